@@ -1,0 +1,67 @@
+"""robustfl: a benchmark instrument for Byzantine and adversarial robustness in federated learning.
+
+The public surface (importing it does not import torch until one of these is used)::
+
+    robustfl.attack("alie", z=1.5)                 # Attack:   .forge(view, generator=g)
+    robustfl.forge("alie", honest, f=3)            # [h d] -> [f d]
+    robustfl.defense("nnm+trimmed-mean")           # callable: (X [n d], f=3) -> [d]
+    robustfl.evasion("pgd", eps="8/255", steps=7)  # Evasion:  .perturb(model, x, y)
+    robustfl.norm("fbn", momentum=0.1)             # Norm
+    robustfl.Scenario.load("quickstart")           # preset name or path
+    robustfl.grid(scenario, out="runs", jobs=4)    # Results (a pandas frame inside)
+    robustfl.leaderboard("runs/quickstart")        # pandas.DataFrame
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+if find_spec("robustfl.attacks") is None:
+    raise ImportError(
+        "robustfl is being imported from a checkout that is not installed; "
+        "in the folder with pyproject.toml run: pip install -e ."
+    )
+
+try:
+    __version__ = version("robustfl")
+except PackageNotFoundError:
+    __version__ = "0+unknown"
+
+_HOMES = {
+    "attack": "robustfl.surface",
+    "forge": "robustfl.surface",
+    "defense": "robustfl.surface",
+    "evasion": "robustfl.surface",
+    "norm": "robustfl.surface",
+    "register": "robustfl.registry",
+    "param": "robustfl.parameters",
+    "Scenario": "robustfl.scenarios",
+    "grid": "robustfl.scenarios",
+    "leaderboard": "robustfl.reports",
+}
+__all__ = ["__version__", *_HOMES]  # noqa: PLE0604
+
+if TYPE_CHECKING:
+    from robustfl.parameters import param as param
+    from robustfl.registry import register as register
+    from robustfl.reports import leaderboard as leaderboard
+    from robustfl.scenarios import Scenario as Scenario
+    from robustfl.scenarios import grid as grid
+    from robustfl.surface import attack as attack
+    from robustfl.surface import defense as defense
+    from robustfl.surface import evasion as evasion
+    from robustfl.surface import forge as forge
+    from robustfl.surface import norm as norm
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'robustfl' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

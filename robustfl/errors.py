@@ -1,0 +1,47 @@
+"""Errors a user can act on. Every message names the thing, its value and what is allowed."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class RobustflError(Exception):
+    """Base of all errors robustfl raises on purpose."""
+
+
+class UsageError(RobustflError, ValueError):
+    """Something the caller wrote is wrong: an unknown name, a value out of range. Exit code 2."""
+
+
+class Refused(RobustflError, ValueError):
+    """A combination that makes no sense, such as too few clients for ``f``; the cell is recorded as *refused*."""
+
+
+class DataMissing(UsageError):
+    """A data set is not on disk and cannot be fetched; the message names the folder and the command."""
+
+
+class StoreError(RobustflError):
+    """A result folder or file cannot be read or written."""
+
+
+class Diverged(RobustflError):
+    """Training left the finite numbers; the cell is recorded as *diverged*."""
+
+    def __init__(self, round: int, what: str) -> None:
+        super().__init__(f"{what} became non-finite in round {round}")
+        self.round = round
+        self.what = what
+
+    def __reduce__(self) -> tuple[type[Diverged], tuple[int, str]]:
+        return (Diverged, (self.round, self.what))
+
+
+def closest(name: str, known: Iterable[str]) -> str:
+    """Ends an error message: the close matches of ``name`` among ``known``, or all of them if none is close."""
+    names = sorted(set(known))
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.55)
+    if near:
+        return "did you mean " + " or ".join(repr(n) for n in near) + "?"
+    return "known: " + ", ".join(names) if names else "none is known"

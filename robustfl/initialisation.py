@@ -1,0 +1,31 @@
+"""Initial parameters drawn from one generator, with torch's default distributions."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+
+
+def torch_default(network: nn.Module, generator: torch.Generator) -> None:
+    """Kaiming-uniform (a = √5) weights and U(±1/√fan_in) biases for convolutions and linear layers, in place.
+
+    These are the distributions torch itself uses; only the source of randomness differs. Other layers keep what
+    their constructor set (ones and zeros for normalization).
+    """
+    for module in network.modules():
+        if isinstance(module, (nn.Conv1d, nn.Conv2d, nn.Linear)):
+            nn.init.kaiming_uniform_(module.weight, a=math.sqrt(5), generator=generator)
+            if module.bias is not None:
+                fan_in = module.weight[0].numel()
+                nn.init.uniform_(module.bias, -1 / math.sqrt(fan_in), 1 / math.sqrt(fan_in), generator=generator)
+
+
+def kaiming_normal(network: nn.Module, generator: torch.Generator) -> None:
+    """Kaiming-normal weights and zero biases for convolutions and linear layers, in place (ResNet-20, SPEC §7)."""
+    for module in network.modules():
+        if isinstance(module, (nn.Conv2d, nn.Linear)):
+            nn.init.kaiming_normal_(module.weight, generator=generator)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)

@@ -1,0 +1,49 @@
+"""Dropout whose masks come from named streams, one per client, so that runs repeat and engines agree."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from robustfl.errors import RobustflError
+
+
+class ClientDropout(nn.Module):
+    """Inverted dropout with probability ``p``; in training it needs ``begin`` first.
+
+    The batch holds the samples of ``len(generators)`` clients one after another, ``sizes`` of each (``None``: one
+    client, all samples). Each client's mask is drawn from its own generator, so masks do not depend on who else is
+    in the batch.
+    """
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+        self.sizes: tuple[int, ...] | None = None
+        self.generators: tuple[torch.Generator, ...] = ()
+
+    def begin(self, sizes: tuple[int, ...] | None, generators: tuple[torch.Generator, ...]) -> None:
+        """Set whose samples the next training forwards hold."""
+        self.sizes, self.generators = sizes, generators
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.p == 0.0:
+            return x
+        if not self.generators:
+            raise RobustflError("ClientDropout: begin() must name the clients' generators before a training forward")
+        sizes = self.sizes or (x.shape[0],)
+        keep = torch.empty_like(x)
+        for part, generator in zip(keep.split(list(sizes)), self.generators, strict=True):
+            part.bernoulli_(1.0 - self.p, generator=generator)
+        return x * keep.div_(1.0 - self.p)
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}"
+
+
+def seed_dropout(network: nn.Module) -> None:
+    """Replace every ``nn.Dropout`` of ``network`` by ``ClientDropout``, in place."""
+    for module in network.modules():
+        for name, child in list(module.named_children()):
+            if isinstance(child, nn.Dropout):
+                setattr(module, name, ClientDropout(child.p))

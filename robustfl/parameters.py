@@ -1,0 +1,128 @@
+"""Hyper-parameters of methods: declared once on the dataclass field, checked at construction, printed by ``show``."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import typing
+from collections.abc import Mapping
+from fractions import Fraction
+from functools import cache
+from typing import Any
+
+from robustfl.errors import UsageError, closest
+
+_BOUNDS = {"ge": ("≥", lambda v, b: v >= b), "gt": (">", lambda v, b: v > b)}
+_BOUNDS |= {"le": ("≤", lambda v, b: v <= b), "lt": ("<", lambda v, b: v < b)}
+
+
+def param(
+    default: Any = dataclasses.MISSING,
+    *,
+    ge: float | None = None,
+    gt: float | None = None,
+    le: float | None = None,
+    lt: float | None = None,
+    choices: tuple[str, ...] | None = None,
+    doc: str = "",
+) -> Any:
+    """A dataclass field with its range. ``param(0.1, gt=0, le=1, doc="momentum of running statistics")``."""
+    bounds = {k: v for k, v in {"ge": ge, "gt": gt, "le": le, "lt": lt}.items() if v is not None}
+    return dataclasses.field(default=default, metadata={"bounds": bounds, "choices": choices, "doc": doc})
+
+
+@cache
+def _types(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def allowed(field: dataclasses.Field[Any]) -> str:
+    """The range of a field in words: ``> 0, ≤ 1`` or ``one of 'a', 'b'``."""
+    if field.metadata.get("choices"):
+        return "one of " + ", ".join(repr(c) for c in field.metadata["choices"])
+    return ", ".join(f"{_BOUNDS[k][0]} {v:g}" for k, v in field.metadata.get("bounds", {}).items())
+
+
+def check(method: Any) -> None:
+    """Check and normalise every field of a frozen dataclass in its ``__post_init__``.
+
+    Numbers may be given as strings like ``"8/255"``; integers are taken for floats, never the reverse; ``bool`` is
+    no number. Raises ``UsageError`` naming class, field, value and what is allowed.
+    """
+    hints = _types(type(method))
+    for field in dataclasses.fields(method):
+        value = getattr(method, field.name)
+        new = _coerce(type(method).__name__, field, hints[field.name], value)
+        if new is not value:
+            object.__setattr__(method, field.name, new)
+
+
+def _coerce(owner: str, field: dataclasses.Field[Any], hint: Any, value: Any) -> Any:
+    options = typing.get_args(hint) if _is_union(hint) else (hint,)
+    if value is None and type(None) in options:
+        return None
+    for option in options:
+        found, new = _as(option, value)
+        if found:
+            _check_range(owner, field, new)
+            return new
+    kinds = " or ".join("None" if o is type(None) else getattr(o, "__name__", str(o)) for o in options)
+    raise UsageError(f"{owner}: {field.name}={value!r} must be {kinds}")
+
+
+def _is_union(hint: Any) -> bool:
+    return typing.get_origin(hint) is not None and type(None) in typing.get_args(hint)
+
+
+def _as(option: Any, value: Any) -> tuple[bool, Any]:
+    """Whether ``value`` can be read as ``option``, and the value it becomes."""
+    if option is bool or option is str:
+        return type(value) is option, value
+    if option is int:
+        return type(value) is int, value
+    if option is float:
+        return _as_float(value)
+    if typing.get_origin(option) is tuple:
+        return _as_tuple(typing.get_args(option), value)
+    if typing.get_origin(option) is typing.Literal:
+        return value in typing.get_args(option), value
+    return (isinstance(option, type) and isinstance(value, option)), value
+
+
+def _as_float(value: Any) -> tuple[bool, Any]:
+    if type(value) in (int, float):
+        return True, float(value)
+    if isinstance(value, str):
+        try:
+            return True, float(Fraction(value.replace(" ", "")))
+        except (ValueError, ZeroDivisionError):
+            return False, value
+    return False, value
+
+
+def _as_tuple(item_types: tuple[Any, ...], value: Any) -> tuple[bool, Any]:
+    if not isinstance(value, (list, tuple)):
+        return False, value
+    inner = item_types[0]
+    items = [_as(inner, v) for v in value]
+    return all(ok for ok, _ in items), tuple(new for _, new in items)
+
+
+def _check_range(owner: str, field: dataclasses.Field[Any], value: Any) -> None:
+    choices = field.metadata.get("choices")
+    if choices and value not in choices:
+        raise UsageError(f"{owner}: {field.name}={value!r} is not allowed; {closest(str(value), choices)}")
+    values = value if isinstance(value, tuple) else (value,)
+    for v in values:
+        if isinstance(v, float) and math.isnan(v):
+            raise UsageError(f"{owner}: {field.name}={value!r} is not a number")
+        for kind, bound in field.metadata.get("bounds", {}).items():
+            if not _BOUNDS[kind][1](v, bound):
+                raise UsageError(f"{owner}: {field.name}={value!r} must be {allowed(field)}")
+
+
+def reject_unknown(owner: str, params: Mapping[str, Any], known: list[str]) -> None:
+    """Raise ``UsageError`` for the first key of ``params`` that is not in ``known``."""
+    for key in params:
+        if key not in known:
+            raise UsageError(f"{owner}: no parameter {key!r}; {closest(key, known)}")

@@ -1,0 +1,108 @@
+"""What a grid leaves behind: one JSON record per cell. No torch here; reports read nothing else.
+
+A record is pure data. Everything that may differ between two runs of the same cell is under ``timing``; all other
+fields of a finished cell are identical, bit for bit, for the same key, software and thread count.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+SCHEMA = 1
+Status = Literal["done", "refused", "diverged", "failed"]
+STATUSES: tuple[Status, ...] = ("done", "refused", "diverged", "failed")
+
+
+class Record(BaseModel):
+    """Base of the frozen records; an unknown field is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class CurvePoint(Record):
+    """One evaluation during training; accuracies in [0, 1]."""
+
+    round: int
+    sa: float
+    loss: float
+    ra: float | None = None
+
+
+class Metrics(Record):
+    """Final accuracies in [0, 1]. ``ra`` maps each evasion attack to its robust accuracy.
+
+    ``ra_worst`` is the accuracy on inputs that resist every evasion attack of the cell. ``per_class`` maps ``"sa"``
+    and each evasion to a list over classes; ``per_client`` maps ``"sa"`` to a list over clients, accuracy on each
+    client's own validation split (empty without one).
+    """
+
+    sa: float
+    loss: float
+    ra: dict[str, float] = Field(default_factory=dict)
+    ra_worst: float | None = None
+    per_class: dict[str, list[float | None]] = Field(default_factory=dict)
+    per_client: dict[str, list[float | None]] = Field(default_factory=dict)
+    samples: int = 0
+
+
+class Timing(Record):
+    """What may differ between two runs of one cell."""
+
+    seconds: float = 0.0
+    seconds_training: float = 0.0
+    seconds_per_round: float | None = None
+    peak_memory_bytes: int = 0
+    started: str = ""
+    host: str = ""
+    device: str = ""
+
+
+class CellResult(Record):
+    """The record of one cell.
+
+    ``cell`` is the resolved cell (every parameter and version); ``labels`` the short names tables print
+    (``dataset partition model norm algorithm attack defense`` and ``seed f f_declared clients``). ``key`` is the
+    digest of ``cell``.
+    ``certificates`` are facts about the run: deviation of the aggregate from the honest mean, smallest variance
+    served, versions, threads. ``reason`` says why a cell was refused, diverged or failed.
+    """
+
+    schema_version: int = SCHEMA
+    key: str
+    scenario: str
+    status: Status
+    reason: str | None = None
+    round: int | None = None
+    cell: dict[str, Any]
+    labels: dict[str, Any]
+    metrics: Metrics | None = None
+    curve: list[CurvePoint] = Field(default_factory=list)
+    label_counts: list[list[int]] = Field(default_factory=list)
+    certificates: dict[str, Any] = Field(default_factory=dict)
+    timing: Timing = Field(default_factory=Timing)
+
+
+def plain(value: Any) -> Any:
+    """``value`` as JSON data: tuples become lists; non-finite numbers become the strings ``nan inf -inf``."""
+    if isinstance(value, dict):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(v) for v in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")
+    return value
+
+
+def canonical(value: Any) -> str:
+    """The one JSON text of ``value``: sorted keys, no spaces, shortest round-trip floats."""
+    return json.dumps(plain(value), sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+
+
+def digest(value: Any) -> str:
+    """A 16-byte hexadecimal digest of ``canonical(value)``."""
+    return hashlib.sha256(canonical(value).encode()).hexdigest()[:32]

@@ -1,0 +1,75 @@
+"""The convenience constructors of the public surface; each is one call into the registry."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from robustfl.contracts import Attack, Evasion, Norm, View
+from robustfl.defenses.pipeline import Pipeline, parse_pipeline
+from robustfl.errors import UsageError
+from robustfl.randomness import stream
+from robustfl.registry import create
+
+
+def attack(name: str, **params: Any) -> Attack:
+    """The Byzantine attack ``name``. Raises ``UsageError`` for an unknown name or parameter."""
+    return cast(Attack, create("attack", name, **params))
+
+
+def evasion(name: str, **params: Any) -> Evasion:
+    """The evasion attack ``name``; fractions such as ``eps="8/255"`` are read as numbers."""
+    return cast(Evasion, create("evasion", name, **params))
+
+
+def norm(name: str, **params: Any) -> Norm:
+    """The normalization scheme ``name``."""
+    return cast(Norm, create("norm", name, **params))
+
+
+def defense(name: str, **params: Any) -> Pipeline:
+    """The defense pipeline ``"step+...+aggregator"``; ``params`` go to its last part.
+
+    >>> import torch
+    >>> defense("trimmed-mean")(torch.tensor([[0.0], [1.0], [2.0], [90.0]]), f=1)
+    tensor([1.5000])
+    """
+    return parse_pipeline(name, **params)
+
+
+def forge(
+    name: str | Attack,
+    honest: Tensor,
+    f: int,
+    *,
+    own: Tensor | None = None,
+    defense: Pipeline | None = None,
+    f_declared: int | None = None,
+    generator: torch.Generator | None = None,
+    **params: Any,
+) -> Tensor:
+    """The rows ``[f d]`` that ``f`` attackers send against the honest rows ``[h d]``.
+
+    ``own [f d]`` are the rows the attackers would have sent honestly; ``defense`` is what attacks that know the
+    server optimise against, called with ``f_declared`` (default ``f``). ``f=0`` gives an empty ``[0 d]``.
+    """
+    if isinstance(f, bool) or not isinstance(f, int) or f < 0:
+        raise UsageError(f"forge: f={f!r} must be an int ≥ 0")
+    chosen = attack(name, **params) if isinstance(name, str) else name
+    if f == 0:
+        return honest.new_zeros((0, *honest.shape[1:]))
+    if not bool(torch.isfinite(honest).all()):
+        raise UsageError("forge: honest rows must be finite")
+    if chosen.knowledge == "defense" and defense is None:
+        raise UsageError(f"attack {chosen.name!r} optimises against the server; give defense=robustfl.defense(...)")
+    declared = f if f_declared is None else f_declared
+    view = View(
+        n=honest.shape[0] + f,
+        f=f,
+        honest=honest if chosen.knowledge in ("omniscient", "defense") else None,
+        own=own,
+        aggregate=None if defense is None or chosen.knowledge != "defense" else lambda rows: defense(rows, f=declared),
+    )
+    return chosen.forge(view, generator=generator or stream(0, "forge", device=honest.device))
