@@ -63,12 +63,17 @@ class View:
 
 
 class Attack(Method):
-    """A training-time (Byzantine) attack on messages."""
+    """A training-time (Byzantine) attack on messages.
+
+    ``forges``: attackers replace their messages; False for data poisoners and for no attack at all, whose clients
+    send what they honestly compute. ``poisons_data``: attackers train on ``poison``-ed batches.
+    """
 
     kind: ClassVar[str] = "attack"
     knowledge: ClassVar[Knowledge] = "omniscient"
     needs_own: ClassVar[bool] = False
     poisons_data: ClassVar[bool] = False
+    forges: ClassVar[bool] = True
 
     @abstractmethod
     def forge(self, view: View, *, generator: torch.Generator) -> Tensor:
@@ -116,9 +121,14 @@ class Aggregated:
 
 
 class Step(Method):
-    """A pre-aggregation step: a linear map of the rows whose coefficients depend on inner products only."""
+    """A pre-aggregation step: a linear map of the rows whose coefficients depend on inner products only.
+
+    A step that only asks how far rows are from each other says ``centred = True`` and gets the inner products about
+    one of the rows instead of the origin: the distances are the same, without loss of digits for close rows.
+    """
 
     kind: ClassVar[str] = "defense"
+    centred: ClassVar[bool] = False
 
     @abstractmethod
     def mix(self, gram: Tensor, *, f: int, context: Context) -> Tensor:
@@ -165,15 +175,44 @@ class Tag(Enum):
 class NormLayer(nn.Module):
     """A normalization layer that several clients can use at once (ARCHITECTURE §7).
 
-    Between ``begin`` and ``report`` a training forward takes the samples of all clients one after another and keeps
-    their statistics apart; ``sizes`` are the samples each client contributes. Buffers ``running_mean`` and
-    ``running_var`` hold the server's statistics and are never written by a forward.
+    Between ``begin`` and the end of the round a training forward takes the samples of all clients one after another
+    and keeps them apart; ``sizes`` are the samples each client contributes (``None``: one client, all samples). While
+    ``gradients`` is set, to two tensors ``[n C]``, backward adds every client's gradient of ``weight`` and ``bias``
+    there instead of accumulating their sum in ``.grad``.
     """
 
     tags: ClassVar[Mapping[str, Tag]] = {"weight": Tag.AFFINE, "bias": Tag.AFFINE}
+    centralised: ClassVar[bool] = False
 
     sizes: tuple[int, ...] | None = None
     frozen: bool = False
+    gradients: tuple[Tensor, Tensor] | None = None
+
+    def begin(self, sizes: tuple[int, ...] | None, *, frozen: bool = False) -> None:
+        """Start a round: whose samples the next training forwards hold; ``frozen`` as in ``Norm.frozen``."""
+        self.sizes, self.frozen = sizes, frozen
+
+
+class StatisticsLayer(NormLayer, ABC):
+    """A normalization layer with the server's statistics in ``running_mean`` and ``running_var``, both ``[C]``.
+
+    No forward writes these buffers; evaluation normalises with them. What the clients saw since ``begin`` is kept
+    apart from them until ``report``.
+    """
+
+    tags: ClassVar[Mapping[str, Tag]] = {
+        "weight": Tag.AFFINE,
+        "bias": Tag.AFFINE,
+        "running_mean": Tag.MEAN,
+        "running_var": Tag.VARIANCE,
+    }
+
+    running_mean: Tensor
+    running_var: Tensor
+
+    @abstractmethod
+    def report(self) -> tuple[Tensor, Tensor, Tensor]:
+        """What the clients saw since ``begin``: mean ``[n C]``, second moment ``[n C]``, values per channel ``[n]``."""
 
 
 @dataclass(frozen=True)
@@ -197,8 +236,11 @@ class StatisticsAggregation(ABC):
     """The server's defense as a norm's merge sees it (SPEC §4.17)."""
 
     @abstractmethod
-    def mixed(self, basis: Tensor) -> Callable[[Tensor], Tensor]:
-        """Fix the pre-aggregation on ``basis [n k]``; the result aggregates any ``[n j]`` rows with that mixing."""
+    def mixed(self, basis: Tensor, *, weights: Tensor | None = None) -> Callable[[Tensor], Tensor]:
+        """Fix the pre-aggregation on ``basis [n k]``; the result aggregates any ``[n j]`` rows with that mixing.
+
+        ``weights [n]`` take the place of the round's sample weights, for rules that weigh clients at all.
+        """
 
 
 class Norm(Method):
@@ -257,7 +299,11 @@ class Algorithm(Method):
 
     kind: ClassVar[str] = "algorithm"
     one_batch: ClassVar[bool] = False
-    weighted: ClassVar[bool] = False
+
+    @property
+    def weighted(self) -> bool:
+        """Whether the mean weighs clients by their number of samples."""
+        return False
 
     @abstractmethod
     def steps(self, samples: int, batch: int) -> int:
@@ -266,6 +312,16 @@ class Algorithm(Method):
     @abstractmethod
     def local(self, work: LocalWork) -> tuple[Tensor, Tensor | None]:
         """The client's message ``[d]`` and the momentum it keeps."""
+
+    def stacked(self, gradients: Tensor, momentum: Tensor | None, *, out: Tensor) -> Tensor:
+        """``local`` for all clients at once, for algorithms with ``one_batch``: messages ``[n d]`` from the gradients
+        at the common model, written to ``out``, which may be either input; they are the clients' new momenta."""
+        raise NotImplementedError(f"{type(self).__name__} takes several local batches")
+
+    @property
+    def keeps_momentum(self) -> bool:
+        """Whether clients keep a momentum between rounds."""
+        return False
 
     @abstractmethod
     def server(self, theta: Tensor, aggregate: Tensor, lr: float) -> Tensor:

@@ -187,9 +187,12 @@ def parse(spec: str) -> tuple[str, dict[str, Any]]:
 
 
 def _split(text: str) -> list[str]:
-    """Split at commas outside brackets."""
-    parts, depth, start = [], 0, 0
+    """Split at commas outside brackets and quotes."""
+    parts, depth, start, quote = [], 0, 0, ""
     for i, letter in enumerate(text):
+        if quote or letter in "'\"":
+            quote = "" if letter == quote else quote or letter
+            continue
         depth += (letter in "([{") - (letter in ")]}")
         if letter == "," and depth == 0:
             parts.append(text[start:i])
@@ -217,9 +220,17 @@ def describe(method: Method) -> str:
     for f in dataclasses.fields(method):  # type: ignore[arg-type]
         value = getattr(method, f.name)
         if f.default is dataclasses.MISSING or value != f.default:
-            text = f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else f"{value}"
-            shown.append(f"{f.name}={text}")
+            shown.append(f"{f.name}={_write_value(value)}")
     return method.name + (f"({', '.join(shown)})" if shown else "")
+
+
+def _write_value(value: Any) -> str:
+    """Text that ``read_value`` reads back exactly."""
+    if isinstance(value, float) and float(f"{value:g}") == value:
+        return f"{value:g}"
+    if isinstance(value, str) and read_value(value) == value and re.fullmatch(r"[\w./:~-]+", value):
+        return value
+    return repr(value)
 
 
 def identity(method: Method) -> Mapping[str, Any]:

@@ -1,0 +1,10 @@
+"""The scenario engine: TOML grids, cells, runs."""
+
+from __future__ import annotations
+
+from .expand import expand
+from .grid import Finished, Plan, Results, grid, plan
+from .run import run_cell
+from .spec import Cell, Scenario, preset_names
+
+__all__ = ["Cell", "Finished", "Plan", "Results", "Scenario", "expand", "grid", "plan", "preset_names", "run_cell"]

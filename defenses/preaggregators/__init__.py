@@ -1,0 +1,5 @@
+"""Steps before aggregation, one file per method."""
+
+from .nnm import NearestNeighborMixing
+
+__all__ = ["NearestNeighborMixing"]

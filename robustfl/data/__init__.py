@@ -1,0 +1,36 @@
+"""Data sets, partitions and batches on the device. Importing this room registers its methods; nothing is downloaded."""
+
+from __future__ import annotations
+
+from robustfl.data.digits import Digits
+from robustfl.data.normalize import Normalize, channel_statistics
+from robustfl.data.npz import Npz
+from robustfl.data.partitions import Dirichlet, Gamma, Iid, KClasses, label_counts, train_validation
+from robustfl.data.public import Cifar10, Cifar100, Emnist, FashionMnist, Mnist, Svhn, Usps
+from robustfl.data.resident import Augment, Resident
+from robustfl.data.roots import data_root
+from robustfl.data.specs import dataset_from_spec
+
+__all__ = [
+    "Augment",
+    "Cifar10",
+    "Cifar100",
+    "Digits",
+    "Dirichlet",
+    "Emnist",
+    "FashionMnist",
+    "Gamma",
+    "Iid",
+    "KClasses",
+    "Mnist",
+    "Normalize",
+    "Npz",
+    "Resident",
+    "Svhn",
+    "Usps",
+    "channel_statistics",
+    "data_root",
+    "dataset_from_spec",
+    "label_counts",
+    "train_validation",
+]

@@ -1,0 +1,20 @@
+"""Numeric kernels on stacks of rows ``[n d]``: torch only, bound by memory traffic, no knowledge of methods.
+
+Rows must be finite. On the CPU a C compiler, where there is one, makes medians, trimmed means and deviations faster
+(see ``native``); without one the results are the same bit for bit.
+"""
+
+from robustfl.kernels.gram import CentredGram, centred_gram, products_with, squared_distances
+from robustfl.kernels.moments import mean_and_std, weighted_sum
+from robustfl.kernels.order import median, trimmed_mean
+
+__all__ = [
+    "CentredGram",
+    "centred_gram",
+    "mean_and_std",
+    "median",
+    "products_with",
+    "squared_distances",
+    "trimmed_mean",
+    "weighted_sum",
+]

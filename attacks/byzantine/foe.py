@@ -1,0 +1,46 @@
+"""Fall of empires in the form ``(1-η)ḡ`` (SPEC §3.2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from robustfl.contracts import Attack, Knowledge, View
+from robustfl.parameters import param
+from robustfl.registry import register
+
+from .sight import alike, centre, honest_rows
+
+
+@register("foe", version=1)
+@dataclass(frozen=True)
+class FOE(Attack):
+    """The attackers send ``ḡ + η(-ḡ) = (1-η)ḡ``; with ``τ = η-1`` this is the strict form ``-τḡ`` (see ``ipm``).
+
+    Makes the inner product of aggregate and honest mean negative where a rule lets enough of it pass. For ``η ≤ 1``
+    it does no harm to a direction; ``η = 2`` is sign flipping.
+
+    Args:
+        eta: factor η ≥ 0. 3 by default (``τ = 2``, which a plain mean does not survive at ``f = 0.4 n``; distinct from
+            sign flipping); 1.1 is the small variant of the paper (``ε = 0.1``), aimed at distance-based rules.
+
+    Reference: Xie et al., Fall of Empires: Breaking Byzantine-tolerant SGD by Inner Product Manipulation, UAI 2019,
+    arXiv 1903.03936, Section 4; the origin at ``ḡ`` is that of Allouah et al., AISTATS 2023, arXiv 2302.01772.
+
+    >>> import robustfl
+    >>> robustfl.forge("foe", torch.tensor([[1.0, 2.0], [3.0, 4.0]]), f=1, eta=3)
+    tensor([[-4., -6.]])
+    """
+
+    paper: ClassVar[str] = "Xie et al., Fall of Empires, UAI 2019, arXiv 1903.03936"
+    spec: ClassVar[str] = "§3.2"
+    knowledge: ClassVar[Knowledge] = "omniscient"
+
+    eta: float = param(3.0, ge=0.0, doc="factor η of (1-η)ḡ; 2 is sign flipping, 1.1 the paper's small variant")
+
+    def forge(self, view: View, *, generator: torch.Generator) -> Tensor:
+        del generator
+        return alike(centre(honest_rows(view, self.name)).mul_(1.0 - self.eta), view.f)

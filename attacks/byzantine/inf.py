@@ -1,0 +1,36 @@
+"""Messages full of infinity (SPEC §3.9)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from robustfl.contracts import Attack, Knowledge, View
+from robustfl.registry import register
+
+from .sight import own_rows
+
+
+@register("inf", version=1)
+@dataclass(frozen=True)
+class Inf(Attack):
+    """The attackers send vectors whose every entry is infinity: a test of the server's input policy.
+
+    Harmless where non-finite rows are dropped before aggregation (SPEC §4.0); fatal to any rule without that policy.
+
+    >>> import robustfl
+    >>> robustfl.forge("inf", torch.zeros(4, 3), f=1)
+    tensor([[inf, inf, inf]])
+    """
+
+    spec: ClassVar[str] = "§3.9"
+    knowledge: ClassVar[Knowledge] = "blind"
+    needs_own: ClassVar[bool] = True
+
+    def forge(self, view: View, *, generator: torch.Generator) -> Tensor:
+        del generator
+        return torch.full_like(own_rows(view, self.name), math.inf, memory_format=torch.contiguous_format)

@@ -1,0 +1,45 @@
+"""Inner-product manipulation, the strict form ``-τḡ`` (SPEC §3.2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from robustfl.contracts import Attack, Knowledge, View
+from robustfl.parameters import param
+from robustfl.registry import register
+
+from .sight import alike, centre, honest_rows
+
+
+@register("ipm", version=1)
+@dataclass(frozen=True)
+class IPM(Attack):
+    """The attackers send ``-τḡ``.
+
+    A small τ hides among honest rows whose spread exceeds ``(1+τ)‖ḡ‖``; a plain mean only slows down while
+    ``τ f < h``.
+
+    Args:
+        tau: factor τ ≥ 0. 0.1 by default, the paper's small ε; other benchmarks use 2 (that is ``foe(eta=3)``).
+
+    Reference: Xie et al., Fall of Empires: Breaking Byzantine-tolerant SGD by Inner Product Manipulation, UAI 2019,
+    arXiv 1903.03936, Section 4 (τ is their ε).
+
+    >>> import robustfl
+    >>> robustfl.forge("ipm", torch.tensor([[1.0, 2.0], [3.0, 4.0]]), f=1, tau=2)
+    tensor([[-4., -6.]])
+    """
+
+    paper: ClassVar[str] = "Xie et al., Fall of Empires, UAI 2019, arXiv 1903.03936"
+    spec: ClassVar[str] = "§3.2"
+    knowledge: ClassVar[Knowledge] = "omniscient"
+
+    tau: float = param(0.1, ge=0.0, doc="factor τ of -τḡ")
+
+    def forge(self, view: View, *, generator: torch.Generator) -> Tensor:
+        del generator
+        return alike(centre(honest_rows(view, self.name)).mul_(-self.tau), view.f)

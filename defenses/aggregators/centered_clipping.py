@@ -1,0 +1,70 @@
+"""Centered clipping (SPEC §4.7)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from robustfl.contracts import Aggregated, Context
+from robustfl.errors import UsageError
+from robustfl.parameters import param
+from robustfl.registry import register
+
+from ..rows import Mixed, MixedRule
+
+
+@register("centered-clipping", version=1)
+@dataclass(frozen=True)
+class CenteredClipping(MixedRule):
+    """Clip every row's difference to the last aggregate, and move by the mean of what is left.
+
+        v ← v + 1/n Σ (x_i - v) min(1, τ / ‖x_i - v‖),   L times; v persists between rounds
+
+    A ``tau`` far above the honest spread is a plain mean, one far below stalls; attackers that drift slowly drag ``v``.
+
+    Args: ``tau`` > 0 clipping radius (100, or 10/(1 - momentum) in the paper); ``L`` ≥ 1 iterations (1). State:
+    ``"v" [d]``, zero at the start.
+
+    >>> import robustfl
+    >>> robustfl.defense("centered-clipping", tau=1)(torch.tensor([[0.5], [1.0], [90.0]]), f=1)
+    tensor([0.8333])
+
+    Reference: Algorithm 2 of the paper below.
+    """
+
+    paper: ClassVar[str] = (
+        "Karimireddy, He, Jaggi, Learning from History for Byzantine Robust Optimization, ICML 2021, arXiv:2012.10333"
+    )
+    spec: ClassVar[str] = "§4.7"
+
+    tau: float = param(100.0, gt=0, doc="clipping radius")
+    L: int = param(1, ge=1, doc="iterations per round")
+
+    def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
+        del f
+        m, X = rows.count, rows.stack.X
+        start = context.state.get("v")
+        if start is not None:
+            if start.shape != X.shape[1:]:
+                raise UsageError(f"centered-clipping: state 'v' has {start.numel()} entries, rows have {X.shape[1]}")
+            start = start.detach().to(dtype=X.dtype, device=X.device)
+        products = rows.products() if start is None else rows.products(start)
+        # Points are the rows, the origin and, if there is one, the last aggregate: the last one is the start.
+        place = torch.zeros(len(products), dtype=torch.float64)
+        place[-1] = 1.0
+        square = products.diagonal()[:m]
+        for _ in range(self.L):
+            along = products @ place
+            distances = (square - 2 * along[:m] + place @ along).clamp_(min=0).sqrt_()
+            share = (self.tau / distances).clamp_(max=1) / m
+            place = place * (1 - share.sum())
+            place[:m] += share
+        vector = rows.combine(place[:m])
+        if start is not None:
+            vector.add_(start, alpha=float(place[-1]))
+        return Aggregated(vector, state={"v": vector})
+
+    def min_clients(self, f: int) -> int:
+        return 2 * f + 1

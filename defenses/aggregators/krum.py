@@ -1,0 +1,104 @@
+"""Krum and multi-Krum (SPEC §4.5)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from robustfl.contracts import Aggregated, Context
+from robustfl.parameters import param
+from robustfl.registry import register
+
+from ..rows import Mixed, MixedRule
+
+Variant = Literal["blanchard", "nf"]
+_PAPER = (
+    "Blanchard, El Mhamdi, Guerraoui, Stainer, Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent, "
+    "NeurIPS 2017, arXiv:1703.02757"
+)
+_DOC = "neighbors in a score: blanchard n-f-2 (the paper), nf n-f-1 (defined up to f < n/2)"
+
+
+def ranked(rows: Mixed, f: int, variant: Variant) -> Tensor:
+    """Row indices by rising score, the sum of squared distances to the nearest others; ties to the lowest index."""
+    neighbors = rows.count - f - (2 if variant == "blanchard" else 1)
+    # The first of a sorted row of distances is the row itself, at 0.
+    scores = rows.squared_distances().sort(dim=1).values[:, 1 : 1 + neighbors].sum(dim=1)
+    return scores.sort(stable=True).indices
+
+
+def _least_clients(f: int, variant: Variant) -> int:
+    return 2 * f + (3 if variant == "blanchard" else 1)
+
+
+@register("krum", version=1)
+@dataclass(frozen=True)
+class Krum(MixedRule):
+    """The row that is closest to its nearest others.
+
+        F(X) = x_i,  i = argmin Σ_{j ∈ N_i} ‖x_i - x_j‖²,   N_i = the n-f-2 others nearest to x_i
+
+    It returns one client's vector, so under heterogeneity it discards what the others know.
+
+    Args: ``variant`` ``"blanchard"`` (default, the paper's n-f-2 neighbors) or ``"nf"`` (n-f-1, for f up to n/2).
+
+    >>> import robustfl
+    >>> robustfl.defense("krum")(torch.tensor([[0.0], [1.0], [1.5], [3.0], [90.0]]), f=1)
+    tensor([1.])
+
+    Reference: Section 4 of the paper below.
+    """
+
+    paper: ClassVar[str] = _PAPER
+    spec: ClassVar[str] = "§4.5"
+
+    variant: Literal["blanchard", "nf"] = param("blanchard", choices=("blanchard", "nf"), doc=_DOC)
+
+    def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
+        del context
+        best = int(ranked(rows, f, self.variant)[0])
+        weights = torch.zeros(rows.count, dtype=torch.float64)
+        weights[best] = 1.0
+        return Aggregated(rows.combine(weights), facts={"selected": [best]})
+
+    def min_clients(self, f: int) -> int:
+        return _least_clients(f, self.variant)
+
+
+@register("multi-krum", version=1)
+@dataclass(frozen=True)
+class MultiKrum(MixedRule):
+    """The mean of the ``m`` rows with the best Krum scores.
+
+        F(X) = 1/m Σ_{i ∈ S} x_i,   S = the m rows of least score
+
+    Colluders close to each other share low scores, so with ``m`` large some of them are averaged in.
+
+    Args: ``variant`` as in ``krum``; ``m`` ≥ 1 rows to average, ``None`` (default) for ``n - f``.
+
+    >>> import robustfl
+    >>> robustfl.defense("multi-krum", m=2)(torch.tensor([[0.0], [1.0], [2.0], [4.0], [90.0]]), f=1)
+    tensor([0.5000])
+
+    Reference: Section 4 of the paper below (m-Krum); the default ``m`` is SPEC's.
+    """
+
+    paper: ClassVar[str] = _PAPER
+    spec: ClassVar[str] = "§4.5"
+
+    variant: Literal["blanchard", "nf"] = param("blanchard", choices=("blanchard", "nf"), doc=_DOC)
+    m: int | None = param(None, ge=1, doc="rows to average; None means n - f")
+
+    def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
+        del context
+        m = rows.count - f if self.m is None else self.m
+        chosen = ranked(rows, f, self.variant)[:m]
+        weights = torch.zeros(rows.count, dtype=torch.float64)
+        weights[chosen] = 1 / m
+        return Aggregated(rows.combine(weights), facts={"selected": chosen.tolist()})
+
+    def min_clients(self, f: int) -> int:
+        return max(_least_clients(f, self.variant), self.m or 1)

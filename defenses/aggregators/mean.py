@@ -1,0 +1,51 @@
+"""The weighted mean (SPEC §4.1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from robustfl.contracts import Aggregated, Context
+from robustfl.errors import UsageError
+from robustfl.registry import register
+
+from ..rows import Mixed, MixedRule
+
+
+@register("mean", version=1)
+@dataclass(frozen=True)
+class Mean(MixedRule):
+    """The mean, weighted by ``context.weights`` if there are any.
+
+        F(X) = Σ p_i x_i,   p_i = w_i / Σ w_j   (1/n without weights)
+
+    A single Byzantine client moves it anywhere; it is the baseline.
+
+    >>> import robustfl
+    >>> robustfl.defense("mean")(torch.tensor([[0.0], [4.0]]), weights=[3, 1])
+    tensor([1.])
+
+    Reference: the server step of FedAvg.
+    """
+
+    paper: ClassVar[str] = (
+        "McMahan, Moore, Ramage, Hampson, Agüera y Arcas, Communication-Efficient Learning of Deep Networks from "
+        "Decentralized Data, AISTATS 2017, arXiv:1602.05629"
+    )
+    spec: ClassVar[str] = "§4.1"
+
+    def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
+        del f
+        weights = torch.ones(rows.count, dtype=torch.float64)
+        if context.weights is not None:
+            weights = context.weights.to(device="cpu", dtype=torch.float64)
+        total = float(weights.sum())
+        if not total > 0:
+            raise UsageError(f"mean: weights={weights.tolist()} of the remaining rows must not all be zero")
+        return Aggregated(rows.combine(weights / total))
+
+    def min_clients(self, f: int) -> int:
+        del f
+        return 1

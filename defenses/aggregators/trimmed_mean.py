@@ -1,0 +1,41 @@
+"""The coordinate-wise trimmed mean (SPEC §4.3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from robustfl.contracts import Aggregated, Context
+from robustfl.registry import register
+
+from ..rows import Mixed, MixedRule
+
+
+@register("trimmed-mean", version=1)
+@dataclass(frozen=True)
+class TrimmedMean(MixedRule):
+    """Per coordinate, the mean without the ``f`` lowest and the ``f`` highest values.
+
+        F(X)_k = 1/(n-2f) Σ_{i=f+1}^{n-f} x_(i)k,   x_(1)k ≤ … ≤ x_(n)k
+
+    Attackers that stay within the honest spread (ALIE) are never trimmed and still shift it.
+
+    >>> import torch, robustfl
+    >>> robustfl.defense("trimmed-mean")(torch.tensor([[0.0], [1.0], [4.0], [90.0]]), f=1)
+    tensor([2.5000])
+
+    Reference: Option II of Algorithm 1 of the paper below. Notes: the paper trims a fraction β; here ``f`` values.
+    """
+
+    paper: ClassVar[str] = (
+        "Yin, Chen, Ramchandran, Bartlett, Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates, "
+        "ICML 2018, arXiv:1803.01498"
+    )
+    spec: ClassVar[str] = "§4.3"
+
+    def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
+        del context
+        return Aggregated(rows.trimmed_mean(f))
+
+    def min_clients(self, f: int) -> int:
+        return 2 * f + 1

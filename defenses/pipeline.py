@@ -1,0 +1,206 @@
+"""A defense as the server runs it: steps, then one aggregator, with the non-finite policy at the door (SPEC §4.0)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from robustfl.contracts import Aggregated, Aggregator, Context, Step
+from robustfl.errors import Refused, UsageError
+from robustfl.registry import create, describe, entries
+
+from .rows import Mixed, MixedRule, Stack
+from .stack import Rows, as_stack, as_weights, check_f, finite_rows
+
+_LARGEST_SEARCH = 100_000
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """``steps`` in order, then ``aggregator``.
+
+    ``on_nonfinite="drop"`` removes rows with NaN, infinite or absurdly long (over 1e150) entries and lowers ``f`` by
+    as many; ``"raise"`` refuses them.
+
+    >>> from robustfl.defenses import parse_pipeline
+    >>> parse_pipeline("nnm+trimmed-mean")(torch.tensor([[0.0], [1.0], [2.0], [float("nan")]]), f=1)
+    tensor([1.])
+    """
+
+    steps: tuple[Step, ...]
+    aggregator: Aggregator
+    on_nonfinite: Literal["drop", "raise"] = "drop"
+
+    def __post_init__(self) -> None:
+        if self.on_nonfinite not in ("drop", "raise"):
+            raise UsageError(f"on_nonfinite={self.on_nonfinite!r} must be 'drop' or 'raise'")
+
+    def __call__(
+        self,
+        X: Rows,
+        f: int = 0,
+        *,
+        weights: Tensor | Sequence[float] | None = None,
+        generator: torch.Generator | None = None,
+        state: Mapping[str, Tensor] | None = None,
+    ) -> Tensor:
+        """The aggregate of the rows ``X [n …]`` (tensor, array or list of them), in their dtype, device and shape.
+
+        Raises ``UsageError`` for malformed input and ``Refused`` for too few clients; both are ``ValueError``.
+        """
+        stack, shape, dtype = as_stack(X, self.describe())
+        context = Context(
+            generator=generator, weights=as_weights(weights, len(stack), self.describe()), state=state or {}
+        )
+        return self.run(stack, f=f, context=context).vector.to(dtype).reshape(shape)
+
+    def run(self, X: Tensor, *, f: int, context: Context) -> Aggregated:
+        """The aggregate of ``X [n d]`` (float32 or float64) with state and facts: ``dropped`` rows and ``f`` used."""
+        keep, f_left, context = self._admit(X, f, context)
+        stack = Stack(X.detach() if bool(keep.all()) else X.detach()[keep.to(X.device)])
+        rows = Mixed(stack)
+        for step in self.steps:
+            rows = rows.after(step, f=f_left, context=context)
+        result = self._reduce(rows, f_left, context)
+        facts = {"dropped": int((~keep).sum()), "f": f_left, **result.facts}
+        return replace(result, facts=facts)
+
+    def mixed(self, basis: Tensor, *, f: int, context: Context) -> Callable[[Tensor], Tensor]:
+        """Fix the steps' coefficients on ``basis [n k]``; the result aggregates any ``[n j]`` rows with that mixing.
+
+        Rows dropped from the basis are dropped everywhere. No state is read or kept.
+        """
+        context = replace(context, state={})
+        keep, f_left, kept_context = self._admit(basis, f, context)
+        mixing = Mixed(Stack(basis.detach()[keep.to(basis.device)]))
+        for step in self.steps:
+            mixing = mixing.after(step, f=f_left, context=kept_context)
+
+        def aggregate(rows: Tensor) -> Tensor:
+            if len(rows) != len(keep):
+                raise UsageError(f"{self.describe()}: {len(rows)} rows where the basis had {len(keep)}")
+            if rows.shape[1] == 0:
+                return rows.new_empty(0)
+            broken = keep & ~finite_rows(rows.detach())
+            if bool(broken.any()):
+                # A finite entry may still overflow when squared: that row leaves the basis too.
+                without = basis.detach().clone()
+                without[broken.to(basis.device)] = torch.nan
+                return self.mixed(without, f=f, context=context)(rows)
+            stack = Stack(rows.detach()[keep.to(rows.device)])
+            return self._reduce(Mixed(stack, mixing.coefficients), f_left, kept_context).vector
+
+        return aggregate
+
+    @property
+    def parts(self) -> tuple[Step | Aggregator, ...]:
+        """Steps and aggregator in the order they run."""
+        return (*self.steps, self.aggregator)
+
+    def min_clients(self, f: int) -> int:
+        """The least ``n`` that every part accepts with ``f`` declared Byzantine clients."""
+        start = max(1, *(part.min_clients(f) for part in self.parts))
+        for n in count(start):
+            if self.refusal(n, f) is None:
+                return n
+            if n > start + _LARGEST_SEARCH:
+                break
+        raise Refused(f"{self.describe()}: no number of clients is enough for f={f}")
+
+    def refusal(self, n: int, f: int) -> str | None:
+        """Why ``n`` clients with ``f`` declared Byzantine are refused, or ``None``."""
+        check_f(f, self.describe())
+        rows = n
+        for part in self.parts:
+            need = part.min_clients(f)
+            if rows < max(1, need):
+                left = "" if rows == n else f", and the steps before it leave {rows} of them"
+                return f"{part.name}: f={f} needs at least {need} clients{_formula(part, f)}; this cell has {n}{left}."
+            if isinstance(part, Step):
+                rows = part.rows_after(rows, f)
+        return None
+
+    def describe(self) -> str:
+        """The spec that builds this pipeline again: ``"nnm+krum(variant=nf)"``."""
+        return "+".join(describe(part) for part in self.parts)
+
+    def _admit(self, X: Tensor, f: int, context: Context) -> tuple[Tensor, int, Context]:
+        """Refuse or drop: which rows stay ``[n]``, the ``f`` that is left, and the context of the rows that stay."""
+        n = len(X)
+        reason = self.refusal(n, f)
+        if reason is not None:
+            raise Refused(reason)
+        if context.weights is not None and len(context.weights) != n:
+            raise UsageError(f"{self.describe()}: {len(context.weights)} weights for {n} rows")
+        keep = finite_rows(X.detach())
+        if bool(keep.all()):
+            return keep, f, context
+        broken = (~keep).nonzero().flatten().tolist()
+        if self.on_nonfinite == "raise":
+            raise Refused(f"{self.describe()}: rows {broken} are not finite, and on_nonfinite='raise'")
+        left, f_left = n - len(broken), max(0, f - len(broken))
+        if left == 0:
+            raise Refused(f"{self.describe()}: none of the {n} rows is finite")
+        reason = self.refusal(left, f_left)
+        if reason is not None:
+            raise Refused(f"{reason} ({len(broken)} of {n} rows were dropped because they are not finite)")
+        weights = None if context.weights is None else context.weights[keep.to(context.weights.device)]
+        return keep, f_left, replace(context, weights=weights)
+
+    def _reduce(self, rows: Mixed, f: int, context: Context) -> Aggregated:
+        if rows.count != len(rows.stack.X):
+            # Weights belong to clients; rows that are no longer one per client count alike.
+            context = replace(context, weights=None)
+        if rows.stack.X.shape[1] == 0:
+            return Aggregated(rows.stack.X.new_empty(0), state=context.state)
+        if isinstance(self.aggregator, MixedRule):
+            return self.aggregator.reduce(rows, f=f, context=context)
+        result = self.aggregator.aggregate(rows.materialise(), f=f, context=context)
+        return result if isinstance(result, Aggregated) else Aggregated(result)
+
+
+def _formula(part: Step | Aggregator, f: int) -> str:
+    """`` (2f + 3)`` if the need of ``part`` is linear in ``f``, else nothing."""
+    at = [part.min_clients(f + k) for k in range(3)]
+    slope = at[1] - at[0]
+    if slope == 0 or at[2] - at[1] != slope:
+        return ""
+    rest = at[0] - slope * f
+    return f" ({'' if slope == 1 else slope}f" + (f" {'+' if rest > 0 else '-'} {abs(rest)})" if rest else ")")
+
+
+def parse_pipeline(spec: str, *, on_nonfinite: Literal["drop", "raise"] = "drop", **params: Any) -> Pipeline:
+    """The pipeline ``"step(a=1)+...+aggregator"``; ``params`` go to its last part.
+
+    >>> parse_pipeline("nnm+multi-krum", m=3).describe()
+    'nnm+multi-krum(m=3)'
+    """
+    parts = _split(spec)
+    built = [create("defense", part, **(params if i == len(parts) - 1 else {})) for i, part in enumerate(parts)]
+    *steps, last = built
+    if not isinstance(last, Aggregator):
+        rules = [e.name for e in entries("defense") if issubclass(e.cls, Aggregator)]
+        raise UsageError(f"{last.name!r} is a step; end the pipeline with an aggregator such as {', '.join(rules)}")
+    for part in steps:
+        if not isinstance(part, Step):
+            raise UsageError(f"{part.name!r} is an aggregator and can only come last in {spec!r}")
+    return Pipeline(tuple(steps), last, on_nonfinite)
+
+
+def _split(spec: str) -> list[str]:
+    """Split at every ``+`` outside brackets."""
+    parts, depth = [""], 0
+    for letter in spec:
+        depth += (letter == "(") - (letter == ")")
+        if letter == "+" and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    if not all(part.strip() for part in parts):
+        raise UsageError(f"{spec!r}: a part between '+' signs is empty; write step+...+aggregator")
+    return [part.strip() for part in parts]

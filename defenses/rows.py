@@ -1,0 +1,121 @@
+"""Rows as rules see them: a stack ``X [n d]`` in memory, and on top of it the linear mixing of the steps before.
+
+Nothing of size ``n × d`` is made while steps and rule work: coordinate-wise rules mix one block of columns at a time,
+rules on distances work on inner products, and the result is one weighted sum of the rows of ``X``.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from robustfl import kernels
+from robustfl.contracts import Aggregated, Aggregator, Context, Step
+
+
+class Stack:
+    """The received rows ``X [n d]`` with their inner products, made when first asked for and then kept."""
+
+    def __init__(self, X: Tensor) -> None:
+        self.X = X
+
+    @cached_property
+    def gram(self) -> kernels.CentredGram:
+        """Inner products of the rows and the origin about one of the rows."""
+        return kernels.centred_gram(self.X)
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """The rows ``coefficients [m n] @ X``; ``None`` stands for ``X`` itself. Coefficients are float64 on the CPU."""
+
+    stack: Stack
+    coefficients: Tensor | None = None
+
+    @property
+    def count(self) -> int:
+        """The number of rows ``m``."""
+        return self.stack.X.shape[0] if self.coefficients is None else self.coefficients.shape[0]
+
+    def after(self, step: Step, *, f: int, context: Context) -> Mixed:
+        """The rows after one more step."""
+        products = self.products()
+        inner = products[:-1, :-1] if step.centred else _about_origin(products)
+        new = step.mix(inner, f=f, context=context).to(device="cpu", dtype=torch.float64)
+        return Mixed(self.stack, new if self.coefficients is None else new @ self.coefficients)
+
+    def products(self, *points: Tensor) -> Tensor:
+        """Inner products about a common centre of the ``m`` rows, the origin, and further ``points [d]``.
+
+        Only differences mean something: weights that sum to one over the ``m + 1 + k`` points name a vector.
+        """
+        gram = self.stack.gram
+        lift = self._lift()
+        if not points:
+            return lift @ gram.products @ lift.T
+        (point,) = points
+        bordered = kernels.products_with(self.stack.X, gram.centre, point)
+        size = lift.shape[0]
+        products = torch.empty((size + 1, size + 1), dtype=torch.float64)
+        products[:size, :size] = lift @ gram.products @ lift.T
+        products[size, :size] = products[:size, size] = lift @ bordered[:-1]
+        products[size, size] = bordered[-1]
+        return products
+
+    def squared_distances(self) -> Tensor:
+        """Squared distances ``[m m]`` between the rows (float64, CPU)."""
+        return kernels.squared_distances(self.products()[:-1, :-1])
+
+    def combine(self, weights: Tensor) -> Tensor:
+        """``weights [m] @ rows``; a single weight of one returns that row exactly."""
+        X = self.stack.X
+        over = weights if self.coefficients is None else weights @ self.coefficients
+        chosen = over.nonzero().flatten().tolist()
+        if len(chosen) == 1 and float(over[chosen[0]]) == 1.0:
+            return X[chosen[0]].clone()
+        return kernels.weighted_sum(X, over)
+
+    def median(self) -> Tensor:
+        """The coordinate-wise median ``[d]``."""
+        return kernels.median(self.stack.X, mixing=self.coefficients)
+
+    def trimmed_mean(self, f: int) -> Tensor:
+        """The coordinate-wise mean without the ``f`` lowest and ``f`` highest ``[d]``."""
+        return kernels.trimmed_mean(self.stack.X, f, mixing=self.coefficients)
+
+    def materialise(self) -> Tensor:
+        """The rows as one tensor ``[m d]``, for rules that know nothing of mixing."""
+        X = self.stack.X
+        return X if self.coefficients is None else self.coefficients.to(dtype=X.dtype, device=X.device) @ X
+
+    def _lift(self) -> Tensor:
+        """``[m+1 n+1]``: rows and origin as weights, each summing to one, over the received rows and the origin."""
+        n = self.stack.X.shape[0]
+        if self.coefficients is None:
+            return torch.eye(n + 1, dtype=torch.float64)
+        lift = torch.zeros((self.count + 1, n + 1), dtype=torch.float64)
+        lift[:-1, :-1] = self.coefficients
+        lift[:, -1] = 1 - lift.sum(dim=1)
+        return lift
+
+
+def _about_origin(products: Tensor) -> Tensor:
+    """``X Xᵀ`` from products about another centre; the origin is the last point."""
+    rows, origin = products[:-1, :-1], products[:-1, -1]
+    return rows - origin[:, None] - origin[None, :] + products[-1, -1]
+
+
+class MixedRule(Aggregator):
+    """A rule that works on mixed rows without making them; ``aggregate`` is the same rule on plain rows."""
+
+    @abstractmethod
+    def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
+        """The aggregate of the rows."""
+
+    def aggregate(self, X: Tensor, *, f: int, context: Context) -> Aggregated:
+        """The aggregate of the finite rows of ``X``."""
+        return self.reduce(Mixed(Stack(X)), f=f, context=context)

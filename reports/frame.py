@@ -1,0 +1,86 @@
+"""Records as a table: one row per cell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import pandas as pd
+
+from robustfl.records import CellResult
+
+FACTS = (
+    "key", "scenario", "status", "reason", "round", "sa", "loss", "samples", "ra_worst", "seconds",
+    "seconds_training", "seconds_per_round", "peak_memory",
+)  # fmt: skip
+PREFIXES = ("ra_", "certificates.")
+
+
+def label_columns(table: pd.DataFrame) -> list[str]:
+    """The columns that hold labels (settings) rather than facts about the run."""
+    return [c for c in table.columns if c not in FACTS and not c.startswith(PREFIXES)]
+
+
+def frame(results: Iterable[CellResult]) -> pd.DataFrame:
+    """One row per cell: labels, status, reason, metrics, costs and certificates.
+
+    Columns: the labels; ``sa loss ra_worst`` and ``ra_<evasion>`` in [0, 1]; ``seconds seconds_training
+    seconds_per_round``; ``peak_memory`` in bytes; ``certificates.<name>``, nested ones one level deep. What a cell
+    does not have is missing. Two cells that share all labels get columns ``cell.<setting>`` for what tells them apart.
+    """
+    records = list(results)
+    rows = [_row(r) for r in records]
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    table = pd.DataFrame(rows, columns=columns or [*FACTS])
+    return _told_apart(table, records)
+
+
+def _row(record: CellResult) -> dict[str, Any]:
+    row: dict[str, Any] = dict(record.labels)
+    row |= {"key": record.key, "scenario": record.scenario, "status": record.status}
+    row |= {"reason": record.reason, "round": record.round, "sa": None, "loss": None, "samples": None}
+    if record.metrics is not None and record.status == "done":
+        metrics = record.metrics
+        row |= {"sa": metrics.sa, "loss": metrics.loss, "samples": metrics.samples}
+        row |= {f"ra_{name}": value for name, value in metrics.ra.items()}
+        row["ra_worst"] = metrics.ra_worst
+    timing = record.timing
+    row |= {"seconds": timing.seconds, "seconds_training": timing.seconds_training}
+    row |= {"seconds_per_round": timing.seconds_per_round, "peak_memory": timing.peak_memory_bytes}
+    return row | _shallow(record.certificates)
+
+
+def _shallow(certificates: Mapping[str, Any]) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in certificates.items():
+        inner = value.items() if isinstance(value, dict) else [("", value)]
+        for key, leaf in inner:
+            if not isinstance(leaf, (dict, list)):
+                flat[f"certificates.{name}.{key}".rstrip(".")] = leaf
+    return flat
+
+
+def _told_apart(table: pd.DataFrame, records: list[CellResult]) -> pd.DataFrame:
+    """Add the settings in which cells with equal labels differ, so that no two experiments are averaged."""
+    labels = label_columns(table)
+    if not labels or table.empty:
+        return table
+    text = table[labels].astype(str)
+    twins = text.duplicated(keep=False)
+    if not twins.any():
+        return table
+    flat = [dict(_leaves(r.cell)) for r in records]
+    settings: set[str] = set()
+    for group in text[twins].groupby(labels, sort=False).indices.values():
+        cells = [flat[text[twins].index[i]] for i in group]
+        settings |= {p for cell in cells for p in cell if any(c.get(p) != cell[p] for c in cells)}
+    added = {f"cell.{p}": [str(cell.get(p, "–")) for cell in flat] for p in sorted(settings)}
+    return table.assign(**added)
+
+
+def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _leaves(inner, f"{path}.{key}" if path else str(key))
+    else:
+        yield path, str(value)

@@ -1,0 +1,254 @@
+"""The result store: one JSON file per cell under ``<folder>/cells``, written atomically and never in place.
+
+A file either is not there or is whole: it is written under a temporary name in the same folder, flushed to disk and
+renamed. Two grids in one folder therefore cannot hurt each other, and a killed one leaves at most a temporary file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from robustfl.errors import StoreError, UsageError
+from robustfl.records import SCHEMA, STATUSES, CellResult, canonical, plain
+
+RERUN = frozenset({"failed"})
+"""Statuses that do not count as done: a crash may be gone next time, a divergence or a refusal will not."""
+
+STALE_SECONDS = 3600.0
+_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A file of a store that is no record, and why."""
+
+    path: Path
+    reason: str
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """The records of a store in the order of their keys, and the files that could not be read as one."""
+
+    results: tuple[CellResult, ...]
+    problems: tuple[Problem, ...]
+
+
+class _Unreadable(ValueError):
+    """Why one file is no record."""
+
+
+class Store:
+    """The records of one scenario in ``folder``; nothing is created before the first write.
+
+    >>> Store("runs/quickstart").path("ab12").as_posix()
+    'runs/quickstart/cells/ab12.json'
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self.cells = self.folder / "cells"
+
+    def __repr__(self) -> str:
+        return f"Store({str(self.folder)!r})"
+
+    def path(self, key: str) -> Path:
+        """The file of a cell. Raises ``UsageError`` for a key that is no plain file name."""
+        if not _KEY.fullmatch(key):
+            raise UsageError(f"store: key={key!r} must be letters, digits, '_', '-' or '.'")
+        return self.cells / f"{key}.json"
+
+    def has(self, key: str) -> bool:
+        """Whether the cell has a file, whatever its status."""
+        return self.path(key).is_file()
+
+    def keys(self) -> set[str]:
+        """The keys of all files, from one listing of the folder; no file is opened."""
+        try:
+            with os.scandir(self.cells) as entries:
+                names = [e.name for e in entries]
+        except FileNotFoundError:
+            return set()
+        except OSError as error:
+            raise StoreError(f"cannot list {self.cells}: {error.strerror}; check that it is a folder you may read") from None
+        return {n[:-5] for n in names if n.endswith(".json") and not n.startswith(".")}
+
+    def done(self, keys: Iterable[str]) -> set[str]:
+        """Those of ``keys`` that need not run: their file is a whole record whose status is not in ``RERUN``.
+
+        Every file is parsed, since only that tells a whole file from a truncated one (0.1 ms each).
+        """
+        return {key for key, status in self._statuses(keys).items() if status not in RERUN}
+
+    def statuses(self, keys: Iterable[str]) -> dict[str, int]:
+        """How many of ``keys`` are stored with each status; unreadable files count as nothing."""
+        counts = Counter(self._statuses(keys).values())
+        return {status: counts[status] for status in STATUSES if counts[status]}
+
+    def _statuses(self, keys: Iterable[str]) -> dict[str, str]:
+        found = {}
+        for key in self.keys().intersection(keys):
+            with contextlib.suppress(_Unreadable):
+                found[key] = str(self._data(key)["status"])
+        return found
+
+    def read(self, key: str) -> CellResult:
+        """The record of a cell. Raises ``StoreError`` if it is missing or no record."""
+        try:
+            return self._record(key)
+        except _Unreadable as error:
+            raise StoreError(f"{self.path(key)}: {error}; delete the file and run the grid again") from None
+
+    def load(self) -> Loaded:
+        """All records; a truncated, corrupt or foreign file is a problem with its reason, never a number."""
+        results, problems = [], []
+        for key in sorted(self.keys()):
+            try:
+                results.append(self._record(key))
+            except (_Unreadable, UsageError) as error:
+                problems.append(Problem(self.cells / f"{key}.json", str(error)))
+        return Loaded(tuple(results), tuple(problems))
+
+    def commit(self, result: CellResult) -> Path:
+        """Write the record of a cell. Raises ``StoreError`` if it cannot; an older file then stays as it was."""
+        path = self.path(result.key)
+        write_atomic(path, canonical(result.model_dump(mode="json")) + "\n")
+        return path
+
+    def describe(self, facts: Mapping[str, Any]) -> Path:
+        """Write ``scenario.json``, what the grid was asked to do, and sweep what killed runs left behind."""
+        self.sweep()
+        path = self.folder / "scenario.json"
+        write_atomic(path, json.dumps(plain(dict(facts)), indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+        return path
+
+    def description(self) -> dict[str, Any]:
+        """What ``describe`` wrote; empty if there is none or it cannot be read."""
+        try:
+            data = json.loads((self.folder / "scenario.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return data if isinstance(data, dict) else {}
+
+    def sweep(self, *, older_than: float = STALE_SECONDS) -> list[Path]:
+        """Delete temporary files that are older than so many seconds; a younger one may still be in use."""
+        limit = time.time() - older_than
+        swept = []
+        for folder in (self.folder, self.cells):
+            for path in folder.glob(".*.tmp"):
+                with contextlib.suppress(OSError):
+                    if path.stat().st_mtime < limit:
+                        path.unlink()
+                        swept.append(path)
+        return swept
+
+    def _data(self, key: str) -> dict[str, Any]:
+        try:
+            data = json.loads(self.path(key).read_bytes())
+        except OSError as error:
+            raise _Unreadable(f"cannot be read: {error.strerror}") from None
+        except ValueError:
+            raise _Unreadable("truncated or corrupt (not JSON)") from None
+        if not isinstance(data, dict) or "schema_version" not in data:
+            raise _Unreadable("not a robustfl record")
+        if data["schema_version"] != SCHEMA:
+            raise _Unreadable(f"schema {data['schema_version']!r}; this robustfl reads {SCHEMA}")
+        if data.get("status") not in STATUSES:
+            raise _Unreadable(f"status {data.get('status')!r} is none of {', '.join(STATUSES)}")
+        if data.get("key") != key:
+            raise _Unreadable(f"holds the record of another cell, {data.get('key')!r}")
+        return data
+
+    def _record(self, key: str) -> CellResult:
+        data = self._data(key)
+        try:
+            record = CellResult.model_validate(data)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise _Unreadable(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        _check_numbers(record)
+        return record
+
+
+def _check_numbers(record: CellResult) -> None:
+    if record.status != "done":
+        return
+    if record.metrics is None:
+        raise _Unreadable("done, but without metrics")
+    accuracies = {"sa": record.metrics.sa, **record.metrics.ra}
+    if record.metrics.ra_worst is not None:
+        accuracies["ra_worst"] = record.metrics.ra_worst
+    for name, value in accuracies.items():
+        if not 0.0 <= value <= 1.0:
+            raise _Unreadable(f"{name}={value!r} is no accuracy in [0, 1]")
+
+
+def write_atomic(path: Path, content: str | bytes) -> None:
+    """Write a whole file or nothing, durably. Raises ``StoreError`` naming the folder and what to do."""
+    data = content.encode() if isinstance(content, str) else content
+    temporary = path.parent / f".{path.name}.{uuid.uuid4().hex}.tmp"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with open(temporary, "xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        finally:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+        _sync_folder(path.parent)
+    except OSError as error:
+        raise StoreError(
+            f"cannot write {path.name} in {path.parent}: {error.strerror or error}; free space there, make the folder "
+            "writable or choose another one; what is stored already is whole, and a second run does the rest"
+        ) from None
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the rename durable; some file systems do not offer it, and the file is whole either way."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def open_store(path: str | Path) -> Store:
+    """The store at ``path``. Raises ``UsageError`` if there is none, naming the stores nearby."""
+    folder = Path(path)
+    if folder.name == "cells" and not (folder / "cells").is_dir() and folder.is_dir():
+        folder = folder.parent
+    if (folder / "cells").is_dir() or (folder / "scenario.json").is_file():
+        return Store(folder)
+    if folder.is_file():
+        raise UsageError(f"{str(path)!r} is a file; give the folder of a store such as runs/quickstart")
+    if folder.is_dir():
+        raise UsageError(f"{str(path)!r} holds no results; {_nearby(folder)}")
+    parent = next(p for p in folder.absolute().parents if p.is_dir())
+    raise UsageError(f"no folder {str(path)!r}; {_nearby(parent)}")
+
+
+def _nearby(folder: Path) -> str:
+    found: set[Path] = set()
+    with contextlib.suppress(OSError):
+        for pattern in ("cells", "*/cells", "*/*/cells"):
+            found |= {p.parent for p in folder.glob(pattern) if p.is_dir()}
+    if not found:
+        return "run `robustfl grid` to make some"
+    shown = [str(p) for p in sorted(found)[:8]]
+    return "stores nearby: " + ", ".join(shown) + (", …" if len(found) > len(shown) else "")

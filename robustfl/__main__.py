@@ -1,0 +1,6 @@
+"""``python -m robustfl``."""
+
+from robustfl.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""Distributed SGD with worker momentum (SPEC §1.1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from robustfl.contracts import Algorithm, LocalWork
+from robustfl.parameters import param
+from robustfl.registry import register
+
+
+@register("dsgd", version=1)
+@dataclass(frozen=True)
+class DSGD(Algorithm):
+    """One batch per client and round: ``m_k ← β m_k + (1-β) g_k``, server ``θ ← θ - η F(m_1..m_n)``.
+
+    The message is the momentum, so a defense sees low-variance vectors; with ``momentum=0`` it is the gradient.
+    Breaks down for large ``momentum`` and few rounds, since ``m`` starts at 0 and is not bias-corrected.
+
+    Args:
+        momentum: β of the workers, in [0, 1); 0.9 by default, 0.99 in the FBN paper's Table 2.
+
+    Reference: Farhadkhani et al., Byzantine Machine Learning Made Easy by Resilient Averaging of Momentums,
+    ICML 2022, arXiv 2205.12173, Algorithm 1.
+
+    >>> DSGD(momentum=0.99)
+    DSGD(momentum=0.99)
+    """
+
+    one_batch: ClassVar[bool] = True
+    paper: ClassVar[str] = "Farhadkhani et al., Resilient Averaging of Momentums, ICML 2022, arXiv 2205.12173"
+    spec: ClassVar[str] = "§1.1"
+
+    momentum: float = param(0.9, ge=0.0, lt=1.0, doc="worker momentum β; messages are (1-β)-weighted averages")
+
+    def steps(self, samples: int, batch: int) -> int:
+        del samples, batch
+        return 1
+
+    def local(self, work: LocalWork) -> tuple[Tensor, Tensor | None]:
+        gradient = work.gradient(work.theta)
+        if self.momentum == 0.0:
+            return gradient, None
+        old = work.momentum
+        message = gradient * (1.0 - self.momentum)
+        if old is not None:
+            message = message.add_(old, alpha=self.momentum)
+        return message, message
+
+    def stacked(self, gradients: Tensor, momentum: Tensor | None, *, out: Tensor) -> Tensor:
+        if momentum is None:
+            return torch.mul(gradients, 1.0 - self.momentum, out=out)
+        return torch.lerp(momentum, gradients, 1.0 - self.momentum, out=out)
+
+    @property
+    def keeps_momentum(self) -> bool:
+        return self.momentum > 0.0
+
+    def server(self, theta: Tensor, aggregate: Tensor, lr: float) -> Tensor:
+        return theta.sub(aggregate, alpha=lr)

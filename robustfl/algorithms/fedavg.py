@@ -1,0 +1,87 @@
+"""Federated averaging (SPEC §1.2)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from robustfl.contracts import Algorithm, LocalWork
+from robustfl.errors import UsageError
+from robustfl.parameters import check, param
+from robustfl.registry import register
+
+
+@register("fedavg", version=1)
+@dataclass(frozen=True)
+class FedAvg(Algorithm):
+    """Local SGD from the global model: ``θ ← θ + F(θ_1-θ, ..)``, weights ``p_k = n_k / Σ_{j∈S} n_j`` for the mean.
+
+    Clients drift apart with many local steps on heterogeneous data. Robust rules ignore the sample weights.
+
+    Args:
+        epochs: local passes over the client's data, ≥ 1; ignored when ``local_steps`` is given.
+        local_steps: exact number of local batches, or None.
+        momentum: SGD momentum inside the client, in [0, 1); its buffer starts anew every round unless ``keep_momentum``.
+        keep_momentum: keep the buffer between rounds (FixBN's momentum variant).
+        weight_decay: L2 coefficient added to the gradient, ≥ 0.
+        clip_norm: bound on the norm of every gradient, or None.
+        weighting: ``samples`` or ``uniform``.
+
+    Reference: McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data,
+    AISTATS 2017, arXiv 1602.05629, Algorithm 1.
+
+    >>> FedAvg(epochs=2).steps(samples=70, batch=32)
+    6
+    """
+
+    paper: ClassVar[str] = "McMahan et al., Communication-Efficient Learning, AISTATS 2017, arXiv 1602.05629"
+    spec: ClassVar[str] = "§1.2"
+
+    epochs: int = param(1, ge=1, doc="local passes over the data")
+    local_steps: int | None = param(None, ge=1, doc="exact number of local batches instead of epochs")
+    momentum: float = param(0.0, ge=0.0, lt=1.0, doc="client SGD momentum")
+    keep_momentum: bool = param(False, doc="keep the client momentum between rounds")
+    weight_decay: float = param(0.0, ge=0.0, doc="L2 coefficient in the local gradient")
+    clip_norm: float | None = param(None, gt=0.0, doc="bound on the local gradient's norm")
+    weighting: str = param("samples", choices=("samples", "uniform"), doc="client weights of the mean")
+
+    def __post_init__(self) -> None:
+        check(self)
+        if self.keep_momentum and self.momentum == 0.0:
+            raise UsageError("FedAvg: keep_momentum=True needs momentum > 0")
+
+    @property
+    def weighted(self) -> bool:
+        return self.weighting == "samples"
+
+    def steps(self, samples: int, batch: int) -> int:
+        if self.local_steps is not None:
+            return self.local_steps
+        return self.epochs * math.ceil(samples / min(batch, samples))
+
+    def local(self, work: LocalWork) -> tuple[Tensor, Tensor | None]:
+        theta = work.theta.clone()
+        buffer = work.momentum.clone() if self.keep_momentum and work.momentum is not None else None
+        for _ in range(work.steps):
+            gradient = work.gradient(theta)
+            if self.clip_norm is not None:
+                norm = gradient.norm()
+                gradient = gradient * (self.clip_norm / norm.clamp(min=self.clip_norm))
+            if self.weight_decay:
+                gradient = gradient.add(theta, alpha=self.weight_decay)
+            if self.momentum:
+                buffer = gradient.clone() if buffer is None else buffer.mul_(self.momentum).add_(gradient)
+                gradient = buffer
+            theta.sub_(gradient, alpha=work.lr)
+        return theta.sub_(work.theta), buffer if self.keep_momentum else None
+
+    @property
+    def keeps_momentum(self) -> bool:
+        return self.keep_momentum
+
+    def server(self, theta: Tensor, aggregate: Tensor, lr: float) -> Tensor:
+        del lr
+        return theta + aggregate

@@ -1,0 +1,118 @@
+"""The command group and its options; ``--help`` imports neither torch nor pandas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from robustfl import __version__
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+_FORMAT = click.Choice(["table", "json"])
+KINDS = ("attacks", "evasions", "defenses", "norms", "algorithms", "models", "datasets", "partitions", "presets")
+
+
+@click.group(context_settings=_SETTINGS)
+@click.version_option(__version__, message="robustfl %(version)s")
+def app() -> None:
+    """Measure how robust federated learning is: attacks × defenses × normalization, SA and RA.
+
+    \b
+    robustfl grid                       run the preset 'quickstart' and print its leaderboard
+    robustfl grid my.toml --jobs 4      run your own scenario; again: only what is missing
+    robustfl list attacks               what there is
+    """
+
+
+def _scenario_options(command: F) -> F:
+    for option in (
+        click.option("--set", "settings", multiple=True, metavar="A.B=C", help="Change a setting, e.g. rounds=10."),
+        click.option("--plugin", "plugins", multiple=True, type=click.Path(), help="Load methods from a Python file."),
+        click.option("--device", default="auto", show_default=True, metavar="auto|cpu|cuda[:i]", help="Where to train."),
+        click.option("--threads", default=1, show_default=True, type=click.IntRange(1), help="Threads per cell."),
+        click.option("--data-root", type=click.Path(), help="Data folder [default: $ROBUSTFL_DATA or the user cache]."),
+        click.option("--format", "form", type=_FORMAT, default="table", show_default=True, help="What to print."),
+    ):
+        command = option(command)
+    return command
+
+
+@app.command()
+@click.argument("scenario", default="quickstart")
+@click.option("--out", default="runs", show_default=True, type=click.Path(), help="Folder of the result stores.")
+@click.option("--jobs", type=click.IntRange(1), help="Worker processes [default: one per core].")
+@click.option("--dry-run", is_flag=True, help="Print the cells, refusals and an estimate; train nothing.")
+@_scenario_options
+def grid(scenario: str, **options: Any) -> int:
+    """Run every missing cell of SCENARIO (a preset or a TOML file) and print the leaderboard.
+
+    Interrupt it at any time: what is done stays, and the same command goes on from there.
+    """
+    from robustfl.cli.grid import grid as command
+
+    return command(scenario, **options)
+
+
+@app.command()
+@click.argument("scenario", required=False)
+@click.option("--out", type=click.Path(), help="Also keep the record in this folder of stores.")
+@_scenario_options
+def run(scenario: str | None, **options: Any) -> int:
+    """Run one cell: SCENARIO with every axis fixed by --set, or the defaults.
+
+    \b
+    robustfl run --set attack=alie --set f=3 --set defense=nnm+trimmed-mean --set norm=fbn
+    """
+    from robustfl.cli.run import run as command
+
+    return command(scenario, **options)
+
+
+@app.command()
+@click.argument("store", type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), help="Folder of the report [default: STORE/report].")
+@click.option("--figures/--no-figures", default=True, show_default=True, help="Also draw figures.")
+@click.option("--format", "form", type=_FORMAT, default="table", show_default=True, help="What to print.")
+def report(**options: Any) -> int:
+    """Print the leaderboard of STORE (e.g. runs/quickstart) and write it as CSV, Markdown, LaTeX, JSON and figures."""
+    from robustfl.cli.report import report as command
+
+    return command(**options)
+
+
+@app.command(name="list")
+@click.argument("kind", type=click.Choice(KINDS), required=False)
+@click.option("--plugin", "plugins", multiple=True, type=click.Path(), help="Load methods from a Python file.")
+@click.option("--format", "form", type=_FORMAT, default="table", show_default=True, help="What to print.")
+def list_methods(kind: str | None, **options: Any) -> int:
+    """List the methods of KIND (attacks, defenses, norms, ...), or of all kinds."""
+    from robustfl.cli.methods import list_methods as command
+
+    return command(kind, **options)
+
+
+@app.command()
+@click.argument("name")
+@click.option("--plugin", "plugins", multiple=True, type=click.Path(), help="Load methods from a Python file.")
+@click.option("--format", "form", type=_FORMAT, default="table", show_default=True, help="What to print.")
+def show(name: str, **options: Any) -> int:
+    """Show a method or preset: what it does, its parameters with ranges and defaults, its paper."""
+    from robustfl.cli.methods import show as command
+
+    return command(name, **options)
+
+
+@app.command()
+@click.option("--data-root", type=click.Path(), help="Data folder [default: $ROBUSTFL_DATA or the user cache].")
+@click.option("--fetch", multiple=True, metavar="DATASET", help="Download and decode a data set.")
+@click.option("--format", "form", type=_FORMAT, default="table", show_default=True, help="What to print.")
+def doctor(**options: Any) -> int:
+    """Check the installation, devices, compiler and data sets; download data with --fetch."""
+    from robustfl.cli.doctor import doctor as command
+
+    return command(**options)

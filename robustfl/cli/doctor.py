@@ -1,0 +1,83 @@
+"""``robustfl doctor``: is everything there, and what to do if not."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, cast
+
+import click
+
+from robustfl.cli.printing import as_json, console, table
+from robustfl.errors import DataMissing
+
+_PACKAGES = ("robustfl", "torch", "torchvision", "numpy", "scipy", "pandas", "seaborn", "joblib", "pydantic")
+
+
+def doctor(*, data_root: str | None, fetch: tuple[str, ...], form: str) -> int:
+    """Print the state of the installation; 1 if something robustfl needs is missing."""
+    import torch
+
+    from robustfl import data
+    from robustfl.contracts import Dataset
+    from robustfl.registry import entries
+
+    root = data.data_root(data_root)
+    for name in fetch:
+        dataset = data.dataset_from_spec(name)
+        click.echo(f"fetching {name} into {root} …", err=True)
+        dataset.load(root, download=True)
+    packages = {name: _version(name) for name in _PACKAGES}
+    found: dict[str, Any] = {
+        "python": platform.python_version(),
+        "packages": packages,
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cuda": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+        "c_compiler": shutil.which("cc") or shutil.which("gcc") or shutil.which("clang"),
+        "data_root": str(root),
+        "data_root_writable": _writable(root),
+        "datasets": {},
+    }
+    for entry in entries("dataset"):
+        try:
+            dataset = cast(Dataset, entry.cls())
+        except (TypeError, ValueError):
+            continue  # needs a path
+        try:
+            found["datasets"][entry.name] = "ready " + dataset.fingerprint(root, download=False)[:12]
+        except DataMissing:
+            found["datasets"][entry.name] = f"not there; robustfl doctor --fetch {entry.name}"
+        except Exception as error:  # one broken data set must not hide the state of the others
+            found["datasets"][entry.name] = f"broken: {error}"
+    if form == "json":
+        as_json(found)
+    else:
+        _print(found)
+    return 0 if all(packages.values()) else 1
+
+
+def _print(found: dict[str, Any]) -> None:
+    rows = [["python", found["python"]], *([k, v or "MISSING"] for k, v in found["packages"].items())]
+    rows += [
+        ["cores", found["cores"]],
+        ["cuda", ", ".join(found["cuda"]) or "none: everything runs on the CPU"],
+        ["C compiler", found["c_compiler"] or "none: aggregation runs without its compiled kernels, slower"],
+        ["data root", found["data_root"] + ("" if found["data_root_writable"] else "  (not writable: no cache)")],
+    ]
+    rows += [[f"data {k}", v] for k, v in found["datasets"].items()]
+    console().print(table(["", ""], rows))
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _writable(root: Path) -> bool:
+    there = next((p for p in (root, *root.parents) if p.exists()), root)
+    return os.access(there, os.W_OK)

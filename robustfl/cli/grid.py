@@ -1,0 +1,90 @@
+"""``robustfl grid``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from robustfl.cli.printing import as_json, console, seconds, table
+from robustfl.cli.progress import GridProgress
+
+
+def grid(
+    scenario: str,
+    *,
+    out: str,
+    jobs: int | None,
+    dry_run: bool,
+    settings: tuple[str, ...],
+    plugins: tuple[str, ...],
+    device: str,
+    threads: int,
+    data_root: str | None,
+    form: str,
+) -> int:
+    """Run a grid and print its leaderboard; 1 if a cell failed."""
+    from robustfl.scenarios import Scenario
+    from robustfl.scenarios import grid as run_grid
+
+    chosen = load(scenario, settings, plugins)
+    if dry_run:
+        return _dry_run(chosen, out=out, jobs=jobs, threads=threads, device=device, root=data_root, form=form)
+    with GridProgress(quiet=form == "json") as progress:
+        results = run_grid(
+            chosen, out=out, jobs=jobs, threads=threads, device=device, root=data_root,
+            on_start=progress.start, on_cell=progress.cell,
+        )  # fmt: skip
+    _print(results.folder, form)
+    if form == "table":
+        states = ", ".join(f"{n} {status}" for status, n in results.statuses.items() if n)
+        click.echo(f"\n{results.computed} cells run now, {results.stored} were there already: {states}.")
+        click.echo(f"Cells: {results.folder / 'cells'}")
+        click.echo(f"Leaderboard and figures: robustfl report {results.folder}")
+    return 1 if results.statuses.get("failed") else 0
+
+
+def load(scenario: str, settings: tuple[str, ...], plugins: tuple[str, ...]) -> Any:
+    """The scenario with the command line's settings and plug-ins on top."""
+    from robustfl.registry import load_file
+    from robustfl.scenarios import Scenario
+
+    for plugin in plugins:
+        load_file(plugin)
+    chosen = Scenario.load(scenario, settings=settings)
+    extra = tuple(str(Path(p).resolve()) for p in plugins)
+    return chosen.model_copy(update={"plugins": (*chosen.plugins, *extra)})
+
+
+def _print(folder: Path, form: str) -> None:
+    from robustfl.reports import load_board
+    from robustfl.reports.writers import terminal, to_json
+
+    board = load_board(folder)
+    if form == "json":
+        click.echo(to_json(board))
+    else:
+        screen = console()
+        for block in terminal(board):
+            screen.print(block)
+
+
+def _dry_run(
+    scenario: Any, *, out: str, jobs: int | None, threads: int, device: str, root: str | None, form: str
+) -> int:
+    from robustfl.scenarios.estimate import estimate
+
+    found = estimate(scenario, out=out, jobs=jobs, threads=threads, device=device, root=root)
+    if form == "json":
+        as_json(found.as_dict())
+        return 0
+    screen = console()
+    rows = [[c.state, *(c.labels[k] for k in found.axes), seconds(c.seconds) if c.seconds else "–"] for c in found.cells]
+    screen.print(table(["state", *found.axes, "estimate"], rows, title=f"{scenario.name}: {len(found.cells)} cells"))
+    for reason, count in found.refusals.items():
+        screen.print(f"refused ({count}): {reason}", markup=False)
+    click.echo(f"\n{found.summary()}")
+    return 0
+
+

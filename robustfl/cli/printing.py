@@ -1,0 +1,51 @@
+"""What commands share when they print."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from robustfl.records import plain
+
+
+def console(*, err: bool = False) -> Console:
+    """A console for this terminal; wide enough for a leaderboard where output is no terminal."""
+    made = Console(stderr=err, highlight=False)
+    if not made.is_terminal:
+        made = Console(stderr=err, highlight=False, width=160, no_color=True)
+    return made
+
+
+def as_json(value: Any) -> None:
+    """Print ``value`` as JSON."""
+    click.echo(json.dumps(plain(value), indent=2, ensure_ascii=False))
+
+
+def table(columns: list[str], rows: list[list[Any]], *, title: str | None = None) -> Table:
+    """A plain table; cells are text, never markup."""
+    from rich.text import Text
+
+    made = Table(title=title, title_justify="left", box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    for column in columns:
+        made.add_column(column, overflow="fold")
+    for row in rows:
+        made.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
+    return made
+
+
+def percent(value: float | None) -> str:
+    """An accuracy in percent."""
+    return "–" if value is None else f"{100 * value:.1f}"
+
+
+def seconds(value: float) -> str:
+    """A duration a person reads at a glance."""
+    if value < 90:
+        return f"{value:.0f} s"
+    if value < 5400:
+        return f"{value / 60:.0f} min"
+    return f"{value / 3600:.1f} h"

@@ -1,0 +1,84 @@
+"""``robustfl run``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from robustfl.cli.grid import load
+from robustfl.cli.printing import as_json, console, percent, table
+from robustfl.errors import UsageError
+
+
+def run(
+    scenario: str | None,
+    *,
+    out: str | None,
+    settings: tuple[str, ...],
+    plugins: tuple[str, ...],
+    device: str,
+    threads: int,
+    data_root: str | None,
+    form: str,
+) -> int:
+    """Run one cell and print its record; 1 unless it is done."""
+    from robustfl.registry import load_file
+    from robustfl.reports.store import Store
+    from robustfl.scenarios import expand, run_cell
+    from robustfl.scenarios.expand import fingerprints
+    from robustfl.scenarios.spec import apply_settings
+
+    if scenario is None:
+        for plugin in plugins:
+            load_file(plugin)
+        chosen = apply_settings({"name": "run"}, settings)
+    else:
+        chosen = load(scenario, settings, plugins)
+    cells = expand(chosen)
+    if len(cells) != 1:
+        axes = {k: sorted({str(getattr(c, k)) for c in cells}) for k in chosen.cell}
+        open_axes = "; ".join(f"{k}: {', '.join(v)}" for k, v in axes.items() if len(v) > 1)
+        raise UsageError(f"run takes one cell, {chosen.name!r} has {len(cells)}; fix these with --set: {open_axes}")
+    cell = cells[0]
+    fingerprint = fingerprints([cell], data_root)[cell.dataset]
+    screen = console(err=True)
+    with Progress(
+        TextColumn("round"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[loss]}"),
+        console=screen, transient=True, disable=not screen.is_terminal or form == "json",
+    ) as bar:  # fmt: skip
+        task = bar.add_task("rounds", total=cell.rounds, loss="")
+        record = run_cell(
+            cell, scenario=chosen.name, fingerprint=fingerprint, root=data_root, device=device, threads=threads,
+            on_round=lambda r, total, loss: bar.update(task, completed=r, loss=f"loss {loss:.3f}"),
+        )  # fmt: skip
+    if out is not None:
+        Store(Path(out) / chosen.name).commit(record)
+    if form == "json":
+        as_json(record.model_dump(mode="json"))
+    else:
+        _print(record)
+    return 0 if record.status == "done" else 1
+
+
+def _print(record: Any) -> None:
+    screen = console()
+    labels = record.labels
+    shown = ("dataset", "partition", "model", "norm", "algorithm", "attack", "defense", "f", "clients", "seed")
+    rows = [[k, labels[k]] for k in shown]
+    rows.append(["status", record.status])
+    if record.metrics is not None:
+        rows.append(["SA", f"{percent(record.metrics.sa)} %  ({record.metrics.samples} test images)"])
+        rows += [[f"RA {spec}", f"{percent(value)} %"] for spec, value in record.metrics.ra.items()]
+    if record.reason:
+        rows.append(["reason", record.reason.strip()])
+    for name in ("attack_shift", "defense_shift", "smallest_variance", "dropped"):
+        if record.certificates.get(name) is not None:
+            rows.append([name.replace("_", " "), f"{record.certificates[name]:.4g}"])
+    rows.append(["time", f"{record.timing.seconds:.1f} s, peak {record.timing.peak_memory_bytes / 2**20:.0f} MiB"])
+    rows.append(["key", record.key])
+    screen.print(table(["", ""], rows))
+    for warning in record.certificates.get("warnings", []):
+        click.echo(f"warning: {warning}", err=True)

@@ -1,0 +1,147 @@
+"""The cache of decoded data sets: one folder per content, memory-mapped by every process that uses it.
+
+``<root>/.cache/<name>-<fingerprint>/`` holds the four arrays as ``.npy`` and ``meta.json``. A folder appears complete
+or not at all (temporary folder, fsync, rename); deleting ``.cache`` is always safe. Where it cannot be written, data
+stay in memory.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from robustfl.contracts import Arrays
+from robustfl.data.checks import NAMES
+
+_log = logging.getLogger("robustfl.data")
+_DAY = 86400.0
+_KEPT_STAMPS = 16
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where images come from: ``stamp`` changes whenever they may have, ``decode`` reads them."""
+
+    stamp: str
+    decode: Callable[[], Arrays]
+
+
+def file_stamp(name: str, files: list[Path]) -> str:
+    """A stamp from the sizes and modification times of ``files``."""
+    facts = [(str(f.absolute()), f.stat().st_size, f.stat().st_mtime_ns) for f in sorted(files)]
+    return json.dumps([name, *facts])
+
+
+def load_cached(folder: Path, name: str, source: Source) -> Arrays:
+    """The arrays of ``source``, memory-mapped from ``folder`` if decoded before; else decoded and stored there."""
+    found = _find(folder, name, source.stamp)
+    if found is not None:
+        return found
+    arrays = source.decode()
+    try:
+        return _store(folder, name, source.stamp, arrays)
+    except OSError as error:
+        _log.warning("%s: no cache in %s (%s); the images stay in memory", name, folder, error)
+        return arrays
+
+
+def _find(folder: Path, name: str, stamp: str) -> Arrays | None:
+    for meta_file in sorted(folder.glob(f"{name}-*/meta.json")):
+        try:
+            meta = json.loads(meta_file.read_text())
+            if stamp in meta["sources"]:
+                return _open(meta_file.parent, meta)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            _log.info("cache %s is unreadable (%s); decoding again", meta_file.parent, error)
+    return None
+
+
+def _open(place: Path, meta: dict[str, Any]) -> Arrays:
+    """Map a cache folder; raises ``ValueError`` if a file is not what ``meta`` says."""
+    parts = {}
+    for name in NAMES:
+        array = np.load(place / f"{name}.npy", mmap_mode="r" if name.endswith("_x") else None, allow_pickle=False)
+        if [str(array.dtype), *array.shape] != meta["arrays"][name]:
+            raise ValueError(f"{name}.npy is {array.dtype} {array.shape}")
+        parts[name] = array
+    return Arrays(**parts, classes=int(meta["classes"]), fingerprint=str(meta["fingerprint"]))
+
+
+def _store(folder: Path, name: str, stamp: str, arrays: Arrays) -> Arrays:
+    place = folder / f"{name}-{arrays.fingerprint[:32]}"
+    folder.mkdir(parents=True, exist_ok=True)
+    _sweep(folder)
+    shapes = {n: [str(getattr(arrays, n).dtype), *getattr(arrays, n).shape] for n in NAMES}
+    meta = {"fingerprint": arrays.fingerprint, "classes": arrays.classes, "arrays": shapes, "sources": [stamp]}
+    kept = _kept(place, meta)
+    if kept is not None:
+        return kept
+    temporary = folder / f".tmp-{uuid.uuid4().hex}"
+    temporary.mkdir()
+    try:
+        for part in NAMES:
+            with open(temporary / f"{part}.npy", "wb") as file:
+                np.save(file, getattr(arrays, part), allow_pickle=False)
+                _sync(file)
+        _write_json(temporary / "meta.json", meta)
+        try:
+            temporary.rename(place)
+        except OSError:
+            # Another process was faster, or an unreadable folder is in the way: the former is as good as ours.
+            kept = _kept(place, meta)
+            if kept is not None:
+                return kept
+            place.rename(folder / f".tmp-{uuid.uuid4().hex}")
+            temporary.rename(place)
+        return _open(place, meta)
+    except ValueError as error:
+        raise OSError(f"what was written to {place} reads back differently: {error}") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _kept(place: Path, meta: dict[str, Any]) -> Arrays | None:
+    """The arrays already in ``place``, with the new stamp noted there; ``None`` if it is not whole."""
+    try:
+        old = json.loads((place / "meta.json").read_text())
+        arrays = _open(place, old)
+        stamps = [s for s in old["sources"] if s not in meta["sources"]] + meta["sources"]
+        if old["fingerprint"] != meta["fingerprint"]:
+            return None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    try:
+        temporary = place / f".meta-{uuid.uuid4().hex}"
+        _write_json(temporary, {**old, "sources": stamps[-_KEPT_STAMPS:]})
+        temporary.replace(place / "meta.json")
+    except OSError as error:
+        _log.info("cache %s: the new stamp could not be noted (%s)", place, error)
+    return arrays
+
+
+def _write_json(path: Path, value: Any) -> None:
+    with open(path, "w") as file:
+        json.dump(value, file)
+        _sync(file)
+
+
+def _sync(file: Any) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what killed processes left behind more than a day ago."""
+    for left in folder.glob(".tmp-*"):
+        if time.time() - left.stat().st_mtime > _DAY:
+            shutil.rmtree(left, ignore_errors=True)

@@ -1,0 +1,83 @@
+"""Images and labels from outside, checked at the door and brought into the one form of ``contracts.Arrays``."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from robustfl.contracts import Arrays
+from robustfl.errors import UsageError
+
+NAMES = ("train_x", "train_y", "test_x", "test_y")
+_BLOCK = 4096
+
+Array = np.ndarray[Any, Any]
+
+
+def checked_arrays(where: str, raw: Mapping[str, Array], *, classes: int | None = None) -> Arrays:
+    """``Arrays`` from four plain arrays; ``where`` names their origin in messages.
+
+    Images ``[N H W]`` or ``[N H W C]``, uint8 or float in [0, 1]; labels integers ``[N]`` in ``[0, classes)``
+    (``classes=None``: the largest label + 1). Raises ``UsageError`` naming ``where``, the array and what is expected.
+    """
+    train_x, test_x = (_images(f"{where}: {name}", raw[name]) for name in ("train_x", "test_x"))
+    if train_x.shape[1:] != test_x.shape[1:] or train_x.dtype != test_x.dtype:
+        raise UsageError(
+            f"{where}: train_x {train_x.dtype} {train_x.shape[1:]} and test_x {test_x.dtype} {test_x.shape[1:]} "
+            "must hold images of one dtype and shape"
+        )
+    train_y = _labels(f"{where}: train_y", raw["train_y"], len(train_x), classes)
+    test_y = _labels(f"{where}: test_y", raw["test_y"], len(test_x), classes)
+    count = classes or int(max(train_y.max(), test_y.max())) + 1
+    if count < 2:
+        raise UsageError(f"{where}: all labels are 0; at least two classes are expected")
+    if classes is None and count > len(train_y) + len(test_y):
+        raise UsageError(f"{where}: labels reach {count - 1} with fewer images; expected labels 0 … classes-1")
+    parts = (train_x, train_y, test_x, test_y)
+    return Arrays(*parts, classes=count, fingerprint=content_digest(dict(zip(NAMES, parts, strict=True)), count))
+
+
+def _images(what: str, x: Array) -> Array:
+    if x.ndim == 3:
+        x = x[..., None]
+    if x.ndim != 4 or 0 in x.shape:
+        raise UsageError(f"{what} has shape {x.shape}; expected at least one image, [N H W] or [N H W C]")
+    if x.shape[3] > 4:
+        raise UsageError(f"{what} has shape {x.shape}; expected [N H W C] with at most 4 channels, channels last")
+    if x.dtype == np.uint8:
+        return np.ascontiguousarray(x)
+    if not np.issubdtype(x.dtype, np.floating):
+        raise UsageError(f"{what} is {x.dtype}; expected uint8, or float in [0, 1]")
+    for start in range(0, len(x), _BLOCK):
+        block = x[start : start + _BLOCK]
+        bad = ~((block >= 0) & (block <= 1)).all(axis=(1, 2, 3))  # a NaN compares false, so it is bad too
+        if bad.any():
+            first = block[int(bad.argmax())]
+            value = first[~((first >= 0) & (first <= 1))].flat[0]
+            raise UsageError(f"{what}: image {start + int(bad.argmax())} holds {value}; floats must lie in [0, 1]")
+    return np.ascontiguousarray(x, dtype=np.float32)
+
+
+def _labels(what: str, y: Array, count: int, classes: int | None) -> Array:
+    if y.shape != (count,):
+        raise UsageError(f"{what} has shape {y.shape}; expected one label per image, [{count}]")
+    if not np.issubdtype(y.dtype, np.integer):
+        raise UsageError(f"{what} is {y.dtype}; expected integers")
+    bad = (y < 0) | (y >= (2**31 if classes is None else classes))
+    if bad.any():
+        allowed = "≥ 0" if classes is None else f"in [0, {classes})"
+        raise UsageError(f"{what}: label {y[int(bad.argmax())]} of image {int(bad.argmax())}; labels must be {allowed}")
+    return np.ascontiguousarray(y, dtype=np.int64)
+
+
+def content_digest(parts: Mapping[str, Array], classes: int) -> str:
+    """The sha256 of dtypes, shapes and contents of all arrays, hexadecimal; independent of where they came from."""
+    digest = hashlib.sha256(f"classes={classes}".encode())
+    for name in NAMES:
+        part = np.ascontiguousarray(parts[name])
+        digest.update(f"|{name} {part.dtype.newbyteorder('<').str} {part.shape}|".encode())
+        digest.update(part.data)
+    return digest.hexdigest()

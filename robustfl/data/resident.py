@@ -1,0 +1,75 @@
+"""Images that live on the device as they were stored; a batch is an index-select plus augmentation there."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from robustfl.data.checks import Array
+
+
+@dataclass(frozen=True, eq=False)
+class Resident:
+    """Images ``x [N H W C]`` (uint8, or float in [0, 1]) and labels ``y [N]`` on one device. Never written to."""
+
+    x: Tensor
+    y: Tensor
+
+    @classmethod
+    def of(cls, images: Array, labels: Array, *, device: str | torch.device = "cpu") -> Resident:
+        """Arrays on ``device``. On the CPU nothing is copied: processes that map one file share its memory."""
+        return cls(_tensor(images).to(device), _tensor(labels).to(device=device, dtype=torch.int64))
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def pixels(self, index: Tensor | slice, *, dtype: torch.dtype = torch.float32) -> Tensor:
+        """The chosen images as ``[b C H W]`` in [0, 1], with channels-last strides."""
+        chosen = self.x[index] if isinstance(index, slice) else self.x.index_select(0, index)
+        pixels = chosen.permute(0, 3, 1, 2).to(dtype, copy=isinstance(index, slice))  # never a view of the data set
+        return pixels.div_(255) if self.x.dtype == torch.uint8 else pixels
+
+    def labels(self, index: Tensor | slice) -> Tensor:
+        """The chosen labels ``[b]``."""
+        return self.y[index] if isinstance(index, slice) else self.y.index_select(0, index)
+
+
+def _tensor(array: Array) -> Tensor:
+    with warnings.catch_warnings():
+        # torch warns of memory it must not write to; a Resident is only read.
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable", category=UserWarning)
+        return torch.from_numpy(np.asarray(array))
+
+
+@dataclass(frozen=True)
+class Augment:
+    """Random horizontal flip and padded crop on the device, drawn for each sample from one generator.
+
+    ``crop_padding`` pixels of zeros are added on every side before a window of the old size is cut out. What one
+    client's images become depends on its generator alone: call it per client.
+    """
+
+    flip: bool = False
+    crop_padding: int = 0
+
+    def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        """Augmented copies of ``x [b C H W]``."""
+        if not self.flip and not self.crop_padding:
+            return x
+        b, _, height, width = x.shape
+        columns = torch.arange(width, device=x.device).expand(b, width)
+        if self.flip:
+            coin = torch.rand(b, 1, generator=generator, device=generator.device).to(x.device) < 0.5
+            columns = torch.where(coin, columns.flip(1), columns)
+        rows = torch.arange(height, device=x.device).expand(b, height)
+        if p := self.crop_padding:
+            shift = torch.randint(0, 2 * p + 1, (2, b, 1), generator=generator, device=generator.device).to(x.device)
+            rows, columns = rows + shift[0], columns + shift[1]
+            x = nn.functional.pad(x, (p, p, p, p))
+        samples = torch.arange(b, device=x.device)
+        # Indexing around the channel axis puts it last, so the result keeps channels-last strides.
+        return x[samples[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)

@@ -1,0 +1,111 @@
+"""Accuracy on clean and on adversarial inputs.
+
+Everything here runs in evaluation mode without weight gradients and leaves the model's mode as it was.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from robustfl.contracts import Evasion
+
+Pixels = Callable[[Tensor], Tensor]
+# Fixed budgets, not the memory that happens to be free: the batch borders enter the random starts of attacks.
+_BUDGET = {"cpu": 64 * 2**20, "cuda": 2 * 2**30}
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Hits per sample (``bool [N]``), their labels, and the mean cross-entropy."""
+
+    hits: Tensor
+    labels: Tensor
+    loss: float
+
+    @property
+    def value(self) -> float:
+        """Accuracy in [0, 1]; NaN without samples."""
+        return float(self.hits.double().mean()) if len(self.hits) else math.nan
+
+    def per_class(self, classes: int) -> list[float | None]:
+        """Accuracy of each class, None for a class without samples."""
+        total = torch.bincount(self.labels, minlength=classes)
+        right = torch.bincount(self.labels[self.hits], minlength=classes)
+        return [int(r) / int(t) if t else None for r, t in zip(right, total, strict=True)]
+
+
+def mean_over_users(values: Sequence[float]) -> float:
+    """The unweighted mean over users, whatever their numbers of samples (SPEC §5.8).
+
+    >>> mean_over_users([0.9, 0.7])
+    0.8
+    """
+    return math.fsum(values) / len(values) if len(values) else math.nan
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    training = [m for m in model.modules() if m.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def evaluation_batch(model: nn.Module, sample: Tensor) -> int:
+    """A batch size whose activations fit a fixed budget, from one forward of ``sample [1 C H W]``; 16 to 1,024."""
+    numbers = 0
+
+    def count(module: nn.Module, inputs: object, output: Tensor) -> None:
+        del module, inputs
+        nonlocal numbers
+        numbers += output.numel() if isinstance(output, Tensor) else 0
+
+    leaves = [m for m in model.modules() if not any(True for _ in m.children())]
+    hooks = [m.register_forward_hook(count) for m in leaves]
+    try:
+        with _evaluating(model), torch.no_grad():
+            model(sample)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    budget = _BUDGET.get(sample.device.type, _BUDGET["cpu"])
+    size = budget // max(1, numbers * sample.element_size())
+    return max(16, min(1024, 2 ** int(math.log2(max(1, size)))))
+
+
+def standard_accuracy(model: nn.Module, pixels: Pixels, labels: Tensor, *, batch: int) -> Accuracy:
+    """Accuracy on clean inputs; ``pixels(index)`` gives the images ``[b C H W]`` in [0, 1] for ``labels[index]``."""
+    hits = torch.empty(len(labels), dtype=torch.bool, device=labels.device)
+    loss = torch.zeros((), dtype=torch.float64, device=labels.device)
+    with _evaluating(model), torch.no_grad():
+        for index in torch.arange(len(labels), device=labels.device).split(batch):
+            logits = model(pixels(index))
+            hits[index] = logits.argmax(1) == labels[index]
+            loss += F.cross_entropy(logits, labels[index], reduction="sum").double()
+    return Accuracy(hits, labels, float(loss) / max(1, len(labels)))
+
+
+def robust_accuracy(
+    model: nn.Module, pixels: Pixels, labels: Tensor, attack: Evasion, *, batch: int, generator: torch.Generator
+) -> Accuracy:
+    """Accuracy on inputs perturbed by ``attack`` through this very model (white box)."""
+    hits = torch.empty(len(labels), dtype=torch.bool, device=labels.device)
+    loss = torch.zeros((), dtype=torch.float64, device=labels.device)
+    with _evaluating(model):
+        for index in torch.arange(len(labels), device=labels.device).split(batch):
+            perturbed = attack.perturb(model, pixels(index), labels[index], generator=generator)
+            with torch.no_grad():
+                logits = model(perturbed)
+                hits[index] = logits.argmax(1) == labels[index]
+                loss += F.cross_entropy(logits, labels[index], reduction="sum").double()
+    return Accuracy(hits, labels, float(loss) / max(1, len(labels)))

@@ -1,0 +1,162 @@
+"""All clients' gradients at one common model: a readable reference, and the same by one shared pass.
+
+Both take the clients' samples one after another (``x``, ``y``, ``sizes``), write every client's gradient of its mean
+cross-entropy to ``out [n d]`` and return losses and statistics reports. ``tests/unit/test_gradients.py`` holds them
+equal. Where a layer is ``centralised`` there is one machine: every row is the gradient of the merged batch's mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from robustfl.contracts import NormLayer, Reports
+from robustfl.federation.shared_layers import Unsupported, client_axis, forget_gradients
+from robustfl.federation.statistics import begin, collect
+from robustfl.vectors import Layout, read_gradient
+
+LARGEST_ACTIVATION = 2**25
+
+__all__ = ["ClientPass", "Unsupported", "channels_last", "reference_gradients", "shared_gradients"]
+
+
+@dataclass(frozen=True)
+class ClientPass:
+    """What a pass yields besides the gradients: mean loss per client ``[n]`` and the statistics reports."""
+
+    losses: Tensor
+    reports: Reports
+
+
+def reference_gradients(
+    model: nn.Module,
+    layout: Layout,
+    x: Tensor,
+    y: Tensor,
+    sizes: Sequence[int],
+    *,
+    generators: Sequence[torch.Generator] = (),
+    frozen: bool = False,
+    out: Tensor,
+) -> ClientPass:
+    """Client after client: forward, mean cross-entropy, backward; ``out [n d]`` takes the gradients.
+
+    ``x [Σb …]`` and ``y [Σb]`` hold ``sizes[k]`` samples of each client ``k``; ``generators`` are the clients'
+    dropout streams; ``frozen`` as in ``Norm.frozen``.
+    """
+    if _centralised(model):
+        return _one_machine(model, layout, x, y, sizes, generators=generators, frozen=frozen, out=out)
+    losses, rows, counts = [], [], []
+    parts = zip(x.split(list(sizes)), y.split(list(sizes)), strict=True)
+    for k, (inputs, labels) in enumerate(parts):
+        begin(model, None, frozen=frozen, generators=generators[k : k + 1])
+        forget_gradients(model)
+        loss = F.cross_entropy(model(inputs), labels)
+        loss.backward()  # type: ignore[no-untyped-call]
+        read_gradient(model, layout, out[k])
+        report = collect(model, layout)
+        losses.append(loss.detach())
+        rows.append(report.rows)
+        counts.append(report.counts)
+    forget_gradients(model)
+    return ClientPass(torch.stack(losses), Reports(torch.cat(rows), torch.cat(counts)))
+
+
+def shared_gradients(
+    model: nn.Module,
+    layout: Layout,
+    x: Tensor,
+    y: Tensor,
+    sizes: Sequence[int],
+    *,
+    generators: Sequence[torch.Generator] = (),
+    frozen: bool = False,
+    out: Tensor,
+) -> ClientPass:
+    """``reference_gradients`` by one forward and one backward over many clients' samples.
+
+    Convolutions, linear and normalization layers write each client's gradients straight into its row of ``out``.
+    Raises ``Unsupported`` (nothing wrong is returned) for a model with trainable layers of another type, or one that
+    mixes clients; then the reference is the way.
+    """
+    x, sizes = channels_last(x), tuple(sizes)
+    if _centralised(model):
+        return _one_machine(model, layout, x, y, sizes, generators=generators, frozen=frozen, out=out)
+    done: list[ClientPass] = []
+    start = first = 0
+    for clients in _groups(model, x, sizes):
+        last, stop = first + clients, start + sum(sizes[first : first + clients])
+        some, inputs, labels = sizes[first:last], x[start:stop], y[start:stop]
+        begin(model, some, frozen=frozen, generators=generators[first:last])
+        with client_axis(model, layout, some, out[first:last]):
+            losses = _client_losses(F.cross_entropy(model(inputs), labels, reduction="none"), some)
+            losses.sum().backward()  # type: ignore[no-untyped-call]
+        done.append(ClientPass(losses.detach(), collect(model, layout, clients=clients)))
+        first, start = last, stop
+    if len(done) == 1:
+        return done[0]
+    rows, counts = zip(*((part.reports.rows, part.reports.counts) for part in done), strict=True)
+    return ClientPass(torch.cat([part.losses for part in done]), Reports(torch.cat(rows), torch.cat(counts)))
+
+
+def channels_last(x: Tensor) -> Tensor:
+    """Images ``[b C H W]`` with channels innermost in memory, also where one channel makes that ambiguous to torch.
+
+    Layers keep the layout; with it normalization and pooling are several times faster on the CPU.
+    """
+    if x.dim() != 4:
+        return x
+    _, c, h, w = x.shape
+    return x.contiguous(memory_format=torch.channels_last).as_strided(x.shape, (c * h * w, 1, w * c, c))
+
+
+def _groups(model: nn.Module, x: Tensor, sizes: tuple[int, ...]) -> list[int]:
+    """How many clients to take at a time: all on a GPU, on the CPU as many as keep activations below 32 MiB.
+
+    Above that size the C library maps and clears the memory of every tensor anew, which costs more than it saves to
+    merge batches. A layer's activations are estimated as if it kept the input's height and width.
+    """
+    n, pixels = len(sizes), x.shape[2:].numel()
+    if x.device.type != "cpu":
+        return [n]
+    widths = [m.out_channels * pixels for m in model.modules() if isinstance(m, nn.Conv2d)]
+    widths += [m.out_features for m in model.modules() if isinstance(m, nn.Linear)]
+    per_client = max(sizes) * max(widths, default=1) * x.element_size()
+    groups = min(n, -(-n * per_client // LARGEST_ACTIVATION))
+    return [n // groups + (k < n % groups) for k in range(groups)]
+
+
+def _client_losses(per_sample: Tensor, sizes: tuple[int, ...]) -> Tensor:
+    if min(sizes) == max(sizes):
+        return per_sample.view(len(sizes), -1).mean(1)
+    return torch.stack([part.mean() for part in per_sample.split(list(sizes))])
+
+
+def _centralised(model: nn.Module) -> bool:
+    return any(isinstance(m, NormLayer) and m.centralised for m in model.modules())
+
+
+def _one_machine(
+    model: nn.Module,
+    layout: Layout,
+    x: Tensor,
+    y: Tensor,
+    sizes: Sequence[int],
+    *,
+    generators: Sequence[torch.Generator],
+    frozen: bool,
+    out: Tensor,
+) -> ClientPass:
+    begin(model, tuple(sizes), frozen=frozen, generators=generators)
+    forget_gradients(model)
+    per_sample = F.cross_entropy(model(x), y, reduction="none")
+    per_sample.mean().backward()  # type: ignore[no-untyped-call]
+    read_gradient(model, layout, out[0])
+    out[1:] = out[0]
+    forget_gradients(model)
+    losses = _client_losses(per_sample.detach(), tuple(sizes))
+    return ClientPass(losses, collect(model, layout, clients=len(sizes)))

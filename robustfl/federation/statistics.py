@@ -1,0 +1,82 @@
+"""The statistics channel of a round: telling layers whose samples come, collecting reports, the server's side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from robustfl.contracts import Context, NormLayer, Reports, StatisticsAggregation, StatisticsLayer
+from robustfl.models.dropout import ClientDropout
+from robustfl.vectors import Layout
+
+if TYPE_CHECKING:
+    from robustfl.defenses.pipeline import Pipeline
+
+
+def begin(
+    model: nn.Module,
+    sizes: tuple[int, ...] | None,
+    *,
+    frozen: bool = False,
+    generators: Sequence[torch.Generator] = (),
+) -> None:
+    """Start a round in every normalization and dropout layer of ``model``.
+
+    The next training forwards hold ``sizes`` samples of each client, one client after another (``None``: one client,
+    any number of samples and forwards); ``generators`` are the clients' streams for dropout masks.
+    """
+    streams = tuple(generators)
+    for module in model.modules():
+        if isinstance(module, NormLayer):
+            module.begin(sizes, frozen=frozen)
+        elif isinstance(module, ClientDropout):
+            module.begin(sizes, streams)
+
+
+def collect(model: nn.Module, layout: Layout, *, clients: int = 1) -> Reports:
+    """What the clients saw since ``begin``, in the layout's order: per layer the mean, then the second moment.
+
+    ``clients`` tells the number of rows where no layer has statistics to report.
+    """
+    layers = [m for m in model.modules() if isinstance(m, StatisticsLayer)]
+    if not layers:
+        like = next(model.parameters())
+        return Reports(like.new_zeros((clients, 0)).detach(), torch.zeros((clients, 0), dtype=torch.int64))
+    reports = [layer.report() for layer in layers]
+    rows = torch.cat([part for mean, second, _ in reports for part in (mean, second)], dim=1)
+    if rows.shape[1] != layout.s:
+        raise ValueError(f"the layers report {rows.shape[1]} statistics, the layout has {layout.s}")
+    return Reports(rows, torch.stack([counts for _, _, counts in reports], dim=1))
+
+
+@dataclass(frozen=True)
+class DefendedStatistics(StatisticsAggregation):
+    """The server's defense as a norm's merge sees it: ``mixed`` fixes the pipeline's steps on a basis."""
+
+    pipeline: Pipeline
+    f: int
+    context: Context
+
+    def mixed(self, basis: Tensor, *, weights: Tensor | None = None) -> Callable[[Tensor], Tensor]:
+        """Fix the steps' coefficients on ``basis [n k]``; the result aggregates any ``[n j]`` rows with them."""
+        context = self.context if weights is None else replace(self.context, weights=weights)
+        return self.pipeline.mixed(basis, f=self.f, context=context)
+
+
+@dataclass(frozen=True)
+class PlainMean(StatisticsAggregation):
+    """The weighted mean, without any defense; equal weights unless the merge or ``sample_weights [n]`` say otherwise."""
+
+    sample_weights: Tensor | None = None
+
+    def mixed(self, basis: Tensor, *, weights: Tensor | None = None) -> Callable[[Tensor], Tensor]:
+        """The weighted mean of rows ``[n j]``; nothing of ``basis`` but its number of rows matters."""
+        given = self.sample_weights if weights is None else weights
+        if given is None:
+            given = basis.new_full((basis.shape[0],), 1 / basis.shape[0])
+        shares = (given / given.sum()).to(basis.dtype)
+        return lambda rows: shares @ rows

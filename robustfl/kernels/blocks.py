@@ -1,0 +1,70 @@
+"""Walking a tall stack ``[n d]`` in blocks of columns that stay in cache.
+
+A stack of clients' messages is read from memory once; everything a kernel does in between happens on one block with
+buffers that are made once per call. Fresh temporaries of the size of the stack would cost more than the arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+# torch splits an elementwise operation over threads only above 32,768 entries; twice that feeds two threads.
+WIDTH = 65_536
+# Above this many bytes a block of all rows falls out of the last-level cache of a small machine.
+_CACHE = 8 << 20
+
+
+def width(n: int, d: int, like: Tensor, *, itemsize: int | None = None) -> int:
+    """How many columns of ``n`` rows make a block; all ``d`` on an accelerator, where blocks only add launches."""
+    if like.device.type != "cpu":
+        return max(d, 1)
+    fitting = _CACHE // max(1, n * (itemsize or like.element_size()))
+    return max(1, min(d, WIDTH, max(8_192, fitting // 4_096 * 4_096)))
+
+
+def blocks(d: int, step: int) -> Iterator[slice]:
+    """Consecutive column slices of at most ``step`` that cover ``d`` columns."""
+    for start in range(0, d, step):
+        yield slice(start, min(start + step, d))
+
+
+class ColumnRule(Protocol):
+    """A rule that treats every column alike: ``[n w] -> [w]``."""
+
+    @property
+    def scratch_rows(self) -> int:
+        """How many buffers of one block's width ``reduce`` needs."""
+
+    def whole(self, X: Tensor) -> bool:
+        """Whether ``reduce`` should be given all columns of ``X`` at once."""
+
+    def reduce(self, rows: Tensor, out: Tensor, scratch: Tensor) -> None:
+        """Write the result for ``rows [n w]`` to ``out [w]``; ``scratch [scratch_rows w]`` may be overwritten."""
+
+
+def over_columns(X: Tensor, rule: ColumnRule, *, mixing: Tensor | None = None) -> Tensor:
+    """``rule`` on every column of ``X [n d]``, or of ``mixing [m n] @ X`` without ever holding the mixed stack."""
+    n, d = X.shape
+    out = torch.empty(d, dtype=X.dtype, device=X.device)
+    if mixing is None and rule.whole(X):
+        rule.reduce(X, out, X.new_empty((0, d)))
+        return out
+    m = n if mixing is None else mixing.shape[0]
+    step = width(m + rule.scratch_rows, d, X)
+    scratch = X.new_empty((rule.scratch_rows, step))
+    if mixing is None:
+        for block in blocks(d, step):
+            rule.reduce(X[:, block], out[block], scratch[:, : block.stop - block.start])
+        return out
+    coefficients = mixing.to(dtype=X.dtype, device=X.device)
+    mixed = X.new_empty((m, step))
+    for block in blocks(d, step):
+        w = block.stop - block.start
+        rows = mixed if w == step else X.new_empty((m, w))
+        torch.mm(coefficients, X[:, block], out=rows)
+        rule.reduce(rows, out[block], scratch[:, :w])
+    return out

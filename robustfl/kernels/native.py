@@ -1,0 +1,115 @@
+"""The two kernels that gain most, in C: compiled on the spot where there is a C compiler, used only when it pays.
+
+The C code does the same floating-point operations in the same order as the torch code beside it, so results are the
+same bit for bit and nothing depends on whether a compiler is there. It is compiled (a fraction of a second) once the
+torch code has cost a process more time than that. ``ROBUSTFL_NATIVE=never`` or ``always`` overrules.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from robustfl.kernels.networks import Network
+
+# Compiling takes 0.2 to 0.5 s. Waiting until the slow code has cost twice that bounds the regret in both directions.
+BREAK_EVEN_SECONDS = 1.0
+# Under this many entries per thread a thread costs more than it brings.
+_ENTRIES_PER_THREAD = 1 << 18
+_SUFFIX = {torch.float32: "f32", torch.float64: "f64"}
+_WISHES: tuple[tuple[str, ...], ...] = (("-march=native",), ("-mcpu=native",), ())
+_FLAGS = ("-std=c11", "-O3", "-ffp-contract=off", "-fno-trapping-math", "-shared", "-fPIC", "-pthread")
+
+
+class _Account:
+    """Seconds the torch code has cost this process; only decides when to compile, never what is computed."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+
+_account = _Account()
+
+
+def charge(seconds: float) -> None:
+    """Add the cost of one call that the C code would have made cheaper."""
+    _account.seconds += seconds
+
+
+def ready(X: Tensor) -> bool:
+    """Whether the C code can and should take the stack ``X [n d]``."""
+    if X.device.type != "cpu" or X.dtype not in _SUFFIX or (X.shape[1] > 1 and X.stride(1) != 1):
+        return False
+    wish = os.environ.get("ROBUSTFL_NATIVE", "auto")
+    if wish == "never" or (wish != "always" and _account.seconds < BREAK_EVEN_SECONDS):
+        return False
+    return library() is not None
+
+
+@cache
+def library() -> ctypes.CDLL | None:
+    """The compiled kernels, or ``None`` without a working C compiler."""
+    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if not compiler or os.name != "posix":
+        return None
+    source = Path(__file__).with_name("native.c")
+    with tempfile.TemporaryDirectory(prefix="robustfl-") as folder:
+        target = Path(folder) / "kernels.so"
+        for wish in _WISHES:
+            command = [*compiler.split(), *_FLAGS, *wish, "-o", str(target), str(source)]
+            try:
+                done = subprocess.run(command, capture_output=True, timeout=60, check=False)
+                if done.returncode == 0:
+                    # A loaded library stays mapped after its file is gone.
+                    return ctypes.CDLL(str(target))
+            except (OSError, subprocess.SubprocessError):
+                continue
+    return None
+
+
+def _threads(X: Tensor) -> int:
+    return max(1, min(torch.get_num_threads(), X.numel() // _ENTRIES_PER_THREAD))
+
+
+def _ints(values: Sequence[int]) -> ctypes.Array[ctypes.c_int]:
+    return (ctypes.c_int * max(1, len(values)))(*values)
+
+
+@cache
+def _tables(plan: Network) -> tuple[ctypes.Array[ctypes.c_int], ctypes.Array[ctypes.c_int]]:
+    flat = [v for i, j, low, high in plan.comparators for v in (i, j, int(low) + 2 * int(high))]
+    return _ints(flat), _ints(plan.kept)
+
+
+def _call(function: str, X: Tensor, *rest: object) -> None:
+    loaded = library()
+    if loaded is None:
+        raise RuntimeError("the C kernels are not there; ask ready() first")
+    n, d = X.shape
+    size = ctypes.c_ssize_t
+    failed = getattr(loaded, f"{function}_{_SUFFIX[X.dtype]}")(
+        ctypes.c_void_p(X.data_ptr()), size(X.stride(0)), n, size(d), _threads(X), *rest
+    )
+    if failed:
+        raise MemoryError(f"{function}: no memory for the work space of {n} rows")
+
+
+def rank_mean(X: Tensor, plan: Network, out: Tensor) -> None:
+    """Write the mean of the kept ranks of every column of ``X [n d]`` to ``out [d]``."""
+    table, kept = _tables(plan)
+    _call("rank_mean", X, table, len(plan.comparators), kept, len(plan.kept), ctypes.c_void_p(out.data_ptr()))
+
+
+def mean_and_variance(X: Tensor, divisor: float, mean: Tensor, variance: Tensor) -> None:
+    """Write mean and variance of every column of ``X [n d]``."""
+    outputs = (ctypes.c_void_p(mean.data_ptr()), ctypes.c_void_p(variance.data_ptr()))
+    _call("mean_and_variance", X, ctypes.c_double(divisor), *outputs)

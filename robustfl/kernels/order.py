@@ -1,0 +1,104 @@
+"""Means of order statistics over the rows of a stack: medians and trimmed means without sorting."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from robustfl.errors import UsageError
+from robustfl.kernels import native
+from robustfl.kernels.blocks import over_columns
+from robustfl.kernels.networks import MIN, Network, Program, network, program
+
+
+@dataclass(frozen=True)
+class RankMean:
+    """Per column, the mean of the values with ``low ≤ rank < high`` among ``n`` finite ones (a ``ColumnRule``)."""
+
+    n: int
+    low: int
+    high: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.low < self.high <= self.n:
+            raise UsageError(f"rank mean: 0 ≤ low={self.low} < high={self.high} ≤ n={self.n} does not hold")
+
+    @property
+    def program(self) -> Program:
+        """The instructions of the torch path."""
+        return program(self.n, self.low, self.high)
+
+    @property
+    def network(self) -> Network:
+        """The comparators of the C path; those of the torch path."""
+        return network(self.n, self.low, self.high)
+
+    @property
+    def scratch_rows(self) -> int:
+        return self.program.buffers
+
+    def whole(self, X: Tensor) -> bool:
+        return native.ready(X)
+
+    def reduce(self, rows: Tensor, out: Tensor, scratch: Tensor) -> None:
+        if native.ready(rows):
+            native.rank_mean(rows, self.network, out)
+        else:
+            start = perf_counter()
+            run(self.program, rows, out, scratch)
+            if rows.device.type == "cpu":
+                native.charge(perf_counter() - start)
+
+
+def run(plan: Program, rows: Tensor, out: Tensor, scratch: Tensor) -> None:
+    """The torch path of ``RankMean``: whole rows through elementwise minima and maxima, into reused buffers."""
+    registers = [*rows.unbind(0), *scratch.unbind(0)]
+    minimum, maximum = torch.minimum, torch.maximum
+    for kind, a, b, target in plan.instructions:
+        (minimum if kind == MIN else maximum)(registers[a], registers[b], out=registers[target])
+    first, *others = (registers[k] for k in plan.kept)
+    if others:
+        torch.add(first, others[0], out=out)
+        for row in others[1:]:
+            out.add_(row)
+        out.div_(len(plan.kept))
+    else:
+        out.copy_(first)
+    # -0 becomes +0: which of two equal zeros a comparator moves is nobody's business.
+    out.add_(0.0)
+
+
+@lru_cache(maxsize=256)
+def trimmed_mean_rule(n: int, f: int) -> RankMean:
+    """The rule that drops the ``f`` lowest and the ``f`` highest of ``n`` values."""
+    return RankMean(n, f, n - f)
+
+
+@lru_cache(maxsize=256)
+def median_rule(n: int) -> RankMean:
+    """The rule that takes the middle value, or the mean of the two middle ones."""
+    return RankMean(n, (n - 1) // 2, n // 2 + 1)
+
+
+def trimmed_mean(X: Tensor, f: int, *, mixing: Tensor | None = None) -> Tensor:
+    """Per column of ``X [n d]``, the mean without the ``f`` lowest and ``f`` highest values.
+
+    >>> trimmed_mean(torch.tensor([[0.0], [1.0], [2.0], [90.0]]), 1)
+    tensor([1.5000])
+    """
+    return over_columns(
+        X.detach(), trimmed_mean_rule(X.shape[0] if mixing is None else mixing.shape[0], f), mixing=mixing
+    )
+
+
+def median(X: Tensor, *, mixing: Tensor | None = None) -> Tensor:
+    """Per column of ``X [n d]``, the median; of an even number the mean of the middle two.
+
+    >>> median(torch.tensor([[0.0], [1.0], [2.0], [90.0]]))
+    tensor([1.5000])
+    """
+    return over_columns(X.detach(), median_rule(X.shape[0] if mixing is None else mixing.shape[0]), mixing=mixing)

@@ -1,0 +1,80 @@
+"""FBN: batch normalization with shared statistics that equal those of the union of all batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from robustfl.contracts import Norm, Reports, StatisticsAggregation, StatisticsSlices
+from robustfl.errors import Refused
+from robustfl.norms.layers import ServerBatchNorm
+from robustfl.norms.merging import merge_layers
+from robustfl.parameters import param
+from robustfl.registry import register
+
+
+@register("fbn", version=1)
+@dataclass(frozen=True)
+class FBN(Norm):
+    """Everybody normalises with the server's ``(m, v)``; the server's merge is exact for the merged batch.
+
+    Client: ``y = γ(u − m)/√(v + ε) + ζ``; ``m_i = (1−β)m + βū_i``; ``v_i = (1−β)v + β·K/(K−1)·σ_i²``. Server:
+    ``m⁺ = Σ w_i m_i``; ``v⁺ = Σ w_i v_i + K/((K−1)β)·Σ w_i(m_i − m⁺)²`` with ``w_i = K_i/K``. One wrong mean enters
+    ``v⁺`` as its square over ``nβ``, so plain averaging breaks under attack; then the defense replaces every sum.
+
+    ``momentum`` β in (0, 1] (torch's convention and default); ``eps`` > 0; ``joint`` fixes a pre-aggregation's
+    mixing on all layers together instead of layer by layer.
+
+    >>> layer = FBN().layer(1)
+    >>> y = layer(torch.tensor([[1.0], [3.0]]))
+    >>> [t.tolist() for t in layer.report()]
+    [[[2.0]], [[1.0]], [2]]
+
+    Notes: batches may differ in size, where the paper takes them equal. With several local steps ``(m, v)`` stay as
+    received, counts, means and deviations are pooled (Chan's rule) and the round moves them once.
+    """
+
+    paper: ClassVar[str] = (
+        "Guerraoui, Pinot, Rizk, Stephan & Taïani, Overcoming the Challenges of Batch Normalization in Federated "
+        "Learning, 2024, arXiv:2405.14670"
+    )
+    spec: ClassVar[str] = "§2.2, §4.17"
+    shares_statistics: ClassVar[bool] = True
+
+    momentum: float = param(0.1, gt=0, le=1, doc="β, step of the running statistics")
+    eps: float = param(1e-5, gt=0, doc="added to variances")
+    joint: bool = param(False, doc="mix all layers jointly instead of each by itself")
+
+    def layer(self, channels: int) -> nn.Module:
+        """A layer for inputs ``[b C]`` or ``[b C H W]``."""
+        return ServerBatchNorm(channels, eps=self.eps)
+
+    def messages(self, reports: Reports, previous: Tensor, layers: Sequence[StatisticsSlices]) -> Tensor:
+        """``(m_i, v_i)`` from pooled means and biased variances. Raises ``Refused`` for one value in all."""
+        beta, before = self.momentum, previous.double()
+        rows = reports.rows.double()
+        sent = torch.empty_like(rows)
+        for layer, total in zip(layers, reports.counts.sum(0).tolist(), strict=True):
+            if total == 1:
+                raise Refused(f"fbn: layer {layer.name!r} saw one value per channel in the round; it needs at least 2")
+            unbias = total / (total - 1)
+            sent[:, layer.mean] = (1 - beta) * before[layer.mean] + beta * rows[:, layer.mean]
+            sent[:, layer.variance] = (1 - beta) * before[layer.variance] + beta * unbias * rows[:, layer.variance]
+        return sent.to(reports.rows.dtype)
+
+    def merge(
+        self,
+        messages: Tensor,
+        counts: Tensor,
+        previous: Tensor,
+        layers: Sequence[StatisticsSlices],
+        defense: StatisticsAggregation,
+    ) -> Tensor:
+        """The merged batch's running statistics, every sum taken by the defense."""
+        return merge_layers(
+            messages, counts, previous, layers, defense, by_values=True, momentum=self.momentum, joint=self.joint
+        )

@@ -1,0 +1,64 @@
+"""FixBN: ordinary batch normalization first, frozen server statistics afterwards."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from robustfl.contracts import Norm, StatisticsAggregation, StatisticsSlices
+from robustfl.norms.layers import OwnBatchNorm
+from robustfl.norms.merging import merge_layers
+from robustfl.parameters import param
+from robustfl.registry import register
+
+
+@register("fixbn", version=1)
+@dataclass(frozen=True)
+class FixBN(Norm):
+    """Naive batch normalization until round ``⌊T·switch⌋``, then the averaged statistics are frozen.
+
+    Before: ``m⁺ = F(m_i)``, ``v⁺ = F(v_i)``; after: training normalises with ``(m, v)`` and nothing is reported.
+    The frozen variance misses the between-client term, which hurts most when clients share no labels.
+
+    ``switch`` in [0, 1] is the fraction of the rounds after which statistics are fixed (½ in Guerraoui et al., 2024);
+    ``momentum`` in (0, 1] and ``eps`` > 0 are torch's.
+
+    >>> norm = FixBN(switch=0.5)
+    >>> norm.frozen(1499, 3000), norm.frozen(1500, 3000)
+    (False, True)
+
+    Notes: only normalization layers are fixed, dropout stays on; scale and shift keep training.
+    """
+
+    paper: ClassVar[str] = (
+        "Zhong, Chen & Chao, Making Batch Normalization Great in Federated Deep Learning, 2023, arXiv:2303.06530"
+    )
+    spec: ClassVar[str] = "§2.3"
+    shares_statistics: ClassVar[bool] = True
+
+    switch: float = param(0.5, ge=0, le=1, doc="fraction of the rounds after which statistics are frozen")
+    momentum: float = param(0.1, gt=0, le=1, doc="step of the running statistics")
+    eps: float = param(1e-5, gt=0, doc="added to variances")
+
+    def layer(self, channels: int) -> nn.Module:
+        """A layer for inputs ``[b C]`` or ``[b C H W]``."""
+        return OwnBatchNorm(channels, momentum=self.momentum, eps=self.eps)
+
+    def frozen(self, round: int, rounds: int) -> bool:
+        """Whether ``round`` (from 0) lies in the second phase; a product like 100 · 0.29 counts as 29."""
+        return round >= math.floor(rounds * self.switch + 1e-9)
+
+    def merge(
+        self,
+        messages: Tensor,
+        counts: Tensor,
+        previous: Tensor,
+        layers: Sequence[StatisticsSlices],
+        defense: StatisticsAggregation,
+    ) -> Tensor:
+        """Means and variances aggregated by the defense; unchanged when nobody reports."""
+        return merge_layers(messages, counts, previous, layers, defense)

@@ -1,0 +1,39 @@
+"""Group normalization."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import nn
+
+from robustfl.contracts import Norm
+from robustfl.norms.layers import ClientGroupNorm
+from robustfl.parameters import param
+from robustfl.registry import register
+
+
+@register("gn", version=1)
+@dataclass(frozen=True)
+class GN(Norm):
+    """Every sample normalised by itself, over the positions of each group of channels.
+
+    ``y = γ(u − μ_g)/√(σ_g² + ε) + ζ`` with mean and biased variance of the sample's group ``g``. Nothing is shared
+    but scale and shift, so heterogeneity cannot bias it; it usually trains worse than batch statistics would.
+
+    ``groups`` ≥ 1 must divide the channels of every layer (2 in Chen et al., 2025); ``eps`` > 0.
+
+    >>> import torch
+    >>> GN(groups=2).layer(2)(torch.ones(1, 2, 1, 2)).detach().abs().max()
+    tensor(0.)
+    """
+
+    paper: ClassVar[str] = "Wu & He, Group Normalization, ECCV 2018, arXiv:1803.08494"
+    spec: ClassVar[str] = "§2.4"
+
+    groups: int = param(2, ge=1, doc="groups of channels")
+    eps: float = param(1e-5, gt=0, doc="added to variances")
+
+    def layer(self, channels: int) -> nn.Module:
+        """A layer for inputs ``[b C]`` or ``[b C H W]``. Raises ``Refused`` if ``groups`` do not divide ``channels``."""
+        return ClientGroupNorm(channels, self.groups, eps=self.eps)

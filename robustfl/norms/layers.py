@@ -1,0 +1,205 @@
+"""The layers behind the schemes: server statistics in the buffers, the clients' own kept apart from them."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from robustfl.contracts import NormLayer, StatisticsLayer
+from robustfl.errors import Refused
+from robustfl.norms.functional import (
+    GroupStatistics,
+    OwnStatistics,
+    ServerStatistics,
+    client_moments,
+    values_per_channel,
+)
+
+
+class _Affine(NormLayer):
+    """Scale and shift per channel, and the checks every layer makes of its input."""
+
+    def __init__(self, channels: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(channels))
+        self.bias = nn.Parameter(torch.zeros(channels))
+        self.channels, self.eps = channels, eps
+
+    def sizes_of(self, x: Tensor) -> tuple[int, ...]:
+        """The clients' samples in ``x``; raises ``Refused`` for an input that is not ``[b C]`` or ``[b C H W]``."""
+        if x.dim() not in (2, 4) or x.shape[1] != self.channels:
+            raise Refused(f"normalization of {self.channels} channels got an input of shape {tuple(x.shape)}")
+        sizes = self.sizes if self.training and self.sizes is not None else (x.shape[0],)
+        if sum(sizes) != x.shape[0]:
+            raise Refused(f"clients with {sizes} samples announced, {x.shape[0]} given")
+        return sizes
+
+    def extra_repr(self) -> str:
+        return f"{self.channels}, eps={self.eps:g}"
+
+
+class _Statistics(_Affine, StatisticsLayer):
+    """Buffers with the server's statistics, and normalization with them."""
+
+    def __init__(self, channels: int, eps: float) -> None:
+        super().__init__(channels, eps)
+        self.register_buffer("running_mean", torch.zeros(channels))
+        self.register_buffer("running_var", torch.ones(channels))
+        self._counts: list[int] | None = None
+
+    def begin(self, sizes: tuple[int, ...] | None, *, frozen: bool = False) -> None:
+        super().begin(sizes, frozen=frozen)
+        self._counts = None
+
+    def add(self, counts: list[int]) -> bool:
+        """Count the values of one more forward; True for the first of the round."""
+        if self._counts is None or len(self._counts) != len(counts):
+            self._counts = counts
+            return True
+        self._counts = [old + new for old, new in zip(self._counts, counts, strict=True)]
+        return False
+
+    def by_server(self, x: Tensor, sizes: tuple[int, ...]) -> Tensor:
+        """``x`` normalised with the server's statistics, which are constants in the backward pass."""
+        server = (self.running_mean, self.running_var)
+        out: Tensor = ServerStatistics.apply(  # type: ignore[no-untyped-call]
+            x, self.weight, self.bias, sizes, server, self.eps, self.gradients if self.training else None
+        )
+        return out
+
+    def nothing_seen(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The report of clients without a value this round: the server's own statistics, count 0."""
+        n = 1 if self.sizes is None else len(self.sizes)
+        counts = torch.zeros(n, dtype=torch.int64, device=self.running_mean.device)
+        return self.running_mean.expand(n, -1).clone(), self.running_var.expand(n, -1).clone(), counts
+
+    def counts(self) -> Tensor:
+        """Values per channel ``[n]`` seen since ``begin``."""
+        return torch.tensor(self._counts, dtype=torch.int64, device=self.running_mean.device)
+
+
+def check_values(counts: list[int], scheme: str) -> None:
+    """Raise ``Refused`` if a client has one value per channel, which has no variance."""
+    for k, count in enumerate(counts):
+        if count < 2:
+            raise Refused(f"{scheme}: client {k} of the batch has {count} value per channel; a variance needs at least 2")
+
+
+class OwnBatchNorm(_Statistics):
+    """Training with the statistics of each client's own batch (SPEC §2.1), or the server's once frozen (§2.3)."""
+
+    def __init__(self, channels: int, *, momentum: float, eps: float) -> None:
+        super().__init__(channels, eps)
+        self.momentum = momentum
+        self._running: tuple[Tensor, Tensor] | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        sizes = self.sizes_of(x)
+        if not self.training or self.frozen:
+            return self.by_server(x, sizes)
+        counts = values_per_channel(x, sizes)
+        check_values(counts, "batch statistics")
+        if self.add(counts) or self._running is None:
+            n = len(sizes)
+            self._running = (self.running_mean.repeat(n, 1), self.running_var.repeat(n, 1))
+        out: Tensor = OwnStatistics.apply(  # type: ignore[no-untyped-call]
+            x, self.weight, self.bias, sizes, self._running, self.momentum, self.eps, self.gradients
+        )
+        return out
+
+    def report(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Each client's running mean and variance, moved from the server's by its own batches (torch's rule)."""
+        if self._counts is None or self._running is None:
+            return self.nothing_seen()
+        return *self._running, self.counts()
+
+
+class ServerBatchNorm(_Statistics):
+    """Training with the server's statistics while the clients' own are pooled (SPEC §2.2)."""
+
+    def __init__(self, channels: int, *, eps: float) -> None:
+        super().__init__(channels, eps)
+        self._moments: tuple[Tensor, Tensor] | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        sizes = self.sizes_of(x)
+        if self.training:
+            self._pool(x, sizes)
+        return self.by_server(x, sizes)
+
+    def _pool(self, x: Tensor, sizes: tuple[int, ...]) -> None:
+        """Chan's rule: pooled mean and biased variance over the forwards of the round."""
+        counts = values_per_channel(x, sizes)
+        mean, variance = client_moments(x, sizes)
+        before = self._counts
+        if self.add(counts) or self._moments is None or before is None:
+            self._moments = (mean, variance)
+            return
+        old_mean, old_variance = self._moments
+        total = self.counts().unsqueeze(1)
+        share = torch.tensor(counts, device=x.device).unsqueeze(1).to(x.dtype) / total
+        step = mean - old_mean
+        pooled = old_variance + share * (variance - old_variance) + share * (1 - share) * step.square()
+        self._moments = (old_mean + share * step, pooled)
+
+    def report(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Each client's pooled mean and biased variance of the round."""
+        if self._counts is None or self._moments is None:
+            return self.nothing_seen()
+        return *self._moments, self.counts()
+
+
+class MergedBatchNorm(_Statistics):
+    """Ordinary batch normalization of the merged batch, whoever the samples belong to."""
+
+    centralised: ClassVar[bool] = True
+
+    def __init__(self, channels: int, *, momentum: float, eps: float) -> None:
+        super().__init__(channels, eps)
+        self.momentum = momentum
+        self._running: tuple[Tensor, Tensor] | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        sizes = self.sizes_of(x)
+        if not self.training:
+            return self.by_server(x, sizes)
+        counts = values_per_channel(x, sizes)
+        check_values([sum(counts)], "centralised-bn")
+        if self.add(counts) or self._running is None:
+            self._running = (self.running_mean.repeat(1, 1), self.running_var.repeat(1, 1))
+        out: Tensor = OwnStatistics.apply(  # type: ignore[no-untyped-call]
+            x, self.weight, self.bias, (x.shape[0],), self._running, self.momentum, self.eps, None
+        )
+        return out
+
+    def report(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The merged batch's running statistics, in every client's row."""
+        if self._counts is None or self._running is None:
+            return self.nothing_seen()
+        n = len(self._counts)
+        return self._running[0].repeat(n, 1), self._running[1].repeat(n, 1), self.counts()
+
+
+class ClientGroupNorm(_Affine):
+    """Group normalization of each sample by itself (SPEC §2.4): no statistics to share."""
+
+    def __init__(self, channels: int, groups: int, *, eps: float) -> None:
+        if channels % groups:
+            raise Refused(f"group normalization: {channels} channels are not divisible into {groups} groups")
+        super().__init__(channels, eps)
+        self.groups = groups
+
+    def forward(self, x: Tensor) -> Tensor:
+        sizes = self.sizes_of(x)
+        if x.shape[2:].numel() * self.channels // self.groups < 2:
+            raise Refused(
+                f"group normalization: {self.groups} groups of {self.channels} channels leave one value per group "
+                f"in an input of shape {tuple(x.shape)}"
+            )
+        rows = self.gradients if self.training else None
+        out: Tensor = GroupStatistics.apply(  # type: ignore[no-untyped-call]
+            x, self.weight, self.bias, sizes, self.groups, self.eps, rows
+        )
+        return out

@@ -1,0 +1,55 @@
+"""The server's merge of statistics rows, layer by layer, under any defense (SPEC §2.1, §2.2, §4.17)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from robustfl.contracts import StatisticsAggregation, StatisticsSlices
+from robustfl.errors import Refused
+
+
+def merge_layers(
+    messages: Tensor,
+    counts: Tensor,
+    previous: Tensor,
+    layers: Sequence[StatisticsSlices],
+    defense: StatisticsAggregation,
+    *,
+    by_values: bool = False,
+    momentum: float | None = None,
+    joint: bool = False,
+) -> Tensor:
+    """New statistics ``[s]`` from received rows ``[n s]`` and values per channel ``[n L]``.
+
+    The pre-aggregation is fixed on ``[m_i; v_i]`` of a layer, or of all layers (``joint``), and then applied to
+    means, variances and, if a ``momentum`` is given, squared deviations from the new mean. ``by_values`` weighs
+    clients by their values ``K_i/K`` instead of the round's sample weights. Layers nobody has a value for keep their
+    statistics. Received variances and the result are floored at 0; arithmetic is in float64.
+    """
+    new = previous.double()
+    seen = [i for i in range(len(layers)) if int(counts[:, i].sum()) > 0]
+    for group in [seen] if joint and seen else [[i] for i in seen]:
+        chosen = [layers[i] for i in group]
+        m = torch.cat([messages[:, layer.mean] for layer in chosen], dim=1).double()
+        v = torch.cat([messages[:, layer.variance] for layer in chosen], dim=1).double().clamp(min=0.0)
+        values = counts[:, group].double()
+        weights = values.sum(1) / values.sum() if by_values else None
+        aggregate = defense.mixed(torch.cat([m, v], dim=1), weights=weights)
+        mean, variance = aggregate(m), aggregate(v)
+        if momentum is not None:
+            totals = values.sum(0)
+            if bool((totals < 2).any()):
+                raise Refused("a layer saw one value per channel in the round; a variance needs at least 2")
+            widths = torch.tensor([layer.mean.stop - layer.mean.start for layer in chosen], device=m.device)
+            factor = (totals / ((totals - 1) * momentum)).repeat_interleave(widths)
+            variance = variance + factor * aggregate((m - mean).square())
+        start = 0
+        for layer in chosen:
+            stop = start + layer.mean.stop - layer.mean.start
+            new[layer.mean] = mean[start:stop]
+            new[layer.variance] = variance[start:stop].clamp(min=0.0)
+            start = stop
+    return new.to(previous.dtype)

@@ -1,0 +1,174 @@
+"""What a grid would do and cost: cells, refusals, seconds and memory, without training it."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from robustfl.errors import DataMissing, RobustflError
+from robustfl.federation import initial_state, train
+from robustfl.reports.store import Store
+
+from .build import build
+from .expand import expand, fingerprints, key_of, labels, refusal, resolve
+from .grid import workers_for
+from .run import device_of
+from .spec import Cell, Scenario, method
+
+_PROBE_ROUNDS = 2
+
+
+@dataclass(frozen=True)
+class PlannedCell:
+    """One cell of a dry run: ``stored``, ``refused`` or ``to run``, its labels, and its estimated seconds."""
+
+    state: str
+    labels: dict[str, Any]
+    seconds: float | None
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A dry run's findings. ``seconds`` is wall-clock time of the whole grid with ``jobs`` workers."""
+
+    cells: tuple[PlannedCell, ...]
+    axes: tuple[str, ...]
+    jobs: int
+    seconds: float | None
+    memory_bytes: int | None
+    note: str
+
+    @property
+    def refusals(self) -> dict[str, int]:
+        """How many cells are refused for each reason."""
+        return dict(Counter(c.reason for c in self.cells if c.reason is not None))
+
+    def summary(self) -> str:
+        """The closing lines of a dry run."""
+        states = Counter(c.state for c in self.cells)
+        lines = [", ".join(f"{n} {state}" for state, n in states.items()) + "; nothing was trained."]
+        if self.seconds is not None and self.memory_bytes is not None:
+            hours = f"{self.seconds / 3600:.1f} hours" if self.seconds > 5400 else f"{self.seconds / 60:.1f} minutes"
+            lines.append(
+                f"About {hours} with {self.jobs} worker(s) on this machine, "
+                f"{self.memory_bytes / 2**30:.1f} GiB per worker. {self.note}"
+            )
+        else:
+            lines.append(self.note)
+        return "\n".join(lines)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For machines."""
+        cells = [{"state": c.state, "reason": c.reason, "seconds": c.seconds, **c.labels} for c in self.cells]
+        return {"jobs": self.jobs, "seconds": self.seconds, "memory_bytes": self.memory_bytes, "cells": cells}
+
+
+def estimate(
+    scenario: Scenario,
+    *,
+    out: str | Path = "runs",
+    jobs: int | None = None,
+    threads: int = 1,
+    device: str = "auto",
+    root: str | Path | None = None,
+) -> Estimate:
+    """Expand ``scenario``, look into its store, and time two rounds of every kind of cell."""
+    cells = expand(scenario)
+    reasons = {cell: refusal(cell) for cell in cells}
+    axes = tuple(k for k in labels(cells[0]) if len({str(labels(c)[k]) for c in cells}) > 1) or ("attack", "defense")
+    workers = workers_for(jobs, threads, device)
+    try:
+        known = fingerprints(cells, root, download=False)
+    except DataMissing as error:
+        planned = tuple(_planned(c, reasons[c], None) for c in cells)
+        return Estimate(planned, axes, workers, None, None, f"No estimate: {error}")
+    keys = {cell: key_of(resolve(cell, known[cell.dataset])) for cell in cells}
+    stored = Store(Path(out) / scenario.name).done(list(keys.values()))
+    open_cells = [c for c in cells if reasons[c] is None and keys[c] not in stored]
+    costs, memory = _costs(open_cells, root, device, threads)
+    planned = tuple(
+        PlannedCell("stored", labels(c), None) if keys[c] in stored else _planned(c, reasons[c], costs.get(c))
+        for c in cells
+    )
+    total = sum(costs.values()) / max(1, min(workers, len(open_cells)))
+    probed = len({_kind(c) for c in open_cells})
+    note = f"Timed on {_PROBE_ROUNDS} rounds of {probed} kind(s) of cells; other load on the machine counts in."
+    return Estimate(planned, axes, workers, total, memory, note)
+
+
+def _planned(cell: Cell, reason: str | None, seconds: float | None) -> PlannedCell:
+    return PlannedCell("refused" if reason else "to run", labels(cell), seconds, reason)
+
+
+def _kind(cell: Cell) -> tuple[Any, ...]:
+    """Cells of one kind cost the same per round."""
+    return (cell.dataset, cell.model, cell.norm, cell.algorithm, cell.clients, cell.batch, cell.defense, cell.attack,
+            cell.participation, cell.engine, cell.dtype)  # fmt: skip
+
+
+def _costs(
+    cells: list[Cell], root: str | Path | None, device: str, threads: int
+) -> tuple[dict[Cell, float], int]:
+    """Seconds of each cell and the largest memory, from probes."""
+    probes: dict[tuple[Any, ...], _Probe] = {}
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        for cell in cells:
+            if _kind(cell) not in probes:
+                try:
+                    probe = _probe(cell, root, device)
+                except RobustflError:  # the grid will record it; it costs next to nothing
+                    probe = _Probe(0.0, 0.0, 0, 0)
+                probes[_kind(cell)] = probe
+    finally:
+        torch.set_num_threads(before)
+    return {cell: _seconds(cell, probes[_kind(cell)]) for cell in cells}, max((p.memory for p in probes.values()), default=0)
+
+
+@dataclass(frozen=True)
+class _Probe:
+    round: float
+    image: float
+    images: int
+    memory: int
+
+
+def _seconds(cell: Cell, probe: _Probe) -> float:
+    points = 1 + (cell.rounds // cell.evaluate_every if cell.evaluate_every else 10)
+    attacked = sum(_passes(e) for e in cell.evasions) * (points if cell.evaluate_ra else 1)
+    images = points * probe.images + attacked * min(probe.images, cell.ra_limit or probe.images)
+    return cell.rounds * probe.round + images * probe.image
+
+
+def _probe(cell: Cell, root: str | Path | None, device: str) -> _Probe:
+    """Time two rounds and one forward; memory is 2.5 message stacks beside the libraries themselves."""
+    where = device_of(device)
+    built = build(cell, root=root, device=where)
+    e = built.experiment
+    clock, times = time.perf_counter(), []
+    for record in train(e, initial_state(e)):
+        times.append(time.perf_counter() - clock)
+        if record.round == min(_PROBE_ROUNDS, cell.rounds):
+            break
+        clock = time.perf_counter()
+    e.model.eval()
+    images = built.test.pixels(torch.arange(min(64, len(built.test)), device=where), dtype=next(e.model.parameters()).dtype)
+    clock = time.perf_counter()
+    with torch.no_grad():
+        e.model(images)
+    image_seconds = (time.perf_counter() - clock) / len(images)
+    stack = e.settings.participants * e.layout.d * next(e.model.parameters()).element_size()
+    return _Probe(min(times), image_seconds, len(built.test), int(2.5 * stack) + 700 * 2**20)
+
+
+def _passes(evasion: str) -> int:
+    """Forward-sized passes of an evasion attack per image: a step is one forward and about two of backward."""
+    built = method("evasion", evasion)
+    return 3 * int(getattr(built, "steps", 1)) * int(getattr(built, "restarts", 1)) + 1

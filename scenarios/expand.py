@@ -1,0 +1,188 @@
+"""From a scenario to its cells: axes, zipped axes, exclusions, refusals and keys."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from robustfl.contracts import Algorithm, Attack, Norm
+from robustfl.data import data_root
+from robustfl.defenses.pipeline import parse_pipeline
+from robustfl.errors import UsageError
+from robustfl.records import SCHEMA, digest
+from robustfl.registry import identity, load_file
+
+from .spec import METHODS, Cell, LearningRate, Scenario, as_table, method
+
+_LISTS = {"evasions"}
+
+
+def expand(scenario: Scenario) -> list[Cell]:
+    """All cells of a scenario in the order of its axes, the last varying fastest; duplicates appear once."""
+    for plugin in scenario.plugins:
+        load_file(plugin)
+    axes = {field: list(_options(field, value)) for field, value in scenario.cell.items()}
+    for field in axes:
+        if field not in Cell.model_fields:
+            Cell.of({field: axes[field][0]})
+    cells: dict[Cell, None] = {}
+    for combination in _combinations(scenario, axes):
+        cell = Cell.of(combination)
+        if not any(_matches(cell, rule) for rule in scenario.exclude):
+            cells[cell] = None
+    if not cells:
+        raise UsageError(f"scenario {scenario.name!r} has no cells: its exclude rules drop every combination")
+    return list(cells)
+
+
+def _combinations(scenario: Scenario, axes: dict[str, list[Any]]) -> Iterator[dict[str, Any]]:
+    groups: list[tuple[str, ...]] = []
+    zipped: dict[str, tuple[str, ...]] = {}
+    for names in scenario.zip:
+        for name in names:
+            if name not in axes:
+                raise UsageError(f"zip: {name!r} is no axis of this scenario; its cell settings are {', '.join(axes)}")
+            if name in zipped:
+                raise UsageError(f"zip: {name!r} appears twice")
+            zipped[name] = tuple(names)
+        lengths = {name: len(axes[name]) for name in names}
+        if len(set(lengths.values())) > 1:
+            raise UsageError(f"zip: axes must have one length, not {lengths}")
+    for name in axes:
+        group = zipped.get(name, (name,))
+        if group not in groups:
+            groups.append(group)
+    columns = [list(zip(*(axes[name] for name in group), strict=True)) for group in groups]
+    for choice in itertools.product(*columns):
+        yield {
+            name: value
+            for group, values in zip(groups, choice, strict=True)
+            for name, value in zip(group, values, strict=True)
+        }
+
+
+def _options(field: str, value: Any) -> Iterator[Any]:
+    """The values of one axis. A list is an axis; for settings that are lists themselves, a list of lists is."""
+    if field == "schedule":
+        for option in value if isinstance(value, list) else [value]:
+            if not isinstance(option, Mapping):
+                raise UsageError(f"schedule={option!r} must be a table such as {{ kind = 'constant', lr = 0.1 }}")
+            yield from _rates(option)
+    elif field in _LISTS:
+        nested = isinstance(value, list) and any(isinstance(v, list) for v in value)
+        yield from value if nested else [value]
+    elif field in METHODS:
+        for option in value if isinstance(value, list) else [value]:
+            yield from _specs(option) if isinstance(option, Mapping) else [option]
+    elif isinstance(value, list):
+        if not value:
+            raise UsageError(f"{field}=[] is an empty axis")
+        yield from value
+    else:
+        yield value
+
+
+def _rates(option: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """A schedule table with lists as axes, but for the fields that are lists themselves."""
+    tuples = {"values", "milestones"}
+    known = LearningRate.model_fields
+    lists = {k: v if k not in tuples and isinstance(v, list) else [v] for k, v in option.items() if k in known}
+    unknown = {k: [v] for k, v in option.items() if k not in known}
+    axes = lists | unknown
+    for values in itertools.product(*axes.values()):
+        yield dict(zip(axes, values, strict=True))
+
+
+def _specs(option: Mapping[str, Any]) -> Iterator[str]:
+    """A method table with lists as axes, as specs. A parameter that is a tuple is written as a list of lists."""
+    table = as_table(option)
+    name = table.pop("name")
+    axes = {k: v if isinstance(v, list) else [v] for k, v in table.items()}
+    for values in itertools.product(*axes.values()):
+        inside = ", ".join(f"{k}={_text(v)}" for k, v in zip(axes, values, strict=True))
+        yield f"{name}({inside})" if inside else name
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return repr(tuple(value))
+    return repr(value)
+
+
+def _matches(cell: Cell, rule: Mapping[str, Any]) -> bool:
+    """Whether all entries of an exclusion match; ``"alie"`` matches every ``alie``, ``"alie(z=1)"`` only that one."""
+    for field, wanted in rule.items():
+        have = getattr(cell, field)
+        options = wanted if isinstance(wanted, list) else [wanted]
+        if not any(have == o or (isinstance(have, str) and have.split("(")[0] == o) for o in options):
+            return False
+    return True
+
+
+# --- what can be said before any data is loaded ----------------------------------------------------------------------
+
+
+def refusal(cell: Cell) -> str | None:
+    """Why the cell makes no sense, or None."""
+    if 2 * cell.f >= cell.clients and cell.f > 0:
+        return f"f={cell.f} of {cell.clients} clients: fewer than half may be Byzantine (f ≤ {(cell.clients - 1) // 2})"
+    n = max(1, int(cell.participation * cell.clients + 1e-9))
+    defense = parse_pipeline(cell.defense)
+    reason = defense.refusal(n, cell.f_declared)
+    if reason is not None:
+        return reason
+    norm, attack, algorithm = (method(k, getattr(cell, k)) for k in ("norm", "attack", "algorithm"))
+    assert isinstance(norm, Norm)
+    assert isinstance(attack, Attack)
+    assert isinstance(algorithm, Algorithm)
+    active = cell.f > 0 and (attack.forges or attack.poisons_data)
+    if norm.centralised and (active or n < cell.clients or not algorithm.one_batch):
+        return f"{cell.norm} is one machine on all data: it needs full participation, one batch a round and no attack"
+    if active and attack.forges and cell.scope == "statistics" and not norm.shares_statistics:
+        return f"{cell.norm} sends no statistics, so {cell.attack} has nothing to forge with scope='statistics'"
+    return None
+
+
+# --- identity --------------------------------------------------------------------------------------------------------
+
+
+def fingerprints(cells: list[Cell], root: str | Path | None, *, download: bool = True) -> dict[str, str]:
+    """The digest of every data set the cells use. Raises ``DataMissing``."""
+    from robustfl.contracts import Dataset
+
+    known: dict[str, str] = {}
+    for cell in cells:
+        if cell.dataset not in known:
+            dataset = method("dataset", cell.dataset)
+            assert isinstance(dataset, Dataset)
+            known[cell.dataset] = dataset.fingerprint(data_root(root), download=download)
+    return known
+
+
+def resolve(cell: Cell, fingerprint: str) -> dict[str, Any]:
+    """The cell with every method's version and parameters and the data's digest: what the key is made of."""
+    methods: dict[str, Any] = {k: identity(method(k, getattr(cell, k))) for k in METHODS if k != "defense"}
+    pipeline = parse_pipeline(cell.defense)
+    methods["defense"] = [identity(part) for part in (*pipeline.steps, pipeline.aggregator)]
+    methods["evasions"] = [identity(method("evasion", e)) for e in cell.evasions]
+    return {"schema": SCHEMA, "cell": cell.model_dump(mode="json"), "methods": methods, "data": fingerprint}
+
+
+def key_of(resolved: Mapping[str, Any]) -> str:
+    """The cell's key."""
+    return digest(dict(resolved))
+
+
+def labels(cell: Cell) -> dict[str, Any]:
+    """What tables print of a cell: every setting, methods as specs."""
+    flat = cell.model_dump(mode="json")
+    schedule = cell.schedule
+    flat["schedule"] = {
+        "constant": f"constant(lr={schedule.lr:g})",
+        "step": f"step(values={list(schedule.values)}, milestones={list(schedule.milestones)})",
+        "geometric": f"geometric(lr={schedule.lr:g}, factor={schedule.factor:g})",
+    }[schedule.kind]
+    flat["evasions"] = " ".join(cell.evasions)
+    return flat

@@ -1,0 +1,250 @@
+"""The grid: cells that are missing from the store, run by joblib workers, each committed as soon as it is done."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import joblib
+from joblib.externals.loky import get_reusable_executor
+from joblib.externals.loky.process_executor import TerminatedWorkerError
+
+from robustfl.errors import StoreError, UsageError
+from robustfl.records import CellResult, plain
+from robustfl.registry import load_file
+from robustfl.reports.store import Store
+
+from .expand import expand, fingerprints, key_of, labels, resolve
+from .run import cores, device_of, run_cell
+from .spec import Cell, Scenario
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Finished:
+    """One cell that just ended, as progress displays need it."""
+
+    key: str
+    labels: dict[str, Any]
+    status: str
+    reason: str | None
+    sa: float | None
+    ra: float | None
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Results:
+    """What a grid left behind: the store's folder, how many cells ran now, and how many there are of each status."""
+
+    folder: Path
+    computed: int
+    stored: int
+    statuses: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """One row per cell of the store."""
+        from robustfl.reports.frame import frame
+
+        return frame(Store(self.folder).load().results)
+
+    def leaderboard(self) -> pd.DataFrame:
+        """The leaderboard of the store."""
+        from robustfl.reports import leaderboard
+
+        return leaderboard(self.folder)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The cells of a scenario with their keys, and those that still have to run."""
+
+    scenario: Scenario
+    folder: Path
+    cells: dict[str, Cell]
+    missing: tuple[str, ...]
+    fingerprints: dict[str, str]
+
+
+def plan(scenario: Scenario, *, out: str | Path = "runs", root: str | Path | None = None) -> Plan:
+    """Expand a scenario and compare with the store. Fetches data sets that are not there; computes nothing."""
+    cells = expand(scenario)
+    known = fingerprints(cells, root)
+    keyed = {key_of(resolve(cell, known[cell.dataset])): cell for cell in cells}
+    folder = Path(out) / scenario.name
+    finished = Store(folder).done(keyed)
+    return Plan(scenario, folder, keyed, tuple(k for k in keyed if k not in finished), known)
+
+
+def grid(
+    scenario: Scenario | str | Path,
+    *,
+    out: str | Path = "runs",
+    jobs: int | None = None,
+    threads: int = 1,
+    device: str = "auto",
+    root: str | Path | None = None,
+    on_start: Callable[[Plan], None] = lambda plan: None,
+    on_cell: Callable[[Finished], None] = lambda finished: None,
+) -> Results:
+    """Run every cell of ``scenario`` that the store ``<out>/<name>`` does not have yet.
+
+    ``jobs`` worker processes (default: one per core, or one on a GPU) of ``threads`` threads each. Results do not
+    depend on ``jobs``. Raises ``UsageError`` for a wrong scenario and ``StoreError`` for a folder that cannot be
+    written; a cell that crashes is recorded as *failed* and the others go on.
+    """
+    if not isinstance(scenario, Scenario):
+        scenario = Scenario.load(scenario)
+    workers = workers_for(jobs, threads, device)
+    todo = plan(scenario, out=out, root=root)
+    store = Store(todo.folder)
+    store.describe(_description(todo))
+    on_start(todo)
+    work = [
+        _Work(key, todo.cells[key], scenario.name, str(todo.folder), todo.fingerprints[todo.cells[key].dataset],
+              scenario.plugins, None if root is None else str(root), device, threads)
+        for key in todo.missing
+    ]  # fmt: skip
+    counts: Counter[str] = Counter()
+    for finished in _run(work, workers):
+        counts[finished.status] += 1
+        on_cell(finished)
+    kept = store.statuses(todo.cells)
+    return Results(todo.folder, sum(counts.values()), len(todo.cells) - len(todo.missing), kept)
+
+
+def workers_for(jobs: int | None, threads: int, device: str) -> int:
+    """The number of worker processes. Raises ``UsageError`` for impossible counts and devices."""
+    if jobs is not None and jobs < 1:
+        raise UsageError(f"jobs={jobs} must be ≥ 1")
+    if threads < 1:
+        raise UsageError(f"threads={threads} must be ≥ 1")
+    on_gpu = device_of(device).type == "cuda"
+    return jobs or (1 if on_gpu else max(1, cores() // threads))
+
+
+def _description(todo: Plan) -> dict[str, Any]:
+    scenario = todo.scenario
+    return {
+        "name": scenario.name,
+        "description": scenario.description,
+        "scenario": plain(scenario.model_dump(mode="json")),
+        "cells": {key: plain(labels(cell)) for key, cell in todo.cells.items()},
+    }
+
+
+# --- workers ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Work:
+    key: str
+    cell: Cell
+    scenario: str
+    folder: str
+    fingerprint: str
+    plugins: tuple[str, ...]
+    root: str | None
+    device: str
+    threads: int
+
+
+def _run(work: Sequence[_Work], workers: int) -> Iterator[Finished]:
+    """Run all of ``work``; a cell whose worker dies is tried once more alone, then recorded as failed."""
+    if workers == 1 or len(work) <= 1:
+        for item in work:
+            yield _unwrap(_execute(item))
+        return
+    left = {item.key: item for item in work}
+    try:
+        for finished in _parallel(list(left.values()), workers):
+            del left[finished.key]
+            yield finished
+    except TerminatedWorkerError:
+        for item in list(left.values()):
+            if Store(item.folder).has(item.key):  # committed by a worker that died before it could say so
+                left.pop(item.key)
+                yield _finished(Store(item.folder).read(item.key))
+        for item in left.values():
+            yield from _alone(item)
+
+
+def _parallel(work: list[_Work], workers: int) -> Iterator[Finished]:
+    threads = work[0].threads
+    with joblib.parallel_config(backend="loky", inner_max_num_threads=threads):
+        pool = joblib.Parallel(
+            n_jobs=min(workers, len(work)), return_as="generator_unordered", batch_size=1, pre_dispatch="2*n_jobs"
+        )
+        results = pool(joblib.delayed(_in_worker)(item) for item in work)
+    try:
+        for result in results:
+            yield _unwrap(result)
+    except BaseException:
+        get_reusable_executor().shutdown(wait=True, kill_workers=True)
+        raise
+
+
+def _alone(item: _Work) -> Iterator[Finished]:
+    try:
+        yield from _parallel([item], 1)
+    except TerminatedWorkerError as error:
+        resolved = resolve(item.cell, item.fingerprint)
+        reason = f"the worker process died twice on this cell (out of memory?): {error}"
+        record = CellResult(
+            key=item.key, scenario=item.scenario, status="failed", reason=reason, cell=plain(resolved),
+            labels=plain(labels(item.cell)),
+        )  # fmt: skip
+        Store(item.folder).commit(record)
+        yield _finished(record)
+
+
+def _in_worker(item: _Work) -> Finished | StoreError | UsageError:
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
+    return _execute(item)
+
+
+def _execute(item: _Work) -> Finished | StoreError | UsageError:
+    """Run and commit one cell. Errors that concern the whole grid come back as values: they must reach the parent."""
+    try:
+        for plugin in item.plugins:
+            load_file(plugin)
+        record = run_cell(
+            item.cell,
+            scenario=item.scenario,
+            fingerprint=item.fingerprint,
+            root=item.root,
+            device=item.device,
+            threads=item.threads,
+        )
+        Store(item.folder).commit(record)
+    except (StoreError, UsageError) as error:
+        return error
+    return _finished(record)
+
+
+def _unwrap(result: Finished | StoreError | UsageError) -> Finished:
+    if isinstance(result, Exception):
+        raise result
+    return result
+
+
+def _finished(record: CellResult) -> Finished:
+    metrics = record.metrics
+    return Finished(
+        key=record.key,
+        labels=record.labels,
+        status=record.status,
+        reason=record.reason,
+        sa=metrics.sa if metrics else None,
+        ra=metrics.ra_worst if metrics else None,
+        seconds=record.timing.seconds,
+    )

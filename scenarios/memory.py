@@ -1,0 +1,36 @@
+"""Peak memory of a cell: of the process on the CPU, of the allocator on a GPU."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from pathlib import Path
+
+import torch
+
+_STATUS = Path("/proc/self/status")
+
+
+def reset_peak(device: torch.device) -> None:
+    """Forget earlier peaks, where the system can."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        return
+    try:
+        Path("/proc/self/clear_refs").write_text("5")  # Linux: resets the high-water mark of resident memory
+    except OSError:
+        pass
+
+
+def peak_bytes(device: torch.device) -> int:
+    """The peak since ``reset_peak``; of the whole process's life where the mark cannot be reset."""
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    try:
+        for line in _STATUS.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -1,0 +1,266 @@
+"""One cell from start to record."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import socket
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from robustfl.errors import Diverged, Refused, UsageError
+from robustfl.evaluation import Accuracy, evaluation_batch, robust_accuracy, standard_accuracy
+from robustfl.federation import RoundRecord, train
+from robustfl.randomness import stream
+from robustfl.records import CellResult, CurvePoint, Metrics, Timing, plain
+
+from .build import DTYPES, Built, build
+from .expand import key_of, labels, refusal, resolve
+from .memory import peak_bytes, reset_peak
+from .spec import Cell
+
+OnRound = Callable[[int, int, float], None]
+
+
+def device_of(name: str) -> torch.device:
+    """``auto``, ``cpu``, ``cuda`` or ``cuda:i`` as a device. Raises ``UsageError`` for one that is not there."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise UsageError(f"device {name!r}: use auto, cpu, cuda or cuda:0") from None
+    if device.type not in ("cpu", "cuda"):
+        raise UsageError(f"device {name!r}: use auto, cpu, cuda or cuda:0")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UsageError(f"device {name!r}: this machine has {torch.cuda.device_count()} CUDA device(s); use cpu")
+    return device
+
+
+@contextmanager
+def _threads(count: int) -> Any:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def run_cell(
+    cell: Cell,
+    *,
+    scenario: str = "cell",
+    fingerprint: str,
+    root: str | Path | None = None,
+    device: str = "cpu",
+    threads: int = 1,
+    on_round: OnRound | None = None,
+) -> CellResult:
+    """Run one cell. Refusal, divergence and crash become records; only interrupts escape."""
+    resolved = resolve(cell, fingerprint)
+    known: dict[str, Any] = {
+        "key": key_of(resolved),
+        "scenario": scenario,
+        "cell": plain(resolved),
+        "labels": plain(labels(cell)),
+    }
+    started, clock = datetime.now(UTC).isoformat(timespec="seconds"), time.perf_counter()
+    where = device_of(device)
+    reset_peak(where)
+    outcome: dict[str, Any]
+    run: _Run | None = None
+    with _threads(threads):
+        try:
+            reason = refusal(cell)
+            if reason is not None:
+                raise Refused(reason)
+            run = _Run(cell, build(cell, root=root, device=where), on_round)
+            outcome = {"status": "done", **run.complete()}
+        except Refused as error:
+            outcome = {"status": "refused", "reason": str(error)}
+        except Diverged as error:
+            known_so_far = run.so_far() if run else {}
+            outcome = {"status": "diverged", "reason": str(error), "round": error.round, **known_so_far}
+        except Exception as error:
+            detail = "".join(traceback.format_exception(error))
+            outcome = {"status": "failed", "reason": f"{type(error).__name__}: {error}\n{detail}"}
+    certificates = outcome.pop("certificates", {}) | _software(where, threads)
+    timing = Timing(
+        seconds=time.perf_counter() - clock,
+        seconds_training=run.seconds if run else 0.0,
+        seconds_per_round=run.seconds / run.rounds if run and run.rounds else None,
+        peak_memory_bytes=peak_bytes(where),
+        started=started,
+        host=socket.gethostname(),
+        device=torch.cuda.get_device_name(where) if where.type == "cuda" else platform.processor() or "cpu",
+    )
+    return CellResult(**known, **outcome, certificates=plain(certificates), timing=timing)
+
+
+def _software(device: torch.device, threads: int) -> dict[str, Any]:
+    return {
+        "versions": {
+            "robustfl": version("robustfl"),
+            "torch": str(torch.__version__),
+            "numpy": np.__version__,
+            "python": platform.python_version(),
+        },
+        "device": device.type,
+        "threads": threads,
+    }
+
+
+class _Run:
+    """Training and evaluation of one built cell, with what is known if it stops half-way."""
+
+    def __init__(self, cell: Cell, built: Built, on_round: OnRound | None) -> None:
+        self._cell, self._built, self._on_round = cell, built, on_round
+        self._every = cell.evaluate_every or max(1, math.ceil(cell.rounds / 10))
+        self._curve: list[CurvePoint] = []
+        self._shifts: dict[str, list[float]] = {}
+        self._facts: dict[str, Any] = {}
+        self._warnings: list[str] = []
+        e = built.experiment
+        e.model.eval()
+        sample = built.test.pixels(torch.zeros(1, dtype=torch.int64, device=e.device), dtype=DTYPES[cell.dtype])
+        self._batch = evaluation_batch(e.model, sample)
+        self.seconds, self.rounds = 0.0, 0
+
+    def complete(self) -> dict[str, Any]:
+        """Train to the end and evaluate: the fields of a finished record."""
+        clock = time.perf_counter()
+        rounds = train(self._built.experiment, measure=self._measured, warn=self._warn)
+        for record in rounds:
+            self.seconds += time.perf_counter() - clock
+            self.rounds = record.round
+            self._note(record)
+            if self._measured(record.round) and record.round < self._cell.rounds:
+                self._curve.append(self._point(record))
+            if self._on_round is not None:
+                self._on_round(record.round, self._cell.rounds, record.loss)
+            clock = time.perf_counter()
+        metrics = self._metrics()
+        final = CurvePoint(round=self._cell.rounds, sa=metrics.sa, loss=metrics.loss, ra=metrics.ra_worst)
+        self._curve.append(final)
+        return {"metrics": metrics, **self.so_far()}
+
+    def so_far(self) -> dict[str, Any]:
+        """What is known at any time: curve, label counts, certificates."""
+        e = self._built.experiment
+        means = {k: math.fsum(v) / len(v) for k, v in self._shifts.items() if v}
+        certificates = {
+            **means,
+            **self._facts,
+            "trainable": e.layout.d,
+            "statistics": e.layout.s,
+            "byzantine": sorted(e.settings.byzantine()),
+            "evaluation": "server statistics, evaluation mode, white box through the evaluated model",
+            "test_samples": len(self._built.test),
+            "ra_samples": self._ra_samples(),
+            "warnings": self._warnings,
+        }
+        return {"curve": self._curve, "label_counts": self._built.label_counts, "certificates": certificates}
+
+    def _measured(self, round: int) -> bool:
+        return round % self._every == 0 or round == self._cell.rounds
+
+    def _warn(self, message: str) -> None:
+        if message not in self._warnings:
+            self._warnings.append(message)
+
+    def _note(self, record: RoundRecord) -> None:
+        for name, value in record.facts.items():
+            if name.endswith("_shift"):
+                self._shifts.setdefault(name, []).append(value)
+            elif name == "dropped":
+                self._facts["dropped"] = self._facts.get("dropped", 0) + value
+            elif value is True:
+                self._facts[name] = self._facts.get(name, 0) + 1
+            elif isinstance(value, (int, float)):
+                self._facts[name] = value
+
+    # --- evaluation --------------------------------------------------------------------------------------------------
+
+    def _ra_samples(self) -> int:
+        return min(len(self._built.test), self._cell.ra_limit or len(self._built.test))
+
+    def _pixels(self, index: Tensor) -> Tensor:
+        return self._built.test.pixels(index, dtype=DTYPES[self._cell.dtype])
+
+    def _standard(self) -> Accuracy:
+        e = self._built.experiment
+        return standard_accuracy(e.model, self._pixels, self._built.test.y, batch=self._batch)
+
+    def _robust(self) -> dict[str, Accuracy]:
+        e, found = self._built.experiment, {}
+        for spec, attack in self._built.evasions:
+            found[spec] = robust_accuracy(
+                e.model,
+                self._pixels,
+                self._built.test.y[: self._ra_samples()],
+                attack,
+                batch=self._batch,
+                generator=stream(self._cell.seed, "evasion", spec, device=e.device),
+            )
+        return found
+
+    def _point(self, record: RoundRecord) -> CurvePoint:
+        standard = self._standard()
+        robust = _worst(list(self._robust().values())) if self._cell.evaluate_ra else None
+        return CurvePoint(round=record.round, sa=standard.value, loss=standard.loss, ra=robust)
+
+    def _metrics(self) -> Metrics:
+        e = self._built.experiment
+        standard, robust = self._standard(), self._robust()
+        per_class = {"sa": standard.per_class(e.classes)}
+        per_class |= {spec: accuracy.per_class(e.classes) for spec, accuracy in robust.items()}
+        per_client: dict[str, list[float | None]] = {}
+        if self._cell.validation:
+            per_client["sa"] = [self._on_validation(index) for index in self._built.validation]
+        if not math.isfinite(standard.loss):
+            raise Diverged(self._cell.rounds, "the test loss")
+        return Metrics(
+            sa=standard.value,
+            loss=standard.loss,
+            ra={spec: accuracy.value for spec, accuracy in robust.items()},
+            ra_worst=_worst(list(robust.values())),
+            per_class=per_class,
+            per_client=per_client,
+            samples=len(self._built.test),
+        )
+
+    def _on_validation(self, index: Tensor) -> float | None:
+        e = self._built.experiment
+        if not len(index):
+            return None
+        accuracy = standard_accuracy(
+            e.model,
+            lambda chosen: e.train.pixels(index[chosen], dtype=DTYPES[self._cell.dtype]),
+            e.train.y[index],
+            batch=self._batch,
+        )
+        return accuracy.value
+
+
+def _worst(robust: list[Accuracy]) -> float | None:
+    """Accuracy on the inputs that resist every attack."""
+    if not robust:
+        return None
+    return float(torch.stack([r.hits for r in robust]).all(0).double().mean())
+
+
+def cores() -> int:
+    """The cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,264 @@
+"""A scenario as the user writes it (TOML) and a cell as the engine runs it; both frozen, both JSON."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from robustfl.algorithms.schedules import Schedule, constant, geometric, step
+from robustfl.contracts import Method
+from robustfl.data import dataset_from_spec
+from robustfl.defenses.pipeline import parse_pipeline
+from robustfl.errors import UsageError, closest
+from robustfl.registry import create, describe
+
+PRESETS = Path(__file__).parent / "presets"
+METHODS = ("dataset", "partition", "model", "norm", "algorithm", "attack", "defense")
+
+
+class Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class LearningRate(Frozen):
+    """``constant``: ``lr``. ``step``: ``values`` between ``milestones``. ``geometric``: ``lr · factor^round``."""
+
+    kind: Literal["constant", "step", "geometric"] = "constant"
+    lr: float = Field(0.1, gt=0)
+    values: tuple[float, ...] = ()
+    milestones: tuple[int, ...] = ()
+    factor: float = Field(1.0, gt=0, le=1)
+
+    @model_validator(mode="after")
+    def _complete(self) -> LearningRate:
+        if self.kind == "step":
+            step(self.values, self.milestones)
+        elif self.values or self.milestones:
+            raise UsageError(f"schedule: values and milestones belong to kind = 'step', not {self.kind!r}")
+        return self
+
+    def function(self) -> Schedule:
+        """The rate as a function of the round."""
+        if self.kind == "step":
+            return step(self.values, self.milestones)
+        return geometric(self.lr, self.factor) if self.kind == "geometric" else constant(self.lr)
+
+
+class Cell(Frozen):
+    """One experiment, fully resolved. Methods are canonical specs such as ``"alie(z=1.5)"``.
+
+    ``f`` clients are Byzantine; the defense is told ``f_declared`` (default: the same). ``scope`` says which channel
+    attackers forge, ``target`` which statistics entries (SPEC §3.8). ``validation`` is the share of each client's
+    samples kept for its own accuracy. ``ra_limit`` bounds the test images used for robust accuracy.
+    """
+
+    dataset: str = "digits"
+    partition: str = "iid"
+    model: str = "digits-cnn"
+    norm: str = "naive-bn"
+    algorithm: str = "dsgd"
+    attack: str = "none"
+    defense: str = "mean"
+    evasions: tuple[str, ...] = ("pgd",)
+    clients: int = Field(10, ge=1)
+    f: int = Field(0, ge=0)
+    f_declared: int = Field(-1, ge=0, validate_default=False)
+    participation: float = Field(1.0, gt=0, le=1)
+    scope: Literal["update", "statistics", "both"] = "both"
+    target: Literal["mean", "var", "both"] = "mean"
+    rounds: int = Field(100, ge=1)
+    batch: int = Field(32, ge=1)
+    schedule: LearningRate = LearningRate()
+    flip: bool = False
+    crop: int = Field(0, ge=0)
+    validation: float = Field(0.0, ge=0, lt=1)
+    evaluate_every: int = Field(0, ge=0)
+    evaluate_ra: bool = False
+    ra_limit: int | None = Field(None, ge=1)
+    seed: int = Field(0, ge=0)
+    dtype: Literal["float32", "float64"] = "float32"
+    engine: Literal["fast", "reference"] = "fast"
+
+    @field_validator(*METHODS, mode="before")
+    @classmethod
+    def _canonical(cls, value: Any, info: Any) -> str:
+        if not isinstance(value, str):
+            raise UsageError(f"{info.field_name}={value!r} must be a method spec such as 'name' or 'name(a=1)'")
+        return canonical_method(info.field_name, value)
+
+    @field_validator("evasions", mode="before")
+    @classmethod
+    def _canonical_evasions(cls, value: Any) -> tuple[str, ...]:
+        items = [value] if isinstance(value, str) else value
+        if not isinstance(items, (list, tuple)) or not all(isinstance(v, str) for v in items):
+            raise UsageError(f"evasions={value!r} must be a list of specs such as ['pgd(eps=8/255)']")
+        return tuple(canonical_method("evasion", v) for v in items)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _declared(cls, data: Any) -> Any:
+        if isinstance(data, Mapping) and data.get("f_declared") is None:
+            return {**data, "f_declared": data.get("f", 0)}
+        return data
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Cell:
+        """A cell from plain values; raises ``UsageError`` naming the field, the value and what is allowed."""
+        known = list(cls.model_fields)
+        for key in values:
+            if key not in known:
+                raise UsageError(f"no cell setting {key!r}; {closest(key, known)}")
+        try:
+            return cls.model_validate(dict(values))
+        except ValidationError as error:
+            raise UsageError(_first_problem(error)) from None
+
+
+def canonical_method(field: str, spec: str) -> str:
+    """The shortest spec of the method that ``spec`` names; equal methods get equal text."""
+    if field == "defense":
+        return parse_pipeline(spec).describe()
+    return describe(method(field, spec))
+
+
+def method(field: str, spec: str) -> Method:
+    """Build a method from its spec."""
+    if field == "dataset":
+        return dataset_from_spec(spec)
+    built: Method = create(field, spec)
+    return built
+
+
+def _first_problem(error: ValidationError) -> str:
+    first = error.errors()[0]
+    where = ".".join(str(p) for p in first["loc"])
+    cause = first.get("ctx", {}).get("error")
+    if isinstance(cause, UsageError):
+        return str(cause)
+    if first["type"] == "extra_forbidden":
+        known = list(LearningRate.model_fields)
+        return f"no setting {where!r}; {closest(str(first['loc'][-1]), known)}"
+    return f"{where}={first['input']!r}: {first['msg'].lower()}"
+
+
+class Scenario(Frozen):
+    """A named grid: every list in ``cell`` is an axis.
+
+    ``exclude`` drops cells that match all entries of a rule; ``zip`` names axes that advance together.
+    """
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$")
+    description: str = ""
+    plugins: tuple[str, ...] = ()
+    cell: dict[str, Any] = Field(default_factory=dict)
+    exclude: tuple[dict[str, Any], ...] = ()
+    zip: tuple[tuple[str, ...], ...] = ()
+
+    @classmethod
+    def load(cls, source: str | Path, *, settings: Sequence[str] = ()) -> Scenario:
+        """Read a preset by name or a TOML file by path, with ``settings`` such as ``"rounds=10"`` on top."""
+        path = _find(source)
+        try:
+            data = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise UsageError(f"scenario {str(source)!r} is not valid TOML: {error}") from None
+        except OSError as error:
+            raise UsageError(f"scenario {str(source)!r} cannot be read: {error.strerror}") from None
+        data.setdefault("name", path.stem)
+        data["plugins"] = [str((path.parent / p).resolve()) for p in data.get("plugins", [])]
+        return apply_settings(data, settings)
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> Scenario:
+        """A scenario from plain data; an unknown key is an error with the nearest right one."""
+        known = list(cls.model_fields)
+        for key in data:
+            if key not in known:
+                hint = f"it belongs under [cell]: cell.{key}" if key in Cell.model_fields else closest(key, known)
+                raise UsageError(f"no scenario key {key!r}; {hint}")
+        for rule in data.get("exclude", ()):
+            for key in rule if isinstance(rule, Mapping) else ():
+                if key not in Cell.model_fields:
+                    raise UsageError(f"exclude: no cell setting {key!r}; {closest(key, Cell.model_fields)}")
+        try:
+            return cls.model_validate(dict(data))
+        except ValidationError as error:
+            raise UsageError(f"scenario: {_first_problem(error)}") from None
+
+
+def apply_settings(data: Mapping[str, Any], settings: Sequence[str]) -> Scenario:
+    """The scenario ``data`` with ``settings`` such as ``"rounds=10"`` on top."""
+    changed = {**data, "cell": dict(data.get("cell", {}))}
+    for setting in settings:
+        _apply(changed, setting)
+    return Scenario.of(changed)
+
+
+def preset_names() -> list[str]:
+    """The names of the built-in scenarios."""
+    return sorted(p.stem for p in PRESETS.glob("*.toml"))
+
+
+def _find(source: str | Path) -> Path:
+    preset = PRESETS / f"{source}.toml"
+    path = Path(source)
+    if isinstance(source, str) and "/" not in source and preset.is_file() and not path.is_file():
+        return preset
+    if path.is_file():
+        return path
+    nearby = [p.name for p in path.parent.glob("*.toml")] if path.parent.is_dir() else []
+    near = difflib.get_close_matches(path.name, nearby, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else closest(str(source), preset_names())
+    raise UsageError(f"no preset or file {str(source)!r}; {hint}")
+
+
+def _apply(data: dict[str, Any], setting: str) -> None:
+    """Apply one ``a.b=c``: ``rounds=10``, ``cell.rounds=10``, ``schedule.lr=0.1``, ``partition.gamma=[0, 0.5]``."""
+    path, equals, text = setting.partition("=")
+    keys = [k.strip() for k in path.split(".")]
+    if not equals or not all(keys):
+        raise UsageError(f"--set {setting!r} must have the form name=value or a.b=value")
+    value = _setting_value(text.strip())
+    if keys[0] == "cell":
+        keys = keys[1:]
+    if len(keys) == 1 and keys[0] in ("name", "description"):
+        data[keys[0]] = value
+        return
+    if not keys or keys[0] not in Cell.model_fields:
+        name = keys[0] if keys else "cell"
+        raise UsageError(f"--set {setting!r}: no cell setting {name!r}; {closest(name, Cell.model_fields)}")
+    cell = data.setdefault("cell", {})
+    if len(keys) == 1:
+        cell[keys[0]] = value
+    elif keys[0] == "schedule":
+        cell["schedule"] = {**cell.get("schedule", {}), ".".join(keys[1:]): value}
+    elif keys[0] in METHODS and keys[0] != "defense" and len(keys) == 2:
+        current = cell.get(keys[0], Cell.model_fields[keys[0]].default)
+        options = current if isinstance(current, list) else [current]
+        cell[keys[0]] = [{**as_table(option), keys[1]: value} for option in options]
+    else:
+        raise UsageError(f"--set {setting!r}: {keys[0]!r} has no part {'.'.join(keys[1:])!r}")
+
+
+def as_table(option: Any) -> dict[str, Any]:
+    """A method given as a spec string or a table, as a table."""
+    if isinstance(option, str):
+        from robustfl.registry import parse
+
+        name, params = parse(option)
+        return {"name": name, **params}
+    if isinstance(option, Mapping) and isinstance(option.get("name"), str):
+        return dict(option)
+    raise UsageError(f"{option!r} is no method: write 'name', 'name(a=1)' or {{ name = 'name', a = 1 }}")
+
+
+def _setting_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"v = {text}")["v"]
+    except tomllib.TOMLDecodeError:
+        return text

@@ -1,0 +1,15 @@
+"""``python -m tests.bench [kernels|gradients|rounds|grid ...]``: every table as ratios measured in one run."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+TABLES = ("kernels", "gradients", "rounds", "grid")
+
+if __name__ == "__main__":
+    chosen = sys.argv[1:] or list(TABLES)
+    for name in chosen:
+        if name not in TABLES:
+            sys.exit(f"no table {name!r}; there are {', '.join(TABLES)}")
+        importlib.import_module(f"tests.bench.{name}").main()

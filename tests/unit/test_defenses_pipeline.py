@@ -1,0 +1,268 @@
+"""The door of a defense: what it accepts, what it refuses and how, and what becomes of broken rows."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from robustfl.defenses import Pipeline, parse_pipeline
+
+import robustfl
+from robustfl.contracts import Aggregator, Context, Step
+from robustfl.errors import Refused, UsageError
+from robustfl.registry import create
+
+NAN, INF = float("nan"), float("inf")
+
+
+def test_rows_of_any_shape_come_back_in_shape_and_dtype():
+    X = torch.arange(24.0).reshape(4, 2, 3)
+    assert robustfl.defense("median")(X, f=1).shape == (2, 3)
+    assert robustfl.defense("median")(torch.tensor([1.0, 2.0, 9.0]), f=1).tolist() == 2.0
+    assert robustfl.defense("nnm+median")(X.reshape(4, 6)[:, :0], f=1).shape == (0,)
+
+
+def test_lists_arrays_and_tensors_are_the_same_input():
+    X = torch.tensor([[1.0, 2.0], [3.0, 4.0], [8.0, 9.0]], dtype=torch.float64)
+    rule = robustfl.defense("krum", variant="nf")
+    expected = rule(X, f=1)
+    for given in (list(X), X.numpy(), X.tolist(), [row.numpy() for row in X]):
+        assert torch.equal(rule(given, f=1), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_computed_in_float32(dtype):
+    # In half precision the sum of these overflows or rounds to a neighbor.
+    X = torch.tensor([[2.0**15], [2.0**15], [2.0**15]], dtype=dtype)
+    out = robustfl.defense("trimmed-mean")(X, f=0)
+    assert out.dtype == dtype
+    assert out.item() == 2.0**15
+
+
+def test_rows_that_require_gradients_give_a_plain_tensor():
+    X = torch.rand(3, 2, requires_grad=True)
+    assert not robustfl.defense("nnm+median")(X, f=1).requires_grad
+
+
+@pytest.mark.parametrize(
+    ("X", "message"),
+    [
+        ([], "no rows"),
+        (torch.zeros(0, 3), "no rows"),
+        (torch.tensor(1.0), "no rows"),
+        ([torch.zeros(2), torch.zeros(3)], r"ragged: row 1 has shape \(3,\), row 0 has \(2,\)"),
+        ([torch.zeros(2), torch.zeros(2).double()], "ragged: row 1 has dtype"),
+        ([[1.0, 2.0], [[1.0], [2.0, 3.0]]], "ragged"),
+        (torch.zeros(3, 2, dtype=torch.int64), "dtype torch.int64"),
+        (np.zeros((3, 2), dtype=np.int32), "dtype int32"),
+        (torch.zeros(3, 2, dtype=torch.bool), "dtype torch.bool"),
+        ("abc", "not str"),
+    ],
+)
+def test_malformed_stacks_are_refused_with_the_reason(X, message):
+    with pytest.raises(UsageError, match=message):
+        robustfl.defense("median")(X, f=0)
+
+
+@pytest.mark.parametrize("f", [True, -1, 1.0, "1", None])
+def test_f_must_be_an_int_that_is_not_negative(f):
+    with pytest.raises(UsageError, match="must be an int ≥ 0"):
+        robustfl.defense("median")(torch.zeros(5, 1), f=f)
+
+
+@pytest.mark.parametrize("weights", [[1.0], [1.0, -1.0, 1.0], [0.0, 0.0, 0.0], [1.0, NAN, 1.0]])
+def test_weights_must_fit_the_rows(weights):
+    with pytest.raises(UsageError, match="weights"):
+        robustfl.defense("mean")(torch.zeros(3, 1), weights=weights)
+
+
+def test_too_few_clients_are_refused_with_the_number_needed():
+    with pytest.raises(Refused) as caught:
+        robustfl.defense("krum")(torch.zeros(10, 2), f=4)
+    assert str(caught.value) == "krum: f=4 needs at least 11 clients (2f + 3); this cell has 10."
+    assert robustfl.defense("krum").refusal(11, 4) is None
+
+
+@pytest.mark.parametrize(
+    ("spec", "f", "needed"),
+    [
+        ("mean", 3, 1),
+        ("median", 3, 7),
+        ("krum", 0, 3),
+        ("krum(variant=nf)", 3, 7),
+        ("nnm+krum", 3, 9),
+        ("multi-krum(m=12)", 3, 12),
+        ("nnm+mean", 2, 5),
+    ],
+)
+def test_least_number_of_clients(spec, f, needed):
+    assert parse_pipeline(spec).min_clients(f) == needed
+
+
+@pytest.mark.parametrize("bad", [NAN, INF, -INF])
+@pytest.mark.parametrize(
+    "spec", ["mean", "median", "krum", "geometric-median", "nnm+trimmed-mean", "centered-clipping"]
+)
+def test_a_broken_row_is_dropped_and_f_is_lowered(spec, bad):
+    X = torch.randn(8, 5, generator=torch.Generator().manual_seed(0))
+    broken = X.clone()
+    broken[2, 3] = bad
+    rule = robustfl.defense(spec)
+    result = rule.run(broken, f=2, context=Context())
+    assert torch.equal(result.vector, rule(X[[0, 1, 3, 4, 5, 6, 7]], f=1))
+    assert (result.facts["dropped"], result.facts["f"]) == (1, 1)
+
+
+def test_a_row_too_long_for_distances_is_dropped_and_a_long_one_is_not():
+    X = torch.tensor([[1e200], [1.0], [2.0], [3.0]], dtype=torch.float64)
+    assert robustfl.defense("median")(X, f=1).item() == 2.0
+    X = torch.tensor([[3e38, 3e38], [1.0, 1.0], [2.0, 2.0]])
+    assert robustfl.defense("median").run(X, f=1, context=Context()).facts["dropped"] == 0
+
+
+def test_weights_of_dropped_rows_go_with_them():
+    X = torch.tensor([[NAN], [0.0], [4.0]])
+    assert robustfl.defense("mean")(X, weights=[10, 3, 1]).item() == 1.0
+
+
+def test_broken_rows_can_be_refused_instead():
+    with pytest.raises(ValueError, match=r"rows \[1\] are not finite"):
+        parse_pipeline("median", on_nonfinite="raise")(torch.tensor([[1.0], [NAN], [2.0]]), f=1)
+
+
+def test_nothing_left_or_too_little_left_is_an_error():
+    with pytest.raises(Refused, match="none of the 2 rows is finite"):
+        robustfl.defense("mean")(torch.full((2, 1), NAN))
+    X = torch.tensor([[NAN], [NAN], [1.0], [2.0], [3.0]])
+    with pytest.raises(Refused, match="krum: f=0 needs at least 3 clients"):
+        robustfl.defense("krum")(X[:4], f=0)
+    assert robustfl.defense("krum")(X, f=0).item() in (1.0, 2.0)
+
+
+def test_mixed_fixes_the_neighbors_on_the_basis():
+    basis = torch.tensor([[0.0], [0.1], [5.0]])
+    other = torch.tensor([[10.0], [20.0], [0.0]])
+    aggregate = robustfl.defense("nnm+mean").mixed(basis, f=1, context=Context())
+    # Neighbors on the basis: {0, 1}, {0, 1}, {1, 2}.
+    assert aggregate(other).item() == pytest.approx((15 + 15 + 10) / 3)
+
+
+def test_mixed_drops_a_row_broken_in_the_basis_from_everything():
+    basis = torch.tensor([[0.0], [NAN], [1.0], [2.0]])
+    aggregate = robustfl.defense("median").mixed(basis, f=1, context=Context())
+    assert aggregate(torch.tensor([[1.0], [100.0], [2.0], [3.0]])).item() == 2.0
+
+
+def test_mixed_drops_a_row_that_overflows_later():
+    basis = torch.tensor([[0.0], [1.0], [2.0], [1e30]])
+    aggregate = robustfl.defense("nnm+median").mixed(basis, f=1, context=Context())
+    assert aggregate(basis.square()).item() == pytest.approx((0 + 1 + 4) / 3)
+
+
+def test_mixed_does_not_read_state():
+    state = {"v": torch.tensor([100.0])}
+    aggregate = robustfl.defense("centered-clipping").mixed(torch.ones(3, 1), f=1, context=Context(state=state))
+    assert aggregate(torch.ones(3, 1)).item() == 1.0
+
+
+def test_state_of_another_model_is_refused():
+    with pytest.raises(UsageError, match="2 entries, rows have 1"):
+        robustfl.defense("centered-clipping")(torch.ones(3, 1), f=1, state={"v": torch.ones(2)})
+
+
+@dataclass(frozen=True)
+class FirstRow(Aggregator):
+    """A rule from outside that knows nothing of mixing."""
+
+    def aggregate(self, X, *, f, context):
+        return X[0].clone()
+
+    def min_clients(self, f):
+        return f + 1
+
+
+@dataclass(frozen=True)
+class Pairs(Step):
+    """A step that halves the number of rows."""
+
+    def mix(self, gram, *, f, context):
+        return torch.eye(len(gram) // 2, dtype=torch.float64).repeat_interleave(2, dim=1) / 2
+
+    def min_clients(self, f):
+        return 1
+
+    def rows_after(self, n, f):
+        return n // 2
+
+
+@dataclass(frozen=True)
+class Halve(Step):
+    """A step whose coefficients do not sum to one and that needs lengths, not distances."""
+
+    def mix(self, gram, *, f, context):
+        return torch.diag(0.5 * (gram.diagonal() > 3).double())
+
+    def min_clients(self, f):
+        return 1
+
+
+def test_an_aggregator_from_outside_works_after_steps():
+    rule = Pipeline((create("defense", "nnm"),), FirstRow())
+    assert rule(torch.tensor([[0.0], [2.0], [90.0]]), f=1).item() == 1.0
+
+
+def test_steps_that_change_the_number_of_rows_count_in_refusals():
+    rule = Pipeline((Pairs(),), create("defense", "median"))
+    assert rule(torch.tensor([[0.0], [2.0], [4.0], [6.0], [8.0], [90.0]]), f=1, weights=[1] * 6).item() == 5.0
+    assert rule.min_clients(1) == 6
+    assert "leave 2 of them" in (rule.refusal(5, 1) or "")
+
+
+@pytest.mark.parametrize("rule", ["krum(variant=nf)", "geometric-median", "centered-clipping(tau=2)", "mean", "median"])
+def test_rules_agree_on_lazily_mixed_and_on_real_rows(rule):
+    X = torch.randn(9, 3, generator=torch.Generator().manual_seed(3), dtype=torch.float64) + 1
+    steps = (Halve(), create("defense", "nnm"), Pairs())
+    last = parse_pipeline(rule).aggregator
+    rows = 0.5 * X * (X.square().sum(1, keepdim=True) > 3)
+    near = (rows[:, None] - rows[None]).square().sum(-1).sort(dim=1, stable=True).indices[:, :8]
+    rows = torch.stack([rows[k].mean(0) for k in near])[:8].reshape(4, 2, 3).mean(1)
+
+    class NinePairs(Pairs):
+        def mix(self, gram, *, f, context):
+            made = torch.zeros(4, 9, dtype=torch.float64)
+            made[:, :8] = torch.eye(4, dtype=torch.float64).repeat_interleave(2, dim=1) / 2
+            return made
+
+    lazy = Pipeline((*steps[:2], NinePairs()), last)(X, f=1)
+    torch.testing.assert_close(lazy, parse_pipeline(rule)(rows, f=1), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("nnm", "'nnm' is a step; end the pipeline with an aggregator such as"),
+        ("median+nnm+mean", "'median' is an aggregator and can only come last"),
+        ("nnm++mean", "empty"),
+        ("", "empty"),
+        ("krumm", "did you mean 'krum'"),
+        ("krum(varient=nf)", "did you mean 'variant'"),
+        ("krum(variant=mine)", "Krum: variant='mine'"),
+        ("multi-krum(m=0)", "m=0 must be ≥ 1"),
+        ("geometric-median(nu=0)", "nu=0.0 must be > 0"),
+        ("krum(variant=nf", "closing parenthesis"),
+    ],
+)
+def test_malformed_specs_name_what_is_wrong(spec, message):
+    with pytest.raises(UsageError) as caught:
+        parse_pipeline(spec)
+    assert message in str(caught.value)
+
+
+def test_parameters_go_to_the_last_part_and_describe_round_trips():
+    rule = parse_pipeline("nnm + geometric-median(nu=1e-3)", max_steps=7)
+    assert rule.describe() == "nnm+geometric-median(nu=0.001, max_steps=7)"
+    assert parse_pipeline(rule.describe()) == rule
+    assert pickle.loads(pickle.dumps(rule)) == rule

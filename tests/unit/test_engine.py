@@ -1,0 +1,205 @@
+"""The training loop: both engines, channels, participation, divergence."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from robustfl.errors import Diverged
+from robustfl.federation import train
+from robustfl.registry import entries
+from robustfl.scenarios.build import Built, build
+from robustfl.scenarios.spec import Cell
+
+ALGORITHMS = ["dsgd", "dsgd(momentum=0)", "fedavg(local_steps=2)"]
+# One machine on all data takes one batch a round; the grid refuses it with local steps.
+PAIRS = [
+    (e.name, a) for e in entries("norm") for a in ALGORITHMS if not (e.name == "centralised-bn" and "fedavg" in a)
+]
+
+
+def cell(**settings: object) -> Cell:
+    base = {"evasions": [], "clients": 5, "f": 1, "rounds": 3, "batch": 8, "dtype": "float64", "partition": "gamma(gamma=0.3)"}
+    return Cell.of({**base, **settings})
+
+
+def result(**settings: object) -> tuple[torch.Tensor, torch.Tensor, Built]:
+    """The trained parameters and the server's statistics."""
+    torch.set_num_threads(1)
+    built = build(cell(**settings))
+    last = None
+    for record in train(built.experiment):
+        last = record
+    assert last is not None
+    return last.state.theta.clone(), last.state.statistics.clone(), built
+
+
+@pytest.mark.parametrize(("norm", "algorithm"), PAIRS)
+def test_reference_and_fast_engine_agree(norm: str, algorithm: str) -> None:
+    attack = {"f": 0} if norm == "centralised-bn" else {"attack": "foe", "defense": "nnm+median"}
+    theta, statistics, _ = result(norm=norm, algorithm=algorithm, engine="fast", **attack)
+    expected, expected_statistics, _ = result(norm=norm, algorithm=algorithm, engine="reference", **attack)
+    torch.testing.assert_close(theta, expected, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(statistics, expected_statistics, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("engine", ["fast", "reference"])
+def test_engines_agree_in_float32_too(engine: str) -> None:
+    theta, _, _ = result(norm="fbn", engine=engine, dtype="float32")
+    expected, _, _ = result(norm="fbn", engine="reference", dtype="float64")
+    torch.testing.assert_close(theta.double(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_one_client_is_plain_sgd_with_momentum() -> None:
+    theta, _, built = result(clients=1, f=0, norm="none", algorithm="dsgd(momentum=0.5)", rounds=4)
+    fresh = build(cell(clients=1, f=0, norm="none", rounds=4)).experiment
+    fresh.model.train()
+    from robustfl.federation.clients import Batches
+
+    batches = Batches(fresh.parts, 8, 0, whole=True)
+    momentum = [torch.zeros_like(p) for p in fresh.model.parameters()]
+    for step in range(4):
+        index = batches.indices(0, step)
+        fresh.model.zero_grad()
+        F.cross_entropy(fresh.model(fresh.train.pixels(index, dtype=torch.float64)), fresh.train.y[index]).backward()
+        with torch.no_grad():
+            for m, p in zip(momentum, fresh.model.parameters(), strict=True):
+                assert p.grad is not None
+                m.mul_(0.5).add_(p.grad, alpha=0.5)
+                p.sub_(m, alpha=0.1)
+    expected = torch.cat([p.detach().flatten() for p in fresh.model.parameters()])
+    torch.testing.assert_close(theta, expected, rtol=1e-12, atol=1e-12)
+    assert built.experiment.layout.d == len(expected)
+
+
+def test_fedavg_weighs_clients_by_samples_for_the_mean() -> None:
+    settings = {"norm": "none", "f": 0, "clients": 3, "partition": "dirichlet(alpha=1, min_size=20)", "rounds": 1}
+    by_samples, _, built = result(algorithm="fedavg(local_steps=1)", **settings)
+    uniform, _, _ = result(algorithm="fedavg(local_steps=1, weighting=uniform)", **settings)
+    e = build(cell(**settings)).experiment
+    from robustfl.federation.clients import Batches
+
+    batches = Batches(e.parts, 8, 0, whole=False)
+    start = torch.cat([p.detach().flatten() for p in e.model.parameters()])
+    updates = []
+    for k in range(3):
+        index = batches.indices(k, 0)
+        e.model.zero_grad()
+        F.cross_entropy(e.model(e.train.pixels(index, dtype=torch.float64)), e.train.y[index]).backward()
+        updates.append(-0.1 * torch.cat([p.grad.flatten() for p in e.model.parameters() if p.grad is not None]))
+    sizes = torch.tensor([len(p) for p in e.parts], dtype=torch.float64)
+    assert len(set(sizes.tolist())) > 1
+    stack = torch.stack(updates)
+    torch.testing.assert_close(by_samples, start + (sizes / sizes.sum()) @ stack, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(uniform, start + stack.mean(0), rtol=1e-10, atol=1e-12)
+    assert built.experiment.algorithm.weighted
+
+
+@pytest.mark.parametrize("norm", ["naive-bn", "fbn"])
+def test_no_attack_does_not_depend_on_the_scope(norm: str) -> None:
+    results = [result(norm=norm, scope=scope)[0] for scope in ("update", "statistics", "both")]
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], results[2])
+
+
+def test_scope_update_leaves_the_first_rounds_statistics_honest() -> None:
+    honest = result(norm="fbn", attack="none", rounds=1)
+    attacked = result(norm="fbn", attack="foe", scope="update", rounds=1)
+    assert torch.equal(honest[1], attacked[1])
+    assert not torch.equal(honest[0], attacked[0])
+
+
+def test_scope_statistics_leaves_the_first_rounds_update_honest() -> None:
+    honest = result(norm="fbn", attack="none", rounds=1)
+    attacked = result(norm="fbn", attack="sf", scope="statistics", rounds=1)
+    assert torch.equal(honest[0], attacked[0])
+    assert not torch.equal(honest[1], attacked[1])
+
+
+def test_attackers_who_forge_everything_do_not_change_who_is_honest() -> None:
+    """The same clients are Byzantine under every attack, and honest batches stay the same: cells are paired."""
+    forged = build(cell(attack="sf")).experiment
+    silent = build(cell(attack="none")).experiment
+    assert forged.settings.byzantine() == silent.settings.byzantine()
+    assert all(torch.equal(a, b) for a, b in zip(forged.parts, silent.parts, strict=True))
+    assert torch.equal(*(torch.cat([p.flatten() for p in e.model.parameters()]) for e in (forged, silent)))
+
+
+def test_label_flipping_poisons_attackers_only() -> None:
+    seen: list[tuple[torch.Tensor, torch.Tensor]] = []
+    built = build(cell(attack="label-flip", rounds=1))
+    from robustfl.federation.clients import Clients
+
+    clients = Clients(built.experiment, lambda message: None)
+    attacker = next(iter(built.experiment.settings.byzantine()))
+    for k in range(5):
+        index = built.experiment.parts[k][:8]
+        _, y = clients._inputs([k], index, (8,), 0, 0)
+        seen.append((built.experiment.train.y[index], y))
+        changed = not torch.equal(*seen[-1])
+        assert changed == (k == attacker)
+    clean, flipped = seen[attacker]
+    assert torch.equal(flipped, 9 - clean)
+
+
+def test_partial_participation_keeps_momentum_of_absent_clients() -> None:
+    built = build(cell(participation=0.4, rounds=2, f=0, norm="none"))
+    e = built.experiment
+    records = train(e)
+    first = next(records)
+    assert first.state.momentum is not None
+    absent = sorted(set(range(5)) - set(e.settings.sample(0)))
+    present = e.settings.sample(0)
+    assert len(present) == 2
+    assert bool((first.state.momentum[absent] == 0).all())
+    assert bool((first.state.momentum[present].norm(dim=1) > 0).all())
+
+
+@pytest.mark.parametrize("settings", [{"attack": "foe(eta=1e30)"}, {"schedule": {"lr": 1e30}}])
+def test_divergence_names_the_round(settings: dict[str, object]) -> None:
+    with pytest.raises(Diverged) as caught:
+        result(defense="mean", dtype="float32", rounds=30, norm="none", **settings)
+    assert 1 <= caught.value.round <= 30
+
+
+@pytest.mark.parametrize("attack", ["nan", "inf"])
+def test_non_finite_messages_are_dropped_and_counted(attack: str) -> None:
+    built = build(cell(attack=attack, defense="trimmed-mean", norm="fbn", rounds=2))
+    facts = [record.facts for record in train(built.experiment)]
+    assert all(fact["dropped"] == 1 for fact in facts)
+    assert facts[-1]["smallest_variance"] >= 0
+
+
+def test_measured_shifts_of_sign_flipping_are_those_of_the_formula() -> None:
+    """With mean and f of n sign flippers the aggregate is (1 - 2f/n) of the honest mean: a shift of 2f/n."""
+    built = build(cell(attack="sf", defense="mean", norm="none", clients=5, f=1, rounds=1))
+    record = next(train(built.experiment, measure=lambda r: True))
+    assert record.facts["attack_shift"] == pytest.approx(0.4, abs=1e-9)
+    assert record.facts["defense_shift"] == pytest.approx(0.4, abs=1e-9)
+
+
+def test_unsupported_models_fall_back_to_the_reference_with_one_warning() -> None:
+    from dataclasses import replace
+
+    from robustfl.vectors import layout_of
+
+    class Scaled(torch.nn.Module):
+        def __init__(self, inner: torch.nn.Module) -> None:
+            super().__init__()
+            self.inner = inner
+            self.scale = torch.nn.Parameter(torch.ones((), dtype=torch.float64))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.inner(x) * self.scale
+
+    warnings: list[str] = []
+    thetas = []
+    for engine in ("fast", "reference"):
+        e = build(cell(norm="fbn", engine=engine)).experiment
+        model = Scaled(e.model)
+        e = replace(e, model=model, layout=layout_of(model))
+        thetas.append([r.state.theta.clone() for r in train(e, warn=warnings.append)][-1])
+    assert len(warnings) == 1
+    assert "reference" in warnings[0]
+    torch.testing.assert_close(thetas[0], thetas[1], rtol=1e-10, atol=1e-10)

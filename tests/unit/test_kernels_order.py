@@ -1,0 +1,108 @@
+"""Medians and trimmed means: networks are right, and every path gives the same bits."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+import torch
+
+from robustfl import kernels
+from robustfl.errors import UsageError
+from robustfl.kernels import blocks, native, order
+from robustfl.kernels.networks import network
+
+
+def _sorted_mean(X: torch.Tensor, low: int, high: int) -> torch.Tensor:
+    return X.double().sort(dim=0).values[low:high].mean(dim=0)
+
+
+@pytest.mark.parametrize("n", range(1, 9))
+def test_network_selects_every_rank_range_of_every_zero_one_input(n):
+    # The zero-one principle: a network of comparators that is right on 0/1 inputs is right on all.
+    X = torch.tensor(list(product([0.0, 1.0], repeat=n))).T.contiguous()
+    for low in range(n):
+        for high in range(low + 1, n + 1):
+            rule = order.RankMean(n, low, high)
+            out = torch.empty(X.shape[1])
+            order.run(rule.program, X, out, torch.empty(rule.scratch_rows, X.shape[1]))
+            torch.testing.assert_close(out, _sorted_mean(X, low, high).float(), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("n", [10, 13, 50])
+def test_networks_of_many_wires_sort_random_columns(n):
+    X = torch.randn(n, 300, generator=torch.Generator().manual_seed(n), dtype=torch.float64)
+    f = (n - 1) // 3
+    torch.testing.assert_close(kernels.trimmed_mean(X, f), _sorted_mean(X, f, n - f), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(kernels.median(X), _sorted_mean(X, (n - 1) // 2, n // 2 + 1), rtol=0, atol=0)
+
+
+def test_pruning_removes_the_comparators_nobody_needs():
+    assert network(10, 0, 10).comparators == ()
+    assert len(network(10, 4, 6).comparators) < 31
+
+
+def test_median_of_an_even_number_is_the_mean_of_the_middle_two():
+    X = torch.tensor([[4.0, -0.0], [1.0, 0.0], [90.0, 0.0], [2.0, -0.0]])
+    assert kernels.median(X).tolist() == [3.0, 0.0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_c_torch_blocks_and_threads_give_the_same_bits(dtype, monkeypatch):
+    X = torch.randn(11, 20_011, generator=torch.Generator().manual_seed(0), dtype=dtype)
+    X[:, ::7] = X[:, ::7].round()  # ties, and zeros of both signs
+    X[::2, ::14] *= -0.0
+    results = []
+    threads = torch.get_num_threads()
+    for how, width, count in [("never", 65_536, 1), ("never", 4_096, 1), ("never", 65_536, 2), ("always", 65_536, 2)]:
+        monkeypatch.setenv("ROBUSTFL_NATIVE", how)
+        monkeypatch.setattr(blocks, "width", lambda *_, width=width, **__: width)
+        monkeypatch.setattr(native, "_ENTRIES_PER_THREAD", 1)
+        torch.set_num_threads(count)
+        try:
+            results.append(torch.stack([kernels.median(X), kernels.median(X[:10]), kernels.trimmed_mean(X, 3)]))
+        finally:
+            torch.set_num_threads(threads)
+    bits = torch.int32 if dtype == torch.float32 else torch.int64
+    for other in results[1:]:
+        assert torch.equal(other.view(bits), results[0].view(bits))
+
+
+def test_mixing_in_blocks_equals_mixing_the_whole_stack(monkeypatch):
+    g = torch.Generator().manual_seed(0)
+    X = torch.randn(6, 1_000, generator=g, dtype=torch.float64)
+    A = torch.rand(5, 6, generator=g, dtype=torch.float64)
+    monkeypatch.setattr(blocks, "width", lambda *_, **__: 300)
+    torch.testing.assert_close(kernels.trimmed_mean(X, 2, mixing=A), kernels.trimmed_mean(A @ X, 2), rtol=0, atol=1e-13)
+
+
+def test_inputs_are_not_written_to():
+    X = torch.randn(7, 50)
+    before = X.clone()
+    kernels.median(X)
+    kernels.mean_and_std(X)
+    kernels.centred_gram(X)
+    assert torch.equal(X, before)
+
+
+def test_trimming_everything_is_an_error_naming_the_numbers():
+    with pytest.raises(UsageError, match="n=4"):
+        kernels.trimmed_mean(torch.zeros(4, 2), 2)
+
+
+def test_without_a_compiler_the_c_kernels_are_not_asked_for(monkeypatch):
+    monkeypatch.setenv("ROBUSTFL_NATIVE", "always")
+    monkeypatch.setattr(native, "library", lambda: None)
+    assert not native.ready(torch.zeros(3, 4))
+
+
+def test_c_is_compiled_only_after_the_torch_code_has_cost_as_much(monkeypatch):
+    monkeypatch.delenv("ROBUSTFL_NATIVE", raising=False)
+    monkeypatch.setattr(native, "library", object)
+    monkeypatch.setattr(native, "_account", native._Account())
+    X = torch.zeros(3, 4)
+    assert not native.ready(X)
+    native.charge(native.BREAK_EVEN_SECONDS)
+    assert native.ready(X)
+    assert not native.ready(X.T)
+    assert not native.ready(X.half())

@@ -1,0 +1,186 @@
+"""Architectures: the counts of SPEC §7, shapes that are refused, and dropout by client."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from robustfl.contracts import Norm
+from robustfl.errors import Refused, RobustflError
+from robustfl.models import (
+    ClientDropout,
+    DigitsCnn,
+    FbnCnn,
+    Mlp,
+    MnistCnn,
+    ResNet18,
+    ResNet20,
+    SimpleCnn,
+    seed_dropout,
+)
+from robustfl.randomness import stream
+from robustfl.vectors import layout_of
+
+
+class _BatchNorm(nn.modules.batchnorm._BatchNorm):
+    """Batch norm of two- and four-dimensional inputs."""
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        assert input.ndim in (2, 4)
+
+
+@dataclass(frozen=True)
+class _Bn(Norm):
+    def layer(self, channels: int) -> nn.Module:
+        return _BatchNorm(channels)
+
+
+@dataclass(frozen=True)
+class _NoNorm(Norm):
+    def layer(self, channels: int) -> nn.Module:
+        return nn.Identity()
+
+
+CIFAR, MNIST, DIGITS = (3, 32, 32), (1, 28, 28), (1, 8, 8)
+COUNTS = [
+    (FbnCnn(), CIFAR, 1_310_922, 768),
+    (SimpleCnn(), CIFAR, 156_298, 224),
+    (ResNet20(), CIFAR, 269_722, 1_376),
+    (ResNet18(variant="bn+gn"), CIFAR, 11_178_762, 3_968),
+    (ResNet18(), CIFAR, 11_178_762, 9_600),
+    (Mlp(), MNIST, 23_920, 60),
+    (MnistCnn(), MNIST, 431_080 + 140, 140),
+    (DigitsCnn(), DIGITS, 10_026, 96),
+]
+IDS = [f"{m.name}-{s}" for m, _, _, s in COUNTS]
+
+
+@pytest.mark.parametrize(("model", "shape", "trainable", "running"), COUNTS, ids=IDS)
+def test_counts_are_those_of_the_specification(model, shape, trainable, running):
+    layout = layout_of(model.build(_Bn(), shape=shape, classes=10))
+    assert (layout.d, layout.s) == (trainable, running)
+
+
+@pytest.mark.parametrize(("model", "shape", "trainable", "running"), COUNTS, ids=IDS)
+def test_every_norm_layer_is_the_schemes(model, shape, trainable, running):
+    network = model.build(_NoNorm(), shape=shape, classes=10)
+    norms = [m for m in network.modules() if isinstance(m, (_BatchNorm, nn.GroupNorm))]
+    expected = 8 + 3 if getattr(model, "variant", "") == "bn+gn" else 0
+    assert len(norms) == expected
+    assert layout_of(network).s == 0
+
+
+def test_resnet20_has_19_norm_layers():
+    network = ResNet20().build(_Bn(), shape=CIFAR, classes=10)
+    assert sum(isinstance(m, _BatchNorm) for m in network.modules()) == 19
+
+
+def test_norm_follows_relu_in_the_fbn_network_and_precedes_it_elsewhere():
+    def after_convolution(model, shape):
+        kinds = [type(m) for m in model.build(_Bn(), shape=shape, classes=10)]
+        return [kinds[i + 1 : i + 3] for i, k in enumerate(kinds) if k is nn.Conv2d]
+
+    assert after_convolution(FbnCnn(), CIFAR) == [[nn.ReLU, _BatchNorm]] * 4
+    assert after_convolution(SimpleCnn(), CIFAR) == [[_BatchNorm, nn.ReLU]] * 3
+
+
+SIZES = [
+    (FbnCnn(), 4),
+    (SimpleCnn(), 8),
+    (MnistCnn(), 16),
+    (DigitsCnn(), 2),
+    (ResNet20(), 4),
+    (ResNet18(), 17),
+    (Mlp(hidden=(5, 4)), 1),
+]
+
+
+@pytest.mark.parametrize(("model", "least"), SIZES, ids=[m.name for m, _ in SIZES])
+def test_the_least_image_gives_logits_and_a_smaller_one_is_refused(model, least):
+    network = model.build(_Bn(), shape=(2, least, least + 3), classes=7).eval()
+    with torch.no_grad():
+        assert network(torch.zeros(3, 2, least, least + 3)).shape == (3, 7)
+    if least > 1:
+        with pytest.raises(Refused, match=rf"'{model.name}' needs images .* at least {least}×{least}"):
+            model.build(_Bn(), shape=(2, least + 3, least - 1), classes=7)
+    with pytest.raises(Refused, match="at least 2 classes"):
+        model.build(_Bn(), shape=(2, 32, 32), classes=1)
+
+
+def test_networks_give_logits_not_probabilities():
+    network = DigitsCnn().build(_Bn(), shape=DIGITS, classes=10).eval()
+    DigitsCnn().initialise(network, stream(0, "init"))
+    with torch.no_grad():
+        z = network(torch.rand(4, 1, 8, 8, generator=stream(0, "x")))
+    assert not torch.allclose(z.logsumexp(1), torch.zeros(4), atol=1e-3)
+
+
+def test_resnet20_shortcut_keeps_every_second_pixel_and_pads_channels_with_zeros():
+    network = ResNet20().build(_NoNorm(), shape=CIFAR, classes=10)
+    first_wide = network[6]
+    for convolution in (first_wide.conv1, first_wide.conv2):
+        nn.init.zeros_(convolution.weight)
+    x = torch.rand(1, 16, 4, 4, generator=stream(0, "x"))
+    with torch.no_grad():
+        y = first_wide(x)
+    assert torch.equal(y[:, 8:24], x[:, :, ::2, ::2])
+    assert y[:, :8].count_nonzero() == y[:, 24:].count_nonzero() == 0
+
+
+def test_resnet20_starts_kaiming_normal_and_others_uniform():
+    def spread(model, shape):
+        network = model.build(_NoNorm(), shape=shape, classes=10)
+        model.initialise(network, stream(0, "init"))
+        weight = next(m for m in network.modules() if isinstance(m, nn.Conv2d) and m.in_channels > 3).weight.detach()
+        return weight * (weight[0].numel() ** 0.5)  # 1/√fan_in = 1
+
+    assert spread(SimpleCnn(), CIFAR).abs().max() <= 1.0  # U(-1/√fan_in, 1/√fan_in)
+    normal = spread(ResNet20(), CIFAR)
+    assert normal.std() == pytest.approx(2**0.5, rel=0.1)
+    assert normal.abs().max() > 3.0
+
+
+@pytest.mark.parametrize("model", [DigitsCnn(), ResNet20()], ids=["digits-cnn", "resnet20"])
+def test_initial_parameters_depend_on_the_generator_alone(model):
+    def draw(seed):
+        network = model.build(_Bn(), shape=(1, 8, 8), classes=10)
+        model.initialise(network, stream(seed, "init"))
+        return nn.utils.parameters_to_vector(network.parameters())
+
+    torch.rand(3)  # the global generator plays no part
+    assert torch.equal(draw(0), draw(0))
+    assert not torch.equal(draw(0), draw(1))
+
+
+def test_dropout_masks_of_a_client_do_not_depend_on_its_neighbours():
+    x = torch.ones(5, 6)
+    together, alone = ClientDropout(0.5), ClientDropout(0.5)
+    together.begin((2, 3), (stream(0, "a"), stream(0, "b")))
+    alone.begin(None, (stream(0, "b"),))
+    assert torch.equal(together(x)[2:], alone(x[2:]))
+
+
+def test_dropout_scales_what_it_keeps_and_is_silent_in_evaluation():
+    layer = ClientDropout(0.25)
+    layer.begin(None, (stream(0, "a"),))
+    x = torch.ones(100, 100)
+    kept = layer(x)
+    assert set(kept.unique().tolist()) == {0.0, pytest.approx(4 / 3)}
+    assert (kept == 0).float().mean() == pytest.approx(0.25, abs=0.02)
+    assert torch.equal(layer.eval()(x), x)
+    assert torch.equal(ClientDropout(0.0)(x), x)
+
+
+def test_dropout_without_generators_refuses_to_train():
+    with pytest.raises(RobustflError, match="begin"):
+        ClientDropout(0.5)(torch.ones(2))
+
+
+def test_seed_dropout_replaces_nested_layers_with_their_rate():
+    network = nn.Sequential(nn.Dropout(0.1), nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.3)))
+    seed_dropout(network)
+    assert [m.p for m in network.modules() if isinstance(m, ClientDropout)] == [0.1, 0.3]
+    assert not any(isinstance(m, nn.Dropout) for m in network.modules())

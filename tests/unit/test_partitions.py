@@ -1,0 +1,210 @@
+"""Partitions: SPEC §6.1-6.3 on small labels, extreme sizes, and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from robustfl.data.partitions import (
+    Dirichlet,
+    Gamma,
+    Iid,
+    KClasses,
+    class_fractions,
+    dirichlet_counts,
+    gamma_similarity,
+    label_counts,
+    train_validation,
+)
+from robustfl.errors import Refused, UsageError
+
+
+def rng(seed=0):
+    return np.random.default_rng(seed)
+
+
+def split(partition, labels, clients, classes=None, seed=0):
+    labels = np.asarray(labels)
+    return partition.split(labels, clients=clients, classes=classes or int(labels.max()) + 1, generator=rng(seed))
+
+
+BALANCED = np.arange(200) % 10
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    labels=st.lists(st.integers(0, 4), max_size=40),
+    clients=st.integers(1, 12),
+    partition=st.sampled_from(
+        [Iid(), Gamma(gamma=0), Gamma(gamma=0.3), Gamma(gamma=1), Dirichlet(alpha=0.3, min_size=0), KClasses(k=5)]
+        + [Dirichlet(alpha=a, mode="equal", min_size=0) for a in (1e-8, 0.1, 100.0)]
+    ),
+)
+def test_parts_are_disjoint_and_complete(labels, clients, partition):
+    labels = np.array(labels, dtype=np.int64)
+    try:
+        parts = partition.split(labels, clients=clients, classes=5, generator=rng())
+    except Refused:
+        assert isinstance(partition, KClasses)
+        assert clients % 5
+        assert 5 % clients
+        return
+    assert len(parts) == clients
+    together = np.concatenate(parts)
+    assert len(np.unique(together)) == len(together)
+    unused = len(labels) % clients if getattr(partition, "mode", "") == "equal" else 0
+    assert len(together) == len(labels) - unused
+
+
+def test_gamma_one_client_and_more_clients_than_samples():
+    assert sorted(split(Gamma(gamma=0.5), [1, 0, 2], 1)[0]) == [0, 1, 2]
+    assert sum(len(p) == 0 for p in split(Gamma(gamma=0), [0, 1], 5)) == 3
+
+
+def test_gamma_zero_sorts_and_gamma_one_mixes():
+    assert all(len(set(BALANCED[p])) == 1 for p in split(Gamma(gamma=0), BALANCED, 10))
+    assert all(len(set(BALANCED[p])) > 5 for p in split(Gamma(gamma=1), BALANCED, 10))
+
+
+def test_gamma_sets_random_samples_aside_not_the_first():
+    first = {tuple(sorted(p[:2])) for s in range(5) for p in split(Gamma(gamma=0.1), BALANCED, 10, seed=s)}
+    assert max(max(pair) for pair in first) > 100
+
+
+def test_gamma_sizes_differ_by_at_most_one_in_each_part():
+    sizes = [len(p) for p in gamma_similarity(np.arange(43) % 3, 4, 0.5, rng().permutation(43))]
+    assert sizes == [6 + 5, 5 + 5, 5 + 5, 5 + 6 - 0] or max(sizes) - min(sizes) <= 2
+    assert sum(sizes) == 43
+
+
+@pytest.mark.parametrize("gamma", [-0.1, 1.1, float("nan")])
+def test_gamma_outside_zero_to_one_is_an_error(gamma):
+    with pytest.raises(UsageError, match="gamma"):
+        Gamma(gamma=gamma)
+    with pytest.raises(UsageError, match="gamma"):
+        gamma_similarity(BALANCED, 2, gamma, np.arange(200))
+
+
+def test_gamma_similarity_wants_a_permutation_of_all_samples():
+    with pytest.raises(UsageError, match="3 entries for 200"):
+        gamma_similarity(BALANCED, 2, 0.5, np.arange(3))
+
+
+def test_dirichlet_cuts_lose_no_sample_to_rounding():
+    p = np.full((1, 10), 0.1)
+    assert np.cumsum(p)[-1] < 1  # the float sum that would drop the last sample
+    assert dirichlet_counts(p, [10]).sum() == 10
+
+
+@pytest.mark.parametrize("p", [[[0.5, 0.6]], [[1.5, -0.5]], [0.5, 0.5]])
+def test_dirichlet_counts_want_proportions(p):
+    with pytest.raises(UsageError, match="proportions"):
+        dirichlet_counts(p, [4])
+
+
+def test_dirichlet_redraws_until_min_size():
+    sizes = [len(p) for p in split(Dirichlet(alpha=0.3, min_size=8), BALANCED, 10)]
+    assert min(sizes) >= 8
+    assert min(len(p) for p in split(Dirichlet(alpha=0.3, min_size=0), BALANCED, 10)) < 8
+
+
+def test_dirichlet_refuses_an_unreachable_min_size():
+    with pytest.raises(Refused, match="200 samples cannot give 300 clients"):
+        split(Dirichlet(alpha=1.0), BALANCED, 300)
+    with pytest.raises(Refused, match="alpha=1e-06 left a client with fewer than min_size=1"):
+        split(Dirichlet(alpha=1e-6), BALANCED, 100)
+
+
+def test_dirichlet_skew_falls_with_alpha():
+    def spread(alpha, mode):
+        counts = np.array(label_counts(BALANCED, split(Dirichlet(alpha=alpha, mode=mode), BALANCED, 4), 10))
+        return counts.std(0).mean()
+
+    for mode in ("classwise", "equal"):
+        assert spread(0.1, mode) > 2 * spread(100.0, mode)
+
+
+def test_equal_mode_uses_up_remaining_classes_when_the_drawn_ones_are_exhausted():
+    counts = np.array(label_counts(BALANCED, split(Dirichlet(alpha=1e-8, mode="equal"), BALANCED, 4), 10))
+    assert counts.sum(1).tolist() == [50] * 4
+    assert counts.sum(0).tolist() == [20] * 10
+
+
+def test_equal_mode_follows_the_prior():
+    labels = np.array([0] * 900 + [1] * 100)
+    counts = np.array(label_counts(labels, split(Dirichlet(alpha=1e4, mode="equal"), labels, 2, seed=1), 2))
+    assert np.abs(counts[0] / 500 - [0.9, 0.1]).max() < 0.05
+
+
+def test_dirichlet_limit_of_tiny_alpha_is_one_client_per_class():
+    parts = split(Dirichlet(alpha=1e-300, min_size=0), BALANCED, 3)
+    assert np.isin(np.array(label_counts(BALANCED, parts, 10)), [0, 20]).all()
+
+
+@pytest.mark.parametrize("alpha", [0.0, -1.0, float("inf"), float("nan")])
+def test_dirichlet_wants_a_positive_alpha(alpha):
+    with pytest.raises(UsageError, match="alpha"):
+        Dirichlet(alpha=alpha)
+
+
+def test_k_classes_gives_each_client_its_classes_in_equal_shares():
+    counts = np.array(label_counts(BALANCED, split(KClasses(k=4), BALANCED, 5), 10))
+    assert np.array_equal(counts / 40, class_fractions(5, 10, 4))
+
+
+def test_k_classes_leftovers_go_to_the_lowest_client():
+    counts = np.array(label_counts(np.arange(70) % 10, split(KClasses(k=6), np.arange(70) % 10, 5), 10))
+    holders = np.flatnonzero(class_fractions(5, 10, 6)[:, 0])
+    assert counts[holders, 0].tolist() == [3, 2, 2]
+
+
+def test_two_classes_for_five_clients_is_sorting_and_cutting():
+    ours = split(KClasses(k=2), BALANCED, 5)
+    cut = np.array_split(np.argsort(BALANCED, kind="stable"), 5)
+    assert [sorted(p) for p in ours] == [sorted(p) for p in cut]
+
+
+def test_k_classes_generalises_to_blocks_and_to_many_clients():
+    hundred = class_fractions(5, 100, 20)
+    assert [np.flatnonzero(row).tolist() for row in hundred] == [list(range(20 * i, 20 * i + 20)) for i in range(5)]
+    many = class_fractions(20, 10, 3)
+    assert (many > 0).sum(0).tolist() == [6] * 10
+
+
+@pytest.mark.parametrize(
+    ("clients", "classes", "k", "reason"),
+    [(5, 10, 11, r"\[1, 10\]"), (4, 10, 2, "multiple of the other"), (5, 10, 3, "classes/clients=2")],
+)
+def test_k_classes_refuses_what_shares_classes_unequally(clients, classes, k, reason):
+    with pytest.raises(Refused, match=reason):
+        class_fractions(clients, classes, k)
+
+
+@pytest.mark.parametrize("clients", [0, -1, 1.5, True])
+def test_fewer_than_one_client_is_an_error(clients):
+    with pytest.raises(UsageError, match="clients"):
+        split(Iid(), BALANCED, clients)
+
+
+@pytest.mark.parametrize("labels", [np.array([0.5]), np.array([[1]]), np.array([-1]), np.array([7])])
+def test_labels_that_are_none_are_an_error(labels):
+    with pytest.raises(UsageError, match="labels"):
+        Iid().split(labels, clients=1, classes=3, generator=rng())
+
+
+def test_validation_is_held_out_at_random_and_never_everything():
+    indices = np.arange(100, 200)
+    train, validation = train_validation(indices, 0.1, rng())
+    assert len(validation) == 10
+    assert validation.tolist() != list(range(100, 110))
+    assert sorted([*train, *validation]) == indices.tolist()
+    assert [len(p) for p in train_validation(indices[:1], 0.9, rng())] == [1, 0]
+    assert [len(p) for p in train_validation(indices[:0], 0.5, rng())] == [0, 0]
+    with pytest.raises(UsageError, match="fraction=1"):
+        train_validation(indices, 1.0, rng())
+
+
+def test_label_counts_count_absent_classes_and_empty_clients():
+    assert label_counts(np.array([2, 2, 0]), [np.array([0, 2]), np.array([], int)], 4) == [[1, 0, 1, 0], [0, 0, 0, 0]]
