@@ -1,0 +1,81 @@
+"""What a grid left behind, as tables and figures. This room reads records only and never imports torch."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from .board import Board as Board
+    from .frame import frame as frame
+    from .ranking import rank_board as rank_board
+    from .store import Loaded
+    from .store import Store as Store
+
+_HOMES = {"Board": ".board", "Store": ".store", "frame": ".frame", "rank_board": ".ranking"}
+__all__ = ["Board", "Store", "leaderboard", "load", "load_board", "rank_board", "report"]
+
+
+def load(path: str | Path) -> Loaded:
+    """The records of the store at ``path`` and the files that are none. Raises ``UsageError`` if it is no store."""
+    from .store import open_store
+
+    return open_store(path).load()
+
+
+def load_board(path: str | Path, *, by: str | None = "partition") -> Board:
+    """The board of the store at ``path``, cells that are planned and have not run included.
+
+    Raises ``UsageError`` if ``path`` is no store or has no cell yet, ``StoreError`` if none of its files can be read.
+    """
+    from .loading import board_of
+    from .store import open_store
+
+    return board_of(open_store(path), by=by)
+
+
+def leaderboard(
+    path: str | Path | pd.DataFrame, *, metric: str | None = None, by: str | None = "partition"
+) -> pd.DataFrame:
+    """The leaderboard of a store, or of a table of its cells, as a table (``Board.frame``).
+
+    Rows are defense × norm, ranked by worst case per metric and block; ``metric`` keeps one metric (``"sa"``,
+    ``"ra"``, ``"ra_pgd"``), ``by`` is the label whose values make the blocks (``None``: one block).
+    """
+    if isinstance(path, (str, Path)):
+        board = load_board(path, by=by)
+    else:
+        from .ranking import rank_board
+
+        board = rank_board(path, by=by)
+    return board.select(metric=metric).frame()
+
+
+def report(path: str | Path, out: str | Path | None = None, *, figures: bool = True) -> list[Path]:
+    """Write the leaderboard of a store in every form, and its figures, into ``out`` (default ``<path>/report``).
+
+    The same store gives the same bytes. Returns the files in the order they were written.
+    """
+    from .loading import board_of
+    from .store import open_store
+    from .writers import write_all
+
+    store = open_store(path)
+    folder = store.folder / "report" if out is None else Path(out)
+    loaded = store.load()
+    board = board_of(store, loaded=loaded)
+    written = write_all(board, folder)
+    if figures:
+        from .figures import write_figures
+
+        written += write_figures(board, loaded.results, folder)
+    return written
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name], __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -58,11 +58,11 @@ def rank_board(table: pd.DataFrame, *, by: str | None = "partition", problems: S
     column that is not there, or two cells that share every label.
     """
     _check(table, by)
-    cells = _spread([dict(r) for r in table.to_dict("records")])
-    varying = [c for c in label_columns(table) if len({_text(cell.get(c)) for cell in cells}) > 1]
+    cells = spread([dict(r) for r in table.to_dict("records")])
+    varying = [c for c in label_columns(table) if len({text(cell.get(c)) for cell in cells}) > 1]
     shown = [c for c in _FIRST if c in table and c != by]
     shown += [c for c in label_columns(table) if c in varying and c not in (*_FIRST, "attack", "seed", by)]
-    attacks = sorted({_text(c["attack"]) for c in cells}, key=lambda a: (a != NO_ATTACK, natural(a)))
+    attacks = sorted({text(c["attack"]) for c in cells}, key=lambda a: (a != NO_ATTACK, natural(a)))
     notes = Footnotes()
     groups = _grouped(cells, by, shown, notes)
     sections = [
@@ -74,18 +74,18 @@ def rank_board(table: pd.DataFrame, *, by: str | None = "partition", problems: S
     measured = [c for c in cells if c["status"] == "done"]
     counts = Counter(str(s) for s in table["status"])
     board = Board(
-        scenario=", ".join(sorted({_text(s) for s in table.get("scenario", []) if isinstance(s, str)})),
+        scenario=", ".join(sorted({text(s) for s in table.get("scenario", []) if isinstance(s, str)})),
         by=by,
         label_names=tuple(c.removeprefix("cell.") for c in shown),
         attacks=tuple(attacks),
         sections=tuple(sections),
-        constants=tuple((c, _text(cells[0].get(c))) for c in label_columns(table) if c not in (*varying, *shown)),
+        constants=tuple((c, text(cells[0].get(c))) for c in label_columns(table) if c not in (*varying, *shown)),
         footnotes=notes.texts(),
         problems=tuple(problems),
         counts={s: counts[s] for s in ("done", "missing", *STATES) if counts[s]},
         versions=_versions(table),
     )
-    return replace(board, caption=caption(board, seeds={_text(c["seed"]) for c in measured}))
+    return replace(board, caption=caption(board, seeds={text(c["seed"]) for c in measured}))
 
 
 def _check(table: pd.DataFrame, by: str | None) -> None:
@@ -100,14 +100,14 @@ def _check(table: pd.DataFrame, by: str | None) -> None:
         raise UsageError(f"leaderboard: cannot make blocks by {by!r}; {closest(by, allowed)}")
 
 
-def _spread(cells: list[dict[Hashable, Any]]) -> list[dict[Hashable, Any]]:
+def spread(cells: list[dict[Hashable, Any]]) -> list[dict[Hashable, Any]]:
     """Put an unattacked cell beside every attacked value of a label that does not matter without an attack."""
     for label in ATTACK_LABELS:
         attacked = {c.get(label) for c in cells if c["attack"] != NO_ATTACK}
         known = {c.get(label) for c in cells if c["attack"] == NO_ATTACK}
         if not attacked or known & attacked:
             continue
-        ordered = sorted(attacked, key=lambda v: natural(_text(v)))
+        ordered = sorted(attacked, key=lambda v: natural(text(v)))
         cells = [
             {**c, label: value}
             for c in cells
@@ -122,11 +122,11 @@ def _grouped(
     groups: dict[str, dict[Labels, _Group]] = defaultdict(lambda: defaultdict(_Group))
 
     def place_of(cell: Cell) -> tuple[str, Labels, str]:
-        return _text(cell[by]) if by else OVERALL, tuple(_text(cell.get(c)) for c in shown), _text(cell["attack"])
+        return text(cell[by]) if by else OVERALL, tuple(text(cell.get(c)) for c in shown), text(cell["attack"])
 
-    for cell in sorted(cells, key=lambda c: tuple(natural(" ".join(_flat(place_of(c)))) + natural(_text(c["seed"])))):
+    for cell in sorted(cells, key=lambda c: tuple(natural(" ".join(_flat(place_of(c)))) + natural(text(c["seed"])))):
         block, labels, attack = place_of(cell)
-        group, seed, status = groups[block][labels], _text(cell["seed"]), cell["status"]
+        group, seed, status = groups[block][labels], text(cell["seed"]), cell["status"]
         place = group.places[attack]
         if seed in place.seeds:
             raise UsageError(f"leaderboard: two cells for {', '.join((*labels, attack))}, seed {seed}; drop one of them")
@@ -218,7 +218,7 @@ def _absent(value: object) -> bool:
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 
-def _text(value: object) -> str:
+def text(value: object) -> str:
     if _absent(value) or value is pd.NA:
         return "–"
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)

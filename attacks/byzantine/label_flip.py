@@ -33,6 +33,7 @@ class LabelFlip(Attack):
     spec: ClassVar[str] = "§3.7"
     knowledge: ClassVar[Knowledge] = "blind"
     needs_own: ClassVar[bool] = True
+    forges: ClassVar[bool] = False
     poisons_data: ClassVar[bool] = True
 
     def forge(self, view: View, *, generator: torch.Generator) -> Tensor:

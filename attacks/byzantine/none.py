@@ -29,6 +29,7 @@ class NoAttack(Attack):
 
     knowledge: ClassVar[Knowledge] = "blind"
     needs_own: ClassVar[bool] = True
+    forges: ClassVar[bool] = False
     spec: ClassVar[str] = "§3"
 
     def forge(self, view: View, *, generator: torch.Generator) -> Tensor:

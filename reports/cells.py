@@ -1,0 +1,56 @@
+"""What the readable forms share: the columns of a table and the texts of its places."""
+
+from __future__ import annotations
+
+from .board import Board, Row, Section, metric_meaning
+from .estimate import Estimate
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+COSTS = ("s/round", "peak MiB")
+
+
+def note_mark(number: int) -> str:
+    """The mark of a footnote: ``a b … z aa ab …``."""
+    mark, rest = "", number
+    while rest:
+        rest, digit = divmod(rest - 1, 26)
+        mark = LETTERS[digit] + mark
+    return mark
+
+
+def header(board: Board) -> list[str]:
+    """The headings of all columns."""
+    return ["#", *board.label_names, *board.attacks, "worst case", *COSTS]
+
+
+def places(row: Row) -> list[Estimate]:
+    """The places of a row: the attacks and the worst case."""
+    return [*row.cells, row.worst]
+
+
+def costs(row: Row) -> list[str]:
+    """Seconds per round and peak memory as texts."""
+    seconds = "–" if row.seconds_per_round is None else f"{row.seconds_per_round:.3g}"
+    return [seconds, "–" if row.peak_memory is None else f"{row.peak_memory / 2**20:.0f}"]
+
+
+def rank_text(row: Row) -> str:
+    """The rank, or a dash for a row without one."""
+    return "–" if row.rank is None else str(row.rank)
+
+
+def title(board: Board, section: Section) -> str:
+    """The heading of a table: scenario, metric in words, block."""
+    where = "" if len(board.blocks) == 1 and board.by is None else f", {section.block}"
+    return f"{board.scenario}: {section.metric_title}{where} ({metric_meaning(section.metric)})"
+
+
+def state_counts(board: Board) -> str:
+    """How many cells there are of each status."""
+    return ", ".join(f"{n} {status}" for status, n in board.counts.items())
+
+
+def remarks(board: Board) -> list[tuple[str, str]]:
+    """Marks and texts of what stands below the tables: footnotes and unreadable files."""
+    notes = [(note_mark(i), text) for i, text in enumerate(board.footnotes, 1)]
+    return notes + [("!", f"not counted, {text}") for text in board.problems]

@@ -1,0 +1,115 @@
+"""Accuracy during training: one figure per attack, one panel per partition and norm, one line per defense."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from robustfl.records import CellResult
+
+from .board import natural
+from .figure_heatmap import _simple_first
+from .figures import wrapped
+from .frame import frame, label_columns
+from .ranking import spread, text
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_DASHES = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
+_PANEL = ("partition", "norm", "defense")
+_METRICS = {"sa": "accuracy on clean inputs (%)", "ra": "accuracy on adversarial inputs (%)"}
+
+Runs = Mapping[tuple[str, ...], Sequence[CellResult]]
+"""The seeds of each (partition, norm, defense)."""
+
+
+def curves(results: Sequence[CellResult]) -> Iterator[tuple[str, Figure]]:
+    """For every metric, attack and setting of the other labels, a title and a figure.
+
+    Lines are means over seeds, bands reach from the lowest to the highest seed. Where a seed diverged, every seed is
+    its own line and a cross marks the last evaluation before the divergence.
+    """
+    groups = _groups([r for r in results if len(r.curve) > 1])
+    for metric in _METRICS:
+        for (attack, setting), runs in sorted(groups.items(), key=lambda item: natural(" ".join(item[0]))):
+            if any(getattr(p, metric) is not None for records in runs.values() for r in records for p in r.curve):
+                yield f"curves {metric} {attack} {setting}", _figure(runs, metric, attack, setting)
+
+
+def _groups(results: Sequence[CellResult]) -> dict[tuple[str, str], dict[tuple[str, ...], list[CellResult]]]:
+    table = frame(results)
+    if not len(results) or "attack" not in table:
+        return {}
+    records = {r.key: r for r in results}
+    cells = spread([dict(row) for row in table.to_dict("records")])
+    others = [
+        c
+        for c in label_columns(table)
+        if c not in (*_PANEL, "attack", "seed") and len({text(cell.get(c)) for cell in cells}) > 1
+    ]
+    groups: dict[tuple[str, str], dict[tuple[str, ...], list[CellResult]]] = defaultdict(lambda: defaultdict(list))
+    for cell in cells:
+        setting = ", ".join(f"{c.removeprefix('cell.')}={text(cell.get(c))}" for c in others)
+        panel = tuple(text(cell.get(name)) for name in _PANEL)
+        groups[text(cell["attack"]), setting][panel].append(records[str(cell["key"])])
+    return groups
+
+
+def _figure(runs: Runs, metric: str, attack: str, setting: str) -> Figure:
+    import seaborn
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+    partitions = sorted({p for p, _, _ in runs}, key=natural)
+    norms = sorted({n for _, n, _ in runs}, key=natural)
+    defenses = sorted({d for _, _, d in runs}, key=_simple_first)
+    palette = seaborn.color_palette("colorblind", len(defenses))
+    looks = {d: {"color": palette[i], "linestyle": _DASHES[i % 4]} for i, d in enumerate(defenses)}
+    size = 1.0 + 2.7 * len(norms), 1.3 + 2.05 * len(partitions) + 0.2 * math.ceil(len(defenses) / 4)
+    figure = Figure(figsize=(max(size[0], 5.0), size[1]), layout="constrained")
+    axes = figure.subplots(len(partitions), len(norms), squeeze=False, sharex=True, sharey=True)
+    for i, partition in enumerate(partitions):
+        for j, norm in enumerate(norms):
+            for defense in defenses:
+                _line(axes[i, j], runs.get((partition, norm, defense), ()), metric, looks[defense])
+            axes[i, j].set_title(f"{norm} · {partition}")
+            axes[i, j].set_ylim(-2, 102)
+            axes[i, j].margins(x=0.01)
+    figure.supxlabel("round", fontsize=10)
+    figure.supylabel(_METRICS[metric], fontsize=10)
+    seeds = {len(records) for records in runs.values()}
+    spread_note = "; bands: lowest to highest seed" if max(seeds) > 1 else "; one seed"
+    figure.suptitle(f"attack: {attack}{spread_note}" + (f"\n{setting}" if setting else ""))
+    lines = [Line2D([], [], linewidth=1.8, label=wrapped(d), **looks[d]) for d in defenses]
+    columns = min(len(lines), max(2, int(size[0] / 1.9)))
+    figure.legend(handles=lines, loc="outside lower center", ncols=columns, frameon=False, handlelength=2.6)
+    return figure
+
+
+def _line(axes: Any, records: Sequence[CellResult], metric: str, look: Mapping[str, Any]) -> None:
+    if any(r.status != "done" for r in records):
+        for record in records:
+            points = _points(record, metric)
+            axes.plot(*zip(*points, strict=True), linewidth=1.0, **look) if points else None
+            if points and record.status == "diverged":
+                axes.plot(*points[-1], marker="X", markersize=7, color=look["color"], markeredgecolor="white")
+        return
+    by_round: dict[int, list[float]] = defaultdict(list)
+    for record in records:
+        for at, value in _points(record, metric):
+            by_round[at].append(value)
+    rounds = sorted(at for at, values in by_round.items() if len(values) == len(records))
+    if not rounds:
+        return
+    axes.plot(rounds, [math.fsum(by_round[t]) / len(by_round[t]) for t in rounds], linewidth=1.6, **look)
+    if len(records) > 1:
+        low, high = [min(by_round[t]) for t in rounds], [max(by_round[t]) for t in rounds]
+        axes.fill_between(rounds, low, high, color=look["color"], alpha=0.18, linewidth=0)
+
+
+def _points(record: CellResult, metric: str) -> list[tuple[int, float]]:
+    found = [(p.round, getattr(p, metric)) for p in record.curve]
+    return [(at, 100 * value) for at, value in found if value is not None and math.isfinite(value)]

@@ -1,0 +1,73 @@
+"""Who holds which labels: one bubble per client and class, its area proportional to the number of samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from robustfl.records import CellResult
+
+from .board import natural
+from .ranking import text
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_COLUMNS = 4
+
+
+def distributions(results: Sequence[CellResult]) -> Iterator[tuple[str, Figure]]:
+    """For every dataset and number of clients, a title and a figure with one panel per partition (lowest seed)."""
+    chosen: dict[tuple[str, str], dict[str, CellResult]] = {}
+    for record in sorted((r for r in results if r.label_counts), key=_order):
+        group = text(record.labels.get("dataset")), str(len(record.label_counts))
+        chosen.setdefault(group, {}).setdefault(text(record.labels.get("partition")), record)
+    for (dataset, clients), panels in chosen.items():
+        yield f"labels {dataset} {clients} clients", _figure(dataset, panels)
+
+
+def _order(record: CellResult) -> tuple[Any, ...]:
+    names = ("dataset", "partition", "seed")
+    return (*(natural(text(record.labels.get(n))) for n in names), record.key)
+
+
+def _figure(dataset: str, panels: dict[str, CellResult]) -> Figure:
+    from matplotlib.figure import Figure
+
+    first = next(iter(panels.values())).label_counts
+    clients, classes = len(first), max(map(len, first))
+    columns = min(_COLUMNS, len(panels))
+    rows = math.ceil(len(panels) / columns)
+    pitch = 0.3 if max(clients, classes) <= 20 else 6.0 / max(clients, classes)
+    size = 0.9 + columns * (pitch * clients + 0.55), 1.0 + rows * (pitch * classes + 0.75)
+    figure = Figure(figsize=(max(size[0], 4.0), max(size[1], 3.2)), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+    largest = max(max(map(max, r.label_counts)) for r in panels.values())
+    for axis, (partition, record) in zip(axes.flat, panels.items(), strict=False):
+        _panel(axis, record.label_counts, largest, pitch)
+        axis.set_title(partition)
+    for axis in list(axes.flat)[len(panels) :]:
+        axis.set_visible(False)
+    figure.supxlabel("client", fontsize=10)
+    figure.supylabel("class", fontsize=10)
+    seed = text(next(iter(panels.values())).labels.get("seed"))
+    figure.suptitle(f"{dataset}: training samples per client and class (seed {seed}, largest bubble {largest})")
+    return figure
+
+
+def _panel(axis: Any, counts: Sequence[Sequence[int]], largest: int, pitch: float) -> None:
+    import seaborn
+
+    places = [(i, c, k) for i, row in enumerate(counts) for c, k in enumerate(row) if k]
+    colour = seaborn.color_palette("colorblind")[0]
+    biggest = (0.88 * 72 * pitch) ** 2
+    areas = [biggest * k / max(largest, 1) for _, _, k in places]
+    axis.scatter([p[0] for p in places], [p[1] for p in places], s=areas, color=colour, alpha=0.85, linewidth=0)
+    axis.set_xlim(-0.7, len(counts) - 0.3)
+    axis.set_ylim(-0.7, max(map(len, counts)) - 0.3)
+    for which, count in ((axis.set_xticks, len(counts)), (axis.set_yticks, max(map(len, counts)))):
+        which(range(0, count, max(1, math.ceil(count / 12))))
+    axis.set_aspect("equal")
+    axis.grid(visible=True, color="#efefef")
+    axis.set_axisbelow(True)

@@ -1,0 +1,117 @@
+"""Attack × defense heatmaps: one figure per metric, one panel per block and norm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from .board import OVERALL, Board, Row, Section, natural
+from .estimate import Estimate
+from .figures import wrapped
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_DARK = 0.55
+
+
+def heatmaps(board: Board) -> Iterator[tuple[str, Figure]]:
+    """For every metric, and every setting of the other labels, a title and a figure; values in percent."""
+    for metric in board.metrics:
+        sections = [s for s in board.sections if s.metric == metric]
+        blocks = [s for s in sections if s.block != OVERALL or len(sections) == 1]
+        for setting in _settings(board, blocks):
+            note = ", ".join(f"{n}={v}" for n, v in setting)
+            yield f"heatmap {metric} {note}", _figure(board, blocks, setting, note)
+
+
+def _label(board: Board, row: Row, name: str) -> str:
+    return row.labels[board.label_names.index(name)] if name in board.label_names else ""
+
+
+def _others(board: Board, row: Row) -> tuple[tuple[str, str], ...]:
+    named = zip(board.label_names, row.labels, strict=True)
+    return tuple((n, v) for n, v in named if n not in ("defense", "norm"))
+
+
+def _settings(board: Board, sections: Sequence[Section]) -> list[tuple[tuple[str, str], ...]]:
+    found = {_others(board, row) for s in sections for row in s.rows}
+    return sorted(found, key=lambda setting: natural(str(setting)))
+
+
+def _figure(board: Board, sections: Sequence[Section], setting: tuple[tuple[str, str], ...], note: str) -> Figure:
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+    from matplotlib.figure import Figure
+
+    rows = [r for s in sections for r in s.rows if _others(board, r) == setting]
+    norms = sorted({_label(board, r, "norm") for r in rows}, key=natural)
+    defenses = sorted({_label(board, r, "defense") for r in rows}, key=_simple_first)
+    columns = [*board.attacks, "worst case"]
+    names = [wrapped(d) for d in defenses]
+    size = (
+        2.6 + len(norms) * (0.62 * len(columns) + 0.25),
+        1.5 + len(sections) * (0.34 * len(defenses) + 0.45) + 0.08 * max(map(len, columns)),
+    )
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots(len(sections), len(norms), squeeze=False, sharex=True, sharey=True)
+    for i, section in enumerate(sections):
+        for j, norm in enumerate(norms):
+            by_defense = {
+                _label(board, r, "defense"): r
+                for r in section.rows
+                if _others(board, r) == setting and _label(board, r, "norm") == norm
+            }
+            places = [_places(by_defense.get(d), len(columns)) for d in defenses]
+            _panel(axes[i, j], places, columns, names)
+            axes[i, j].set_title(" · ".join(t for t in (norm, section.block if board.by else "") if t))
+    figure.colorbar(
+        ScalarMappable(Normalize(0, 100), "viridis"),
+        ax=axes,
+        label=f"{sections[0].metric_title} (%)",
+        shrink=0.9,
+        aspect=30,
+        pad=0.015,
+    )
+    figure.suptitle(f"{sections[0].metric_title}, mean over seeds" + (f" ({note})" if note else ""))
+    return figure
+
+
+def _places(row: Row | None, width: int) -> list[Estimate]:
+    return [*row.cells, row.worst] if row else [Estimate()] * width
+
+
+def _panel(axes: Any, places: Sequence[Sequence[Estimate]], columns: Sequence[str], names: Sequence[str]) -> None:
+    import numpy as np
+    import seaborn
+
+    values = np.array([[np.nan if e.mean is None else 100 * e.mean for e in line] for line in places])
+    axes.set_facecolor("#ececec")
+    seaborn.heatmap(
+        values, ax=axes, vmin=0, vmax=100, cmap="viridis", cbar=False, linewidths=1.2, linecolor="white",
+        mask=np.isnan(values), xticklabels=list(columns), yticklabels=list(names),
+    )  # fmt: skip
+    for y, line in enumerate(places):
+        for x, place in enumerate(line):
+            bright = place.mean is not None and place.mean > _DARK
+            colour = "black" if place.mean is None or bright else "white"
+            text, size = _short(place)
+            weight = "bold" if x == len(columns) - 1 else "normal"
+            axes.text(x + 0.5, y + 0.5, text, ha="center", va="center", color=colour, fontsize=size, fontweight=weight)
+    axes.axvline(len(columns) - 1, color="white", linewidth=5)
+    axes.tick_params(length=0)
+    axes.tick_params(axis="x", labelrotation=45)
+    axes.tick_params(axis="y", labelrotation=0)
+    for label in axes.get_xticklabels():
+        label.set(ha="right", rotation_mode="anchor")
+
+
+def _short(place: Estimate) -> tuple[str, float]:
+    if place.states:
+        state, count = place.states[0]
+        return state + ("" if count == place.expected else f"\n{count}/{place.expected}"), 6.0
+    return place.text(interval=False).replace(" [", "\n["), 8.0 if len(place.values) == place.expected else 7.0
+
+
+def _simple_first(defense: str) -> tuple[bool, int, Any]:
+    return defense != "mean", defense.count("+"), natural(defense)

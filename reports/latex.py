@@ -1,0 +1,75 @@
+"""The board as LaTeX tables (booktabs, amsmath not needed)."""
+
+from __future__ import annotations
+
+import re
+
+from .board import Board, Row, Section
+from .captions import setting
+from .cells import costs, header, note_mark, places, rank_text, remarks, title
+from .estimate import Estimate
+
+_SPECIAL = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
+    "±": r"$\pm$", "≤": r"$\le$", "≥": r"$\ge$", "×": r"$\times$", "–": "--", "—": "---", "…": r"\ldots{}",
+    "γ": r"$\gamma$", "ε": r"$\varepsilon$", "σ": r"$\sigma$", "τ": r"$\tau$", "η": r"$\eta$", "²": r"$^2$",
+}  # fmt: skip
+
+
+def to_latex(board: Board) -> str:
+    """One ``table*`` per metric and block; needs ``\\usepackage{booktabs}`` and ``\\usepackage{graphicx}``."""
+    tables = "\n".join(_table(board, s, number=i) for i, s in enumerate(board.sections, 1))
+    return "% needs \\usepackage{booktabs} and \\usepackage{graphicx}\n" + tables
+
+
+def escape(text: str) -> str:
+    """``text`` with TeX's special characters taken literally; a character TeX may not know becomes ``?``.
+
+    >>> escape("nnm_50%")
+    'nnm\\\\_50\\\\%'
+    """
+    text = re.sub(r"\s+", " ", text)
+    return "".join(_SPECIAL.get(c, c if c.isascii() or (c.isalpha() and ord(c) < 0x250) else "?") for c in text)
+
+
+def _table(board: Board, section: Section, *, number: int) -> str:
+    left = 1 + len(board.label_names)
+    head = header(board)
+    columns = "r" + "l" * (left - 1) + "r" * (len(head) - left)
+    caption = f"{title(board, section)}. {setting(board)}. {board.caption}"
+    lines = [
+        r"\begin{table*}[t]",
+        rf"\caption{{{escape(caption)}}}",
+        rf"\label{{tab:leaderboard-{number}}}",
+        r"\centering\small",
+        r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
+        rf"\begin{{tabular}}{{{columns}}}",
+        r"\toprule",
+        " & ".join(map(escape, head)) + r" \\",
+        r"\midrule",
+        *[" & ".join(_cells(row)) + r" \\" for row in section.rows],
+        r"\bottomrule",
+        r"\end{tabular}}",
+        *[rf"\par\footnotesize\textsuperscript{{{m}}} {escape(text)}" for m, text in _used(board, section)],
+        r"\end{table*}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _used(board: Board, section: Section) -> list[tuple[str, str]]:
+    """The footnotes that this table's places refer to, and the unreadable files."""
+    marks = {note_mark(n) for row in section.rows for e in places(row) if e.states for n in e.notes} | {"!"}
+    return [(m, text) for m, text in remarks(board) if m in marks]
+
+
+def _cells(row: Row) -> list[str]:
+    shown = [_place(e) for e in places(row)]
+    if row.rank == 1:
+        shown[-1] = rf"\textbf{{{shown[-1]}}}"
+    return [escape(t) for t in (rank_text(row), *row.labels)] + shown + [escape(t) for t in costs(row)]
+
+
+def _place(place: Estimate) -> str:
+    marks = ", ".join(note_mark(n) for n in place.notes) if place.states else ""
+    return escape(place.text()) + (rf"\textsuperscript{{{marks}}}" if marks else "")

@@ -1,0 +1,39 @@
+"""From a store to its board: what has run, what is planned, what cannot be read."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from robustfl.errors import StoreError, UsageError
+
+from .board import Board
+from .frame import frame
+from .ranking import rank_board
+from .store import Loaded, Store
+
+
+def board_of(store: Store, *, by: str | None = "partition", loaded: Loaded | None = None) -> Board:
+    """The board of a store. Raises ``UsageError`` if it has no cell yet, ``StoreError`` if no file can be read."""
+    loaded = store.load() if loaded is None else loaded
+    problems = [f"{p.path.name}: {p.reason}" for p in loaded.problems]
+    if not loaded.results:
+        if problems:
+            raise StoreError(f"{store.folder}: none of {len(problems)} files is a record; {problems[0]}")
+        raise UsageError(f"{str(store.folder)!r} has no finished cell yet; run `robustfl grid`")
+    table = frame(loaded.results)
+    planned = _planned(store, set(table["key"]))
+    if planned:
+        table = pd.DataFrame([*table.to_dict("records"), *planned], columns=table.columns)
+    return rank_board(table, by=by if by is None or by in table else None, problems=problems)
+
+
+def _planned(store: Store, have: set[str]) -> list[dict[str, object]]:
+    """The cells that the grid was asked for and that have no record, with status ``missing``."""
+    cells = store.description().get("cells", {})
+    if not isinstance(cells, dict):
+        return []
+    return [
+        {**labels, "key": key, "status": "missing"}
+        for key, labels in sorted(cells.items())
+        if key not in have and isinstance(labels, dict)
+    ]

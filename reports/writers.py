@@ -1,0 +1,136 @@
+"""The board in every written form: terminal, CSV, Markdown, LaTeX, JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from robustfl.records import plain
+
+from .board import OVERALL, Board, Row, Section, metric_meaning
+from .estimate import CONFIDENCE, Estimate
+from .latex import to_latex
+from .markdown import to_markdown
+from .store import write_atomic
+from .terminal import terminal as terminal
+
+SCHEMA = 1
+
+
+def write_all(board: Board, folder: str | Path) -> list[Path]:
+    """Write ``leaderboard.{csv,md,tex,json,txt}`` into ``folder``, each whole or not at all."""
+    written = []
+    for suffix, form in FORMS.items():
+        path = Path(folder) / f"leaderboard.{suffix}"
+        write_atomic(path, form(board))
+        written.append(path)
+    return written
+
+
+def to_csv(board: Board) -> str:
+    """One line per place, at full precision: block, metric, rank, labels, attack, mean, interval, seeds, state."""
+    out = io.StringIO()
+    head = [board.by or "block", "metric", "rank", *board.label_names, "attack", "mean", "low", "high", "seeds"]
+    table = csv.writer(out, lineterminator="\n")
+    table.writerow([*head, "expected_seeds", "state", "bound", "seconds_per_round", "peak_memory_bytes"])
+    for section, row, attack, place in _places(board):
+        low, high = _interval(place)
+        state = "" if place.is_number else place.text(none="missing")
+        numbers = [place.mean, low, high, len(place.values), place.expected, state, int(place.bound)]
+        costs = [row.seconds_per_round, row.peak_memory]
+        table.writerow([section.block, section.metric, row.rank, *row.labels, attack, *numbers, *costs])
+    return out.getvalue()
+
+
+def to_json(board: Board) -> str:
+    """The machine form, with a schema version, at full precision; accuracies are in [0, 1]."""
+    data = {
+        "schema_version": SCHEMA,
+        "scenario": board.scenario,
+        "caption": board.caption,
+        "by": board.by,
+        "overall": OVERALL if OVERALL in board.blocks else None,
+        "interval": {"kind": "Student t over seeds", "confidence": CONFIDENCE, "needs_seeds": 2},
+        "settings": dict(board.constants),
+        "labels": list(board.label_names),
+        "attacks": list(board.attacks),
+        "tables": [_table(board, s) for s in board.sections],
+        "footnotes": {str(i): text for i, text in enumerate(board.footnotes, 1)},
+        "problems": list(board.problems),
+        "cells": dict(board.counts),
+        "versions": dict(board.versions),
+    }
+    return json.dumps(plain(data), indent=1, ensure_ascii=False, allow_nan=False)
+
+
+def _table(board: Board, section: Section) -> dict[str, Any]:
+    return {
+        "block": section.block,
+        "metric": section.metric,
+        "meaning": metric_meaning(section.metric),
+        "rows": [_row(board, r) for r in section.rows],
+    }
+
+
+def _row(board: Board, row: Row) -> dict[str, Any]:
+    return {
+        "rank": row.rank,
+        "labels": dict(zip(board.label_names, row.labels, strict=True)),
+        "attacks": {a: _place(e) for a, e in zip(board.attacks, row.cells, strict=True)},
+        "worst_case": _place(row.worst),
+        "seconds_per_round": row.seconds_per_round,
+        "peak_memory_bytes": row.peak_memory,
+    }
+
+
+def _place(place: Estimate) -> dict[str, Any]:
+    low, high = _interval(place)
+    return {
+        "mean": place.mean,
+        "low": low,
+        "high": high,
+        "seeds": dict(place.values),
+        "expected_seeds": place.expected,
+        "states": dict(place.states),
+        "is_bound": place.bound,
+        "footnotes": list(place.notes),
+    }
+
+
+def _interval(place: Estimate) -> tuple[float | None, float | None]:
+    if place.mean is None or place.half is None:
+        return None, None
+    return place.mean - place.half, place.mean + place.half
+
+
+def _places(board: Board) -> Iterator[tuple[Section, Row, str, Estimate]]:
+    for section in board.sections:
+        for row in section.rows:
+            for attack, place in zip((*board.attacks, "worst case"), (*row.cells, row.worst), strict=True):
+                yield section, row, attack, place
+
+
+def to_text(board: Board) -> str:
+    """The terminal form as plain text, 160 columns wide."""
+    from rich.console import Console
+
+    out = io.StringIO()
+    screen = Console(file=out, width=160, color_system=None, force_terminal=False, legacy_windows=False)
+    for part in terminal(board):
+        screen.print(part)
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+
+
+FORMS: dict[str, Callable[[Board], str]] = {
+    "csv": to_csv,
+    "md": to_markdown,
+    "tex": to_latex,
+    "json": lambda board: to_json(board) + "\n",
+    "txt": to_text,
+}
+
+__all__ = ["FORMS", "terminal", "to_csv", "to_json", "to_latex", "to_markdown", "to_text", "write_all"]

@@ -1,0 +1,171 @@
+"""Scenario files: axes, exclusions, settings, keys, refusals, clear errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from robustfl.errors import UsageError
+from robustfl.records import canonical
+from robustfl.scenarios import Cell, Scenario, expand, preset_names
+from robustfl.scenarios.expand import key_of, refusal, resolve
+from robustfl.scenarios.spec import apply_settings
+
+
+def scenario(**cell: object) -> Scenario:
+    return Scenario.of({"name": "s", "cell": cell})
+
+
+def test_lists_are_axes_and_the_last_varies_fastest() -> None:
+    cells = expand(scenario(seed=[0, 1], attack=["none", "sf"], f=1))
+    assert [(c.seed, c.attack) for c in cells] == [(0, "none"), (0, "sf"), (1, "none"), (1, "sf")]
+
+
+def test_lists_inside_a_method_table_are_axes_too() -> None:
+    cells = expand(scenario(partition=["iid", {"name": "gamma", "gamma": [0.0, 0.5]}]))
+    assert [c.partition for c in cells] == ["iid", "gamma(gamma=0)", "gamma(gamma=0.5)"]
+
+
+def test_equal_methods_written_differently_are_one_cell() -> None:
+    cells = expand(scenario(attack=["alie(z=1.0)", {"name": "alie", "z": 1}], f=1))
+    assert [c.attack for c in cells] == ["alie(z=1)"]
+
+
+def test_schedules_and_tuples_can_be_axes() -> None:
+    cells = expand(scenario(schedule={"kind": "constant", "lr": [0.1, 0.2]}, model={"name": "mlp", "hidden": [[8], [9]]}))
+    assert [(c.schedule.lr, c.model) for c in cells] == [
+        (0.1, "mlp(hidden=(8,))"), (0.1, "mlp(hidden=(9,))"), (0.2, "mlp(hidden=(8,))"), (0.2, "mlp(hidden=(9,))"),
+    ]  # fmt: skip
+
+
+def test_exclude_matches_a_name_or_a_full_spec() -> None:
+    grid = Scenario.of({
+        "name": "s",
+        "cell": {"attack": ["none", "alie", "alie(z=1)"], "defense": ["mean", "median"], "f": 1},
+        "exclude": [{"attack": "alie(z=1)"}, {"attack": "alie", "defense": ["mean"]}],
+    })  # fmt: skip
+    assert [(c.attack, c.defense) for c in expand(grid)] == [("none", "mean"), ("none", "median"), ("alie", "median")]
+
+
+def test_zipped_axes_advance_together() -> None:
+    grid = Scenario.of({"name": "s", "cell": {"clients": [5, 9], "f": [1, 2], "seed": [0, 1]}, "zip": [["clients", "f"]]})
+    assert [(c.clients, c.f, c.seed) for c in expand(grid)] == [(5, 1, 0), (5, 1, 1), (9, 2, 0), (9, 2, 1)]
+
+
+def test_f_declared_follows_f_unless_it_is_given() -> None:
+    assert Cell.of({"f": 2}).f_declared == 2
+    assert Cell.of({"f": 2, "f_declared": 0}).f_declared == 0
+
+
+def test_a_cell_round_trips_through_json() -> None:
+    cell = Cell.of({"attack": "foe(eta=10)", "schedule": {"kind": "step", "values": [0.1, 0.05], "milestones": [3]}})
+    assert Cell.model_validate_json(cell.model_dump_json()) == cell
+
+
+def test_every_setting_and_every_parameter_is_in_the_key() -> None:
+    base = {"attack": "foe", "f": 1}
+    keys = {key_of(resolve(Cell.of({**base, **change}), "data")) for change in (
+        {}, {"seed": 1}, {"rounds": 7}, {"attack": "foe(eta=3.5)"}, {"batch": 31}, {"schedule": {"lr": 0.2}},
+        {"defense": "krum(variant=nf)"}, {"norm": "naive-bn(momentum=0.2)"}, {"evasions": ["fgsm"]}, {"scope": "update"},
+    )}  # fmt: skip
+    assert len(keys) == 10
+    assert key_of(resolve(Cell.of(base), "other data")) not in keys
+
+
+def test_the_version_of_a_method_is_in_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    import dataclasses
+
+    from robustfl import registry
+
+    before = key_of(resolve(Cell.of({"attack": "sf", "f": 1}), "data"))
+    entry = registry.lookup("attack", "sf")
+    monkeypatch.setitem(registry._entries["attack"], "sf", dataclasses.replace(entry, version=entry.version + 1))
+    assert key_of(resolve(Cell.of({"attack": "sf", "f": 1}), "data")) != before
+
+
+def test_default_parameters_are_in_the_resolved_cell() -> None:
+    assert '"eta":3.0' in canonical(resolve(Cell.of({"attack": "foe", "f": 1}), "data"))
+
+
+def test_settings_reach_every_place() -> None:
+    data = {"name": "s", "cell": {"attack": ["alie", "foe"], "partition": "gamma(gamma=0)", "f": 1}}
+    changed = apply_settings(data, [
+        "rounds=7", "cell.batch=9", "schedule.lr=0.5", "partition.gamma=[0.1, 0.2]", 'attack=["sf"]', "name=t",
+    ])  # fmt: skip
+    cells = expand(changed)
+    assert changed.name == "t"
+    assert {(c.rounds, c.batch, c.schedule.lr, c.attack) for c in cells} == {(7, 9, 0.5, "sf")}
+    assert [c.partition for c in cells] == ["gamma(gamma=0.1)", "gamma(gamma=0.2)"]
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_presets_expand_and_most_of_their_cells_can_run(name: str) -> None:
+    cells = expand(Scenario.load(name))
+    refused = [c for c in cells if refusal(c)]
+    assert len(refused) < len(cells) / 2
+
+
+@pytest.mark.parametrize(
+    ("cell", "words"),
+    [
+        ({"f": 5, "clients": 10}, "f=5 of 10 clients"),
+        ({"defense": "krum", "f": 4, "clients": 10}, "krum: f=4 needs at least 11 clients"),
+        ({"norm": "centralised-bn", "f": 1, "attack": "sf"}, "one machine"),
+        ({"norm": "gn", "f": 1, "attack": "sf", "scope": "statistics"}, "nothing to forge"),
+    ],
+)
+def test_impossible_cells_are_refused_with_the_reason(cell: dict[str, object], words: str) -> None:
+    assert words in (refusal(Cell.of(cell)) or "")
+
+
+def test_possible_cells_are_not_refused() -> None:
+    assert refusal(Cell.of({"f": 4, "clients": 10, "defense": "nnm+trimmed-mean", "attack": "sf"})) is None
+    assert refusal(Cell.of({"norm": "gn", "f": 1, "attack": "none", "scope": "statistics"})) is None
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ({"cell": {"atack": "sf"}}, "did you mean 'attack'"),
+        ({"cell": {"attack": "alei"}}, "did you mean 'alie'"),
+        ({"cell": {"attack": "alie(zz=1)"}}, "'zz'"),
+        ({"cell": {"attack": {"z": 1}}}, "is no method"),
+        ({"cell": {"partition": "gamma(gamma=1.5)"}}, "gamma=1.5"),
+        ({"cell": {"dataset": "digit"}}, "'digits'"),
+        ({"cell": {"clients": 0}}, "clients=0"),
+        ({"cell": {"rounds": 1.5}}, "rounds=1.5"),
+        ({"cell": {"defense": "nnm"}}, "nnm"),
+        ({"cell": {"schedule": {"kind": "step", "values": [0.1], "milestones": [5]}}}, "milestones"),
+        ({"cell": {"schedule": {"learning_rate": 1}}}, "learning_rate"),
+        ({"cell": {"seed": []}}, "empty axis"),
+        ({"rounds": 3}, "cell.rounds"),
+        ({"exclude": [{"attak": "sf"}]}, "'attack'"),
+        ({"zip": [["f", "seed"]], "cell": {"f": [0, 1], "seed": [0, 1, 2]}}, "one length"),
+        ({"cell": {"f": [0]}, "exclude": [{"f": 0}]}, "no cells"),
+        ({"name": "../up"}, "../up"),
+    ],
+)
+def test_wrong_scenarios_say_what_is_allowed(data: dict[str, object], words: str) -> None:
+    with pytest.raises(UsageError, match=r"(?s).*") as caught:
+        expand(Scenario.of({"name": "s", **data}))
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [("rounds", "name=value"), ("ruonds=3", "'rounds'"), ("=3", "name=value"), ("rounds.x=3", "no part 'x'")],
+)
+def test_wrong_settings_say_what_is_allowed(setting: str, words: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        apply_settings({"name": "s"}, [setting])
+    assert words in str(caught.value)
+
+
+def test_a_misspelt_preset_and_a_broken_file(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="quickstart"):
+        Scenario.load("quikstart")
+    broken = tmp_path / "x.toml"
+    broken.write_text("cell = [")
+    with pytest.raises(UsageError, match="not valid TOML"):
+        Scenario.load(str(broken))
