@@ -30,8 +30,9 @@ def places(row: Row) -> list[Estimate]:
 
 def costs(row: Row) -> list[str]:
     """Seconds per round and peak memory as texts."""
-    seconds = "–" if row.seconds_per_round is None else f"{row.seconds_per_round:.3g}"
-    return [seconds, "–" if row.peak_memory is None else f"{row.peak_memory / 2**20:.0f}"]
+    seconds = row.seconds_per_round
+    shown = "–" if seconds is None else f"{seconds:.3f}" if seconds < 10 else f"{seconds:.1f}"
+    return [shown, "–" if row.peak_memory is None else f"{row.peak_memory / 2**20:.0f}"]
 
 
 def rank_text(row: Row) -> str:

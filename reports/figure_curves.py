@@ -70,15 +70,17 @@ def _figure(runs: Runs, metric: str, attack: str, setting: str) -> Figure:
     looks = {d: {"color": palette[i], "linestyle": _DASHES[i % 4]} for i, d in enumerate(defenses)}
     size = 1.0 + 2.7 * len(norms), 1.3 + 2.05 * len(partitions) + 0.2 * math.ceil(len(defenses) / 4)
     figure = Figure(figsize=(max(size[0], 5.0), size[1]), layout="constrained")
-    axes = figure.subplots(len(partitions), len(norms), squeeze=False, sharex=True, sharey=True)
+    axes = figure.subplots(len(partitions), len(norms), squeeze=False)
+    last = max(p.round for records in runs.values() for r in records for p in r.curve)
     for i, partition in enumerate(partitions):
         for j, norm in enumerate(norms):
+            axes[i, j].set(xlim=(0, last), ylim=(-2, 102))  # set, not shared: shared axes cost seconds per figure
             for defense in defenses:
                 _line(axes[i, j], runs.get((partition, norm, defense), ()), metric, looks[defense])
             axes[i, j].set_title(f"{norm} · {partition}")
-            axes[i, j].set_ylim(-2, 102)
-            axes[i, j].margins(x=0.01)
-    figure.supxlabel("round", fontsize=10)
+            axes[i, j].label_outer()
+    for axis in axes[-1]:
+        axis.set_xlabel("round")
     figure.supylabel(_METRICS[metric], fontsize=10)
     seeds = {len(records) for records in runs.values()}
     spread_note = "; bands: lowest to highest seed" if max(seeds) > 1 else "; one seed"

@@ -54,7 +54,7 @@ def _figure(board: Board, sections: Sequence[Section], setting: tuple[tuple[str,
         1.5 + len(sections) * (0.34 * len(defenses) + 0.45) + 0.08 * max(map(len, columns)),
     )
     figure = Figure(figsize=size, layout="constrained")
-    axes = figure.subplots(len(sections), len(norms), squeeze=False, sharex=True, sharey=True)
+    axes = figure.subplots(len(sections), len(norms), squeeze=False)
     for i, section in enumerate(sections):
         for j, norm in enumerate(norms):
             by_defense = {
@@ -63,7 +63,8 @@ def _figure(board: Board, sections: Sequence[Section], setting: tuple[tuple[str,
                 if _others(board, r) == setting and _label(board, r, "norm") == norm
             }
             places = [_places(by_defense.get(d), len(columns)) for d in defenses]
-            _panel(axes[i, j], places, columns, names)
+            outer = i == len(sections) - 1, j == 0
+            _panel(axes[i, j], places, columns if outer[0] else (), names if outer[1] else ())
             axes[i, j].set_title(" · ".join(t for t in (norm, section.block if board.by else "") if t))
     figure.colorbar(
         ScalarMappable(Normalize(0, 100), "viridis"),
@@ -86,19 +87,21 @@ def _panel(axes: Any, places: Sequence[Sequence[Estimate]], columns: Sequence[st
     import seaborn
 
     values = np.array([[np.nan if e.mean is None else 100 * e.mean for e in line] for line in places])
+    last = values.shape[1] - 1
     axes.set_facecolor("#ececec")
+    axes.grid(visible=False)
     seaborn.heatmap(
         values, ax=axes, vmin=0, vmax=100, cmap="viridis", cbar=False, linewidths=1.2, linecolor="white",
-        mask=np.isnan(values), xticklabels=list(columns), yticklabels=list(names),
+        mask=np.isnan(values), xticklabels=list(columns) or False, yticklabels=list(names) or False,
     )  # fmt: skip
     for y, line in enumerate(places):
         for x, place in enumerate(line):
             bright = place.mean is not None and place.mean > _DARK
             colour = "black" if place.mean is None or bright else "white"
             text, size = _short(place)
-            weight = "bold" if x == len(columns) - 1 else "normal"
+            weight = "bold" if x == last else "normal"
             axes.text(x + 0.5, y + 0.5, text, ha="center", va="center", color=colour, fontsize=size, fontweight=weight)
-    axes.axvline(len(columns) - 1, color="white", linewidth=5)
+    axes.axvline(last, color="white", linewidth=5)
     axes.tick_params(length=0)
     axes.tick_params(axis="x", labelrotation=45)
     axes.tick_params(axis="y", labelrotation=0)

@@ -36,6 +36,8 @@ def write_figures(board: Board, results: Sequence[CellResult], folder: str | Pat
         for figures in (heatmaps(board), curves(results), distributions(results)):
             for title, figure in figures:
                 stem = _free(title, taken)
+                figure.draw_without_rendering()  # lays the figure out once for both forms
+                figure.set_layout_engine("none")
                 for form, metadata in _DATELESS.items():
                     path = Path(folder) / f"{stem}.{form}"
                     write_atomic(path, _bytes(figure, form, metadata))

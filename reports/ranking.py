@@ -92,7 +92,9 @@ def _check(table: pd.DataFrame, by: str | None) -> None:
     needed = ["status", "attack", "seed", "sa"]
     for column in needed:
         if column not in table:
-            raise UsageError(f"leaderboard: the table has no column {column!r}; it needs {', '.join(needed)} and labels")
+            raise UsageError(
+                f"leaderboard: the table has no column {column!r}; it needs {', '.join(needed)} and labels"
+            )
     if table.empty:
         raise UsageError("leaderboard: the table has no cells")
     allowed = [c for c in label_columns(table) if c not in ("attack", "seed")]
@@ -129,7 +131,9 @@ def _grouped(
         group, seed, status = groups[block][labels], text(cell["seed"]), cell["status"]
         place = group.places[attack]
         if seed in place.seeds:
-            raise UsageError(f"leaderboard: two cells for {', '.join((*labels, attack))}, seed {seed}; drop one of them")
+            raise UsageError(
+                f"leaderboard: two cells for {', '.join((*labels, attack))}, seed {seed}; drop one of them"
+            )
         place.seeds.add(seed)
         if status == "done":
             for metric, value in cell.items():
@@ -202,15 +206,14 @@ def _score(row: Row) -> float:
 
 
 def _metrics(table: pd.DataFrame) -> list[str]:
-    robust = sorted(
-        (c for c in table if c.startswith("ra_") and c != "ra_worst" and table[c].notna().any()), key=natural
-    )
-    return ["sa", *robust, *(["ra_worst"] if len(robust) > 1 and "ra_worst" in table else [])]
+    columns = [str(c) for c in table.columns]
+    robust = [c for c in columns if c.startswith("ra_") and c != "ra_worst" and table[c].notna().any()]
+    return ["sa", *sorted(robust, key=natural), *(["ra_worst"] if len(robust) > 1 and "ra_worst" in columns else [])]
 
 
 def _versions(table: pd.DataFrame) -> tuple[tuple[str, str], ...]:
     prefix = "certificates.versions."
-    names = sorted(c for c in table if c.startswith(prefix))
+    names = sorted(c for c in map(str, table.columns) if c.startswith(prefix))
     return tuple((n.removeprefix(prefix), ", ".join(sorted({str(v) for v in table[n].dropna()}))) for n in names)
 
 

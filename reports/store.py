@@ -46,7 +46,7 @@ class Loaded:
     problems: tuple[Problem, ...]
 
 
-class _Unreadable(ValueError):
+class _UnreadableError(ValueError):
     """Why one file is no record."""
 
 
@@ -82,7 +82,9 @@ class Store:
         except FileNotFoundError:
             return set()
         except OSError as error:
-            raise StoreError(f"cannot list {self.cells}: {error.strerror}; check that it is a folder you may read") from None
+            raise StoreError(
+                f"cannot list {self.cells}: {error.strerror}; check that it is a folder you may read"
+            ) from None
         return {n[:-5] for n in names if n.endswith(".json") and not n.startswith(".")}
 
     def done(self, keys: Iterable[str]) -> set[str]:
@@ -100,7 +102,7 @@ class Store:
     def _statuses(self, keys: Iterable[str]) -> dict[str, str]:
         found = {}
         for key in self.keys().intersection(keys):
-            with contextlib.suppress(_Unreadable):
+            with contextlib.suppress(_UnreadableError):
                 found[key] = str(self._data(key)["status"])
         return found
 
@@ -108,7 +110,7 @@ class Store:
         """The record of a cell. Raises ``StoreError`` if it is missing or no record."""
         try:
             return self._record(key)
-        except _Unreadable as error:
+        except _UnreadableError as error:
             raise StoreError(f"{self.path(key)}: {error}; delete the file and run the grid again") from None
 
     def load(self) -> Loaded:
@@ -117,7 +119,7 @@ class Store:
         for key in sorted(self.keys()):
             try:
                 results.append(self._record(key))
-            except (_Unreadable, UsageError) as error:
+            except (_UnreadableError, UsageError) as error:
                 problems.append(Problem(self.cells / f"{key}.json", str(error)))
         return Loaded(tuple(results), tuple(problems))
 
@@ -158,17 +160,17 @@ class Store:
         try:
             data = json.loads(self.path(key).read_bytes())
         except OSError as error:
-            raise _Unreadable(f"cannot be read: {error.strerror}") from None
+            raise _UnreadableError(f"cannot be read: {error.strerror}") from None
         except ValueError:
-            raise _Unreadable("truncated or corrupt (not JSON)") from None
+            raise _UnreadableError("truncated or corrupt (not JSON)") from None
         if not isinstance(data, dict) or "schema_version" not in data:
-            raise _Unreadable("not a robustfl record")
+            raise _UnreadableError("not a robustfl record")
         if data["schema_version"] != SCHEMA:
-            raise _Unreadable(f"schema {data['schema_version']!r}; this robustfl reads {SCHEMA}")
+            raise _UnreadableError(f"schema {data['schema_version']!r}; this robustfl reads {SCHEMA}")
         if data.get("status") not in STATUSES:
-            raise _Unreadable(f"status {data.get('status')!r} is none of {', '.join(STATUSES)}")
+            raise _UnreadableError(f"status {data.get('status')!r} is none of {', '.join(STATUSES)}")
         if data.get("key") != key:
-            raise _Unreadable(f"holds the record of another cell, {data.get('key')!r}")
+            raise _UnreadableError(f"holds the record of another cell, {data.get('key')!r}")
         return data
 
     def _record(self, key: str) -> CellResult:
@@ -177,7 +179,7 @@ class Store:
             record = CellResult.model_validate(data)
         except ValidationError as error:
             first = error.errors()[0]
-            raise _Unreadable(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+            raise _UnreadableError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
         _check_numbers(record)
         return record
 
@@ -186,13 +188,13 @@ def _check_numbers(record: CellResult) -> None:
     if record.status != "done":
         return
     if record.metrics is None:
-        raise _Unreadable("done, but without metrics")
+        raise _UnreadableError("done, but without metrics")
     accuracies = {"sa": record.metrics.sa, **record.metrics.ra}
     if record.metrics.ra_worst is not None:
         accuracies["ra_worst"] = record.metrics.ra_worst
     for name, value in accuracies.items():
         if not 0.0 <= value <= 1.0:
-            raise _Unreadable(f"{name}={value!r} is no accuracy in [0, 1]")
+            raise _UnreadableError(f"{name}={value!r} is no accuracy in [0, 1]")
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -17,6 +18,8 @@ from .cells import costs, header, note_mark, places, rank_text, remarks, state_c
 from .estimate import Estimate
 
 MAX_REMARKS = 20
+MIN_WIDTH = 72
+"""Below so many columns even the names of defenses fold."""
 _STYLES = {"diverged": "red", "failed": "bold red", "refused": "yellow"}
 
 
@@ -45,17 +48,19 @@ class _Fitting:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         for intervals, with_costs in ((True, True), (False, True), (False, False)):
-            table = self._table(intervals=intervals, with_costs=with_costs)
+            table = self._table(intervals=intervals, with_costs=with_costs, fold=options.max_width < MIN_WIDTH)
             if Measurement.get(console, options.update(max_width=10_000), table).maximum <= options.max_width:
                 break
         yield table
 
-    def _table(self, *, intervals: bool, with_costs: bool) -> Table:
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
+    def _table(self, *, intervals: bool, with_costs: bool, fold: bool) -> Table:
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True, show_edge=False)
         names = header(self.board) if with_costs else header(self.board)[:-2]
         last_label = len(self.board.label_names)
         for i, name in enumerate(names):
-            table.add_column(Text(name), justify="left" if 0 < i <= last_label else "right", overflow="fold")
+            is_label = 0 < i <= last_label
+            justify: Literal["left", "right"] = "left" if is_label else "right"
+            table.add_column(Text(name), justify=justify, overflow="fold", no_wrap=i <= last_label and not fold)
         for row in self.section.rows:
             table.add_row(*self._cells(row, intervals=intervals, with_costs=with_costs))
         return table

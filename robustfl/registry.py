@@ -26,6 +26,7 @@ from robustfl.parameters import reject_unknown
 
 KINDS = ("attack", "evasion", "defense", "norm", "algorithm", "model", "dataset", "partition")
 GROUP = "robustfl.plugins"
+_RESERVED = {"kind", "name", "version", "paper", "spec"}
 _NAME = re.compile(r"[a-z0-9][a-z0-9.\-]*")
 
 M = TypeVar("M", bound=type[Method])
@@ -54,6 +55,8 @@ def register(name: str, *, version: int = 1) -> Callable[[M], M]:
     """
 
     def decorate(cls: M) -> M:
+        for reserved in _RESERVED.intersection(_field_names(cls)):
+            raise UsageError(f"{cls.__name__}: {reserved!r} is a fact of every method; name the parameter differently")
         kind = getattr(cls, "kind", "")
         if kind not in KINDS:
             raise UsageError(f"{cls.__name__} must derive from a contract in robustfl.contracts to be registered")
@@ -72,6 +75,10 @@ def register(name: str, *, version: int = 1) -> Callable[[M], M]:
         return cls
 
     return decorate
+
+
+def _field_names(cls: type) -> list[str]:
+    return [f.name for f in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else []
 
 
 def load_plugins() -> None:

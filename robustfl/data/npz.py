@@ -6,13 +6,13 @@ import zipfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from robustfl.contracts import Arrays
 from robustfl.data.cache import Source, file_stamp
-from robustfl.data.checks import NAMES, checked_arrays
+from robustfl.data.checks import NAMES, Array, checked_arrays
 from robustfl.data.stored import StoredDataset
 from robustfl.errors import DataMissing, UsageError
 from robustfl.parameters import param
@@ -54,19 +54,24 @@ def npz_source(path: Path, *, classes: int | None = None) -> Source:
 
 def read_npz(path: Path, *, classes: int | None = None) -> Arrays:
     """The checked arrays of an archive. Pickled contents are never loaded."""
-    raw = {}
     try:
-        archive = np.load(path, allow_pickle=False)
+        with open(path, "rb") as file:  # numpy leaves a file of its own open when it turns out not to be an archive
+            return checked_arrays(str(path), _members(path, np.load(file, allow_pickle=False)), classes=classes)
+    except UsageError:
+        raise
     except _UNREADABLE as error:
         raise UsageError(f"{path} is not a readable .npz archive: {error}") from error
+
+
+def _members(path: Path, archive: Any) -> dict[str, Array]:
     if not isinstance(archive, np.lib.npyio.NpzFile):
         raise UsageError(f"{path} holds a single array; expected an .npz archive with {', '.join(NAMES)}")
-    with archive:
-        for name in NAMES:
-            if name not in archive.files:
-                raise UsageError(f"{path}: no array {name!r}; expected {', '.join(NAMES)}, got {archive.files}")
-            try:
-                raw[name] = archive[name]
-            except _UNREADABLE as error:
-                raise UsageError(f"{path}: {name} cannot be read: {error}") from error
-    return checked_arrays(str(path), raw, classes=classes)
+    raw = {}
+    for name in NAMES:
+        if name not in archive.files:
+            raise UsageError(f"{path}: no array {name!r}; expected {', '.join(NAMES)}, got {archive.files}")
+        try:
+            raw[name] = archive[name]
+        except _UNREADABLE as error:
+            raise UsageError(f"{path}: {name} cannot be read: {error}") from error
+    return raw

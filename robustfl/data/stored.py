@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -34,31 +33,35 @@ class StoredDataset(Dataset):
 
     def load(self, root: Path, *, download: bool = True) -> Arrays:
         whole = load_cached(root / ".cache", self.name, self.source(root, download=download))
+        if self._digest(whole) == whole.fingerprint:
+            return whole
         train = _chosen(whole.train_y, self.limit, "train", whole.fingerprint)
         test = _chosen(whole.test_y, self.test_limit, "test", whole.fingerprint)
-        changes: dict[str, Array] = {}
-        for split, kept in (("train", train), ("test", test)):
-            if kept is not None:
-                changes |= {f"{split}_{a}": getattr(whole, f"{split}_{a}")[kept] for a in "xy"}
-        return dataclasses.replace(whole, **changes, fingerprint=self._digest(whole)) if changes else whole
+        return Arrays(
+            whole.train_x[train],
+            whole.train_y[train],
+            whole.test_x[test],
+            whole.test_y[test],
+            classes=whole.classes,
+            fingerprint=self._digest(whole),
+        )
 
     def fingerprint(self, root: Path, *, download: bool = True) -> str:
         return self._digest(load_cached(root / ".cache", self.name, self.source(root, download=download)))
 
     def _digest(self, whole: Arrays) -> str:
         """The digest of the part that is kept."""
-        kept = [min(limit or len(y), len(y)) for limit, y in self._limits(whole)]
-        if kept == [len(whole.train_y), len(whole.test_y)]:
+        sizes = [len(whole.train_y), len(whole.test_y)]
+        kept = [min(limit or size, size) for limit, size in zip((self.limit, self.test_limit), sizes, strict=True)]
+        if kept == sizes:
             return whole.fingerprint
         return hashlib.sha256(f"{whole.fingerprint} {kept}".encode()).hexdigest()
 
-    def _limits(self, whole: Arrays) -> list[tuple[int | None, Array]]:
-        return [(self.limit, whole.train_y), (self.test_limit, whole.test_y)]
 
-
-def _chosen(labels: Array, limit: int | None, split: str, fingerprint: str) -> Array | None:
-    """Ascending indices of the images to keep; ``None`` for all."""
+def _chosen(labels: Array, limit: int | None, split: str, fingerprint: str) -> Array | slice:
+    """Ascending indices of the images to keep; a slice, which copies nothing, for all."""
     if limit is None or limit >= len(labels):
-        return None
+        return slice(None)
     order = numpy_stream(0, "limit", split, fingerprint).permutation(len(labels))
-    return np.sort(order[:limit])
+    kept: Array = np.sort(order[:limit])
+    return kept

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from robustfl.contracts import NormLayer, Reports
@@ -51,11 +50,11 @@ def reference_gradients(
     if _centralised(model):
         return _one_machine(model, layout, x, y, sizes, generators=generators, frozen=frozen, out=out)
     losses, rows, counts = [], [], []
-    parts = zip(x.split(list(sizes)), y.split(list(sizes)), strict=True)
+    parts = zip(torch.split(x, list(sizes)), torch.split(y, list(sizes)), strict=True)
     for k, (inputs, labels) in enumerate(parts):
         begin(model, None, frozen=frozen, generators=generators[k : k + 1])
         forget_gradients(model)
-        loss = F.cross_entropy(model(inputs), labels)
+        loss = nn.functional.cross_entropy(model(inputs), labels)
         loss.backward()  # type: ignore[no-untyped-call]
         read_gradient(model, layout, out[k])
         report = collect(model, layout)
@@ -93,7 +92,7 @@ def shared_gradients(
         some, inputs, labels = sizes[first:last], x[start:stop], y[start:stop]
         begin(model, some, frozen=frozen, generators=generators[first:last])
         with client_axis(model, layout, some, out[first:last]):
-            losses = _client_losses(F.cross_entropy(model(inputs), labels, reduction="none"), some)
+            losses = _client_losses(nn.functional.cross_entropy(model(inputs), labels, reduction="none"), some)
             losses.sum().backward()  # type: ignore[no-untyped-call]
         done.append(ClientPass(losses.detach(), collect(model, layout, clients=clients)))
         first, start = last, stop
@@ -133,7 +132,7 @@ def _groups(model: nn.Module, x: Tensor, sizes: tuple[int, ...]) -> list[int]:
 def _client_losses(per_sample: Tensor, sizes: tuple[int, ...]) -> Tensor:
     if min(sizes) == max(sizes):
         return per_sample.view(len(sizes), -1).mean(1)
-    return torch.stack([part.mean() for part in per_sample.split(list(sizes))])
+    return torch.stack([part.mean() for part in torch.split(per_sample, list(sizes))])
 
 
 def _centralised(model: nn.Module) -> bool:
@@ -153,7 +152,7 @@ def _one_machine(
 ) -> ClientPass:
     begin(model, tuple(sizes), frozen=frozen, generators=generators)
     forget_gradients(model)
-    per_sample = F.cross_entropy(model(x), y, reduction="none")
+    per_sample = nn.functional.cross_entropy(model(x), y, reduction="none")
     per_sample.mean().backward()  # type: ignore[no-untyped-call]
     read_gradient(model, layout, out[0])
     out[1:] = out[0]

@@ -6,12 +6,11 @@ own forward, shows up as an ordinary gradient afterwards, and is refused: no num
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
@@ -20,10 +19,11 @@ from robustfl.errors import RobustflError
 from robustfl.vectors import Layout
 
 aten = torch.ops.aten
+first_order: Callable[[Any], Any] = once_differentiable  # typed, as torch's own is not in every version
 SMALL = 2**15  # entries of a client's output gradient up to which one grouped convolution beats a loop over clients
 
 
-class Unsupported(RobustflError):
+class Unsupported(RobustflError):  # noqa: N818 - named like its neighbours in robustfl.errors
     """The shared pass cannot keep this model's clients apart; use the reference."""
 
 
@@ -72,10 +72,10 @@ class ClientConv(torch.autograd.Function):
         ctx.save_for_backward(x, weight)
         ctx.settings, ctx.rows = settings, rows
         stride, padding, dilation, groups = settings
-        return F.conv2d(x, weight, bias, stride, padding, dilation, groups)
+        return nn.functional.conv2d(x, weight, bias, stride, padding, dilation, groups)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @first_order
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         stride, padding, dilation, groups = ctx.settings
@@ -95,7 +95,9 @@ class ClientConv(torch.autograd.Function):
             if rows.bias is not None:
                 rows.put(rows.bias, db.view(rows.bias.shape))
         else:
-            for k, (outer, inner) in enumerate(zip(gradient.split(rows.sizes), x.split(rows.sizes), strict=True)):
+            for k, (outer, inner) in enumerate(
+                zip(torch.split(gradient, list(rows.sizes)), torch.split(x, list(rows.sizes)), strict=True)
+            ):
                 _, dw, db = kernel(outer, inner, weight, groups, wanted)
                 rows.put(rows.weight[k], dw)
                 if rows.bias is not None:
@@ -108,7 +110,7 @@ class ClientConv(torch.autograd.Function):
 def _clients_as_channels(x: Tensor, n: int) -> Tensor:
     """``[n·b C H W]`` to ``[b n·C H W]``: one grouped convolution then serves all clients."""
     _, c, h, w = x.shape
-    return x.unflatten(0, (n, -1)).transpose(0, 1).reshape(-1, n * c, h, w)
+    return x.view(n, -1, c, h, w).transpose(0, 1).reshape(-1, n * c, h, w)
 
 
 class ClientLinear(torch.autograd.Function):
@@ -118,10 +120,10 @@ class ClientLinear(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, rows: Rows) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.rows = rows
-        return F.linear(x, weight, bias)
+        return nn.functional.linear(x, weight, bias)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @first_order
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         rows: Rows = ctx.rows
@@ -136,7 +138,9 @@ class ClientLinear(torch.autograd.Function):
             if rows.bias is not None:
                 rows.put(rows.bias, outer.sum(1))
         else:
-            for k, (part, given) in enumerate(zip(gradient.split(rows.sizes), x.split(rows.sizes), strict=True)):
+            for k, (part, given) in enumerate(
+                zip(torch.split(gradient, list(rows.sizes)), torch.split(x, list(rows.sizes)), strict=True)
+            ):
                 outer = part.reshape(-1, outputs)
                 rows.put(rows.weight[k], outer.t() @ given.reshape(-1, inputs))
                 if rows.bias is not None:
@@ -162,6 +166,11 @@ class KeepLayout(torch.autograd.Function):
         return gradient.reshape(ctx.shape).contiguous(memory_format=torch.channels_last)
 
 
+conv: Callable[..., Tensor] = ClientConv.apply
+linear: Callable[..., Tensor] = ClientLinear.apply
+flatten: Callable[..., Tensor] = KeepLayout.apply
+
+
 @contextmanager
 def client_axis(model: nn.Module, layout: Layout, sizes: tuple[int, ...], out: Tensor) -> Iterator[None]:
     """Within, a backward through ``model`` fills ``out [n d]`` with the clients' gradients.
@@ -183,7 +192,7 @@ def client_axis(model: nn.Module, layout: Layout, sizes: tuple[int, ...], out: T
             if isinstance(module, nn.modules.batchnorm._NormBase):
                 raise Unsupported(f"{prefix}: {type(module).__name__} mixes the clients' samples")
             if type(module) is nn.Flatten and (module.start_dim, module.end_dim) == (1, -1):
-                module.forward = _flatten  # type: ignore[method-assign]
+                _lend(module, _flatten)
                 lent.append(module)
                 continue
             dot = f"{prefix}." if prefix else ""
@@ -194,10 +203,10 @@ def client_axis(model: nn.Module, layout: Layout, sizes: tuple[int, ...], out: T
                 module.gradients = (weight.zero_(), bias.zero_())
             elif type(module) is nn.Conv2d and module.padding_mode == "zeros" and not isinstance(module.padding, str):
                 rows.append(Rows(weight, bias, sizes))
-                module.forward = _conv_forward(module, prefix, rows[-1])  # type: ignore[method-assign]
+                _lend(module, _conv_forward(module, prefix, rows[-1]))
             elif type(module) is nn.Linear:
                 rows.append(Rows(weight, bias, sizes))
-                module.forward = _linear_forward(module, prefix, rows[-1])  # type: ignore[method-assign]
+                _lend(module, _linear_forward(module, prefix, rows[-1]))
             else:
                 continue
             covered += weight[0].numel() + (0 if bias is None else bias[0].numel())
@@ -228,23 +237,27 @@ def _finish(model: nn.Module, rows: list[Rows]) -> None:
                 row.bias.zero_()
 
 
-def _flatten(x: Tensor) -> Any:
+def _lend(module: Any, forward: Callable[[Tensor], Tensor]) -> None:
+    module.forward = forward
+
+
+def _flatten(x: Tensor) -> Tensor:
     if x.dim() == 4 and x.requires_grad and x.is_contiguous(memory_format=torch.channels_last):
-        return KeepLayout.apply(x)  # type: ignore[no-untyped-call]
+        return flatten(x)
     return x.flatten(1)
 
 
-def _conv_forward(module: nn.Conv2d, name: str, rows: Rows) -> Any:
+def _conv_forward(module: nn.Conv2d, name: str, rows: Rows) -> Callable[[Tensor], Tensor]:
     settings = (module.stride, module.padding, module.dilation, module.groups)
 
-    def forward(x: Tensor) -> Any:
-        return ClientConv.apply(rows.checked(x, name), module.weight, module.bias, settings, rows)  # type: ignore[no-untyped-call]
+    def forward(x: Tensor) -> Tensor:
+        return conv(rows.checked(x, name), module.weight, module.bias, settings, rows)
 
     return forward
 
 
-def _linear_forward(module: nn.Linear, name: str, rows: Rows) -> Any:
-    def forward(x: Tensor) -> Any:
-        return ClientLinear.apply(rows.checked(x, name), module.weight, module.bias, rows)  # type: ignore[no-untyped-call]
+def _linear_forward(module: nn.Linear, name: str, rows: Rows) -> Callable[[Tensor], Tensor]:
+    def forward(x: Tensor) -> Tensor:
+        return linear(rows.checked(x, name), module.weight, module.bias, rows)
 
     return forward

@@ -44,8 +44,8 @@ def collect(model: nn.Module, layout: Layout, *, clients: int = 1) -> Reports:
     """
     layers = [m for m in model.modules() if isinstance(m, StatisticsLayer)]
     if not layers:
-        like = next(model.parameters())
-        return Reports(like.new_zeros((clients, 0)).detach(), torch.zeros((clients, 0), dtype=torch.int64))
+        like = next(model.parameters(), torch.empty(0)).detach()
+        return Reports(like.new_zeros((clients, 0)), like.new_zeros((clients, 0), dtype=torch.int64))
     reports = [layer.report() for layer in layers]
     rows = torch.cat([part for mean, second, _ in reports for part in (mean, second)], dim=1)
     if rows.shape[1] != layout.s:
@@ -64,12 +64,13 @@ class DefendedStatistics(StatisticsAggregation):
     def mixed(self, basis: Tensor, *, weights: Tensor | None = None) -> Callable[[Tensor], Tensor]:
         """Fix the steps' coefficients on ``basis [n k]``; the result aggregates any ``[n j]`` rows with them."""
         context = self.context if weights is None else replace(self.context, weights=weights)
-        return self.pipeline.mixed(basis, f=self.f, context=context)
+        mixed: Callable[[Tensor], Tensor] = self.pipeline.mixed(basis, f=self.f, context=context)
+        return mixed
 
 
 @dataclass(frozen=True)
 class PlainMean(StatisticsAggregation):
-    """The weighted mean, without any defense; equal weights unless the merge or ``sample_weights [n]`` say otherwise."""
+    """The weighted mean, without any defense; equal weights unless merge or ``sample_weights [n]`` say otherwise."""
 
     sample_weights: Tensor | None = None
 

@@ -33,7 +33,7 @@ class ClientDropout(nn.Module):
             raise RobustflError("ClientDropout: begin() must name the clients' generators before a training forward")
         sizes = self.sizes or (x.shape[0],)
         keep = torch.empty(x.shape, dtype=torch.bool, device=x.device)  # drawn in one order, whatever x's layout is
-        for part, generator in zip(keep.split(list(sizes)), self.generators, strict=True):
+        for part, generator in zip(torch.split(keep, list(sizes)), self.generators, strict=True):
             part.bernoulli_(1.0 - self.p, generator=generator)
         scale = torch.empty_like(x, requires_grad=False).copy_(keep).div_(1.0 - self.p)
         return x * scale

@@ -8,6 +8,7 @@ clients become ordinary gradients.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from torch.autograd.function import once_differentiable
 
 Rows = tuple[Tensor, Tensor] | None
 aten = torch.ops.aten
+first_order: Callable[[Any], Any] = once_differentiable  # typed, as torch's own is not in every version
 
 
 def values_per_channel(x: Tensor, sizes: tuple[int, ...]) -> list[int]:
@@ -28,10 +30,10 @@ def client_moments(x: Tensor, sizes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """Mean and biased variance per client and channel, both ``[n C]``."""
     x = x.detach()
     if x.device.type == "cpu":  # one fused pass over the channels-last rows, in float64 inside
-        pairs = [torch.batch_norm_update_stats(part, None, None, 0.0) for part in x.split(sizes)]
+        pairs = [torch.batch_norm_update_stats(part, None, None, 0.0) for part in torch.split(x, list(sizes))]
     else:
         axes = [0, *range(2, x.dim())]
-        pairs = [torch.var_mean(part, axes, correction=0)[::-1] for part in x.split(sizes)]
+        pairs = [torch.var_mean(part, axes, correction=0)[::-1] for part in torch.split(x, list(sizes))]
     return torch.stack([mean for mean, _ in pairs]), torch.stack([variance for _, variance in pairs])
 
 
@@ -66,7 +68,9 @@ class OwnStatistics(torch.autograd.Function):
         """``running``: the clients' running means and variances ``[n C]``, updated in place by torch's rule."""
         x = packed(x)
         out, saved = torch.empty_like(x), x.new_empty(2, len(sizes), x.shape[1])
-        for k, (part, target) in enumerate(zip(x.split(sizes), out.split(sizes), strict=True)):
+        for k, (part, target) in enumerate(
+            zip(torch.split(x, list(sizes)), torch.split(out, list(sizes)), strict=True)
+        ):
             aten.native_batch_norm.out(
                 part, weight, bias, running[0][k], running[1][k], True, momentum, eps,
                 out=target, save_mean=saved[0, k], save_invstd=saved[1, k],
@@ -76,14 +80,16 @@ class OwnStatistics(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @first_order
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, (means, inverse) = ctx.saved_tensors
         sizes, eps, rows = ctx.settings
         gradient = like_layout(gradient, x)
         into = torch.empty_like(x)
         mine = rows or (torch.zeros_like(means), torch.zeros_like(means))
-        parts = zip(gradient.split(sizes), x.split(sizes), into.split(sizes), strict=True)
+        parts = zip(
+            torch.split(gradient, list(sizes)), torch.split(x, list(sizes)), torch.split(into, list(sizes)), strict=True
+        )
         for k, (outer, inner, target) in enumerate(parts):
             dx, dw, db = aten.native_batch_norm_backward(
                 outer, inner, weight, None, None, means[k], inverse[k], True, eps, [True, True, True]
@@ -117,7 +123,7 @@ class ServerStatistics(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @first_order
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, mean, variance = ctx.saved_tensors
         sizes, eps, rows = ctx.settings
@@ -128,7 +134,9 @@ class ServerStatistics(torch.autograd.Function):
             into = gradient * scale.view(1, -1, *(1,) * (x.dim() - 2))
         mine = rows or (torch.zeros_like(weight)[None], torch.zeros_like(weight)[None])
         parts = sizes if rows else (x.shape[0],)
-        for k, (outer, inner) in enumerate(zip(gradient.split(parts), x.split(parts), strict=True)):
+        for k, (outer, inner) in enumerate(
+            zip(torch.split(gradient, list(parts)), torch.split(x, list(parts)), strict=True)
+        ):
             _, dw, db = aten.native_batch_norm_backward(
                 outer, inner, weight, mean, variance, None, None, False, eps, [False, True, True]
             )
@@ -154,7 +162,7 @@ class GroupStatistics(torch.autograd.Function):
         return result
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @first_order
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, mean, inverse = ctx.saved_tensors
         sizes, groups, rows = ctx.settings
@@ -166,7 +174,7 @@ class GroupStatistics(torch.autograd.Function):
             )
             return *whole, None, None, None, None
         into = torch.empty_like(x)
-        parts = zip(*(t.split(sizes) for t in (gradient, x, mean, inverse, into)), strict=True)
+        parts = zip(*(torch.split(t, list(sizes)) for t in (gradient, x, mean, inverse, into)), strict=True)
         for k, (outer, inner, part_mean, part_inverse, target) in enumerate(parts):
             dx, dw, db = aten.native_group_norm_backward(
                 outer, inner, part_mean, part_inverse, weight, sizes[k], c, spatial, groups, [True, True, True]
@@ -175,3 +183,8 @@ class GroupStatistics(torch.autograd.Function):
             rows[0][k] += dw
             rows[1][k] += db
         return into, None, None, None, None, None, None
+
+
+own_statistics: Callable[..., Tensor] = OwnStatistics.apply
+server_statistics: Callable[..., Tensor] = ServerStatistics.apply
+group_statistics: Callable[..., Tensor] = GroupStatistics.apply

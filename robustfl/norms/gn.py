@@ -35,5 +35,5 @@ class GN(Norm):
     eps: float = param(1e-5, gt=0, doc="added to variances")
 
     def layer(self, channels: int) -> nn.Module:
-        """A layer for inputs ``[b C]`` or ``[b C H W]``. Raises ``Refused`` if ``groups`` do not divide ``channels``."""
+        """A layer for inputs ``[b C]`` or ``[b C H W]``; ``Refused`` if ``groups`` do not divide ``channels``."""
         return ClientGroupNorm(channels, self.groups, eps=self.eps)

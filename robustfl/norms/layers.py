@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from robustfl.contracts import NormLayer, StatisticsLayer
 from robustfl.errors import Refused
 from robustfl.norms.functional import (
-    GroupStatistics,
-    OwnStatistics,
-    ServerStatistics,
     client_moments,
+    group_statistics,
+    own_statistics,
+    server_statistics,
     values_per_channel,
 )
 
@@ -64,10 +64,9 @@ class _Statistics(_Affine, StatisticsLayer):
     def by_server(self, x: Tensor, sizes: tuple[int, ...]) -> Tensor:
         """``x`` normalised with the server's statistics, which are constants in the backward pass."""
         server = (self.running_mean, self.running_var)
-        out: Tensor = ServerStatistics.apply(  # type: ignore[no-untyped-call]
+        return server_statistics(
             x, self.weight, self.bias, sizes, server, self.eps, self.gradients if self.training else None
         )
-        return out
 
     def nothing_seen(self) -> tuple[Tensor, Tensor, Tensor]:
         """The report of clients without a value this round: the server's own statistics, count 0."""
@@ -84,7 +83,9 @@ def check_values(counts: list[int], scheme: str) -> None:
     """Raise ``Refused`` if a client has one value per channel, which has no variance."""
     for k, count in enumerate(counts):
         if count < 2:
-            raise Refused(f"{scheme}: client {k} of the batch has {count} value per channel; a variance needs at least 2")
+            raise Refused(
+                f"{scheme}: client {k} of the batch has {count} value per channel; a variance needs at least 2"
+            )
 
 
 class OwnBatchNorm(_Statistics):
@@ -104,10 +105,7 @@ class OwnBatchNorm(_Statistics):
         if self.add(counts) or self._running is None:
             n = len(sizes)
             self._running = (self.running_mean.repeat(n, 1), self.running_var.repeat(n, 1))
-        out: Tensor = OwnStatistics.apply(  # type: ignore[no-untyped-call]
-            x, self.weight, self.bias, sizes, self._running, self.momentum, self.eps, self.gradients
-        )
-        return out
+        return own_statistics(x, self.weight, self.bias, sizes, self._running, self.momentum, self.eps, self.gradients)
 
     def report(self) -> tuple[Tensor, Tensor, Tensor]:
         """Each client's running mean and variance, moved from the server's by its own batches (torch's rule)."""
@@ -169,10 +167,7 @@ class MergedBatchNorm(_Statistics):
         check_values([sum(counts)], "centralised-bn")
         if self.add(counts) or self._running is None:
             self._running = (self.running_mean.repeat(1, 1), self.running_var.repeat(1, 1))
-        out: Tensor = OwnStatistics.apply(  # type: ignore[no-untyped-call]
-            x, self.weight, self.bias, (x.shape[0],), self._running, self.momentum, self.eps, None
-        )
-        return out
+        return own_statistics(x, self.weight, self.bias, (x.shape[0],), self._running, self.momentum, self.eps, None)
 
     def report(self) -> tuple[Tensor, Tensor, Tensor]:
         """The merged batch's running statistics, in every client's row."""
@@ -199,7 +194,4 @@ class ClientGroupNorm(_Affine):
                 f"in an input of shape {tuple(x.shape)}"
             )
         rows = self.gradients if self.training else None
-        out: Tensor = GroupStatistics.apply(  # type: ignore[no-untyped-call]
-            x, self.weight, self.bias, sizes, self.groups, self.eps, rows
-        )
-        return out
+        return group_statistics(x, self.weight, self.bias, sizes, self.groups, self.eps, rows)

@@ -29,7 +29,7 @@ def merge_layers(
     clients by their values ``K_i/K`` instead of the round's sample weights. Layers nobody has a value for keep their
     statistics. Received variances and the result are floored at 0; arithmetic is in float64.
     """
-    new = previous.double()
+    new = previous.double().clone()
     seen = [i for i in range(len(layers)) if int(counts[:, i].sum()) > 0]
     for group in [seen] if joint and seen else [[i] for i in seen]:
         chosen = [layers[i] for i in group]

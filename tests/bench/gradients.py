@@ -15,7 +15,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from robustfl.contracts import NormLayer
@@ -78,7 +77,7 @@ def ways_of(case: Case) -> dict[str, Callable[[], None]]:
 
     def step() -> None:
         optimizer.zero_grad()
-        F.cross_entropy(plain(last), y).backward()
+        nn.functional.cross_entropy(plain(last), y).backward()
         optimizer.step()
 
     ways: dict[str, Callable[[], None]] = {"centralised step": step}

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from robustfl.contracts import NormLayer
@@ -104,9 +103,9 @@ def test_reference_row_is_the_gradient_of_the_clients_own_mean_loss():
     x, y = batch((2, 3), (5,), torch.float64)
     out = torch.empty(2, layout.d, dtype=torch.float64)
     done = reference_gradients(network, layout, x, y, (2, 3), out=out)
-    residual = torch.softmax(network(x[2:]), 1) - F.one_hot(y[2:], 3)
+    residual = torch.softmax(network(x[2:]), 1) - nn.functional.one_hot(y[2:], 3)
     torch.testing.assert_close(out[1, :15].view(3, 5), residual.detach().T @ x[2:] / 3)
-    torch.testing.assert_close(done.losses[1], F.cross_entropy(network(x[2:]), y[2:]).detach())
+    torch.testing.assert_close(done.losses[1], nn.functional.cross_entropy(network(x[2:]), y[2:]).detach())
 
 
 class Twice(nn.Module):
@@ -118,7 +117,7 @@ class Twice(nn.Module):
         self.idle, self.out = nn.Linear(4, 4), nn.Linear(32, 3)
 
     def forward(self, x):
-        x = F.relu(self.norm(self.conv(x)))
+        x = nn.functional.relu(self.norm(self.conv(x)))
         x = self.norm(self.conv(x))[:, :, ::2, ::2]
         x = self.mix(self.mix(x.reshape(len(x), 4, 8)))
         return self.out(x.flatten(1))
@@ -133,9 +132,12 @@ def test_layers_used_twice_or_never(name, sizes):
 
 
 def test_torchvision_network():
-    resnet18 = pytest.importorskip("torchvision").models.resnet18
+    from torchvision.models import mobilenet_v2
+
     norm = create("norm", "fbn")
-    network, layout = prepared(resnet18(norm_layer=norm.layer, num_classes=3), torch.float64)
+    network, layout = prepared(
+        mobilenet_v2(norm_layer=norm.layer, num_classes=3, width_mult=0.1, dropout=0.0), torch.float64
+    )
     x, y = batch((2, 3), (3, 32, 32), torch.float64)
     flatten_parameters(network, layout).mul_(0.1)
     assert_equal_passes(both(network, layout, x, y, (2, 3)), 1e-10)
@@ -147,7 +149,7 @@ class Functional(nn.Module):
         self.inner = nn.Linear(5, 3)
 
     def forward(self, x):
-        return F.linear(x, self.inner.weight * 2, self.inner.bias)
+        return nn.functional.linear(x, self.inner.weight * 2, self.inner.bias)
 
 
 class SamplesSecond(nn.Module):
@@ -206,7 +208,7 @@ def test_centralised_rows_are_the_gradient_of_ordinary_batch_norm_on_the_merged_
     x, y = batch((2, 4), (5,), torch.float64)
     out = torch.empty(2, layout.d, dtype=torch.float64)
     done = shared_gradients(network, layout, x, y, (2, 4), out=out)
-    F.cross_entropy(plain(x), y).backward()
+    nn.functional.cross_entropy(plain(x), y).backward()
     expected = torch.cat([p.grad.flatten() for p in plain.parameters()])
     torch.testing.assert_close(out, expected.expand(2, -1), rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(done.reports.rows[1, :4], plain[1].running_mean)

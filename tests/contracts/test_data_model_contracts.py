@@ -1,0 +1,132 @@
+"""The contract of every registered data set, partition and model; a new one takes part by being registered."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import robustfl.data
+import robustfl.models
+from robustfl.contracts import Norm
+from robustfl.data import Dirichlet, Gamma, KClasses, Npz, dataset_from_spec
+from robustfl.errors import DataMissing, Refused
+from robustfl.models import ClientDropout
+from robustfl.randomness import stream
+from robustfl.registry import create, describe, entries
+from robustfl.vectors import layout_of
+
+ROBUSTFL = {kind: [e.cls for e in entries(kind) if not e.origin] for kind in ("dataset", "partition", "model")}
+REQUIRED: dict[type, dict[str, Any]] = {
+    Npz: {"path": "none.npz"},
+    Gamma: {"gamma": 0.3},
+    Dirichlet: {"alpha": 0.5},
+    KClasses: {"k": 4},
+}
+DATASETS = [c(**REQUIRED.get(c, {})) for c in ROBUSTFL["dataset"]]
+PARTITIONS = [c(**REQUIRED.get(c, {})) for c in ROBUSTFL["partition"]] + [Dirichlet(alpha=0.5, mode="equal")]
+MODELS = [c() for c in ROBUSTFL["model"]]
+LABELS = np.arange(300) % 10
+
+
+@dataclass(frozen=True)
+class _Groups(Norm):
+    def layer(self, channels: int) -> nn.Module:
+        return nn.GroupNorm(1, channels)
+
+
+def ids(methods):
+    return [describe(m) for m in methods]
+
+
+@pytest.mark.parametrize("method", DATASETS + PARTITIONS + MODELS, ids=ids(DATASETS + PARTITIONS + MODELS))
+def test_repr_and_description_build_the_method_again(method):
+    assert eval(repr(method), {type(method).__name__: type(method)}) == method
+    assert create(method.kind, describe(method)) == method
+    assert (type(method).__doc__ or "").strip()
+    assert hash(method) == hash(eval(repr(method), {type(method).__name__: type(method)}))
+
+
+@pytest.mark.parametrize("dataset", DATASETS, ids=ids(DATASETS))
+def test_without_data_every_set_says_so_or_is_embedded(dataset, tmp_path):
+    if dataset.name == "digits":
+        assert dataset.load(tmp_path, download=False).train_x.dtype == np.uint8
+        return
+    with pytest.raises(DataMissing, match=str(tmp_path)):
+        dataset.load(tmp_path, download=False)
+
+
+@pytest.mark.parametrize("name", [c.name for c in ROBUSTFL["dataset"] if c.name not in ("digits", "npz")])
+def test_every_public_set_is_read_from_an_archive_in_the_root(name, tmp_path):
+    x, y = np.zeros((4, 32, 32, 3), np.uint8), np.arange(4)
+    archive = "emnist-balanced" if name == "emnist" else name
+    np.savez(tmp_path / f"{archive}.npz", train_x=x, train_y=y, test_x=x, test_y=y)
+    a = dataset_from_spec(name).load(tmp_path)
+    assert a.shape == (3, 32, 32)
+    assert a.classes >= 10
+
+
+@pytest.mark.parametrize("partition", PARTITIONS, ids=ids(PARTITIONS))
+def test_partitions_are_disjoint_repeat_and_leave_their_input_alone(partition):
+    labels = LABELS.copy()
+    labels.flags.writeable = False
+
+    def split(seed):
+        return partition.split(labels, clients=5, classes=10, generator=np.random.default_rng(seed))
+
+    parts, again, other = split(0), split(0), split(1)
+    together = np.concatenate(parts)
+    assert sorted(together) == list(range(300))
+    assert all(np.array_equal(a, b) for a, b in zip(parts, again, strict=True))
+    assert not all(np.array_equal(a, b) for a, b in zip(parts, other, strict=True))
+
+
+@pytest.mark.parametrize("model", MODELS, ids=ids(MODELS))
+def test_models_train_every_parameter_and_take_any_dtype(model):
+    network = model.build(_Groups(), shape=(2, 20, 20), classes=3)
+    model.initialise(network, stream(0, "init"))
+    network = network.double()
+    for module in network.modules():
+        if isinstance(module, ClientDropout):
+            module.begin(None, (stream(0, "dropout"),))
+    x = torch.rand(4, 2, 20, 20, generator=stream(0, "x"), dtype=torch.float64)
+    z = network(x)
+    assert (z.shape, z.dtype) == ((4, 3), torch.float64)
+    nn.functional.cross_entropy(z, torch.tensor([0, 1, 2, 0])).backward()
+    assert all(p.grad is not None and bool(torch.isfinite(p.grad).all()) for p in network.parameters())
+    assert layout_of(network).d == sum(p.numel() for p in network.parameters())
+
+
+@pytest.mark.parametrize("model", MODELS, ids=ids(MODELS))
+def test_models_refuse_a_single_class(model):
+    with pytest.raises(Refused, match=model.name):
+        model.build(_Groups(), shape=(2, 32, 32), classes=1)
+
+
+MODULES = [
+    m.name
+    for room in (robustfl.data, robustfl.models)
+    for m in pkgutil.iter_modules(room.__path__, room.__name__ + ".")
+]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_examples_in_docstrings_run(module):
+    assert doctest.testmod(importlib.import_module(module)).failed == 0
+
+
+def test_importing_the_rooms_touches_neither_network_nor_torchvision():
+    code = (
+        "import socket, sys, torch; socket.socket.connect = None; import robustfl.data, robustfl.models; "
+        "assert not {'torchvision', 'sklearn'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

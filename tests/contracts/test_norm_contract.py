@@ -1,0 +1,157 @@
+"""What every registered normalization scheme promises."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+import robustfl.norms
+from robustfl.contracts import NormLayer, StatisticsLayer, Tag
+from robustfl.federation.statistics import PlainMean, begin, collect
+from robustfl.registry import create, entries
+from robustfl.vectors import layout_of, tag_of
+
+NORMS = [entry.name for entry in entries("norm")]
+pytestmark = pytest.mark.parametrize("name", NORMS)
+SIZES = (3, 2)
+
+
+def images(dtype=torch.float64):
+    return torch.randn(5, 4, 3, 3, generator=torch.Generator().manual_seed(0), dtype=dtype) + 1
+
+
+def ready(name, dtype=torch.float64):
+    network = nn.Sequential(create("norm", name).layer(4)).to(dtype).train()
+    begin(network, SIZES)
+    return network
+
+
+def test_is_exported_by_its_room_and_says_where_it_comes_from(name):
+    norm = create("norm", name)
+    assert type(norm) is getattr(robustfl.norms, type(norm).__name__)
+    assert norm.spec.startswith("§")
+    assert "arXiv" in norm.paper or name == "none"
+
+
+def test_repr_evaluates_back(name):
+    norm = create("norm", name)
+    assert eval(repr(norm), vars(robustfl.norms)) == norm
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_output_is_finite_with_shape_and_dtype_of_the_input(name, dtype):
+    x = images(dtype)
+    for network in (ready(name, dtype), ready(name, dtype).eval()):
+        y = network(x)
+        assert y.shape == x.shape
+        assert y.dtype == dtype
+        assert bool(torch.isfinite(y).all())
+
+
+def test_constant_input_stays_finite(name):
+    y = ready(name)(torch.full((5, 4, 3, 3), 7.0, dtype=torch.float64))
+    assert bool(torch.isfinite(y).all())
+
+
+def test_forward_writes_neither_input_nor_state(name):
+    network, x = ready(name), images()
+    before, state = x.clone(), {k: v.clone() for k, v in network.state_dict().items()}
+    network(x)
+    assert torch.equal(x, before)
+    assert all(torch.equal(v, state[k]) for k, v in network.state_dict().items())
+
+
+def test_gradient_of_the_input_is_that_of_finite_differences(name):
+    layer = ready(name)
+    assert torch.autograd.gradcheck(lambda x: layer(x), images()[:, :, :2, :1].clone().requires_grad_())
+
+
+def test_gradients_of_the_affine_part_are_those_of_finite_differences(name):
+    layer = ready(name)[0]
+    if name == "none":
+        assert not list(layer.parameters())
+        return
+    x = images()
+
+    def output(weight, bias):
+        return torch.func.functional_call(layer, {"weight": weight, "bias": bias}, (x,))
+
+    start = [torch.rand(4, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+    assert torch.autograd.gradcheck(output, start)
+
+
+def test_rows_in_gradients_add_up_to_the_ordinary_gradient(name):
+    network, x = ready(name), images()
+    layer = network[0]
+    if not isinstance(layer, NormLayer) or layer.centralised:
+        return
+    weights = images().flip(0)
+    (network(x) * weights).sum().backward()
+    ordinary = [layer.weight.grad, layer.bias.grad]
+    layer.weight.grad = layer.bias.grad = None
+    begin(network, SIZES)
+    layer.gradients = (torch.zeros(2, 4, dtype=torch.float64), torch.zeros(2, 4, dtype=torch.float64))
+    (network(x) * weights).sum().backward()
+    assert layer.weight.grad is None
+    for rows, whole in zip(layer.gradients, ordinary, strict=True):
+        torch.testing.assert_close(rows.sum(0), whole)
+    torch.testing.assert_close(layer.gradients[1], torch.stack([p.sum((0, 2, 3)) for p in weights.split(SIZES)]))
+
+
+def test_entries_are_tagged_by_type(name):
+    layer = ready(name)[0]
+    tags = {key: tag_of(layer, key) for key in layer.state_dict()}
+    affine = {"weight": Tag.AFFINE, "bias": Tag.AFFINE}
+    shared = {"running_mean": Tag.MEAN, "running_var": Tag.VARIANCE}
+    norm = create("norm", name)
+    expected = {} if name == "none" else affine | (shared if norm.shares_statistics else {})
+    assert tags == expected
+
+
+def test_reports_have_the_layouts_order_and_count_values(name):
+    network, norm = ready(name), create("norm", name)
+    network(images())
+    layout = layout_of(network)
+    reports = collect(network, layout, clients=2)
+    assert reports.rows.shape == (2, layout.s)
+    assert layout.s == (8 if norm.shares_statistics else 0)
+    if norm.shares_statistics:
+        assert isinstance(network[0], StatisticsLayer)
+        assert reports.counts.tolist() == [[27], [18]]
+
+
+def test_merge_of_honest_messages_is_finite_with_variances_at_least_zero(name):
+    network, norm = ready(name), create("norm", name)
+    network(images())
+    layout = layout_of(network)
+    reports = collect(network, layout, clients=2)
+    previous = layout.initial_statistics(images())
+    messages = norm.messages(reports, previous, layout.layers)
+    sent, kept = messages.clone(), previous.clone()
+    new = norm.merge(messages, reports.counts, previous, layout.layers, PlainMean())
+    assert torch.equal(messages, sent)
+    assert torch.equal(previous, kept)
+    assert new.shape == previous.shape
+    assert new.dtype == previous.dtype
+    assert bool(torch.isfinite(new).all())
+    assert bool((new[layout.variance_mask()] >= 0).all())
+
+
+def test_a_new_round_forgets_the_last_one(name):
+    network, x = ready(name), images()
+    network(x)
+    layout = layout_of(network)
+    first = collect(network, layout, clients=2)
+    begin(network, SIZES)
+    network(x)
+    again = collect(network, layout, clients=2)
+    assert torch.equal(first.rows, again.rows)
+    assert torch.equal(first.counts, again.counts)
+
+
+def test_layer_pickles_and_copies(name):
+    network, x = ready(name).eval(), images()
+    for other in (pickle.loads(pickle.dumps(network)), copy.deepcopy(network)):
+        assert torch.equal(other(x), network(x))

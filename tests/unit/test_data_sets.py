@@ -1,0 +1,360 @@
+"""Data sets: where they are looked for, the cache, limits, and what is said about bad files."""
+
+from __future__ import annotations
+
+import bz2
+import io
+import json
+import struct
+import zipfile
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from robustfl.data import Cifar10, Digits, Emnist, Mnist, Npz, Svhn, Usps, data_root, dataset_from_spec, vision
+from robustfl.errors import DataMissing, UsageError
+
+
+def images(**changes):
+    """A tiny archive's arrays: eight 2×2 images, three classes."""
+    x = np.arange(8 * 4, dtype=np.uint8).reshape(8, 2, 2, 1)
+    good = {"train_x": x[:6], "train_y": np.arange(6) % 3, "test_x": x[6:], "test_y": np.array([0, 2])}
+    return {k: v for k, v in {**good, **changes}.items() if v is not None}
+
+
+def archive(folder, name="mine.npz", **changes):
+    path = Path(folder) / name
+    np.savez(path, **images(**changes))
+    return path
+
+
+def folders(root):
+    return sorted(p.name for p in (root / ".cache").iterdir())
+
+
+# --- the root --------------------------------------------------------------------------------------------------------
+
+
+def test_the_root_is_the_argument_else_the_variable_else_the_users_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("ROBUSTFL_DATA", str(tmp_path / "variable"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert data_root(str(tmp_path / "given")) == tmp_path / "given"
+    assert data_root(None) == tmp_path / "variable"
+    monkeypatch.setenv("ROBUSTFL_DATA", "")
+    assert data_root() == tmp_path / "xdg/robustfl"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert data_root() == tmp_path / "home/.cache/robustfl"
+    assert data_root("~/d") == tmp_path / "home/d"
+
+
+# --- digits ----------------------------------------------------------------------------------------------------------
+
+
+def test_digits_are_a_fixed_stratified_split_of_all_images(tmp_path):
+    from sklearn.datasets import load_digits
+
+    a = Digits().load(tmp_path)
+    assert (a.train_x.shape, a.test_x.shape, a.shape) == ((1442, 8, 8, 1), (355, 8, 8, 1), (1, 8, 8))
+    share = np.bincount(a.test_y) / (np.bincount(a.test_y) + np.bincount(a.train_y))
+    assert np.abs(share - 0.2).max() < 0.005
+    whole = load_digits()
+    everything = np.concatenate([a.train_x, a.test_x])[..., 0]
+    assert sorted(everything.sum((1, 2))) == sorted(np.rint(whole.images * 255 / 16).sum((1, 2)))
+    fifth_zero = np.flatnonzero(whole.target == 0)[4]
+    assert np.array_equal(a.test_x[a.test_y == 0][0, ..., 0], np.rint(whole.images[fifth_zero] * 255 / 16))
+
+
+def test_digits_work_without_a_writable_folder(tmp_path):
+    (tmp_path / "file").write_text("")
+    a = Digits().load(tmp_path / "file")  # a folder cannot be made below a file, not even by root
+    assert a.fingerprint == Digits().load(tmp_path).fingerprint
+
+
+# --- the cache -------------------------------------------------------------------------------------------------------
+
+
+def test_images_are_memory_mapped_from_the_cache_and_not_decoded_again(tmp_path, monkeypatch):
+    path = archive(tmp_path)
+    first = Npz(path=str(path)).load(tmp_path)
+    monkeypatch.setattr(np.lib.npyio.NpzFile, "__getitem__", None)
+    again = Npz(path=str(path)).load(tmp_path)
+    assert isinstance(again.train_x, np.memmap)
+    assert not again.train_x.flags.writeable
+    assert np.array_equal(again.train_x, images()["train_x"])
+    assert (again.classes, again.fingerprint) == (3, first.fingerprint)
+    assert folders(tmp_path) == [f"npz-{first.fingerprint[:32]}"]
+
+
+def test_changed_content_is_noticed_and_equal_content_shared(tmp_path):
+    path = archive(tmp_path)
+    first = Npz(path=str(path)).load(tmp_path)
+    copy = Npz(path=str(archive(tmp_path, "copy.npz"))).load(tmp_path)
+    assert copy.fingerprint == first.fingerprint
+    assert len(folders(tmp_path)) == 1
+    archive(tmp_path, test_y=np.array([1, 2]))
+    assert Npz(path=str(path)).load(tmp_path).fingerprint != first.fingerprint
+    assert Npz(path=str(tmp_path / "copy.npz")).load(tmp_path).fingerprint == first.fingerprint
+
+
+@pytest.mark.parametrize("damage", ["train_x.npy", "meta.json"])
+def test_a_damaged_cache_is_decoded_again(tmp_path, damage):
+    path = archive(tmp_path)
+    first = Npz(path=str(path)).load(tmp_path)
+    file = tmp_path / ".cache" / folders(tmp_path)[0] / damage
+    file.write_bytes(file.read_bytes()[:-3])
+    again = Npz(path=str(path)).load(tmp_path)
+    assert np.array_equal(again.train_x, images()["train_x"])
+    assert again.fingerprint == first.fingerprint
+    assert isinstance(Npz(path=str(path)).load(tmp_path).train_x, np.memmap)
+
+
+def test_a_full_disk_leaves_no_half_written_folder_and_the_images_in_memory(tmp_path, monkeypatch, caplog):
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    path = archive(tmp_path)
+    monkeypatch.setattr("robustfl.data.cache.np.save", full)
+    a = Npz(path=str(path)).load(tmp_path)
+    assert np.array_equal(a.train_x, images()["train_x"])
+    assert folders(tmp_path) == []
+    assert "No space left" in caplog.text
+
+
+def test_whoever_decodes_second_takes_the_folder_of_the_first(tmp_path, monkeypatch):
+    path = archive(tmp_path)
+    real, raced = Path.rename, []
+
+    def rename(self, target):  # just before we are done, another process is
+        if not raced:
+            raced.append(True)
+            Npz(path=str(path)).load(tmp_path)
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "rename", rename)
+    a = Npz(path=str(path)).load(tmp_path)
+    assert np.array_equal(a.train_x, images()["train_x"])
+    assert folders(tmp_path) == [f"npz-{a.fingerprint[:32]}"]
+
+
+# --- limits ----------------------------------------------------------------------------------------------------------
+
+
+def test_limits_are_nested_random_subsets_with_their_own_fingerprint(tmp_path):
+    whole, hundred, fifty = (Digits(limit=n).load(tmp_path) for n in (None, 100, 50))
+    rows = {n: {bytes(i) + bytes([y]) for i, y in zip(a.train_x, a.train_y, strict=True)} for n, a in
+            ((100, hundred), (50, fifty))}  # fmt: skip
+    assert len(hundred.train_x) == len(hundred.train_y) == 100
+    assert rows[50] < rows[100]
+    assert not np.array_equal(hundred.train_y, whole.train_y[:100])
+    assert len({a.fingerprint for a in (whole, hundred, fifty)}) == 3
+    assert len(hundred.test_x) == 355
+    assert hundred.classes == 10
+    assert len(Digits(test_limit=7).load(tmp_path).test_y) == 7
+
+
+def test_fingerprint_is_that_of_the_loaded_arrays(tmp_path):
+    for d in (Digits(), Digits(limit=100), Digits(test_limit=9), Digits(limit=10**6)):
+        assert d.fingerprint(tmp_path) == d.load(tmp_path).fingerprint
+    assert Digits(limit=10**6).fingerprint(tmp_path) == Digits().fingerprint(tmp_path)
+
+
+# --- archives --------------------------------------------------------------------------------------------------------
+
+
+def test_spec_texts_name_data_sets(tmp_path):
+    assert dataset_from_spec("npz:a/b.npz") == Npz(path="a/b.npz") == dataset_from_spec("npz(path=a/b.npz)")
+    assert dataset_from_spec("mnist(limit=10)") == Mnist(limit=10)
+    with pytest.raises(UsageError, match="a path is missing"):
+        dataset_from_spec("npz: ")
+    with pytest.raises(UsageError, match="'mnist'"):
+        dataset_from_spec("mnits")
+
+
+def test_a_relative_archive_is_found_in_the_working_folder_then_in_the_root(tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    archive(tmp_path)
+    assert len(Npz(path="mine.npz").load(tmp_path).train_y) == 6
+    archive(tmp_path / "here", test_y=np.array([0, 1]))
+    assert Npz(path="mine.npz").load(tmp_path).test_y.tolist() == [0, 1]
+    with pytest.raises(DataMissing, match=r"no file .*here/none\.npz or .*none\.npz"):
+        Npz(path="none.npz").load(tmp_path)
+
+
+def test_grey_images_gain_a_channel_and_floats_stay_floats(tmp_path):
+    x = images()["train_x"][..., 0] / 255
+    a = Npz(path=str(archive(tmp_path, train_x=x, test_x=x[:2]))).load(tmp_path)
+    assert (a.train_x.shape, a.train_x.dtype, a.shape) == ((6, 2, 2, 1), np.float32, (1, 2, 2))
+    assert np.array_equal(a.train_x[..., 0], x.astype(np.float32))
+
+
+NAN = np.where(np.arange(24).reshape(6, 2, 2, 1) == 9, np.nan, 0.5)
+BAD = {
+    "nan": ({"train_x": NAN, "test_x": np.zeros((2, 2, 2, 1))}, r"train_x: image 2 holds nan; .*\[0, 1\]"),
+    "range": ({"train_x": NAN * 0 + 1.5, "test_x": np.zeros((2, 2, 2, 1))}, r"train_x: image 0 holds 1\.5"),
+    "int": ({"test_x": np.zeros((2, 2, 2, 1), int)}, "test_x is int64; expected uint8"),
+    "rank": ({"train_x": np.zeros((6, 4), np.uint8)}, r"train_x has shape \(6, 4\); expected"),
+    "channels-first": ({"train_x": np.zeros((6, 3, 8, 8), np.uint8)}, "channels last"),
+    "empty": ({"test_x": np.zeros((0, 2, 2), np.uint8), "test_y": np.zeros(0, int)}, "test_x .* at least one image"),
+    "sizes": ({"test_x": np.zeros((2, 3, 2, 1), np.uint8)}, "one dtype and shape"),
+    "count": ({"train_y": np.arange(5)}, r"train_y has shape \(5,\); expected one label per image, \[6\]"),
+    "negative": ({"train_y": np.array([0, 1, 2, -4, 0, 1])}, "train_y: label -4 of image 3; labels must be ≥ 0"),
+    "float labels": ({"test_y": np.array([0.0, 1.0])}, "test_y is float64; expected integers"),
+    "one class": ({"train_y": np.zeros(6, int), "test_y": np.zeros(2, int)}, "at least two classes"),
+    "sparse labels": ({"test_y": np.array([0, 10**6])}, "labels reach 1000000"),
+    "missing": ({"test_y": None}, "no array 'test_y'"),
+    "pickled": ({"train_y": np.array([{}] * 6, dtype=object)}, "train_y cannot be read: Object arrays"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_bad_archive_is_named_with_array_and_expectation(tmp_path, case):
+    changes, message = BAD[case]
+    path = archive(tmp_path, **changes)
+    with pytest.raises(UsageError, match=message) as caught:
+        Npz(path=str(path)).load(tmp_path)
+    assert str(path) in str(caught.value)
+    assert not (tmp_path / ".cache").exists()
+
+
+@pytest.mark.parametrize("keep", [0, 10, 400, -30])
+def test_a_truncated_archive_is_named(tmp_path, keep):
+    path = archive(tmp_path)
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(UsageError, match=r"mine\.npz"):
+        Npz(path=str(path)).load(tmp_path)
+
+
+def test_a_flipped_bit_in_an_archive_is_noticed(tmp_path):
+    path = archive(tmp_path)
+    data = bytearray(path.read_bytes())
+    with zipfile.ZipFile(path) as z:
+        data[z.getinfo("train_x.npy").header_offset + 200] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(UsageError, match="train_x cannot be read"):
+        Npz(path=str(path)).load(tmp_path)
+
+
+def test_a_single_array_is_no_archive(tmp_path):
+    buffer = io.BytesIO()
+    np.save(buffer, np.zeros(3))
+    (tmp_path / "mine.npz").write_bytes(buffer.getvalue())
+    with pytest.raises(UsageError, match="single array"):
+        Npz(path=str(tmp_path / "mine.npz")).load(tmp_path)
+
+
+# --- torchvision's data sets -----------------------------------------------------------------------------------------
+
+
+def idx(array):
+    return struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape) + array.astype(np.uint8).tobytes()
+
+
+def idx_files(folder, train="train", test="t10k", first=0, names="{}-{}-ubyte"):
+    folder.mkdir(parents=True)
+    for split, count in ((train, 3), (test, 2)):
+        x = np.arange(count * 6).reshape(count, 2, 3)
+        (folder / names.format(split, "images-idx3")).write_bytes(idx(x))
+        (folder / names.format(split, "labels-idx1")).write_bytes(idx(np.arange(count) + first))
+
+
+@pytest.mark.parametrize("place", ["mnist/MNIST/raw", "MNIST/raw"])
+def test_mnist_is_read_from_its_own_folder_or_a_torchvision_root(tmp_path, place):
+    idx_files(tmp_path / place)
+    a = Mnist().load(tmp_path, download=False)
+    assert np.array_equal(a.train_x[..., 0], np.arange(18).reshape(3, 2, 3))
+    assert (a.test_y.tolist(), a.classes) == ([0, 1], 10)
+
+
+def test_the_archive_takes_precedence_and_labels_must_fit(tmp_path):
+    idx_files(tmp_path / "mnist/MNIST/raw")
+    archive(tmp_path, "mnist.npz")
+    assert len(Mnist().load(tmp_path).train_y) == 6
+    archive(tmp_path, "mnist.npz", test_y=np.array([0, 10]))
+    with pytest.raises(UsageError, match=r"label 10 of image 1; labels must be in \[0, 10\)"):
+        Mnist().load(tmp_path)
+
+
+def test_emnist_is_turned_upright_and_letters_start_at_zero(tmp_path):
+    idx_files(tmp_path / "emnist/EMNIST/raw", "train", "test", 1, "emnist-letters-{}-{}-ubyte")
+    a = Emnist(split="letters").load(tmp_path, download=False)
+    assert np.array_equal(a.train_x[0, ..., 0], np.arange(6).reshape(2, 3).T)
+    assert (a.train_y.tolist(), a.classes) == ([0, 1, 2], 26)
+    with pytest.raises(DataMissing):
+        Emnist().load(tmp_path, download=False)
+
+
+def test_usps_is_read_from_its_text(tmp_path):
+    for name, label in (("usps.bz2", 1), ("usps.t.bz2", 10)):
+        line = f"{label} " + " ".join(f"{i + 1}:{1.0 if i == 3 else -1.0}" for i in range(256))
+        (tmp_path / name).write_bytes(bz2.compress(line.encode() + b"\n"))
+    a = Usps().load(tmp_path, download=False)
+    assert (a.shape, a.train_y.tolist(), a.test_y.tolist()) == ((1, 16, 16), [0], [9])
+    assert np.flatnonzero(a.train_x).tolist() == [3]
+
+
+def test_cifar_and_svhn_come_channels_last(tmp_path, monkeypatch):
+    x = np.arange(2 * 4 * 4 * 3, dtype=np.uint8).reshape(2, 4, 4, 3)
+    cifar = SimpleNamespace(data=x, targets=[3, 1])
+    svhn = SimpleNamespace(data=x.transpose(0, 3, 1, 2), labels=np.array([3, 1]))
+    fake = SimpleNamespace(CIFAR10=lambda *_, **__: cifar, SVHN=lambda *_, **__: svhn)
+    monkeypatch.setattr(vision, "_datasets", lambda: fake)
+    (tmp_path / "cifar-10-batches-py").mkdir()
+    for name in ("cifar-10-batches-py/data_batch_1", "cifar-10-batches-py/test_batch"):
+        (tmp_path / name).write_text("")
+    for name in ("train_32x32.mat", "test_32x32.mat"):
+        (tmp_path / name).write_text("")
+    for d in (Cifar10(), Svhn()):
+        a = d.load(tmp_path, download=False)
+        assert np.array_equal(a.train_x, x)
+        assert a.train_y.tolist() == [3, 1]
+
+
+def test_a_damaged_file_is_named_with_the_command(tmp_path):
+    idx_files(tmp_path / "mnist/MNIST/raw")
+    (tmp_path / "mnist/MNIST/raw/t10k-images-idx3-ubyte").write_bytes(b"\0\0\10\3\0")
+    with pytest.raises(
+        UsageError, match=r"'mnist': the files in .*mnist cannot be read .*robustfl doctor --fetch mnist"
+    ):
+        Mnist().load(tmp_path, download=False)
+
+
+def test_missing_data_name_the_folder_and_the_command(tmp_path):
+    for read in (Cifar10().load, Cifar10().fingerprint):
+        with pytest.raises(DataMissing, match=rf"{tmp_path}/cifar10 .*cifar10\.npz.*robustfl doctor --fetch cifar10"):
+            read(tmp_path, download=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failed_download_leaves_nothing_and_says_why(tmp_path, monkeypatch):
+    def fetch(folder, **kwargs):
+        (folder / "MNIST").mkdir()
+        (folder / "MNIST/half").write_text("half")
+        raise OSError("network is unreachable")
+
+    monkeypatch.setattr(vision, "_datasets", lambda: SimpleNamespace(MNIST=fetch))
+    with pytest.raises(DataMissing, match=r"network is unreachable.*robustfl doctor --fetch mnist"):
+        Mnist().load(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_download_lands_in_the_data_sets_own_folder(tmp_path, monkeypatch):
+    def fetch(folder, *, train, download):
+        if download and train:
+            idx_files(folder / "MNIST/raw")
+        return SimpleNamespace(data=np.zeros((1, 2, 2), np.uint8), targets=[0])
+
+    monkeypatch.setattr(vision, "_datasets", lambda: SimpleNamespace(MNIST=fetch))
+    Mnist().load(tmp_path)
+    assert (tmp_path / "mnist/MNIST/raw/train-images-idx3-ubyte").is_file()
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".cache", "mnist"]
+
+
+def test_meta_holds_what_identifies_the_content(tmp_path):
+    a = Digits().load(tmp_path)
+    meta = json.loads((tmp_path / ".cache" / folders(tmp_path)[0] / "meta.json").read_text())
+    assert meta["fingerprint"] == a.fingerprint
+    assert meta["arrays"]["train_x"] == ["uint8", 1442, 8, 8, 1]

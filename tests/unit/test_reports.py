@@ -1,0 +1,313 @@
+"""The leaderboard: statistics over seeds, worst case, ranks, states, blocks, and its written forms."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import scipy.stats
+from fake_store import grid, record, stored
+from rich.console import Console
+
+from robustfl.errors import StoreError, UsageError
+from robustfl.records import CellResult
+from robustfl.reports import leaderboard, load_board, rank_board, report
+from robustfl.reports.board import Board, Row
+from robustfl.reports.estimate import half_width
+from robustfl.reports.frame import frame, label_columns
+from robustfl.reports.writers import FORMS, terminal, to_csv, to_json, to_latex, to_markdown, to_text
+
+
+def board(*records: CellResult) -> Board:
+    return rank_board(frame(records))
+
+
+def rows(made: Board, metric: str = "sa") -> dict[str, Row]:
+    return {r.labels[0]: r for r in next(s for s in made.sections if s.metric == metric).rows}
+
+
+def cells(defense: str, **sa: list[float]) -> list[CellResult]:
+    return [record(defense=defense, attack=a, seed=i, sa=v) for a, vs in sa.items() for i, v in enumerate(vs)]
+
+
+# --- statistics ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("values", [[0.8, 0.9], [0.5, 0.5, 0.5], [0.1, 0.4, 0.35, 0.9]])
+def test_the_interval_is_students(values: list[float]) -> None:
+    t = scipy.stats.t.ppf(0.975, len(values) - 1)
+    expected = t * pd.Series(values).std() / math.sqrt(len(values))
+    assert half_width(values) == pytest.approx(expected, rel=1e-12)
+
+
+def test_one_seed_has_no_interval_and_the_caption_says_so() -> None:
+    made = board(record(sa=0.5))
+    place = rows(made)["mean"].cells[0]
+    assert (place.mean, place.half) == (0.5, None)
+    assert "One seed, so there is no interval." in made.caption
+
+
+def test_the_worst_case_is_the_minimum_per_seed_then_the_mean() -> None:
+    made = board(*cells("mean", none=[0.1, 0.1], sf=[0.2, 0.8], foe=[0.6, 0.4]))
+    assert rows(made)["mean"].worst.mean == pytest.approx((0.2 + 0.4) / 2)
+
+
+def test_without_any_attack_the_worst_case_is_the_unattacked_cell() -> None:
+    assert rows(board(*cells("mean", none=[0.7])))["mean"].worst.mean == 0.7
+
+
+def test_ties_share_a_rank_and_the_next_is_skipped() -> None:
+    made = board(*cells("mean", sf=[0.5]), *cells("median", sf=[0.5]), *cells("krum", sf=[0.4]))
+    assert {d: r.rank for d, r in rows(made).items()} == {"mean": 1, "median": 1, "krum": 3}
+
+
+def test_each_metric_ranks_by_its_own_worst_case() -> None:
+    made = board(
+        record(defense="mean", sa=0.9, ra={"pgd": 0.1}), record(defense="median", sa=0.8, ra={"pgd": 0.2})
+    )  # fmt: skip
+    assert rows(made)["mean"].rank == 1
+    assert rows(made, "ra_pgd")["median"].rank == 1
+
+
+# --- states ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_divergence_is_shown_ranked_last_and_never_averaged() -> None:
+    bad = record(defense="median", attack="sf", seed=1, status="diverged", reason="loss became non-finite in round 7",
+                 round=7)  # fmt: skip
+    made = board(*cells("mean", sf=[0.1, 0.1], foe=[0.1, 0.1]), *cells("median", sf=[0.9], foe=[0.9, 0.9]), bad)
+    row = rows(made)["median"]
+    assert row.cells[made.attacks.index("sf")].text() == "diverged 1/2"
+    assert row.cells[made.attacks.index("sf")].mean is None
+    assert (row.worst.text(), row.rank) == ("diverged 1/2", 2)
+    assert made.footnotes == ("diverged: loss became non-finite in round 7 (1 cell)",)
+
+
+@pytest.mark.parametrize("status", ["refused", "failed"])
+def test_an_attack_without_a_number_makes_the_worst_case_a_bound_without_rank(status: str) -> None:
+    bad = record(defense="median", attack="sf", status=status, reason="too few clients\nTraceback …")
+    made = board(*cells("mean", sf=[0.1], foe=[0.1]), *cells("median", foe=[0.9]), bad)
+    row = rows(made)["median"]
+    assert row.cells[made.attacks.index("sf")].text() == status
+    assert (row.worst.text(), row.rank) == ("≤ 90.0", None)
+    assert made.footnotes == (f"{status}: too few clients (1 cell)",)
+
+
+def test_a_row_that_is_refused_throughout_stays_visible() -> None:
+    bad = [record(defense="krum", attack=a, status="refused", reason="krum: f=4") for a in ("sf", "foe")]
+    row = rows(board(*cells("mean", sf=[0.1], foe=[0.1]), *bad))["krum"]
+    assert (row.worst.text(), row.rank) == ("refused", None)
+
+
+def test_a_missing_seed_is_marked() -> None:
+    planned = frame(cells("mean", sf=[0.5, 0.7]))
+    planned.loc[1, ["status", "sa"]] = ["missing", None]
+    place = rows(rank_board(planned))["mean"].cells[0]
+    assert place.text() == "50.0 [1/2]"
+
+
+def test_divergences_that_differ_in_the_round_share_a_footnote() -> None:
+    bad = [record(seed=i, status="diverged", reason=f"loss became non-finite in round {i}", round=i) for i in (3, 9)]
+    assert board(*bad).footnotes == ("diverged: loss became non-finite in rounds 3–9 (2 cells)",)
+
+
+# --- rows, blocks, labels --------------------------------------------------------------------------------------------
+
+
+def test_each_partition_is_a_block_and_the_overall_block_is_their_mean() -> None:
+    values = {("a", "sf"): 0.2, ("a", "foe"): 0.6, ("b", "sf"): 0.9, ("b", "foe"): 0.4}
+    made = board(*(record(partition=p, attack=a, sa=v) for (p, a), v in values.items()))
+    assert made.blocks == ("overall", "a", "b")
+    overall = made.select(block="overall", metric="sa").sections[0].rows[0]
+    assert [e.mean for e in overall.cells] == pytest.approx([0.5, 0.55])
+    assert overall.worst.mean == pytest.approx((0.2 + 0.4) / 2)
+
+
+def test_blocks_are_ordered_by_the_numbers_in_their_names() -> None:
+    made = board(*(record(partition=f"gamma(gamma={g})") for g in (0.5, 0.01, 0.0)))
+    assert made.blocks[1:] == ("gamma(gamma=0.0)", "gamma(gamma=0.01)", "gamma(gamma=0.5)")
+
+
+def test_a_setting_that_varies_becomes_a_column_and_a_constant_one_does_not() -> None:
+    made = board(record(model="cnn"), record(model="mlp"))
+    assert made.label_names == ("defense", "norm", "model")
+    assert ("dataset", "digits") in made.constants
+
+
+def test_an_unattacked_cell_stands_beside_every_number_of_attackers() -> None:
+    made = board(
+        record(attack="none", f=0, f_declared=0, sa=0.9),
+        record(attack="sf", f=1, f_declared=1, sa=0.8),
+        record(attack="sf", f=2, f_declared=2, sa=0.7),
+    )
+    found = {r.labels[made.label_names.index("f")]: r.cells[0].mean for r in made.sections[0].rows}
+    assert {f: found[f] for f in ("1", "2")} == {"1": 0.9, "2": 0.9}
+
+
+def test_cells_with_equal_labels_and_different_settings_are_told_apart() -> None:
+    first = record(sa=0.2)
+    cell = {"cell": {**first.cell["cell"], "rounds": 5}}
+    second = record(sa=0.8).model_copy(update={"key": "ab", "cell": cell})
+    table = frame([first, second])
+    assert "cell.cell.rounds" in table
+    assert sorted(r.worst.mean or 0 for r in rank_board(table).sections[0].rows) == [0.2, 0.8]
+
+
+def test_two_cells_that_share_every_label_are_an_error() -> None:
+    table = frame([record()])
+    with pytest.raises(UsageError, match="two cells"):
+        rank_board(pd.concat([table, table]))
+
+
+def test_the_frame_has_one_row_per_cell_with_labels_metrics_and_certificates() -> None:
+    table = frame([record(sa=0.5, ra={"pgd": 0.25}), record(seed=1, status="refused", reason="r")])
+    assert list(table["sa"].isna()) == [False, True]
+    assert table.loc[0, "ra_pgd"] == 0.25
+    assert table.loc[0, "certificates.versions.torch"] == "2.6.0"
+    assert "attack" in label_columns(table)
+    assert "reason" not in label_columns(table)
+
+
+# --- the public table ------------------------------------------------------------------------------------------------
+
+
+def test_the_public_table_is_in_percent_and_a_state_is_text(tmp_path: Path) -> None:
+    stored(tmp_path, [record(attack="sf", sa=0.5), record(attack="foe", status="diverged", reason="x", round=1)])
+    table = leaderboard(tmp_path, metric="SA")
+    assert table.loc[0, "sf"] == 50.0
+    assert table.loc[0, "foe"] == "diverged"
+    assert table.loc[0, "worst case"] == "diverged"
+    assert leaderboard(frame([record(sa=0.5)]), metric="ra").loc[0, "worst case"] == 25.0
+
+
+def test_planned_cells_that_have_not_run_are_counted_as_missing(tmp_path: Path) -> None:
+    items = cells("mean", sf=[0.5, 0.7])
+    store = stored(tmp_path, items[:1])
+    store.describe({"cells": {r.key: dict(r.labels) for r in items}})
+    made = load_board(tmp_path)
+    assert made.counts == {"done": 1, "missing": 1}
+    assert rows(made)["mean"].worst.text() == "50.0 [1/2]"
+
+
+def test_a_wrong_metric_or_block_label_suggests_the_right_one(tmp_path: Path) -> None:
+    stored(tmp_path, [record()])
+    with pytest.raises(UsageError, match="'ra_pgd'"):
+        leaderboard(tmp_path, metric="ra_pdg")
+    with pytest.raises(UsageError, match="'norm'"):
+        rank_board(frame([record()]), by="nrom")
+    with pytest.raises(UsageError, match="no cells"):
+        rank_board(frame([record()]).iloc[:0])
+
+
+def test_a_store_without_a_readable_record_is_a_clear_error(tmp_path: Path) -> None:
+    store = stored(tmp_path, [record()])
+    store.path(record().key).write_text("{")
+    with pytest.raises(StoreError, match="none of 1 files is a record"):
+        load_board(tmp_path)
+    store.path(record().key).unlink()
+    with pytest.raises(UsageError, match="no finished cell yet"):
+        load_board(tmp_path)
+
+
+# --- written forms ---------------------------------------------------------------------------------------------------
+
+AWKWARD = "my_def|50% & {x}$<b>\\^~#\n2"
+
+
+def test_markdown_keeps_its_columns_when_names_hold_pipes_and_line_breaks() -> None:
+    made = board(record(defense=AWKWARD, attack="a|b"), record(defense="mean", attack="a|b"))
+    table = [line for line in to_markdown(made).splitlines() if line.startswith("|")]
+    assert len({line.replace("\\|", "").count("|") for line in table}) == 1
+    assert "<b>" not in "".join(table)
+
+
+def test_latex_escapes_special_characters_and_keeps_its_columns() -> None:
+    made = board(record(defense=AWKWARD), record(defense="mean", sa=0.1))
+    text = to_latex(made)
+    line = next(t for t in text.splitlines() if "my" in t)
+    assert r"my\_def|50\% \& \{x\}\$\textless{}b\textgreater{}\textbackslash{}\textasciicircum{}" in line
+    assert line.replace(r"\&", "").count("&") == 6
+    assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == len(made.sections)
+
+
+def test_csv_has_one_line_per_place_at_full_precision() -> None:
+    made = board(*cells(AWKWARD, sf=[1 / 3, 2 / 3]))
+    lines = list(csv.DictReader(io.StringIO(to_csv(made))))
+    first = next(x for x in lines if x["metric"] == "sa" and x["attack"] == "sf")
+    assert first["defense"] == AWKWARD
+    assert float(first["mean"]) == math.fsum([1 / 3, 2 / 3]) / 2
+    assert float(first["high"]) - float(first["mean"]) == pytest.approx(half_width([1 / 3, 2 / 3]))
+
+
+def test_json_carries_values_states_and_versions() -> None:
+    made = board(record(sa=1 / 3), record(attack="foe", status="failed", reason="Boom: x"))
+    data = json.loads(to_json(made))
+    row = data["tables"][0]["rows"][0]
+    assert data["schema_version"] == 1
+    assert data["versions"] == {"torch": "2.6.0"}
+    assert row["attacks"]["sf"]["seeds"] == {"0": 1 / 3}
+    assert row["attacks"]["foe"]["states"] == {"failed": 1}
+    assert data["footnotes"] == {"1": "failed: Boom: x (1 cell)"}
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 200])
+def test_the_terminal_table_never_exceeds_the_width_and_keeps_every_number(width: int) -> None:
+    out = io.StringIO()
+    screen = Console(file=out, width=width)
+    for part in terminal(board(*cells("nnm+trimmed-mean", none=[0.9, 0.8], sf=[0.5, 0.52]))):
+        screen.print(part)
+    assert max(map(len, out.getvalue().splitlines())) <= width
+    assert "85.0" in out.getvalue()
+    table = out.getvalue().split("Mean ±")[0]
+    assert ("85.0 ± 63.5" in table) == (width == 200)
+
+
+def test_unreadable_files_are_named_below_the_table(tmp_path: Path) -> None:
+    store = stored(tmp_path, [record(), record(seed=1)])
+    store.path(record().key).write_text("{")
+    for form in (to_text, to_markdown, to_latex, to_json):
+        assert "truncated or corrupt" in " ".join(form(load_board(tmp_path)).split())
+
+
+def test_a_report_is_the_same_bytes_whatever_the_hash_seed(tmp_path: Path) -> None:
+    some = [r for r in grid(partitions=["iid"], points=3) if r.labels["attack"] == "sf" and r.labels["norm"] == "gn"]
+    stored(
+        tmp_path / "s",
+        [r.model_copy(update={"curve": [p.model_copy(update={"ra": None}) for p in r.curve]}) for r in some],
+    )
+    code = "import sys; from robustfl.reports import report; report(sys.argv[1], sys.argv[2])"
+    for out, seed in (("a", "1"), ("b", "2")):
+        env = os.environ | {"PYTHONHASHSEED": seed}
+        subprocess.run([sys.executable, "-c", code, str(tmp_path / "s"), str(tmp_path / out)], check=True, env=env)
+    names = sorted(p.name for p in (tmp_path / "a").iterdir())
+    assert {f"leaderboard.{suffix}" for suffix in FORMS} < set(names)
+    assert {n.split("-")[0] for n in names if n.endswith(".png")} == {"heatmap", "curves", "labels"}
+    for name in names:
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name
+
+
+def test_figures_leave_matplotlibs_settings_alone(tmp_path: Path) -> None:
+    import matplotlib
+
+    stored(tmp_path, [record(curve=[0.1, 0.2])])
+    with matplotlib.rc_context({"axes.titlesize": 31}):
+        report(tmp_path)
+        assert matplotlib.rcParams["axes.titlesize"] == 31
+
+
+def test_reports_do_not_import_torch_and_the_store_does_not_import_pandas() -> None:
+    code = (
+        "import sys, robustfl.reports, robustfl.reports.store; assert 'pandas' not in sys.modules;"
+        "import robustfl.reports.loading, robustfl.reports.writers, robustfl.reports.figures;"
+        "import robustfl.reports.figure_curves, robustfl.reports.figure_heatmap, robustfl.reports.figure_distribution;"
+        "assert 'torch' not in sys.modules and 'matplotlib' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,165 @@
+"""The store: whole files or none, what counts as done, and errors that name the folder."""
+
+from __future__ import annotations
+
+import errno
+import json
+import multiprocessing
+import os
+import time
+from pathlib import Path
+
+import pytest
+from fake_store import record, stored
+
+from robustfl.errors import StoreError, UsageError
+from robustfl.reports import load
+from robustfl.reports.store import Store, open_store
+
+
+def test_a_record_is_read_back_as_it_was_written(tmp_path: Path) -> None:
+    item = record(sa=0.1 + 0.2, curve=[0.1, 0.3])
+    store = stored(tmp_path, [item])
+    assert store.read(item.key) == item
+    assert store.keys() == {item.key}
+    assert store.has(item.key)
+
+
+def test_nothing_is_created_before_the_first_write(tmp_path: Path) -> None:
+    store = Store(tmp_path / "s")
+    assert store.keys() == set()
+    assert store.done(["ab"]) == set()
+    assert not (tmp_path / "s").exists()
+
+
+def test_failed_cells_run_again_and_the_other_states_are_done(tmp_path: Path) -> None:
+    states = ["done", "refused", "diverged", "failed"]
+    items = {s: record(status=s, seed=i) for i, s in enumerate(states)}
+    store = stored(tmp_path, list(items.values()))
+    keys = [r.key for r in items.values()]
+    assert store.done(keys) == {items[s].key for s in states[:3]}
+    assert store.statuses(keys) == {"done": 1, "refused": 1, "diverged": 1, "failed": 1}
+    assert store.done(["0" * 32]) == set()
+
+
+@pytest.mark.parametrize("keep", [0, 1, 100, -2])
+def test_a_truncated_file_is_not_done_and_is_reported_as_a_problem(tmp_path: Path, keep: int) -> None:
+    item = record()
+    store = stored(tmp_path, [item])
+    path = store.path(item.key)
+    path.write_bytes(path.read_bytes()[:keep])
+    assert store.done([item.key]) == set()
+    loaded = store.load()
+    assert loaded.results == ()
+    assert loaded.problems[0].path == path
+    assert "truncated" in loaded.problems[0].reason
+    with pytest.raises(StoreError, match="delete the file"):
+        store.read(item.key)
+    store.commit(item)
+    assert store.done([item.key]) == {item.key}
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"schema_version": 99}, "schema 99; this robustfl reads 1"),
+        ({"status": "great"}, "status 'great' is none of"),
+        ({"key": "other"}, "another cell, 'other'"),
+        ({"metrics": None}, "done, but without metrics"),
+        ({"metrics": {"sa": "nan", "loss": 0.1}}, "sa=nan is no accuracy"),
+        ({"metrics": {"sa": 0.5, "loss": 0.1, "ra": {"pgd": 1.5}}}, "pgd=1.5 is no accuracy"),
+        ({"surprise": 1}, "surprise"),
+        ({"curve": 3}, "curve"),
+    ],
+)
+def test_a_foreign_record_is_a_problem_with_its_reason(tmp_path: Path, change: dict[str, object], reason: str) -> None:
+    item, other = record(), record(seed=1)
+    store = stored(tmp_path, [item, other])
+    data = json.loads(store.path(item.key).read_text())
+    store.path(item.key).write_text(json.dumps(data | change) + "\n")
+    loaded = store.load()
+    assert [r.key for r in loaded.results] == [other.key]
+    assert reason in loaded.problems[0].reason
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", "null", '"x"', "NaN", "\x00"])
+def test_json_that_is_no_record_is_a_problem(tmp_path: Path, text: str) -> None:
+    store = stored(tmp_path, [record()])
+    (store.cells / "ab12.json").write_text(text)
+    assert len(store.load().problems) == 1
+    assert store.done(["ab12"]) == set()
+
+
+def test_a_full_disk_leaves_the_old_file_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = record(sa=0.5)
+    store = stored(tmp_path, [old])
+
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StoreError, match=r"cells: No space left on device; free space") as caught:
+        store.commit(record(sa=0.9))
+    assert str(tmp_path) in str(caught.value)
+    assert os.listdir(store.cells) == [f"{old.key}.json"]
+    assert store.read(old.key) == old
+
+
+def test_a_folder_that_cannot_be_made_is_a_store_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="choose another one"):
+        Store(tmp_path / "file" / "store").commit(record())
+
+
+def test_temporary_files_are_ignored_and_swept_when_old(tmp_path: Path) -> None:
+    item = record()
+    store = stored(tmp_path, [item])
+    old, young = store.cells / ".a.json.1.tmp", store.cells / ".b.json.2.tmp"
+    for path in (old, young):
+        path.write_text("{")
+    os.utime(old, (time.time() - 7200,) * 2)
+    assert store.keys() == {item.key}
+    store.describe({"name": "s"})
+    assert not old.exists()
+    assert young.exists()
+    assert store.description() == {"name": "s"}
+
+
+@pytest.mark.parametrize("key", ["../x", "", ".hidden", "a/b"])
+def test_a_key_that_leaves_the_folder_is_refused(tmp_path: Path, key: str) -> None:
+    with pytest.raises(UsageError, match="key="):
+        Store(tmp_path).path(key)
+
+
+def _commit_many(folder: Path, sa: float) -> None:
+    for _ in range(30):
+        Store(folder).commit(record(sa=sa))
+
+
+def test_writers_of_one_cell_never_tear_it(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    workers = [context.Process(target=_commit_many, args=(tmp_path, sa)) for sa in (0.25, 0.75)]
+    for worker in workers:
+        worker.start()
+    key, seen = record().key, 0
+    while any(w.is_alive() for w in workers):
+        if Store(tmp_path).has(key):
+            assert Store(tmp_path).read(key).metrics is not None
+            seen += 1
+    assert all(w.exitcode == 0 for w in workers)
+    assert seen
+    assert os.listdir(tmp_path / "cells") == [f"{key}.json"]
+
+
+def test_a_wrong_path_names_the_stores_nearby(tmp_path: Path) -> None:
+    stored(tmp_path / "runs" / "quickstart", [record()])
+    for path in (tmp_path / "runs", tmp_path / "runs" / "quikstart", tmp_path):
+        with pytest.raises(UsageError, match=r"stores nearby: .*quickstart"):
+            open_store(path)
+    assert open_store(tmp_path / "runs" / "quickstart" / "cells").folder == tmp_path / "runs" / "quickstart"
+    assert len(load(tmp_path / "runs" / "quickstart").results) == 1
+
+
+def test_an_empty_folder_says_how_to_make_a_store(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="robustfl grid"):
+        open_store(tmp_path)
