@@ -11,7 +11,7 @@ from robustfl.records import CellResult
 
 from .board import natural
 from .figure_heatmap import _simple_first
-from .figures import wrapped
+from .figures import longest, panel_title, roomy, wrapped
 from .frame import frame, label_columns
 from .ranking import spread, text
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _DASHES = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
+_WIDTH = 2.5
 _PANEL = ("partition", "norm", "defense")
 _METRICS = {"sa": "accuracy on clean inputs (%)", "ra": "accuracy on adversarial inputs (%)"}
 
@@ -68,8 +69,14 @@ def _figure(runs: Runs, metric: str, attack: str, setting: str) -> Figure:
     defenses = sorted({d for _, _, d in runs}, key=_simple_first)
     palette = seaborn.color_palette("colorblind", len(defenses))
     looks = {d: {"color": palette[i], "linestyle": _DASHES[i % 4]} for i, d in enumerate(defenses)}
-    size = 1.0 + 2.7 * len(norms), 1.3 + 2.05 * len(partitions) + 0.2 * math.ceil(len(defenses) / 4)
-    figure = Figure(figsize=(max(size[0], 5.0), size[1]), layout="constrained")
+    titles = [[panel_title(norm, partition, _WIDTH) for norm in norms] for partition in partitions]
+    heading = 0.17 * max(t.count("\n") + 1 for line in titles for t in line)
+    labels = [wrapped(d) for d in defenses]
+    width = max(1.0 + (_WIDTH + 0.25) * len(norms), 5.0)
+    columns = max(1, min(len(labels), int((width - 0.4) / (0.85 + 0.08 * longest(labels)))))
+    lines = sum(t.count("\n") + 1 for t in labels) / columns
+    height = 1.15 + (1.75 + heading) * len(partitions) + 0.19 * (math.ceil(lines) + bool(setting))
+    figure = Figure(figsize=(width, height), layout=roomy(width, between=0.04))
     axes = figure.subplots(len(partitions), len(norms), squeeze=False)
     last = max(p.round for records in runs.values() for r in records for p in r.curve)
     for i, partition in enumerate(partitions):
@@ -77,7 +84,7 @@ def _figure(runs: Runs, metric: str, attack: str, setting: str) -> Figure:
             axes[i, j].set(xlim=(0, last), ylim=(-2, 102))  # set, not shared: shared axes cost seconds per figure
             for defense in defenses:
                 _line(axes[i, j], runs.get((partition, norm, defense), ()), metric, looks[defense])
-            axes[i, j].set_title(f"{norm} · {partition}")
+            axes[i, j].set_title(titles[i][j])
             axes[i, j].label_outer()
     for axis in axes[-1]:
         axis.set_xlabel("round")
@@ -85,9 +92,8 @@ def _figure(runs: Runs, metric: str, attack: str, setting: str) -> Figure:
     seeds = {len(records) for records in runs.values()}
     spread_note = "; bands: lowest to highest seed" if max(seeds) > 1 else "; one seed"
     figure.suptitle(f"attack: {attack}{spread_note}" + (f"\n{setting}" if setting else ""))
-    lines = [Line2D([], [], linewidth=1.8, label=wrapped(d), **looks[d]) for d in defenses]
-    columns = min(len(lines), max(2, int(size[0] / 1.9)))
-    figure.legend(handles=lines, loc="outside lower center", ncols=columns, frameon=False, handlelength=2.6)
+    handles = [Line2D([], [], linewidth=1.8, label=n, **looks[d]) for n, d in zip(labels, defenses, strict=True)]
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, handlelength=2.6)
     return figure
 
 

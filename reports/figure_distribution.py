@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from robustfl.records import CellResult
 
 from .board import natural
+from .figures import panel_title
 from .ranking import text
 
 if TYPE_CHECKING:
@@ -40,19 +41,19 @@ def _figure(dataset: str, panels: dict[str, CellResult]) -> Figure:
     columns = min(_COLUMNS, len(panels))
     rows = math.ceil(len(panels) / columns)
     pitch = 0.3 if max(clients, classes) <= 20 else 6.0 / max(clients, classes)
-    size = 0.9 + columns * (pitch * clients + 0.55), 1.0 + rows * (pitch * classes + 0.75)
+    size = 0.9 + columns * (pitch * clients + 0.55), 1.2 + rows * (pitch * classes + 0.75)
     figure = Figure(figsize=(max(size[0], 4.0), max(size[1], 3.2)), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
     largest = max(max(map(max, r.label_counts)) for r in panels.values())
     for axis, (partition, record) in zip(axes.flat, panels.items(), strict=False):
         _panel(axis, record.label_counts, largest, pitch)
-        axis.set_title(partition)
+        axis.set_title(panel_title("", partition, max(pitch * clients, 3.0)))
     for axis in list(axes.flat)[len(panels) :]:
         axis.set_visible(False)
     figure.supxlabel("client", fontsize=10)
     figure.supylabel("class", fontsize=10)
     seed = text(next(iter(panels.values())).labels.get("seed"))
-    figure.suptitle(f"{dataset}: training samples per client and class (seed {seed}, largest bubble {largest})")
+    figure.suptitle(f"{dataset}: samples per client and class\n(seed {seed}, largest bubble: {largest})")
     return figure
 
 

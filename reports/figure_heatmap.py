@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from .board import OVERALL, Board, Row, Section, natural
 from .estimate import Estimate
-from .figures import wrapped
+from .figures import longest, panel_title, roomy, wrapped
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -47,13 +47,18 @@ def _figure(board: Board, sections: Sequence[Section], setting: tuple[tuple[str,
     rows = [r for s in sections for r in s.rows if _others(board, r) == setting]
     norms = sorted({_label(board, r, "norm") for r in rows}, key=natural)
     defenses = sorted({_label(board, r, "defense") for r in rows}, key=_simple_first)
-    columns = [*board.attacks, "worst case"]
+    columns = [wrapped(a) for a in (*board.attacks, "worst case")]
     names = [wrapped(d) for d in defenses]
+    panel = max(0.62 * len(columns), 1.8)
+    blocks = [s.block if board.by else "" for s in sections]
+    titles = [[panel_title(norm, block, panel) for norm in norms] for block in blocks]
+    heading = 0.17 * max(t.count("\n") + 1 for line in titles for t in line)
+    tall = 0.2 + 0.15 * max(n.count("\n") + 1 for n in names)
     size = (
-        2.6 + len(norms) * (0.62 * len(columns) + 0.25),
-        1.5 + len(sections) * (0.34 * len(defenses) + 0.45) + 0.08 * max(map(len, columns)),
+        1.6 + 0.085 * longest(names) + len(norms) * (panel + 0.2),
+        0.9 + len(sections) * (tall * len(defenses) + heading + 0.15) + 0.065 * longest(columns),
     )
-    figure = Figure(figsize=size, layout="constrained")
+    figure = Figure(figsize=size, layout=roomy(size[0]))
     axes = figure.subplots(len(sections), len(norms), squeeze=False)
     for i, section in enumerate(sections):
         for j, norm in enumerate(norms):
@@ -65,7 +70,7 @@ def _figure(board: Board, sections: Sequence[Section], setting: tuple[tuple[str,
             places = [_places(by_defense.get(d), len(columns)) for d in defenses]
             outer = i == len(sections) - 1, j == 0
             _panel(axes[i, j], places, columns if outer[0] else (), names if outer[1] else ())
-            axes[i, j].set_title(" · ".join(t for t in (norm, section.block if board.by else "") if t))
+            axes[i, j].set_title(titles[i][j])
     figure.colorbar(
         ScalarMappable(Normalize(0, 100), "viridis"),
         ax=axes,

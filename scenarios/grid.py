@@ -178,10 +178,10 @@ def _run(work: Sequence[_Work], workers: int) -> Iterator[Finished]:
 
 
 def _parallel(work: list[_Work], workers: int) -> Iterator[Finished]:
-    threads = work[0].threads
+    threads = work[0].threads  # and never one job: joblib would run it in this very process
     with joblib.parallel_config(backend="loky", inner_max_num_threads=threads):
         pool = joblib.Parallel(
-            n_jobs=min(workers, len(work)), return_as="generator_unordered", batch_size=1, pre_dispatch="2*n_jobs"
+            n_jobs=max(2, min(workers, len(work))), return_as="generator_unordered", batch_size=1, pre_dispatch="2*n_jobs"
         )
         results = pool(joblib.delayed(_in_worker)(item) for item in work)
     try:
@@ -194,7 +194,7 @@ def _parallel(work: list[_Work], workers: int) -> Iterator[Finished]:
 
 def _alone(item: _Work) -> Iterator[Finished]:
     try:
-        yield from _parallel([item], 1)
+        yield from _parallel([item], 2)
     except TerminatedWorkerError as error:
         resolved = resolve(item.cell, item.fingerprint)
         reason = f"the worker process died twice on this cell (out of memory?): {error}"

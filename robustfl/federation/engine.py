@@ -12,7 +12,7 @@ from torch import Tensor
 from robustfl.attacks.byzantine.statistics import forge_statistics
 from robustfl.contracts import Context, Reports, View
 from robustfl.defenses.pipeline import Pipeline
-from robustfl.errors import Diverged
+from robustfl.errors import Diverged, RobustflError
 from robustfl.federation.clients import Clients
 from robustfl.federation.experiment import Experiment
 from robustfl.federation.statistics import DefendedStatistics
@@ -110,13 +110,15 @@ class _Loop:
         if f and e.attacks_updates:
             own = rows[h:].clone() if e.computes_own else None
             view = self._view(stack[:h], own, f, context)
-            stack[h:] = e.attack.forge(view, generator=self._stream("attack", t))
+            forged = e.attack.forge(view, generator=self._stream("attack", t))
+            stack[h:] = _checked(forged, stack[h:], f"attack {e.attack.name!r}")
         context = replace(context, generator=self._stream("defense", t))
         result = e.defense.run(stack, f=e.settings.f_declared, context=context)
+        aggregate = _checked(result.vector, state.theta, f"defense {e.defense.describe()!r}")
         facts: dict[str, Any] = dict(result.facts)
         if measured:
-            facts |= _shifts(stack, h, result.vector)
-        state.theta.copy_(e.algorithm.server(state.theta, result.vector, e.lr(t)))
+            facts |= _shifts(stack, h, aggregate)
+        state.theta.copy_(e.algorithm.server(state.theta, aggregate, e.lr(t)))
         statistics = state.statistics
         if e.layout.s and not frozen:
             statistics = self._merge(messages.reports, h, f, state, replace(context, state={}))
@@ -203,9 +205,19 @@ class _Loop:
             )
             generator = self._stream("attack-statistics", context.round)
             forged = forge_statistics(e.attack, view, target=e.settings.target, generator=generator)
-            rows = torch.cat([rows[:h], forged])
+            rows = torch.cat([rows[:h], _checked(forged, rows[h:], f"attack {e.attack.name!r}")])
         defended = DefendedStatistics(e.defense, e.settings.f_declared, context)
         return e.norm.merge(rows, reports.counts, state.statistics, e.layout.layers, defended)
+
+
+def _checked(made: Any, like: Tensor, who: str) -> Tensor:
+    """What a method made, if it is a tensor like ``like``; a plug-in that breaks its contract is named."""
+    if not isinstance(made, Tensor):
+        raise RobustflError(f"{who} returned {type(made).__name__}, not a tensor of shape {tuple(like.shape)}")
+    if made.shape != like.shape or made.dtype != like.dtype or made.device != like.device:
+        expected = f"{tuple(like.shape)} {like.dtype} on {like.device}"
+        raise RobustflError(f"{who} returned {tuple(made.shape)} {made.dtype} on {made.device}, not {expected}")
+    return made
 
 
 def _shifts(stack: Tensor, h: int, aggregate: Tensor) -> dict[str, float]:

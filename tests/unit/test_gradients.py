@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from robustfl.contracts import NormLayer
-from robustfl.federation.gradients import Unsupported, reference_gradients, shared_gradients
+from robustfl.federation.gradients import Unsupported, channels_last, reference_gradients, shared_gradients
 from robustfl.federation.statistics import begin
 from robustfl.models.dropout import ClientDropout
 from robustfl.randomness import stream
@@ -88,6 +88,37 @@ def test_shared_equals_reference_on_vectors(name, sizes):
     network, layout = prepared(vector_net(create("norm", name)), torch.float64)
     x, y = batch(sizes, (5,), torch.float64)
     assert_equal_passes(both(network, layout, x, y, sizes), 1e-10)
+
+
+@pytest.mark.parametrize("sizes", CLIENTS.values(), ids=CLIENTS.keys())
+@pytest.mark.parametrize(
+    "setting",
+    [("gradients.LARGEST_ACTIVATION", 1), ("gradients.LARGEST_ACTIVATION", 9000), ("shared_layers.SMALL", 0)],
+    ids=["one client at a time", "some clients at a time", "no grouped convolution"],
+)
+def test_shared_equals_reference_however_the_work_is_cut(monkeypatch, setting, sizes):
+    monkeypatch.setattr(f"robustfl.federation.{setting[0]}", setting[1])
+    network, layout = prepared(image_net(create("norm", "fbn")), torch.float64)
+    x, y = batch(sizes, (2, 8, 8), torch.float64)
+    assert_equal_passes(both(network, layout, x, y, sizes), 1e-10)
+
+
+@pytest.mark.parametrize("norm", ["naive-bn", "fbn"])
+@pytest.mark.parametrize("name", [e.name for e in entries("model") if e.name != "resnet18"])
+def test_shared_equals_reference_on_registered_models(name, norm):
+    model = create("model", name)
+    network, layout = prepared(model.build(create("norm", norm), shape=(1, 16, 16), classes=3), torch.float64)
+    model.initialise(network, stream(0, "initialisation"))
+    x, y = batch((3, 2), (1, 16, 16), torch.float64)
+    assert_equal_passes(both(network, layout, x, y, (3, 2)), 1e-10)
+
+
+def test_channels_last_reorders_memory_and_nothing_else():
+    x, _ = batch((2,), (1, 3, 4), torch.float64)
+    y = channels_last(x)
+    assert torch.equal(x, y)
+    assert y.stride() == (12, 1, 4, 1)
+    assert nn.functional.conv2d(y, y.new_ones(2, 1, 1, 1)).is_contiguous(memory_format=torch.channels_last)
 
 
 def test_shared_equals_reference_with_frozen_statistics():

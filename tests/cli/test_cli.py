@@ -1,0 +1,157 @@
+"""The command line as a newcomer drives it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from robustfl.cli import run
+
+TINY = [
+    "--set", "rounds=2", "--set", "model=mlp(hidden=(8,))", "--set", 'attack=["none","sf"]', "--set", "seed=0",
+    "--set", 'defense=["mean","krum"]', "--set", "norm=fbn", "--set", "partition.gamma=0.5", "--jobs", "1",
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("arguments", [["-h"], ["grid", "-h"], ["run", "--help"], ["report", "-h"], ["list", "-h"]])
+def test_help_imports_no_torch(arguments: list[str]) -> None:
+    code = (
+        f"import sys; from robustfl.cli import run; code = run({arguments!r}); "
+        "sys.exit(code or ('torch' in sys.modules) * 3 or ('pandas' in sys.modules) * 4)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Usage: robustfl" in done.stdout
+
+
+def test_grid_prints_a_leaderboard_and_where_things_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["grid", *TINY]) == 0
+    out = capsys.readouterr().out
+    assert "worst case" in out
+    assert "runs/quickstart/cells" in out
+    assert run(["grid", *TINY]) == 0
+    again = capsys.readouterr()
+    assert "4 of 4 cells are done" in again.err
+    assert "0 cells run now, 4 were there already" in again.out
+
+
+def test_grid_json_is_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["grid", *TINY, "--format", "json"]) == 0
+    board = json.loads(capsys.readouterr().out)
+    assert board
+
+
+def test_dry_run_trains_nothing_and_names_refusals(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    assert run(["grid", *TINY, "--set", "f=4", "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert "refused" in out
+    assert "krum: f=4 needs at least 11 clients" in out
+    assert "nothing was trained" in out
+    assert not (folder / "runs").exists()
+
+
+def test_dry_run_without_the_data_says_how_to_get_it(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    assert run(["grid", "fbn-section5", "--dry-run", "--data-root", str(folder / "none")]) == 0
+    out = capsys.readouterr().out
+    assert "robustfl doctor --fetch cifar10" in out
+
+
+def test_run_prints_one_cell_and_json(capsys: pytest.CaptureFixture[str]) -> None:
+    fixed = ["--set", "rounds=2", "--set", "model=mlp(hidden=(8,))"]
+    assert run(["run", *fixed]) == 0
+    assert "SA" in capsys.readouterr().out
+    assert run(["run", *fixed, "--format", "json", "--out", "kept"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert (Path("kept/run/cells") / f"{record['key']}.json").is_file()
+
+
+def test_run_asks_for_the_open_axes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["run", "quickstart"]) == 2
+    assert "defense: mean" in capsys.readouterr().err
+
+
+def test_report_writes_every_form(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["grid", *TINY]) == 0
+    assert run(["report", "runs/quickstart"]) == 0
+    names = {p.name for p in Path("runs/quickstart/report").iterdir()}
+    assert {"leaderboard.csv", "leaderboard.md", "leaderboard.tex", "leaderboard.json"} <= names
+    assert any(n.endswith(".png") for n in names)
+    assert any(n.endswith(".pdf") for n in names)
+
+
+@pytest.mark.parametrize("kind", ["attacks", "evasions", "defenses", "norms", "algorithms", "models", "datasets"])
+def test_list_names_the_methods(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from robustfl.registry import entries
+
+    assert run(["list", kind]) == 0
+    out = capsys.readouterr().out
+    assert all(entry.name in out for entry in entries(kind[:-1]))
+    assert run(["list", kind, "--format", "json"]) == 0
+    assert {m["name"] for m in json.loads(capsys.readouterr().out)} == {e.name for e in entries(kind[:-1])}
+
+
+def test_show_prints_parameters_ranges_and_paper(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["show", "foe"]) == 0
+    out = capsys.readouterr().out
+    assert "eta" in out
+    assert "≥ 0" in out
+    assert "1903.03936" in out
+    assert run(["show", "krum"]) == 0
+    assert "5 for f=1" in capsys.readouterr().out
+    assert run(["show", "quickstart"]) == 0
+    assert "[cell]" in capsys.readouterr().out
+
+
+def test_doctor_lists_packages_and_data(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    assert run(["doctor", "--data-root", str(folder), "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["packages"]["torch"]
+    assert found["datasets"]["digits"].startswith("ready")
+    assert "--fetch cifar10" in found["datasets"]["cifar10"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["grid", "quikstart"], "did you mean 'quickstart'"),
+        (["grid", "--set", "atack=sf"], "did you mean 'attack'"),
+        (["grid", "--set", "attack=alei"], "did you mean 'alie'"),
+        (["grid", "--set", "attack=alie(zz=1)"], "'zz'"),
+        (["grid", "--set", "partition.gamma=2"], "gamma=2"),
+        (["grid", "--set", "partition.gama=0.2"], "did you mean 'gamma'"),
+        (["grid", "--set", "dataset=digitz"], "did you mean 'digits'"),
+        (["grid", "--set", "dataset=mnist", "--data-root", "/nonexistent/x"], "mnist"),
+        (["grid", "--set", "clients=0"], "clients=0"),
+        (["grid", "--device", "cuda:7"], "CUDA device"),
+        (["grid", "--jobs", "0"], "--jobs"),
+        (["grid", "--plugin", "missing.py"], "missing.py"),
+        (["list", "atacks"], "atacks"),
+        (["show", "ali"], "did you mean 'alie'"),
+        (["report", "nowhere"], "nowhere"),
+        (["gird"], "gird"),
+    ],
+)
+def test_misuse_exits_2_and_says_what_is_right(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    assert run(arguments) == 2
+    captured = capsys.readouterr()
+    assert words in captured.err
+    assert "Traceback" not in captured.err
+    assert not (folder / "runs").exists()
+
+
+def test_failure_exits_1(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    (folder / "runs").write_text("a file")
+    assert run(["grid", *TINY]) == 1
+    assert "runs" in capsys.readouterr().err

@@ -1,0 +1,197 @@
+"""The grid: determinism, resume, workers, kills, crashes, plug-ins."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from robustfl.errors import StoreError, UsageError
+from robustfl.reports.store import Store
+from robustfl.scenarios import Finished, Scenario, grid, plan
+
+CELL = {
+    "attack": ["none", "alie"], "defense": ["mean", "nnm+median"], "norm": "fbn", "model": "mlp(hidden=(8,))",
+    "f": 1, "clients": 5, "batch": 8, "rounds": 4, "evasions": ["pgd(eps=0.1, steps=2)"], "validation": 0.2,
+}  # fmt: skip
+PLUGIN = '''
+from dataclasses import dataclass
+import torch
+from robustfl.contracts import Attack
+from robustfl.registry import register
+
+@register("{name}", version=1)
+@dataclass(frozen=True)
+class Plugin(Attack):
+    """A plug-in."""
+    def forge(self, view, *, generator):
+        {body}
+'''
+
+
+def scenario(name: str = "tiny", **cell: Any) -> Scenario:
+    return Scenario.of({"name": name, "cell": {**CELL, **cell}})
+
+
+def contents(folder: Path) -> dict[str, dict[str, Any]]:
+    """The records without what may differ between two runs."""
+    found = {p.stem: json.loads(p.read_text()) for p in (folder / "cells").glob("*.json")}
+    for record in found.values():
+        record.pop("timing")
+    return found
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The store of the tiny scenario, run in this process."""
+    out = tmp_path_factory.mktemp("undisturbed")
+    return grid(scenario(), out=out, jobs=1).folder
+
+
+def test_every_cell_is_stored_with_its_numbers(undisturbed: Path) -> None:
+    records = contents(undisturbed)
+    assert len(records) == 4
+    for record in records.values():
+        assert record["status"] == "done"
+        assert 0 <= record["metrics"]["ra_worst"] <= record["metrics"]["sa"] <= 1
+        assert record["curve"][-1]["round"] == 4
+        assert len(record["metrics"]["per_client"]["sa"]) == 5
+        assert sum(map(sum, record["label_counts"])) > 1000
+
+
+def test_the_same_grid_again_computes_nothing(undisturbed: Path) -> None:
+    before = {p: p.stat().st_mtime_ns for p in (undisturbed / "cells").iterdir()}
+    seen: list[Finished] = []
+    results = grid(scenario(), out=undisturbed.parent, jobs=1, on_cell=seen.append)
+    assert (results.computed, results.stored, seen) == (0, 4, [])
+    assert {p: p.stat().st_mtime_ns for p in (undisturbed / "cells").iterdir()} == before
+
+
+@pytest.mark.parametrize("jobs", [1, 4])
+def test_numbers_do_not_depend_on_the_number_of_workers(jobs: int, undisturbed: Path, tmp_path: Path) -> None:
+    assert contents(grid(scenario(), out=tmp_path, jobs=jobs).folder) == contents(undisturbed)
+
+
+def test_only_what_is_missing_runs(undisturbed: Path, tmp_path: Path) -> None:
+    folder = grid(scenario(), out=tmp_path, jobs=1).folder
+    lost = sorted((folder / "cells").iterdir())[:2]
+    lost[0].unlink()
+    lost[1].write_text(lost[1].read_text()[:100])  # truncated
+    results = grid(scenario(), out=tmp_path, jobs=1)
+    assert (results.computed, results.stored) == (2, 2)
+    assert contents(folder) == contents(undisturbed)
+
+
+def test_a_changed_parameter_is_another_cell(undisturbed: Path) -> None:
+    changed = plan(scenario(attack=["none", "alie(z=1)"]), out=undisturbed.parent)
+    assert len(changed.missing) == 2
+
+
+def test_a_grid_killed_at_random_moments_ends_up_as_if_undisturbed(undisturbed: Path, tmp_path: Path) -> None:
+    file = tmp_path / "tiny.toml"
+    lines = [f"{k} = {json.dumps(v)}" for k, v in CELL.items()]
+    file.write_text('name = "tiny"\n[cell]\n' + "\n".join(lines))
+    command = [sys.executable, "-m", "robustfl", "grid", str(file), "--out", str(tmp_path / "runs"), "--jobs", "2"]
+    dice = random.Random(0)
+    for _ in range(3):
+        process = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(dice.uniform(2.0, 7.0))
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        assert not Store(tmp_path / "runs" / "tiny").load().problems
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert contents(tmp_path / "runs" / "tiny") == contents(undisturbed)
+
+
+def test_an_interrupt_keeps_what_is_done(tmp_path: Path) -> None:
+    def stop(finished: Finished) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        grid(scenario(), out=tmp_path, jobs=1, on_cell=stop)
+    assert len(contents(tmp_path / "tiny")) == 1
+    assert grid(scenario(), out=tmp_path, jobs=1).computed == 3
+
+
+def test_impossible_cells_are_recorded_as_refused(tmp_path: Path) -> None:
+    results = grid(scenario(defense=["krum", "mean"], f=2), out=tmp_path, jobs=1)
+    assert results.statuses == {"done": 2, "refused": 2}
+    reasons = {r["reason"] for r in contents(results.folder).values() if r["status"] == "refused"}
+    assert reasons == {"krum: f=2 needs at least 7 clients (2f + 3); this cell has 5."}
+
+
+@pytest.mark.parametrize(
+    ("cell", "words"),
+    [
+        ({"batch": 400}, "batch=400 is larger than client"),
+        ({"partition": "dirichlet(alpha=0.001, min_size=0)", "clients": 40, "algorithm": "fedavg"}, "without training"),
+    ],
+)
+def test_cells_their_data_cannot_serve_are_refused(cell: dict[str, Any], words: str, tmp_path: Path) -> None:
+    results = grid(scenario(attack="none", defense="mean", **cell), out=tmp_path, jobs=1)
+    (record,) = contents(results.folder).values()
+    assert record["status"] == "refused"
+    assert words in record["reason"]
+
+
+def test_divergence_is_recorded_with_its_round(tmp_path: Path) -> None:
+    cell = {"attack": "foe(eta=1e30)", "defense": "mean", "rounds": 20}
+    (record,) = contents(grid(scenario(**cell), out=tmp_path, jobs=1).folder).values()
+    assert record["status"] == "diverged"
+    assert 1 <= record["round"] <= 20
+    assert record["metrics"] is None
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_plug_in_that_raises_fails_its_cells_only_and_runs_again(jobs: int, tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text(PLUGIN.format(name=f"bad-{jobs}", body='raise RuntimeError("my bug")'))
+    chosen = scenario(attack=["none", f"bad-{jobs}"], defense="mean").model_copy(
+        update={"plugins": (str(tmp_path / "bad.py"),)}
+    )
+    seen: list[Finished] = []
+    results = grid(chosen, out=tmp_path, jobs=jobs, on_cell=seen.append)
+    assert results.statuses == {"done": 1, "failed": 1}
+    (failed,) = (r for r in contents(results.folder).values() if r["status"] == "failed")
+    assert "my bug" in failed["reason"]
+    assert "bad.py" in failed["reason"]
+    assert grid(chosen, out=tmp_path, jobs=1).computed == 1
+
+
+def test_a_plug_in_that_returns_the_wrong_shape_is_named(tmp_path: Path) -> None:
+    (tmp_path / "shape.py").write_text(PLUGIN.format(name="wrong-shape", body="return torch.zeros(view.f, 3)"))
+    chosen = scenario(attack="wrong-shape", defense="mean").model_copy(update={"plugins": (str(tmp_path / "shape.py"),)})
+    (record,) = contents(grid(chosen, out=tmp_path, jobs=1).folder).values()
+    assert record["status"] == "failed"
+    assert "wrong-shape" in record["reason"]
+
+
+def test_a_worker_that_dies_fails_its_cell_and_no_other(tmp_path: Path) -> None:
+    (tmp_path / "die.py").write_text(PLUGIN.format(name="die", body="import os; os._exit(9)"))
+    chosen = scenario(attack=["none", "die"]).model_copy(update={"plugins": (str(tmp_path / "die.py"),)})
+    results = grid(chosen, out=tmp_path, jobs=2)
+    assert results.statuses == {"done": 2, "failed": 2}
+    reasons = [r["reason"] for r in contents(results.folder).values() if r["status"] == "failed"]
+    assert all("worker process died" in reason for reason in reasons)
+
+
+def test_an_unwritable_folder_is_an_error_before_anything_runs(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("a file where the folder should be")
+    with pytest.raises(StoreError, match="runs"):
+        grid(scenario(), out=tmp_path / "runs", jobs=1)
+
+
+@pytest.mark.parametrize(("argument", "value"), [("jobs", 0), ("threads", 0), ("device", "tpu"), ("device", "cuda:99")])
+def test_wrong_execution_settings(argument: str, value: Any, tmp_path: Path) -> None:
+    with pytest.raises(UsageError):
+        grid(scenario(), out=tmp_path, **{argument: value})
+    assert not (tmp_path / "tiny").exists()
