@@ -98,7 +98,7 @@ def worst(parts: Sequence[Estimate]) -> Estimate:
     if not numbers:
         return Estimate((), expected, _largest(parts), notes=_notes(parts))
     values = tuple((s, min(dict(p.values)[s] for p in numbers)) for s in _shared_seeds(numbers))
-    return Estimate(values, expected, (), False)
+    return Estimate(values, expected, (), len(numbers) < len(parts))
 
 
 def _summed(parts: Iterable[Estimate]) -> tuple[tuple[str, int], ...]:

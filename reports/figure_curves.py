@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from robustfl.records import CellResult
 
 from .board import natural
-from .figure_heatmap import _simple_first
-from .figures import longest, panel_title, roomy, wrapped
+from .figure_layout import longest, panel_title, roomy, simple_first, wrapped
 from .frame import frame, label_columns
 from .ranking import spread, text
 
@@ -36,7 +35,7 @@ def curves(results: Sequence[CellResult]) -> Iterator[tuple[str, Figure]]:
     groups = _groups([r for r in results if len(r.curve) > 1])
     for metric in _METRICS:
         for (attack, setting), runs in sorted(groups.items(), key=lambda item: natural(" ".join(item[0]))):
-            if any(getattr(p, metric) is not None for records in runs.values() for r in records for p in r.curve):
+            if any(len(_points(r, metric)) > 1 for records in runs.values() for r in records):
                 yield f"curves {metric} {attack} {setting}", _figure(runs, metric, attack, setting)
 
 
@@ -63,10 +62,11 @@ def _figure(runs: Runs, metric: str, attack: str, setting: str) -> Figure:
     import seaborn
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
+    from matplotlib.ticker import MaxNLocator
 
     partitions = sorted({p for p, _, _ in runs}, key=natural)
     norms = sorted({n for _, n, _ in runs}, key=natural)
-    defenses = sorted({d for _, _, d in runs}, key=_simple_first)
+    defenses = sorted({d for _, _, d in runs}, key=simple_first)
     palette = seaborn.color_palette("colorblind", len(defenses))
     looks = {d: {"color": palette[i], "linestyle": _DASHES[i % 4]} for i, d in enumerate(defenses)}
     titles = [[panel_title(norm, partition, _WIDTH) for norm in norms] for partition in partitions]
@@ -81,6 +81,8 @@ def _figure(runs: Runs, metric: str, attack: str, setting: str) -> Figure:
     last = max(p.round for records in runs.values() for r in records for p in r.curve)
     for i, partition in enumerate(partitions):
         for j, norm in enumerate(norms):
+            axes[i, j].xaxis.set_major_locator(MaxNLocator(5, integer=True))
+            axes[i, j].set_yticks(range(0, 101, 20))
             axes[i, j].set(xlim=(0, last), ylim=(-2, 102))  # set, not shared: shared axes cost seconds per figure
             for defense in defenses:
                 _line(axes[i, j], runs.get((partition, norm, defense), ()), metric, looks[defense])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from robustfl.records import CellResult
 
 from .board import natural
-from .figures import panel_title
+from .figure_layout import panel_title
 from .ranking import text
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from .board import OVERALL, Board, Row, Section, natural
 from .estimate import Estimate
-from .figures import longest, panel_title, roomy, wrapped
+from .figure_layout import longest, panel_title, roomy, simple_first, wrapped
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -46,7 +46,7 @@ def _figure(board: Board, sections: Sequence[Section], setting: tuple[tuple[str,
 
     rows = [r for s in sections for r in s.rows if _others(board, r) == setting]
     norms = sorted({_label(board, r, "norm") for r in rows}, key=natural)
-    defenses = sorted({_label(board, r, "defense") for r in rows}, key=_simple_first)
+    defenses = sorted({_label(board, r, "defense") for r in rows}, key=simple_first)
     columns = [wrapped(a) for a in (*board.attacks, "worst case")]
     names = [wrapped(d) for d in defenses]
     panel = max(0.62 * len(columns), 1.8)
@@ -89,16 +89,20 @@ def _places(row: Row | None, width: int) -> list[Estimate]:
 
 def _panel(axes: Any, places: Sequence[Sequence[Estimate]], columns: Sequence[str], names: Sequence[str]) -> None:
     import numpy as np
-    import seaborn
 
     values = np.array([[np.nan if e.mean is None else 100 * e.mean for e in line] for line in places])
     last = values.shape[1] - 1
     axes.set_facecolor("#ececec")
     axes.grid(visible=False)
-    seaborn.heatmap(
-        values, ax=axes, vmin=0, vmax=100, cmap="viridis", cbar=False, linewidths=1.2, linecolor="white",
-        mask=np.isnan(values), xticklabels=list(columns) or False, yticklabels=list(names) or False,
+    # not seaborn's heatmap: it draws the whole figure once per panel, seconds for a large board
+    axes.pcolormesh(
+        np.ma.masked_invalid(values), vmin=0, vmax=100, cmap="viridis", edgecolors="white", linewidth=1.2
     )  # fmt: skip
+    axes.set(xlim=(0, last + 1), ylim=(len(places), 0))
+    axes.set_xticks(np.arange(len(columns)) + 0.5, columns)
+    axes.set_yticks(np.arange(len(names)) + 0.5, names)
+    for side in axes.spines.values():
+        side.set_visible(False)
     for y, line in enumerate(places):
         for x, place in enumerate(line):
             bright = place.mean is not None and place.mean > _DARK
@@ -119,7 +123,3 @@ def _short(place: Estimate) -> tuple[str, float]:
         state, count = place.states[0]
         return state + ("" if count == place.expected else f"\n{count}/{place.expected}"), 6.0
     return place.text(interval=False).replace(" [", "\n["), 8.0 if len(place.values) == place.expected else 7.0
-
-
-def _simple_first(defense: str) -> tuple[bool, int, Any]:
-    return defense != "mean", defense.count("+"), natural(defense)

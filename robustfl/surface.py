@@ -52,8 +52,9 @@ def forge(
 ) -> Tensor:
     """The rows ``[f d]`` that ``f`` attackers send against the honest rows ``[h d]``.
 
-    ``own [f d]`` are the rows the attackers would have sent honestly; ``defense`` is what attacks that know the
-    server optimise against, called with ``f_declared`` (default ``f``). ``f=0`` gives an empty ``[0 d]``.
+    ``own [f d]`` are the rows the attackers would have sent honestly, by default the honest mean (data poisoners
+    have no default: what they send depends on their data); ``defense`` is what attacks that know the server optimise
+    against, called with ``f_declared`` (default ``f``). ``f=0`` gives an empty ``[0 d]``.
     """
     if isinstance(f, bool) or not isinstance(f, int) or f < 0:
         raise UsageError(f"forge: f={f!r} must be an int ≥ 0")
@@ -64,6 +65,8 @@ def forge(
         raise UsageError("forge: honest rows must be finite")
     if chosen.knowledge == "defense" and defense is None:
         raise UsageError(f"attack {chosen.name!r} optimises against the server; give defense=robustfl.defense(...)")
+    if chosen.needs_own and own is None and not chosen.poisons_data:
+        own = honest.mean(0).expand(f, -1)
     declared = f if f_declared is None else f_declared
     view = View(
         n=honest.shape[0] + f,

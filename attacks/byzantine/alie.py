@@ -57,7 +57,8 @@ class ALIE(Attack):
         ddof: 1 (default) or 0: ``s`` divides by ``h - ddof``.
 
     Reference: Baruch et al., A Little Is Enough: Circumventing Defenses For Distributed Learning, NeurIPS 2019,
-    arXiv 1902.06156, Algorithm 3. Deviations: a negative ``z_max`` counts as 0.
+    arXiv 1902.06156 (the attack that prevents convergence). Deviations: a negative ``z_max`` counts as 0, and
+    attackers that are a majority already still look for one supporter.
 
     >>> import robustfl
     >>> robustfl.forge("alie", torch.tensor([[0.0], [2.0], [4.0]]), f=1, z=1.5)

@@ -24,11 +24,12 @@ class FOE(Attack):
     it does no harm to a direction; ``η = 2`` is sign flipping.
 
     Args:
-        eta: factor η ≥ 0. 3 by default (``τ = 2``, which a plain mean does not survive at ``f = 0.4 n``; distinct from
-            sign flipping); 1.1 is the small variant of the paper (``ε = 0.1``), aimed at distance-based rules.
+        eta: factor η ≥ 0. 3 by default: ``τ = 2``, which turns the plain mean around once ``f > n/3`` and, unlike
+            ``η = 2``, is not sign flipping again; 1.1 is the small variant (``τ = 0.1``) against distance-based rules.
 
     Reference: Xie et al., Fall of Empires: Breaking Byzantine-tolerant SGD by Inner Product Manipulation, UAI 2019,
-    arXiv 1903.03936, Section 4; the origin at ``ḡ`` is that of Allouah et al., AISTATS 2023, arXiv 2302.01772.
+    arXiv 1903.03936 (its attack is ``-ε ḡ``); the origin at ``ḡ`` is that of Allouah et al., AISTATS 2023, arXiv
+    2302.01772.
 
     >>> import robustfl
     >>> robustfl.forge("foe", torch.tensor([[1.0, 2.0], [3.0, 4.0]]), f=1, eta=3)

@@ -21,8 +21,8 @@ class LabelFlip(Attack):
 
     Weak where the data are heterogeneous, since honest clients differ as much; each attacker sends its own vector.
 
-    Reference: Biggio et al., Support Vector Machines Under Adversarial Label Noise, ACML 2011 (label flipping);
-    the map ``C-1-y`` is that of Allen-Zhu et al., ICLR 2021, arXiv 2012.14368, Section 5.
+    Reference: Allen-Zhu et al., Byzantine-Resilient Non-Convex SGD, ICLR 2021, arXiv 2012.14368 (the label-flipping
+    attack of its experiments, there with 10 classes: ``y → 9-y``).
 
     >>> x, y = LabelFlip().poison(torch.zeros(3, 1), torch.tensor([0, 1, 9]), classes=10, generator=torch.Generator())
     >>> y

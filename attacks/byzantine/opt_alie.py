@@ -33,7 +33,8 @@ class OptALIE(Attack):
         eta_max: bound on η, > 0; reached against the mean.
 
     Reference: Allouah et al., Fixing by Mixing: A Recipe for Optimal Byzantine ML under Heterogeneity, AISTATS 2023,
-    arXiv 2302.01772, Section 6 (the search); Baruch et al., NeurIPS 2019, arXiv 1902.06156 (the direction, ddof 1).
+    arXiv 2302.01772 (the search of its experiments); Baruch et al., NeurIPS 2019, arXiv 1902.06156 (the direction,
+    ddof 1).
     Deviations: η is bounded by ``eta_max``.
 
     >>> import robustfl

@@ -33,7 +33,7 @@ class OptFOE(Attack):
         eta_max: bound on η, > 0; reached against the mean.
 
     Reference: Allouah et al., Fixing by Mixing: A Recipe for Optimal Byzantine ML under Heterogeneity, AISTATS 2023,
-    arXiv 2302.01772, Section 6 (the search); Xie et al., UAI 2019, arXiv 1903.03936 (the direction).
+    arXiv 2302.01772 (the search of its experiments); Xie et al., UAI 2019, arXiv 1903.03936 (the direction).
     Deviations: η is bounded by ``eta_max``.
 
     >>> import robustfl

@@ -13,6 +13,8 @@ from robustfl.errors import UsageError
 
 from .sight import honest_rows
 
+Search = Callable[[Callable[[float], float]], tuple[float, float]]
+
 
 def linear_search(
     distance: Callable[[float], float],
@@ -30,7 +32,7 @@ def linear_search(
     which an unbounded rule (the mean) would run away. A non-finite distance is no success.
 
     >>> linear_search(lambda eta: -abs(eta - 25.0))
-    (22.8, -2.1999999999999993)
+    (30.0, -5.0)
     """
     best = min(start, eta_max)
     reach = distance(best)
@@ -57,9 +59,7 @@ class Found:
     vector: Tensor
 
 
-def farthest(
-    view: View, attack: str, origin: Tensor, direction: Tensor, search: Callable[[Callable[[float], float]], tuple[float, float]]
-) -> Found:
+def farthest(view: View, attack: str, origin: Tensor, direction: Tensor, search: Search) -> Found:
     """The ``η`` of ``search`` that maximises ``‖F(H ∪ f × (origin + η direction)) - origin‖₂``.
 
     One stack ``[n d]`` is made; the honest rows are written once and only the ``f`` forged rows change.

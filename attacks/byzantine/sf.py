@@ -27,7 +27,8 @@ class SignFlip(Attack):
     Args:
         mode: ``mean`` (minus the honest mean, default) or ``own`` (blind: minus the attacker's own vector).
 
-    Reference: Allen-Zhu et al., Byzantine-Resilient Non-Convex SGD, ICLR 2021, arXiv 2012.14368, Section 5.
+    Reference: Allen-Zhu et al., Byzantine-Resilient Non-Convex SGD, ICLR 2021, arXiv 2012.14368 (the sign-flipping
+    attack of its experiments).
 
     >>> import robustfl
     >>> robustfl.forge("sf", torch.tensor([[1.0, 2.0], [3.0, 4.0]]), f=1)

@@ -41,7 +41,7 @@ def centre(honest: Tensor) -> Tensor:
 
 
 def centre_and_spread(honest: Tensor, ddof: int) -> tuple[Tensor, Tensor]:
-    """The honest mean ``ḡ [d]`` and the standard deviation ``s [d]`` of every coordinate; one honest row has ``s = 0``."""
+    """The honest mean ``ḡ [d]`` and every coordinate's standard deviation ``s [d]``; one honest row has ``s = 0``."""
     if honest.shape[0] == 1:
         return honest[0], honest.new_zeros(honest.shape[1])
     return mean_and_std(honest, ddof)

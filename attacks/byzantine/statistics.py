@@ -16,9 +16,7 @@ from .sight import centre
 Target = Literal["mean", "var", "both"]
 
 
-def forge_statistics(
-    attack: Attack, view: View, *, target: Target = "mean", generator: torch.Generator
-) -> Tensor:
+def forge_statistics(attack: Attack, view: View, *, target: Target = "mean", generator: torch.Generator) -> Tensor:
     """The statistics rows ``[f s]`` the attackers send: ``attack`` on the entries of ``target``, honest elsewhere.
 
     ``view`` is one of the statistics channel and ``view.variance [s]`` marks the variances. Entries outside the target

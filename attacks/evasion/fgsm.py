@@ -34,7 +34,9 @@ class FGSM(Evasion):
     tensor([[0.4000, 0.6000]])
     """
 
-    paper: ClassVar[str] = "Goodfellow et al., Explaining and Harnessing Adversarial Examples, ICLR 2015, arXiv 1412.6572"
+    paper: ClassVar[str] = (
+        "Goodfellow et al., Explaining and Harnessing Adversarial Examples, ICLR 2015, arXiv 1412.6572"
+    )
     spec: ClassVar[str] = "§5.2"
 
     eps: float = param(8 / 255, ge=0.0, doc="radius of the L∞ ball in pixel units")

@@ -7,7 +7,6 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from robustfl.contracts import Evasion
 from robustfl.errors import UsageError
@@ -45,7 +44,9 @@ class PGD(Evasion):
     tensor([[0.4000, 0.6000]])
     """
 
-    paper: ClassVar[str] = "Madry et al., Towards Deep Learning Models Resistant to Adversarial Attacks, ICLR 2018, arXiv 1706.06083"
+    paper: ClassVar[str] = (
+        "Madry et al., Towards Deep Learning Models Resistant to Adversarial Attacks, ICLR 2018, arXiv 1706.06083"
+    )
     spec: ClassVar[str] = "§5.1"
 
     eps: float = param(8 / 255, ge=0.0, doc="radius of the L∞ ball in pixel units")
@@ -126,7 +127,7 @@ def ascend(
 
 def _losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     with torch.no_grad():
-        return F.cross_entropy(model(x), y, reduction="none")
+        return nn.functional.cross_entropy(model(x), y, reduction="none")
 
 
 def _keep_higher(old: Tensor, old_loss: Tensor, new: Tensor, new_loss: Tensor) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from robustfl.errors import UsageError
 
@@ -39,7 +38,7 @@ def input_gradient(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tens
     """
     with torch.enable_grad():
         variable = x.detach().requires_grad_(True)
-        losses = F.cross_entropy(model(variable), y, reduction="none")
+        losses = nn.functional.cross_entropy(model(variable), y, reduction="none")
         (gradient,) = torch.autograd.grad(losses.sum(), variable)
     return gradient, losses.detach()
 

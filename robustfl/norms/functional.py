@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from robustfl.norms.sums import channel_rows, client_moments, sum_rows
+
 Rows = tuple[Tensor, Tensor] | None
 aten = torch.ops.aten
 first_order: Callable[[Any], Any] = once_differentiable  # typed, as torch's own is not in every version
@@ -24,17 +26,6 @@ def values_per_channel(x: Tensor, sizes: tuple[int, ...]) -> list[int]:
     """How many values each client's part of ``x`` contributes to one channel (``K_i`` of SPEC §0)."""
     spatial = x.shape[2:].numel()
     return [size * spatial for size in sizes]
-
-
-def client_moments(x: Tensor, sizes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Mean and biased variance per client and channel, both ``[n C]``."""
-    x = x.detach()
-    if x.device.type == "cpu":  # one fused pass over the channels-last rows, in float64 inside
-        pairs = [torch.batch_norm_update_stats(part, None, None, 0.0) for part in torch.split(x, list(sizes))]
-    else:
-        axes = [0, *range(2, x.dim())]
-        pairs = [torch.var_mean(part, axes, correction=0)[::-1] for part in torch.split(x, list(sizes))]
-    return torch.stack([mean for mean, _ in pairs]), torch.stack([variance for _, variance in pairs])
 
 
 def like_layout(gradient: Tensor, x: Tensor) -> Tensor:
@@ -68,13 +59,22 @@ class OwnStatistics(torch.autograd.Function):
         """``running``: the clients' running means and variances ``[n C]``, updated in place by torch's rule."""
         x = packed(x)
         out, saved = torch.empty_like(x), x.new_empty(2, len(sizes), x.shape[1])
-        for k, (part, target) in enumerate(
-            zip(torch.split(x, list(sizes)), torch.split(out, list(sizes)), strict=True)
-        ):
-            aten.native_batch_norm.out(
-                part, weight, bias, running[0][k], running[1][k], True, momentum, eps,
-                out=target, save_mean=saved[0, k], save_invstd=saved[1, k],
-            )  # fmt: skip
+        ins, outs = channel_rows(x, sizes), channel_rows(out, sizes)
+        if ins is not None and outs is not None:
+            mean, variance = client_moments(x, sizes)
+            saved[0], saved[1] = mean, (variance + eps).rsqrt_()
+            scale = saved[1] * weight
+            torch.addcmul((bias - mean * scale)[:, None], ins, scale[:, None], out=outs)
+            unbiased = variance.mul_(ins.shape[1] / (ins.shape[1] - 1))
+            for old, new in zip(running, (mean, unbiased), strict=True):
+                old.lerp_(new, momentum)
+        else:
+            parts = zip(torch.split(x, list(sizes)), torch.split(out, list(sizes)), strict=True)
+            for k, (part, target) in enumerate(parts):
+                aten.native_batch_norm.out(
+                    part, weight, bias, running[0][k], running[1][k], True, momentum, eps,
+                    out=target, save_mean=saved[0, k], save_invstd=saved[1, k],
+                )  # fmt: skip
         ctx.save_for_backward(x, weight, saved)
         ctx.settings = (sizes, eps, rows)
         return out
@@ -87,16 +87,25 @@ class OwnStatistics(torch.autograd.Function):
         gradient = like_layout(gradient, x)
         into = torch.empty_like(x)
         mine = rows or (torch.zeros_like(means), torch.zeros_like(means))
-        parts = zip(
-            torch.split(gradient, list(sizes)), torch.split(x, list(sizes)), torch.split(into, list(sizes)), strict=True
-        )
-        for k, (outer, inner, target) in enumerate(parts):
-            dx, dw, db = aten.native_batch_norm_backward(
-                outer, inner, weight, None, None, means[k], inverse[k], True, eps, [True, True, True]
-            )
-            target.copy_(dx)
-            mine[0][k] += dw
-            mine[1][k] += db
+        outers, inners, intos = (channel_rows(t, sizes) for t in (gradient, x, into))
+        if outers is not None and inners is not None and intos is not None:
+            length = inners.shape[1]
+            standard = (inners - means[:, None]).mul_(inverse[:, None])
+            db, dw = sum_rows(outers), sum_rows(outers * standard)
+            mine[0].add_(dw[:, 0])
+            mine[1].add_(db[:, 0])
+            scale = (weight * inverse)[:, None]
+            torch.addcmul(-db / length, standard, -dw / length, out=intos)
+            intos.add_(outers).mul_(scale)
+        else:
+            each = (torch.split(t, list(sizes)) for t in (gradient, x, into))
+            for k, (outer, inner, target) in enumerate(zip(*each, strict=True)):
+                dx, part_w, part_b = aten.native_batch_norm_backward(
+                    outer, inner, weight, None, None, means[k], inverse[k], True, eps, [True, True, True]
+                )
+                target.copy_(dx)
+                mine[0][k] += part_w
+                mine[1][k] += part_b
         sums = (None, None) if rows else (mine[0].sum(0), mine[1].sum(0))
         return into, *sums, None, None, None, None, None
 
@@ -128,10 +137,15 @@ class ServerStatistics(torch.autograd.Function):
         x, weight, mean, variance = ctx.saved_tensors
         sizes, eps, rows = ctx.settings
         gradient = like_layout(gradient, x)
+        inverse = (variance + eps).rsqrt()
         into = None
         if ctx.needs_input_grad[0]:  # a plain product is several times faster here than the fused kernel
-            scale = weight * (variance + eps).rsqrt()
-            into = gradient * scale.view(1, -1, *(1,) * (x.dim() - 2))
+            into = gradient * (weight * inverse).view(1, -1, *(1,) * (x.dim() - 2))
+        outers, inners = channel_rows(gradient, sizes), channel_rows(x, sizes)
+        if rows and outers is not None and inners is not None:
+            rows[0].add_(sum_rows((inners - mean).mul_(outers))[:, 0] * inverse)
+            rows[1].add_(sum_rows(outers)[:, 0])
+            return into, None, None, None, None, None, None
         mine = rows or (torch.zeros_like(weight)[None], torch.zeros_like(weight)[None])
         parts = sizes if rows else (x.shape[0],)
         for k, (outer, inner) in enumerate(

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from robustfl.contracts import NormLayer, StatisticsLayer
 from robustfl.errors import Refused
 from robustfl.norms.functional import (
-    client_moments,
     group_statistics,
     own_statistics,
     server_statistics,
     values_per_channel,
 )
+from robustfl.norms.sums import client_moments
 
 
 class _Affine(NormLayer):

@@ -42,12 +42,22 @@ CASES = (
 NORMS = ("naive-bn", "fbn", "gn")
 
 
+def _after_linear(sequence: nn.Sequential, name: str) -> bool:
+    names = list(dict(sequence.named_children()))
+    return isinstance(sequence[names.index(name) - 1], nn.Linear)
+
+
 def centralised(network: nn.Module) -> nn.Module:
     """The network with torch's own batch norm and dropout."""
     for module in network.modules():
         for name, child in list(module.named_children()):
             if isinstance(child, NormLayer):
-                setattr(module, name, nn.BatchNorm2d(child.weight.numel()))
+                plain = (
+                    nn.BatchNorm1d
+                    if isinstance(module, nn.Sequential) and _after_linear(module, name)
+                    else nn.BatchNorm2d
+                )
+                setattr(module, name, plain(child.weight.numel()))
             elif isinstance(child, ClientDropout):
                 setattr(module, name, nn.Dropout(child.p))
     return network

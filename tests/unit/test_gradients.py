@@ -90,15 +90,21 @@ def test_shared_equals_reference_on_vectors(name, sizes):
     assert_equal_passes(both(network, layout, x, y, sizes), 1e-10)
 
 
+@pytest.mark.parametrize("norm", ["naive-bn", "fbn"])
 @pytest.mark.parametrize("sizes", CLIENTS.values(), ids=CLIENTS.keys())
 @pytest.mark.parametrize(
     "setting",
-    [("gradients.LARGEST_ACTIVATION", 1), ("gradients.LARGEST_ACTIVATION", 9000), ("shared_layers.SMALL", 0)],
-    ids=["one client at a time", "some clients at a time", "no grouped convolution"],
+    [
+        ("federation.gradients.LARGEST_ACTIVATION", 1),
+        ("federation.gradients.LARGEST_ACTIVATION", 9000),
+        ("federation.shared_layers.SMALL", 0),
+        ("norms.sums.TOGETHER", 0),
+    ],
+    ids=["one client at a time", "some clients at a time", "no grouped convolution", "client after client"],
 )
-def test_shared_equals_reference_however_the_work_is_cut(monkeypatch, setting, sizes):
-    monkeypatch.setattr(f"robustfl.federation.{setting[0]}", setting[1])
-    network, layout = prepared(image_net(create("norm", "fbn")), torch.float64)
+def test_shared_equals_reference_however_the_work_is_cut(monkeypatch, setting, sizes, norm):
+    monkeypatch.setattr(f"robustfl.{setting[0]}", setting[1])
+    network, layout = prepared(image_net(create("norm", norm)), torch.float64)
     x, y = batch(sizes, (2, 8, 8), torch.float64)
     assert_equal_passes(both(network, layout, x, y, sizes), 1e-10)
 

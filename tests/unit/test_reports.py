@@ -294,6 +294,14 @@ def test_a_report_is_the_same_bytes_whatever_the_hash_seed(tmp_path: Path) -> No
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name
 
 
+def test_a_robust_accuracy_measured_once_makes_no_curve(tmp_path: Path) -> None:
+    item = record(curve=[0.1, 0.2])
+    curve = [item.curve[0].model_copy(update={"ra": None}), item.curve[1]]
+    stored(tmp_path, [item.model_copy(update={"curve": curve})])
+    names = [p.name for p in report(tmp_path)]
+    assert [n for n in names if n.startswith("curves")] == ["curves-sa-sf.png", "curves-sa-sf.pdf"]
+
+
 def test_figures_leave_matplotlibs_settings_alone(tmp_path: Path) -> None:
     import matplotlib
 
