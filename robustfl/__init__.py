@@ -42,14 +42,14 @@ _HOMES = {
     "grid": "robustfl.scenarios",
     "leaderboard": "robustfl.reports",
 }
-__all__ = ["__version__", *_HOMES]  # noqa: PLE0604
+__all__ = ["__version__", *_HOMES]
 
 if TYPE_CHECKING:
     from robustfl.parameters import param as param
     from robustfl.registry import register as register
     from robustfl.reports import leaderboard as leaderboard
     from robustfl.scenarios import Scenario as Scenario
-    from robustfl.scenarios import grid as grid
+    from robustfl.scenarios.grid import grid as grid
     from robustfl.surface import attack as attack
     from robustfl.surface import defense as defense
     from robustfl.surface import evasion as evasion

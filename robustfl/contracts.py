@@ -26,7 +26,7 @@ Channel = Literal["update", "statistics"]
 Knowledge = Literal["blind", "partial", "omniscient", "defense"]
 
 
-class Method(ABC):
+class Method(ABC):  # noqa: B024 - what is abstract differs by kind
     """A registered method. Sub-classes are ``@dataclass(frozen=True)`` leaves; ``@register`` sets name and version."""
 
     kind: ClassVar[str] = ""
@@ -333,7 +333,7 @@ class Algorithm(Method):
 
 @dataclass(frozen=True)
 class Arrays:
-    """A data set in memory or memory-mapped: images ``[N H W C]`` uint8 (or float32 in [0, 1]), labels int64 ``[N]``."""
+    """A data set in memory or mapped: images ``[N H W C]`` uint8 (or float32 in [0, 1]), labels int64 ``[N]``."""
 
     train_x: np.ndarray[Any, Any]
     train_y: np.ndarray[Any, Any]

@@ -7,7 +7,6 @@ import math
 import typing
 from collections.abc import Mapping
 from fractions import Fraction
-from functools import cache
 from typing import Any
 
 from robustfl.errors import UsageError, closest
@@ -31,9 +30,13 @@ def param(
     return dataclasses.field(default=default, metadata={"bounds": bounds, "choices": choices, "doc": doc})
 
 
-@cache
+_TYPES: dict[type, dict[str, Any]] = {}
+
+
 def _types(cls: type) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
+    if cls not in _TYPES:
+        _TYPES[cls] = typing.get_type_hints(cls)
+    return _TYPES[cls]
 
 
 def allowed(field: dataclasses.Field[Any]) -> str:

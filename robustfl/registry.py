@@ -62,7 +62,7 @@ def register(name: str, *, version: int = 1) -> Callable[[M], M]:
             raise UsageError(f"{cls.__name__} must derive from a contract in robustfl.contracts to be registered")
         if not _NAME.fullmatch(name):
             raise UsageError(f"{name!r} is no method name: small letters, digits, '-' and '.' only")
-        if not dataclasses.is_dataclass(cls) or not cls.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+        if not dataclasses.is_dataclass(cls) or not cls.__dataclass_params__.frozen:
             raise UsageError(f"{cls.__name__} must be a frozen dataclass (@dataclass(frozen=True) below @register)")
         if inspect.isabstract(cls):
             missing = ", ".join(sorted(cls.__abstractmethods__))
@@ -87,7 +87,9 @@ def load_plugins() -> None:
         return
     _state["loading"] = True
     try:
-        for point in sorted(entry_points(group=GROUP), key=lambda p: (p.dist is None or p.dist.name != "robustfl", p.name)):
+        for point in sorted(
+            entry_points(group=GROUP), key=lambda p: (p.dist is None or p.dist.name != "robustfl", p.name)
+        ):
             _load_point(point)
         _state["loaded"] = True
     finally:
@@ -97,7 +99,9 @@ def load_plugins() -> None:
 def _load_point(point: EntryPoint) -> None:
     own = point.dist is not None and point.dist.name == "robustfl"
     origin = "" if own or point.dist is None else f"{point.dist.name} {point.dist.version}"
-    _import_as(origin, lambda: importlib.import_module(point.value.split(":")[0]), f"plug-in {point.name!r} ({origin})", own)
+    _import_as(
+        origin, lambda: importlib.import_module(point.value.split(":")[0]), f"plug-in {point.name!r} ({origin})", own
+    )
 
 
 def _import_as(origin: str, load: Callable[[], Any], what: str, own: bool = False) -> None:

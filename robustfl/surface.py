@@ -58,9 +58,12 @@ def forge(
     """
     if isinstance(f, bool) or not isinstance(f, int) or f < 0:
         raise UsageError(f"forge: f={f!r} must be an int ≥ 0")
+    if honest.ndim != 2 or not len(honest) or not honest.is_floating_point():
+        kind = f"{honest.dtype} of shape {tuple(honest.shape)}"
+        raise UsageError(f"forge: honest must be floating-point rows [h d], at least one row, not {kind}")
     chosen = attack(name, **params) if isinstance(name, str) else name
     if f == 0:
-        return honest.new_zeros((0, *honest.shape[1:]))
+        return honest.new_zeros((0, honest.shape[1]))
     if not bool(torch.isfinite(honest).all()):
         raise UsageError("forge: honest rows must be finite")
     if chosen.knowledge == "defense" and defense is None:

@@ -88,7 +88,7 @@ def layout_of(model: nn.Module) -> Layout:
     layers: list[StatisticsSlices] = []
     start = 0
     for prefix, module in statistics_layers(model):
-        channels = int(module.running_mean.numel())  # type: ignore[operator, union-attr]
+        channels = int(module.running_mean.numel())  # type: ignore[operator]
         middle, stop = start + channels, start + 2 * channels
         layers.append(StatisticsSlices(prefix, slice(start, middle), slice(middle, stop)))
         start = stop
@@ -136,5 +136,5 @@ def read_statistics(model: nn.Module, layout: Layout, like: Tensor) -> Tensor:
 def write_statistics(model: nn.Module, layout: Layout, row: Tensor) -> None:
     """Load a statistics row ``[s]`` into the model's running statistics."""
     for slices, (_, module) in zip(layout.layers, statistics_layers(model), strict=True):
-        module.running_mean.copy_(row[slices.mean])  # type: ignore[operator, union-attr]
-        module.running_var.copy_(row[slices.variance])  # type: ignore[operator, union-attr]
+        module.running_mean.copy_(row[slices.mean])  # type: ignore[operator]
+        module.running_var.copy_(row[slices.variance])  # type: ignore[operator]

@@ -112,9 +112,7 @@ def _kind(cell: Cell) -> tuple[Any, ...]:
             cell.participation, cell.engine, cell.dtype)  # fmt: skip
 
 
-def _costs(
-    cells: list[Cell], root: str | Path | None, device: str, threads: int
-) -> tuple[dict[Cell, float], int]:
+def _costs(cells: list[Cell], root: str | Path | None, device: str, threads: int) -> tuple[dict[Cell, float], int]:
     """Seconds of each cell and the largest memory, from probes."""
     probes: dict[tuple[Any, ...], _Probe] = {}
     before = torch.get_num_threads()
@@ -129,7 +127,9 @@ def _costs(
                 probes[_kind(cell)] = probe
     finally:
         torch.set_num_threads(before)
-    return {cell: _seconds(cell, probes[_kind(cell)]) for cell in cells}, max((p.memory for p in probes.values()), default=0)
+    return {cell: _seconds(cell, probes[_kind(cell)]) for cell in cells}, max(
+        (p.memory for p in probes.values()), default=0
+    )
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,9 @@ def _probe(cell: Cell, root: str | Path | None, device: str) -> _Probe:
             break
         clock = time.perf_counter()
     e.model.eval()
-    images = built.test.pixels(torch.arange(min(64, len(built.test)), device=where), dtype=next(e.model.parameters()).dtype)
+    images = built.test.pixels(
+        torch.arange(min(64, len(built.test)), device=where), dtype=next(e.model.parameters()).dtype
+    )
     clock = time.perf_counter()
     with torch.no_grad():
         e.model(images)

@@ -181,7 +181,10 @@ def _parallel(work: list[_Work], workers: int) -> Iterator[Finished]:
     threads = work[0].threads  # and never one job: joblib would run it in this very process
     with joblib.parallel_config(backend="loky", inner_max_num_threads=threads):
         pool = joblib.Parallel(
-            n_jobs=max(2, min(workers, len(work))), return_as="generator_unordered", batch_size=1, pre_dispatch="2*n_jobs"
+            n_jobs=max(2, min(workers, len(work))),
+            return_as="generator_unordered",
+            batch_size=1,
+            pre_dispatch="2*n_jobs",
         )
         results = pool(joblib.delayed(_in_worker)(item) for item in work)
     try:

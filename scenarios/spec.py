@@ -29,10 +29,10 @@ class LearningRate(Frozen):
     """``constant``: ``lr``. ``step``: ``values`` between ``milestones``. ``geometric``: ``lr · factor^round``."""
 
     kind: Literal["constant", "step", "geometric"] = "constant"
-    lr: float = Field(0.1, gt=0)
+    lr: float = Field(default=0.1, gt=0)
     values: tuple[float, ...] = ()
     milestones: tuple[int, ...] = ()
-    factor: float = Field(1.0, gt=0, le=1)
+    factor: float = Field(default=1.0, gt=0, le=1)
 
     @model_validator(mode="after")
     def _complete(self) -> LearningRate:

@@ -27,7 +27,9 @@ def step(values: Sequence[float], milestones: Sequence[int]) -> Schedule:
     (0.1, 0.05, 0.033)
     """
     if len(values) != len(milestones) + 1:
-        raise UsageError(f"step schedule: {len(values)} values need {len(values) - 1} milestones, not {len(milestones)}")
+        raise UsageError(
+            f"step schedule: {len(values)} values need {len(values) - 1} milestones, not {len(milestones)}"
+        )
     if list(milestones) != sorted(set(milestones)):
         raise UsageError(f"step schedule: milestones={list(milestones)} must increase")
     return lambda round: float(values[bisect_right(list(milestones), round)])

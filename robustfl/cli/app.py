@@ -33,7 +33,9 @@ def _scenario_options(command: F) -> F:
     for option in (
         click.option("--set", "settings", multiple=True, metavar="A.B=C", help="Change a setting, e.g. rounds=10."),
         click.option("--plugin", "plugins", multiple=True, type=click.Path(), help="Load methods from a Python file."),
-        click.option("--device", default="auto", show_default=True, metavar="auto|cpu|cuda[:i]", help="Where to train."),
+        click.option(
+            "--device", default="auto", show_default=True, metavar="auto|cpu|cuda[:i]", help="Where to train."
+        ),
         click.option("--threads", default=1, show_default=True, type=click.IntRange(1), help="Threads per cell."),
         click.option("--data-root", type=click.Path(), help="Data folder [default: $ROBUSTFL_DATA or the user cache]."),
         click.option("--format", "form", type=_FORMAT, default="table", show_default=True, help="What to print."),

@@ -25,7 +25,6 @@ def grid(
     form: str,
 ) -> int:
     """Run a grid and print its leaderboard; 1 if a cell failed."""
-    from robustfl.scenarios import Scenario
     from robustfl.scenarios import grid as run_grid
 
     chosen = load(scenario, settings, plugins)
@@ -80,11 +79,11 @@ def _dry_run(
         as_json(found.as_dict())
         return 0
     screen = console()
-    rows = [[c.state, *(c.labels[k] for k in found.axes), seconds(c.seconds) if c.seconds else "–"] for c in found.cells]
+    rows = [
+        [c.state, *(c.labels[k] for k in found.axes), seconds(c.seconds) if c.seconds else "–"] for c in found.cells
+    ]
     screen.print(table(["state", *found.axes, "estimate"], rows, title=f"{scenario.name}: {len(found.cells)} cells"))
     for reason, count in found.refusals.items():
         screen.print(f"refused ({count}): {reason}", markup=False)
     click.echo(f"\n{found.summary()}")
     return 0
-
-

@@ -48,7 +48,9 @@ def show(name: str, *, plugins: tuple[str, ...], form: str) -> int:
         return 0
     screen = console()
     for fact in facts:
-        screen.print(f"{fact['kind']} {fact['name']} (version {fact['version']}) {fact['origin']}".rstrip(), style="bold")
+        screen.print(
+            f"{fact['kind']} {fact['name']} (version {fact['version']}) {fact['origin']}".rstrip(), style="bold"
+        )
         click.echo(f"\n{fact['doc']}\n")
         if fact["parameters"]:
             rows = [[p["name"], p["type"], p["default"], p["allowed"], p["doc"]] for p in fact["parameters"]]
@@ -97,7 +99,8 @@ def _facts(entry: Any) -> dict[str, Any]:
         label: getattr(entry.cls, name)
         for name, label in (
             ("paper", "paper"), ("spec", "specification"), ("knowledge", "knowledge"), ("needs_own", "needs own rows"),
-            ("poisons_data", "poisons data"), ("shares_statistics", "shares statistics"), ("one_batch", "one batch a round"),
+            ("poisons_data", "poisons data"), ("shares_statistics", "shares statistics"),
+            ("one_batch", "one batch a round"),
         )
         if getattr(entry.cls, name, "") not in ("", None)
     }  # fmt: skip

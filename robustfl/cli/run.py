@@ -46,8 +46,9 @@ def run(
     fingerprint = fingerprints([cell], data_root)[cell.dataset]
     screen = console(err=True)
     with Progress(
-        TextColumn("round"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[loss]}"),
-        console=screen, transient=True, disable=not screen.is_terminal or form == "json",
+        TextColumn("round"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+        TextColumn("{task.fields[loss]}"), console=screen, transient=True,
+        disable=not screen.is_terminal or form == "json",
     ) as bar:  # fmt: skip
         task = bar.add_task("rounds", total=cell.rounds, loss="")
         record = run_cell(

@@ -80,7 +80,7 @@ def evaluation_batch(model: nn.Module, sample: Tensor) -> int:
             hook.remove()
     budget = _BUDGET.get(sample.device.type, _BUDGET["cpu"])
     size = budget // max(1, numbers * sample.element_size())
-    return max(16, min(1024, 2 ** int(math.log2(max(1, size)))))
+    return max(16, min(1024, 1 << (max(1, size).bit_length() - 1)))
 
 
 def standard_accuracy(model: nn.Module, pixels: Pixels, labels: Tensor, *, batch: int) -> Accuracy:
@@ -88,7 +88,7 @@ def standard_accuracy(model: nn.Module, pixels: Pixels, labels: Tensor, *, batch
     hits = torch.empty(len(labels), dtype=torch.bool, device=labels.device)
     loss = torch.zeros((), dtype=torch.float64, device=labels.device)
     with _evaluating(model), torch.no_grad():
-        for index in torch.arange(len(labels), device=labels.device).split(batch):
+        for index in torch.split(torch.arange(len(labels), device=labels.device), batch):
             logits = model(pixels(index))
             hits[index] = logits.argmax(1) == labels[index]
             loss += F.cross_entropy(logits, labels[index], reduction="sum").double()
@@ -102,7 +102,7 @@ def robust_accuracy(
     hits = torch.empty(len(labels), dtype=torch.bool, device=labels.device)
     loss = torch.zeros((), dtype=torch.float64, device=labels.device)
     with _evaluating(model):
-        for index in torch.arange(len(labels), device=labels.device).split(batch):
+        for index in torch.split(torch.arange(len(labels), device=labels.device), batch):
             perturbed = attack.perturb(model, pixels(index), labels[index], generator=generator)
             with torch.no_grad():
                 logits = model(perturbed)

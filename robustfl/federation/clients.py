@@ -58,9 +58,7 @@ class Clients:
     def __init__(self, experiment: Experiment, warn: Callable[[str], None]) -> None:
         settings = experiment.settings
         self._experiment = experiment
-        self._batches = Batches(
-            experiment.parts, settings.batch, settings.seed, whole=experiment.algorithm.one_batch
-        )
+        self._batches = Batches(experiment.parts, settings.batch, settings.seed, whole=experiment.algorithm.one_batch)
         self._byzantine = settings.byzantine()
         self._dropout = any(isinstance(m, ClientDropout) and m.p > 0 for m in experiment.model.modules())
         self._fast = settings.engine == "fast"
@@ -175,7 +173,7 @@ class Clients:
         if e.augment is None and not poisoners:
             return x, y
         xs, ys = [], []
-        for k, part, labels in zip(ids, x.split(list(sizes)), y.split(list(sizes)), strict=True):
+        for k, part, labels in zip(ids, torch.split(x, list(sizes)), torch.split(y, list(sizes)), strict=True):
             new, new_labels = part, labels
             if e.augment is not None:
                 new = e.augment(new, self._stream("augment", k, round, step))

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from robustfl.attacks.byzantine.statistics import forge_statistics
 from robustfl.contracts import Context, Reports, View
-from robustfl.defenses.pipeline import Pipeline
 from robustfl.errors import Diverged, RobustflError
 from robustfl.federation.clients import Clients
 from robustfl.federation.experiment import Experiment
@@ -128,9 +127,7 @@ class _Loop:
             raise Diverged(t + 1, "the model")
         write_statistics(e.model, e.layout, statistics)
         facts["smallest_variance"] = self._smallest_variance if e.layout.s else None
-        new = replace(
-            state, round=t + 1, statistics=statistics, defense=dict(result.state)
-        )
+        new = replace(state, round=t + 1, statistics=statistics, defense=dict(result.state))
         return RoundRecord(t + 1, loss, facts, new)
 
     # --- messages ----------------------------------------------------------------------------------------------------
@@ -200,9 +197,7 @@ class _Loop:
         rows = e.norm.messages(reports, state.statistics, e.layout.layers)
         if f and e.attacks_statistics:
             own = rows[h:] if computed == h + f else None
-            view = replace(
-                self._view(rows[:h], own, f, context), channel="statistics", variance=self._variance
-            )
+            view = replace(self._view(rows[:h], own, f, context), channel="statistics", variance=self._variance)
             generator = self._stream("attack-statistics", context.round)
             forged = forge_statistics(e.attack, view, target=e.settings.target, generator=generator)
             rows = torch.cat([rows[:h], _checked(forged, rows[h:], f"attack {e.attack.name!r}")])

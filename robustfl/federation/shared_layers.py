@@ -23,7 +23,7 @@ first_order: Callable[[Any], Any] = once_differentiable  # typed, as torch's own
 SMALL = 2**15  # entries of a client's output gradient up to which one grouped convolution beats a loop over clients
 
 
-class Unsupported(RobustflError):  # noqa: N818 - named like its neighbours in robustfl.errors
+class Unsupported(RobustflError):
     """The shared pass cannot keep this model's clients apart; use the reference."""
 
 

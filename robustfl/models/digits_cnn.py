@@ -40,6 +40,11 @@ class DigitsCnn(Model):
         channels, height, width = shape
         return nn.Sequential(
             *(nn.Conv2d(channels, 16, 3, padding=1), norm.layer(16), nn.ReLU(), nn.MaxPool2d(2)),
-            *(nn.Flatten(), nn.Linear(16 * (height // 2) * (width // 2), self.hidden), norm.layer(self.hidden), nn.ReLU()),
+            *(
+                nn.Flatten(),
+                nn.Linear(16 * (height // 2) * (width // 2), self.hidden),
+                norm.layer(self.hidden),
+                nn.ReLU(),
+            ),
             nn.Linear(self.hidden, classes),
         )

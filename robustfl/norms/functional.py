@@ -64,8 +64,9 @@ class OwnStatistics(torch.autograd.Function):
             mean, variance = client_moments(x, sizes)
             saved[0], saved[1] = mean, (variance + eps).rsqrt_()
             scale = saved[1] * weight
-            torch.addcmul((bias - mean * scale)[:, None], ins, scale[:, None], out=outs)
-            unbiased = variance.mul_(ins.shape[1] / (ins.shape[1] - 1))
+            torch.addcmul((bias - mean * scale)[:, None, None], ins, scale[:, None, None], out=outs)
+            values = ins.shape[1] * ins.shape[2]
+            unbiased = variance.mul_(values / (values - 1))
             for old, new in zip(running, (mean, unbiased), strict=True):
                 old.lerp_(new, momentum)
         else:
@@ -89,13 +90,13 @@ class OwnStatistics(torch.autograd.Function):
         mine = rows or (torch.zeros_like(means), torch.zeros_like(means))
         outers, inners, intos = (channel_rows(t, sizes) for t in (gradient, x, into))
         if outers is not None and inners is not None and intos is not None:
-            length = inners.shape[1]
-            standard = (inners - means[:, None]).mul_(inverse[:, None])
+            values = inners.shape[1] * inners.shape[2]
+            standard = (inners - means[:, None, None]).mul_(inverse[:, None, None])
             db, dw = sum_rows(outers), sum_rows(outers * standard)
-            mine[0].add_(dw[:, 0])
-            mine[1].add_(db[:, 0])
-            scale = (weight * inverse)[:, None]
-            torch.addcmul(-db / length, standard, -dw / length, out=intos)
+            mine[0].add_(dw[:, 0, 0])
+            mine[1].add_(db[:, 0, 0])
+            scale = (weight * inverse)[:, None, None]
+            torch.addcmul(-db / values, standard, -dw / values, out=intos)
             intos.add_(outers).mul_(scale)
         else:
             each = (torch.split(t, list(sizes)) for t in (gradient, x, into))
@@ -143,8 +144,8 @@ class ServerStatistics(torch.autograd.Function):
             into = gradient * (weight * inverse).view(1, -1, *(1,) * (x.dim() - 2))
         outers, inners = channel_rows(gradient, sizes), channel_rows(x, sizes)
         if rows and outers is not None and inners is not None:
-            rows[0].add_(sum_rows((inners - mean).mul_(outers))[:, 0] * inverse)
-            rows[1].add_(sum_rows(outers)[:, 0])
+            rows[0].add_(sum_rows((inners - mean).mul_(outers))[:, 0, 0] * inverse)
+            rows[1].add_(sum_rows(outers)[:, 0, 0])
             return into, None, None, None, None, None, None
         mine = rows or (torch.zeros_like(weight)[None], torch.zeros_like(weight)[None])
         parts = sizes if rows else (x.shape[0],)

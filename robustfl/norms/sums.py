@@ -1,7 +1,8 @@
 """Sums over each client's samples and positions, the one kind of number that separates clients in a merged batch.
 
-Two ways to the same numbers: torch's fused kernels on one client's slice after another, or matrix products with ones
-over all clients at once. The second costs fewer calls and wins for small slices.
+With channels innermost in memory they are matrix products with ones, over all clients at once. torch's fused kernels
+would pass over one client's slice after another; in that layout they add up float32 in one long chain, whose error
+(1e-5 of a standard deviation for 50,000 values) is 30 times that of sums over positions first, then over samples.
 """
 
 from __future__ import annotations
@@ -9,25 +10,27 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-TOGETHER = 2**19  # entries of a client's part of a layer up to which all clients are summed at once
-
 
 def channel_rows(x: Tensor, sizes: tuple[int, ...]) -> Tensor | None:
-    """``x`` as ``[n L C]`` without a copy, if clients are equally large, small, and channels innermost in memory."""
+    """``x`` as ``[n b p C]`` without a copy (``[n 1 b C]`` for vectors), or ``None`` where slices are the way.
+
+    That is: clients of unequal size, and images without channels innermost in memory.
+    """
     n = len(sizes)
-    if n == 1 or min(sizes) != max(sizes) or x.numel() > n * TOGETHER:
+    if min(sizes) != max(sizes):
         return None
-    if x.dim() == 4:
-        if not x.is_contiguous(memory_format=torch.channels_last):
-            return None
-        x = x.permute(0, 2, 3, 1)
-    return x.reshape(n, -1, x.shape[-1])
+    if x.dim() == 2:
+        return x.view(n, 1, -1, x.shape[1])
+    if not x.is_contiguous(memory_format=torch.channels_last):
+        return None
+    return x.permute(0, 2, 3, 1).view(n, sizes[0], -1, x.shape[1])
 
 
 def sum_rows(rows: Tensor) -> Tensor:
-    """``[n L C]`` to ``[n 1 C]``."""
-    n, length, _ = rows.shape
-    return torch.bmm(rows.new_ones(1, 1, length).expand(n, 1, length), rows)
+    """``[n b p C]`` to ``[n 1 1 C]``, first over positions, then over samples."""
+    n, b, positions, c = rows.shape
+    ones = rows.new_ones(1, 1, positions).expand(n * b, 1, positions)
+    return torch.bmm(ones, rows.view(n * b, positions, c)).view(n, b, 1, c).sum(1, keepdim=True)
 
 
 def client_moments(x: Tensor, sizes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
@@ -35,9 +38,10 @@ def client_moments(x: Tensor, sizes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     x = x.detach()
     rows = channel_rows(x, sizes)
     if rows is not None:
-        mean = sum_rows(rows).div_(rows.shape[1])
-        variance = sum_rows((rows - mean).square_()).div_(rows.shape[1])
-        return mean[:, 0], variance[:, 0]
+        values = rows.shape[1] * rows.shape[2]
+        mean = sum_rows(rows).div_(values)
+        variance = sum_rows((rows - mean).square_()).div_(values)
+        return mean[:, 0, 0], variance[:, 0, 0]
     parts = torch.split(x, list(sizes))
     if x.device.type == "cpu":  # one fused pass, in float64 inside
         pairs = [torch.batch_norm_update_stats(part, None, None, 0.0) for part in parts]

@@ -23,7 +23,9 @@ CELL = {
 def start_up() -> float:
     """Seconds until a fresh worker process has what a cell needs."""
     clock = time.perf_counter()
-    subprocess.run([sys.executable, "-c", "import robustfl.scenarios.run, robustfl.registry as r; r.load_plugins()"], check=True)
+    subprocess.run(
+        [sys.executable, "-c", "import robustfl.scenarios.run, robustfl.registry as r; r.load_plugins()"], check=True
+    )
     return time.perf_counter() - clock
 
 

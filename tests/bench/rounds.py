@@ -110,8 +110,9 @@ def byzfl(case: Case) -> list[float]:
                 "training_dataloader": loader, "store_per_client_metrics": False})
         for loader in loaders
     ]  # fmt: skip
-    server = Server({**common, "test_loader": loaders[0], "aggregator_info": {"name": "TrMean", "parameters": {"f": case.f}},
-                     "pre_agg_list": [{"name": "NNM", "parameters": {"f": case.f}}]})  # fmt: skip
+    rule = {"name": "TrMean", "parameters": {"f": case.f}}
+    mixing = [{"name": "NNM", "parameters": {"f": case.f}}]
+    server = Server({**common, "test_loader": loaders[0], "aggregator_info": rule, "pre_agg_list": mixing})
     attacker = ByzantineClient({"f": case.f, "name": "SignFlipping", "parameters": {}})
     times, clock = [], time.perf_counter()
     for _ in range(case.rounds + 2):
@@ -137,7 +138,7 @@ def _child(side: str, place: int) -> dict[str, Any]:
 
 def main(repeats: int = 3) -> None:
     """Print the table."""
-    print(f"whole DSGD rounds, SF against NNM + trimmed mean, torch {torch.__version__}, {torch.get_num_threads()} threads")
+    print(f"whole rounds, SF against NNM + trimmed mean, torch {torch.__version__}, {torch.get_num_threads()} threads")
     print(f"{'case':16} {'ours s':>8} {'MiB':>6} | {'byzfl':>6} {'memory':>7} | {'tuned':>6} {'spread':>11} | goal")
     for place, case in enumerate(CASES):
         seconds: dict[str, list[float]] = {}

@@ -1,115 +1,113 @@
-"""Drives the cases of §3: the rows attackers send."""
+"""SPEC §3: Byzantine attacks on updates, on data and on normalization statistics."""
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import torch
-from cases import Case, Mode, need, undriven
-from drivers_aggregators import rule_name
+from drivers_aggregators import pipeline_parts
+from golden_cases import Arithmetic, Case, require
 
 import robustfl
-import robustfl.attacks
+from robustfl.attacks import forge_statistics, supporters, z_max
 from robustfl.contracts import View
 from robustfl.randomness import stream
 
-
-def run(case: Case, mode: Mode) -> dict[str, Any]:
-    number = case.section[1]
-    drivers = {1: _sign_flip, 2: _inner_product, 3: _alie, 4: _searched, 5: _mimic, 6: _min_max, 7: _labels, 8: _stats}
-    if number not in drivers:
-        return undriven(case)
-    return drivers[number](case, mode)
+_SEARCH = ("evals", "start", "delta", "ratio", "eta_max")
 
 
-def _sent(name: str, case: Case, mode: Mode, **params: Any) -> dict[str, Any]:
-    """The vector all attackers send against ``inputs.honest``."""
-    rows = robustfl.forge(name, mode.tensor(case.inputs["honest"]), case.params.get("f", 3), **params)
+def _chosen(case: Case, *names: str) -> dict[str, Any]:
+    return {name: case.params[name] for name in names if name in case.params}
+
+
+def _forged(name: str, case: Case, on: Arithmetic, **params: Any) -> dict[str, Any]:
+    require(name)
+    rows = robustfl.forge(name, on.tensor(case.inputs["honest"]), case.params.get("f", 1), **params)
+    return {"v": _one(rows)}
+
+
+def _one(rows: torch.Tensor) -> torch.Tensor:
+    """The vector that all attackers send."""
     assert torch.equal(rows, rows[:1].expand_as(rows))
-    return {"v": rows[0]}
+    return rows[0]
 
 
-def _sign_flip(case: Case, mode: Mode) -> dict[str, Any]:
+def _sign_flip(case: Case, on: Arithmetic) -> dict[str, Any]:
     if "own" not in case.inputs:
-        return _sent("sf", case, mode)
-    given = mode.tensor(case.inputs["own"])
-    own = given.reshape(-1, given.shape[-1])
-    view = View(n=2 * len(own) + 1, f=len(own), own=own)
-    sent = robustfl.attack("sf", mode="own").forge(view, generator=stream(0, "golden"))
-    return {"v": sent.reshape(given.shape)}
+        return _forged("sf", case, on, mode="mean")
+    own = on.tensor(case.inputs["own"])
+    view = View(n=4, f=1, own=own.reshape(1, -1))
+    return {"v": robustfl.attack("sf", mode="own").forge(view, generator=stream(0))[0]}
 
 
-def _inner_product(case: Case, mode: Mode) -> dict[str, Any]:
-    if "tau" in case.params:
-        return _sent("ipm", case, mode, tau=case.params["tau"])
-    return _sent("foe", case, mode, eta=case.params["eta"])  # as in ``(1-η)ḡ``
+def _ipm(case: Case, on: Arithmetic) -> dict[str, Any]:
+    return _forged("ipm", case, on, **_chosen(case, "tau"))
 
 
-def _alie(case: Case, mode: Mode) -> dict[str, Any]:
-    if "honest" in case.inputs:
-        params = {key: case.params[key] for key in ("z", "ddof", "sign") if key in case.params}
-        return _sent("alie", case, mode, **params)
-    given = case.inputs | case.params
-    n, f = given["n"], given["f"]
-    s = robustfl.attacks.supporters(n, f)
-    return {"s": s, "cdf": (n - f - s) / (n - f), "z_max": robustfl.attacks.z_max(n, f)}
+def _foe(case: Case, on: Arithmetic) -> dict[str, Any]:
+    return _forged("foe", case, on, **_chosen(case, "eta"))
 
 
-def _searched(case: Case, mode: Mode) -> dict[str, Any]:
-    found = re.search(r"(foe|alie)_(.+)", case.name)
-    if found is None:
-        return undriven(case)
-    given = dict(case.params)
-    f = given.pop("f")
-    defense = robustfl.defense(rule_name(found[2]))
-    honest = mode.tensor(case.inputs["honest"])
-    attack = robustfl.attack(f"opt-{found[1]}", **given)
-    view = View(n=len(honest) + f, f=f, honest=honest, aggregate=lambda rows: defense(rows, f))
-    best = attack.search(view)  # type: ignore[attr-defined]
-    rows = robustfl.forge(attack, honest, f, defense=defense)
-    assert torch.equal(rows, best.vector.expand(f, -1))
-    return {"eta": best.eta, "distance": best.distance, "v": best.vector}
+def _alie(case: Case, on: Arithmetic) -> dict[str, Any]:
+    return _forged("alie", case, on, **_chosen(case, "z", "ddof", "sign"))
 
 
-def _mimic(case: Case, mode: Mode) -> dict[str, Any]:
-    name = need("attack", "mimic")
-    if set(case.inputs) != {"honest"}:
-        return undriven(case)
-    return _sent(name, case, mode, **case.params)
+def _alie_factor(case: Case, on: Arithmetic) -> dict[str, Any]:
+    n, f = case.inputs["n"], case.inputs["f"]
+    s = supporters(n, f)
+    return {"s": s, "cdf": (n - f - s) / (n - f), "z_max": z_max(n, f)}
 
 
-def _min_max(case: Case, mode: Mode) -> dict[str, Any]:
-    name = need("attack", "min-sum" if "sum" in case.name else "min-max")
-    return _sent(name, case, mode, **case.params)
+def _search(case: Case, on: Arithmetic) -> dict[str, Any]:
+    _, _, direction, *rule = case.name.split("_")
+    honest, f = on.tensor(case.inputs["honest"]), case.params["f"]
+    pipeline = robustfl.defense("+".join(pipeline_parts("_".join(rule))))
+    attack = robustfl.attack(f"opt-{direction}", **_chosen(case, *_SEARCH))
+    sent = _one(robustfl.forge(attack, honest, f, defense=pipeline))
+    view = View(n=len(honest) + f, f=f, honest=honest, aggregate=lambda rows: pipeline(rows, f=f))
+    found = attack.search(view)
+    assert torch.equal(sent, found.vector)
+    return {"eta": found.eta, "distance": found.distance, "v": sent}
 
 
-def _labels(case: Case, mode: Mode) -> dict[str, Any]:
-    y = torch.tensor(case.inputs["y"], device=mode.device)
-    classes = case.inputs.get("num_classes", case.params.get("num_classes"))
-    attack = robustfl.attack("label-flip")
-    _, flipped = attack.poison(y[:, None].to(mode.dtype), y, classes=classes, generator=stream(0, "golden"))
+def _label_flip(case: Case, on: Arithmetic) -> dict[str, Any]:
+    y = on.integers(case.inputs["y"])
+    x = on.tensor([[0.0]] * len(y))
+    _, flipped = robustfl.attack("label-flip").poison(x, y, classes=case.inputs["num_classes"], generator=stream(0))
     return {"y_flipped": flipped}
 
 
-def _stats(case: Case, mode: Mode) -> dict[str, Any]:
-    """Statistics rows ``[means, variances]``; the attack is the one the case's name ends with."""
-    means, variances = mode.tensor(case.inputs["means"]), mode.tensor(case.inputs["vars"])
-    h, channels = means.shape
-    found = re.search(r"(opt_foe|opt_alie|sf|foe|ipm|alie)", case.name)
-    if found is None:
-        return undriven(case)
-    params = {key: case.params[key] for key in ("eta", "tau", "z", "ddof", "sign", "mode") if key in case.params}
+def _statistics(case: Case, on: Arithmetic) -> dict[str, Any]:
+    name = case.name.split("_")[2]
+    require(name)
+    means, variances = on.tensor(case.inputs["means"]), on.tensor(case.inputs["vars"])
+    honest, width = torch.cat([means, variances], dim=1), means.shape[1]
     f = case.params.get("f", 3)
-    view = View(
-        n=h + f,
-        f=f,
-        channel="statistics",
-        honest=torch.cat([means, variances], dim=1),
-        variance=torch.arange(2 * channels, device=mode.device) >= channels,
-    )
-    attack = robustfl.attack(found[1].replace("_", "-"), **params)
-    target = case.params.get("target", "mean")
-    rows = robustfl.attacks.forge_statistics(attack, view, target=target, generator=stream(0, "golden"))
-    assert torch.equal(rows, rows[:1].expand_as(rows))
-    return {"mean": rows[0, :channels], "var": rows[0, channels:]}
+    mask = torch.arange(2 * width, device=on.device) >= width
+    view = View(n=len(honest) + f, f=f, channel="statistics", honest=honest, variance=mask)
+    attack = robustfl.attack(name, **_chosen(case, "eta", "tau", "z", "ddof", "sign"))
+    row = _one(forge_statistics(attack, view, target=case.params.get("target", "mean"), generator=stream(0)))
+    return {"mean": row[:width], "var": row[width:]}
+
+
+def _mimic(case: Case, on: Arithmetic) -> dict[str, Any]:
+    return _forged("mimic", case, on, **_chosen(case, "epsilon"))
+
+
+def _min_max(case: Case, on: Arithmetic) -> dict[str, Any]:
+    return _forged("-".join(case.name.split("_")[:2]), case, on, **_chosen(case, "deviation", "ddof"))
+
+
+DRIVERS = {
+    ("3.1", "sign_flip"): _sign_flip,
+    ("3.2", "ipm"): _ipm,
+    ("3.2", "foe"): _foe,
+    ("3.3", "alie"): _alie,
+    ("3.3", "alie_zmax"): _alie_factor,
+    ("3.4", "linear_search"): _search,
+    ("3.5", "mimic"): _mimic,
+    ("3.6", "min_max"): _min_max,
+    ("3.6", "min_sum"): _min_max,
+    ("3.7", "label_flip"): _label_flip,
+    ("3.8", "bn_stats"): _statistics,
+}

@@ -1,124 +1,133 @@
-"""Drives the cases of §2: layers, reports and merges of normalization schemes."""
+"""SPEC §2.1-2.4 and 4.17: normalization layers, what clients report, how the server merges it."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from cases import Case, Mode, need, undriven
-from drivers_aggregators import rule_name
-from torch import nn
+from drivers_aggregators import pipeline_parts
+from golden_cases import Arithmetic, Case
 
 import robustfl
 from robustfl.contracts import Context, Norm, StatisticsSlices
-from robustfl.federation.statistics import DefendedStatistics, PlainMean, begin, collect
-from robustfl.vectors import layout_of, write_statistics
-
-LATER = {3: "fixbn", 5: "fedbn", 6: "silobn", 8: "fedtan", 9: "fedtan", 10: "fedtan", 12: "hbn", 13: "fedfn", 14: "fedwon"}
+from robustfl.federation.statistics import DefendedStatistics, begin, collect
+from robustfl.vectors import layout_of, read_statistics, write_statistics
 
 
-def run(case: Case, mode: Mode) -> dict[str, Any]:
-    number = case.section[1]
-    if number in (1, 2) and "client_run_mean" in case.inputs:
-        return _robust_merge(case, mode)
-    if number == 2:
-        return _fbn(case, mode)
-    if number == 1:
-        return _batch_norm(case, mode)
-    if number == 4:
-        return {"y": _layer(_instance_of_group_norm(case), case, mode)(mode.tensor(case.inputs["x"]))}
-    need("any", LATER.get(number, f"of §2.{number}"))
-    return undriven(case)
+@dataclass(frozen=True)
+class _Round:
+    outputs: tuple[torch.Tensor, ...]
+    messages: torch.Tensor
+    server: torch.Tensor
 
 
-def _layer(norm: Norm, case: Case, mode: Mode, channels: int | None = None) -> nn.Module:
-    """The scheme's layer in the numbers of the mode, with the case's scale and shift if it has them."""
-    layer = norm.layer(channels or torch.tensor(case.inputs["x"]).shape[1]).to(dtype=mode.dtype, device=mode.device)
-    with torch.no_grad():
-        for name, keys in (("weight", ("gamma",)), ("bias", ("zeta", "beta"))):
-            for key in keys:
-                if key in case.inputs:
-                    getattr(layer, name).copy_(mode.tensor(case.inputs[key]))
-    return layer
+class _Federation:
+    """Clients with one normalization layer, and the server's plain mean weighted by values."""
+
+    def __init__(self, norm: Norm, like: torch.Tensor, *, affine: tuple[torch.Tensor, ...] = ()) -> None:
+        self.norm = norm
+        self.network = torch.nn.Sequential(norm.layer(like.shape[1])).to(like).train()
+        for parameter, value in zip(self.network[0].parameters(), affine):
+            parameter.data.copy_(value)
+        self.layout = layout_of(self.network)
+
+    def round(self, batches: list[torch.Tensor]) -> _Round:
+        x, sizes = torch.cat(batches), tuple(len(batch) for batch in batches)
+        before = read_statistics(self.network, self.layout, x)
+        begin(self.network, sizes)
+        outputs = self.network(x).detach().split(sizes)
+        reports = collect(self.network, self.layout)
+        messages = self.norm.messages(reports, before, self.layout.layers)
+        weights = torch.tensor(sizes, dtype=torch.float64, device=x.device)
+        mean = DefendedStatistics(robustfl.defense("mean"), 0, Context(weights=weights))
+        after = self.norm.merge(messages, reports.counts, before, self.layout.layers, mean)
+        write_statistics(self.network, self.layout, after)
+        return _Round(outputs, messages, after)
+
+    def start(self, mean: float, variance: float) -> None:
+        row = self.layout.initial_statistics(self.network[0].weight.detach())
+        write_statistics(self.network, self.layout, mean + (variance - mean) * row)
 
 
-def _instance_of_group_norm(case: Case) -> Norm:
-    eps = {"eps": case.params["eps"]} if "eps" in case.params else {}
-    if "layer" in case.name:
-        return robustfl.norm("ln", **eps)
-    if "instance" in case.name:
-        return robustfl.norm("in", **eps)
-    return robustfl.norm("gn", groups=case.params["groups"], **eps)
+def _halves(row: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    first, second = row.chunk(2, dim=-1)
+    return first, second
 
 
-class _Rounds:
-    """A layer and its server over several rounds, as the engine runs them."""
-
-    def __init__(self, norm: Norm, layer: nn.Module, mode: Mode) -> None:
-        self._norm, self._network = norm, nn.Sequential(layer)
-        self._layout = layout_of(self._network)
-        self._previous = self._layout.initial_statistics(mode.tensor(0.0))
-
-    def round(self, batches: list[torch.Tensor]) -> tuple[list[torch.Tensor], torch.Tensor, torch.Tensor]:
-        """What the clients' layers put out, the messages ``[n 2C]`` and the server's new statistics ``[2C]``."""
-        sizes = tuple(len(batch) for batch in batches)
-        write_statistics(self._network, self._layout, self._previous)
-        begin(self._network, sizes)
-        with torch.no_grad():
-            out = self._network(torch.cat(batches))
-        reports = collect(self._network, self._layout, clients=len(batches))
-        layers, weights = self._layout.layers, reports.counts[:, 0].double()
-        messages = self._norm.messages(reports, self._previous, layers)
-        self._previous = self._norm.merge(messages, reports.counts, self._previous, layers, PlainMean(weights))
-        return list(out.split(sizes)), messages, self._previous
-
-
-def _fbn(case: Case, mode: Mode) -> dict[str, Any]:
-    rounds = [r["U"] for r in case.inputs["rounds"]] if "rounds" in case.inputs else [case.inputs["X"]]
-    batches = [[mode.tensor(u) for u in one] for one in rounds]
-    assert (case.params.get("init_mean", 0.0), case.params.get("init_var", 1.0)) == (0.0, 1.0)
-    settings = {"momentum": case.params["beta"]} | ({"eps": case.params["eps"]} if "eps" in case.params else {})
-    C = batches[0][0].shape[1]
-    schemes = {key: robustfl.norm(key, **settings) for key in ("fbn", "centralised-bn", "naive-bn")}
-    servers = {key: _Rounds(norm, _layer(norm, case, mode, C), mode) for key, norm in schemes.items()}
-    results = []
+def _rounds(case: Case, on: Arithmetic) -> dict[str, Any]:
+    """FBN next to one machine's batch normalization and to naive averaging, on the same inputs."""
+    batches = [[on.tensor(batch) for batch in one["U"]] for one in case.inputs["rounds"]]
+    affine = (on.tensor(case.inputs["gamma"]), on.tensor(case.inputs["zeta"]))
+    settings = {"momentum": case.params["beta"], "eps": case.params["eps"]}
+    schemes = {
+        name: _Federation(robustfl.norm(scheme, **settings), batches[0][0], affine=affine)
+        for name, scheme in (("server", "fbn"), ("centralised", "centralised-bn"), ("naive", "naive-bn"))
+    }
+    for federation in schemes.values():
+        federation.start(case.params.get("init_mean", 0.0), case.params.get("init_var", 1.0))
+    found = []
     for one in batches:
-        normalised, messages, server = servers["fbn"].round(one)
-        result = {
-            "normalised": [y.tolist() for y in normalised],
-            "client_run_mean": messages[:, :C],
-            "client_run_var": messages[:, C:],
-            "server_mean": server[:C],
-            "server_var": server[C:],
-        }
-        for key, short in (("centralised-bn", "centralised"), ("naive-bn", "naive")):
-            merged = servers[key].round(one)[2]
-            result |= {f"{short}_mean": merged[:C], f"{short}_var": merged[C:]}
-        results.append(result)
-    return {"rounds": results} if "rounds" in case.inputs else results[0]
+        done = {name: federation.round(one) for name, federation in schemes.items()}
+        entry: dict[str, Any] = {"normalised": [part.tolist() for part in done["server"].outputs]}
+        entry["client_run_mean"], entry["client_run_var"] = _halves(done["server"].messages)
+        for name in schemes:
+            entry[f"{name}_mean"], entry[f"{name}_var"] = _halves(done[name].server)
+        found.append(entry)
+    return {"rounds": found}
 
 
-def _robust_merge(case: Case, mode: Mode) -> dict[str, Any]:
-    """Received running statistics merged under every rule the case names."""
-    means, variances = mode.tensor(case.inputs["client_run_mean"]), mode.tensor(case.inputs["client_run_var"])
-    n, C = means.shape
-    layers = [StatisticsSlices("layer", slice(0, C), slice(C, 2 * C))]
-    messages = torch.cat([means, variances], dim=1)
-    values = case.params["K"]  # of every client, or one by one
-    counts = torch.tensor([values] * n if isinstance(values, int) else values, device=mode.device)[:, None]
-    norm = robustfl.norm("fbn", momentum=case.params["beta"])
-    results = {}
-    for words in case.expected:
-        defense = robustfl.defense(rule_name(words))
-        server = DefendedStatistics(defense, case.params["f"], Context())
-        merged = norm.merge(messages, counts, torch.zeros_like(messages[0]), layers, server)
-        results[words] = {"mean": merged[:C], "var": merged[C:]}
-    return results
+def _one_round(case: Case, on: Arithmetic) -> dict[str, Any]:
+    batches = [on.tensor(batch) for batch in case.inputs["X"]]
+    norm = robustfl.norm("fbn", momentum=case.params["beta"], eps=case.params.get("eps", 1e-5))
+    mean, variance = _halves(_Federation(norm, batches[0]).round(batches).server)
+    return {"server_mean": mean, "server_var": variance}
 
 
-def _batch_norm(case: Case, mode: Mode) -> dict[str, Any]:
-    x = mode.tensor(case.inputs["x"])
+def _robust_server(case: Case, on: Arithmetic) -> dict[str, Any]:
+    means, variances = on.tensor(case.inputs["client_run_mean"]), on.tensor(case.inputs["client_run_var"])
+    n, width = means.shape
+    rows = torch.cat([means, variances], dim=1)
+    counts = torch.full((n, 1), case.params["K"], device=on.device)  # K is the number of values of each client
+    layers = (StatisticsSlices("layer", slice(0, width), slice(width, 2 * width)),)
+    norm, previous = robustfl.norm("fbn", momentum=case.params["beta"]), torch.zeros_like(rows[0])
+    found = {}
+    for name in case.expected:
+        rule = robustfl.defense("+".join(pipeline_parts(name)))
+        defense = DefendedStatistics(rule, case.params["f"], Context())
+        mean, variance = _halves(norm.merge(rows, counts, previous, layers, defense))
+        found[name] = {"mean": mean, "var": variance}
+    return found
+
+
+def _per_sample(case: Case, on: Arithmetic) -> dict[str, Any]:
+    x, eps = on.tensor(case.inputs["x"]), case.params["eps"]
+    groups = case.params["groups"]
+    norms = {"group": {"name": "gn", "groups": groups}, "layer": {"name": "ln"}, "instance": {"name": "in"}}
+    norm = robustfl.norm(**norms[case.name.split("_")[0]], eps=eps)
+    found = norm.layer(x.shape[1]).to(x)(x)
+    same = robustfl.norm("gn", groups=groups, eps=eps).layer(x.shape[1]).to(x)(x)
+    torch.testing.assert_close(found, same)
+    return {"y": found}
+
+
+def _batch_norm(case: Case, on: Arithmetic) -> dict[str, Any]:
+    x = on.tensor(case.inputs["x"])
     norm = robustfl.norm("naive-bn", momentum=case.params["momentum"], eps=case.params["eps"])
-    (y,), _, statistics = _Rounds(norm, _layer(norm, case, mode), mode).round([x])
-    C = x.shape[1]
-    return {"y": y, "running_mean": statistics[:C], "running_var": statistics[C:]}
+    federation = _Federation(norm, x)
+    federation.start(*case.params["init"])
+    done = federation.round([x])
+    mean, variance = _halves(done.server)
+    return {"y": done.outputs[0], "running_mean": mean, "running_var": variance}
+
+
+DRIVERS = {
+    ("2.1", "batch_norm"): _batch_norm,
+    ("2.2", "equal_batches"): _rounds,
+    ("2.2", "unequal_batches"): _rounds,
+    ("2.2", "conv"): _one_round,
+    ("2.2/4.17", "robust_server"): _robust_server,
+    ("2.4", "group_norm"): _per_sample,
+    ("2.4", "layer_norm"): _per_sample,
+    ("2.4", "instance_norm"): _per_sample,
+}

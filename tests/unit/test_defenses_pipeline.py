@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from robustfl.defenses import Pipeline, parse_pipeline
 
 import robustfl
 from robustfl.contracts import Aggregator, Context, Step
+from robustfl.defenses import Pipeline, parse_pipeline
 from robustfl.errors import Refused, UsageError
 from robustfl.registry import create
 

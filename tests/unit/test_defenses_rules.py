@@ -8,10 +8,10 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from robustfl.defenses import Mixed, Pipeline, Stack, parse_pipeline
 
 import robustfl
 from robustfl.contracts import Context
+from robustfl.defenses import Mixed, Pipeline, Stack, parse_pipeline
 from robustfl.registry import create
 
 RULES = [

@@ -14,13 +14,19 @@ from robustfl.scenarios.spec import Cell
 
 ALGORITHMS = ["dsgd", "dsgd(momentum=0)", "fedavg(local_steps=2)"]
 # One machine on all data takes one batch a round; the grid refuses it with local steps.
-PAIRS = [
-    (e.name, a) for e in entries("norm") for a in ALGORITHMS if not (e.name == "centralised-bn" and "fedavg" in a)
-]
+PAIRS = [(e.name, a) for e in entries("norm") for a in ALGORITHMS if not (e.name == "centralised-bn" and "fedavg" in a)]
 
 
 def cell(**settings: object) -> Cell:
-    base = {"evasions": [], "clients": 5, "f": 1, "rounds": 3, "batch": 8, "dtype": "float64", "partition": "gamma(gamma=0.3)"}
+    base = {
+        "evasions": [],
+        "clients": 5,
+        "f": 1,
+        "rounds": 3,
+        "batch": 8,
+        "dtype": "float64",
+        "partition": "gamma(gamma=0.3)",
+    }
     return Cell.of({**base, **settings})
 
 

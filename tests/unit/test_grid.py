@@ -102,7 +102,9 @@ def test_a_grid_killed_at_random_moments_ends_up_as_if_undisturbed(undisturbed: 
     command = [sys.executable, "-m", "robustfl", "grid", str(file), "--out", str(tmp_path / "runs"), "--jobs", "2"]
     dice = random.Random(0)
     for _ in range(3):
-        process = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         time.sleep(dice.uniform(2.0, 7.0))
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
@@ -169,7 +171,9 @@ def test_a_plug_in_that_raises_fails_its_cells_only_and_runs_again(jobs: int, tm
 
 def test_a_plug_in_that_returns_the_wrong_shape_is_named(tmp_path: Path) -> None:
     (tmp_path / "shape.py").write_text(PLUGIN.format(name="wrong-shape", body="return torch.zeros(view.f, 3)"))
-    chosen = scenario(attack="wrong-shape", defense="mean").model_copy(update={"plugins": (str(tmp_path / "shape.py"),)})
+    chosen = scenario(attack="wrong-shape", defense="mean").model_copy(
+        update={"plugins": (str(tmp_path / "shape.py"),)}
+    )
     (record,) = contents(grid(chosen, out=tmp_path, jobs=1).folder).values()
     assert record["status"] == "failed"
     assert "wrong-shape" in record["reason"]

@@ -33,7 +33,9 @@ def test_equal_methods_written_differently_are_one_cell() -> None:
 
 
 def test_schedules_and_tuples_can_be_axes() -> None:
-    cells = expand(scenario(schedule={"kind": "constant", "lr": [0.1, 0.2]}, model={"name": "mlp", "hidden": [[8], [9]]}))
+    cells = expand(
+        scenario(schedule={"kind": "constant", "lr": [0.1, 0.2]}, model={"name": "mlp", "hidden": [[8], [9]]})
+    )
     assert [(c.schedule.lr, c.model) for c in cells] == [
         (0.1, "mlp(hidden=(8,))"), (0.1, "mlp(hidden=(9,))"), (0.2, "mlp(hidden=(8,))"), (0.2, "mlp(hidden=(9,))"),
     ]  # fmt: skip
@@ -49,7 +51,9 @@ def test_exclude_matches_a_name_or_a_full_spec() -> None:
 
 
 def test_zipped_axes_advance_together() -> None:
-    grid = Scenario.of({"name": "s", "cell": {"clients": [5, 9], "f": [1, 2], "seed": [0, 1]}, "zip": [["clients", "f"]]})
+    grid = Scenario.of(
+        {"name": "s", "cell": {"clients": [5, 9], "f": [1, 2], "seed": [0, 1]}, "zip": [["clients", "f"]]}
+    )
     assert [(c.clients, c.f, c.seed) for c in expand(grid)] == [(5, 1, 0), (5, 1, 1), (9, 2, 0), (9, 2, 1)]
 
 
@@ -67,7 +71,8 @@ def test_every_setting_and_every_parameter_is_in_the_key() -> None:
     base = {"attack": "foe", "f": 1}
     keys = {key_of(resolve(Cell.of({**base, **change}), "data")) for change in (
         {}, {"seed": 1}, {"rounds": 7}, {"attack": "foe(eta=3.5)"}, {"batch": 31}, {"schedule": {"lr": 0.2}},
-        {"defense": "krum(variant=nf)"}, {"norm": "naive-bn(momentum=0.2)"}, {"evasions": ["fgsm"]}, {"scope": "update"},
+        {"defense": "krum(variant=nf)"}, {"norm": "naive-bn(momentum=0.2)"}, {"evasions": ["fgsm"]},
+        {"scope": "update"},
     )}  # fmt: skip
     assert len(keys) == 10
     assert key_of(resolve(Cell.of(base), "other data")) not in keys

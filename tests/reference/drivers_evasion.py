@@ -1,0 +1,59 @@
+"""SPEC §5: attacks on inputs, through a linear model, and the metrics over users."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from golden_cases import Arithmetic, Case, require
+
+import robustfl
+from robustfl.attacks.evasion.pgd import ascend
+from robustfl.attacks.evasion.whitebox import frozen
+from robustfl.evaluation import mean_over_users
+
+
+def _linear(case: Case, on: Arithmetic) -> torch.nn.Module:
+    weight, bias = on.tensor(case.inputs["W"]).T, on.tensor(case.inputs["b"])
+    model = torch.nn.Linear(*reversed(weight.shape)).to(on.device, on.dtype)
+    model.load_state_dict({"weight": weight, "bias": bias})
+    return model
+
+
+def _perturbed(case: Case, on: Arithmetic, name: str, **params: Any) -> torch.Tensor:
+    attack = robustfl.evasion(name, eps=case.params["eps"], **params)
+    return attack.perturb(_linear(case, on), on.tensor(case.inputs["X"]), on.integers(case.inputs["y"]))
+
+
+def _fgsm(case: Case, on: Arithmetic) -> dict[str, Any]:
+    return {"X_adv": _perturbed(case, on, "fgsm")}
+
+
+def _pgd(case: Case, on: Arithmetic) -> dict[str, Any]:
+    params = {"steps": case.params["n"], "step": case.params.get("step")}
+    attack = robustfl.evasion("pgd", eps=case.params["eps"], random_start=False, **params)
+    if "delta0" not in case.inputs:
+        return {"X_adv": _perturbed(case, on, "pgd", random_start=False, **params), "step": attack.step_size}
+    x, y, model = on.tensor(case.inputs["X"]), on.integers(case.inputs["y"]), _linear(case, on)
+    start = x + on.tensor(case.inputs["delta0"])
+    with frozen(model):
+        found = ascend(model, x, y, eps=attack.eps, step=attack.step_size, steps=attack.steps, start=start)
+    return {"X_adv": found, "step": attack.step_size}
+
+
+def _mia(case: Case, on: Arithmetic) -> dict[str, Any]:
+    require("mia")
+    params = {"steps": case.params["n"], "step": case.params["step"], "decay": case.params["decay"]}
+    return {"X_adv": _perturbed(case, on, "mia", **params)}
+
+
+def _user_metrics(case: Case, on: Arithmetic) -> dict[str, Any]:
+    return {"SA": mean_over_users(case.inputs["sa"]), "RA": mean_over_users(case.inputs["ra"])}
+
+
+DRIVERS = {
+    ("5.1", "pgd"): _pgd,
+    ("5.2", "fgsm"): _fgsm,
+    ("5.3", "mia"): _mia,
+    ("5.8", "user_mean"): _user_metrics,
+}

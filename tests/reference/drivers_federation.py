@@ -1,0 +1,51 @@
+"""SPEC §1: what clients send, the server's step, learning rates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from golden_cases import Arithmetic, Case
+
+import robustfl
+from robustfl.algorithms import geometric, step
+from robustfl.contracts import LocalWork
+from robustfl.registry import create
+
+
+def _fedavg(case: Case, on: Arithmetic) -> dict[str, Any]:
+    theta, local = on.tensor(case.inputs["theta"]), on.tensor(case.inputs["local"])
+    aggregate = robustfl.defense("mean")(local - theta, weights=case.inputs["n"])
+    return {"theta": create("algorithm", "fedavg").server(theta, aggregate, 1.0)}
+
+
+def _worker_momentum(case: Case, on: Arithmetic) -> dict[str, Any]:
+    gradients = on.tensor(case.inputs["grads"])
+    dsgd = create("algorithm", "dsgd", momentum=case.params["beta"])
+    momentum, stacked, momenta = None, torch.zeros_like(gradients[:1]), []
+    for gradient in gradients:
+        theta = torch.zeros_like(gradient)
+        work = LocalWork(theta, lr=0.1, steps=1, gradient=lambda _, g=gradient: g, momentum=momentum)
+        message, momentum = dsgd.local(work)
+        stacked = dsgd.stacked(gradient[None], stacked, out=torch.empty_like(stacked))
+        torch.testing.assert_close(stacked[0], message)
+        momenta.append(message.tolist())
+    return {"momenta": momenta}
+
+
+def _lr_fbn(case: Case, on: Arithmetic) -> dict[str, Any]:
+    schedule = step([0.1, 0.05, 0.033], [1000, 2000])
+    return {"lr": [schedule(t) for t in case.inputs["t"]]}
+
+
+def _lr_hbn(case: Case, on: Arithmetic) -> dict[str, Any]:
+    schedule = geometric(case.inputs["lr0"], 0.998)
+    return {"lr": [schedule(t) for t in case.inputs["round"]]}
+
+
+DRIVERS = {
+    ("1.1", "worker_momentum"): _worker_momentum,
+    ("1.2", "fedavg"): _fedavg,
+    ("1.12", "lr_fbn"): _lr_fbn,
+    ("1.12", "lr_hbn"): _lr_hbn,
+}

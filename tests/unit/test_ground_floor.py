@@ -1,0 +1,254 @@
+"""Registry, parameters, streams, layout: what every room stands on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import robustfl
+from robustfl import registry
+from robustfl.contracts import Attack, Tag, View
+from robustfl.errors import UsageError
+from robustfl.parameters import param
+from robustfl.randomness import derive, numpy_stream, stream
+from robustfl.records import canonical, plain
+from robustfl.vectors import flatten_parameters, layout_of, read_statistics, tag_of, write_statistics
+
+
+@pytest.fixture
+def clean_registry() -> Iterator[None]:
+    """Methods registered in a test are gone after it."""
+    registry.load_plugins()
+    before = {kind: dict(names) for kind, names in registry._entries.items()}
+    yield
+    for kind, names in before.items():
+        registry._entries[kind].clear()
+        registry._entries[kind].update(names)
+
+
+class Copy(Attack):
+    def forge(self, view: View, *, generator: torch.Generator) -> Tensor:
+        assert view.honest is not None
+        return view.honest[:1].expand(view.f, -1)
+
+
+# --- registry --------------------------------------------------------------------------------------------------------
+
+
+def test_a_registered_attack_is_found_by_name(clean_registry: None) -> None:
+    @registry.register("copy-first", version=3)
+    @dataclass(frozen=True)
+    class First(Copy):
+        scale: float = param(1.0, gt=0)
+
+    made = robustfl.attack("copy-first", scale=2)
+    assert (made, made.name, made.version) == (First(scale=2.0), "copy-first", 3)
+    assert registry.identity(made)["version"] == 3
+    assert registry.describe(made) == "copy-first(scale=2)"
+
+
+def test_a_taken_name_is_an_error_that_names_the_owner(clean_registry: None) -> None:
+    with pytest.raises(UsageError, match=r"'sf' is taken by robustfl\.attacks"):
+
+        @registry.register("sf")
+        @dataclass(frozen=True)
+        class Mine(Copy):
+            pass
+
+
+@pytest.mark.parametrize("name", ["Copy", "copy first", "", "cöpy", "copy+x"])
+def test_malformed_names_are_refused(name: str, clean_registry: None) -> None:
+    @dataclass(frozen=True)
+    class Fine(Copy):
+        pass
+
+    with pytest.raises(UsageError, match="no method name"):
+        registry.register(name)(Fine)
+
+
+def test_classes_that_are_no_method_are_refused(clean_registry: None) -> None:
+    with pytest.raises(UsageError, match="derive from a contract"):
+        registry.register("x")(object)  # type: ignore[type-var]
+    with pytest.raises(UsageError, match="frozen dataclass"):
+        registry.register("x")(Copy)
+
+    @dataclass(frozen=True)
+    class Unfinished(Attack):
+        pass
+
+    with pytest.raises(UsageError, match="does not implement forge"):
+        registry.register("x")(Unfinished)
+
+    @dataclass(frozen=True)
+    class Named(Copy):
+        name: str = "me"  # type: ignore[misc]
+
+    with pytest.raises(UsageError, match="'name' is a fact of every method"):
+        registry.register("x")(Named)
+
+
+def test_unknown_names_list_close_matches() -> None:
+    with pytest.raises(UsageError, match="did you mean 'alie'"):
+        robustfl.attack("ailie")
+    with pytest.raises(UsageError, match="did you mean 'eta'"):
+        robustfl.attack("foe", eat=1)
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ("sf", ("sf", {})),
+        ("foe(eta=2)", ("foe", {"eta": 2})),
+        ("pgd(eps=8/255, keep=best)", ("pgd", {"eps": 8 / 255, "keep": "best"})),
+        ("mlp(hidden=(30, 20))", ("mlp", {"hidden": (30, 20)})),
+        ("npz(path='a, b.npz')", ("npz", {"path": "a, b.npz"})),
+        ("x(a=true, b=none, c=-1e-3)", ("x", {"a": True, "b": None, "c": -1e-3})),
+    ],
+)
+def test_specs_are_parsed(spec: str, expected: tuple[str, dict[str, object]]) -> None:
+    assert registry.parse(spec) == expected
+
+
+@pytest.mark.parametrize("spec", ["foe(eta=2", "foe(2)", "foe(eta=)"])
+def test_malformed_specs_say_how_to_write_one(spec: str) -> None:
+    with pytest.raises(UsageError, match=r"parameter=value|parenthesis"):
+        registry.parse(spec)
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec"),
+    [
+        ("attack", "foe(eta=1.1)"), ("attack", "alie(z=0.3333333333333333, sign=1)"), ("model", "mlp(hidden=(7, 8))"),
+        ("evasion", "pgd(eps=8/255, step=none)"), ("dataset", "npz(path='odd, name (1).npz')"), ("norm", "fbn"),
+    ],
+)  # fmt: skip
+def test_describe_is_the_inverse_of_create(kind: str, spec: str) -> None:
+    method = registry.create(kind, spec)
+    assert registry.create(kind, registry.describe(method)) == method
+
+
+def test_a_plug_in_file_that_fails_leaves_nothing_behind(tmp_path: Path, clean_registry: None) -> None:
+    file = tmp_path / "half.py"
+    file.write_text(
+        "from dataclasses import dataclass\nfrom robustfl.contracts import Attack\n"
+        "from robustfl.registry import register\n"
+        "@register('half-done')\n@dataclass(frozen=True)\nclass Half(Attack):\n"
+        "    def forge(self, view, *, generator):\n        return view.own\nraise RuntimeError('oops')\n"
+    )
+    with pytest.raises(UsageError, match=r"half\.py.*oops"):
+        registry.load_file(file)
+    with pytest.raises(UsageError, match="unknown attack"):
+        registry.lookup("attack", "half-done")
+
+
+# --- parameters ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sample(Copy):
+    rate: float = param(0.1, gt=0, le=1)
+    count: int | None = param(None, ge=1)
+    flag: bool = param(False)
+    widths: tuple[int, ...] = param((3,), ge=1)
+    form: str = param("a", choices=("a", "bee"))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("rate", 0.0, "Sample: rate=0.0 must be > 0, ≤ 1"),
+        ("rate", "x", "rate='x' must be float"),
+        ("rate", True, "rate=True must be float"),
+        ("rate", float("nan"), "not a number"),
+        ("count", 1.0, "count=1.0 must be int or None"),
+        ("count", 0, "count=0 must be ≥ 1"),
+        ("flag", 1, "flag=1 must be bool"),
+        ("widths", (3, 0), "widths=(3, 0) must be ≥ 1"),
+        ("widths", 3, "widths=3"),
+        ("form", "be", "did you mean 'bee'"),
+    ],
+)
+def test_parameters_out_of_range_name_class_field_value_and_bound(field: str, value: object, words: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        Sample(**{field: value})  # type: ignore[arg-type]
+    assert words in str(caught.value)
+
+
+def test_fractions_integers_and_lists_are_normalised() -> None:
+    made = Sample(rate="1/4", widths=[1, 2])  # type: ignore[arg-type]
+    assert (made.rate, made.widths) == (0.25, (1, 2))
+    assert isinstance(Sample(rate=1).rate, float)
+
+
+# --- streams ---------------------------------------------------------------------------------------------------------
+
+
+def test_streams_depend_on_every_name_and_nothing_else() -> None:
+    names: list[tuple[str | int, ...]] = [("a",), ("b",), ("a", 1), ("a", "1"), ("a", 1, 2), ("a1",)]
+    values = {derive(seed, *n) for n in names for seed in (0, 1)}
+    assert len(values) == 12
+    assert derive(3, "client", 7) == 5246200427930711511
+    torch.manual_seed(1)
+    assert torch.equal(torch.rand(3, generator=stream(0, "x")), torch.rand(3, generator=stream(0, "x")))
+    assert (numpy_stream(0, "x").random(3) == numpy_stream(0, "x").random(3)).all()
+
+
+# --- layout ----------------------------------------------------------------------------------------------------------
+
+
+def test_entries_are_tagged_by_module_type_and_never_by_name() -> None:
+    model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+    model.add_module("bn_named_but_linear", nn.Linear(3, 1))
+    layout = layout_of(model)
+    tags = {slot.name: slot.tag for slot in layout.update}
+    assert tags["1.weight"] is Tag.AFFINE
+    assert tags["bn_named_but_linear.weight"] is Tag.WEIGHT
+    assert tag_of(model[1], "num_batches_tracked") is Tag.COUNTER
+    assert (layout.d, layout.s) == (2 * 3 + 3 + 3 + 3 + 3 + 1, 6)
+
+
+def test_parameters_become_views_of_one_vector() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+    before = torch.cat([p.detach().flatten() for p in model.parameters()])
+    theta = flatten_parameters(model, layout_of(model))
+    assert torch.equal(theta, before)
+    theta.zero_()
+    assert model(torch.ones(1, 2)).item() == 0.0
+
+
+def test_statistics_rows_hold_means_then_variances_layer_by_layer() -> None:
+    model = nn.Sequential(nn.BatchNorm1d(2), nn.BatchNorm1d(1))
+    layout = layout_of(model)
+    row = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+    write_statistics(model, layout, row)
+    first, second = model
+    assert first.running_var.tolist() == [3.0, 4.0]
+    assert second.running_mean.tolist() == [5.0]
+    assert torch.equal(read_statistics(model, layout, row), row)
+    assert layout.variance_mask().tolist() == [False, False, True, True, False, True]
+    assert layout.initial_statistics(row).tolist() == [0, 0, 1, 1, 0, 1]
+
+
+# --- records ---------------------------------------------------------------------------------------------------------
+
+
+def test_canonical_text_is_strict_json_whatever_the_order() -> None:
+    assert canonical({"b": (1, float("inf")), "a": float("nan")}) == '{"a":"nan","b":[1,"inf"]}'
+    assert plain({"x": -float("inf")}) == {"x": "-inf"}
+
+
+def test_forge_gives_no_rows_for_no_attackers_and_refuses_nonsense() -> None:
+    honest = torch.ones(3, 2)
+    assert robustfl.forge("sf", honest, f=0).shape == (0, 2)
+    for f in (-1, True, 1.0):
+        with pytest.raises(UsageError, match="must be an int"):
+            robustfl.forge("sf", honest, f=f)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="finite"):
+        robustfl.forge("sf", torch.tensor([[float("nan")]]), f=1)
+    with pytest.raises(UsageError, match="give defense"):
+        robustfl.forge("opt-foe", honest, f=1)
