@@ -69,7 +69,7 @@ class ALIE(Attack):
     spec: ClassVar[str] = "§3.3"
     knowledge: ClassVar[Knowledge] = "omniscient"
 
-    z: float | None = param(None, ge=0.0, doc="factor z; None for z_max(n, f), at least 0")
+    z: float | None = param(None, ge=0.0, lt=math.inf, doc="factor z; None for z_max(n, f), at least 0")
     sign: int = param(-1, ge=-1, le=1, doc="direction of the shift, -1 or 1")
     ddof: int = param(1, ge=0, le=1, doc="the standard deviation divides by h - ddof")
 

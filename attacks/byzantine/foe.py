@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -40,7 +41,9 @@ class FOE(Attack):
     spec: ClassVar[str] = "§3.2"
     knowledge: ClassVar[Knowledge] = "omniscient"
 
-    eta: float = param(3.0, ge=0.0, doc="factor η of (1-η)ḡ; 2 is sign flipping, 1.1 the paper's small variant")
+    eta: float = param(
+        3.0, ge=0.0, lt=math.inf, doc="factor η of (1-η)ḡ; 2 is sign flipping, 1.1 the paper's small variant"
+    )
 
     def forge(self, view: View, *, generator: torch.Generator) -> Tensor:
         del generator

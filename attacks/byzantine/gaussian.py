@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -41,8 +42,8 @@ class Gaussian(Attack):
     knowledge: ClassVar[Knowledge] = "blind"
     needs_own: ClassVar[bool] = True
 
-    mu: float = param(0.0, doc="mean of every coordinate")
-    sigma: float = param(200.0, ge=0.0, doc="standard deviation of every coordinate")
+    mu: float = param(0.0, gt=-math.inf, lt=math.inf, doc="mean of every coordinate")
+    sigma: float = param(200.0, ge=0.0, lt=math.inf, doc="standard deviation of every coordinate")
 
     def forge(self, view: View, *, generator: torch.Generator) -> Tensor:
         shape = own_rows(view, self.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -38,7 +39,7 @@ class IPM(Attack):
     spec: ClassVar[str] = "§3.2"
     knowledge: ClassVar[Knowledge] = "omniscient"
 
-    tau: float = param(0.1, ge=0.0, doc="factor τ of -τḡ")
+    tau: float = param(0.1, ge=0.0, lt=math.inf, doc="factor τ of -τḡ")
 
     def forge(self, view: View, *, generator: torch.Generator) -> Tensor:
         del generator

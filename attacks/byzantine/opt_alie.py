@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
@@ -48,8 +49,8 @@ class OptALIE(Attack):
     knowledge: ClassVar[Knowledge] = "defense"
 
     evals: int = param(20, ge=1, doc="evaluations of the server's rule")
-    start: float = param(0.0, ge=0.0, doc="first η")
-    delta: float = param(10.0, gt=0.0, doc="first step of η")
+    start: float = param(0.0, ge=0.0, lt=math.inf, doc="first η")
+    delta: float = param(10.0, gt=0.0, lt=math.inf, doc="first step of η")
     ratio: float = param(0.8, gt=0.0, lt=1.0, doc="shrinking of the step after the first failure")
     eta_max: float = param(1e3, gt=0.0, doc="bound on η")
 

@@ -29,8 +29,9 @@ class PGD(Evasion):
     Args:
         eps: radius ε ≥ 0 of the L∞ ball in pixel units of [0, 1]; 8/255 as in Hong et al. 2023.
         steps: iterations n ≥ 1; 7 there.
-        step: step size α ≥ 0; 2/255 there. None takes ``step_rule``.
-        step_rule: ``released``, the size in the code released with Hong et al., ``min(1.25ε, ε + 4/255) / n``.
+        step: step size α ≥ 0; None takes ``step_rule``, which follows ε.
+        step_rule: ``paper`` is ε/4, which is 2/255 at the paper's ε of 8/255; ``released`` is that of the code
+            released with Hong et al., ``min(1.25ε, ε + 4/255) / n``.
         random_start: start uniformly in the ball instead of at the image.
         restarts: random starts per image; the one of highest loss is kept.
         keep: ``last`` iterate, or the ``best`` (highest loss) on the way.
@@ -51,8 +52,10 @@ class PGD(Evasion):
 
     eps: float = param(8 / 255, ge=0.0, doc="radius of the L∞ ball in pixel units")
     steps: int = param(7, ge=1, doc="iterations")
-    step: float | None = param(2 / 255, ge=0.0, doc="step size; None takes step_rule")
-    step_rule: str = param("released", choices=("released",), doc="step size when step is None")
+    step: float | None = param(None, ge=0.0, doc="step size; None takes step_rule")
+    step_rule: str = param(
+        "paper", choices=("paper", "released"), doc="step size when step is None: ε/4, or the released one"
+    )
     random_start: bool = param(True, doc="start uniformly in the ball")
     restarts: int = param(1, ge=1, doc="random starts; the highest loss wins")
     keep: str = param("last", choices=("last", "best"), doc="which iterate to return")
@@ -65,7 +68,9 @@ class PGD(Evasion):
     @property
     def step_size(self) -> float:
         """α."""
-        return released_step(self.eps, self.steps) if self.step is None else self.step
+        if self.step is not None:
+            return self.step
+        return released_step(self.eps, self.steps) if self.step_rule == "released" else self.eps / 4
 
     def perturb(self, model: nn.Module, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         check_pixels(x, self.name)

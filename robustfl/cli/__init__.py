@@ -9,15 +9,15 @@ import click
 from robustfl.cli.app import app
 from robustfl.errors import RobustflError, UsageError
 
-__all__ = ["app", "main"]
+__all__ = ["app", "invoke", "main"]
 
 
 def main() -> None:
     """The ``robustfl`` command. Exit code 2 for misuse, 1 for failure, 130 after Ctrl-C."""
-    sys.exit(run(sys.argv[1:]))
+    sys.exit(invoke(sys.argv[1:]))
 
 
-def run(arguments: list[str]) -> int:
+def invoke(arguments: list[str]) -> int:
     """Run one command line and return its exit code."""
     try:
         result = app.main(args=arguments, prog_name="robustfl", standalone_mode=False)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from robustfl.cli import run
+from robustfl.cli import invoke
 
 TINY = [
     "--set", "rounds=2", "--set", "model=mlp(hidden=(8,))", "--set", 'attack=["none","sf"]', "--set", "seed=0",
@@ -26,7 +26,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("arguments", [["-h"], ["grid", "-h"], ["run", "--help"], ["report", "-h"], ["list", "-h"]])
 def test_help_imports_no_torch(arguments: list[str]) -> None:
     code = (
-        f"import sys; from robustfl.cli import run; code = run({arguments!r}); "
+        f"import sys; from robustfl.cli import invoke; code = invoke({arguments!r}); "
         "sys.exit(code or ('torch' in sys.modules) * 3 or ('pandas' in sys.modules) * 4)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -35,24 +35,24 @@ def test_help_imports_no_torch(arguments: list[str]) -> None:
 
 
 def test_grid_prints_a_leaderboard_and_where_things_are(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["grid", *TINY]) == 0
+    assert invoke(["grid", *TINY]) == 0
     out = capsys.readouterr().out
     assert "worst case" in out
     assert "runs/quickstart/cells" in out
-    assert run(["grid", *TINY]) == 0
+    assert invoke(["grid", *TINY]) == 0
     again = capsys.readouterr()
     assert "4 of 4 cells are done" in again.err
     assert "0 cells run now, 4 were there already" in again.out
 
 
 def test_grid_json_is_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["grid", *TINY, "--format", "json"]) == 0
+    assert invoke(["grid", *TINY, "--format", "json"]) == 0
     board = json.loads(capsys.readouterr().out)
     assert board
 
 
 def test_dry_run_trains_nothing_and_names_refusals(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
-    assert run(["grid", *TINY, "--set", "f=4", "--dry-run"]) == 0
+    assert invoke(["grid", *TINY, "--set", "f=4", "--dry-run"]) == 0
     out = capsys.readouterr().out
     assert "refused" in out
     assert "krum: f=4 needs at least 11 clients" in out
@@ -61,28 +61,28 @@ def test_dry_run_trains_nothing_and_names_refusals(capsys: pytest.CaptureFixture
 
 
 def test_dry_run_without_the_data_says_how_to_get_it(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
-    assert run(["grid", "fbn-section5", "--dry-run", "--data-root", str(folder / "none")]) == 0
+    assert invoke(["grid", "fbn-section5", "--dry-run", "--data-root", str(folder / "none")]) == 0
     out = capsys.readouterr().out
     assert "robustfl doctor --fetch cifar10" in out
 
 
 def test_run_prints_one_cell_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     fixed = ["--set", "rounds=2", "--set", "model=mlp(hidden=(8,))"]
-    assert run(["run", *fixed]) == 0
+    assert invoke(["run", *fixed]) == 0
     assert "SA" in capsys.readouterr().out
-    assert run(["run", *fixed, "--format", "json", "--out", "kept"]) == 0
+    assert invoke(["run", *fixed, "--format", "json", "--out", "kept"]) == 0
     record = json.loads(capsys.readouterr().out)
     assert (Path("kept/run/cells") / f"{record['key']}.json").is_file()
 
 
 def test_run_asks_for_the_open_axes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["run", "quickstart"]) == 2
+    assert invoke(["run", "quickstart"]) == 2
     assert "defense: mean" in capsys.readouterr().err
 
 
 def test_report_writes_every_form(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["grid", *TINY]) == 0
-    assert run(["report", "runs/quickstart"]) == 0
+    assert invoke(["grid", *TINY]) == 0
+    assert invoke(["report", "runs/quickstart"]) == 0
     names = {p.name for p in Path("runs/quickstart/report").iterdir()}
     assert {"leaderboard.csv", "leaderboard.md", "leaderboard.tex", "leaderboard.json"} <= names
     assert any(n.endswith(".png") for n in names)
@@ -93,27 +93,27 @@ def test_report_writes_every_form(capsys: pytest.CaptureFixture[str]) -> None:
 def test_list_names_the_methods(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     from robustfl.registry import entries
 
-    assert run(["list", kind]) == 0
+    assert invoke(["list", kind]) == 0
     out = capsys.readouterr().out
     assert all(entry.name in out for entry in entries(kind[:-1]))
-    assert run(["list", kind, "--format", "json"]) == 0
+    assert invoke(["list", kind, "--format", "json"]) == 0
     assert {m["name"] for m in json.loads(capsys.readouterr().out)} == {e.name for e in entries(kind[:-1])}
 
 
 def test_show_prints_parameters_ranges_and_paper(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["show", "foe"]) == 0
+    assert invoke(["show", "foe"]) == 0
     out = capsys.readouterr().out
     assert "eta" in out
     assert "≥ 0" in out
     assert "1903.03936" in out
-    assert run(["show", "krum"]) == 0
+    assert invoke(["show", "krum"]) == 0
     assert "5 for f=1" in capsys.readouterr().out
-    assert run(["show", "quickstart"]) == 0
+    assert invoke(["show", "quickstart"]) == 0
     assert "[cell]" in capsys.readouterr().out
 
 
 def test_doctor_lists_packages_and_data(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
-    assert run(["doctor", "--data-root", str(folder), "--format", "json"]) == 0
+    assert invoke(["doctor", "--data-root", str(folder), "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["packages"]["torch"]
     assert found["datasets"]["digits"].startswith("ready")
@@ -144,7 +144,7 @@ def test_doctor_lists_packages_and_data(capsys: pytest.CaptureFixture[str], fold
 def test_misuse_exits_2_and_says_what_is_right(
     arguments: list[str], words: str, capsys: pytest.CaptureFixture[str], folder: Path
 ) -> None:
-    assert run(arguments) == 2
+    assert invoke(arguments) == 2
     captured = capsys.readouterr()
     assert words in captured.err
     assert "Traceback" not in captured.err
@@ -153,5 +153,5 @@ def test_misuse_exits_2_and_says_what_is_right(
 
 def test_failure_exits_1(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     (folder / "runs").write_text("a file")
-    assert run(["grid", *TINY]) == 1
+    assert invoke(["grid", *TINY]) == 1
     assert "runs" in capsys.readouterr().err

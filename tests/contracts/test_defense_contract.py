@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 import torch
-from robustfl.defenses import Pipeline
 
 from robustfl.contracts import Aggregated, Context, Step
+from robustfl.defenses import Pipeline
 from robustfl.errors import Refused
 from robustfl.randomness import stream
 from robustfl.registry import entries

@@ -28,7 +28,7 @@ class _Federation:
     def __init__(self, norm: Norm, like: torch.Tensor, *, affine: tuple[torch.Tensor, ...] = ()) -> None:
         self.norm = norm
         self.network = torch.nn.Sequential(norm.layer(like.shape[1])).to(like).train()
-        for parameter, value in zip(self.network[0].parameters(), affine):
+        for parameter, value in zip(self.network[0].parameters(), affine, strict=bool(affine)):
             parameter.data.copy_(value)
         self.layout = layout_of(self.network)
 

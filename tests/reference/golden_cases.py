@@ -19,6 +19,7 @@ import torch
 
 from robustfl.registry import KINDS, entries
 
+OURS = Path(__file__).parent / "golden"
 DEFAULT_TOL = 1e-10
 _NOT_FINITE = {"nan", "inf", "+inf", "-inf", "infinity", "+infinity", "-infinity"}
 # Sets of clients: the order in which they are listed means nothing.

@@ -8,10 +8,11 @@ from torch import nn
 from torch.nn import functional as F
 
 import robustfl
+from robustfl.attacks.evasion import PGD
 from robustfl.errors import UsageError
 from robustfl.evaluation import robust_accuracy, standard_accuracy
 
-ATTACKS = ["fgsm", "pgd", "pgd(keep=best, restarts=2)", "pgd(random_start=false)", "pgd(step=none)"]
+ATTACKS = ["fgsm", "pgd", "pgd(keep=best, restarts=2)", "pgd(random_start=false)", "pgd(step_rule=released)"]
 
 
 @pytest.fixture(scope="module")
@@ -130,9 +131,17 @@ def test_samples_do_not_influence_each_other(trained: tuple[nn.Module, ...]) -> 
     torch.testing.assert_close(together, alone)
 
 
-def test_the_released_step_size() -> None:
-    assert robustfl.evasion("pgd", eps="8/255", steps=7, step=None).step_size == pytest.approx(10 / 255 / 7)
-    assert robustfl.evasion("pgd", eps="32/255", steps=1, step=None).step_size == pytest.approx(36 / 255)
+def test_the_step_follows_the_radius_unless_it_is_given() -> None:
+    def size(**params: object) -> float:
+        attack = robustfl.evasion("pgd", **params)
+        assert isinstance(attack, PGD)
+        return attack.step_size
+
+    assert size() == pytest.approx(2 / 255)
+    assert size(eps=0.1) == pytest.approx(0.025)
+    assert size(eps=0.1, step=0.01) == 0.01
+    assert size(eps="8/255", steps=7, step_rule="released") == pytest.approx(10 / 255 / 7)
+    assert size(eps="32/255", steps=1, step_rule="released") == pytest.approx(36 / 255)
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,7 @@ def test_malformed_specs_say_how_to_write_one(spec: str) -> None:
     ("kind", "spec"),
     [
         ("attack", "foe(eta=1.1)"), ("attack", "alie(z=0.3333333333333333, sign=1)"), ("model", "mlp(hidden=(7, 8))"),
-        ("evasion", "pgd(eps=8/255, step=none)"), ("dataset", "npz(path='odd, name (1).npz')"), ("norm", "fbn"),
+        ("evasion", "pgd(eps=8/255, step=0.01)"), ("dataset", "npz(path='odd, name (1).npz')"), ("norm", "fbn"),
     ],
 )  # fmt: skip
 def test_describe_is_the_inverse_of_create(kind: str, spec: str) -> None:
