@@ -53,9 +53,7 @@ class PGD(Evasion):
     eps: float = param(8 / 255, ge=0.0, doc="radius of the L∞ ball in pixel units")
     steps: int = param(7, ge=1, doc="iterations")
     step: float | None = param(None, ge=0.0, doc="step size; None takes step_rule")
-    step_rule: str = param(
-        "paper", choices=("paper", "released"), doc="step size when step is None: ε/4, or the released one"
-    )
+    step_rule: str = param("paper", choices=("paper", "released"), doc="ε/4, or the released one, when step is None")
     random_start: bool = param(True, doc="start uniformly in the ball")
     restarts: int = param(1, ge=1, doc="random starts; the highest loss wins")
     keep: str = param("last", choices=("last", "best"), doc="which iterate to return")

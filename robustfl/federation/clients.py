@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from robustfl.contracts import LocalWork, Reports
 from robustfl.federation.experiment import Experiment
-from robustfl.federation.gradients import Unsupported, reference_gradients, shared_gradients
+from robustfl.federation.gradients import Unsupported, channels_last, reference_gradients, shared_gradients
 from robustfl.federation.statistics import begin, collect
 from robustfl.models.dropout import ClientDropout
 from robustfl.randomness import numpy_stream, stream
@@ -154,7 +155,7 @@ class Clients:
             x, y = self._inputs([client], index, (len(index),), round, step)
             step += 1
             e.model.zero_grad(set_to_none=True)
-            loss = torch.nn.functional.cross_entropy(e.model(x), y)
+            loss = F.cross_entropy(e.model(channels_last(x) if self._fast else x), y)
             loss.backward()  # type: ignore[no-untyped-call]
             losses.append(loss.detach())
             return read_gradient(e.model, e.layout, torch.empty_like(theta))
