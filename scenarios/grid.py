@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 from collections import Counter
@@ -26,13 +25,6 @@ from .spec import Cell, Scenario
 
 if TYPE_CHECKING:
     import pandas as pd
-
-# glibc maps and clears every tensor over 32 MiB anew; kept in the heap instead, large models train up to twice as fast.
-_ALLOCATOR = {
-    "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
-    "MALLOC_TRIM_THRESHOLD_": str(1 << 32),
-    "MALLOC_TOP_PAD_": str(1 << 26),
-}
 
 
 @dataclass(frozen=True)
@@ -187,8 +179,6 @@ def _run(work: Sequence[_Work], workers: int) -> Iterator[Finished]:
 
 def _parallel(work: list[_Work], workers: int) -> Iterator[Finished]:
     threads = work[0].threads  # and never one job: joblib would run it in this very process
-    for name, value in _ALLOCATOR.items():
-        os.environ.setdefault(name, value)  # read by the workers' C library when they start
     with joblib.parallel_config(backend="loky", inner_max_num_threads=threads):
         pool = joblib.Parallel(
             n_jobs=max(2, min(workers, len(work))),

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define STRIP 256
+#define STRIP 1024
 #define MAX_THREADS 64
 #define JOIN2(a, b) a##_##b
 #define JOIN(a, b) JOIN2(a, b)
@@ -66,36 +66,38 @@ static void *NAME(rank_mean_part)(void *given) {
     job *j = given;
     const T *x = j->x;
     T *out = j->first;
-    T *work = malloc(sizeof(T) * STRIP * (size_t)j->n);
+    /* Long strips suit the memory, short ones keep many rows in the first-level cache. */
+    const int strip = j->n <= 12 ? STRIP : STRIP / 4;
+    T *work = malloc(sizeof(T) * (size_t)strip * (size_t)j->n);
     if (!work) {
         j->failed = 1;
         return NULL;
     }
-    for (ptrdiff_t start = j->start; start < j->stop; start += STRIP) {
-        int w = j->stop - start < STRIP ? (int)(j->stop - start) : STRIP;
-        for (int i = 0; i < j->n; i++) memcpy(work + i * STRIP, x + i * j->stride + start, sizeof(T) * (size_t)w);
+    for (ptrdiff_t start = j->start; start < j->stop; start += strip) {
+        int w = j->stop - start < strip ? (int)(j->stop - start) : strip;
+        for (int i = 0; i < j->n; i++) memcpy(work + i * strip, x + i * j->stride + start, sizeof(T) * (size_t)w);
         for (int c = 0; c < j->comparators; c++) {
-            T *restrict a = work + j->table[3 * c] * STRIP;
-            T *restrict b = work + j->table[3 * c + 1] * STRIP;
+            T *restrict a = work + j->table[3 * c] * strip;
+            T *restrict b = work + j->table[3 * c + 1] * strip;
             switch (j->table[3 * c + 2]) {
             case 1:
-                for (int k = 0; k < STRIP; k++) a[k] = a[k] < b[k] ? a[k] : b[k];
+                for (int k = 0; k < strip; k++) a[k] = a[k] < b[k] ? a[k] : b[k];
                 break;
             case 2:
-                for (int k = 0; k < STRIP; k++) b[k] = a[k] < b[k] ? b[k] : a[k];
+                for (int k = 0; k < strip; k++) b[k] = a[k] < b[k] ? b[k] : a[k];
                 break;
             default:
-                for (int k = 0; k < STRIP; k++) {
+                for (int k = 0; k < strip; k++) {
                     T u = a[k], v = b[k];
                     a[k] = u < v ? u : v;
                     b[k] = u < v ? v : u;
                 }
             }
         }
-        T *restrict total = work + j->kept[0] * STRIP;
+        T *restrict total = work + j->kept[0] * strip;
         for (int i = 1; i < j->kept_count; i++) {
-            const T *restrict row = work + j->kept[i] * STRIP;
-            for (int k = 0; k < STRIP; k++) total[k] += row[k];
+            const T *restrict row = work + j->kept[i] * strip;
+            for (int k = 0; k < strip; k++) total[k] += row[k];
         }
         /* Adding zero makes -0 a +0: which of two equal zeros a comparator moves is nobody's business. */
         for (int k = 0; k < w; k++) out[start + k] = total[k] / (T)j->kept_count + (T)0;
