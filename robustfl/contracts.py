@@ -79,6 +79,11 @@ class Attack(Method):
     def forge(self, view: View, *, generator: torch.Generator) -> Tensor:
         """The rows the ``f`` attackers send, ``[f d]``, in the dtype and on the device of the rows in the view."""
 
+    def certificate(self, n: int, f: int) -> Mapping[str, float]:
+        """Numbers worth keeping beside a result, known before training; none unless a leaf has some."""
+        del n, f
+        return {}
+
     def poison(self, x: Tensor, y: Tensor, *, classes: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """The attackers' training batch after data poisoning; unchanged unless ``poisons_data``."""
         del classes, generator

@@ -160,12 +160,15 @@ class _Run:
         """What is known at any time: curve, label counts, certificates."""
         e = self._built.experiment
         means = {k: math.fsum(v) / len(v) for k, v in self._shifts.items() if v}
+        settings = e.settings
+        known = e.attack.certificate(settings.clients, settings.f) if settings.f else {}
         certificates = {
             **means,
+            **known,
             **self._facts,
             "trainable": e.layout.d,
             "statistics": e.layout.s,
-            "byzantine": sorted(e.settings.byzantine()),
+            "byzantine": sorted(settings.byzantine()),
             "evaluation": "server statistics, evaluation mode, white box through the evaluated model",
             "test_samples": len(self._built.test),
             "ra_samples": self._ra_samples(),

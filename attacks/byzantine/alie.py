@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import ClassVar
@@ -86,6 +87,9 @@ class ALIE(Attack):
         if z <= 0.0:
             _log.info("alie: z_max(n=%d, f=%d)=%.4g; z=0 is used and the attackers send the honest mean", n, f, z)
         return max(z, 0.0)
+
+    def certificate(self, n: int, f: int) -> Mapping[str, float]:
+        return {"z_max": z_max(n, f), "z": self.factor(n, f)}
 
     def forge(self, view: View, *, generator: torch.Generator) -> Tensor:
         del generator

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
@@ -53,6 +54,9 @@ class OptALIE(Attack):
     delta: float = param(10.0, gt=0.0, lt=math.inf, doc="first step of η")
     ratio: float = param(0.8, gt=0.0, lt=1.0, doc="shrinking of the step after the first failure")
     eta_max: float = param(1e3, gt=0.0, doc="bound on η")
+
+    def certificate(self, n: int, f: int) -> Mapping[str, float]:
+        return {"z_max": z_max(n, f)}
 
     def search(self, view: View) -> Found:
         """The factor, the distance it reaches and the vector to send."""

@@ -52,7 +52,10 @@ def _usps(datasets: Any, folder: Path, train: bool, download: bool) -> tuple[Arr
 @register("mnist", version=1)
 @dataclass(frozen=True)
 class Mnist(StoredDataset):
-    """MNIST, 28×28 handwritten digits, 60,000 / 10,000. ``>>> Mnist(limit=6000)`` keeps 6,000 of them."""
+    """MNIST, 28×28 handwritten digits, 60,000 / 10,000.
+
+    ``Mnist(limit=6000)`` keeps 6,000 of the training images.
+    """
 
     paper: ClassVar[str] = "LeCun, Bottou, Bengio, Haffner, Gradient-based learning, Proc. IEEE 1998"
 

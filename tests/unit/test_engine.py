@@ -211,3 +211,12 @@ def test_unsupported_models_fall_back_to_the_reference_with_one_warning() -> Non
     assert len(warnings) == 1
     assert "reference" in warnings[0]
     torch.testing.assert_close(thetas[0], thetas[1], rtol=1e-10, atol=1e-10)
+
+
+def test_results_carry_what_alie_hides_behind() -> None:
+    from robustfl.scenarios import run_cell
+
+    chosen = cell(attack="alie", clients=10, f=3, rounds=1)
+    record = run_cell(chosen, fingerprint="x")
+    assert record.certificates["z_max"] == pytest.approx(0.18001, abs=1e-5)
+    assert record.certificates["z"] == record.certificates["z_max"]
