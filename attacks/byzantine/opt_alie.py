@@ -15,6 +15,7 @@ from robustfl.contracts import Attack, Knowledge, View
 from robustfl.parameters import param
 from robustfl.registry import register
 
+from .alie import z_max
 from .search import Found, farthest, linear_search
 from .sight import alike, centre_and_spread, honest_rows
 

@@ -1,6 +1,6 @@
 """The FBN paper's scenario on real CIFAR-10 images, where they are at hand.
 
-``ROBUSTFL_TEST_IMAGES`` names a folder with ``unpack.py``, which writes ``cifar10.npz`` and ``mnist.npz`` into a folder.
+``ROBUSTFL_TEST_IMAGES`` names a folder with an ``unpack.py`` that writes ``cifar10.npz`` and ``mnist.npz``.
 """
 
 from __future__ import annotations

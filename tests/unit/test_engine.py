@@ -220,3 +220,13 @@ def test_results_carry_what_alie_hides_behind() -> None:
     record = run_cell(chosen, fingerprint="x")
     assert record.certificates["z_max"] == pytest.approx(0.18001, abs=1e-5)
     assert record.certificates["z"] == record.certificates["z_max"]
+
+
+@pytest.mark.parametrize("name", [e.name for e in entries("attack")])
+def test_every_attack_runs_in_the_engine_and_certifies_itself(name: str) -> None:
+    from robustfl.scenarios import run_cell
+
+    chosen = cell(attack=name, norm="fbn", defense="nnm+median", clients=6, f=2, rounds=1)
+    record = run_cell(chosen, fingerprint="x")
+    assert (record.status, record.reason) == ("done", None)
+    assert ("z_max" in record.certificates) == ("alie" in name)
