@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import joblib
-from joblib.externals.loky import get_reusable_executor
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 
 from robustfl.errors import StoreError, UsageError
@@ -190,9 +190,10 @@ def _parallel(work: list[_Work], workers: int) -> Iterator[Finished]:
     try:
         for result in results:
             yield _unwrap(result)
-    except BaseException:
-        get_reusable_executor().shutdown(wait=True, kill_workers=True)
-        raise
+    finally:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that unfinished tasks are given up is what is wanted here
+            results.close()
 
 
 def _alone(item: _Work) -> Iterator[Finished]:

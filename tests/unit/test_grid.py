@@ -194,6 +194,30 @@ def test_an_unwritable_folder_is_an_error_before_anything_runs(tmp_path: Path) -
         grid(scenario(), out=tmp_path / "runs", jobs=1)
 
 
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_disk_that_fills_up_stops_the_grid_and_loses_nothing(jobs: int, tmp_path: Path) -> None:
+    """A folder in the place of a cell's file cannot be replaced: the write fails as on a full disk, also in workers."""
+    todo = plan(scenario(), out=tmp_path)
+    blocked = todo.folder / "cells" / f"{todo.missing[1]}.json"
+    (blocked / "x").mkdir(parents=True)
+    with pytest.raises(StoreError, match="free space there"):
+        grid(scenario(), out=tmp_path, jobs=jobs)
+    (blocked / "x").rmdir()
+    blocked.rmdir()
+    assert not Store(todo.folder).load().problems
+    assert grid(scenario(), out=tmp_path, jobs=1).statuses == {"done": 4}
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_an_interrupt_while_workers_run_ends_at_once(jobs: int, tmp_path: Path) -> None:
+    def stop(finished: Finished) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        grid(scenario(seed=list(range(20)), rounds=40), out=tmp_path, jobs=jobs, on_cell=stop)
+    assert len(contents(tmp_path / "tiny")) < 20
+
+
 @pytest.mark.parametrize(("argument", "value"), [("jobs", 0), ("threads", 0), ("device", "tpu"), ("device", "cuda:99")])
 def test_wrong_execution_settings(argument: str, value: Any, tmp_path: Path) -> None:
     with pytest.raises(UsageError):
