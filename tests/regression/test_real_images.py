@@ -58,6 +58,6 @@ def test_a_small_grid_on_mnist_learns(root: Path, tmp_path: Path) -> None:
     results = robustfl.grid(Scenario.of({"name": "mnist", "cell": cell}), out=tmp_path, jobs=1, root=root)
     (record,) = Store(results.folder).load().results
     assert record.metrics is not None
-    assert record.metrics.sa > 0.8
+    assert record.metrics.sa > 0.6
     assert record.metrics.ra_worst is not None
     assert record.metrics.ra_worst < record.metrics.sa
