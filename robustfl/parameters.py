@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import operator
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
 
 from robustfl.errors import UsageError, closest
 
-_BOUNDS = {"ge": ("≥", lambda v, b: v >= b), "gt": (">", lambda v, b: v > b)}
-_BOUNDS |= {"le": ("≤", lambda v, b: v <= b), "lt": ("<", lambda v, b: v < b)}
+_BOUNDS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
+    "ge": ("≥", operator.ge),
+    "gt": (">", operator.gt),
+    "le": ("≤", operator.le),
+    "lt": ("<", operator.lt),
+}
 
 
 def param(
