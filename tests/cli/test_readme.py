@@ -45,3 +45,14 @@ def test_links_and_pictures_are_there() -> None:
     root = Path(__file__).parents[2]
     for target in re.findall(r"\]\(([^)#]+)\)", README):
         assert target.startswith("http") or (root / target).exists(), target
+
+
+def test_every_setting_of_a_cell_is_documented_with_its_default() -> None:
+    from robustfl.scenarios import Cell
+
+    text = (Path(__file__).parents[2] / "docs" / "scenarios.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| (`[^|]+`) \| ([^|]+) \|", text, flags=re.MULTILINE))
+    documented = {name: default for names, default in rows.items() for name in re.findall(r"`(\w+)`", names)}
+    assert set(documented) == set(Cell.model_fields)
+    for name in ("clients", "rounds", "batch", "participation", "scope", "target", "dtype", "engine", "dataset"):
+        assert documented[name].strip("` ") == str(Cell.model_fields[name].default), name
