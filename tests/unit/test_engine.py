@@ -230,3 +230,73 @@ def test_every_attack_runs_in_the_engine_and_certifies_itself(name: str) -> None
     record = run_cell(chosen, fingerprint="x")
     assert (record.status, record.reason) == ("done", None)
     assert ("z_max" in record.certificates) == ("alie" in name)
+
+
+BASE = {"norm": "fbn", "attack": "foe", "defense": "nnm+median", "clients": 7, "f": 2, "rounds": 2, "partition": "iid"}
+LOCAL = {**BASE, "algorithm": "fedavg(local_steps=3)"}
+
+
+@pytest.mark.parametrize(
+    ("base", "change"),
+    [
+        (BASE, {"participation": 0.8}),
+        (BASE, {"scope": "update"}),
+        (BASE, {"scope": "statistics"}),
+        (BASE, {"scope": "statistics", "defense": "mean", "target": "var"}),
+        (BASE, {"f_declared": 1}),
+        (BASE, {"batch": 9}),
+        (BASE, {"flip": True}),
+        (BASE, {"crop": 1}),
+        (BASE, {"validation": 0.3}),
+        (BASE, {"schedule": {"lr": 0.2}}),
+        (BASE, {"schedule": {"kind": "geometric", "lr": 0.1, "factor": 0.5}}),
+        (BASE, {"schedule": {"kind": "step", "values": [0.1, 0.01], "milestones": [1]}}),
+        (BASE, {"seed": 1}),
+        (BASE, {"algorithm": "dsgd(momentum=0.5)"}),
+        (BASE, {"norm": "fbn(momentum=0.3)"}),
+        (BASE, {"norm": "fixbn(switch=0.5)"}),
+        (BASE, {"model": "digits-cnn(hidden=32)"}),
+        (BASE, {"defense": "nnm+trimmed-mean"}),
+        ({**BASE, "defense": "mean"}, {"attack": "foe(eta=5)", "defense": "mean"}),
+        (LOCAL, {"algorithm": "fedavg(local_steps=2)"}),
+        (LOCAL, {"algorithm": "fedavg(epochs=1)"}),
+        (LOCAL, {"algorithm": "fedavg(local_steps=3, momentum=0.5)"}),
+        (LOCAL, {"algorithm": "fedavg(local_steps=3, weight_decay=0.1)"}),
+        (LOCAL, {"algorithm": "fedavg(local_steps=3, clip_norm=0.05)"}),
+        (
+            {**LOCAL, "algorithm": "fedavg(local_steps=3, momentum=0.5)"},
+            {"algorithm": "fedavg(local_steps=3, momentum=0.5, keep_momentum=true)"},
+        ),
+        (
+            {**LOCAL, "defense": "mean", "partition": "dirichlet(alpha=1, min_size=20)"},
+            {"algorithm": "fedavg(local_steps=3, weighting=uniform)"},
+        ),
+    ],
+)
+def test_no_setting_is_ignored(base: dict[str, object], change: dict[str, object]) -> None:
+    theta, statistics, _ = result(**base)
+    changed, changed_statistics, _ = result(**{**base, **change})
+    assert theta.shape != changed.shape or not torch.equal(theta, changed) or not torch.equal(
+        statistics, changed_statistics
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("attack", ["none", "sf", "alie", "gaussian", "label-flip", "opt-foe"])
+@pytest.mark.parametrize("algorithm", ["dsgd", "fedavg(local_steps=2, momentum=0.5, keep_momentum=true)"])
+@pytest.mark.parametrize("participation", [1.0, 0.8])
+def test_honest_messages_of_the_first_rounds_do_not_depend_on_the_attack(
+    attack: str, algorithm: str, participation: float
+) -> None:
+    """The first aggregate differs, but honest clients' first messages, batches and augmentation are the same."""
+    from robustfl.federation.engine import _Loop, initial_state
+
+    seen = []
+    for name in ("none", attack):
+        settings = {**BASE, "attack": name, "algorithm": algorithm, "participation": participation, "flip": True}
+        e = build(cell(**settings)).experiment
+        e.model.train()
+        loop = _Loop(e, lambda message: None)
+        first = loop.round(initial_state(e), measured=False)
+        assert loop._stack is not None or first.state.momentum is not None
+        seen.append(first.loss)
+    assert seen[0] == seen[1]
