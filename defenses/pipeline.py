@@ -14,10 +14,12 @@ from robustfl.contracts import Aggregated, Aggregator, Context, Propagation, Ste
 from robustfl.errors import Refused, UsageError
 from robustfl.registry import create, describe, entries
 
-from .rows import Mixed, MixedRule, Stack
+from .rows import BrokenRows, Mixed, MixedRule, Stack
 from .stack import Rows, as_stack, as_weights, check_f, finite_rows
 
 _LARGEST_SEARCH = 100_000
+# Rows broken on purpose are broken all along: so many columns tell whether to hope that all rows are good.
+_HEAD = 64
 
 
 @dataclass(frozen=True)
@@ -66,14 +68,24 @@ class Pipeline:
 
     def run(self, X: Tensor, *, f: int, context: Context) -> Aggregated:
         """The aggregate of ``X [n d]`` (float32 or float64) with state and facts: ``dropped`` rows and ``f`` used."""
-        keep, f_left, context = self._admit(X, f, context)
-        stack = Stack(X.detach() if bool(keep.all()) else X.detach()[keep.to(X.device)])
+        self._refuse(X, f, context)
+        draws = None if context.generator is None else context.generator.get_state()
+        if bool(torch.isfinite(X.detach()[:, :_HEAD]).all()):
+            try:
+                return self._through(Stack(X.detach(), seen=False), f, context, dropped=0)
+            except BrokenRows:
+                if context.generator is not None and draws is not None:
+                    context.generator.set_state(draws)
+        keep, f, context = self._admit(X, f, context)
+        return self._through(Stack(X.detach()[keep.to(X.device)]), f, context, dropped=int((~keep).sum()))
+
+    def _through(self, stack: Stack, f: int, context: Context, *, dropped: int) -> Aggregated:
         rows = Mixed(stack)
         for step in self.steps:
-            rows = rows.after(step, f=f_left, context=context)
-        result = self._reduce(rows, f_left, context)
-        facts = {"dropped": int((~keep).sum()), "f": f_left, **result.facts}
-        return replace(result, facts=facts)
+            rows = rows.after(step, f=f, context=context)
+        result = self._reduce(rows, f, context)
+        stack.look()
+        return replace(result, facts={"dropped": dropped, "f": f, **result.facts})
 
     def mixed(self, basis: Tensor, *, f: int, context: Context) -> Callable[[Tensor], Tensor]:
         """Fix the steps' coefficients on ``basis [n k]``; the result aggregates any ``[n j]`` rows with that mixing.
@@ -107,6 +119,11 @@ class Pipeline:
         """Steps and aggregator in the order they run."""
         return (*self.steps, self.aggregator)
 
+    @property
+    def isometric(self) -> bool:
+        """Whether the result turns with the rows; steps look at inner products only and never stand in the way."""
+        return isinstance(self.aggregator, MixedRule) and self.aggregator.isometric
+
     def min_clients(self, f: int) -> int:
         """The least ``n`` that every part accepts with ``f`` declared Byzantine clients."""
         start = max(1, *(part.min_clients(f) for part in self.parts))
@@ -137,8 +154,7 @@ class Pipeline:
         """The spec that builds this pipeline again: ``"nnm+krum(variant=nf)"``."""
         return "+".join(describe(part) for part in self.parts)
 
-    def _admit(self, X: Tensor, f: int, context: Context) -> tuple[Tensor, int, Context]:
-        """Refuse or drop: which rows stay ``[n]``, the ``f`` that is left, and the context of the rows that stay."""
+    def _refuse(self, X: Tensor, f: int, context: Context) -> None:
         n = len(X)
         reason = self.refusal(n, f)
         if reason is not None:
@@ -147,6 +163,11 @@ class Pipeline:
             raise UsageError(f"{self.describe()}: {len(context.weights)} weights for {n} rows")
         if context.clients is not None and context.clients.shape != (n,):
             raise UsageError(f"{self.describe()}: {len(context.clients)} client numbers for {n} rows")
+
+    def _admit(self, X: Tensor, f: int, context: Context) -> tuple[Tensor, int, Context]:
+        """Refuse or drop: which rows stay ``[n]``, the ``f`` that is left, and the context of the rows that stay."""
+        self._refuse(X, f, context)
+        n = len(X)
         keep = finite_rows(X.detach())
         if bool(keep.all()):
             return keep, f, context
@@ -164,10 +185,10 @@ class Pipeline:
         return keep, f_left, replace(context, weights=weights, clients=clients[keep])
 
     def _reduce(self, rows: Mixed, f: int, context: Context) -> Aggregated:
-        if rows.count != len(rows.stack.X):
+        if rows.count != rows.stack.shape[0]:
             # Weights belong to clients; rows that are no longer one per client count alike.
             context = replace(context, weights=None, clients=None)
-        if rows.stack.X.shape[1] == 0:
+        if rows.stack.shape[1] == 0:
             return Aggregated(rows.stack.X.new_empty(0), state=context.state)
         if isinstance(self.aggregator, MixedRule):
             return self.aggregator.reduce(rows, f=f, context=context)

@@ -17,17 +17,57 @@ from robustfl import kernels
 from robustfl.contracts import Aggregated, Aggregator, Context, Step
 from robustfl.kernels.blocks import ColumnRule, blocks, over_columns, width
 
+from .stack import LONGEST, finite_rows
+
+
+class BrokenRows(Exception):
+    """A row of a stack that nobody had looked at is not finite, or too long."""
+
 
 class Stack:
-    """The received rows ``X [n d]`` with their inner products, made when first asked for and then kept."""
+    """The received rows ``X [n d]`` with their inner products, made when first asked for and then kept.
 
-    def __init__(self, X: Tensor) -> None:
-        self.X = X
+    With ``seen=False`` the rows may still be broken. Whoever touches them first looks at them, on the way where that
+    costs no pass of its own, and ``BrokenRows`` is raised before anybody sees a result.
+    """
+
+    def __init__(self, X: Tensor, *, seen: bool = True) -> None:
+        self.shape = X.shape
+        self._X = X
+        self._seen = seen
+
+    @property
+    def X(self) -> Tensor:  # noqa: N802 - the paper's name
+        """The rows themselves."""
+        self.look()
+        return self._X
 
     @cached_property
     def gram(self) -> kernels.CentredGram:
         """Inner products of the rows and the origin about one of the rows."""
-        return kernels.centred_gram(self.X)
+        made = kernels.centred_gram(self._X)
+        if not self._seen:
+            square = _about(made.products, len(made.products) - 1).diagonal()
+            # Where rounding could decide, the slow look does.
+            if bool((square < 0.1 * LONGEST**2).all()):
+                self._seen = True
+            self.look()
+        return made
+
+    def ranks(self, rule: kernels.RankMean) -> Tensor:
+        """``rule`` on every column ``[d]``."""
+        if not self._seen:
+            made = kernels.tame_rank_mean(self._X, rule)
+            if made is not None:
+                self._seen = True
+                return made
+        return over_columns(self.X, rule)
+
+    def look(self) -> None:
+        """Raise ``BrokenRows`` if a row is broken; nothing happens to rows that were looked at before."""
+        if not self._seen and not bool(finite_rows(self._X).all()):
+            raise BrokenRows
+        self._seen = True
 
 
 @dataclass(frozen=True)
@@ -40,7 +80,7 @@ class Mixed:
     @property
     def count(self) -> int:
         """The number of rows ``m``."""
-        return self.stack.X.shape[0] if self.coefficients is None else self.coefficients.shape[0]
+        return self.stack.shape[0] if self.coefficients is None else self.coefficients.shape[0]
 
     def after(self, step: Step, *, f: int, context: Context) -> Mixed:
         """The rows after one more step."""
@@ -111,11 +151,11 @@ class Mixed:
 
     def median(self) -> Tensor:
         """The coordinate-wise median ``[d]``."""
-        return kernels.median(self.stack.X, mixing=self.coefficients)
+        return self._ranks(kernels.median_rule(self.count))
 
     def trimmed_mean(self, f: int) -> Tensor:
         """The coordinate-wise mean without the ``f`` lowest and ``f`` highest ``[d]``."""
-        return kernels.trimmed_mean(self.stack.X, f, mixing=self.coefficients)
+        return self._ranks(kernels.trimmed_mean_rule(self.count, f))
 
     def columns(self, rule: ColumnRule) -> Tensor:
         """``rule`` on every column ``[d]``, one block of columns at a time."""
@@ -137,9 +177,12 @@ class Mixed:
         X = self.stack.X
         return X if self.coefficients is None else self.coefficients.to(dtype=X.dtype, device=X.device) @ X
 
+    def _ranks(self, rule: kernels.RankMean) -> Tensor:
+        return self.stack.ranks(rule) if self.coefficients is None else self.columns(rule)
+
     def _lift(self) -> Tensor:
         """``[m+1 n+1]``: rows and origin as weights, each summing to one, over the received rows and the origin."""
-        n = self.stack.X.shape[0]
+        n = self.stack.shape[0]
         if self.coefficients is None:
             return torch.eye(n + 1, dtype=torch.float64)
         lift = torch.zeros((self.count + 1, n + 1), dtype=torch.float64)
@@ -175,6 +218,11 @@ def _lengths(X: Tensor, *, about: Tensor | None = None) -> Tensor:
 
 class MixedRule(Aggregator):
     """A rule that works on mixed rows without making them; ``aggregate`` is the same rule on plain rows."""
+
+    @property
+    def isometric(self) -> bool:
+        """Whether the result turns with the rows: it is a sum of rows whose weights depend on inner products only."""
+        return False
 
     @abstractmethod
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:

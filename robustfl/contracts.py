@@ -68,6 +68,21 @@ class View:
 
 
 @dataclass(frozen=True)
+class Rehearsal:
+    """The server's rule as attackers who know it try it out: a full stack ``[n d]`` to the result ``[d]``.
+
+    ``isometric``: the result is a sum of the rows whose weights depend on their inner products only, so the stack may
+    as well be one of another width with the same inner products.
+    """
+
+    aggregate: Callable[[Tensor], Tensor]
+    isometric: bool = False
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        return self.aggregate(rows)
+
+
+@dataclass(frozen=True)
 class Forged:
     """The rows ``[f d]`` the attackers send, with what the attack wants to be handed next round on this channel."""
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from robustfl.contracts import Attack, Evasion, Forged, Norm, View
+from robustfl.contracts import Attack, Evasion, Forged, Norm, Rehearsal, View
 from robustfl.defenses.pipeline import Pipeline, parse_pipeline
 from robustfl.errors import UsageError
 from robustfl.randomness import stream
@@ -76,11 +76,12 @@ def forge(
         assert defense is not None
         return defense(rows, f=declared, generator=stream(0, "rehearsal", device=honest.device))
 
+    rehearsal = None if defense is None else Rehearsal(rehearse, getattr(defense, "isometric", False))
     view = View(
         n=honest.shape[0] + f,
         f=f,
         honest=honest if chosen.knowledge in ("omniscient", "defense") else None,
         own=own,
-        aggregate=rehearse if defense is not None and chosen.knowledge == "defense" else None,
+        aggregate=rehearsal if chosen.knowledge == "defense" else None,
     )
     return Forged.of(chosen.forge(view, generator=generator or stream(0, "forge", device=honest.device))).rows

@@ -9,11 +9,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from robustfl.contracts import View
+from robustfl.contracts import Rehearsal, View
 from robustfl.errors import UsageError
+from robustfl.kernels import centred_gram
 
 from .sight import honest_rows
 
+# From this many times more entries than rows on, inner products are cheaper than the rows.
+_LONG = 20
 Search = Callable[[Callable[[float], float]], tuple[float, float]]
 
 
@@ -100,21 +103,41 @@ class Found:
 def farthest(view: View, attack: str, origin: Tensor, direction: Tensor, search: Search) -> Found:
     """The ``η`` of ``search`` that maximises ``‖F(H ∪ f × (origin + η direction)) - origin‖₂``.
 
-    One stack ``[n d]`` is made; the honest rows are written once and only the ``f`` forged rows change.
+    One stack ``[n d]`` is made; the honest rows are written once and only the ``f`` forged rows change. If ``F`` is
+    ``isometric`` and the rows are long, all evaluations happen in the few dimensions that the vectors span.
     """
     if view.aggregate is None:
         raise UsageError(f"attack {attack!r} optimises against the server; its view needs aggregate")
-    honest = honest_rows(view, attack)
-    aggregate, h = view.aggregate, honest.shape[0]
-    stack = honest.new_empty((h + view.f, honest.shape[1]))
-    stack[:h] = honest
+    rows = honest_rows(view, attack)
+    aggregate, (h, d) = view.aggregate, rows.shape
+    centre, away = origin, direction
+    if isinstance(aggregate, Rehearsal) and aggregate.isometric and d > _LONG * (h + 3):
+        rows, centre, away = _turned(rows, origin, direction) or (rows, origin, direction)
+    stack = rows.new_empty((h + view.f, rows.shape[1]))
+    stack[:h] = rows
     forged = stack[h:]
 
     def distance(eta: float) -> float:
-        torch.add(origin, direction, alpha=eta, out=forged[0])
+        torch.add(centre, away, alpha=eta, out=forged[0])
         forged[1:] = forged[0]
-        moved = aggregate(stack) - origin
+        moved = aggregate(stack) - centre
         return float(torch.linalg.vector_norm(moved, dtype=torch.promote_types(moved.dtype, torch.float64)))
 
     eta, reach = search(distance)
     return Found(eta, reach, origin.add(direction, alpha=eta))
+
+
+def _turned(honest: Tensor, origin: Tensor, direction: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
+    """The same vectors in ``h + 3`` dimensions, with all their inner products (float64, CPU).
+
+    ``None`` if a vector is not finite, or so long that ``origin + η direction`` may leave the range of its dtype.
+    """
+    h = honest.shape[0]
+    # About a row among the honest ones, with points near them: nothing is lost where rows are close to each other.
+    products = centred_gram(honest, origin, origin + direction).products
+    if not float(products.diagonal().max()) < (1e-8 * torch.finfo(torch.float32).max) ** 2:
+        return None
+    values, vectors = torch.linalg.eigh(products)
+    points = vectors * values.clamp(min=0).sqrt()
+    points = points - points[h]
+    return points[:h], points[h + 1], points[h + 2] - points[h + 1]

@@ -36,6 +36,10 @@ class ComparativeElimination(MixedRule):
     )
     spec: ClassVar[str] = "§4"
 
+    @property
+    def isometric(self) -> bool:
+        return True
+
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del context
         shortest = rows.norms().sort(stable=True).indices[: rows.count - f]

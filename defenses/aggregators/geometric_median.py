@@ -14,6 +14,9 @@ from robustfl.registry import register
 
 from ..rows import Mixed, MixedRule
 
+# From here on the result counts as converged, wherever the steps started.
+_MANY_STEPS, _SHORT_STEP = 100, 1e-6
+
 
 @register("geometric-median", version=1)
 @dataclass(frozen=True)
@@ -49,6 +52,11 @@ class GeometricMedian(MixedRule):
         "median", choices=("median", "zero", "mean"), doc="where the iteration starts"
     )
     weighted: bool = param(False, doc="weigh distances by the clients' samples")
+
+    @property
+    def isometric(self) -> bool:
+        # The coordinate-wise median does not turn with the rows, but where the steps end does not depend on it.
+        return self.init != "median" or (self.max_steps >= _MANY_STEPS and self.tol <= _SHORT_STEP)
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del f

@@ -57,6 +57,10 @@ class Krum(MixedRule):
 
     variant: Literal["blanchard", "nf"] = param("blanchard", choices=("blanchard", "nf"), doc=_DOC)
 
+    @property
+    def isometric(self) -> bool:
+        return True
+
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del context
         best = int(ranked(rows, f, self.variant)[0])
@@ -91,6 +95,10 @@ class MultiKrum(MixedRule):
 
     variant: Literal["blanchard", "nf"] = param("blanchard", choices=("blanchard", "nf"), doc=_DOC)
     m: int | None = param(None, ge=1, doc="rows to average; None means n - f")
+
+    @property
+    def isometric(self) -> bool:
+        return True
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del context

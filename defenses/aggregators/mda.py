@@ -39,6 +39,10 @@ class MinimumDiameterAveraging(MixedRule):
     )
     spec: ClassVar[str] = "§4.10"
 
+    @property
+    def isometric(self) -> bool:
+        return True
+
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del context
         subset, diameter = _closest(rows.squared_distances(), f)

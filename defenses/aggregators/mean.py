@@ -36,6 +36,10 @@ class Mean(MixedRule):
     )
     spec: ClassVar[str] = "§4.1"
 
+    @property
+    def isometric(self) -> bool:
+        return True
+
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del f
         weights = torch.ones(rows.count, dtype=torch.float64)

@@ -41,6 +41,10 @@ class NearestNeighborAveraging(MixedRule):
 
     pivot: int = param(0, ge=0, doc="number of the trusted row")
 
+    @property
+    def isometric(self) -> bool:
+        return True
+
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del context
         nearest = rows.distances_from(self.pivot).sort(stable=True).indices[: rows.count - f]

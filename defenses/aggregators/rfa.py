@@ -42,6 +42,10 @@ class RobustFederatedAveraging(MixedRule):
     steps: int = param(3, ge=1, doc="Weiszfeld steps")
     nu: float = param(1e-6, gt=0, doc="smallest distance a weight is computed from")
 
+    @property
+    def isometric(self) -> bool:
+        return True
+
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del f
         share = torch.ones(rows.count, dtype=torch.float64)

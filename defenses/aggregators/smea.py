@@ -43,6 +43,10 @@ class SmallestMaximumEigenvalue(MixedRule):
     )
     spec: ClassVar[str] = "§4"
 
+    @property
+    def isometric(self) -> bool:
+        return True
+
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del context
         # About the mean of all rows, so that rounding is that of their spread.

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from robustfl.attacks.byzantine.statistics import forge_statistics, forged_statistics
-from robustfl.contracts import Context, Forged, Reducer, Reports, View
+from robustfl.contracts import Context, Forged, Reducer, Rehearsal, Reports, View
 from robustfl.errors import Diverged
 from robustfl.federation.clients import Clients
 from robustfl.federation.experiment import Experiment
@@ -281,7 +281,7 @@ class _Loop:
             state=state.attack.get("update", {}),
         )
 
-    def _rehearsal(self, context: Context) -> Callable[[Tensor], Tensor]:
+    def _rehearsal(self, context: Context) -> Rehearsal:
         """The server's aggregation without its consequences: the same draws every time, new state thrown away."""
         e = self._e
 
@@ -289,7 +289,7 @@ class _Loop:
             fresh = replace(context, generator=self._stream("defense", context.round))
             return e.defense.run(rows, f=e.settings.f_declared, context=fresh).vector
 
-        return aggregate
+        return Rehearsal(aggregate, e.defense.isometric)
 
     def _weights(self, ids: list[int], like: Tensor) -> Tensor | None:
         if not self._e.algorithm.weighted:

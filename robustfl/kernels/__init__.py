@@ -6,15 +6,19 @@ Rows must be finite. On the CPU a C compiler, where there is one, makes medians,
 
 from robustfl.kernels.gram import CentredGram, centred_gram, products_with, squared_distances
 from robustfl.kernels.moments import mean_and_std, weighted_sum
-from robustfl.kernels.order import median, trimmed_mean
+from robustfl.kernels.order import RankMean, median, median_rule, tame_rank_mean, trimmed_mean, trimmed_mean_rule
 
 __all__ = [
     "CentredGram",
+    "RankMean",
     "centred_gram",
     "mean_and_std",
     "median",
+    "median_rule",
     "products_with",
     "squared_distances",
+    "tame_rank_mean",
     "trimmed_mean",
+    "trimmed_mean_rule",
     "weighted_sum",
 ]

@@ -6,6 +6,7 @@ common centre. So rows are centred on one of them, and on a better one when the 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,7 +25,10 @@ _LOPSIDED = {torch.float64: 1e6, torch.float32: 10.0}
 
 @dataclass(frozen=True)
 class CentredGram:
-    """``products [n+1 n+1]``: inner products (float64, CPU) of ``x_i - x_c``; the last point is ``0 - x_c``."""
+    """``products [n+1+k n+1+k]``: inner products (float64, CPU) of ``x_i - x_c``; point ``n`` is ``0 - x_c``.
+
+    After it come the ``k`` further points, less ``x_c``.
+    """
 
     products: Tensor
     centre: int
@@ -37,18 +41,18 @@ def squared_distances(products: Tensor) -> Tensor:
     return distances.fill_diagonal_(0)
 
 
-def centred_gram(X: Tensor) -> CentredGram:
-    """The Gram matrix of the finite rows ``X [n d]`` and the origin about a row that lies among its neighbours."""
-    X = X.detach()
-    n, d = X.shape
-    precision = torch.float32 if X.dtype == torch.float32 and d >= _LONG else torch.float64
+def centred_gram(X: Tensor, *points: Tensor) -> CentredGram:
+    """The Gram matrix of finite rows ``X [n d]``, the origin and ``points [d]`` about a row among its neighbours."""
+    X, points = X.detach(), tuple(point.detach() for point in points)
+    n = X.shape[0]
+    precision = _precision(X)
     centre, tried = 0, set()
     while True:
-        products = _products(X, centre, precision)
+        products = _products(X, points, centre, precision)
         if not bool(torch.isfinite(products).all()):
             # A float32 entry of 1e20 is finite, its square is not.
             precision = torch.float64
-            products = _products(X, centre, precision)
+            products = _products(X, points, centre, precision)
         tried.add(centre)
         distances = squared_distances(products)[:n, :n]
         typical = distances.sort(dim=1).values[:, n // 2]
@@ -59,17 +63,66 @@ def centred_gram(X: Tensor) -> CentredGram:
         centre = best
 
 
-def _products(X: Tensor, centre: int, precision: torch.dtype) -> Tensor:
-    """One pass: in the place of the centred row ``c``, which is zero, stands the centred origin."""
+def _products(X: Tensor, points: Sequence[Tensor], centre: int, precision: torch.dtype) -> Tensor:
+    """In the place of the centred row ``c``, which is zero, stands the centred origin."""
+    n = X.shape[0]
+    m = n + len(points)
+    total = torch.zeros((m, m), dtype=torch.float64, device=X.device)
+    for chunks in _centred(X, centre, precision, *points):
+        total += torch.bmm(chunks, chunks.transpose(1, 2)).sum(0, dtype=torch.float64)
+    total = total.cpu()
+    products = total.new_zeros((m + 1, m + 1))
+    place = _places(n, m, centre)
+    products[place[:, None], place[None, :]] = (total + total.T) / 2
+    return products
+
+
+def products_with(X: Tensor, centre: int, point: Tensor) -> Tensor:
+    """Inner products ``[n+2]`` of ``point - x_c`` with every ``x_i - x_c``, ``0 - x_c`` and itself (float64, CPU)."""
+    X, point = X.detach(), point.detach()
+    precision = _precision(X)
+    found = _products_with(X, centre, point, precision)
+    if not bool(torch.isfinite(found).all()) and precision != torch.float64:
+        found = _products_with(X, centre, point, torch.float64)
+    return found
+
+
+def _products_with(X: Tensor, centre: int, point: Tensor, precision: torch.dtype) -> Tensor:
+    n = X.shape[0]
+    total = torch.zeros(n + 1, dtype=torch.float64, device=X.device)
+    for chunks in _centred(X, centre, precision, point):
+        total += torch.bmm(chunks, chunks[:, -1:].transpose(1, 2))[:, :, 0].sum(0, dtype=torch.float64)
+    products = torch.zeros(n + 2, dtype=torch.float64)
+    products[_places(n, n + 1, centre)] = total.cpu()
+    return products
+
+
+def _precision(X: Tensor) -> torch.dtype:
+    return torch.float32 if X.dtype == torch.float32 and X.shape[1] >= _LONG else torch.float64
+
+
+def _places(n: int, m: int, centre: int) -> Tensor:
+    """Where products of ``n`` centred rows and ``m - n`` points belong; the one in the place of ``c`` is the origin."""
+    place = torch.arange(m)
+    place[n:] += 1
+    place[centre] = n
+    return place
+
+
+def _centred(X: Tensor, centre: int, precision: torch.dtype, *points: Tensor) -> Iterator[Tensor]:
+    """One pass over the rows ``x_i - x_c``, with ``0 - x_c`` for ``i = c``, and ``point - x_c``, as ``[k m chunk]``.
+
+    The buffer is the same every time, zero where columns are missing.
+    """
     n, d = X.shape
-    total = torch.zeros((n, n), dtype=torch.float64, device=X.device)
+    m = n + len(points)
     chunk = _CHUNK if d > 8 * _CHUNK else max(d, 1)
-    step = -(-width(n, d, X, itemsize=precision.itemsize) // chunk) * chunk
-    buffer = torch.empty((n, step), dtype=precision, device=X.device)
+    step = -(-width(m, d, X, itemsize=precision.itemsize) // chunk) * chunk
+    buffer = torch.empty((m, step), dtype=precision, device=X.device)
     # Short inner products in a batch run twice as fast as one long one.
-    chunks = buffer.view(n, step // chunk, chunk).transpose(0, 1)
+    chunks = buffer.view(m, step // chunk, chunk).transpose(0, 1)
     for block in blocks(d, step):
-        rows = buffer[:, : block.stop - block.start]
+        rows = buffer[:n, : block.stop - block.start]
         origin = X[centre, block].to(precision).neg()
         if X.dtype == precision:
             torch.add(X[:, block], origin, out=rows)
@@ -77,27 +130,7 @@ def _products(X: Tensor, centre: int, precision: torch.dtype) -> Tensor:
             rows.copy_(X[:, block])
             rows.add_(origin)
         rows[centre] = origin
+        for place, point in enumerate(points, start=n):
+            torch.add(point[block], origin, out=buffer[place, : rows.shape[1]])
         buffer[:, rows.shape[1] :].zero_()
-        total += torch.bmm(chunks, chunks.transpose(1, 2)).sum(0, dtype=torch.float64)
-    total = total.cpu()
-    products = total.new_zeros((n + 1, n + 1))
-    place = torch.arange(n)
-    place[centre] = n
-    products[place[:, None], place[None, :]] = (total + total.T) / 2
-    return products
-
-
-def products_with(X: Tensor, centre: int, point: Tensor) -> Tensor:
-    """Inner products ``[n+2]`` of ``point - x_c`` with every ``x_i - x_c``, ``0 - x_c`` and itself (float64, CPU)."""
-    n, d = X.shape
-    total = torch.zeros(n + 2, dtype=torch.float64, device=X.device)
-    step = width(n + 2, d, X, itemsize=8)
-    for block in blocks(d, step):
-        w = block.stop - block.start
-        rows = torch.empty((n + 2, w), dtype=torch.float64, device=X.device)
-        rows[:n].copy_(X[:, block])
-        rows[n].zero_()
-        rows[n + 1].copy_(point[block])
-        rows.sub_(rows[centre].clone())
-        total.addmv_(rows, rows[n + 1])
-    return total.cpu()
+        yield chunks

@@ -5,12 +5,17 @@
  */
 #ifndef T
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define STRIP 1024
 #define MAX_THREADS 64
+#define PARTS_PER_THREAD 4
+#define NO_MEMORY 1
+#define WILD 2
 #define JOIN2(a, b) a##_##b
 #define JOIN(a, b) JOIN2(a, b)
 #define NAME(base) JOIN(base, SUFFIX)
@@ -23,59 +28,93 @@ typedef struct {
     int comparators;
     const int *kept;
     int kept_count;
-    double divisor;
+    double divisor, bound;
     void *first, *second;
-    int failed;
 } job;
 
-/* Split the columns over threads; the calling thread takes the first part. */
-static int spread(void *(*work)(void *), job whole, ptrdiff_t d, int threads) {
-    job jobs[MAX_THREADS];
+/* The columns in parts, taken one after another by whichever thread is free. */
+typedef struct {
+    int (*work)(const job *);
+    job whole;
+    ptrdiff_t d, part;
+    atomic_int next, outcome;
+} queue;
+
+/* How an OpenMP runtime runs a function on all threads of its pool. */
+typedef void (*team)(void (*)(void *), void *, unsigned, unsigned);
+
+static void take_parts(void *given) {
+    queue *q = given;
+    for (;;) {
+        job mine = q->whole;
+        mine.start = atomic_fetch_add(&q->next, 1) * q->part;
+        if (mine.start >= q->d) return;
+        mine.stop = mine.start + q->part < q->d ? mine.start + q->part : q->d;
+        atomic_fetch_or(&q->outcome, q->work(&mine));
+    }
+}
+
+static void *take_parts_in_thread(void *given) {
+    take_parts(given);
+    return NULL;
+}
+
+/* With torch's own pool where it can be had: threads of ours would compete with its threads, which wait actively. */
+static int spread(int (*work)(const job *), job whole, ptrdiff_t d, int threads, team pool) {
     pthread_t ids[MAX_THREADS];
     int started[MAX_THREADS] = {0};
     if (threads > MAX_THREADS) threads = MAX_THREADS;
-    ptrdiff_t part = (d / threads + STRIP) / STRIP * STRIP;
-    int failed = 0;
-    for (int t = 0; t < threads; t++) {
-        jobs[t] = whole;
-        jobs[t].start = t * part < d ? t * part : d;
-        jobs[t].stop = (t + 1) * part < d && t + 1 < threads ? (t + 1) * part : d;
-        if (t > 0) started[t] = pthread_create(&ids[t], NULL, work, &jobs[t]) == 0;
+    int parts = threads > 1 ? threads * PARTS_PER_THREAD : 1;
+    queue q = {.work = work, .whole = whole, .d = d, .part = (d / parts + STRIP) / STRIP * STRIP};
+    if (threads > 1 && pool) {
+        pool(take_parts, &q, (unsigned)threads, 0);
+    } else {
+        for (int t = 1; t < threads; t++) started[t] = pthread_create(&ids[t], NULL, take_parts_in_thread, &q) == 0;
+        take_parts(&q);
+        for (int t = 1; t < threads; t++)
+            if (started[t]) pthread_join(ids[t], NULL);
     }
-    for (int t = 0; t < threads; t++)
-        if (!started[t]) work(&jobs[t]);
-    for (int t = 0; t < threads; t++) {
-        if (started[t]) pthread_join(ids[t], NULL);
-        failed |= jobs[t].failed;
-    }
-    return failed;
+    return q.outcome;
 }
 
 #define T float
+#define BITS uint32_t
 #define SUFFIX f32
 #include "native.c"
 #undef T
+#undef BITS
 #undef SUFFIX
 #define T double
+#define BITS uint64_t
 #define SUFFIX f64
 #include "native.c"
 
 #else
 
-static void *NAME(rank_mean_part)(void *given) {
-    job *j = given;
+static int NAME(rank_mean_part)(const job *j) {
     const T *x = j->x;
     T *out = j->first;
+    const T bound = (T)j->bound;
+    BITS largest = 0, limit;
+    memcpy(&limit, &bound, sizeof limit);
     /* Long strips suit the memory, short ones keep many rows in the first-level cache. */
     const int strip = j->n <= 12 ? STRIP : STRIP / 4;
     T *work = malloc(sizeof(T) * (size_t)strip * (size_t)j->n);
-    if (!work) {
-        j->failed = 1;
-        return NULL;
-    }
+    if (!work) return NO_MEMORY;
     for (ptrdiff_t start = j->start; start < j->stop; start += strip) {
         int w = j->stop - start < strip ? (int)(j->stop - start) : strip;
-        for (int i = 0; i < j->n; i++) memcpy(work + i * strip, x + i * j->stride + start, sizeof(T) * (size_t)w);
+        for (int i = 0; i < j->n; i++) {
+            const T *restrict from = x + i * j->stride + start;
+            T *restrict to = work + i * strip;
+            for (int k = 0; k < w; k++) {
+                /* Sizes compare like their bits without the sign, and NaN comes last; this costs less than floats. */
+                BITS bits;
+                memcpy(&bits, from + k, sizeof bits);
+                memcpy(to + k, &bits, sizeof bits);
+                bits &= (BITS)-1 >> 1;
+                largest = bits > largest ? bits : largest;
+            }
+        }
         for (int c = 0; c < j->comparators; c++) {
             T *restrict a = work + j->table[3 * c] * strip;
             T *restrict b = work + j->table[3 * c + 1] * strip;
@@ -103,18 +142,17 @@ static void *NAME(rank_mean_part)(void *given) {
         for (int k = 0; k < w; k++) out[start + k] = total[k] / (T)j->kept_count + (T)0;
     }
     free(work);
-    return NULL;
+    return largest > limit ? WILD : 0;
 }
 
 int NAME(rank_mean)(const void *x, ptrdiff_t stride, int n, ptrdiff_t d, int threads, const int *table, int comparators,
-                    const int *kept, int kept_count, void *out) {
+                    const int *kept, int kept_count, void *out, double bound, team pool) {
     job whole = {.x = x, .stride = stride, .n = n, .table = table, .comparators = comparators, .kept = kept,
-                 .kept_count = kept_count, .first = out};
-    return spread(NAME(rank_mean_part), whole, d, threads);
+                 .kept_count = kept_count, .first = out, .bound = bound};
+    return spread(NAME(rank_mean_part), whole, d, threads, pool);
 }
 
-static void *NAME(mean_and_variance_part)(void *given) {
-    job *j = given;
+static int NAME(mean_and_variance_part)(const job *j) {
     const T *x = j->x;
     T *mean = j->first, *variance = j->second;
     for (ptrdiff_t start = j->start; start < j->stop; start += STRIP) {
@@ -139,13 +177,13 @@ static void *NAME(mean_and_variance_part)(void *given) {
             variance[start + k] = total[k] / (T)j->divisor;
         }
     }
-    return NULL;
+    return 0;
 }
 
 int NAME(mean_and_variance)(const void *x, ptrdiff_t stride, int n, ptrdiff_t d, int threads, double divisor, void *mean,
-                            void *variance) {
+                            void *variance, team pool) {
     job whole = {.x = x, .stride = stride, .n = n, .divisor = divisor, .first = mean, .second = variance};
-    return spread(NAME(mean_and_variance_part), whole, d, threads);
+    return spread(NAME(mean_and_variance_part), whole, d, threads, pool);
 }
 
 #endif

@@ -24,7 +24,10 @@ from robustfl.kernels.networks import Network
 # Compiling takes 0.2 to 0.5 s. Waiting until the slow code has cost twice that bounds the regret in both directions.
 BREAK_EVEN_SECONDS = 1.0
 # Under this many entries per thread a thread costs more than it brings.
-_ENTRIES_PER_THREAD = 1 << 18
+_ENTRIES_PER_THREAD = 1 << 16
+# Entries up to this size (finite, and in a row no longer than 1e150 in any dimension there is) need no second look.
+_TAME = {torch.float32: torch.finfo(torch.float32).max, torch.float64: 1e140}
+_NO_MEMORY, _WILD = 1, 2
 _SUFFIX = {torch.float32: "f32", torch.float64: "f64"}
 _WISHES: tuple[tuple[str, ...], ...] = (("-march=native",), ("-mcpu=native",), ())
 _FLAGS = ("-std=c11", "-O3", "-ffp-contract=off", "-fno-trapping-math", "-shared", "-fPIC", "-pthread")
@@ -90,23 +93,38 @@ def _tables(plan: Network) -> tuple[ctypes.Array[ctypes.c_int], ctypes.Array[cty
     return _ints(flat), _ints(plan.kept)
 
 
-def _call(function: str, X: Tensor, *rest: object) -> None:
+@cache
+def _pool() -> ctypes.c_void_p:
+    """The entry of the OpenMP runtime torch runs on, if it is a common one: its idle threads then do the work."""
+    try:
+        return ctypes.cast(ctypes.CDLL(None).GOMP_parallel, ctypes.c_void_p)
+    except (AttributeError, OSError):
+        return ctypes.c_void_p(None)
+
+
+def _call(function: str, X: Tensor, *rest: object) -> int:
     loaded = library()
     if loaded is None:
         raise RuntimeError("the C kernels are not there; ask ready() first")
     n, d = X.shape
     size = ctypes.c_ssize_t
-    failed = getattr(loaded, f"{function}_{_SUFFIX[X.dtype]}")(
-        ctypes.c_void_p(X.data_ptr()), size(X.stride(0)), n, size(d), _threads(X), *rest
+    outcome: int = getattr(loaded, f"{function}_{_SUFFIX[X.dtype]}")(
+        ctypes.c_void_p(X.data_ptr()), size(X.stride(0)), n, size(d), _threads(X), *rest, _pool()
     )
-    if failed:
+    if outcome & _NO_MEMORY:
         raise MemoryError(f"{function}: no memory for the work space of {n} rows")
+    return outcome
 
 
-def rank_mean(X: Tensor, plan: Network, out: Tensor) -> None:
-    """Write the mean of the kept ranks of every column of ``X [n d]`` to ``out [d]``."""
+def rank_mean(X: Tensor, plan: Network, out: Tensor) -> bool:
+    """Write the mean of the kept ranks of every column of ``X [n d]`` to ``out [d]``.
+
+    Returns whether all entries are tame: finite, and in float64 so small that no row is longer than 1e150.
+    """
     table, kept = _tables(plan)
-    _call("rank_mean", X, table, len(plan.comparators), kept, len(plan.kept), ctypes.c_void_p(out.data_ptr()))
+    place, bound = ctypes.c_void_p(out.data_ptr()), ctypes.c_double(_TAME[X.dtype])
+    outcome = _call("rank_mean", X, table, len(plan.comparators), kept, len(plan.kept), place, bound)
+    return not outcome & _WILD
 
 
 def mean_and_variance(X: Tensor, divisor: float, mean: Tensor, variance: Tensor) -> None:

@@ -54,6 +54,17 @@ class RankMean:
                 native.charge(perf_counter() - start)
 
 
+def tame_rank_mean(X: Tensor, rule: RankMean) -> Tensor | None:
+    """``rule`` on every column of ``X [n d]``, by C code that looks at every entry in the same sweep.
+
+    ``None`` without C, or if an entry is not finite or so large that its row may be longer than 1e150.
+    """
+    if not native.ready(X):
+        return None
+    out = torch.empty(X.shape[1], dtype=X.dtype)
+    return out if native.rank_mean(X, rule.network, out) else None
+
+
 def run(plan: Program, rows: Tensor, out: Tensor, scratch: Tensor) -> None:
     """The torch path of ``RankMean``: whole rows through elementwise minima and maxima, into reused buffers."""
     registers = [*rows.unbind(0), *scratch.unbind(0)]

@@ -23,6 +23,8 @@ from torch import Tensor
 
 import robustfl
 from robustfl import kernels
+from robustfl.contracts import Rehearsal, View
+from robustfl.defenses import parse_pipeline
 from robustfl.kernels import native
 
 TUNED = {
@@ -38,6 +40,7 @@ CASES = (
     ("geometric-median", 10, 3, 1_000_000),
     ("nnm+trimmed-mean", 10, 3, 1_000_000),
     ("mean-and-std", 10, 0, 1_000_000),
+    ("opt-alie", 10, 3, 1_000_000),
     ("nnm+trimmed-mean", 50, 15, 200_000),
     ("median", 10, 3, 10_000),
     ("krum", 10, 3, 10_000),
@@ -49,8 +52,18 @@ def ours(rule: str, f: int) -> Callable[[Tensor], Any]:
     """robustfl's way."""
     if rule == "mean-and-std":
         return kernels.mean_and_std
+    if rule == "opt-alie":
+        return searched(f)
     defense = robustfl.defense(rule)
     return lambda X: defense(X, f=f)
+
+
+def searched(f: int) -> Callable[[Tensor], Any]:
+    """The 20 evaluations of Opt-ALIE against NNM + geometric median; the first ``n - f`` rows are the honest ones."""
+    defense, attack = parse_pipeline("nnm+geometric-median"), robustfl.attack("opt-alie")
+    server = Rehearsal(lambda rows: defense(rows, f=f), defense.isometric)
+    generator = torch.Generator()
+    return lambda X: attack.forge(View(len(X), f, honest=X[:-f], aggregate=server), generator=generator)
 
 
 def peer(rule: str, f: int) -> Callable[[Tensor], Any]:
@@ -58,12 +71,14 @@ def peer(rule: str, f: int) -> Callable[[Tensor], Any]:
     import byzfl
 
     mixing, trimmed = byzfl.NNM(f), byzfl.TrMean(f=f)
+    optimal = byzfl.Optimal_ALittleIsEnough(agg=byzfl.GeometricMedian(), pre_agg_list=[mixing], f=f)
     return {
         "median": byzfl.Median(),
         "trimmed-mean": trimmed,
         "krum": byzfl.Krum(f=f),
         "geometric-median": byzfl.GeometricMedian(),
         "nnm+trimmed-mean": lambda X: trimmed(mixing(X)),
+        "opt-alie": lambda X: optimal(X[:-f]),
         "mean-and-std": lambda X: (torch.mean(X, dim=0), torch.std(X, dim=0)),
     }[rule]
 

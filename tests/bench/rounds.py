@@ -72,6 +72,7 @@ def ours(case: Case) -> list[float]:
         settings=settings, model=model, layout=layout_of(model), train=Resident(x, y),
         parts=tuple(torch.arange(len(y)).chunk(case.n)), classes=10, algorithm=DSGD(momentum=0.9), norm=norm,
         attack=create("attack", "sf"), defense=parse_pipeline("nnm+trimmed-mean"), lr=lambda t: 0.01,
+        objective=create("objective", "ce"), evasion=create("evasion", "pgd"),
     )  # fmt: skip
     times, clock = [], time.perf_counter()
     for _ in train(experiment):

@@ -13,7 +13,8 @@ from torch import Tensor
 
 import robustfl
 from robustfl.attacks.byzantine.search import golden_section
-from robustfl.contracts import Aggregator, Attack, Context, Forged, Step, View
+from robustfl.contracts import Aggregator, Attack, Context, Forged, Rehearsal, Step, View
+from robustfl.defenses import parse_pipeline
 from robustfl.errors import UsageError
 from robustfl.randomness import stream
 from robustfl.registry import create, describe, entries, parse
@@ -353,3 +354,39 @@ def test_a_result_that_is_not_finite_is_never_the_best(search: str, value: float
 def test_a_search_without_a_server_says_what_it_needs() -> None:
     with pytest.raises(UsageError, match="its view needs aggregate"):
         sent("opt(sf)", view(aggregate=None))
+
+
+@pytest.mark.parametrize(
+    "rule", ["nnm+geometric-median", "krum", "nnm+mean", "clipping(c=30)+smea", "bucketing(s=2)+mda"]
+)
+@pytest.mark.parametrize("attack", ["opt-alie", "opt-foe"])
+def test_long_rows_are_searched_in_the_few_dimensions_they_span_with_the_same_outcome(attack, rule):
+    honest = 1 + torch.randn(9, 2_000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    defense, widths = parse_pipeline(rule), []
+
+    def server(rows):
+        widths.append(rows.shape[1])
+        return defense(rows, f=2, generator=torch.Generator().manual_seed(1))
+
+    def found(aggregate):
+        seen = View(n=11, f=2, honest=honest, own=honest[:2], aggregate=aggregate)
+        return Forged.of(robustfl.attack(attack).forge(seen, generator=stream(0))).rows
+
+    whole = found(server)
+    assert set(widths) == {2_000}
+    widths.clear()
+    torch.testing.assert_close(found(Rehearsal(server, defense.isometric)), whole, rtol=1e-9, atol=1e-9)
+    assert max(widths) < 50
+
+
+@pytest.mark.parametrize("rule", ["median", "nnm+trimmed-mean", "signguard"])
+def test_a_rule_that_depends_on_the_axes_is_searched_on_whole_rows(rule):
+    defense = parse_pipeline(rule)
+    honest = torch.randn(9, 2_000, generator=torch.Generator().manual_seed(0))
+
+    def server(rows):
+        assert rows.shape == (11, 2_000)
+        return defense(rows, f=2, generator=torch.Generator().manual_seed(1))
+
+    seen = View(n=11, f=2, honest=honest, aggregate=Rehearsal(server, defense.isometric))
+    robustfl.attack("opt-alie", evals=3).forge(seen, generator=stream(0))

@@ -12,8 +12,9 @@ import torch
 import robustfl
 from robustfl.contracts import Aggregator, Context, Step
 from robustfl.defenses import Pipeline, parse_pipeline
+from robustfl.defenses.rows import MixedRule
 from robustfl.errors import Refused, UsageError
-from robustfl.registry import create
+from robustfl.registry import create, entries
 
 NAN, INF = float("nan"), float("inf")
 
@@ -266,3 +267,63 @@ def test_parameters_go_to_the_last_part_and_describe_round_trips():
     assert rule.describe() == "nnm+geometric-median(nu=0.001, max_steps=7)"
     assert parse_pipeline(rule.describe()) == rule
     assert pickle.loads(pickle.dumps(rule)) == rule
+
+
+@pytest.mark.parametrize("how", ["never", "always"])
+@pytest.mark.parametrize("bad", [NAN, INF, -INF, 1e160])
+@pytest.mark.parametrize(
+    "spec", ["median", "trimmed-mean", "nnm+median", "krum", "mean", "geometric-median", "cge", "phocas"]
+)
+def test_a_row_broken_in_one_late_entry_is_dropped_like_one_broken_all_along(monkeypatch, spec, bad, how):
+    monkeypatch.setenv("ROBUSTFL_NATIVE", how)
+    X = torch.randn(8, 3_000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    rule = parse_pipeline(spec)
+    expected = rule(torch.cat([X[:2], X[3:]]), f=1)
+    X[2, 2_345] = bad
+    made = rule.run(X, f=2, context=Context())
+    assert made.facts["dropped"] == 1
+    assert made.facts["f"] == 1
+    assert torch.equal(made.vector, expected)
+
+
+def test_the_draws_of_a_stack_with_a_late_broken_row_are_those_of_the_rows_that_stay():
+    X = torch.randn(9, 500, generator=torch.Generator().manual_seed(0))
+    rule = parse_pipeline("bucketing(s=2)+median")
+    expected = rule(X[1:], f=1, generator=torch.Generator().manual_seed(3))
+    X[0, 400] = NAN
+    assert torch.equal(rule(X, f=2, generator=torch.Generator().manual_seed(3)), expected)
+
+
+@pytest.mark.parametrize("spec", ["median", "nnm+median"])
+def test_a_late_broken_row_is_an_error_where_rows_must_not_be_dropped(spec):
+    X = torch.zeros(7, 500)
+    X[3, 499] = NAN
+    with pytest.raises(Refused, match=r"rows \[3\] are not finite"):
+        parse_pipeline(spec, on_nonfinite="raise")(X, f=1)
+
+
+def _isometric() -> list[str]:
+    return [
+        e.name
+        for e in entries("defense")
+        if issubclass(e.cls, MixedRule) and not e.origin and parse_pipeline(e.name).isometric
+    ]
+
+
+def test_the_rules_that_turn_with_their_rows_are_these():
+    # Others depend on the axes (median, signs) or on more than the rows (a state, the server's own row).
+    assert sorted(_isometric()) == [
+        "cge", "geometric-median", "krum", "mda", "mean", "monna", "multi-krum", "rfa", "smea",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("step", ["", "nnm+", "clipping(c=20)+", "bucketing(s=2)+"])
+@pytest.mark.parametrize("name", _isometric())
+def test_a_rule_that_calls_itself_isometric_turns_with_its_rows(name, step):
+    draw = torch.Generator().manual_seed(1)
+    X = torch.randn(14, 17, generator=draw, dtype=torch.float64) + 1
+    X[3] *= 20
+    turn = torch.linalg.qr(torch.randn(17, 17, generator=draw, dtype=torch.float64)).Q
+    rule = parse_pipeline(step + name)
+    straight, turned = (rule(Y, f=1, generator=torch.Generator().manual_seed(0)) for Y in (X, X @ turn))
+    torch.testing.assert_close(turned, straight @ turn, rtol=0, atol=1e-7)

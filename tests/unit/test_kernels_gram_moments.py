@@ -98,3 +98,12 @@ def test_weighted_sum_keeps_the_dtype():
 def test_a_block_covers_everything_once():
     covered = [i for block in blocks.blocks(10, 3) for i in range(10)[block]]
     assert covered == list(range(10))
+
+
+@pytest.mark.parametrize("d", [7, 70_001])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_further_points_stand_after_the_origin(d, dtype):
+    X = torch.randn(6, d, generator=torch.Generator().manual_seed(0), dtype=dtype)
+    made = kernels.centred_gram(X[:4], X[4], X[5])
+    points = torch.cat([X[:4], torch.zeros(1, d, dtype=dtype), X[4:]]).double() - X[made.centre].double()
+    torch.testing.assert_close(made.products, points @ points.T, rtol=1e-6, atol=1e-6 * d)

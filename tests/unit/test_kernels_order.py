@@ -106,3 +106,26 @@ def test_c_is_compiled_only_after_the_torch_code_has_cost_as_much(monkeypatch):
     assert native.ready(X)
     assert not native.ready(X.T)
     assert not native.ready(X.half())
+
+
+@pytest.mark.skipif(native.library() is None, reason="no C compiler")
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("at", [0, 1_023, 1_024, 300_000, 599_999])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_the_compiled_ranks_see_every_broken_entry(monkeypatch, bad, at, threads):
+    monkeypatch.setenv("ROBUSTFL_NATIVE", "always")
+    monkeypatch.setattr(native, "_threads", lambda X: threads)
+    X = torch.zeros(3, 600_000)
+    rule = kernels.median_rule(3)
+    assert kernels.tame_rank_mean(X, rule) is not None
+    X[1, at] = bad
+    assert kernels.tame_rank_mean(X, rule) is None
+
+
+@pytest.mark.skipif(native.library() is None, reason="no C compiler")
+def test_the_compiled_ranks_leave_absurdly_long_rows_to_the_slow_look(monkeypatch):
+    monkeypatch.setenv("ROBUSTFL_NATIVE", "always")
+    X = torch.full((3, 10), 1e139, dtype=torch.float64)
+    assert kernels.tame_rank_mean(X, kernels.median_rule(3)) is not None
+    X[2, 9] = -1e145
+    assert kernels.tame_rank_mean(X, kernels.median_rule(3)) is None
