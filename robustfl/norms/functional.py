@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from robustfl.norms.sums import channel_rows, client_moments, sum_rows
+from robustfl.norms.sums import channel_rows, client_moments, pieces, sample_sums, sum_rows
 
 Rows = tuple[Tensor, Tensor] | None
 aten = torch.ops.aten
@@ -91,13 +91,18 @@ class OwnStatistics(torch.autograd.Function):
         outers, inners, intos = (channel_rows(t, sizes) for t in (gradient, x, into))
         if outers is not None and inners is not None and intos is not None:
             values = inners.shape[1] * inners.shape[2]
-            standard = (inners - means[:, None, None]).mul_(inverse[:, None, None])
-            db, dw = sum_rows(outers), sum_rows(outers * standard)
+            mean, inverse = means[:, None, None], inverse[:, None, None]
+            products = inners.new_empty(*inners.shape[:2], 1, inners.shape[3])
+            for n, b in pieces(inners):
+                products[n, b] = sample_sums((inners[n, b] - mean[n]).mul_(inverse[n]).mul_(outers[n, b]))
+            db, dw = sum_rows(outers), products.sum(1, keepdim=True)
             mine[0].add_(dw[:, 0, 0])
             mine[1].add_(db[:, 0, 0])
-            scale = (weight * inverse)[:, None, None]
-            torch.addcmul(-db / values, standard, -dw / values, out=intos)
-            intos.add_(outers).mul_(scale)
+            scale, shift, slope = weight * inverse, -db / values, -dw / values
+            for n, b in pieces(inners):
+                standard = (inners[n, b] - mean[n]).mul_(inverse[n])
+                torch.addcmul(shift[n], standard, slope[n], out=intos[n, b])
+                intos[n, b].add_(outers[n, b]).mul_(scale[n])
         else:
             each = (torch.split(t, list(sizes)) for t in (gradient, x, into))
             for k, (outer, inner, target) in enumerate(zip(*each, strict=True)):

@@ -7,8 +7,26 @@ would pass over one client's slice after another; in that layout they add up flo
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
+
+# Entries of a piece: several elementwise operations on it, one after another, find it in a core's cache.
+_PIECE = 1 << 18
+
+
+def pieces(rows: Tensor) -> Iterator[tuple[slice, slice]]:
+    """Clients and samples of ``[n b p C]`` that fit the cache together: whole clients, or some samples of one.
+
+    On an accelerator everything is one piece.
+    """
+    n, b, positions, c = rows.shape
+    samples = n * b if rows.device.type != "cpu" else max(1, _PIECE // (positions * c))
+    clients = max(1, samples // b)
+    for first in range(0, n, clients):
+        for start in range(0, b, samples):
+            yield slice(first, first + clients), slice(start, start + samples)
 
 
 def channel_rows(x: Tensor, sizes: tuple[int, ...]) -> Tensor | None:
@@ -28,9 +46,14 @@ def channel_rows(x: Tensor, sizes: tuple[int, ...]) -> Tensor | None:
 
 def sum_rows(rows: Tensor) -> Tensor:
     """``[n b p C]`` to ``[n 1 1 C]``, first over positions, then over samples."""
+    return sample_sums(rows).sum(1, keepdim=True)
+
+
+def sample_sums(rows: Tensor) -> Tensor:
+    """``[n b p C]`` to the sums over positions ``[n b 1 C]``."""
     n, b, positions, c = rows.shape
     ones = rows.new_ones(1, 1, positions).expand(n * b, 1, positions)
-    return torch.bmm(ones, rows.view(n * b, positions, c)).view(n, b, 1, c).sum(1, keepdim=True)
+    return torch.bmm(ones, rows.reshape(n * b, positions, c)).view(n, b, 1, c)
 
 
 def client_moments(x: Tensor, sizes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
@@ -40,8 +63,11 @@ def client_moments(x: Tensor, sizes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     if rows is not None:
         values = rows.shape[1] * rows.shape[2]
         mean = sum_rows(rows).div_(values)
-        variance = sum_rows((rows - mean).square_()).div_(values)
-        return mean[:, 0, 0], variance[:, 0, 0]
+        squares = rows.new_empty(*rows.shape[:2], 1, rows.shape[3])
+        for k, at in pieces(rows):
+            squares[k, at] = sample_sums((rows[k, at] - mean[k]).square_())
+        variance = squares.sum(1).div_(values)
+        return mean[:, 0, 0], variance[:, 0]
     parts = torch.split(x, list(sizes))
     if x.device.type == "cpu":  # one fused pass, in float64 inside
         pairs = [torch.batch_norm_update_stats(part, None, None, 0.0) for part in parts]

@@ -2,7 +2,8 @@
 
 ``python -m tests.bench rounds`` runs each side in processes of its own, taking turns, and prints ratios of the median
 time per round and of peak memory. ByzFL is measured with the default allocator and with large-block caching on
-(``MALLOC_TOP_PAD_``, ``MALLOC_MMAP_THRESHOLD_``), which is its best case. Needs the extra ``[peers]``.
+(``MALLOC_TOP_PAD_``, ``MALLOC_MMAP_THRESHOLD_``), which is its best case. robustfl's compiled kernels are on from the
+first round on, as they are in a cell after its first seconds. Needs the extra ``[peers]``.
 """
 
 from __future__ import annotations
@@ -130,7 +131,7 @@ def byzfl(case: Case) -> list[float]:
 
 
 def _child(side: str, place: int) -> dict[str, Any]:
-    environment = {**os.environ, **(TUNED if side == "byzfl-tuned" else {})}
+    environment = {**os.environ, "ROBUSTFL_NATIVE": "always", **(TUNED if side == "byzfl-tuned" else {})}
     command = [sys.executable, "-W", "ignore", "-m", "tests.bench.rounds", side, str(place)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
