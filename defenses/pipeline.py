@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import count
 from typing import Any, Literal
 
@@ -152,6 +153,10 @@ class Pipeline:
 
     def describe(self) -> str:
         """The spec that builds this pipeline again: ``"nnm+krum(variant=nf)"``."""
+        return self._spec
+
+    @cached_property
+    def _spec(self) -> str:
         return "+".join(describe(part) for part in self.parts)
 
     def _refuse(self, X: Tensor, f: int, context: Context) -> None:

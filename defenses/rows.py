@@ -6,6 +6,7 @@ rules on distances work on inner products, and the result is one weighted sum of
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
@@ -32,7 +33,7 @@ class Stack:
     """
 
     def __init__(self, X: Tensor, *, seen: bool = True) -> None:
-        self.shape = X.shape
+        self.shape, self.dtype, self.device = X.shape, X.dtype, X.device
         self._X = X
         self._seen = seen
 
@@ -62,6 +63,23 @@ class Stack:
                 self._seen = True
                 return made
         return over_columns(self.X, rule)
+
+    def combine(self, weights: Tensor) -> Tensor:
+        """``weights [n] @ X``."""
+        made = kernels.weighted_sum(self._X, weights)
+        # Nothing that is not finite gets lost in a sum in which every row counts; float32 rows are never too long.
+        if not self._seen and self.dtype == torch.float32 and bool((weights != 0).all()):
+            self._seen = math.isfinite(float(made.sum()))
+        self.look()
+        return made
+
+    def lengths(self, about: Tensor | int | None = None) -> Tensor:
+        """Lengths ``[n]`` of the rows, or of their differences from ``about``: a point ``[d]`` or one of the rows."""
+        made = _lengths(self._X, about=self._X[about] if isinstance(about, int) else about)
+        if not self._seen and (about is None or self.dtype == torch.float32):
+            self._seen = bool((made <= LONGEST).all())
+        self.look()
+        return made
 
     def look(self) -> None:
         """Raise ``BrokenRows`` if a row is broken; nothing happens to rows that were looked at before."""
@@ -124,7 +142,7 @@ class Mixed:
     def distances_to(self, point: Tensor | None) -> Tensor:
         """Distances ``[m]`` of the rows from ``point [d]``, or from the origin (float64, CPU)."""
         if self.coefficients is None:
-            return _lengths(self.stack.X, about=point)
+            return self.stack.lengths(point)
         products = self.products() if point is None else self.products(point)
         along = products[-1, : self.count]
         square = products.diagonal()[: self.count] - 2 * along + products[-1, -1]
@@ -138,16 +156,15 @@ class Mixed:
         """Distances ``[m]`` of the rows from one of them (float64, CPU)."""
         if self.coefficients is not None:
             return self.squared_distances()[row].sqrt()
-        return _lengths(self.stack.X, about=self.stack.X[row])
+        return self.stack.lengths(row)
 
     def combine(self, weights: Tensor) -> Tensor:
         """``weights [m] @ rows``; a single weight of one returns that row exactly."""
-        X = self.stack.X
         over = weights if self.coefficients is None else weights @ self.coefficients
         chosen = over.nonzero().flatten().tolist()
         if len(chosen) == 1 and float(over[chosen[0]]) == 1.0:
-            return X[chosen[0]].clone()
-        return kernels.weighted_sum(X, over)
+            return self.stack.X[chosen[0]].clone()
+        return self.stack.combine(over)
 
     def median(self) -> Tensor:
         """The coordinate-wise median ``[d]``."""

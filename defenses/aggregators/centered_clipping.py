@@ -45,12 +45,14 @@ class CenteredClipping(MixedRule):
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del f
-        m, X = rows.count, rows.stack.X
+        m, stack = rows.count, rows.stack
         start = context.state.get("v")
         if start is not None:
-            if start.shape != X.shape[1:]:
-                raise UsageError(f"centered-clipping: state 'v' has {start.numel()} entries, rows have {X.shape[1]}")
-            start = start.detach().to(dtype=X.dtype, device=X.device)
+            if start.shape != stack.shape[1:]:
+                raise UsageError(
+                    f"centered-clipping: state 'v' has {start.numel()} entries, rows have {stack.shape[1]}"
+                )
+            start = start.detach().to(dtype=stack.dtype, device=stack.device)
         if self.L == 1:
             return self._once(rows, start)
         products = rows.products() if start is None else rows.products(start)

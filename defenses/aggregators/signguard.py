@@ -56,7 +56,7 @@ class SignGuard(MixedRule):
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del f
-        d = rows.stack.X.shape[1]
+        d = rows.stack.shape[1]
         looked_at = max(ceil(self.fraction * d), min(d, _FEWEST_COORDINATES))
         seen = rows if looked_at == d else rows.at(subset(d, looked_at, generator_of(context, "signguard")))
         alike = _largest_cluster(_sign_shares(seen))
