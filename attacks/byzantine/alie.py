@@ -68,6 +68,7 @@ class ALIE(Attack):
 
     paper: ClassVar[str] = "Baruch et al., A Little Is Enough, NeurIPS 2019, arXiv 1902.06156"
     spec: ClassVar[str] = "§3.3"
+    cost: ClassVar[str] = "3hd: mean and deviation"
     knowledge: ClassVar[Knowledge] = "omniscient"
     strength: ClassVar[str] = "z"
 

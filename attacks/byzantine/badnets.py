@@ -43,6 +43,7 @@ class BadNets(Attack):
 
     paper: ClassVar[str] = "Gu et al., BadNets, 2017, arXiv 1708.06733"
     spec: ClassVar[str] = "§3"
+    cost: ClassVar[str] = "the stamp on each poisoned image"
     knowledge: ClassVar[Knowledge] = "blind"
     needs_own: ClassVar[bool] = True
     forges: ClassVar[bool] = False

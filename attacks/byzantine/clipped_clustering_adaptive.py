@@ -44,6 +44,7 @@ class ClippedClusteringAdaptive(Attack):
 
     paper: ClassVar[str] = "Li et al., Blades, IoTDI 2024, arXiv 2206.05359"
     spec: ClassVar[str] = "§3"
+    cost: ClassVar[str] = "h²d for the inner products"
     knowledge: ClassVar[Knowledge] = "omniscient"
     strength: ClassVar[str] = "scale"
 

@@ -45,6 +45,7 @@ class DBA(Attack):
 
     paper: ClassVar[str] = "Xie et al., DBA: Distributed Backdoor Attacks against Federated Learning, ICLR 2020"
     spec: ClassVar[str] = "§3"
+    cost: ClassVar[str] = "the stamp on each poisoned image"
     knowledge: ClassVar[Knowledge] = "blind"
     needs_own: ClassVar[bool] = True
     forges: ClassVar[bool] = False

@@ -36,6 +36,7 @@ class DirtyLabels(Attack):
 
     paper: ClassVar[str] = "Zhang et al., Rethinking Generalization, ICLR 2017, arXiv 1611.03530"
     spec: ClassVar[str] = "§3"
+    cost: ClassVar[str] = "none worth mention"
     knowledge: ClassVar[Knowledge] = "blind"
     needs_own: ClassVar[bool] = True
     forges: ClassVar[bool] = False

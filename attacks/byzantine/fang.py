@@ -47,6 +47,7 @@ class Fang(Attack):
 
     paper: ClassVar[str] = "Fang et al., Local Model Poisoning Attacks, USENIX Security 2020, arXiv 1911.11815"
     spec: ClassVar[str] = "§3"
+    cost: ClassVar[str] = "hd for the mean and the range; against Krum h²d and a Krum on h + f rows per halving of λ"
     knowledge: ClassVar[Knowledge] = "omniscient"
 
     against: str = param("trimmed-mean", choices=("trimmed-mean", "median", "krum"), doc="the rule it is made for")

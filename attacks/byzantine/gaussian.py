@@ -39,6 +39,7 @@ class Gaussian(Attack):
 
     paper: ClassVar[str] = "Blanchard et al., Machine Learning with Adversaries, NeurIPS 2017, arXiv 1703.02757"
     spec: ClassVar[str] = "§3.9"
+    cost: ClassVar[str] = "fd draws"
     knowledge: ClassVar[Knowledge] = "blind"
     needs_own: ClassVar[bool] = True
     strength: ClassVar[str] = "sigma"

@@ -29,6 +29,7 @@ class Inf(Attack):
     """
 
     spec: ClassVar[str] = "§3.9"
+    cost: ClassVar[str] = "fd"
     knowledge: ClassVar[Knowledge] = "blind"
     needs_own: ClassVar[bool] = True
     exempt: ClassVar[Mapping[str, str]] = {"finite": "to send infinity is the attack"}

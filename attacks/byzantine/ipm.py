@@ -37,6 +37,7 @@ class IPM(Attack):
 
     paper: ClassVar[str] = "Xie et al., Fall of Empires, UAI 2019, arXiv 1903.03936"
     spec: ClassVar[str] = "§3.2"
+    cost: ClassVar[str] = "hd: the mean"
     knowledge: ClassVar[Knowledge] = "omniscient"
     strength: ClassVar[str] = "tau"
 

@@ -40,6 +40,7 @@ class LabelFlip(Attack):
 
     paper: ClassVar[str] = "Allen-Zhu et al., Byzantine-Resilient Non-Convex SGD, ICLR 2021, arXiv 2012.14368"
     spec: ClassVar[str] = "§3.7"
+    cost: ClassVar[str] = "none worth mention"
     knowledge: ClassVar[Knowledge] = "blind"
     needs_own: ClassVar[bool] = True
     forges: ClassVar[bool] = False

@@ -40,6 +40,7 @@ class Lazy(Attack):
 
     paper: ClassVar[str] = "Lin et al., Free-riders in Federated Learning, 2019, arXiv 1911.12560"
     spec: ClassVar[str] = "§3"
+    cost: ClassVar[str] = "fd; remembers the rows it repeats"
     knowledge: ClassVar[Knowledge] = "blind"
     needs_own: ClassVar[bool] = True
 

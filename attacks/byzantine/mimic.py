@@ -48,6 +48,7 @@ class Mimic(Attack):
         "arXiv 2006.09365"
     )
     spec: ClassVar[str] = "§3.5"
+    cost: ClassVar[str] = "fd; the telling variant hd per round and remembers two vectors [d]"
     knowledge: ClassVar[Knowledge] = "omniscient"
 
     variant: str = param("index", choices=("index", "variance"), doc="copy a given client or the most telling one")

@@ -43,6 +43,7 @@ class MinSum(Attack):
 
     paper: ClassVar[str] = "Shejwalkar and Houmansadr, Manipulating the Byzantine, NDSS 2021"
     spec: ClassVar[str] = "§3.6"
+    cost: ClassVar[str] = "h²d for the inner products, closed form"
     knowledge: ClassVar[Knowledge] = "omniscient"
 
     deviation: str = param("std", choices=DIRECTIONS, doc="direction p of ḡ + γp: -ḡ/‖ḡ‖, -s or -sign ḡ")

@@ -46,6 +46,7 @@ class ModelReplacement(Attack):
 
     paper: ClassVar[str] = "Bagdasaryan et al., How To Backdoor Federated Learning, AISTATS 2020, arXiv 1807.00459"
     spec: ClassVar[str] = "§3"
+    cost: ClassVar[str] = "fd besides the data poisoning"
     knowledge: ClassVar[Knowledge] = "blind"
     needs_own: ClassVar[bool] = True
     poisons_data: ClassVar[bool] = True

@@ -45,6 +45,7 @@ class Neurotoxin(Attack):
 
     paper: ClassVar[str] = "Zhang et al., Neurotoxin, ICML 2022, arXiv 2206.10341"
     spec: ClassVar[str] = "§3"
+    cost: ClassVar[str] = "fd and a selection of the smallest of d entries besides the data poisoning"
     knowledge: ClassVar[Knowledge] = "blind"
     needs_own: ClassVar[bool] = True
     poisons_data: ClassVar[bool] = True

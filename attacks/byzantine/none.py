@@ -31,6 +31,7 @@ class NoAttack(Attack):
     needs_own: ClassVar[bool] = True
     forges: ClassVar[bool] = False
     spec: ClassVar[str] = "§3"
+    cost: ClassVar[str] = "none"
 
     def forge(self, view: View, *, generator: torch.Generator) -> Tensor:
         del generator

@@ -57,6 +57,7 @@ class Opt(Attack):
 
     paper: ClassVar[str] = "Allouah et al., Fixing by Mixing, AISTATS 2023, arXiv 2302.01772"
     spec: ClassVar[str] = "§3.4"
+    cost: ClassVar[str] = "evals + 1 aggregations and forgings per round"
     knowledge: ClassVar[Knowledge] = "defense"
 
     attack: str = param("alie", doc="the attack whose strength is searched")

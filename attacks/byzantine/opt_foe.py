@@ -45,6 +45,7 @@ class OptFOE(Attack):
 
     paper: ClassVar[str] = "Allouah et al., Fixing by Mixing, AISTATS 2023, arXiv 2302.01772"
     spec: ClassVar[str] = "§3.4"
+    cost: ClassVar[str] = "evals aggregations per round; for rules on inner products h²d once and small ones"
     knowledge: ClassVar[Knowledge] = "defense"
 
     evals: int = param(20, ge=1, doc="evaluations of the server's rule")

@@ -43,6 +43,7 @@ class Partial(Attack):
 
     paper: ClassVar[str] = "Baruch et al., A Little Is Enough, NeurIPS 2019, arXiv 1902.06156"
     spec: ClassVar[str] = "§3"
+    cost: ClassVar[str] = "that of the wrapped attack"
     knowledge: ClassVar[Knowledge] = "partial"
     needs_own: ClassVar[bool] = True
 

@@ -33,6 +33,7 @@ class Random(Attack):
     """
 
     spec: ClassVar[str] = "§3"
+    cost: ClassVar[str] = "fd draws"
     knowledge: ClassVar[Knowledge] = "blind"
     needs_own: ClassVar[bool] = True
     strength: ClassVar[str] = "scale"

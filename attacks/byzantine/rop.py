@@ -44,6 +44,7 @@ class ROP(Attack):
 
     paper: ClassVar[str] = "Özfatura et al., Byzantines can also Learn from History, TIFS 2024, arXiv 2208.09894"
     spec: ClassVar[str] = "§3"
+    cost: ClassVar[str] = "hd and a few products of vectors [d]"
     knowledge: ClassVar[Knowledge] = "omniscient"
     strength: ClassVar[str] = "z"
 

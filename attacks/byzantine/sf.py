@@ -37,6 +37,7 @@ class SignFlip(Attack):
 
     paper: ClassVar[str] = "Allen-Zhu et al., Byzantine-Resilient Non-Convex SGD, ICLR 2021, arXiv 2012.14368"
     spec: ClassVar[str] = "§3.1"
+    cost: ClassVar[str] = "fd, or hd for the shared mean"
     knowledge: ClassVar[Knowledge] = "omniscient"
 
     mode: str = param("mean", choices=("mean", "own"), doc="what is flipped: the honest mean or the own vector")

@@ -41,6 +41,7 @@ class SignGuardAdaptive(Attack):
 
     paper: ClassVar[str] = "Xu et al., Collaborative Malicious Gradient Filtering, ICDCS 2022, arXiv 2109.05872"
     spec: ClassVar[str] = "§3"
+    cost: ClassVar[str] = "hd for lengths, mean and signs"
     knowledge: ClassVar[Knowledge] = "omniscient"
     strength: ClassVar[str] = "scale"
 

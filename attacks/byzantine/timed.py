@@ -46,6 +46,7 @@ class Timed(Attack):
 
     paper: ClassVar[str] = "Karimireddy et al., Learning from History, ICML 2021, arXiv 2012.10333"
     spec: ClassVar[str] = "§3"
+    cost: ClassVar[str] = "that of the wrapped attack in its rounds"
     needs_own: ClassVar[bool] = True
 
     attack: str = param("sf", doc="the attack that is on and off")

@@ -27,6 +27,7 @@ class Zero(Attack):
     """
 
     spec: ClassVar[str] = "§3"
+    cost: ClassVar[str] = "fd"
     knowledge: ClassVar[Knowledge] = "blind"
     needs_own: ClassVar[bool] = True
 

@@ -49,6 +49,7 @@ class AutoAttack(PixelAttack):
 
     paper: ClassVar[str] = "Croce & Hein, Reliable Evaluation of Adversarial Robustness, ICML 2020, arXiv 2003.01690"
     spec: ClassVar[str] = "§5.5"
+    cost: ClassVar[str] = "the sum of apgd-ce, apgd-t, fab-t and square, each on the images that still resist"
 
     eps: float = param(8 / 255, ge=0.0, lt=math.inf, doc="radius of the ball in pixel units")
     norm: str = param("linf", choices=NORMS, doc="norm of the ball")

@@ -58,6 +58,7 @@ class FABT(PixelAttack):
 
     paper: ClassVar[str] = "Croce & Hein, Fast Adaptive Boundary Attack, ICML 2020, arXiv 1907.02044"
     spec: ClassVar[str] = "§5.5"
+    cost: ClassVar[str] = "restarts × classes × steps forwards and two backwards"
 
     eps: float = param(8 / 255, ge=0.0, lt=math.inf, doc="radius of the ball in pixel units")
     norm: str = param("linf", choices=NORMS, doc="norm of the ball")

@@ -48,6 +48,7 @@ class FGSM(PixelAttack):
         "Goodfellow et al., Explaining and Harnessing Adversarial Examples, ICLR 2015, arXiv 1412.6572"
     )
     spec: ClassVar[str] = "§5.2"
+    cost: ClassVar[str] = "1 forward and backward"
     spares_fooled: ClassVar[bool] = False
 
     eps: float = param(8 / 255, ge=0.0, lt=math.inf, doc="radius of the ball in pixel units")

@@ -55,6 +55,7 @@ class LSA(PixelAttack):
 
     paper: ClassVar[str] = "Narodytska & Kasiviswanathan, Simple Black-Box Adversarial Perturbations, arXiv 1612.06299"
     spec: ClassVar[str] = "§5.4"
+    cost: ClassVar[str] = "rounds × (candidates + 1) forwards, no backward"
     black_box: ClassVar[bool] = True
 
     rounds: int = param(7, ge=1, doc="rounds")

@@ -53,6 +53,7 @@ class MIA(PixelAttack):
 
     paper: ClassVar[str] = "Dong et al., Boosting Adversarial Attacks with Momentum, CVPR 2018, arXiv 1710.06081"
     spec: ClassVar[str] = "§5.3"
+    cost: ClassVar[str] = "steps forwards and backwards"
     spares_fooled: ClassVar[bool] = False
 
     eps: float = param(8 / 255, ge=0.0, lt=math.inf, doc="radius of the ball in pixel units")

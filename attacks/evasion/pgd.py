@@ -62,6 +62,7 @@ class PGD(PixelAttack):
         "Madry et al., Towards Deep Learning Models Resistant to Adversarial Attacks, ICLR 2018, arXiv 1706.06083"
     )
     spec: ClassVar[str] = "§5.1"
+    cost: ClassVar[str] = "restarts × steps forwards and backwards"
     spares_fooled: ClassVar[bool] = False
 
     eps: float = param(8 / 255, ge=0.0, lt=math.inf, doc="radius of the ball in pixel units")

@@ -52,6 +52,7 @@ class Square(PixelAttack):
 
     paper: ClassVar[str] = "Andriushchenko et al., Square Attack, ECCV 2020, arXiv 1912.00049"
     spec: ClassVar[str] = "§5.6"
+    cost: ClassVar[str] = "restarts × queries forwards, no backward"
     black_box: ClassVar[bool] = True
 
     eps: float = param(8 / 255, ge=0.0, lt=math.inf, doc="radius of the ball in pixel units")

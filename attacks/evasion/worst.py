@@ -38,6 +38,7 @@ class Worst(PixelAttack):
 
     paper: ClassVar[str] = "Carlini et al., On Evaluating Adversarial Robustness, 2019, arXiv 1902.06705"
     spec: ClassVar[str] = "§5.5"
+    cost: ClassVar[str] = "the sum of its parts, each on the images that still resist"
 
     of: str = param("apgd-ce+square", doc="evasion attacks joined by +")
 

@@ -40,6 +40,7 @@ class CovarianceFilter(MixedRule):
         "arXiv:2505.01874"
     )
     spec: ClassVar[str] = "§4.14"
+    cost: ClassVar[str] = "n²d for the inner products; an eigenvalue problem n³ for each of at most max_steps steps"
 
     max_steps: int = param(1000, ge=1, doc="largest number of filter steps")
 

@@ -35,6 +35,7 @@ class ComparativeElimination(MixedRule):
         "(SGD) and Norm-Based Comparative Gradient Elimination (CGE), DSN Workshops 2021, arXiv:2008.04699"
     )
     spec: ClassVar[str] = "§4"
+    cost: ClassVar[str] = "2nd: lengths of the rows, then one sum"
 
     @property
     def isometric(self) -> bool:

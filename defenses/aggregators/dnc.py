@@ -42,6 +42,7 @@ class DivideAndConquer(MixedRule):
         "Federated Learning, NDSS 2021 (no arXiv id)"
     )
     spec: ClassVar[str] = "§4.16"
+    cost: ClassVar[str] = "niters times b·n² + n³ on b sampled entries, one sum"
 
     c: float = param(1.0, gt=0, doc="rows dropped per attacker and round")
     niters: int = param(5, ge=1, doc="rounds of dropping")

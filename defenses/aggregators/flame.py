@@ -44,6 +44,7 @@ class Flame(MixedRule):
         "Sadeghi, Schneider, FLAME: Taming Backdoors in Federated Learning, USENIX Security 2022, arXiv:2101.02281"
     )
     spec: ClassVar[str] = "§4"
+    cost: ClassVar[str] = "n²d for the inner products, a clustering of n points, one sum"
 
     noise: float = param(0.001, ge=0, doc="standard deviation of the noise, in median lengths")
 

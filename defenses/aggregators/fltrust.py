@@ -37,6 +37,7 @@ class FLTrust(MixedRule):
         "arXiv:2012.13995"
     )
     spec: ClassVar[str] = "§4.12"
+    cost: ClassVar[str] = "n²d for the inner products, one sum; an honest gradient of the server's own"
     needs_reference: ClassVar[bool] = True
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:

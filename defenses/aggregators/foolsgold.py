@@ -44,6 +44,7 @@ class FoolsGold(MixedRule):
         "Fung, Yoon, Beschastnikh, The Limitations of Federated Learning in Sybil Settings, RAID 2020, arXiv:1808.04866"
     )
     spec: ClassVar[str] = "§4"
+    cost: ClassVar[str] = "n²d for the inner products of the histories, which take n·d memory"
 
     kappa: float = param(1.0, gt=0, doc="confidence")
 

@@ -44,6 +44,7 @@ class GeometricMedian(MixedRule):
         "IEEE Transactions on Signal Processing 2022, arXiv:1912.13445"
     )
     spec: ClassVar[str] = "§4.6"
+    cost: ClassVar[str] = "n²d for the inner products, nd log² n for the start at the median, n² per step"
 
     nu: float = param(1e-6, gt=0, doc="smallest distance a weight is computed from")
     max_steps: int = param(200, ge=1, doc="largest number of Weiszfeld steps")

@@ -54,6 +54,7 @@ class Krum(MixedRule):
 
     paper: ClassVar[str] = _PAPER
     spec: ClassVar[str] = "§4.5"
+    cost: ClassVar[str] = "n²d for the inner products, n² log n for the scores"
 
     variant: Literal["blanchard", "nf"] = param("blanchard", choices=("blanchard", "nf"), doc=_DOC)
 
@@ -92,6 +93,7 @@ class MultiKrum(MixedRule):
 
     paper: ClassVar[str] = _PAPER
     spec: ClassVar[str] = "§4.5"
+    cost: ClassVar[str] = "n²d for the inner products, n² log n for the scores, one sum of m rows"
 
     variant: Literal["blanchard", "nf"] = param("blanchard", choices=("blanchard", "nf"), doc=_DOC)
     m: int | None = param(None, ge=1, doc="rows to average; None means n - f")

@@ -38,6 +38,7 @@ class MinimumDiameterAveraging(MixedRule):
         "arXiv:1905.03853"
     )
     spec: ClassVar[str] = "§4.10"
+    cost: ClassVar[str] = "n²d for the inner products; the search is exponential in f"
 
     @property
     def isometric(self) -> bool:

@@ -30,6 +30,7 @@ class MeaMed(MixedRule):
 
     paper: ClassVar[str] = "Xie, Koyejo, Gupta, Generalized Byzantine-tolerant SGD, 2018, arXiv:1802.10116"
     spec: ClassVar[str] = "§4.9"
+    cost: ClassVar[str] = "O(nd log² n): sorted columns, then the nearest values"
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del context

@@ -35,6 +35,7 @@ class Mean(MixedRule):
         "Decentralized Data, AISTATS 2017, arXiv:1602.05629"
     )
     spec: ClassVar[str] = "§4.1"
+    cost: ClassVar[str] = "nd"
 
     @property
     def isometric(self) -> bool:

@@ -41,6 +41,7 @@ class MeanOfMedians(MixedRule):
         "Descent, POMACS 2017, arXiv:1705.05491"
     )
     spec: ClassVar[str] = "§4"
+    cost: ClassVar[str] = "O(n log² n) comparisons per entry"
 
     groups: int | None = param(None, ge=1, doc="number of groups; None means as many as have 2f + 1 clients each")
 

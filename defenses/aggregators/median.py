@@ -37,6 +37,7 @@ class Median(MixedRule):
         "ICML 2018, arXiv:1803.01498"
     )
     spec: ClassVar[str] = "§4.2"
+    cost: ClassVar[str] = "O(n log² n) comparisons per entry"
 
     weighted: bool = param(False, doc="weigh values by the clients' samples")
 

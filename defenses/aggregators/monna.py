@@ -38,6 +38,7 @@ class NearestNeighborAveraging(MixedRule):
         "Overhead, ICML 2023, arXiv:2209.10931"
     )
     spec: ClassVar[str] = "§4"
+    cost: ClassVar[str] = "2nd: distances from one row, then one sum"
 
     pivot: int = param(0, ge=0, doc="number of the trusted row")
 

@@ -30,6 +30,7 @@ class Phocas(MixedRule):
 
     paper: ClassVar[str] = "Xie, Koyejo, Gupta, Phocas: dimensional Byzantine-resilient SGD, 2018, arXiv:1805.09682"
     spec: ClassVar[str] = "§4.9"
+    cost: ClassVar[str] = "O(nd log² n): sorted columns, then the nearest values"
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del context

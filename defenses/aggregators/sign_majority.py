@@ -34,6 +34,7 @@ class SignMajorityVote(MixedRule):
         "Tolerant, ICLR 2019, arXiv:1810.05291"
     )
     spec: ClassVar[str] = "§4.15"
+    cost: ClassVar[str] = "nd"
     exempt: ClassVar[Mapping[str, str]] = {"no harm": "it returns signs"}
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:

@@ -42,6 +42,7 @@ class SmallestMaximumEigenvalue(MixedRule):
         "Learning, ICML 2023, arXiv:2302.04787"
     )
     spec: ClassVar[str] = "§4"
+    cost: ClassVar[str] = "n²d for the inner products; binom(n, f) largest eigenvalues of (n-f)² matrices"
 
     @property
     def isometric(self) -> bool:

@@ -38,6 +38,7 @@ class TrimmedMean(MixedRule):
         "ICML 2018, arXiv:1803.01498"
     )
     spec: ClassVar[str] = "§4.3"
+    cost: ClassVar[str] = "O(n log² n) comparisons per entry"
 
     weighted: bool = param(False, doc="weigh the values left by the clients' samples")
 

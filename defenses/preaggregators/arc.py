@@ -36,6 +36,7 @@ class AdaptiveRobustClipping(Step):
         "ICLR 2025, arXiv:2405.14432"
     )
     spec: ClassVar[str] = "§4.13"
+    cost: ClassVar[str] = "2nd: lengths of the rows, then one scaled sum"
     lengths_only: ClassVar[bool] = True
 
     def mix(self, gram: Tensor, *, f: int, context: Context) -> Tensor:

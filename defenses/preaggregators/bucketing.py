@@ -49,6 +49,7 @@ class Bucketing(Step):
         "arXiv:2006.09365"
     )
     spec: ClassVar[str] = "§4.8"
+    cost: ClassVar[str] = "nd"
     lengths_only: ClassVar[bool] = True
 
     s: int | None = param(None, ge=1, doc="rows in a bucket; None means as many as f allows, at most n/2f")

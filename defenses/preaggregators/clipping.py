@@ -41,6 +41,7 @@ class Clipping(Step):
         "ICLR 2025, arXiv:2405.14432"
     )
     spec: ClassVar[str] = "§4.13"
+    cost: ClassVar[str] = "2nd: lengths of the rows, then one scaled sum"
     lengths_only: ClassVar[bool] = True
 
     c: float = param(2.0, gt=0, doc="greatest length of a row")

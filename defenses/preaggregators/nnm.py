@@ -35,6 +35,9 @@ class NearestNeighborMixing(Step):
         "under Heterogeneity, AISTATS 2023, arXiv:2302.01772"
     )
     spec: ClassVar[str] = "§4.4"
+    cost: ClassVar[str] = (
+        "n²d for the inner products, n² log n for the neighbors; the mixed rows are made in blocks, n²d"
+    )
     centred: ClassVar[bool] = True
 
     def mix(self, gram: Tensor, *, f: int, context: Context) -> Tensor:

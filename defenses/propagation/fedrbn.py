@@ -40,6 +40,7 @@ class FedRBN(Propagation):
 
     paper: ClassVar[str] = "Hong et al., Federated Robustness Propagation, AAAI 2023, arXiv 2106.10196"
     spec: ClassVar[str] = "§4.18"
+    cost: ClassVar[str] = "like the norm's merge, once per target with its own weights"
 
     similarity: str = param("cos", choices=("cos", "uniform"), doc="how much a source counts")
     temperature: float = param(0.01, gt=0.0, doc="T of the softmax over similarities")

@@ -34,6 +34,7 @@ class DSGD(Algorithm):
     one_batch: ClassVar[bool] = True
     paper: ClassVar[str] = "Farhadkhani et al., Resilient Averaging of Momentums, ICML 2022, arXiv 2205.12173"
     spec: ClassVar[str] = "§1.1"
+    cost: ClassVar[str] = "1 gradient per client and round; d numbers each way"
 
     momentum: float = param(0.9, ge=0.0, lt=1.0, doc="worker momentum β; messages are (1-β)-weighted averages")
 

@@ -38,6 +38,7 @@ class FedAdam(FedAvg):
 
     paper: ClassVar[str] = "Reddi et al., Adaptive Federated Optimization, ICLR 2021, arXiv 2003.00295"
     spec: ClassVar[str] = "§1.6"
+    cost: ClassVar[str] = "the local steps; d numbers each way; the server keeps 2d numbers"
 
     beta1: float = param(0.9, ge=0.0, lt=1.0, doc="decay of the first moment")
     beta2: float = param(0.99, ge=0.0, lt=1.0, doc="decay of the second moment")

@@ -39,6 +39,7 @@ class FedAvg(Algorithm):
 
     paper: ClassVar[str] = "McMahan et al., Communication-Efficient Learning, AISTATS 2017, arXiv 1602.05629"
     spec: ClassVar[str] = "§1.2"
+    cost: ClassVar[str] = "the local steps; d numbers each way"
     batches_per_step: ClassVar[int] = 1
 
     epochs: int = param(1, ge=1, doc="local passes over the data")

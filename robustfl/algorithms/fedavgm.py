@@ -37,6 +37,7 @@ class FedAvgM(FedAvg):
         "Hsu et al., Measuring the Effects of Non-Identical Data Distribution, 2019, arXiv 1909.06335"
     )
     spec: ClassVar[str] = "§1.5"
+    cost: ClassVar[str] = "the local steps; d numbers each way; the server keeps d numbers"
 
     server_momentum: float = param(0.9, ge=0.0, lt=1.0, doc="λ, momentum of the server")
     server_lr: float = param(1.0, gt=0.0, doc="η_g, the server's step")

@@ -35,6 +35,7 @@ class FedMeta(FedAvg):
 
     paper: ClassVar[str] = "Finn et al., Model-Agnostic Meta-Learning, ICML 2017, arXiv 1703.03400"
     spec: ClassVar[str] = "§4.18"
+    cost: ClassVar[str] = "two gradients per local step; d numbers each way"
     batches_per_step: ClassVar[int] = 2
 
     inner_lr: float = param(0.02, gt=0.0, doc="α, the inner step")

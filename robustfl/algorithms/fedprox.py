@@ -33,6 +33,7 @@ class FedProx(FedAvg):
 
     paper: ClassVar[str] = "Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020, arXiv 1812.06127"
     spec: ClassVar[str] = "§1.3"
+    cost: ClassVar[str] = "the local steps; d numbers each way"
 
     mu: float = param(0.01, ge=0.0, doc="weight of the proximal term")
     legacy_unsquared: bool = param(False, doc="penalise the norm instead of its square")

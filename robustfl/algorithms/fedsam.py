@@ -35,6 +35,7 @@ class FedSAM(FedAvg):
         "Qu et al., Generalized Federated Learning via Sharpness Aware Minimization, ICML 2022, arXiv 2206.02618"
     )
     spec: ClassVar[str] = "§1.8"
+    cost: ClassVar[str] = "two gradients per local step; d numbers each way"
     repeats: ClassVar[bool] = True
 
     rho: float = param(0.1, ge=0.0, doc="ρ, radius of the perturbation")

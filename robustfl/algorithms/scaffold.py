@@ -38,6 +38,7 @@ class Scaffold(FedAvg):
 
     paper: ClassVar[str] = "Karimireddy et al., SCAFFOLD, ICML 2020, arXiv 1910.06378"
     spec: ClassVar[str] = "§1.4"
+    cost: ClassVar[str] = "the local steps; d numbers up, 2d down; every client keeps d numbers"
     aggregates_twice: ClassVar[bool] = True
 
     server_lr: float = param(1.0, gt=0.0, doc="η_g, the server's step")

@@ -146,7 +146,7 @@ class _Loop:
         computing = honest_ids + (attacker_ids if e.computes_own else [])
         frozen = e.norm.frozen(t, e.settings.rounds)
         if e.propagate is not None and e.propagate.propagation.every_round and state.personal is not None:
-            propagate_statistics(e, state.personal.statistics, t)
+            propagate_statistics(e, state.personal.statistics, t, memory=state.attack)
         start = state.theta.clone() if local else None
         stack, memory, seats = self._memory(state, computing, h + f)
         rows = stack[: len(computing)]

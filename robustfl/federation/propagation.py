@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from robustfl.attacks.byzantine.statistics import forge_statistics
+from robustfl.attacks.byzantine.statistics import forged_statistics
 from robustfl.branches import ADVERSARIAL, CLEAN
 from robustfl.contracts import Context, View
 from robustfl.errors import RobustflError
@@ -15,8 +16,17 @@ from robustfl.federation.experiment import Experiment
 from robustfl.randomness import stream
 
 
-def propagate_statistics(experiment: Experiment, statistics: Tensor, round: int) -> None:
-    """Overwrite the adversarial statistics of the ST users in ``statistics [N s]`` with what is propagated to them."""
+Memory = dict[str, Mapping[str, Tensor]]
+
+
+def propagate_statistics(
+    experiment: Experiment, statistics: Tensor, round: int, *, memory: Memory | None = None
+) -> None:
+    """Overwrite the adversarial statistics of the ST users in ``statistics [N s]`` with what is propagated to them.
+
+    ``memory`` holds what the attack keeps by channel; its ``"propagation"`` is read and replaced. Without it, as after
+    training, the attack remembers nothing.
+    """
     e = experiment
     assert e.propagate is not None
     byzantine = e.settings.byzantine()
@@ -27,7 +37,7 @@ def propagate_statistics(experiment: Experiment, statistics: Tensor, round: int)
     rows = statistics[sources]
     f = len(byzantine & e.adversarial)
     if f and e.attacks_statistics:
-        rows = torch.cat([rows[:-f], _forged(e, rows, f, round)])
+        rows = torch.cat([rows[:-f], _forged(e, rows, f, round, {} if memory is None else memory)])
     context = Context(generator=stream(e.settings.seed, "propagation", round, device=e.device), round=round)
     received = e.propagate(
         rows,
@@ -41,7 +51,7 @@ def propagate_statistics(experiment: Experiment, statistics: Tensor, round: int)
     statistics[torch.tensor(targets, device=statistics.device)[:, None], into[None, :]] = received
 
 
-def _forged(e: Experiment, rows: Tensor, f: int, round: int) -> Tensor:
+def _forged(e: Experiment, rows: Tensor, f: int, round: int, memory: Memory) -> Tensor:
     """What the last ``f`` sources send: their own clean statistics, by which they are judged, and forged others."""
     attack, propagate = e.attack, e.propagate
     assert propagate is not None
@@ -58,6 +68,7 @@ def _forged(e: Experiment, rows: Tensor, f: int, round: int) -> Tensor:
         own=own if attack.needs_own or attack.knowledge in ("blind", "partial") else None,
         variance=e.layout.variance_mask().to(rows.device)[columns],
         round=round,
+        state=memory.get("propagation", {}),
     )
     if attack.knowledge == "defense":
 
@@ -67,6 +78,8 @@ def _forged(e: Experiment, rows: Tensor, f: int, round: int) -> Tensor:
 
         view = replace(view, aggregate=aggregate)
     generator = stream(e.settings.seed, "attack-statistics", round, device=e.device)
+    forged = forged_statistics(attack, view, target=e.settings.target, generator=generator)
+    memory["propagation"] = forged.state
     sent = rows[-f:].clone()
-    sent[:, columns] = forge_statistics(attack, view, target=e.settings.target, generator=generator)
+    sent[:, columns] = forged.rows
     return sent

@@ -36,6 +36,7 @@ class CentralisedBN(Norm):
 
     paper: ClassVar[str] = "Ioffe & Szegedy, Batch Normalization, ICML 2015, arXiv:1502.03167"
     spec: ClassVar[str] = "§2.11"
+    cost: ClassVar[str] = "the batches of all clients on one machine"
     shares_statistics: ClassVar[bool] = True
     centralised: ClassVar[bool] = True
 

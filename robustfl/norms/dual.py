@@ -61,6 +61,7 @@ class DualBN(Norm):
         "al., Federated Robustness Propagation, AAAI 2023, arXiv 2106.10196"
     )
     spec: ClassVar[str] = "§2.7"
+    cost: ClassVar[str] = "2 × 2C numbers per layer and round each way"
     shares_statistics: ClassVar[bool] = True
     branched: ClassVar[bool] = True
 

@@ -43,6 +43,7 @@ class FBN(Norm):
         "Learning, 2024, arXiv:2405.14670"
     )
     spec: ClassVar[str] = "§2.2, §4.17"
+    cost: ClassVar[str] = "2C numbers per layer and round each way"
     shares_statistics: ClassVar[bool] = True
 
     momentum: float = param(0.1, gt=0, le=1, doc="β, step of the running statistics")

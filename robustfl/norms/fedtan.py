@@ -70,6 +70,7 @@ class FedTAN(_Lockstep):
 
     paper: ClassVar[str] = f"{_PAPER}, Algorithms 1-3"
     spec: ClassVar[str] = "§2.8"
+    cost: ClassVar[str] = "3 exchanges per layer and round, 4C numbers each way; 2C more once a round"
 
 
 @register("fedtan-ii", version=1)
@@ -92,6 +93,7 @@ class FedTANII(_Lockstep):
 
     paper: ClassVar[str] = f"{_PAPER}, Section V"
     spec: ClassVar[str] = "§2.9"
+    cost: ClassVar[str] = "as fedtan up to switch_round, then as ordinary batch normalization"
 
     switch_round: int = param(100, ge=1, doc="rounds of FedTAN before statistics are frozen")
 
@@ -120,4 +122,5 @@ class FedAvgAlgorithm2(_Lockstep):
 
     paper: ClassVar[str] = f"{_PAPER}, Algorithm 2"
     spec: ClassVar[str] = "§2.10"
+    cost: ClassVar[str] = "2 exchanges per layer and round, 2C numbers each way; 2C more once a round"
     lockstep_kinds: ClassVar[tuple[str, ...]] = KINDS[:2]

@@ -38,6 +38,7 @@ class FixBN(Norm):
         "Zhong, Chen & Chao, Making Batch Normalization Great in Federated Deep Learning, 2023, arXiv:2303.06530"
     )
     spec: ClassVar[str] = "§2.3"
+    cost: ClassVar[str] = "2C numbers per layer and round each way until the statistics are fixed"
     shares_statistics: ClassVar[bool] = True
 
     switch: float = param(0.5, ge=0, le=1, doc="fraction of the rounds after which statistics are frozen")

@@ -30,6 +30,7 @@ class GN(Norm):
 
     paper: ClassVar[str] = "Wu & He, Group Normalization, ECCV 2018, arXiv:1803.08494"
     spec: ClassVar[str] = "§2.4"
+    cost: ClassVar[str] = "no statistics to send"
 
     groups: int = param(2, ge=1, doc="groups of channels")
     eps: float = param(1e-5, gt=0, doc="added to variances")

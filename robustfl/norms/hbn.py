@@ -81,6 +81,7 @@ class HBN(Norm):
 
     paper: ClassVar[str] = "Chen, Xu, Wu & Kittler, Hybrid Batch Normalisation, ICML 2025, arXiv 2505.21877"
     spec: ClassVar[str] = "§2.12"
+    cost: ClassVar[str] = "2C numbers per layer and round each way; one more forward over the data"
     shares_statistics: ClassVar[bool] = True
 
     lam: float = param(0.01, gt=0, le=1, doc="λ, step of the global statistics")

@@ -33,6 +33,7 @@ class IN(Norm):
         "arXiv:1607.08022"
     )
     spec: ClassVar[str] = "§2.4"
+    cost: ClassVar[str] = "no statistics to send"
 
     eps: float = param(1e-5, gt=0, doc="added to variances")
 

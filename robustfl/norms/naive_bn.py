@@ -41,6 +41,7 @@ class NaiveBN(Norm):
         "Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017, arXiv:1602.05629"
     )
     spec: ClassVar[str] = "§2.1"
+    cost: ClassVar[str] = "2C numbers per layer and round each way"
     shares_statistics: ClassVar[bool] = True
 
     momentum: float = param(0.1, gt=0, le=1, doc="step of the running statistics")

@@ -23,6 +23,7 @@ class NoNorm(Norm):
     """
 
     spec: ClassVar[str] = "§2"
+    cost: ClassVar[str] = "no statistics to send"
 
     def layer(self, channels: int) -> nn.Module:
         """The identity."""

@@ -42,6 +42,7 @@ class FedBN(_Personal):
         "arXiv 2102.07623"
     )
     spec: ClassVar[str] = "§2.5"
+    cost: ClassVar[str] = "no statistics to send, and no affine parameters"
 
     @property
     def private(self) -> frozenset[Tag]:
@@ -66,6 +67,7 @@ class SiloBN(_Personal):
         "Andreux et al., Siloed Federated Learning for Multi-Centric Histopathology Datasets, 2020, arXiv 2008.07424"
     )
     spec: ClassVar[str] = "§2.6"
+    cost: ClassVar[str] = "no statistics to send; affine parameters are shared"
 
     @property
     def private(self) -> frozenset[Tag]:
@@ -90,6 +92,7 @@ class SingleNet(_Personal):
         "arXiv 2301.02982 (reference without communication)"
     )
     spec: ClassVar[str] = "§2.11"
+    cost: ClassVar[str] = "nothing is sent"
 
     @property
     def private(self) -> frozenset[Tag]:

@@ -84,3 +84,8 @@ def test_exemptions_are_shown_with_their_reason(monkeypatch: pytest.MonkeyPatch)
     assert facts["exempt from 'finite'"] == "for a test"
     assert facts["cost"] == "h d"
     assert "finite" not in facts["tested"]
+
+
+@pytest.mark.parametrize("kind", ["attack", "evasion", "defense", "algorithm"])
+def test_every_method_says_what_it_costs(kind: str) -> None:
+    assert [e.name for e in entries(kind) if not e.cls.cost and not e.origin] == []

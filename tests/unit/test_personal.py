@@ -255,6 +255,14 @@ def test_st_users_receive_the_only_sources_statistics_and_nothing_else_moves() -
     assert not torch.equal(second[1, ~adversarial], second[2, ~adversarial])
 
 
+def test_attackers_remember_what_they_sent_to_be_propagated() -> None:
+    base = {**FEDRBN, "at": "users(ids=(0, 1, 2))", "clients": 6, "f": 1, "byzantine": "at", "scope": "statistics"}
+    e = build(cell(**base, attack="lazy", rounds=3)).experiment
+    kept = [record.state.attack["propagation"] for record in train(e)]
+    assert [int(memory["age"]) for memory in kept] == [1, 2, 3]
+    assert torch.equal(kept[0]["kept"], kept[2]["kept"])
+
+
 def test_propagation_at_test_time_only_leaves_training_alone() -> None:
     late = {**FEDRBN, "propagation": "fedrbn(when=test)", "objective": "pnc(lam=0)"}
     e = build(cell(**late, rounds=2)).experiment
