@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pandas as pd
@@ -110,6 +110,16 @@ def _value(estimate: Estimate) -> float | str:
     if estimate.mean is None or estimate.bound:
         return estimate.text(interval=False)
     return 100 * estimate.mean
+
+
+def row_name(names: Sequence[str], labels: Sequence[str]) -> str:
+    """A row in words: methods by themselves, other labels with their name.
+
+    >>> row_name(("defense", "norm", "f"), ("median", "fbn", "3"))
+    'median · fbn · f = 3'
+    """
+    plain = ("defense", "norm", "algorithm", "model", "objective", "propagation")
+    return " · ".join(v if n in plain else f"{n} = {v}" for n, v in zip(names, labels, strict=True))
 
 
 def metric_title(metric: str) -> str:

@@ -62,6 +62,8 @@ def rank_board(table: pd.DataFrame, *, by: str | None = "partition", problems: S
     varying = [c for c in label_columns(table) if len({text(cell.get(c)) for cell in cells}) > 1]
     shown = [c for c in _FIRST if c in table and c != by]
     shown += [c for c in label_columns(table) if c in varying and c not in (*_FIRST, "attack", "seed", by)]
+    if {"f", "f_declared"} <= set(shown) and all(text(c["f"]) == text(c["f_declared"]) for c in cells):
+        shown.remove("f_declared")  # the defense is told the truth everywhere
     attacks = sorted({text(c["attack"]) for c in cells}, key=lambda a: (a != NO_ATTACK, natural(a)))
     notes = Footnotes()
     groups = _grouped(cells, by, shown, notes, {"sa", "ra_worst", *robust_columns(table)})
@@ -118,19 +120,22 @@ def _check(table: pd.DataFrame, by: str | None) -> None:
 
 
 def spread(cells: list[dict[Hashable, Any]]) -> list[dict[Hashable, Any]]:
-    """Put an unattacked cell beside every attacked value of a label that does not matter without an attack."""
-    for label in ATTACK_LABELS:
-        attacked = {c.get(label) for c in cells if c["attack"] != NO_ATTACK}
-        known = {c.get(label) for c in cells if c["attack"] == NO_ATTACK}
-        if not attacked or known & attacked:
-            continue
-        ordered = sorted(attacked, key=lambda v: natural(text(v)))
-        cells = [
-            {**c, label: value}
-            for c in cells
-            for value in (ordered if c["attack"] == NO_ATTACK else [c.get(label)])
-        ]  # fmt: skip
-    return cells
+    """Put an unattacked cell beside every attacked setting of the labels that do not matter without an attack."""
+    attacked = [c for c in cells if c["attack"] != NO_ATTACK]
+    free = [
+        label
+        for label in ATTACK_LABELS
+        if attacked and not {c.get(label) for c in attacked} & {c.get(label) for c in cells if c["attack"] == NO_ATTACK}
+    ]
+    if not free:
+        return cells
+    settings = {tuple(c.get(label) for label in free) for c in attacked}
+    ordered = sorted(settings, key=lambda values: natural(" ".join(map(text, values))))
+    return [
+        {**c, **dict(zip(free, values, strict=True))} if c["attack"] == NO_ATTACK else c
+        for c in cells
+        for values in (ordered if c["attack"] == NO_ATTACK else [()])
+    ]
 
 
 def _grouped(
