@@ -1,0 +1,128 @@
+"""Do two records of one cell agree, and what exactly differs between two records?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from robustfl.records import CellResult
+
+ENVIRONMENT = ("versions", "device", "threads")
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Whether two records of one cell agree: ``identical``, ``within`` the tolerance, or ``differs``, and in what."""
+
+    verdict: str
+    differences: tuple[tuple[str, Any, Any], ...] = ()
+    largest: float = 0.0
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the records agree."""
+        return self.verdict != "differs"
+
+    def words(self) -> str:
+        """The verdict in one line."""
+        if self.verdict == "identical":
+            return "identical"
+        shown = ", ".join(f"{name} {_short(a)} → {_short(b)}" for name, a, b in self.differences[:3])
+        more = f", and {len(self.differences) - 3} more" if len(self.differences) > 3 else ""
+        return f"{'within tolerance' if self.verdict == 'within' else 'differs'}: {shown}{more}"
+
+
+def agree(first: CellResult, second: CellResult, *, tolerance: float) -> Agreement:
+    """Compare status and accuracies of two records of the same cell.
+
+    Accuracies (SA, every RA, attack success) may differ by ``tolerance``. A divergence agrees with a divergence
+    whatever its round, a refusal with a refusal. An accuracy that one record lacks is a difference.
+    """
+    if first.status != second.status:
+        return Agreement("differs", (("status", first.status, second.status),), math.inf)
+    mine, yours = accuracies(first), accuracies(second)
+    found: list[tuple[str, Any, Any]] = []
+    largest = 0.0
+    for name in {**mine, **yours}:
+        a, b = mine.get(name), yours.get(name)
+        if a == b:
+            continue
+        found.append((name, a, b))
+        largest = max(largest, abs(a - b) if a is not None and b is not None else math.inf)
+    if not found:
+        return Agreement("identical")
+    # accuracies are multiples of 1 / samples; a hair above the tolerance is the tolerance
+    return Agreement("within" if largest <= tolerance + 1e-9 else "differs", tuple(found), largest)
+
+
+def accuracies(record: CellResult) -> dict[str, float | None]:
+    """Everything a published board shows of a finished cell."""
+    if record.metrics is None:
+        return {}
+    m = record.metrics
+    found: dict[str, float | None] = {"sa": m.sa}
+    found |= {f"ra {name}": value for name, value in m.ra.items()}
+    found |= {} if m.ra_worst is None else {"ra_worst": m.ra_worst}
+    found |= {} if m.asr is None else {"asr": m.asr}
+    return found | {f"{g} {name}": value for g, values in m.groups.items() for name, value in values.items()}
+
+
+def settings_apart(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Where two resolved cells (or any two records' data) differ: path, first value, second value.
+
+    >>> settings_apart({"f": 1, "norm": {"version": 1}}, {"f": 1, "norm": {"version": 2}, "g": 0})
+    [('g', None, 0), ('norm.version', 1, 2)]
+    """
+    mine, yours = dict(leaves(first)), dict(leaves(second))
+    paths = sorted({**mine, **yours})
+    return [(p, mine.get(p), yours.get(p)) for p in paths if not _same(mine.get(p), yours.get(p))]
+
+
+def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every leaf of nested data with its path; a list of plain values is one leaf."""
+    if isinstance(value, Mapping) and value:
+        for key, inner in value.items():
+            yield from leaves(inner, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list) and any(isinstance(v, (Mapping, list)) for v in value):
+        for i, inner in enumerate(value):
+            yield from leaves(inner, f"{path}[{i}]")
+    else:
+        yield path, value
+
+
+def versions_apart(published: Mapping[str, Any], installed: Mapping[str, Any]) -> list[str]:
+    """Methods of two resolved cells whose version or origin differs, in words.
+
+    >>> versions_apart({"norm": {"name": "fbn", "version": 1}}, {"norm": {"name": "fbn", "version": 2}})
+    ['norm fbn: version 1 published, 2 installed']
+    """
+    mine, yours = dict(_methods(published)), dict(_methods(installed))
+    words = []
+    for place, method in mine.items():
+        other = yours.get(place, {})
+        for what in ("version", "origin"):
+            a, b = method.get(what), other.get(what)
+            if a != b:
+                words.append(f"{place.split('[')[0]} {method.get('name')}: {what} {a} published, {b} installed")
+    return list(dict.fromkeys(words))
+
+
+def _methods(methods: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for axis, found in methods.items():
+        for i, method in enumerate(found if isinstance(found, list) else [found]):
+            place = f"{axis}[{i}]"
+            while isinstance(method, Mapping):
+                yield place, method
+                place, method = f"{place}.inner", method.get("inner")
+
+
+def _same(a: Any, b: Any) -> bool:
+    return (type(a) is type(b) and a == b) or (
+        isinstance(a, float) and isinstance(b, float) and math.isnan(a) and math.isnan(b)
+    )
+
+
+def _short(value: Any) -> str:
+    return "none" if value is None else f"{value:.4f}" if isinstance(value, float) else str(value)

@@ -1,0 +1,165 @@
+"""What differs between two records, or between two stores, field by field."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from robustfl.errors import UsageError, closest
+from robustfl.records import CellResult
+
+from .agreement import agree, settings_apart
+from .merging import Source, read_source
+from .store import Store
+
+Difference = tuple[str, Any, Any]
+
+
+@dataclass(frozen=True)
+class CellDiff:
+    """Two records side by side; the parts are lists of (path, first, second)."""
+
+    first: str
+    second: str
+    settings: tuple[Difference, ...]
+    outcome: tuple[Difference, ...]
+    environment: tuple[Difference, ...]
+    certificates: tuple[Difference, ...]
+    timing: tuple[Difference, ...]
+
+    @property
+    def same(self) -> bool:
+        """Whether nothing but timing and environment differs."""
+        return not (self.settings or self.outcome or self.certificates)
+
+
+@dataclass(frozen=True)
+class StoreDiff:
+    """Two stores: cells that only one has, with what would turn one into the other, and results that differ."""
+
+    first: str
+    second: str
+    only_first: int
+    only_second: int
+    common: int
+    explained: tuple[tuple[tuple[Difference, ...], int], ...]
+    axes: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]
+    results: tuple[tuple[str, str, str], ...]
+
+    @property
+    def same(self) -> bool:
+        """Whether both have the same cells with the same results."""
+        return not (self.only_first or self.only_second or self.results)
+
+
+def diff_cells(first: CellResult, second: CellResult) -> CellDiff:
+    """Everything in which two records differ."""
+    mine, yours = first.model_dump(mode="json"), second.model_dump(mode="json")
+    outcome = ("status", "reason", "round", "metrics", "curve", "label_counts")
+    environment: list[Difference] = []
+    certificates: list[Difference] = []
+    for difference in settings_apart(mine["certificates"], yours["certificates"]):
+        own = difference[0].split(".")[0] in ("versions", "device", "threads", "source")
+        (environment if own else certificates).append(difference)
+    return CellDiff(
+        first=first.key,
+        second=second.key,
+        settings=tuple(settings_apart(mine["cell"], yours["cell"])),
+        outcome=tuple(settings_apart({k: mine[k] for k in outcome}, {k: yours[k] for k in outcome})),
+        environment=tuple(environment),
+        certificates=tuple(certificates),
+        timing=tuple(settings_apart(mine["timing"], yours["timing"])),
+    )
+
+
+def diff_stores(first: Source, second: Source) -> StoreDiff:
+    """Which cells only one source has and why, and which cells both have with other results."""
+    mine, yours = {r.key: r for r in first.results}, {r.key: r for r in second.results}
+    left = [mine[k] for k in sorted(mine.keys() - yours.keys())]
+    right = [yours[k] for k in sorted(yours.keys() - mine.keys())]
+    results = []
+    for key in sorted(mine.keys() & yours.keys()):
+        found = agree(mine[key], yours[key], tolerance=0.0)
+        if found.verdict != "identical":
+            results.append((key, _name(mine[key]), found.words()))
+    return StoreDiff(
+        first=first.name,
+        second=second.name,
+        only_first=len(left),
+        only_second=len(right),
+        common=len(mine.keys() & yours.keys()),
+        explained=tuple(_explained(left, right)),
+        axes=tuple(_axes(first.results, second.results)),
+        results=tuple(results),
+    )
+
+
+def _explained(left: Sequence[CellResult], right: Sequence[CellResult]) -> list[tuple[tuple[Difference, ...], int]]:
+    """Pairs of cells that one table would print alike, or nearly: by what they differ, with how many do."""
+    by_labels: dict[tuple[tuple[str, str], ...], list[CellResult]] = defaultdict(list)
+    changed = _changed(left, right)
+    for record in right:
+        by_labels[_labels(record, changed)].append(record)
+    counts: Counter[tuple[Difference, ...]] = Counter()
+    for record in left:
+        partners = by_labels.get(_labels(record, changed), [])
+        if partners:
+            apart = settings_apart(record.cell, partners.pop(0).cell)
+            counts[tuple((p, _plain(a), _plain(b)) for p, a, b in apart)] += 1
+    return counts.most_common()
+
+
+def _changed(left: Sequence[CellResult], right: Sequence[CellResult]) -> set[str]:
+    """Labels of which the two sides have no value in common: one setting was changed for all cells."""
+    names = {n for r in (*left, *right) for n in r.labels}
+    return {n for n in names if not {str(r.labels.get(n)) for r in left} & {str(r.labels.get(n)) for r in right}}
+
+
+def _labels(record: CellResult, without: set[str]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((k, str(v)) for k, v in record.labels.items() if k not in without))
+
+
+def _axes(
+    first: Sequence[CellResult], second: Sequence[CellResult]
+) -> list[tuple[str, tuple[str, ...], tuple[str, ...]]]:
+    """Labels whose values are not the same set on both sides: name, values of the first only, of the second only."""
+    found = []
+    for name in sorted({n for r in (*first, *second) for n in r.labels}):
+        mine = {str(r.labels.get(name)) for r in first}
+        yours = {str(r.labels.get(name)) for r in second}
+        if mine != yours:
+            found.append((name, tuple(sorted(mine - yours)), tuple(sorted(yours - mine))))
+    return found
+
+
+def _plain(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _name(record: CellResult) -> str:
+    names = ("partition", "norm", "attack", "defense", "f", "seed")
+    return " ".join(str(record.labels[n]) for n in names if n in record.labels)
+
+
+def find(target: str) -> CellResult | Source:
+    """What ``target`` names: a store or board, a record's file, or one cell of a store as ``STORE:KEY`` (or its start).
+
+    Raises ``UsageError`` if it is none of these, or if a key's start is not unique.
+    """
+    path = Path(target)
+    if path.is_file() and path.parent.name == "cells" and path.suffix == ".json":
+        return Store(path.parent.parent).read(path.stem)
+    folder, colon, start = target.rpartition(":")
+    if not colon or path.exists() or not Path(folder).exists():
+        return read_source(target)
+    source = read_source(folder)
+    found = [r for r in source.results if r.key.startswith(start)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise UsageError(f"{len(found)} cells of {folder!r} have keys that start with {start!r}; give more of the key")
+    known = closest(start, [r.key for r in source.results][:5])
+    raise UsageError(f"no cell of {folder!r} has a key that starts with {start!r}; {known}")

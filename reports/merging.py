@@ -1,0 +1,127 @@
+"""Several people's records as one store. Equal cells must agree; what comes from outside says from where."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from robustfl.errors import UsageError
+from robustfl.records import CellResult
+
+from .agreement import Agreement, agree
+from .published import read_board
+from .store import RERUN, Store, open_store
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where records come from: a name, the records, the plan they belong to, and files that are no records."""
+
+    name: str
+    results: tuple[CellResult, ...]
+    planned: dict[str, Any]
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """One cell on which two sources disagree."""
+
+    key: str
+    labels: dict[str, Any]
+    first: str
+    second: str
+    agreement: Agreement
+
+
+@dataclass(frozen=True)
+class Merge:
+    """The joined records in the order of keys, how many cells several sources agreed on, and the conflicts."""
+
+    results: tuple[CellResult, ...]
+    agreed: int
+    conflicts: tuple[Conflict, ...]
+    problems: tuple[str, ...]
+
+
+def read_source(path: str | Path, *, name: str | None = None) -> Source:
+    """The records of a store, or of a published board (a JSON file). Raises ``UsageError`` for anything else."""
+    if Path(path).is_file():
+        board, wrong = read_board(path)
+        if wrong:
+            raise UsageError(f"{path}: {wrong[0]}")
+        return Source(name or board.name, tuple(board.records()), {}, ())
+    store = open_store(path)
+    loaded = store.load()
+    planned = store.description().get("cells", {})
+    problems = tuple(f"{p.path}: {p.reason}" for p in loaded.problems)
+    own = name or store.folder.resolve().name
+    return Source(own, loaded.results, planned if isinstance(planned, dict) else {}, problems)
+
+
+def merge(sources: Sequence[Source], *, tolerance: float) -> Merge:
+    """Join the records of all sources; a cell that several have must agree within ``tolerance``.
+
+    The first source's record is kept, unless it failed and another's did not. Every record's
+    ``certificates["source"]`` names who measured it; a record that already names a source keeps that name behind.
+    """
+    kept: dict[str, tuple[CellResult, str]] = {}
+    backed: dict[str, list[str]] = {}
+    conflicts = []
+    for source in sources:
+        for record in source.results:
+            name = _named(source, record)
+            if record.key not in kept:
+                kept[record.key] = record, name
+                continue
+            first, owner = kept[record.key]
+            if record.status in RERUN:
+                continue
+            if first.status in RERUN:
+                kept[record.key] = record, name
+                continue
+            found = agree(first, record, tolerance=tolerance)
+            if found.agrees:
+                backed.setdefault(record.key, []).append(name)
+            else:
+                conflicts.append(Conflict(record.key, record.labels, owner, name, found))
+    results = []
+    for key in sorted(kept):
+        record, owner = kept[key]
+        who = " + ".join(dict.fromkeys([owner, *backed.get(key, [])]))
+        results.append(record.model_copy(update={"certificates": {**record.certificates, "source": who}}))
+    problems = tuple(p for s in sources for p in s.problems)
+    return Merge(tuple(results), len(backed), tuple(conflicts), problems)
+
+
+def write_merge(merged: Merge, sources: Sequence[Source], folder: str | Path) -> Store:
+    """Write joined records as a store. Raises ``UsageError`` if there are conflicts or the folder holds records."""
+    if merged.conflicts:
+        raise UsageError(f"merge: {len(merged.conflicts)} cells are in conflict; nothing was written")
+    store = Store(folder)
+    if store.keys():
+        raise UsageError(f"merge: {str(folder)!r} holds records already; name a new folder")
+    for record in merged.results:
+        store.commit(record)
+    planned = {key: labels for s in sources for key, labels in s.planned.items()}
+    if planned:
+        names = ", ".join(s.name for s in sources)
+        store.describe({"name": Path(folder).name, "description": f"merged from {names}", "cells": planned})
+    return store
+
+
+def distinct_names(paths: Sequence[str | Path], names: Sequence[str]) -> list[str | None]:
+    """A name per source: those given, else the folder's own name, or its path where two folders have one name."""
+    if names and len(names) != len(paths):
+        raise UsageError(f"merge: {len(names)} names for {len(paths)} sources; give --source once for each, in order")
+    if names:
+        return list(names)
+    own = [Path(p).resolve().name for p in paths]
+    return [None if own.count(n) == 1 else str(p) for n, p in zip(own, paths, strict=True)]
+
+
+def _named(source: Source, record: CellResult) -> str:
+    before = record.certificates.get("source")
+    return f"{source.name} ({before})" if before and before != source.name else source.name

@@ -1,0 +1,269 @@
+"""A board that others can check: the cells themselves, the environment they ran in, the tolerance that is claimed.
+
+The form is versioned and published as ``board.schema.json``. Settings that all cells share stand once under
+``common``; each cell holds what is its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from robustfl.errors import StoreError, UsageError
+from robustfl.records import CellResult, Metrics, Status, canonical, digest, plain
+
+from .store import write_atomic
+
+FORMAT = "robustfl-board"
+SCHEMA = 1
+TOLERANCE = 0.01
+"""One percentage point: what another machine may change in an accuracy after hundreds of rounds."""
+
+
+class Published(BaseModel):
+    """Base of what a board file holds; unknown fields are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Environment(Published):
+    """What the cells ran with; several values where cells differ."""
+
+    versions: dict[str, list[str]] = Field(description="software and its versions")
+    devices: list[str] = Field(description="cpu or cuda")
+    threads: list[int] = Field(description="threads per cell")
+
+
+class PublishedCell(Published):
+    """One cell; ``cell`` and ``labels`` together with the board's ``common`` are those of the record."""
+
+    key: str = Field(description="digest of the whole resolved cell", pattern=r"^[0-9a-f]{32}$")
+    scenario: str
+    status: Status
+    reason: str | None = Field(default=None, description="first line of why a cell was refused, diverged or failed")
+    round: int | None = Field(default=None, description="where training diverged")
+    cell: dict[str, Any] = Field(description="settings, methods and versions that not all cells share")
+    labels: dict[str, Any]
+    metrics: Metrics | None = Field(default=None, description="accuracies in [0, 1]")
+    seconds: float = Field(description="how long the cell took")
+    seconds_per_round: float | None = None
+    peak_memory_bytes: int = 0
+    certificates: dict[str, Any] = Field(default_factory=dict, description="device, threads, versions, source, doubts")
+
+
+class Board(Published):
+    """A published board."""
+
+    format: Literal["robustfl-board"] = "robustfl-board"
+    schema_version: int = Field(default=SCHEMA, ge=1)
+    name: str
+    description: str = ""
+    tolerance: float = Field(ge=0, le=1, description="by how much an accuracy may differ when a cell is run again")
+    environment: Environment
+    common: dict[str, Any] = Field(description="what all cells share: cell and labels")
+    cells: list[PublishedCell]
+    digest: str = Field(description="SHA-256 of the canonical JSON of everything else", pattern=r"^[0-9a-f]{64}$")
+
+    def records(self) -> list[CellResult]:
+        """The cells as records, without curves."""
+        return [self.record(c) for c in self.cells]
+
+    def record(self, cell: PublishedCell) -> CellResult:
+        """One cell as a record."""
+        return CellResult.model_validate(
+            {
+                "key": cell.key, "scenario": cell.scenario, "status": cell.status, "reason": cell.reason,
+                "round": cell.round, "metrics": cell.metrics, "certificates": cell.certificates,
+                "cell": merged(self.common.get("cell", {}), cell.cell),
+                "labels": merged(self.common.get("labels", {}), cell.labels),
+                "timing": {
+                    "seconds": cell.seconds,
+                    "seconds_per_round": cell.seconds_per_round,
+                    "peak_memory_bytes": cell.peak_memory_bytes,
+                },
+            }
+        )  # fmt: skip
+
+
+_KEPT = ("device", "threads", "versions", "source", "unreliable", "evaluation")
+
+
+def publish(results: Sequence[CellResult], *, name: str, description: str = "", tolerance: float = TOLERANCE) -> Board:
+    """The board of some records. Raises ``UsageError`` for a tolerance outside [0, 1] and for no records."""
+    if not results:
+        raise UsageError("board: there is no finished cell to publish")
+    if not 0 <= tolerance <= 1:
+        raise UsageError(f"board: tolerance={tolerance:g} must be in [0, 1], a difference of accuracies")
+    common = {"cell": shared([r.cell for r in results]), "labels": shared([r.labels for r in results])}
+    cells = [_cell(r, common) for r in sorted(results, key=lambda r: r.key)]
+    known = {
+        "format": FORMAT, "schema_version": SCHEMA, "name": name, "description": description, "tolerance": tolerance,
+        "environment": _environment(results), "common": common, "cells": cells,
+    }  # fmt: skip
+    board = Board.model_validate({**plain(known), "digest": "0" * 64})
+    return board.model_copy(update={"digest": content_digest(board)})
+
+
+def _cell(record: CellResult, common: Mapping[str, Any]) -> dict[str, Any]:
+    metrics = None
+    if record.metrics is not None:
+        metrics = record.metrics.model_copy(update={"per_class": {}, "per_client": {}, "per_user": {}})
+    cell: dict[str, Any] = {
+        "key": record.key,
+        "scenario": record.scenario,
+        "status": record.status,
+        "reason": (record.reason or "").strip().splitlines()[0] if (record.reason or "").strip() else None,
+        "round": record.round,
+        "cell": without(record.cell, common["cell"]),
+        "labels": without(record.labels, common["labels"]),
+        "metrics": None if metrics is None else metrics.model_dump(mode="json", exclude_defaults=True),
+        "seconds": record.timing.seconds,
+        "seconds_per_round": record.timing.seconds_per_round,
+        "peak_memory_bytes": record.timing.peak_memory_bytes,
+        "certificates": {k: record.certificates[k] for k in _KEPT if record.certificates.get(k)},
+    }
+    return cell
+
+
+def _environment(results: Sequence[CellResult]) -> dict[str, Any]:
+    versions: dict[str, set[str]] = {}
+    for record in results:
+        found = record.certificates.get("versions")
+        for name, version in found.items() if isinstance(found, Mapping) else ():
+            versions.setdefault(str(name), set()).add(str(version))
+    devices = {str(d) for r in results if (d := r.certificates.get("device"))}
+    threads = {int(t) for r in results if (t := r.certificates.get("threads"))}
+    return {
+        "versions": {n: sorted(v) for n, v in sorted(versions.items())},
+        "devices": sorted(devices),
+        "threads": sorted(threads),
+    }
+
+
+def content_digest(board: Board) -> str:
+    """The digest of a board's content, the digest itself left out; what is not set counts as absent."""
+    data = board.model_dump(mode="json", exclude={"digest"})
+    data["cells"] = [_sparse(c) for c in data["cells"]]
+    return hashlib.sha256(canonical(data).encode()).hexdigest()
+
+
+def write_board(board: Board, path: str | Path) -> Path:
+    """Write a board as JSON, one cell a line."""
+    data = board.model_dump(mode="json")
+    cells = ",\n".join("  " + canonical(_sparse(c)) for c in data.pop("cells"))
+    sign = data.pop("digest")
+    head = "".join(f' "{k}": {json.dumps(plain(v), sort_keys=True, ensure_ascii=False)},\n' for k, v in data.items())
+    text = f'{{\n{head} "cells": [\n{cells}\n ],\n "digest": "{sign}"\n}}\n'
+    write_atomic(Path(path), text)
+    return Path(path)
+
+
+def _sparse(cell: Mapping[str, Any]) -> dict[str, Any]:
+    metrics = cell.get("metrics")
+    slim = dict(cell)
+    if metrics is not None:
+        slim["metrics"] = {k: v for k, v in metrics.items() if v not in ({}, None)}
+    return {k: v for k, v in slim.items() if v is not None}
+
+
+def read_board(path: str | Path) -> tuple[Board, list[str]]:
+    """A board and what is wrong with it without running anything: edited content, keys that are not their cells'.
+
+    Raises ``UsageError`` for a file that is no board and ``StoreError`` for one that cannot be read.
+    """
+    file = Path(path)
+    try:
+        data = json.loads(file.read_bytes())
+    except FileNotFoundError:
+        raise UsageError(f"no file {str(path)!r}; write a board with `robustfl report STORE --board FILE`") from None
+    except IsADirectoryError:
+        raise UsageError(
+            f"{str(path)!r} is a folder; write a board with `robustfl report {path} --board FILE`"
+        ) from None
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError:
+        raise UsageError(f"{path}: truncated or corrupt (not JSON)") from None
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise UsageError(f"{path}: not a published board; write one with `robustfl report STORE --board FILE`")
+    if data.get("schema_version") != SCHEMA:
+        raise UsageError(f"{path}: schema {data.get('schema_version')!r}; this robustfl reads {SCHEMA}")
+    try:
+        board = Board.model_validate(data)
+        records = board.records()
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UsageError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    wrong = []
+    if content_digest(board) != board.digest:
+        wrong.append("its content does not have the digest it claims: it was edited after it was written")
+    wrong += [f"cell {r.key}: its settings have the key {digest(r.cell)}" for r in records if digest(r.cell) != r.key]
+    wrong += [f"cell {key} is there {n} times" for key, n in Counter(c.key for c in board.cells).items() if n > 1]
+    return board, wrong
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of the form, as in ``board.schema.json``."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Board.model_json_schema()}
+
+
+# --- what cells share ------------------------------------------------------------------------------------------------
+
+
+def shared(values: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The entries all ``values`` have alike, at every depth.
+
+    >>> shared([{"a": 1, "b": {"c": 1, "d": 2}}, {"a": 2, "b": {"c": 1, "d": 3}}])
+    {'b': {'c': 1}}
+    """
+    first = values[0]
+    found: dict[str, Any] = {}
+    for key, value in first.items():
+        others = [v.get(key, _ABSENT) for v in values[1:]]
+        if isinstance(value, Mapping) and all(isinstance(o, Mapping) for o in others):
+            inner = shared([value, *others])
+            if inner or all(not o for o in (value, *others)):
+                found[key] = inner
+        elif all(_alike(value, o) for o in others):
+            found[key] = value
+    return found
+
+
+def without(value: Mapping[str, Any], common: Mapping[str, Any]) -> dict[str, Any]:
+    """What ``value`` has beside ``common``; ``merged(common, without(value, common))`` is ``value``."""
+    left: dict[str, Any] = {}
+    for key, own in value.items():
+        if key not in common:
+            left[key] = own
+        elif isinstance(own, Mapping):
+            inner = without(own, common[key])
+            if inner:
+                left[key] = inner
+    return left
+
+
+def merged(common: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """``common`` with ``own`` on top, at every depth.
+
+    >>> merged({"b": {"c": 1}}, {"a": 2, "b": {"d": 3}})
+    {'b': {'c': 1, 'd': 3}, 'a': 2}
+    """
+    both = dict(common)
+    for key, value in own.items():
+        inner = both.get(key)
+        both[key] = merged(inner, value) if isinstance(inner, Mapping) and isinstance(value, Mapping) else value
+    return both
+
+
+_ABSENT = object()
+
+
+def _alike(a: Any, b: Any) -> bool:
+    """Equal in value and type, so that 1, 1.0 and True stay apart."""
+    return b is not _ABSENT and canonical(a) == canonical(b)

@@ -1,0 +1,48 @@
+"""``robustfl merge``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from robustfl.cli.printing import as_json, console, table
+
+
+def merge(*, sources: tuple[Path, ...], out: Path, names: tuple[str, ...], tolerance: float, form: str) -> int:
+    """Join stores into ``out``; 1 and nothing written if cells are in conflict."""
+    from robustfl.errors import UsageError
+    from robustfl.reports import merging
+
+    if len(sources) < 2:
+        raise UsageError("merge: name at least two stores or boards")
+    called = merging.distinct_names(sources, names)
+    read = [merging.read_source(path, name=name) for path, name in zip(sources, called, strict=True)]
+    merged = merging.merge(read, tolerance=tolerance)
+    if not merged.conflicts:
+        merging.write_merge(merged, read, out)
+    if form == "json":
+        as_json({
+            "cells": len(merged.results), "agreed": merged.agreed, "out": None if merged.conflicts else str(out),
+            "problems": merged.problems,
+            "conflicts": [
+                {"key": c.key, "first": c.first, "second": c.second, "differs": c.agreement.words()}
+                for c in merged.conflicts
+            ],
+        })  # fmt: skip
+        return 1 if merged.conflicts else 0
+    for problem in merged.problems:
+        click.echo(f"not counted: {problem}", err=True)
+    if merged.conflicts:
+        rows = [[c.key[:12], _name(c.labels), f"{c.first} → {c.second}", c.agreement.words()] for c in merged.conflicts]
+        console().print(table(["cell", "", "", ""], rows, title=f"{len(rows)} cells in conflict; nothing was written"))
+        return 1
+    for source in read:
+        click.echo(f"{source.name}: {len(source.results)} cells")
+    click.echo(f"{len(merged.results)} cells, {merged.agreed} of them measured more than once and in agreement: {out}")
+    return 0
+
+
+def _name(labels: dict[str, object]) -> str:
+    names = ("partition", "norm", "attack", "defense", "f", "seed")
+    return " ".join(str(labels[n]) for n in names if n in labels)
