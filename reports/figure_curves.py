@@ -26,14 +26,14 @@ Runs = Mapping[tuple[str, ...], Sequence[CellResult]]
 """The seeds of each (partition, norm, defense)."""
 
 
-def curves(results: Sequence[CellResult]) -> Iterator[tuple[str, Figure]]:
+def curves(results: Sequence[CellResult], metrics: Sequence[str] = ("sa", "ra")) -> Iterator[tuple[str, Figure]]:
     """For every metric, attack and setting of the other labels, a title and a figure.
 
     Lines are means over seeds, bands reach from the lowest to the highest seed. Where a seed diverged, every seed is
     its own line and a cross marks the last evaluation before the divergence.
     """
     groups = _groups([r for r in results if len(r.curve) > 1])
-    for metric in _METRICS:
+    for metric in metrics:
         for (attack, setting), runs in sorted(groups.items(), key=lambda item: natural(" ".join(item[0]))):
             if any(len(_points(r, metric)) > 1 for records in runs.values() for r in records):
                 yield f"curves {metric} {attack} {setting}", _figure(runs, metric, attack, setting)

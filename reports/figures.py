@@ -1,4 +1,4 @@
-"""Figures: accuracy curves, heatmaps attack × defense, label distributions, forgetting; each as PNG and PDF.
+"""Figures: heatmaps, trade-offs, ranks, curves, label distributions, forgetting; each as PNG and PDF.
 
 Figures are made without pyplot, under matplotlib's defaults, and carry no dates: the same records give the same bytes.
 """
@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,33 +22,85 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _MAX_PIXELS = 6000
-_DATELESS: dict[str, dict[str, Any]] = {"png": {"Software": None}, "pdf": {"CreationDate": None}}
+APART = 3000
+"""From so many records on, starting worker processes pays."""
+_DATELESS: dict[str, dict[str, Any]] = {"png": {"Software": None}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
 
 
 def write_figures(board: Board, results: Sequence[CellResult], folder: str | Path) -> list[Path]:
-    """Write every figure the records have data for into ``folder``; returns the files."""
-    from .figure_curves import curves
-    from .figure_distribution import distributions
-    from .figure_forgetting import forgetting_maps
-    from .figure_heatmap import heatmaps
+    """Write every figure the records have data for into ``folder``; returns the files.
 
+    Figures of a large store are drawn by two processes; the files are the same.
+    """
+    parts = ("summaries", "sa", "ra")
+    if len(results) < APART:
+        return [path for part in parts for path in _part(part, board, results, folder)]
+    import joblib
+
+    drawn = joblib.Parallel(n_jobs=2, backend="loky")(
+        joblib.delayed(_part)(part, board, results, folder) for part in ("sa", "ra", "summaries")
+    )
+    sa, ra, first = drawn
+    return [*first, *sa, *ra]
+
+
+def _part(part: str, board: Board, results: Sequence[CellResult], folder: str | Path) -> list[Path]:
+    from .figure_curves import curves
+    from .figure_forgetting import forgetting_maps
+
+    figures = curves(results, [part])
+    if part == "summaries":
+        figures = chain(summaries(board, results), forgetting_maps(results))
+    return _write(figures, folder, ("png", "pdf"))
+
+
+def summaries(board: Board, results: Sequence[CellResult]) -> Iterator[tuple[str, Figure]]:
+    """Heatmaps, clean against robust, breakdown, ranks and label distributions."""
+    from .figure_bn_pca import bn_pca_figures
+    from .figure_breakdown import breakdown_figures
+    from .figure_distribution import distributions
+    from .figure_heatmap import heatmaps
+    from .figure_pareto import pareto_figures
+    from .figure_ranks import rank_figures
+
+    yield from heatmaps(board)
+    yield from pareto_figures(board)
+    yield from breakdown_figures(board)
+    yield from rank_figures(board)
+    yield from distributions(results)
+    yield from bn_pca_figures(results)
+
+
+def drawn(figures: Iterable[tuple[str, Figure]], form: str) -> Iterator[tuple[str, bytes]]:
+    """Every figure's title with the bytes of a ``pdf``, ``png`` or ``svg`` file."""
+    with _style():
+        for title, figure in figures:
+            _laid_out(figure)
+            yield title, _bytes(figure, form)
+
+
+def _write(figures: Iterable[tuple[str, Figure]], folder: str | Path, forms: Sequence[str]) -> list[Path]:
     written = []
     taken: set[str] = set()
     with _style():
-        for figures in (heatmaps(board), curves(results), distributions(results), forgetting_maps(results)):
-            for title, figure in figures:
-                stem = _free(title, taken)
-                figure.draw_without_rendering()  # lays the figure out once for both forms
-                figure.set_layout_engine("none")
-                for form, metadata in _DATELESS.items():
-                    path = Path(folder) / f"{stem}.{form}"
-                    write_atomic(path, _bytes(figure, form, metadata))
-                    written.append(path)
+        for title, figure in figures:
+            stem = _free(title, taken)
+            _laid_out(figure)
+            for form in forms:
+                path = Path(folder) / f"{stem}.{form}"
+                write_atomic(path, _bytes(figure, form))
+                written.append(path)
     return written
 
 
-def _bytes(figure: Figure, form: str, metadata: dict[str, Any]) -> bytes:
+def _laid_out(figure: Figure) -> None:
+    figure.draw_without_rendering()  # lays the figure out once for all forms
+    figure.set_layout_engine("none")
+
+
+def _bytes(figure: Figure, form: str) -> bytes:
     out = io.BytesIO()
+    metadata = _DATELESS[form]
     dpi = min(160.0, _MAX_PIXELS / max(figure.get_size_inches()))
     figure.savefig(out, format=form, dpi=dpi, metadata=metadata, facecolor="white")
     return out.getvalue()
@@ -73,7 +126,13 @@ def _style() -> Iterator[None]:
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         look = seaborn.axes_style("whitegrid") | seaborn.plotting_context("paper", font_scale=1.1)
-        look |= {"grid.color": "#e6e6e6", "axes.edgecolor": "#9a9a9a", "axes.linewidth": 0.8, "pdf.fonttype": 42}
+        look |= {
+            "grid.color": "#e6e6e6",
+            "axes.edgecolor": "#9a9a9a",
+            "axes.linewidth": 0.8,
+            "pdf.fonttype": 42,
+            "svg.hashsalt": "robustfl",
+        }
         look |= {"font.family": ["sans-serif"], "font.sans-serif": ["DejaVu Sans"], "axes.titlesize": 10}
         matplotlib.rcParams.update(look)
         yield

@@ -311,7 +311,7 @@ def test_a_report_is_the_same_bytes_whatever_the_hash_seed(tmp_path: Path) -> No
         subprocess.run([sys.executable, "-c", code, str(tmp_path / "s"), str(tmp_path / out)], check=True, env=env)
     names = sorted(p.name for p in (tmp_path / "a").iterdir())
     assert {f"leaderboard.{suffix}" for suffix in FORMS} < set(names)
-    assert {n.split("-")[0] for n in names if n.endswith(".png")} == {"heatmap", "curves", "labels"}
+    assert {n.split("-")[0] for n in names if n.endswith(".png")} == {"heatmap", "curves", "labels", "pareto.png"}
     for name in names:
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name
 

@@ -1,0 +1,129 @@
+"""Who competes: a choice of methods, with everything that was measured of it under all conditions."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import unicodedata
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from robustfl.records import CellResult
+
+from .board import Board, Row, Section, row_name
+from .frame import frame
+from .ranking import spread, text
+
+CONDITIONS = (
+    "dataset", "domains", "domain_share", "partition", "clients", "participation", "f", "f_declared", "byzantine",
+    "quota", "scope", "target", "at", "attack", "seed",
+)  # fmt: skip
+"""Labels that say under which circumstances a contestant was tested; all other labels say who it is."""
+
+Cell = Mapping[Hashable, Any]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One record with the labels its table shows; an unattacked one has an entry for every condition it stands for."""
+
+    block: str
+    labels: tuple[str, ...]
+    attack: str
+    record: CellResult
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A contestant: its name, a file name for its page, its rows in all tables, its records."""
+
+    name: str
+    slug: str
+    labels: tuple[tuple[str, str], ...]
+    rows: tuple[tuple[Section, Row], ...]
+    entries: tuple[Entry, ...]
+
+    @property
+    def records(self) -> tuple[CellResult, ...]:
+        """Every record once, in the order of keys."""
+        return tuple({e.record.key: e.record for e in sorted(self.entries, key=lambda e: e.record.key)}.values())
+
+
+def entries(board: Board, results: Sequence[CellResult]) -> list[Entry]:
+    """The records with the block and the labels of the rows they are counted in."""
+    table = frame(results)
+    columns = [n if n in table else f"cell.{n}" for n in board.label_names]
+    records = {r.key: r for r in results}
+    return [
+        Entry(
+            block=text(cell.get(board.by)) if board.by else "overall",
+            labels=tuple(text(cell.get(c)) for c in columns),
+            attack=text(cell.get("attack")),
+            record=records[str(cell["key"])],
+        )
+        for cell in spread([dict(r) for r in table.to_dict("records")])
+    ]
+
+
+def contestants(board: Board, found: Sequence[Entry]) -> list[Contestant]:
+    """All contestants in the order of their best row in the first table."""
+    own = [i for i, n in enumerate(board.label_names) if n not in CONDITIONS]
+    rows: dict[tuple[str, ...], list[tuple[Section, Row]]] = {}
+    for section in board.sections:
+        for row in section.rows:
+            rows.setdefault(tuple(row.labels[i] for i in own), []).append((section, row))
+    members: dict[tuple[str, ...], list[Entry]] = defaultdict(list)
+    for entry in found:
+        members[tuple(entry.labels[i] for i in own)].append(entry)
+    names = [board.label_names[i] for i in own]
+    return [
+        Contestant(
+            name=row_name(names, labels) or board.scenario,
+            slug=slug_of(labels),
+            labels=tuple(zip(names, labels, strict=True)),
+            rows=tuple(belonging),
+            entries=tuple(members[labels]),
+        )
+        for labels, belonging in rows.items()
+    ]
+
+
+def slug_of(labels: Sequence[str]) -> str:
+    """A file name for these labels: readable, short, safe everywhere, and different for different labels.
+
+    >>> slug_of(["nnm+median", "fbn"])
+    'nnm-median-fbn-5654b6'
+    """
+    plain = unicodedata.normalize("NFKD", "-".join(labels)).encode("ascii", "ignore").decode().lower()
+    short = re.sub(r"[^a-z0-9]+", "-", plain).strip("-")[:60].strip("-")
+    digest = hashlib.sha256("\0".join(labels).encode()).hexdigest()[:6]
+    return f"{short}-{digest}" if short else f"contestant-{digest}"
+
+
+def unreliable(record: CellResult) -> str:
+    """Why the numbers of a finished cell are not to be trusted; empty if nothing says so.
+
+    Read from ``certificates["unreliable"]`` (a text, or several) and from warnings about masked gradients.
+    """
+    said = record.certificates.get("unreliable") or []
+    reasons = [said] if isinstance(said, str) else [str(s) for s in said] if isinstance(said, list) else [str(said)]
+    warnings = record.certificates.get("warnings") or []
+    reasons += [str(w) for w in warnings if "gradients may be masked" in str(w)]
+    return "; ".join(dict.fromkeys(reasons))
+
+
+def heterogeneity(block: str) -> tuple[str, float] | None:
+    """The parameter of a partition that says how alike clients are, as ``("γ", 0.5)``.
+
+    >>> heterogeneity("gamma(gamma=0.5)"), heterogeneity("dirichlet(alpha=0.3)"), heterogeneity("iid")
+    (('γ', 0.5), ('α', 0.3), None)
+    """
+    match = re.fullmatch(r"(\w+)\((?:.*,\s*)?(gamma|alpha)=([0-9.eE+-]+).*\)", block)
+    if match is None:
+        return None
+    try:
+        return {"gamma": "γ", "alpha": "α"}[match[2]], float(match[3])
+    except ValueError:
+        return None

@@ -1,0 +1,128 @@
+"""Figures on demand: one kind of figure of a store, into the file the caller names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from robustfl.errors import UsageError, closest
+from robustfl.records import CellResult
+
+from .frame import frame
+from .ranking import rank_board, text
+from .store import open_store, write_atomic
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from .board import Board
+
+KINDS = ("curves", "heatmap", "breakdown", "pareto", "ranks", "forgetting", "labels", "bn-pca")
+FORMATS = ("pdf", "png", "svg")
+MAX_FIGURES = 40
+_WHY_NONE = {
+    "curves": "no record holds a curve of at least two points",
+    "heatmap": "there is no finished cell",
+    "breakdown": "only one value of f and one γ or α were run; make one of them an axis",
+    "pareto": "fewer than two rows have both numbers of a worst case",
+    "ranks": "Friedman's test needs three to forty contestants and two scenarios that all of them have",
+    "forgetting": "no record holds certificates['forgetting']; run the grid with forgetting = true and validation > 0",
+    "labels": "no record holds label counts",
+    "bn-pca": "no record holds certificates['bn_statistics'] with a row per client",
+}
+
+
+def plot(
+    path: str | Path, kind: str, save: str | Path, *, metric: str | None = None, where: Mapping[str, str] | None = None
+) -> list[Path]:
+    """Draw the figures of one kind from the store at ``path`` into ``save`` (pdf, png or svg).
+
+    Several figures become ``x-1.pdf``, ``x-2.pdf``. ``metric`` keeps one metric, ``where`` cells with these labels
+    (``"alie"`` matches every ``alie(...)``). Returns the files. Raises ``UsageError`` if there is nothing to draw,
+    saying what the records lack.
+    """
+    if kind not in KINDS:
+        raise UsageError(f"plot: no kind {kind!r}; {closest(kind, KINDS)}")
+    target = Path(save)
+    form = target.suffix.lstrip(".").lower()
+    if form not in FORMATS:
+        raise UsageError(f"plot: {str(save)!r} must end in .{', .'.join(FORMATS)}")
+    store = open_store(path)
+    results = matching(store.load().results, where or {})
+    from .figures import drawn
+
+    files = []
+    found = list(drawn(_figures(kind, results, metric), form))
+    if not found:
+        raise UsageError(f"plot {kind}: {_WHY_NONE[kind]}")
+    for i, (_, content) in enumerate(found, 1):
+        file = target if len(found) == 1 else target.with_name(f"{target.stem}-{i}{target.suffix}")
+        write_atomic(file, content)
+        files.append(file)
+    return files
+
+
+def matching(results: Sequence[CellResult], where: Mapping[str, str], *, what: str = "plot") -> list[CellResult]:
+    """The records whose labels are as in ``where``. Raises ``UsageError`` for a wrong label, or if none is left."""
+    if not results:
+        raise UsageError(f"{what}: there is no finished cell yet; run `robustfl grid`")
+    known = {name for r in results for name in r.labels}
+    for name in where:
+        if name not in known:
+            raise UsageError(f"{what}: cells have no label {name!r}; {closest(name, known)}")
+    kept = [r for r in results if all(_matches(text(r.labels.get(n)), v) for n, v in where.items())]
+    if not kept:
+        have = {n: sorted({text(r.labels.get(n)) for r in results})[:6] for n in where}
+        shown = "; ".join(f"{n} has {', '.join(v)}" for n, v in have.items())
+        raise UsageError(f"{what}: no cell matches; {shown}")
+    return kept
+
+
+def _matches(have: str, wanted: str) -> bool:
+    return have == wanted or have.split("(")[0] == wanted
+
+
+def _figures(kind: str, results: Sequence[CellResult], metric: str | None) -> Iterator[tuple[str, Figure]]:
+    from .figure_bn_pca import bn_pca_figures
+    from .figure_curves import curves
+    from .figure_distribution import distributions
+    from .figure_forgetting import forgetting_maps
+
+    by_records = {
+        "curves": curves, "labels": distributions, "forgetting": forgetting_maps, "bn-pca": bn_pca_figures,
+    }  # fmt: skip
+    made = by_records[kind](results) if kind in by_records else _of_board(kind, _board(results, metric))
+    for count, figure in enumerate(_checked(made, kind, metric), 1):
+        if count > MAX_FIGURES:
+            raise UsageError(f"plot {kind}: more than {MAX_FIGURES} figures; choose cells with --where LABEL=VALUE")
+        yield figure
+
+
+def _board(results: Sequence[CellResult], metric: str | None) -> Board:
+    table = frame(results)
+    board = rank_board(table, by="partition" if "partition" in table else None)
+    return board.select(metric=metric) if metric else board
+
+
+def _of_board(kind: str, board: Board) -> Iterator[tuple[str, Figure]]:
+    from .figure_breakdown import breakdown_figures
+    from .figure_heatmap import heatmaps
+    from .figure_pareto import pareto_figures
+    from .figure_ranks import rank_figures
+
+    makers = {"heatmap": heatmaps, "breakdown": breakdown_figures, "pareto": pareto_figures, "ranks": rank_figures}
+    return makers[kind](board)
+
+
+def _checked(made: Iterable[tuple[str, Figure]], kind: str, metric: str | None) -> Iterator[tuple[str, Figure]]:
+    """Curves are of ``sa`` and ``ra``; other kinds that read records have no metric."""
+    if metric is None or kind in ("heatmap", "breakdown", "ranks"):
+        yield from made
+        return
+    if kind != "curves":
+        raise UsageError(f"plot {kind} has no metric to choose")
+    wanted = metric.lower()
+    if wanted not in ("sa", "ra"):
+        raise UsageError(f"plot curves: metric {metric!r} must be sa or ra")
+    yield from ((title, figure) for title, figure in made if title.startswith(f"curves {wanted} "))
