@@ -1,0 +1,75 @@
+"""Everything that can be written of a store, from one reading of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from robustfl.records import CellResult
+
+from .board import Board
+from .loading import board_of
+from .store import open_store, write_atomic
+from .writers import write_all
+
+Papers = Callable[[Sequence[CellResult]], Mapping[str, str]]
+
+
+@dataclass(frozen=True)
+class Written:
+    """The board, the files of report and published board, and the files of the site, its first page first."""
+
+    board: Board
+    files: tuple[Path, ...]
+    site: tuple[Path, ...] = ()
+
+
+def publish_store(
+    path: str | Path,
+    out: str | Path | None = None,
+    *,
+    figures: bool = True,
+    site: str | Path | None = None,
+    board: str | Path | None = None,
+    tolerance: float | None = None,
+    papers: Papers | None = None,
+) -> Written:
+    """Write the leaderboard in every form and figures into ``out``, a site into ``site``, a board into ``board``.
+
+    ``papers`` gives the citations of the records' methods for the site. The same store gives the same bytes.
+    Raises ``UsageError`` if ``path`` is no store or has no cell yet, ``StoreError`` if none of its files can be read.
+    """
+    store = open_store(path)
+    loaded = store.load()
+    made = board_of(store, loaded=loaded)
+    folder = store.folder / "report" if out is None else Path(out)
+    files = write_all(made, folder)
+    if figures:
+        from .figures import write_figures
+
+        files += write_figures(made, loaded.results, folder)
+    description = str(store.description().get("description") or "")
+    if board is not None:
+        from .published import TOLERANCE, publish, write_board
+
+        claimed = TOLERANCE if tolerance is None else tolerance
+        published = publish(loaded.results, name=made.scenario, description=description, tolerance=claimed)
+        files.append(write_board(published, board))
+    pages: list[Path] = []
+    if site is not None:
+        from .site import write_site
+
+        pictures = _pictures(files, Path(site) / "figures") if figures else []
+        known = papers(loaded.results) if papers else {}
+        names = [f"figures/{p.name}" for p in pictures]
+        pages = write_site(made, loaded.results, site, description=description, papers=known, figures=names) + pictures
+    return Written(made, tuple(files), tuple(pages))
+
+
+def _pictures(files: Sequence[Path], folder: Path) -> list[Path]:
+    """The report's PDF figures of the whole board, copied for the site; curves, one per attack, stay where they are."""
+    wanted = [f for f in files if f.suffix == ".pdf" and not f.name.startswith(("curves-", "forgetting-"))]
+    for file in wanted:
+        write_atomic(folder / file.name, file.read_bytes())
+    return [folder / file.name for file in wanted]

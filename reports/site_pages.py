@@ -1,0 +1,284 @@
+"""What the pages of the site show beside its tables: heatmaps, curves, bars, certificates, recipes."""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from robustfl.records import CellResult
+
+from .bibtex import bibtex
+from .board import OVERALL, Board, Row, Section, metric_title, natural, row_name
+from .charts import Chart, bubbles, line_chart
+from .contestants import Contestant, Entry
+from .figure_layout import simple_first
+from .ranking import text
+from .recipe import command, scenario_toml
+from .site_tables import Notes, Value, value
+from .tradeoff import Breakdown, breakdowns
+
+MAX_CURVES = 12
+MAX_BUBBLES = 2500
+CERTIFICATES = {
+    "attack_shift": "attack moved the aggregate by",
+    "defense_shift": "defense moved it back by",
+    "smallest_variance": "smallest variance served",
+    "dropped": "rows dropped",
+}
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A heatmap: one line per name, one value per column; ``shades`` in [0, 1] or empty."""
+
+    title: str
+    columns: tuple[str, ...]
+    lines: tuple[tuple[str, str, tuple[tuple[Value, str], ...]], ...]
+
+
+def heat_grids(board: Board, found: Sequence[Contestant], notes: Notes) -> list[Grid]:
+    """Attack × defense for every metric, block, norm and setting of the other labels."""
+    slugs = {row.labels: c.slug for c in found for _, row in c.rows}
+    grids = []
+    for section in board.sections:
+        groups: dict[tuple[str, ...], list[Row]] = defaultdict(list)
+        for row in section.rows:
+            groups[tuple(v for n, v in zip(board.label_names, row.labels, strict=True) if n != "defense")].append(row)
+        names = [n for n in board.label_names if n != "defense"]
+        for group, rows in sorted(groups.items(), key=lambda item: natural(" ".join(item[0]))):
+            where = [] if section.block == OVERALL and len(board.blocks) == 1 else [section.block]
+            title = " · ".join(filter(None, [section.metric_title, row_name(names, group), *where]))
+            ordered = sorted(rows, key=lambda r: simple_first(_label(board, r, "defense")))
+            lines = tuple((_label(board, r, "defense"), slugs[r.labels], _shaded(r, notes)) for r in ordered)
+            grids.append(Grid(title, (*board.attacks, "worst case"), lines))
+    return grids
+
+
+def _label(board: Board, row: Row, name: str) -> str:
+    return row.labels[board.label_names.index(name)] if name in board.label_names else "all"
+
+
+def _shaded(row: Row, notes: Notes) -> tuple[tuple[Value, str], ...]:
+    places = (*row.cells, row.worst)
+    return tuple((value(p, notes), "" if p.mean is None else f"{p.mean:.3f}") for p in places)
+
+
+# --- a contestant ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Accuracy per attack under one condition."""
+
+    title: str
+    lines: tuple[tuple[str, tuple[tuple[Value, str], ...]], ...]
+
+
+@dataclass(frozen=True)
+class Page:
+    """A contestant's page."""
+
+    contestant: Contestant
+    ranks: tuple[tuple[str, str, Value], ...]
+    metrics: tuple[str, ...]
+    bars: tuple[Bars, ...]
+    curves: tuple[Chart, ...]
+    curves_left_out: int
+    breakdown: tuple[Chart, ...]
+    certificates: tuple[str, ...]
+    certificate: tuple[tuple[str, ...], ...]
+    facts: tuple[tuple[str, str], ...]
+    recipe: str
+    example: str
+    cells: tuple[tuple[str, ...], ...]
+    papers: tuple[tuple[str, str, str], ...]
+    warnings: tuple[str, ...]
+    has_more_than_one_f: bool
+    looks: Mapping[str, int] = field(default_factory=dict)
+
+
+def page(board: Board, contestant: Contestant, notes: Notes, papers: Mapping[str, str]) -> Page:
+    """Everything about one contestant. ``papers`` maps ``"defense nnm"`` and the like to citations."""
+    looks = {a: i for i, a in enumerate(board.attacks)}
+    curves = _curves(board, contestant, looks)
+    records = contestant.records
+    certificates, certificate = _certificate(board, contestant)
+    file = f"{contestant.slug}.toml"
+    return Page(
+        contestant=contestant,
+        ranks=tuple((_where(board, s, r), text(r.rank), value(r.worst, notes)) for s, r in contestant.rows),
+        metrics=tuple(metric_title(m) for m in board.metrics),
+        bars=tuple(_bars(board, contestant, notes)),
+        curves=tuple(curves[:MAX_CURVES]),
+        curves_left_out=max(0, len(curves) - MAX_CURVES),
+        breakdown=tuple(_breakdown(board, contestant)),
+        certificates=tuple(certificates),
+        certificate=tuple(certificate),
+        facts=tuple(_facts(records)),
+        recipe=scenario_toml(records, name=contestant.slug) if records else "",
+        example=command(records[0], records, file=file) if records else "",
+        cells=tuple(_cell_line(r) for r in records),
+        papers=tuple(_papers(records, papers)),
+        warnings=tuple(dict.fromkeys(str(w) for r in records for w in r.certificates.get("warnings") or [])),
+        has_more_than_one_f="f" in board.label_names,
+        looks=looks,
+    )
+
+
+def _where(board: Board, section: Section, row: Row) -> str:
+    """Metric and condition of a row in words."""
+    return " · ".join([section.metric_title, *_condition(board, section.block, row.labels)])
+
+
+def _condition(board: Board, block: str, labels: Sequence[str]) -> list[str]:
+    from .contestants import CONDITIONS
+
+    own = [f"{n} = {v}" for n, v in zip(board.label_names, labels, strict=True) if n in CONDITIONS]
+    return [*([] if len(board.blocks) == 1 else [block]), *own]
+
+
+def _bars(board: Board, contestant: Contestant, notes: Notes) -> list[Bars]:
+    by_place: dict[tuple[str, tuple[str, ...]], dict[str, Row]] = defaultdict(dict)
+    for section, row in contestant.rows:
+        by_place[section.block, row.labels][section.metric] = row
+    bars = []
+    for (block, labels), rows in by_place.items():
+        lines = []
+        for i, attack in enumerate((*board.attacks, "worst case")):
+            places = [(*rows[m].cells, rows[m].worst)[i] if m in rows else None for m in board.metrics]
+            shown = tuple((value(p, notes), "" if p.mean is None else f"{p.mean:.3f}") if p else (Value(), "")
+                          for p in places)  # fmt: skip
+            lines.append((attack, shown))
+        bars.append(Bars(" · ".join(_condition(board, block, labels)) or "all cells", tuple(lines)))
+    return bars
+
+
+def _curves(board: Board, contestant: Contestant, looks: Mapping[str, int]) -> list[Chart]:
+    groups: dict[tuple[str, tuple[str, ...]], dict[str, list[CellResult]]] = defaultdict(lambda: defaultdict(list))
+    for entry in contestant.entries:
+        if entry.record.curve:
+            groups[entry.block, entry.labels][entry.attack].append(entry.record)
+    charts = []
+    for (block, labels), attacks in sorted(groups.items(), key=lambda item: natural(str(item[0]))):
+        series = [(a, looks.get(a, 0), _mean_curve(attacks[a])) for a in looks if a in attacks]
+        kept = [(name, look, points) for name, look, points in series if len(points) > 1]
+        title = " · ".join(_condition(board, block, labels)) or "all cells"
+        if kept:
+            charts.append(line_chart(title, kept, x_label="round", y_label="SA (%)", unit="round "))
+    return charts
+
+
+def _mean_curve(records: Sequence[CellResult]) -> list[tuple[float, float]]:
+    """Mean SA over the records (seeds) that have the round; a diverged one counts as long as it was finite."""
+    rounds: dict[int, list[float]] = defaultdict(list)
+    for record in records:
+        for point in record.curve:
+            if math.isfinite(point.sa):
+                rounds[point.round].append(100 * point.sa)
+    return [(float(t), math.fsum(v) / len(v)) for t, v in sorted(rounds.items())]
+
+
+def _breakdown(board: Board, contestant: Contestant) -> list[Chart]:
+    labels = list(dict.fromkeys(row.labels for _, row in contestant.rows))
+    return [breakdown_chart(found) for found in breakdowns(board, labels)]
+
+
+def breakdown_chart(found: Breakdown, note: str = "") -> Chart:
+    """Breakdown curves as a drawing."""
+    series = [(name or "all", i, points) for i, (name, points) in enumerate(found.lines)]
+    title = f"{metric_title(found.metric)}, worst case{note}"
+    label = "Byzantine clients f" if found.against == "f" else f"heterogeneity {found.against}"
+    return line_chart(title, series, x_label=label, y_label="worst case (%)", dots=True, unit=f"{found.against} = ")
+
+
+def _certificate(board: Board, contestant: Contestant) -> tuple[list[str], list[tuple[str, ...]]]:
+    """The headings of the certificates the records have; per condition and attack their means, smallest variances."""
+    groups: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for entry in contestant.entries:
+        place = " · ".join(_condition(board, entry.block, entry.labels)), entry.attack
+        for name in CERTIFICATES:
+            found = entry.record.certificates.get(name)
+            if isinstance(found, (int, float)) and math.isfinite(found):
+                groups[place][name].append(float(found))
+    known = [name for name in CERTIFICATES if any(name in values for values in groups.values())]
+    order = {attack: i for i, attack in enumerate(board.attacks)}
+    lines = []
+    for (where, attack), values in sorted(groups.items(), key=lambda g: (natural(g[0][0]), order.get(g[0][1], 0))):
+        shown = []
+        for name in known:
+            summary = min if name == "smallest_variance" else statistics.fmean
+            shown.append(f"{summary(values[name]):.3g}" if name in values else "–")
+        lines.append((where, attack, *shown))
+    return [CERTIFICATES[name] for name in known], lines
+
+
+def _facts(records: Sequence[CellResult]) -> list[tuple[str, str]]:
+    """What was tested, on what machine and with which software; several values are all named."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for record in records:
+        certificates = record.certificates
+        found["tested"].append(str(certificates.get("evaluation") or ""))
+        found["test samples"].append(text(record.metrics.samples) if record.metrics else "")
+        found["trainable parameters"].append(text(certificates.get("trainable")))
+        found["device"].append(str(certificates.get("device") or ""))
+        found["source"].append(str(certificates.get("source") or ""))
+        versions = certificates.get("versions")
+        for name, version in versions.items() if isinstance(versions, Mapping) else ():
+            found[name].append(str(version))
+    distinct = {k: [v for v in dict.fromkeys(vs) if v and v != "–"] for k, vs in found.items()}
+    return [(k, ", ".join(v)) for k, v in distinct.items() if v]
+
+
+def _cell_line(record: CellResult) -> tuple[str, ...]:
+    """Key, condition, attack, seed, status, SA of one record."""
+    labels = record.labels
+    accuracy = "–" if record.metrics is None else f"{100 * record.metrics.sa:.2f}"
+    names = ("partition", "f", "attack", "seed")
+    return (record.key, *(text(labels.get(n)) for n in names), record.status, accuracy)
+
+
+def _papers(records: Sequence[CellResult], papers: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    """Method, citation and BibTeX of everything the contestant is made of and was attacked with."""
+    named: dict[str, None] = {}
+    for record in records:
+        for axis, methods in sorted(record.cell.get("methods", {}).items()):
+            for method in methods if isinstance(methods, list) else [methods]:
+                if isinstance(method, Mapping) and "name" in method:
+                    named[f"{KIND.get(axis, axis)} {method['name']}"] = None
+    first = ("defense", "preaggregator", "norm", "algorithm", "objective", "propagation", "attack", "evasion")
+    order = {kind: i for i, kind in enumerate(first)}
+    ordered = sorted(named, key=lambda n: (order.get(n.split()[0], len(order)), natural(n)))
+    return [(n, papers[n], bibtex(papers[n])) for n in ordered if papers.get(n)]
+
+
+KIND = {"evasions": "evasion", "train_evasion": "evasion", "domains": "dataset", "propagation": "defense"}
+
+
+def label_plots(results: Sequence[CellResult]) -> tuple[list[Chart], int]:
+    """One drawing of the label distribution per data set and partition (lowest seed), and how many are too large."""
+    chosen: dict[tuple[str, str, str], list[list[int]]] = {}
+    ordered = sorted((r for r in results if r.label_counts), key=lambda r: (natural(text(r.labels.get("seed"))), r.key))
+    for record in ordered:
+        names = (
+            text(record.labels.get("dataset")),
+            text(record.labels.get("partition")),
+            str(len(record.label_counts)),
+        )
+        chosen.setdefault(names, record.label_counts)
+    charts, large = [], 0
+    for (dataset, partition, clients), counts in sorted(chosen.items(), key=lambda item: natural(str(item[0]))):
+        if sum(map(len, counts)) > MAX_BUBBLES:
+            large += 1
+            continue
+        charts.append(bubbles(f"{dataset} · {partition} · {clients} clients", counts))
+    return charts, large
+
+
+def state_words(entries: Sequence[Entry]) -> str:
+    """Who measured: the sources of merged records, in words; empty where all are the store's own."""
+    sources = {re.sub(r"\s+", " ", str(s)) for e in entries if (s := e.record.certificates.get("source"))}
+    return ", ".join(sorted(sources))

@@ -1,0 +1,175 @@
+"""What the site is made of: recipes that repeat cells, citations, fronts, breakdown curves, drawings."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_store import record
+
+from robustfl import registry
+from robustfl.records import CellResult
+from robustfl.reports import rank_board
+from robustfl.reports.bibtex import bibtex
+from robustfl.reports.charts import bubbles, line_chart
+from robustfl.reports.contestants import contestants, entries
+from robustfl.reports.frame import frame
+from robustfl.reports.recipe import command, scenario_toml
+from robustfl.reports.tradeoff import breakdowns, front, pareto
+from robustfl.scenarios import expand
+from robustfl.scenarios.spec import Cell, Scenario
+
+# --- recipes ---------------------------------------------------------------------------------------------------------
+
+
+def cells_of(**axes: Any) -> list[Cell]:
+    """The cells of a small scenario."""
+    return expand(Scenario.of({"name": "s", "cell": {"rounds": 2, **axes}}))
+
+
+def records_of(cells: list[Cell]) -> list[CellResult]:
+    """Records as a grid would leave them for these cells."""
+    return [record(n=i).model_copy(update={"cell": {"cell": c.model_dump(mode="json")}})
+            for i, c in enumerate(cells)]  # fmt: skip
+
+
+def repeated(records: list[CellResult], folder: Path) -> set[Cell]:
+    """The cells of the recipe of these records, through a file."""
+    (folder / "again.toml").write_text(scenario_toml(records, name="again"), encoding="utf-8")
+    return set(expand(Scenario.load(folder / "again.toml")))
+
+
+AXES = {
+    "one cell": {},
+    "a product": {"attack": ["none", "alie(z=1.5)"], "seed": [0, 1], "f": 3, "clients": 10},
+    "axes that advance together": {"f": [1, 2, 3], "clients": 10, "seed": [0, 1]},
+    "lists": {"evasions": [["pgd(eps=0.1)"], [], ["fgsm", "pgd"]], "schedule": {"lr": [0.1, 0.2]}},
+}
+
+
+@pytest.mark.parametrize("axes", AXES.values(), ids=AXES)
+def test_a_recipe_expands_to_exactly_its_cells(axes: dict[str, Any], tmp_path: Path) -> None:
+    cells = cells_of(**axes)
+    assert repeated(records_of(cells), tmp_path) == set(cells)
+
+
+def test_a_recipe_of_cells_that_are_no_product_expands_to_exactly_them(tmp_path: Path) -> None:
+    cells = cells_of(attack=["none", "sf"], seed=[0, 1, 2], defense=["mean", "median"])[:-3]
+    assert repeated(records_of(cells), tmp_path) == set(cells)
+
+
+def test_only_axes_that_determine_each_other_are_zipped() -> None:
+    said = tomllib.loads(scenario_toml(records_of(cells_of(**AXES["axes that advance together"])), name="a"))
+    assert said["zip"] == [["f", "f_declared"]]
+    assert said["cell"]["f"] == said["cell"]["f_declared"] == [1, 2, 3]
+
+
+def test_the_command_of_a_cell_names_that_cell_alone(tmp_path: Path) -> None:
+    cells = cells_of(attack=["none", "sf", "foe(eta=10)"], seed=[0, 1], f=[1, 2])[1:]
+    records = records_of(cells)
+    (tmp_path / "a.toml").write_text(scenario_toml(records, name="a"), encoding="utf-8")
+    for cell, one in zip(cells, records, strict=True):
+        words = shlex.split(command(one, records, file=str(tmp_path / "a.toml")))
+        assert words[:2] == ["robustfl", "run"]
+        assert words[3::2] == ["--set"] * 4  # attack, f, f_declared, seed
+        assert expand(Scenario.load(words[2], settings=words[4::2])) == [cell]
+
+
+def test_a_setting_that_some_cells_leave_unset_is_said_and_not_made_up() -> None:
+    records = records_of([Cell.of({"rounds": 2}), Cell.of({"rounds": 2, "ra_limit": 5})])
+    written = scenario_toml(records, name="a")
+    assert "# ra_limit differs and is unset in some cells" in written
+    assert "ra_limit" not in tomllib.loads(written)["cell"]
+
+
+# --- citations -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("entry", [e for k in registry.KINDS for e in registry.entries(k)], ids=lambda e: e.name)
+def test_the_citation_of_every_method_is_well_formed_bibtex(entry: Any) -> None:
+    written = bibtex(entry.cls.paper)
+    for one in written.split("\n\n") if written else []:
+        assert re.fullmatch(r"@misc\{[a-z]+[a-z0-9]*,\n(?:  \w+ = \{.*\},\n)*  note = \{.+\}\n\}", one), one
+        plain = re.sub(r"\\[{}]", "", one)
+        depth = 0
+        for sign in plain:
+            depth += (sign == "{") - (sign == "}")
+            assert depth >= 0
+        assert depth == 0
+
+
+def test_authors_title_and_number_are_told_apart() -> None:
+    found = bibtex("Blanchard, El Mhamdi, Guerraoui & Stainer, Byzantine-Tolerant Machine Learning, NeurIPS 2017")
+    assert "author = {Blanchard and El Mhamdi and Guerraoui and Stainer}" in found
+    assert "title = {{Byzantine-Tolerant Machine Learning}}" in found
+    assert "year = {2017}" in found
+
+
+def test_braces_and_signs_of_a_citation_are_escaped() -> None:
+    assert r"note = {A \} b \& 100\% \_ \textbackslash{}}" in bibtex("A } b & 100% _ \\")
+
+
+# --- trade-offs ------------------------------------------------------------------------------------------------------
+
+
+def test_the_front_keeps_equal_points_and_drops_dominated_ones() -> None:
+    assert front([(1, 1), (2, 0), (2, 0), (0, 1), (1.5, 0)]) == (0, 1, 2)
+    assert front([]) == ()
+
+
+def test_the_pareto_points_are_worst_cases_and_states_are_left_out() -> None:
+    accuracies = {("mean", "none"): 0.9, ("mean", "sf"): 0.3, ("median", "none"): 0.8, ("median", "sf"): 0.6}
+    records = [record(defense=d, attack=a, sa=v, ra={"pgd": v - 0.1}) for (d, a), v in accuracies.items()]
+    records += [record(defense="krum", status="diverged", round=3, reason="boom")]
+    found = pareto(rank_board(frame(records)))
+    assert [(n[0], round(x), round(y)) for n, x, y in found.points] == [("median", 60, 50), ("mean", 30, 20)]
+    assert (found.front, found.left_out) == ((0,), 1)
+
+
+def board_over(**axis: list[Any]) -> list[CellResult]:
+    """Records of one defense that loses a tenth per step of the axis, and one that diverges at the last."""
+    (name, values), = axis.items()  # fmt: skip
+    good = [record(defense="median", sa=0.9 - 0.1 * i, **{name: v}) for i, v in enumerate(values)]
+    bad = [record(defense="mean", sa=0.5, **{name: v}) for v in values[:-1]]
+    return [*good, *bad, record(defense="mean", status="diverged", round=1, reason="x", **{name: values[-1]})]
+
+
+@pytest.mark.parametrize(
+    ("axis", "values", "against"),
+    [("f", [1, 2, 3], "f"), ("partition", [f"gamma(gamma={g})" for g in (0.0, 0.5, 1.0)], "γ")],
+)
+def test_breakdown_curves_show_worst_cases_and_a_divergence_as_zero(axis: str, values: list[Any], against: str) -> None:
+    board = rank_board(frame(board_over(**{axis: values})))
+    labels = [row.labels for s in board.sections for row in s.rows]
+    found = next(b for b in breakdowns(board, labels) if b.metric == "sa")
+    assert found.against == against
+    by_name = {name.split(" ")[0]: [round(y) for _, y in points] for name, points in found.lines}
+    assert by_name == {"mean": [50, 50, 0], "median": [90, 80, 70]}
+
+
+def test_a_contestant_is_its_methods_and_owns_all_conditions() -> None:
+    records = [record(defense=d, f=f, partition=p, seed=s) for d in ("mean", "median") for f in (1, 2)
+               for p in ("iid", "gamma(gamma=0.0)") for s in (0, 1)]  # fmt: skip
+    board = rank_board(frame(records))
+    found = contestants(board, entries(board, records))
+    assert sorted(c.name for c in found) == ["mean · fbn", "median · fbn"]
+    assert all(len(c.records) == 8 for c in found)
+
+
+# --- drawings --------------------------------------------------------------------------------------------------------
+
+
+def test_a_line_goes_from_corner_to_corner_of_its_frame() -> None:
+    made = line_chart("t", [("a", 0, [(0, 0), (10, 100)])], x_label="x", y_label="y")
+    first, last = made.lines[0].points.split()
+    assert first == f"{made.left:g},{made.height - 30:g}"
+    assert last == f"{made.width - 8:g},8"
+
+
+def test_the_area_of_a_disc_is_its_number_of_samples() -> None:
+    small, large = bubbles("t", [[25, 0], [0, 100]]).marks
+    assert large.radius == pytest.approx(2 * small.radius, abs=0.01)
