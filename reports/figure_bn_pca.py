@@ -1,14 +1,13 @@
 """Clients' batch-norm statistics in two principal components (the picture of Hong et al., AAAI 2023).
 
-Read from ``certificates["bn_statistics"]``: ``{"rows": [[...], ...], "clients": [...], "groups": [...]}``, one row of
-means and variances per client of the last round; ``clients`` are their numbers, ``groups`` what to colour them by, such
-as the domain or ``AT``/``ST`` (both may be left out).
+Read from ``certificates["bn_statistics"]``, which a run makes of the last round's means and variances: ``points`` (two
+coordinates per row), ``shares`` of the variance, and per row ``clients``, ``branches`` and ``groups``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from robustfl.records import CellResult
@@ -20,8 +19,21 @@ from .ranking import text
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_NAMES = ("dataset", "domains", "partition", "model", "norm", "algorithm", "propagation", "defense", "attack")
+_FIRST = (
+    "dataset",
+    "domains",
+    "partition",
+    "model",
+    "norm",
+    "algorithm",
+    "objective",
+    "propagation",
+    "defense",
+    "attack",
+)
 _MARKERS = "oXsD^vP*"
+_MAX_NAMED = 40
+"""With more points, clients' numbers would hide them."""
 
 
 def bn_pca_figures(results: Sequence[CellResult]) -> Iterator[tuple[str, Figure]]:
@@ -30,77 +42,76 @@ def bn_pca_figures(results: Sequence[CellResult]) -> Iterator[tuple[str, Figure]
     ordered = sorted(
         (r for r in results if statistics_of(r)), key=lambda r: (natural(text(r.labels.get("seed"))), r.key)
     )
+    others = sorted({n for r in ordered for n in r.labels} - {*_FIRST, "seed"})
+    names = [*_FIRST, *others]
     for record in ordered:
-        chosen.setdefault(tuple(text(record.labels.get(n)) for n in _NAMES), record)
-    told = [n for i, n in enumerate(_NAMES) if len({key[i] for key in chosen}) > 1 or n == "norm"]
+        chosen.setdefault(tuple(text(record.labels.get(n)) for n in names), record)
+    told = [n for i, n in enumerate(names) if len({key[i] for key in chosen}) > 1 or n == "norm"]
     for key in sorted(chosen, key=lambda k: natural(" ".join(k))):
-        name = " ".join(text(chosen[key].labels.get(n)) for n in told)
-        yield f"bn-pca {name}", _figure(name, chosen[key])
+        shown = [text(chosen[key].labels.get(n)) for n in told]
+        name = " · ".join(v if n in _FIRST else f"{n} = {v}" for n, v in zip(told, shown, strict=True))
+        yield f"bn-pca {' '.join(shown)}", _figure(name, chosen[key])
 
 
-def statistics_of(record: CellResult) -> list[list[float]]:
-    """The rows of a record, equally long and finite; empty if it has none that can be drawn."""
+def statistics_of(record: CellResult) -> Mapping[str, Any]:
+    """The certificate of a record, if it is whole and can be drawn; else empty."""
     found = record.certificates.get("bn_statistics")
-    rows = found.get("rows") if isinstance(found, dict) else None
-    if not isinstance(rows, list) or len(rows) < 2 or not all(isinstance(r, list) and r for r in rows):
-        return []
-    numbers = all(isinstance(v, (int, float)) and math.isfinite(v) for r in rows for v in r)
-    return rows if numbers and len({len(r) for r in rows}) == 1 else []
+    if not isinstance(found, Mapping):
+        return {}
+    rows = [found.get(name) for name in ("points", "clients", "branches", "groups")]
+    if not all(isinstance(r, list) and len(r) > 1 for r in rows) or len({len(r) for r in rows if r is not None}) != 1:
+        return {}
+    pairs = [*found["points"], found.get("shares")]
+    whole = all(isinstance(p, list) and len(p) == 2 and all(_finite(v) for v in p) for p in pairs)
+    return found if whole else {}
 
 
-def components(rows: Sequence[Sequence[float]]) -> tuple[list[tuple[float, float]], tuple[float, float]]:
-    """The first two principal components of the rows, and their shares of the variance.
-
-    The sign of a component is free; here its largest entry by magnitude is positive.
-    """
-    import numpy as np
-
-    centred = np.asarray(rows, dtype=np.float64)
-    centred = centred - centred.mean(axis=0)
-    _, sizes, directions = np.linalg.svd(centred, full_matrices=False)
-    total = float((sizes**2).sum())
-    if directions.shape[0] < 2:
-        directions, sizes = np.vstack([directions, np.zeros_like(directions)]), np.append(sizes, 0.0)
-    axes = directions[:2]
-    axes = axes * np.where(axes[range(2), np.abs(axes).argmax(axis=1)] < 0, -1.0, 1.0)[:, None]
-    places = centred @ axes.T
-    shares = (float(sizes[0] ** 2 / total), float(sizes[1] ** 2 / total)) if total else (0.0, 0.0)
-    return [(float(x), float(y)) for x, y in places], shares
+def _finite(value: Any) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value)
 
 
 def _figure(name: str, record: CellResult) -> Figure:
     import seaborn
     from matplotlib.figure import Figure
 
-    rows, known = statistics_of(record), record.certificates["bn_statistics"]
-    places, shares = components(rows)
-    clients = _as_long(known.get("clients"), [str(i) for i in range(len(rows))])
-    groups = _as_long(known.get("groups"), [""] * len(rows))
-    figure = Figure(figsize=(5.4, 4.4), layout="constrained")
+    known = statistics_of(record)
+    points, shares = known["points"], known["shares"]
+    keys = list(zip(map(str, known["groups"]), map(str, known["branches"]), strict=True))
+    groups = sorted({g for g, _ in keys}, key=natural)
+    branches = sorted({b for _, b in keys}, key=lambda b: (b != "clean", b))
+    palette = seaborn.color_palette("colorblind", 10)
+    figure = Figure(figsize=(5.6, 4.6), layout="constrained")
     axes = figure.subplots()
-    for k, group in enumerate(sorted(set(groups), key=natural)):
-        own = [p for p, g in zip(places, groups, strict=True) if g == group]
-        colour = seaborn.color_palette("colorblind", 10)[k % 10]
+    for group, branch in sorted(set(keys), key=lambda key: (groups.index(key[0]), branches.index(key[1]))):
+        own = [p for p, key in zip(points, keys, strict=True) if key == (group, branch)]
+        label = ", ".join(v for v in (group, f"{branch} branch" if len(branches) > 1 else "") if v)
+        colour = palette[groups.index(group) % 10]
+        hollow = branches.index(branch) > 0
         axes.scatter(
             [x for x, _ in own],
             [y for _, y in own],
-            s=36,
-            color=colour,
-            marker=_MARKERS[k % len(_MARKERS)],
-            label=group or None,
+            s=38,
+            marker=_MARKERS[groups.index(group) % len(_MARKERS)],
+            facecolor="none" if hollow else colour,
+            edgecolor=colour if hollow else "white",
+            linewidth=1.3 if hollow else 0.5,
+            label=label or None,
+            zorder=3,
         )
-    if len(rows) <= 60:
-        for place, client in zip(places, clients, strict=True):
-            axes.annotate(client, place, textcoords="offset points", xytext=(4, 3), fontsize=7)
+    if len(points) <= _MAX_NAMED:
+        for place, client in zip(points, known["clients"], strict=True):
+            axes.annotate(
+                str(client), place, textcoords="offset points", xytext=(4, 3), fontsize=7, color="#444444", zorder=4
+            )
+    axes.margins(0.08)
     axes.set(
         xlabel=f"component 1 ({100 * shares[0]:.0f} % of variance)", ylabel=f"component 2 ({100 * shares[1]:.0f} %)"
     )
-    if any(groups):
-        axes.legend(frameon=False, fontsize=8)
+    drawn = [label for label in axes.get_legend_handles_labels()[1] if label]
+    if drawn:
+        columns = 2 if len(drawn) > 3 and max(map(len, drawn)) < 36 else 1
+        figure.legend(loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
     seed = text(record.labels.get("seed"))
-    figure.suptitle(f"{wrapped(name, 60)}\nclients' batch-norm statistics, seed {seed}", fontsize=10)
+    rows = f"{known.get('entries')} means and variances per client" if known.get("entries") else "means and variances"
+    figure.suptitle(f"{wrapped(name, 64)}\n{rows}, last round, seed {seed}", fontsize=10)
     return figure
-
-
-def _as_long(found: Any, default: list[str]) -> list[str]:
-    return [str(v) for v in found] if isinstance(found, list) and len(found) == len(default) else default

@@ -29,7 +29,7 @@ _WHY_NONE = {
     "ranks": "Friedman's test needs three to forty contestants and two scenarios that all of them have",
     "forgetting": "no record holds certificates['forgetting']; run the grid with forgetting = true and validation > 0",
     "labels": "no record holds label counts",
-    "bn-pca": "no record holds certificates['bn_statistics'] with a row per client",
+    "bn-pca": "no record holds certificates['bn_statistics'] (norms without statistics have none)",
 }
 
 

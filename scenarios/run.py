@@ -29,9 +29,11 @@ from .build import Built, build
 from .evaluate import Evaluator
 from .expand import key_of, labels, refusal, resolve
 from .memory import peak_bytes, reset_peak
+from .portrait import portrait
 from .spec import Cell
 
 OnRound = Callable[[int, int, float], None]
+OnPoint = Callable[[CurvePoint], None]
 
 
 def device_of(name: str) -> torch.device:
@@ -68,8 +70,12 @@ def run_cell(
     device: str = "cpu",
     threads: int = 1,
     on_round: OnRound | None = None,
+    on_point: OnPoint | None = None,
 ) -> CellResult:
-    """Run one cell. Refusal, divergence and crash become records; only interrupts escape."""
+    """Run one cell. Refusal, divergence and crash become records; only interrupts escape.
+
+    ``on_round`` is called after every round, ``on_point`` after every evaluation of one.
+    """
     resolved = resolve(cell, fingerprint)
     known: dict[str, Any] = {
         "key": key_of(resolved),
@@ -87,7 +93,7 @@ def run_cell(
             reason = refusal(cell)
             if reason is not None:
                 raise Refused(reason)
-            run = _Run(cell, build(cell, root=root, device=where), on_round)
+            run = _Run(cell, build(cell, root=root, device=where), on_round, on_point)
             outcome = {"status": "done", **run.complete()}
         except Refused as error:
             outcome = {"status": "refused", "reason": str(error)}
@@ -127,8 +133,8 @@ def _software(device: torch.device, threads: int) -> dict[str, Any]:
 class _Run:
     """Training and evaluation of one built cell, with what is known if it stops half-way."""
 
-    def __init__(self, cell: Cell, built: Built, on_round: OnRound | None) -> None:
-        self._cell, self._built, self._on_round = cell, built, on_round
+    def __init__(self, cell: Cell, built: Built, on_round: OnRound | None, on_point: OnPoint | None) -> None:
+        self._cell, self._built, self._on_round, self._on_point = cell, built, on_round, on_point
         self._every = cell.evaluate_every or max(1, math.ceil(cell.rounds / 10))
         self._curve: list[CurvePoint] = []
         self._shifts: dict[str, list[float]] = {}
@@ -144,18 +150,20 @@ class _Run:
         e = self._built.experiment
         if e.adversarial:
             self._facts["macs_per_epoch"] = macs_per_epoch(e)
-        last = self._cell.rounds if self._cell.forgetting else -1
-        for record in train(e, measure=self._measured, warn=self._warn, local=lambda round: round == last):
+        for record in train(e, measure=self._measured, warn=self._warn, local=lambda round: round == self._cell.rounds):
             state = record.tested or record.state
-            if record.local is not None:
+            if record.local is not None and self._cell.forgetting:
                 self._facts["forgetting"] = self._evaluator.forgetting(record.state, record.local)
             self.seconds += time.perf_counter() - clock
             self.rounds = record.round
             self._note(record)
             if self._measured(record.round) and record.round < self._cell.rounds:
-                self._curve.append(self._point(record))
+                self._seen(self._point(record))
             if self._on_round is not None:
                 self._on_round(record.round, self._cell.rounds, record.loss)
+            if record.round == self._cell.rounds:
+                picture = portrait(self._cell, self._built, record.state, record.local)
+                self._facts |= {} if picture is None else {"bn_statistics": picture}
             clock = time.perf_counter()
         assert state is not None
         metrics = self._evaluator.metrics(state)
@@ -163,7 +171,7 @@ class _Run:
         if suspicion is not None:
             self._warn(suspicion)
         final = CurvePoint(round=self._cell.rounds, sa=metrics.sa, loss=metrics.loss, ra=metrics.ra_worst)
-        self._curve.append(final)
+        self._seen(final)
         if self._cell.tail > 1:
             tail = [p.sa for p in self._curve if p.round > self._cell.rounds - self._cell.tail]
             told = {"tail": {"sa": math.fsum(tail) / len(tail)}, "best": {"sa": max(p.sa for p in self._curve)}}
@@ -193,6 +201,11 @@ class _Run:
 
     def _measured(self, round: int) -> bool:
         return round % self._every == 0 or round > self._cell.rounds - self._cell.tail
+
+    def _seen(self, point: CurvePoint) -> None:
+        self._curve.append(point)
+        if self._on_point is not None:
+            self._on_point(point)
 
     def _warn(self, message: str) -> None:
         if message not in self._warnings:
