@@ -115,13 +115,13 @@ def _places(board: Board) -> Iterator[tuple[Section, Row, str, Estimate]]:
 
 
 def to_text(board: Board) -> str:
-    """The terminal form as plain text, 160 columns wide."""
+    """The terminal form as plain text, 160 columns wide; tables of many attacks are as wide as they need."""
     from rich.console import Console
 
     out = io.StringIO()
     screen = Console(file=out, width=160, color_system=None, force_terminal=False, legacy_windows=False)
-    for part in terminal(board):
-        screen.print(part)
+    for part in terminal(board, whole=True):
+        screen.print(part, crop=False)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
 
