@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .store import Store as Store
 
 _HOMES = {"Board": ".board", "Store": ".store", "frame": ".frame", "rank_board": ".ranking"}
-__all__ = ["Board", "Store", "leaderboard", "load", "load_board", "rank_board", "report"]
+__all__ = ["Board", "Store", "leaderboard", "load", "load_board", "plot", "rank_board", "report"]
 
 
 def load(path: str | Path) -> Loaded:
@@ -54,25 +54,30 @@ def leaderboard(
     return board.select(metric=metric).frame()
 
 
-def report(path: str | Path, out: str | Path | None = None, *, figures: bool = True) -> list[Path]:
+def report(
+    path: str | Path,
+    out: str | Path | None = None,
+    *,
+    figures: bool = True,
+    site: str | Path | None = None,
+    board: str | Path | None = None,
+) -> list[Path]:
     """Write the leaderboard of a store in every form, and its figures, into ``out`` (default ``<path>/report``).
 
-    The same store gives the same bytes. Returns the files in the order they were written.
+    With ``site`` also a web site into that folder, with ``board`` a file that ``robustfl verify`` checks. The same
+    store gives the same bytes. Returns the files in the order they were written.
     """
-    from .loading import board_of
-    from .store import open_store
-    from .writers import write_all
+    from .publishing import publish_store
 
-    store = open_store(path)
-    folder = store.folder / "report" if out is None else Path(out)
-    loaded = store.load()
-    board = board_of(store, loaded=loaded)
-    written = write_all(board, folder)
-    if figures:
-        from .figures import write_figures
+    written = publish_store(path, out, figures=figures, site=site, board=board)
+    return [*written.files, *written.site]
 
-        written += write_figures(board, loaded.results, folder)
-    return written
+
+def plot(path: str | Path, kind: str, save: str | Path, **choice: Any) -> list[Path]:
+    """Draw one kind of figure of a store into ``save``: see ``robustfl.reports.plots.plot``."""
+    from .plots import plot as draw
+
+    return draw(path, kind, save, **choice)
 
 
 def __getattr__(name: str) -> Any:

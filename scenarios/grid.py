@@ -21,6 +21,7 @@ from joblib.externals.loky.process_executor import TerminatedWorkerError
 from robustfl.errors import StoreError, UsageError
 from robustfl.records import CellResult, plain
 from robustfl.registry import load_file
+from robustfl.reports import tracking
 from robustfl.reports.store import Store
 
 from .expand import expand, fingerprints, key_of, labels, resolve
@@ -98,13 +99,16 @@ def grid(
     root: str | Path | None = None,
     on_start: Callable[[Plan], None] = lambda plan: None,
     on_cell: Callable[[Finished], None] = lambda finished: None,
+    track: Sequence[str] = (),
 ) -> Results:
     """Run every cell of ``scenario`` that the store ``<out>/<name>`` does not have yet.
 
     ``jobs`` worker processes (default: one per core, or one on a GPU) of ``threads`` threads each. Results do not
     depend on ``jobs``. Raises ``UsageError`` for a wrong scenario and ``StoreError`` for a folder that cannot be
-    written; a cell that crashes is recorded as *failed* and the others go on.
+    written; a cell that crashes is recorded as *failed* and the others go on. ``track`` names trackers
+    (``"tensorboard"``) that follow every cell into the store's folder.
     """
+    tracking.check(track)
     if not isinstance(scenario, Scenario):
         scenario = Scenario.load(scenario)
     workers = workers_for(jobs, threads, device)
@@ -114,7 +118,7 @@ def grid(
     on_start(todo)
     work = [
         _Work(key, todo.cells[key], scenario.name, str(todo.folder), todo.fingerprints[todo.cells[key]],
-              scenario.plugins, None if root is None else str(root), device, threads, os.getpid())
+              scenario.plugins, None if root is None else str(root), device, threads, os.getpid(), tuple(track))
         for key in todo.missing
     ]  # fmt: skip
     counts: Counter[str] = Counter()
@@ -161,6 +165,7 @@ class _Work:
     device: str
     threads: int
     parent: int
+    track: tuple[str, ...] = ()
 
 
 def _run(work: Sequence[_Work], workers: int) -> Iterator[Finished]:
@@ -258,6 +263,7 @@ def _execute(item: _Work) -> Finished | StoreError | UsageError:
     try:
         for plugin in item.plugins:
             load_file(plugin)
+        followed = tracking.Followed(item.track, item.folder, item.key, plain(labels(item.cell)))
         record = run_cell(
             item.cell,
             scenario=item.scenario,
@@ -265,8 +271,10 @@ def _execute(item: _Work) -> Finished | StoreError | UsageError:
             root=item.root,
             device=item.device,
             threads=item.threads,
+            on_point=followed.evaluated,
         )
         Store(item.folder).commit(record)
+        followed.finished(record)
     except (StoreError, UsageError) as error:
         return error
     return _finished(record)

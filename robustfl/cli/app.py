@@ -19,6 +19,7 @@ KINDS = (
     "presets",
 )  # fmt: skip
 TEMPLATES = ("attack", "defense", "norm", "evasion")
+PLOTS = ("curves", "heatmap", "breakdown", "pareto", "ranks", "forgetting", "labels", "bn-pca")
 
 
 @click.group(context_settings=_SETTINGS)
@@ -42,6 +43,9 @@ def _scenario_options(command: F) -> F:
         ),
         click.option("--threads", default=1, show_default=True, type=click.IntRange(1), help="Threads per cell."),
         click.option("--data-root", type=click.Path(), help="Data folder [default: $ROBUSTFL_DATA or the user cache]."),
+        click.option(
+            "--track", multiple=True, metavar="tensorboard", help="Follow cells in TensorBoard while they run."
+        ),
         click.option("--format", "form", type=_FORMAT, default="table", show_default=True, help="What to print."),
     ):
         command = option(command)
@@ -82,11 +86,104 @@ def run(scenario: str | None, **options: Any) -> int:
 @app.command()
 @click.argument("store", type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the report [default: STORE/report].")
+@click.option("--site", type=click.Path(path_type=Path), help="Also write a web site into this folder.")
+@click.option("--board", type=click.Path(path_type=Path), help="Also write a board that `verify` can check.")
+@click.option(
+    "--tolerance",
+    default=0.01,
+    show_default=True,
+    type=click.FloatRange(0, 1),
+    help="What the board claims: by how much an accuracy may differ when a cell is run again.",
+)
 @click.option("--figures/--no-figures", default=True, show_default=True, help="Also draw figures.")
+@click.option("--plugin", "plugins", multiple=True, type=click.Path(), help="Load methods (their papers) from a file.")
 @click.option("--format", "form", type=_FORMAT, default="table", show_default=True, help="What to print.")
 def report(**options: Any) -> int:
-    """Print the leaderboard of STORE (e.g. runs/quickstart) and write it as CSV, Markdown, LaTeX, JSON and figures."""
+    """Print the leaderboard of STORE (e.g. runs/quickstart) and write it as CSV, Markdown, LaTeX, JSON and figures.
+
+    \b
+    robustfl report runs/quickstart --site site --board board.json
+    """
     from robustfl.cli.report import report as command
+
+    return command(**options)
+
+
+@app.command()
+@click.argument("board", type=click.Path(path_type=Path))
+@click.option("--cells", default=3, show_default=True, type=click.IntRange(1), help="How many cells to run again.")
+@click.option("--all", "everything", is_flag=True, help="Run every cell again.")
+@click.option("--where", multiple=True, metavar="LABEL=VALUE", help="Only cells of this row, e.g. defense=krum.")
+@click.option("--sample", type=click.IntRange(0), help="Seed of the draw of cells [default: another one every time].")
+@click.option("--tolerance", type=click.FloatRange(0, 1), help="Instead of what the board claims.")
+@click.option("--check-only", is_flag=True, help="Check the file and the versions; run nothing.")
+@click.option("--plugin", "plugins", multiple=True, type=click.Path(), help="Load methods from a Python file.")
+@click.option("--device", metavar="auto|cpu|cuda[:i]", help="Where to train [default: as the board says].")
+@click.option("--threads", type=click.IntRange(1), help="Threads per cell [default: as the board says].")
+@click.option("--data-root", type=click.Path(), help="Data folder [default: $ROBUSTFL_DATA or the user cache].")
+@click.option("--format", "form", type=_FORMAT, default="table", show_default=True, help="What to print.")
+def verify(**options: Any) -> int:
+    """Run cells of a published BOARD again and say which agree; 1 if one does not, or if the file was edited.
+
+    \b
+    robustfl verify board.json
+    robustfl verify board.json --where defense=nnm+median --where norm=fbn --all
+    """
+    from robustfl.cli.verify import verify as command
+
+    return command(**options)
+
+
+@app.command()
+@click.argument("sources", nargs=-1, required=True, metavar="STORE STORE...", type=click.Path(path_type=Path))
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder of the joined store.")
+@click.option("--source", "names", multiple=True, metavar="NAME", help="Who measured; once per store, in order.")
+@click.option(
+    "--tolerance",
+    default=0.01,
+    show_default=True,
+    type=click.FloatRange(0, 1),
+    help="By how much the accuracies of one cell may differ between stores.",
+)
+@click.option("--format", "form", type=_FORMAT, default="table", show_default=True, help="What to print.")
+def merge(**options: Any) -> int:
+    """Join the stores, or published boards, of several people; 1 and nothing written if they contradict each other."""
+    from robustfl.cli.merge import merge as command
+
+    return command(**options)
+
+
+@app.command()
+@click.argument("first")
+@click.argument("second")
+@click.option("--timing", is_flag=True, help="Also show times and machines, which differ between any two runs.")
+@click.option("--limit", default=40, show_default=True, type=click.IntRange(1), help="Lines per part.")
+@click.option("--format", "form", type=_FORMAT, default="table", show_default=True, help="What to print.")
+def diff(**options: Any) -> int:
+    """Explain what differs between two cells (STORE:KEY, or a record's file) or two stores; 1 if anything does.
+
+    \b
+    robustfl diff runs/quickstart:00af runs/quickstart:7c31
+    robustfl diff runs/quickstart ../theirs/quickstart
+    """
+    from robustfl.cli.diff import diff as command
+
+    return command(**options)
+
+
+@app.command()
+@click.argument("kind", type=click.Choice(PLOTS))
+@click.argument("store", type=click.Path(path_type=Path))
+@click.option("--save", type=click.Path(path_type=Path), help="File, .pdf .png or .svg [default: KIND.pdf].")
+@click.option("--metric", help="sa, ra, ... where the figure has one.")
+@click.option("--where", multiple=True, metavar="LABEL=VALUE", help="Only these cells, e.g. attack=alie.")
+def plot(**options: Any) -> int:
+    """Draw one kind of figure of STORE into a file; several figures get numbers.
+
+    \b
+    robustfl plot breakdown runs/my-study --metric sa --save breakdown.pdf
+    """
+    from robustfl.cli.plot import plot as command
 
     return command(**options)
 

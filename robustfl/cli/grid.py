@@ -22,6 +22,7 @@ def grid(
     device: str,
     threads: int,
     data_root: str | None,
+    track: tuple[str, ...],
     form: str,
 ) -> int:
     """Run a grid and print its leaderboard; 1 if a cell failed."""
@@ -33,7 +34,7 @@ def grid(
     with GridProgress(quiet=form == "json") as progress:
         results = run_grid(
             chosen, out=out, jobs=jobs, threads=threads, device=device, root=data_root,
-            on_start=progress.start, on_cell=progress.cell,
+            on_start=progress.start, on_cell=progress.cell, track=track,
         )  # fmt: skip
     _print(results.folder, form)
     if form == "table":
@@ -41,6 +42,8 @@ def grid(
         click.echo(f"\n{results.computed} cells run now, {results.stored} were there already: {states}.")
         click.echo(f"Cells: {results.folder / 'cells'}")
         click.echo(f"Leaderboard and figures: robustfl report {results.folder}")
+        if "tensorboard" in track:
+            click.echo(f"TensorBoard: tensorboard --logdir {results.folder / 'tensorboard'}")
     return 1 if results.statuses.get("failed") else 0
 
 
@@ -65,7 +68,7 @@ def _print(folder: Path, form: str) -> None:
         click.echo(to_json(board))
     else:
         screen = console()
-        for block in terminal(board):
+        for block in terminal(board, full=f"robustfl report {folder}"):
             screen.print(block)
 
 

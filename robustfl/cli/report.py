@@ -2,28 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
 
 from robustfl.cli.printing import console
+from robustfl.records import CellResult
 
 
-def report(*, store: Path, out: Path | None, figures: bool, form: str) -> int:
-    """Write a store's report and print its leaderboard."""
-    from robustfl.reports import load_board
-    from robustfl.reports import report as write
+def report(
+    *, store: Path, out: Path | None, site: Path | None, board: Path | None, tolerance: float, figures: bool,
+    plugins: tuple[str, ...], form: str,
+) -> int:  # fmt: skip
+    """Write a store's report, site and board, and print its leaderboard."""
+    from robustfl.reports.publishing import publish_store
     from robustfl.reports.writers import terminal, to_json
 
-    files = write(store, out, figures=figures)
-    board = load_board(store)
+    papers = (lambda results: papers_of(results, plugins)) if site is not None else None
+    made = publish_store(store, out, figures=figures, site=site, board=board, tolerance=tolerance, papers=papers)
     if form == "json":
-        click.echo(to_json(board))
+        click.echo(to_json(made.board))
         return 0
     screen = console()
-    for block in terminal(board):
+    for block in terminal(made.board, full=str(next(f for f in made.files if f.suffix == ".csv"))):
         screen.print(block)
     click.echo("\nWritten:")
-    for file in files:
+    for file in made.files:
         click.echo(f"  {file}")
+    if made.site:
+        click.echo(f"  {made.site[0]} and {len(made.site) - 1} more files; open it in a browser")
     return 0
+
+
+def papers_of(results: Iterable[CellResult], plugins: tuple[str, ...]) -> dict[str, str]:
+    """The citation of every method the records name and this installation knows: ``"defense nnm"`` to its paper."""
+    from robustfl.registry import KINDS, entries, load_file
+
+    for plugin in plugins:
+        load_file(plugin)
+    named = {
+        str(method.get("name"))
+        for record in results
+        for methods in record.cell.get("methods", {}).values()
+        for method in (methods if isinstance(methods, list) else [methods])
+        if isinstance(method, dict)
+    }
+    return {
+        f"{e.kind} {e.name}": e.cls.paper for kind in KINDS for e in entries(kind) if e.name in named and e.cls.paper
+    }

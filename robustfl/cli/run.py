@@ -22,15 +22,19 @@ def run(
     device: str,
     threads: int,
     data_root: str | None,
+    track: tuple[str, ...],
     form: str,
 ) -> int:
     """Run one cell and print its record; 1 unless it is done."""
+    from robustfl.records import plain
     from robustfl.registry import load_file
+    from robustfl.reports import tracking
     from robustfl.reports.store import Store
     from robustfl.scenarios import expand, run_cell
-    from robustfl.scenarios.expand import fingerprints
+    from robustfl.scenarios.expand import fingerprints, key_of, labels, resolve
     from robustfl.scenarios.spec import apply_settings
 
+    tracking.check(track)
     if scenario is None:
         for plugin in plugins:
             load_file(plugin)
@@ -44,6 +48,8 @@ def run(
         raise UsageError(f"run takes one cell, {chosen.name!r} has {len(cells)}; fix these with --set: {open_axes}")
     cell = cells[0]
     fingerprint = fingerprints([cell], data_root)[cell]
+    folder = Path(out or "runs") / chosen.name
+    followed = tracking.Followed(track, folder, key_of(resolve(cell, fingerprint)), plain(labels(cell)))
     screen = console(err=True)
     with Progress(
         TextColumn("round"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
@@ -53,10 +59,12 @@ def run(
         task = bar.add_task("rounds", total=cell.rounds, loss="")
         record = run_cell(
             cell, scenario=chosen.name, fingerprint=fingerprint, root=data_root, device=device, threads=threads,
+            on_point=followed.evaluated,
             on_round=lambda r, total, loss: bar.update(task, completed=r, loss=f"loss {loss:.3f}"),
         )  # fmt: skip
     if out is not None:
-        Store(Path(out) / chosen.name).commit(record)
+        Store(folder).commit(record)
+    followed.finished(record)
     if form == "json":
         as_json(record.model_dump(mode="json"))
     else:

@@ -1,0 +1,171 @@
+"""Trackers follow cells while they run: one small interface, and TensorBoard behind it."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+from robustfl.errors import UsageError, closest
+from robustfl.records import CellResult, CurvePoint
+
+
+class Tracker(Protocol):
+    """What follows one cell. It is made in the process that runs the cell, and may keep files or connections open."""
+
+    def evaluated(self, point: CurvePoint) -> None:
+        """A round was evaluated."""
+
+    def finished(self, record: CellResult) -> None:
+        """The cell ended, whatever its status; nothing is called after this."""
+
+
+class TensorBoard:
+    """Event files of one cell in ``<folder>/tensorboard/<cell>``: accuracies by round, final numbers, hyper-parameters.
+
+    Every cell has a folder of its own, so that cells of one grid run side by side. Raises ``UsageError`` if the package
+    ``tensorboard`` is missing. TensorFlow is not needed.
+    """
+
+    def __init__(self, folder: str | Path, key: str, labels: Mapping[str, Any]) -> None:
+        self.require()
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+        self.folder = Path(folder) / "tensorboard" / run_name(key, labels)
+        for old in self.folder.glob("events.out.tfevents.*"):  # of a run that was killed: two runs would be one zigzag
+            with suppress(OSError):
+                old.unlink()
+        self._writer = EventFileWriter(str(self.folder))
+        self._labels, self._key = dict(labels), key
+        self._put(self._hyperparameters(), 0)
+
+    @staticmethod
+    def require() -> None:
+        """Raise ``UsageError`` if the package is missing."""
+        try:
+            import tensorboard.summary.writer.event_file_writer  # noqa: F401
+        except ImportError:
+            raise UsageError(
+                "track='tensorboard' needs the package tensorboard: pip install 'robustfl[track]'"
+            ) from None
+
+    def evaluated(self, point: CurvePoint) -> None:
+        """Scalars ``sa``, ``loss`` and, where it was measured, ``ra`` of the round."""
+        found = {"sa": point.sa, "loss": point.loss, "ra": point.ra}
+        self._scalars({k: v for k, v in found.items() if v is not None}, point.round)
+
+    def finished(self, record: CellResult) -> None:
+        """Scalars ``final/sa``, ``final/ra pgd``, …; the status and its reason as text."""
+        last = max((p.round for p in record.curve), default=0)
+        metrics = record.metrics
+        if metrics is not None:
+            found = {"final/sa": metrics.sa, **{f"final/ra {n}": v for n, v in metrics.ra.items()}}
+            found |= {} if metrics.ra_worst is None else {"final/ra_worst": metrics.ra_worst}
+            found |= {} if metrics.asr is None else {"final/asr": metrics.asr}
+            self._scalars(found, last)
+        reason = (record.reason or "").strip().splitlines()
+        self._put(_text("status", ": ".join([record.status, *reason[:1]])), last)
+        self._put(_session_end(done=record.status == "done"), last)
+        self._writer.close()
+
+    def _scalars(self, values: Mapping[str, float], step: int) -> None:
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        shown = [Summary.Value(tag=k, simple_value=v) for k, v in values.items() if math.isfinite(v)]
+        self._put(Summary(value=shown), step)
+
+    def _hyperparameters(self) -> Any:
+        from tensorboard.plugins.hparams.summary_v2 import hparams_pb
+
+        plain = {k: v if isinstance(v, (bool, int, float)) else str(v) for k, v in self._labels.items()}
+        return hparams_pb(plain, trial_id=self._key, start_time_secs=time.time())
+
+    def _put(self, summary: Any, step: int) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+
+        self._writer.add_event(Event(wall_time=time.time(), step=step, summary=summary))
+
+
+def _text(tag: str, words: str) -> Any:
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.plugins.text.metadata import create_summary_metadata
+    from tensorboard.util.tensor_util import make_tensor_proto
+
+    return Summary(
+        value=[
+            Summary.Value(
+                tag=tag,
+                metadata=create_summary_metadata(display_name=tag, description=""),
+                tensor=make_tensor_proto([words]),
+            )
+        ]
+    )
+
+
+def _session_end(*, done: bool) -> Any:
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
+
+    status = api_pb2.STATUS_SUCCESS if done else api_pb2.STATUS_FAILURE
+    ended = plugin_data_pb2.SessionEndInfo(status=status, end_time_secs=time.time())
+    told = metadata.create_summary_metadata(plugin_data_pb2.HParamsPluginData(session_end_info=ended))
+    return Summary(value=[Summary.Value(tag=metadata.SESSION_END_INFO_TAG, metadata=told, tensor=metadata.NULL_TENSOR)])
+
+
+TRACKERS: dict[str, type[TensorBoard]] = {"tensorboard": TensorBoard}
+
+
+def check(names: Sequence[str]) -> None:
+    """Raise ``UsageError`` for a tracker that is unknown, or whose package is missing; before anything runs."""
+    for name in names:
+        if name not in TRACKERS:
+            raise UsageError(f"track={name!r} is no tracker; {closest(name, TRACKERS)}")
+        TRACKERS[name].require()
+
+
+class Followed:
+    """The trackers of one cell, kept from hurting it: one that raises is dropped with a warning."""
+
+    def __init__(self, names: Sequence[str], folder: str | Path, key: str, labels: Mapping[str, Any]) -> None:
+        self._what = key[:12]
+        self._trackers: dict[str, Tracker] = {}
+        for name in dict.fromkeys(names):
+            with self._guarded(name):
+                self._trackers[name] = TRACKERS[name](folder, key, labels)
+
+    def evaluated(self, point: CurvePoint) -> None:
+        """Tell every tracker that a round was evaluated."""
+        for name, tracker in list(self._trackers.items()):
+            with self._guarded(name):
+                tracker.evaluated(point)
+
+    def finished(self, record: CellResult) -> None:
+        """Tell every tracker that the cell ended."""
+        for name, tracker in list(self._trackers.items()):
+            with self._guarded(name):
+                tracker.finished(record)
+
+    @contextmanager
+    def _guarded(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self._trackers.pop(name, None)
+            warnings.warn(f"{name} no longer follows cell {self._what}: {error}", RuntimeWarning, stacklevel=4)
+
+
+def run_name(key: str, labels: Mapping[str, Any]) -> str:
+    """The folder of a cell's events: what tells it apart, short, then its key.
+
+    >>> run_name("00af" * 8, {"attack": "foe(eta=10)", "defense": "nnm+median", "norm": "fbn", "seed": 0})
+    'fbn,foe(eta=10),nnm+median,seed=0,00af00af00af'
+    """
+    parts = [str(labels[n]) for n in ("partition", "norm", "attack", "defense") if n in labels]
+    parts += [f"{n}={labels[n]}" for n in ("f", "seed") if n in labels]
+    whole = re.sub(r"[^A-Za-z0-9()=+.,_-]+", "-", ",".join(parts))
+    return f"{whole[:150]},{key[:12]}"
