@@ -22,48 +22,50 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _MAX_PIXELS = 6000
+PARTS = ("heatmaps", "summaries", "sa", "ra")
 APART = 3000
-"""From so many records on, starting worker processes pays."""
+"""From so many records on, starting a second process pays."""
 _DATELESS: dict[str, dict[str, Any]] = {"png": {"Software": None}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
 
 
 def write_figures(board: Board, results: Sequence[CellResult], folder: str | Path) -> list[Path]:
     """Write every figure the records have data for into ``folder``; returns the files.
 
-    Figures of a large store are drawn by two processes; the files are the same.
+    Half of the figures of a large store are drawn by a second process; the files are the same.
     """
-    parts = ("summaries", "sa", "ra")
     if len(results) < APART:
-        return [path for part in parts for path in _part(part, board, results, folder)]
-    import joblib
+        return [path for part in PARTS for path in _part(part, board, results, folder)]
+    from joblib.externals.loky import get_reusable_executor
 
-    drawn = joblib.Parallel(n_jobs=2, backend="loky")(
-        joblib.delayed(_part)(part, board, results, folder) for part in ("sa", "ra", "summaries")
-    )
-    sa, ra, first = drawn
-    return [*first, *sa, *ra]
+    with get_reusable_executor(max_workers=1, timeout=60) as second:
+        theirs = {part: second.submit(_part, part, board, results, folder) for part in ("ra", "heatmaps")}
+        own = {part: _part(part, board, results, folder) for part in PARTS if part not in theirs}
+        drawn = own | {part: future.result() for part, future in theirs.items()}
+    return [path for part in PARTS for path in drawn[part]]
 
 
 def _part(part: str, board: Board, results: Sequence[CellResult], folder: str | Path) -> list[Path]:
     from .figure_curves import curves
     from .figure_forgetting import forgetting_maps
+    from .figure_heatmap import heatmaps
 
-    figures = curves(results, [part])
-    if part == "summaries":
+    if part == "heatmaps":
+        figures = heatmaps(board)
+    elif part == "summaries":
         figures = chain(summaries(board, results), forgetting_maps(results))
+    else:
+        figures = curves(results, [part])
     return _write(figures, folder, ("png", "pdf"))
 
 
 def summaries(board: Board, results: Sequence[CellResult]) -> Iterator[tuple[str, Figure]]:
-    """Heatmaps, clean against robust, breakdown, ranks and label distributions."""
+    """Clean against robust, breakdown, ranks, label distributions, batch-norm statistics."""
     from .figure_bn_pca import bn_pca_figures
     from .figure_breakdown import breakdown_figures
     from .figure_distribution import distributions
-    from .figure_heatmap import heatmaps
     from .figure_pareto import pareto_figures
     from .figure_ranks import rank_figures
 
-    yield from heatmaps(board)
     yield from pareto_figures(board)
     yield from breakdown_figures(board)
     yield from rank_figures(board)
