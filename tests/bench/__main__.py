@@ -1,11 +1,11 @@
-"""``python -m tests.bench [kernels|zoo|gradients|evasion|rounds|grid]``: each table as ratios measured in one run."""
+"""``python -m tests.bench [kernels|zoo|gradients|evasion|rounds|grid|site]``: each table as measured in one run."""
 
 from __future__ import annotations
 
 import importlib
 import sys
 
-TABLES = ("kernels", "zoo", "gradients", "evasion", "rounds", "grid")
+TABLES = ("kernels", "zoo", "gradients", "evasion", "rounds", "grid", "site")
 
 if __name__ == "__main__":
     chosen = sys.argv[1:] or list(TABLES)
