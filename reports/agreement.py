@@ -50,7 +50,8 @@ def agree(first: CellResult, second: CellResult, *, tolerance: float) -> Agreeme
         if a == b:
             continue
         found.append((name, a, b))
-        largest = max(largest, abs(a - b) if a is not None and b is not None else math.inf)
+        apart = abs(a - b) if a is not None and b is not None else math.inf
+        largest = max(largest, apart if math.isfinite(apart) else math.inf)
     if not found:
         return Agreement("identical")
     # accuracies are multiples of 1 / samples; a hair above the tolerance is the tolerance

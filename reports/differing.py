@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from robustfl.errors import UsageError, closest
-from robustfl.records import CellResult
+from robustfl.records import CellResult, canonical
 
 from .agreement import agree, settings_apart
 from .merging import Source, read_source
 from .store import Store
 
 Difference = tuple[str, Any, Any]
+MAX_APART = 8
+"""Cells that differ in more settings than that are other experiments, not the same one with a change."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class StoreDiff:
 def diff_cells(first: CellResult, second: CellResult) -> CellDiff:
     """Everything in which two records differ."""
     mine, yours = first.model_dump(mode="json"), second.model_dump(mode="json")
-    outcome = ("status", "reason", "round", "metrics", "curve", "label_counts")
+    outcome = (("status", "reason", "round"), ("metrics",), ("curve",), ("label_counts",))
     environment: list[Difference] = []
     certificates: list[Difference] = []
     for difference in settings_apart(mine["certificates"], yours["certificates"]):
@@ -68,7 +70,9 @@ def diff_cells(first: CellResult, second: CellResult) -> CellDiff:
         first=first.key,
         second=second.key,
         settings=tuple(settings_apart(mine["cell"], yours["cell"])),
-        outcome=tuple(settings_apart({k: mine[k] for k in outcome}, {k: yours[k] for k in outcome})),
+        outcome=tuple(
+            d for part in outcome for d in settings_apart({k: mine[k] for k in part}, {k: yours[k] for k in part})
+        ),
         environment=tuple(environment),
         certificates=tuple(certificates),
         timing=tuple(settings_apart(mine["timing"], yours["timing"])),
@@ -108,6 +112,8 @@ def _explained(left: Sequence[CellResult], right: Sequence[CellResult]) -> list[
         partners = by_labels.get(_labels(record, changed), [])
         if partners:
             apart = settings_apart(record.cell, partners.pop(0).cell)
+            if len(apart) > MAX_APART:
+                continue
             counts[tuple((p, _plain(a), _plain(b)) for p, a, b in apart)] += 1
     return counts.most_common()
 
@@ -136,7 +142,8 @@ def _axes(
 
 
 def _plain(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+    """``value`` as something that can be counted."""
+    return tuple(value) if isinstance(value, list) else canonical(value) if isinstance(value, Mapping) else value
 
 
 def _name(record: CellResult) -> str:

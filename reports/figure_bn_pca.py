@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from robustfl.records import CellResult
 
 from .board import natural
-from .figure_layout import wrapped
+from .figure_layout import roomy, wrapped
 from .ranking import text
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ _FIRST = (
     "defense",
     "attack",
 )
-_MARKERS = "oXsD^vP*"
-_MAX_NAMED = 40
+_MARKERS = "osD^vPX"
+_MAX_NAMED = 24
 """With more points, clients' numbers would hide them."""
 
 
@@ -42,7 +42,8 @@ def bn_pca_figures(results: Sequence[CellResult]) -> Iterator[tuple[str, Figure]
     ordered = sorted(
         (r for r in results if statistics_of(r)), key=lambda r: (natural(text(r.labels.get("seed"))), r.key)
     )
-    others = sorted({n for r in ordered for n in r.labels} - {*_FIRST, "seed"})
+    told_f = all(r.labels.get("f") == r.labels.get("f_declared") for r in ordered)
+    others = sorted({n for r in ordered for n in r.labels} - {*_FIRST, "seed", *(["f_declared"] if told_f else [])})
     names = [*_FIRST, *others]
     for record in ordered:
         chosen.setdefault(tuple(text(record.labels.get(n)) for n in names), record)
@@ -76,28 +77,20 @@ def _figure(name: str, record: CellResult) -> Figure:
 
     known = statistics_of(record)
     points, shares = known["points"], known["shares"]
-    keys = list(zip(map(str, known["groups"]), map(str, known["branches"]), strict=True))
-    groups = sorted({g for g, _ in keys}, key=natural)
-    branches = sorted({b for _, b in keys}, key=lambda b: (b != "clean", b))
-    palette = seaborn.color_palette("colorblind", 10)
-    figure = Figure(figsize=(5.6, 4.6), layout="constrained")
+    groups = [str(g).partition(" · ") for g in known["groups"]]
+    keys = [(g[0], g[2], str(b)) for g, b in zip(groups, known["branches"], strict=True)]
+    colours = _looks({d for d, _, _ in keys}, seaborn.color_palette("colorblind", 10))
+    markers = _looks({r for _, r, _ in keys}, _MARKERS)
+    filled = _looks({b for _, _, b in keys}, (True, False), first="clean")
+    handles = _legend(colours, markers, filled)
+    columns = 1 if len(handles) < 4 or max(len(h.get_label()) for h in handles) > 34 else 2
+    lines = math.ceil(len(handles) / columns)
+    figure = Figure(figsize=(5.6, 4.3 + 0.2 * lines), layout=roomy(5.6))
     axes = figure.subplots()
-    for group, branch in sorted(set(keys), key=lambda key: (groups.index(key[0]), branches.index(key[1]))):
-        own = [p for p, key in zip(points, keys, strict=True) if key == (group, branch)]
-        label = ", ".join(v for v in (group, f"{branch} branch" if len(branches) > 1 else "") if v)
-        colour = palette[groups.index(group) % 10]
-        hollow = branches.index(branch) > 0
-        axes.scatter(
-            [x for x, _ in own],
-            [y for _, y in own],
-            s=38,
-            marker=_MARKERS[groups.index(group) % len(_MARKERS)],
-            facecolor="none" if hollow else colour,
-            edgecolor=colour if hollow else "white",
-            linewidth=1.3 if hollow else 0.5,
-            label=label or None,
-            zorder=3,
-        )
+    for domain, role, branch in sorted(set(keys)):
+        own = [p for p, key in zip(points, keys, strict=True) if key == (domain, role, branch)]
+        look = _look(colours[domain], filled=filled[branch])
+        axes.scatter([x for x, _ in own], [y for _, y in own], s=40, marker=markers[role], zorder=3, **look)
     if len(points) <= _MAX_NAMED:
         for place, client in zip(points, known["clients"], strict=True):
             axes.annotate(
@@ -107,11 +100,34 @@ def _figure(name: str, record: CellResult) -> Figure:
     axes.set(
         xlabel=f"component 1 ({100 * shares[0]:.0f} % of variance)", ylabel=f"component 2 ({100 * shares[1]:.0f} %)"
     )
-    drawn = [label for label in axes.get_legend_handles_labels()[1] if label]
-    if drawn:
-        columns = 2 if len(drawn) > 3 and max(map(len, drawn)) < 36 else 1
-        figure.legend(loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
+    if handles:
+        figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
     seed = text(record.labels.get("seed"))
     rows = f"{known.get('entries')} means and variances per client" if known.get("entries") else "means and variances"
     figure.suptitle(f"{wrapped(name, 64)}\n{rows}, last round, seed {seed}", fontsize=10)
     return figure
+
+
+def _looks(names: set[str], looks: Sequence[Any], *, first: str = "") -> dict[str, Any]:
+    """A look for every name, in their natural order."""
+    ordered = sorted(names, key=lambda n: (n != first, natural(n)))
+    return {n: looks[i % len(looks)] for i, n in enumerate(ordered)}
+
+
+def _look(colour: Any, *, filled: bool) -> dict[str, Any]:
+    if filled:
+        return {"facecolor": colour, "edgecolor": "white", "linewidth": 0.5}
+    return {"facecolor": "none", "edgecolor": colour, "linewidth": 1.3}
+
+
+def _legend(colours: Mapping[str, Any], markers: Mapping[str, Any], filled: Mapping[str, Any]) -> list[Any]:
+    """What colours, markers and filling stand for; nothing for a kind of which there is one."""
+    from matplotlib.lines import Line2D
+
+    def handle(label: str, *, colour: Any = "#555555", marker: str = "o", full: bool = True) -> Any:
+        face = colour if full else "none"
+        return Line2D([], [], linestyle="", marker=marker, color=colour, markerfacecolor=face, label=label)
+
+    found = [handle(n, colour=c) for n, c in colours.items() if len(colours) > 1 and n]
+    found += [handle(n, marker=m) for n, m in markers.items() if len(markers) > 1 and n]
+    return found + [handle(f"{n} branch", full=f) for n, f in filled.items() if len(filled) > 1]

@@ -50,6 +50,8 @@ def _groups(results: Sequence[CellResult]) -> dict[tuple[str, str], dict[tuple[s
         for c in label_columns(table)
         if c not in (*_PANEL, "attack", "seed") and len({text(cell.get(c)) for cell in cells}) > 1
     ]
+    if {"f", "f_declared"} <= set(others) and all(text(c["f"]) == text(c["f_declared"]) for c in cells):
+        others.remove("f_declared")
     groups: dict[tuple[str, str], dict[tuple[str, ...], list[CellResult]]] = defaultdict(lambda: defaultdict(list))
     for cell in cells:
         setting = ", ".join(f"{c.removeprefix('cell.')}={text(cell.get(c))}" for c in others)

@@ -93,6 +93,9 @@ def merge(sources: Sequence[Source], *, tolerance: float) -> Merge:
         who = " + ".join(dict.fromkeys([owner, *backed.get(key, [])]))
         results.append(record.model_copy(update={"certificates": {**record.certificates, "source": who}}))
     problems = tuple(p for s in sources for p in s.problems)
+    if not results:
+        why = f"; not counted: {problems[0]}" if problems else ""
+        raise UsageError(f"merge: none of {', '.join(s.name for s in sources)} holds a finished cell{why}")
     return Merge(tuple(results), len(backed), tuple(conflicts), problems)
 
 

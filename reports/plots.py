@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from robustfl.errors import UsageError, closest
+from robustfl.errors import StoreError, UsageError, closest
 from robustfl.records import CellResult
 
 from .frame import frame
@@ -34,13 +34,20 @@ _WHY_NONE = {
 
 
 def plot(
-    path: str | Path, kind: str, save: str | Path, *, metric: str | None = None, where: Mapping[str, str] | None = None
+    path: str | Path,
+    kind: str,
+    save: str | Path,
+    *,
+    metric: str | None = None,
+    where: Mapping[str, str] | None = None,
+    on_problem: Callable[[str], None] = lambda words: None,
 ) -> list[Path]:
     """Draw the figures of one kind from the store at ``path`` into ``save`` (pdf, png or svg).
 
     Several figures become ``x-1.pdf``, ``x-2.pdf``. ``metric`` keeps one metric, ``where`` cells with these labels
-    (``"alie"`` matches every ``alie(...)``). Returns the files. Raises ``UsageError`` if there is nothing to draw,
-    saying what the records lack.
+    (``"alie"`` matches every ``alie(...)``). ``on_problem`` is told of every file that is not counted. Returns the
+    files. Raises ``UsageError`` if there is nothing to draw, saying what the records lack, ``StoreError`` if none of
+    the files can be read.
     """
     if kind not in KINDS:
         raise UsageError(f"plot: no kind {kind!r}; {closest(kind, KINDS)}")
@@ -49,7 +56,13 @@ def plot(
     if form not in FORMATS:
         raise UsageError(f"plot: {str(save)!r} must end in .{', .'.join(FORMATS)}")
     store = open_store(path)
-    results = matching(store.load().results, where or {})
+    loaded = store.load()
+    problems = [f"{p.path.name}: {p.reason}" for p in loaded.problems]
+    if problems and not loaded.results:
+        raise StoreError(f"{store.folder}: none of {len(problems)} files is a record; {problems[0]}")
+    for words in problems:
+        on_problem(words)
+    results = matching(loaded.results, where or {})
     from .figures import drawn
 
     files = []

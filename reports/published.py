@@ -18,10 +18,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from robustfl.errors import StoreError, UsageError
 from robustfl.records import CellResult, Metrics, Status, canonical, digest, plain
 
-from .store import write_atomic
+from .store import unlikely, write_atomic
 
 FORMAT = "robustfl-board"
-SCHEMA = 1
+SCHEMA: Literal[1] = 1
 TOLERANCE = 0.01
 """One percentage point: what another machine may change in an accuracy after hundreds of rounds."""
 
@@ -57,16 +57,23 @@ class PublishedCell(Published):
     certificates: dict[str, Any] = Field(default_factory=dict, description="device, threads, versions, source, doubts")
 
 
+class Common(Published):
+    """What all cells share; the cells' own entries go on top, at every depth."""
+
+    cell: dict[str, Any]
+    labels: dict[str, Any]
+
+
 class Board(Published):
     """A published board."""
 
     format: Literal["robustfl-board"] = "robustfl-board"
-    schema_version: int = Field(default=SCHEMA, ge=1)
+    schema_version: Literal[1] = SCHEMA
     name: str
     description: str = ""
     tolerance: float = Field(ge=0, le=1, description="by how much an accuracy may differ when a cell is run again")
     environment: Environment
-    common: dict[str, Any] = Field(description="what all cells share: cell and labels")
+    common: Common
     cells: list[PublishedCell]
     digest: str = Field(description="SHA-256 of the canonical JSON of everything else", pattern=r"^[0-9a-f]{64}$")
 
@@ -80,8 +87,8 @@ class Board(Published):
             {
                 "key": cell.key, "scenario": cell.scenario, "status": cell.status, "reason": cell.reason,
                 "round": cell.round, "metrics": cell.metrics, "certificates": cell.certificates,
-                "cell": merged(self.common.get("cell", {}), cell.cell),
-                "labels": merged(self.common.get("labels", {}), cell.labels),
+                "cell": merged(self.common.cell, cell.cell),
+                "labels": merged(self.common.labels, cell.labels),
                 "timing": {
                     "seconds": cell.seconds,
                     "seconds_per_round": cell.seconds_per_round,
@@ -200,17 +207,22 @@ def read_board(path: str | Path) -> tuple[Board, list[str]]:
     except ValidationError as error:
         first = error.errors()[0]
         raise UsageError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    for record in records:
+        if not all(isinstance(record.cell.get(part), Mapping) for part in ("cell", "methods")):
+            raise UsageError(f"{path}: cell {record.key} does not say how it ran: it lacks cell.cell or cell.methods")
     wrong = []
     if content_digest(board) != board.digest:
         wrong.append("its content does not have the digest it claims: it was edited after it was written")
     wrong += [f"cell {r.key}: its settings have the key {digest(r.cell)}" for r in records if digest(r.cell) != r.key]
+    wrong += [f"cell {r.key}: {words}" for r in records if (words := unlikely(r))]
     wrong += [f"cell {key} is there {n} times" for key, n in Counter(c.key for c in board.cells).items() if n > 1]
     return board, wrong
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON Schema of the form, as in ``board.schema.json``."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Board.model_json_schema()}
+    """The JSON Schema of the form; the file ``board.schema.json`` beside this module holds it."""
+    names = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": f"urn:robustfl:board:{SCHEMA}"}
+    return {**names, **Board.model_json_schema()}
 
 
 # --- what cells share ------------------------------------------------------------------------------------------------

@@ -180,21 +180,22 @@ class Store:
         except ValidationError as error:
             first = error.errors()[0]
             raise _UnreadableError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-        _check_numbers(record)
+        words = unlikely(record)
+        if words is not None:
+            raise _UnreadableError(words)
         return record
 
 
-def _check_numbers(record: CellResult) -> None:
+def unlikely(record: CellResult) -> str | None:
+    """What is wrong with the numbers of a finished record, or ``None``."""
     if record.status != "done":
-        return
+        return None
     if record.metrics is None:
-        raise _UnreadableError("done, but without metrics")
+        return "done, but without metrics"
     accuracies = {"sa": record.metrics.sa, **record.metrics.ra}
     if record.metrics.ra_worst is not None:
         accuracies["ra_worst"] = record.metrics.ra_worst
-    for name, value in accuracies.items():
-        if not 0.0 <= value <= 1.0:
-            raise _UnreadableError(f"{name}={value!r} is no accuracy in [0, 1]")
+    return next((f"{n}={v!r} is no accuracy in [0, 1]" for n, v in accuracies.items() if not 0.0 <= v <= 1.0), None)
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:

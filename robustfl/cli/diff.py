@@ -18,6 +18,9 @@ def diff(*, first: str, second: str, timing: bool, limit: int, form: str) -> int
     from robustfl.reports.differing import CellDiff, diff_cells, diff_stores, find
 
     a, b = find(first), find(second)
+    for side in (a, b):
+        for problem in () if isinstance(side, CellResult) else side.problems:
+            click.echo(f"not counted: {problem}", err=True)
     if isinstance(a, CellResult) and isinstance(b, CellResult):
         found: Any = diff_cells(a, b)
     elif not isinstance(a, CellResult) and not isinstance(b, CellResult):

@@ -13,6 +13,10 @@ def plot(*, kind: str, store: Path, save: Path | None, metric: str | None, where
     """Draw one kind of figure and name the files."""
     from robustfl.reports.plots import plot as draw
 
-    for file in draw(store, kind, save or Path(f"{kind}.pdf"), metric=metric, where=conditions(where)):
+    files = draw(
+        store, kind, save or Path(f"{kind}.pdf"), metric=metric, where=conditions(where),
+        on_problem=lambda words: click.echo(f"not counted: {words}", err=True),
+    )  # fmt: skip
+    for file in files:
         click.echo(str(file))
     return 0

@@ -149,7 +149,7 @@ def test_friedmans_test_is_scipys() -> None:
     assert found.statistic == pytest.approx(expected.statistic, rel=1e-12)
     assert found.p == pytest.approx(expected.pvalue, rel=1e-12)
     assert "contestants over 6 scenarios" in found.verdict
-    # by hand: 12 · 6 / (3 · 4) · ((7/6)² + (11/6)² + 3² - 3 · 4² / 4) = 10.33; with two degrees of freedom p = exp(-χ²/2)
+    # by hand: 12 · 6 / (3 · 4) · ((7/6)² + (11/6)² + 3² - 3 · 4² / 4) = 10.33; p = exp(-χ²/2)
     assert "χ² = 10.3, p = 0.0057" in found.verdict
 
 

@@ -1,0 +1,84 @@
+"""What differs between two records or two stores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_store import record, stored
+
+from robustfl.errors import UsageError
+from robustfl.records import CellResult, Timing
+from robustfl.reports.differing import diff_cells, diff_stores, find
+from robustfl.reports.merging import Source
+
+
+def source(name: str, *records: CellResult) -> Source:
+    return Source(name, records, {}, ())
+
+
+def paths(differences: Any) -> list[str]:
+    return [path for path, _, _ in differences]
+
+
+def test_two_cells_differ_field_by_field_and_metrics_come_before_curves() -> None:
+    found = diff_cells(record(norm="fbn", sa=0.5, curve=[0.1]), record(norm="gn", sa=0.6, curve=[0.2]))
+    assert found.settings == (("cell.norm", "fbn", "gn"),)
+    outcome = paths(found.outcome)
+    assert outcome.index("metrics.sa") < outcome.index("curve[0].sa")
+    assert not found.same
+
+
+def test_time_and_machine_are_no_difference_between_cells() -> None:
+    other = record().model_copy(update={"timing": Timing(seconds=9.0, host="elsewhere")})
+    other = other.model_copy(update={"certificates": {**other.certificates, "versions": {"torch": "2.7"}}})
+    found = diff_cells(record(), other)
+    assert found.same
+    assert found.environment == (("versions.torch", "2.6.0", "2.7"),)
+    assert {"timing.host", "seconds", "host"} & set(paths(found.timing))
+
+
+def test_equal_stores_are_the_same_and_other_numbers_are_shown() -> None:
+    assert diff_stores(source("a", record()), source("b", record())).same
+    found = diff_stores(source("a", record(sa=0.5, ra={})), source("b", record(sa=0.75, ra={})))
+    assert not found.same
+    assert found.results[0][2] == "differs: sa 0.5000 → 0.7500"
+
+
+def test_one_changed_setting_explains_all_cells_that_only_one_has() -> None:
+    mine = [record(seed=s, clients=10) for s in range(3)]
+    yours = [record(seed=s, clients=20) for s in range(3)]
+    found = diff_stores(source("a", *mine), source("b", *yours))
+    assert (found.only_first, found.only_second, found.common) == (3, 3, 0)
+    assert found.explained == (((("cell.clients", 10, 20),), 3),)
+    assert found.axes == (("clients", ("10",), ("20",)),)
+
+
+def test_lists_and_empty_tables_among_the_settings_are_explained_too() -> None:
+    def of(**cell: Any) -> CellResult:
+        made = record(clients=len(cell["values"]))
+        return made.model_copy(update={"cell": cell, "key": str(cell["values"])})
+
+    found = diff_stores(source("a", of(values=[1], params={})), source("b", of(values=[1, 2], params={"k": 3})))
+    (((differences, count)),) = found.explained
+    assert count == 1
+    assert differences == (("params", "{}", None), ("params.k", None, 3), ("values", (1,), (1, 2)))
+
+
+def test_other_experiments_are_not_explained_away() -> None:
+    many = {f"setting{i}": i for i in range(12)}
+    changed = {f"setting{i}": i + 1 for i in range(12)}
+    assert diff_stores(source("a", record(**many)), source("b", record(**changed))).explained == ()
+
+
+def test_a_cell_is_found_by_the_start_of_its_key_or_its_file(tmp_path: Path) -> None:
+    store = stored(tmp_path / "s", [record(seed=s) for s in range(4)])
+    key = record(seed=2).key
+    assert find(f"{tmp_path}/s:{key[:8]}") == record(seed=2)
+    assert find(str(store.path(key))) == record(seed=2)
+    assert isinstance(find(str(tmp_path / "s")), Source)
+    with pytest.raises(UsageError, match=r"4 cells of .* give more of the key"):
+        find(f"{tmp_path}/s:")
+    with pytest.raises(UsageError, match=r"no cell of .* starts with 'zz'"):
+        find(f"{tmp_path}/s:zz")

@@ -1,0 +1,139 @@
+"""Do records agree, and several people's stores as one."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_store import record, stored
+
+from robustfl.errors import UsageError
+from robustfl.records import CellResult
+from robustfl.reports.agreement import agree, settings_apart, versions_apart
+from robustfl.reports.merging import Source, distinct_names, merge, read_source, write_merge
+from robustfl.reports.published import publish, write_board
+from robustfl.reports.store import Store
+
+
+def source(name: str, *records: CellResult) -> Source:
+    return Source(name, records, {}, ())
+
+
+def owner(result: CellResult) -> Any:
+    return result.certificates["source"]
+
+
+# --- agreement -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("apart", "verdict"), [(0.0, "identical"), (0.01, "within"), (0.0101, "differs")])
+def test_the_tolerance_is_the_largest_difference_that_agrees(apart: float, verdict: str) -> None:
+    assert agree(record(sa=0.5, ra={}), record(sa=0.5 + apart, ra={}), tolerance=0.01).verdict == verdict
+
+
+def test_robust_accuracies_count_as_clean_ones_do() -> None:
+    found = agree(record(ra={"pgd": 0.5, "fgsm": 0.6}), record(ra={"pgd": 0.5, "fgsm": 0.9}), tolerance=0.1)
+    assert not found.agrees
+    assert found.words() == "differs: ra fgsm 0.6000 → 0.9000"
+
+
+def test_a_number_that_one_lacks_or_that_is_none_differs() -> None:
+    assert not agree(record(ra={"pgd": 0.5}), record(ra={}), tolerance=1.0).agrees
+    assert not agree(record(sa=math.nan, ra={}), record(sa=0.5, ra={}), tolerance=1.0).agrees
+
+
+def test_divergences_agree_whatever_their_round_and_statuses_must_be_equal() -> None:
+    early, late = (record(status="diverged", reason="x", round=r) for r in (1, 9))
+    assert agree(early, late, tolerance=0.0).verdict == "identical"
+    assert not agree(early, record(), tolerance=1.0).agrees
+
+
+def test_settings_apart_tell_types_and_missing_entries_apart() -> None:
+    assert settings_apart({"a": 1, "b": [1, 2]}, {"a": 1.0, "b": [1, 2], "c": None}) == [("a", 1, 1.0)]
+    assert settings_apart({"m": [{"v": 1}]}, {"m": [{"v": 2}]}) == [("m[0].v", 1, 2)]
+
+
+def test_versions_of_wrapped_methods_and_origins_are_compared() -> None:
+    theirs = {"attack": {"name": "timed", "version": 1, "inner": {"name": "alie", "version": 1, "origin": "a.py"}}}
+    ours = {"attack": {"name": "timed", "version": 1, "inner": {"name": "alie", "version": 2, "origin": "b.py"}}}
+    assert versions_apart(theirs, ours) == [
+        "attack alie: version 1 published, 2 installed",
+        "attack alie: origin a.py published, b.py installed",
+    ]
+
+
+# --- merging ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_union_of_cells_says_who_measured_what() -> None:
+    merged = merge([source("we", record(seed=0), record(seed=1)), source("they", record(seed=1), record(seed=2))],
+                   tolerance=0.0)  # fmt: skip
+    assert {r.labels["seed"]: owner(r) for r in merged.results} == {0: "we", 1: "we + they", 2: "they"}
+    assert (merged.agreed, merged.conflicts) == (1, ())
+
+
+def test_cells_within_tolerance_keep_the_first_sources_numbers() -> None:
+    merged = merge([source("we", record(sa=0.5)), source("they", record(sa=0.505))], tolerance=0.01)
+    assert merged.results[0].metrics.sa == 0.5  # type: ignore[union-attr]
+
+
+def test_a_contradiction_is_shown_with_both_sources_and_nothing_is_written(tmp_path: Path) -> None:
+    sources = [source("we", record(sa=0.5, ra={})), source("they", record(sa=0.6, ra={}))]
+    merged = merge(sources, tolerance=0.01)
+    (conflict,) = merged.conflicts
+    assert (conflict.first, conflict.second) == ("we", "they")
+    assert conflict.agreement.words() == "differs: sa 0.5000 → 0.6000"
+    with pytest.raises(UsageError, match="1 cells are in conflict"):
+        write_merge(merged, sources, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_a_crash_gives_way_to_a_number(order: tuple[int, int]) -> None:
+    both = [source("we", record(status="failed", reason="Boom")), source("they", record())]
+    (kept,) = merge([both[i] for i in order], tolerance=0.0).results
+    assert (kept.status, owner(kept)) == ("done", "they")
+
+
+def test_a_source_that_was_named_before_keeps_its_name() -> None:
+    once = merge([source("ann", record(seed=0)), source("ben", record(seed=1))], tolerance=0.0)
+    again = merge([source("club", *once.results), source("cem", record(seed=2))], tolerance=0.0)
+    assert {owner(r) for r in again.results} == {"club (ann)", "club (ben)", "cem"}
+
+
+def test_a_folder_with_records_is_never_written_into(tmp_path: Path) -> None:
+    there = stored(tmp_path, [record(seed=9)])
+    sources = [source("we", record(seed=0)), source("they", record(seed=1))]
+    with pytest.raises(UsageError, match="holds records already"):
+        write_merge(merge(sources, tolerance=0.0), sources, tmp_path)
+    assert there.keys() == {record(seed=9).key}
+
+
+def test_a_merged_store_is_a_store_that_remembers_what_was_planned(tmp_path: Path) -> None:
+    plan = {record(seed=s).key: record(seed=s).labels for s in (0, 1)}
+    sources = [Source("we", (record(seed=0),), plan, ()), source("they", record(seed=2))]
+    store = write_merge(merge(sources, tolerance=0.0), sources, tmp_path / "out")
+    assert len(Store(tmp_path / "out").load().results) == 2
+    assert set(store.description()["cells"]) == set(plan)
+
+
+def test_a_board_is_a_source_unless_it_was_edited(tmp_path: Path) -> None:
+    made = record()
+    board = publish([made.model_copy(update={"cell": {"cell": made.labels, "methods": {}}})], name="theirs")
+    path = write_board(board, tmp_path / "b.json")
+    with pytest.raises(UsageError, match="its settings have the key"):
+        read_source(path)
+
+
+def test_sources_of_one_name_are_told_apart_by_their_paths() -> None:
+    assert distinct_names(["a/runs", "b/runs", "c"], []) == ["a/runs", "b/runs", None]
+    assert distinct_names(["a", "b"], ["ann", "ben"]) == ["ann", "ben"]
+    with pytest.raises(UsageError, match="1 names for 2 sources"):
+        distinct_names(["a", "b"], ["ann"])
+
+
+def test_nothing_to_merge_is_an_error() -> None:
+    with pytest.raises(UsageError, match="holds a finished cell; not counted: x: corrupt"):
+        merge([source("a"), Source("b", (), {}, ("x: corrupt",))], tolerance=0.0)

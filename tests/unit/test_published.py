@@ -1,0 +1,141 @@
+"""A published board: what it holds, what is wrong with an edited one, and the schema it is published under."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_store import record
+
+from robustfl.errors import UsageError
+from robustfl.records import CellResult, digest
+from robustfl.reports import published
+from robustfl.reports.published import json_schema, merged, publish, read_board, shared, without, write_board
+
+
+def real(**labels: Any) -> CellResult:
+    """A record as a run leaves it: the key is the digest of the whole cell."""
+    made = record(**labels)
+    cell = {"cell": made.labels, "methods": {"norm": {"name": "fbn", "version": 1}}, "schema": 1}
+    return made.model_copy(update={"cell": cell, "key": digest(cell)})
+
+
+def written(folder: Path, *records: CellResult) -> Path:
+    return write_board(publish(records, name="study"), folder / "board.json")
+
+
+def edited(path: Path, change: Any) -> Path:
+    """The board after ``change`` of its data, with or without a new digest."""
+    data = json.loads(path.read_text())
+    change(data)
+    path.write_text(json.dumps(data))
+    return path
+
+
+def resigned(path: Path) -> Path:
+    """The board with the digest its content now has: what a careful cheat would do."""
+    board, _ = read_board(path)
+    return write_board(board.model_copy(update={"digest": published.content_digest(board)}), path)
+
+
+def test_an_honest_board_reads_back_as_its_records_with_nothing_wrong(tmp_path: Path) -> None:
+    records = [real(seed=0), real(seed=1, sa=0.25), real(seed=2, status="refused", reason="krum: f=4\nmore")]
+    board, wrong = read_board(written(tmp_path, *records))
+    back = {r.key: r for r in board.records()}
+    assert wrong == []
+    for one in records:
+        assert back[one.key].cell == one.cell
+        assert back[one.key].labels == one.labels
+        assert back[one.key].status == one.status
+        assert (back[one.key].metrics is None) == (one.metrics is None)
+    assert back[records[1].key].metrics.sa == 0.25  # type: ignore[union-attr]
+    assert back[records[2].key].reason == "krum: f=4"
+
+
+def test_the_same_records_give_the_same_bytes_in_any_order(tmp_path: Path) -> None:
+    first = written(tmp_path, real(seed=0), real(seed=1)).read_bytes()
+    assert written(tmp_path, real(seed=1), real(seed=0)).read_bytes() == first
+
+
+def test_what_all_cells_share_stands_once(tmp_path: Path) -> None:
+    data = json.loads(written(tmp_path, real(seed=0), real(seed=1)).read_text())
+    assert data["common"]["labels"]["norm"] == "fbn"
+    assert [c["labels"] for c in data["cells"]] == [{"seed": c["cell"]["cell"]["seed"]} for c in data["cells"]]
+
+
+def test_a_changed_number_breaks_the_digest(tmp_path: Path) -> None:
+    path = edited(written(tmp_path, real()), lambda d: d["cells"][0]["metrics"].update(sa=0.99))
+    assert any("edited after it was written" in words for words in read_board(path)[1])
+
+
+def test_a_changed_setting_is_found_even_under_a_new_digest(tmp_path: Path) -> None:
+    path = edited(written(tmp_path, real(seed=0), real(seed=1)), lambda d: d["cells"][0]["cell"]["cell"].update(seed=7))
+    wrong = read_board(resigned(path))[1]
+    assert len(wrong) == 1
+    assert "its settings have the key" in wrong[0]
+
+
+@pytest.mark.parametrize("value", [1.5, -0.1, "nan"])
+def test_a_number_that_is_no_accuracy_is_found_even_under_a_new_digest(tmp_path: Path, value: Any) -> None:
+    path = edited(written(tmp_path, real()), lambda d: d["cells"][0]["metrics"].update(sa=value))
+    assert any("is no accuracy" in words for words in read_board(resigned(path))[1])
+
+
+def test_a_cell_that_is_there_twice_is_found(tmp_path: Path) -> None:
+    path = edited(written(tmp_path, real(), real(seed=1)), lambda d: d["cells"].append(d["cells"][0]))
+    assert any("is there 2 times" in words for words in read_board(path)[1])
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("{", "not JSON"),
+        ("[1]", "not a published board"),
+        ('{"format": "robustfl-board", "schema_version": 2}', "schema 2; this robustfl reads 1"),
+        ('{"format": "robustfl-board", "schema_version": 1}', "Field required"),
+    ],
+)
+def test_what_is_no_board_says_what_it_is(tmp_path: Path, content: str, words: str) -> None:
+    (tmp_path / "b.json").write_text(content)
+    with pytest.raises(UsageError, match=words):
+        read_board(tmp_path / "b.json")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda d: d["common"].update(cell=[]),
+        lambda d: d["common"].pop("labels"),
+        lambda d: d["cells"][0].update(key="../../etc"),
+        lambda d: d["cells"][0].update(surprise=1),
+        lambda d: d["cells"][0]["metrics"].update(sa="high"),
+        lambda d: (d["common"]["cell"].pop("methods"), d["cells"][0]["cell"].update(methods=3)),
+        lambda d: d.update(tolerance=7),
+    ],
+)
+def test_a_board_of_a_wrong_shape_names_the_place(tmp_path: Path, change: Any) -> None:
+    path = edited(written(tmp_path, real()), change)
+    with pytest.raises(UsageError, match=r"board.json: \S+"):
+        read_board(path)
+
+
+def test_no_records_and_no_tolerance_make_no_board() -> None:
+    with pytest.raises(UsageError, match="no finished cell"):
+        publish([], name="x")
+    with pytest.raises(UsageError, match="tolerance=2"):
+        publish([real()], name="x", tolerance=2)
+
+
+def test_the_published_schema_is_the_one_that_is_read() -> None:
+    file = Path(published.__file__).parent / "board.schema.json"
+    assert json.loads(file.read_text()) == json_schema(), "write it again: docs/checking.md says how"
+    assert json_schema()["properties"]["schema_version"]["const"] == published.SCHEMA
+
+
+def test_common_parts_and_the_rest_make_the_whole_again() -> None:
+    values = [{"a": 1, "b": {"c": 1, "d": {}}}, {"a": 1.0, "b": {"c": 1, "d": {}, "e": None}}]
+    common = shared(values)
+    assert common == {"b": {"c": 1, "d": {}}}  # 1 and 1.0 are not the same setting
+    assert [merged(common, without(v, common)) for v in values] == values
