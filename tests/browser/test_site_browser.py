@@ -96,17 +96,19 @@ def saved(downloads: Path, name: str) -> str:
     raise AssertionError(f"{name} was not downloaded; there is {sorted(p.name for p in downloads.iterdir())}")
 
 
-def test_a_heading_sorts_best_first_then_worst_first_and_states_stay_last(browser: Any, site: Path) -> None:
-    opened(browser, site / "index.html")
+def test_a_heading_sorts_best_first_then_worst_first_and_what_has_no_number_stays_last(
+    browser: Any, tmp_path: Path
+) -> None:
+    records = [record(defense=f"rule-{v:g}", sa=v) for v in (0.5, 1.0, 0.05)]
+    records += [record(defense="a", status="refused", reason="no"), record(defense="b", status="diverged", round=2)]
+    write_site(rank_board(frame(records)), records, tmp_path)
+    opened(browser, tmp_path / "index.html")
     press_heading(browser, "SA worst")
-    shown = column(browser, "SA worst")
-    numbers = [float(t.split()[0]) for t in shown if t[0].isdigit()]
-    assert numbers == sorted(numbers, reverse=True)
     assert find(browser, "th[aria-sort]")[0].get_attribute("aria-sort") == "descending"
-    assert all(t[0].isdigit() for t in shown[: len(numbers)])
+    assert [t[:7] for t in column(browser, "SA worst")] == ["100.0", "50.0", "5.0", "diverge", "refused"]
     press_heading(browser, "SA worst")
-    again = column(browser, "SA worst")
-    assert [float(t.split()[0]) for t in again[: len(numbers)]] == sorted(numbers)
+    assert find(browser, "th[aria-sort]")[0].get_attribute("aria-sort") == "ascending"
+    assert [t[:7] for t in column(browser, "SA worst")] == ["diverge", "5.0", "50.0", "100.0", "refused"]
 
 
 def test_numbers_in_names_sort_as_numbers(browser: Any, tmp_path: Path) -> None:
