@@ -15,7 +15,6 @@ from robustfl.errors import RobustflError
 from robustfl.federation.experiment import Experiment
 from robustfl.randomness import stream
 
-
 Memory = dict[str, Mapping[str, Tensor]]
 
 
