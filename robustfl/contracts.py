@@ -139,6 +139,13 @@ class Attack(Method):
         del classes, generator, attacker, round
         return x, y
 
+    def constrain(self, gradient: Tensor, moved: Tensor, *, round: int = 0) -> Tensor:
+        """The gradient ``[d]`` an attacker who trains on poisoned data follows, from that of its loss.
+
+        ``moved [d]`` is how far its local steps have moved it from the model it received.
+        """
+        return gradient if self.inner is None else self.inner.constrain(gradient, moved, round=round)
+
     def trigger(self, x: Tensor) -> Tensor:
         """Test images with the whole trigger on them; unchanged unless ``triggers``."""
         return x

@@ -27,16 +27,20 @@ class ModelReplacement(Attack):
 
     ``x_i ← γ x_i``, ``γ = n/f``: the ``f`` rows then weigh as much in the plain mean as if everybody had sent them.
     With a norm bound ``S`` no row is longer than ``S``, ``x_i ← x_i min(1, S/‖x_i‖)``, against servers that filter
-    norms. Robust rules see an outlier unless ``S`` is small; statistics are sent as they are.
+    norms. With ``α < 1`` local steps also stay near the received model, ``g ← α g + (1-α)(θ - θ_t)``, against servers
+    that look for far models (constrain-and-scale). Robust rules see an outlier unless ``S`` or ``α`` is small;
+    statistics are sent as they are.
 
     Args:
         attack: the data poisoning: ``badnets`` (default), ``dba``, ``label-flip(source=1, target=7)``, …
         scale: factor γ ≥ 0, or None (default) for ``n/f``.
         bound: largest norm ``S > 0`` of a row, or None (default).
+        alpha: weight α in (0, 1] of the task beside the anomaly term ``½‖θ - θ_t‖²``; 1 (default) leaves it out. With
+            one gradient per round ``θ = θ_t``, and α only scales.
 
     Reference: Bagdasaryan et al., How To Backdoor Federated Learning, AISTATS 2020, arXiv 1807.00459 (model
     replacement, train-and-scale; for one attacker and a server that averages it is ``γ = n``). Deviations: attackers
-    share the factor; the loss gets no anomaly term (constrain-and-scale), the bound is its part that needs no loss.
+    share the factor; the anomaly term is the squared distance, one of those the paper names (others use cosines).
 
     >>> from robustfl.contracts import View
     >>> view = View(n=4, f=1, own=torch.tensor([[3.0, 4.0]]))
@@ -55,6 +59,7 @@ class ModelReplacement(Attack):
     attack: str = param("badnets", doc="the data poisoning whose result is scaled")
     scale: float | None = param(None, ge=0.0, lt=math.inf, doc="factor of the own message; None for n/f")
     bound: float | None = param(None, gt=0.0, lt=math.inf, doc="largest norm of a row; None for no bound")
+    alpha: float = param(1.0, gt=0.0, le=1.0, doc="weight of the task beside the distance from the received model")
 
     def __post_init__(self) -> None:
         parameters.check(self)
@@ -80,6 +85,10 @@ class ModelReplacement(Attack):
             norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
             rows *= (self.bound / norms.clamp(min=torch.finfo(rows.dtype).tiny)).clamp(max=1.0)
         return rows
+
+    def constrain(self, gradient: Tensor, moved: Tensor, *, round: int = 0) -> Tensor:
+        del round
+        return gradient if self.alpha == 1.0 else self.alpha * gradient + (1.0 - self.alpha) * moved
 
     def poison(
         self, x: Tensor, y: Tensor, *, classes: int, generator: torch.Generator, attacker: int = 0, round: int = 0

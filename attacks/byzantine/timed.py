@@ -86,6 +86,9 @@ class Timed(Attack):
             return x, y
         return self.inner.poison(x, y, classes=classes, generator=generator, attacker=attacker, round=round)
 
+    def constrain(self, gradient: Tensor, moved: Tensor, *, round: int = 0) -> Tensor:
+        return self.inner.constrain(gradient, moved, round=round) if self.on(round) else gradient
+
     def trigger(self, x: Tensor) -> Tensor:
         return self.inner.trigger(x)
 

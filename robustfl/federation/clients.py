@@ -153,6 +153,9 @@ class Clients:
     ) -> Messages:
         gradients = out if memory is None else self._scratch(out)
         done = self._common_gradients(ids, round, frozen=frozen, out=gradients, reducer=reducer)
+        for place in [place for place, k in enumerate(ids) if self.poisons(k)]:
+            row = gradients[place]
+            row.copy_(self._experiment.attack.constrain(row, torch.zeros_like(row), round=round))
         self._experiment.algorithm.stacked(gradients, memory, out=out)
         if memory is not None and memory is not out:
             memory.copy_(out)
@@ -295,21 +298,24 @@ class Clients:
         index = self._batches.indices(client, round * steps + step)
         return self._inputs([client], index, (len(index),), round, step)
 
+    def poisons(self, client: int) -> bool:
+        """Whether the client is an attacker who trains on poisoned data."""
+        return client in self._byzantine and self._experiment.attack.poisons_data
+
     def _inputs(
         self, ids: Sequence[int], index: Tensor, sizes: tuple[int, ...], round: int, step: int
     ) -> tuple[Tensor, Tensor]:
         """Pixels and labels of the clients' batches, augmented, and poisoned where the attack poisons data."""
         e = self._experiment
         x, y = e.train.pixels(index, dtype=self._dtype), e.train.labels(index)
-        poisoners = self._byzantine & set(ids) if e.attack.poisons_data else frozenset()
-        if e.augment is None and not poisoners:
+        if e.augment is None and not any(self.poisons(k) for k in ids):
             return x, y
         xs, ys = [], []
         for k, part, labels in zip(ids, torch.split(x, list(sizes)), torch.split(y, list(sizes)), strict=True):
             new, new_labels = part, labels
             if e.augment is not None:
                 new = e.augment(new, self._stream("augment", k, round, step))
-            if k in poisoners:
+            if self.poisons(k):
                 new, new_labels = e.attack.poison(
                     new, new_labels, classes=e.classes, generator=self._stream("poison", k, round, step),
                     attacker=self._places[k], round=round,
@@ -372,7 +378,7 @@ class _Turn:
             (gradient, loss), self._first = self._first, None
             self._step += 1
             self.losses.append(loss)
-            return gradient
+            return self._constrained(gradient, self._received)
         place = self._step // self._replays
         if place != self._at:
             x, self._y = self._clients.batch(self._client, self._round, place, self._batches)
@@ -397,7 +403,12 @@ class _Turn:
                 loss = e.objective.backward(e.model, self._x, self._y, self._task)
             else:
                 loss = self._contrast(*others)
-        return read_gradient(e.model, e.layout, torch.empty_like(self._theta)), loss
+        return self._constrained(read_gradient(e.model, e.layout, torch.empty_like(self._theta)), at), loss
+
+    def _constrained(self, gradient: Tensor, at: Tensor) -> Tensor:
+        if not self._clients.poisons(self._client):
+            return gradient
+        return self._e.attack.constrain(gradient, at - self._received, round=self._round)
 
     # --- the contrastive term of MOON --------------------------------------------------------------------------------
 

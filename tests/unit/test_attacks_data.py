@@ -127,3 +127,16 @@ def test_backdoors_leave_statistics_as_they_are(name: str) -> None:
 def test_only_plain_data_poisoning_is_scaled_or_projected(name: str, inner: str) -> None:
     with pytest.raises(UsageError, match="must poison data and leave messages alone"):
         robustfl.attack(name, attack=inner)
+
+
+def test_constrain_and_scale_mixes_the_gradient_with_the_way_from_the_received_model() -> None:
+    gradient, moved = torch.tensor([4.0, 0.0]), torch.tensor([0.0, 8.0])
+    assert robustfl.attack("model-replacement").constrain(gradient, moved).tolist() == [4, 0]
+    constrained = robustfl.attack("model-replacement", alpha=0.25)
+    assert constrained.constrain(gradient, moved).tolist() == [1, 6]
+    assert robustfl.attack("timed", attack="model-replacement(alpha=0.25)", start=3).constrain(
+        gradient, moved, round=2
+    ).tolist() == [4, 0]
+    assert robustfl.attack("timed", attack="model-replacement(alpha=0.25)", start=3).constrain(
+        gradient, moved, round=3
+    ).tolist() == [1, 6]

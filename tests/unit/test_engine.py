@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+from dataclasses import dataclass
+
 import pytest
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
+from robustfl.attacks.byzantine.model_replacement import ModelReplacement
 from robustfl.errors import Diverged
 from robustfl.federation import train
 from robustfl.registry import entries
@@ -316,3 +321,28 @@ def test_attack_that_searches_meets_a_diverging_model_as_divergence() -> None:
     """Honest reports that are not finite are the run's end, not a reason to refuse the cell."""
     with pytest.raises(Diverged):
         result(defense="mean", dtype="float32", rounds=60, attack="opt-foe", f=2, clients=10, norm="naive-bn", batch=32)
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg(local_steps=3)", "dsgd"])
+def test_only_attackers_who_train_on_poisoned_data_are_held_near_the_received_model(algorithm: str) -> None:
+    """Their local steps follow what the attack makes of the gradient and the way they have gone."""
+    seen: list[tuple[float, float]] = []
+
+    @dataclass(frozen=True)
+    class Watched(ModelReplacement):
+        def constrain(self, gradient: Tensor, moved: Tensor, *, round: int = 0) -> Tensor:
+            held = super().constrain(gradient, moved, round=round)
+            seen.append((float(moved.norm()), float(held.norm())))
+            return held
+
+    e = build(
+        Cell.of({"clients": 3, "f": 1, "attack": "model-replacement", "algorithm": algorithm, "rounds": 1, "batch": 8,
+                 "dtype": "float64", "schedule": {"lr": 0.5}})
+    ).experiment  # fmt: skip
+    (_,) = train(dataclasses.replace(e, attack=Watched(alpha=0.5)))
+    expected = {"dsgd": 1}.get(algorithm, 3)
+    assert len(seen) == expected
+    assert seen[0][0] == 0.0
+    if expected == 3:
+        # One plain step: as far as the first gradient times the learning rate.
+        assert seen[1][0] == pytest.approx(0.5 * seen[0][1])
