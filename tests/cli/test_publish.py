@@ -1,0 +1,332 @@
+"""Publishing as people do it: report a board, verify, merge, explain, plot; and stores that are not as they should."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from robustfl.cli import invoke
+from robustfl.records import CellResult, Metrics, digest
+from robustfl.reports.published import content_digest, read_board, write_board
+from robustfl.reports.store import Store
+
+STUDY = [
+    "--set", "rounds=2", "--set", "model=digits-cnn(hidden=8)", "--set", 'attack=["none","sf"]', "--set", "seed=[0,1]",
+    "--set", "defense=krum", "--set", "norm=fbn", "--set", "partition.gamma=0.5", "--set", "evasions=[]",
+    "--jobs", "1",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a store that a grid left, and its board."""
+    folder = tmp_path_factory.mktemp("ran")
+    assert invoke(["grid", *STUDY, "--out", str(folder)]) == 0
+    store = folder / "quickstart"
+    assert invoke(["report", str(store), "--no-figures", "--board", str(folder / "board.json")]) == 0
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ran: Path) -> Path:
+    """An empty folder to work in, with a copy of the store and the board."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(ran / "quickstart", tmp_path / "mine")
+    shutil.copy(ran / "board.json", tmp_path / "board.json")
+    return tmp_path
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
+    """Run one command line; its exit code and everything it printed. A traceback fails the test."""
+
+    def call(*arguments: object) -> tuple[int, str]:
+        code = invoke([str(a) for a in arguments])
+        said = capsys.readouterr()
+        text = " ".join((said.out + said.err).split())
+        assert "Traceback" not in text
+        return code, text
+
+    return call
+
+
+def rewritten(change: Callable[[dict[str, Any]], object], *, sign: bool = False) -> Path:
+    """The board with something changed in it, on request under the digest that belongs to that."""
+    path = Path("board.json")
+    data = json.loads(path.read_text())
+    change(data)
+    path.write_text(json.dumps(data))
+    if sign:
+        board, _ = read_board(path)
+        write_board(board.model_copy(update={"digest": content_digest(board)}), path)
+    return path
+
+
+# --- verify ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_honest_board_is_accepted(cli: Any) -> None:
+    code, said = cli("verify", "board.json", "--cells", "2", "--sample", "5")
+    assert code == 0
+    assert "2 cells of 4 (drawn with --sample 5): 2 agree, 2 of them identical. ACCEPTED" in said
+
+
+def test_a_changed_number_is_rejected_even_under_a_new_digest(cli: Any) -> None:
+    def higher(data: dict[str, Any]) -> None:
+        data["cells"][0]["metrics"]["sa"] = round(1 - data["cells"][0]["metrics"]["sa"] / 2, 6)
+
+    key = json.loads(Path("board.json").read_text())["cells"][0]["key"]
+    code, said = cli("verify", rewritten(higher, sign=True), "--all")
+    assert code == 1
+    assert "4 cells: 3 agree" in said
+    assert f"{key[:12]}" in said.split("Does not agree")[1]
+    assert said.endswith("REJECTED")
+
+
+def test_a_file_that_was_edited_is_rejected_without_running_anything(cli: Any) -> None:
+    code, said = cli("verify", rewritten(lambda d: d.update(description="ours")), "--check-only")
+    assert code == 1
+    assert "edited after it was written" in said
+    assert "No cell was run. REJECTED" in said
+
+
+def test_one_row_can_be_run_again(cli: Any) -> None:
+    code, said = cli("verify", "board.json", "--where", "attack=sf", "--where", "seed=1", "--all", "--format", "json")
+    found = json.loads(said)
+    assert code == 0
+    assert [c["verdict"] for c in found["cells"]] == ["identical"]
+    assert found["agrees"] is True
+
+
+def test_another_version_of_a_method_is_named_and_not_run(cli: Any) -> None:
+    def older(data: dict[str, Any]) -> None:
+        data["common"]["cell"]["methods"]["norm"]["version"] = 7
+        board = read_board_of(data)
+        for cell, record in zip(data["cells"], board, strict=True):
+            cell["key"] = digest(record)
+
+    def read_board_of(data: dict[str, Any]) -> list[dict[str, Any]]:
+        Path("board.json").write_text(json.dumps(data))
+        return [r.cell for r in read_board("board.json")[0].records()]
+
+    for arguments in (["--check-only"], ["--cells", "1"]):
+        code, said = cli("verify", rewritten(older, sign=True), *arguments)
+        assert code == 1
+        assert "norm fbn: version 7 published, 1 installed" in said
+        assert "REJECTED" in said
+
+
+def test_another_environment_is_told_and_does_not_reject(cli: Any) -> None:
+    def elsewhere(data: dict[str, Any]) -> None:
+        data["environment"]["versions"]["numpy"] = ["0.1"]
+
+    code, said = cli("verify", rewritten(elsewhere, sign=True), "--cells", "1")
+    assert code == 0
+    assert "environment differs, so numbers may too: numpy: 0.1 declared" in said
+
+
+def test_a_cell_that_cannot_be_run_here_is_no_agreement(cli: Any) -> None:
+    def unknown(data: dict[str, Any]) -> None:
+        data["common"]["cell"]["cell"]["norm"] = "secret-norm"
+
+    code, said = cli("verify", rewritten(unknown, sign=True), "--cells", "1")
+    assert code == 1
+    assert "cannot be run here" in said
+    assert "secret-norm" in said
+
+
+@pytest.mark.parametrize(
+    ("board", "words"),
+    [
+        ("nowhere.json", "no file"),
+        ("mine", "is a folder; write a board with `robustfl report mine --board FILE`"),
+        ("mine/scenario.json", "not a published board"),
+        ("text.json", "not JSON"),
+        ("future.json", "schema 9; this robustfl reads 1"),
+    ],
+)
+def test_what_is_no_board_exits_2_and_says_how_to_get_one(cli: Any, board: str, words: str) -> None:
+    Path("text.json").write_text("SA: 99 %")
+    Path("future.json").write_text('{"format": "robustfl-board", "schema_version": 9}')
+    code, said = cli("verify", board)
+    assert (code, words in said) == (2, True), said
+
+
+@pytest.mark.parametrize("content", ["SA: 99 %", '{"format": "robustfl-board", "schema_version": 9}', "{}", "[]"])
+def test_merge_and_diff_of_a_file_that_is_no_board_exit_2(cli: Any, content: str) -> None:
+    Path("text.json").write_text(content)
+    for command in (["merge", "mine", "text.json", "--out", "o"], ["diff", "mine", "text.json"]):
+        code, said = cli(*command)
+        assert code == 2
+        assert "text.json: " in said
+    assert not Path("o").exists()
+
+
+@pytest.mark.parametrize("option", [["--where", "attack"], ["--where", "atack=sf"], ["--where", "attack=foe"]])
+def test_a_wrong_row_exits_2(cli: Any, option: list[str]) -> None:
+    code, said = cli("verify", "board.json", *option)
+    assert code == 2
+    assert "label" in said or "did you mean 'attack'" in said or "no cell matches" in said
+
+
+# --- merge and diff --------------------------------------------------------------------------------------------------
+
+
+def test_a_store_and_a_board_merge_and_their_report_names_the_sources(cli: Any) -> None:
+    for cell in list(Path("mine/cells").iterdir())[:2]:
+        cell.unlink()
+    code, said = cli("merge", "mine", "board.json", "--source", "ann", "--source", "ben", "--out", "both")
+    assert code == 0
+    assert "4 cells, 2 of them measured more than once and in agreement: both" in said
+    sources = sorted(r.certificates["source"] for r in Store("both").load().results)
+    assert sources == ["ann + ben", "ann + ben", "ben", "ben"]
+    assert cli("report", "both", "--no-figures")[0] == 0
+    assert cli("merge", "mine", "board.json", "--out", "both")[0] == 2  # never into records that are there
+
+
+def test_a_conflict_exits_1_shows_both_numbers_and_writes_nothing(cli: Any) -> None:
+    first = next(iter(sorted(Store("mine").keys())))
+    made = Store("mine").read(first)
+    assert made.metrics is not None
+    other = Metrics(**made.metrics.model_dump() | {"sa": 0.987})
+    shutil.copytree("mine", "theirs")
+    Store("theirs").commit(made.model_copy(update={"metrics": other}))
+    code, said = cli("merge", "mine", "theirs", "--out", "both")
+    assert code == 1
+    assert "1 cells in conflict; nothing was written" in said
+    assert f"{made.metrics.sa:.4f} → 0.9870" in said
+    assert not Path("both").exists()
+    code, said = cli("diff", "mine", "theirs")
+    assert code == 1
+    assert f"{made.metrics.sa:.4f} → 0.9870" in said
+
+
+def test_diff_of_a_store_with_itself_and_of_two_of_its_cells(cli: Any) -> None:
+    assert cli("diff", "mine", "mine")[0] == 0
+    one, two = sorted(Store("mine").keys())[:2]
+    code, said = cli("diff", f"mine:{one}", f"mine/cells/{two}.json", "--limit", "3", "--timing")
+    assert code == 1
+    assert "settings" in said
+    assert "--limit shows them" in said
+    assert cli("diff", "mine", f"mine:{one}")[0] == 2
+
+
+# --- stores that are not as they should ------------------------------------------------------------------------------
+
+
+def broken_store(kind: str) -> Path:
+    """A store of one trouble, made from the real one."""
+    folder = Path(kind)
+    if kind == "nowhere":
+        return folder
+    (folder / "cells").mkdir(parents=True)
+    records: list[CellResult] = list(Store("mine").load().results)
+    if kind == "one-seed":
+        records = [r for r in records if r.labels["seed"] == 0]
+    elif kind == "refused":
+        records = [r.model_copy(update={"status": "refused", "reason": "no", "metrics": None}) for r in records]
+    elif kind in ("empty", "no-store"):
+        records = []
+    elif kind == "all-corrupt":
+        (folder / "cells" / "ab.json").write_text("{")
+        records = []
+    for one in records:
+        Store(folder).commit(one)
+    if kind == "mixed":
+        data = json.loads(Store(folder).path(records[0].key).read_text())
+        Store(folder).path(records[0].key).write_text(json.dumps(data | {"schema_version": 99}))
+    elif kind == "corrupt":
+        Store(folder).path(records[0].key).write_bytes(b"\x00\xff{")
+    elif kind == "no-store":
+        (folder / "cells").rmdir()
+        (folder / "notes.txt").write_text("x")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "words"),
+    [
+        ("nowhere", 2, "no folder 'nowhere'; stores nearby: "),
+        ("no-store", 2, "holds no results"),
+        ("empty", 2, "no finished cell yet"),
+        ("all-corrupt", 1, "none of 1 files is a record"),
+        ("one-seed", 0, "One seed, so there is no interval"),
+        ("mixed", 0, "schema 99; this robustfl reads 1"),
+        ("corrupt", 0, "truncated or corrupt"),
+        ("refused", 0, "No cell has finished"),
+    ],
+)
+def test_report_of_a_troubled_store_is_a_message_or_a_marked_row(cli: Any, kind: str, code: int, words: str) -> None:
+    folder = broken_store(kind)
+    found, said = cli("report", folder, "--figures", "--site", "site", "--board", "published.json", "--out", "out")
+    assert (found, words in said) == (code, True), said
+    assert Path("published.json").exists() == Path("site/index.html").exists() == (code == 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "codes"),
+    [
+        ("nowhere", (2, 2, 2)), ("no-store", (2, 2, 2)), ("empty", (2, 0, 1)), ("all-corrupt", (1, 0, 1)),
+        ("one-seed", (0, 0, 1)), ("mixed", (0, 0, 1)), ("corrupt", (0, 0, 1)), ("refused", (0, 1, 1)),
+    ],
+)  # fmt: skip
+def test_plot_merge_and_diff_of_a_troubled_store_never_end_in_a_traceback(
+    cli: Any, kind: str, codes: tuple[int, int, int]
+) -> None:
+    folder = broken_store(kind)
+    commands = (
+        ["plot", "heatmap", folder, "--save", "x.png"],
+        ["merge", "mine", folder, "--out", "o"],
+        ["diff", "mine", folder],
+    )
+    found = [cli(*command) for command in commands]
+    assert tuple(code for code, _ in found) == codes, found
+    if kind in ("mixed", "corrupt"):
+        assert all("not counted" in said for _, said in found)
+
+
+def test_two_stores_without_a_finished_cell_do_not_merge(cli: Any) -> None:
+    code, said = cli("merge", broken_store("empty"), broken_store("all-corrupt"), "--out", "o")
+    assert code == 2
+    assert "holds a finished cell; not counted" in said
+
+
+def test_plot_names_its_files(cli: Any) -> None:
+    assert cli("plot", "labels", "mine", "--save", "l.pdf") == (0, "l.pdf")
+    assert cli("plot", "bn-pca", "mine", "--where", "attack=sf") == (0, "bn-pca.pdf")
+    assert Path("bn-pca.pdf").read_bytes().startswith(b"%PDF")
+
+
+# --- trackers --------------------------------------------------------------------------------------------------------
+
+
+def test_a_grid_and_a_run_are_followed_on_request(cli: Any) -> None:
+    pytest.importorskip("tensorboard")
+    code, said = cli("grid", *STUDY, "--set", "seed=0", "--track", "tensorboard")
+    assert code == 0
+    assert "tensorboard --logdir runs/quickstart/tensorboard" in said
+    assert len(list(Path("runs/quickstart/tensorboard").glob("*/events.out.*"))) == 2
+    code, said = cli("run", *STUDY[:4], "--set", "seed=3", "--track", "tensorboard", "--out", "kept")
+    assert code == 0
+    assert len(list(Path("kept/run/tensorboard").glob("*/events.out.*"))) == 1
+
+
+def test_an_unknown_tracker_exits_2_before_anything_runs(cli: Any) -> None:
+    for command in (["grid", *STUDY], ["run", *STUDY[:4]]):
+        code, said = cli(*command, "--track", "tensorbord")
+        assert code == 2
+        assert "did you mean 'tensorboard'" in said
+    assert not Path("runs").exists()
+
+
+def test_help_of_the_publishing_commands_shows_an_example() -> None:
+    from robustfl.cli import app
+
+    for command in ("verify", "diff", "plot", "report"):
+        assert f"robustfl {command} " in CliRunner().invoke(app, [command, "-h"]).output

@@ -1,0 +1,152 @@
+"""Figures on demand: every kind, what it shows, and what is said where there is nothing to draw."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_store import grid, record, stored
+
+from robustfl.errors import UsageError
+from robustfl.records import CellResult
+from robustfl.reports.figure_bn_pca import bn_pca_figures, statistics_of
+from robustfl.reports.figure_breakdown import breakdown_figures
+from robustfl.reports.frame import frame
+from robustfl.reports.plots import KINDS, plot
+from robustfl.reports.ranking import rank_board
+
+SIGNATURES = {"png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<?xml"}
+
+
+def with_statistics(made: CellResult, **changed: Any) -> CellResult:
+    """The record with a certificate as a run leaves it: four clients of two domains."""
+    known: dict[str, Any] = {
+        "points": [[-1.0, 0.1], [-0.9, 0.0], [1.0, 0.2], [0.9, -0.3]], "shares": [0.8, 0.1], "clients": [0, 1, 2, 3],
+        "branches": ["clean"] * 4, "groups": ["mnist · AT", "mnist · ST", "usps · AT", "usps · ST"], "entries": 64,
+    }  # fmt: skip
+    return made.model_copy(update={"certificates": {**made.certificates, "bn_statistics": known | changed}})
+
+
+def forgot(made: CellResult) -> CellResult:
+    square = [[0.0, 0.5], [0.25, 0.0]]
+    facts = {"clients": [0, 1], "matrix": square, "after": square, "by_model": [0.5, 0.25], "by_dataset": [0.25, 0.5],
+             "mean": 0.375}  # fmt: skip
+    return made.model_copy(update={"certificates": {**made.certificates, "forgetting": facts}})
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store that has data for every kind of figure."""
+    folder = tmp_path_factory.mktemp("study")
+    some = [
+        forgot(with_statistics(r)) for r in grid(points=3)
+        if r.labels["attack"] in ("none", "sf") and r.labels["norm"] != "gn" and "nnm+t" not in r.labels["defense"]
+    ]  # fmt: skip
+    stored(folder, some)
+    return folder
+
+
+@pytest.mark.filterwarnings("ignore:The set_bad function:PendingDeprecationWarning")  # seaborn's heatmap calls it
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_is_drawn_into_the_named_file_or_numbered_ones(kind: str, study: Path, tmp_path: Path) -> None:
+    where = {"attack": "sf", "defense": "median", "norm": "fbn"} if kind in ("bn-pca", "forgetting") else {}
+    files = plot(study, kind, tmp_path / "x.png", where=where)
+    names = ["x.png"] if len(files) == 1 else [f"x-{i}.png" for i in range(1, len(files) + 1)]
+    assert [f.name for f in files] == names
+    assert {f.read_bytes()[:4] for f in files} == {SIGNATURES["png"]}
+
+
+@pytest.mark.parametrize("form", SIGNATURES)
+def test_the_ending_says_the_format_and_the_bytes_do_not_change(form: str, study: Path, tmp_path: Path) -> None:
+    first, second = (plot(study, "labels", tmp_path / f"{n}.{form}")[0].read_bytes() for n in "ab")
+    assert first == second
+    assert first.startswith(SIGNATURES[form])
+
+
+def test_a_metric_keeps_its_figures_only(study: Path, tmp_path: Path) -> None:
+    both = plot(study, "heatmap", tmp_path / "x.svg")
+    assert len(plot(study, "heatmap", tmp_path / "y.svg", metric="sa")) == len(both) // 2
+    assert len(plot(study, "curves", tmp_path / "z.svg", metric="ra", where={"attack": "sf"})) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "save", "choice", "words"),
+    [
+        ("curvse", "x.png", {}, "did you mean 'curves'"),
+        ("curves", "x.gif", {}, "must end in .pdf, .png, .svg"),
+        ("curves", "x", {}, "must end in"),
+        ("curves", "x.png", {"where": {"atack": "sf"}}, "did you mean 'attack'"),
+        ("curves", "x.png", {"where": {"attack": "foe"}}, "no cell matches; attack has none, sf"),
+        ("curves", "x.png", {"metric": "f1"}, "must be sa or ra"),
+        ("labels", "x.png", {"metric": "sa"}, "has no metric to choose"),
+        ("heatmap", "x.png", {"metric": "rr"}, "rr"),
+    ],
+)
+def test_a_wrong_choice_says_what_is_allowed_and_writes_nothing(
+    kind: str, save: str, choice: dict[str, Any], words: str, study: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=words):
+        plot(study, kind, tmp_path / save, **choice)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("curves", "no record holds a curve"),
+        ("breakdown", "make one of them an axis"),
+        ("ranks", "needs three to forty contestants"),
+        ("pareto", "fewer than two rows"),
+        ("forgetting", "run the grid with forgetting = true"),
+        ("bn-pca", "certificates.'bn_statistics'."),
+    ],
+)
+def test_one_cell_lacks_what_most_kinds_need_and_the_error_says_what(kind: str, words: str, tmp_path: Path) -> None:
+    stored(tmp_path / "s", [record()])
+    with pytest.raises(UsageError, match=words):
+        plot(tmp_path / "s", kind, tmp_path / "x.png")
+
+
+# --- breakdown -------------------------------------------------------------------------------------------------------
+
+
+def test_a_breakdown_line_has_the_worst_case_per_f_and_a_divergence_is_zero() -> None:
+    cells = [
+        record(f=f, f_declared=f, attack=a, sa=v, ra={})
+        for f, attacks in {1: {"sf": 0.8, "foe": 0.6}, 2: {"sf": 0.5, "foe": 0.7}}.items()
+        for a, v in attacks.items()
+    ]
+    broken = record(f=3, f_declared=3, attack="sf", status="diverged", reason="x", round=2)
+    ((title, figure),) = breakdown_figures(rank_board(frame([*cells, broken])))
+    (line,) = figure.axes[0].lines
+    assert title == "breakdown sa f"
+    assert [float(x) for x in line.get_xdata()] == [1, 2, 3]
+    assert [round(float(y), 6) for y in line.get_ydata()] == [60.0, 50.0, 0.0]
+
+
+# --- batch-norm statistics -------------------------------------------------------------------------------------------
+
+
+def test_the_statistics_are_drawn_where_the_record_says_with_a_legend_of_domains_and_roles() -> None:
+    ((title, figure),) = bn_pca_figures([with_statistics(record(seed=1)), with_statistics(record(seed=0))])
+    (axes,) = figure.axes
+    drawn = sorted(tuple(map(float, point)) for group in axes.collections for point in group.get_offsets())
+    assert title == "bn-pca fbn"
+    assert drawn == [(-1.0, 0.1), (-0.9, 0.0), (0.9, -0.3), (1.0, 0.2)]
+    assert axes.get_xlabel() == "component 1 (80 % of variance)"
+    assert "seed 0" in figure.get_suptitle()
+    assert [t.get_text() for t in figure.legends[0].get_texts()] == ["mnist", "usps", "AT", "ST"]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"points": [[0.0, 1.0]] * 3}, {"points": [[0.0]] * 4}, {"points": [["nan", 0.0]] * 4}, {"shares": None},
+        {"clients": None}, {"points": 3},
+    ],
+)  # fmt: skip
+def test_a_certificate_of_another_shape_is_no_figure(changed: dict[str, Any]) -> None:
+    assert statistics_of(with_statistics(record()))
+    assert not statistics_of(with_statistics(record(), **changed))
+    assert list(bn_pca_figures([with_statistics(record(), **changed)])) == []
