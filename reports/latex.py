@@ -8,6 +8,7 @@ from .board import Board, Row, Section
 from .captions import setting
 from .cells import costs, header, note_mark, places, rank_text, remarks, title
 from .estimate import Estimate
+from .paired import words_below
 
 _SPECIAL = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
@@ -37,7 +38,8 @@ def _table(board: Board, section: Section, *, number: int) -> str:
     left = 1 + len(board.label_names)
     head = header(board)
     columns = "r" + "l" * (left - 1) + "r" * (len(head) - left)
-    caption = f"{title(board, section)}. {setting(board)}. {board.caption}"
+    claims = words_below(section)
+    caption = f"{title(board, section)}. {setting(board)}. {board.caption}{' ' if claims else ''}{claims}"
     lines = [
         r"\begin{table*}[t]",
         rf"\caption{{{escape(caption)}}}",

@@ -8,13 +8,21 @@ from .board import Board, Row, Section
 from .captions import setting
 from .cells import costs, header, note_mark, places, rank_text, remarks, state_counts, title
 from .estimate import Estimate
+from .paired import words_below
 
 
 def to_markdown(board: Board) -> str:
     """All tables with their caption and footnotes."""
     lines = [f"# Leaderboard: {escape(board.scenario)}", "", escape(setting(board)), "", escape(board.caption), ""]
     for section in board.sections:
-        lines += [f"## {escape(title(board, section))}", "", *_table(board, section), ""]
+        lines += [
+            f"## {escape(title(board, section))}",
+            "",
+            *_table(board, section),
+            "",
+            escape(words_below(section)),
+            "",
+        ]
     lines += [f"- <sup>{mark}</sup> {escape(text)}" for mark, text in remarks(board)]
     lines += ["", f"Cells: {state_counts(board)}."]
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip() + "\n"

@@ -78,6 +78,12 @@ def compare(section: Section) -> Comparisons:
     return Comparisons(section.metric, section.block, first.labels, results, left_out, _verdict(results))
 
 
+def words_below(section: Section) -> str:
+    """What may be claimed of a table, as a line below it; empty where there is nothing to compare."""
+    found = compare(section)
+    return f"Worst case, every row against the first. {found.verdict}" if found.results else ""
+
+
 def name_of_test(n: int) -> str:
     """The test that is used for ``n`` pairs."""
     if n < 2:
@@ -134,8 +140,8 @@ def _verdict(results: Sequence[Comparison]) -> str:
     significant = sum(r.significant for r in results)
     tests = " and ".join(sorted({r.test for r in results} - {"none"}))
     if n < 2:
-        return f"One seed or none in common: too few seeds to claim anything; {m} comparisons need {need}."
-    said = f"Test: {tests}, two-sided, n = {_range([r.n for r in results])} seeds, Holm over {m} comparisons."
+        return f"One seed or none in common: too few seeds to claim anything; {_comparisons(m)} would need {need}."
+    said = f"Test: {tests}, two-sided, n = {_range([r.n for r in results])} seeds, Holm over {_comparisons(m)}."
     if n < need and not significant:
         least = min(1.0, m * 2.0 ** (1 - n))
         return (
@@ -144,6 +150,10 @@ def _verdict(results: Sequence[Comparison]) -> str:
         )
     differ = "differs" if significant == 1 else "differ"
     return f"{said} {significant} of {m} {differ} from the first at the level {LEVEL:g}."
+
+
+def _comparisons(count: int) -> str:
+    return f"{count} comparison{'' if count == 1 else 's'}"
 
 
 def _range(counts: Sequence[int]) -> str:

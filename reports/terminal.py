@@ -17,6 +17,7 @@ from .board import Board, Row, Section
 from .captions import setting
 from .cells import costs, header, note_mark, places, rank_text, remarks, state_counts, title
 from .estimate import Estimate
+from .paired import words_below
 from .ranking import NO_ATTACK
 
 MAX_REMARKS = 20
@@ -33,6 +34,8 @@ def terminal(board: Board, *, full: str = "", whole: bool = False) -> Iterator[R
     for section in board.sections:
         yield Text("\n" + title(board, section), style="bold")
         yield _Fitting(board, section, full, whole)
+        if claims := words_below(section):
+            yield Text(claims, style="dim")
     yield Text("\n" + board.caption, style="dim")
     if settings := setting(board):
         yield Text(f"Settings: {settings}.", style="dim")

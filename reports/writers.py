@@ -15,6 +15,7 @@ from .board import OVERALL, Board, Row, Section, metric_meaning
 from .estimate import CONFIDENCE, Estimate
 from .latex import to_latex
 from .markdown import to_markdown
+from .paired import compare
 from .store import write_atomic
 from .terminal import terminal as terminal
 
@@ -73,6 +74,21 @@ def _table(board: Board, section: Section) -> dict[str, Any]:
         "metric": section.metric,
         "meaning": metric_meaning(section.metric),
         "rows": [_row(board, r) for r in section.rows],
+        "comparisons": _comparisons(board, section),
+    }
+
+
+def _comparisons(board: Board, section: Section) -> dict[str, Any]:
+    """Paired tests over seeds of every row's worst case against the first one's."""
+    found = compare(section)
+    return {
+        "reference": dict(zip(board.label_names, found.reference, strict=False)),
+        "verdict": found.verdict,
+        "left_out": found.left_out,
+        "rows": [
+            {"row": c.row, "n": c.n, "difference": c.difference, "test": c.test, "p": c.p, "adjusted_p": c.adjusted}
+            for c in found.results
+        ],
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import random
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from robustfl.reports.figure_ranks import rank_figures
 from robustfl.reports.frame import frame
 from robustfl.reports.paired import compare, holm, name_of_test, p_value, seeds_needed
 from robustfl.reports.rank_test import critical_difference, groups_within, rank_over_scenarios
+from robustfl.reports.writers import to_json, to_latex, to_markdown, to_text
 
 
 def board(*records: CellResult) -> Board:
@@ -209,3 +211,21 @@ def test_the_figure_names_every_contestant_with_its_mean_rank() -> None:
     assert title == "ranks sa"
     for told in ("median", "1.17", "krum", "1.83", "mean", "3.00", "critical difference 1.35"):
         assert told in words
+
+
+# --- where people read it --------------------------------------------------------------------------------------------
+
+
+def test_every_written_form_says_the_test_n_and_what_may_be_claimed() -> None:
+    made = board(*cells("median", noisy(0.9, 3, 1)), *cells("mean", noisy(0.1, 3, 2)))
+    for form in (to_text, to_markdown, to_latex, to_json):
+        said = " ".join(form(made).replace("\\", "").split())
+        assert "exact sign-flip permutation, two-sided, n = 3 seeds, Holm over 1 comparison" in said, form
+        assert "Too few seeds to claim anything" in said, form
+    (table,) = json.loads(to_json(made))["tables"]
+    assert table["comparisons"]["reference"]["defense"] == "median"
+    assert [(r["row"], r["n"], r["p"]) for r in table["comparisons"]["rows"]] == [(1, 3, 0.25)]
+
+
+def test_one_row_has_nothing_to_compare_and_no_line() -> None:
+    assert "every row against" not in to_text(board(*cells("median", [0.9, 0.8])))
