@@ -98,16 +98,25 @@ def grid(
     root: str | Path | None = None,
     on_start: Callable[[Plan], None] = lambda plan: None,
     on_cell: Callable[[Finished], None] = lambda finished: None,
+    on_note: Callable[[str], None] = lambda text: None,
+    cluster: str | None = None,
 ) -> Results:
     """Run every cell of ``scenario`` that the store ``<out>/<name>`` does not have yet.
 
     ``jobs`` worker processes (default: one per core, or one on a GPU) of ``threads`` threads each. Results do not
-    depend on ``jobs``. Raises ``UsageError`` for a wrong scenario and ``StoreError`` for a folder that cannot be
+    depend on ``jobs``. With ``cluster``, the address of a dask scheduler, its workers run the cells instead (see
+    ``scenarios/cluster.py``). Raises ``UsageError`` for a wrong scenario and ``StoreError`` for a folder that cannot be
     written; a cell that crashes is recorded as *failed* and the others go on.
     """
     if not isinstance(scenario, Scenario):
         scenario = Scenario.load(scenario)
-    workers = workers_for(jobs, threads, device)
+    if cluster is not None:
+        if jobs is not None:
+            raise UsageError(f"jobs={jobs} with cluster={cluster!r}: the cluster's workers decide how many cells run")
+        from .cluster import check_address
+
+        check_address(cluster)
+    workers = workers_for(jobs, threads, device if cluster is None else "cpu")
     todo = plan(scenario, out=out, root=root)
     store = Store(todo.folder)
     store.describe(_description(todo))
@@ -119,7 +128,7 @@ def grid(
     ]  # fmt: skip
     counts: Counter[str] = Counter()
     with _terminable():
-        for finished in _run(work, workers):
+        for finished in _run(work, workers) if cluster is None else _remote(work, cluster, on_note):
             counts[finished.status] += 1
             on_cell(finished)
     kept = store.statuses(todo.cells)
@@ -181,6 +190,24 @@ def _run(work: Sequence[_Work], workers: int) -> Iterator[Finished]:
                 yield _finished(Store(item.folder).read(item.key))
         for item in left.values():
             yield from _alone(item)
+
+
+def _remote(work: Sequence[_Work], address: str, note: Callable[[str], None]) -> Iterator[Finished]:
+    """Run all of ``work`` on a cluster; every record is committed here, as soon as it arrives."""
+    from .cluster import RemoteCell, connected, contents, methods_of, run_remotely, software
+
+    if not work:
+        return
+    mine, plugins = software(), contents(work[0].plugins)
+    with connected(address) as client:
+        cells = [
+            RemoteCell(i.key, i.cell, i.scenario, i.fingerprint, plugins, mine,
+                       methods_of(resolve(i.cell, i.fingerprint)), i.root, i.device, i.threads)
+            for i in work
+        ]  # fmt: skip
+        for record in run_remotely(client, cells, note):
+            Store(work[0].folder).commit(record)
+            yield _finished(record)
 
 
 def _parallel(work: list[_Work], workers: int) -> Iterator[Finished]:

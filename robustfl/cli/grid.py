@@ -16,6 +16,7 @@ def grid(
     *,
     out: str,
     jobs: int | None,
+    cluster: str | None,
     dry_run: bool,
     settings: tuple[str, ...],
     plugins: tuple[str, ...],
@@ -33,7 +34,8 @@ def grid(
     with GridProgress(quiet=form == "json") as progress:
         results = run_grid(
             chosen, out=out, jobs=jobs, threads=threads, device=device, root=data_root,
-            on_start=progress.start, on_cell=progress.cell,
+            on_start=progress.start, on_cell=progress.cell, on_note=lambda text: click.echo(text, err=True),
+            cluster=cluster,
         )  # fmt: skip
     _print(results.folder, form)
     if form == "table":
