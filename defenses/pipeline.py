@@ -164,10 +164,10 @@ class Pipeline:
         return keep, f_left, replace(context, weights=weights, clients=clients[keep])
 
     def _reduce(self, rows: Mixed, f: int, context: Context) -> Aggregated:
-        if rows.count != len(rows.stack.X):
+        if rows.count != rows.stack.shape[0]:
             # Weights belong to clients; rows that are no longer one per client count alike.
             context = replace(context, weights=None, clients=None)
-        if rows.stack.X.shape[1] == 0:
+        if rows.stack.shape[1] == 0:
             return Aggregated(rows.stack.X.new_empty(0), state=context.state)
         if isinstance(self.aggregator, MixedRule):
             return self.aggregator.reduce(rows, f=f, context=context)

@@ -22,7 +22,13 @@ class Stack:
     """The received rows ``X [n d]`` with their inner products, made when first asked for and then kept."""
 
     def __init__(self, X: Tensor) -> None:
-        self.X = X
+        self.shape = X.shape
+        self._X = X
+
+    @property
+    def X(self) -> Tensor:  # noqa: N802 - the paper's name
+        """The rows themselves."""
+        return self._X
 
     @cached_property
     def gram(self) -> kernels.CentredGram:
@@ -40,7 +46,7 @@ class Mixed:
     @property
     def count(self) -> int:
         """The number of rows ``m``."""
-        return self.stack.X.shape[0] if self.coefficients is None else self.coefficients.shape[0]
+        return self.stack.shape[0] if self.coefficients is None else self.coefficients.shape[0]
 
     def after(self, step: Step, *, f: int, context: Context) -> Mixed:
         """The rows after one more step."""
@@ -132,6 +138,10 @@ class Mixed:
         X = self.stack.X
         return Mixed(Stack(X.index_select(1, columns.to(X.device))), self.coefficients)
 
+    def here(self, vector: Tensor) -> Tensor:
+        """Of a vector ``[d]`` the columns that these rows have: all, unless several processes share them."""
+        return vector
+
     def materialise(self) -> Tensor:
         """The rows as one tensor ``[m d]``, for rules that know nothing of mixing."""
         X = self.stack.X
@@ -139,7 +149,7 @@ class Mixed:
 
     def _lift(self) -> Tensor:
         """``[m+1 n+1]``: rows and origin as weights, each summing to one, over the received rows and the origin."""
-        n = self.stack.X.shape[0]
+        n = self.stack.shape[0]
         if self.coefficients is None:
             return torch.eye(n + 1, dtype=torch.float64)
         lift = torch.zeros((self.count + 1, n + 1), dtype=torch.float64)

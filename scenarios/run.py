@@ -24,6 +24,7 @@ from robustfl.evaluation import traffic
 from robustfl.federation import Experiment, RoundRecord, macs_per_epoch, train
 from robustfl.origins import origins
 from robustfl.records import CellResult, CurvePoint, Timing, plain
+from robustfl.team import ALONE, Team
 
 from .build import Built, build
 from .evaluate import Evaluator
@@ -68,8 +69,12 @@ def run_cell(
     device: str = "cpu",
     threads: int = 1,
     on_round: OnRound | None = None,
+    team: Team = ALONE,
 ) -> CellResult:
-    """Run one cell. Refusal, divergence and crash become records; only interrupts escape."""
+    """Run one cell. Refusal, divergence and crash become records; only interrupts escape.
+
+    Of a ``team`` of processes that share the cell only the leading one evaluates; the others' records say less.
+    """
     resolved = resolve(cell, fingerprint)
     known: dict[str, Any] = {
         "key": key_of(resolved),
@@ -87,7 +92,7 @@ def run_cell(
             reason = refusal(cell)
             if reason is not None:
                 raise Refused(reason)
-            run = _Run(cell, build(cell, root=root, device=where), on_round)
+            run = _Run(cell, build(cell, root=root, device=where), on_round, team)
             outcome = {"status": "done", **run.complete()}
         except Refused as error:
             outcome = {"status": "refused", "reason": str(error)}
@@ -99,6 +104,7 @@ def run_cell(
             guests = "".join(f" [{name}: {origin}]" for name, origin in origins(resolved).items())
             outcome = {"status": "failed", "reason": f"{type(error).__name__}: {error}{guests}\n{detail}"}
     certificates = outcome.pop("certificates", {}) | _software(where, threads)
+    certificates |= {"processes": team.size} if team.size > 1 else {}
     timing = Timing(
         seconds=time.perf_counter() - clock,
         seconds_training=run.seconds if run else 0.0,
@@ -127,8 +133,8 @@ def _software(device: torch.device, threads: int) -> dict[str, Any]:
 class _Run:
     """Training and evaluation of one built cell, with what is known if it stops half-way."""
 
-    def __init__(self, cell: Cell, built: Built, on_round: OnRound | None) -> None:
-        self._cell, self._built, self._on_round = cell, built, on_round
+    def __init__(self, cell: Cell, built: Built, on_round: OnRound | None, team: Team) -> None:
+        self._cell, self._built, self._on_round, self._team = cell, built, on_round, team
         self._every = cell.evaluate_every or max(1, math.ceil(cell.rounds / 10))
         self._curve: list[CurvePoint] = []
         self._shifts: dict[str, list[float]] = {}
@@ -145,19 +151,23 @@ class _Run:
         if e.adversarial:
             self._facts["macs_per_epoch"] = macs_per_epoch(e)
         last = self._cell.rounds if self._cell.forgetting else -1
-        for record in train(e, measure=self._measured, warn=self._warn, local=lambda round: round == last):
+        for record in train(
+            e, measure=self._measured, warn=self._warn, local=lambda round: round == last, team=self._team
+        ):
             state = record.tested or record.state
             if record.local is not None:
                 self._facts["forgetting"] = self._evaluator.forgetting(record.state, record.local)
             self.seconds += time.perf_counter() - clock
             self.rounds = record.round
             self._note(record)
-            if self._measured(record.round) and record.round < self._cell.rounds:
+            if self._measured(record.round) and record.round < self._cell.rounds and self._team.leads:
                 self._curve.append(self._point(record))
             if self._on_round is not None:
                 self._on_round(record.round, self._cell.rounds, record.loss)
             clock = time.perf_counter()
         assert state is not None
+        if not self._team.leads:
+            return self.so_far()
         metrics = self._evaluator.metrics(state)
         suspicion = masking(metrics.ra)
         if suspicion is not None:

@@ -69,6 +69,7 @@ class ALIE(Attack):
     paper: ClassVar[str] = "Baruch et al., A Little Is Enough, NeurIPS 2019, arXiv 1902.06156"
     spec: ClassVar[str] = "§3.3"
     knowledge: ClassVar[Knowledge] = "omniscient"
+    columnwise: ClassVar[bool] = True
     strength: ClassVar[str] = "z"
 
     z: float | None = param(None, ge=0.0, lt=math.inf, doc="factor z; None for z_max(n, f), at least 0")

@@ -40,6 +40,7 @@ class FOE(Attack):
     paper: ClassVar[str] = "Xie et al., Fall of Empires, UAI 2019, arXiv 1903.03936"
     spec: ClassVar[str] = "§3.2"
     knowledge: ClassVar[Knowledge] = "omniscient"
+    columnwise: ClassVar[bool] = True
     strength: ClassVar[str] = "eta"
 
     eta: float = param(

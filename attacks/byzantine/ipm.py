@@ -38,6 +38,7 @@ class IPM(Attack):
     paper: ClassVar[str] = "Xie et al., Fall of Empires, UAI 2019, arXiv 1903.03936"
     spec: ClassVar[str] = "§3.2"
     knowledge: ClassVar[Knowledge] = "omniscient"
+    columnwise: ClassVar[bool] = True
     strength: ClassVar[str] = "tau"
 
     tau: float = param(0.1, ge=0.0, lt=math.inf, doc="factor τ of -τḡ")

@@ -38,6 +38,7 @@ class SignFlip(Attack):
     paper: ClassVar[str] = "Allen-Zhu et al., Byzantine-Resilient Non-Convex SGD, ICLR 2021, arXiv 2012.14368"
     spec: ClassVar[str] = "§3.1"
     knowledge: ClassVar[Knowledge] = "omniscient"
+    columnwise: ClassVar[bool] = True
 
     mode: str = param("mean", choices=("mean", "own"), doc="what is flipped: the honest mean or the own vector")
 

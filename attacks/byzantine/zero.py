@@ -28,6 +28,7 @@ class Zero(Attack):
 
     spec: ClassVar[str] = "§3"
     knowledge: ClassVar[Knowledge] = "blind"
+    columnwise: ClassVar[bool] = True
     needs_own: ClassVar[bool] = True
 
     def forge(self, view: View, *, generator: torch.Generator) -> Tensor:

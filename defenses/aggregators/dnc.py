@@ -48,7 +48,7 @@ class DivideAndConquer(MixedRule):
     b: int = param(10_000, ge=1, doc="random coordinates looked at in a round, at most all")
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
-        d, drop = rows.stack.X.shape[1], self._drop(f)
+        d, drop = rows.stack.shape[1], self._drop(f)
         times = torch.zeros(rows.count, dtype=torch.int64)
         # Without rows to drop there is nothing to look for.
         for _ in range(self.niters if drop else 0):

@@ -26,8 +26,12 @@ def grid(
     form: str,
 ) -> int:
     """Run a grid and print its leaderboard; 1 if a cell failed."""
+    from robustfl.errors import UsageError
     from robustfl.scenarios import grid as run_grid
+    from robustfl.scenarios.ranks import processes
 
+    if processes() > 1:
+        raise UsageError("torchrun shares one cell between processes: use it with `robustfl run`, not with `grid`")
     chosen = load(scenario, settings, plugins)
     if dry_run:
         return _dry_run(chosen, out=out, jobs=jobs, threads=threads, device=device, root=data_root, form=form)

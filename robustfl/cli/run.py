@@ -29,6 +29,7 @@ def run(
     from robustfl.reports.store import Store
     from robustfl.scenarios import expand, run_cell
     from robustfl.scenarios.expand import fingerprints
+    from robustfl.scenarios.ranks import joined
     from robustfl.scenarios.spec import apply_settings
 
     if scenario is None:
@@ -43,18 +44,27 @@ def run(
         open_axes = "; ".join(f"{k}: {', '.join(v)}" for k, v in axes.items() if len(v) > 1)
         raise UsageError(f"run takes one cell, {chosen.name!r} has {len(cells)}; fix these with --set: {open_axes}")
     cell = cells[0]
-    fingerprint = fingerprints([cell], data_root)[cell]
     screen = console(err=True)
-    with Progress(
-        TextColumn("round"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-        TextColumn("{task.fields[loss]}"), console=screen, transient=True,
-        disable=not screen.is_terminal or form == "json",
-    ) as bar:  # fmt: skip
+    with (
+        joined(device) as (team, where),
+        Progress(
+            TextColumn("round"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+            TextColumn("{task.fields[loss]}"), console=screen, transient=True,
+            disable=not screen.is_terminal or form == "json" or not team.leads,
+        ) as bar,
+    ):  # fmt: skip
+        # The data are fetched and decoded by one process, while the others wait for the digest.
+        known = fingerprints([cell], data_root)[cell] if team.leads else ""
+        fingerprint = known if team.size == 1 else team.told(known)
         task = bar.add_task("rounds", total=cell.rounds, loss="")
         record = run_cell(
-            cell, scenario=chosen.name, fingerprint=fingerprint, root=data_root, device=device, threads=threads,
-            on_round=lambda r, total, loss: bar.update(task, completed=r, loss=f"loss {loss:.3f}"),
+            cell, scenario=chosen.name, fingerprint=fingerprint, root=data_root, device=where, threads=threads,
+            on_round=lambda r, total, loss: bar.update(task, completed=r, loss=f"loss {loss:.3f}"), team=team,
         )  # fmt: skip
+    if not team.leads:
+        if record.status == "failed":
+            click.echo(f"process {team.rank}: {record.reason}", err=True)
+        return 0 if record.status == "done" else 1
     if out is not None:
         Store(Path(out) / chosen.name).commit(record)
     if form == "json":
