@@ -25,6 +25,7 @@ from typing import Any
 import torch
 
 from robustfl.errors import ClusterError, RobustflError, UsageError
+from robustfl.federation.storage import LIMIT
 from robustfl.records import CellResult, canonical, plain
 from robustfl.registry import forget_files, load_file
 
@@ -52,6 +53,7 @@ class RemoteCell:
     root: str | None
     device: str
     threads: int
+    state_memory: int = LIMIT
 
 
 def software() -> dict[str, str]:
@@ -228,7 +230,7 @@ def execute(item: RemoteCell) -> str | RobustflError:
             _check_identity(name, item)
             record = run_cell(
                 item.cell, scenario=item.scenario, fingerprint=item.fingerprint, root=item.root, device=item.device,
-                threads=item.threads,
+                threads=item.threads, state_memory=item.state_memory,
             )  # fmt: skip
         except UsageError as error:
             return UsageError(f"worker {name}: {error}")

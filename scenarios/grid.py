@@ -19,6 +19,7 @@ import joblib
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 
 from robustfl.errors import StoreError, UsageError
+from robustfl.federation.storage import LIMIT
 from robustfl.records import CellResult, plain
 from robustfl.registry import load_file
 from robustfl.reports.store import Store
@@ -100,6 +101,7 @@ def grid(
     on_cell: Callable[[Finished], None] = lambda finished: None,
     on_note: Callable[[str], None] = lambda text: None,
     cluster: str | None = None,
+    state_memory: int = LIMIT,
 ) -> Results:
     """Run every cell of ``scenario`` that the store ``<out>/<name>`` does not have yet.
 
@@ -123,7 +125,7 @@ def grid(
     on_start(todo)
     work = [
         _Work(key, todo.cells[key], scenario.name, str(todo.folder), todo.fingerprints[todo.cells[key]],
-              scenario.plugins, None if root is None else str(root), device, threads, os.getpid())
+              scenario.plugins, None if root is None else str(root), device, threads, os.getpid(), state_memory)
         for key in todo.missing
     ]  # fmt: skip
     counts: Counter[str] = Counter()
@@ -170,6 +172,7 @@ class _Work:
     device: str
     threads: int
     parent: int
+    state_memory: int = LIMIT
 
 
 def _run(work: Sequence[_Work], workers: int) -> Iterator[Finished]:
@@ -202,7 +205,7 @@ def _remote(work: Sequence[_Work], address: str, note: Callable[[str], None]) ->
     with connected(address) as client:
         cells = [
             RemoteCell(i.key, i.cell, i.scenario, i.fingerprint, plugins, mine,
-                       methods_of(resolve(i.cell, i.fingerprint)), i.root, i.device, i.threads)
+                       methods_of(resolve(i.cell, i.fingerprint)), i.root, i.device, i.threads, i.state_memory)
             for i in work
         ]  # fmt: skip
         for record in run_remotely(client, cells, note):
@@ -292,6 +295,7 @@ def _execute(item: _Work) -> Finished | StoreError | UsageError:
             root=item.root,
             device=item.device,
             threads=item.threads,
+            state_memory=item.state_memory,
         )
         Store(item.folder).commit(record)
     except (StoreError, UsageError) as error:

@@ -22,6 +22,7 @@ from robustfl.attacks.evasion.accounts import masking
 from robustfl.errors import Diverged, Refused, UsageError
 from robustfl.evaluation import traffic
 from robustfl.federation import Experiment, RoundRecord, macs_per_epoch, train
+from robustfl.federation.storage import LIMIT
 from robustfl.origins import origins
 from robustfl.records import CellResult, CurvePoint, Timing, plain
 from robustfl.team import ALONE, Team
@@ -70,9 +71,11 @@ def run_cell(
     threads: int = 1,
     on_round: OnRound | None = None,
     team: Team = ALONE,
+    state_memory: int = LIMIT,
 ) -> CellResult:
     """Run one cell. Refusal, divergence and crash become records; only interrupts escape.
 
+    Clients' state of more than ``state_memory`` bytes lies in a file, with the same result.
     Of a ``team`` of processes that share the cell only the leading one evaluates; the others' records say less.
     """
     resolved = resolve(cell, fingerprint)
@@ -92,7 +95,7 @@ def run_cell(
             reason = refusal(cell)
             if reason is not None:
                 raise Refused(reason)
-            run = _Run(cell, build(cell, root=root, device=where), on_round, team)
+            run = _Run(cell, build(cell, root=root, device=where), on_round, team, state_memory)
             outcome = {"status": "done", **run.complete()}
         except Refused as error:
             outcome = {"status": "refused", "reason": str(error)}
@@ -133,8 +136,8 @@ def _software(device: torch.device, threads: int) -> dict[str, Any]:
 class _Run:
     """Training and evaluation of one built cell, with what is known if it stops half-way."""
 
-    def __init__(self, cell: Cell, built: Built, on_round: OnRound | None, team: Team) -> None:
-        self._cell, self._built, self._on_round, self._team = cell, built, on_round, team
+    def __init__(self, cell: Cell, built: Built, on_round: OnRound | None, team: Team, limit: int) -> None:
+        self._cell, self._built, self._on_round, self._team, self._limit = cell, built, on_round, team, limit
         self._every = cell.evaluate_every or max(1, math.ceil(cell.rounds / 10))
         self._curve: list[CurvePoint] = []
         self._shifts: dict[str, list[float]] = {}
@@ -152,7 +155,12 @@ class _Run:
             self._facts["macs_per_epoch"] = macs_per_epoch(e)
         last = self._cell.rounds if self._cell.forgetting else -1
         for record in train(
-            e, measure=self._measured, warn=self._warn, local=lambda round: round == last, team=self._team
+            e,
+            measure=self._measured,
+            warn=self._warn,
+            local=lambda round: round == last,
+            team=self._team,
+            limit=self._limit,
         ):
             state = record.tested or record.state
             if record.local is not None:

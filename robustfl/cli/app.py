@@ -42,6 +42,12 @@ def _scenario_options(command: F) -> F:
         ),
         click.option("--threads", default=1, show_default=True, type=click.IntRange(1), help="Threads per cell."),
         click.option("--data-root", type=click.Path(), help="Data folder [default: $ROBUSTFL_DATA or the user cache]."),
+        click.option(
+            "--state-memory",
+            default="4GiB",
+            show_default=True,
+            help="What clients keep beyond it lies in $TMPDIR.",
+        ),
         click.option("--format", "form", type=_FORMAT, default="table", show_default=True, help="What to print."),
     ):
         command = option(command)

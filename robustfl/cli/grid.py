@@ -23,15 +23,18 @@ def grid(
     device: str,
     threads: int,
     data_root: str | None,
+    state_memory: str,
     form: str,
 ) -> int:
     """Run a grid and print its leaderboard; 1 if a cell failed."""
     from robustfl.errors import UsageError
     from robustfl.scenarios import grid as run_grid
+    from robustfl.scenarios.memory import bytes_of
     from robustfl.scenarios.ranks import processes
 
     if processes() > 1:
         raise UsageError("torchrun shares one cell between processes: use it with `robustfl run`, not with `grid`")
+    limit = bytes_of(state_memory)
     chosen = load(scenario, settings, plugins)
     if dry_run:
         return _dry_run(chosen, out=out, jobs=jobs, threads=threads, device=device, root=data_root, form=form)
@@ -39,7 +42,7 @@ def grid(
         results = run_grid(
             chosen, out=out, jobs=jobs, threads=threads, device=device, root=data_root,
             on_start=progress.start, on_cell=progress.cell, on_note=lambda text: click.echo(text, err=True),
-            cluster=cluster,
+            cluster=cluster, state_memory=limit,
         )  # fmt: skip
     _print(results.folder, form)
     if form == "table":

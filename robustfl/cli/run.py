@@ -22,6 +22,7 @@ def run(
     device: str,
     threads: int,
     data_root: str | None,
+    state_memory: str,
     form: str,
 ) -> int:
     """Run one cell and print its record; 1 unless it is done."""
@@ -29,6 +30,7 @@ def run(
     from robustfl.reports.store import Store
     from robustfl.scenarios import expand, run_cell
     from robustfl.scenarios.expand import fingerprints
+    from robustfl.scenarios.memory import bytes_of
     from robustfl.scenarios.ranks import joined
     from robustfl.scenarios.spec import apply_settings
 
@@ -38,6 +40,7 @@ def run(
         chosen = apply_settings({"name": "run"}, settings)
     else:
         chosen = load(scenario, settings, plugins)
+    limit = bytes_of(state_memory)
     cells = expand(chosen)
     if len(cells) != 1:
         axes = {k: sorted({str(getattr(c, k)) for c in cells}) for k in chosen.cell}
@@ -60,6 +63,7 @@ def run(
         record = run_cell(
             cell, scenario=chosen.name, fingerprint=fingerprint, root=data_root, device=where, threads=threads,
             on_round=lambda r, total, loss: bar.update(task, completed=r, loss=f"loss {loss:.3f}"), team=team,
+            state_memory=limit,
         )  # fmt: skip
     if not team.leads:
         if record.status == "failed":

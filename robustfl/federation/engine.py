@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,6 +19,7 @@ from robustfl.federation.experiment import Experiment
 from robustfl.federation.personal import Personal
 from robustfl.federation.propagation import propagate_statistics
 from robustfl.federation.statistics import DefendedStatistics
+from robustfl.federation.storage import LIMIT, kept, settle
 from robustfl.randomness import stream
 from robustfl.team import ALONE, Team
 from robustfl.vectors import write_statistics
@@ -31,8 +33,8 @@ class State:
     ``theta [d]`` is the vector the model's parameters are views of; ``memory [N d]`` holds what clients keep between
     rounds (a momentum, a control variate), honest clients first; ``personal`` their private entries; ``server`` what
     the algorithm's server carries; ``attack`` what the attack keeps, by channel; ``previous`` the last aggregate;
-    ``root [1 d]`` what the server keeps when it works on data of its own. All are the engine's own memory and move with
-    the rounds.
+    ``root [1 d]`` what the server keeps when it works on data of its own; ``files`` where clients' rows lie if
+    they take too much memory. All are the engine's own memory and move with the rounds.
     """
 
     round: int
@@ -45,6 +47,7 @@ class State:
     attack: dict[str, Mapping[str, Tensor]] = field(default_factory=dict)
     previous: Tensor | None = None
     root: Tensor | None = None
+    files: tuple[mmap.mmap, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -77,19 +80,26 @@ class RoundRecord:
     local: LocalModels | None = None
 
 
-def initial_state(experiment: Experiment, team: Team = ALONE) -> State:
+def initial_state(experiment: Experiment, team: Team = ALONE, *, limit: int = LIMIT) -> State:
     """θ as the model has it, statistics (0, 1), empty memories, the same private entries for everybody."""
     e, clients = experiment, experiment.settings.clients
     theta = e.flat
-    remembering = len(team.mine(range(clients)))
+    memory, personal, files = None, None, list[mmap.mmap]()
+    if e.algorithm.remembers:
+        memory, file = kept(theta.new_zeros(e.layout.d), len(team.mine(range(clients))), limit)
+        files += [file] if file is not None else []
+    if e.privacy.personal:
+        personal, more = Personal.initial(e.privacy, e.layout, theta, clients, limit)
+        files += more
     return State(
         round=0,
         theta=theta,
         statistics=e.layout.initial_statistics(theta),
-        memory=theta.new_zeros((remembering, e.layout.d)) if e.algorithm.remembers else None,
+        memory=memory,
         server=e.algorithm.server_state(theta),
         root=theta.new_zeros((1, e.layout.d)) if e.algorithm.remembers and e.root is not None else None,
-        personal=Personal.initial(e.privacy, e.layout, theta, clients) if e.privacy.personal else None,
+        personal=personal,
+        files=tuple(files),
     )
 
 
@@ -101,19 +111,20 @@ def train(
     warn: Callable[[str], None] = lambda message: None,
     local: Callable[[int], bool] = lambda round: False,
     team: Team = ALONE,
+    limit: int = LIMIT,
 ) -> Iterator[RoundRecord]:
     """Run the remaining rounds, yielding after each; a ``team`` of several processes shares the work.
 
     ``measure(round)`` says in which rounds to compute how far attack and defense move the aggregate (it costs one
     more pass over the messages), ``local(round)`` in which to hand out the local models. Raises ``Diverged`` when
-    honest messages or the model become non-finite.
+    honest messages or the model become non-finite. What clients keep lies in a file beyond ``limit`` bytes.
     """
     if experiment.algorithm.caution:
         warn(experiment.algorithm.caution)
     if team.size > 1 and (experiment.norm.centralised or experiment.norm.lockstep_kinds):
         raise Refused(f"{experiment.norm.name} lets clients meet in every layer; run it in one process")
     loop = _Loop(experiment, warn, team)
-    current = initial_state(experiment, team) if state is None else state
+    current = initial_state(experiment, team, limit=limit) if state is None else state
     write_statistics(experiment.model, experiment.layout, current.statistics)
     experiment.model.train()
     while current.round < experiment.settings.rounds:
@@ -167,7 +178,7 @@ class _Loop:
             reducer=self._reducer(ids_in_order, h, f, state) if e.norm.lockstep(t, e.settings.rounds) else None,
         )  # fmt: skip
         if seats is not None and memory is not None and state.memory is not None:
-            state.memory[seats] = memory
+            state.memory[seats] = memory.to(state.memory.device)
         width = stack.shape[1]
         if self._team.size > 1:
             stack, messages = self._shared(stack[: len(here)], messages, computing, h + f, state.personal)
@@ -201,7 +212,11 @@ class _Loop:
             statistics, kept = self._merge(messages.reports, h, f, state, replace(context, state={}, reference=None))
             attack_state["statistics"] = kept
         self._note_variance(statistics, state.personal)
-        own_models = state.personal.sum() if state.personal is not None else 0.0
+        own_models = 0.0
+        if state.personal is not None:
+            own_models = float(state.personal.sum(computing if state.files else None))
+        for file in state.files:
+            settle(file)
         if not bool(torch.isfinite(state.theta.sum() + statistics.sum() + own_models)):
             raise Diverged(t + 1, "the model")
         write_statistics(e.model, e.layout, statistics)
@@ -335,13 +350,18 @@ class _Loop:
         memory, seats_back = None, None
         if state.memory is not None:
             seats = [self._seats[k] // self._team.size for k in ids]
-            everybody = self._team.size == 1 and n == state.memory.shape[0] and seats == list(range(len(seats)))
+            everybody = (
+                self._team.size == 1
+                and not state.files
+                and n == state.memory.shape[0]
+                and seats == list(range(len(seats)))
+            )
             if everybody and len(ids) < n and self._e.algorithm.one_batch and not self._e.computes_own:
                 return state.memory, state.memory[: len(ids)], None
             if everybody and len(ids) == n:
                 memory = state.memory
             else:
-                memory, seats_back = state.memory[seats], seats
+                memory, seats_back = state.memory[seats].to(state.theta.device), seats
         width = self._e.privacy.sent(state.theta).shape[0]
         n = n if self._team.size == 1 else len(ids)
         if self._stack is None or self._stack.shape != (n, width):
