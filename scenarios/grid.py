@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 import threading
 import time
 import warnings
@@ -13,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import joblib
 from joblib.externals.loky.process_executor import TerminatedWorkerError
@@ -26,6 +27,7 @@ from robustfl.reports.store import Store
 
 from .expand import expand, fingerprints, key_of, labels, resolve
 from .run import cores, device_of, run_cell
+from .slots import checked_gpus, claim, memory_of, slots_on
 from .spec import Cell, Scenario
 
 if TYPE_CHECKING:
@@ -102,16 +104,20 @@ def grid(
     on_note: Callable[[str], None] = lambda text: None,
     cluster: str | None = None,
     state_memory: int = LIMIT,
+    gpus: Sequence[int] | None = None,
+    slots: int | None = None,
 ) -> Results:
     """Run every cell of ``scenario`` that the store ``<out>/<name>`` does not have yet.
 
     ``jobs`` worker processes (default: one per core, or one on a GPU) of ``threads`` threads each. Results do not
     depend on ``jobs``. With ``cluster``, the address of a dask scheduler, its workers run the cells instead (see
-    ``scenarios/cluster.py``). Raises ``UsageError`` for a wrong scenario and ``StoreError`` for a folder that cannot be
+    ``scenarios/cluster.py``); with ``gpus``, cells are spread over these, ``slots`` at a time on each (default: as many
+    as their memory holds). Raises ``UsageError`` for a wrong scenario and ``StoreError`` for a folder that cannot be
     written; a cell that crashes is recorded as *failed* and the others go on.
     """
     if not isinstance(scenario, Scenario):
         scenario = Scenario.load(scenario)
+    _check_slots(gpus, slots, jobs, device, cluster)
     if cluster is not None:
         if jobs is not None:
             raise UsageError(f"jobs={jobs} with cluster={cluster!r}: the cluster's workers decide how many cells run")
@@ -120,12 +126,18 @@ def grid(
         check_address(cluster)
     workers = workers_for(jobs, threads, device if cluster is None else "cpu")
     todo = plan(scenario, out=out, root=root)
+    places: _Places | None = None
+    if gpus is not None:
+        each = slots or slots_on(gpus, memory_of((todo.cells[key] for key in todo.missing), root))
+        workers = len(gpus) * each
+        places = _Places(tempfile.mkdtemp(prefix="robustfl-slots-"), tuple(gpus), each)
+        on_note(f"{workers} cells at once: {each} on each of the GPUs {', '.join(map(str, gpus))}")
     store = Store(todo.folder)
     store.describe(_description(todo))
     on_start(todo)
     work = [
         _Work(key, todo.cells[key], scenario.name, str(todo.folder), todo.fingerprints[todo.cells[key]],
-              scenario.plugins, None if root is None else str(root), device, threads, os.getpid(), state_memory)
+              scenario.plugins, None if root is None else str(root), device, threads, os.getpid(), state_memory, places)
         for key in todo.missing
     ]  # fmt: skip
     counts: Counter[str] = Counter()
@@ -147,6 +159,19 @@ def workers_for(jobs: int | None, threads: int, device: str) -> int:
     return jobs or (1 if on_gpu else max(1, cores() // threads))
 
 
+def _check_slots(
+    gpus: Sequence[int] | None, slots: int | None, jobs: int | None, device: str, cluster: str | None
+) -> None:
+    if slots is not None and (gpus is None or slots < 1):
+        raise UsageError(f"slots={slots} is how many cells share each of the gpus, at least 1; it goes with gpus")
+    if gpus is not None:
+        other = {"jobs": jobs, "cluster": cluster, "device": None if device == "auto" else device}
+        for name, value in other.items():
+            if value is not None:
+                raise UsageError(f"{name}={value} and gpus={list(gpus)} say two things; with gpus, slots is the number")
+        checked_gpus(gpus)
+
+
 def _description(todo: Plan) -> dict[str, Any]:
     scenario = todo.scenario
     return {
@@ -158,6 +183,14 @@ def _description(todo: Plan) -> dict[str, Any]:
 
 
 # --- workers ---------------------------------------------------------------------------------------------------------
+
+
+class _Places(NamedTuple):
+    """Where workers find the slots of GPUs."""
+
+    folder: str
+    gpus: tuple[int, ...]
+    slots: int
 
 
 @dataclass(frozen=True)
@@ -173,6 +206,7 @@ class _Work:
     threads: int
     parent: int
     state_memory: int = LIMIT
+    places: _Places | None = None
 
 
 def _run(work: Sequence[_Work], workers: int) -> Iterator[Finished]:
@@ -293,7 +327,7 @@ def _execute(item: _Work) -> Finished | StoreError | UsageError:
             scenario=item.scenario,
             fingerprint=item.fingerprint,
             root=item.root,
-            device=item.device,
+            device=claim(*item.places) if item.places else item.device,
             threads=item.threads,
             state_memory=item.state_memory,
         )

@@ -102,6 +102,10 @@ def run_cell(
         except Diverged as error:
             known_so_far = run.so_far() if run else {}
             outcome = {"status": "diverged", "reason": str(error), "round": error.round, **known_so_far}
+        except torch.OutOfMemoryError as error:
+            first = str(error).partition(". ")[0]
+            reason = f"out of memory on {where}: {first}; use fewer --slots, a smaller batch or --device cpu"
+            outcome = {"status": "failed", "reason": reason}
         except Exception as error:
             detail = "".join(traceback.format_exception(error))
             guests = "".join(f" [{name}: {origin}]" for name, origin in origins(resolved).items())

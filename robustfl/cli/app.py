@@ -58,6 +58,8 @@ def _scenario_options(command: F) -> F:
 @click.argument("scenario", default="quickstart")
 @click.option("--out", default="runs", show_default=True, type=click.Path(), help="Folder of the result stores.")
 @click.option("--jobs", type=click.IntRange(1), help="Worker processes [default: one per core].")
+@click.option("--gpus", metavar="0,1", help="Spread cells over these GPUs.")
+@click.option("--slots", type=click.IntRange(1), help="Cells at once on each GPU [default: by memory].")
 @click.option("--cluster", metavar="tcp://HOST:PORT", help="Run cells on the workers of this dask scheduler.")
 @click.option("--dry-run", is_flag=True, help="Print the cells, refusals and an estimate; train nothing.")
 @_scenario_options

@@ -9,6 +9,7 @@ import click
 
 from robustfl.cli.printing import as_json, console, seconds, table
 from robustfl.cli.progress import GridProgress
+from robustfl.errors import UsageError
 
 
 def grid(
@@ -16,6 +17,8 @@ def grid(
     *,
     out: str,
     jobs: int | None,
+    gpus: str | None,
+    slots: int | None,
     cluster: str | None,
     dry_run: bool,
     settings: tuple[str, ...],
@@ -27,14 +30,13 @@ def grid(
     form: str,
 ) -> int:
     """Run a grid and print its leaderboard; 1 if a cell failed."""
-    from robustfl.errors import UsageError
     from robustfl.scenarios import grid as run_grid
     from robustfl.scenarios.memory import bytes_of
     from robustfl.scenarios.ranks import processes
 
     if processes() > 1:
         raise UsageError("torchrun shares one cell between processes: use it with `robustfl run`, not with `grid`")
-    limit = bytes_of(state_memory)
+    limit, indices = bytes_of(state_memory), None if gpus is None else _indices(gpus)
     chosen = load(scenario, settings, plugins)
     if dry_run:
         return _dry_run(chosen, out=out, jobs=jobs, threads=threads, device=device, root=data_root, form=form)
@@ -42,7 +44,7 @@ def grid(
         results = run_grid(
             chosen, out=out, jobs=jobs, threads=threads, device=device, root=data_root,
             on_start=progress.start, on_cell=progress.cell, on_note=lambda text: click.echo(text, err=True),
-            cluster=cluster, state_memory=limit,
+            cluster=cluster, gpus=indices, slots=slots, state_memory=limit,
         )  # fmt: skip
     _print(results.folder, form)
     if form == "table":
@@ -51,6 +53,13 @@ def grid(
         click.echo(f"Cells: {results.folder / 'cells'}")
         click.echo(f"Leaderboard and figures: robustfl report {results.folder}")
     return 1 if results.statuses.get("failed") else 0
+
+
+def _indices(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise UsageError(f"--gpus {text!r} must be indices such as 0,1") from None
 
 
 def load(scenario: str, settings: tuple[str, ...], plugins: tuple[str, ...]) -> Any:

@@ -27,7 +27,8 @@ def kept(first: Tensor, clients: int, limit: int) -> tuple[Tensor, mmap.mmap | N
     """
     size = clients * first.numel() * first.element_size()
     if size <= limit or not size:
-        return first.repeat(clients, 1), None
+        rows = first.new_zeros((clients, first.numel()))  # pages that nobody writes to take no memory
+        return rows.copy_(first) if bool(first.any()) else rows, None
     file = _mapped(size)
     rows = torch.frombuffer(file, dtype=first.dtype).view(clients, first.numel())
     if bool(first.any()):  # a new file is full of zeros
