@@ -61,6 +61,20 @@ def _threads(count: int) -> Any:
         torch.set_num_threads(before)
 
 
+@contextmanager
+def _products(precision: str) -> Any:
+    """Float32 products on a GPU in full or in TF32, whatever torch's own defaults are."""
+    places: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn)
+    before = [place.allow_tf32 for place in places]
+    try:
+        for place in places:
+            place.allow_tf32 = precision == "tf32"
+        yield
+    finally:
+        for place, value in zip(places, before, strict=True):
+            place.allow_tf32 = value
+
+
 def run_cell(
     cell: Cell,
     *,
@@ -90,7 +104,7 @@ def run_cell(
     reset_peak(where)
     outcome: dict[str, Any]
     run: _Run | None = None
-    with _threads(threads):
+    with _threads(threads), _products(cell.precision):
         try:
             reason = refusal(cell)
             if reason is not None:
@@ -111,6 +125,7 @@ def run_cell(
             guests = "".join(f" [{name}: {origin}]" for name, origin in origins(resolved).items())
             outcome = {"status": "failed", "reason": f"{type(error).__name__}: {error}{guests}\n{detail}"}
     certificates = outcome.pop("certificates", {}) | _software(where, threads)
+    certificates["precision"] = cell.precision
     certificates |= {"processes": team.size} if team.size > 1 else {}
     timing = Timing(
         seconds=time.perf_counter() - clock,
