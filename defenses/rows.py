@@ -33,9 +33,19 @@ class Stack:
     """
 
     def __init__(self, X: Tensor, *, seen: bool = True) -> None:
-        self.shape, self.dtype, self.device = X.shape, X.dtype, X.device
+        self.shape = X.shape
         self._X = X
         self._seen = seen
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The precision of the rows."""
+        return self._X.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the rows are."""
+        return self._X.device
 
     @property
     def X(self) -> Tensor:  # noqa: N802 - the paper's name
@@ -68,7 +78,7 @@ class Stack:
         """``weights [n] @ X``."""
         made = kernels.weighted_sum(self._X, weights)
         # Nothing that is not finite gets lost in a sum in which every row counts; float32 rows are never too long.
-        if not self._seen and self.dtype == torch.float32 and bool((weights != 0).all()):
+        if not self._seen and self._X.dtype == torch.float32 and bool((weights != 0).all()):
             self._seen = math.isfinite(float(made.sum()))
         self.look()
         return made
@@ -76,7 +86,7 @@ class Stack:
     def lengths(self, about: Tensor | int | None = None) -> Tensor:
         """Lengths ``[n]`` of the rows, or of their differences from ``about``: a point ``[d]`` or one of the rows."""
         made = _lengths(self._X, about=self._X[about] if isinstance(about, int) else about)
-        if not self._seen and (about is None or self.dtype == torch.float32):
+        if not self._seen and (about is None or self._X.dtype == torch.float32):
             self._seen = bool((made <= LONGEST).all())
         self.look()
         return made
@@ -188,6 +198,10 @@ class Mixed:
         """The same rows with the columns ``[k]`` alone."""
         X = self.stack.X
         return Mixed(Stack(X.index_select(1, columns.to(X.device))), self.coefficients)
+
+    def here(self, vector: Tensor) -> Tensor:
+        """Of a vector ``[d]`` the columns that these rows have: all, unless several processes share them."""
+        return vector
 
     def materialise(self) -> Tensor:
         """The rows as one tensor ``[m d]``, for rules that know nothing of mixing."""

@@ -102,6 +102,7 @@ class Attack(Method):
     send what they honestly compute. ``poisons_data``: attackers train on ``poison``-ed batches. ``triggers``: a
     backdoor, whose success is the share of ``trigger``-ed test images taken for the class ``target``. ``strength``
     names the parameter that says how hard it attacks (for ``opt``); ``inner`` is the attack that a wrapper wraps.
+    ``columnwise``: every entry it sends depends on the same entries of what it sees, and on no draw.
     """
 
     kind: ClassVar[str] = "attack"
@@ -110,6 +111,7 @@ class Attack(Method):
     poisons_data: ClassVar[bool] = False
     forges: ClassVar[bool] = True
     triggers: ClassVar[bool] = False
+    columnwise: ClassVar[bool] = False
     strength: ClassVar[str] = ""
 
     @property

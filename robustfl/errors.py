@@ -26,6 +26,10 @@ class StoreError(RobustflError):
     """A result folder or file cannot be read or written."""
 
 
+class ClusterError(RobustflError):
+    """The scheduler or a worker of a cluster cannot be used; finished cells are stored."""
+
+
 class Diverged(RobustflError):
     """Training left the finite numbers; the cell is recorded as *diverged*."""
 

@@ -15,7 +15,7 @@ import inspect
 import json
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from fractions import Fraction
 from functools import cache
 from importlib.metadata import Distribution, EntryPoint, distribution, entry_points, packages_distributions
@@ -160,7 +160,7 @@ def _origin_of_module(cls: type) -> str:
         return _origin_of_distribution(distribution(name), cls.__module__)
     try:
         source = Path(inspect.getfile(cls))
-        return f"{source.name} {_digest_of(source)}"
+        return f"{source.name} {_digest_of(source.read_bytes())}"
     except (TypeError, OSError):
         return cls.__module__
 
@@ -170,8 +170,8 @@ def _distributions() -> Mapping[str, list[str]]:
     return packages_distributions()
 
 
-def _digest_of(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()[:12]
+def _digest_of(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:12]
 
 
 def load_file(path: str | Path) -> list[Entry]:
@@ -182,7 +182,7 @@ def load_file(path: str | Path) -> list[Entry]:
     file = Path(path).resolve()
     if not file.is_file():
         raise UsageError(f"plug-in {str(path)!r} is not a file")
-    digest = _digest_of(file)
+    digest = _digest_of(file.read_bytes())
     origin = f"{file.name} {digest}"
     if _files.get(str(file)) == digest:
         return _entries_from(origin)
@@ -203,6 +203,22 @@ def load_file(path: str | Path) -> list[Entry]:
         raise
     _files[str(file)] = digest
     return _entries_from(origin)
+
+
+def forget_files(name: str, *, but: Collection[bytes]) -> None:
+    """Forget the methods of plug-in files called ``name``, except those of files with the content of one of ``but``.
+
+    For processes that live longer than one version of a plug-in, such as the workers of a cluster.
+    """
+    kept = {_digest_of(content) for content in but}
+    for names in _entries.values():
+        for method, entry in list(names.items()):
+            file, _, digest = entry.origin.rpartition(" ")
+            if file == name and digest not in kept:
+                del names[method]
+    for path, digest in list(_files.items()):
+        if Path(path).name == name and digest not in kept:
+            del _files[path]
 
 
 def _entries_from(origin: str) -> list[Entry]:

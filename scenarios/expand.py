@@ -227,7 +227,10 @@ def resolve(cell: Cell, fingerprint: str) -> dict[str, Any]:
     if cell.propagation != "none":
         spread = parse_propagation(cell.propagation)
         methods["propagation"] = [identity(part) for part in (spread.propagation, *spread.rule.parts)]
-    return {"schema": SCHEMA, "cell": cell.model_dump(mode="json"), "methods": methods, "data": fingerprint}
+    settings = cell.model_dump(mode="json")
+    if cell.precision == "full":  # as in all cells from before there was a choice
+        del settings["precision"]
+    return {"schema": SCHEMA, "cell": settings, "methods": methods, "data": fingerprint}
 
 
 def key_of(resolved: Mapping[str, Any]) -> str:

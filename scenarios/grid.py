@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 import threading
 import time
 import warnings
@@ -13,12 +14,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import joblib
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 
 from robustfl.errors import StoreError, UsageError
+from robustfl.federation.storage import LIMIT
 from robustfl.records import CellResult, plain
 from robustfl.registry import load_file
 from robustfl.reports import tracking
@@ -26,6 +28,7 @@ from robustfl.reports.store import Store
 
 from .expand import expand, fingerprints, key_of, labels, resolve
 from .run import cores, device_of, run_cell
+from .slots import checked_gpus, claim, memory_of, slots_on
 from .spec import Cell, Scenario
 
 if TYPE_CHECKING:
@@ -100,30 +103,51 @@ def grid(
     on_start: Callable[[Plan], None] = lambda plan: None,
     on_cell: Callable[[Finished], None] = lambda finished: None,
     track: Sequence[str] = (),
+    on_note: Callable[[str], None] = lambda text: None,
+    cluster: str | None = None,
+    state_memory: int = LIMIT,
+    gpus: Sequence[int] | None = None,
+    slots: int | None = None,
 ) -> Results:
     """Run every cell of ``scenario`` that the store ``<out>/<name>`` does not have yet.
 
     ``jobs`` worker processes (default: one per core, or one on a GPU) of ``threads`` threads each. Results do not
-    depend on ``jobs``. Raises ``UsageError`` for a wrong scenario and ``StoreError`` for a folder that cannot be
-    written; a cell that crashes is recorded as *failed* and the others go on. ``track`` names trackers
-    (``"tensorboard"``) that follow every cell into the store's folder.
+    depend on ``jobs``. With ``cluster``, the address of a dask scheduler, its workers run the cells instead (see
+    ``scenarios/cluster.py``); with ``gpus``, cells are spread over these, ``slots`` at a time on each (default: as many
+    as their memory holds). ``track`` names trackers (``"tensorboard"``) that follow every cell into the store's folder.
+    Raises ``UsageError`` for a wrong scenario and ``StoreError`` for a folder that cannot be written; a cell that
+    crashes is recorded as *failed* and the others go on.
     """
     tracking.check(track)
     if not isinstance(scenario, Scenario):
         scenario = Scenario.load(scenario)
-    workers = workers_for(jobs, threads, device)
+    _check_slots(gpus, slots, jobs, device, cluster)
+    if cluster is not None:
+        if jobs is not None:
+            raise UsageError(f"jobs={jobs} with cluster={cluster!r}: the cluster's workers decide how many cells run")
+        from .cluster import check_address
+
+        check_address(cluster)
+    workers = workers_for(jobs, threads, device if cluster is None else "cpu")
     todo = plan(scenario, out=out, root=root)
+    places: _Places | None = None
+    if gpus is not None:
+        each = slots or slots_on(gpus, memory_of((todo.cells[key] for key in todo.missing), root))
+        workers = len(gpus) * each
+        places = _Places(tempfile.mkdtemp(prefix="robustfl-slots-"), tuple(gpus), each)
+        on_note(f"{workers} cells at once: {each} on each of the GPUs {', '.join(map(str, gpus))}")
     store = Store(todo.folder)
     store.describe(_description(todo))
     on_start(todo)
     work = [
         _Work(key, todo.cells[key], scenario.name, str(todo.folder), todo.fingerprints[todo.cells[key]],
-              scenario.plugins, None if root is None else str(root), device, threads, os.getpid(), tuple(track))
+              scenario.plugins, None if root is None else str(root), device, threads, os.getpid(), tuple(track),
+              state_memory, places)
         for key in todo.missing
     ]  # fmt: skip
     counts: Counter[str] = Counter()
     with _terminable():
-        for finished in _run(work, workers):
+        for finished in _run(work, workers) if cluster is None else _remote(work, cluster, on_note):
             counts[finished.status] += 1
             on_cell(finished)
     kept = store.statuses(todo.cells)
@@ -140,6 +164,19 @@ def workers_for(jobs: int | None, threads: int, device: str) -> int:
     return jobs or (1 if on_gpu else max(1, cores() // threads))
 
 
+def _check_slots(
+    gpus: Sequence[int] | None, slots: int | None, jobs: int | None, device: str, cluster: str | None
+) -> None:
+    if slots is not None and (gpus is None or slots < 1):
+        raise UsageError(f"slots={slots} is how many cells share each of the gpus, at least 1; it goes with gpus")
+    if gpus is not None:
+        other = {"jobs": jobs, "cluster": cluster, "device": None if device == "auto" else device}
+        for name, value in other.items():
+            if value is not None:
+                raise UsageError(f"{name}={value} and gpus={list(gpus)} say two things; with gpus, slots is the number")
+        checked_gpus(gpus)
+
+
 def _description(todo: Plan) -> dict[str, Any]:
     scenario = todo.scenario
     return {
@@ -151,6 +188,14 @@ def _description(todo: Plan) -> dict[str, Any]:
 
 
 # --- workers ---------------------------------------------------------------------------------------------------------
+
+
+class _Places(NamedTuple):
+    """Where workers find the slots of GPUs."""
+
+    folder: str
+    gpus: tuple[int, ...]
+    slots: int
 
 
 @dataclass(frozen=True)
@@ -166,6 +211,8 @@ class _Work:
     threads: int
     parent: int
     track: tuple[str, ...] = ()
+    state_memory: int = LIMIT
+    places: _Places | None = None
 
 
 def _run(work: Sequence[_Work], workers: int) -> Iterator[Finished]:
@@ -186,6 +233,24 @@ def _run(work: Sequence[_Work], workers: int) -> Iterator[Finished]:
                 yield _finished(Store(item.folder).read(item.key))
         for item in left.values():
             yield from _alone(item)
+
+
+def _remote(work: Sequence[_Work], address: str, note: Callable[[str], None]) -> Iterator[Finished]:
+    """Run all of ``work`` on a cluster; every record is committed here, as soon as it arrives."""
+    from .cluster import RemoteCell, connected, contents, methods_of, run_remotely, software
+
+    if not work:
+        return
+    mine, plugins = software(), contents(work[0].plugins)
+    with connected(address) as client:
+        cells = [
+            RemoteCell(i.key, i.cell, i.scenario, i.fingerprint, plugins, mine,
+                       methods_of(resolve(i.cell, i.fingerprint)), i.root, i.device, i.threads, i.state_memory)
+            for i in work
+        ]  # fmt: skip
+        for record in run_remotely(client, cells, note):
+            Store(work[0].folder).commit(record)
+            yield _finished(record)
 
 
 def _parallel(work: list[_Work], workers: int) -> Iterator[Finished]:
@@ -269,9 +334,10 @@ def _execute(item: _Work) -> Finished | StoreError | UsageError:
             scenario=item.scenario,
             fingerprint=item.fingerprint,
             root=item.root,
-            device=item.device,
+            device=claim(*item.places) if item.places else item.device,
             threads=item.threads,
             on_point=followed.evaluated,
+            state_memory=item.state_memory,
         )
         Store(item.folder).commit(record)
         followed.finished(record)

@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import resource
 import sys
 from pathlib import Path
 
 import torch
 
+from robustfl.errors import UsageError
+
 _STATUS = Path("/proc/self/status")
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", re.IGNORECASE)
+
+
+def bytes_of(text: str) -> int:
+    """A size such as ``500MB`` or ``4GiB`` in bytes. Raises ``UsageError``.
+
+    >>> bytes_of("4GiB"), bytes_of("0")
+    (4294967296, 0)
+    """
+    found = _SIZE.fullmatch(text.strip())
+    if found is None or found[2].lower() not in _UNITS:
+        raise UsageError(f"{text!r} is no size; write 500MB or 4GiB")
+    return int(float(found[1]) * _UNITS[found[2].lower()])
 
 
 def reset_peak(device: torch.device) -> None:

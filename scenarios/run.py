@@ -22,8 +22,10 @@ from robustfl.attacks.evasion.accounts import masking
 from robustfl.errors import Diverged, Refused, UsageError
 from robustfl.evaluation import traffic
 from robustfl.federation import Experiment, RoundRecord, macs_per_epoch, train
+from robustfl.federation.storage import LIMIT
 from robustfl.origins import origins
 from robustfl.records import CellResult, CurvePoint, Timing, plain
+from robustfl.team import ALONE, Team
 
 from .build import Built, build
 from .evaluate import Evaluator
@@ -61,6 +63,20 @@ def _threads(count: int) -> Any:
         torch.set_num_threads(before)
 
 
+@contextmanager
+def _products(precision: str) -> Any:
+    """Float32 products on a GPU in full or in TF32, whatever torch's own defaults are."""
+    places: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn)
+    before = [place.allow_tf32 for place in places]
+    try:
+        for place in places:
+            place.allow_tf32 = precision == "tf32"
+        yield
+    finally:
+        for place, value in zip(places, before, strict=True):
+            place.allow_tf32 = value
+
+
 def run_cell(
     cell: Cell,
     *,
@@ -71,10 +87,14 @@ def run_cell(
     threads: int = 1,
     on_round: OnRound | None = None,
     on_point: OnPoint | None = None,
+    team: Team = ALONE,
+    state_memory: int = LIMIT,
 ) -> CellResult:
     """Run one cell. Refusal, divergence and crash become records; only interrupts escape.
 
     ``on_round`` is called after every round, ``on_point`` after every evaluation of one.
+    Clients' state of more than ``state_memory`` bytes lies in a file, with the same result.
+    Of a ``team`` of processes that share the cell only the leading one evaluates; the others' records say less.
     """
     resolved = resolve(cell, fingerprint)
     known: dict[str, Any] = {
@@ -88,23 +108,29 @@ def run_cell(
     reset_peak(where)
     outcome: dict[str, Any]
     run: _Run | None = None
-    with _threads(threads):
+    with _threads(threads), _products(cell.precision):
         try:
             reason = refusal(cell)
             if reason is not None:
                 raise Refused(reason)
-            run = _Run(cell, build(cell, root=root, device=where), on_round, on_point)
+            run = _Run(cell, build(cell, root=root, device=where), on_round, on_point, team, state_memory)
             outcome = {"status": "done", **run.complete()}
         except Refused as error:
             outcome = {"status": "refused", "reason": str(error)}
         except Diverged as error:
             known_so_far = run.so_far() if run else {}
             outcome = {"status": "diverged", "reason": str(error), "round": error.round, **known_so_far}
+        except torch.OutOfMemoryError as error:
+            first = str(error).partition(". ")[0]
+            reason = f"out of memory on {where}: {first}; use fewer --slots, a smaller batch or --device cpu"
+            outcome = {"status": "failed", "reason": reason}
         except Exception as error:
             detail = "".join(traceback.format_exception(error))
             guests = "".join(f" [{name}: {origin}]" for name, origin in origins(resolved).items())
             outcome = {"status": "failed", "reason": f"{type(error).__name__}: {error}{guests}\n{detail}"}
     certificates = outcome.pop("certificates", {}) | _software(where, threads)
+    certificates["precision"] = cell.precision
+    certificates |= {"processes": team.size} if team.size > 1 else {}
     timing = Timing(
         seconds=time.perf_counter() - clock,
         seconds_training=run.seconds if run else 0.0,
@@ -133,8 +159,17 @@ def _software(device: torch.device, threads: int) -> dict[str, Any]:
 class _Run:
     """Training and evaluation of one built cell, with what is known if it stops half-way."""
 
-    def __init__(self, cell: Cell, built: Built, on_round: OnRound | None, on_point: OnPoint | None) -> None:
+    def __init__(
+        self,
+        cell: Cell,
+        built: Built,
+        on_round: OnRound | None,
+        on_point: OnPoint | None,
+        team: Team,
+        limit: int,
+    ) -> None:
         self._cell, self._built, self._on_round, self._on_point = cell, built, on_round, on_point
+        self._team, self._limit = team, limit
         self._every = cell.evaluate_every or max(1, math.ceil(cell.rounds / 10))
         self._curve: list[CurvePoint] = []
         self._shifts: dict[str, list[float]] = {}
@@ -150,14 +185,22 @@ class _Run:
         e = self._built.experiment
         if e.adversarial:
             self._facts["macs_per_epoch"] = macs_per_epoch(e)
-        for record in train(e, measure=self._measured, warn=self._warn, local=lambda round: round == self._cell.rounds):
+        last = self._cell.rounds if self._team.size == 1 or self._cell.forgetting else -1
+        for record in train(
+            e,
+            measure=self._measured,
+            warn=self._warn,
+            local=lambda round: round == last,
+            team=self._team,
+            limit=self._limit,
+        ):
             state = record.tested or record.state
             if record.local is not None and self._cell.forgetting:
                 self._facts["forgetting"] = self._evaluator.forgetting(record.state, record.local)
             self.seconds += time.perf_counter() - clock
             self.rounds = record.round
             self._note(record)
-            if self._measured(record.round) and record.round < self._cell.rounds:
+            if self._measured(record.round) and record.round < self._cell.rounds and self._team.leads:
                 self._seen(self._point(record))
             if self._on_round is not None:
                 self._on_round(record.round, self._cell.rounds, record.loss)
@@ -166,6 +209,8 @@ class _Run:
                 self._facts |= {} if picture is None else {"bn_statistics": picture}
             clock = time.perf_counter()
         assert state is not None
+        if not self._team.leads:
+            return self.so_far()
         metrics = self._evaluator.metrics(state)
         suspicion = masking(metrics.ra)
         if suspicion is not None:

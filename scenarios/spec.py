@@ -65,7 +65,8 @@ class Cell(Frozen):
     ``server_samples`` training images, drawn from all, belong to the server instead of any client, for defenses that
     need them. Models with branches are tested through ``branch``; ``both`` takes the adversarial one and reports the
     clean one beside it. Accuracy is also averaged over the last ``tail`` rounds. ``forgetting`` measures, in the last
-    round, what each participant's training costs on the others' validation data.
+    round, what each participant's training costs on the others' validation data. ``precision`` says whether a GPU may
+    shorten the factors of float32 products to TF32.
     """
 
     dataset: str = "digits"
@@ -107,6 +108,7 @@ class Cell(Frozen):
     seed: int = Field(0, ge=0)
     dtype: Literal["float32", "float64"] = "float32"
     engine: Literal["fast", "reference"] = "fast"
+    precision: Literal["full", "tf32"] = "full"
 
     @field_validator(*METHODS, mode="before")
     @classmethod

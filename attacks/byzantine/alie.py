@@ -70,6 +70,7 @@ class ALIE(Attack):
     spec: ClassVar[str] = "§3.3"
     cost: ClassVar[str] = "3hd: mean and deviation"
     knowledge: ClassVar[Knowledge] = "omniscient"
+    columnwise: ClassVar[bool] = True
     strength: ClassVar[str] = "z"
 
     z: float | None = param(None, ge=0.0, lt=math.inf, doc="factor z; None for z_max(n, f), at least 0")

@@ -41,6 +41,7 @@ class FOE(Attack):
     spec: ClassVar[str] = "§3.2"
     cost: ClassVar[str] = "hd: the mean"
     knowledge: ClassVar[Knowledge] = "omniscient"
+    columnwise: ClassVar[bool] = True
     strength: ClassVar[str] = "eta"
 
     eta: float = param(

@@ -39,6 +39,7 @@ class IPM(Attack):
     spec: ClassVar[str] = "§3.2"
     cost: ClassVar[str] = "hd: the mean"
     knowledge: ClassVar[Knowledge] = "omniscient"
+    columnwise: ClassVar[bool] = True
     strength: ClassVar[str] = "tau"
 
     tau: float = param(0.1, ge=0.0, lt=math.inf, doc="factor τ of -τḡ")

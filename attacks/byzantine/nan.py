@@ -31,6 +31,7 @@ class NaN(Attack):
     spec: ClassVar[str] = "§3.9"
     cost: ClassVar[str] = "fd"
     knowledge: ClassVar[Knowledge] = "blind"
+    columnwise: ClassVar[bool] = True
     needs_own: ClassVar[bool] = True
     exempt: ClassVar[Mapping[str, str]] = {"finite": "to send not-a-number is the attack"}
 

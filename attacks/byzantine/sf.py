@@ -39,6 +39,7 @@ class SignFlip(Attack):
     spec: ClassVar[str] = "§3.1"
     cost: ClassVar[str] = "fd, or hd for the shared mean"
     knowledge: ClassVar[Knowledge] = "omniscient"
+    columnwise: ClassVar[bool] = True
 
     mode: str = param("mean", choices=("mean", "own"), doc="what is flipped: the honest mean or the own vector")
 

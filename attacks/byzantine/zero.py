@@ -29,6 +29,7 @@ class Zero(Attack):
     spec: ClassVar[str] = "§3"
     cost: ClassVar[str] = "fd"
     knowledge: ClassVar[Knowledge] = "blind"
+    columnwise: ClassVar[bool] = True
     needs_own: ClassVar[bool] = True
 
     def forge(self, view: View, *, generator: torch.Generator) -> Tensor:

@@ -46,14 +46,14 @@ class CenteredClipping(MixedRule):
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del f
-        m, stack = rows.count, rows.stack
+        m, stack, dtype = rows.count, rows.stack, rows.stack.dtype
         start = context.state.get("v")
         if start is not None:
             if start.shape != stack.shape[1:]:
                 raise UsageError(
                     f"centered-clipping: state 'v' has {start.numel()} entries, rows have {stack.shape[1]}"
                 )
-            start = start.detach().to(dtype=stack.dtype, device=stack.device)
+            start = start.detach().to(dtype=dtype, device=stack.device)
         if self.L == 1:
             return self._once(rows, start)
         products = rows.products() if start is None else rows.products(start)

@@ -59,8 +59,8 @@ class Flame(MixedRule):
         if self.noise > 0:
             generator = generator_of(context, "flame")
             # Drawn in float32 whatever the rows are, so that precision does not change the draw.
-            drawn = torch.randn(len(vector), generator=generator, device=generator.device)
-            vector.add_(drawn.to(vector), alpha=float(self.noise * middle))
+            drawn = torch.randn(rows.stack.shape[1], generator=generator, device=generator.device)
+            vector.add_(rows.here(drawn).to(vector), alpha=float(self.noise * middle))
         return Aggregated(
             vector,
             facts={"kept": kept.nonzero().flatten().tolist(), "no_cluster": not bool(admitted.any())},

@@ -53,10 +53,10 @@ class MeanOfMedians(MixedRule):
         if groups == 1:
             return Aggregated(rows.median())
         order = permutation(n, generator_of(context, "mean-of-medians"))
-        total = torch.zeros_like(rows.stack.X[0])
-        for group in torch.tensor_split(order, groups):
-            total += rows.chosen(group).median()
-        return Aggregated(total.div_(groups))
+        first, *others = (rows.chosen(group).median() for group in torch.tensor_split(order, groups))
+        for other in others:
+            first += other
+        return Aggregated(first.div_(groups))
 
     def min_clients(self, f: int) -> int:
         return (self.groups or 1) * (2 * f + 1)

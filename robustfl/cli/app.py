@@ -46,6 +46,12 @@ def _scenario_options(command: F) -> F:
         click.option(
             "--track", multiple=True, metavar="tensorboard", help="Follow cells in TensorBoard while they run."
         ),
+        click.option(
+            "--state-memory",
+            default="4GiB",
+            show_default=True,
+            help="What clients keep beyond it lies in $TMPDIR.",
+        ),
         click.option("--format", "form", type=_FORMAT, default="table", show_default=True, help="What to print."),
     ):
         command = option(command)
@@ -56,6 +62,9 @@ def _scenario_options(command: F) -> F:
 @click.argument("scenario", default="quickstart")
 @click.option("--out", default="runs", show_default=True, type=click.Path(), help="Folder of the result stores.")
 @click.option("--jobs", type=click.IntRange(1), help="Worker processes [default: one per core].")
+@click.option("--gpus", metavar="0,1", help="Spread cells over these GPUs.")
+@click.option("--slots", type=click.IntRange(1), help="Cells at once on each GPU [default: by memory].")
+@click.option("--cluster", metavar="tcp://HOST:PORT", help="Run cells on the workers of this dask scheduler.")
 @click.option("--dry-run", is_flag=True, help="Print the cells, refusals and an estimate; train nothing.")
 @_scenario_options
 def grid(scenario: str, **options: Any) -> int:

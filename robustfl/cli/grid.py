@@ -9,6 +9,7 @@ import click
 
 from robustfl.cli.printing import as_json, console, seconds, table
 from robustfl.cli.progress import GridProgress
+from robustfl.errors import UsageError
 
 
 def grid(
@@ -16,6 +17,9 @@ def grid(
     *,
     out: str,
     jobs: int | None,
+    gpus: str | None,
+    slots: int | None,
+    cluster: str | None,
     dry_run: bool,
     settings: tuple[str, ...],
     plugins: tuple[str, ...],
@@ -23,18 +27,25 @@ def grid(
     threads: int,
     data_root: str | None,
     track: tuple[str, ...],
+    state_memory: str,
     form: str,
 ) -> int:
     """Run a grid and print its leaderboard; 1 if a cell failed."""
     from robustfl.scenarios import grid as run_grid
+    from robustfl.scenarios.memory import bytes_of
+    from robustfl.scenarios.ranks import processes
 
+    if processes() > 1:
+        raise UsageError("torchrun shares one cell between processes: use it with `robustfl run`, not with `grid`")
+    limit, indices = bytes_of(state_memory), None if gpus is None else _indices(gpus)
     chosen = load(scenario, settings, plugins)
     if dry_run:
         return _dry_run(chosen, out=out, jobs=jobs, threads=threads, device=device, root=data_root, form=form)
     with GridProgress(quiet=form == "json") as progress:
         results = run_grid(
             chosen, out=out, jobs=jobs, threads=threads, device=device, root=data_root,
-            on_start=progress.start, on_cell=progress.cell, track=track,
+            on_start=progress.start, on_cell=progress.cell, on_note=lambda text: click.echo(text, err=True),
+            cluster=cluster, gpus=indices, slots=slots, state_memory=limit, track=track,
         )  # fmt: skip
     _print(results.folder, form)
     if form == "table":
@@ -45,6 +56,13 @@ def grid(
         if "tensorboard" in track:
             click.echo(f"TensorBoard: tensorboard --logdir {results.folder / 'tensorboard'}")
     return 1 if results.statuses.get("failed") else 0
+
+
+def _indices(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise UsageError(f"--gpus {text!r} must be indices such as 0,1") from None
 
 
 def load(scenario: str, settings: tuple[str, ...], plugins: tuple[str, ...]) -> Any:

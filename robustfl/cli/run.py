@@ -23,6 +23,7 @@ def run(
     threads: int,
     data_root: str | None,
     track: tuple[str, ...],
+    state_memory: str,
     form: str,
 ) -> int:
     """Run one cell and print its record; 1 unless it is done."""
@@ -32,6 +33,8 @@ def run(
     from robustfl.reports.store import Store
     from robustfl.scenarios import expand, run_cell
     from robustfl.scenarios.expand import fingerprints, key_of, labels, resolve
+    from robustfl.scenarios.memory import bytes_of
+    from robustfl.scenarios.ranks import joined
     from robustfl.scenarios.spec import apply_settings
 
     tracking.check(track)
@@ -41,27 +44,38 @@ def run(
         chosen = apply_settings({"name": "run"}, settings)
     else:
         chosen = load(scenario, settings, plugins)
+    limit = bytes_of(state_memory)
     cells = expand(chosen)
     if len(cells) != 1:
         axes = {k: sorted({str(getattr(c, k)) for c in cells}) for k in chosen.cell}
         open_axes = "; ".join(f"{k}: {', '.join(v)}" for k, v in axes.items() if len(v) > 1)
         raise UsageError(f"run takes one cell, {chosen.name!r} has {len(cells)}; fix these with --set: {open_axes}")
     cell = cells[0]
-    fingerprint = fingerprints([cell], data_root)[cell]
     folder = Path(out or "runs") / chosen.name
-    followed = tracking.Followed(track, folder, key_of(resolve(cell, fingerprint)), plain(labels(cell)))
     screen = console(err=True)
-    with Progress(
-        TextColumn("round"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-        TextColumn("{task.fields[loss]}"), console=screen, transient=True,
-        disable=not screen.is_terminal or form == "json",
-    ) as bar:  # fmt: skip
+    with (
+        joined(device) as (team, where),
+        Progress(
+            TextColumn("round"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+            TextColumn("{task.fields[loss]}"), console=screen, transient=True,
+            disable=not screen.is_terminal or form == "json" or not team.leads,
+        ) as bar,
+    ):  # fmt: skip
+        # The data are fetched and decoded by one process, while the others wait for the digest.
+        known = fingerprints([cell], data_root)[cell] if team.leads else ""
+        fingerprint = known if team.size == 1 else team.told(known)
+        names = track if team.leads else ()
+        followed = tracking.Followed(names, folder, key_of(resolve(cell, fingerprint)), plain(labels(cell)))
         task = bar.add_task("rounds", total=cell.rounds, loss="")
         record = run_cell(
-            cell, scenario=chosen.name, fingerprint=fingerprint, root=data_root, device=device, threads=threads,
-            on_point=followed.evaluated,
+            cell, scenario=chosen.name, fingerprint=fingerprint, root=data_root, device=where, threads=threads,
+            on_point=followed.evaluated, team=team, state_memory=limit,
             on_round=lambda r, total, loss: bar.update(task, completed=r, loss=f"loss {loss:.3f}"),
         )  # fmt: skip
+    if not team.leads:
+        if record.status == "failed":
+            click.echo(f"process {team.rank}: {record.reason}", err=True)
+        return 0 if record.status == "done" else 1
     if out is not None:
         Store(folder).commit(record)
     followed.finished(record)

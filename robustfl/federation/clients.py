@@ -124,6 +124,9 @@ class Clients:
         be ``memory`` itself. With a ``reducer`` the first local step is taken in lock-step.
         """
         e = self._experiment
+        if not ids:
+            nothing = theta.new_empty((0, e.layout.s)), torch.empty((0, len(e.layout.layers)), dtype=torch.int64)
+            return Messages(out, Reports(*nothing), theta.new_empty(0))
         together = e.algorithm.one_batch and e.objective.plain and not e.privacy.personal
         if together and (self._fast or e.norm.centralised):
             return self._one_batch(ids, round, memory, frozen=frozen, out=out, reducer=reducer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -10,14 +11,17 @@ import torch
 from torch import Tensor
 
 from robustfl.attacks.byzantine.statistics import forge_statistics, forged_statistics
-from robustfl.contracts import Context, Forged, Reducer, Rehearsal, Reports, View
-from robustfl.errors import Diverged
-from robustfl.federation.clients import Clients
+from robustfl.contracts import Aggregated, Context, Forged, Reducer, Rehearsal, Reports, View
+from robustfl.defenses.slices import NeedsWhole, run_sliced
+from robustfl.errors import Diverged, Refused
+from robustfl.federation.clients import Clients, Messages
 from robustfl.federation.experiment import Experiment
 from robustfl.federation.personal import Personal
 from robustfl.federation.propagation import propagate_statistics
 from robustfl.federation.statistics import DefendedStatistics
+from robustfl.federation.storage import LIMIT, kept, settle
 from robustfl.randomness import stream
+from robustfl.team import ALONE, Team
 from robustfl.vectors import write_statistics
 from robustfl.watch import checked, watched
 
@@ -29,8 +33,8 @@ class State:
     ``theta [d]`` is the vector the model's parameters are views of; ``memory [N d]`` holds what clients keep between
     rounds (a momentum, a control variate), honest clients first; ``personal`` their private entries; ``server`` what
     the algorithm's server carries; ``attack`` what the attack keeps, by channel; ``previous`` the last aggregate;
-    ``root [1 d]`` what the server keeps when it works on data of its own. All are the engine's own memory and move with
-    the rounds.
+    ``root [1 d]`` what the server keeps when it works on data of its own; ``files`` where clients' rows lie if
+    they take too much memory. All are the engine's own memory and move with the rounds.
     """
 
     round: int
@@ -43,6 +47,7 @@ class State:
     attack: dict[str, Mapping[str, Tensor]] = field(default_factory=dict)
     previous: Tensor | None = None
     root: Tensor | None = None
+    files: tuple[mmap.mmap, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -75,18 +80,26 @@ class RoundRecord:
     local: LocalModels | None = None
 
 
-def initial_state(experiment: Experiment) -> State:
+def initial_state(experiment: Experiment, team: Team = ALONE, *, limit: int = LIMIT) -> State:
     """θ as the model has it, statistics (0, 1), empty memories, the same private entries for everybody."""
     e, clients = experiment, experiment.settings.clients
     theta = e.flat
+    memory, personal, files = None, None, list[mmap.mmap]()
+    if e.algorithm.remembers:
+        memory, file = kept(theta.new_zeros(e.layout.d), len(team.mine(range(clients))), limit)
+        files += [file] if file is not None else []
+    if e.privacy.personal:
+        personal, more = Personal.initial(e.privacy, e.layout, theta, clients, limit)
+        files += more
     return State(
         round=0,
         theta=theta,
         statistics=e.layout.initial_statistics(theta),
-        memory=theta.new_zeros((clients, e.layout.d)) if e.algorithm.remembers else None,
+        memory=memory,
         server=e.algorithm.server_state(theta),
         root=theta.new_zeros((1, e.layout.d)) if e.algorithm.remembers and e.root is not None else None,
-        personal=Personal.initial(e.privacy, e.layout, theta, clients) if e.privacy.personal else None,
+        personal=personal,
+        files=tuple(files),
     )
 
 
@@ -97,17 +110,21 @@ def train(
     measure: Callable[[int], bool] = lambda round: False,
     warn: Callable[[str], None] = lambda message: None,
     local: Callable[[int], bool] = lambda round: False,
+    team: Team = ALONE,
+    limit: int = LIMIT,
 ) -> Iterator[RoundRecord]:
-    """Run the remaining rounds, yielding after each.
+    """Run the remaining rounds, yielding after each; a ``team`` of several processes shares the work.
 
     ``measure(round)`` says in which rounds to compute how far attack and defense move the aggregate (it costs one
     more pass over the messages), ``local(round)`` in which to hand out the local models. Raises ``Diverged`` when
-    honest messages or the model become non-finite.
+    honest messages or the model become non-finite. What clients keep lies in a file beyond ``limit`` bytes.
     """
     if experiment.algorithm.caution:
         warn(experiment.algorithm.caution)
-    loop = _Loop(experiment, warn)
-    current = initial_state(experiment) if state is None else state
+    if team.size > 1 and (experiment.norm.centralised or experiment.norm.lockstep_kinds):
+        raise Refused(f"{experiment.norm.name} lets clients meet in every layer; run it in one process")
+    loop = _Loop(experiment, warn, team)
+    current = initial_state(experiment, team, limit=limit) if state is None else state
     write_statistics(experiment.model, experiment.layout, current.statistics)
     experiment.model.train()
     while current.round < experiment.settings.rounds:
@@ -124,8 +141,9 @@ def train(
 
 
 class _Loop:
-    def __init__(self, experiment: Experiment, warn: Callable[[str], None]) -> None:
-        self._e = experiment
+    def __init__(self, experiment: Experiment, warn: Callable[[str], None], team: Team = ALONE) -> None:
+        self._e, self._team, self._warn = experiment, team, warn
+        self._whole = False
         self._clients = Clients(experiment, warn)
         self._byzantine = experiment.settings.byzantine()
         everyone = range(experiment.settings.clients)
@@ -147,19 +165,26 @@ class _Loop:
         frozen = e.norm.frozen(t, e.settings.rounds)
         if e.propagate is not None and e.propagate.propagation.every_round and state.personal is not None:
             propagate_statistics(e, state.personal.statistics, t, memory=state.attack)
+        if local and self._team.size > 1:
+            raise Refused("forgetting looks at local models, which no process has as a whole; run it in one process")
         start = state.theta.clone() if local else None
-        stack, memory, seats = self._memory(state, computing, h + f)
-        rows = stack[: len(computing)]
+        here = self._here(computing)
+        stack, memory, seats = self._memory(state, here, h + f)
+        rows = stack[: len(here)]
         messages = self._clients.work(
-            computing, t, state.theta, memory,
+            here, t, state.theta, memory,
             frozen=frozen, out=rows, received=e.algorithm.broadcast(state.theta, state.server),
             server=state.server, personal=state.personal,
             reducer=self._reducer(ids_in_order, h, f, state) if e.norm.lockstep(t, e.settings.rounds) else None,
         )  # fmt: skip
         if seats is not None and memory is not None and state.memory is not None:
-            state.memory[seats] = memory
+            state.memory[seats] = memory.to(state.memory.device)
+        width = stack.shape[1]
+        if self._team.size > 1:
+            stack, messages = self._shared(stack[: len(here)], messages, computing, h + f, state.personal)
+            rows = stack[: len(computing)]
         loss = float(messages.losses[:h].mean())
-        if not bool(torch.isfinite(messages.losses[:h].sum() + rows[:h].sum())):
+        if not self._team.agree(bool(torch.isfinite(messages.losses[:h].sum() + rows[:h].sum()))):
             raise Diverged(t + 1, "an honest message")
 
         attack_state = dict(state.attack)
@@ -170,27 +195,28 @@ class _Loop:
             clients=torch.tensor(ids_in_order),
             reference=self._reference(state, t),
         )
-        if f and e.attacks_updates and stack.shape[1]:
+        if f and e.attacks_updates and width:
             own = rows[h:].clone() if e.computes_own else None
-            view = self._view(stack[:h], own, f, context, state)
-            with watched(e.attack, stack, own):
-                forged = Forged.of(e.attack.forge(view, generator=self._stream("attack", t)))
-            stack[h:] = checked(forged.rows, stack[h:], e.attack)
-            attack_state["update"] = forged.state
+            attack_state["update"] = self._forge(stack, own, f, context, state, width)
         context = replace(context, generator=self._stream("defense", t))
         with watched(e.defense.parts, stack):
-            result = e.defense.run(stack, f=e.settings.f_declared, context=context)
+            result = self._defend(stack, context, width)
         aggregate = checked(result.vector, stack[0], e.defense.parts)
         facts: dict[str, Any] = dict(result.facts)
-        if measured and stack.shape[1]:
-            facts |= _shifts(stack, h, aggregate)
+        if measured and width:
+            facts |= _shifts(stack, h, aggregate, self._team)
+        aggregate = self._team.whole(aggregate, width)
         server = self._server_step(state, stack, ids_in_order, aggregate, context)
         statistics = state.statistics
         if e.norm.sends_statistics and e.layout.s and not frozen:
             statistics, kept = self._merge(messages.reports, h, f, state, replace(context, state={}, reference=None))
             attack_state["statistics"] = kept
         self._note_variance(statistics, state.personal)
-        own_models = state.personal.sum() if state.personal is not None else 0.0
+        own_models = 0.0
+        if state.personal is not None:
+            own_models = float(state.personal.sum(computing if state.files else None))
+        for file in state.files:
+            settle(file)
         if not bool(torch.isfinite(state.theta.sum() + statistics.sum() + own_models)):
             raise Diverged(t + 1, "the model")
         write_statistics(e.model, e.layout, statistics)
@@ -227,15 +253,84 @@ class _Loop:
         if state.server:
             sent = {name: privacy.sent(value) for name, value in state.server.items()}
             steps = [self._clients.steps(k) for k in ids]
+            width = aggregate.shape[0]
+            sent = {name: value[self._team.part(width)] for name, value in sent.items()}
             rows = e.algorithm.second_messages(stack, steps, lr, sent, e.settings.clients)
             if rows is not None:
                 again = replace(context, generator=self._stream("defense-second", state.round), state={})
-                found = e.defense.run(rows, f=e.settings.f_declared, context=again).vector
+                found = self._team.whole(self._defend(rows, again, width).vector, width)
                 second = privacy.whole(found, e.layout.d)
         whole = privacy.whole(aggregate, e.layout.d)
         theta, server = e.algorithm.server_step(state.theta, whole, lr, state.server, second)
         state.theta.copy_(theta)
         return server
+
+    # --- a team ------------------------------------------------------------------------------------------------------
+
+    def _here(self, ids: list[int]) -> list[int]:
+        """Those of the clients that this process works for."""
+        return [ids[i] for i in self._team.mine([self._seats[k] for k in ids])]
+
+    def _shared(
+        self, rows: Tensor, messages: Messages, ids: list[int], n: int, personal: Personal | None
+    ) -> tuple[Tensor, Messages]:
+        """What all processes' clients sent: of their updates this process's columns ``[n d_r]``, the rest in full."""
+        team, k, like = self._team, len(ids), rows
+        seats = [self._seats[i] for i in ids]
+        places = team.mine(seats)
+        losses = team.rows(messages.losses, places, k).to(like)
+        reported = team.rows(messages.reports.rows, places, k).to(like)
+        counts = team.rows(messages.reports.counts, places, k).to(device=like.device, dtype=torch.int64)
+        if personal is not None:
+            for own in (personal.parameters, personal.statistics):
+                own[ids] = team.rows(own[[ids[i] for i in places]], places, k).to(own)
+        stack = team.columns(rows, seats, n)
+        return stack, Messages(stack[:k], Reports(reported, counts), losses)
+
+    def _forge(
+        self, stack: Tensor, own: Tensor | None, f: int, context: Context, state: State, width: int
+    ) -> Mapping[str, Tensor]:
+        """Put forged rows in the place of the last ``f``; returns what the attack remembers."""
+        e, team, h = self._e, self._team, len(stack) - f
+        if team.size == 1 or e.attack.columnwise:
+            view = self._view(stack[:h], own, f, context, state)
+            if state.previous is not None:
+                view = replace(view, previous=state.previous[team.part(width)])
+            with watched(e.attack, stack, own):
+                forged = Forged.of(e.attack.forge(view, generator=self._stream("attack", context.round)))
+            stack[h:] = checked(forged.rows, stack[h:], e.attack)
+            return forged.state
+        self._warn(f"{e.attack.name} looks at messages as a whole: one process gathers them in every round")
+        honest, mine = team.gathered(stack[:h], width), None if own is None else team.gathered(own, width)
+        rows, kept = None, {}
+        if honest is not None:
+            view = self._view(honest, mine, f, context, state)
+            with watched(e.attack, honest, mine):
+                forged = Forged.of(e.attack.forge(view, generator=self._stream("attack", context.round)))
+            rows, kept = checked(forged.rows, honest.new_empty((f, width)), e.attack), dict(forged.state)
+        stack[h:] = team.scattered(rows, stack, f, width)
+        return kept
+
+    def _defend(self, stack: Tensor, context: Context, width: int) -> Aggregated:
+        """The defense on the stack, or on the columns of it that this process has."""
+        e, team = self._e, self._team
+        if team.size == 1:
+            return e.defense.run(stack, f=e.settings.f_declared, context=context)
+        draws = None if context.generator is None else context.generator.get_state()
+        if not self._whole:
+            try:
+                return run_sliced(e.defense, stack, width, f=e.settings.f_declared, context=context, team=team)
+            except NeedsWhole:
+                self._whole = True
+                self._warn(f"{e.defense.describe()} looks at messages as a whole: one process gathers them")
+        if context.generator is not None and draws is not None:
+            context.generator.set_state(draws)
+        rows, result = team.gathered(stack, width), None
+        if rows is not None:
+            result = e.defense.run(rows, f=e.settings.f_declared, context=context)
+        vector = team.scattered(None if result is None else result.vector[None], stack, 1, width)[0]
+        facts = team.told(None if result is None else dict(result.facts))
+        return Aggregated(vector, state={} if result is None else result.state, facts=facts)
 
     def _note_variance(self, statistics: Tensor, personal: Personal | None) -> None:
         if not self._e.layout.s:
@@ -254,15 +349,21 @@ class _Loop:
         """
         memory, seats_back = None, None
         if state.memory is not None:
-            seats = [self._seats[k] for k in ids]
-            everybody = n == state.memory.shape[0] and seats == list(range(len(seats)))
+            seats = [self._seats[k] // self._team.size for k in ids]
+            everybody = (
+                self._team.size == 1
+                and not state.files
+                and n == state.memory.shape[0]
+                and seats == list(range(len(seats)))
+            )
             if everybody and len(ids) < n and self._e.algorithm.one_batch and not self._e.computes_own:
                 return state.memory, state.memory[: len(ids)], None
             if everybody and len(ids) == n:
                 memory = state.memory
             else:
-                memory, seats_back = state.memory[seats], seats
+                memory, seats_back = state.memory[seats].to(state.theta.device), seats
         width = self._e.privacy.sent(state.theta).shape[0]
+        n = n if self._team.size == 1 else len(ids)
         if self._stack is None or self._stack.shape != (n, width):
             self._stack = state.theta.new_empty((n, width))
         return self._stack, memory, seats_back
@@ -378,12 +479,12 @@ class _Loop:
         return checked(merged, state.statistics, e.norm), kept
 
 
-def _shifts(stack: Tensor, h: int, aggregate: Tensor) -> dict[str, float]:
+def _shifts(stack: Tensor, h: int, aggregate: Tensor, team: Team = ALONE) -> dict[str, float]:
     """How far, relative to the honest mean, the attack moved the plain mean and the defense's result lies."""
     honest = stack[:h].mean(0)
-    scale = float(honest.norm().clamp(min=1e-30))
+    scale = max(team.norm(honest), 1e-30)
     moved = torch.where(torch.isfinite(stack[h:]), stack[h:], 0.0).sum(0).add_(stack[:h].sum(0)).div_(stack.shape[0])
     return {
-        "attack_shift": float((moved - honest).norm()) / scale,
-        "defense_shift": float((aggregate - honest).norm()) / scale,
+        "attack_shift": team.norm(moved - honest) / scale,
+        "defense_shift": team.norm(aggregate - honest) / scale,
     }

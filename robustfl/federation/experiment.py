@@ -51,7 +51,8 @@ class Settings:
         """Which clients are Byzantine: drawn from the seed alone, so the same under every attack."""
         order = numpy_stream(self.seed, "byzantine").permutation(self.clients).tolist()
         if self.candidates is not None:
-            order = [k for k in order if k in self.candidates]
+            pool = frozenset(self.candidates)
+            order = [k for k in order if k in pool]
         return frozenset(order[: self.f])
 
     def sample(self, round: int) -> list[int]:

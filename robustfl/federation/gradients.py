@@ -128,19 +128,26 @@ def channels_last(x: Tensor) -> Tensor:
 
 
 def _groups(model: nn.Module, x: Tensor, sizes: tuple[int, ...]) -> list[int]:
-    """How many clients to take at a time: all on a GPU, on the CPU as many as keep activations below 32 MiB.
+    """How many clients to take at a time: on a GPU as many as fit, on the CPU as many as keep activations below 32 MiB.
 
     Above that size the C library maps and clears the memory of every tensor anew, which costs more than it saves to
     merge batches. A layer's activations are estimated as if it kept the input's height and width.
     """
     n, pixels = len(sizes), x.shape[2:].numel()
-    if x.device.type != "cpu":
-        return [n]
     widths = [m.out_channels * pixels for m in model.modules() if isinstance(m, nn.Conv2d)]
     widths += [m.out_features for m in model.modules() if isinstance(m, nn.Linear)]
-    per_client = max(sizes) * max(widths, default=1) * x.element_size()
-    groups = min(n, -(-n * per_client // LARGEST_ACTIVATION))
+    if x.device.type == "cpu":
+        per_client, most = max(sizes) * max(widths, default=1) * x.element_size(), LARGEST_ACTIVATION
+    else:  # every activation stays until backward, with its normalized and its rectified form beside it
+        per_client, most = 3 * max(sizes) * sum(widths) * x.element_size(), free_memory(x.device) // 2
+    groups = max(1, min(n, -(-n * per_client // max(1, most))))
     return [n // groups + (k < n % groups) for k in range(groups)]
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that new tensors can take on a GPU, those that torch holds in reserve included."""
+    reserve = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(torch.cuda.mem_get_info(device)[0]) + reserve
 
 
 def _client_losses(per_sample: Tensor, sizes: tuple[int, ...]) -> Tensor:

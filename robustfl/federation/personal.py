@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import mmap
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from robustfl.contracts import Norm, Tag
+from robustfl.federation.storage import LIMIT, kept
 from robustfl.vectors import Layout
 
 
@@ -65,21 +67,27 @@ class Personal:
     statistics: Tensor
 
     @classmethod
-    def initial(cls, privacy: Privacy, layout: Layout, theta: Tensor, clients: int) -> Personal:
-        """Everybody's entries as the initial model has them."""
+    def initial(
+        cls, privacy: Privacy, layout: Layout, theta: Tensor, clients: int, limit: int = LIMIT
+    ) -> tuple[Personal, list[mmap.mmap]]:
+        """Everybody's entries as the initial model has them, and the files of those that take more than ``limit``."""
         own = theta[privacy.private] if privacy.private is not None else theta.new_empty(0)
         statistics = layout.initial_statistics(theta) if privacy.statistics else theta.new_empty(0)
-        return cls(own.repeat(clients, 1), statistics.repeat(clients, 1))
+        (parameters, a), (rows, b) = kept(own, clients, limit), kept(statistics, clients, limit)
+        return cls(parameters, rows), [file for file in (a, b) if file is not None]
 
-    def sum(self) -> Tensor:
-        """The sum of all entries: finite if every one of them is."""
-        return self.parameters.sum() + self.statistics.sum()
+    def sum(self, clients: Sequence[int] | None = None) -> Tensor:
+        """The sum of all entries, or of some clients': finite if every one of them is."""
+        if clients is None:
+            return self.parameters.sum() + self.statistics.sum()
+        chosen = list(clients)
+        return self.parameters[chosen].sum() + self.statistics[chosen].sum()
 
     def model_of(self, client: int, privacy: Privacy, theta: Tensor) -> Tensor:
         """The client's θ ``[d]``: the given one with its own entries in place."""
         mine = theta.clone()
         if privacy.private is not None:
-            mine[privacy.private] = self.parameters[client]
+            mine[privacy.private] = self.parameters[client].to(mine.device)
         return mine
 
 

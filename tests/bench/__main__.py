@@ -1,15 +1,23 @@
-"""``python -m tests.bench [kernels|zoo|gradients|evasion|rounds|grid|site]``: each table as measured in one run."""
+"""``python -m tests.bench [kernels|zoo|gradients|evasion|rounds|grid|site|growth|gpu]``: each table as of one run.
+
+Words from the first ``--`` on go to ``growth`` and ``gpu``, as in ``gpu --device cpu --small``. Without names all
+tables but ``gpu`` are made.
+"""
 
 from __future__ import annotations
 
 import importlib
 import sys
 
-TABLES = ("kernels", "zoo", "gradients", "evasion", "rounds", "grid", "site")
+TABLES = ("kernels", "zoo", "gradients", "evasion", "rounds", "grid", "site", "growth", "gpu")
+WITH_WORDS = ("growth", "gpu")
 
 if __name__ == "__main__":
-    chosen = sys.argv[1:] or list(TABLES)
+    words = sys.argv[1:]
+    first = next((i for i, word in enumerate(words) if word.startswith("--")), len(words))
+    chosen, rest = words[:first] or list(TABLES[:-1]), tuple(words[first:])
     for name in chosen:
         if name not in TABLES:
             sys.exit(f"no table {name!r}; there are {', '.join(TABLES)}")
-        importlib.import_module(f"tests.bench.{name}").main()
+        table = importlib.import_module(f"tests.bench.{name}")
+        table.main(rest) if name in WITH_WORDS else table.main()

@@ -82,7 +82,7 @@ def ours(case: Case) -> list[float]:
     return times[2:]
 
 
-def byzfl(case: Case) -> list[float]:
+def byzfl(case: Case, device: str = "cpu") -> list[float]:
     """Seconds per round of ByzFL's Client, ByzantineClient and Server, as its own benchmark calls them."""
     from byzfl import ByzantineClient, Client, Server
     from byzfl.fed_framework import models
@@ -104,7 +104,7 @@ def byzfl(case: Case) -> list[float]:
         for part in torch.arange(len(y)).chunk(case.n)[: case.n - case.f]
     ]
     common: dict[str, Any] = {
-        "model_name": "bench_model", "device": "cpu", "optimizer_name": "SGD", "learning_rate": 0.01,
+        "model_name": "bench_model", "device": device, "optimizer_name": "SGD", "learning_rate": 0.01,
         "weight_decay": 0.0, "milestones": [10**6], "learning_rate_decay": 1.0,
     }  # fmt: skip
     clients = [

@@ -1,0 +1,276 @@
+"""Cells on the workers of a running ``dask.distributed`` scheduler; their records come back here.
+
+Workers need robustfl and the data sets, and nothing else: no shared folder, no scenario, no plug-in file. A worker that
+dies gives its cell to another one. Cells are submitted one by one and not through joblib, whose ``dask`` backend waits
+forever for a cell that the scheduler gave up.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from queue import Empty, Queue
+from typing import Any
+
+import torch
+
+from robustfl.errors import ClusterError, RobustflError, UsageError
+from robustfl.federation.storage import LIMIT
+from robustfl.records import CellResult, canonical, plain
+from robustfl.registry import forget_files, load_file
+
+from .expand import fingerprints, key_of, labels, resolve
+from .run import run_cell
+from .spec import Cell
+
+CONNECT_SECONDS = 10
+LONELY_SECONDS = 20.0
+_SCHEMES = ("tcp", "tls", "ucx", "ws", "wss")
+_one_at_a_time = threading.Lock()
+
+
+@dataclass(frozen=True)
+class RemoteCell:
+    """A cell as it travels: with the plug-ins' contents, and what the worker must agree with."""
+
+    key: str
+    cell: Cell
+    scenario: str
+    fingerprint: str
+    plugins: tuple[tuple[str, bytes], ...]
+    software: dict[str, str]
+    methods: tuple[str, ...]
+    root: str | None
+    device: str
+    threads: int
+    state_memory: int = LIMIT
+
+
+def software() -> dict[str, str]:
+    """What client and workers must have in common: robustfl with a digest of its code, and torch without its build."""
+    return {"robustfl": f"{version('robustfl')} (code {_code()})", "torch": str(torch.__version__).partition("+")[0]}
+
+
+@cache
+def _code() -> str:
+    digest = hashlib.sha256()
+    for room in ("robustfl", "robustfl.attacks", "robustfl.defenses", "robustfl.reports", "robustfl.scenarios"):
+        found = find_spec(room)
+        for folder in found.submodule_search_locations or () if found else ():
+            for file in sorted(Path(folder).resolve().rglob("*.py")):
+                digest.update(file.name.encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def contents(plugins: Sequence[str]) -> tuple[tuple[str, bytes], ...]:
+    """Plug-in files by name and content. Raises ``UsageError`` for one that cannot be read."""
+    try:
+        return tuple((Path(plugin).name, Path(plugin).read_bytes()) for plugin in plugins)
+    except OSError as error:
+        raise UsageError(f"plug-in {error.filename!r} cannot be read: {error.strerror}") from None
+
+
+# --- here ------------------------------------------------------------------------------------------------------------
+
+
+def check_address(address: str) -> None:
+    """Raise ``UsageError`` for what is no scheduler's address, or where dask is not installed."""
+    scheme, colon, place = address.partition("://")
+    if not colon or scheme not in _SCHEMES or not place.rpartition(":")[2].isdigit() or place.startswith(":"):
+        raise UsageError(f"cluster {address!r} must be the address of a dask scheduler such as tcp://HOST:8786")
+    if find_spec("distributed") is None:
+        raise UsageError("a cluster needs dask.distributed: pip install 'robustfl[cluster]'")
+
+
+@contextmanager
+def connected(address: str) -> Iterator[Any]:
+    """A client of the scheduler at ``address`` whose workers fit. Raises ``ClusterError``."""
+    from distributed import Client
+
+    for name in ("tornado", "asyncio", *logging.root.manager.loggerDict):
+        if name.partition(".")[0] in ("distributed", "tornado", "asyncio"):
+            logging.getLogger(name).setLevel(logging.CRITICAL + 1)  # what matters is said below, once
+    try:
+        client = Client(address, timeout=CONNECT_SECONDS, set_as_default=False)  # type: ignore[no-untyped-call]
+    except (OSError, TimeoutError, ValueError) as error:
+        raise ClusterError(
+            f"no dask scheduler answers at {address} ({type(error).__name__}); start one with `dask scheduler` or "
+            "correct the address; finished cells are kept, and the same command does the rest"
+        ) from None
+    try:
+        _check_workers(client)
+        yield client
+    finally:
+        client.close(timeout=2)  # type: ignore[no-untyped-call]
+
+
+def _check_workers(client: Any) -> None:
+    """Refuse workers that lack robustfl or have another version of it; later ones are looked at with every cell."""
+    mine = {"robustfl": version("robustfl"), "torch": software()["torch"]}
+    for name, worker in client.get_versions(packages=list(mine))["workers"].items():
+        packages = worker["packages"]
+        for package, wanted in mine.items():
+            found = packages.get(package)
+            if found is None:
+                raise ClusterError(f"worker {name} has no {package}; install {package} {wanted} where workers start")
+            if str(found).partition("+")[0] != wanted:
+                raise ClusterError(_differs(name, package, str(found), wanted))
+
+
+def _differs(worker: str, package: str, theirs: str, mine: str) -> str:
+    return f"worker {worker} has {package} {theirs}, this side has {mine}; install the same on both and restart workers"
+
+
+def run_remotely(
+    client: Any, work: Sequence[RemoteCell], note: Callable[[str], None] = lambda text: None
+) -> Iterator[CellResult]:
+    """The records of all cells as they come in; a cell that kills its workers again and again comes back as failed.
+
+    Raises ``ClusterError`` when the scheduler is lost, and what workers found wrong with the whole grid.
+    """
+    items = {f"robustfl-{item.key}-{_digest(item)}": item for item in work}
+    futures = [client.submit(execute, item, key=key, pure=False) for key, item in items.items()]
+    arrived: Queue[Any] = Queue()
+
+    for future in futures:
+        future.add_done_callback(arrived.put)
+    left, lonely = len(futures), time.monotonic() + LONELY_SECONDS
+    try:
+        while left:
+            try:
+                future = arrived.get(timeout=0.5)
+            except Empty:
+                _check_scheduler(client)
+                if lonely and time.monotonic() > lonely and not client.ncores():
+                    note("The scheduler has no workers yet; cells run as soon as it has.")
+                    lonely = 0.0
+                continue
+            if future.status not in ("finished", "error"):
+                raise ClusterError(_lost(client))
+            left -= 1
+            yield _outcome(client, future, items[future.key])
+    finally:
+        if client.status == "running":
+            client.cancel(futures, force=True)
+
+
+def _digest(item: RemoteCell) -> str:
+    """Grids that send the same cell in the same way share its computation."""
+    return hashlib.sha256(repr(item).encode()).hexdigest()[:12]
+
+
+def _check_scheduler(client: Any) -> None:
+    if client.status != "running":
+        raise ClusterError(_lost(client))
+
+
+def _lost(client: Any) -> str:
+    address = client.scheduler.address if client.scheduler else "this address"
+    return (
+        f"the scheduler at {address} is gone; start it and its workers again: finished cells are kept, and "
+        "the same command does the rest"
+    )
+
+
+def _outcome(client: Any, future: Any, item: RemoteCell) -> CellResult:
+    """The record of a finished cell, or the error that a worker sent."""
+    from distributed import KilledWorker
+
+    if future.status == "error":
+        error = future.exception()
+        if isinstance(error, KilledWorker):
+            reason = f"every worker that tried this cell died (out of memory?): {error}"
+            return CellResult(
+                key=item.key, scenario=item.scenario, status="failed", reason=reason,
+                cell=plain(resolve(item.cell, item.fingerprint)), labels=plain(labels(item.cell)),
+            )  # fmt: skip
+        raise ClusterError(f"a worker could not take a cell: {type(error).__name__}: {error}")
+    result = _fetched(client, future)
+    if isinstance(result, RobustflError):
+        raise result
+    return CellResult.model_validate_json(result)
+
+
+def _fetched(client: Any, future: Any) -> Any:
+    """A cell's result; where its worker died before it was fetched, another one computes the cell anew."""
+    while True:
+        try:
+            return future.result(timeout=5)
+        except TimeoutError:
+            _check_scheduler(client)
+        except Exception as error:
+            _check_scheduler(client)
+            raise ClusterError(f"a worker's result could not be fetched: {type(error).__name__}: {error}") from None
+
+
+# --- on a worker -----------------------------------------------------------------------------------------------------
+
+
+def execute(item: RemoteCell) -> str | RobustflError:
+    """Run one cell on a worker and return its record as JSON; what is wrong with the worker comes back as a value."""
+    from distributed import get_worker
+
+    name = get_worker().address
+    with _one_at_a_time:  # threads of one process share torch's settings
+        try:
+            for package, theirs in software().items():
+                if theirs != item.software[package]:
+                    raise ClusterError(_differs(name, package, theirs, item.software[package]))
+            _load(item.plugins)
+            _check_identity(name, item)
+            record = run_cell(
+                item.cell, scenario=item.scenario, fingerprint=item.fingerprint, root=item.root, device=item.device,
+                threads=item.threads, state_memory=item.state_memory,
+            )  # fmt: skip
+        except UsageError as error:
+            return UsageError(f"worker {name}: {error}")
+        except RobustflError as error:
+            return error
+    return canonical(record.model_dump(mode="json"))
+
+
+def _check_identity(name: str, item: RemoteCell) -> None:
+    """Refuse a worker on which the cell is another one: other data, or another version of a method."""
+    found = fingerprints([item.cell], item.root)[item.cell]
+    if found != item.fingerprint:
+        raise ClusterError(f"worker {name} has other data for {item.cell.dataset} ({found}) than this side "
+                           f"({item.fingerprint}); remove its data folder or give --data-root")  # fmt: skip
+    theirs = resolve(item.cell, found)
+    if key_of(theirs) != item.key:
+        seen = methods_of(theirs)
+        other = [f"{a}, this side has {b}" for a, b in zip(seen, item.methods, strict=False) if a != b]
+        raise ClusterError(f"worker {name} has {'; '.join(other) or 'another reading of the cell'}: install the same "
+                           "on both and restart workers")  # fmt: skip
+
+
+def methods_of(resolved: Mapping[str, Any]) -> tuple[str, ...]:
+    """Every method of a resolved cell by name, version and origin."""
+    known = [m for group in resolved["methods"].values() for m in (group if isinstance(group, list) else [group])]
+    return tuple(f"{m['name']} {m['version']} {m.get('origin', '')}".strip() for m in known)
+
+
+@cache
+def _folder() -> Path:
+    return Path(tempfile.mkdtemp(prefix="robustfl-plugins-"))
+
+
+def _load(plugins: Sequence[tuple[str, bytes]]) -> None:
+    """Load plug-ins from files of this worker's own; older ones of their names, from earlier grids, are forgotten."""
+    for name in {name for name, _ in plugins}:
+        forget_files(name, but=[content for other, content in plugins if other == name])
+    for name, content in plugins:
+        path = _folder() / hashlib.sha256(content).hexdigest()[:12] / Path(name).name
+        if not path.is_file():
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(content)
+        load_file(path)

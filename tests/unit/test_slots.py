@@ -1,0 +1,130 @@
+"""Cells on several GPUs, with GPUs that are only pretended."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from robustfl.cli import invoke
+from robustfl.errors import UsageError
+from robustfl.federation import gradients
+from robustfl.scenarios import Scenario, grid, run, slots
+from robustfl.scenarios.build import build
+from robustfl.scenarios.expand import expand, fingerprints
+from robustfl.scenarios.spec import Cell
+
+TINY = {"model": "mlp(hidden=(8,))", "rounds": 1, "batch": 8, "evasions": ["fgsm"], "seed": [0, 1, 2]}
+CLAIM = (
+    "import sys; from robustfl.scenarios.slots import claim; print(claim(sys.argv[1], (0, 1), 2), flush=True); input()"
+)
+
+
+@pytest.fixture
+def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: ((8 << 30) // (index + 1), 8 << 30))
+
+
+@pytest.mark.usefixtures("two_gpus")
+@pytest.mark.parametrize(("gpus", "told"), [((0, 2), "no GPU 2; this machine has 0, 1"), ((-1,), "no GPU -1"),
+                                            ((0, 0), "each GPU once"), ((), "each GPU once")])  # fmt: skip
+def test_gpus_that_are_not_there(gpus: tuple[int, ...], told: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=told):
+        grid(Scenario.of({"name": "x", "cell": TINY}), out=tmp_path, gpus=gpus)
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("words", [["--gpus", "0"], ["--gpus", "a"], ["--slots", "2"]])
+def test_misuse_on_the_command_line(words: list[str], tmp_path: Path) -> None:
+    assert invoke(["grid", "--out", str(tmp_path), *words]) == 2
+
+
+@pytest.mark.usefixtures("two_gpus")
+@pytest.mark.parametrize("other", [{"jobs": 2}, {"device": "cpu"}, {"cluster": "tcp://host:1"}])
+def test_gpus_and_another_say(other: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="say two things"):
+        grid(Scenario.of({"name": "x"}), out=tmp_path, gpus=[0], **other)
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_slots_follow_from_the_free_memory_of_the_fullest_gpu() -> None:
+    assert slots.slots_on((0,), 1 << 30) == 7
+    assert slots.slots_on((0, 1), 1 << 30) == 3
+    assert slots.slots_on((1,), 100 << 30) == 1
+    assert slots.slots_on((0,), 1) == 16
+
+
+def test_the_estimate_grows_with_what_a_cell_holds() -> None:
+    def of(**more: Any) -> int:
+        return slots.memory_of([Cell.of({"model": "mlp(hidden=(64,))", "clients": 4, **more})]) - slots._CONTEXT
+
+    d = build(Cell.of({"model": "mlp(hidden=(64,))"})).experiment.layout.d
+    assert of(clients=8) - of() > 4 * 2.5 * d * 4
+    assert of(algorithm="dsgd(momentum=0.9)") - of(algorithm="dsgd(momentum=0)") == 4 * d * 4
+    assert of(dtype="float64") > of()
+
+
+def test_every_worker_has_a_slot_of_its_own_until_it_ends(tmp_path: Path) -> None:
+    workers = [_worker(tmp_path) for _ in range(4)]
+    devices = [_said(w) for w in workers]
+    assert sorted(devices) == ["cuda:0", "cuda:0", "cuda:1", "cuda:1"]
+    workers[2].kill()
+    workers[2].wait()
+    fifth = _worker(tmp_path)
+    assert _said(fifth) == devices[2]
+    for worker in (*workers, fifth):
+        worker.kill()
+        worker.communicate()
+
+
+def _worker(folder: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-W", "ignore", "-c", CLAIM, str(folder)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def _said(worker: subprocess.Popen[str]) -> str:
+    assert worker.stdout is not None
+    return worker.stdout.readline().strip()
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_cells_run_where_their_slot_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    original = run.run_cell
+
+    def record(cell: Cell, *, device: str, **rest: Any) -> Any:
+        seen.append(device)
+        return original(cell, device="cpu", **rest)
+
+    monkeypatch.setattr(sys.modules["robustfl.scenarios.grid"], "run_cell", record)
+    found = grid(Scenario.of({"name": "x", "cell": {**TINY, "seed": 0}}), out=tmp_path, gpus=[1], slots=1)
+    assert (seen, found.statuses) == (["cuda:1"], {"done": 1})
+
+
+def test_a_full_device_fails_the_cell_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: Any, **rest: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB")
+
+    monkeypatch.setattr(run, "build", full)
+    (cell,) = expand(Scenario.of({"name": "x", "cell": {**TINY, "seed": 0}}))
+    record = run.run_cell(cell, fingerprint=fingerprints([cell], None)[cell])
+    assert record.status == "failed"
+    assert record.reason is not None
+    assert "--slots" in record.reason
+    assert "Traceback" not in record.reason
+
+
+@pytest.mark.parametrize(("free", "groups"), [(1 << 30, [6]), (2 * 3 * 8 * 14 * 4 * 4, [3, 3]), (0, [1] * 6)])
+def test_clients_take_turns_where_a_gpu_does_not_hold_them_all(
+    free: int, groups: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """14 numbers per sample and three clients of eight in half of the free memory; with nothing free, one by one."""
+    monkeypatch.setattr(gradients, "free_memory", lambda device: free)
+    network = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.Linear(8, 6))
+    x = torch.empty(48, 5, device="meta")
+    assert gradients._groups(network, x, (8,) * 6) == groups
