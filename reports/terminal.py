@@ -21,6 +21,7 @@ from .paired import words_below
 from .ranking import NO_ATTACK
 
 MAX_REMARKS = 20
+HARDEST = "hardest"
 _STYLES = {"diverged": "red", "failed": "bold red", "refused": "yellow"}
 _UNLIMITED = 100_000
 
@@ -51,7 +52,8 @@ def terminal(board: Board, *, full: str = "", whole: bool = False) -> Iterator[R
 class _Fitting:
     """A table with as much detail as the width allows: intervals go first, then costs, then the mildest attacks.
 
-    No attack and the worst case stay. Names fold only where even these three columns do not fit.
+    No attack and the worst case stay, then with the attack that is hardest on the row. Names fold only where even these
+    columns do not fit.
     """
 
     board: Board
@@ -100,14 +102,22 @@ class _Fitting:
         last_label = len(self.board.label_names)
         names = header(self.board)
         first, end = last_label + 1, last_label + 1 + len(self.board.attacks)
-        names = [*names[:first], *(names[first + i] for i in kept), *names[end : None if with_costs else -2]]
+        some_left_out = len(kept) < len(self.board.attacks)
+        ends = names[end : None if with_costs else -2] + ([HARDEST] if some_left_out else [])
+        names = [*names[:first], *(names[first + i] for i in kept), *ends]
         for i, name in enumerate(names):
-            is_label = 0 < i <= last_label
+            is_label = 0 < i <= last_label or name == HARDEST
             justify: Literal["left", "right"] = "left" if is_label else "right"
             table.add_column(Text(name), justify=justify, overflow="fold", no_wrap=not fold)
         for row in self.section.rows:
-            table.add_row(*self._cells(row, kept, intervals=intervals, with_costs=with_costs))
+            hardest = [Text(self._hardest(row))] if some_left_out else []
+            table.add_row(*self._cells(row, kept, intervals=intervals, with_costs=with_costs), *hardest)
         return table
+
+    def _hardest(self, row: Row) -> str:
+        """The attack that is hardest on a row, in the mean over seeds."""
+        known = _known(self.board, row)
+        return self.board.attacks[min(known, key=lambda i: (known[i], i))] if known else "–"
 
     def _cells(self, row: Row, kept: list[int], *, intervals: bool, with_costs: bool) -> list[Text]:
         found = places(row)
@@ -125,8 +135,7 @@ def by_harm(board: Board, section: Section) -> tuple[int, ...]:
     worst: Counter[int] = Counter()
     means: dict[int, list[float]] = {i: [] for i in range(len(board.attacks))}
     for row in section.rows:
-        values = {i: _value(e) for i, e in enumerate(row.cells) if board.attacks[i] != NO_ATTACK}
-        known = {i: v for i, v in values.items() if v is not None}
+        known = _known(board, row)
         for i, value in known.items():
             means[i].append(value)
         if known:
@@ -137,6 +146,12 @@ def by_harm(board: Board, section: Section) -> tuple[int, ...]:
         return board.attacks[i] != NO_ATTACK, -worst[i], mean, i
 
     return tuple(sorted(range(len(board.attacks)), key=harm))
+
+
+def _known(board: Board, row: Row) -> dict[int, float]:
+    """The row's values under attacks, as far as there are some."""
+    values = {i: _value(e) for i, e in enumerate(row.cells) if board.attacks[i] != NO_ATTACK}
+    return {i: v for i, v in values.items() if v is not None}
 
 
 def _value(place: Estimate) -> float | None:

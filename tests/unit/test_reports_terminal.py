@@ -46,7 +46,8 @@ def test_of_many_attacks_the_hardest_are_shown_and_the_others_named(width: int) 
     shown = printed(board(*row("median", **MANY)), width, full="runs/x/leaderboard.csv")
     head, below = heading(shown), shown.split("columns left out")[1].split("One seed")[0]
     assert max(map(len, shown.splitlines())) <= width
-    assert head.split()[-2:] == ["worst", "case"]
+    assert head.split()[-3:] == ["worst", "case", "hardest"]
+    assert next(line for line in shown.splitlines() if line.startswith("1")).split()[-2:] == ["31.0", "attack-27"]
     assert "none" in head
     assert "attack-27" in head
     assert "attack-00" not in head
@@ -65,6 +66,7 @@ def test_what_fits_is_used() -> None:
 def test_few_attacks_are_all_shown_without_a_word() -> None:
     shown = printed(board(*row("median", none=0.9, sf=0.5)), 80)
     assert "left out" not in shown
+    assert "hardest" not in heading(shown)
     assert "none" in heading(shown)
     assert "sf" in heading(shown)
 
