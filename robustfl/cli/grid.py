@@ -20,6 +20,8 @@ def grid(
     settings: tuple[str, ...],
     plugins: tuple[str, ...],
     device: str,
+    checkpoint_minutes: float,
+    cell_minutes: float | None,
     threads: int,
     data_root: str | None,
     form: str,
@@ -33,6 +35,7 @@ def grid(
     with GridProgress(quiet=form == "json") as progress:
         results = run_grid(
             chosen, out=out, jobs=jobs, threads=threads, device=device, root=data_root,
+            checkpoint_minutes=checkpoint_minutes, cell_minutes=cell_minutes,
             on_start=progress.start, on_cell=progress.cell,
         )  # fmt: skip
     _print(results.folder, form)

@@ -20,14 +20,16 @@ def run(
     settings: tuple[str, ...],
     plugins: tuple[str, ...],
     device: str,
+    checkpoint_minutes: float,
     threads: int,
     data_root: str | None,
     form: str,
 ) -> int:
     """Run one cell and print its record; 1 unless it is done."""
     from robustfl.registry import load_file
-    from robustfl.reports.store import Store
+    from robustfl.reports.store import RERUN, Store
     from robustfl.scenarios import expand, run_cell
+    from robustfl.scenarios.checkpoint import discard
     from robustfl.scenarios.expand import fingerprints
     from robustfl.scenarios.spec import apply_settings
 
@@ -44,6 +46,7 @@ def run(
         raise UsageError(f"run takes one cell, {chosen.name!r} has {len(cells)}; fix these with --set: {open_axes}")
     cell = cells[0]
     fingerprint = fingerprints([cell], data_root)[cell]
+    store = None if out is None else Store(Path(out) / chosen.name)
     screen = console(err=True)
     with Progress(
         TextColumn("round"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
@@ -54,9 +57,13 @@ def run(
         record = run_cell(
             cell, scenario=chosen.name, fingerprint=fingerprint, root=data_root, device=device, threads=threads,
             on_round=lambda r, total, loss: bar.update(task, completed=r, loss=f"loss {loss:.3f}"),
+            on_note=lambda note: click.echo(note, err=True),
+            store=store.folder if store is not None else None, checkpoint_minutes=checkpoint_minutes,
         )  # fmt: skip
-    if out is not None:
-        Store(Path(out) / chosen.name).commit(record)
+    if store is not None:
+        store.commit(record)
+        if record.status not in RERUN:
+            discard(store.folder, record.key)
     if form == "json":
         as_json(record.model_dump(mode="json"))
     else:

@@ -29,8 +29,8 @@ class State:
     ``theta [d]`` is the vector the model's parameters are views of; ``memory [N d]`` holds what clients keep between
     rounds (a momentum, a control variate), honest clients first; ``personal`` their private entries; ``server`` what
     the algorithm's server carries; ``attack`` what the attack keeps, by channel; ``previous`` the last aggregate;
-    ``root [1 d]`` what the server keeps when it works on data of its own. All are the engine's own memory and move with
-    the rounds.
+    ``root [1 d]`` what the server keeps when it works on data of its own; ``smallest_variance`` the least so far. All
+    are the engine's own memory and move with the rounds.
     """
 
     round: int
@@ -43,6 +43,7 @@ class State:
     attack: dict[str, Mapping[str, Tensor]] = field(default_factory=dict)
     previous: Tensor | None = None
     root: Tensor | None = None
+    smallest_variance: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,6 @@ class _Loop:
         self._seats = {k: i for i, k in enumerate(sorted(everyone, key=lambda k: (k in self._byzantine, k)))}
         self._stack: Tensor | None = None
         self._variance = experiment.layout.variance_mask().to(experiment.device)
-        self._smallest_variance = 1.0
 
     def round(self, state: State, *, measured: bool, local: bool = False) -> RoundRecord:
         e, t = self._e, state.round
@@ -189,15 +189,16 @@ class _Loop:
         if e.norm.sends_statistics and e.layout.s and not frozen:
             statistics, kept = self._merge(messages.reports, h, f, state, replace(context, state={}, reference=None))
             attack_state["statistics"] = kept
-        self._note_variance(statistics, state.personal)
+        smallest = self._smallest(state, statistics)
         own_models = state.personal.sum() if state.personal is not None else 0.0
         if not bool(torch.isfinite(state.theta.sum() + statistics.sum() + own_models)):
             raise Diverged(t + 1, "the model")
         write_statistics(e.model, e.layout, statistics)
-        facts["smallest_variance"] = self._smallest_variance if e.layout.s else None
+        facts["smallest_variance"] = smallest if e.layout.s else None
         new = replace(
             state, round=t + 1, statistics=statistics, defense=dict(result.state), server=server,
             attack=attack_state, previous=aggregate.clone() if e.attack.forges else None,
+            smallest_variance=smallest,
         )  # fmt: skip
         models = None
         if start is not None:
@@ -237,11 +238,13 @@ class _Loop:
         state.theta.copy_(theta)
         return server
 
-    def _note_variance(self, statistics: Tensor, personal: Personal | None) -> None:
+    def _smallest(self, state: State, statistics: Tensor) -> float:
+        """The smallest variance of any round so far."""
         if not self._e.layout.s:
-            return
-        rows = personal.statistics if personal is not None and self._e.privacy.statistics else statistics[None]
-        self._smallest_variance = min(self._smallest_variance, float(rows[:, self._variance].min()))
+            return state.smallest_variance
+        own = state.personal is not None and self._e.privacy.statistics
+        rows = state.personal.statistics if own and state.personal is not None else statistics[None]
+        return min(state.smallest_variance, float(rows[:, self._variance].min()))
 
     # --- messages ----------------------------------------------------------------------------------------------------
 
