@@ -13,8 +13,9 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor
@@ -44,12 +45,19 @@ class Checkpoint:
         """Write ``state`` (tensors and plain values) and ``run`` (JSON data). Raises ``StoreError``."""
         content = {"format": FORMAT, "made_by": canonical(self.made_by), "run": json.dumps(run), "state": state}
         content["digest"] = _digest(content)
-        write_stream(self.path, lambda file: torch.save(content, file))
+        write_stream(self.path, partial(_save, content))
 
     def load(self, device: torch.device) -> tuple[dict[str, Any], dict[str, Any]] | None:
         """What was saved, or None without a file. Raises ``IgnoredError`` for a file that cannot be trusted."""
         if not self.path.is_file():
             return None
+        content = self.content(device)
+        if content["made_by"] != canonical(self.made_by):
+            raise IgnoredError(_difference(json.loads(content["made_by"]), self.made_by))
+        return content["state"], json.loads(content["run"])
+
+    def content(self, device: torch.device | str) -> dict[str, Any]:
+        """The whole file, if it is as it was written."""
 
         def place(storage: Any, location: str) -> Any:
             here = "cpu" if location == "cpu" else str(device)
@@ -63,9 +71,7 @@ class Checkpoint:
             raise IgnoredError("it is none of this robustfl's")
         if content.pop("digest", None) != _digest(content):
             raise IgnoredError("its content is damaged")
-        if content["made_by"] != canonical(self.made_by):
-            raise IgnoredError(_difference(json.loads(content["made_by"]), self.made_by))
-        return content["state"], json.loads(content["run"])
+        return content
 
 
 class Keeper:
@@ -135,6 +141,13 @@ def discard(store: str | Path, key: str) -> None:
     with contextlib.suppress(OSError):
         path.unlink(missing_ok=True)
         path.parent.rmdir()
+
+
+def _save(content: Mapping[str, Any], file: BinaryIO) -> None:
+    try:
+        torch.save(content, file)
+    except RuntimeError as error:  # torch's own complaint about a file that took less than it was given
+        raise error.__context__ if isinstance(error.__context__, OSError) else OSError(str(error)) from None
 
 
 def _difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:

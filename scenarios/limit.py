@@ -17,7 +17,7 @@ from types import FrameType
 from robustfl.contracts import Method
 from robustfl.watch import names
 
-GRACE_SECONDS = 10.0  # how much later, at most, the second clock rings
+GRACE_SECONDS = 5.0  # how much later the second clock rings
 
 
 class OutOfTimeError(BaseException):
@@ -39,7 +39,6 @@ def limited(minutes: float | None, trace: Path) -> Iterator[None]:
         yield
         return
     seconds = 60 * minutes
-    grace = min(GRACE_SECONDS, max(1.0, seconds))
 
     def ring(number: int, frame: FrameType | None) -> None:
         del number
@@ -47,8 +46,8 @@ def limited(minutes: float | None, trace: Path) -> Iterator[None]:
 
     before = signal.signal(signal.SIGALRM, ring)
     with open(trace, "w", encoding="utf-8") as file:
-        faulthandler.dump_traceback_later(seconds + grace, exit=True, file=file)
-        signal.setitimer(signal.ITIMER_REAL, seconds, grace / 4)  # again, should the first one be swallowed
+        faulthandler.dump_traceback_later(seconds + GRACE_SECONDS, exit=True, file=file)
+        signal.setitimer(signal.ITIMER_REAL, seconds, GRACE_SECONDS / 4)  # again, should the first one be swallowed
         try:
             yield
         finally:
