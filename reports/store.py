@@ -188,11 +188,14 @@ class Store:
         except ValidationError as error:
             first = error.errors()[0]
             raise _UnreadableError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-        _check_numbers(record)
+        _check(record)
         return record
 
 
-def _check_numbers(record: CellResult) -> None:
+def _check(record: CellResult) -> None:
+    for name, label in record.labels.items():
+        if isinstance(label, (dict, list)):
+            raise _UnreadableError(f"labels.{name} is a {type(label).__name__}, not a text or a number")
     if record.status != "done":
         return
     if record.metrics is None:

@@ -36,6 +36,7 @@ from .spec import Cell
 
 OnRound = Callable[[int, int, float], None]
 CHECKPOINT_MINUTES = 5.0
+LARGEST = 2**1000  # whole numbers beyond that are no floats
 
 
 def device_of(name: str) -> torch.device:
@@ -245,13 +246,19 @@ class _Run:
 
     def _note(self, record: RoundRecord) -> None:
         for name, value in record.facts.items():
+            if (
+                not isinstance(value, (int, float))
+                or not isinstance(name, str)
+                or (isinstance(value, int) and abs(value) > LARGEST)
+            ):
+                continue
             if name.endswith("_shift"):
                 self._shifts.setdefault(name, []).append(value)
             elif name == "dropped":
                 self._facts["dropped"] = self._facts.get("dropped", 0) + value
             elif value is True:
                 self._facts[name] = self._facts.get(name, 0) + 1
-            elif isinstance(value, (int, float)):
+            else:
                 self._facts[name] = value
 
     def _point(self, record: RoundRecord) -> CurvePoint:
