@@ -10,7 +10,7 @@ from robustfl.errors import StoreError, UsageError
 from robustfl.origins import origins
 
 from .board import Board
-from .frame import frame
+from .frame import frame, label_columns
 from .ranking import rank_board
 from .store import Loaded, Store
 
@@ -24,7 +24,7 @@ def board_of(store: Store, *, by: str | None = "partition", loaded: Loaded | Non
             raise StoreError(f"{store.folder}: none of {len(problems)} files is a record; {problems[0]}")
         raise UsageError(f"{str(store.folder)!r} has no finished cell yet; run `robustfl grid`")
     table = frame(loaded.results)
-    planned = _planned(store, set(table["key"]))
+    planned = _planned(store, set(table["key"]), set(label_columns(table)))
     if planned:
         table = pd.DataFrame([*table.to_dict("records"), *planned], columns=table.columns)
     board = rank_board(table, by=by if by is None or by in table else None, problems=problems)
@@ -35,13 +35,14 @@ def board_of(store: Store, *, by: str | None = "partition", loaded: Loaded | Non
     return replace(board, caption=f"{board.caption} Plug-ins: {plug_ins}.")
 
 
-def _planned(store: Store, have: set[str]) -> list[dict[str, object]]:
-    """The cells that the grid was asked for and that have no record, with status ``missing``."""
+def _planned(store: Store, have: set[str], known: set[str]) -> list[dict[str, object]]:
+    """The cells that the grid was asked for and that have no record, with status ``missing`` and ``known`` labels."""
     cells = store.description().get("cells", {})
     if not isinstance(cells, dict):
         return []
     return [
-        {**labels, "key": key, "status": "missing"}
+        {k: v for k, v in labels.items() if k in known and not isinstance(v, (dict, list))}
+        | {"key": key, "status": "missing"}
         for key, labels in sorted(cells.items())
         if key not in have and isinstance(labels, dict)
     ]

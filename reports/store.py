@@ -7,16 +7,18 @@ renamed. Two grids in one folder therefore cannot hurt each other, and a killed 
 from __future__ import annotations
 
 import contextlib
+import errno
+import itertools
 import json
 import os
 import re
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from pydantic import ValidationError
 
@@ -27,6 +29,7 @@ RERUN = frozenset({"failed"})
 """Statuses that do not count as done: a crash may be gone next time, a divergence or a refusal will not."""
 
 STALE_SECONDS = 3600.0
+STALE_CHECKPOINT_SECONDS = 30 * 86400.0
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
 
@@ -60,6 +63,7 @@ class Store:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self.cells = self.folder / "cells"
+        self.checkpoints = self.folder / "checkpoints"
 
     def __repr__(self) -> str:
         return f"Store({str(self.folder)!r})"
@@ -145,13 +149,17 @@ class Store:
         return data if isinstance(data, dict) else {}
 
     def sweep(self, *, older_than: float = STALE_SECONDS) -> list[Path]:
-        """Delete temporary files that are older than so many seconds; a younger one may still be in use."""
-        limit = time.time() - older_than
+        """Delete temporary files that are older than so many seconds; a younger one may still be in use.
+
+        And checkpoints nobody has come back to for a month, such as those of cells that are no longer asked for.
+        """
+        ages = {older_than: [self.folder.glob(".*.tmp"), self.cells.glob(".*.tmp"), self.checkpoints.glob(".*.tmp")]}
+        ages |= {STALE_CHECKPOINT_SECONDS: [self.checkpoints.glob("*.pt")]}
         swept = []
-        for folder in (self.folder, self.cells):
-            for path in folder.glob(".*.tmp"):
+        for age, found in ages.items():
+            for path in itertools.chain(*found):
                 with contextlib.suppress(OSError):
-                    if path.stat().st_mtime < limit:
+                    if path.stat().st_mtime < time.time() - age:
                         path.unlink()
                         swept.append(path)
         return swept
@@ -187,7 +195,10 @@ class Store:
 
 
 def unlikely(record: CellResult) -> str | None:
-    """What is wrong with the numbers of a finished record, or ``None``."""
+    """What is wrong with a record whose form is right, or ``None``."""
+    for name, label in record.labels.items():
+        if isinstance(label, (dict, list)):
+            return f"labels.{name} is a {type(label).__name__}, not a text or a number"
     if record.status != "done":
         return None
     if record.metrics is None:
@@ -201,12 +212,17 @@ def unlikely(record: CellResult) -> str | None:
 def write_atomic(path: Path, content: str | bytes) -> None:
     """Write a whole file or nothing, durably. Raises ``StoreError`` naming the folder and what to do."""
     data = content.encode() if isinstance(content, str) else content
+    write_stream(path, lambda file: file.write(data))
+
+
+def write_stream(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """``write_atomic`` for what is too large to be held twice: ``write`` puts it into the file it is handed."""
     temporary = path.parent / f".{path.name}.{uuid.uuid4().hex}.tmp"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with open(temporary, "xb") as file:
-                file.write(data)
+                write(file)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, path)
@@ -216,9 +232,18 @@ def write_atomic(path: Path, content: str | bytes) -> None:
         _sync_folder(path.parent)
     except OSError as error:
         raise StoreError(
-            f"cannot write {path.name} in {path.parent}: {error.strerror or error}; free space there, make the folder "
-            "writable or choose another one; what is stored already is whole, and a second run does the rest"
+            f"cannot write {path.name} in {path.parent}: {error.strerror or error}; {_remedy(error)}; what is stored "
+            "already is whole, and a second run does the rest"
         ) from None
+
+
+_NO_RENAME = frozenset({errno.EXDEV, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
+
+
+def _remedy(error: OSError) -> str:
+    if error.errno in _NO_RENAME:
+        return "this file system may not replace a file by a rename, which the store needs; choose a folder elsewhere"
+    return "free space there, make the folder writable or choose another one"
 
 
 def _sync_folder(folder: Path) -> None:

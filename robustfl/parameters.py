@@ -98,13 +98,15 @@ def _as(option: Any, value: Any) -> tuple[bool, Any]:
 
 
 def _as_float(value: Any) -> tuple[bool, Any]:
-    if type(value) in (int, float):
-        return True, float(value)
-    if isinstance(value, str):
-        try:
-            return True, float(Fraction(value.replace(" ", "")))
-        except (ValueError, ZeroDivisionError):
-            return False, value
+    try:
+        if type(value) in (int, float):
+            return True, float(value)
+        if isinstance(value, str):
+            text = value.replace(" ", "")
+            number = float(Fraction(text)) if "/" in text else float(text)  # a Fraction of "1e999999999" takes forever
+            return math.isfinite(number), number
+    except (ValueError, ArithmeticError):
+        pass
     return False, value
 
 

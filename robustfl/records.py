@@ -58,7 +58,10 @@ class Metrics(Record):
 
 
 class Timing(Record):
-    """What may differ between two runs of one cell."""
+    """What may differ between two runs of one cell; of one that was resumed, all runs together.
+
+    ``notes`` say where it was resumed, and why a checkpoint could not be used or written.
+    """
 
     seconds: float = 0.0
     seconds_training: float = 0.0
@@ -67,6 +70,7 @@ class Timing(Record):
     started: str = ""
     host: str = ""
     device: str = ""
+    notes: list[str] = Field(default_factory=list)
 
 
 class CellResult(Record):

@@ -7,6 +7,7 @@ parties come in the same way: through the entry-point group ``robustfl.plugins``
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
 import hashlib
 import importlib
@@ -313,10 +314,11 @@ def read_value(text: str) -> Any:
         return words[text.lower()]
     try:
         return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # all of them: not a literal
         pass
     if re.fullmatch(r"\d+\s*/\s*\d+", text):
-        return float(Fraction(text.replace(" ", "")))
+        with contextlib.suppress(ValueError, ArithmeticError):  # thousands of digits, a denominator of zero
+            return float(Fraction(text.replace(" ", "")))
     return text
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import tempfile
@@ -11,7 +12,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,13 +22,17 @@ from joblib.externals.loky.process_executor import TerminatedWorkerError
 
 from robustfl.errors import StoreError, UsageError
 from robustfl.federation.storage import LIMIT
+from robustfl.origins import origins
 from robustfl.records import CellResult, plain
 from robustfl.registry import load_file
 from robustfl.reports import tracking
-from robustfl.reports.store import Store
+from robustfl.reports.store import RERUN, Store
 
+from . import limit
+from .checkpoint import checkpoint_path, discard
 from .expand import expand, fingerprints, key_of, labels, resolve
-from .run import cores, device_of, run_cell
+from .memory import REMEDY
+from .run import CHECKPOINT_MINUTES, cores, device_of, run_cell
 from .slots import checked_gpus, claim, memory_of, slots_on
 from .spec import Cell, Scenario
 
@@ -46,6 +51,7 @@ class Finished:
     sa: float | None
     ra: float | None
     seconds: float
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -81,6 +87,11 @@ class Plan:
     missing: tuple[str, ...]
     fingerprints: dict[Cell, str]
 
+    @property
+    def begun(self) -> int:
+        """How many of the missing cells have a checkpoint to go on from."""
+        return sum(checkpoint_path(self.folder, key).is_file() for key in self.missing)
+
 
 def plan(scenario: Scenario, *, out: str | Path = "runs", root: str | Path | None = None) -> Plan:
     """Expand a scenario and compare with the store. Fetches data sets that are not there; computes nothing."""
@@ -100,6 +111,8 @@ def grid(
     threads: int = 1,
     device: str = "auto",
     root: str | Path | None = None,
+    checkpoint_minutes: float = CHECKPOINT_MINUTES,
+    cell_minutes: float | None = None,
     on_start: Callable[[Plan], None] = lambda plan: None,
     on_cell: Callable[[Finished], None] = lambda finished: None,
     track: Sequence[str] = (),
@@ -115,10 +128,17 @@ def grid(
     depend on ``jobs``. With ``cluster``, the address of a dask scheduler, its workers run the cells instead (see
     ``scenarios/cluster.py``); with ``gpus``, cells are spread over these, ``slots`` at a time on each (default: as many
     as their memory holds). ``track`` names trackers (``"tensorboard"``) that follow every cell into the store's folder.
-    Raises ``UsageError`` for a wrong scenario and ``StoreError`` for a folder that cannot be written; a cell that
-    crashes is recorded as *failed* and the others go on.
+    Every ``checkpoint_minutes`` (0: never) a cell that runs here keeps what it needs to go on. Raises ``UsageError``
+    for a wrong scenario and ``StoreError`` for a folder that cannot be written; a cell that crashes, or takes longer
+    than ``cell_minutes``, is recorded as *failed* and the others go on.
     """
     tracking.check(track)
+    if not 0 <= checkpoint_minutes < math.inf:
+        raise UsageError(f"checkpoint_minutes={checkpoint_minutes:g} must be a finite number of minutes; 0: never")
+    if cell_minutes is not None and not 0 < cell_minutes < math.inf:
+        raise UsageError(f"cell_minutes={cell_minutes:g} must be a finite number of minutes above 0")
+    if cell_minutes is not None and cluster is not None:
+        raise UsageError(f"cell_minutes={cell_minutes:g} is for cells that run here, not on cluster={cluster!r}")
     if not isinstance(scenario, Scenario):
         scenario = Scenario.load(scenario)
     _check_slots(gpus, slots, jobs, device, cluster)
@@ -138,11 +158,13 @@ def grid(
         on_note(f"{workers} cells at once: {each} on each of the GPUs {', '.join(map(str, gpus))}")
     store = Store(todo.folder)
     store.describe(_description(todo))
+    for key in todo.cells.keys() - set(todo.missing):
+        discard(todo.folder, key)  # of a cell that was killed between its record and this
     on_start(todo)
     work = [
         _Work(key, todo.cells[key], scenario.name, str(todo.folder), todo.fingerprints[todo.cells[key]],
-              scenario.plugins, None if root is None else str(root), device, threads, os.getpid(), tuple(track),
-              state_memory, places)
+              scenario.plugins, None if root is None else str(root), device, threads, os.getpid(),
+              checkpoint_minutes, cell_minutes, track=tuple(track), state_memory=state_memory, places=places)
         for key in todo.missing
     ]  # fmt: skip
     counts: Counter[str] = Counter()
@@ -210,28 +232,53 @@ class _Work:
     device: str
     threads: int
     parent: int
+    checkpoint_minutes: float
+    cell_minutes: float | None
+    traces: str = ""
     track: tuple[str, ...] = ()
     state_memory: int = LIMIT
     places: _Places | None = None
 
+    @property
+    def trace(self) -> Path:
+        """A file that is there once a worker took the cell; in it, where the cell hung when its time was up."""
+        return Path(self.traces) / self.key
+
+    @property
+    def hung(self) -> str:
+        """Where the cell hung, if it did."""
+        return self.trace.read_text(encoding="utf-8") if self.trace.is_file() else ""
+
 
 def _run(work: Sequence[_Work], workers: int) -> Iterator[Finished]:
     """Run all of ``work``; a cell whose worker dies is tried once more alone, then recorded as failed."""
-    if workers == 1 or len(work) <= 1:
+    limited = any(item.cell_minutes is not None for item in work)
+    if not limited and (workers == 1 or len(work) <= 1):
         for item in work:
             yield _unwrap(_execute(item))
         return
-    left = {item.key: item for item in work}
-    try:
-        for finished in _parallel(list(left.values()), workers):
-            del left[finished.key]
-            yield finished
-    except TerminatedWorkerError:
-        for item in list(left.values()):
-            if Store(item.folder).has(item.key):  # committed by a worker that died before it could say so
-                left.pop(item.key)
-                yield _finished(Store(item.folder).read(item.key))
-        for item in left.values():
+    with tempfile.TemporaryDirectory(prefix="robustfl-") as traces:
+        left = {item.key: replace(item, traces=traces) for item in work}
+        while left:
+            batch = list(left.values())
+            try:
+                for finished in _parallel(batch if workers > 1 else batch[:1], workers):
+                    del left[finished.key]
+                    yield finished
+            except TerminatedWorkerError:
+                yield from _after_a_death(left)
+
+
+def _after_a_death(left: dict[str, _Work]) -> Iterator[Finished]:
+    """Settle the cells that workers were at when one died; ``left`` keeps those that nobody had begun."""
+    begun = [item for item in left.values() if item.trace.exists()]
+    for item in begun or list(left.values())[:1]:
+        del left[item.key]
+        if Store(item.folder).done([item.key]):  # committed by a worker that died before it could say so
+            yield _finished(Store(item.folder).read(item.key))
+        elif item.hung:
+            yield _hung(item)
+        else:
             yield from _alone(item)
 
 
@@ -276,14 +323,27 @@ def _alone(item: _Work) -> Iterator[Finished]:
     try:
         yield from _parallel([item], 2)
     except TerminatedWorkerError as error:
-        resolved = resolve(item.cell, item.fingerprint)
-        reason = f"the worker process died twice on this cell (out of memory?): {error}"
-        record = CellResult(
-            key=item.key, scenario=item.scenario, status="failed", reason=reason, cell=plain(resolved),
-            labels=plain(labels(item.cell)),
-        )  # fmt: skip
-        Store(item.folder).commit(record)
-        yield _finished(record)
+        if item.hung:
+            yield _hung(item)
+            return
+        cause = " ".join(str(error).split())
+        yield _failed(item, f"the worker process died twice on this cell (out of memory?); {REMEDY}: {cause}")
+
+
+def _hung(item: _Work) -> Finished:
+    """The record of a cell that had to be ended from outside of Python."""
+    assert item.cell_minutes is not None
+    guests = "".join(f" [{n}: {origin}]" for n, origin in origins(resolve(item.cell, item.fingerprint)).items())
+    return _failed(item, f"{limit.reason(item.cell_minutes, guests)}\n{item.hung}")
+
+
+def _failed(item: _Work, reason: str) -> Finished:
+    record = CellResult(
+        key=item.key, scenario=item.scenario, status="failed", reason=reason,
+        cell=plain(resolve(item.cell, item.fingerprint)), labels=plain(labels(item.cell)),
+    )  # fmt: skip
+    Store(item.folder).commit(record)
+    return _finished(record)
 
 
 @contextmanager
@@ -308,6 +368,8 @@ def _in_worker(item: _Work) -> Finished | StoreError | UsageError:
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
     _end_with(item.parent)
+    if item.traces:
+        item.trace.write_text("", encoding="utf-8")
     return _execute(item)
 
 
@@ -329,18 +391,25 @@ def _execute(item: _Work) -> Finished | StoreError | UsageError:
         for plugin in item.plugins:
             load_file(plugin)
         followed = tracking.Followed(item.track, item.folder, item.key, plain(labels(item.cell)))
-        record = run_cell(
-            item.cell,
-            scenario=item.scenario,
-            fingerprint=item.fingerprint,
-            root=item.root,
-            device=claim(*item.places) if item.places else item.device,
-            threads=item.threads,
-            on_point=followed.evaluated,
-            state_memory=item.state_memory,
-        )
+        with limit.limited(item.cell_minutes, item.trace):
+            record = run_cell(
+                item.cell,
+                scenario=item.scenario,
+                fingerprint=item.fingerprint,
+                root=item.root,
+                device=claim(*item.places) if item.places else item.device,
+                threads=item.threads,
+                on_point=followed.evaluated,
+                state_memory=item.state_memory,
+                store=item.folder,
+                checkpoint_minutes=item.checkpoint_minutes,
+            )
         Store(item.folder).commit(record)
+        if record.status not in RERUN:
+            discard(item.folder, item.key)
         followed.finished(record)
+    except limit.OutOfTimeError as error:
+        return _failed(item, str(error))
     except (StoreError, UsageError) as error:
         return error
     return _finished(record)
@@ -362,4 +431,5 @@ def _finished(record: CellResult) -> Finished:
         sa=metrics.sa if metrics else None,
         ra=metrics.ra_worst if metrics else None,
         seconds=record.timing.seconds,
+        notes=tuple(record.timing.notes),
     )

@@ -1,4 +1,4 @@
-"""Peak memory of a cell: of the process on the CPU, of the allocator on a GPU."""
+"""Memory of a cell: its peak, of the process on the CPU, of the allocator on a GPU; and what to do without enough."""
 
 from __future__ import annotations
 
@@ -48,3 +48,13 @@ def peak_bytes(device: torch.device) -> int:
                 return int(line.split()[1]) * 1024
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+REMEDY = "run fewer cells at once (--jobs), or smaller ones (batch, clients, model)"
+
+
+def exhausted(error: BaseException) -> bool:
+    """Whether memory ran out, of the machine or of the device."""
+    if isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)

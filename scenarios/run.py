@@ -10,7 +10,9 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -21,21 +23,24 @@ import torch
 from robustfl.attacks.evasion.accounts import masking
 from robustfl.errors import Diverged, Refused, UsageError
 from robustfl.evaluation import traffic
-from robustfl.federation import Experiment, RoundRecord, macs_per_epoch, train
+from robustfl.federation import Experiment, RoundRecord, State, macs_per_epoch, packed, train, unpacked
 from robustfl.federation.storage import LIMIT
 from robustfl.origins import origins
 from robustfl.records import CellResult, CurvePoint, Timing, plain
 from robustfl.team import ALONE, Team
 
 from .build import Built, build
+from .checkpoint import Checkpoint, Keeper, checkpoint_path
 from .evaluate import Evaluator
 from .expand import key_of, labels, refusal, resolve
-from .memory import peak_bytes, reset_peak
+from .memory import REMEDY, exhausted, reset_peak
 from .portrait import portrait
 from .spec import Cell
 
 OnRound = Callable[[int, int, float], None]
 OnPoint = Callable[[CurvePoint], None]
+CHECKPOINT_MINUTES = 5.0
+LARGEST = 2**1000  # whole numbers beyond that are no floats
 
 
 def device_of(name: str) -> torch.device:
@@ -89,12 +94,18 @@ def run_cell(
     on_point: OnPoint | None = None,
     team: Team = ALONE,
     state_memory: int = LIMIT,
+    on_note: Callable[[str], None] = lambda note: None,
+    store: str | Path | None = None,
+    checkpoint_minutes: float = CHECKPOINT_MINUTES,
 ) -> CellResult:
     """Run one cell. Refusal, divergence and crash become records; only interrupts escape.
 
     ``on_round`` is called after every round, ``on_point`` after every evaluation of one.
     Clients' state of more than ``state_memory`` bytes lies in a file, with the same result.
     Of a ``team`` of processes that share the cell only the leading one evaluates; the others' records say less.
+    With the folder of a ``store`` the cell keeps a checkpoint there every ``checkpoint_minutes`` (0: none) and goes on
+    from one that it finds; the record is the same as without. Whoever commits the record discards the checkpoint.
+    ``on_note`` hears of both, as does the record's ``timing``. A team keeps no checkpoints.
     """
     resolved = resolve(cell, fingerprint)
     known: dict[str, Any] = {
@@ -103,17 +114,23 @@ def run_cell(
         "cell": plain(resolved),
         "labels": plain(labels(cell)),
     }
-    started, clock = datetime.now(UTC).isoformat(timespec="seconds"), time.perf_counter()
+    started = datetime.now(UTC).isoformat(timespec="seconds")
     where = device_of(device)
     reset_peak(where)
     outcome: dict[str, Any]
     run: _Run | None = None
+    checkpoint = None
+    if store is not None and checkpoint_minutes > 0 and team.size == 1:
+        made_by = {"key": known["key"], **_software(where, threads)}
+        checkpoint = Checkpoint(checkpoint_path(store, known["key"]), made_by)
+    keeper = Keeper(checkpoint, every=60 * checkpoint_minutes, device=where, on_note=on_note)
     with _threads(threads), _products(cell.precision):
         try:
             reason = refusal(cell)
             if reason is not None:
                 raise Refused(reason)
-            run = _Run(cell, build(cell, root=root, device=where), on_round, on_point, team, state_memory)
+            built = build(cell, root=root, device=where)
+            run = _Run(cell, built, on_round, on_point, keeper, team, state_memory)
             outcome = {"status": "done", **run.complete()}
         except Refused as error:
             outcome = {"status": "refused", "reason": str(error)}
@@ -126,19 +143,22 @@ def run_cell(
             outcome = {"status": "failed", "reason": reason}
         except Exception as error:
             detail = "".join(traceback.format_exception(error))
+            if exhausted(error):
+                error = MemoryError(f"out of memory: {str(error).splitlines()[0]}; {REMEDY}")
             guests = "".join(f" [{name}: {origin}]" for name, origin in origins(resolved).items())
             outcome = {"status": "failed", "reason": f"{type(error).__name__}: {error}{guests}\n{detail}"}
     certificates = outcome.pop("certificates", {}) | _software(where, threads)
     certificates["precision"] = cell.precision
     certificates |= {"processes": team.size} if team.size > 1 else {}
     timing = Timing(
-        seconds=time.perf_counter() - clock,
+        seconds=keeper.seconds,
         seconds_training=run.seconds if run else 0.0,
         seconds_per_round=run.seconds / run.rounds if run and run.rounds else None,
-        peak_memory_bytes=peak_bytes(where),
+        peak_memory_bytes=keeper.peak_memory_bytes,
         started=started,
         host=socket.gethostname(),
         device=torch.cuda.get_device_name(where) if where.type == "cuda" else platform.processor() or "cpu",
+        notes=keeper.notes,
     )
     return CellResult(**known, **outcome, certificates=plain(certificates), timing=timing)
 
@@ -165,11 +185,12 @@ class _Run:
         built: Built,
         on_round: OnRound | None,
         on_point: OnPoint | None,
+        keeper: Keeper,
         team: Team,
         limit: int,
     ) -> None:
         self._cell, self._built, self._on_round, self._on_point = cell, built, on_round, on_point
-        self._team, self._limit = team, limit
+        self._keeper, self._team, self._limit = keeper, team, limit
         self._every = cell.evaluate_every or max(1, math.ceil(cell.rounds / 10))
         self._curve: list[CurvePoint] = []
         self._shifts: dict[str, list[float]] = {}
@@ -180,21 +201,22 @@ class _Run:
 
     def complete(self) -> dict[str, Any]:
         """Train to the end and evaluate: the fields of a finished record."""
-        clock = time.perf_counter()
-        state = None
         e = self._built.experiment
         if e.adversarial:
             self._facts["macs_per_epoch"] = macs_per_epoch(e)
         last = self._cell.rounds if self._team.size == 1 or self._cell.forgetting else -1
+        state, tested = self._resumed()
+        clock = time.perf_counter()
         for record in train(
             e,
+            state,
             measure=self._measured,
             warn=self._warn,
             local=lambda round: round == last,
             team=self._team,
             limit=self._limit,
         ):
-            state = record.tested or record.state
+            tested = record.tested or record.state
             if record.local is not None and self._cell.forgetting:
                 self._facts["forgetting"] = self._evaluator.forgetting(record.state, record.local)
             self.seconds += time.perf_counter() - clock
@@ -207,11 +229,12 @@ class _Run:
             if record.round == self._cell.rounds:
                 picture = portrait(self._cell, self._built, record.state, record.local)
                 self._facts |= {} if picture is None else {"bn_statistics": picture}
+            self._keeper.save(partial(self._progress, record))
             clock = time.perf_counter()
-        assert state is not None
+        assert tested is not None
         if not self._team.leads:
             return self.so_far()
-        metrics = self._evaluator.metrics(state)
+        metrics = self._evaluator.metrics(tested)
         suspicion = masking(metrics.ra)
         if suspicion is not None:
             self._warn(suspicion)
@@ -222,6 +245,30 @@ class _Run:
             told = {"tail": {"sa": math.fsum(tail) / len(tail)}, "best": {"sa": max(p.sa for p in self._curve)}}
             metrics = metrics.model_copy(update={"groups": metrics.groups | told})
         return {"metrics": metrics, **self.so_far()}
+
+    def _progress(self, record: RoundRecord) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Everything a checkpoint holds: the engine's state and what has been noted beside it."""
+        state = packed(self._built.experiment, record.state)
+        state["tested"] = record.tested.statistics if record.tested else None
+        return state, {
+            "curve": [point.model_dump() for point in self._curve],
+            "shifts": self._shifts,
+            "facts": self._facts,
+            "warnings": self._warnings,
+            "seconds": self.seconds,
+        }
+
+    def _resumed(self) -> tuple[State | None, State | None]:
+        """The state to go on from and the one to test, if there is a checkpoint."""
+        e = self._built.experiment
+        found = self._keeper.found(lambda content: unpacked(e, content, limit=self._limit))
+        if found is None:
+            return None, None
+        state, content, noted = found
+        self._curve = [CurvePoint(**point) for point in noted["curve"]]
+        self._shifts, self._facts, self._warnings = noted["shifts"], noted["facts"], noted["warnings"]
+        self.seconds, self.rounds = noted["seconds"], state.round
+        return state, state if content["tested"] is None else replace(state, statistics=content["tested"])
 
     def so_far(self) -> dict[str, Any]:
         """What is known at any time: curve, label counts, certificates."""
@@ -258,13 +305,19 @@ class _Run:
 
     def _note(self, record: RoundRecord) -> None:
         for name, value in record.facts.items():
+            if (
+                not isinstance(value, (int, float))
+                or not isinstance(name, str)
+                or (isinstance(value, int) and abs(value) > LARGEST)
+            ):
+                continue
             if name.endswith("_shift"):
                 self._shifts.setdefault(name, []).append(value)
             elif name == "dropped":
                 self._facts["dropped"] = self._facts.get("dropped", 0) + value
             elif value is True:
                 self._facts[name] = self._facts.get(name, 0) + 1
-            elif isinstance(value, (int, float)):
+            else:
                 self._facts[name] = value
 
     def _point(self, record: RoundRecord) -> CurvePoint:

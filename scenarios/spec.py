@@ -175,7 +175,8 @@ class Cell(Frozen):
         if data.get("f_declared") is None:
             data = {**data, "f_declared": data.get("f", 0)}
         domains = data.get("domains")
-        first = domains if isinstance(domains, str) else domains[0] if domains else None
+        listed = domains if isinstance(domains, (list, tuple)) else [domains]
+        first = listed[0] if listed else None
         if isinstance(first, str) and "dataset" not in data:
             data = {**data, "dataset": first}
         return data
@@ -246,6 +247,9 @@ class Scenario(Frozen):
         except OSError as error:
             raise UsageError(f"scenario {str(source)!r} cannot be read: {error.strerror}") from None
         data.setdefault("name", path.stem)
+        _check_shape(data)
+        if any("\0" in p for p in data.get("plugins", [])):
+            raise UsageError("scenario: plugins holds a file name with a null character")
         data["plugins"] = [str((path.parent / p).resolve()) for p in data.get("plugins", [])]
         return apply_settings(data, settings)
 
@@ -269,6 +273,7 @@ class Scenario(Frozen):
 
 def apply_settings(data: Mapping[str, Any], settings: Sequence[str]) -> Scenario:
     """The scenario ``data`` with ``settings`` such as ``"rounds=10"`` on top."""
+    _check_shape(data)
     changed = {**data, "cell": dict(data.get("cell", {}))}
     for setting in sorted(settings, key=lambda s: not _is_scale(s)):  # a scale first, so that others refine it
         if _is_scale(setting):
@@ -276,6 +281,27 @@ def apply_settings(data: Mapping[str, Any], settings: Sequence[str]) -> Scenario
         else:
             _apply(changed, setting)
     return Scenario.of(changed)
+
+
+_SHAPES: dict[str, tuple[type, type | None, str]] = {
+    "cell": (Mapping, None, "a table"),
+    "scales": (Mapping, Mapping, "a table of tables"),
+    "plugins": (Sequence, str, "a list of files"),
+    "exclude": (Sequence, Mapping, "a list of tables"),
+    "zip": (Sequence, Sequence, "a list of lists"),
+}
+
+
+def _check_shape(data: Mapping[str, Any]) -> None:
+    """What must hold of a scenario before its parts can be looked at."""
+    for key, (outer, inner, words) in _SHAPES.items():
+        if key not in data:
+            continue
+        value = data[key]
+        right = isinstance(value, outer) and not isinstance(value, str)
+        parts = value.values() if isinstance(value, Mapping) else value
+        if not right or (inner is not None and not all(isinstance(part, inner) for part in parts)):
+            raise UsageError(f"scenario: {key}={value!r} must be {words}")
 
 
 def _is_scale(setting: str) -> bool:
@@ -331,7 +357,10 @@ def _apply(data: dict[str, Any], setting: str) -> None:
     if len(keys) == 1:
         cell[keys[0]] = value
     elif keys[0] == "schedule":
-        cell["schedule"] = {**cell.get("schedule", {}), ".".join(keys[1:]): value}
+        current = cell.get("schedule", {})
+        if not isinstance(current, Mapping):
+            raise UsageError(f"--set {setting!r}: schedule={current!r} is no table")
+        cell["schedule"] = {**current, ".".join(keys[1:]): value}
     elif keys[0] in METHODS and keys[0] != "defense" and len(keys) == 2:
         current = cell.get(keys[0], Cell.model_fields[keys[0]].default)
         options = current if isinstance(current, list) else [current]

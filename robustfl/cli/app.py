@@ -41,6 +41,13 @@ def _scenario_options(command: F) -> F:
         click.option(
             "--device", default="auto", show_default=True, metavar="auto|cpu|cuda[:i]", help="Where to train."
         ),
+        click.option(
+            "--checkpoint-minutes",
+            default=5.0,
+            show_default=True,
+            type=click.FloatRange(0),
+            help="How often a running cell keeps what it needs to go on; 0: never.",
+        ),
         click.option("--threads", default=1, show_default=True, type=click.IntRange(1), help="Threads per cell."),
         click.option("--data-root", type=click.Path(), help="Data folder [default: $ROBUSTFL_DATA or the user cache]."),
         click.option(
@@ -65,12 +72,15 @@ def _scenario_options(command: F) -> F:
 @click.option("--gpus", metavar="0,1", help="Spread cells over these GPUs.")
 @click.option("--slots", type=click.IntRange(1), help="Cells at once on each GPU [default: by memory].")
 @click.option("--cluster", metavar="tcp://HOST:PORT", help="Run cells on the workers of this dask scheduler.")
+@click.option(
+    "--cell-minutes", type=click.FloatRange(0, min_open=True), help="Fail cells that take longer [default: no limit]."
+)
 @click.option("--dry-run", is_flag=True, help="Print the cells, refusals and an estimate; train nothing.")
 @_scenario_options
 def grid(scenario: str, **options: Any) -> int:
     """Run every missing cell of SCENARIO (a preset or a TOML file) and print the leaderboard.
 
-    Interrupt it at any time: what is done stays, and the same command goes on from there.
+    Interrupt it at any time: what is done stays, and the same command goes on from there, also within long cells.
     """
     from robustfl.cli.grid import grid as command
 

@@ -24,6 +24,8 @@ def grid(
     settings: tuple[str, ...],
     plugins: tuple[str, ...],
     device: str,
+    checkpoint_minutes: float,
+    cell_minutes: float | None,
     threads: int,
     data_root: str | None,
     track: tuple[str, ...],
@@ -44,6 +46,7 @@ def grid(
     with GridProgress(quiet=form == "json") as progress:
         results = run_grid(
             chosen, out=out, jobs=jobs, threads=threads, device=device, root=data_root,
+            checkpoint_minutes=checkpoint_minutes, cell_minutes=cell_minutes,
             on_start=progress.start, on_cell=progress.cell, on_note=lambda text: click.echo(text, err=True),
             cluster=cluster, gpus=indices, slots=slots, state_memory=limit, track=track,
         )  # fmt: skip

@@ -20,11 +20,15 @@ _EVERY_SECONDS = 10.0
 
 def summary(finished: Finished) -> str:
     """One finished cell in one line."""
-    labels = finished.labels
-    what = " · ".join(str(labels[k]) for k in ("partition", "norm", "defense", "attack")) + f" · seed {labels['seed']}"
+    what = _what(finished)
     if finished.status == "done":
         return f"{what}: SA {percent(finished.sa)}, RA {percent(finished.ra)} ({finished.seconds:.1f} s)"
     return f"{what}: {finished.status}: {(finished.reason or '').splitlines()[0]}"
+
+
+def _what(finished: Finished) -> str:
+    labels = finished.labels
+    return " · ".join(str(labels[k]) for k in ("partition", "norm", "defense", "attack")) + f" · seed {labels['seed']}"
 
 
 class GridProgress:
@@ -44,7 +48,8 @@ class GridProgress:
         stored = len(plan.cells) - self._total
         if not self._quiet:
             have = f"{stored} of {len(plan.cells)} cells are done" if stored else f"{len(plan.cells)} cells"
-            click.echo(f"{plan.scenario.name}: {have}, {self._total} to run → {plan.folder}", err=True)
+            begun = f", {plan.begun} of them from a checkpoint" if plan.begun else ""
+            click.echo(f"{plan.scenario.name}: {have}, {self._total} to run{begun} → {plan.folder}", err=True)
         if self._live and self._total:
             self._bar = Progress(
                 TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
@@ -58,6 +63,9 @@ class GridProgress:
         self._count += 1
         if finished.status == "failed":
             self._console.print(Text(f"failed: {summary(finished)}\n{finished.reason}"))
+        if not self._quiet:
+            for note in finished.notes:
+                self._console.print(Text(f"{_what(finished)}: {note}"))
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], advance=1, last=summary(finished))
         elif not self._quiet and not self._live:

@@ -20,6 +20,7 @@ def run(
     settings: tuple[str, ...],
     plugins: tuple[str, ...],
     device: str,
+    checkpoint_minutes: float,
     threads: int,
     data_root: str | None,
     track: tuple[str, ...],
@@ -30,8 +31,9 @@ def run(
     from robustfl.records import plain
     from robustfl.registry import load_file
     from robustfl.reports import tracking
-    from robustfl.reports.store import Store
+    from robustfl.reports.store import RERUN, Store
     from robustfl.scenarios import expand, run_cell
+    from robustfl.scenarios.checkpoint import discard
     from robustfl.scenarios.expand import fingerprints, key_of, labels, resolve
     from robustfl.scenarios.memory import bytes_of
     from robustfl.scenarios.ranks import joined
@@ -52,6 +54,7 @@ def run(
         raise UsageError(f"run takes one cell, {chosen.name!r} has {len(cells)}; fix these with --set: {open_axes}")
     cell = cells[0]
     folder = Path(out or "runs") / chosen.name
+    store = None if out is None else Store(folder)
     screen = console(err=True)
     with (
         joined(device) as (team, where),
@@ -71,13 +74,17 @@ def run(
             cell, scenario=chosen.name, fingerprint=fingerprint, root=data_root, device=where, threads=threads,
             on_point=followed.evaluated, team=team, state_memory=limit,
             on_round=lambda r, total, loss: bar.update(task, completed=r, loss=f"loss {loss:.3f}"),
+            on_note=lambda note: click.echo(note, err=True),
+            store=store.folder if store is not None else None, checkpoint_minutes=checkpoint_minutes,
         )  # fmt: skip
     if not team.leads:
         if record.status == "failed":
             click.echo(f"process {team.rank}: {record.reason}", err=True)
         return 0 if record.status == "done" else 1
-    if out is not None:
-        Store(folder).commit(record)
+    if store is not None:
+        store.commit(record)
+        if record.status not in RERUN:
+            discard(store.folder, record.key)
     followed.finished(record)
     if form == "json":
         as_json(record.model_dump(mode="json"))

@@ -34,7 +34,8 @@ class State:
     rounds (a momentum, a control variate), honest clients first; ``personal`` their private entries; ``server`` what
     the algorithm's server carries; ``attack`` what the attack keeps, by channel; ``previous`` the last aggregate;
     ``root [1 d]`` what the server keeps when it works on data of its own; ``files`` where clients' rows lie if
-    they take too much memory. All are the engine's own memory and move with the rounds.
+    they take too much memory; ``smallest_variance`` the least so far. All are the engine's own memory and move with
+    the rounds.
     """
 
     round: int
@@ -48,6 +49,7 @@ class State:
     previous: Tensor | None = None
     root: Tensor | None = None
     files: tuple[mmap.mmap, ...] = ()
+    smallest_variance: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -150,7 +152,6 @@ class _Loop:
         self._seats = {k: i for i, k in enumerate(sorted(everyone, key=lambda k: (k in self._byzantine, k)))}
         self._stack: Tensor | None = None
         self._variance = experiment.layout.variance_mask().to(experiment.device)
-        self._smallest_variance = 1.0
 
     def round(self, state: State, *, measured: bool, local: bool = False) -> RoundRecord:
         e, t = self._e, state.round
@@ -211,7 +212,7 @@ class _Loop:
         if e.norm.sends_statistics and e.layout.s and not frozen:
             statistics, kept = self._merge(messages.reports, h, f, state, replace(context, state={}, reference=None))
             attack_state["statistics"] = kept
-        self._note_variance(statistics, state.personal)
+        smallest = self._smallest(state, statistics)
         own_models = 0.0
         if state.personal is not None:
             own_models = float(state.personal.sum(computing if state.files else None))
@@ -220,10 +221,11 @@ class _Loop:
         if not bool(torch.isfinite(state.theta.sum() + statistics.sum() + own_models)):
             raise Diverged(t + 1, "the model")
         write_statistics(e.model, e.layout, statistics)
-        facts["smallest_variance"] = self._smallest_variance if e.layout.s else None
+        facts["smallest_variance"] = smallest if e.layout.s else None
         new = replace(
             state, round=t + 1, statistics=statistics, defense=dict(result.state), server=server,
             attack=attack_state, previous=aggregate.clone() if e.attack.forges else None,
+            smallest_variance=smallest,
         )  # fmt: skip
         models = None
         if start is not None:
@@ -332,11 +334,13 @@ class _Loop:
         facts = team.told(None if result is None else dict(result.facts))
         return Aggregated(vector, state={} if result is None else result.state, facts=facts)
 
-    def _note_variance(self, statistics: Tensor, personal: Personal | None) -> None:
+    def _smallest(self, state: State, statistics: Tensor) -> float:
+        """The smallest variance of any round so far."""
         if not self._e.layout.s:
-            return
-        rows = personal.statistics if personal is not None and self._e.privacy.statistics else statistics[None]
-        self._smallest_variance = min(self._smallest_variance, float(rows[:, self._variance].min()))
+            return state.smallest_variance
+        own = state.personal is not None and self._e.privacy.statistics
+        rows = state.personal.statistics if own and state.personal is not None else statistics[None]
+        return min(state.smallest_variance, float(rows[:, self._variance].min()))
 
     # --- messages ----------------------------------------------------------------------------------------------------
 

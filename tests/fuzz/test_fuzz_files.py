@@ -1,0 +1,89 @@
+"""Files from outside: archives, pickles, checkpoints. Each is read whole, or refused in words; no code in it runs.
+
+A further kind of file is one more row of ``READERS``.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import io
+import os
+import pickle
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import Fuzz
+from hypothesis import strategies as st
+from inputs import damaged
+
+from robustfl.data.npz import read_npz
+from robustfl.data.pickles import read_pickle
+from robustfl.errors import UsageError
+from robustfl.scenarios.checkpoint import Checkpoint, IgnoredError
+
+pytestmark = pytest.mark.fuzz
+MADE_BY = {"key": "0", "versions": {"torch": "2"}}
+
+
+def archives() -> list[bytes]:
+    x, y = np.arange(64, dtype=np.uint8).reshape(4, 4, 4), np.array([0, 1, 0, 1])
+    found = []
+    for save in (np.savez, np.savez_compressed):
+        for images in (x, x / 255.0):
+            file = io.BytesIO()
+            save(file, train_x=images, train_y=y, test_x=images, test_y=y)
+            found.append(file.getvalue())
+    file = io.BytesIO()
+    np.savez(file, train_x=np.array([print], dtype=object), train_y=y, test_x=x, test_y=y)  # holds a pickle
+    return [*found, file.getvalue()]
+
+
+def pickles() -> list[bytes]:
+    pair = (np.zeros((2, 4, 4, 3), np.uint8), np.array([0, 1]))
+    harmless = [pickle.dumps(pair, protocol=p) for p in range(6)]
+    evil = [pickle.dumps(f) for f in (os.system, subprocess.run, builtins.eval, np.load, torch.load)]
+    return harmless + evil
+
+
+def checkpoints() -> list[bytes]:
+    state = {"round": 3, "theta": torch.arange(6.0), "attack": {"update": {"row": torch.ones(2, 3)}}, "memory": None}
+    Checkpoint(Path("c.pt"), MADE_BY).save(state, {"noted": {"curve": [1.5]}})
+    own = Path("c.pt").read_bytes()
+    other = io.BytesIO()
+    torch.save({"format": 1, "state": os.system}, other)
+    return [own, other.getvalue(), pickle.dumps(os.system)]
+
+
+def read_checkpoint(path: Path) -> Any:
+    return Checkpoint(path, MADE_BY).load(torch.device("cpu"))
+
+
+READERS: dict[str, tuple[Callable[[], list[bytes]], Callable[[Path], Any], type[Exception]]] = {
+    "npz": (archives, read_npz, UsageError),
+    "pickle": (pickles, read_pickle, UsageError),
+    "checkpoint": (checkpoints, read_checkpoint, IgnoredError),
+}
+
+
+@pytest.mark.parametrize("kind", READERS)
+@pytest.mark.filterwarnings("ignore")  # a damaged header may ask for what numpy deprecates
+def test_damaged_files(kind: str, fuzz: Fuzz, monkeypatch: pytest.MonkeyPatch) -> None:
+    make, read, refusal = READERS[kind]
+    whole = make()
+    file = Path("file")
+    monkeypatch.setattr(os, "system", lambda command: pytest.fail("code in a file was run"))
+
+    def body(data: bytes) -> None:
+        file.write_bytes(data)
+        before = sorted(Path().iterdir())
+        with contextlib.suppress(refusal):
+            read(file)
+        assert sorted(Path().iterdir()) == before
+
+    fuzz(st.one_of(damaged(whole), st.sampled_from(whole)), body)

@@ -1,0 +1,97 @@
+"""What a plug-in returns: whatever it is, the cell has a record, and no number that is none."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from conftest import Fuzz
+from hypothesis import strategies as st
+from inputs import junk
+
+from robustfl.contracts import Aggregated, Aggregator, Attack, Evasion, Forged
+from robustfl.records import CellResult
+from robustfl.registry import register
+from robustfl.scenarios import run_cell
+from robustfl.scenarios.spec import Cell
+
+pytestmark = pytest.mark.fuzz
+RETURNED: dict[str, Any] = {}
+
+
+def made(like: torch.Tensor) -> Any:
+    """What is to be returned, where it depends on what came in."""
+    value = RETURNED["value"]
+    return value(like) if callable(value) else value
+
+
+@register("fuzz-attack", version=1)
+@dataclass(frozen=True)
+class FuzzAttack(Attack):
+    """Returns anything."""
+
+    def forge(self, view: Any, *, generator: torch.Generator) -> Any:
+        return made(view.honest[: view.f])
+
+
+@register("fuzz-defense", version=1)
+@dataclass(frozen=True)
+class FuzzDefense(Aggregator):
+    """Returns anything."""
+
+    def aggregate(self, X: torch.Tensor, *, f: int, context: Any) -> Any:
+        return made(X[0])
+
+    def min_clients(self, f: int) -> int:
+        return 1
+
+
+@register("fuzz-evasion", version=1)
+@dataclass(frozen=True)
+class FuzzEvasion(Evasion):
+    """Returns anything."""
+
+    def perturb(self, model: Any, x: torch.Tensor, y: torch.Tensor, *, generator: Any = None) -> Any:
+        return made(x)
+
+
+TENSORS: list[Any] = [
+    lambda x: x, lambda x: x.double(), lambda x: x * math.nan, lambda x: x * math.inf, lambda x: x[:0],
+    lambda x: x.to(torch.complex64), lambda x: x.to_sparse(), lambda x: x.to("meta"), lambda x: x.numpy(),
+    lambda x: x.bool(), lambda x: x.mul_(2), lambda x: x.requires_grad_(), lambda x: x.expand(2, *x.shape),
+    lambda x: x[None], lambda x: x / 0, lambda x: x.new_empty(2**60), lambda x: [x], lambda x: x + 5,
+    lambda x: Forged(x, {"a": x}), lambda x: Forged(x, {1: object()}), lambda x: Forged(None),
+    lambda x: Forged(x, None),
+    lambda x: Aggregated(x, {"a": x}, {"a_shift": "b"}), lambda x: Aggregated(x, facts={"dropped": x}),
+    lambda x: Aggregated(x, facts={"dropped": 10**400, "n": math.nan, "b": True}),
+    lambda x: Aggregated(x, facts={"n": 10**400, 5: 1, "a_shift": 10**300}), lambda x: Aggregated(None, None, None),
+    lambda x: (_ for _ in ()).throw(KeyError("x")), lambda x: (_ for _ in ()).throw(StopIteration),
+    lambda x: (_ for _ in ()).throw(AssertionError),
+]  # fmt: skip
+
+
+def test_returned_values(fuzz: Fuzz, capsys: pytest.CaptureFixture[str]) -> None:
+    base = {
+        "model": "mlp(hidden=(4,))", "clients": 3, "f": 1, "f_declared": 0, "batch": 4, "rounds": 2, "evasions": [],
+        "evaluate_every": 1, "ra_limit": 4,
+    }  # fmt: skip
+    settings = {
+        "attack": {"attack": "fuzz-attack"}, "defense": {"defense": "fuzz-defense"},
+        "evasion": {"evasions": ["fuzz-evasion"]},
+    }  # fmt: skip
+
+    def body(given: tuple[str, Any]) -> None:
+        who, RETURNED["value"] = given
+        with torch.random.fork_rng():
+            record = run_cell(Cell.of({**base, **settings[who]}), fingerprint="0")
+        assert record.status in ("done", "failed", "diverged")
+        assert CellResult.model_validate_json(record.model_dump_json()).status == record.status
+        if record.metrics is not None:
+            assert all(0 <= v <= 1 for v in (record.metrics.sa, *record.metrics.ra.values()))
+        if record.status == "failed":
+            assert record.reason
+
+    fuzz(st.tuples(st.sampled_from(sorted(settings)), st.one_of(st.sampled_from(TENSORS), junk)), body, slow=True)

@@ -1,0 +1,259 @@
+"""Checkpoints: a resumed cell ends as an undisturbed one, bit for bit; what cannot be trusted is not used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from robustfl.records import CellResult, plain
+from robustfl.reports.store import Store
+from robustfl.scenarios import Scenario, checkpoint, grid, plan, run_cell
+from robustfl.scenarios.checkpoint import checkpoint_path
+from robustfl.scenarios.expand import expand, fingerprints
+from robustfl.scenarios.spec import Cell
+
+BASE: dict[str, Any] = {
+    "model": "mlp(hidden=(8,))", "norm": "fbn", "clients": 6, "f": 1, "rounds": 6, "batch": 8, "dtype": "float64",
+    "evasions": [], "partition": "gamma(gamma=0.3)", "tail": 2,
+}  # fmt: skip
+ALWAYS = 1e-9  # minutes
+AT = {
+    "algorithm": "fedavg(local_steps=2)", "objective": "at", "at": "ratio(rho=0.5)",
+    "train_evasion": "pgd(eps=0.1, steps=2)",
+}  # fmt: skip
+CASES: dict[str, dict[str, Any]] = {
+    "momentum": {"algorithm": "dsgd(momentum=0.9)", "attack": "alie", "defense": "nnm+median"},
+    "mimic": {"attack": "mimic"},
+    "centered-clipping": {"attack": "ipm", "defense": "centered-clipping"},
+    "foolsgold": {"attack": "sf", "defense": "foolsgold"},
+    "partial participation": {"participation": 0.5, "algorithm": "dsgd(momentum=0.9)", "attack": "foe"},
+    "scaffold": {"algorithm": "scaffold(local_steps=2)", "attack": "min-max", "defense": "median"},
+    "fedadam": {"algorithm": "fedadam(local_steps=2)"},
+    "fedacg": {"algorithm": "fedacg(local_steps=2)"},
+    "moon": {"algorithm": "moon(local_steps=2)", "participation": 0.5},
+    "fedbn": {"norm": "fedbn", "algorithm": "fedavg(local_steps=2)", "attack": "lazy"},
+    "silobn": {"norm": "silobn", "algorithm": "fedavg(local_steps=2)"},
+    "fixbn": {"norm": "fixbn", "attack": "alie"},
+    "hbn": {"norm": "hbn", "algorithm": "fedavg(local_steps=2)"},
+    "fedtan": {"norm": "fedtan", "algorithm": "fedavg(local_steps=2)", "attack": "sf"},
+    "refreshed": {"norm": "fedavg-alg2", "algorithm": "fedavg(local_steps=2)"},
+    "fltrust": {"defense": "fltrust", "server_samples": 40, "norm": "none", "algorithm": "fedavg(local_steps=2)"},
+    "backdoor": {"attack": "badnets"},
+    "neurotoxin": {"attack": "neurotoxin"},
+    "timed": {"attack": "timed(attack=mimic, start=2)"},
+    "dropout and flips": {"model": "simple-cnn", "flip": True, "crop": 1, "norm": "naive-bn"},
+    "adversarial training": AT,
+    "propagation": AT | {
+        "norm": "dual-bn(local=true)", "objective": "pnc", "propagation": "fedrbn", "attack": "alie", "byzantine": "at",
+    },
+    "robust curve": {"evaluate_ra": True, "evaluate_every": 1, "evasions": ["pgd(eps=0.1, steps=2)"]},
+    "forgetting": {"forgetting": True, "validation": 0.2, "algorithm": "fedavg(local_steps=2)"},
+}  # fmt: skip
+
+
+class KilledError(BaseException):
+    pass
+
+
+def cell(**settings: Any) -> Cell:
+    return Cell.of({**BASE, **settings})
+
+
+def run(chosen: Cell, store: Path | None = None, *, until: int | None = None, **more: Any) -> CellResult:
+    """The cell's record; ``until``: killed after so many rounds."""
+
+    def on_round(done: int, total: int, loss: float) -> None:
+        if until is not None and done > until:
+            raise KilledError
+
+    known = fingerprints([chosen], None)[chosen]
+    given = {"checkpoint_minutes": ALWAYS, "on_round": on_round} | more
+    return run_cell(chosen, fingerprint=known, store=store, **given)
+
+
+def kept(record: CellResult) -> Any:
+    """The record without what may differ between two runs."""
+    return plain(record.model_dump(exclude={"timing"}))
+
+
+def killed(chosen: Cell, store: Path, *, at: int) -> Path:
+    """The checkpoint of a cell that was killed after the round ``at``."""
+    with pytest.raises(KilledError):
+        run(chosen, store, until=at)
+    (path,) = (store / "checkpoints").iterdir()
+    return path
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_resumed_cell_ends_as_an_undisturbed_one(name: str, tmp_path: Path) -> None:
+    chosen = cell(**CASES[name])
+    expected = run(chosen)
+    assert expected.status == "done", expected.reason
+    killed(chosen, tmp_path, at=3)
+    resumed = run(chosen, tmp_path)
+    assert resumed.timing.notes == ["resumed at round 3"]
+    assert kept(resumed) == kept(expected)
+
+
+def test_after_the_last_round_only_the_evaluation_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from robustfl.scenarios.evaluate import Evaluator
+
+    chosen = cell(norm="fedavg-alg2", algorithm="fedavg(local_steps=2)")  # tested with refreshed statistics
+    expected = run(chosen)
+
+    def die(self: Evaluator, state: Any) -> None:
+        raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Evaluator, "metrics", die)
+        with pytest.raises(KilledError):
+            run(chosen, tmp_path)
+    resumed = run(chosen, tmp_path)
+    assert resumed.timing.notes == ["resumed at round 6"]
+    assert kept(resumed) == kept(expected)
+
+
+def test_a_cell_killed_again_and_again_ends_as_an_undisturbed_one(tmp_path: Path) -> None:
+    chosen = cell(attack="mimic", algorithm="scaffold(local_steps=2)")
+    for at in (1, 2, 3, 5):
+        killed(chosen, tmp_path, at=at)
+    assert kept(run(chosen, tmp_path)) == kept(run(chosen))
+
+
+def test_divergence_after_a_resume_is_the_same(tmp_path: Path) -> None:
+    chosen = cell(attack="foe(eta=1e14)", norm="none", dtype="float32", rounds=20)
+    expected = run(chosen)
+    assert expected.status == "diverged"
+    assert expected.round is not None
+    assert expected.round > 2
+    killed(chosen, tmp_path, at=expected.round - 2)
+    assert kept(run(chosen, tmp_path)) == kept(expected)
+
+
+def test_time_and_memory_are_those_of_all_runs(tmp_path: Path) -> None:
+    chosen = cell()
+    path = killed(chosen, tmp_path, at=3)
+    content = torch.load(path, weights_only=True)
+    run_facts = '"seconds": 1000.0, "peak": 123456789012345, "noted"'
+    content["run"] = run_facts.join(["{", content["run"].partition('"noted"')[2]])
+    del content["digest"]
+    content["digest"] = checkpoint._digest(content)
+    torch.save(content, path)
+    timing = run(chosen, tmp_path).timing
+    assert timing.seconds > 1000
+    assert timing.peak_memory_bytes == 123456789012345
+
+
+def test_without_minutes_or_store_nothing_is_written(tmp_path: Path) -> None:
+    run(cell(), tmp_path, checkpoint_minutes=0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_short_cell_writes_none(tmp_path: Path) -> None:
+    run(cell(), tmp_path, checkpoint_minutes=5)
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- what is not used ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("keep", [0, 1, 1000, -1])
+def test_a_torn_checkpoint_is_ignored_with_a_warning(keep: int, tmp_path: Path) -> None:
+    chosen = cell()
+    path = killed(chosen, tmp_path, at=3)
+    path.write_bytes(path.read_bytes()[:keep])
+    heard: list[str] = []
+    record = run(chosen, tmp_path, on_note=heard.append)
+    assert "ignored" in heard[0]
+    assert "torn" in heard[0]
+    assert kept(record) == kept(run(chosen))
+
+
+def test_a_damaged_number_is_noticed(tmp_path: Path) -> None:
+    chosen = cell()
+    path = killed(chosen, tmp_path, at=3)
+    content = torch.load(path, weights_only=True)
+    content["state"]["theta"][0] += 1
+    torch.save(content, path)
+    assert "damaged" in run(chosen, tmp_path).timing.notes[0]
+
+
+def test_a_checkpoint_of_another_cell_or_software_is_ignored(tmp_path: Path) -> None:
+    theirs = killed(cell(seed=1), tmp_path, at=3)
+    chosen = cell()
+    mine = theirs.with_name(f"{run(chosen).key}.pt")
+    theirs.rename(mine)
+    assert "other key" in run(chosen, tmp_path).timing.notes[0]
+    other = run(chosen, tmp_path, threads=2)
+    assert other.timing.notes == [
+        "a checkpoint was ignored and the cell started anew: it was written with other threads (1, now 2)"
+    ]
+
+
+def test_code_in_a_checkpoint_does_not_run(tmp_path: Path) -> None:
+    import pickle
+
+    class Evil:
+        def __reduce__(self) -> tuple[Any, tuple[str]]:
+            return (Path.touch, (Path(tmp_path / "touched"),))  # type: ignore[return-value]
+
+    chosen = cell()
+    path = killed(chosen, tmp_path, at=3)
+    torch.save({"state": Evil()}, path)
+    assert "torn or none" in run(chosen, tmp_path).timing.notes[0]
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(pickle.dumps(Evil()))
+    assert "torn or none" in run(chosen, tmp_path).timing.notes[0]
+    assert not (tmp_path / "touched").exists()
+
+
+def test_a_disk_without_room_costs_the_checkpoint_and_not_the_cell(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").write_text("a file where the folder should be")
+    record = run(cell(), tmp_path)
+    assert record.status == "done"
+    assert "no checkpoint: cannot write" in record.timing.notes[0]
+    assert len(record.timing.notes) == 1
+
+
+def test_a_method_that_keeps_something_else_than_tensors_has_no_checkpoints(tmp_path: Path) -> None:
+    from robustfl.federation import initial_state, packed
+    from robustfl.scenarios.build import build
+
+    experiment = build(cell()).experiment
+    state = initial_state(experiment)
+    state.defense["odd"] = object()  # type: ignore[assignment]
+    with pytest.raises(TypeError, match="state defense odd holds object"):
+        packed(experiment, state)
+
+
+# --- in a grid -------------------------------------------------------------------------------------------------------
+
+
+def test_a_grid_goes_on_within_a_cell_and_says_so(tmp_path: Path) -> None:
+    scenario = Scenario.of({"name": "s", "cell": {**BASE, "seed": [0, 1]}})
+    first = expand(scenario)[0]
+    killed(first, tmp_path / "s", at=4)
+    assert plan(scenario, out=tmp_path).begun == 1
+    seen = []
+    results = grid(scenario, out=tmp_path, jobs=1, on_cell=seen.append)
+    assert [f.notes for f in seen] == [("resumed at round 4",), ()]
+    assert results.statuses == {"done": 2}
+    assert not (tmp_path / "s" / "checkpoints").exists()
+
+
+def test_a_checkpoint_left_beside_its_record_goes_with_the_next_grid(tmp_path: Path) -> None:
+    scenario = Scenario.of({"name": "s", "cell": BASE})
+    killed(expand(scenario)[0], tmp_path / "s", at=4)
+    (path,) = (tmp_path / "s" / "checkpoints").iterdir()
+    content = path.read_bytes()
+    key = next(iter(plan(scenario, out=tmp_path).cells))
+    assert path == checkpoint_path(tmp_path / "s", key)
+    grid(scenario, out=tmp_path, jobs=1)
+    assert Store(tmp_path / "s").has(key)
+    path.parent.mkdir()
+    path.write_bytes(content)
+    grid(scenario, out=tmp_path, jobs=1)
+    assert not path.parent.exists()
