@@ -6,11 +6,12 @@ import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis.strategies import SearchStrategy
+from inputs import Fuzz
 
 SHORT = 60
 SECONDS = 30
@@ -18,10 +19,6 @@ SECONDS = 30
 
 class HangError(BaseException):
     """One input took too long. No ``Exception``: nothing under test may swallow it."""
-
-
-class Fuzz(Protocol):
-    def __call__(self, inputs: SearchStrategy[Any], body: Callable[[Any], None], *, slow: bool = False) -> None: ...
 
 
 @pytest.fixture

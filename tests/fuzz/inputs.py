@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
 
 from robustfl.registry import entries
 from robustfl.scenarios.spec import METHODS, Cell
+
+
+class Fuzz(Protocol):
+    """``fuzz(inputs, body)``: see the fixture of that name."""
+
+    def __call__(self, inputs: SearchStrategy[Any], body: Callable[[Any], None], *, slow: bool = False) -> None: ...
+
 
 WORDS = [
     "", "a", "..", "../x", "/", "none", "mean", "nnm+median", "pgd", "alie", "alie(z=1)", "alie(z=)", "foe(eta=1e999)",

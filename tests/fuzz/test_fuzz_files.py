@@ -18,13 +18,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import Fuzz
+from fake_store import record
 from hypothesis import strategies as st
-from inputs import damaged
+from inputs import Fuzz, damaged
 
 from robustfl.data.npz import read_npz
 from robustfl.data.pickles import read_pickle
 from robustfl.errors import UsageError
+from robustfl.reports.published import publish, read_board, write_board
 from robustfl.scenarios.checkpoint import Checkpoint, IgnoredError
 
 pytestmark = pytest.mark.fuzz
@@ -60,6 +61,12 @@ def checkpoints() -> list[bytes]:
     return [own, other.getvalue(), pickle.dumps(os.system)]
 
 
+def boards() -> list[bytes]:
+    made = [record(seed=0), record(seed=1, status="refused", reason="krum: f=4")]
+    keyed = [r.model_copy(update={"cell": {"cell": r.labels, "methods": {}}}) for r in made]
+    return [write_board(publish(some, name="study"), "board.json").read_bytes() for some in (keyed, keyed[:1])]
+
+
 def read_checkpoint(path: Path) -> Any:
     return Checkpoint(path, MADE_BY).load(torch.device("cpu"))
 
@@ -68,6 +75,7 @@ READERS: dict[str, tuple[Callable[[], list[bytes]], Callable[[Path], Any], type[
     "npz": (archives, read_npz, UsageError),
     "pickle": (pickles, read_pickle, UsageError),
     "checkpoint": (checkpoints, read_checkpoint, IgnoredError),
+    "board": (boards, read_board, UsageError),
 }
 
 

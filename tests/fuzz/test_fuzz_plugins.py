@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
-from conftest import Fuzz
 from hypothesis import strategies as st
-from inputs import junk
+from inputs import Fuzz, junk
 
+from robustfl import registry
 from robustfl.contracts import Aggregated, Aggregator, Attack, Evasion, Forged
 from robustfl.records import CellResult
 from robustfl.registry import register
@@ -28,7 +29,6 @@ def made(like: torch.Tensor) -> Any:
     return value(like) if callable(value) else value
 
 
-@register("fuzz-attack", version=1)
 @dataclass(frozen=True)
 class FuzzAttack(Attack):
     """Returns anything."""
@@ -37,7 +37,6 @@ class FuzzAttack(Attack):
         return made(view.honest[: view.f])
 
 
-@register("fuzz-defense", version=1)
 @dataclass(frozen=True)
 class FuzzDefense(Aggregator):
     """Returns anything."""
@@ -49,13 +48,23 @@ class FuzzDefense(Aggregator):
         return 1
 
 
-@register("fuzz-evasion", version=1)
 @dataclass(frozen=True)
 class FuzzEvasion(Evasion):
     """Returns anything."""
 
     def perturb(self, model: Any, x: torch.Tensor, y: torch.Tensor, *, generator: Any = None) -> Any:
         return made(x)
+
+
+@pytest.fixture(autouse=True)
+def registered() -> Iterator[None]:
+    """For these tests alone: others go through all methods there are."""
+    known = {"attack": FuzzAttack, "defense": FuzzDefense, "evasion": FuzzEvasion}
+    for kind, cls in known.items():
+        register(f"fuzz-{kind}", version=1)(cls)
+    yield
+    for kind in known:
+        del registry._entries[kind][f"fuzz-{kind}"]
 
 
 TENSORS: list[Any] = [

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Fuzz
 from hypothesis import strategies as st
-from inputs import changed, damaged, junk
+from inputs import Fuzz, changed, damaged, junk
 
 from robustfl.cli import invoke
 from robustfl.records import CellResult, CurvePoint, Metrics, Timing, digest

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Fuzz
 from hypothesis import strategies as st
-from inputs import cells, document, plain, scenarios, specs, toml, words
+from inputs import Fuzz, cells, document, plain, scenarios, specs, toml, words
 
 from robustfl.errors import RobustflError
 from robustfl.scenarios import Scenario, expand
