@@ -101,7 +101,7 @@ def test_a_grid_killed_at_random_moments_ends_up_as_if_undisturbed(undisturbed: 
     file.write_text('name = "tiny"\n[cell]\n' + "\n".join(lines))
     command = [sys.executable, "-m", "robustfl", "grid", str(file), "--out", str(tmp_path / "runs"), "--jobs", "2"]
     dice = random.Random(0)
-    for _ in range(3):
+    for _ in range(2):
         process = subprocess.Popen(
             command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
