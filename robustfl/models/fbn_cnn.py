@@ -14,7 +14,7 @@ from robustfl.models.shapes import require
 from robustfl.registry import register
 
 
-@register("fbn-cnn", version=1)
+@register("fbn-cnn", version=2)
 @dataclass(frozen=True)
 class FbnCnn(Model):
     """Four 3×3 convolutions (64, 64, 128, 128), each ReLU then norm; pool 2, dropout ¼ after the 2nd and 4th; FC 128.

@@ -319,3 +319,13 @@ def test_the_digits_network_learns_the_embedded_digits(tmp_path):
     with torch.no_grad():
         right = network.eval()(test.pixels(slice(None))).argmax(1) == test.y
     assert right.float().mean() >= 0.97
+
+
+@pytest.mark.parametrize("p", [0.25, 0.5, 0.3, 1 / 256, 255 / 256])
+def test_dropout_keeps_the_share_it_says_in_every_place(p):
+    layer, x = ClientDropout(p), torch.ones(4000, 3, 5)
+    layer.begin(None, (stream(0, "dropout"),))
+    share = (layer(x) > 0).double().mean(0)
+    spread = (p * (1 - p) / 4000) ** 0.5
+    assert (share - (1 - p)).abs().max() < 5 * spread
+    assert layer(x).sum() == pytest.approx(60_000, rel=1 if p > 0.99 else 0.1)
