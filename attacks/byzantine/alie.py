@@ -57,8 +57,8 @@ class ALIE(Attack):
         sign: -1 (default, as the paper) or +1.
         ddof: 1 (default) or 0: ``s`` divides by ``h - ddof``.
 
-    Reference: Baruch et al., A Little Is Enough: Circumventing Defenses For Distributed Learning, NeurIPS 2019,
-    arXiv 1902.06156 (the attack that prevents convergence). Deviations: a negative ``z_max`` counts as 0, and
+    Reference: Baruch, Baruch, Goldberg, A Little Is Enough: Circumventing Defenses For Distributed Learning, NeurIPS
+    2019, arXiv:1902.06156 (the attack that prevents convergence). Deviations: a negative ``z_max`` counts as 0, and
     attackers that are a majority already still look for one supporter.
 
     >>> import robustfl
@@ -66,7 +66,10 @@ class ALIE(Attack):
     tensor([[-1.]])
     """
 
-    paper: ClassVar[str] = "Baruch et al., A Little Is Enough, NeurIPS 2019, arXiv 1902.06156"
+    paper: ClassVar[str] = (
+        "Baruch, Baruch, Goldberg, A Little Is Enough: Circumventing Defenses For Distributed Learning, NeurIPS 2019, "
+        "arXiv:1902.06156"
+    )
     spec: ClassVar[str] = "§3.3"
     cost: ClassVar[str] = "3hd: mean and deviation"
     knowledge: ClassVar[Knowledge] = "omniscient"

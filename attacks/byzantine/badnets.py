@@ -31,9 +31,9 @@ class BadNets(Attack):
         value: its brightness ``v`` in [0, 1]; 1.
         margin: pixels ``m ≥ 0`` between it and the lower right corner; 0.
 
-    Reference: Gu et al., BadNets: Identifying Vulnerabilities in the Machine Learning Model Supply Chain, 2017, arXiv
-    1708.06733 (the pattern backdoor, all classes to one). Deviations: a fixed share of every batch instead of the
-    data set; the paper's pattern of a few pixels is a square.
+    Reference: Gu, Dolan-Gavitt, Garg, BadNets: Identifying Vulnerabilities in the Machine Learning Model Supply Chain,
+    2017, arXiv:1708.06733 (the pattern backdoor, all classes to one). Deviations: a fixed share of every batch instead
+    of the data set; the paper's pattern of a few pixels is a square.
 
     >>> x, y = BadNets(size=1).poison(torch.zeros(2, 1, 2, 2), torch.tensor([1, 1]), classes=2,
     ...                               generator=torch.Generator().manual_seed(0))
@@ -41,7 +41,10 @@ class BadNets(Attack):
     ([1.0, 0.0], [0, 1])
     """
 
-    paper: ClassVar[str] = "Gu et al., BadNets, 2017, arXiv 1708.06733"
+    paper: ClassVar[str] = (
+        "Gu, Dolan-Gavitt, Garg, BadNets: Identifying Vulnerabilities in the Machine Learning Model Supply Chain, "
+        "2017, arXiv:1708.06733"
+    )
     spec: ClassVar[str] = "§3"
     cost: ClassVar[str] = "the stamp on each poisoned image"
     knowledge: ClassVar[Knowledge] = "blind"

@@ -31,10 +31,10 @@ class ClippedClusteringAdaptive(Attack):
     Args:
         scale: factor ≥ 0 of the median norm; 1 (default) is the most that is not clipped.
 
-    Reference: the rule of Li et al., An Experimental Study of Byzantine-Robust Aggregation Schemes in Federated
-    Learning, IEEE Transactions on Big Data 2023, arXiv 2302.07173; an adaptive attack on it is part of Li et al.,
+    Reference: the rule of Li, Ngai, Voigt, An Experimental Study of Byzantine-Robust Aggregation Schemes in Federated
+    Learning, IEEE Transactions on Big Data 2024, arXiv:2302.07173; an adaptive attack on it is part of Li et al.,
     Blades: A Unified Benchmark Suite for Byzantine Attacks and Defenses in Federated Learning, IoTDI 2024,
-    arXiv 2206.05359. Deviations: the closed form above instead of that suite's attack.
+    arXiv:2206.05359. Deviations: the closed form above instead of that suite's attack.
 
     >>> import robustfl
     >>> v = robustfl.forge("clipped-clustering-adaptive", torch.tensor([[2.0, 0.0], [0.0, 2.0]]), f=1)
@@ -42,7 +42,10 @@ class ClippedClusteringAdaptive(Attack):
     (tensor(2.), tensor(True))
     """
 
-    paper: ClassVar[str] = "Li et al., Blades, IoTDI 2024, arXiv 2206.05359"
+    paper: ClassVar[str] = (
+        "Li, Ngai, Ye, Ju, Zhang, Voigt, Blades: A Unified Benchmark Suite for Byzantine Attacks and Defenses in "
+        "Federated Learning, IoTDI 2024, arXiv:2206.05359"
+    )
     spec: ClassVar[str] = "§3"
     cost: ClassVar[str] = "h²d for the inner products"
     knowledge: ClassVar[Knowledge] = "omniscient"

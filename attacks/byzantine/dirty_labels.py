@@ -26,15 +26,18 @@ class DirtyLabels(Attack):
     Args:
         fraction: probability ``ρ`` in (0, 1]; 1 by default.
 
-    Reference: Zhang et al., Understanding Deep Learning Requires Rethinking Generalization, ICLR 2017, arXiv
-    1611.03530 (its random and partially corrupted labels). Deviations: drawn anew in every batch, not once.
+    Reference: Zhang et al., Understanding Deep Learning Requires Rethinking Generalization, ICLR 2017, arXiv:1611.03530
+    (its random and partially corrupted labels). Deviations: drawn anew in every batch, not once.
 
     >>> x, y = torch.zeros(4, 1), torch.tensor([7, 7, 7, 7])
     >>> bool((DirtyLabels().poison(x, y, classes=8, generator=torch.Generator().manual_seed(0))[1] == y).all())
     False
     """
 
-    paper: ClassVar[str] = "Zhang et al., Rethinking Generalization, ICLR 2017, arXiv 1611.03530"
+    paper: ClassVar[str] = (
+        "Zhang, Bengio, Hardt, Recht, Vinyals, Understanding Deep Learning Requires Rethinking Generalization, ICLR "
+        "2017, arXiv:1611.03530"
+    )
     spec: ClassVar[str] = "§3"
     cost: ClassVar[str] = "none worth mention"
     knowledge: ClassVar[Knowledge] = "blind"

@@ -35,9 +35,9 @@ class Fang(Attack):
         b: factor > 1 of the interval; 2 as in the paper.
         threshold: halving gives up below this share of the upper bound, in (0, 1); 1e-5.
 
-    Reference: Fang et al., Local Model Poisoning Attacks to Byzantine-Robust Federated Learning, USENIX Security
-    2020, arXiv 1911.11815 (Sections 4.2 and 4.3, full knowledge). Deviations: messages are updates, so the model
-    received is the origin; ``threshold`` is relative; all attackers send the same row against Krum (its ε is 0).
+    Reference: Fang et al., Local Model Poisoning Attacks to Byzantine-Robust Federated Learning, USENIX Security 2020,
+    arXiv:1911.11815 (Sections 4.2 and 4.3, full knowledge). Deviations: messages are updates, so the model received is
+    the origin; ``threshold`` is relative; all attackers send the same row against Krum (its ε is 0).
 
     >>> import robustfl
     >>> sent = robustfl.forge("fang", torch.tensor([[1.0, -1.0], [3.0, -2.0]]), f=1)
@@ -45,7 +45,10 @@ class Fang(Attack):
     True
     """
 
-    paper: ClassVar[str] = "Fang et al., Local Model Poisoning Attacks, USENIX Security 2020, arXiv 1911.11815"
+    paper: ClassVar[str] = (
+        "Fang, Cao, Jia, Gong, Local Model Poisoning Attacks to Byzantine-Robust Federated Learning, USENIX Security "
+        "2020, arXiv:1911.11815"
+    )
     spec: ClassVar[str] = "§3"
     cost: ClassVar[str] = "hd for the mean and the range; against Krum h²d and a Krum on h + f rows per halving of λ"
     knowledge: ClassVar[Knowledge] = "omniscient"

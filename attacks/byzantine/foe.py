@@ -28,16 +28,19 @@ class FOE(Attack):
         eta: factor η ≥ 0. 3 by default: ``τ = 2``, which turns the plain mean around once ``f > n/3`` and, unlike
             ``η = 2``, is not sign flipping again; 1.1 is the small variant (``τ = 0.1``) against distance-based rules.
 
-    Reference: Xie et al., Fall of Empires: Breaking Byzantine-tolerant SGD by Inner Product Manipulation, UAI 2019,
-    arXiv 1903.03936 (its attack is ``-ε ḡ``); the origin at ``ḡ`` is that of Allouah et al., AISTATS 2023, arXiv
-    2302.01772.
+    Reference: Xie, Koyejo, Gupta, Fall of Empires: Breaking Byzantine-tolerant SGD by Inner Product Manipulation, UAI
+    2019, arXiv:1903.03936 (its attack is ``-ε ḡ``); the origin at ``ḡ`` is that of Allouah et al., Fixing by Mixing: A
+    Recipe for Optimal Byzantine ML under Heterogeneity, AISTATS 2023, arXiv:2302.01772.
 
     >>> import robustfl
     >>> robustfl.forge("foe", torch.tensor([[1.0, 2.0], [3.0, 4.0]]), f=1, eta=3)
     tensor([[-4., -6.]])
     """
 
-    paper: ClassVar[str] = "Xie et al., Fall of Empires, UAI 2019, arXiv 1903.03936"
+    paper: ClassVar[str] = (
+        "Xie, Koyejo, Gupta, Fall of Empires: Breaking Byzantine-tolerant SGD by Inner Product Manipulation, UAI 2019, "
+        "arXiv:1903.03936"
+    )
     spec: ClassVar[str] = "§3.2"
     cost: ClassVar[str] = "hd: the mean"
     knowledge: ClassVar[Knowledge] = "omniscient"

@@ -29,7 +29,7 @@ class Gaussian(Attack):
         sigma: standard deviation σ ≥ 0; 200 by default, as in the Krum paper (other benchmarks: 1 or 0.1).
 
     Reference: Blanchard et al., Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent, NeurIPS 2017,
-    arXiv 1703.02757 (the Gaussian attack of its experiments).
+    arXiv:1703.02757 (the Gaussian attack of its experiments).
 
     >>> import robustfl
     >>> robustfl.forge("gaussian", torch.zeros(4, 3), f=2, mu=1.5, sigma=0)
@@ -37,7 +37,10 @@ class Gaussian(Attack):
             [1.5000, 1.5000, 1.5000]])
     """
 
-    paper: ClassVar[str] = "Blanchard et al., Machine Learning with Adversaries, NeurIPS 2017, arXiv 1703.02757"
+    paper: ClassVar[str] = (
+        "Blanchard, El Mhamdi, Guerraoui, Stainer, Machine Learning with Adversaries: Byzantine Tolerant Gradient "
+        "Descent, NeurIPS 2017, arXiv:1703.02757"
+    )
     spec: ClassVar[str] = "§3.9"
     cost: ClassVar[str] = "fd draws"
     knowledge: ClassVar[Knowledge] = "blind"

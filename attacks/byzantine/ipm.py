@@ -27,15 +27,18 @@ class IPM(Attack):
     Args:
         tau: factor τ ≥ 0. 0.1 by default, the paper's small ε; other benchmarks use 2 (that is ``foe(eta=3)``).
 
-    Reference: Xie et al., Fall of Empires: Breaking Byzantine-tolerant SGD by Inner Product Manipulation, UAI 2019,
-    arXiv 1903.03936 (τ is its ε).
+    Reference: Xie, Koyejo, Gupta, Fall of Empires: Breaking Byzantine-tolerant SGD by Inner Product Manipulation, UAI
+    2019, arXiv:1903.03936 (τ is its ε).
 
     >>> import robustfl
     >>> robustfl.forge("ipm", torch.tensor([[1.0, 2.0], [3.0, 4.0]]), f=1, tau=2)
     tensor([[-4., -6.]])
     """
 
-    paper: ClassVar[str] = "Xie et al., Fall of Empires, UAI 2019, arXiv 1903.03936"
+    paper: ClassVar[str] = (
+        "Xie, Koyejo, Gupta, Fall of Empires: Breaking Byzantine-tolerant SGD by Inner Product Manipulation, UAI 2019, "
+        "arXiv:1903.03936"
+    )
     spec: ClassVar[str] = "§3.2"
     cost: ClassVar[str] = "hd: the mean"
     knowledge: ClassVar[Knowledge] = "omniscient"

@@ -29,16 +29,19 @@ class LabelFlip(Attack):
         source: class ≥ 0 whose labels are changed, or None (default) for every class; needs ``target``.
         target: class ≥ 0 they become, or None (default) for ``C-1-y``.
 
-    Reference: Allen-Zhu et al., Byzantine-Resilient Non-Convex SGD, ICLR 2021, arXiv 2012.14368 (the label-flipping
-    attack of its experiments, there with 10 classes: ``y → 9-y``); source and target: Tolpegin et al., Data Poisoning
-    Attacks Against Federated Learning Systems, ESORICS 2020, arXiv 2007.08432.
+    Reference: Allen-Zhu et al., Byzantine-Resilient Non-Convex Stochastic Gradient Descent, ICLR 2021, arXiv:2012.14368
+    (the label-flipping attack of its experiments, there with 10 classes: ``y → 9-y``); source and target: Tolpegin et
+    al., Data Poisoning Attacks Against Federated Learning Systems, ESORICS 2020, arXiv:2007.08432.
 
     >>> x, y = LabelFlip().poison(torch.zeros(3, 1), torch.tensor([0, 1, 9]), classes=10, generator=torch.Generator())
     >>> y
     tensor([9, 8, 0])
     """
 
-    paper: ClassVar[str] = "Allen-Zhu et al., Byzantine-Resilient Non-Convex SGD, ICLR 2021, arXiv 2012.14368"
+    paper: ClassVar[str] = (
+        "Allen-Zhu, Ebrahimian, Li, Alistarh, Byzantine-Resilient Non-Convex Stochastic Gradient Descent, ICLR 2021, "
+        "arXiv:2012.14368"
+    )
     spec: ClassVar[str] = "§3.7"
     cost: ClassVar[str] = "none worth mention"
     knowledge: ClassVar[Knowledge] = "blind"

@@ -28,9 +28,9 @@ class Lazy(Attack):
         source: ``own`` (default) or ``aggregate``.
         period: rounds ≥ 1 between two honest messages with ``own``; None (default): the first is sent for ever.
 
-    Reference: Lin et al., Free-riders in Federated Learning: Attacks and Defenses, 2019, arXiv 1911.12560 (its
-    delta-weights attack is ``aggregate``). Deviations: messages are updates instead of models and no noise hides
-    them; under partial participation attackers share what they keep, row by row.
+    Reference: Lin, Du, Liu, Free-riders in Federated Learning: Attacks and Defenses, 2019, arXiv:1911.12560 (its
+    delta-weights attack is ``aggregate``). Deviations: messages are updates instead of models and no noise hides them;
+    under partial participation attackers share what they keep, row by row.
 
     >>> from robustfl.contracts import View
     >>> now, then = torch.tensor([[2.0]]), {"kept": torch.tensor([[7.0]]), "age": torch.tensor(3)}
@@ -38,7 +38,9 @@ class Lazy(Attack):
     tensor([[7.]])
     """
 
-    paper: ClassVar[str] = "Lin et al., Free-riders in Federated Learning, 2019, arXiv 1911.12560"
+    paper: ClassVar[str] = (
+        "Lin, Du, Liu, Free-riders in Federated Learning: Attacks and Defenses, 2019, arXiv:1911.12560"
+    )
     spec: ClassVar[str] = "§3"
     cost: ClassVar[str] = "fd; remembers the rows it repeats"
     knowledge: ClassVar[Knowledge] = "blind"

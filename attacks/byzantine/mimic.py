@@ -33,9 +33,10 @@ class Mimic(Attack):
         epsilon: which honest client ``index`` copies, in [0, h).
         warm_up: rounds ``T ≥ 1`` in which ``variance`` learns; meanwhile it copies the target found so far.
 
-    Reference: Karimireddy et al., Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing, ICLR 2022, arXiv
-    2006.09365 (Section 3.2 and its appendix). Deviations: a target counts the honest rows of a round, so under partial
-    participation it is not always the same client; one that a smaller round lacks is chosen anew for that round.
+    Reference: Karimireddy, He, Jaggi, Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing, ICLR 2022,
+    arXiv:2006.09365 (Section 3.2 and its appendix). Deviations: a target counts the honest rows of a round, so under
+    partial participation it is not always the same client; one that a smaller round lacks is chosen anew for that
+    round.
 
     >>> import robustfl
     >>> robustfl.forge("mimic", torch.tensor([[1.0, 2.0], [3.0, 4.0]]), f=2, epsilon=1)
@@ -44,8 +45,8 @@ class Mimic(Attack):
     """
 
     paper: ClassVar[str] = (
-        "Karimireddy et al., Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing, ICLR 2022, "
-        "arXiv 2006.09365"
+        "Karimireddy, He, Jaggi, Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing, ICLR 2022, "
+        "arXiv:2006.09365"
     )
     spec: ClassVar[str] = "§3.5"
     cost: ClassVar[str] = "fd; the telling variant hd per round and remembers two vectors [d]"

@@ -32,16 +32,19 @@ class MinSum(Attack):
             ``-ḡ/‖ḡ‖``, ``sign`` ``-sign ḡ``.
         ddof: 1 (default) or 0: ``s`` divides by ``h - ddof``.
 
-    Reference: Shejwalkar and Houmansadr, Manipulating the Byzantine: Optimizing Model Poisoning Attacks and Defenses
-    for Federated Learning, NDSS 2021 (no arXiv version; its min-sum attack). Deviations: γ in closed form, of which
-    its halving search finds a lower bound.
+    Reference: Shejwalkar, Houmansadr, Manipulating the Byzantine: Optimizing Model Poisoning Attacks and Defenses for
+    Federated Learning, NDSS 2021 (no arXiv version; its min-sum attack). Deviations: γ in closed form, of which its
+    halving search finds a lower bound.
 
     >>> import robustfl
     >>> robustfl.forge("min-sum", torch.tensor([[0.0], [2.0], [4.0]]), f=1)
     tensor([[0.]])
     """
 
-    paper: ClassVar[str] = "Shejwalkar and Houmansadr, Manipulating the Byzantine, NDSS 2021"
+    paper: ClassVar[str] = (
+        "Shejwalkar, Houmansadr, Manipulating the Byzantine: Optimizing Model Poisoning Attacks and Defenses for "
+        "Federated Learning, NDSS 2021"
+    )
     spec: ClassVar[str] = "§3.6"
     cost: ClassVar[str] = "h²d for the inner products, closed form"
     knowledge: ClassVar[Knowledge] = "omniscient"

@@ -38,7 +38,7 @@ class ModelReplacement(Attack):
         alpha: weight α in (0, 1] of the task beside the anomaly term ``½‖θ - θ_t‖²``; 1 (default) leaves it out. With
             one gradient per round ``θ = θ_t``, and α only scales.
 
-    Reference: Bagdasaryan et al., How To Backdoor Federated Learning, AISTATS 2020, arXiv 1807.00459 (model
+    Reference: Bagdasaryan et al., How To Backdoor Federated Learning, AISTATS 2020, arXiv:1807.00459 (model
     replacement, train-and-scale; for one attacker and a server that averages it is ``γ = n``). Deviations: attackers
     share the factor; the anomaly term is the squared distance, one of those the paper names (others use cosines).
 
@@ -48,7 +48,9 @@ class ModelReplacement(Attack):
     [[[12.0, 16.0]], [[6.0, 8.0]]]
     """
 
-    paper: ClassVar[str] = "Bagdasaryan et al., How To Backdoor Federated Learning, AISTATS 2020, arXiv 1807.00459"
+    paper: ClassVar[str] = (
+        "Bagdasaryan, Veit, Hua, Estrin, Shmatikov, How To Backdoor Federated Learning, AISTATS 2020, arXiv:1807.00459"
+    )
     spec: ClassVar[str] = "§3"
     cost: ClassVar[str] = "fd besides the data poisoning"
     knowledge: ClassVar[Knowledge] = "blind"

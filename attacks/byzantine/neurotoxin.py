@@ -34,7 +34,7 @@ class Neurotoxin(Attack):
         ratio: share ``ρ`` of the coordinates in (0, 1) that are left out; 0.05.
         scale: factor ≥ 0 of what remains; 1.
 
-    Reference: Zhang et al., Neurotoxin: Durable Backdoors in Federated Learning, ICML 2022, arXiv 2206.10341 (its
+    Reference: Zhang et al., Neurotoxin: Durable Backdoors in Federated Learning, ICML 2022, arXiv:2206.10341 (its
     Algorithm 1). Deviations: the message is projected once, not every local step (with one step it is the same).
 
     >>> from robustfl.contracts import View
@@ -43,7 +43,10 @@ class Neurotoxin(Attack):
     tensor([[1., 0., 3.]])
     """
 
-    paper: ClassVar[str] = "Zhang et al., Neurotoxin, ICML 2022, arXiv 2206.10341"
+    paper: ClassVar[str] = (
+        "Zhang, Panda, Song, Yang, Mahoney, Mittal, Ramchandran, Gonzalez, Neurotoxin: Durable Backdoors in Federated "
+        "Learning, ICML 2022, arXiv:2206.10341"
+    )
     spec: ClassVar[str] = "§3"
     cost: ClassVar[str] = "fd and a selection of the smallest of d entries besides the data poisoning"
     knowledge: ClassVar[Knowledge] = "blind"

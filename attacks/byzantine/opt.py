@@ -46,8 +46,8 @@ class Opt(Attack):
         eta_max: bound on η, > 0; lowered to what ``parameter`` allows; inf only for the linear search.
 
     Reference: Allouah et al., Fixing by Mixing: A Recipe for Optimal Byzantine ML under Heterogeneity, AISTATS 2023,
-    arXiv 2302.01772 (the search of its experiments); Kiefer, Sequential Minimax Search for a Maximum, Proceedings of
-    the AMS 1953 (golden section). Deviations: any attack, either search; η is bounded.
+    arXiv:2302.01772 (the search of its experiments); Kiefer, Sequential Minimax Search for a Maximum, Proceedings of
+    the American Mathematical Society 1953 (golden section). Deviations: any attack, either search; η is bounded.
 
     >>> import robustfl
     >>> mean, X = robustfl.defense("mean"), torch.tensor([[0.0], [2.0], [4.0]])
@@ -55,7 +55,10 @@ class Opt(Attack):
     tensor([[-8.]])
     """
 
-    paper: ClassVar[str] = "Allouah et al., Fixing by Mixing, AISTATS 2023, arXiv 2302.01772"
+    paper: ClassVar[str] = (
+        "Allouah, Farhadkhani, Guerraoui, Gupta, Pinot, Stephan, Fixing by Mixing: A Recipe for Optimal Byzantine ML "
+        "under Heterogeneity, AISTATS 2023, arXiv:2302.01772"
+    )
     spec: ClassVar[str] = "§3.4"
     cost: ClassVar[str] = "evals + 1 aggregations and forgings per round"
     knowledge: ClassVar[Knowledge] = "defense"

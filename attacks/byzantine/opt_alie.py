@@ -36,9 +36,9 @@ class OptALIE(Attack):
         eta_max: bound on η, > 0; reached against the mean.
 
     Reference: Allouah et al., Fixing by Mixing: A Recipe for Optimal Byzantine ML under Heterogeneity, AISTATS 2023,
-    arXiv 2302.01772 (the search of its experiments); Baruch et al., NeurIPS 2019, arXiv 1902.06156 (the direction,
-    ddof 1).
-    Deviations: η is bounded by ``eta_max``.
+    arXiv:2302.01772 (the search of its experiments); Baruch, Baruch, Goldberg, A Little Is Enough: Circumventing
+    Defenses For Distributed Learning, NeurIPS 2019, arXiv:1902.06156 (the direction, ddof 1). Deviations: η is bounded
+    by ``eta_max``.
 
     >>> import robustfl
     >>> mean, X = robustfl.defense("mean"), torch.tensor([[0.0], [2.0], [4.0]])
@@ -46,7 +46,10 @@ class OptALIE(Attack):
     tensor([[-8.]])
     """
 
-    paper: ClassVar[str] = "Allouah et al., Fixing by Mixing, AISTATS 2023, arXiv 2302.01772"
+    paper: ClassVar[str] = (
+        "Allouah, Farhadkhani, Guerraoui, Gupta, Pinot, Stephan, Fixing by Mixing: A Recipe for Optimal Byzantine ML "
+        "under Heterogeneity, AISTATS 2023, arXiv:2302.01772"
+    )
     spec: ClassVar[str] = "§3.4"
     cost: ClassVar[str] = "evals aggregations per round; for rules on inner products h²d once and small ones"
     knowledge: ClassVar[Knowledge] = "defense"

@@ -34,8 +34,9 @@ class OptFOE(Attack):
         eta_max: bound on η, > 0; reached against the mean.
 
     Reference: Allouah et al., Fixing by Mixing: A Recipe for Optimal Byzantine ML under Heterogeneity, AISTATS 2023,
-    arXiv 2302.01772 (the search of its experiments); Xie et al., UAI 2019, arXiv 1903.03936 (the direction).
-    Deviations: η is bounded by ``eta_max``.
+    arXiv:2302.01772 (the search of its experiments); Xie, Koyejo, Gupta, Fall of Empires: Breaking Byzantine-tolerant
+    SGD by Inner Product Manipulation, UAI 2019, arXiv:1903.03936 (the direction). Deviations: η is bounded by
+    ``eta_max``.
 
     >>> import robustfl
     >>> mean, X = robustfl.defense("mean"), torch.tensor([[1.0], [3.0]])
@@ -43,7 +44,10 @@ class OptFOE(Attack):
     tensor([[-8.]])
     """
 
-    paper: ClassVar[str] = "Allouah et al., Fixing by Mixing, AISTATS 2023, arXiv 2302.01772"
+    paper: ClassVar[str] = (
+        "Allouah, Farhadkhani, Guerraoui, Gupta, Pinot, Stephan, Fixing by Mixing: A Recipe for Optimal Byzantine ML "
+        "under Heterogeneity, AISTATS 2023, arXiv:2302.01772"
+    )
     spec: ClassVar[str] = "§3.4"
     cost: ClassVar[str] = "evals aggregations per round; for rules on inner products h²d once and small ones"
     knowledge: ClassVar[Knowledge] = "defense"

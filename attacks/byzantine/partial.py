@@ -31,8 +31,8 @@ class Partial(Attack):
     Args:
         attack: an omniscient attack that forges messages; ``alie`` by default.
 
-    Reference: Baruch et al., A Little Is Enough, NeurIPS 2019, arXiv 1902.06156 (its attackers estimate mean and
-    deviation from their own workers).
+    Reference: Baruch, Baruch, Goldberg, A Little Is Enough: Circumventing Defenses For Distributed Learning, NeurIPS
+    2019, arXiv:1902.06156 (its attackers estimate mean and deviation from their own workers).
 
     >>> from robustfl.contracts import View
     >>> view = View(n=10, f=2, own=torch.tensor([[1.0], [3.0]]))
@@ -41,7 +41,10 @@ class Partial(Attack):
             [-2.]])
     """
 
-    paper: ClassVar[str] = "Baruch et al., A Little Is Enough, NeurIPS 2019, arXiv 1902.06156"
+    paper: ClassVar[str] = (
+        "Baruch, Baruch, Goldberg, A Little Is Enough: Circumventing Defenses For Distributed Learning, NeurIPS 2019, "
+        "arXiv:1902.06156"
+    )
     spec: ClassVar[str] = "§3"
     cost: ClassVar[str] = "that of the wrapped attack"
     knowledge: ClassVar[Knowledge] = "partial"

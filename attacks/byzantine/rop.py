@@ -33,16 +33,19 @@ class ROP(Attack):
         location: π in [0, 1], where the step starts: 1 (default) at ``m``, 0 at ``ḡ``.
         reference: λ in [0, 1], what it is orthogonal to: 1 is ``m``, 0 is ``ḡ``; 0.9.
 
-    Reference: Özfatura et al., Byzantines can also Learn from History: Fall of Centered Clipping in Federated
-    Learning, IEEE Transactions on Information Forensics and Security 2024, arXiv 2208.09894 (its ROP attack).
-    Deviations: ``z`` is relative to ``‖ḡ‖``; in the first round ``m`` is ``ḡ``; the defaults are ours.
+    Reference: Özfatura et al., Byzantines Can Also Learn From History: Fall of Centered Clipping in Federated Learning,
+    IEEE Transactions on Information Forensics and Security 2024, arXiv:2208.09894 (its ROP attack). Deviations: ``z``
+    is relative to ``‖ḡ‖``; in the first round ``m`` is ``ḡ``; the defaults are ours.
 
     >>> import robustfl
     >>> robustfl.forge("rop", torch.tensor([[2.0, 0.0]]), f=1)
     tensor([[2., 2.]])
     """
 
-    paper: ClassVar[str] = "Özfatura et al., Byzantines can also Learn from History, TIFS 2024, arXiv 2208.09894"
+    paper: ClassVar[str] = (
+        "Özfatura, Özfatura, Küpçü, Gündüz, Byzantines Can Also Learn From History: Fall of Centered Clipping in "
+        "Federated Learning, IEEE Transactions on Information Forensics and Security 2024, arXiv:2208.09894"
+    )
     spec: ClassVar[str] = "§3"
     cost: ClassVar[str] = "hd and a few products of vectors [d]"
     knowledge: ClassVar[Knowledge] = "omniscient"

@@ -27,15 +27,18 @@ class SignFlip(Attack):
     Args:
         mode: ``mean`` (minus the honest mean, default) or ``own`` (blind: minus the attacker's own vector).
 
-    Reference: Allen-Zhu et al., Byzantine-Resilient Non-Convex SGD, ICLR 2021, arXiv 2012.14368 (the sign-flipping
-    attack of its experiments).
+    Reference: Allen-Zhu et al., Byzantine-Resilient Non-Convex Stochastic Gradient Descent, ICLR 2021, arXiv:2012.14368
+    (the sign-flipping attack of its experiments).
 
     >>> import robustfl
     >>> robustfl.forge("sf", torch.tensor([[1.0, 2.0], [3.0, 4.0]]), f=1)
     tensor([[-2., -3.]])
     """
 
-    paper: ClassVar[str] = "Allen-Zhu et al., Byzantine-Resilient Non-Convex SGD, ICLR 2021, arXiv 2012.14368"
+    paper: ClassVar[str] = (
+        "Allen-Zhu, Ebrahimian, Li, Alistarh, Byzantine-Resilient Non-Convex Stochastic Gradient Descent, ICLR 2021, "
+        "arXiv:2012.14368"
+    )
     spec: ClassVar[str] = "§3.1"
     cost: ClassVar[str] = "fd, or hd for the shared mean"
     knowledge: ClassVar[Knowledge] = "omniscient"

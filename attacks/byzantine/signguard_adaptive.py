@@ -31,15 +31,19 @@ class SignGuardAdaptive(Attack):
         scale: factor ≥ 0 of the median honest norm; 1 by default, SignGuard lets up to 3 pass.
 
     Reference: the rule of Xu et al., Byzantine-robust Federated Learning through Collaborative Malicious Gradient
-    Filtering, ICDCS 2022, arXiv 2109.05872; an adaptive attack on it is part of Li et al., Blades, IoTDI 2024,
-    arXiv 2206.05359. Deviations: ``opposite`` is ours; values are those of ``ḡ`` rather than random ones.
+    Filtering, ICDCS 2022, arXiv:2109.05872; an adaptive attack on it is part of Li et al., Blades: A Unified Benchmark
+    Suite for Byzantine Attacks and Defenses in Federated Learning, IoTDI 2024, arXiv:2206.05359. Deviations:
+    ``opposite`` is ours; values are those of ``ḡ`` rather than random ones.
 
     >>> import robustfl
     >>> robustfl.forge("signguard-adaptive", torch.tensor([[4.0, -2.0, 1.0], [4.0, -2.0, 1.0]]), f=1)
     tensor([[-2.,  4.,  1.]])
     """
 
-    paper: ClassVar[str] = "Xu et al., Collaborative Malicious Gradient Filtering, ICDCS 2022, arXiv 2109.05872"
+    paper: ClassVar[str] = (
+        "Xu, Huang, Song, Lan, Byzantine-robust Federated Learning through Collaborative Malicious Gradient Filtering, "
+        "ICDCS 2022, arXiv:2109.05872"
+    )
     spec: ClassVar[str] = "§3"
     cost: ClassVar[str] = "hd for lengths, mean and signs"
     knowledge: ClassVar[Knowledge] = "omniscient"

@@ -34,8 +34,9 @@ class Timed(Attack):
         every: rounds ≥ 1 from one attack to the next; 1 attacks in all rounds of the window.
         stop: first round after the window, > ``start``; None (default) never stops.
 
-    Reference: Karimireddy et al., Learning from History for Byzantine Robust Optimization, ICML 2021, arXiv
-    2012.10333 (time-coupled attacks); Bagdasaryan et al., AISTATS 2020, arXiv 1807.00459 (single-shot attacks).
+    Reference: Karimireddy, He, Jaggi, Learning from History for Byzantine Robust Optimization, ICML 2021,
+    arXiv:2012.10333 (time-coupled attacks); Bagdasaryan et al., How To Backdoor Federated Learning, AISTATS 2020,
+    arXiv:1807.00459 (single-shot attacks).
 
     >>> from robustfl.contracts import View
     >>> attack = Timed("sf", start=1, every=2)
@@ -44,7 +45,9 @@ class Timed(Attack):
     [5.0, -1.0, 5.0, -1.0]
     """
 
-    paper: ClassVar[str] = "Karimireddy et al., Learning from History, ICML 2021, arXiv 2012.10333"
+    paper: ClassVar[str] = (
+        "Karimireddy, He, Jaggi, Learning from History for Byzantine Robust Optimization, ICML 2021, arXiv:2012.10333"
+    )
     spec: ClassVar[str] = "§3"
     cost: ClassVar[str] = "that of the wrapped attack in its rounds"
     needs_own: ClassVar[bool] = True

@@ -41,9 +41,12 @@ def masking(report: Mapping[str, float], *, margin: float = 0.01) -> str | None:
     """A warning where an attack without gradients leaves less robust accuracy than all those with them, or None.
 
     ``report`` maps specs to robust accuracies in [0, 1]. A black box knows less, so if it wins by more than ``margin``
-    gradients are masked (Athalye et al., ICML 2018, arXiv 1802.00420), or the white-box attacks are too short. Compared
-    are attacks in balls of one norm, the black box in the same ball or a smaller one; ``lsa``, bounded by no ball, with
-    all. Attacks made of both kinds say nothing.
+    gradients are masked, or the white-box attacks are too short. Compared are attacks in balls of one norm, the black
+    box in the same ball or a smaller one; ``lsa``, bounded by no ball, with all. Attacks made of both kinds say
+    nothing.
+
+    Reference: Athalye, Carlini, Wagner, Obfuscated Gradients Give a False Sense of Security: Circumventing Defenses to
+    Adversarial Examples, ICML 2018, arXiv:1802.00420.
 
     >>> masking({"pgd": 0.6, "square": 0.3})
     'gradients may be masked: robust accuracy is 30.0 % under square, without gradients, but 60.0 % under pgd'

@@ -34,8 +34,8 @@ class APGDCE(PixelAttack):
         steps: iterations ≥ 1; 100.
         restarts: random starts ≥ 1 for images that resist; 1.
 
-    Reference: Croce & Hein, Reliable Evaluation of Adversarial Robustness with an Ensemble of Diverse Parameter-free
-    Attacks, ICML 2020, arXiv 2003.01690, Algorithm 1.
+    Reference: Croce, Hein, Reliable Evaluation of Adversarial Robustness with an Ensemble of Diverse Parameter-free
+    Attacks, ICML 2020, arXiv:2003.01690, Algorithm 1.
 
     >>> import torch
     >>> model = torch.nn.Linear(2, 2, bias=False)
@@ -44,7 +44,10 @@ class APGDCE(PixelAttack):
     tensor([[0.6250, 0.3750]])
     """
 
-    paper: ClassVar[str] = "Croce & Hein, Reliable Evaluation of Adversarial Robustness, ICML 2020, arXiv 2003.01690"
+    paper: ClassVar[str] = (
+        "Croce, Hein, Reliable Evaluation of Adversarial Robustness with an Ensemble of Diverse Parameter-free "
+        "Attacks, ICML 2020, arXiv:2003.01690"
+    )
     spec: ClassVar[str] = "§5.5"
     cost: ClassVar[str] = "restarts × (steps + 1) forwards and backwards"
 

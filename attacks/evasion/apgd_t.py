@@ -37,8 +37,8 @@ class APGDT(PixelAttack):
         targets: classes ≥ 1 aimed at, at most all others; 9.
         restarts: random starts ≥ 1 per class for images that resist; 1.
 
-    Reference: Croce & Hein, Reliable Evaluation of Adversarial Robustness with an Ensemble of Diverse Parameter-free
-    Attacks, ICML 2020, arXiv 2003.01690, equation 7 and Algorithm 1.
+    Reference: Croce, Hein, Reliable Evaluation of Adversarial Robustness with an Ensemble of Diverse Parameter-free
+    Attacks, ICML 2020, arXiv:2003.01690, equation 7 and Algorithm 1.
 
     >>> import torch
     >>> model = torch.nn.Linear(2, 2, bias=False)
@@ -47,7 +47,10 @@ class APGDT(PixelAttack):
     tensor([[0.6250, 0.3750]])
     """
 
-    paper: ClassVar[str] = "Croce & Hein, Reliable Evaluation of Adversarial Robustness, ICML 2020, arXiv 2003.01690"
+    paper: ClassVar[str] = (
+        "Croce, Hein, Reliable Evaluation of Adversarial Robustness with an Ensemble of Diverse Parameter-free "
+        "Attacks, ICML 2020, arXiv:2003.01690"
+    )
     spec: ClassVar[str] = "§5.5"
     cost: ClassVar[str] = "restarts × classes × (steps + 1) forwards and backwards"
 

@@ -39,15 +39,18 @@ class AutoAttack(PixelAttack):
         targets: classes ≥ 1 that two of them aim at, at most all others; 9.
         queries: those of ``square``, ≥ 1; 5,000.
 
-    Reference: Croce & Hein, Reliable Evaluation of Adversarial Robustness with an Ensemble of Diverse Parameter-free
-    Attacks, ICML 2020, arXiv 2003.01690, Section 5. The code released with Hong et al. runs something weaker under this
+    Reference: Croce, Hein, Reliable Evaluation of Adversarial Robustness with an Ensemble of Diverse Parameter-free
+    Attacks, ICML 2020, arXiv:2003.01690, Section 5. The code released with Hong et al. runs something weaker under this
     name: it asks an untargeted APGD for targets (SPEC §5.5, Δ).
 
     >>> [part.name for part in AutoAttack().parts]
     ['apgd-ce', 'apgd-t', 'fab-t', 'square']
     """
 
-    paper: ClassVar[str] = "Croce & Hein, Reliable Evaluation of Adversarial Robustness, ICML 2020, arXiv 2003.01690"
+    paper: ClassVar[str] = (
+        "Croce, Hein, Reliable Evaluation of Adversarial Robustness with an Ensemble of Diverse Parameter-free "
+        "Attacks, ICML 2020, arXiv:2003.01690"
+    )
     spec: ClassVar[str] = "§5.5"
     cost: ClassVar[str] = "the sum of apgd-ce, apgd-t, fab-t and square, each on the images that still resist"
 

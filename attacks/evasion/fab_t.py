@@ -46,9 +46,10 @@ class FABT(PixelAttack):
         eta: overshoot η ≥ 1; 1.05.
         beta: share β in (0, 1) that is left of a move when pulled back; 0.9.
 
-    Reference: Croce & Hein, Minimally Distorted Adversarial Examples with a Fast Adaptive Boundary Attack, ICML 2020,
-    arXiv 1907.02044, Algorithm 1; targeted as in arXiv 2003.01690. Deviation: an image is done soon
-    after the first misclassified point within ε, since what lies nearer changes nothing.
+    Reference: Croce, Hein, Minimally Distorted Adversarial Examples with a Fast Adaptive Boundary Attack, ICML 2020,
+    arXiv:1907.02044, Algorithm 1; targeted as in Croce, Hein, Reliable Evaluation of Adversarial Robustness with an
+    Ensemble of Diverse Parameter-free Attacks, ICML 2020, arXiv:2003.01690. Deviation: an image is done soon after the
+    first misclassified point within ε, since what lies nearer changes nothing.
 
     >>> model = torch.nn.Linear(2, 2, bias=False)
     >>> _ = model.weight.data.copy_(torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
@@ -56,7 +57,10 @@ class FABT(PixelAttack):
     tensor([[0.5000, 0.5000]])
     """
 
-    paper: ClassVar[str] = "Croce & Hein, Fast Adaptive Boundary Attack, ICML 2020, arXiv 1907.02044"
+    paper: ClassVar[str] = (
+        "Croce, Hein, Minimally Distorted Adversarial Examples with a Fast Adaptive Boundary Attack, ICML 2020, "
+        "arXiv:1907.02044"
+    )
     spec: ClassVar[str] = "§5.5"
     cost: ClassVar[str] = "restarts × classes × steps forwards and two backwards"
 

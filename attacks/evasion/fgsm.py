@@ -36,7 +36,8 @@ class FGSM(PixelAttack):
         legacy_digits_clip: the threat model of the Digits code released with Hong et al.: images as 2x - 1, clipped to
             [0, 1]. Black jumps to mid-grey and ε is halved, so x_adv may leave the ball.
 
-    Reference: Goodfellow et al., Explaining and Harnessing Adversarial Examples, ICLR 2015, arXiv 1412.6572, Section 4.
+    Reference: Goodfellow, Shlens, Szegedy, Explaining and Harnessing Adversarial Examples, ICLR 2015, arXiv:1412.6572,
+    Section 4.
 
     >>> model = torch.nn.Linear(2, 2, bias=False)
     >>> _ = model.weight.data.copy_(torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
@@ -45,7 +46,7 @@ class FGSM(PixelAttack):
     """
 
     paper: ClassVar[str] = (
-        "Goodfellow et al., Explaining and Harnessing Adversarial Examples, ICLR 2015, arXiv 1412.6572"
+        "Goodfellow, Shlens, Szegedy, Explaining and Harnessing Adversarial Examples, ICLR 2015, arXiv:1412.6572"
     )
     spec: ClassVar[str] = "§5.2"
     cost: ClassVar[str] = "1 forward and backward"

@@ -16,8 +16,8 @@ def dlr(logits: Tensor, y: Tensor) -> Tensor:
     Unlike the cross-entropy it does not change when the logits are shifted or scaled, so no model hides behind large
     ones. Positive where the sample is misclassified. Raises ``UsageError`` for fewer than 3 classes.
 
-    Reference: Croce & Hein, Reliable Evaluation of Adversarial Robustness with an Ensemble of Diverse Parameter-free
-    Attacks, ICML 2020, arXiv 2003.01690, equation 6.
+    Reference: Croce, Hein, Reliable Evaluation of Adversarial Robustness with an Ensemble of Diverse Parameter-free
+    Attacks, ICML 2020, arXiv:2003.01690, equation 6.
 
     >>> dlr(torch.tensor([[4.0, 1.0, 2.0]]), torch.tensor([0])).round(decimals=3)
     tensor([-0.6670])

@@ -43,8 +43,8 @@ class LSA(PixelAttack):
         variant: ``paper``, or ``advertorch``: changes do not add up over rounds, and the rows and columns of the first
             candidates are exchanged, as in the library that Hong et al. used; for square images.
 
-    Reference: Narodytska & Kasiviswanathan, Simple Black-Box Adversarial Perturbations for Deep Networks, 2016,
-    arXiv 1612.06299, Algorithm 3. Deviation: at most 128 candidates, as in that library.
+    Reference: Narodytska, Kasiviswanathan, Simple Black-Box Adversarial Perturbations for Deep Networks, 2016,
+    arXiv:1612.06299, Algorithm 3. Deviation: at most 128 candidates, as in that library.
 
     >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2))
     >>> weights = torch.tensor([[1.0, 1.0, 1.0, 1.0], [0.0, 0.0, 0.0, 0.0]])
@@ -53,7 +53,10 @@ class LSA(PixelAttack):
     tensor(True)
     """
 
-    paper: ClassVar[str] = "Narodytska & Kasiviswanathan, Simple Black-Box Adversarial Perturbations, arXiv 1612.06299"
+    paper: ClassVar[str] = (
+        "Narodytska, Kasiviswanathan, Simple Black-Box Adversarial Perturbations for Deep Networks, 2016, "
+        "arXiv:1612.06299"
+    )
     spec: ClassVar[str] = "§5.4"
     cost: ClassVar[str] = "rounds × (candidates + 1) forwards, no backward"
     black_box: ClassVar[bool] = True

@@ -42,7 +42,7 @@ class MIA(PixelAttack):
         legacy_digits_clip: the threat model of the Digits code released with Hong et al.: images as 2x - 1, clipped to
             [0, 1]. Black jumps to mid-grey, and ε and α are halved, so x_adv may leave the ball.
 
-    Reference: Dong et al., Boosting Adversarial Attacks with Momentum, CVPR 2018, arXiv 1710.06081, Algorithm 1 and
+    Reference: Dong et al., Boosting Adversarial Attacks with Momentum, CVPR 2018, arXiv:1710.06081, Algorithm 1 and
     equations 8-9. Deviations: a zero gradient adds nothing; iterates are clipped to pixels.
 
     >>> model = torch.nn.Linear(2, 2, bias=False)
@@ -51,7 +51,9 @@ class MIA(PixelAttack):
     tensor([[0.4000, 0.6000]])
     """
 
-    paper: ClassVar[str] = "Dong et al., Boosting Adversarial Attacks with Momentum, CVPR 2018, arXiv 1710.06081"
+    paper: ClassVar[str] = (
+        "Dong, Liao, Pang, Su, Zhu, Hu, Li, Boosting Adversarial Attacks with Momentum, CVPR 2018, arXiv:1710.06081"
+    )
     spec: ClassVar[str] = "§5.3"
     cost: ClassVar[str] = "steps forwards and backwards"
     spares_fooled: ClassVar[bool] = False

@@ -49,8 +49,8 @@ class PGD(PixelAttack):
         legacy_digits_clip: the threat model of the Digits code released with Hong et al.: images as 2x - 1, clipped to
             [0, 1]. Black jumps to mid-grey, and ε and α are halved, so x_adv may leave the ball.
 
-    Reference: Madry et al., Towards Deep Learning Models Resistant to Adversarial Attacks, ICLR 2018,
-    arXiv 1706.06083, Section 2.1.
+    Reference: Madry et al., Towards Deep Learning Models Resistant to Adversarial Attacks, ICLR 2018, arXiv:1706.06083,
+    Section 2.1.
 
     >>> model = torch.nn.Linear(2, 2, bias=False)
     >>> _ = model.weight.data.copy_(torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
@@ -59,7 +59,8 @@ class PGD(PixelAttack):
     """
 
     paper: ClassVar[str] = (
-        "Madry et al., Towards Deep Learning Models Resistant to Adversarial Attacks, ICLR 2018, arXiv 1706.06083"
+        "Madry, Makelov, Schmidt, Tsipras, Vladu, Towards Deep Learning Models Resistant to Adversarial Attacks, ICLR "
+        "2018, arXiv:1706.06083"
     )
     spec: ClassVar[str] = "§5.1"
     cost: ClassVar[str] = "restarts × steps forwards and backwards"

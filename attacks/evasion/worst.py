@@ -29,14 +29,17 @@ class Worst(PixelAttack):
     Args:
         of: evasion attacks, joined by ``+``, each with its own parameters; of different balls, too.
 
-    Reference: Carlini et al., On Evaluating Adversarial Robustness, 2019, arXiv 1902.06705 (Section 4: report the
-    worst case over attacks, per image).
+    Reference: Carlini et al., On Evaluating Adversarial Robustness, 2019, arXiv:1902.06705 (Section 4: report the worst
+    case over attacks, per image).
 
     >>> Worst(of="pgd( eps=8/255 )+square(queries=100)").of
     'pgd+square(queries=100)'
     """
 
-    paper: ClassVar[str] = "Carlini et al., On Evaluating Adversarial Robustness, 2019, arXiv 1902.06705"
+    paper: ClassVar[str] = (
+        "Carlini, Athalye, Papernot, Brendel, Rauber, Tsipras, Goodfellow, Madry, Kurakin, On Evaluating Adversarial "
+        "Robustness, 2019, arXiv:1902.06705"
+    )
     spec: ClassVar[str] = "§5.5"
     cost: ClassVar[str] = "the sum of its parts, each on the images that still resist"
 

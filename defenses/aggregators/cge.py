@@ -32,7 +32,7 @@ class ComparativeElimination(MixedRule):
 
     paper: ClassVar[str] = (
         "Gupta, Liu, Vaidya, Byzantine Fault-Tolerant Distributed Machine Learning Using Stochastic Gradient Descent "
-        "(SGD) and Norm-Based Comparative Gradient Elimination (CGE), DSN Workshops 2021, arXiv:2008.04699"
+        "(SGD) and Norm-Based Comparative Gradient Elimination (CGE), 2020, arXiv:2008.04699"
     )
     spec: ClassVar[str] = "§4"
     cost: ClassVar[str] = "2nd: lengths of the rows, then one sum"

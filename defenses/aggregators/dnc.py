@@ -39,7 +39,7 @@ class DivideAndConquer(MixedRule):
 
     paper: ClassVar[str] = (
         "Shejwalkar, Houmansadr, Manipulating the Byzantine: Optimizing Model Poisoning Attacks and Defenses for "
-        "Federated Learning, NDSS 2021 (no arXiv id)"
+        "Federated Learning, NDSS 2021"
     )
     spec: ClassVar[str] = "§4.16"
     cost: ClassVar[str] = "niters times b·n² + n³ on b sampled entries, one sum"

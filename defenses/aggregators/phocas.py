@@ -28,7 +28,10 @@ class Phocas(MixedRule):
     Reference: the rule Phocas of the paper below, with ``b = f``. Notes: ties go to the lowest index.
     """
 
-    paper: ClassVar[str] = "Xie, Koyejo, Gupta, Phocas: dimensional Byzantine-resilient SGD, 2018, arXiv:1805.09682"
+    paper: ClassVar[str] = (
+        "Xie, Koyejo, Gupta, Phocas: dimensional Byzantine-resilient stochastic gradient descent, 2018, "
+        "arXiv:1805.09682"
+    )
     spec: ClassVar[str] = "§4.9"
     cost: ClassVar[str] = "O(nd log² n): sorted columns, then the nearest values"
 

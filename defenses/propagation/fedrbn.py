@@ -29,8 +29,9 @@ class FedRBN(Propagation):
         temperature: T > 0; 0.01 in the paper, which all but copies the most similar source.
         when: ``round``, at the start of every round and before testing, or ``test``, before testing only.
 
-    Reference: Hong et al., Federated Robustness Propagation, AAAI 2023, arXiv 2106.10196, equations 2-3, without the
-    division by the number of sources printed there, which would shrink the statistics (the released code has none).
+    Reference: Hong et al., Federated Robustness Propagation: Sharing Adversarial Robustness in Heterogeneous Federated
+    Learning, AAAI 2023, arXiv:2106.10196, equations 2-3, without the division by the number of sources printed there,
+    which would shrink the statistics (the released code has none).
 
     >>> layers = [StatisticsSlices("bn", slice(0, 2), slice(2, 4))]
     >>> sources = torch.tensor([[1.0, 0.0, 1.0, 1.0], [0.0, 1.0, 1.0, 1.0]])
@@ -38,7 +39,10 @@ class FedRBN(Propagation):
     tensor([0.6225, 0.3775])
     """
 
-    paper: ClassVar[str] = "Hong et al., Federated Robustness Propagation, AAAI 2023, arXiv 2106.10196"
+    paper: ClassVar[str] = (
+        "Hong, Wang, Wang, Zhou, Federated Robustness Propagation: Sharing Adversarial Robustness in Heterogeneous "
+        "Federated Learning, AAAI 2023, arXiv:2106.10196"
+    )
     spec: ClassVar[str] = "§4.18"
     cost: ClassVar[str] = "like the norm's merge, once per target with its own weights"
 

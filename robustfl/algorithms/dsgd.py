@@ -24,15 +24,18 @@ class DSGD(Algorithm):
     Args:
         momentum: β of the workers, in [0, 1); 0.9 by default, 0.99 in the FBN paper's Table 2.
 
-    Reference: Farhadkhani et al., Byzantine Machine Learning Made Easy by Resilient Averaging of Momentums,
-    ICML 2022, arXiv 2205.12173, Algorithm 1.
+    Reference: Farhadkhani et al., Byzantine Machine Learning Made Easy by Resilient Averaging of Momentums, ICML 2022,
+    arXiv:2205.12173, Algorithm 1.
 
     >>> DSGD(momentum=0.99)
     DSGD(momentum=0.99)
     """
 
     one_batch: ClassVar[bool] = True
-    paper: ClassVar[str] = "Farhadkhani et al., Resilient Averaging of Momentums, ICML 2022, arXiv 2205.12173"
+    paper: ClassVar[str] = (
+        "Farhadkhani, Guerraoui, Gupta, Pinot, Stephan, Byzantine Machine Learning Made Easy by Resilient Averaging of "
+        "Momentums, ICML 2022, arXiv:2205.12173"
+    )
     spec: ClassVar[str] = "§1.1"
     cost: ClassVar[str] = "1 gradient per client and round; d numbers each way"
 

@@ -28,15 +28,16 @@ class FedACG(FedAvg):
         beta: β ≥ 0; with λ = β = 0 it is FedAvg, bit for bit. The released configuration is 2e-3.
         and those of ``fedavg``.
 
-    Reference: Kim et al., Communication-Efficient Federated Learning with Accelerated Client Gradient, CVPR 2024,
-    arXiv 2201.03172, Algorithm 1. The released code weighs clients uniformly; here ``weighting`` says.
+    Reference: Kim, Kim, Han, Communication-Efficient Federated Learning with Accelerated Client Gradient, CVPR 2024,
+    arXiv:2201.03172, Algorithm 1. The released code weighs clients uniformly; here ``weighting`` says.
 
     >>> FedACG().broadcast(torch.ones(1), {"momentum": torch.ones(1)})
     tensor([1.8500])
     """
 
     paper: ClassVar[str] = (
-        "Kim et al., Federated Learning with Accelerated Client Gradient, CVPR 2024, arXiv 2201.03172"
+        "Kim, Kim, Han, Communication-Efficient Federated Learning with Accelerated Client Gradient, CVPR 2024, "
+        "arXiv:2201.03172"
     )
     spec: ClassVar[str] = "§1.9"
     cost: ClassVar[str] = "the local steps; d numbers each way; the server keeps d numbers"

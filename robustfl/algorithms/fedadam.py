@@ -28,15 +28,18 @@ class FedAdam(FedAvg):
         server_lr: η_g > 0.
         and those of ``fedavg``.
 
-    Reference: Reddi et al., Adaptive Federated Optimization, ICLR 2021, arXiv 2003.00295, Algorithm 2.
-    Only trainable entries have moments; running statistics are merged by the norm.
+    Reference: Reddi et al., Adaptive Federated Optimization, ICLR 2021, arXiv:2003.00295, Algorithm 2. Only trainable
+    entries have moments; running statistics are merged by the norm.
 
     >>> fresh = FedAdam().server_state(torch.zeros(1))
     >>> FedAdam(tau=0.1).server_step(torch.zeros(1), torch.ones(1), 0.1, fresh, None)[0]
     tensor([0.0050])
     """
 
-    paper: ClassVar[str] = "Reddi et al., Adaptive Federated Optimization, ICLR 2021, arXiv 2003.00295"
+    paper: ClassVar[str] = (
+        "Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan, Adaptive Federated Optimization, ICLR 2021, "
+        "arXiv:2003.00295"
+    )
     spec: ClassVar[str] = "§1.6"
     cost: ClassVar[str] = "the local steps; d numbers each way; the server keeps 2d numbers"
 

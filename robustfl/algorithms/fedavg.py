@@ -30,14 +30,17 @@ class FedAvg(Algorithm):
         clip_norm: bound on the norm of every gradient, or None.
         weighting: ``samples`` or ``uniform``.
 
-    Reference: McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data,
-    AISTATS 2017, arXiv 1602.05629, Algorithm 1.
+    Reference: McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017,
+    arXiv:1602.05629, Algorithm 1.
 
     >>> FedAvg(epochs=2).steps(samples=70, batch=32)
     6
     """
 
-    paper: ClassVar[str] = "McMahan et al., Communication-Efficient Learning, AISTATS 2017, arXiv 1602.05629"
+    paper: ClassVar[str] = (
+        "McMahan, Moore, Ramage, Hampson, Agüera y Arcas, Communication-Efficient Learning of Deep Networks from "
+        "Decentralized Data, AISTATS 2017, arXiv:1602.05629"
+    )
     spec: ClassVar[str] = "§1.2"
     cost: ClassVar[str] = "the local steps; d numbers each way"
     batches_per_step: ClassVar[int] = 1

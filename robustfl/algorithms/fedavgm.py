@@ -26,15 +26,16 @@ class FedAvgM(FedAvg):
         server_lr: η_g > 0.
         and those of ``fedavg``.
 
-    Reference: Hsu et al., Measuring the Effects of Non-Identical Data Distribution for Federated Visual
-    Classification, 2019, arXiv 1909.06335, Section 4.
+    Reference: Hsu, Qi, Brown, Measuring the Effects of Non-Identical Data Distribution for Federated Visual
+    Classification, 2019, arXiv:1909.06335, Section 4.
 
     >>> FedAvgM().server_step(torch.zeros(1), torch.ones(1), 0.1, {"momentum": torch.ones(1)}, None)[0]
     tensor([1.9000])
     """
 
     paper: ClassVar[str] = (
-        "Hsu et al., Measuring the Effects of Non-Identical Data Distribution, 2019, arXiv 1909.06335"
+        "Hsu, Qi, Brown, Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification, "
+        "2019, arXiv:1909.06335"
     )
     spec: ClassVar[str] = "§1.5"
     cost: ClassVar[str] = "the local steps; d numbers each way; the server keeps d numbers"

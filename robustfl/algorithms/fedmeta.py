@@ -26,14 +26,18 @@ class FedMeta(FedAvg):
         inner_lr: α > 0; 0.02 in Hong et al., with η = 0.001.
         and those of ``fedavg``; two batches make one step, an odd number of batches is rounded up.
 
-    Reference: Finn et al., Model-Agnostic Meta-Learning, ICML 2017, arXiv 1703.03400 (first order), as used by Hong et
-    al., Federated Robustness Propagation, AAAI 2023, arXiv 2106.10196.
+    Reference: Finn, Abbeel, Levine, Model-Agnostic Meta-Learning for Fast Adaptation of Deep Networks, ICML 2017,
+    arXiv:1703.03400 (first order), as used by Hong et al., Federated Robustness Propagation: Sharing Adversarial
+    Robustness in Heterogeneous Federated Learning, AAAI 2023, arXiv:2106.10196.
 
     >>> FedMeta().steps(samples=70, batch=32)
     4
     """
 
-    paper: ClassVar[str] = "Finn et al., Model-Agnostic Meta-Learning, ICML 2017, arXiv 1703.03400"
+    paper: ClassVar[str] = (
+        "Finn, Abbeel, Levine, Model-Agnostic Meta-Learning for Fast Adaptation of Deep Networks, ICML 2017, "
+        "arXiv:1703.03400"
+    )
     spec: ClassVar[str] = "§4.18"
     cost: ClassVar[str] = "two gradients per local step; d numbers each way"
     batches_per_step: ClassVar[int] = 2

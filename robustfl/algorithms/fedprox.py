@@ -25,13 +25,16 @@ class FedProx(FedAvg):
         legacy_unsquared: the norm itself, ``μ/2 ‖θ - θ_t‖``, as the code released with FedBN and FedRBN has it.
         and those of ``fedavg``.
 
-    Reference: Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020, arXiv 1812.06127, Algorithm 2.
+    Reference: Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020, arXiv:1812.06127, Algorithm 2.
 
     >>> FedProx(mu=0.1).steps(samples=70, batch=32)
     3
     """
 
-    paper: ClassVar[str] = "Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020, arXiv 1812.06127"
+    paper: ClassVar[str] = (
+        "Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, Federated Optimization in Heterogeneous Networks, MLSys 2020, "
+        "arXiv:1812.06127"
+    )
     spec: ClassVar[str] = "§1.3"
     cost: ClassVar[str] = "the local steps; d numbers each way"
 

@@ -24,15 +24,16 @@ class FedSAM(FedAvg):
         rho: ρ ≥ 0, radius of the perturbation; with 0 it is FedAvg, bit for bit.
         and those of ``fedavg``.
 
-    Reference: Qu et al., Generalized Federated Learning via Sharpness Aware Minimization, ICML 2022,
-    arXiv 2206.02618, Algorithm 1.
+    Reference: Qu et al., Generalized Federated Learning via Sharpness Aware Minimization, ICML 2022, arXiv:2206.02618,
+    Algorithm 1.
 
     >>> FedSAM(rho=0.05).rho
     0.05
     """
 
     paper: ClassVar[str] = (
-        "Qu et al., Generalized Federated Learning via Sharpness Aware Minimization, ICML 2022, arXiv 2206.02618"
+        "Qu, Li, Duan, Liu, Tang, Lu, Generalized Federated Learning via Sharpness Aware Minimization, ICML 2022, "
+        "arXiv:2206.02618"
     )
     spec: ClassVar[str] = "§1.8"
     cost: ClassVar[str] = "two gradients per local step; d numbers each way"

@@ -29,7 +29,7 @@ class Moon(FedAvg):
         temperature: T > 0.
         and those of ``fedavg`` but ``keep_momentum``.
 
-    Reference: Li et al., Model-Contrastive Federated Learning, CVPR 2021, arXiv 2103.16257, equations 2-3. The
+    Reference: Li, He, Song, Model-Contrastive Federated Learning, CVPR 2021, arXiv:2103.16257, equations 2-3. The
     representation is what the model's last layer receives; both other models run in evaluation mode.
 
     >>> import torch
@@ -38,7 +38,7 @@ class Moon(FedAvg):
     0.6931
     """
 
-    paper: ClassVar[str] = "Li et al., Model-Contrastive Federated Learning, CVPR 2021, arXiv 2103.16257"
+    paper: ClassVar[str] = "Li, He, Song, Model-Contrastive Federated Learning, CVPR 2021, arXiv:2103.16257"
     spec: ClassVar[str] = "§1.7"
     cost: ClassVar[str] = "three forwards per local step; d numbers each way; every client keeps its last model"
 

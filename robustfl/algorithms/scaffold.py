@@ -30,13 +30,17 @@ class Scaffold(FedAvg):
         server_lr: η_g > 0.
         and those of ``fedavg`` but ``keep_momentum``; with ``momentum`` the factor ``1/(τη_l)`` is wrong (a warning).
 
-    Reference: Karimireddy et al., SCAFFOLD, ICML 2020, arXiv 1910.06378, Algorithm 1. Means are unweighted.
+    Reference: Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, ICML 2020,
+    arXiv:1910.06378, Algorithm 1. Means are unweighted.
 
     >>> Scaffold().server_state(torch.zeros(2))
     {'variate': tensor([0., 0.])}
     """
 
-    paper: ClassVar[str] = "Karimireddy et al., SCAFFOLD, ICML 2020, arXiv 1910.06378"
+    paper: ClassVar[str] = (
+        "Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, SCAFFOLD: Stochastic Controlled Averaging for Federated "
+        "Learning, ICML 2020, arXiv:1910.06378"
+    )
     spec: ClassVar[str] = "§1.4"
     cost: ClassVar[str] = "the local steps; d numbers up, 2d down; every client keeps d numbers"
     aggregates_twice: ClassVar[bool] = True

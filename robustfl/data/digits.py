@@ -27,10 +27,10 @@ class Digits(StoredDataset):
     >>> Digits(limit=100)
     Digits(limit=100, test_limit=None)
 
-    Reference: Alpaydin and Kaynak, Optical Recognition of Handwritten Digits, UCI 1998 (its test part).
+    Reference: Alpaydin, Kaynak, Optical Recognition of Handwritten Digits, UCI 1998 (its test part).
     """
 
-    paper: ClassVar[str] = "Alpaydin and Kaynak, Optical Recognition of Handwritten Digits, UCI 1998"
+    paper: ClassVar[str] = "Alpaydin, Kaynak, Optical Recognition of Handwritten Digits, UCI 1998"
     spec: ClassVar[str] = "§6"
 
     def source(self, root: Path, *, download: bool) -> Source:

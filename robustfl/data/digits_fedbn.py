@@ -34,10 +34,13 @@ class DigitsFedBN(StoredDataset):
     1
 
     Reference: Li et al., FedBN: Federated Learning on Non-IID Features via Local Batch Normalization, ICLR 2021,
-    arXiv 2102.07623.
+    arXiv:2102.07623.
     """
 
-    paper: ClassVar[str] = "Li et al., FedBN, ICLR 2021, arXiv 2102.07623"
+    paper: ClassVar[str] = (
+        "Li, Jiang, Zhang, Kamp, Dou, FedBN: Federated Learning on Non-IID Features via Local Batch Normalization, "
+        "ICLR 2021, arXiv:2102.07623"
+    )
     spec: ClassVar[str] = "§6.4"
 
     domain: str = param("MNIST", choices=DOMAINS, doc="the domain")

@@ -47,11 +47,15 @@ class Dirichlet(Partition):
     >>> [len(p) for p in part.split(np.arange(9) % 3, clients=2, classes=3, generator=np.random.default_rng(0))]
     [4, 4]
 
-    Reference: Hsu, Qi, Brown, Measuring the Effects of Non-Identical Data Distribution, 2019, 1909.06335 (``equal``).
+    Reference: Hsu, Qi, Brown, Measuring the Effects of Non-Identical Data Distribution for Federated Visual
+    Classification, 2019, arXiv:1909.06335 (``equal``).
     Notes: the published class-wise form allows empty clients (``min_size=0``).
     """
 
-    paper: ClassVar[str] = "Hsu, Qi, Brown, Measuring the Effects of Non-Identical Data Distribution, 2019, 1909.06335"
+    paper: ClassVar[str] = (
+        "Hsu, Qi, Brown, Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification, "
+        "2019, arXiv:1909.06335"
+    )
     spec: ClassVar[str] = "§6.2"
 
     alpha: float = param(gt=0, lt=float("inf"), doc="concentration")

@@ -29,11 +29,14 @@ class DomainNet(Listed):
     >>> DomainNet(domain="sketch").size
     256
 
-    Reference: Peng et al., Moment Matching for Multi-Source Domain Adaptation, ICCV 2019, arXiv 1812.01754; classes
+    Reference: Peng et al., Moment Matching for Multi-Source Domain Adaptation, ICCV 2019, arXiv:1812.01754; classes
     bird, feather, headphones, ice_cream, teapot, tiger, whale, windmill, wine_glass, zebra.
     """
 
-    paper: ClassVar[str] = f"Peng et al., Moment Matching, ICCV 2019, arXiv 1812.01754; ten classes of {FEDBN}"
+    paper: ClassVar[str] = (
+        "Peng, Bai, Xia, Huang, Saenko, Wang, Moment Matching for Multi-Source Domain Adaptation, ICCV 2019, "
+        f"arXiv:1812.01754; ten classes of {FEDBN}"
+    )
     spec: ClassVar[str] = "§6.4"
     folder: ClassVar[str] = "DomainNet"
     classes: ClassVar[tuple[str, ...]] = CLASSES

@@ -34,10 +34,10 @@ class DigitsDomain(StoredDataset):
     >>> DigitsDomain(style="textured", limit=100).style
     'textured'
 
-    Reference: Alpaydin and Kaynak, Optical Recognition of Handwritten Digits, UCI 1998; the looks are our own.
+    Reference: Alpaydin, Kaynak, Optical Recognition of Handwritten Digits, UCI 1998; the looks are our own.
     """
 
-    paper: ClassVar[str] = "Alpaydin and Kaynak, Optical Recognition of Handwritten Digits, UCI 1998 (looks our own)"
+    paper: ClassVar[str] = "Alpaydin, Kaynak, Optical Recognition of Handwritten Digits, UCI 1998 (looks our own)"
     spec: ClassVar[str] = "§6.4"
 
     style: str = param("clean", choices=("clean", "textured", "shifted"), doc="the domain")

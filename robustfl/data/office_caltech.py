@@ -32,7 +32,10 @@ class OfficeCaltech(Listed):
     Reference: Gong et al., Geodesic Flow Kernel for Unsupervised Domain Adaptation, CVPR 2012.
     """
 
-    paper: ClassVar[str] = f"Gong et al., Geodesic Flow Kernel, CVPR 2012; layout of {FEDBN}"
+    paper: ClassVar[str] = (
+        "Gong, Shi, Sha, Grauman, Geodesic Flow Kernel for Unsupervised Domain Adaptation, CVPR 2012; "
+        f"layout of {FEDBN}"
+    )
     spec: ClassVar[str] = "§6.4"
     folder: ClassVar[str] = "office_caltech_10"
     classes: ClassVar[tuple[str, ...]] = CLASSES

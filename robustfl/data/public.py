@@ -57,7 +57,10 @@ class Mnist(StoredDataset):
     ``Mnist(limit=6000)`` keeps 6,000 of the training images.
     """
 
-    paper: ClassVar[str] = "LeCun, Bottou, Bengio, Haffner, Gradient-based learning, Proc. IEEE 1998"
+    paper: ClassVar[str] = (
+        "LeCun, Bottou, Bengio, Haffner, Gradient-Based Learning Applied to Document Recognition, Proceedings of the "
+        "IEEE 1998"
+    )
 
     def source(self, root: Path, *, download: bool) -> Source:
         files = tuple(f"MNIST/raw/{f}" for f in _IDX)
@@ -69,7 +72,10 @@ class Mnist(StoredDataset):
 class FashionMnist(StoredDataset):
     """Fashion-MNIST, 28×28 clothes, 60,000 / 10,000."""
 
-    paper: ClassVar[str] = "Xiao, Rasul, Vollgraf, Fashion-MNIST, 2017, 1708.07747"
+    paper: ClassVar[str] = (
+        "Xiao, Rasul, Vollgraf, Fashion-MNIST: a Novel Image Dataset for Benchmarking Machine Learning Algorithms, "
+        "2017, arXiv:1708.07747"
+    )
 
     def source(self, root: Path, *, download: bool) -> Source:
         files = tuple(f"FashionMNIST/raw/{f}" for f in _IDX)
@@ -85,7 +91,10 @@ class Emnist(StoredDataset):
     Emnist(limit=None, test_limit=None, split='letters')
     """
 
-    paper: ClassVar[str] = "Cohen, Afshar, Tapson, van Schaik, EMNIST, IJCNN 2017, 1702.05373"
+    paper: ClassVar[str] = (
+        "Cohen, Afshar, Tapson, van Schaik, EMNIST: Extending MNIST to Handwritten Letters, IJCNN 2017, "
+        "arXiv:1702.05373"
+    )
 
     split: str = param("balanced", choices=tuple(_EMNIST_CLASSES), doc="which of EMNIST's six forms")
 
@@ -130,7 +139,10 @@ class Cifar100(StoredDataset):
 class Svhn(StoredDataset):
     """Street View House Numbers, 32×32 colour, cropped digits, 73,257 / 26,032."""
 
-    paper: ClassVar[str] = "Netzer et al., Reading Digits in Natural Images, NIPS workshop 2011"
+    paper: ClassVar[str] = (
+        "Netzer, Wang, Coates, Bissacco, Wu, Ng, Reading Digits in Natural Images with Unsupervised Feature Learning, "
+        "NIPS Workshops 2011"
+    )
 
     def source(self, root: Path, *, download: bool) -> Source:
         files = ("train_32x32.mat", "test_32x32.mat")
@@ -142,7 +154,10 @@ class Svhn(StoredDataset):
 class Usps(StoredDataset):
     """USPS, 16×16 handwritten postal digits, 7,291 / 2,007."""
 
-    paper: ClassVar[str] = "Hull, A database for handwritten text recognition research, PAMI 1994"
+    paper: ClassVar[str] = (
+        "Hull, A Database for Handwritten Text Recognition Research, IEEE Transactions on Pattern Analysis and Machine "
+        "Intelligence 1994"
+    )
 
     def source(self, root: Path, *, download: bool) -> Source:
         return Vision("usps", 10, ("usps.bz2", "usps.t.bz2"), _usps).source(root, download=download)

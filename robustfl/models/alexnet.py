@@ -21,11 +21,15 @@ class AlexNet(Model):
     On 3×256×256 images and 10 classes: 57,063,498 trainable, 18,688 running values with batch norm. Wants at least
     63×63 pixels.
 
-    Reference: Hong et al., Federated Robustness Propagation, AAAI 2023, arXiv 2106.10196, Table 6, after Li et al.,
-    FedBN, ICLR 2021, arXiv 2102.07623.
+    Reference: Hong et al., Federated Robustness Propagation: Sharing Adversarial Robustness in Heterogeneous Federated
+    Learning, AAAI 2023, arXiv:2106.10196, Table 6, after Li et al., FedBN: Federated Learning on Non-IID Features via
+    Local Batch Normalization, ICLR 2021, arXiv:2102.07623.
     """
 
-    paper: ClassVar[str] = "Hong et al., Federated Robustness Propagation, AAAI 2023, arXiv 2106.10196, Table 6"
+    paper: ClassVar[str] = (
+        "Hong, Wang, Wang, Zhou, Federated Robustness Propagation: Sharing Adversarial Robustness in Heterogeneous "
+        "Federated Learning, AAAI 2023, arXiv:2106.10196, Table 6"
+    )
     spec: ClassVar[str] = "§7"
 
     def build(self, norm: Norm, *, shape: tuple[int, int, int], classes: int) -> nn.Module:

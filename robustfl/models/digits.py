@@ -27,11 +27,15 @@ class DigitsNet(Model):
         channels: widths of the three convolutions, each ≥ 1.
         hidden: widths of the two hidden linear layers, each ≥ 1.
 
-    Reference: Hong et al., Federated Robustness Propagation, AAAI 2023, arXiv 2106.10196, Table 5, after Li et al.,
-    FedBN, ICLR 2021, arXiv 2102.07623.
+    Reference: Hong et al., Federated Robustness Propagation: Sharing Adversarial Robustness in Heterogeneous Federated
+    Learning, AAAI 2023, arXiv:2106.10196, Table 5, after Li et al., FedBN: Federated Learning on Non-IID Features via
+    Local Batch Normalization, ICLR 2021, arXiv:2102.07623.
     """
 
-    paper: ClassVar[str] = "Hong et al., Federated Robustness Propagation, AAAI 2023, arXiv 2106.10196, Table 5"
+    paper: ClassVar[str] = (
+        "Hong, Wang, Wang, Zhou, Federated Robustness Propagation: Sharing Adversarial Robustness in Heterogeneous "
+        "Federated Learning, AAAI 2023, arXiv:2106.10196, Table 5"
+    )
     spec: ClassVar[str] = "§7"
 
     channels: tuple[int, ...] = param((64, 64, 128), ge=1, doc="widths of the three convolutions")

@@ -23,13 +23,13 @@ class FbnCnn(Model):
     at least 4×4 pixels. Dropout masks come from the clients' generators (``begin`` on each ``ClientDropout``).
 
     Reference: Guerraoui, Pinot, Rizk, Stephan, Taïani, Overcoming the Challenges of Batch Normalization in Federated
-    Learning, 2024, 2405.14670, Table 1.
+    Learning, 2024, arXiv:2405.14670, Table 1.
     Notes: outputs are logits; the paper's NLL on log-softmax is cross-entropy on them.
     """
 
     paper: ClassVar[str] = (
         "Guerraoui, Pinot, Rizk, Stephan, Taïani, Overcoming the Challenges of Batch Normalization in Federated "
-        "Learning, 2024, 2405.14670"
+        "Learning, 2024, arXiv:2405.14670"
     )
     spec: ClassVar[str] = "§7"
 

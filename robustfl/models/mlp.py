@@ -25,11 +25,15 @@ class Mlp(Model):
     >>> Mlp(hidden=(64, 32))
     Mlp(hidden=(64, 32))
 
-    Reference: Wang, Shi, Chang, TNNLS 2023, 2301.02982 (width confirmed by its traffic table).
+    Reference: Wang, Shi, Chang, Why Batch Normalization Damage Federated Learning on Non-IID Data?, IEEE Transactions
+    on Neural Networks and Learning Systems 2025, arXiv:2301.02982 (width confirmed by its traffic table).
     Notes: the source states no activation; ReLU after the norm is ours. Outputs are logits.
     """
 
-    paper: ClassVar[str] = "Wang, Shi, Chang, Why Batch Normalization Damage Federated Learning, TNNLS 2023, 2301.02982"
+    paper: ClassVar[str] = (
+        "Wang, Shi, Chang, Why Batch Normalization Damage Federated Learning on Non-IID Data?, IEEE Transactions on "
+        "Neural Networks and Learning Systems 2025, arXiv:2301.02982"
+    )
     spec: ClassVar[str] = "§7"
 
     hidden: tuple[int, ...] = param((30,), ge=1, doc="widths of the hidden layers")

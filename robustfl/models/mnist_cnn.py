@@ -21,11 +21,15 @@ class MnistCnn(Model):
     On 1×28×28 images and 10 classes: 431,080 trainable entries besides the norms' 140, and 140 running values with
     batch norm. Wants at least 16×16 pixels.
 
-    Reference: LeCun et al., Gradient-based learning applied to document recognition, 1998 (the two-stage layout).
+    Reference: LeCun et al., Gradient-Based Learning Applied to Document Recognition, Proceedings of the IEEE 1998 (the
+    two-stage layout).
     Notes: outputs are logits.
     """
 
-    paper: ClassVar[str] = "LeCun et al., Gradient-based learning applied to document recognition, Proc. IEEE 1998"
+    paper: ClassVar[str] = (
+        "LeCun, Bottou, Bengio, Haffner, Gradient-Based Learning Applied to Document Recognition, Proceedings of the "
+        "IEEE 1998"
+    )
     spec: ClassVar[str] = "§7"
 
     def build(self, norm: Norm, *, shape: tuple[int, int, int], classes: int) -> nn.Module:

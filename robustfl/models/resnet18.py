@@ -55,12 +55,16 @@ class ResNet18(Model):
     >>> ResNet18(variant="bn+gn")
     ResNet18(variant='bn+gn')
 
-    Reference: Legate, MSc thesis, Montréal 2022; Legate, Caccia, Belilovsky, 2023, 2304.05260.
+    Reference: Legate, MSc thesis, Montréal 2022; Legate, Caccia, Belilovsky, Re-Weighted Softmax Cross-Entropy to
+    Control Forgetting in Federated Learning, CoLLAs 2023, arXiv:2304.05260.
     Notes: the average pool of 3 with stride 2 sees the top-left 3×3 of the last 4×4 map, as in the source. The source's
     listing has wrong norm widths in several blocks; these match their convolutions. Outputs are logits.
     """
 
-    paper: ClassVar[str] = "Legate, Caccia, Belilovsky, Re-Weighted Softmax Cross-Entropy, 2023, 2304.05260"
+    paper: ClassVar[str] = (
+        "Legate, Caccia, Belilovsky, Re-Weighted Softmax Cross-Entropy to Control Forgetting in Federated Learning, "
+        "CoLLAs 2023, arXiv:2304.05260"
+    )
     spec: ClassVar[str] = "§7"
 
     variant: str = param("norm", choices=("norm", "bn+gn"), doc="which layers are the scheme's")

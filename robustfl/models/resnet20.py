@@ -45,11 +45,13 @@ class ResNet20(Model):
     classes: 269,722 trainable, 1,376 running values in 19 norm layers. Kaiming-normal initial weights. Wants at
     least 4×4 pixels.
 
-    Reference: He, Zhang, Ren, Sun, Deep Residual Learning for Image Recognition, CVPR 2016, 1512.03385, §4.2 (A).
+    Reference: He, Zhang, Ren, Sun, Deep Residual Learning for Image Recognition, CVPR 2016, arXiv:1512.03385, §4.2 (A).
     Notes: outputs are logits.
     """
 
-    paper: ClassVar[str] = "He, Zhang, Ren, Sun, Deep Residual Learning for Image Recognition, CVPR 2016, 1512.03385"
+    paper: ClassVar[str] = (
+        "He, Zhang, Ren, Sun, Deep Residual Learning for Image Recognition, CVPR 2016, arXiv:1512.03385"
+    )
     spec: ClassVar[str] = "§7"
 
     def build(self, norm: Norm, *, shape: tuple[int, int, int], classes: int) -> nn.Module:

@@ -20,11 +20,15 @@ class SimpleCnn(Model):
 
     On 3×32×32 images and 10 classes: 156,298 trainable, 224 running values. Wants at least 8×8 pixels.
 
-    Reference: Chen, Xu, Wu, Kittler, Hybrid Batch Normalisation, ICML 2025, 2505.21877.
+    Reference: Chen, Xu, Wu, Kittler, Hybrid Batch Normalisation: Resolving the Dilemma of Batch Normalisation in
+    Federated Learning, ICML 2025, arXiv:2505.21877.
     Notes: outputs are logits.
     """
 
-    paper: ClassVar[str] = "Chen, Xu, Wu, Kittler, Hybrid Batch Normalisation, ICML 2025, 2505.21877"
+    paper: ClassVar[str] = (
+        "Chen, Xu, Wu, Kittler, Hybrid Batch Normalisation: Resolving the Dilemma of Batch Normalisation in Federated "
+        "Learning, ICML 2025, arXiv:2505.21877"
+    )
     spec: ClassVar[str] = "§7"
 
     def build(self, norm: Norm, *, shape: tuple[int, int, int], classes: int) -> nn.Module:

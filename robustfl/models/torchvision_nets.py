@@ -14,9 +14,15 @@ from robustfl.models.network import Network
 from robustfl.models.shapes import require
 from robustfl.registry import register
 
-_USED = "as used by Chen, Xu, Wu, Kittler, Hybrid Batch Normalisation, ICML 2025, 2505.21877"
-_RESNET = f"He, Zhang, Ren, Sun, Deep Residual Learning for Image Recognition, CVPR 2016, 1512.03385; {_USED}"
-_VGG = f"Simonyan, Zisserman, Very Deep Convolutional Networks, ICLR 2015, 1409.1556; {_USED}"
+_USED = (
+    "as used by Chen, Xu, Wu, Kittler, Hybrid Batch Normalisation: Resolving the Dilemma of Batch Normalisation in "
+    "Federated Learning, ICML 2025, arXiv:2505.21877"
+)
+_RESNET = f"He, Zhang, Ren, Sun, Deep Residual Learning for Image Recognition, CVPR 2016, arXiv:1512.03385; {_USED}"
+_VGG = (
+    "Simonyan, Zisserman, Very Deep Convolutional Networks for Large-Scale Image Recognition, ICLR 2015, "
+    f"arXiv:1409.1556; {_USED}"
+)
 _LEAST = 32
 
 Make = Callable[[Any], nn.Module]
@@ -30,7 +36,7 @@ class TorchvisionResNet18(Model):
     Convolutions have no biases. On 10 classes: 11,181,642 trainable, 9,600 running values with batch norm. Wants at
     least 32×32 pixels. Initial parameters are torch's defaults (SPEC §7), not torchvision's.
 
-    Reference: He, Zhang, Ren, Sun, Deep Residual Learning for Image Recognition, CVPR 2016, 1512.03385.
+    Reference: He, Zhang, Ren, Sun, Deep Residual Learning for Image Recognition, CVPR 2016, arXiv:1512.03385.
     """
 
     paper: ClassVar[str] = _RESNET
@@ -49,7 +55,7 @@ class TorchvisionResNet50(Model):
     Convolutions have no biases. On 10 classes: 23,528,522 trainable, 53,120 running values with batch norm. Wants at
     least 32×32 pixels. Initial parameters are torch's defaults (SPEC §7), not torchvision's.
 
-    Reference: He, Zhang, Ren, Sun, Deep Residual Learning for Image Recognition, CVPR 2016, 1512.03385.
+    Reference: He, Zhang, Ren, Sun, Deep Residual Learning for Image Recognition, CVPR 2016, arXiv:1512.03385.
     """
 
     paper: ClassVar[str] = _RESNET
@@ -68,10 +74,13 @@ class MobileNetV2(Model):
     On 10 classes: 2,236,682 trainable, 34,112 running values with batch norm. Wants at least 32×32 pixels. Initial
     parameters are torch's defaults (SPEC §7), not torchvision's.
 
-    Reference: Sandler et al., MobileNetV2: Inverted Residuals and Linear Bottlenecks, CVPR 2018, 1801.04381.
+    Reference: Sandler et al., MobileNetV2: Inverted Residuals and Linear Bottlenecks, CVPR 2018, arXiv:1801.04381.
     """
 
-    paper: ClassVar[str] = f"Sandler et al., MobileNetV2, CVPR 2018, 1801.04381; {_USED}"
+    paper: ClassVar[str] = (
+        "Sandler, Howard, Zhu, Zhmoginov, Chen, MobileNetV2: Inverted Residuals and Linear Bottlenecks, CVPR 2018, "
+        f"arXiv:1801.04381; {_USED}"
+    )
     spec: ClassVar[str] = "§7"
 
     def build(self, norm: Norm, *, shape: tuple[int, int, int], classes: int) -> nn.Module:
@@ -88,7 +97,8 @@ class Vgg11(Model):
 
     On 10 classes: 128,812,810 trainable, 5,504 running values with batch norm. Wants at least 32×32 pixels.
 
-    Reference: Simonyan, Zisserman, Very Deep Convolutional Networks, ICLR 2015, 1409.1556, configuration A.
+    Reference: Simonyan, Zisserman, Very Deep Convolutional Networks for Large-Scale Image Recognition, ICLR 2015,
+    arXiv:1409.1556, configuration A.
     Notes: norms are torchvision's addition; the hidden linear layers have none.
     """
 
@@ -107,7 +117,8 @@ class Vgg19(Model):
 
     On 10 classes: 139,622,218 trainable, 11,008 running values with batch norm. Wants at least 32×32 pixels.
 
-    Reference: Simonyan, Zisserman, Very Deep Convolutional Networks, ICLR 2015, 1409.1556, configuration E.
+    Reference: Simonyan, Zisserman, Very Deep Convolutional Networks for Large-Scale Image Recognition, ICLR 2015,
+    arXiv:1409.1556, configuration E.
     Notes: norms are torchvision's addition; the hidden linear layers have none.
     """
 

@@ -57,8 +57,9 @@ class DualBN(Norm):
     """
 
     paper: ClassVar[str] = (
-        "Xie et al., Adversarial Examples Improve Image Recognition, CVPR 2020, arXiv 1911.09665; local as in Hong et "
-        "al., Federated Robustness Propagation, AAAI 2023, arXiv 2106.10196"
+        "Xie, Tan, Gong, Wang, Yuille, Le, Adversarial Examples Improve Image Recognition, CVPR 2020, "
+        "arXiv:1911.09665; local as in Hong, Wang, Wang, Zhou, Federated Robustness Propagation: Sharing Adversarial "
+        "Robustness in Heterogeneous Federated Learning, AAAI 2023, arXiv:2106.10196"
     )
     spec: ClassVar[str] = "§2.7"
     cost: ClassVar[str] = "2 × 2C numbers per layer and round each way"

@@ -39,7 +39,7 @@ class FBN(Norm):
     """
 
     paper: ClassVar[str] = (
-        "Guerraoui, Pinot, Rizk, Stephan & Taïani, Overcoming the Challenges of Batch Normalization in Federated "
+        "Guerraoui, Pinot, Rizk, Stephan, Taïani, Overcoming the Challenges of Batch Normalization in Federated "
         "Learning, 2024, arXiv:2405.14670"
     )
     spec: ClassVar[str] = "§2.2, §4.17"

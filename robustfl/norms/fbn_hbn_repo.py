@@ -41,13 +41,17 @@ class FBNHBNRepo(Norm):
 
     ``momentum`` β in (0, 1]; ``eps`` > 0 is added to variances.
 
-    Reference: code released with Chen et al., Hybrid Batch Normalisation, ICML 2025, arXiv 2505.21877.
+    Reference: code released with Chen et al., Hybrid Batch Normalisation: Resolving the Dilemma of Batch Normalisation
+    in Federated Learning, ICML 2025, arXiv:2505.21877.
 
     >>> FBNHBNRepo().momentum
     0.1
     """
 
-    paper: ClassVar[str] = "code released with Chen et al., Hybrid Batch Normalisation, ICML 2025, arXiv 2505.21877"
+    paper: ClassVar[str] = (
+        "code released with Chen, Xu, Wu, Kittler, Hybrid Batch Normalisation: Resolving the Dilemma of Batch "
+        "Normalisation in Federated Learning, ICML 2025, arXiv:2505.21877"
+    )
     spec: ClassVar[str] = "§2.2"
     shares_statistics: ClassVar[bool] = True
 

@@ -43,14 +43,17 @@ class FedFN(Norm):
         scale: ``1`` or ``sqrt-d``, the square root of the feature's width.
 
     Reference: Kim et al., FedFN: Feature Normalization for Alleviating Data Heterogeneity Problem in Federated
-    Learning, 2023, arXiv 2311.13267.
+    Learning, NeurIPS Workshops 2023, arXiv:2311.13267.
 
     >>> import torch
     >>> feature_norm(torch.tensor([[3.0, 4.0]]))
     tensor([[0.6000, 0.8000]])
     """
 
-    paper: ClassVar[str] = "Kim et al., FedFN: Feature Normalization, 2023, arXiv 2311.13267"
+    paper: ClassVar[str] = (
+        "Kim, Lee, Oh, Yun, FedFN: Feature Normalization for Alleviating Data Heterogeneity Problem in Federated "
+        "Learning, NeurIPS Workshops 2023, arXiv:2311.13267"
+    )
     spec: ClassVar[str] = "§2.13"
 
     position: str = param("classifier", choices=("classifier", "flatten"), doc="before the last or first linear layer")

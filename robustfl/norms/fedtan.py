@@ -15,8 +15,8 @@ from robustfl.parameters import param
 from robustfl.registry import register
 
 _PAPER = (
-    "Wang, Shi & Chang, Why Batch Normalization Damage Federated Learning on Non-IID Data?, TNNLS 2023, "
-    "arXiv 2301.02982"
+    "Wang, Shi, Chang, Why Batch Normalization Damage Federated Learning on Non-IID Data?, IEEE Transactions on Neural "
+    "Networks and Learning Systems 2025, arXiv:2301.02982"
 )
 
 

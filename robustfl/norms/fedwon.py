@@ -64,14 +64,19 @@ class FedWon(Norm):
         gain: a learnable factor per filter.
         clip: λ > 0 of adaptive gradient clipping per output unit, the last layer excepted, or None; 0.01 in NFNets.
 
-    Reference: Zhuang & Lyu, FedWon: Triumphing Multi-domain Federated Learning Without Normalization, ICLR 2024,
-    arXiv 2306.05879; Brock et al., arXiv 2101.08692 and 2102.06171.
+    Reference: Zhuang, Lyu, FedWon: Triumphing Multi-domain Federated Learning Without Normalization, ICLR 2024,
+    arXiv:2306.05879; Brock, De, Smith, Characterizing Signal Propagation to Close the Performance Gap in Unnormalized
+    ResNets, ICLR 2021, arXiv:2101.08692; Brock, De, Smith, Simonyan, High-Performance Large-Scale Image Recognition
+    Without Normalization, ICML 2021, arXiv:2102.06171.
 
     >>> round(float(standardised(torch.tensor([[1.0, 2.0, 3.0]])).norm()), 4)  # γ
     1.7129
     """
 
-    paper: ClassVar[str] = "Zhuang & Lyu, FedWon, ICLR 2024, arXiv 2306.05879"
+    paper: ClassVar[str] = (
+        "Zhuang, Lyu, FedWon: Triumphing Multi-domain Federated Learning Without Normalization, ICLR 2024, "
+        "arXiv:2306.05879"
+    )
     spec: ClassVar[str] = "§2.14"
 
     gain: bool = param(False, doc="a learnable factor per filter")

@@ -35,7 +35,8 @@ class FixBN(Norm):
     """
 
     paper: ClassVar[str] = (
-        "Zhong, Chen & Chao, Making Batch Normalization Great in Federated Deep Learning, 2023, arXiv:2303.06530"
+        "Zhong, Chen, Chao, Making Batch Normalization Great in Federated Deep Learning, NeurIPS Workshops 2023, "
+        "arXiv:2303.06530"
     )
     spec: ClassVar[str] = "§2.3"
     cost: ClassVar[str] = "2C numbers per layer and round each way until the statistics are fixed"

@@ -72,14 +72,17 @@ class HBN(Norm):
         eps: added to variances, > 0.
 
     Reference: Chen et al., Hybrid Batch Normalisation: Resolving the Dilemma of Batch Normalisation in Federated
-    Learning, ICML 2025, arXiv 2505.21877. Counts are values per channel, not samples.
+    Learning, ICML 2025, arXiv:2505.21877. Counts are values per channel, not samples.
 
     >>> layer = HBN().layer(1)
     >>> layer(torch.tensor([[-1.0], [3.0]])).flatten().detach()  # μ̂ = ½·1 + ½·0, v̂ = ½·4 + ½·1
     tensor([-0.9487,  1.5811])
     """
 
-    paper: ClassVar[str] = "Chen, Xu, Wu & Kittler, Hybrid Batch Normalisation, ICML 2025, arXiv 2505.21877"
+    paper: ClassVar[str] = (
+        "Chen, Xu, Wu, Kittler, Hybrid Batch Normalisation: Resolving the Dilemma of Batch Normalisation in Federated "
+        "Learning, ICML 2025, arXiv:2505.21877"
+    )
     spec: ClassVar[str] = "§2.12"
     cost: ClassVar[str] = "2C numbers per layer and round each way; one more forward over the data"
     shares_statistics: ClassVar[bool] = True

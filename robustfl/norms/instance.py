@@ -29,7 +29,7 @@ class IN(Norm):
     """
 
     paper: ClassVar[str] = (
-        "Ulyanov, Vedaldi & Lempitsky, Instance Normalization: The Missing Ingredient for Fast Stylization, 2016, "
+        "Ulyanov, Vedaldi, Lempitsky, Instance Normalization: The Missing Ingredient for Fast Stylization, 2016, "
         "arXiv:1607.08022"
     )
     spec: ClassVar[str] = "§2.4"

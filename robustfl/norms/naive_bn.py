@@ -37,7 +37,8 @@ class NaiveBN(Norm):
     """
 
     paper: ClassVar[str] = (
-        "Ioffe & Szegedy, Batch Normalization, ICML 2015, arXiv:1502.03167, as averaged by McMahan et al., "
+        "Ioffe, Szegedy, Batch Normalization: Accelerating Deep Network Training by Reducing Internal Covariate Shift, "
+        "ICML 2015, arXiv:1502.03167; as averaged by McMahan, Moore, Ramage, Hampson, Agüera y Arcas, "
         "Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017, arXiv:1602.05629"
     )
     spec: ClassVar[str] = "§2.1"

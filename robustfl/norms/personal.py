@@ -38,8 +38,8 @@ class FedBN(_Personal):
     """
 
     paper: ClassVar[str] = (
-        "Li et al., FedBN: Federated Learning on Non-IID Features via Local Batch Normalization, ICLR 2021, "
-        "arXiv 2102.07623"
+        "Li, Jiang, Zhang, Kamp, Dou, FedBN: Federated Learning on Non-IID Features via Local Batch Normalization, "
+        "ICLR 2021, arXiv:2102.07623"
     )
     spec: ClassVar[str] = "§2.5"
     cost: ClassVar[str] = "no statistics to send, and no affine parameters"
@@ -64,7 +64,8 @@ class SiloBN(_Personal):
     """
 
     paper: ClassVar[str] = (
-        "Andreux et al., Siloed Federated Learning for Multi-Centric Histopathology Datasets, 2020, arXiv 2008.07424"
+        "Andreux, Ogier du Terrail, Beguier, Tramel, Siloed Federated Learning for Multi-Centric Histopathology "
+        "Datasets, MICCAI Workshops 2020, arXiv:2008.07424"
     )
     spec: ClassVar[str] = "§2.6"
     cost: ClassVar[str] = "no statistics to send; affine parameters are shared"
@@ -88,8 +89,8 @@ class SingleNet(_Personal):
     """
 
     paper: ClassVar[str] = (
-        "Wang, Shi & Chang, Why Batch Normalization Damage Federated Learning on Non-IID Data?, TNNLS 2023, "
-        "arXiv 2301.02982 (reference without communication)"
+        "Wang, Shi, Chang, Why Batch Normalization Damage Federated Learning on Non-IID Data?, IEEE Transactions on "
+        "Neural Networks and Learning Systems 2025, arXiv:2301.02982 (reference without communication)"
     )
     spec: ClassVar[str] = "§2.11"
     cost: ClassVar[str] = "nothing is sent"

@@ -52,14 +52,18 @@ class AdversarialTraining(Objective):
     Args:
         weight: w in [0, 1] of the adversarial loss.
 
-    Reference: Zizzo et al., FAT: Federated Adversarial Training, 2020, arXiv 2012.01791, as compared with in Hong et
-    al., Federated Robustness Propagation, AAAI 2023, arXiv 2106.10196.
+    Reference: Zizzo et al., FAT: Federated Adversarial Training, 2020, arXiv:2012.01791, as compared with in Hong et
+    al., Federated Robustness Propagation: Sharing Adversarial Robustness in Heterogeneous Federated Learning, AAAI
+    2023, arXiv:2106.10196.
 
     >>> AdversarialTraining().weight
     0.5
     """
 
-    paper: ClassVar[str] = "Hong et al., Federated Robustness Propagation, AAAI 2023, arXiv 2106.10196 (baselines FAT*)"
+    paper: ClassVar[str] = (
+        "Hong, Wang, Wang, Zhou, Federated Robustness Propagation: Sharing Adversarial Robustness in Heterogeneous "
+        "Federated Learning, AAAI 2023, arXiv:2106.10196 (baselines FAT*)"
+    )
     spec: ClassVar[str] = "§4.18"
     needs_adversaries: ClassVar[bool] = True
 

@@ -16,14 +16,17 @@ class CrossEntropy(Objective):
 
     On heterogeneous data it pushes down the logits of classes a client does not have.
 
-    Reference: McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data,
-    AISTATS 2017, arXiv 1602.05629.
+    Reference: McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017,
+    arXiv:1602.05629.
 
     >>> import torch
     >>> CrossEntropy().per_sample(torch.zeros(1, 2), torch.tensor([0]), torch.tensor([0.5, 0.5]))
     tensor([0.6931])
     """
 
-    paper: ClassVar[str] = "McMahan et al., Communication-Efficient Learning, AISTATS 2017, arXiv 1602.05629"
+    paper: ClassVar[str] = (
+        "McMahan, Moore, Ramage, Hampson, Agüera y Arcas, Communication-Efficient Learning of Deep Networks from "
+        "Decentralized Data, AISTATS 2017, arXiv:1602.05629"
+    )
     spec: ClassVar[str] = "§1.2"
     plain: ClassVar[bool] = True

@@ -32,14 +32,17 @@ class FedRob(Objective):
         steps: ascent steps ≥ 1.
 
     Reference: Reisizadeh et al., Robust Federated Learning: The Case of Affine Distribution Shifts, NeurIPS 2020,
-    arXiv 2006.08907, Algorithm 1. The code released with Hong et al. starts at Λ = 0, which erases the image; here the
+    arXiv:2006.08907, Algorithm 1. The code released with Hong et al. starts at Λ = 0, which erases the image; here the
     start is the identity.
 
     >>> FedRob().ascent
     0.05
     """
 
-    paper: ClassVar[str] = "Reisizadeh et al., Robust Federated Learning, NeurIPS 2020, arXiv 2006.08907"
+    paper: ClassVar[str] = (
+        "Reisizadeh, Farnia, Pedarsani, Jadbabaie, Robust Federated Learning: The Case of Affine Distribution Shifts, "
+        "NeurIPS 2020, arXiv:2006.08907"
+    )
     spec: ClassVar[str] = "§4.18"
     needs_adversaries: ClassVar[bool] = True
 

@@ -30,13 +30,16 @@ class FreeAdversarialTraining(Objective):
         eps: ε ≥ 0, bound on the noise in pixel units (4/255 in the code released with Hong et al.).
         step: α ≥ 0 in pixel units.
 
-    Reference: Shafahi et al., Adversarial Training for Free!, NeurIPS 2019, arXiv 1904.12843, Algorithm 1.
+    Reference: Shafahi et al., Adversarial Training for Free!, NeurIPS 2019, arXiv:1904.12843, Algorithm 1.
 
     >>> FreeAdversarialTraining().replays
     4
     """
 
-    paper: ClassVar[str] = "Shafahi et al., Adversarial Training for Free!, NeurIPS 2019, arXiv 1904.12843"
+    paper: ClassVar[str] = (
+        "Shafahi, Najibi, Ghiasi, Xu, Dickerson, Studer, Davis, Taylor, Goldstein, Adversarial Training for Free!, "
+        "NeurIPS 2019, arXiv:1904.12843"
+    )
     spec: ClassVar[str] = "§5.7"
     needs_adversaries: ClassVar[bool] = True
 

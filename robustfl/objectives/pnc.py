@@ -38,14 +38,17 @@ class PseudoNoiseCalibration(Objective):
         clip: bound on the norm of the second term's gradient, over all parameters; None switches clipping off.
         warmup: rounds at the start in which λ is 0.
 
-    Reference: Hong et al., Federated Robustness Propagation, AAAI 2023, arXiv 2106.10196, equation 4; clipping and
-    warm-up are on by default as in the released code.
+    Reference: Hong et al., Federated Robustness Propagation: Sharing Adversarial Robustness in Heterogeneous Federated
+    Learning, AAAI 2023, arXiv:2106.10196, equation 4; clipping and warm-up are on by default as in the released code.
 
     >>> clipped_sum(torch.zeros(2), torch.tensor([30.0, 40.0]), 0.5, 10.0)
     tensor([6.0000, 8.0000])
     """
 
-    paper: ClassVar[str] = "Hong et al., Federated Robustness Propagation, AAAI 2023, arXiv 2106.10196"
+    paper: ClassVar[str] = (
+        "Hong, Wang, Wang, Zhou, Federated Robustness Propagation: Sharing Adversarial Robustness in Heterogeneous "
+        "Federated Learning, AAAI 2023, arXiv:2106.10196"
+    )
     spec: ClassVar[str] = "§4.18"
     needs_adversaries: ClassVar[bool] = True
     needs_branches: ClassVar[bool] = True

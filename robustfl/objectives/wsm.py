@@ -31,16 +31,16 @@ class WSM(Objective):
     Classes the client does not have get no gradient, so local training does not forget them; a client with a single
     class learns nothing at all. The value may be negative; with uniform α it is ``CE - log C``.
 
-    Reference: Legate, Caccia & Belilovsky, Re-Weighted Softmax Cross-Entropy to Control Forgetting in Federated
-    Learning, CoLLAs 2023, arXiv 2304.05260. The mean over the batch instead of the sum.
+    Reference: Legate, Caccia, Belilovsky, Re-Weighted Softmax Cross-Entropy to Control Forgetting in Federated
+    Learning, CoLLAs 2023, arXiv:2304.05260. The mean over the batch instead of the sum.
 
     >>> WSM().per_sample(torch.zeros(1, 2), torch.tensor([0]), torch.tensor([1.0, 0.0]))
     tensor([0.])
     """
 
     paper: ClassVar[str] = (
-        "Legate, Caccia & Belilovsky, Re-Weighted Softmax Cross-Entropy to Control Forgetting in Federated Learning, "
-        "CoLLAs 2023, arXiv 2304.05260"
+        "Legate, Caccia, Belilovsky, Re-Weighted Softmax Cross-Entropy to Control Forgetting in Federated Learning, "
+        "CoLLAs 2023, arXiv:2304.05260"
     )
     spec: ClassVar[str] = "§1.10"
     plain: ClassVar[bool] = True
