@@ -43,7 +43,7 @@ class ClientDropout(nn.Module):
 
 
 def _draw(keep: Tensor, p: float, generator: torch.Generator) -> None:
-    """Fill the booleans ``keep``, true with probability ``1 - p``; eight come from one draw where ``256 p`` is whole."""
+    """Fill the booleans ``keep``, true with probability ``1 - p``; one draw makes eight where ``256 p`` is whole."""
     threshold = 256.0 * p
     if threshold != int(threshold) or keep.device.type != "cpu":
         keep.bernoulli_(1.0 - p, generator=generator)
