@@ -96,7 +96,10 @@ def _write(figures: Iterable[tuple[str, Figure]], folder: str | Path, forms: Seq
 
 
 def _laid_out(figure: Figure) -> None:
-    figure.draw_without_rendering()  # lays the figure out once for all forms
+    """Lay the figure out once for all forms."""
+    engine = figure.get_layout_engine()
+    if engine is not None:
+        engine.execute(figure)
     figure.set_layout_engine("none")
 
 
