@@ -57,7 +57,9 @@ class FreeAdversarialTraining(Objective):
         noise = task.notes.get("noise")
         if noise is None:
             noise = torch.zeros_like(x)
-        # The last batch of an epoch may be smaller than the noise.
+        # The last batch of an epoch may be smaller than the noise, and the first of a round than the next ones.
+        if len(noise) < len(x):
+            noise = torch.cat([noise, torch.zeros_like(x[len(noise) :])])
         part = noise[: len(x)]
         inputs = (x + part).clamp(0.0, 1.0).requires_grad_(True)
         with through(model, ADVERSARIAL):
