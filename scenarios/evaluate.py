@@ -59,6 +59,11 @@ class Evaluator:
         return f"{who} on {where}, evaluation mode, white box through the evaluated model{through_branch}"
 
     @property
+    def samples(self) -> int:
+        """Images that accuracy is measured on, of all honest users together where each has its own."""
+        return sum(len(self._built.tests[k]) for k in self._users) if self._built.tests else len(self._built.test)
+
+    @property
     def ra_samples(self) -> int:
         """Images that robust accuracy is measured on, of one user where users differ."""
         sizes = [len(self._built.tests[k]) for k in self._users] if self._built.tests else [len(self._built.test)]
@@ -99,7 +104,7 @@ class Evaluator:
                 groups=groups,
                 evaluation=self.description,
                 asr=self._attack_success(at),
-                samples=len(self._built.test) if not self._built.tests else sum(len(a.labels) for a in standard),
+                samples=self.samples,
             )
 
     def forgetting(self, state: State, local: LocalModels) -> dict[str, Any]:
@@ -221,7 +226,8 @@ class Evaluator:
 
         with through(e.model, self.branch):
             if not self._personal:
-                return success(torch.arange(len(test), device=e.device))
+                parts = [self._part(k) for k in self._users] if self._built.tests else [self._part(0)]
+                return mean_over_users([success(part) for part in parts])
             found = []
             for k in self._users:
                 with self._model_of(state, k):

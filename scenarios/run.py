@@ -204,6 +204,10 @@ class _Run:
         e = self._built.experiment
         if e.adversarial:
             self._facts["macs_per_epoch"] = macs_per_epoch(e)
+            if not e.objective.needs_adversaries:
+                self._warn(
+                    f"at={self._cell.at!r} names users, but nobody trains adversarially with {e.objective.name!r}"
+                )
         last = self._cell.rounds if self._team.size == 1 or self._cell.forgetting else -1
         state, tested = self._resumed()
         clock = time.perf_counter()
@@ -275,7 +279,8 @@ class _Run:
         e = self._built.experiment
         means = {k: math.fsum(v) / len(v) for k, v in self._shifts.items() if v}
         settings = e.settings
-        known = e.attack.certificate(settings.clients, settings.f) if settings.f else {}
+        present = settings.attackers
+        known = e.attack.certificate(settings.participants, present) if present else {}
         certificates = {
             **means,
             **known,
@@ -285,7 +290,7 @@ class _Run:
             "statistics": e.layout.s,
             "byzantine": sorted(settings.byzantine()),
             "evaluation": self._evaluator.description,
-            "test_samples": len(self._built.test),
+            "test_samples": self._evaluator.samples,
             "ra_samples": self._evaluator.ra_samples,
             "warnings": self._warnings,
         }

@@ -27,6 +27,7 @@ from robustfl.randomness import numpy_stream, stream
 from robustfl.vectors import read_gradient, read_statistics, write_statistics
 
 STATISTICS_BATCH = 256
+STATISTICS_STEP = -1  # dropout masks of a pass before training are not those of a step
 
 
 @dataclass(frozen=True)
@@ -246,7 +247,8 @@ class Clients:
             if done is not None:
                 write_statistics(e.model, e.layout, done.reports.rows[place])
             collected = self.statistics(k, round, start) if e.norm.statistics_pass is not None else None
-            begin(e.model, None, frozen=frozen, generators=self._generators([k], round, 0))
+            # The step in lock-step has drawn from the first stream already.
+            begin(e.model, None, frozen=frozen, generators=self._generators([k], round, int(done is not None)))
             kept = None if memory is None else memory[place]
             turn = _Turn(self, k, round, theta, start, kept)
             if firsts is not None and done is not None:
@@ -286,7 +288,7 @@ class Clients:
         if plan.samples is not None and plan.samples < len(index):
             chosen = torch.randperm(len(index), generator=stream(e.settings.seed, "statistics", client, round))
             index = index[chosen[: plan.samples].to(index.device)]
-        begin(e.model, None)
+        begin(e.model, None, generators=self._generators([client], round, STATISTICS_STEP) if plan.training else ())
         e.model.train(plan.training)
         with lent(e.flat, theta), collecting(e.model), torch.no_grad():
             for part in torch.split(index, len(index) if plan.training else STATISTICS_BATCH):

@@ -205,7 +205,7 @@ class _Loop:
         aggregate = checked(result.vector, stack[0], e.defense.parts)
         facts: dict[str, Any] = dict(result.facts)
         if measured and width:
-            facts |= _shifts(stack, h, aggregate, self._team)
+            facts |= _shifts(stack, h, aggregate, context.weights, self._team)
         aggregate = self._team.whole(aggregate, width)
         server = self._server_step(state, stack, ids_in_order, aggregate, context)
         statistics = state.statistics
@@ -230,8 +230,19 @@ class _Loop:
         models = None
         if start is not None:
             received = e.algorithm.broadcast(start, state.server)
-            models = LocalModels(tuple(honest_ids), received, state.statistics, stack[:h], messages.reports.rows[:h])
+            own = self._own_statistics(messages.reports, state.statistics)[:h]
+            models = LocalModels(tuple(honest_ids), received, state.statistics, stack[:h], own)
         return RoundRecord(t + 1, loss, facts, new, local=models)
+
+    def _own_statistics(self, reports: Reports, received: Tensor) -> Tensor:
+        """What local training made of the received statistics ``[n s]``: what clients would send, before any attack.
+
+        Reports of a pass before training are no part of the local model.
+        """
+        norm = self._e.norm
+        if not norm.sends_statistics or norm.statistics_pass is not None:
+            return received.expand(len(reports.rows), -1)
+        return norm.messages(reports, received, self._e.layout.layers)
 
     def _reference(self, state: State, round: int) -> Tensor | None:
         """The update ``[d]`` of the server itself, on data of its own, for defenses that trust it (SPEC §4.12)."""
@@ -444,7 +455,11 @@ class _Loop:
         ids = honest + [k for k in ids if k in self._byzantine]
         if not honest:
             return state.statistics
-        seen = [self._clients.statistics(k, t, state.theta) for k in ids]
+        own, plan = state.personal, e.norm.statistics_pass
+        if plan is None or not plan.training:  # evaluation looks at nothing of the clients' own
+            own = None
+        models = (state.theta if own is None else own.model_of(k, e.privacy, state.theta) for k in ids)
+        seen = [self._clients.statistics(k, t, model) for k, model in zip(ids, models, strict=True)]
         reports = Reports(torch.cat([r.rows for r in seen]), torch.cat([r.counts for r in seen]))
         context = Context(generator=self._stream("defense", t), round=t, weights=self._weights(ids, state.theta))
         merged, _ = self._merge(reports, len(honest), len(ids) - len(honest), state, context, refreshing=True)
@@ -483,12 +498,20 @@ class _Loop:
         return checked(merged, state.statistics, e.norm), kept
 
 
-def _shifts(stack: Tensor, h: int, aggregate: Tensor, team: Team = ALONE) -> dict[str, float]:
-    """How far, relative to the honest mean, the attack moved the plain mean and the defense's result lies."""
-    honest = stack[:h].mean(0)
+def _shifts(
+    stack: Tensor, h: int, aggregate: Tensor, weights: Tensor | None, team: Team = ALONE
+) -> dict[str, float]:
+    """How far, relative to the honest mean, the attack moved the mean and the defense's result lies.
+
+    Both are the means of a server without a defense: of clients weighed by ``weights [n]``, without broken rows.
+    """
+    shares = stack.new_ones(len(stack)) if weights is None else weights.to(stack.dtype)
+    honest = stack[:h].mean(0) if weights is None else shares[:h] / shares[:h].sum() @ stack[:h]
     scale = max(team.norm(honest), 1e-30)
-    moved = torch.where(torch.isfinite(stack[h:]), stack[h:], 0.0).sum(0).add_(stack[:h].sum(0)).div_(stack.shape[0])
+    sound = team.total(torch.isfinite(stack[h:]).all(1).double().cpu()).to(stack.device) == team.size
+    away = torch.where(sound[:, None], stack[h:] - honest, 0.0)
+    moved = shares[h:] @ away / (shares[:h].sum() + shares[h:][sound].sum())
     return {
-        "attack_shift": team.norm(moved - honest) / scale,
+        "attack_shift": team.norm(moved) / scale,
         "defense_shift": team.norm(aggregate - honest) / scale,
     }

@@ -55,6 +55,13 @@ class Settings:
             order = [k for k in order if k in pool]
         return frozenset(order[: self.f])
 
+    @property
+    def attackers(self) -> int | None:
+        """Byzantine clients of every round, or None where the draw of participants decides anew each time."""
+        if self.participants == self.clients:
+            return self.f
+        return round_half_up(self.f * self.participants, self.clients) if self.quota else None
+
     def sample(self, round: int) -> list[int]:
         """The participants of a round, in increasing order."""
         if self.participants == self.clients:
@@ -62,8 +69,7 @@ class Settings:
         order = numpy_stream(self.seed, "participation", round).permutation(self.clients).tolist()
         if not self.quota:
             return sorted(order[: self.participants])
-        byzantine = self.byzantine()
-        attackers = round_half_up(self.f * self.participants, self.clients)
+        byzantine, attackers = self.byzantine(), self.attackers or 0
         chosen = [k for k in order if k in byzantine][:attackers]
         honest = [k for k in order if k not in byzantine]
         return sorted(chosen + honest[: self.participants - attackers])

@@ -1,0 +1,161 @@
+"""What a record says beside the accuracies is true, and rare settings do what the common ones do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from robustfl.attacks.byzantine.alie import z_max
+from robustfl.contracts import Task
+from robustfl.evaluation.backdoor import attack_success
+from robustfl.federation import train
+from robustfl.federation.clients import Clients
+from robustfl.registry import create
+from robustfl.scenarios import run_cell
+from robustfl.scenarios.build import build
+from robustfl.scenarios.evaluate import Evaluator
+from robustfl.scenarios.spec import Cell
+
+STYLES = [f"digits-domain(style={style}, limit=90, test_limit=60)" for style in ("clean", "textured", "shifted")]
+
+
+def cell(**more: object) -> Cell:
+    torch.set_num_threads(1)
+    base = {"dataset": "digits(limit=300, test_limit=40)", "model": "mlp", "norm": "gn", "clients": 5, "rounds": 2,
+            "batch": 8, "dtype": "float64", "evasions": [], "algorithm": "fedavg(local_steps=2)"}  # fmt: skip
+    return Cell.of({**base, **more})
+
+
+def certificates(**more: object) -> dict[str, Any]:
+    record = run_cell(cell(**more), fingerprint="x")
+    assert (record.status, record.reason) == ("done", None)
+    return record.certificates
+
+
+# --- certificates ----------------------------------------------------------------------------------------------------
+
+
+def test_nothing_moves_without_attack_and_defense_also_where_clients_weigh_unequally() -> None:
+    told = certificates(partition="dirichlet(alpha=0.3, min_size=10)")
+    assert told["attack_shift"] == 0
+    assert told["defense_shift"] == pytest.approx(0, abs=1e-12)
+
+
+def test_broken_rows_move_a_mean_that_drops_them_nowhere() -> None:
+    told = certificates(attack="nan", f=1)
+    assert told["attack_shift"] == 0
+    assert told["dropped"] == 2
+
+
+def test_certificate_is_of_the_clients_of_a_round() -> None:
+    part = {"attack": "alie", "clients": 20, "f": 8, "f_declared": 3, "participation": 0.5}
+    assert certificates(**part, quota=True)["z_max"] == pytest.approx(z_max(10, 4))
+    assert z_max(10, 4) != pytest.approx(z_max(20, 8))
+    assert "z_max" not in certificates(**part)  # another number of attackers every round
+
+
+def test_number_of_test_images_is_that_of_the_images_tested() -> None:
+    record = run_cell(cell(domains=STYLES, dataset=STYLES[0], clients=6, model="domains-cnn", f=1), fingerprint="x")
+    assert record.metrics is not None
+    assert record.certificates["test_samples"] == record.metrics.samples == 5 * 30
+
+
+def test_backdoor_is_measured_on_the_images_that_accuracy_is_measured_on() -> None:
+    built = build(cell(domains=STYLES, dataset=STYLES[0], clients=6, model="domains-cnn", f=1, attack="badnets"))
+    tests = tuple(part[:3] for part in built.tests)
+    object.__setattr__(built, "tests", tests)
+    e = built.experiment
+    evaluator = Evaluator(cell(domains=STYLES, dataset=STYLES[0], clients=6, f=1), built)
+    *_, last = train(e)
+    seen: list[int] = []
+    original = built.test.pixels
+    object.__setattr__(built.test, "pixels", lambda index, **k: (seen.extend(index.tolist()), original(index, **k))[1])
+    value = evaluator.metrics(last.state).asr
+    honest = [k for k in range(6) if k not in e.settings.byzantine()]
+    assert set(seen) <= {int(i) for k in honest for i in tests[k]}
+    expected = [
+        attack_success(e.model, lambda i, p=tests[k]: original(p[i], dtype=torch.float64), built.test.y[tests[k]],
+                       e.attack, batch=8)
+        for k in honest
+    ]  # fmt: skip
+    assert value == pytest.approx(sum(expected) / 5)
+
+
+# --- what a local model is -------------------------------------------------------------------------------------------
+
+
+def test_local_model_of_fbn_has_the_statistics_its_client_would_send() -> None:
+    e = build(cell(norm="fbn", validation=0.2)).experiment
+    (record, *_) = train(e, local=lambda round: True)
+    local = record.local
+    assert local is not None
+    variance = e.layout.variance_mask()
+    # From (0, 1) a step of β = 0.1, so every variance is at least 0.9; the batch's own are far smaller.
+    assert bool((local.statistics[:, variance] >= 0.9).all())
+    assert bool((local.statistics != local.before).any())
+
+
+def test_local_model_of_hbn_is_tested_with_the_statistics_it_received() -> None:
+    e = build(cell(norm="hbn", validation=0.2)).experiment
+    (record, *_) = train(e, local=lambda round: True)
+    assert record.local is not None
+    assert torch.equal(record.local.statistics, record.local.before.expand(5, -1))
+
+
+# --- batches, noise, masks -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", [1, 3])
+def test_free_noise_grows_with_a_batch_larger_than_the_rounds_first(first: int) -> None:
+    """A round of exactly so many steps may begin with the short last batch of an epoch."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2)).double()
+    x, y = torch.rand(5, 1, 2, 2, dtype=torch.float64), torch.tensor([0, 1, 0, 1, 1])
+    task = Task(round=0, adversarial=True, prior=torch.ones(2), evasion=create("evasion", "fgsm"),
+                generator=torch.Generator())  # fmt: skip
+    objective = create("objective", "free-at(eps=0.2, step=0.1)")
+    objective.backward(model, x[:first], y[:first], task)
+    objective.backward(model, x, y, task)
+    noise = task.notes["noise"]
+    assert noise.shape == x.shape
+    assert float(noise[first:].abs().max()) == pytest.approx(0.1)  # one step from zero
+    assert float(noise[:first].abs().max()) == pytest.approx(0.2)
+
+
+def test_steps_after_the_one_in_lockstep_draw_masks_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[tuple[int, int, int]] = []
+    original = Clients._stream
+
+    def noted(self: Clients, name: str, client: int, round: int, step: int) -> torch.Generator:
+        if name == "dropout":
+            drawn.append((client, round, step))
+        return original(self, name, client, round, step)
+
+    monkeypatch.setattr(Clients, "_stream", noted)
+    digits = "digits(limit=30, test_limit=10)"
+    e = build(cell(norm="fedtan", model="fbn-cnn", dataset=digits, clients=2, batch=4, rounds=1)).experiment
+    for _ in train(e):
+        pass
+    assert {(k, 0, step) for k in range(2) for step in range(2)} <= set(drawn)
+
+
+def test_hbn_as_released_takes_statistics_of_a_network_with_dropout() -> None:
+    released = {"norm": "hbn(stats_mode=repo)", "model": "fbn-cnn", "dataset": "digits(limit=30, test_limit=10)"}
+    assert certificates(**released, clients=2, batch=4, rounds=1)["smallest_variance"] is not None
+
+
+def test_hbn_as_released_tests_with_statistics_of_the_clients_own_factors() -> None:
+    def tested(factor: float) -> torch.Tensor:
+        e = build(cell(norm="hbn(stats_mode=repo)", rounds=1)).experiment
+        for record in train(e):
+            before = record.tested
+        assert before is not None
+        assert before.personal is not None
+        from robustfl.federation.engine import _Loop
+
+        before.personal.parameters.fill_(factor)
+        return _Loop(e, lambda message: None).refreshed(before)
+
+    assert not torch.equal(tested(3.0), tested(-3.0))
