@@ -421,14 +421,11 @@ class _Loop:
     def _reducer(self, ids: list[int], h: int, f: int, state: State) -> Reducer:
         """What the server answers to the clients' rows in the layers: attackers' rows forged, the defense applied.
 
-        Clients weigh as their batches, so that the union is that of all samples (SPEC §2.8). Attacks remember nothing
-        here: there are several exchanges in every layer.
+        Clients weigh as their updates do, else the weighted mean of their gradients is that of no loss (SPEC §2.8).
+        Attacks remember nothing here: there are several exchanges in every layer.
         """
         e, round = self._e, state.round
-        sizes = torch.tensor(
-            [min(e.settings.batch, len(e.parts[k])) for k in ids], dtype=torch.float64, device=e.device
-        )
-        weights, count = sizes / sizes.sum(), iter(range(1 << 30))
+        weights, count = self._weights(ids, state.theta), iter(range(1 << 30))
 
         def reduce(kind: str, rows: Tensor) -> Tensor:
             place = next(count)
