@@ -15,7 +15,7 @@ from robustfl.records import SCHEMA, digest
 from robustfl.registry import identity, load_file
 
 from .settings import settings_of
-from .spec import METHODS, Cell, LearningRate, Scenario, as_table, method
+from .spec import METHODS, Cell, LearningRate, Scenario, as_table, canonical_method, method
 
 _LISTS = {"evasions", "domains"}
 
@@ -116,10 +116,22 @@ def _matches(cell: Cell, rule: Mapping[str, Any]) -> bool:
     """Whether all entries of an exclusion match; ``"alie"`` matches every ``alie``, ``"alie(z=1)"`` only that one."""
     for field, wanted in rule.items():
         have = getattr(cell, field)
-        options = wanted if isinstance(wanted, list) else [wanted]
+        options = [_resolved(field, option) for option in _options(field, wanted)]
         if not any(have == o or (isinstance(have, str) and have.split("(")[0] == o) for o in options):
             return False
     return True
+
+
+def _resolved(field: str, option: Any) -> Any:
+    """One option of an exclusion in the form in which cells hold it; a bare name stays one."""
+    if field == "schedule":
+        return Cell.of({field: option}).schedule
+    if field in _LISTS:
+        kind = {"evasions": "evasion", "domains": "dataset"}[field]
+        return tuple(canonical_method(kind, spec) for spec in ([option] if isinstance(option, str) else option))
+    if field in METHODS and isinstance(option, str) and any(sign in option for sign in "(+"):
+        return canonical_method(field, option)
+    return option
 
 
 # --- what can be said before any data is loaded ----------------------------------------------------------------------

@@ -42,6 +42,10 @@ class LearningRate(Frozen):
             step(self.values, self.milestones)
         elif self.values or self.milestones:
             raise UsageError(f"schedule: values and milestones belong to kind = 'step', not {self.kind!r}")
+        if self.factor != 1.0 and self.kind != "geometric":
+            raise UsageError(f"schedule: factor={self.factor:g} belongs to kind = 'geometric', not {self.kind!r}")
+        if self.kind == "step" and self.lr != type(self).model_fields["lr"].default:
+            raise UsageError(f"schedule: lr={self.lr:g} has no part in kind = 'step', whose rates are its values")
         return self
 
     def function(self) -> Schedule:
