@@ -495,9 +495,7 @@ class _Loop:
         return checked(merged, state.statistics, e.norm), kept
 
 
-def _shifts(
-    stack: Tensor, h: int, aggregate: Tensor, weights: Tensor | None, team: Team = ALONE
-) -> dict[str, float]:
+def _shifts(stack: Tensor, h: int, aggregate: Tensor, weights: Tensor | None, team: Team = ALONE) -> dict[str, float]:
     """How far, relative to the honest mean, the attack moved the mean and the defense's result lies.
 
     Both are the means of a server without a defense: of clients weighed by ``weights [n]``, without broken rows.

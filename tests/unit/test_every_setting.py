@@ -91,7 +91,7 @@ def found(cell: Cell) -> str:
 
 
 def test_no_setting_is_missing_here() -> None:
-    assert set(CHANGES) | {"engine"} == set(Cell.model_fields)
+    assert set(CHANGES) | {"engine", "precision"} == set(Cell.model_fields)
 
 
 @pytest.mark.parametrize("setting", CHANGES)
