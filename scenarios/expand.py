@@ -139,6 +139,8 @@ def _resolved(field: str, option: Any) -> Any:
 
 def refusal(cell: Cell) -> str | None:
     """Why the cell makes no sense, or None."""
+    if cell.precision == "bf16" and cell.dtype != "float32":
+        return f"precision='bf16' shortens float32, not dtype={cell.dtype!r}; use dtype='float32' or precision='full'"
     if 2 * cell.f >= cell.clients and cell.f > 0:
         return f"f={cell.f} of {cell.clients} clients: fewer than half may be Byzantine (f ≤ {(cell.clients - 1) // 2})"
     n = max(1, int(cell.participation * cell.clients + 1e-9))

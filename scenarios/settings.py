@@ -25,4 +25,5 @@ def settings_of(cell: Cell) -> Settings:
         engine=cell.engine,
         candidates=None if pool is None else tuple(pool),
         quota=cell.quota,
+        precision=cell.precision,
     )

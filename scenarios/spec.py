@@ -6,7 +6,7 @@ import difflib
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -15,6 +15,7 @@ from robustfl.contracts import Method
 from robustfl.data import dataset_from_spec
 from robustfl.defenses import parse_pipeline, parse_propagation
 from robustfl.errors import UsageError, closest
+from robustfl.federation.precision import Precision
 from robustfl.registry import create, describe
 
 from .roles import at_users
@@ -70,7 +71,7 @@ class Cell(Frozen):
     need them. Models with branches are tested through ``branch``; ``both`` takes the adversarial one and reports the
     clean one beside it. Accuracy is also averaged over the last ``tail`` rounds. ``forgetting`` measures, in the last
     round, what each participant's training costs on the others' validation data. ``precision`` says whether a GPU may
-    shorten the factors of float32 products to TF32.
+    shorten the factors of float32 products to TF32 (``tf32``), or clients train under autocast to bfloat16 (``bf16``).
     """
 
     dataset: str = "digits"
@@ -112,7 +113,7 @@ class Cell(Frozen):
     seed: int = Field(0, ge=0)
     dtype: Literal["float32", "float64"] = "float32"
     engine: Literal["fast", "reference"] = "fast"
-    precision: Literal["full", "tf32"] = "full"
+    precision: Precision = "full"
 
     @field_validator(*METHODS, mode="before")
     @classmethod
@@ -222,6 +223,8 @@ def _first_problem(error: ValidationError) -> str:
     if first["type"] == "extra_forbidden":
         known = list(LearningRate.model_fields)
         return f"no setting {where!r}; {closest(str(first['loc'][-1]), known)}"
+    if where == "precision":
+        return f"precision={first['input']!r}: {closest(str(first['input']), get_args(Precision))}"
     return f"{where}={first['input']!r}: {first['msg'].lower()}"
 
 

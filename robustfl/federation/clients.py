@@ -21,6 +21,7 @@ from robustfl.federation.gradients import (
     shared_gradients,
 )
 from robustfl.federation.personal import Personal, lent
+from robustfl.federation.precision import computing
 from robustfl.federation.statistics import begin, collect, collecting, lockstep, seen_by_client, unseen
 from robustfl.models.dropout import ClientDropout
 from robustfl.randomness import numpy_stream, stream
@@ -156,7 +157,8 @@ class Clients:
         reducer: Reducer | None,
     ) -> Messages:
         gradients = out if memory is None else self._scratch(out)
-        done = self._common_gradients(ids, round, frozen=frozen, out=gradients, reducer=reducer)
+        with computing(self._experiment.model, self._experiment.settings.precision):
+            done = self._common_gradients(ids, round, frozen=frozen, out=gradients, reducer=reducer)
         for place in [place for place, k in enumerate(ids) if self.poisons(k)]:
             row = gradients[place]
             row.copy_(self._experiment.attack.constrain(row, torch.zeros_like(row), round=round))
@@ -236,7 +238,8 @@ class Clients:
         if reducer is not None:
             firsts = theta.new_empty((len(ids), e.layout.d))
             theta.copy_(received)
-            done = self._common_gradients(ids, round, frozen=frozen, out=firsts, reducer=reducer)
+            with computing(e.model, e.settings.precision):
+                done = self._common_gradients(ids, round, frozen=frozen, out=firsts, reducer=reducer)
         before = read_statistics(e.model, e.layout, theta)
         counts: list[Tensor] = []
         losses: list[Tensor] = []
@@ -400,10 +403,11 @@ class _Turn:
 
     def _compute(self, at: Tensor) -> tuple[Tensor, Tensor]:
         e = self._e
-        others = self._other_features() if e.algorithm.contrasts else None
+        with computing(e.model, e.settings.precision):
+            others = self._other_features() if e.algorithm.contrasts else None
         self._theta.copy_(at)
         e.model.zero_grad(set_to_none=True)
-        with seen_by_client(e.model):
+        with seen_by_client(e.model), computing(e.model, e.settings.precision):
             if others is None:
                 loss = e.objective.backward(e.model, self._x, self._y, self._task)
             else:
@@ -446,7 +450,8 @@ def _features(model: nn.Module) -> Iterator[list[Tensor]]:
     linear = [m for m in model.modules() if isinstance(m, nn.Linear)]
     if not linear:
         raise Refused(f"{type(model).__name__} has no linear layer, so its representation is unknown")
-    handle = linear[-1].register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0].flatten(1)))
+    kind = linear[-1].weight.dtype
+    handle = linear[-1].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].flatten(1).to(kind)))
     try:
         yield seen
     finally:

@@ -14,6 +14,7 @@ from robustfl.contracts import Algorithm, Attack, Evasion, Norm, Objective
 from robustfl.data import Augment, Resident
 from robustfl.defenses import Pipeline, Propagate
 from robustfl.federation.personal import Privacy
+from robustfl.federation.precision import Precision
 from robustfl.randomness import numpy_stream
 from robustfl.vectors import Layout, flatten_parameters
 
@@ -27,6 +28,7 @@ class Settings:
 
     ``candidates``: whom Byzantine clients are drawn from (default: everybody). ``quota``: under partial participation
     every round has the same number of them, ``f·n/N`` rounded; else as many as the draw of participants brings.
+    ``precision`` is that of clients' forwards and backwards in training.
     """
 
     clients: int
@@ -41,6 +43,7 @@ class Settings:
     engine: Literal["fast", "reference"] = "fast"
     candidates: tuple[int, ...] | None = None
     quota: bool = False
+    precision: Precision = "full"
 
     @property
     def participants(self) -> int:

@@ -16,6 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from robustfl.contracts import NormLayer
 from robustfl.errors import RobustflError
+from robustfl.federation.precision import as_product
 from robustfl.vectors import Layout
 
 aten = torch.ops.aten
@@ -131,12 +132,14 @@ class ClientLinear(torch.autograd.Function):
         n, outputs, inputs = rows.weight.shape
         if rows.equal():
             outer, inner = gradient.reshape(n, -1, outputs), x.reshape(n, -1, inputs)
-            if rows.used:
+            if outer.dtype != rows.weight.dtype:
+                rows.put(rows.weight, torch.bmm(outer.transpose(1, 2), inner))
+            elif rows.used:
                 rows.weight.baddbmm_(outer.transpose(1, 2), inner)
             else:
                 torch.bmm(outer.transpose(1, 2), inner, out=rows.weight)
             if rows.bias is not None:
-                rows.put(rows.bias, outer.sum(1))
+                rows.put(rows.bias, outer.sum(1, dtype=rows.bias.dtype))
         else:
             for k, (part, given) in enumerate(
                 zip(torch.split(gradient, list(rows.sizes)), torch.split(x, list(rows.sizes)), strict=True)
@@ -144,7 +147,7 @@ class ClientLinear(torch.autograd.Function):
                 outer = part.reshape(-1, outputs)
                 rows.put(rows.weight[k], outer.t() @ given.reshape(-1, inputs))
                 if rows.bias is not None:
-                    rows.put(rows.bias[k], outer.sum(0))
+                    rows.put(rows.bias[k], outer.sum(0, dtype=rows.bias.dtype))
         rows.used = True
         return into, None, None, None
 
@@ -251,13 +254,15 @@ def _conv_forward(module: nn.Conv2d, name: str, rows: Rows) -> Callable[[Tensor]
     settings = (module.stride, module.padding, module.dilation, module.groups)
 
     def forward(x: Tensor) -> Tensor:
-        return conv(rows.checked(x, name), module.weight, module.bias, settings, rows)
+        bias = None if module.bias is None else as_product(module.bias)
+        return conv(as_product(rows.checked(x, name)), as_product(module.weight), bias, settings, rows)
 
     return forward
 
 
 def _linear_forward(module: nn.Linear, name: str, rows: Rows) -> Callable[[Tensor], Tensor]:
     def forward(x: Tensor) -> Tensor:
-        return linear(rows.checked(x, name), module.weight, module.bias, rows)
+        bias = None if module.bias is None else as_product(module.bias)
+        return linear(as_product(rows.checked(x, name)), as_product(module.weight), bias, rows)
 
     return forward
