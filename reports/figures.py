@@ -59,8 +59,10 @@ def _part(part: str, board: Board, results: Sequence[CellResult], folder: str | 
 
 
 def summaries(board: Board, results: Sequence[CellResult]) -> Iterator[tuple[str, Figure]]:
-    """Clean against robust, breakdown, ranks, label distributions, batch-norm statistics."""
-    from .figure_bn_pca import bn_pca_figures
+    """Clean against robust, breakdown, ranks, label distributions.
+
+    Batch-norm statistics are drawn on demand (``plots``): there is a figure for every cell but its seed.
+    """
     from .figure_breakdown import breakdown_figures
     from .figure_distribution import distributions
     from .figure_pareto import pareto_figures
@@ -70,7 +72,6 @@ def summaries(board: Board, results: Sequence[CellResult]) -> Iterator[tuple[str
     yield from breakdown_figures(board)
     yield from rank_figures(board)
     yield from distributions(results)
-    yield from bn_pca_figures(results)
 
 
 def drawn(figures: Iterable[tuple[str, Figure]], form: str) -> Iterator[tuple[str, bytes]]:

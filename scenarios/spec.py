@@ -225,7 +225,7 @@ def _first_problem(error: ValidationError) -> str:
         return f"no setting {where!r}; {closest(str(first['loc'][-1]), known)}"
     if where == "precision":
         return f"precision={first['input']!r}: {closest(str(first['input']), get_args(Precision))}"
-    return f"{where}={first['input']!r}: {first['msg'].lower()}"
+    return f"{where}={first['input']!r}: {first['msg'][:1].lower()}{first['msg'][1:]}"
 
 
 class Scenario(Frozen):

@@ -28,8 +28,12 @@ def report(
     for block in terminal(made.board, full=str(next(f for f in made.files if f.suffix == ".csv"))):
         screen.print(block)
     click.echo("\nWritten:")
+    drawn = [file for file in made.files if file.suffix in (".png", ".pdf")]
     for file in made.files:
-        click.echo(f"  {file}")
+        if file not in drawn:
+            click.echo(f"  {file}")
+    if drawn:
+        click.echo(f"  {len(drawn)} figures (*.png, *.pdf) in {drawn[0].parent}")
     if made.site:
         click.echo(f"  {made.site[0]} and {len(made.site) - 1} more files; open it in a browser")
     return 0

@@ -87,6 +87,16 @@ def test_report_writes_every_form(capsys: pytest.CaptureFixture[str]) -> None:
     assert {"leaderboard.csv", "leaderboard.md", "leaderboard.tex", "leaderboard.json"} <= names
     assert any(n.endswith(".png") for n in names)
     assert any(n.endswith(".pdf") for n in names)
+    assert not any("bn-pca" in n or "batch-norm" in n for n in names)  # one for every cell: drawn when asked for
+    said = capsys.readouterr().out
+    drawn = [n for n in names if n.endswith((".png", ".pdf"))]
+    assert f"{len(drawn)} figures" in said
+    assert not any(n in said for n in drawn)
+
+
+def test_a_name_that_is_no_file_name_is_told_what_is_allowed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["grid", "--set", "name=../x"]) == 2
+    assert "[A-Za-z0-9._-]" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", ["attacks", "evasions", "defenses", "norms", "algorithms", "models", "datasets"])
