@@ -108,7 +108,9 @@ def rounds_of_averaging(
             prior = torch.bincount(y[e.parts[k]], minlength=10).double() / len(e.parts[k])
             net.load(received)
             net.load_statistics(statistics)
-            for step in range(tau):
+            pair = 2 if method == "fedmeta" else 1
+            tau = pair * math.ceil(tau / pair)
+            for step in range(0, tau, pair):
                 batch = chosen(e, k, t * tau + step, per_epoch)
                 here = net.theta()
                 frozen = []
@@ -134,6 +136,9 @@ def rounds_of_averaging(
                     net.load(here + 0.1 * g / (g.norm() + 1e-12))
                     g = gradient()
                     net.load_statistics(kept)
+                if method == "fedmeta":
+                    net.load(here - 0.02 * g)
+                    g = gradient(chosen(e, k, t * tau + step + 1, per_epoch))
                 if method == "fedprox":
                     g = g + 0.3 * (here - received)
                 if method == "fedacg":
@@ -187,6 +192,7 @@ FULL = "fedavg(epochs=2, momentum=0.9, weight_decay=0.01, clip_norm=1)"
         ({"algorithm": "fedadam"}, {"method": "fedadam"}),
         ({"algorithm": "fedacg"}, {"method": "fedacg"}),
         ({"algorithm": "fedsam"}, {"method": "fedsam"}),
+        ({"algorithm": "fedmeta"}, {"method": "fedmeta"}),
         ({"algorithm": "moon", "norm": "gn"}, {"method": "moon", "norm": "gn"}),
         ({"algorithm": "scaffold(epochs=2)", "norm": "gn"},
          {"method": "scaffold", "epochs": 2, "uniform": True, "norm": "gn"}),
@@ -208,7 +214,7 @@ def test_fedtan_is_the_gradient_of_the_weighted_loss_whoever_is_how_large(weight
     x, y, net = images(e), e.train.y, Network(images(e).shape[1], "naive-bn")
     sizes = torch.tensor([len(part) if weighting == "samples" else 1 for part in e.parts], dtype=torch.float64)
     p = sizes / sizes.sum()
-    short = 0
+    short, statistics = 0, net.statistics()
     for t in range(6):
         batches = [chosen(e, k, t, batches_per_epoch(len(e.parts[k]), 2)) for k in range(CLIENTS)]
         short += len({len(b) for b in batches}) > 1
@@ -216,11 +222,14 @@ def test_fedtan_is_the_gradient_of_the_weighted_loss_whoever_is_how_large(weight
         z = [net.body[0](x[b]) for b in batches]
         mean = sum(q * u.mean(0) for q, u in zip(p, z, strict=True))
         variance = sum(q * (u - mean).square().mean(0) for q, u in zip(p, z, strict=True))
+        total = sum(len(b) for b in batches)
+        statistics = 0.9 * statistics + 0.1 * torch.cat([mean, variance * total / (total - 1)]).detach()
         u = [(v - mean) / (variance + 1e-5).sqrt() * net.norm.weight + net.norm.bias for v in z]
         losses = [F.cross_entropy(net.head(v.relu()), y[b]) for v, b in zip(u, batches, strict=True)]
         theta = theta - 0.1 * net.gradient(sum(q * loss for q, loss in zip(p, losses, strict=True)))
     assert short
     torch.testing.assert_close(state.theta, theta, rtol=0, atol=1e-11)
+    torch.testing.assert_close(state.statistics, statistics, rtol=0, atol=1e-11)
 
 
 # --- robust DSGD with FBN under attack (SPEC §1.1, §2.2, §3.8, §4.17) -------------------------------------------------

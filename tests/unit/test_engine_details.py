@@ -11,6 +11,8 @@ from torch import Tensor
 from robustfl.contracts import View
 from robustfl.defenses import Propagate
 from robustfl.federation import RoundRecord, engine, propagate_statistics, train
+from robustfl.federation.clients import Clients
+from robustfl.federation.statistics import begin
 from robustfl.norms.lockstep import KINDS
 from robustfl.registry import create
 from robustfl.scenarios.build import build
@@ -112,3 +114,57 @@ def test_attack_on_updates_alone_leaves_what_is_propagated_honest() -> None:
         propagate_statistics(e, last.state.personal.statistics, 1)
         seen.append(last.state.personal.statistics[3:].clone())
     assert torch.equal(*seen)
+
+
+@pytest.mark.parametrize(("f", "expected"), [(3, 2), (2, 1), (4, 2)])
+def test_quota_is_the_share_of_attackers_rounded_halves_upwards(f: int, expected: int) -> None:
+    """f·n/N of 5 participants among 10 clients: 1.5, 1 and 2."""
+    settings = build(cell(clients=10, participation=0.5, f=f, f_declared=1, quota=True)).experiment.settings
+    assert {len(settings.byzantine() & set(settings.sample(t))) for t in range(9)} == {expected}
+
+
+def test_draws_of_batches_and_objectives_are_each_clients_each_rounds_each_steps_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    drawn: dict[str, list[tuple[int, int, int]]] = {}
+    original = Clients._stream
+
+    def noted(self: Clients, name: str, *at: int) -> torch.Generator:
+        drawn.setdefault(name, []).append(at)
+        return original(self, name, *at)
+
+    monkeypatch.setattr(Clients, "_stream", noted)
+    last_of(cell(flip=True, clients=3, rounds=2, f=1, attack="dba"))
+    assert sorted(drawn["augment"]) == [(k, t, step) for k in range(3) for t in range(2) for step in range(2)]
+    assert sorted(drawn["objective"]) == [(k, t, 0) for k in range(3) for t in range(2)]
+    assert len(drawn["poison"]) == len(set(drawn["poison"])) == 4
+
+
+def test_second_sum_of_scaffold_knows_nothing_of_what_the_rule_remembers_of_the_first() -> None:
+    """Centred clipping starts each round's variates from zero, not from the last round's update."""
+    seen: list[bool] = []
+    e = build(cell(algorithm="scaffold(local_steps=2)", norm="gn", defense="centered-clipping")).experiment
+    rule = type(e.defense.aggregator)
+    original = rule.reduce if hasattr(rule, "reduce") else rule.aggregate
+
+    def noted(self: Any, *rows: Any, f: int, context: Any) -> Any:
+        seen.append(bool(context.state))
+        return original(self, *rows, f=f, context=context)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rule, original.__name__, noted)
+        for _ in train(e):
+            pass
+    assert seen == [False, False, True, False, True, False]  # update, variates; update, variates; …
+
+
+def test_private_entries_move_by_the_clients_own_step() -> None:
+    """With everything private, one batch a round is SGD at the scenario's rate."""
+    e, last = last_of(cell(norm="singlenet", algorithm="dsgd(momentum=0)", clients=2, rounds=1))
+    start = build(cell(norm="singlenet", clients=2)).experiment
+    index = Clients(e, lambda message: None)._batches.indices(0, 0)
+    begin(start.model.train(), None)
+    loss = torch.nn.functional.cross_entropy(start.model(start.train.pixels(index, dtype=torch.float64)),
+                                             start.train.y[index])  # fmt: skip
+    step = torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(start.model.parameters()))])
+    torch.testing.assert_close(last.state.personal.parameters[0], start.flat - 0.1 * step, rtol=0, atol=1e-12)

@@ -121,3 +121,10 @@ def test_forgetting_is_of_the_received_and_the_local_models(norm: str) -> None:
     with lent(last.state.theta, local.received):
         before = [accuracy(built, built.validation[d], test=False) for d in range(5)]
     assert found["matrix"][0] == pytest.approx([b - a for b, a in zip(before, found["after"][0], strict=True)])
+
+
+def test_limit_of_robust_accuracy_limits_nothing_else() -> None:
+    limited, whole = (metrics(evasions=["fgsm(eps=0)"], ra_limit=limit) for limit in (7, None))
+    assert limited.sa == whole.sa
+    assert limited.ra["fgsm(eps=0)"] != whole.ra["fgsm(eps=0)"]
+    assert whole.ra["fgsm(eps=0)"] == whole.sa
