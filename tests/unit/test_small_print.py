@@ -190,3 +190,10 @@ def test_backdoor_of_nobody_has_no_success() -> None:
     record = run_cell(cell(attack="badnets", f=0), fingerprint="x")
     assert record.metrics is not None
     assert record.metrics.asr is None
+
+
+def test_cost_counts_every_replay_of_a_batch() -> None:
+    users = {"at": "users(ids=(0, 1))", "algorithm": "fedavg(local_steps=1)", "rounds": 1}
+    once, thrice = (certificates(**users, objective=f"free-at(replays_per_batch={m})") for m in (1, 3))
+    assert thrice["macs_per_epoch"]["AT"] == pytest.approx(3 * once["macs_per_epoch"]["AT"])
+    assert thrice["macs_per_epoch"]["ST"] == once["macs_per_epoch"]["ST"]
