@@ -351,7 +351,8 @@ def identity(method: Method) -> Mapping[str, Any]:
     known: dict[str, Any] = {"name": entry.name, "version": entry.version, "params": params}
     inner = getattr(method, "inner", None)
     known |= {"inner": identity(inner)} if isinstance(inner, Method) else {}
-    parts = [part for part in getattr(method, "parts", ()) if isinstance(part, Method)]
+    # A hyper-parameter may be called so, too: it is among the parameters already.
+    parts = () if "parts" in params else [p for p in getattr(method, "parts", ()) if isinstance(p, Method)]
     known |= {"parts": [identity(part) for part in parts]} if parts else {}
     return known | ({"origin": entry.origin} if entry.origin else {})
 
