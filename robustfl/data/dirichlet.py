@@ -41,7 +41,7 @@ class Dirichlet(Partition):
     ``classwise``: every class is divided by ``Dir(α·1_N)`` over clients, so sizes vary; drawn again until every client
     has ``min_size`` samples. ``equal``: every client draws ``q`` over classes and takes ``⌊M/N⌋`` samples by classes
     from ``q`` without replacement, dropping exhausted classes; up to ``N-1`` samples stay unused. There ``base`` says
-    what α multiplies: ``q ~ Dir(α·prior)``, of total concentration α, or ``q ~ Dir(α·1)``, of total α times the classes.
+    what α multiplies: ``q ~ Dir(α·prior)``, of total concentration α, or ``q ~ Dir(α·1)``, of α times the classes.
     Tiny ``alpha`` with many clients makes ``min_size`` unreachable and is refused.
 
     Mean number of classes of a client (in brackets: share of clients with one class only), for ten balanced classes

@@ -150,11 +150,11 @@ def test_equal_mode_multiplies_the_prior_or_ones_by_alpha(base, each):
     """A client of n samples lacks a class of q ~ Beta(a, 9a) with probability E[(1-q)^n] = B(a, 9a + n) / B(a, 9a)."""
     labels = np.repeat(np.arange(10), 5000)
     found = []
-    for seed in range(3):
+    for seed in range(5):
         parts = split(Dirichlet(alpha=0.5, mode="equal", base=base), labels, 100, seed=seed)
-        found += [len(np.unique(labels[p])) for p in parts]
+        found += [len(np.unique(labels[p])) for p in parts[:40]]  # later ones may find a class used up
     lacks = math.lgamma(9 * each + 500) - math.lgamma(9 * each) + math.lgamma(10 * each) - math.lgamma(10 * each + 500)
-    assert np.mean(found) == pytest.approx(10 * (1 - math.exp(lacks)), abs=0.5)  # the last clients find classes used up
+    assert np.mean(found) == pytest.approx(10 * (1 - math.exp(lacks)), abs=0.5)
 
 
 def test_a_base_belongs_to_equal_mode_and_changes_no_key_at_its_default():
