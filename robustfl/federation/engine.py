@@ -425,7 +425,7 @@ class _Loop:
     # --- lock-step ---------------------------------------------------------------------------------------------------
 
     def _reducer(self, ids: list[int], h: int, f: int, state: State) -> Reducer:
-        """What the server answers to the clients' rows in the layers: attackers' rows forged, the defense applied.
+        """What the server answers to the clients' rows in the layers: attackers' rows forged, then the defense.
 
         Clients weigh as their updates do, else the weighted mean of their gradients is that of no loss (SPEC §2.8).
         Attacks remember nothing here: there are several exchanges in every layer.
@@ -443,7 +443,7 @@ class _Loop:
                 generator = self._stream("attack-lockstep", round, place)
                 forged = forge_statistics(e.attack, view, target="both", generator=generator)
                 rows = torch.cat([rows[:h], checked(forged, rows[h:], e.attack)])
-            return e.defense.run(rows, f=e.settings.f_declared, context=context).vector
+            return e.statistics_rule.run(rows, f=e.settings.f_declared, context=context).vector
 
         return reduce
 
@@ -528,7 +528,7 @@ class _Loop:
             generator = self._stream("attack-statistics", context.round)
             forged = forged_statistics(e.attack, view, target=e.settings.target, generator=generator)
             rows, kept = torch.cat([rows[:h], checked(forged.rows, rows[h:], e.attack)]), forged.state
-        defended = DefendedStatistics(e.defense, e.settings.f_declared, context, refreshing)
+        defended = DefendedStatistics(e.statistics_rule, e.settings.f_declared, context, refreshing)
         merged = e.norm.merge(rows, reports.counts, state.statistics, e.layout.layers, defended)
         return checked(merged, state.statistics, e.norm), kept
 
