@@ -11,7 +11,7 @@ from robustfl.contracts import Algorithm, Attack, Norm, Objective, Tag
 from robustfl.data import data_root
 from robustfl.defenses import parse_pipeline, parse_propagation
 from robustfl.errors import UsageError
-from robustfl.records import SCHEMA, digest
+from robustfl.records import LATER, SCHEMA, digest, labels_of
 from robustfl.registry import identity, load_file
 
 from .settings import settings_of
@@ -242,8 +242,9 @@ def resolve(cell: Cell, fingerprint: str) -> dict[str, Any]:
         spread = parse_propagation(cell.propagation)
         methods["propagation"] = [identity(part) for part in (spread.propagation, *spread.rule.parts)]
     settings = cell.model_dump(mode="json")
-    if cell.precision == "full":  # as in all cells from before there was a choice
-        del settings["precision"]
+    for name, value in LATER.items():
+        if settings[name] == value:
+            del settings[name]
     return {"schema": SCHEMA, "cell": settings, "methods": methods, "data": fingerprint}
 
 
@@ -254,13 +255,4 @@ def key_of(resolved: Mapping[str, Any]) -> str:
 
 def labels(cell: Cell) -> dict[str, Any]:
     """What tables print of a cell: every setting, methods as specs."""
-    flat = cell.model_dump(mode="json")
-    schedule = cell.schedule
-    flat["schedule"] = {
-        "constant": f"constant(lr={schedule.lr:g})",
-        "step": f"step(values={list(schedule.values)}, milestones={list(schedule.milestones)})",
-        "geometric": f"geometric(lr={schedule.lr:g}, factor={schedule.factor:g})",
-    }[schedule.kind]
-    flat["evasions"] = " ".join(cell.evasions)
-    flat["domains"] = " ".join(cell.domains)
-    return flat
+    return labels_of(cell.model_dump(mode="json"))

@@ -26,6 +26,7 @@ from robustfl.evaluation import traffic
 from robustfl.federation import Experiment, RoundRecord, State, macs_per_epoch, packed, train, unpacked
 from robustfl.federation.storage import LIMIT
 from robustfl.origins import origins
+from robustfl.outside import unsafe
 from robustfl.records import CellResult, CurvePoint, Timing, plain
 from robustfl.team import ALONE, Team
 
@@ -313,6 +314,7 @@ class _Run:
             if (
                 not isinstance(value, (int, float))
                 or not isinstance(name, str)
+                or unsafe(name)
                 or (isinstance(value, int) and abs(value) > LARGEST)
             ):
                 continue
