@@ -110,7 +110,7 @@ def merge(sources: Sequence[Source], *, tolerance: float) -> Merge:
 def write_merge(merged: Merge, sources: Sequence[Source], folder: str | Path) -> Store:
     """Write joined records as a store, all or none of them.
 
-    Raises ``UsageError`` if there are conflicts or the folder holds records, and ``StoreError`` if it cannot be written.
+    Raises ``UsageError`` if there are conflicts or the folder holds records, ``StoreError`` if it cannot be written.
     """
     if merged.conflicts:
         raise UsageError(f"merge: {len(merged.conflicts)} cells are in conflict; nothing was written")

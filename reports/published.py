@@ -72,7 +72,9 @@ class Board(Published):
     schema_version: Literal[1] = SCHEMA
     name: str
     description: str = ""
-    tolerance: float = Field(ge=0, le=1, allow_inf_nan=False, description="by how much an accuracy may differ when a cell is run again")
+    tolerance: float = Field(
+        ge=0, le=1, allow_inf_nan=False, description="by how much an accuracy may differ when a cell is run again"
+    )
     environment: Environment
     common: Common
     cells: list[PublishedCell]

@@ -46,7 +46,8 @@ class Verification:
     """What is known of a board: ``file`` is what is wrong without running anything, ``checks`` the cells run again.
 
     Of the ``published`` cells of the board, ``cells`` match, and ``chosen`` of these were to be run, drawn with the
-    number ``sample``. ``claimed`` is the tolerance that the board claims. ``environment`` says in what this installation differs, ``versions`` which methods do.
+    number ``sample``. ``claimed`` is the tolerance that the board claims. ``environment`` says in what this
+    installation differs, ``versions`` which methods do.
     """
 
     board: str
@@ -91,8 +92,9 @@ def verify(
 
     ``where`` keeps the cells with these labels (``{"defense": "krum"}``); ``sample`` is the number they are drawn with,
     by default a fresh one. The ``tolerance`` is yours, whatever the board claims; ``device`` and ``threads`` are the
-    board's own unless given. Cells that failed count: they must fail here, too. With ``check_only`` nothing is run. ``on_start`` is called before the first cell, ``on_cell`` after each. Raises
-    ``UsageError`` for a file that is no board, for labels that no cell has and for a tolerance outside [0, 1].
+    board's own unless given. Cells that failed count: they must fail here, too. With ``check_only`` nothing is run.
+    ``on_start`` is called before the first cell, ``on_cell`` after each. Raises ``UsageError`` for a file that is no
+    board, for labels that no cell has and for a tolerance outside [0, 1].
     """
     if not 0 <= tolerance <= 1:
         raise UsageError(f"verify: tolerance={tolerance:g} must be in [0, 1], a difference of accuracies")

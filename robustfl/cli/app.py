@@ -96,9 +96,7 @@ def _scenario_options(command: F) -> F:
 @click.option("--gpus", metavar="0,1", help="Spread cells over these GPUs.")
 @click.option("--slots", type=click.IntRange(1), help="Cells at once on each GPU [default: by memory].")
 @click.option("--cluster", metavar="tcp://HOST:PORT", help="Run cells on the workers of this dask scheduler.")
-@click.option(
-    "--cell-minutes", type=_Finite(0, min_open=True), help="Fail cells that take longer [default: no limit]."
-)
+@click.option("--cell-minutes", type=_Finite(0, min_open=True), help="Fail cells that take longer [default: no limit].")
 @click.option("--dry-run", is_flag=True, help="Print the cells, refusals and an estimate; train nothing.")
 @_scenario_options
 def grid(scenario: str, **options: Any) -> int:
@@ -284,9 +282,7 @@ def new(**options: Any) -> int:
 @app.command(short_help="Check methods against robustfl's contract.")
 @click.argument("target", metavar="FILE-OR-NAME")
 @click.option("--plugin", "plugins", multiple=True, type=click.Path(), help="Load methods from a Python file.")
-@click.option(
-    "--limit", default=60.0, show_default=True, type=_Finite(0, min_open=True), help="Seconds per law."
-)
+@click.option("--limit", default=60.0, show_default=True, type=_Finite(0, min_open=True), help="Seconds per law.")
 @click.option("--format", "form", type=_FORMAT, default="table", show_default=True, help="What to print.")
 def check(target: str, **options: Any) -> int:
     """Check the methods of a plug-in FILE, or those called NAME, against robustfl's contract; 1 if a law is broken.
