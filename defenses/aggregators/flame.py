@@ -15,9 +15,10 @@ from robustfl.registry import register
 
 from ..draws import generator_of
 from ..rows import Mixed, MixedRule
+from ..ties import snapped
 
 
-@register("flame", version=1)
+@register("flame", version=2)
 @dataclass(frozen=True)
 class Flame(MixedRule):
     """The majority cluster of directions is clipped to the median length, averaged, and covered with noise.
@@ -36,7 +37,7 @@ class Flame(MixedRule):
 
     Reference: Algorithm 1 of the paper below. Notes: rows are updates, so directions are theirs and not those of whole
     models. HDBSCAN keeps the densest part of a single cluster, often just over half of all rows; if there is none all
-    rows are kept, which the fact ``no_cluster`` says.
+    rows are kept, which the fact ``no_cluster`` says. Distances that are equal but for rounding are made equal first.
     """
 
     paper: ClassVar[str] = (
@@ -52,7 +53,7 @@ class Flame(MixedRule):
         del f
         length = rows.norms()
         middle = length.quantile(0.5)
-        admitted = _majority(rows.inner(), length)
+        admitted = _majority(rows.inner(), length, 8 * rows.stack.last_bits + 8 * rows.stack.gram.rounding)
         kept = admitted if bool(admitted.any()) else torch.ones_like(admitted)
         weights = torch.where(kept, (middle / length.clamp(min=1e-300)).clamp(max=1), 0.0) / kept.sum()
         vector = rows.combine(weights)
@@ -70,8 +71,8 @@ class Flame(MixedRule):
         return 2 * f + 1
 
 
-def _majority(inner: Tensor, length: Tensor) -> Tensor:
-    """Which rows ``[n]`` belong to the cluster of more than half of them."""
+def _majority(inner: Tensor, length: Tensor, rounding: float) -> Tensor:
+    """Which rows ``[n]`` belong to the cluster of more than half of them, cosines being known up to ``rounding``."""
     n = len(inner)
     if n < 3:
         return torch.ones(n, dtype=torch.bool)
@@ -80,6 +81,8 @@ def _majority(inner: Tensor, length: Tensor) -> Tensor:
 
     cosine = (inner / (length[:, None] * length[None, :]).clamp(min=1e-300)).clamp(-1, 1)
     distance = (1 - (cosine + cosine.T) / 2).fill_diagonal_(0)
+    # Distances that are equal but for rounding are equal, so that the clustering meets its ties in the order of rows.
+    distance = snapped(distance, torch.tensor(rounding / 2, dtype=distance.dtype)).fill_diagonal_(0)
     # scikit-learn counts a point among its own neighbors: two here are the paper's one.
     clusters = HDBSCAN(
         min_cluster_size=n // 2 + 1, min_samples=2, metric="precomputed", allow_single_cluster=True, copy=True
