@@ -265,6 +265,13 @@ class Mixed:
         X = self.stack.X
         return X if self.coefficients is None else self.coefficients.to(dtype=X.dtype, device=X.device) @ X
 
+    def magnitudes(self) -> Tensor:
+        """How large the numbers were of which the entries ``[m d]`` of mixed rows are sums; 0 for rows as received."""
+        X = self.stack.X
+        if self.coefficients is None:
+            return X.new_zeros(())
+        return self.coefficients.abs().to(dtype=X.dtype, device=X.device) @ X.abs()
+
     def _ranks(self, rule: kernels.RankMean) -> Tensor:
         return self.stack.ranks(rule) if self.coefficients is None else self.columns(rule)
 

@@ -53,7 +53,11 @@ class Flame(MixedRule):
         del f
         length = rows.norms()
         middle = length.quantile(0.5)
-        admitted = _majority(rows.inner(), length, 8 * rows.stack.last_bits + 8 * rows.stack.gram.rounding)
+        # A row of zeros has no direction, though rounding may say otherwise.
+        directed = torch.where(length > rows.slack_of_norms(length), length, torch.inf)
+        distance = _cosine_distances(rows.inner(), directed)
+        off = rows.stack.last_bits * (8 * distance).sqrt() + 8 * rows.stack.gram.rounding
+        admitted = _majority(distance, off)
         kept = admitted if bool(admitted.any()) else torch.ones_like(admitted)
         weights = torch.where(kept, (middle / length.clamp(min=1e-300)).clamp(max=1), 0.0) / kept.sum()
         vector = rows.combine(weights)
@@ -71,18 +75,25 @@ class Flame(MixedRule):
         return 2 * f + 1
 
 
-def _majority(inner: Tensor, length: Tensor, rounding: float) -> Tensor:
-    """Which rows ``[n]`` belong to the cluster of more than half of them, cosines being known up to ``rounding``."""
-    n = len(inner)
+def _cosine_distances(inner: Tensor, length: Tensor) -> Tensor:
+    cosine = (inner / (length[:, None] * length[None, :])).clamp(-1, 1)
+    return (1 - (cosine + cosine.T) / 2).fill_diagonal_(0)
+
+
+def _majority(distance: Tensor, off: Tensor) -> Tensor:
+    """Which rows ``[n]`` belong to the cluster of more than half of them; distances ``[n n]`` are known up to ``off``.
+
+    Distances that are equal but for rounding become equal, so that the clustering meets its ties in the order of rows,
+    and lose the digits that rounding has made, because it sums and compares their inverses.
+    """
+    n = len(distance)
     if n < 3:
         return torch.ones(n, dtype=torch.bool)
     # Imported late: it takes a second that other rules need not wait for.
     from sklearn.cluster import HDBSCAN
 
-    cosine = (inner / (length[:, None] * length[None, :]).clamp(min=1e-300)).clamp(-1, 1)
-    distance = (1 - (cosine + cosine.T) / 2).fill_diagonal_(0)
-    # Distances that are equal but for rounding are equal, so that the clustering meets its ties in the order of rows.
-    distance = snapped(distance, torch.tensor(rounding / 2, dtype=distance.dtype)).fill_diagonal_(0)
+    digit = torch.exp2(torch.log2(8 * snapped(off, off / 2)).ceil())
+    distance = (snapped(distance, off) / digit).round().mul(digit).fill_diagonal_(0)
     # scikit-learn counts a point among its own neighbors: two here are the paper's one.
     clusters = HDBSCAN(
         min_cluster_size=n // 2 + 1, min_samples=2, metric="precomputed", allow_single_cluster=True, copy=True

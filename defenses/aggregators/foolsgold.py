@@ -63,11 +63,12 @@ class FoolsGold(MixedRule):
 
     def _weights(self, seen: Mixed) -> Tensor:
         inner = seen.inner()
-        length = inner.diagonal().clamp(min=0).sqrt()
-        n = len(inner)
+        n, length = len(inner), seen.norms()
+        # A history of zeros is like no other, though rounding may say otherwise.
+        length = torch.where(length > seen.slack_of_norms(length), length, torch.inf)
         if n == 1:
             return torch.ones(1, dtype=torch.float64)
-        similar = (inner / (length[:, None] * length[None, :]).clamp(min=1e-300)).clamp(-1, 1)
+        similar = (inner / (length[:, None] * length[None, :])).clamp(-1, 1)
         similar = similar.masked_fill(torch.eye(n, dtype=torch.bool), -torch.inf)
         # Nobody is less than unlike all others: the authors' code has a zero on the diagonal.
         most = similar.max(dim=1).values.clamp(min=0)
