@@ -53,10 +53,10 @@ class Flame(MixedRule):
         del f
         length = rows.norms()
         middle = length.quantile(0.5)
-        # A row of zeros has no direction, though rounding may say otherwise.
-        directed = torch.where(length > rows.slack_of_norms(length), length, torch.inf)
-        distance = _cosine_distances(rows.inner(), directed)
-        off = rows.stack.last_bits * (8 * distance).sqrt() + 8 * rows.stack.gram.rounding
+        distance = _cosine_distances(rows.inner(), length > rows.slack_of_norms(length))
+        # A last bit turns a row by so much, which moves a cosine near 1 in second order only.
+        turn = rows.stack.last_bits
+        off = turn * (8 * distance).sqrt() + 4 * turn**2 + 8 * rows.stack.gram.rounding
         admitted = _majority(distance, off)
         kept = admitted if bool(admitted.any()) else torch.ones_like(admitted)
         weights = torch.where(kept, (middle / length.clamp(min=1e-300)).clamp(max=1), 0.0) / kept.sum()
@@ -75,7 +75,9 @@ class Flame(MixedRule):
         return 2 * f + 1
 
 
-def _cosine_distances(inner: Tensor, length: Tensor) -> Tensor:
+def _cosine_distances(inner: Tensor, directed: Tensor) -> Tensor:
+    """``[n n]``, 1 for a row of zeros: it has no direction, though rounding may say otherwise."""
+    length = torch.where(directed, inner.diagonal().clamp(min=1e-300).sqrt(), torch.inf)
     cosine = (inner / (length[:, None] * length[None, :])).clamp(-1, 1)
     return (1 - (cosine + cosine.T) / 2).fill_diagonal_(0)
 

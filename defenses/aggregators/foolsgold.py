@@ -63,9 +63,10 @@ class FoolsGold(MixedRule):
 
     def _weights(self, seen: Mixed) -> Tensor:
         inner = seen.inner()
-        n, length = len(inner), seen.norms()
+        n, norms = len(inner), seen.norms()
         # A history of zeros is like no other, though rounding may say otherwise.
-        length = torch.where(length > seen.slack_of_norms(length), length, torch.inf)
+        directed = norms > seen.slack_of_norms(norms)
+        length = torch.where(directed, inner.diagonal().clamp(min=1e-300).sqrt(), torch.inf)
         if n == 1:
             return torch.ones(1, dtype=torch.float64)
         similar = (inner / (length[:, None] * length[None, :])).clamp(-1, 1)
