@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from robustfl.contracts import Attack, Forged, View
+from robustfl.contracts import Attack, Forged, Rehearsal, View
 from robustfl.errors import UsageError
 
 from .sight import centre
@@ -44,7 +44,8 @@ def forged_statistics(attack: Attack, view: View, *, target: Target = "mean", ge
 
     if view.aggregate is not None and view.honest is not None:
         aggregate, h = view.aggregate, view.honest.shape[0]
-        view = dataclasses.replace(view, aggregate=lambda stack: aggregate(torch.cat([stack[:h], valid(stack[h:])])))
+        judged = Rehearsal(lambda stack: aggregate(torch.cat([stack[:h], valid(stack[h:])])), origin=view.origin)
+        view = dataclasses.replace(view, aggregate=judged)
     made = Forged.of(attack.forge(view, generator=generator))
     return Forged(valid(made.rows), made.state)
 
