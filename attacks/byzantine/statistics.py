@@ -27,7 +27,8 @@ def forged_statistics(attack: Attack, view: View, *, target: Target = "mean", ge
     ``view`` is one of the statistics channel and ``view.variance [s]`` marks the variances. Entries outside the target
     are the honest average, or the attackers' own values where the attack does not see the honest rows. Variances are
     cut at 0, since a negative one would give the attacker away; NaN and infinity are sent as they are. An attack that
-    knows the defense searches among rows that already obey these rules.
+    knows the defense searches among rows that already obey these rules; how far they move the server is the distance
+    from ``view.origin``, over all entries of the merged statistics alike.
     """
     if target not in ("mean", "var", "both"):
         raise UsageError(f"target={target!r} must be 'mean', 'var' or 'both'")
