@@ -421,10 +421,17 @@ class LockstepLayer(StatisticsLayer):
 
 @dataclass(frozen=True)
 class StatisticsPass:
-    """How clients collect statistics before they train: on how many samples (None: all), in which mode."""
+    """How clients collect statistics without training: on how many samples (None: all), in which mode.
+
+    ``repeats``: a pass follows with what the server made of the last one, as often as there are layers, so that every
+    layer's statistics are those of inputs normalised with the statistics below it; or until no mean and no standard
+    deviation moves by more than ``tolerance`` standard deviations.
+    """
 
     samples: int | None = None
     training: bool = False
+    repeats: bool = False
+    tolerance: float = 0.0
 
 
 class BranchedLayer(NormLayer):
