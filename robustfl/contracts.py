@@ -200,7 +200,8 @@ class Context:
     """What a defense may use besides the stack: randomness, the round, sample weights ``[n]`` and its own state.
 
     ``clients [n]`` says whose rows these are (integers; ``None``: row ``i`` is client ``i``), for rules that remember
-    clients; ``reference [d]`` is the server's own update, for rules with ``needs_reference``.
+    clients; ``reference [d]`` is the server's own update, for rules with ``needs_reference``; ``slack [n n]`` tells a
+    step that is ``centred`` how far every squared distance between rows may be off by rounding.
     """
 
     generator: torch.Generator | None = None
@@ -209,6 +210,7 @@ class Context:
     state: Mapping[str, Tensor] = field(default_factory=dict)
     clients: Tensor | None = None
     reference: Tensor | None = None
+    slack: Tensor | None = None
 
 
 @dataclass(frozen=True)
