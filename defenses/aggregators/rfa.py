@@ -27,7 +27,7 @@ class RobustFederatedAveraging(MixedRule):
     Args: ``steps`` ≥ 1 (3, the paper's budget of communication); ``nu`` > 0 smoothing (1e-6).
 
     >>> import robustfl
-    >>> robustfl.defense("rfa(steps=20)")(torch.tensor([[0.0], [0.0], [0.0], [90.0]])) < 1e-3
+    >>> robustfl.defense("rfa(steps=20)")(torch.tensor([[0.0], [0.0], [0.0], [90.0]]), f=1) < 1e-3
     tensor([True])
 
     Reference: Algorithm 2 (smoothed Weiszfeld) of the paper below, as RFA runs it in every round.

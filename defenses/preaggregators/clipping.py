@@ -30,7 +30,7 @@ class Clipping(Step):
     Args: ``c`` > 0, the greatest length (2, the value other projects use).
 
     >>> import robustfl
-    >>> robustfl.defense("clipping(c=2)+mean")(torch.tensor([[1.0], [8.0]]))
+    >>> robustfl.defense("clipping(c=2)+mean")(torch.tensor([[1.0], [8.0]]), f=0)
     tensor([1.5000])
 
     Reference: static clipping, the baseline of the paper below.
