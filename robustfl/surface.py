@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, TypeVar, cast
 
 import torch
@@ -75,12 +76,12 @@ def forge(
     chosen = attack(name, **params) if isinstance(name, str) else name
     if f == 0:
         return cast(Stacked, form.stack(rows.new_zeros((0, rows.shape[1]))))
-    if not bool(torch.isfinite(rows).all()):
+    if not _finite(rows):
         raise UsageError("forge: honest rows must be finite")
     if chosen.knowledge == "defense" and defense is None:
         raise UsageError(f"attack {chosen.name!r} optimises against the server; give defense='krum' or another rule")
     mine = None if own is None else as_stack(own, "forge: own")[0]
-    if chosen.needs_own and mine is None and not chosen.poisons_data:
+    if chosen.sees_own and mine is None and not chosen.poisons_data:
         mine = rows.mean(0).expand(f, -1)
     declared = f if f_declared is None else f_declared
     server = parse_pipeline(defense) if isinstance(defense, str) else defense
@@ -93,9 +94,14 @@ def forge(
     view = View(
         n=rows.shape[0] + f,
         f=f,
-        honest=rows if chosen.knowledge in ("omniscient", "defense") else None,
+        honest=rows,
         own=mine,
-        aggregate=rehearsal if chosen.knowledge == "defense" else None,
-    )
+        aggregate=rehearsal,
+    ).redacted(chosen)
     made = Forged.of(chosen.forge(view, generator=generator or stream(0, "forge", device=rows.device))).rows
     return cast(Stacked, form.stack(made))
+
+
+def _finite(rows: Tensor) -> bool:
+    """Whether all entries are finite: a sum is so only if they are, and costs one read; the rare others are looked at."""
+    return math.isfinite(float(rows.sum())) or bool(torch.isfinite(rows).all())

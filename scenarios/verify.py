@@ -9,18 +9,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from robustfl.errors import RobustflError
-from robustfl.records import CellResult
+from robustfl.errors import RobustflError, UsageError
+from robustfl.records import CellResult, plain
 from robustfl.registry import load_file
 from robustfl.reports.agreement import agree, settings_apart, versions_apart
 from robustfl.reports.plots import matching
-from robustfl.reports.published import read_board
+from robustfl.reports.published import TOLERANCE, is_count, read_board
 
-from .expand import fingerprints, resolve
+from .expand import fingerprints, key_of, resolve
 from .run import run_cell
 from .spec import Cell
 
 AGREES = ("identical", "within tolerance")
+DOUBTS = ("evaluation", "unreliable")
+"""What a record says about its own numbers: certificates that must come out again."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +46,13 @@ class Verification:
     """What is known of a board: ``file`` is what is wrong without running anything, ``checks`` the cells run again.
 
     Of the ``published`` cells of the board, ``cells`` match, and ``chosen`` of these were to be run, drawn with the
-    number ``sample``. ``environment`` says in what this installation differs, ``versions`` which methods do.
+    number ``sample``. ``claimed`` is the tolerance that the board claims. ``environment`` says in what this
+    installation differs, ``versions`` which methods do.
     """
 
     board: str
     tolerance: float
+    claimed: float
     published: int
     cells: int
     chosen: int
@@ -75,7 +79,7 @@ def verify(
     cells: int | None = 3,
     where: Mapping[str, str] | None = None,
     sample: int | None = None,
-    tolerance: float | None = None,
+    tolerance: float = TOLERANCE,
     check_only: bool = False,
     plugins: tuple[str, ...] = (),
     device: str | None = None,
@@ -87,20 +91,23 @@ def verify(
     """Check a published board's file, then run ``cells`` of its cells again (``None``: all of them) and compare.
 
     ``where`` keeps the cells with these labels (``{"defense": "krum"}``); ``sample`` is the number they are drawn with,
-    by default a fresh one. ``tolerance``, ``device`` and ``threads`` are the board's own unless given; with
-    ``check_only`` nothing is run. ``on_start`` is called before the first cell, ``on_cell`` after each. Raises
-    ``UsageError`` for a file that is no board and for labels that no cell has.
+    by default a fresh one. The ``tolerance`` is yours, whatever the board claims; ``device`` and ``threads`` are the
+    board's own unless given. Cells that failed count: they must fail here, too. With ``check_only`` nothing is run.
+    ``on_start`` is called before the first cell, ``on_cell`` after each. Raises ``UsageError`` for a file that is no
+    board, for labels that no cell has and for a tolerance outside [0, 1].
     """
+    if not 0 <= tolerance <= 1:
+        raise UsageError(f"verify: tolerance={tolerance:g} must be in [0, 1], a difference of accuracies")
     for plugin in plugins:
         load_file(plugin)
     published, wrong = read_board(Path(board))
     records = matching(published.records(), dict(where or {}), what="verify")
-    worth = [r for r in records if r.status != "failed"]
     seed = secrets.randbelow(10**6) if sample is None else sample
-    chosen = worth if cells is None else random.Random(seed).sample(worth, min(cells, len(worth)))
+    chosen = records if cells is None else random.Random(seed).sample(records, min(cells, len(records)))
     known = Verification(
         board=published.name,
-        tolerance=published.tolerance if tolerance is None else tolerance,
+        tolerance=tolerance,
+        claimed=published.tolerance,
         published=len(published.cells),
         cells=len(records),
         chosen=0 if check_only else len(chosen),
@@ -133,21 +140,31 @@ def _check(
     versions = tuple(versions_apart(record.cell.get("methods", {}), resolved["methods"]))
     if versions:
         return Check(record.key, record.labels, "other versions", "; ".join(versions), versions)
+    if key_of(resolved) != record.key:
+        apart = settings_apart(record.cell, plain(resolved))
+        detail = "; ".join(f"{path}: {a} published, {b} here" for path, a, b in apart[:3])
+        return Check(record.key, record.labels, "another cell", detail or "the settings have another key")
     known = record.certificates
     where = device or str(known.get("device") or "auto")
     again = run_cell(
         cell, scenario=record.scenario, fingerprint=fingerprint, root=root, device=where,
-        threads=threads or int(known.get("threads") or 1),
+        threads=threads or (count if is_count(count := known.get("threads")) else 1),
     )  # fmt: skip
-    if again.key != record.key:
-        apart = settings_apart(record.cell, again.cell)
-        detail = "; ".join(f"{path}: {a} published, {b} here" for path, a, b in apart[:3])
-        return Check(record.key, record.labels, "another cell", detail or "the settings have another key")
     found = agree(record, again, tolerance=tolerance)
     verdict = {"identical": "identical", "within": "within tolerance", "differs": "differs"}[found.verdict]
     detail = "" if found.verdict == "identical" else found.words().partition(": ")[2]
+    told = [f"{n} {known.get(n)} → {again.certificates.get(n)}" for n in DOUBTS if _untold(n, record, again)]
+    if told:
+        verdict, detail = "differs", "; ".join([*([detail] if detail else []), *told])
     reason = f" ({(again.reason or '').strip().splitlines()[0]})" if again.status == "failed" and again.reason else ""
     return Check(record.key, record.labels, verdict, detail + reason)
+
+
+def _untold(name: str, published: CellResult, again: CellResult) -> bool:
+    """Whether two records of one outcome say different things under ``name``."""
+    return published.status == again.status == "done" and published.certificates.get(name) != again.certificates.get(
+        name
+    )
 
 
 def _versions(record: CellResult) -> list[str]:
@@ -156,7 +173,11 @@ def _versions(record: CellResult) -> list[str]:
         resolved = resolve(Cell.of(record.cell.get("cell", {})), str(record.cell.get("data", "")))
     except RobustflError as error:
         return [str(error)]
-    return versions_apart(record.cell.get("methods", {}), resolved["methods"])
+    found = versions_apart(record.cell.get("methods", {}), resolved["methods"])
+    if found or key_of(resolved) == record.key:
+        return found
+    apart = settings_apart(record.cell, plain(resolved))
+    return [f"cell {record.key[:12]}: {path}: {a} published, {b} here" for path, a, b in apart[:3]]
 
 
 def _environment(published: Any) -> list[str]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from robustfl.cli.grid import load
-from robustfl.cli.printing import as_json, console, percent, table
+from robustfl.cli.printing import as_json, console, percent, say, table
 
 
 def run(
@@ -48,12 +47,12 @@ def run(
         task = bar.add_task("rounds", total=None, loss="")
         record = run_one(
             chosen, out=out, device=device, threads=threads, root=data_root, checkpoint_minutes=checkpoint_minutes,
-            track=track, state_memory=limit, on_note=lambda note: click.echo(note, err=True),
+            track=track, state_memory=limit, on_note=lambda note: say(note, err=True),
             on_round=lambda r, total, loss: bar.update(task, completed=r, total=total, loss=f"loss {loss:.3f}"),
         )  # fmt: skip
     if rank() > 0:
         if record.status == "failed":
-            click.echo(f"process {rank()}: {record.reason}", err=True)
+            say(f"process {rank()}: {record.reason}", err=True)
     elif form == "json":
         as_json(record.model_dump(mode="json"))
     else:
@@ -64,7 +63,9 @@ def run(
 def _print(record: Any) -> None:
     screen = console()
     labels = record.labels
-    shown = ("dataset", "partition", "model", "norm", "algorithm", "attack", "defense", "f", "clients", "seed")
+    shown = ["dataset", "partition", "model", "norm", "algorithm", "attack", "defense", "f", "clients", "seed"]
+    if labels["statistics_defense"] != "same":
+        shown.insert(shown.index("f"), "statistics_defense")
     rows = [[k, labels[k]] for k in shown]
     rows.append(["status", record.status])
     if record.metrics is not None:
@@ -79,4 +80,4 @@ def _print(record: Any) -> None:
     rows.append(["key", record.key])
     screen.print(table(["", ""], rows))
     for warning in record.certificates.get("warnings", []):
-        click.echo(f"warning: {warning}", err=True)
+        say(f"warning: {warning}", err=True)

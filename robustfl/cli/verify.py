@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from robustfl.cli.printing import as_json, console, table
+from robustfl.cli.printing import as_json, console, say, table
 from robustfl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,7 +20,7 @@ def verify(
     everything: bool,
     where: tuple[str, ...],
     sample: int | None,
-    tolerance: float | None,
+    tolerance: float,
     check_only: bool,
     plugins: tuple[str, ...],
     device: str | None,
@@ -44,6 +42,7 @@ def verify(
     if form == "json":
         as_json({
             "board": found.board, "agrees": found.agrees, "file": list(found.file), "tolerance": found.tolerance,
+            "claimed_tolerance": found.claimed,
             "sample": found.sample, "versions": list(found.versions), "environment": list(found.environment),
             "cells": [{"key": c.key, "verdict": c.verdict, "detail": c.detail} for c in found.checks],
         })  # fmt: skip
@@ -74,17 +73,18 @@ class _Lines:
         if self._quiet:
             return
         points = f"{100 * known.tolerance:g} points of accuracy"
-        click.echo(f"{known.board}: {known.published} cells, tolerance {points}")
+        points += f" (the board claims {100 * known.claimed:g})" if known.claimed != known.tolerance else ""
+        say(f"{known.board}: {known.published} cells, tolerance {points}")
         for words in known.file:
-            click.echo(f"the file: {words}")
+            say(f"the file: {words}")
         for words in known.environment:
-            click.echo(f"environment differs, so numbers may too: {words}")
+            say(f"environment differs, so numbers may too: {words}")
 
     def cell(self, check: Check) -> None:
         self._done += 1
         if not self._quiet:
             detail = f": {check.detail}" if check.detail else ""
-            click.echo(f"[{self._done}/{self._all}] {check.key[:12]} {_labels(check.labels)}: {check.verdict}{detail}")
+            say(f"[{self._done}/{self._all}] {check.key[:12]} {_labels(check.labels)}: {check.verdict}{detail}")
 
 
 def _tail(found: Verification, drawn: str) -> None:
@@ -93,14 +93,14 @@ def _tail(found: Verification, drawn: str) -> None:
         rows = [[c.key[:12], _labels(c.labels), c.verdict, c.detail] for c in bad]
         console().print(table(["cell", "", "", "published → here"], rows, title="\nDoes not agree"))
     for words in found.versions:
-        click.echo(f"method differs: {words}")
+        say(f"method differs: {words}")
     if not found.checks:
-        click.echo("\nNo cell was run." + (" The file is consistent." if found.agrees else " REJECTED"))
+        say("\nNo cell was run." + (" The file is consistent." if found.agrees else " REJECTED"))
         return
     same = sum(c.verdict == "identical" for c in found.checks)
     n = len(found.checks)
-    click.echo(f"\n{n} cells{drawn}: {n - len(bad)} agree, {same} of them identical.")
-    click.echo("ACCEPTED" if found.agrees else "REJECTED")
+    say(f"\n{n} cells{drawn}: {n - len(bad)} agree, {same} of them identical.")
+    say("ACCEPTED" if found.agrees else "REJECTED")
 
 
 def _labels(labels: Mapping[str, Any]) -> str:
