@@ -30,10 +30,7 @@ class Mean(MixedRule):
     Reference: the server step of FedAvg.
     """
 
-    paper: ClassVar[str] = (
-        "McMahan, Moore, Ramage, Hampson, Agüera y Arcas, Communication-Efficient Learning of Deep Networks from "
-        "Decentralized Data, AISTATS 2017, arXiv:1602.05629"
-    )
+    paper: ClassVar[str] = "@mcmahan2017communication"
     spec: ClassVar[str] = "§4.1"
     cost: ClassVar[str] = "nd"
 

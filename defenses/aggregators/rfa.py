@@ -33,10 +33,7 @@ class RobustFederatedAveraging(MixedRule):
     Reference: Algorithm 2 (smoothed Weiszfeld) of the paper below, as RFA runs it in every round.
     """
 
-    paper: ClassVar[str] = (
-        "Pillutla, Kakade, Harchaoui, Robust Aggregation for Federated Learning, "
-        "IEEE Transactions on Signal Processing 2022, arXiv:1912.13445"
-    )
+    paper: ClassVar[str] = "@pillutla2022robust"
     spec: ClassVar[str] = "§4.6"
     cost: ClassVar[str] = "n²d for the inner products, n² per step"
 
