@@ -530,8 +530,10 @@ class _Loop:
 
         if f and e.attacks_statistics:
             own = rows[h:] if computed == h + f else None
-            plain = PlainMean(None if context.weights is None else context.weights[:h], context.round, refreshing)
-            origin = e.norm.merge(rows[:h], reports.counts[:h], state.statistics, e.layout.layers, plain)
+            origin = None
+            if e.attack.knowledge == "defense":
+                plain = PlainMean(None if context.weights is None else context.weights[:h], context.round, refreshing)
+                origin = e.norm.merge(rows[:h], reports.counts[:h], state.statistics, e.layout.layers, plain)
             view = View(
                 n=h + f,
                 f=f,
