@@ -4,7 +4,8 @@ Letters: ``n`` clients of a round, ``h`` honest, ``f`` Byzantine, ``m`` kept row
 ``s`` statistics entries, ``L`` normalization layers, ``b`` batch, ``C`` channels, ``c`` classes.
 
 A method is a frozen dataclass whose fields are its hyper-parameters (declared with ``parameters.param``), plus one
-method. Facts about it are class variables, stated once and printed by ``robustfl list`` and ``robustfl show``.
+method. Facts about it are class variables, stated once and printed by ``robustfl list`` and ``robustfl show``; in
+``paper``, ``@key`` stands for a paper in ``papers.toml``, and any other text for itself.
 """
 
 from __future__ import annotations

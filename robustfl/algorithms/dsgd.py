@@ -35,10 +35,7 @@ class DSGD(Algorithm):
     """
 
     one_batch: ClassVar[bool] = True
-    paper: ClassVar[str] = (
-        "Farhadkhani, Guerraoui, Gupta, Pinot, Stephan, Byzantine Machine Learning Made Easy by Resilient Averaging of "
-        "Momentums, ICML 2022, arXiv:2205.12173"
-    )
+    paper: ClassVar[str] = "@farhadkhani2022byzantine"
     spec: ClassVar[str] = "§1.1"
     cost: ClassVar[str] = "1 gradient per client and round; d numbers each way"
 

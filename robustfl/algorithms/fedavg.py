@@ -39,10 +39,7 @@ class FedAvg(Algorithm):
     6
     """
 
-    paper: ClassVar[str] = (
-        "McMahan, Moore, Ramage, Hampson, Agüera y Arcas, Communication-Efficient Learning of Deep Networks from "
-        "Decentralized Data, AISTATS 2017, arXiv:1602.05629"
-    )
+    paper: ClassVar[str] = "@mcmahan2017communication"
     spec: ClassVar[str] = "§1.2"
     cost: ClassVar[str] = "the local steps; d numbers each way"
     rowwise: ClassVar[bool] = True

@@ -14,11 +14,6 @@ from robustfl.norms.merging import merge_layers
 from robustfl.parameters import param
 from robustfl.registry import register
 
-_PAPER = (
-    "Wang, Shi, Chang, Why Batch Normalization Damage Federated Learning on Non-IID Data?, IEEE Transactions on Neural "
-    "Networks and Learning Systems 2025, arXiv:2301.02982"
-)
-
 
 @dataclass(frozen=True)
 class _Lockstep(Norm):
@@ -72,7 +67,7 @@ class FedTAN(_Lockstep):
     epoch.
     """
 
-    paper: ClassVar[str] = f"{_PAPER}, Algorithms 1-3"
+    paper: ClassVar[str] = "@wang2025batch, Algorithms 1-3"
     spec: ClassVar[str] = "§2.8"
     cost: ClassVar[str] = "3 exchanges per layer and round, 4C numbers each way; 2C more once a round"
 
@@ -96,7 +91,7 @@ class FedTANII(_Lockstep):
     (True, False, False, True)
     """
 
-    paper: ClassVar[str] = f"{_PAPER}, Section V"
+    paper: ClassVar[str] = "@wang2025batch, Section V"
     spec: ClassVar[str] = "§2.9"
     cost: ClassVar[str] = "as fedtan up to switch_round, then as ordinary batch normalization"
 
@@ -125,7 +120,7 @@ class FedAvgAlgorithm2(_Lockstep):
     ('mean', 'variance')
     """
 
-    paper: ClassVar[str] = f"{_PAPER}, Algorithm 2"
+    paper: ClassVar[str] = "@wang2025batch, Algorithm 2"
     spec: ClassVar[str] = "§2.10"
     cost: ClassVar[str] = "2 exchanges per layer and round, 2C numbers each way; 2C more once a round"
     lockstep_kinds: ClassVar[tuple[str, ...]] = KINDS[:2]

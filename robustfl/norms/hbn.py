@@ -100,10 +100,7 @@ class HBN(Norm):
     what the weights were trained with; one such pass alone is right in the first layer and ruins accuracy.
     """
 
-    paper: ClassVar[str] = (
-        "Chen, Xu, Wu, Kittler, Hybrid Batch Normalisation: Resolving the Dilemma of Batch Normalisation in Federated "
-        "Learning, ICML 2025, arXiv:2505.21877"
-    )
+    paper: ClassVar[str] = "@chen2025hybrid"
     spec: ClassVar[str] = "§2.12"
     cost: ClassVar[str] = (
         "2C numbers per layer and round each way; one more forward over the data, or as many as layers in mode eval"

@@ -40,10 +40,7 @@ class FedRob(Objective):
     0.05
     """
 
-    paper: ClassVar[str] = (
-        "Reisizadeh, Farnia, Pedarsani, Jadbabaie, Robust Federated Learning: The Case of Affine Distribution Shifts, "
-        "NeurIPS 2020, arXiv:2006.08907"
-    )
+    paper: ClassVar[str] = "@reisizadeh2020robust"
     spec: ClassVar[str] = "§4.18"
     needs_adversaries: ClassVar[bool] = True
 

@@ -46,10 +46,7 @@ class PseudoNoiseCalibration(Objective):
     tensor([6.0000, 8.0000])
     """
 
-    paper: ClassVar[str] = (
-        "Hong, Wang, Wang, Zhou, Federated Robustness Propagation: Sharing Adversarial Robustness in Heterogeneous "
-        "Federated Learning, AAAI 2023, arXiv:2106.10196"
-    )
+    paper: ClassVar[str] = "@hong2023federated"
     spec: ClassVar[str] = "§4.18"
     needs_adversaries: ClassVar[bool] = True
     needs_branches: ClassVar[bool] = True
