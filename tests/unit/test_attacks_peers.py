@@ -43,8 +43,8 @@ def honest_rows(seed: int) -> np.ndarray:
     ("spec", "peer"),
     [
         # Their direction is +s, ours is an option; their origin is 0, as is that of ipm; their η has no bound.
-        ("opt(alie(sign=1), eta_max=inf)", "Optimal_ALittleIsEnough"),
-        ("opt(ipm, eta_max=inf)", "Optimal_InnerProductManipulation"),
+        ("opt(alie(sign=1), search=linear, eta_max=inf)", "Optimal_ALittleIsEnough"),
+        ("opt(ipm, search=linear, eta_max=inf)", "Optimal_InnerProductManipulation"),
     ],
 )
 def test_the_search_agrees_with_the_peer_once_sign_and_origin_do(spec: str, peer: str, rule: str, seed: int) -> None:
