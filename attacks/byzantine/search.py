@@ -26,6 +26,8 @@ _LENGTHS = (1.0, 2.0, 4.0, 16.0)
 # A rise that promises less than this share is no reason to look; gaps below these shares of η are closed, the coarse
 # ones before anything else is looked at and the fine ones in turn with the widest gaps elsewhere.
 _PROMISE, _COARSE, _FINE = 2e-3, 1.5e-2, 5e-3
+# Spikes are looked for among rows neither this much nearer than honest ones nor this much farther off or longer.
+_NEAR, _FAR = 0.1, 16.0
 # Distances this close are the same distance.
 _SAME = 1e-6
 
@@ -133,8 +135,8 @@ def scan_search(
 
     First the ends and points at multiples of the ``scales``, densest where rules begin to see an outlier. Then, again
     and again, the gap between neighbors into which the distance would rise highest if it went on as on either side:
-    that closes in on peaks and on edges beyond which a rule drops the rows. When no gap promises more, the widest
-    gap beside high values, for spikes. Of equal distances (to 1e-6) the least ``η``: on a plateau the rest adds nothing.
+    that closes in on peaks and on edges beyond which a rule drops the rows; between equal values nothing is promised.
+    When no gap promises more, the widest gap beside high values, for spikes. Of equal distances (to 1e-6) the least ``η``: on a plateau the rest adds nothing.
 
     >>> scan_search(lambda eta: eta if eta < 4.2 else 0.0)[0] > 4.1
     True
@@ -147,7 +149,7 @@ def scan_search(
             tried[eta] = distance(eta)
     explored = 0
     while len(tried) < evals and start < eta_max:
-        gaps = _gaps(tried, start)
+        gaps = _gaps(tried, start, scales)
         best = max(gap.reached for gap in gaps)
         enough = best * (1 + _PROMISE)
         chosen = max(gaps, key=lambda gap: gap.promise if gap.width > _COARSE else -1.0)
@@ -178,16 +180,19 @@ class _Gap:
     middle: float
 
 
-def _gaps(tried: Mapping[float, float], start: float) -> list[_Gap]:
+def _gaps(tried: Mapping[float, float], start: float, scales: Scales) -> list[_Gap]:
+    closest, farthest = _NEAR * scales.spread, _FAR * max(scales.spread, scales.length)
     points = sorted((eta, found if math.isfinite(found) else 0.0) for eta, found in tried.items())
     slopes = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in pairwise(points)]
     gaps = []
     for i, ((a, low), (b, high)) in enumerate(pairwise(points)):
         rise = max(slopes[i - 1], 0.0) if i else 0.0
         fall = max(-slopes[i + 1], 0.0) if i + 1 < len(slopes) else 0.0
-        promise = max(low + rise * (b - a), high + fall * (b - a))
         near, far, reached = a - start, b - start, max(low, high)
-        room = math.log(far / near) * reached**2 if near > 0 else 0.0
+        flat = abs(high - low) <= _SAME * reached
+        promise = reached if flat else max(low + rise * (b - a), high + fall * (b - a))
+        within = (max(near, closest), min(far, farthest))
+        room = math.log(within[1] / within[0]) * reached**2 if within[0] < within[1] else 0.0
         middle = math.sqrt(near * far) if near > 0 and far > 2 * near else (near + far) / 2
         gaps.append(_Gap(reached, promise, room, (far - near) / far, start + middle))
     return gaps

@@ -83,7 +83,7 @@ def test_the_scan_reaches_what_a_fine_grid_finds_against_every_rule(rule: str, a
 
 def test_the_search_of_byzfl_falls_far_behind_on_an_edge_to_the_left_of_its_first_step() -> None:
     edge = lambda eta: eta if eta < 1.3 else 0.1 * min(eta, 2.0)  # noqa: E731 - a rule that drops rows beyond 1.3
-    assert linear_search(edge)[1] < 0.2
+    assert linear_search(edge)[1] <= 0.2
     assert scan_search(edge)[1] > 1.28
 
 
