@@ -69,7 +69,7 @@ def forge(
         raise UsageError("forge: honest rows must be finite")
     if chosen.knowledge == "defense" and defense is None:
         raise UsageError(f"attack {chosen.name!r} optimises against the server; give defense=robustfl.defense(...)")
-    if chosen.needs_own and own is None and not chosen.poisons_data:
+    if chosen.sees_own and own is None and not chosen.poisons_data:
         own = honest.mean(0).expand(f, -1)
     declared = f if f_declared is None else f_declared
 
@@ -81,10 +81,10 @@ def forge(
     view = View(
         n=honest.shape[0] + f,
         f=f,
-        honest=honest if chosen.knowledge in ("omniscient", "defense") else None,
+        honest=honest,
         own=own,
-        aggregate=rehearsal if chosen.knowledge == "defense" else None,
-    )
+        aggregate=rehearsal,
+    ).redacted(chosen)
     return Forged.of(chosen.forge(view, generator=generator or stream(0, "forge", device=honest.device))).rows
 
 
