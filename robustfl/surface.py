@@ -89,5 +89,5 @@ def forge(
 
 
 def _finite(rows: Tensor) -> bool:
-    """Whether all entries are finite: a sum is so only if they are, and costs one read; the rare others are looked at."""
+    """Whether all entries are finite. A sum is so only if they are, and costs one read; the rare others get a look."""
     return math.isfinite(float(rows.sum())) or bool(torch.isfinite(rows).all())

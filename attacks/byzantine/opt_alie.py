@@ -26,7 +26,8 @@ class OptALIE(Attack):
     """The attackers send ``ḡ - ηs`` with the ``η ≥ 0`` that moves the server's result farthest from ``ḡ``.
 
     ``η = argmax ‖F(H ∪ f × (ḡ - ηs)) - ḡ‖₂`` by a search within a budget: a narrow peak may be missed. Costs ``evals``
-    aggregations a round. Where several η do equally well, the least. The paper's own ``z_max(n, f)`` is the factor of ``alie``.
+    aggregations a round. Where several η do equally well, the least. The paper's own ``z_max(n, f)`` is
+    the factor of ``alie``.
 
     Args:
         search: ``scan`` (default; at least 0.97 of the greatest distance against every rule in tests against a fine
@@ -43,7 +44,8 @@ class OptALIE(Attack):
     Poisoning Attacks and Defenses for Federated Learning, NDSS 2021 (the factor fitted to a known rule); Allouah et
     al., Fixing by Mixing: A Recipe for Optimal Byzantine ML under Heterogeneity, AISTATS 2023, arXiv:2302.01772 (this
     attack, with a line search, in its experiments). ByzFL's Optimal-ALIE goes along ``+s``: with ``search=linear`` and
-    ``eta_max=inf`` that is ``opt(alie(sign=1))``. Notes: ``s`` has ddof 1; ``scan`` is ours; η is bounded by ``eta_max``.
+    ``eta_max=inf`` that is ``opt(alie(sign=1))``. Notes: ``s`` has ddof 1; ``scan`` is ours; η is bounded by
+    ``eta_max``.
 
     >>> import robustfl
     >>> mean, X = robustfl.defense("mean"), torch.tensor([[0.0], [2.0], [4.0]])

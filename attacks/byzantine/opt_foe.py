@@ -40,8 +40,8 @@ class OptFOE(Attack):
     2019, arXiv:1903.03936 (the direction); Shejwalkar, Houmansadr, Manipulating the Byzantine: Optimizing Model
     Poisoning Attacks and Defenses for Federated Learning, NDSS 2021 (the factor fitted to a known rule); Allouah et
     al., Fixing by Mixing: A Recipe for Optimal Byzantine ML under Heterogeneity, AISTATS 2023, arXiv:2302.01772 (this
-    attack, with a line search, in its experiments). ByzFL calls it Optimal-IPM: with ``search=linear`` and ``eta_max=inf``
-    that is ``opt(ipm)`` here, whose rows are ``-τḡ``; ours start at ``ḡ``, ``η = τ + 1``. Notes: ``scan`` is ours; η is
+    attack, with a line search, in its experiments). ByzFL calls it Optimal-IPM: that is ``opt(ipm, search=linear,
+    eta_max=inf)`` here, whose rows are ``-τḡ``; ours start at ``ḡ``, ``η = τ + 1``. Notes: ``scan`` is ours; η is
     bounded by ``eta_max``.
 
     >>> import robustfl

@@ -22,6 +22,7 @@ byzfl = pytest.importorskip("byzfl", reason="needs the extra [peers]", exc_type=
         ("ipm(tau=3)", lambda: byzfl.InnerProductManipulation(tau=3.0)),
         ("foe(eta=4)", lambda: byzfl.InnerProductManipulation(tau=3.0)),
         ("alie(z=1.5, sign=1)", lambda: byzfl.ALittleIsEnough(tau=1.5)),
+        ("alie(z=1.5, sign=1)", lambda: byzfl.ALittleIsEnough()),
         ("inf", lambda: byzfl.Inf()),
         ("mimic", lambda: byzfl.Mimic()),
         ("mimic(epsilon=5)", lambda: byzfl.Mimic(epsilon=5)),

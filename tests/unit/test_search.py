@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -25,9 +25,6 @@ RULES = [
     "krum(variant=nf)", "centered-clipping(tau=1)", "arc+nnm+trimmed-mean",
     "geometric-median(nu=0.1, max_steps=3, tol=0, init=zero)",
 ]  # fmt: skip
-NOT_LIKE_ITSELF = (
-    "foolsgold"  # at η = 1 the forged rows are zero and like no other: one point, which no grid is bound to meet
-)
 
 
 def honest(kind: str, h: int, seed: int) -> Tensor:
@@ -90,12 +87,17 @@ def test_the_search_of_byzfl_falls_far_behind_on_an_edge_to_the_left_of_its_firs
 # --- shapes ----------------------------------------------------------------------------------------------------------
 
 
+def stepped(edge: float, beyond: float, scale: float, eta: float) -> float:
+    """A rise that ends at an edge."""
+    return eta / scale if eta < edge else beyond
+
+
 @pytest.mark.parametrize("edge", [0.3, 1.0, 1.37, 2.9, 7.7])
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 30.0])
 def test_an_edge_is_found_at_every_scale(edge: float, scale: float) -> None:
     for beyond in (0.0, 0.9 * edge):
-        rule: Callable[[float], float] = lambda eta, b=beyond: eta / scale if eta < edge * scale else b  # type: ignore[misc]
-        assert scan_search(rule, scales=Scales(scale, 1.0))[1] > 0.97 * edge
+        found = scan_search(partial(stepped, edge * scale, beyond, scale), scales=Scales(scale, 1.0))
+        assert found[1] > 0.97 * edge
 
 
 def test_on_a_plateau_the_least_factor_is_taken() -> None:
@@ -118,7 +120,7 @@ def test_the_budget_and_the_interval_are_kept(evals: int) -> None:
         asked.append(eta)
         return -((eta - 3.3) ** 2)
 
-    eta, best = scan_search(distance, evals=evals, start=2.0, eta_max=10.0)
+    _, best = scan_search(distance, evals=evals, start=2.0, eta_max=10.0)
     assert len(asked) == len(set(asked)) == evals
     assert all(2.0 <= at <= 10.0 for at in asked)
     assert best == max(-((at - 3.3) ** 2) for at in asked)
@@ -142,7 +144,9 @@ def test_scales_are_those_of_the_honest_rows() -> None:
 
 def test_rows_in_few_dimensions_have_the_ties_of_the_rows_themselves() -> None:
     # Equal float32 rows: whole rows and their inner products see the same ties, so the same rows are chosen.
-    rows = torch.randn(1, 5_000, generator=stream(0, "same")).expand(8, -1) * torch.tensor([1.0] * 6 + [2.0] * 2)[:, None]
+    rows = (
+        torch.randn(1, 5_000, generator=stream(0, "same")).expand(8, -1) * torch.tensor([1.0] * 6 + [2.0] * 2)[:, None]
+    )
     pipeline = parse_pipeline("nnm+multi-krum(m=3)")
 
     def server(stack: Tensor) -> Tensor:
