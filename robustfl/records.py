@@ -16,6 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field
 SCHEMA = 1
 Status = Literal["done", "refused", "diverged", "failed"]
 STATUSES: tuple[Status, ...] = ("done", "refused", "diverged", "failed")
+LATER: dict[str, Any] = {"precision": "full", "select": "last", "rotate": 0.0}
+"""Settings that cells got later, with what they were before: keys leave them out there, older records mean that."""
 
 
 class Record(BaseModel):
@@ -40,8 +42,10 @@ class Metrics(Record):
     and each evasion to a list over classes; ``per_client`` maps ``"sa"`` to a list over clients, accuracy on each
     client's own validation split (empty without one). ``per_user`` maps ``"sa"`` and each evasion to a list over
     clients where every user is tested by itself (None for Byzantine ones); ``sa`` and ``ra`` are then unweighted means
-    over the honest users. ``groups`` holds means per domain, role and branch and the spread over users; ``evaluation``
-    says which model was tested on what; ``asr`` is the success rate of a backdoor.
+    over the honest users. ``groups`` holds means per domain, role and branch and the spread over users, under ``tail``
+    the means of the last evaluations, and under ``selected`` (and ``selected, <group>``) what the model of the round
+    chosen on validation data has on the test data; ``evaluation`` says which model was tested on what; ``asr`` is the
+    success rate of a backdoor.
     """
 
     sa: float

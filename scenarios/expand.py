@@ -11,13 +11,13 @@ from robustfl.contracts import Algorithm, Attack, Norm, Objective, Tag
 from robustfl.data import data_root
 from robustfl.defenses import parse_pipeline, parse_propagation
 from robustfl.errors import UsageError
-from robustfl.records import SCHEMA, digest
+from robustfl.records import LATER, SCHEMA, digest
 from robustfl.registry import identity, load_file
 
 from .settings import settings_of
 from .spec import METHODS, Cell, LearningRate, Scenario, as_table, canonical_method, method
 
-_LISTS = {"evasions", "domains"}
+_LISTS = {"evasions", "domains", "forgetting"}
 
 
 def expand(scenario: Scenario) -> list[Cell]:
@@ -72,7 +72,7 @@ def _options(field: str, value: Any) -> Iterator[Any]:
                 raise UsageError(f"schedule={option!r} must be a table such as {{ kind = 'constant', lr = 0.1 }}")
             yield from _rates(option)
     elif field in _LISTS:
-        nested = isinstance(value, list) and any(isinstance(v, list) for v in value)
+        nested = isinstance(value, list) and any(isinstance(v, (list, bool)) for v in value)
         yield from value if nested else [value]
     elif field in METHODS:
         for option in value if isinstance(value, list) else [value]:
@@ -126,6 +126,8 @@ def _resolved(field: str, option: Any) -> Any:
     """One option of an exclusion in the form in which cells hold it; a bare name stays one."""
     if field == "schedule":
         return Cell.of({field: option}).schedule
+    if field == "forgetting":
+        return tuple(option) if isinstance(option, list) else option
     if field in _LISTS:
         kind = {"evasions": "evasion", "domains": "dataset"}[field]
         return tuple(canonical_method(kind, spec) for spec in ([option] if isinstance(option, str) else option))
@@ -170,6 +172,11 @@ def refusal(cell: Cell) -> str | None:
     if defense.aggregator.needs_reference and beside:
         return (
             f"{cell.defense} compares updates with the server's own, and {cell.norm} with {cell.algorithm} sends more"
+        )
+    if cell.select == "validation" and not (cell.validation and cell.evaluate_every):
+        return (
+            "select='validation' takes the best of the evaluated rounds on the clients' validation data: it needs "
+            f"validation > 0 and evaluate_every > 0 (here {cell.validation:g} and {cell.evaluate_every})"
         )
     if cell.forgetting and (not cell.validation or algorithm.one_batch or norm.private):
         return (
@@ -242,8 +249,9 @@ def resolve(cell: Cell, fingerprint: str) -> dict[str, Any]:
         spread = parse_propagation(cell.propagation)
         methods["propagation"] = [identity(part) for part in (spread.propagation, *spread.rule.parts)]
     settings = cell.model_dump(mode="json")
-    if cell.precision == "full":  # as in all cells from before there was a choice
-        del settings["precision"]
+    for name, before in LATER.items():
+        if settings[name] == before:
+            del settings[name]
     return {"schema": SCHEMA, "cell": settings, "methods": methods, "data": fingerprint}
 
 

@@ -69,9 +69,12 @@ class Cell(Frozen):
     everybody or, with ``byzantine``, from AT or ST users; with ``quota`` every round has the same number of them.
     ``server_samples`` training images, drawn from all, belong to the server instead of any client, for defenses that
     need them. Models with branches are tested through ``branch``; ``both`` takes the adversarial one and reports the
-    clean one beside it. Accuracy is also averaged over the last ``tail`` rounds. ``forgetting`` measures, in the last
-    round, what each participant's training costs on the others' validation data. ``precision`` says whether a GPU may
-    shorten the factors of float32 products to TF32 (``tf32``), or clients train under autocast to bfloat16 (``bf16``).
+    clean one beside it. Accuracy is also averaged over the last ``tail`` rounds. ``select`` says which round's model
+    counts: the last, or of those evaluated the first with the best mean ``validation`` accuracy of users (adversarial,
+    against ``train_evasion``, for AT users). ``forgetting`` measures what each participant's training costs on the
+    others' validation data, in the last round or in the listed ones. ``rotate`` turns training images by up to so many
+    degrees. ``precision`` says whether a GPU may shorten the factors of float32 products to TF32 (``tf32``), or clients
+    train under autocast to bfloat16 (``bf16``).
     """
 
     dataset: str = "digits"
@@ -104,8 +107,10 @@ class Cell(Frozen):
     schedule: LearningRate = LearningRate()
     flip: bool = False
     crop: int = Field(0, ge=0)
+    rotate: float = Field(0.0, ge=0, le=180)
     validation: float = Field(0.0, ge=0, lt=1)
-    forgetting: bool = False
+    select: Literal["last", "validation"] = "last"
+    forgetting: bool | tuple[int, ...] = False
     evaluate_every: int = Field(0, ge=0)
     evaluate_ra: bool = False
     tail: int = Field(1, ge=1)
@@ -135,6 +140,26 @@ class Cell(Frozen):
         if not isinstance(value, str):
             raise UsageError(f"propagation={value!r} must be a spec such as 'fedrbn' or 'fedrbn+trimmed-mean'")
         return value.strip() if value.strip() == "none" else parse_propagation(value).describe()
+
+    @field_validator("forgetting", mode="before")
+    @classmethod
+    def _rounds_of_forgetting(cls, value: Any, info: Any) -> bool | tuple[int, ...]:
+        """In order; the last round alone is ``true``: one experiment has one key."""
+        if isinstance(value, bool):
+            return value
+        rounds = info.data.get("rounds")
+        listed = sorted(set(value)) if isinstance(value, (list, tuple)) and all(type(v) is int for v in value) else []
+        if not listed or listed[0] < 1 or (rounds is not None and listed[-1] > rounds):
+            last = "the last" if rounds is None else rounds
+            raise UsageError(f"forgetting={value!r} must be true, false or a list of rounds from 1 to {last}")
+        return True if listed == [rounds] else tuple(listed)
+
+    @property
+    def forgetting_rounds(self) -> frozenset[int]:
+        """The rounds in which forgetting is measured."""
+        if isinstance(self.forgetting, bool):
+            return frozenset({self.rounds} if self.forgetting else ())
+        return frozenset(self.forgetting)
 
     @field_validator("domains", mode="before")
     @classmethod
