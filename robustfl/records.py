@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 SCHEMA = 1
 Status = Literal["done", "refused", "diverged", "failed"]
 STATUSES: tuple[Status, ...] = ("done", "refused", "diverged", "failed")
-LATER: dict[str, Any] = {"precision": "full", "select": "last", "rotate": 0.0}
+LATER: dict[str, Any] = {"precision": "full", "rotate": 0.0, "select": "last", "statistics_defense": "same"}
 """Settings that cells got later, with what they were before: keys leave them out there, older records mean that."""
 
 
