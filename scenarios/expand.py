@@ -294,4 +294,6 @@ def labels(cell: Cell) -> dict[str, Any]:
     }[schedule.kind]
     flat["evasions"] = " ".join(cell.evasions)
     flat["domains"] = " ".join(cell.domains)
+    if not isinstance(cell.forgetting, bool):
+        flat["forgetting"] = " ".join(map(str, cell.forgetting))
     return flat
