@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from robustfl.errors import UsageError
+
 from ..estimate import CONFIDENCE
 from .measures import Evidence, Planned, best_group, measured
 from .protocols import Statement
@@ -112,8 +114,13 @@ def _side(statement: Statement, selector: Mapping[str, object], evidence: Eviden
     chosen = best_group(cells, statement.best, values)
     by_seed: dict[str, float] = {}
     for cell in chosen:
+        seed = str(cell.labels.get("seed"))
+        if cell.key in values and seed in by_seed:
+            raise UsageError(
+                f"statement {statement.id!r} selects several cells of seed {seed}; {dict(selector)} is too wide"
+            )
         if cell.key in values:
-            by_seed[str(cell.labels.get("seed"))] = values[cell.key]
+            by_seed[seed] = values[cell.key]
     words = _chosen_words(statement, chosen)
     return Side(dict(sorted(by_seed.items())), tuple(c.key for c in chosen), words)
 

@@ -106,7 +106,10 @@ def test_statements_select_cells_that_the_protocol_runs(name: str, item: Item, s
     for statement in (s for s in item.statements if s.left):
         for side in (statement.left, statement.right):
             if side is not None:
-                assert planned.of({**statement.where, **side}), (statement.id, side)
+                found = planned.of({**statement.where, **side})
+                assert found, (statement.id, side)
+                each = [tuple(str(c.labels[name]) for name in ("seed", *statement.best)) for c in found]
+                assert len(set(each)) == len(each), (statement.id, side)
     for plot in item.plots:
         assert planned.of(plot.where)
         assert all(name in planned.planned[0].labels for name in (plot.panels, plot.lines) if name)
@@ -211,6 +214,13 @@ def test_each_side_takes_its_best_rate_where_the_paper_tunes() -> None:
     found = judge([tuned], Evidence(tuple(planned), records))[0]
     assert found.difference == pytest.approx(31 / 3 + 10 - 10, abs=0.4)
     assert (found.left.chosen, found.right.chosen if found.right else "") == ("schedule = 1.0", "schedule = 0.1")
+
+
+def test_a_statement_that_would_mix_cells_of_one_seed_is_refused() -> None:
+    found = evidence({"a": [80, 81, 82], "b": [60, 61, 60]})
+    wide = Statement(id="wide", says="x", left={"norm": ("a", "b")}, at_least=0)
+    with pytest.raises(UsageError, match="'wide' selects several cells of seed 0"):
+        judge([wide], found)
 
 
 def test_the_best_evaluation_the_lowest_and_the_tail_are_other_numbers_than_the_last() -> None:
