@@ -15,9 +15,19 @@ from robustfl.records import LATER, SCHEMA, digest
 from robustfl.registry import identity, load_file
 
 from .settings import settings_of
-from .spec import METHODS, PIPELINES, SAME, Cell, LearningRate, Scenario, as_table, canonical_method, method
-
-_LISTS = {"evasions", "domains", "forgetting"}
+from .spec import (
+    LISTS,
+    METHODS,
+    PIPELINES,
+    SAME,
+    Cell,
+    LearningRate,
+    Scenario,
+    as_table,
+    canonical_method,
+    is_axis,
+    method,
+)
 
 
 def expand(scenario: Scenario) -> list[Cell]:
@@ -71,9 +81,8 @@ def _options(field: str, value: Any) -> Iterator[Any]:
             if not isinstance(option, Mapping):
                 raise UsageError(f"schedule={option!r} must be a table such as {{ kind = 'constant', lr = 0.1 }}")
             yield from _rates(option)
-    elif field in _LISTS:
-        nested = isinstance(value, list) and any(isinstance(v, (list, bool)) for v in value)
-        yield from value if nested else [value]
+    elif field in LISTS:
+        yield from value if is_axis(field, value) else [value]
     elif field in (*METHODS, *PIPELINES):
         for option in value if isinstance(value, list) else [value]:
             yield from _specs(option) if isinstance(option, Mapping) else [option]
@@ -128,7 +137,7 @@ def _resolved(field: str, option: Any) -> Any:
         return Cell.of({field: option}).schedule
     if field == "forgetting":
         return tuple(option) if isinstance(option, list) else option
-    if field in _LISTS:
+    if field in LISTS:
         kind = {"evasions": "evasion", "domains": "dataset"}[field]
         return tuple(canonical_method(kind, spec) for spec in ([option] if isinstance(option, str) else option))
     if field in (*METHODS, *PIPELINES) and isinstance(option, str) and any(sign in option for sign in "(+"):

@@ -23,6 +23,8 @@ from .roles import at_users
 PRESETS = Path(__file__).parent / "presets"
 METHODS = ("dataset", "partition", "model", "norm", "algorithm", "objective", "attack", "defense")
 PIPELINES = ("defense", "statistics_defense")
+LISTS = ("evasions", "domains", "forgetting")
+"""Settings that are lists themselves."""
 SAME = "same"
 """What ``statistics_defense`` says where the defense of updates defends the statistics too."""
 
@@ -368,9 +370,16 @@ def _scale(data: dict[str, Any], name: str) -> None:
         raise UsageError(f"--set scale={name}: scenario {data.get('name')!r} has no such scale; {hint}")
     data["cell"] |= scales[name]
     data["name"] = f"{data['name']}-{name}"
-    # An axis that the scale fixes no longer advances with others.
-    zipped = [[axis for axis in group if axis not in scales[name]] for group in data.get("zip", ())]
+    # An axis that the scale fixes no longer advances with others; one that it gives other values still does.
+    fixed = {setting for setting, value in scales[name].items() if not is_axis(setting, value)}
+    zipped = [[axis for axis in group if axis not in fixed] for group in data.get("zip", ())]
     data["zip"] = [group for group in zipped if len(group) > 1]
+
+
+def is_axis(setting: str, value: Any) -> bool:
+    """Whether a list gives a setting several values; for settings that are lists themselves, a list of lists does."""
+    several = setting not in LISTS or (isinstance(value, list) and any(isinstance(v, (list, bool)) for v in value))
+    return isinstance(value, list) and several
 
 
 def preset_names() -> list[str]:
