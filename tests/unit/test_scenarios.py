@@ -209,7 +209,8 @@ def test_fedrbns_presets_select_by_validation_and_fatmeta_has_a_tenth_of_the_rat
         rate = 0.05 if settings else 0.01
         assert cell.schedule.lr == pytest.approx(rate / 10 if cell.algorithm == "fedmeta" else rate)
         assert cell.rotate == (30 if "domainnet" in name else 0)
-        assert bool(cell.domains) and len(cell.adversarial) > 0
+        assert bool(cell.domains)
+        assert len(cell.adversarial) > 0
 
 
 def test_fedrbns_table_2_has_the_papers_systems() -> None:
