@@ -32,7 +32,7 @@ ON_DIGITS: dict[str, tuple[int, list[str]]] = {
 ON_DOMAINNET = {"fedrbn-domainnet": 8, "fedrbn-ablation-domainnet": 4}
 WSM = ["model=mlp(hidden=(8,))", "seed=0", "clients=12", "validation=0.3", "evaluate_every=1", "tail=1"]
 ON_ARCHIVES: dict[str, tuple[int, list[str]]] = {
-    "wsm-table31": (6, ["rounds=[1, 1, 1]", "schedule.lr=0.1"]),
+    "wsm-table31": (6, ["rounds=[1, 1, 1]", "participation=[0.1, 0.1, 0.1]", "schedule.lr=0.1"]),
     "wsm-table32": (12, ["rounds=1"]),
     "wsm-norms": (2, ["rounds=2", "schedule.lr=0.1", "forgetting=[1, 2]", "participation=0.5",
                       'model=["mlp(hidden=(8,))", "mlp(hidden=(8,))", "mlp(hidden=(8,))"]', "objective=wsm"]),

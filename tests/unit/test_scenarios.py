@@ -163,6 +163,14 @@ def test_wrong_settings_say_what_is_allowed(setting: str, words: str) -> None:
     assert words in str(caught.value)
 
 
+@pytest.mark.parametrize(("rule", "left"), [
+    ({"quota": True}, 4), ({"scope": "update"}, 4), ({"forgetting": [[2, 1]]}, 4), ({"forgetting": True}, 4),
+])  # fmt: skip
+def test_settings_without_a_range_can_be_excluded(rule: dict[str, object], left: int) -> None:
+    axes = {"quota": [True, False], "scope": ["update", "both"], "forgetting": [True, [1, 2]], "rounds": 5}
+    assert len(expand(Scenario.of({"name": "s", "cell": axes, "exclude": [rule]}))) == left
+
+
 def test_a_misspelt_preset_and_a_broken_file(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="quickstart"):
         Scenario.load("quikstart")
