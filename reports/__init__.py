@@ -26,31 +26,38 @@ def load(path: str | Path) -> Loaded:
     return open_store(path).load()
 
 
-def load_board(path: str | Path, *, by: str | None = "partition") -> Board:
+def load_board(path: str | Path, *, by: str | None = "partition", statistic: str | None = None) -> Board:
     """The board of the store at ``path``, cells that are planned and have not run included.
 
+    ``statistic`` says which numbers are ranked: ``final``, ``tail`` or ``selected``; by default what each cell says.
     Raises ``UsageError`` if ``path`` is no store or has no cell yet, ``StoreError`` if none of its files can be read.
     """
     from .loading import board_of
     from .store import open_store
 
-    return board_of(open_store(path), by=by)
+    return board_of(open_store(path), by=by, statistic=statistic)
 
 
 def leaderboard(
-    path: str | Path | pd.DataFrame, *, metric: str | None = None, by: str | None = "partition"
+    path: str | Path | pd.DataFrame,
+    *,
+    metric: str | None = None,
+    by: str | None = "partition",
+    statistic: str | None = None,
 ) -> pd.DataFrame:
     """The leaderboard of a store, or of a table of its cells, as a table (``Board.frame``).
 
     Rows are defense × norm, ranked by worst case per metric and block; ``metric`` keeps one metric (``"sa"``,
-    ``"ra"``, ``"ra_pgd"``), ``by`` is the label whose values make the blocks (``None``: one block).
+    ``"ra"``, ``"ra_pgd"``), ``by`` is the label whose values make the blocks (``None``: one block). ``statistic`` says
+    which numbers are ranked: ``final``, ``tail`` or ``selected``; by default what each cell says.
     """
     if isinstance(path, (str, Path)):
-        board = load_board(path, by=by)
+        board = load_board(path, by=by, statistic=statistic)
     else:
         from .ranking import rank_board
+        from .statistic import counted
 
-        board = rank_board(path, by=by)
+        board = rank_board(counted(path, statistic)[0], by=by)
     return board.select(metric=metric).frame()
 
 
@@ -61,15 +68,17 @@ def report(
     figures: bool = True,
     site: str | Path | None = None,
     board: str | Path | None = None,
+    statistic: str | None = None,
 ) -> list[Path]:
     """Write the leaderboard of a store in every form, and its figures, into ``out`` (default ``<path>/report``).
 
-    With ``site`` also a web site into that folder, with ``board`` a file that ``robustfl verify`` checks. The same
-    store gives the same bytes. Returns the files in the order they were written.
+    With ``site`` also a web site into that folder, with ``board`` a file that ``robustfl verify`` checks. ``statistic``
+    says which numbers are ranked, as in ``leaderboard``. The same store gives the same bytes. Returns the files in the
+    order they were written.
     """
     from .publishing import publish_store
 
-    written = publish_store(path, out, figures=figures, site=site, board=board)
+    written = publish_store(path, out, figures=figures, site=site, board=board, statistic=statistic)
     return [*written.files, *written.site]
 
 

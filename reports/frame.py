@@ -15,7 +15,6 @@ FACTS = (
 )  # fmt: skip
 PREFIXES = ("ra_", "certificates.", "group.")
 
-
 SETTINGS = ("ra_limit",)
 """Labels that look like facts by their names."""
 
@@ -35,8 +34,9 @@ def frame(results: Iterable[CellResult]) -> pd.DataFrame:
 
     Columns: the labels; ``sa loss ra_worst asr`` and ``ra_<evasion>`` in [0, 1]; ``group.<name>.<metric>``, means per
     domain, role and branch; ``seconds seconds_training seconds_per_round``; ``peak_memory`` in bytes;
-    ``certificates.<name>``, nested ones one level deep. What a cell
-    does not have is missing. Two cells that share all labels get columns ``cell.<setting>`` for what tells them apart.
+    ``certificates.<name>``, nested ones with every name on the way. What a cell does not have is missing, but for
+    labels from before there was a choice. Two cells that share all labels get columns ``cell.<setting>`` for what tells
+    them apart.
     """
     records = list(results)
     rows = [_row(r) for r in records]
@@ -63,13 +63,13 @@ def _row(record: CellResult) -> dict[str, Any]:
     return row | _shallow(record.certificates)
 
 
-def _shallow(certificates: Mapping[str, Any]) -> dict[str, Any]:
+def _shallow(certificates: Mapping[str, Any], where: str = "certificates") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in certificates.items():
-        inner = value.items() if isinstance(value, dict) else [("", value)]
-        for key, leaf in inner:
-            if not isinstance(leaf, (dict, list)):
-                flat[f"certificates.{name}.{key}".rstrip(".")] = leaf
+        if isinstance(value, dict):
+            flat |= _shallow(value, f"{where}.{name}")
+        elif not isinstance(value, list):
+            flat[f"{where}.{name}"] = value
     return flat
 
 

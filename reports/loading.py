@@ -12,22 +12,29 @@ from robustfl.origins import origins
 from .board import Board
 from .frame import frame, label_columns
 from .ranking import rank_board
+from .statistic import counted
 from .store import Loaded, Store
 
 
-def board_of(store: Store, *, by: str | None = "partition", loaded: Loaded | None = None) -> Board:
-    """The board of a store. Raises ``UsageError`` if it has no cell yet, ``StoreError`` if no file can be read."""
+def board_of(
+    store: Store, *, by: str | None = "partition", statistic: str | None = None, loaded: Loaded | None = None
+) -> Board:
+    """The board of a store, of the numbers that ``statistic`` names (``counted``).
+
+    Raises ``UsageError`` if it has no cell yet, ``StoreError`` if no file can be read.
+    """
     loaded = store.load() if loaded is None else loaded
     problems = [f"{p.path.name}: {p.reason}" for p in loaded.problems]
     if not loaded.results:
         if problems:
             raise StoreError(f"{store.folder}: none of {len(problems)} files is a record; {problems[0]}")
         raise UsageError(f"{str(store.folder)!r} has no finished cell yet; run `robustfl grid`")
-    table = frame(loaded.results)
+    table, words = counted(frame(loaded.results), statistic)
     planned = _planned(store, set(table["key"]), set(label_columns(table)))
     if planned:
         table = pd.DataFrame([*table.to_dict("records"), *planned], columns=table.columns)
     board = rank_board(table, by=by if by is None or by in table else None, problems=problems)
+    board = replace(board, caption=f"{board.caption}{words}")
     guests = {name: origin for result in loaded.results for name, origin in origins(result.cell).items()}
     if not guests:
         return board

@@ -11,6 +11,7 @@ from robustfl.records import CellResult
 
 from .frame import frame
 from .ranking import rank_board, text
+from .statistic import counted
 from .store import open_store, write_atomic
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ _WHY_NONE = {
     "breakdown": "only one value of f and one γ or α were run; make one of them an axis",
     "pareto": "fewer than two rows have both numbers of a worst case",
     "ranks": "Friedman's test needs three to forty contestants and two scenarios that all of them have",
-    "forgetting": "no record holds certificates['forgetting']; run the grid with forgetting = true and validation > 0",
+    "forgetting": "no record holds certificates['forgetting']; give the grid forgetting = true and validation > 0",
     "labels": "no record holds label counts",
     "bn-pca": "no record holds certificates['bn_statistics'] (norms without statistics have none)",
 }
@@ -113,7 +114,7 @@ def _figures(kind: str, results: Sequence[CellResult], metric: str | None) -> It
 
 
 def _board(results: Sequence[CellResult], metric: str | None) -> Board:
-    table = frame(results)
+    table, _ = counted(frame(results))
     board = rank_board(table, by="partition" if "partition" in table else None)
     return board.select(metric=metric) if metric else board
 

@@ -34,15 +34,17 @@ def publish_store(
     board: str | Path | None = None,
     tolerance: float | None = None,
     papers: Papers | None = None,
+    statistic: str | None = None,
 ) -> Written:
     """Write the leaderboard in every form and figures into ``out``, a site into ``site``, a board into ``board``.
 
-    ``papers`` gives the citations of the records' methods for the site. The same store gives the same bytes.
+    ``papers`` gives the citations of the records' methods for the site; ``statistic`` says which numbers are ranked
+    (``reports.statistic``). The same store gives the same bytes.
     Raises ``UsageError`` if ``path`` is no store or has no cell yet, ``StoreError`` if none of its files can be read.
     """
     store = open_store(path)
     loaded = store.load()
-    made = board_of(store, loaded=loaded)
+    made = board_of(store, statistic=statistic, loaded=loaded)
     folder = store.folder / "report" if out is None else Path(out)
     files = write_all(made, folder)
     if figures:

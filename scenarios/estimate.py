@@ -162,12 +162,16 @@ class _Probe:
     image: float
     images: int
     memory: int
+    validated: int = 0  # images of one look at the validation data, times the passes over each
 
 
 def _seconds(cell: Cell, probe: _Probe) -> float:
     points = 1 + (cell.rounds // cell.evaluate_every if cell.evaluate_every else 10)
     attacked = sum(_passes(e) for e in cell.evasions) * (points if cell.evaluate_ra else 1)
     images = points * probe.images + attacked * min(probe.images, cell.ra_limit or probe.images)
+    if cell.select == "validation":  # and the selected model is tested beside the last one
+        images += points * probe.validated + probe.images
+        images += sum(_passes(e) for e in cell.evasions) * min(probe.images, cell.ra_limit or probe.images)
     return cell.rounds * probe.round + images * probe.image
 
 
@@ -192,7 +196,10 @@ def _probe(cell: Cell, root: str | Path | None, device: str) -> _Probe:
     image_seconds = (time.perf_counter() - clock) / len(images)
     stack = e.settings.participants * e.layout.d * next(e.model.parameters()).element_size()
     users = cell.clients if e.norm.private and not built.tests else 1  # each with a model of its own
-    return _Probe(min(times), image_seconds, len(built.test) * users, int(2.5 * stack) + 700 * 2**20)
+    memory = int(2.5 * stack) + 700 * 2**20
+    passes = {k: _passes(cell.train_evasion) if k in e.adversarial else 1 for k in range(cell.clients)}
+    validated = sum(len(part) * passes[k] for k, part in enumerate(built.validation))
+    return _Probe(min(times), image_seconds, len(built.test) * users, memory, validated)
 
 
 def _passes(evasion: str) -> int:

@@ -13,7 +13,7 @@ from robustfl.records import canonical
 from robustfl.registry import entries
 from robustfl.scenarios import Cell, Scenario, expand, preset_names, run_cell
 from robustfl.scenarios.expand import fingerprints, key_of, refusal, resolve
-from robustfl.scenarios.spec import apply_settings
+from robustfl.scenarios.spec import apply_settings, canonical_method
 
 
 def scenario(**cell: object) -> Scenario:
@@ -163,6 +163,14 @@ def test_wrong_settings_say_what_is_allowed(setting: str, words: str) -> None:
     assert words in str(caught.value)
 
 
+@pytest.mark.parametrize(("rule", "left"), [
+    ({"quota": True}, 4), ({"scope": "update"}, 4), ({"forgetting": [[2, 1]]}, 4), ({"forgetting": True}, 4),
+])  # fmt: skip
+def test_settings_without_a_range_can_be_excluded(rule: dict[str, object], left: int) -> None:
+    axes = {"quota": [True, False], "scope": ["update", "both"], "forgetting": [True, [1, 2]], "rounds": 5}
+    assert len(expand(Scenario.of({"name": "s", "cell": axes, "exclude": [rule]}))) == left
+
+
 def test_a_misspelt_preset_and_a_broken_file(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="quickstart"):
         Scenario.load("quikstart")
@@ -187,6 +195,78 @@ def test_no_cell_of_a_preset_is_refused(name: str, settings: tuple[str, ...]) ->
     assert not {reason for cell in expand(loaded) if (reason := refusal(cell))}
 
 
+@pytest.mark.parametrize(("name", "settings"), _with_scales())
+def test_a_tail_is_shorter_than_its_run_and_rounds_of_forgetting_lie_in_it(
+    name: str, settings: tuple[str, ...]
+) -> None:
+    for cell in expand(Scenario.load(name, settings=settings)):
+        assert cell.tail < cell.rounds
+        assert max(cell.forgetting_rounds, default=0) <= cell.rounds
+
+
+FEDRBN = [n for n in preset_names() if n.startswith("fedrbn-") and n != "fedrbn-reduced"]
+
+
+@pytest.mark.parametrize("name", FEDRBN)
+@pytest.mark.parametrize("settings", [(), ("scale=small",)])
+def test_fedrbns_presets_select_by_validation_and_fatmeta_has_a_tenth_of_the_rate(
+    name: str, settings: tuple[str, ...]
+) -> None:
+    for cell in expand(Scenario.load(name, settings=settings)):
+        assert (cell.select, cell.validation > 0, cell.evaluate_every > 0) == ("validation", True, True)
+        rate = 0.05 if settings else 0.01
+        assert cell.schedule.lr == pytest.approx(rate / 10 if cell.algorithm == "fedmeta" else rate)
+        assert cell.rotate == (30 if "domainnet" in name else 0)
+        assert bool(cell.domains)
+        assert len(cell.adversarial) > 0
+
+
+def test_fedrbns_table_2_has_the_papers_systems() -> None:
+    systems = {
+        name: {(c.norm, c.algorithm.partition("(")[0], c.objective, c.propagation) for c in expand(Scenario.load(name))}
+        for name in ("fedrbn-digits", "fedrbn-domainnet")
+    }
+    local = canonical_method("norm", "dual-bn(local=true)")
+    ours = {(local, "fedavg", o, "fedrbn") for o in ("pnc", "pnc(lam=0)", "pnc(lam=1)")}
+    theirs = {
+        (canonical_method("norm", n), a, "at", "none")
+        for n, a in (("dual-bn", "fedavg"), ("fedbn", "fedavg"), ("naive-bn", "fedavg"), ("naive-bn", "fedprox"),
+                     ("naive-bn", "fedmeta"))
+    }  # fmt: skip
+    assert systems["fedrbn-domainnet"] == ours | theirs  # no FedRob: its map of 256×256×3 pixels has 4·10¹⁰ entries
+    assert systems["fedrbn-digits"] == ours | theirs | {("naive-bn", "fedavg", "fedrob", "none")}
+
+
+def test_fedrbns_ablation_has_table_1s_columns_and_rows_on_both_benchmarks() -> None:
+    for name in ("fedrbn-ablation", "fedrbn-ablation-domainnet"):
+        cells = expand(Scenario.load(name))
+        assert {c.at for c in cells} == {"all", "ratio(rho=0.2)", "domains(first=1)"}
+        rows = {(o, p) for o in ("pnc", "pnc(lam=0)") for p in ("fedrbn", "fedrbn(similarity=uniform)")}
+        assert {(c.objective, c.propagation) for c in cells} == rows
+        assert {c.branch for c in cells} == {"both"}
+
+
+def test_free_training_replays_as_many_batches_as_it_saves_rounds() -> None:
+    for cell in expand(Scenario.load("fedrbn-free")):
+        free = cell.objective == "free-at"
+        assert (cell.rounds, len(cell.adversarial)) == ((75, 50) if free else (150, 6))
+
+
+def test_the_wsm_thesis_has_its_rates_seeds_split_and_upright_letters() -> None:
+    for name in ("wsm-table31", "wsm-table32", "wsm-norms", "wsm-figure22", "wsm-figure33"):
+        cells = expand(Scenario.load(name))
+        assert {c.seed for c in cells} == {0, 1, 2}
+        assert all("mode=equal, base=ones" in c.partition for c in cells)
+        assert {c.flip for c in cells if c.dataset.startswith("emnist")} <= {False}
+    assert {c.flip for c in expand(Scenario.load("wsm-table31")) if c.dataset.startswith("cifar")} == {True}
+    rates = {c.schedule.lr for c in expand(Scenario.load("wsm-norms"))}
+    assert rates == {0.3, 0.1, 0.07, 0.05, 0.03, 0.01, 0.007, 0.005}
+    assert {c.forgetting for c in expand(Scenario.load("wsm-figure22"))} == {(1, 2800, 4000)}
+    small = expand(Scenario.load("wsm-norms", settings=["scale=small"]))
+    pairs = {("digits-cnn", "naive-bn"), ("digits-cnn", "gn(groups=2)"), ("simple-cnn", "naive-bn")}
+    assert {(c.model, c.norm) for c in small} == {(m, canonical_method("norm", n)) for m, n in pairs}
+
+
 def test_the_zoo_holds_every_attack_and_every_defense() -> None:
     cells = expand(Scenario.load("zoo"))
     parts = {part.name for cell in cells for part in parse_pipeline(cell.defense).parts}
@@ -200,6 +280,8 @@ def test_a_scale_is_refined_by_settings_in_any_order_and_frees_its_axes() -> Non
     fixed = Scenario.of({"name": "x", "cell": {"clients": [5, 6], "f": [1, 2]}, "zip": [["clients", "f"]],
                          "scales": {"small": {"clients": 7}}})  # fmt: skip
     assert len(expand(apply_settings(fixed.model_dump(), ["scale=small"]))) == 2
+    other = {**fixed.model_dump(), "scales": {"small": {"clients": [7, 9]}}}
+    assert [(c.clients, c.f) for c in expand(apply_settings(other, ["scale=small"]))] == [(7, 1), (9, 2)]
     with pytest.raises(UsageError, match="did you mean 'small'"):
         Scenario.load("hbn-clients", settings=["scale=smal"])
 
