@@ -56,25 +56,28 @@ class Finished:
 
 @dataclass(frozen=True)
 class Results:
-    """What a grid left behind: the store's folder, how many cells ran now, and how many there are of each status."""
+    """What a grid left behind: the store's folder, how many cells ran now, how many there are of each status, and their
+    keys.
+    """
 
     folder: Path
     computed: int
     stored: int
     statuses: dict[str, int] = field(default_factory=dict)
+    keys: frozenset[str] = frozenset()
 
     @property
     def frame(self) -> pd.DataFrame:
-        """One row per cell of the store."""
+        """One row per cell of the grid that the store has."""
         from robustfl.reports.frame import frame
 
-        return frame(Store(self.folder).load().results)
+        return frame(r for r in Store(self.folder).load().results if r.key in self.keys)
 
     def leaderboard(self) -> pd.DataFrame:
-        """The leaderboard of the store."""
-        from robustfl.reports import leaderboard
+        """The leaderboard of the grid's own cells, whatever else is in the folder."""
+        from robustfl.reports import load_board
 
-        return leaderboard(self.folder)
+        return load_board(self.folder, keys=self.keys).frame()
 
 
 @dataclass(frozen=True)
@@ -164,7 +167,7 @@ def grid(
             counts[finished.status] += 1
             on_cell(finished)
     kept = store.statuses(todo.cells)
-    return Results(todo.folder, sum(counts.values()), len(todo.cells) - len(todo.missing), kept)
+    return Results(todo.folder, sum(counts.values()), len(todo.cells) - len(todo.missing), kept, frozenset(todo.cells))
 
 
 def workers_for(jobs: int | None, threads: int, device: str) -> int:
@@ -219,6 +222,7 @@ def _description(todo: Plan) -> dict[str, Any]:
         "description": scenario.description,
         "scenario": plain(scenario.model_dump(mode="json")),
         "cells": {key: plain(labels(cell)) for key, cell in todo.cells.items()},
+        "defaults": plain(labels(Cell())),
     }
 
 
