@@ -68,7 +68,7 @@ class Estimate:
 
     @property
     def test_error(self) -> float | None:
-        """Half the 95 % interval of one accuracy at the mean for the draw of the test samples, which all seeds share."""
+        """Half the 95 % interval of one accuracy for the draw of the test samples, which all seeds share."""
         if self.mean is None or not self.samples:
             return None
         return NORMAL * math.sqrt(max(self.mean * (1 - self.mean), 0.0) / self.samples)

@@ -55,9 +55,7 @@ def board_of(
     return replace(board, caption=f"{board.caption} Plug-ins: {plug_ins}.")
 
 
-def chosen(
-    loaded: Loaded, *, keys: Collection[str] | None = None, where: Mapping[str, str] | None = None
-) -> Loaded:
+def chosen(loaded: Loaded, *, keys: Collection[str] | None = None, where: Mapping[str, str] | None = None) -> Loaded:
     """The records with these keys and labels, and the unreadable files among these keys.
 
     Raises ``UsageError`` for a label that no record has, or if no record has its value.

@@ -90,9 +90,7 @@ def rank_ranges(section: Section) -> list[tuple[int, int] | None]:
     """
     found = _pairs(section)
     count, last = len(found.rows), sum(row.rank is not None for row in section.rows)
-    ranges: list[tuple[int, int] | None] = [
-        (count + 1, last) if row.rank is not None else None for row in section.rows
-    ]
+    ranges: list[tuple[int, int] | None] = [(count + 1, last) if row.rank is not None else None for row in section.rows]
     apart = found.adjusted <= LEVEL
     for k, i in enumerate(found.rows):
         better = int((apart[k] & (found.difference[k] < 0)).sum())

@@ -27,7 +27,7 @@ _WHY_NONE = {
     "heatmap": "there is no finished cell",
     "breakdown": "only one value of f and one γ or α were run; make one of them an axis",
     "pareto": "fewer than two rows have both numbers of a worst case",
-    "ranks": "Friedman's test needs three to forty contestants and two scenarios (tasks × attacks) that all of them have",
+    "ranks": "Friedman's test needs three to forty contestants and two scenarios (task × attack) that all of them have",
     "forgetting": "no record holds certificates['forgetting']; run the grid with forgetting = true and validation > 0",
     "labels": "no record holds label counts",
     "bn-pca": "no record holds certificates['bn_statistics'] (norms without statistics have none)",

@@ -99,11 +99,15 @@ class _Tables:
             middle = (low + high) // 2
             low, high = (low, middle) if fits(details[middle]) else (middle + 1, high)
         detail = details[low]
-        for section in self.board.sections:
+        claims = [words_below(section) for section in self.board.sections]
+        once = len(set(claims)) == 1
+        for section, claim in zip(self.board.sections, claims, strict=True):
             yield Text("\n" + title(self.board, section), style="bold")
             yield from console.render(_table(self.board, section, detail), wide if self.whole else options)
-            if claims := words_below(section):
-                yield Text(claims, style="dim")
+            if claim and not once:
+                yield Text(claim, style="dim")
+        if once and claims[0]:
+            yield Text("\n" + claims[0], style="dim")
         if words := self._left_out(detail):
             yield Text("\n" + words, style="dim")
 

@@ -35,7 +35,7 @@ def write_all(board: Board, folder: str | Path) -> list[Path]:
 def to_csv(board: Board) -> str:
     """One line per place, at full precision: task, metric, ranks, labels, attack, mean with its doubt, status, costs.
 
-    ``low`` and ``high`` are the interval (from five seeds on), ``lowest`` and ``highest`` seeds, ``values`` all of them.
+    ``low`` and ``high`` are the interval (from five seeds on), ``lowest`` and ``highest`` seeds, ``values`` all seeds.
     ``own.*`` are settings that every contestant has its own of.
     """
     out = io.StringIO()
@@ -65,7 +65,9 @@ def to_json(board: Board) -> str:
         "own": list(board.own_names),
         "overall": OVERALL if board.task_names else None,
         "interval": {
-            "kind": "logit scale, moderated variance, over seeds", "confidence": CONFIDENCE, "needs_seeds": MIN_SEEDS,
+            "kind": "logit scale, moderated variance, over seeds",
+            "confidence": CONFIDENCE,
+            "needs_seeds": MIN_SEEDS,
         },
         "settings": dict(board.constants),
         "labels": list(board.label_names),

@@ -35,6 +35,4 @@ def no_effect(cell: Cell) -> str | None:
 def effect_warnings(cells: Iterable[Cell]) -> list[str]:
     """One line for every reason why attacks of these cells have no effect, with the number of cells."""
     counts = Counter(reason for cell in cells if (reason := no_effect(cell)) is not None)
-    return [
-        f"{reason} ({n} cell{'s' if n > 1 else ''}); they count in no worst case" for reason, n in counts.items()
-    ]
+    return [f"{reason} ({n} cell{'s' if n > 1 else ''}); they count in no worst case" for reason, n in counts.items()]

@@ -28,10 +28,12 @@ from robustfl.registry import load_file
 from robustfl.reports import tracking
 from robustfl.reports.store import RERUN, Store
 
-from . import limit
+from . import limit, pace
 from .checkpoint import checkpoint_path, discard
-from .expand import expand, fingerprints, key_of, labels, resolve
+from .effect import effect_warnings
+from .expand import expand, fingerprints, key_of, labels, refusal, resolve
 from .memory import REMEDY
+from .pace import OnRoundOf
 from .run import CHECKPOINT_MINUTES, cores, device_of, run_cell
 from .slots import checked_gpus, claim, memory_of, slots_on
 from .spec import Cell, Scenario
@@ -118,6 +120,7 @@ def grid(
     cell_minutes: float | None = None,
     on_start: Callable[[Plan], None] = lambda plan: None,
     on_cell: Callable[[Finished], None] = lambda finished: None,
+    on_round: OnRoundOf | None = None,
     track: Sequence[str] = (),
     on_note: Callable[[str], None] = lambda text: None,
     cluster: str | None = None,
@@ -131,6 +134,7 @@ def grid(
     depend on ``jobs``. With ``cluster``, the address of a dask scheduler, its workers run the cells instead (see
     ``scenarios/cluster.py``); with ``gpus``, cells are spread over these, ``slots`` at a time on each (default: as many
     as their memory holds). ``track`` names trackers (``"tensorboard"``) that follow every cell into the store's folder.
+    ``on_round`` hears about once a second of every running cell: its key, the round and the rounds; not on a cluster.
     Every ``checkpoint_minutes`` (0: never) a cell that runs here keeps what it needs to go on. Raises ``UsageError``
     for a wrong scenario and ``StoreError`` for a folder that cannot be written; a cell that crashes, or takes longer
     than ``cell_minutes``, is recorded as *failed* and the others go on.
@@ -148,6 +152,8 @@ def grid(
     for key in todo.cells.keys() - set(todo.missing):
         discard(todo.folder, key)  # of a cell that was killed between its record and this
     on_start(todo)
+    for warning in effect_warnings(cell for cell in todo.cells.values() if refusal(cell) is None):
+        on_note(f"warning: {warning}")
     counts: Counter[str] = Counter()
     with _terminable(), ExitStack() as stack:
         places: _Places | None = None
@@ -163,7 +169,7 @@ def grid(
                   checkpoint_minutes, cell_minutes, track=tuple(track), state_memory=state_memory, places=places)
             for key in todo.missing
         ]  # fmt: skip
-        for finished in _run(work, workers) if cluster is None else _remote(work, cluster, on_note):
+        for finished in _run(work, workers, on_round) if cluster is None else _remote(work, cluster, on_note):
             counts[finished.status] += 1
             on_cell(finished)
     kept = store.statuses(todo.cells)
@@ -267,14 +273,14 @@ class _Work:
         return self.trace.read_text(encoding="utf-8") if self.trace.is_file() else ""
 
 
-def _run(work: Sequence[_Work], workers: int) -> Iterator[Finished]:
+def _run(work: Sequence[_Work], workers: int, on_round: OnRoundOf | None = None) -> Iterator[Finished]:
     """Run all of ``work``; a cell whose worker dies is tried once more alone, then recorded as failed."""
     limited = any(item.cell_minutes is not None for item in work)
     if not limited and (workers == 1 or len(work) <= 1):
         for item in work:
-            yield _unwrap(_execute(item))
+            yield _unwrap(_execute(item, on_round))
         return
-    with tempfile.TemporaryDirectory(prefix="robustfl-") as traces:
+    with tempfile.TemporaryDirectory(prefix="robustfl-") as traces, pace.watched(traces, on_round):
         left = {item.key: replace(item, traces=traces) for item in work}
         while left:
             batch = list(left.values())
@@ -402,8 +408,11 @@ def _end_with(parent: int) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _execute(item: _Work) -> Finished | StoreError | UsageError:
-    """Run and commit one cell. Errors that concern the whole grid come back as values: they must reach the parent."""
+def _execute(item: _Work, on_round: OnRoundOf | None = None) -> Finished | StoreError | UsageError:
+    """Run and commit one cell; in a worker its rounds are told through a file.
+
+    Errors that concern the whole grid come back as values: they must reach the parent.
+    """
     try:
         for plugin in item.plugins:
             load_file(plugin)
@@ -416,6 +425,7 @@ def _execute(item: _Work) -> Finished | StoreError | UsageError:
                 root=item.root,
                 device=claim(*item.places) if item.places else item.device,
                 threads=item.threads,
+                on_round=pace.teller(item.key, item.traces, on_round),
                 on_point=followed.evaluated,
                 state_memory=item.state_memory,
                 store=item.folder,

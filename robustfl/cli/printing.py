@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
 import click
@@ -13,11 +14,16 @@ from robustfl.records import plain
 
 
 def console(*, err: bool = False) -> Console:
-    """A console for this terminal; wide enough for a leaderboard where output is no terminal."""
+    """A console for this terminal; where output is none as wide as ``COLUMNS`` says, or enough for a leaderboard."""
     made = Console(stderr=err, highlight=False)
     if not made.is_terminal:
-        made = Console(stderr=err, highlight=False, width=160, no_color=True)
+        made = Console(stderr=err, highlight=False, width=_piped_width(), no_color=True)
     return made
+
+
+def _piped_width() -> int:
+    columns = os.environ.get("COLUMNS", "")
+    return int(columns) if columns.isascii() and columns.isdigit() and 0 < int(columns) < 100_000 else 160
 
 
 def as_json(value: Any) -> None:

@@ -8,19 +8,23 @@ from pathlib import Path
 import click
 
 from robustfl.cli.printing import console
+from robustfl.cli.verify import conditions
 from robustfl.records import CellResult
 
 
 def report(
     *, store: Path, out: Path | None, site: Path | None, board: Path | None, tolerance: float, figures: bool,
-    plugins: tuple[str, ...], form: str,
+    plugins: tuple[str, ...], where: tuple[str, ...], compare: tuple[str, ...], form: str,
 ) -> int:  # fmt: skip
     """Write a store's report, site and board, and print its leaderboard."""
     from robustfl.reports.publishing import publish_store
     from robustfl.reports.writers import terminal, to_json
 
     papers = (lambda results: papers_of(results, plugins)) if site is not None else None
-    made = publish_store(store, out, figures=figures, site=site, board=board, tolerance=tolerance, papers=papers)
+    made = publish_store(
+        store, out, figures=figures, site=site, board=board, tolerance=tolerance, papers=papers,
+        where=conditions(where), compare=compare,
+    )  # fmt: skip
     if form == "json":
         click.echo(to_json(made.board))
         return 0
