@@ -120,7 +120,9 @@ def _table(rows: Sequence[Row]) -> Array:
     """The worst cases ``[rows seeds]``; NaN where a row has no value for a seed."""
     seeds = list(dict.fromkeys(s for row in rows for s, _ in row.worst.values))
     found = [dict(row.worst.values) for row in rows]
-    return np.array([[own.get(s, math.nan) for s in seeds] for own in found], dtype=np.float64).reshape(len(rows), -1)
+    return np.array([[own.get(s, math.nan) for s in seeds] for own in found], dtype=np.float64).reshape(
+        len(rows), len(seeds)
+    )
 
 
 def words_below(section: Section) -> str:
