@@ -92,13 +92,15 @@ def _trigamma_inverse(x: float) -> float:
 def interval(
     values: Sequence[float], *, prior: Prior | None, samples: int | None, confidence: float
 ) -> tuple[float, float]:
-    """The interval of a mean accuracy over at least two seeds: around its logit, so that it stays within (0, 1)."""
+    """The interval of a mean accuracy over at least two seeds: around its logit, so that it stays within [0, 1]."""
     n = len(values)
     seen = max(float(logit(values, samples).var(ddof=1)), resolution(values, samples))
     variance, dof = (np.asarray(seen), np.asarray(n - 1.0)) if prior is None else prior.moderate(seen, n - 1)
     half = float(stdtrit(dof, (1 + confidence) / 2)) * math.sqrt(float(variance) / n)
-    centre = float(logit([math.fsum(values) / n], samples)[0])
-    return 1 / (1 + math.exp(half - centre)), 1 / (1 + math.exp(-half - centre))
+    mean = math.fsum(values) / n
+    centre = float(logit([mean], samples)[0])
+    low, high = 1 / (1 + math.exp(half - centre)), 1 / (1 + math.exp(-half - centre))
+    return min(low, mean), max(high, mean)  # a mean next to 0 or 1 is farther out than its logit may be
 
 
 def pair_p_values(tables: Array, samples: int | None) -> tuple[Array, Array]:
