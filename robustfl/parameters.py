@@ -29,10 +29,23 @@ def param(
     lt: float | None = None,
     choices: tuple[str, ...] | None = None,
     doc: str = "",
+    later: bool = False,
 ) -> Any:
-    """A dataclass field with its range. ``param(0.1, gt=0, le=1, doc="momentum of running statistics")``."""
+    """A dataclass field with its range. ``param(0.1, gt=0, le=1, doc="momentum of running statistics")``.
+
+    A field that a method got ``later``, with a default that is what it did before, is left out of cell keys at that
+    default: cells from before stay what they are.
+    """
     bounds = {k: v for k, v in {"ge": ge, "gt": gt, "le": le, "lt": lt}.items() if v is not None}
-    return dataclasses.field(default=default, metadata={"bounds": bounds, "choices": choices, "doc": doc})
+    metadata = {"bounds": bounds, "choices": choices, "doc": doc, "later": later}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value is one that a method's parameter may have: a number, a text, None, a list or tuple of these."""
+    if isinstance(value, (list, tuple)):
+        return all(is_plain(v) for v in value)
+    return value is None or type(value) in (bool, int, float, str)
 
 
 _TYPES: dict[type, dict[str, Any]] = {}
@@ -40,7 +53,10 @@ _TYPES: dict[type, dict[str, Any]] = {}
 
 def _types(cls: type) -> dict[str, Any]:
     if cls not in _TYPES:
-        _TYPES[cls] = typing.get_type_hints(cls)
+        try:
+            _TYPES[cls] = typing.get_type_hints(cls)
+        except Exception as error:  # annotations are code, which may raise anything
+            raise UsageError(f"{cls.__name__}: the types of its fields cannot be read: {error}") from None
     return _TYPES[cls]
 
 

@@ -24,14 +24,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from robustfl.contracts import Method
-from robustfl.errors import UsageError, closest
-from robustfl.parameters import reject_unknown
+from robustfl.errors import RobustflError, UsageError, closest
+from robustfl.outside import unsafe
+from robustfl.parameters import is_plain, reject_unknown
 
 KINDS = ("attack", "evasion", "defense", "norm", "algorithm", "objective", "model", "dataset", "partition")
 GROUP = "robustfl.plugins"
 OWN = "robustfl"
 _RESERVED = {"kind", "name", "version", "paper", "spec", "cost", "exempt"}
 _NAME = re.compile(r"[a-z0-9][a-z0-9.\-]*")
+_DEEPEST = 16  # brackets in one spec
 _BARE = re.compile(r"[a-z][a-z0-9.\-]*(\(.*\))?", re.DOTALL)
 
 M = TypeVar("M", bound=type[Method])
@@ -75,6 +77,7 @@ def register(name: str, *, version: int = 1) -> Callable[[M], M]:
         if inspect.isabstract(cls):
             missing = ", ".join(sorted(cls.__abstractmethods__))
             raise UsageError(f"{cls.__name__} does not implement {missing}")
+        _check_fields(cls, version)
         taken = _entries[kind].get(name)
         if taken is not None:
             of = f" ({taken.origin})" if taken.origin else ""
@@ -84,6 +87,19 @@ def register(name: str, *, version: int = 1) -> Callable[[M], M]:
         return cls
 
     return decorate
+
+
+def _check_fields(cls: type, version: Any) -> None:
+    """What a cell's key is made of must be data: a version, plain defaults."""
+    if type(version) is not int or version < 1:
+        raise UsageError(f"{cls.__name__}: version={version!r} must be a whole number ≥ 1")
+    for f in dataclasses.fields(cls):
+        default = f.default if f.default_factory is dataclasses.MISSING else f.default_factory()
+        if default is not dataclasses.MISSING and not is_plain(default):
+            raise UsageError(
+                f"{cls.__name__}: {f.name} has a {type(default).__name__} as default; parameters are numbers, texts, "
+                "None or tuples of these"
+            )
 
 
 def _field_names(cls: type) -> list[str]:
@@ -259,7 +275,12 @@ def create(kind: str, spec: str, **params: Any) -> Any:
     for key in required:
         if key not in given:
             raise UsageError(f"{kind} {name!r}: parameter {key!r} is required")
-    return entry.cls(**given)
+    try:
+        return entry.cls(**given)
+    except Exception as error:
+        if not entry.origin or isinstance(error, RobustflError):
+            raise
+        raise UsageError(f"{kind} {name!r} ({entry.origin}) cannot be made: {type(error).__name__}: {error}") from error
 
 
 def _named(params: dict[str, Any], entry: Entry, spec: str) -> dict[str, Any]:
@@ -279,6 +300,10 @@ def parse(spec: str) -> tuple[str, dict[str, Any]]:
     A bare method in the first place, as in ``"opt(alie(z=1), evals=5)"``, is the value of ``""``.
     """
     text = spec.strip()
+    if unsafe(text):
+        raise UsageError(f"{spec!r}: a method is written in one line without control characters")
+    if _depth(text) > _DEEPEST:
+        raise UsageError(f"{spec[:60]!r} …: methods hold each other at most {_DEEPEST} deep")
     if "(" not in text:
         return text, {}
     name, _, rest = text.partition("(")
@@ -292,8 +317,19 @@ def parse(spec: str) -> tuple[str, dict[str, Any]]:
         key, equals, value = item.partition("=")
         if not equals or not key.strip() or not value.strip():
             raise UsageError(f"{spec!r}: {item!r} is not parameter=value")
+        if key.strip() in params:
+            raise UsageError(f"{spec!r}: {key.strip()} is given twice")
         params[key.strip()] = read_value(value.strip())
     return name.strip(), params
+
+
+def _depth(text: str) -> int:
+    """How deep brackets are nested."""
+    deepest = depth = 0
+    for letter in text:
+        depth += (letter in "([{") - (letter in ")]}")
+        deepest = max(deepest, depth)
+    return deepest
 
 
 def _split(text: str) -> list[str]:
@@ -347,11 +383,19 @@ def _write_value(value: Any) -> str:
 def identity(method: Method) -> Mapping[str, Any]:
     """What of a method enters a cell key: name, version, every parameter, the origin of a plug-in, what it wraps."""
     entry = lookup(method.kind, method.name)
-    params = {f.name: getattr(method, f.name) for f in dataclasses.fields(method)}  # type: ignore[arg-type]
+    values = [(f, getattr(method, f.name)) for f in dataclasses.fields(method)]  # type: ignore[arg-type]
+    params = {f.name: value for f, value in values if not (f.metadata.get("later") and value == f.default)}
+    for key, value in params.items():
+        if not is_plain(value):
+            raise UsageError(
+                f"{entry.kind} {entry.name!r}: {key} is a {type(value).__name__}; parameters are numbers, texts, None "
+                "or tuples of these"
+            )
     known: dict[str, Any] = {"name": entry.name, "version": entry.version, "params": params}
     inner = getattr(method, "inner", None)
     known |= {"inner": identity(inner)} if isinstance(inner, Method) else {}
-    parts = [part for part in getattr(method, "parts", ()) if isinstance(part, Method)]
+    found = getattr(method, "parts", ())
+    parts = [p for p in found if isinstance(p, Method)] if isinstance(found, tuple) else []  # else a parameter's name
     known |= {"parts": [identity(part) for part in parts]} if parts else {}
     return known | ({"origin": entry.origin} if entry.origin else {})
 

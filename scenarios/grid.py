@@ -34,7 +34,7 @@ from .effect import effect_warnings
 from .expand import expand, fingerprints, key_of, labels, refusal, resolve
 from .memory import REMEDY
 from .pace import OnRoundOf
-from .run import CHECKPOINT_MINUTES, cores, device_of, run_cell
+from .run import CHECKPOINT_MINUTES, check_threads, cores, device_of, run_cell
 from .slots import checked_gpus, claim, memory_of, slots_on
 from .spec import Cell, Scenario
 
@@ -180,8 +180,7 @@ def workers_for(jobs: int | None, threads: int, device: str) -> int:
     """The number of worker processes. Raises ``UsageError`` for impossible counts and devices."""
     if jobs is not None and jobs < 1:
         raise UsageError(f"jobs={jobs} must be ≥ 1")
-    if threads < 1:
-        raise UsageError(f"threads={threads} must be ≥ 1")
+    check_threads(threads)
     on_gpu = device_of(device).type == "cuda"
     return jobs or (1 if on_gpu else max(1, cores() // threads))
 

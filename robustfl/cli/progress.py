@@ -10,11 +10,10 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from robustfl.cli.printing import console, percent, seconds
+from robustfl.cli.printing import console, percent, say, seconds
 
 if TYPE_CHECKING:
     from robustfl.scenarios import Finished, Plan
@@ -74,7 +73,7 @@ class GridProgress:
         if not self._quiet:
             have = f"{stored} of {len(plan.cells)} cells are done" if stored else f"{len(plan.cells)} cells"
             begun = f", {plan.begun} of them from a checkpoint" if plan.begun else ""
-            click.echo(f"{self._name}: {have}, {self._total} to run{begun} → {plan.folder}", err=True)
+            say(f"{self._name}: {have}, {self._total} to run{begun} → {plan.folder}", err=True)
         if self._live and self._total:
             self._bar = Progress(
                 TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(),
@@ -119,7 +118,7 @@ class GridProgress:
             if now - self._last >= _EVERY_SECONDS or self._count == self._total:
                 self._last = now
                 where = ", ".join([f"{self._count}/{self._total}", seconds(now - self._started), *self._troubles()])
-                click.echo(f"[{where}] {self.summary(finished)}", err=True)
+                say(f"[{where}] {self.summary(finished)}", err=True)
 
     def round(self, key: str, round: int, rounds: int) -> None:
         """A cell that takes longer than a second is in this round."""
@@ -138,7 +137,7 @@ class GridProgress:
             self._last = now
             told = "; ".join(f"{self._names.get(k, k)}: round {r} of {n}" for k, (r, n) in self._rounds.items())
         where = ", ".join([f"{self._count}/{self._total}", seconds(now - self._started), *self._troubles()])
-        click.echo(f"[{where}] running {told}", err=True)
+        say(f"[{where}] running {told}", err=True)
 
     def _troubles(self) -> list[str]:
         """How many cells failed and diverged."""

@@ -22,10 +22,12 @@ import numpy as np
 
 from robustfl.contracts import Arrays
 from robustfl.data.checks import NAMES
+from robustfl.outside import read_json
 
 _log = logging.getLogger("robustfl.data")
 _DAY = 86400.0
 _KEPT_STAMPS = 16
+_DAMAGED = (OSError, ValueError, KeyError, TypeError, EOFError)  # numpy calls an empty file the end of one
 
 
 @dataclass(frozen=True)
@@ -58,10 +60,10 @@ def load_cached(folder: Path, name: str, source: Source) -> Arrays:
 def _find(folder: Path, name: str, stamp: str) -> Arrays | None:
     for meta_file in sorted(folder.glob(f"{name}-*/meta.json")):
         try:
-            meta = json.loads(meta_file.read_text())
+            meta = read_json(meta_file)
             if stamp in meta["sources"]:
                 return _open(meta_file.parent, meta)
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except _DAMAGED as error:
             _log.info("cache %s is unreadable (%s); decoding again", meta_file.parent, error)
     return None
 
@@ -104,7 +106,7 @@ def _store(folder: Path, name: str, stamp: str, arrays: Arrays) -> Arrays:
             place.rename(folder / f".tmp-{uuid.uuid4().hex}")
             temporary.rename(place)
         return _open(place, meta)
-    except ValueError as error:
+    except (ValueError, EOFError) as error:
         raise OSError(f"what was written to {place} reads back differently: {error}") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -113,12 +115,12 @@ def _store(folder: Path, name: str, stamp: str, arrays: Arrays) -> Arrays:
 def _kept(place: Path, meta: dict[str, Any]) -> Arrays | None:
     """The arrays already in ``place``, with the new stamp noted there; ``None`` if it is not whole."""
     try:
-        old = json.loads((place / "meta.json").read_text())
+        old = read_json(place / "meta.json")
         arrays = _open(place, old)
         stamps = [s for s in old["sources"] if s not in meta["sources"]] + meta["sources"]
         if old["fingerprint"] != meta["fingerprint"]:
             return None
-    except (OSError, ValueError, KeyError, TypeError):
+    except _DAMAGED:
         return None
     try:
         temporary = place / f".meta-{uuid.uuid4().hex}"
