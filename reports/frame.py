@@ -42,8 +42,9 @@ def samples_of(cell: Mapping[Hashable, Any], metric: str) -> dict[str, int]:
     samples, limit = cell.get("samples"), cell.get("ra_limit")
     if not isinstance(samples, (int, float)) or not samples > 0:
         return {}
-    limited = metric != "sa" and isinstance(limit, (int, float)) and limit > 0
-    return {metric: int(min(samples, limit) if limited else samples)}
+    if metric != "sa" and isinstance(limit, (int, float)) and limit > 0:
+        samples = min(samples, limit)
+    return {metric: int(samples)}
 
 
 def frame(results: Iterable[CellResult]) -> pd.DataFrame:

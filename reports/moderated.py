@@ -110,7 +110,7 @@ def pair_p_values(tables: Array, samples: int | None) -> tuple[Array, Array]:
     seed by seed with moderated variances; a pair with fewer than ``MIN_PAIRS`` seeds in common has p = 1.
     """
     rows = len(tables)
-    counts = np.zeros((rows, rows), dtype=np.int64)
+    counts = np.zeros((rows, rows))
     p = np.ones((rows, rows))
     if rows < 2:
         return p, counts

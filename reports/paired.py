@@ -113,7 +113,7 @@ def _pairs(section: Section) -> _Pairs:
         apart = table[k] - table
         shared = ~np.isnan(apart)
         difference[k] = np.where(shared, apart, 0.0).sum(1) / np.maximum(shared.sum(1), 1)
-    return _Pairs(rows, difference, n.astype(np.float64), p, adjusted)
+    return _Pairs(rows, difference, n, p, adjusted)
 
 
 def _table(rows: Sequence[Row]) -> Array:

@@ -10,7 +10,7 @@ from robustfl.errors import StoreError, UsageError, closest
 from robustfl.records import CellResult
 
 from .frame import frame
-from .loading import matching as matching
+from .loading import matching
 from .ranking import rank_board
 from .store import open_store, write_atomic
 

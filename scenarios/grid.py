@@ -227,7 +227,7 @@ def _description(todo: Plan) -> dict[str, Any]:
         "description": scenario.description,
         "scenario": plain(scenario.model_dump(mode="json")),
         "cells": {key: plain(labels(cell)) for key, cell in todo.cells.items()},
-        "defaults": plain(labels(Cell())),
+        "defaults": plain(labels(Cell.of({}))),
     }
 
 
