@@ -71,7 +71,7 @@ def caption(board: Board, *, seeds: set[str]) -> str:
     if board.own_names:
         parts.append(f"Every contestant has its own {' and '.join(board.own_names)}.")
     if any(p.idle for p in places):
-        parts.append(f"{NO_EFFECT}: the attackers changed nothing, so the attack does not count in the worst case.")
+        parts.append(f"{NO_EFFECT}: the attackers left the honest mean where it was; it counts in no worst case.")
     if any(p.bound for p in places):
         parts.append("≤: some attack has no number, so the worst case may be lower; such a row has no rank.")
     if any(p.is_number and len(p.values) < p.expected for p in places):

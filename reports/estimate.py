@@ -23,7 +23,7 @@ class Estimate:
     """What is known of one place: the values per seed, how many there should be, and the states of the others.
 
     ``bound`` marks a minimum over fewer attacks than the board has: the true worst case may be lower. ``idle`` marks an
-    attack that changed nothing: its number is that of no attack. ``notes`` are the numbers of the footnotes. ``prior``
+    attack that left the mean of the honest clients where it was. ``notes`` are the numbers of the footnotes. ``prior``
     is what the place's table says about variances, ``samples`` the number of test samples of the accuracies. An
     estimate with a state is never a number.
     """

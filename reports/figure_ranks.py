@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from .board import Board, metric_title, row_name
 from .figure_layout import longest, roomy, wrapped
+from .paired import LEVEL
 from .rank_test import MIN_SCENARIOS, Ranking, rank_over_scenarios
 
 if TYPE_CHECKING:
@@ -46,10 +47,14 @@ def _figure(board: Board, ranked: Ranking) -> Figure:
     axes.set_yticks(range(k), names)
     axes.set(ylim=(k - 0.4, -0.9), xlim=(0.7, k + 0.3), xlabel="mean rank (1 is best)")
     axes.grid(visible=False, axis="y")
-    few = "" if n >= MIN_SCENARIOS else f"; fewer than {MIN_SCENARIOS} scenarios claim nothing"
+    said = f"bars that overlap do not differ (difference {ranked.critical:.2f})"
+    if n < MIN_SCENARIOS:
+        said = f"fewer than {MIN_SCENARIOS} scenarios claim nothing"
+    elif ranked.p > LEVEL:
+        said = "no difference can be claimed"
     figure.suptitle(
         f"{metric_title(ranked.metric)}: ranks over {n} scenarios, in the board's order\n"
-        f"Friedman p = {ranked.p:.2g}; bars that overlap do not differ (difference {ranked.critical:.2f}){few}",
+        f"Friedman p = {ranked.p:.2g}; {said}",
         fontsize=10,
     )
     return figure

@@ -165,7 +165,7 @@ def _plain(column: str) -> str:
 
 
 def without_effect(cell: Cell) -> bool:
-    """Whether a finished cell's certificates say that its attack changed nothing.
+    """Whether a finished cell's certificates say that its attack left the honest mean where it was.
 
     Either the attack's own, known before training (``no_effect``), or the measured one: no row of the attackers was
     dropped, and the mean of the updates, and of the statistics where attackers send some, stayed where it was.

@@ -13,6 +13,7 @@ from .estimate import Estimate
 from .ranking import NO_ATTACK
 
 TASK = "task"
+IDLE = "the attackers left the honest mean where it was: it counts in no worst case"
 
 
 @dataclass(frozen=True)
@@ -97,8 +98,7 @@ def value(place: Estimate, notes: Notes) -> Value:
     if place.mean is None:
         return Value()
     if place.idle:
-        reason = f"the attackers changed nothing; it counts in no worst case; {place.told()}"
-        return Value("", "", "", (Badge("idle", place.status, reason),))
+        return Value("", "", "", (Badge("idle", place.status, f"{IDLE}; {place.told()}"),))
     title = place.told()
     if place.test_error is not None:
         title += f"; test set: ±{100 * place.test_error:.1f}"
@@ -163,7 +163,7 @@ def everything(board: Board, found: Sequence[Contestant], notes: Notes) -> Table
                     seeds=_seeds(row.cells[i]),
                     costs=tuple(costs(row)),
                     badges=states + badges,
-                    why="; ".join(dict.fromkeys(b.reason for b in states + badges)),
+                    why="; ".join(dict.fromkeys([b.reason for b in states + badges] + [IDLE] * row.cells[i].idle)),
                 )
                 lines.append(line)
     heads = ["SA", *(metric_title(m) for m in robust)]

@@ -129,7 +129,7 @@ class Attack(Method):
     def certificate(self, n: int, f: int) -> Mapping[str, float]:
         """Numbers worth keeping beside a result, known before training; none unless a leaf has some.
 
-        An entry named like ``strength`` says what the attack takes for it; 0 there means that it changes nothing.
+        An entry named like ``strength`` says what the attack takes for it; 0 there means that it sends the honest mean.
         """
         del n, f
         return {}

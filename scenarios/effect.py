@@ -1,4 +1,4 @@
-"""Attacks that change nothing, as far as that is known before training."""
+"""Attacks that leave the honest mean where it is, as far as that is known before training."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from .spec import Cell, method
 
 
 def no_effect(cell: Cell) -> str | None:
-    """Why the attack of a cell leaves everything as it is, or None: nobody attacks, or its certificate has strength 0.
+    """Why the attack of a cell leaves the honest mean as it is, or None.
 
-    A strength that an attack searches while it runs is in no certificate; the run then measures what it moved.
+    Nobody attacks, or the attack's certificate has strength 0. A strength that an attack searches while it runs is in no certificate; the run then measures what it moved.
     """
     attack = method("attack", cell.attack)
     assert isinstance(attack, Attack)

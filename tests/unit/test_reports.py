@@ -260,7 +260,7 @@ def test_an_attack_without_effect_is_named_and_counts_in_no_worst_case() -> None
     row = rows(made)["mean"]
     assert row.cells[made.attacks.index("quiet")].text() == "no effect"
     assert (row.worst.mean, row.worst.bound) == (0.5, False)
-    assert "no effect: the attackers changed nothing" in made.caption
+    assert "no effect: the attackers left the honest mean where it was" in made.caption
     line = made.select(metric="sa").frame().iloc[0]
     assert (line["quiet"], line["quiet status"]) == (pytest.approx(20.0), "no effect")
 
