@@ -14,7 +14,8 @@ from .spec import Cell, method
 def no_effect(cell: Cell) -> str | None:
     """Why the attack of a cell leaves the honest mean as it is, or None.
 
-    Nobody attacks, or the attack's certificate has strength 0. A strength that an attack searches while it runs is in no certificate; the run then measures what it moved.
+    Nobody attacks, or the attack's certificate has strength 0. A strength that an attack searches while it runs is in
+    no certificate; the run then measures what it moved.
     """
     attack = method("attack", cell.attack)
     assert isinstance(attack, Attack)
