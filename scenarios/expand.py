@@ -225,7 +225,7 @@ def refusal(cell: Cell) -> str | None:
 
 
 def _statistics_refusal(cell: Cell, norm: Norm, n: int) -> str | None:
-    """Why nothing can be, or is, defended by the pipeline of the statistics, or None."""
+    """Why the pipeline for statistics is refused: it cannot merge them, or there are none to merge; or None."""
     own = cell.statistics_defense != SAME
     if not norm.sends_statistics:
         if not own:
