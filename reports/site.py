@@ -61,7 +61,8 @@ def write_site(
 ) -> list[Path]:
     """Write the site of a board into ``folder``; returns the files, the first page first.
 
-    ``papers`` maps ``"defense nnm"`` and the like to citations; ``figures`` are files under ``folder`` to link to.
+    ``papers`` maps ``"defense nnm"`` and the like to methods' lines ``paper``; ``figures`` are files under
+    ``folder`` to link to.
     """
     known = entries(board, results)
     found = tuple(contestants(board, known))

@@ -9,9 +9,9 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from robustfl.papers import bibtex, spelled_out
 from robustfl.records import CellResult
 
-from .bibtex import bibtex
 from .board import Board, Row, Section, in_words, metric_title, natural, row_name
 from .cells import rank_text
 from .charts import Chart, bubbles, line_chart
@@ -109,7 +109,7 @@ class Page:
 
 
 def page(board: Board, contestant: Contestant, notes: Notes, papers: Mapping[str, str]) -> Page:
-    """Everything about one contestant. ``papers`` maps ``"defense nnm"`` and the like to citations."""
+    """Everything about one contestant. ``papers`` maps ``"defense nnm"`` and the like to methods' lines ``paper``."""
     looks = {a: i for i, a in enumerate(board.attacks)}
     curves = _curves(board, contestant, looks)
     records = contestant.records
@@ -255,7 +255,7 @@ def _papers(records: Sequence[CellResult], papers: Mapping[str, str]) -> list[tu
     first = ("defense", "preaggregator", "norm", "algorithm", "objective", "propagation", "attack", "evasion")
     order = {kind: i for i, kind in enumerate(first)}
     ordered = sorted(named, key=lambda n: (order.get(n.split()[0], len(order)), natural(n)))
-    return [(n, papers[n], bibtex(papers[n])) for n in ordered if papers.get(n)]
+    return [(n, spelled_out(papers[n]), bibtex(papers[n], key=n)) for n in ordered if papers.get(n)]
 
 
 KIND = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import pickle
 import signal
 import tempfile
 import threading
@@ -22,11 +23,12 @@ from joblib.externals.loky.process_executor import TerminatedWorkerError
 
 from robustfl.errors import StoreError, UsageError
 from robustfl.federation.storage import LIMIT
-from robustfl.origins import origins
+from robustfl.origins import all_origins, origins
 from robustfl.records import CellResult, plain
-from robustfl.registry import load_file
+from robustfl.registry import Guest, admit, guests, load_file, load_plugins
 from robustfl.reports import tracking
 from robustfl.reports.store import RERUN, Store
+from robustfl.sessions import written_here
 
 from . import limit, pace
 from .checkpoint import checkpoint_path, discard
@@ -163,10 +165,12 @@ def grid(
             workers = len(gpus) * each
             places = _Places(folder, tuple(gpus), each)
             on_note(f"{workers} cells at once: {each} on each of the GPUs {', '.join(map(str, gpus))}")
+        brought = _brought(todo)
         work = [
             _Work(key, todo.cells[key], scenario.name, str(todo.folder), todo.fingerprints[todo.cells[key]],
                   scenario.plugins, None if root is None else str(root), device, threads, os.getpid(),
-                  checkpoint_minutes, cell_minutes, track=tuple(track), state_memory=state_memory, places=places)
+                  checkpoint_minutes, cell_minutes, track=tuple(track), state_memory=state_memory, places=places,
+                  guests=brought)
             for key in todo.missing
         ]  # fmt: skip
         for finished in _run(work, workers, on_round) if cluster is None else _remote(work, cluster, on_note):
@@ -174,6 +178,13 @@ def grid(
             on_cell(finished)
     kept = store.statuses(todo.cells)
     return Results(todo.folder, sum(counts.values()), len(todo.cells) - len(todo.missing), kept, frozenset(todo.cells))
+
+
+def _brought(todo: Plan) -> tuple[Guest, ...]:
+    """The methods that workers must be given, of those that the missing cells use."""
+    cells = [todo.cells[key] for key in todo.missing]
+    used = set().union(*(all_origins(resolve(cell, todo.fingerprints[cell])["methods"]) for cell in cells))
+    return tuple(guest for guest in guests() if guest.entry.origin in used)
 
 
 def workers_for(jobs: int | None, threads: int, device: str) -> int:
@@ -260,6 +271,7 @@ class _Work:
     track: tuple[str, ...] = ()
     state_memory: int = LIMIT
     places: _Places | None = None
+    guests: tuple[Guest, ...] = ()
 
     @property
     def trace(self) -> Path:
@@ -311,10 +323,11 @@ def _remote(work: Sequence[_Work], address: str, note: Callable[[str], None]) ->
     if not work:
         return
     mine, plugins = software(), contents(work[0].plugins)
+    brought = tuple(g for g in work[0].guests if written_here(g.entry.cls))
     with connected(address) as client:
         cells = [
             RemoteCell(i.key, i.cell, i.scenario, i.fingerprint, plugins, mine,
-                       methods_of(resolve(i.cell, i.fingerprint)), i.root, i.device, i.threads, i.state_memory)
+                       methods_of(resolve(i.cell, i.fingerprint)), i.root, i.device, i.threads, i.state_memory, brought)
             for i in work
         ]  # fmt: skip
         for record in run_remotely(client, cells, note):
@@ -335,6 +348,13 @@ def _parallel(work: list[_Work], workers: int) -> Iterator[Finished]:
     try:
         for result in results:
             yield _unwrap(result)
+    except pickle.PicklingError as error:
+        cause = str(error.__cause__ or error).strip(' \n"').splitlines()[-1]
+        raise UsageError(
+            f"what this process defines cannot be sent to workers ({cause}): methods: "
+            f"{', '.join(f'{g.entry.kind} {g.entry.name}' for g in work[0].guests)}; write them in a file that "
+            "plugins=[...] names, or take jobs=1"
+        ) from None
     finally:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that unfinished tasks are given up is what is wanted here
@@ -392,6 +412,8 @@ def _in_worker(item: _Work) -> Finished | StoreError | UsageError:
     _end_with(item.parent)
     if item.traces:
         item.trace.write_text("", encoding="utf-8")
+    load_plugins()
+    admit(item.guests)
     return _execute(item)
 
 

@@ -421,8 +421,9 @@ def _scale(data: dict[str, Any], name: str) -> None:
         raise UsageError(f"--set scale={name}: scenario {data.get('name')!r} has no such scale; {hint}")
     data["cell"] |= scales[name]
     data["name"] = f"{data['name']}-{name}"
-    # An axis that the scale fixes no longer advances with others.
-    zipped = [[axis for axis in group if axis not in scales[name]] for group in data.get("zip", ())]
+    # An axis that the scale fixes no longer advances with others; one that it replaces by a list still does.
+    fixed = {axis for axis, value in scales[name].items() if not isinstance(value, list)}
+    zipped = [[axis for axis in group if axis not in fixed] for group in data.get("zip", ())]
     data["zip"] = [group for group in zipped if len(group) > 1]
 
 

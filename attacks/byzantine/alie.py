@@ -66,10 +66,7 @@ class ALIE(Attack):
     tensor([[-1.]])
     """
 
-    paper: ClassVar[str] = (
-        "Baruch, Baruch, Goldberg, A Little Is Enough: Circumventing Defenses For Distributed Learning, NeurIPS 2019, "
-        "arXiv:1902.06156"
-    )
+    paper: ClassVar[str] = "@baruch2019little"
     spec: ClassVar[str] = "§3.3"
     cost: ClassVar[str] = "3hd: mean and deviation"
     knowledge: ClassVar[Knowledge] = "omniscient"

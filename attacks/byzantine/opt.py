@@ -55,10 +55,7 @@ class Opt(Attack):
     tensor([[-8.]])
     """
 
-    paper: ClassVar[str] = (
-        "Allouah, Farhadkhani, Guerraoui, Gupta, Pinot, Stephan, Fixing by Mixing: A Recipe for Optimal Byzantine ML "
-        "under Heterogeneity, AISTATS 2023, arXiv:2302.01772"
-    )
+    paper: ClassVar[str] = "@allouah2023fixing"
     spec: ClassVar[str] = "§3.4"
     cost: ClassVar[str] = "evals + 1 aggregations and forgings per round"
     knowledge: ClassVar[Knowledge] = "defense"

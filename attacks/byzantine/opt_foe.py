@@ -44,10 +44,7 @@ class OptFOE(Attack):
     tensor([[-8.]])
     """
 
-    paper: ClassVar[str] = (
-        "Allouah, Farhadkhani, Guerraoui, Gupta, Pinot, Stephan, Fixing by Mixing: A Recipe for Optimal Byzantine ML "
-        "under Heterogeneity, AISTATS 2023, arXiv:2302.01772"
-    )
+    paper: ClassVar[str] = "@allouah2023fixing"
     spec: ClassVar[str] = "§3.4"
     cost: ClassVar[str] = "evals aggregations per round; for rules on inner products h²d once and small ones"
     knowledge: ClassVar[Knowledge] = "defense"

@@ -50,10 +50,7 @@ class Square(PixelAttack):
     tensor([0.3750, 0.3750, 0.3750, 0.3750])
     """
 
-    paper: ClassVar[str] = (
-        "Andriushchenko, Croce, Flammarion, Hein, Square Attack: A Query-efficient Black-box Adversarial Attack via "
-        "Random Search, ECCV 2020, arXiv:1912.00049"
-    )
+    paper: ClassVar[str] = "@andriushchenko2020square"
     spec: ClassVar[str] = "§5.6"
     cost: ClassVar[str] = "restarts × queries forwards, no backward"
     black_box: ClassVar[bool] = True

@@ -34,10 +34,7 @@ class Bulyan(MixedRule):
     lowest index.
     """
 
-    paper: ClassVar[str] = (
-        "El Mhamdi, Guerraoui, Rouault, The Hidden Vulnerability of Distributed Learning in Byzantium, ICML 2018, "
-        "arXiv:1802.07927"
-    )
+    paper: ClassVar[str] = "@elmhamdi2018hidden"
     spec: ClassVar[str] = "§4.11"
     cost: ClassVar[str] = "n²d for the inner products, (n-2f) n² log n for the choice, sorted columns"
 

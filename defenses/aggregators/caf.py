@@ -42,10 +42,7 @@ class CovarianceFilter(MixedRule):
     eigenvalues the first; for f = 0 and for identical rows the mean.
     """
 
-    paper: ClassVar[str] = (
-        "Allouah, Guerraoui, Stephan, Towards Trustworthy Federated Learning with Untrusted Participants, ICML 2025, "
-        "arXiv:2505.01874"
-    )
+    paper: ClassVar[str] = "@allouah2025towards"
     spec: ClassVar[str] = "§4.14"
     cost: ClassVar[str] = "n²d for the inner products; an eigenvalue problem n³ for each of at most max_steps + n steps"
 

@@ -41,10 +41,7 @@ class DivideAndConquer(MixedRule):
     equally far, their mean counts.
     """
 
-    paper: ClassVar[str] = (
-        "Shejwalkar, Houmansadr, Manipulating the Byzantine: Optimizing Model Poisoning Attacks and Defenses for "
-        "Federated Learning, NDSS 2021"
-    )
+    paper: ClassVar[str] = "@shejwalkar2021manipulating"
     spec: ClassVar[str] = "§4.16"
     cost: ClassVar[str] = "niters times b·n² + n³ on b sampled entries, one sum"
 

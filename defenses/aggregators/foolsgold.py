@@ -40,9 +40,7 @@ class FoolsGold(MixedRule):
     result is zero, and the fact ``no_trust`` says so.
     """
 
-    paper: ClassVar[str] = (
-        "Fung, Yoon, Beschastnikh, The Limitations of Federated Learning in Sybil Settings, RAID 2020, arXiv:1808.04866"
-    )
+    paper: ClassVar[str] = "@fung2020limitations"
     spec: ClassVar[str] = "§4"
     cost: ClassVar[str] = "n²d for the inner products of the histories, which take n·d memory"
     unfit_for_statistics: ClassVar[str] = (

@@ -28,7 +28,7 @@ class MeaMed(MixedRule):
     Reference: the mean around the median of the paper below.
     """
 
-    paper: ClassVar[str] = "Xie, Koyejo, Gupta, Generalized Byzantine-tolerant SGD, 2018, arXiv:1802.10116"
+    paper: ClassVar[str] = "@xie2018generalized"
     spec: ClassVar[str] = "§4.9"
     cost: ClassVar[str] = "O(nd log² n): sorted columns, then the nearest values"
 

@@ -34,10 +34,7 @@ class NearestNeighborAveraging(MixedRule):
     has no row of its own and must name one; rows dropped for not being finite leave a gap that later rows close.
     """
 
-    paper: ClassVar[str] = (
-        "Farhadkhani, Guerraoui, Gupta, Hoang, Pinot, Stephan, Robust Collaborative Learning with Linear Gradient "
-        "Overhead, ICML 2023, arXiv:2209.10931"
-    )
+    paper: ClassVar[str] = "@farhadkhani2023robust"
     spec: ClassVar[str] = "§4"
     cost: ClassVar[str] = "3nd: lengths, distances from one row, then one sum"
 

@@ -28,10 +28,7 @@ class Phocas(MixedRule):
     Reference: the rule Phocas of the paper below, with ``b = f``. Notes: ties (but for rounding) go to the lowest index.
     """
 
-    paper: ClassVar[str] = (
-        "Xie, Koyejo, Gupta, Phocas: dimensional Byzantine-resilient stochastic gradient descent, 2018, "
-        "arXiv:1805.09682"
-    )
+    paper: ClassVar[str] = "@xie2018phocas"
     spec: ClassVar[str] = "§4.9"
     cost: ClassVar[str] = "O(nd log² n): sorted columns, then the nearest values"
 

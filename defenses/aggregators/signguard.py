@@ -45,10 +45,7 @@ class SignGuard(MixedRule):
     empty, ``S_2``.
     """
 
-    paper: ClassVar[str] = (
-        "Xu, Huang, Song, Lan, Byzantine-robust Federated Learning through Collaborative Malicious Gradient Filtering, "
-        "ICDCS 2022, arXiv:2109.05872"
-    )
+    paper: ClassVar[str] = "@xu2022byzantine"
     spec: ClassVar[str] = "§4"
     cost: ClassVar[str] = "fraction·n·d signs, a clustering of n points, 2nd for lengths and the sum"
 

@@ -37,10 +37,7 @@ class SmallestMaximumEigenvalue(MixedRule):
     first in lexicographic order. The variance along any direction bounds the greatest eigenvalue from below, which spares most subsets.
     """
 
-    paper: ClassVar[str] = (
-        "Allouah, Guerraoui, Gupta, Pinot, Stephan, On the Privacy-Robustness-Utility Trilemma in Distributed "
-        "Learning, ICML 2023, arXiv:2302.04787"
-    )
+    paper: ClassVar[str] = "@allouah2023privacy"
     spec: ClassVar[str] = "§4"
     cost: ClassVar[str] = "n²d for the inner products; binom(n, f) largest eigenvalues of (n-f)² matrices"
 

@@ -31,10 +31,7 @@ class AdaptiveRobustClipping(Step):
     Reference: the algorithm ARC of the paper below.
     """
 
-    paper: ClassVar[str] = (
-        "Allouah, Guerraoui, Gupta, Jellouli, Rizk, Stephan, Adaptive Gradient Clipping for Robust Federated Learning, "
-        "ICLR 2025, arXiv:2405.14432"
-    )
+    paper: ClassVar[str] = "@allouah2025adaptive"
     spec: ClassVar[str] = "§4.13"
     cost: ClassVar[str] = "2nd: lengths of the rows, then one scaled sum"
     lengths_only: ClassVar[bool] = True

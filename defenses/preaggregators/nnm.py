@@ -35,10 +35,7 @@ class NearestNeighborMixing(Step):
     Reference: Algorithm 1 of the paper below. Notes: the paper asks for ``n > 2f``, so does this.
     """
 
-    paper: ClassVar[str] = (
-        "Allouah, Farhadkhani, Guerraoui, Gupta, Pinot, Stephan, Fixing by Mixing: A Recipe for Optimal Byzantine ML "
-        "under Heterogeneity, AISTATS 2023, arXiv:2302.01772"
-    )
+    paper: ClassVar[str] = "@allouah2023fixing"
     spec: ClassVar[str] = "§4.4"
     cost: ClassVar[str] = (
         "n²d for the inner products, n² log n for the neighbors; the mixed rows are made in blocks, n²d"

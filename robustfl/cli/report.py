@@ -42,7 +42,7 @@ def report(
 
 
 def papers_of(results: Iterable[CellResult], plugins: tuple[str, ...]) -> dict[str, str]:
-    """The citation of every method the records name and this installation knows: ``"defense nnm"`` to its paper."""
+    """The line ``paper`` of every method the records name and this installation knows, by ``"defense nnm"``."""
     from robustfl.registry import KINDS, entries, load_file
 
     for plugin in plugins:
