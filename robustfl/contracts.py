@@ -154,7 +154,10 @@ class Attack(Method):
         """The rows the ``f`` attackers send, ``[f d]``, in the dtype and on the device of the rows in the view."""
 
     def certificate(self, n: int, f: int) -> Mapping[str, float]:
-        """Numbers worth keeping beside a result, known before training; none unless a leaf has some."""
+        """Numbers worth keeping beside a result, known before training; none unless a leaf has some.
+
+        An entry named like ``strength`` says what the attack takes for it; 0 there means that it sends the honest mean.
+        """
         del n, f
         return {}
 
