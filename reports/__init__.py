@@ -90,7 +90,7 @@ def report(
 
     With ``site`` also a web site into that folder, with ``board`` a file that ``robustfl verify`` checks. ``where``
     keeps cells with these labels, ``compare`` names more labels that say who competes, ``statistic`` which numbers are
-    ranked, as in ``leaderboard``. The same store gives the same bytes. Returns the files in the order they were written.
+    ranked, as in ``leaderboard``. The same store gives the same bytes. Returns the files in the order of writing.
     """
     from .publishing import publish_store
 

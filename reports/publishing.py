@@ -40,8 +40,9 @@ def publish_store(
 ) -> Written:
     """Write the leaderboard in every form and figures into ``out``, a site into ``site``, a board into ``board``.
 
-    ``papers`` gives the citations of the records' methods for the site; ``where`` keeps cells with these labels and
-    ``compare`` names more labels that say who competes; ``statistic`` says which numbers are ranked. The same store gives the same bytes.
+    ``papers`` gives the citations of the records' methods for the site; ``where`` keeps cells with these labels,
+    ``compare`` names more labels that say who competes, ``statistic`` which numbers are ranked. The same store gives
+    the same bytes.
     Raises ``UsageError`` if ``path`` is no store or has no cell yet, ``StoreError`` if none of its files can be read.
     """
     store = open_store(path)
