@@ -1,7 +1,7 @@
 """What may be said of a statement: confirmed, contradicted, or undecided, from differences paired by seed.
 
 A statement about a mean difference is *confirmed* if the whole interval of that mean satisfies it and *contradicted* if
-none of it does. The interval is that of the boards' paired test, in the metric's own unit since bounds are: Student's at
+none of it does. The interval is that of the boards' paired test, in the metric's own unit as bounds are: Student's at
 95 %, each statement's variance moderated by those of all statements of the same table (``reports.moderated``). With
 fewer seeds in common than that test asks for, nothing is decided.
 """

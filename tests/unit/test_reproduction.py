@@ -9,6 +9,7 @@ import pytest
 
 from robustfl.errors import UsageError
 from robustfl.records import CellResult, CurvePoint, Metrics, Timing
+from robustfl.reports.moderated import MIN_PAIRS, Prior
 from robustfl.reports.reproduction import (
     PAPERS,
     Entry,
@@ -24,7 +25,6 @@ from robustfl.reports.reproduction import (
 from robustfl.reports.reproduction.measures import Planned, number
 from robustfl.reports.reproduction.page import to_html, to_json, to_latex, to_markdown
 from robustfl.reports.reproduction.protocols import SCALES, Paper, Plot, Run, Scale, paper
-from robustfl.reports.moderated import MIN_PAIRS, Prior
 from robustfl.reports.reproduction.verdicts import interval
 from robustfl.scenarios.expand import expand, labels, refusal
 from robustfl.scenarios.reproduce import gather, scenarios_of
