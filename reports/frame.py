@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import Any
 
 import pandas as pd
@@ -27,6 +27,23 @@ def label_columns(table: pd.DataFrame) -> list[str]:
 def robust_columns(table: pd.DataFrame) -> list[str]:
     """The columns with the robust accuracy under one evasion attack each."""
     return [c for c in map(str, table.columns) if c.startswith("ra_") and c not in (*SETTINGS, "ra_worst")]
+
+
+def ranked_metrics(table: pd.DataFrame) -> list[str]:
+    """The columns that boards rank by, the one place where they are chosen: SA, every RA, the worst of several RAs."""
+    robust = [c for c in robust_columns(table) if table[c].notna().any()]
+    worst_too = len(robust) > 1 and "ra_worst" in table.columns
+    return ["sa", *robust, *(["ra_worst"] if worst_too else [])]
+
+
+def samples_of(cell: Mapping[Hashable, Any], metric: str) -> dict[str, int]:
+    """The number of test samples behind a metric of one cell, if the record says it; fewer for RA with ``ra_limit``."""
+    samples, limit = cell.get("samples"), cell.get("ra_limit")
+    if not isinstance(samples, (int, float)) or not samples > 0:
+        return {}
+    if metric != "sa" and isinstance(limit, (int, float)) and limit > 0:
+        samples = min(samples, limit)
+    return {metric: int(samples)}
 
 
 def frame(results: Iterable[CellResult]) -> pd.DataFrame:

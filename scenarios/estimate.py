@@ -16,6 +16,7 @@ from robustfl.federation import initial_state, train
 from robustfl.reports.store import Store
 
 from .build import build
+from .effect import effect_warnings
 from .expand import expand, fingerprints, key_of, labels, refusal, resolve
 from .grid import workers_for
 from .run import device_of
@@ -45,6 +46,7 @@ class Estimate:
     seconds: float | None
     memory_bytes: int | None
     note: str
+    warnings: tuple[str, ...] = ()
 
     @property
     def refusals(self) -> dict[str, int]:
@@ -67,7 +69,10 @@ class Estimate:
     def as_dict(self) -> dict[str, Any]:
         """For machines."""
         cells = [{"state": c.state, "reason": c.reason, "seconds": c.seconds, **c.labels} for c in self.cells]
-        return {"jobs": self.jobs, "seconds": self.seconds, "memory_bytes": self.memory_bytes, "cells": cells}
+        return {
+            "jobs": self.jobs, "seconds": self.seconds, "memory_bytes": self.memory_bytes, "cells": cells,
+            "warnings": list(self.warnings),
+        }  # fmt: skip
 
 
 def estimate(
@@ -88,11 +93,12 @@ def estimate(
     reasons = {cell: refusal(cell) for cell in cells}
     axes = tuple(k for k in labels(cells[0]) if len({str(labels(c)[k]) for c in cells}) > 1) or ("attack", "defense")
     workers = workers_for(jobs, threads, device)
+    warnings = tuple(effect_warnings(c for c in cells if reasons[c] is None))
     try:
         known = fingerprints(cells, root, download=False)
     except DataMissing as error:
         planned = tuple(_planned(c, reasons[c], None) for c in cells)
-        return Estimate(planned, axes, workers, None, None, f"No estimate: {error}")
+        return Estimate(planned, axes, workers, None, None, f"No estimate: {error}", warnings)
     keys = {cell: key_of(resolve(cell, known[cell])) for cell in cells}
     stored = Store(Path(out) / scenario.name).done(list(keys.values()))
     open_cells = [c for c in cells if reasons[c] is None and keys[c] not in stored]
@@ -104,7 +110,7 @@ def estimate(
     total = sum(costs.values()) / max(1, min(workers, len(open_cells)))
     probed = len({_kind(c) for c in open_cells})
     note = f"Timed on up to {_PROBE_ROUNDS} rounds of {probed} kind(s) of cells; other load on the machine counts in."
-    return Estimate(planned, axes, workers, total, memory, note)
+    return Estimate(planned, axes, workers, total, memory, note, warnings)
 
 
 def _planned(cell: Cell, reason: str | None, seconds: float | None) -> PlannedCell:

@@ -13,7 +13,7 @@ from robustfl.data import data_root
 from robustfl.defenses import parse_pipeline, parse_propagation
 from robustfl.errors import UsageError
 from robustfl.records import LATER, SCHEMA, digest, labels_of
-from robustfl.registry import identity, load_file, lookup
+from robustfl.registry import identity, load_file, lookup, reread_session
 
 from .settings import settings_of
 from .spec import (
@@ -36,6 +36,7 @@ def expand(scenario: Scenario) -> list[Cell]:
     """All cells of a scenario in the order of its axes, the last varying fastest; duplicates appear once."""
     for plugin in scenario.plugins:
         load_file(plugin)
+    reread_session()
     axes = {field: list(_options(field, value)) for field, value in scenario.cell.items()}
     for field in axes:
         if field not in Cell.model_fields:

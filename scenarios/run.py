@@ -32,6 +32,7 @@ from robustfl.team import ALONE, Team
 
 from .build import Built, build
 from .checkpoint import Checkpoint, Keeper, checkpoint_path
+from .effect import no_effect
 from .evaluate import Evaluator
 from .expand import key_of, labels, refusal, resolve
 from .memory import REMEDY, exhausted, reset_peak
@@ -346,6 +347,7 @@ class _Run:
         certificates = {
             **means,
             **known,
+            **({"no_effect": True} if no_effect(self._cell) else {}),
             **self._facts,
             "traffic": _traffic(e),
             "trainable": e.layout.d,

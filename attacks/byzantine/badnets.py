@@ -41,10 +41,7 @@ class BadNets(Attack):
     ([1.0, 0.0], [0, 1])
     """
 
-    paper: ClassVar[str] = (
-        "Gu, Dolan-Gavitt, Garg, BadNets: Identifying Vulnerabilities in the Machine Learning Model Supply Chain, "
-        "2017, arXiv:1708.06733"
-    )
+    paper: ClassVar[str] = "@gu2017badnets"
     spec: ClassVar[str] = "§3"
     cost: ClassVar[str] = "the stamp on each poisoned image"
     knowledge: ClassVar[Knowledge] = "blind"

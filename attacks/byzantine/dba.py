@@ -43,9 +43,7 @@ class DBA(Attack):
     tensor(4.)
     """
 
-    paper: ClassVar[str] = (
-        "Xie, Huang, Chen, Li, DBA: Distributed Backdoor Attacks against Federated Learning, ICLR 2020"
-    )
+    paper: ClassVar[str] = "@xie2020dba"
     spec: ClassVar[str] = "§3"
     cost: ClassVar[str] = "the stamp on each poisoned image"
     knowledge: ClassVar[Knowledge] = "blind"

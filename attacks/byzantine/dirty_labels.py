@@ -34,10 +34,7 @@ class DirtyLabels(Attack):
     False
     """
 
-    paper: ClassVar[str] = (
-        "Zhang, Bengio, Hardt, Recht, Vinyals, Understanding Deep Learning Requires Rethinking Generalization, ICLR "
-        "2017, arXiv:1611.03530"
-    )
+    paper: ClassVar[str] = "@zhang2017understanding"
     spec: ClassVar[str] = "§3"
     cost: ClassVar[str] = "none worth mention"
     knowledge: ClassVar[Knowledge] = "blind"

@@ -45,10 +45,7 @@ class Fang(Attack):
     True
     """
 
-    paper: ClassVar[str] = (
-        "Fang, Cao, Jia, Gong, Local Model Poisoning Attacks to Byzantine-Robust Federated Learning, USENIX Security "
-        "2020, arXiv:1911.11815"
-    )
+    paper: ClassVar[str] = "@fang2020local"
     spec: ClassVar[str] = "§3"
     cost: ClassVar[str] = "hd for the mean and the range; against Krum h²d and a Krum on h + f rows per halving of λ"
     knowledge: ClassVar[Knowledge] = "omniscient"

@@ -37,10 +37,7 @@ class FOE(Attack):
     tensor([[-4., -6.]])
     """
 
-    paper: ClassVar[str] = (
-        "Xie, Koyejo, Gupta, Fall of Empires: Breaking Byzantine-tolerant SGD by Inner Product Manipulation, UAI 2019, "
-        "arXiv:1903.03936"
-    )
+    paper: ClassVar[str] = "@xie2019fall"
     spec: ClassVar[str] = "§3.2"
     cost: ClassVar[str] = "hd: the mean"
     knowledge: ClassVar[Knowledge] = "omniscient"

@@ -37,10 +37,7 @@ class Gaussian(Attack):
             [1.5000, 1.5000, 1.5000]])
     """
 
-    paper: ClassVar[str] = (
-        "Blanchard, El Mhamdi, Guerraoui, Stainer, Machine Learning with Adversaries: Byzantine Tolerant Gradient "
-        "Descent, NeurIPS 2017, arXiv:1703.02757"
-    )
+    paper: ClassVar[str] = "@blanchard2017machine"
     spec: ClassVar[str] = "§3.9"
     cost: ClassVar[str] = "fd draws"
     knowledge: ClassVar[Knowledge] = "blind"

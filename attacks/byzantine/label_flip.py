@@ -38,10 +38,7 @@ class LabelFlip(Attack):
     tensor([9, 8, 0])
     """
 
-    paper: ClassVar[str] = (
-        "Allen-Zhu, Ebrahimian, Li, Alistarh, Byzantine-Resilient Non-Convex Stochastic Gradient Descent, ICLR 2021, "
-        "arXiv:2012.14368"
-    )
+    paper: ClassVar[str] = "@allenzhu2021byzantine"
     spec: ClassVar[str] = "§3.7"
     cost: ClassVar[str] = "none worth mention"
     knowledge: ClassVar[Knowledge] = "blind"

@@ -38,9 +38,7 @@ class Lazy(Attack):
     tensor([[7.]])
     """
 
-    paper: ClassVar[str] = (
-        "Lin, Du, Liu, Free-riders in Federated Learning: Attacks and Defenses, 2019, arXiv:1911.12560"
-    )
+    paper: ClassVar[str] = "@lin2019free"
     spec: ClassVar[str] = "§3"
     cost: ClassVar[str] = "fd; remembers the rows it repeats"
     knowledge: ClassVar[Knowledge] = "blind"

@@ -44,10 +44,7 @@ class Mimic(Attack):
             [3., 4.]])
     """
 
-    paper: ClassVar[str] = (
-        "Karimireddy, He, Jaggi, Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing, ICLR 2022, "
-        "arXiv:2006.09365"
-    )
+    paper: ClassVar[str] = "@karimireddy2022byzantine"
     spec: ClassVar[str] = "§3.5"
     cost: ClassVar[str] = "fd; the telling variant hd per round and remembers two vectors [d]"
     knowledge: ClassVar[Knowledge] = "omniscient"

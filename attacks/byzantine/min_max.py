@@ -40,10 +40,7 @@ class MinMax(Attack):
     tensor([[0.]])
     """
 
-    paper: ClassVar[str] = (
-        "Shejwalkar, Houmansadr, Manipulating the Byzantine: Optimizing Model Poisoning Attacks and Defenses for "
-        "Federated Learning, NDSS 2021"
-    )
+    paper: ClassVar[str] = "@shejwalkar2021manipulating"
     spec: ClassVar[str] = "§3.6"
     cost: ClassVar[str] = "h²d for the inner products, closed form"
     knowledge: ClassVar[Knowledge] = "omniscient"

@@ -48,9 +48,7 @@ class ModelReplacement(Attack):
     [[[12.0, 16.0]], [[6.0, 8.0]]]
     """
 
-    paper: ClassVar[str] = (
-        "Bagdasaryan, Veit, Hua, Estrin, Shmatikov, How To Backdoor Federated Learning, AISTATS 2020, arXiv:1807.00459"
-    )
+    paper: ClassVar[str] = "@bagdasaryan2020backdoor"
     spec: ClassVar[str] = "§3"
     cost: ClassVar[str] = "fd besides the data poisoning"
     knowledge: ClassVar[Knowledge] = "blind"

@@ -43,10 +43,7 @@ class Neurotoxin(Attack):
     tensor([[1., 0., 3.]])
     """
 
-    paper: ClassVar[str] = (
-        "Zhang, Panda, Song, Yang, Mahoney, Mittal, Ramchandran, Gonzalez, Neurotoxin: Durable Backdoors in Federated "
-        "Learning, ICML 2022, arXiv:2206.10341"
-    )
+    paper: ClassVar[str] = "@zhang2022neurotoxin"
     spec: ClassVar[str] = "§3"
     cost: ClassVar[str] = "fd and a selection of the smallest of d entries besides the data poisoning"
     knowledge: ClassVar[Knowledge] = "blind"

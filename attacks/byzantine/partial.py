@@ -41,10 +41,7 @@ class Partial(Attack):
             [-2.]])
     """
 
-    paper: ClassVar[str] = (
-        "Baruch, Baruch, Goldberg, A Little Is Enough: Circumventing Defenses For Distributed Learning, NeurIPS 2019, "
-        "arXiv:1902.06156"
-    )
+    paper: ClassVar[str] = "@baruch2019little"
     spec: ClassVar[str] = "§3"
     cost: ClassVar[str] = "that of the wrapped attack"
     knowledge: ClassVar[Knowledge] = "partial"

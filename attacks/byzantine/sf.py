@@ -35,10 +35,7 @@ class SignFlip(Attack):
     tensor([[-2., -3.]])
     """
 
-    paper: ClassVar[str] = (
-        "Allen-Zhu, Ebrahimian, Li, Alistarh, Byzantine-Resilient Non-Convex Stochastic Gradient Descent, ICLR 2021, "
-        "arXiv:2012.14368"
-    )
+    paper: ClassVar[str] = "@allenzhu2021byzantine"
     spec: ClassVar[str] = "§3.1"
     cost: ClassVar[str] = "fd, or hd for the shared mean"
     knowledge: ClassVar[Knowledge] = "omniscient"

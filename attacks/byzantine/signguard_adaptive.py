@@ -40,10 +40,7 @@ class SignGuardAdaptive(Attack):
     tensor([[-2.,  4.,  1.]])
     """
 
-    paper: ClassVar[str] = (
-        "Xu, Huang, Song, Lan, Byzantine-robust Federated Learning through Collaborative Malicious Gradient Filtering, "
-        "ICDCS 2022, arXiv:2109.05872"
-    )
+    paper: ClassVar[str] = "@xu2022byzantine"
     spec: ClassVar[str] = "§3"
     cost: ClassVar[str] = "hd for lengths, mean and signs"
     knowledge: ClassVar[Knowledge] = "omniscient"

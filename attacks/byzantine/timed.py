@@ -45,9 +45,7 @@ class Timed(Attack):
     [5.0, -1.0, 5.0, -1.0]
     """
 
-    paper: ClassVar[str] = (
-        "Karimireddy, He, Jaggi, Learning from History for Byzantine Robust Optimization, ICML 2021, arXiv:2012.10333"
-    )
+    paper: ClassVar[str] = "@karimireddy2021learning"
     spec: ClassVar[str] = "§3"
     cost: ClassVar[str] = "that of the wrapped attack in its rounds"
     needs_own: ClassVar[bool] = True

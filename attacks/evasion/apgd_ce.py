@@ -44,10 +44,7 @@ class APGDCE(PixelAttack):
     tensor([[0.6250, 0.3750]])
     """
 
-    paper: ClassVar[str] = (
-        "Croce, Hein, Reliable Evaluation of Adversarial Robustness with an Ensemble of Diverse Parameter-free "
-        "Attacks, ICML 2020, arXiv:2003.01690"
-    )
+    paper: ClassVar[str] = "@croce2020reliable"
     spec: ClassVar[str] = "§5.5"
     cost: ClassVar[str] = "restarts × (steps + 1) forwards and backwards"
 

@@ -47,10 +47,7 @@ class AutoAttack(PixelAttack):
     ['apgd-ce', 'apgd-t', 'fab-t', 'square']
     """
 
-    paper: ClassVar[str] = (
-        "Croce, Hein, Reliable Evaluation of Adversarial Robustness with an Ensemble of Diverse Parameter-free "
-        "Attacks, ICML 2020, arXiv:2003.01690"
-    )
+    paper: ClassVar[str] = "@croce2020reliable"
     spec: ClassVar[str] = "§5.5"
     cost: ClassVar[str] = "the sum of apgd-ce, apgd-t, fab-t and square, each on the images that still resist"
 

@@ -57,10 +57,7 @@ class FABT(PixelAttack):
     tensor([[0.5000, 0.5000]])
     """
 
-    paper: ClassVar[str] = (
-        "Croce, Hein, Minimally Distorted Adversarial Examples with a Fast Adaptive Boundary Attack, ICML 2020, "
-        "arXiv:1907.02044"
-    )
+    paper: ClassVar[str] = "@croce2020minimally"
     spec: ClassVar[str] = "§5.5"
     cost: ClassVar[str] = "restarts × classes × steps forwards and two backwards"
 

@@ -45,9 +45,7 @@ class FGSM(PixelAttack):
     tensor([[0.4000, 0.6000]])
     """
 
-    paper: ClassVar[str] = (
-        "Goodfellow, Shlens, Szegedy, Explaining and Harnessing Adversarial Examples, ICLR 2015, arXiv:1412.6572"
-    )
+    paper: ClassVar[str] = "@goodfellow2015explaining"
     spec: ClassVar[str] = "§5.2"
     cost: ClassVar[str] = "1 forward and backward"
     spares_fooled: ClassVar[bool] = False

@@ -53,10 +53,7 @@ class LSA(PixelAttack):
     tensor(True)
     """
 
-    paper: ClassVar[str] = (
-        "Narodytska, Kasiviswanathan, Simple Black-Box Adversarial Perturbations for Deep Networks, 2016, "
-        "arXiv:1612.06299"
-    )
+    paper: ClassVar[str] = "@narodytska2016simple"
     spec: ClassVar[str] = "§5.4"
     cost: ClassVar[str] = "rounds × (candidates + 1) forwards, no backward"
     black_box: ClassVar[bool] = True

@@ -51,9 +51,7 @@ class MIA(PixelAttack):
     tensor([[0.4000, 0.6000]])
     """
 
-    paper: ClassVar[str] = (
-        "Dong, Liao, Pang, Su, Zhu, Hu, Li, Boosting Adversarial Attacks with Momentum, CVPR 2018, arXiv:1710.06081"
-    )
+    paper: ClassVar[str] = "@dong2018boosting"
     spec: ClassVar[str] = "§5.3"
     cost: ClassVar[str] = "steps forwards and backwards"
     spares_fooled: ClassVar[bool] = False

@@ -58,10 +58,7 @@ class PGD(PixelAttack):
     tensor([[0.4000, 0.6000]])
     """
 
-    paper: ClassVar[str] = (
-        "Madry, Makelov, Schmidt, Tsipras, Vladu, Towards Deep Learning Models Resistant to Adversarial Attacks, ICLR "
-        "2018, arXiv:1706.06083"
-    )
+    paper: ClassVar[str] = "@madry2018towards"
     spec: ClassVar[str] = "§5.1"
     cost: ClassVar[str] = "restarts × steps forwards and backwards"
     spares_fooled: ClassVar[bool] = False

@@ -36,10 +36,7 @@ class Worst(PixelAttack):
     'pgd+square(queries=100)'
     """
 
-    paper: ClassVar[str] = (
-        "Carlini, Athalye, Papernot, Brendel, Rauber, Tsipras, Goodfellow, Madry, Kurakin, On Evaluating Adversarial "
-        "Robustness, 2019, arXiv:1902.06705"
-    )
+    paper: ClassVar[str] = "@carlini2019evaluating"
     spec: ClassVar[str] = "§5.5"
     cost: ClassVar[str] = "the sum of its parts, each on the images that still resist"
 

@@ -32,10 +32,7 @@ class FLTrust(MixedRule):
     Reference: Algorithm 2 of the paper below.
     """
 
-    paper: ClassVar[str] = (
-        "Cao, Fang, Liu, Gong, FLTrust: Byzantine-robust Federated Learning via Trust Bootstrapping, NDSS 2021, "
-        "arXiv:2012.13995"
-    )
+    paper: ClassVar[str] = "@cao2021fltrust"
     spec: ClassVar[str] = "§4.12"
     cost: ClassVar[str] = "n²d for the inner products, one sum; an honest gradient of the server's own"
     needs_reference: ClassVar[bool] = True

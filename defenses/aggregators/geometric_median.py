@@ -39,10 +39,7 @@ class GeometricMedian(MixedRule):
     unconverged setting other projects use. All steps happen on inner products of the rows.
     """
 
-    paper: ClassVar[str] = (
-        "Pillutla, Kakade, Harchaoui, Robust Aggregation for Federated Learning, "
-        "IEEE Transactions on Signal Processing 2022, arXiv:1912.13445"
-    )
+    paper: ClassVar[str] = "@pillutla2022robust"
     spec: ClassVar[str] = "§4.6"
     cost: ClassVar[str] = "n²d for the inner products, nd log² n for the start at the median, n² per step"
 

@@ -24,16 +24,13 @@ class Mean(MixedRule):
     A single Byzantine client moves it anywhere; it is the baseline.
 
     >>> import robustfl
-    >>> robustfl.defense("mean")(torch.tensor([[0.0], [4.0]]), weights=[3, 1])
+    >>> robustfl.defense("mean")(torch.tensor([[0.0], [4.0]]), f=0, weights=[3, 1])
     tensor([1.])
 
     Reference: the server step of FedAvg.
     """
 
-    paper: ClassVar[str] = (
-        "McMahan, Moore, Ramage, Hampson, Agüera y Arcas, Communication-Efficient Learning of Deep Networks from "
-        "Decentralized Data, AISTATS 2017, arXiv:1602.05629"
-    )
+    paper: ClassVar[str] = "@mcmahan2017communication"
     spec: ClassVar[str] = "§4.1"
     cost: ClassVar[str] = "nd"
 

@@ -32,10 +32,7 @@ class Median(MixedRule):
     Reference: Option I of Algorithm 1 of the paper below.
     """
 
-    paper: ClassVar[str] = (
-        "Yin, Chen, Ramchandran, Bartlett, Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates, "
-        "ICML 2018, arXiv:1803.01498"
-    )
+    paper: ClassVar[str] = "@yin2018byzantine"
     spec: ClassVar[str] = "§4.2"
     cost: ClassVar[str] = "O(n log² n) comparisons per entry"
 

@@ -29,10 +29,7 @@ class SignMajorityVote(MixedRule):
     Reference: signSGD with majority vote, Algorithm 1 of the paper below.
     """
 
-    paper: ClassVar[str] = (
-        "Bernstein, Zhao, Azizzadenesheli, Anandkumar, signSGD with Majority Vote is Communication Efficient and Fault "
-        "Tolerant, ICLR 2019, arXiv:1810.05291"
-    )
+    paper: ClassVar[str] = "@bernstein2019signsgd"
     spec: ClassVar[str] = "§4.15"
     cost: ClassVar[str] = "nd"
     exempt: ClassVar[Mapping[str, str]] = {"no harm": "it returns signs"}

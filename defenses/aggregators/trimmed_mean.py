@@ -33,10 +33,7 @@ class TrimmedMean(MixedRule):
     The weighted mean is ours.
     """
 
-    paper: ClassVar[str] = (
-        "Yin, Chen, Ramchandran, Bartlett, Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates, "
-        "ICML 2018, arXiv:1803.01498"
-    )
+    paper: ClassVar[str] = "@yin2018byzantine"
     spec: ClassVar[str] = "§4.3"
     cost: ClassVar[str] = "O(n log² n) comparisons per entry"
 

@@ -44,10 +44,7 @@ class Bucketing(Step):
     Reference: Algorithm 1 of the paper below.
     """
 
-    paper: ClassVar[str] = (
-        "Karimireddy, He, Jaggi, Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing, ICLR 2022, "
-        "arXiv:2006.09365"
-    )
+    paper: ClassVar[str] = "@karimireddy2022byzantine"
     spec: ClassVar[str] = "§4.8"
     cost: ClassVar[str] = "nd"
     lengths_only: ClassVar[bool] = True

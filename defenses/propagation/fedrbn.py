@@ -39,10 +39,7 @@ class FedRBN(Propagation):
     tensor([0.6225, 0.3775])
     """
 
-    paper: ClassVar[str] = (
-        "Hong, Wang, Wang, Zhou, Federated Robustness Propagation: Sharing Adversarial Robustness in Heterogeneous "
-        "Federated Learning, AAAI 2023, arXiv:2106.10196"
-    )
+    paper: ClassVar[str] = "@hong2023federated"
     spec: ClassVar[str] = "§4.18"
     cost: ClassVar[str] = "like the norm's merge, once per target with its own weights"
 

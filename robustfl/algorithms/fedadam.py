@@ -36,10 +36,7 @@ class FedAdam(FedAvg):
     tensor([0.0050])
     """
 
-    paper: ClassVar[str] = (
-        "Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan, Adaptive Federated Optimization, ICLR 2021, "
-        "arXiv:2003.00295"
-    )
+    paper: ClassVar[str] = "@reddi2021adaptive"
     spec: ClassVar[str] = "§1.6"
     cost: ClassVar[str] = "the local steps; d numbers each way; the server keeps 2d numbers"
     rowwise: ClassVar[bool] = True

@@ -34,10 +34,7 @@ class FedMeta(FedAvg):
     4
     """
 
-    paper: ClassVar[str] = (
-        "Finn, Abbeel, Levine, Model-Agnostic Meta-Learning for Fast Adaptation of Deep Networks, ICML 2017, "
-        "arXiv:1703.03400"
-    )
+    paper: ClassVar[str] = "@finn2017model"
     spec: ClassVar[str] = "§4.18"
     cost: ClassVar[str] = "two gradients per local step; d numbers each way"
     rowwise: ClassVar[bool] = True

@@ -31,10 +31,7 @@ class FedProx(FedAvg):
     3
     """
 
-    paper: ClassVar[str] = (
-        "Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, Federated Optimization in Heterogeneous Networks, MLSys 2020, "
-        "arXiv:1812.06127"
-    )
+    paper: ClassVar[str] = "@li2020federated"
     spec: ClassVar[str] = "§1.3"
     cost: ClassVar[str] = "the local steps; d numbers each way"
     rowwise: ClassVar[bool] = True

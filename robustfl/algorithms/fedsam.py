@@ -31,10 +31,7 @@ class FedSAM(FedAvg):
     0.05
     """
 
-    paper: ClassVar[str] = (
-        "Qu, Li, Duan, Liu, Tang, Lu, Generalized Federated Learning via Sharpness Aware Minimization, ICML 2022, "
-        "arXiv:2206.02618"
-    )
+    paper: ClassVar[str] = "@qu2022generalized"
     spec: ClassVar[str] = "§1.8"
     cost: ClassVar[str] = "two gradients per local step; d numbers each way"
     rowwise: ClassVar[bool] = True

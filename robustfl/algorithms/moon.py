@@ -38,7 +38,7 @@ class Moon(FedAvg):
     0.6931
     """
 
-    paper: ClassVar[str] = "Li, He, Song, Model-Contrastive Federated Learning, CVPR 2021, arXiv:2103.16257"
+    paper: ClassVar[str] = "@li2021model"
     spec: ClassVar[str] = "§1.7"
     cost: ClassVar[str] = "three forwards per local step; d numbers each way; every client keeps its last model"
     rowwise: ClassVar[bool] = True

@@ -37,10 +37,7 @@ class Scaffold(FedAvg):
     {'variate': tensor([0., 0.])}
     """
 
-    paper: ClassVar[str] = (
-        "Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, SCAFFOLD: Stochastic Controlled Averaging for Federated "
-        "Learning, ICML 2020, arXiv:1910.06378"
-    )
+    paper: ClassVar[str] = "@karimireddy2020scaffold"
     spec: ClassVar[str] = "§1.4"
     cost: ClassVar[str] = "the local steps; d numbers up, 2d down; every client keeps d numbers"
     rowwise: ClassVar[bool] = True

@@ -143,6 +143,13 @@ def run(scenario: str | None, **options: Any) -> int:
     "[default: what each cell says with its setting 'select'].",
 )
 @click.option("--figures/--no-figures", default=True, show_default=True, help="Also draw figures.")
+@click.option("--where", multiple=True, metavar="LABEL=VALUE", help="Only these cells, e.g. rounds=5 or attack=alie.")
+@click.option(
+    "--compare",
+    multiple=True,
+    metavar="LABEL",
+    help="Rank values of this label, too, instead of within each.",
+)
 @click.option("--plugin", "plugins", multiple=True, type=click.Path(), help="Load methods (their papers) from a file.")
 @click.option("--format", "form", type=_FORMAT, default="table", show_default=True, help="What to print.")
 def report(**options: Any) -> int:

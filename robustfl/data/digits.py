@@ -30,7 +30,7 @@ class Digits(StoredDataset):
     Reference: Alpaydin, Kaynak, Optical Recognition of Handwritten Digits, UCI 1998 (its test part).
     """
 
-    paper: ClassVar[str] = "Alpaydin, Kaynak, Optical Recognition of Handwritten Digits, UCI 1998"
+    paper: ClassVar[str] = "@alpaydin1998optical"
     spec: ClassVar[str] = "§6"
 
     def source(self, root: Path, *, download: bool) -> Source:

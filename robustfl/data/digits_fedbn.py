@@ -37,10 +37,7 @@ class DigitsFedBN(StoredDataset):
     arXiv:2102.07623.
     """
 
-    paper: ClassVar[str] = (
-        "Li, Jiang, Zhang, Kamp, Dou, FedBN: Federated Learning on Non-IID Features via Local Batch Normalization, "
-        "ICLR 2021, arXiv:2102.07623"
-    )
+    paper: ClassVar[str] = "@li2021fedbn"
     spec: ClassVar[str] = "§6.4"
 
     domain: str = param("MNIST", choices=DOMAINS, doc="the domain")

@@ -47,7 +47,7 @@ class TinyImageNet(StoredDataset):
     image in place, delete ``.cache`` in the data root.
     """
 
-    paper: ClassVar[str] = "Le, Yang, Tiny ImageNet Visual Recognition Challenge, Stanford CS 231N 2015"
+    paper: ClassVar[str] = "@le2015tiny"
     spec: ClassVar[str] = "§7"
 
     def source(self, root: Path, *, download: bool) -> Source:

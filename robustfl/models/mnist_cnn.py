@@ -26,10 +26,7 @@ class MnistCnn(Model):
     Notes: outputs are logits.
     """
 
-    paper: ClassVar[str] = (
-        "LeCun, Bottou, Bengio, Haffner, Gradient-Based Learning Applied to Document Recognition, Proceedings of the "
-        "IEEE 1998"
-    )
+    paper: ClassVar[str] = "@lecun1998gradient"
     spec: ClassVar[str] = "§7"
 
     def build(self, norm: Norm, *, shape: tuple[int, int, int], classes: int) -> nn.Module:

@@ -14,15 +14,6 @@ from robustfl.models.network import Network
 from robustfl.models.shapes import require
 from robustfl.registry import register
 
-_USED = (
-    "as used by Chen, Xu, Wu, Kittler, Hybrid Batch Normalisation: Resolving the Dilemma of Batch Normalisation in "
-    "Federated Learning, ICML 2025, arXiv:2505.21877"
-)
-_RESNET = f"He, Zhang, Ren, Sun, Deep Residual Learning for Image Recognition, CVPR 2016, arXiv:1512.03385; {_USED}"
-_VGG = (
-    "Simonyan, Zisserman, Very Deep Convolutional Networks for Large-Scale Image Recognition, ICLR 2015, "
-    f"arXiv:1409.1556; {_USED}"
-)
 _LEAST = 32
 
 Make = Callable[[Any], nn.Module]
@@ -39,7 +30,7 @@ class TorchvisionResNet18(Model):
     Reference: He, Zhang, Ren, Sun, Deep Residual Learning for Image Recognition, CVPR 2016, arXiv:1512.03385.
     """
 
-    paper: ClassVar[str] = _RESNET
+    paper: ClassVar[str] = "@he2016deep; as used by @chen2025hybrid"
     spec: ClassVar[str] = "§7"
 
     def build(self, norm: Norm, *, shape: tuple[int, int, int], classes: int) -> nn.Module:
@@ -58,7 +49,7 @@ class TorchvisionResNet50(Model):
     Reference: He, Zhang, Ren, Sun, Deep Residual Learning for Image Recognition, CVPR 2016, arXiv:1512.03385.
     """
 
-    paper: ClassVar[str] = _RESNET
+    paper: ClassVar[str] = "@he2016deep; as used by @chen2025hybrid"
     spec: ClassVar[str] = "§7"
 
     def build(self, norm: Norm, *, shape: tuple[int, int, int], classes: int) -> nn.Module:
@@ -77,10 +68,7 @@ class MobileNetV2(Model):
     Reference: Sandler et al., MobileNetV2: Inverted Residuals and Linear Bottlenecks, CVPR 2018, arXiv:1801.04381.
     """
 
-    paper: ClassVar[str] = (
-        "Sandler, Howard, Zhu, Zhmoginov, Chen, MobileNetV2: Inverted Residuals and Linear Bottlenecks, CVPR 2018, "
-        f"arXiv:1801.04381; {_USED}"
-    )
+    paper: ClassVar[str] = "@sandler2018mobilenetv2; as used by @chen2025hybrid"
     spec: ClassVar[str] = "§7"
 
     def build(self, norm: Norm, *, shape: tuple[int, int, int], classes: int) -> nn.Module:
@@ -102,7 +90,7 @@ class Vgg11(Model):
     Notes: norms are torchvision's addition; the hidden linear layers have none.
     """
 
-    paper: ClassVar[str] = _VGG
+    paper: ClassVar[str] = "@simonyan2015very; as used by @chen2025hybrid"
     spec: ClassVar[str] = "§7"
 
     def build(self, norm: Norm, *, shape: tuple[int, int, int], classes: int) -> nn.Module:
@@ -122,7 +110,7 @@ class Vgg19(Model):
     Notes: norms are torchvision's addition; the hidden linear layers have none.
     """
 
-    paper: ClassVar[str] = _VGG
+    paper: ClassVar[str] = "@simonyan2015very; as used by @chen2025hybrid"
     spec: ClassVar[str] = "§7"
 
     def build(self, norm: Norm, *, shape: tuple[int, int, int], classes: int) -> nn.Module:

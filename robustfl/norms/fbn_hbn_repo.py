@@ -50,10 +50,7 @@ class FBNHBNRepo(Norm):
     0.1
     """
 
-    paper: ClassVar[str] = (
-        "code released with Chen, Xu, Wu, Kittler, Hybrid Batch Normalisation: Resolving the Dilemma of Batch "
-        "Normalisation in Federated Learning, ICML 2025, arXiv:2505.21877"
-    )
+    paper: ClassVar[str] = "code released with @chen2025hybrid"
     spec: ClassVar[str] = "§2.2"
     shares_statistics: ClassVar[bool] = True
 

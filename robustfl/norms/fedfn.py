@@ -52,10 +52,7 @@ class FedFN(Norm):
     tensor([[0.6000, 0.8000]])
     """
 
-    paper: ClassVar[str] = (
-        "Kim, Lee, Oh, Yun, FedFN: Feature Normalization for Alleviating Data Heterogeneity Problem in Federated "
-        "Learning, NeurIPS Workshops 2023, arXiv:2311.13267"
-    )
+    paper: ClassVar[str] = "@kim2023fedfn"
     spec: ClassVar[str] = "§2.13"
 
     position: str = param("classifier", choices=("classifier", "flatten"), doc="before the last or first linear layer")

@@ -73,10 +73,7 @@ class FedWon(Norm):
     1.7129
     """
 
-    paper: ClassVar[str] = (
-        "Zhuang, Lyu, FedWon: Triumphing Multi-domain Federated Learning Without Normalization, ICLR 2024, "
-        "arXiv:2306.05879"
-    )
+    paper: ClassVar[str] = "@zhuang2024fedwon"
     spec: ClassVar[str] = "§2.14"
 
     gain: bool = param(False, doc="a learnable factor per filter")

@@ -28,7 +28,7 @@ class GN(Norm):
     tensor(0.)
     """
 
-    paper: ClassVar[str] = "Wu, He, Group Normalization, ECCV 2018, arXiv:1803.08494"
+    paper: ClassVar[str] = "@wu2018group"
     spec: ClassVar[str] = "§2.4"
     cost: ClassVar[str] = "no statistics to send"
 

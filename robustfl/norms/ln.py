@@ -28,7 +28,7 @@ class LN(Norm):
     tensor([[-1.,  1.]])
     """
 
-    paper: ClassVar[str] = "Ba, Kiros, Hinton, Layer Normalization, 2016, arXiv:1607.06450"
+    paper: ClassVar[str] = "@ba2016layer"
     spec: ClassVar[str] = "§2.4"
     cost: ClassVar[str] = "no statistics to send"
 

@@ -37,10 +37,7 @@ class FedBN(_Personal):
     ['affine', 'mean', 'variance']
     """
 
-    paper: ClassVar[str] = (
-        "Li, Jiang, Zhang, Kamp, Dou, FedBN: Federated Learning on Non-IID Features via Local Batch Normalization, "
-        "ICLR 2021, arXiv:2102.07623"
-    )
+    paper: ClassVar[str] = "@li2021fedbn"
     spec: ClassVar[str] = "§2.5"
     cost: ClassVar[str] = "no statistics to send, and no affine parameters"
 
@@ -63,10 +60,7 @@ class SiloBN(_Personal):
     ['mean', 'variance']
     """
 
-    paper: ClassVar[str] = (
-        "Andreux, Ogier du Terrail, Beguier, Tramel, Siloed Federated Learning for Multi-Centric Histopathology "
-        "Datasets, MICCAI Workshops 2020, arXiv:2008.07424"
-    )
+    paper: ClassVar[str] = "@andreux2020siloed"
     spec: ClassVar[str] = "§2.6"
     cost: ClassVar[str] = "no statistics to send; affine parameters are shared"
 
@@ -88,10 +82,7 @@ class SingleNet(_Personal):
     True
     """
 
-    paper: ClassVar[str] = (
-        "Wang, Shi, Chang, Why Batch Normalization Damage Federated Learning on Non-IID Data?, IEEE Transactions on "
-        "Neural Networks and Learning Systems 2025, arXiv:2301.02982 (reference without communication)"
-    )
+    paper: ClassVar[str] = "@wang2025batch (reference without communication)"
     spec: ClassVar[str] = "§2.11"
     cost: ClassVar[str] = "nothing is sent"
 

@@ -60,10 +60,7 @@ class AdversarialTraining(Objective):
     0.5
     """
 
-    paper: ClassVar[str] = (
-        "Hong, Wang, Wang, Zhou, Federated Robustness Propagation: Sharing Adversarial Robustness in Heterogeneous "
-        "Federated Learning, AAAI 2023, arXiv:2106.10196 (baselines FAT*)"
-    )
+    paper: ClassVar[str] = "@hong2023federated (baselines FAT*)"
     spec: ClassVar[str] = "§4.18"
     needs_adversaries: ClassVar[bool] = True
 

@@ -36,10 +36,7 @@ class FreeAdversarialTraining(Objective):
     4
     """
 
-    paper: ClassVar[str] = (
-        "Shafahi, Najibi, Ghiasi, Xu, Dickerson, Studer, Davis, Taylor, Goldstein, Adversarial Training for Free!, "
-        "NeurIPS 2019, arXiv:1904.12843"
-    )
+    paper: ClassVar[str] = "@shafahi2019adversarial"
     spec: ClassVar[str] = "§5.7"
     needs_adversaries: ClassVar[bool] = True
 

@@ -38,10 +38,7 @@ class WSM(Objective):
     tensor([0.])
     """
 
-    paper: ClassVar[str] = (
-        "Legate, Caccia, Belilovsky, Re-Weighted Softmax Cross-Entropy to Control Forgetting in Federated Learning, "
-        "CoLLAs 2023, arXiv:2304.05260"
-    )
+    paper: ClassVar[str] = "@legate2023weighted"
     spec: ClassVar[str] = "§1.10"
     plain: ClassVar[bool] = True
 

@@ -11,8 +11,8 @@ from robustfl.defenses import parse_pipeline
 from robustfl.errors import UsageError
 from robustfl.records import canonical
 from robustfl.registry import entries
-from robustfl.scenarios import Cell, Scenario, expand, preset_names
-from robustfl.scenarios.expand import key_of, refusal, resolve
+from robustfl.scenarios import Cell, Scenario, expand, preset_names, run_cell
+from robustfl.scenarios.expand import fingerprints, key_of, refusal, resolve
 from robustfl.scenarios.spec import apply_settings, canonical_method
 
 
@@ -284,3 +284,92 @@ def test_a_scale_is_refined_by_settings_in_any_order_and_frees_its_axes() -> Non
     assert [(c.clients, c.f) for c in expand(apply_settings(other, ["scale=small"]))] == [(7, 1), (9, 2)]
     with pytest.raises(UsageError, match="did you mean 'small'"):
         Scenario.load("hbn-clients", settings=["scale=smal"])
+
+
+def test_a_list_of_a_scale_still_advances_with_its_axis() -> None:
+    data = {"name": "x", "cell": {"clients": [5, 6], "f": [1, 2]}, "zip": [["clients", "f"]],
+            "scales": {"small": {"clients": [7, 8]}}}  # fmt: skip
+    cells = expand(apply_settings(data, ["scale=small"]))
+    assert [(cell.clients, cell.f) for cell in cells] == [(7, 1), (8, 2)]
+
+
+# --- presets against their papers -------------------------------------------------------------------------------------
+
+FEDFN = "fedfn(position=flatten, scale=sqrt-d)"
+# Best of the searches in Tables 8 and 9, at batch 4; Table 3 prints FixBN's value at 0.01.
+CIFAR10 = {"naive-bn": 0.01, "gn": 0.005, "ln": 0.005, FEDFN: 0.005, "fixbn": 0.01, "fbn": 0.01, "hbn": 0.01}
+CIFAR100 = {"naive-bn": 0.01, "gn": 0.001, "ln": 0.002, FEDFN: 0.001, "fixbn": 0.005, "fbn": 0.02,
+            "hbn": 0.01}  # fmt: skip
+
+
+def rates(name: str) -> dict[tuple[str, int], float]:
+    """Per norm and batch the learning rate, of which there must be one."""
+    found: dict[tuple[str, int], set[float]] = {}
+    for cell in expand(Scenario.load(name)):
+        found.setdefault((cell.norm, cell.batch), set()).add(cell.schedule.lr)
+    assert {len(values) for values in found.values()} == {1}
+    return {key: values.pop() for key, values in found.items()}
+
+
+def test_hbn_presets_train_each_norm_at_its_own_rate() -> None:
+    assert rates("hbn-clients") == {(norm, 4): rate for norm, rate in CIFAR10.items()}
+    assert rates("hbn-plugins") == {(n, 4): CIFAR10.get(n, 0.01) for n in ("naive-bn", "gn", "hbn", "fedwon")}
+    scaled = {(norm, b): rate * b / 4 for norm, rate in CIFAR100.items() for b in (32, 16, 8, 4, 2)}
+    assert rates("hbn-batchsize") == pytest.approx(scaled)
+    assert {c.partition for c in expand(Scenario.load("hbn-batchsize"))} == {
+        "dirichlet(alpha=0.6)",
+        "dirichlet(alpha=0.3)",
+    }
+    counts = {(c.clients, round(c.clients * c.participation)) for c in expand(Scenario.load("hbn-clients"))}
+    assert counts == {(n, 10) for n in (100, 200, 500, 1000)}
+
+
+FEDTAN = ["table1", "table2", "shifts", "curves", "two", "batchsize", "office", "domainnet", "mnist"]
+
+
+@pytest.mark.parametrize("which", FEDTAN)
+def test_fedtan_presets_draw_with_replacement_and_centralise_on_one_machine(which: str) -> None:
+    for cell in expand(Scenario.load(f"fedtan-{which}")):
+        assert "replacement=True" in cell.algorithm
+        assert cell.algorithm.startswith("dsgd" if cell.norm == "centralised-bn" else "fedavg")
+
+
+def test_fedtan_table_1_gives_one_machine_momentum_and_weight_decay_at_the_papers_rate() -> None:
+    cells = expand(Scenario.load("fedtan-table1"))
+    (one,) = {(c.algorithm, c.schedule.values) for c in cells if c.norm == "centralised-bn"}
+    assert one == ("dsgd(weight_decay=0.0001, replacement=True)", (5.0, 0.5, 0.05))  # of (1-β)-weighted momentum
+    others = {c.schedule.values for c in cells if c.norm == "fedtan"}
+    assert others == {(0.5, 0.05, 0.005)}
+
+
+def test_fedtan_presets_hold_what_their_tables_and_figures_compare() -> None:
+    two = expand(Scenario.load("fedtan-table2"))
+    assert {(c.norm, "momentum" in c.algorithm) for c in two} == {
+        (norm, moves) for norm in ("fedtan", "gn") for moves in (False, True)
+    }
+    assert "centralised-bn" in {c.norm for c in expand(Scenario.load("fedtan-shifts"))}
+    assert {c.batch for c in expand(Scenario.load("fedtan-batchsize"))} == {32, 64, 128, 256}
+    switches = {c.norm: c.schedule for c in expand(Scenario.load("fedtan-two"))}
+    for round in (1000, 2000, 4000):
+        assert switches[f"fedtan-ii(switch_round={round})"].milestones == (round, 6000)
+    assert [len(expand(Scenario.load(f"fedtan-{name}"))[0].domains) for name in ("office", "domainnet")] == [4, 6]
+
+
+def test_fbn_section_5_defends_the_statistics_and_leaves_updates_alone() -> None:
+    for scale in ([], ["scale=small"], ["scale=cifar16"]):
+        cells = expand(Scenario.load("fbn-section5", settings=scale))
+        assert {c.defense for c in cells} == {"mean"}
+        assert {c.statistics_defense for c in cells} == {"same", "nnm+median", "nnm+trimmed-mean"}
+        assert {c.attack for c in cells} == {"none", "sf", "opt-foe", "opt-alie"}
+        assert {c.scope for c in cells} == {"statistics"}
+        assert {c.attack for c in cells if c.norm == "centralised-bn"} == {"none"}
+    partitions = {c.partition for c in expand(Scenario.load("fbn-section5"))}
+    assert {"gamma(gamma=0.3)", "dirichlet(alpha=0.1, min_size=50)"} <= partitions
+
+
+@pytest.mark.parametrize("name", ["fbn-section5", "hbn-batchsize", "hbn-clients", "hbn-plugins"]
+                         + [f"fedtan-{which}" for which in FEDTAN])  # fmt: skip
+def test_small_scales_of_norm_papers_run(name: str) -> None:
+    cell = expand(Scenario.load(name, settings=["scale=small", "seed=0", "rounds=2", "evaluate_every=2"]))[-1]
+    record = run_cell(cell, fingerprint=fingerprints([cell], None)[cell])
+    assert record.status == "done", record.reason
