@@ -1,4 +1,4 @@
-"""Any attack with its strength searched against the server's rule (SPEC §3.4)."""
+"""Any attack with its strength searched against the server's rule."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Opt(Attack):
     Args:
         attack: the attack, any but those that search already; ``alie`` by default.
         parameter: one of its numbers, ``deviation``, or None (default) for the number it calls its strength.
-        search: ``linear`` (default, SPEC §3.4), or ``golden``: golden section in ``[start, eta_max]``, for distances
+        search: ``linear`` (default), or ``golden``: golden section in ``[start, eta_max]``, for distances
             with one maximum.
         evals: evaluations of the server's rule, ≥ 1.
         start: first η, ≥ 0; raised to what ``parameter`` allows.
@@ -56,7 +56,6 @@ class Opt(Attack):
     """
 
     paper: ClassVar[str] = "@allouah2023fixing"
-    spec: ClassVar[str] = "§3.4"
     cost: ClassVar[str] = "evals + 1 aggregations and forgings per round"
     knowledge: ClassVar[Knowledge] = "defense"
 

@@ -1,4 +1,4 @@
-"""Fall of empires with the factor searched against the server's rule (SPEC §3.4)."""
+"""Fall of empires with the factor searched against the server's rule."""
 
 from __future__ import annotations
 
@@ -45,7 +45,6 @@ class OptFOE(Attack):
     """
 
     paper: ClassVar[str] = "@allouah2023fixing"
-    spec: ClassVar[str] = "§3.4"
     cost: ClassVar[str] = "evals aggregations per round; for rules on inner products h²d once and small ones"
     knowledge: ClassVar[Knowledge] = "defense"
 

@@ -1,4 +1,4 @@
-"""The line search of attacks that know the defense (SPEC §3.4)."""
+"""The line search of attacks that know the defense."""
 
 from __future__ import annotations
 

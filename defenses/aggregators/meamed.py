@@ -1,4 +1,4 @@
-"""The mean around the median (SPEC §4.9)."""
+"""The mean around the median."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ class MeaMed(MixedRule):
     """
 
     paper: ClassVar[str] = "@xie2018generalized"
-    spec: ClassVar[str] = "§4.9"
     cost: ClassVar[str] = "O(nd log² n): sorted columns, then the nearest values"
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
