@@ -101,7 +101,11 @@ class Board(Published):
         )  # fmt: skip
 
 
-_KEPT = ("device", "threads", "versions", "source", "unreliable", "evaluation")
+_KEPT = (
+    "device", "threads", "versions", "source", "unreliable", "evaluation",
+    "attack_shift", "statistics", "dropped", "no_effect",
+)  # fmt: skip
+"""Certificates that a board's own tables need; the last four say whether an attack had an effect."""
 
 
 def publish(results: Sequence[CellResult], *, name: str, description: str = "", tolerance: float = TOLERANCE) -> Board:
@@ -137,9 +141,14 @@ def _cell(record: CellResult, common: Mapping[str, Any]) -> dict[str, Any]:
         "seconds": record.timing.seconds,
         "seconds_per_round": record.timing.seconds_per_round,
         "peak_memory_bytes": record.timing.peak_memory_bytes,
-        "certificates": {k: record.certificates[k] for k in _KEPT if record.certificates.get(k)},
+        "certificates": {k: v for k in _KEPT if (v := record.certificates.get(k)) or _is_number(v)},
     }
     return cell
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a certificate is a number, of which 0 says something, too."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _environment(results: Sequence[CellResult]) -> dict[str, Any]:

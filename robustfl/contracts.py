@@ -153,7 +153,10 @@ class Attack(Method):
         """The rows the ``f`` attackers send, ``[f d]``, in the dtype and on the device of the rows in the view."""
 
     def certificate(self, n: int, f: int) -> Mapping[str, float]:
-        """Numbers worth keeping beside a result, known before training; none unless a leaf has some."""
+        """Numbers worth keeping beside a result, known before training; none unless a leaf has some.
+
+        An entry named like ``strength`` says what the attack takes for it; 0 there means that it sends the honest mean.
+        """
         del n, f
         return {}
 
@@ -346,12 +349,14 @@ class StatisticsLayer(NormLayer, ABC):
     No forward writes these buffers; evaluation normalises with them. What the clients saw since ``begin`` is kept
     apart from them until ``report``. While ``as_client`` is set, evaluation normalises with what the one client of the
     round has made of them so far; while ``unseen`` is set, training forwards leave no trace in the report;
-    while ``collects`` is set, evaluation forwards do.
+    while ``collects`` is set, those of a ``StatisticsPass`` do, which is for a test and not for the round while
+    ``refreshes`` is set.
     """
 
     as_client: bool = False
     unseen: bool = False
     collects: bool = False
+    refreshes: bool = False
 
     tags: ClassVar[Mapping[str, Tag]] = {
         "weight": Tag.AFFINE,
@@ -560,6 +565,11 @@ class Algorithm(Method):
         """Whether the mean weighs clients by their number of samples."""
         return False
 
+    @property
+    def resamples(self) -> bool:
+        """Whether every batch is drawn from all of the client's samples, with replacement."""
+        return False
+
     @abstractmethod
     def steps(self, samples: int, batch: int) -> int:
         """The number of local batches of a client with ``samples`` training samples."""
@@ -568,9 +578,10 @@ class Algorithm(Method):
     def local(self, work: LocalWork) -> tuple[Tensor, Tensor | None]:
         """The client's message ``[d]`` and the memory it keeps."""
 
-    def stacked(self, gradients: Tensor, memory: Tensor | None, *, out: Tensor) -> Tensor:
+    def stacked(self, gradients: Tensor, memory: Tensor | None, *, out: Tensor, theta: Tensor | None = None) -> Tensor:
         """``local`` for all clients at once, for algorithms with ``one_batch``: messages ``[n d]`` from the gradients
-        at the common model, written to ``out``, which may be either input; they are the clients' new memories."""
+        at the common model ``theta [d]``, written to ``out``, which may be either input; they are the clients' new
+        memories. ``gradients`` are scratch."""
         raise NotImplementedError(f"{type(self).__name__} takes several local batches")
 
     @property

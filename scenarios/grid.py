@@ -30,10 +30,12 @@ from robustfl.reports import tracking
 from robustfl.reports.store import RERUN, Store
 from robustfl.sessions import written_here
 
-from . import limit
+from . import limit, pace
 from .checkpoint import checkpoint_path, discard
-from .expand import expand, fingerprints, key_of, labels, resolve
+from .effect import effect_warnings
+from .expand import expand, fingerprints, key_of, labels, refusal, resolve
 from .memory import REMEDY
+from .pace import OnRoundOf
 from .run import CHECKPOINT_MINUTES, check_threads, cores, device_of, run_cell
 from .slots import checked_gpus, claim, memory_of, slots_on
 from .spec import Cell, Scenario
@@ -58,25 +60,28 @@ class Finished:
 
 @dataclass(frozen=True)
 class Results:
-    """What a grid left behind: the store's folder, how many cells ran now, and how many there are of each status."""
+    """What a grid left behind: the store's folder, how many cells ran now, how many there are of each status, and their
+    keys.
+    """
 
     folder: Path
     computed: int
     stored: int
     statuses: dict[str, int] = field(default_factory=dict)
+    keys: frozenset[str] = frozenset()
 
     @property
     def frame(self) -> pd.DataFrame:
-        """One row per cell of the store."""
+        """One row per cell of the grid that the store has."""
         from robustfl.reports.frame import frame
 
-        return frame(Store(self.folder).load().results)
+        return frame(r for r in Store(self.folder).load().results if r.key in self.keys)
 
     def leaderboard(self) -> pd.DataFrame:
-        """The leaderboard of the store."""
-        from robustfl.reports import leaderboard
+        """The leaderboard of the grid's own cells, whatever else is in the folder."""
+        from robustfl.reports import load_board
 
-        return leaderboard(self.folder)
+        return load_board(self.folder, keys=self.keys).frame()
 
 
 @dataclass(frozen=True)
@@ -117,6 +122,7 @@ def grid(
     cell_minutes: float | None = None,
     on_start: Callable[[Plan], None] = lambda plan: None,
     on_cell: Callable[[Finished], None] = lambda finished: None,
+    on_round: OnRoundOf | None = None,
     track: Sequence[str] = (),
     on_note: Callable[[str], None] = lambda text: None,
     cluster: str | None = None,
@@ -130,6 +136,7 @@ def grid(
     depend on ``jobs``. With ``cluster``, the address of a dask scheduler, its workers run the cells instead (see
     ``scenarios/cluster.py``); with ``gpus``, cells are spread over these, ``slots`` at a time on each (default: as many
     as their memory holds). ``track`` names trackers (``"tensorboard"``) that follow every cell into the store's folder.
+    ``on_round`` hears about once a second of every running cell: its key, the round and the rounds; not on a cluster.
     Every ``checkpoint_minutes`` (0: never) a cell that runs here keeps what it needs to go on. Raises ``UsageError``
     for a wrong scenario and ``StoreError`` for a folder that cannot be written; a cell that crashes, or takes longer
     than ``cell_minutes``, is recorded as *failed* and the others go on.
@@ -147,6 +154,8 @@ def grid(
     for key in todo.cells.keys() - set(todo.missing):
         discard(todo.folder, key)  # of a cell that was killed between its record and this
     on_start(todo)
+    for warning in effect_warnings(cell for cell in todo.cells.values() if refusal(cell) is None):
+        on_note(f"warning: {warning}")
     counts: Counter[str] = Counter()
     with _terminable(), ExitStack() as stack:
         places: _Places | None = None
@@ -164,11 +173,11 @@ def grid(
                   guests=brought)
             for key in todo.missing
         ]  # fmt: skip
-        for finished in _run(work, workers) if cluster is None else _remote(work, cluster, on_note):
+        for finished in _run(work, workers, on_round) if cluster is None else _remote(work, cluster, on_note):
             counts[finished.status] += 1
             on_cell(finished)
     kept = store.statuses(todo.cells)
-    return Results(todo.folder, sum(counts.values()), len(todo.cells) - len(todo.missing), kept)
+    return Results(todo.folder, sum(counts.values()), len(todo.cells) - len(todo.missing), kept, frozenset(todo.cells))
 
 
 def _brought(todo: Plan) -> tuple[Guest, ...]:
@@ -229,6 +238,7 @@ def _description(todo: Plan) -> dict[str, Any]:
         "description": scenario.description,
         "scenario": plain(scenario.model_dump(mode="json")),
         "cells": {key: plain(labels(cell)) for key, cell in todo.cells.items()},
+        "defaults": plain(labels(Cell.of({}))),
     }
 
 
@@ -274,14 +284,14 @@ class _Work:
         return self.trace.read_text(encoding="utf-8") if self.trace.is_file() else ""
 
 
-def _run(work: Sequence[_Work], workers: int) -> Iterator[Finished]:
+def _run(work: Sequence[_Work], workers: int, on_round: OnRoundOf | None = None) -> Iterator[Finished]:
     """Run all of ``work``; a cell whose worker dies is tried once more alone, then recorded as failed."""
     limited = any(item.cell_minutes is not None for item in work)
     if not limited and (workers == 1 or len(work) <= 1):
         for item in work:
-            yield _unwrap(_execute(item))
+            yield _unwrap(_execute(item, on_round))
         return
-    with tempfile.TemporaryDirectory(prefix="robustfl-") as traces:
+    with tempfile.TemporaryDirectory(prefix="robustfl-") as traces, pace.watched(traces, on_round):
         left = {item.key: replace(item, traces=traces) for item in work}
         while left:
             batch = list(left.values())
@@ -419,8 +429,11 @@ def _end_with(parent: int) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _execute(item: _Work) -> Finished | StoreError | UsageError:
-    """Run and commit one cell. Errors that concern the whole grid come back as values: they must reach the parent."""
+def _execute(item: _Work, on_round: OnRoundOf | None = None) -> Finished | StoreError | UsageError:
+    """Run and commit one cell; in a worker its rounds are told through a file.
+
+    Errors that concern the whole grid come back as values: they must reach the parent.
+    """
     try:
         for plugin in item.plugins:
             load_file(plugin)
@@ -433,6 +446,7 @@ def _execute(item: _Work) -> Finished | StoreError | UsageError:
                 root=item.root,
                 device=claim(*item.places) if item.places else item.device,
                 threads=item.threads,
+                on_round=pace.teller(item.key, item.traces, on_round),
                 on_point=followed.evaluated,
                 state_memory=item.state_memory,
                 store=item.folder,

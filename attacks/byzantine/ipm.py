@@ -28,7 +28,8 @@ class IPM(Attack):
         tau: factor τ ≥ 0. 0.1 by default, the paper's small ε; other benchmarks use 2 (that is ``foe(eta=3)``).
 
     Reference: Xie, Koyejo, Gupta, Fall of Empires: Breaking Byzantine-tolerant SGD by Inner Product Manipulation, UAI
-    2019, arXiv:1903.03936 (τ is its ε).
+    2019, arXiv:1903.03936 (τ is its ε). ByzFL's Optimal-IPM, which searches τ, is
+    ``opt(ipm, search=linear, eta_max=inf)``.
 
     >>> import robustfl
     >>> robustfl.forge("ipm", torch.tensor([[1.0, 2.0], [3.0, 4.0]]), f=1, tau=2)

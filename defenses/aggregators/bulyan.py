@@ -30,8 +30,8 @@ class Bulyan(MixedRule):
     tensor([2.])
 
     Reference: Section 4 of the paper below. Notes: a Krum score among the rows left sums squared distances to the
-    ``max(1, left - f - 2)`` nearest; scores, and then distances from the median, that are equal but for rounding go to the
-    lowest index.
+    ``max(1, left - f - 2)`` nearest; scores, and then distances from the median, that are equal but for
+    rounding go to the lowest index.
     """
 
     paper: ClassVar[str] = "@elmhamdi2018hidden"

@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 
 from robustfl.contracts import Aggregated, Context
 from robustfl.parameters import param
 from robustfl.registry import register
 
-from ..rows import Mixed, MixedRule
 from ..directions import leading
+from ..rows import Mixed, MixedRule
 
 # Eigenvalues this close are equal, and the first is kept.
 _EQUAL = 1e-9
@@ -29,9 +28,9 @@ class CovarianceFilter(MixedRule):
     until ``Σ c_i ≤ n - 2f``; the result is the ``μ_c`` of least leading eigenvalue met on the way. Attackers that add
     spread in no direction are not seen.
 
-    Args: ``max_steps`` ≥ 1 (1000). A row far out that has no weight left still has the greatest ``τ``; the weights of the
-    others then shrink by so little in a step that the filter would hardly ever end. After ``max_steps`` steps the
-    maximum is taken over rows with weight, each step removes one of them, and the filter ends; the fact ``slow`` says so.
+    Args: ``max_steps`` ≥ 1 (1000). A row far out that has no weight left still has the greatest ``τ``; the weights of
+    the others then shrink by so little in a step that the filter would hardly ever end. After ``max_steps`` steps the
+    maximum is taken over rows with weight, each step removes one of them, and the filter ends: the fact ``slow``.
 
     >>> import robustfl
     >>> robustfl.defense("caf")(torch.tensor([[0.0], [1.0], [2.0], [90.0]]), f=1)

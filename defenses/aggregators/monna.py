@@ -22,7 +22,7 @@ class NearestNeighborAveraging(MixedRule):
 
         F(X) = 1/(n-f) Σ_{i ∈ N} x_i,   N = the n-f rows nearest to x_p, itself included, ties to the lowest index
 
-    Distances that are equal but for rounding tie. Everything hangs on the trusted row ``p``: with an attacker in its place the result follows the attacker.
+    Everything hangs on the trusted row ``p``: with an attacker in its place the result follows the attacker.
 
     Args: ``pivot`` ≥ 0, the number of the trusted row (0).
 
@@ -32,6 +32,7 @@ class NearestNeighborAveraging(MixedRule):
 
     Reference: the aggregation of Algorithm 1 of the paper below, where every client is its own pivot. Notes: a server
     has no row of its own and must name one; rows dropped for not being finite leave a gap that later rows close.
+    Distances that are equal but for rounding tie.
     """
 
     paper: ClassVar[str] = "@farhadkhani2023robust"

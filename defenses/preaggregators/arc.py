@@ -28,7 +28,10 @@ class AdaptiveRobustClipping(Step):
     >>> robustfl.defense("arc+mean")(torch.tensor([[1.0], [2.0], [90.0]]), f=1)
     tensor([1.6667])
 
-    Reference: the algorithm ARC of the paper below.
+    Reference: the algorithm ARC of the paper below. Notes: before ``nnm`` it brings lengths, and so distances, close to
+    each other. ByzFL on torch tensors then finds other neighbors now and then, because it sums distances in float32
+    (off by 1e-5 at 80,000 entries); given float64 arrays it agrees to 1e-12. Its ``k``, rounded from a float, can be
+    one less.
     """
 
     paper: ClassVar[str] = "@allouah2025adaptive"

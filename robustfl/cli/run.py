@@ -71,6 +71,11 @@ def _print(record: Any) -> None:
     if record.metrics is not None:
         rows.append(["SA", f"{percent(record.metrics.sa)} %  ({record.metrics.samples} test images)"])
         rows += [[f"RA {spec}", f"{percent(value)} %"] for spec, value in record.metrics.ra.items()]
+        for metric, value in record.metrics.groups.get("selected", {}).items():
+            if metric != "ra_worst":
+                name = "SA" if metric == "sa" else f"RA {metric}"
+                chosen = record.certificates["selection"]["round"]
+                rows.append([name, f"{percent(value)} %  (round {chosen}, chosen on validation data)"])
     if record.reason:
         rows.append(["reason", record.reason.strip()])
     for name in ("attack_shift", "defense_shift", "smallest_variance", "dropped"):

@@ -60,7 +60,11 @@ class FedTAN(_Lockstep):
     >>> FedTAN().lockstep_kinds
     ('mean', 'variance', 'mean-gradient', 'variance-gradient')
 
-    Notes: the Bessel factor counts values per channel (the released code counts images), scales start at one.
+    Notes: the Bessel factor counts values per channel (the released code counts images), scales start at one. A
+    client's momentum starts at zero in every round, and the step in lock-step is its first: later steps carry that
+    gradient on, as SGD on one machine would. The released code starts the momentum once more after that step. It draws
+    batches with replacement: ``fedavg(replacement=true)``; the default walks through the data in a new order every
+    epoch.
     """
 
     paper: ClassVar[str] = "@wang2025batch, Algorithms 1-3"
@@ -74,6 +78,7 @@ class FedTANII(_Lockstep):
 
     In the second phase layers normalise with the server's running statistics, also in training, so nothing is
     exchanged layer by layer. Too early a switch freezes statistics that no longer fit.
+    Momentum starts at zero in every round of both phases, so nothing of it outlives the switch.
 
     Args:
         switch_round: T̃ ≥ 1; 1000, 2000, 4000 of 10,000 rounds in the paper (10, 50, 100 of 500 for MNIST).
