@@ -180,7 +180,6 @@ def test_repr_and_description_build_it_again(attack: Attack) -> None:
 
 
 def test_facts_are_stated(attack: Attack) -> None:
-    assert attack.spec.startswith("§3")
     assert attack.knowledge in ("blind", "partial", "omniscient", "defense")
     assert NOT_ON_ARXIV.get(attack.name, "arXiv") in spelled_out(attack.paper) or attack.name in OWN_IDEAS
     assert ">>>" in (type(attack).__doc__ or "")
