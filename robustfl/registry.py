@@ -13,6 +13,7 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import itertools
 import json
 import re
 import sys
@@ -54,7 +55,8 @@ class Entry:
 
 
 _entries: dict[str, dict[str, Entry]] = {kind: {} for kind in KINDS}
-_state = {"origin": "", "loaded": False, "loading": False}
+_state: dict[str, str | bool | int] = {"origin": "", "loaded": False, "loading": False, "generation": 0}
+_generation = itertools.count(1)
 _files: dict[str, str] = {}
 
 
@@ -83,10 +85,20 @@ def register(name: str, *, version: int = 1) -> Callable[[M], M]:
             of = f" ({taken.origin})" if taken.origin else ""
             raise UsageError(f"{kind} {name!r} is taken by {taken.cls.__module__}.{taken.cls.__qualname__}{of}")
         cls.name, cls.version = name, version
+        _changed()
         _entries[kind][name] = Entry(kind, name, version, cls, str(_state["origin"]) or _origin_of_module(cls))
         return cls
 
     return decorate
+
+
+def generation() -> int:
+    """A number that changes whenever a method comes or goes: what was derived from specs before may no longer hold."""
+    return int(_state["generation"])
+
+
+def _changed() -> None:
+    _state["generation"] = next(_generation)
 
 
 def _check_fields(cls: type, version: Any) -> None:
@@ -139,6 +151,7 @@ def _import_as(origin: str, load: Callable[[], Any], what: str, own: bool = Fals
     except BaseException as error:
         if own or not isinstance(error, Exception):
             raise
+        _changed()
         for kind, names in _entries.items():
             for name in set(names) - known[kind]:
                 del names[name]
@@ -227,6 +240,7 @@ def forget_files(name: str, *, but: Collection[bytes]) -> None:
 
     For processes that live longer than one version of a plug-in, such as the workers of a cluster.
     """
+    _changed()
     kept = {_digest_of(content) for content in but}
     for names in _entries.values():
         for method, entry in list(names.items()):

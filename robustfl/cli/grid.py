@@ -10,6 +10,8 @@ from robustfl.cli.printing import as_json, console, say, seconds, table
 from robustfl.cli.progress import GridProgress
 from robustfl.errors import UsageError
 
+_ROWS = 1000  # of a dry run's table
+
 
 def grid(
     scenario: str,
@@ -32,7 +34,7 @@ def grid(
     form: str,
 ) -> int:
     """Run a grid and print its leaderboard; 1 if a cell failed."""
-    from robustfl.scenarios import check_execution
+    from robustfl.scenarios import check_execution, expand
     from robustfl.scenarios import grid as run_grid
     from robustfl.scenarios.memory import bytes_of
     from robustfl.scenarios.ranks import processes
@@ -41,6 +43,7 @@ def grid(
         raise UsageError("torchrun shares one cell between processes: use it with `robustfl run`, not with `grid`")
     limit, indices = bytes_of(state_memory), None if gpus is None else _indices(gpus)
     chosen = load(scenario, settings, plugins)
+    tell_idle(expand(chosen))
     if dry_run:
         check_execution(
             jobs=jobs, device=device, gpus=indices, slots=slots, cluster=cluster, track=track,
@@ -65,6 +68,17 @@ def grid(
         if "tensorboard" in track:
             say(f"TensorBoard: tensorboard --logdir {results.folder / 'tensorboard'}")
     return 1 if results.statuses.get("failed") else 0
+
+
+def tell_idle(cells: list[Any]) -> None:
+    """Say which attacks are named where there is nobody to attack."""
+    from robustfl.scenarios.expand import idle
+
+    found = [cell for cell in cells if idle(cell)]
+    if found:
+        names = ", ".join(sorted({cell.attack for cell in found}))
+        where = "" if len(found) == len(cells) else f" in {len(found)} of {len(cells)} cells"
+        say(f"f = 0{where}: nobody attacks, though the attack is {names}; give f, such as --set f=3", err=True)
 
 
 def _indices(text: str) -> list[int]:
@@ -122,9 +136,11 @@ def _dry_run(
         return 0
     screen = console()
     rows = [
-        [c.state, *(c.labels[k] for k in found.axes), seconds(c.seconds) if c.seconds else "–"] for c in found.cells
+        [c.state, *map(c.labels.get, found.axes), seconds(c.seconds) if c.seconds else "–"] for c in found.cells[:_ROWS]
     ]
     screen.print(table(["state", *found.axes, "estimate"], rows, title=f"{scenario.name}: {len(found.cells)} cell(s)"))
+    if len(found.cells) > _ROWS:
+        say(f"… and {len(found.cells) - _ROWS} more; --format json lists them all")
     for reason, count in found.refusals.items():
         screen.print(f"refused ({count}): {reason}", markup=False)
     say(f"\n{found.summary()}")

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from robustfl.cli.grid import load
+from robustfl.cli.grid import load, tell_idle
 from robustfl.cli.printing import as_json, console, percent, say, table
 from robustfl.errors import UsageError
 
@@ -52,6 +52,7 @@ def run(
         open_axes = "; ".join(f"{k}: {', '.join(v)}" for k, v in axes.items() if len(v) > 1)
         raise UsageError(f"run takes one cell, {chosen.name!r} has {len(cells)}; fix these with --set: {open_axes}")
     cell = cells[0]
+    tell_idle(cells)
     folder = Path(out or "runs") / chosen.name
     store = None if out is None else Store(folder)
     screen = console(err=True)
