@@ -20,6 +20,7 @@ from .store import write_atomic
 from .terminal import terminal as terminal
 
 SCHEMA = 1
+_FORMULA = ("=", "+", "-", "@")
 
 
 def write_all(board: Board, folder: str | Path) -> list[Path]:
@@ -43,8 +44,14 @@ def to_csv(board: Board) -> str:
         state = "" if place.is_number else place.text(none="missing")
         numbers = [place.mean, low, high, len(place.values), place.expected, state, int(place.bound)]
         costs = [row.seconds_per_round, row.peak_memory]
-        table.writerow([section.block, section.metric, row.rank, *row.labels, attack, *numbers, *costs])
+        names = [section.block, section.metric, row.rank, *row.labels, attack]
+        table.writerow([*map(_no_formula, names), *numbers, *costs])
     return out.getvalue()
+
+
+def _no_formula(name: Any) -> Any:
+    """A name as a spreadsheet shows it: behind an apostrophe, where it would take it for a formula."""
+    return f"'{name}" if isinstance(name, str) and name[:1] in _FORMULA else name
 
 
 def to_json(board: Board) -> str:
