@@ -14,7 +14,7 @@ from typing import Any
 
 from robustfl.contracts import Aggregator, Algorithm, Attack, Norm, Objective, Tag
 from robustfl.data import data_root
-from robustfl.defenses import parse_pipeline, parse_propagation
+from robustfl.defenses import Pipeline, parse_pipeline, parse_propagation
 from robustfl.errors import UsageError
 from robustfl.records import LATER, SCHEMA, digest, labels_of
 from robustfl.registry import generation, identity, load_file, lookup
@@ -197,7 +197,7 @@ def refusal(cell: Cell) -> str | None:
     if 2 * cell.f >= cell.clients and cell.f > 0:
         return f"f={cell.f} of {cell.clients} clients: fewer than half may be Byzantine (f ≤ {(cell.clients - 1) // 2})"
     n = max(1, int(cell.participation * cell.clients + 1e-9))
-    defense = _looked_at("defense", cell.defense, generation())
+    defense: Pipeline = _looked_at("defense", cell.defense, generation())
     reason = defense.refusal(n, cell.f_declared)
     if reason is not None:
         return reason
