@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -49,10 +49,11 @@ class View:
     """What Byzantine clients see of one channel in one round. Fields beyond the declared knowledge are ``None``.
 
     ``honest [h d]`` rows of the honest clients (omniscient, defense); ``own [f d]`` the rows the attackers would have
-    sent honestly (only for attacks with ``needs_own``, or knowledge ``partial``); ``aggregate`` maps a full stack
-    ``[n d]`` to the server's result ``[d]`` (knowledge ``defense`` only); ``variance [d]`` marks the entries of the
-    statistics channel that are variances. ``previous [d]`` is the channel's last aggregate, which every client can tell
-    from what the server sent (``None`` in the first round); ``state`` is what the attack handed back last (``Forged``).
+    sent honestly (blind, partial, and attacks with ``needs_own``); ``aggregate``, a ``Rehearsal``, maps a full stack
+    ``[n d]``, attackers' rows last, to the server's result ``[d]`` (knowledge ``defense`` only); ``variance [d]`` marks
+    the entries of the statistics channel that are variances. ``previous [d]`` is the channel's last aggregate, which
+    every client can tell from what the server sent (``None`` in the first round); ``state`` is what the attack handed
+    back last (``Forged``).
     """
 
     n: int
@@ -66,17 +67,37 @@ class View:
     previous: Tensor | None = None
     state: Mapping[str, Tensor] = field(default_factory=dict)
 
+    def redacted(self, attack: Attack) -> View:
+        """The view as ``attack`` gets it, from the engine, inside another attack or in a test: what it declares."""
+        return replace(
+            self,
+            honest=self.honest if attack.knowledge in ("omniscient", "defense") else None,
+            own=self.own if attack.sees_own else None,
+            aggregate=self.aggregate if attack.knowledge == "defense" else None,
+        )
+
+    @property
+    def origin(self) -> Tensor | None:
+        """The rehearsal's ``origin [d]``; ``None`` where that is the mean of the honest rows."""
+        return self.aggregate.origin if isinstance(self.aggregate, Rehearsal) else None
+
 
 @dataclass(frozen=True)
 class Rehearsal:
     """The server's rule as attackers who know it try it out: a full stack ``[n d]`` to the result ``[d]``.
 
+    It draws what the server is about to draw, and nothing comes of it. On the statistics channel it is the norm's own
+    merge, from messages ``[n s]`` to the server's new statistics ``[s]``; of what users propagate to each other, the
+    mean of what the receivers get.
+
     ``isometric``: the result is a sum of the rows whose weights depend on their inner products only, so the stack may
-    as well be one of another width with the same inner products.
+    as well be one of another width with the same inner products. ``origin [d]``: the result from the honest rows alone
+    without a defense, from which searches measure how far they move it; ``None``: the mean of these rows.
     """
 
     aggregate: Callable[[Tensor], Tensor]
     isometric: bool = False
+    origin: Tensor | None = None
 
     def __call__(self, rows: Tensor) -> Tensor:
         return self.aggregate(rows)
@@ -117,6 +138,11 @@ class Attack(Method):
     @property
     def inner(self) -> Attack | None:
         return None
+
+    @property
+    def sees_own(self) -> bool:
+        """Whether the attackers see what they would have sent honestly: all who see nobody else's rows do."""
+        return self.needs_own or self.knowledge in ("blind", "partial")
 
     @property
     def target(self) -> int | None:
@@ -174,7 +200,8 @@ class Context:
     """What a defense may use besides the stack: randomness, the round, sample weights ``[n]`` and its own state.
 
     ``clients [n]`` says whose rows these are (integers; ``None``: row ``i`` is client ``i``), for rules that remember
-    clients; ``reference [d]`` is the server's own update, for rules with ``needs_reference``.
+    clients; ``reference [d]`` is the server's own update, for rules with ``needs_reference``; ``slack [n n]`` tells a
+    step that is ``centred`` how far every squared distance between rows may be off by rounding.
     """
 
     generator: torch.Generator | None = None
@@ -183,6 +210,7 @@ class Context:
     state: Mapping[str, Tensor] = field(default_factory=dict)
     clients: Tensor | None = None
     reference: Tensor | None = None
+    slack: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -200,11 +228,15 @@ class Step(Method):
     A step that only asks how far rows are from each other says ``centred = True`` and gets the inner products about
     one of the rows instead of the origin: the distances are the same, without loss of digits for close rows. One that
     only asks how long rows are says ``lengths_only = True`` and gets a diagonal matrix, which is cheaper.
+
+    ``unfit_for_statistics`` says why it makes no sense on normalization statistics, where it does not: it changes
+    rows on which all clients agree.
     """
 
     kind: ClassVar[str] = "defense"
     centred: ClassVar[bool] = False
     lengths_only: ClassVar[bool] = False
+    unfit_for_statistics: ClassVar[str] = ""
 
     @abstractmethod
     def mix(self, gram: Tensor, *, f: int, context: Context) -> Tensor:
@@ -226,10 +258,15 @@ class Step(Method):
 
 
 class Aggregator(Method):
-    """A rule ``[n d] -> [d]``; ``needs_reference``: it compares rows with the server's own update."""
+    """A rule ``[n d] -> [d]``; ``needs_reference``: it compares rows with the server's own update.
+
+    ``unfit_for_statistics`` says why it makes no sense on normalization statistics, where it does not: rows that
+    everybody agrees on are not what it returns, or it needs what that channel lacks (memory, a reference).
+    """
 
     kind: ClassVar[str] = "defense"
     needs_reference: ClassVar[bool] = False
+    unfit_for_statistics: ClassVar[str] = ""
 
     @abstractmethod
     def aggregate(self, X: Tensor, *, f: int, context: Context) -> Tensor | Aggregated:
@@ -386,10 +423,17 @@ class LockstepLayer(StatisticsLayer):
 
 @dataclass(frozen=True)
 class StatisticsPass:
-    """How clients collect statistics before they train: on how many samples (None: all), in which mode."""
+    """How clients collect statistics without training: on how many samples (None: all), in which mode.
+
+    ``repeats``: a pass follows with what the server made of the last one, as often as there are layers, so that every
+    layer's statistics are those of inputs normalised with the statistics below it; or until no mean and no standard
+    deviation moves by more than ``tolerance`` standard deviations.
+    """
 
     samples: int | None = None
     training: bool = False
+    repeats: bool = False
+    tolerance: float = 0.0
 
 
 class BranchedLayer(NormLayer):

@@ -21,7 +21,7 @@ Status = Literal["done", "refused", "diverged", "failed"]
 STATUSES: tuple[Status, ...] = ("done", "refused", "diverged", "failed")
 
 
-LATER: dict[str, Any] = {"precision": "full"}
+LATER: dict[str, Any] = {"precision": "full", "statistics_defense": "same"}
 """Settings that came later: a cell with one of these values is one from before there was a choice, and has its key."""
 
 

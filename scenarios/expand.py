@@ -20,7 +20,7 @@ from robustfl.records import LATER, SCHEMA, digest, labels_of
 from robustfl.registry import generation, identity, load_file, lookup
 
 from .settings import settings_of
-from .spec import METHODS, Cell, LearningRate, Scenario, as_table, canonical_method, method, setting
+from .spec import METHODS, PIPELINES, SAME, Cell, LearningRate, Scenario, as_table, canonical_method, method, setting
 
 MOST_CELLS = 200_000
 CELL_BYTES = 2500  # of a planned cell and its key, measured
@@ -93,7 +93,7 @@ def _options(field: str, value: Any) -> Iterator[Any]:
             if not isinstance(option, Mapping):
                 raise UsageError(f"schedule={option!r} must be a table such as {{ kind = 'constant', lr = 0.1 }}")
             yield from _rates(option)
-        elif field in METHODS:
+        elif field in (*METHODS, *PIPELINES):
             yield from _specs(option) if isinstance(option, Mapping) else [_name(option)]
         else:
             yield option
@@ -147,8 +147,8 @@ class _Rule:
     def matches(self, cell: Cell) -> bool:
         """Whether all entries match; ``"alie"`` matches every ``alie``, ``"alie(z=1)"`` only that one."""
         for field, options in self.wanted.items():
-            have = getattr(cell, field)
-            if not any(have == o or (isinstance(have, str) and have.split("(")[0] == o) for o in options):
+            held = [getattr(cell, field)] + ([cell.statistics_rule] if field == "statistics_defense" else [])
+            if not any(h == o or (isinstance(h, str) and h.split("(")[0] == o) for o in options for h in held):
                 return False
         return True
 
@@ -172,7 +172,7 @@ def _resolved(field: str, option: Any) -> Any:
         return tuple(canonical_method(kind, spec) for spec in ([option] if isinstance(option, str) else option))
     if field == "propagation" and option != "none":
         return parse_propagation(str(option)).describe()
-    if field in METHODS or field == "train_evasion":
+    if field in (*METHODS, *PIPELINES) or field == "train_evasion":
         return _bare_or_whole("evasion" if field == "train_evasion" else field, option)
     return setting(field, option)
 
@@ -180,9 +180,10 @@ def _resolved(field: str, option: Any) -> Any:
 def _bare_or_whole(kind: str, option: Any) -> str:
     if not isinstance(option, str):
         raise UsageError(f"{kind}={option!r} must be a method spec such as 'name' or 'name(a=1)'")
-    if any(sign in option for sign in "(+:"):
+    if any(sign in option for sign in "(+:") or (kind == "statistics_defense" and option == SAME):
         return canonical_method(kind, option)
-    if not issubclass(lookup(kind, option).cls, Aggregator) and kind == "defense":
+    registry = "defense" if kind in PIPELINES else kind
+    if not issubclass(lookup(registry, option).cls, Aggregator) and registry == "defense":
         parse_pipeline(option)  # a step alone is no defense, and says so
     return option
 
@@ -219,11 +220,15 @@ def refusal(cell: Cell) -> str | None:
     no_statistics = not norm.sends_statistics and cell.propagation == "none"
     if active and attack.forges and cell.scope == "statistics" and no_statistics:
         return f"{cell.norm} sends no statistics, so {cell.attack} has nothing to forge with scope='statistics'"
-    beside = norm.sends_statistics or norm.private or norm.lockstep_kinds or algorithm.aggregates_twice
+    shared = norm.sends_statistics and (cell.statistics_defense == SAME or norm.centralised)
+    beside = shared or norm.private or norm.lockstep_kinds or algorithm.aggregates_twice
     if defense.aggregator.needs_reference and beside:
         return (
             f"{cell.defense} compares updates with the server's own, and {cell.norm} with {cell.algorithm} sends more"
         )
+    reason = _statistics_refusal(cell, norm, n)
+    if reason is not None:
+        return reason
     if cell.forgetting and (not cell.validation or algorithm.one_batch or norm.private):
         return (
             "forgetting compares local models on the clients' validation data: it needs validation > 0, an algorithm "
@@ -236,14 +241,31 @@ def refusal(cell: Cell) -> str | None:
 def _looked_at(field: str, spec: str, since: int) -> Any:
     """A method or pipeline to ask for its facts; cells that run make their own."""
     del since
-    return parse_pipeline(spec) if field == "defense" else method(field, spec)
+    return parse_pipeline(spec) if field in PIPELINES else method(field, spec)
 
 
 @lru_cache(4096)
 def _identities(field: str, spec: str, since: int) -> Any:
     """What of a method or pipeline enters a key; never changed by anybody."""
     made = _looked_at(field, spec, since)
-    return [identity(part) for part in made.parts] if field == "defense" else identity(made)
+    return [identity(part) for part in made.parts] if field in PIPELINES else identity(made)
+
+
+def _statistics_refusal(cell: Cell, norm: Norm, n: int) -> str | None:
+    """Why the pipeline for statistics is refused: it cannot merge them, or there are none to merge; or None."""
+    own = cell.statistics_defense != SAME
+    if not norm.sends_statistics:
+        if not own:
+            return None
+        instead = "its users send each other statistics: name a rule in 'propagation', such as 'fedrbn+trimmed-mean'"
+        why = "nothing would be defended" if cell.propagation == "none" else instead
+        return f"statistics_defense={cell.statistics_defense!r}: {cell.norm} sends the server no statistics; {why}"
+    if norm.centralised:
+        return None
+    reason = parse_pipeline(cell.statistics_rule).statistics_refusal(n, cell.f_declared)
+    if reason is None or own:
+        return reason and f"statistics_defense={cell.statistics_defense!r}: {reason}"
+    return f"on statistics, {reason}; give them a rule of their own, such as statistics_defense='median'"
 
 
 def _objective_refusal(cell: Cell, norm: Norm, algorithm: Algorithm, objective: Objective) -> str | None:
@@ -317,6 +339,8 @@ def resolve(cell: Cell, fingerprint: str) -> dict[str, Any]:
     for name, value in LATER.items():
         if settings[name] == value:
             del settings[name]
+    if cell.statistics_defense != SAME:
+        methods["statistics_defense"] = [identity(part) for part in parse_pipeline(cell.statistics_rule).parts]
     return {"schema": SCHEMA, "cell": settings, "methods": methods, "data": fingerprint}
 
 

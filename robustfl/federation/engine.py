@@ -11,18 +11,19 @@ import torch
 from torch import Tensor
 
 from robustfl.attacks.byzantine.statistics import forge_statistics, forged_statistics
-from robustfl.contracts import Aggregated, Context, Forged, Reducer, Rehearsal, Reports, View
+from robustfl.contracts import Aggregated, Context, Forged, Reducer, Reports, View
 from robustfl.defenses.slices import NeedsWhole, run_sliced
 from robustfl.errors import Diverged, Refused
 from robustfl.federation.clients import Clients, Messages
 from robustfl.federation.experiment import Experiment
 from robustfl.federation.personal import Personal
 from robustfl.federation.propagation import propagate_statistics
-from robustfl.federation.statistics import DefendedStatistics
+from robustfl.federation.rehearsal import rehearsal_of
+from robustfl.federation.statistics import DefendedStatistics, PlainMean
 from robustfl.federation.storage import LIMIT, kept, settle
 from robustfl.randomness import stream
 from robustfl.team import ALONE, Team
-from robustfl.vectors import write_statistics
+from robustfl.vectors import Layout, write_statistics
 from robustfl.watch import checked, watched
 
 
@@ -172,9 +173,13 @@ class _Loop:
         here = self._here(computing)
         stack, memory, seats = self._memory(state, here, h + f)
         rows = stack[: len(here)]
+        received = e.algorithm.broadcast(state.theta, state.server)
+        passed = None
+        if e.norm.statistics_pass is not None:
+            passed = self._passes(state, ids_in_order, h, t, received)
         messages = self._clients.work(
             here, t, state.theta, memory,
-            frozen=frozen, out=rows, received=e.algorithm.broadcast(state.theta, state.server),
+            frozen=frozen, out=rows, received=received,
             server=state.server, personal=state.personal,
             reducer=self._reducer(ids_in_order, h, f, state) if e.norm.lockstep(t, e.settings.rounds) else None,
         )  # fmt: skip
@@ -184,12 +189,15 @@ class _Loop:
         if self._team.size > 1:
             stack, messages = self._shared(stack[: len(here)], messages, computing, h + f, state.personal)
             rows = stack[: len(computing)]
+        if passed is not None:
+            messages = replace(messages, reports=passed)
         loss = float(messages.losses[:h].mean())
         if not self._team.agree(bool(torch.isfinite(messages.losses[:h].sum() + rows[:h].sum()))):
             raise Diverged(t + 1, "an honest message")
 
         attack_state = dict(state.attack)
         context = Context(
+            generator=self._stream("defense", t),
             round=t,
             weights=self._weights(ids_in_order, stack),
             state=state.defense,
@@ -199,7 +207,6 @@ class _Loop:
         if f and e.attacks_updates and width:
             own = rows[h:].clone() if e.computes_own else None
             attack_state["update"] = self._forge(stack, own, f, context, state, width)
-        context = replace(context, generator=self._stream("defense", t))
         with watched(e.defense.parts, stack):
             result = self._defend(stack, context, width)
         aggregate = checked(result.vector, stack[0], e.defense.parts)
@@ -306,9 +313,8 @@ class _Loop:
         """Put forged rows in the place of the last ``f``; returns what the attack remembers."""
         e, team, h = self._e, self._team, len(stack) - f
         if team.size == 1 or e.attack.columnwise:
-            view = self._view(stack[:h], own, f, context, state)
-            if state.previous is not None:
-                view = replace(view, previous=state.previous[team.part(width)])
+            previous = None if state.previous is None else state.previous[team.part(width)]
+            view = self._view(stack[:h], own, f, context, state, previous)
             with watched(e.attack, stack, own):
                 forged = Forged.of(e.attack.forge(view, generator=self._stream("attack", context.round)))
             stack[h:] = checked(forged.rows, stack[h:], e.attack)
@@ -317,7 +323,7 @@ class _Loop:
         honest, mine = team.gathered(stack[:h], width), None if own is None else team.gathered(own, width)
         rows, kept = None, {}
         if honest is not None:
-            view = self._view(honest, mine, f, context, state)
+            view = self._view(honest, mine, f, context, state, state.previous)
             with watched(e.attack, honest, mine):
                 forged = Forged.of(e.attack.forge(view, generator=self._stream("attack", context.round)))
             rows, kept = checked(forged.rows, honest.new_empty((f, width)), e.attack), dict(forged.state)
@@ -383,29 +389,25 @@ class _Loop:
             self._stack = state.theta.new_empty((n, width))
         return self._stack, memory, seats_back
 
-    def _view(self, honest: Tensor, own: Tensor | None, f: int, context: Context, state: State) -> View:
-        """The channel as this attack may see it: no more than its declared knowledge (ARCHITECTURE §5)."""
-        attack = self._e.attack
+    def _view(
+        self, honest: Tensor, own: Tensor | None, f: int, context: Context, state: State, previous: Tensor | None
+    ) -> View:
+        """The updates as this attack may see them."""
+        e = self._e
+
+        def defended(rows: Tensor, context: Context) -> Tensor:
+            return e.defense.run(rows, f=e.settings.f_declared, context=context).vector
+
         return View(
             n=honest.shape[0] + f,
             f=f,
-            honest=honest if attack.knowledge in ("omniscient", "defense") else None,
-            own=own if attack.needs_own or attack.knowledge in ("blind", "partial") else None,
-            aggregate=self._rehearsal(context) if attack.knowledge == "defense" else None,
+            honest=honest,
+            own=own,
+            aggregate=rehearsal_of(defended, context, isometric=e.defense.isometric),
             round=context.round,
-            previous=state.previous,
+            previous=previous,
             state=state.attack.get("update", {}),
-        )
-
-    def _rehearsal(self, context: Context) -> Rehearsal:
-        """The server's aggregation without its consequences: the same draws every time, new state thrown away."""
-        e = self._e
-
-        def aggregate(rows: Tensor) -> Tensor:
-            fresh = replace(context, generator=self._stream("defense", context.round))
-            return e.defense.run(rows, f=e.settings.f_declared, context=fresh).vector
-
-        return Rehearsal(aggregate, e.defense.isometric)
+        ).redacted(e.attack)
 
     def _weights(self, ids: list[int], like: Tensor) -> Tensor | None:
         if not self._e.algorithm.weighted:
@@ -419,7 +421,7 @@ class _Loop:
     # --- lock-step ---------------------------------------------------------------------------------------------------
 
     def _reducer(self, ids: list[int], h: int, f: int, state: State) -> Reducer:
-        """What the server answers to the clients' rows in the layers: attackers' rows forged, the defense applied.
+        """What the server answers to the clients' rows in the layers: attackers' rows forged, then the defense.
 
         Clients weigh as their updates do, else the weighted mean of their gradients is that of no loss (SPEC §2.8).
         Attacks remember nothing here: there are several exchanges in every layer.
@@ -427,17 +429,28 @@ class _Loop:
         e, round = self._e, state.round
         weights, count = self._weights(ids, state.theta), iter(range(1 << 30))
 
+        def defended(rows: Tensor, context: Context) -> Tensor:
+            return e.statistics_rule.run(rows, f=e.settings.f_declared, context=context).vector
+
         def reduce(kind: str, rows: Tensor) -> Tensor:
             place = next(count)
             context = Context(generator=self._stream("defense-lockstep", round, place), round=round, weights=weights)
             if f and e.attacks_statistics and e.settings.target in ("both", "mean" if "mean" in kind else "var"):
-                variance = torch.full((rows.shape[1],), kind == "variance", device=rows.device)
-                view = self._view(rows[:h], rows[h:], f, context, state)
-                view = replace(view, channel="statistics", variance=variance, previous=None, state={})
+                honest = rows[:h]
+                view = View(
+                    n=h + f,
+                    f=f,
+                    channel="statistics",
+                    honest=honest,
+                    own=rows[h:],
+                    aggregate=rehearsal_of(defended, context, origin=_mean(honest, weights)),
+                    variance=torch.full((rows.shape[1],), kind == "variance", device=rows.device),
+                    round=round,
+                ).redacted(e.attack)
                 generator = self._stream("attack-lockstep", round, place)
                 forged = forge_statistics(e.attack, view, target="both", generator=generator)
-                rows = torch.cat([rows[:h], checked(forged, rows[h:], e.attack)])
-            return e.defense.run(rows, f=e.settings.f_declared, context=context).vector
+                rows = torch.cat([honest, checked(forged, rows[h:], e.attack)])
+            return defended(rows, context)
 
         return reduce
 
@@ -452,15 +465,47 @@ class _Loop:
         ids = honest + [k for k in ids if k in self._byzantine]
         if not honest:
             return state.statistics
-        own, plan = state.personal, e.norm.statistics_pass
-        if plan is None or not plan.training:  # evaluation looks at nothing of the clients' own
-            own = None
-        models = (state.theta if own is None else own.model_of(k, e.privacy, state.theta) for k in ids)
-        seen = [self._clients.statistics(k, t, model) for k, model in zip(ids, models, strict=True)]
-        reports = Reports(torch.cat([r.rows for r in seen]), torch.cat([r.counts for r in seen]))
+        h = len(honest)
+        reports = self._passes(state, ids, h, t, state.theta)
         context = Context(generator=self._stream("defense", t), round=t, weights=self._weights(ids, state.theta))
-        merged, _ = self._merge(reports, len(honest), len(ids) - len(honest), state, context, refreshing=True)
+        merged, _ = self._merge(reports, h, len(ids) - h, state, context, refreshing=True)
         return merged
+
+    def _passes(self, state: State, ids: list[int], h: int, round: int, model: Tensor) -> Reports:
+        """What clients, ``h`` honest ones first, report of a pass over their data at ``model [d]``.
+
+        A pass that repeats (``Norm.statistics_pass``) starts from what the server makes of the one before it.
+        """
+        e, plan = self._e, self._e.norm.statistics_pass
+        assert plan is not None
+        computing = ids if e.computes_own else ids[:h]
+        reports, found = self._pass(state, computing, round, model), state.statistics
+        for again in range(1, len(e.layout.layers) if plan.repeats else 1):
+            before, generator = found, self._stream("defense-pass", round, again)
+            context = Context(generator=generator, round=round, weights=self._weights(ids, state.theta))
+            found, _ = self._merge(reports, h, len(ids) - h, state, context, refreshing=True)
+            if _moved(before, found, e.layout) <= plan.tolerance:
+                break
+            write_statistics(e.model, e.layout, found)
+            reports = self._pass(state, computing, round, model)
+        write_statistics(e.model, e.layout, state.statistics)
+        return reports
+
+    def _pass(self, state: State, ids: list[int], round: int, model: Tensor) -> Reports:
+        """One pass over the clients' data with the statistics the model holds; each process takes its own clients."""
+        e, team = self._e, self._team
+        places = team.mine([self._seats[k] for k in ids])
+        rows = state.theta.new_empty((len(places), e.layout.s))
+        counts = torch.empty((len(places), len(e.layout.layers)), dtype=torch.int64, device=rows.device)
+        for i, place in enumerate(places):
+            k = ids[place]
+            own = model if state.personal is None else state.personal.model_of(k, e.privacy, model)
+            seen = self._clients.statistics(k, round, own)
+            rows[i], counts[i] = seen.rows[0], seen.counts[0]
+        if team.size > 1:
+            rows, whole = team.rows(rows, places, len(ids)).to(rows), team.rows(counts, places, len(ids))
+            counts = whole.to(counts)
+        return Reports(rows, counts)
 
     def _merge(
         self, reports: Reports, h: int, f: int, state: State, context: Context, *, refreshing: bool = False
@@ -478,21 +523,52 @@ class _Loop:
         rows = e.norm.messages(reports, state.statistics, e.layout.layers)
         if not bool(torch.isfinite(rows[:h]).all()):
             raise Diverged(state.round + 1, "an honest report")
+
+        def merged(rows: Tensor, context: Context) -> Tensor:
+            defended = DefendedStatistics(e.statistics_rule, e.settings.f_declared, context, refreshing)
+            return e.norm.merge(rows, reports.counts, state.statistics, e.layout.layers, defended)
+
         if f and e.attacks_statistics:
             own = rows[h:] if computed == h + f else None
-            view = replace(
-                self._view(rows[:h], own, f, context, state),
+            origin = None
+            if e.attack.knowledge == "defense":
+                plain = PlainMean(None if context.weights is None else context.weights[:h], context.round, refreshing)
+                origin = e.norm.merge(rows[:h], reports.counts[:h], state.statistics, e.layout.layers, plain)
+            view = View(
+                n=h + f,
+                f=f,
                 channel="statistics",
+                honest=rows[:h],
+                own=own,
+                aggregate=rehearsal_of(merged, context, origin=origin),
                 variance=self._variance,
+                round=context.round,
                 previous=state.statistics if state.round else None,
                 state=kept,
-            )
+            ).redacted(e.attack)
             generator = self._stream("attack-statistics", context.round)
             forged = forged_statistics(e.attack, view, target=e.settings.target, generator=generator)
             rows, kept = torch.cat([rows[:h], checked(forged.rows, rows[h:], e.attack)]), forged.state
-        defended = DefendedStatistics(e.defense, e.settings.f_declared, context, refreshing)
-        merged = e.norm.merge(rows, reports.counts, state.statistics, e.layout.layers, defended)
-        return checked(merged, state.statistics, e.norm), kept
+        return checked(merged(rows, context), state.statistics, e.norm), kept
+
+
+def _mean(honest: Tensor, weights: Tensor | None) -> Tensor:
+    """The mean of honest rows ``[h d]``, the first of clients weighed by ``weights [n]``."""
+    if weights is None:
+        return honest.mean(0)
+    shares = weights[: len(honest)].to(honest.dtype)
+    return shares / shares.sum() @ honest
+
+
+def _moved(before: Tensor, after: Tensor, layout: Layout) -> float:
+    """The farthest that a mean or a standard deviation has moved, in standard deviations ``after``."""
+    farthest = 0.0
+    for layer in layout.layers:
+        scale = after[layer.variance].clamp(min=1e-30).sqrt()
+        means = (after[layer.mean] - before[layer.mean]).abs() / scale
+        deviations = (scale - before[layer.variance].clamp(min=0.0).sqrt()).abs() / scale
+        farthest = max(farthest, float(means.max()), float(deviations.max()))
+    return farthest
 
 
 def _shifts(stack: Tensor, h: int, aggregate: Tensor, weights: Tensor | None, team: Team = ALONE) -> dict[str, float]:
@@ -501,7 +577,7 @@ def _shifts(stack: Tensor, h: int, aggregate: Tensor, weights: Tensor | None, te
     Both are the means of a server without a defense: of clients weighed by ``weights [n]``, without broken rows.
     """
     shares = stack.new_ones(len(stack)) if weights is None else weights.to(stack.dtype)
-    honest = stack[:h].mean(0) if weights is None else shares[:h] / shares[:h].sum() @ stack[:h]
+    honest = _mean(stack[:h], weights)
     scale = max(team.norm(honest), 1e-30)
     sound = team.total(torch.isfinite(stack[h:]).all(1).double().cpu()).to(stack.device) == team.size
     away = torch.where(sound[:, None], stack[h:] - honest, 0.0)

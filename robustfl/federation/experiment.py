@@ -89,7 +89,8 @@ class Experiment:
     of the server, which works as one client more where a defense needs that.
 
     ``adversarial`` are the AT users, ``evasion`` the attack they train against; ``priors [N c]`` the shares of the
-    classes in the clients' training data.
+    classes in the clients' training data. ``statistics_defense`` merges normalization statistics, by default as
+    ``defense`` merges updates.
     """
 
     settings: Settings
@@ -109,11 +110,17 @@ class Experiment:
     root: Tensor | None = None
     propagate: Propagate | None = None
     augment: Augment | None = None
+    statistics_defense: Pipeline | None = None
 
     @cached_property
     def privacy(self) -> Privacy:
         """What clients keep to themselves."""
         return Privacy.of(self.norm, self.layout, self.device)
+
+    @property
+    def statistics_rule(self) -> Pipeline:
+        """The server's rule on statistics: of merges, and of every exchange in lock-step."""
+        return self.defense if self.statistics_defense is None else self.statistics_defense
 
     @property
     def seats(self) -> tuple[Tensor, ...]:
@@ -149,8 +156,6 @@ class Experiment:
     @property
     def computes_own(self) -> bool:
         """Whether attackers must do the honest work too, because a channel of theirs stays honest or starts from it."""
-        if self.attack.needs_own or not self.attacks_updates or self.privacy.personal or self.norm.lockstep_kinds:
+        if self.attack.sees_own or not self.attacks_updates or self.privacy.personal or self.norm.lockstep_kinds:
             return True
-        blind = self.attack.knowledge in ("blind", "partial")
-        partly_honest = not self.attacks_statistics or (blind and self.settings.target != "both")
-        return self.layout.s > 0 and (partly_honest or not self.algorithm.one_batch)
+        return self.layout.s > 0 and not (self.attacks_statistics and self.algorithm.one_batch)
