@@ -244,9 +244,8 @@ def _looked_at(field: str, spec: str, since: int) -> Any:
     return parse_pipeline(spec) if field in PIPELINES else method(field, spec)
 
 
-@lru_cache(4096)
 def _identities(field: str, spec: str, since: int) -> Any:
-    """What of a method or pipeline enters a key; never changed by anybody."""
+    """What of a method or pipeline enters a key."""
     made = _looked_at(field, spec, since)
     return [identity(part) for part in made.parts] if field in PIPELINES else identity(made)
 

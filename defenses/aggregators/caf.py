@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from robustfl.contracts import Aggregated, Context
 from robustfl.parameters import param
 from robustfl.registry import register
 
-from ..directions import leading
 from ..rows import Mixed, MixedRule
+from ..directions import leading
 
 # Eigenvalues this close are equal, and the first is kept.
 _EQUAL = 1e-9

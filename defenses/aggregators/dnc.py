@@ -13,9 +13,9 @@ from robustfl.contracts import Aggregated, Context
 from robustfl.parameters import param
 from robustfl.registry import register
 
-from ..directions import leading
 from ..draws import generator_of, subset
 from ..rows import Mixed, MixedRule
+from ..directions import leading
 from ..ties import largest
 
 

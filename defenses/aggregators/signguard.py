@@ -79,7 +79,7 @@ def _sign_shares(rows: Mixed) -> np.ndarray:
     """Shares ``[n 3]`` of positive, zero and negative entries; where a mixing step left nothing but rounding is zero."""
     X = rows.materialise()
     least = 4 * rows.stack.last_bits * rows.magnitudes()
-    positive, negative = (least < X).sum(1).double().cpu(), (-least > X).sum(1).double().cpu()
+    positive, negative = (X > least).sum(1).double().cpu(), (X < -least).sum(1).double().cpu()
     counts = torch.stack([positive, X.shape[1] - positive - negative, negative], dim=1)
     return np.asarray(counts / X.shape[1])
 
