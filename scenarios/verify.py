@@ -13,7 +13,7 @@ from robustfl.errors import RobustflError, UsageError
 from robustfl.records import CellResult, plain
 from robustfl.registry import load_file
 from robustfl.reports.agreement import agree, settings_apart, versions_apart
-from robustfl.reports.plots import matching
+from robustfl.reports.loading import matching
 from robustfl.reports.published import TOLERANCE, is_count, read_board
 
 from .expand import fingerprints, key_of, resolve
@@ -145,10 +145,10 @@ def _check(
         detail = "; ".join(f"{path}: {a} published, {b} here" for path, a, b in apart[:3])
         return Check(record.key, record.labels, "another cell", detail or "the settings have another key")
     known = record.certificates
-    where = device or str(known.get("device") or "auto")
+    where, claimed = device or str(known.get("device") or "auto"), known.get("threads")
     again = run_cell(
         cell, scenario=record.scenario, fingerprint=fingerprint, root=root, device=where,
-        threads=threads or (count if is_count(count := known.get("threads")) else 1),
+        threads=threads or (claimed if is_count(claimed) else 1),
     )  # fmt: skip
     found = agree(record, again, tolerance=tolerance)
     verdict = {"identical": "identical", "within": "within tolerance", "differs": "differs"}[found.verdict]

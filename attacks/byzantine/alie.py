@@ -1,4 +1,4 @@
-"""A little is enough (SPEC §3.3)."""
+"""A little is enough."""
 
 from __future__ import annotations
 
@@ -68,11 +68,7 @@ class ALIE(Attack):
     tensor([[-1.]])
     """
 
-    paper: ClassVar[str] = (
-        "Baruch, Baruch, Goldberg, A Little Is Enough: Circumventing Defenses For Distributed Learning, NeurIPS 2019, "
-        "arXiv:1902.06156"
-    )
-    spec: ClassVar[str] = "§3.3"
+    paper: ClassVar[str] = "@baruch2019little"
     cost: ClassVar[str] = "3hd: mean and deviation"
     knowledge: ClassVar[Knowledge] = "omniscient"
     columnwise: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""Inner-product manipulation, the strict form ``-τḡ`` (SPEC §3.2)."""
+"""Inner-product manipulation, the strict form ``-τḡ``."""
 
 from __future__ import annotations
 
@@ -36,11 +36,7 @@ class IPM(Attack):
     tensor([[-4., -6.]])
     """
 
-    paper: ClassVar[str] = (
-        "Xie, Koyejo, Gupta, Fall of Empires: Breaking Byzantine-tolerant SGD by Inner Product Manipulation, UAI 2019, "
-        "arXiv:1903.03936"
-    )
-    spec: ClassVar[str] = "§3.2"
+    paper: ClassVar[str] = "@xie2019fall"
     cost: ClassVar[str] = "hd: the mean"
     knowledge: ClassVar[Knowledge] = "omniscient"
     columnwise: ClassVar[bool] = True

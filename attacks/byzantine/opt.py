@@ -1,4 +1,4 @@
-"""Any attack with its strength searched against the server's rule (SPEC §3.4)."""
+"""Any attack with its strength searched against the server's rule."""
 
 from __future__ import annotations
 
@@ -59,11 +59,7 @@ class Opt(Attack):
     tensor([[-8.]])
     """
 
-    paper: ClassVar[str] = (
-        "Shejwalkar, Houmansadr, Manipulating the Byzantine: Optimizing Model Poisoning Attacks and Defenses for "
-        "Federated Learning, NDSS 2021"
-    )
-    spec: ClassVar[str] = "§3.4"
+    paper: ClassVar[str] = "@shejwalkar2021manipulating"
     cost: ClassVar[str] = "evals + 1 aggregations and forgings per round"
     knowledge: ClassVar[Knowledge] = "defense"
 

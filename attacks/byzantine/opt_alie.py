@@ -1,4 +1,4 @@
-"""A little is enough with the factor searched against the server's rule (SPEC §3.4)."""
+"""A little is enough with the factor searched against the server's rule."""
 
 from __future__ import annotations
 
@@ -53,11 +53,7 @@ class OptALIE(Attack):
     tensor([[-8.]])
     """
 
-    paper: ClassVar[str] = (
-        "Baruch, Baruch, Goldberg, A Little Is Enough: Circumventing Defenses For Distributed Learning, NeurIPS 2019, "
-        "arXiv:1902.06156"
-    )
-    spec: ClassVar[str] = "§3.4"
+    paper: ClassVar[str] = "@baruch2019little"
     cost: ClassVar[str] = "evals aggregations per round; for rules on inner products h²d once and small ones"
     knowledge: ClassVar[Knowledge] = "defense"
 

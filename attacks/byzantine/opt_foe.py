@@ -1,4 +1,4 @@
-"""Fall of empires with the factor searched against the server's rule (SPEC §3.4)."""
+"""Fall of empires with the factor searched against the server's rule."""
 
 from __future__ import annotations
 
@@ -50,11 +50,7 @@ class OptFOE(Attack):
     tensor([[-8.]])
     """
 
-    paper: ClassVar[str] = (
-        "Xie, Koyejo, Gupta, Fall of Empires: Breaking Byzantine-tolerant SGD by Inner Product Manipulation, UAI 2019, "
-        "arXiv:1903.03936"
-    )
-    spec: ClassVar[str] = "§3.4"
+    paper: ClassVar[str] = "@xie2019fall"
     cost: ClassVar[str] = "evals aggregations per round; for rules on inner products h²d once and small ones"
     knowledge: ClassVar[Knowledge] = "defense"
 

@@ -1,4 +1,4 @@
-"""The Square Attack, a random search without gradients (SPEC §5.6)."""
+"""The Square Attack, a random search without gradients."""
 
 from __future__ import annotations
 
@@ -52,11 +52,7 @@ class Square(PixelAttack):
     tensor([0.3750, 0.3750, 0.3750, 0.3750])
     """
 
-    paper: ClassVar[str] = (
-        "Andriushchenko, Croce, Flammarion, Hein, Square Attack: A Query-efficient Black-box Adversarial Attack via "
-        "Random Search, ECCV 2020, arXiv:1912.00049"
-    )
-    spec: ClassVar[str] = "§5.6"
+    paper: ClassVar[str] = "@andriushchenko2020square"
     cost: ClassVar[str] = "restarts × queries forwards, no backward"
     black_box: ClassVar[bool] = True
 

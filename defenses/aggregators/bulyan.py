@@ -1,4 +1,4 @@
-"""Bulyan (SPEC §4.11)."""
+"""Bulyan."""
 
 from __future__ import annotations
 
@@ -34,11 +34,7 @@ class Bulyan(MixedRule):
     rounding go to the lowest index.
     """
 
-    paper: ClassVar[str] = (
-        "El Mhamdi, Guerraoui, Rouault, The Hidden Vulnerability of Distributed Learning in Byzantium, ICML 2018, "
-        "arXiv:1802.07927"
-    )
-    spec: ClassVar[str] = "§4.11"
+    paper: ClassVar[str] = "@elmhamdi2018hidden"
     cost: ClassVar[str] = "n²d for the inner products, (n-2f) n² log n for the choice, sorted columns"
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:

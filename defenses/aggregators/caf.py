@@ -1,4 +1,4 @@
-"""The covariance-bound agnostic filter (SPEC §4.14)."""
+"""The covariance-bound agnostic filter."""
 
 from __future__ import annotations
 
@@ -41,11 +41,7 @@ class CovarianceFilter(MixedRule):
     eigenvalues the first; for f = 0 and for identical rows the mean.
     """
 
-    paper: ClassVar[str] = (
-        "Allouah, Guerraoui, Stephan, Towards Trustworthy Federated Learning with Untrusted Participants, ICML 2025, "
-        "arXiv:2505.01874"
-    )
-    spec: ClassVar[str] = "§4.14"
+    paper: ClassVar[str] = "@allouah2025towards"
     cost: ClassVar[str] = "n²d for the inner products; an eigenvalue problem n³ for each of at most max_steps + n steps"
 
     max_steps: int = param(1000, ge=1, doc="filter steps after which rows without weight no longer set the pace")

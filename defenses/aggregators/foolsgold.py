@@ -41,10 +41,7 @@ class FoolsGold(MixedRule):
     result is zero, and the fact ``no_trust`` says so.
     """
 
-    paper: ClassVar[str] = (
-        "Fung, Yoon, Beschastnikh, The Limitations of Federated Learning in Sybil Settings, RAID 2020, arXiv:1808.04866"
-    )
-    spec: ClassVar[str] = "§4"
+    paper: ClassVar[str] = "@fung2020limitations"
     cost: ClassVar[str] = "n²d for the inner products of the histories, which take n·d memory"
     unfit_for_statistics: ClassVar[str] = (
         "variances point the same way in honest clients, who would count as copies of one attacker"

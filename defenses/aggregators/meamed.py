@@ -1,4 +1,4 @@
-"""The mean around the median (SPEC §4.9)."""
+"""The mean around the median."""
 
 from __future__ import annotations
 
@@ -33,8 +33,7 @@ class MeaMed(MixedRule):
     Notes: distances that are equal but for rounding are ties.
     """
 
-    paper: ClassVar[str] = "Xie, Koyejo, Gupta, Generalized Byzantine-tolerant SGD, 2018, arXiv:1802.10116"
-    spec: ClassVar[str] = "§4.9"
+    paper: ClassVar[str] = "@xie2018generalized"
     cost: ClassVar[str] = "O(nd log² n): sorted columns, then the nearest values"
 
     center: Literal["middle", "lower"] = param(

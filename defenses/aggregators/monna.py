@@ -35,11 +35,7 @@ class NearestNeighborAveraging(MixedRule):
     Distances that are equal but for rounding tie.
     """
 
-    paper: ClassVar[str] = (
-        "Farhadkhani, Guerraoui, Gupta, Hoang, Pinot, Stephan, Robust Collaborative Learning with Linear Gradient "
-        "Overhead, ICML 2023, arXiv:2209.10931"
-    )
-    spec: ClassVar[str] = "§4"
+    paper: ClassVar[str] = "@farhadkhani2023robust"
     cost: ClassVar[str] = "3nd: lengths, distances from one row, then one sum"
 
     pivot: int = param(0, ge=0, doc="number of the trusted row")

@@ -29,11 +29,7 @@ class Phocas(MixedRule):
     that are equal but for rounding tie.
     """
 
-    paper: ClassVar[str] = (
-        "Xie, Koyejo, Gupta, Phocas: dimensional Byzantine-resilient stochastic gradient descent, 2018, "
-        "arXiv:1805.09682"
-    )
-    spec: ClassVar[str] = "§4.9"
+    paper: ClassVar[str] = "@xie2018phocas"
     cost: ClassVar[str] = "O(nd log² n): sorted columns, then the nearest values"
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:

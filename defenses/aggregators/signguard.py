@@ -47,11 +47,7 @@ class SignGuard(MixedRule):
     starts mean shift from bins, and takes the lower of two middle lengths to clip at.
     """
 
-    paper: ClassVar[str] = (
-        "Xu, Huang, Song, Lan, Byzantine-robust Federated Learning through Collaborative Malicious Gradient Filtering, "
-        "ICDCS 2022, arXiv:2109.05872"
-    )
-    spec: ClassVar[str] = "§4"
+    paper: ClassVar[str] = "@xu2022byzantine"
     cost: ClassVar[str] = "fraction·n·d signs, a clustering of n points, 2nd for lengths and the sum"
 
     lower: float = param(0.1, ge=0, doc="least length, in median lengths")

@@ -38,11 +38,7 @@ class SmallestMaximumEigenvalue(MixedRule):
     spares most subsets.
     """
 
-    paper: ClassVar[str] = (
-        "Allouah, Guerraoui, Gupta, Pinot, Stephan, On the Privacy-Robustness-Utility Trilemma in Distributed "
-        "Learning, ICML 2023, arXiv:2302.04787"
-    )
-    spec: ClassVar[str] = "§4"
+    paper: ClassVar[str] = "@allouah2023privacy"
     cost: ClassVar[str] = "n²d for the inner products; binom(n, f) largest eigenvalues of (n-f)² matrices"
 
     @property

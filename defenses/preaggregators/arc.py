@@ -1,4 +1,4 @@
-"""Adaptive robust clipping (SPEC §4.13)."""
+"""Adaptive robust clipping."""
 
 from __future__ import annotations
 
@@ -34,11 +34,7 @@ class AdaptiveRobustClipping(Step):
     one less.
     """
 
-    paper: ClassVar[str] = (
-        "Allouah, Guerraoui, Gupta, Jellouli, Rizk, Stephan, Adaptive Gradient Clipping for Robust Federated Learning, "
-        "ICLR 2025, arXiv:2405.14432"
-    )
-    spec: ClassVar[str] = "§4.13"
+    paper: ClassVar[str] = "@allouah2025adaptive"
     cost: ClassVar[str] = "2nd: lengths of the rows, then one scaled sum"
     lengths_only: ClassVar[bool] = True
 

@@ -1,4 +1,4 @@
-"""Nearest-neighbor mixing (SPEC §4.4)."""
+"""Nearest-neighbor mixing."""
 
 from __future__ import annotations
 
@@ -33,11 +33,7 @@ class NearestNeighborMixing(Step):
     are equal but for rounding tie; so do all from a row so long that its last bits outweigh their differences.
     """
 
-    paper: ClassVar[str] = (
-        "Allouah, Farhadkhani, Guerraoui, Gupta, Pinot, Stephan, Fixing by Mixing: A Recipe for Optimal Byzantine ML "
-        "under Heterogeneity, AISTATS 2023, arXiv:2302.01772"
-    )
-    spec: ClassVar[str] = "§4.4"
+    paper: ClassVar[str] = "@allouah2023fixing"
     cost: ClassVar[str] = (
         "n²d for the inner products, n² log n for the neighbors; the mixed rows are made in blocks, n²d"
     )

@@ -236,9 +236,16 @@ def test_forge_refuses_a_number_of_attackers_that_is_none(f: object) -> None:
         robustfl.forge("sf", HONEST, f=f)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("honest", [HONEST[:0], HONEST[0], HONEST.long()])
-def test_forge_refuses_rows_that_are_no_stack_of_numbers(honest: torch.Tensor) -> None:
-    with pytest.raises(UsageError, match=r"floating-point rows \[h d\]"):
+@pytest.mark.parametrize(
+    ("honest", "words"),
+    [
+        (HONEST[:0], r"no rows; give a stack \[n d\]"),
+        (HONEST[0], r"must be rows \[h d\], one for each honest client"),
+        (HONEST.long(), "floating-point rows"),
+    ],
+)
+def test_forge_refuses_rows_that_are_no_stack_of_numbers(honest: torch.Tensor, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
         robustfl.forge("sf", honest, f=1)
     with pytest.raises(UsageError, match="needs the honest rows"):
         robustfl.attack("sf").forge(View(n=4, f=1, honest=honest), generator=stream(0))
