@@ -12,7 +12,7 @@ from torch import Tensor
 
 from robustfl.kernels.order import RankMean
 
-from .ties import smallest
+from .ties import largest, smallest
 
 # Sums of weights that differ by rounding alone count as equal.
 _ROUNDING = 1e-12
@@ -82,7 +82,8 @@ class NearestMean:
 class WeightedTrim:
     """Per column, the weighted mean without the ``f`` lowest and ``f`` highest values, counted by rows.
 
-    Of equal values the lower row is the lower one. Where all values left have weight zero, they count alike.
+    Of values that are equal but for rounding the lower row is the lower one. Where all values left have weight zero,
+    they count alike.
     """
 
     weights: Tensor
@@ -96,11 +97,16 @@ class WeightedTrim:
 
     def reduce(self, rows: Tensor, out: Tensor, scratch: Tensor) -> None:
         del scratch
-        values, order = rows.sort(dim=0, stable=True)
-        left = slice(self.f, len(rows) - self.f)
-        values, weights = values[left], self.weights.to(rows)[order[left]]
-        weights = weights + (weights.sum(0) == 0)
-        torch.sum(values * (weights / weights.sum(0)), dim=0, out=out)
+        values = rows.T
+        slack = values.abs() * (8 * torch.finfo(rows.dtype).eps)
+        low = smallest(values, self.f, slack)
+        # What is trimmed below must not be trimmed above as well; there the highest of equal rows goes first.
+        rest = values.scatter(1, low, -torch.inf).flip(1)
+        high = len(rows) - 1 - largest(rest, self.f, slack.scatter(1, low, 0.0).flip(1))
+        left = torch.ones_like(values).scatter_(1, low, 0.0).scatter_(1, high, 0.0)
+        weights = left * self.weights.to(rows)
+        weights = torch.where(weights.sum(1, keepdim=True) == 0, left, weights)
+        torch.sum(values * (weights / weights.sum(1, keepdim=True)), dim=1, out=out)
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,15 @@ class Flame(MixedRule):
         return 2 * f + 1
 
 
+def settled(distance: Tensor, off: Tensor) -> Tensor:
+    """Distances that are equal but for rounding made equal, and free of the digits that rounding has made.
+
+    The clustering then meets its ties in the order of rows; it also sums and compares inverses of distances.
+    """
+    digit = torch.exp2(torch.log2(8 * snapped(off, off / 2)).ceil())
+    return (snapped(distance, off) / digit).round() * digit
+
+
 def _cosine_distances(inner: Tensor, directed: Tensor) -> Tensor:
     """``[n n]``, 1 for a row of zeros: it has no direction, though rounding may say otherwise."""
     length = torch.where(directed, inner.diagonal().clamp(min=1e-300).sqrt(), torch.inf)
@@ -79,19 +88,14 @@ def _cosine_distances(inner: Tensor, directed: Tensor) -> Tensor:
 
 
 def _majority(distance: Tensor, off: Tensor) -> Tensor:
-    """Which rows ``[n]`` belong to the cluster of more than half of them; distances ``[n n]`` are known up to ``off``.
-
-    Distances that are equal but for rounding become equal, so that the clustering meets its ties in the order of rows,
-    and lose the digits that rounding has made, because it sums and compares their inverses.
-    """
+    """Which rows ``[n]`` belong to the cluster of more than half; distances ``[n n]`` are known up to ``off``."""
     n = len(distance)
     if n < 3:
         return torch.ones(n, dtype=torch.bool)
     # Imported late: it takes a second that other rules need not wait for.
     from sklearn.cluster import HDBSCAN
 
-    digit = torch.exp2(torch.log2(8 * snapped(off, off / 2)).ceil())
-    distance = (snapped(distance, off) / digit).round().mul(digit).fill_diagonal_(0)
+    distance = settled(distance, off).fill_diagonal_(0)
     # scikit-learn counts a point among its own neighbors: two here are the paper's one.
     clusters = HDBSCAN(
         min_cluster_size=n // 2 + 1, min_samples=2, metric="precomputed", allow_single_cluster=True, copy=True

@@ -10,7 +10,9 @@ from torch import Tensor
 
 from robustfl.contracts import Context
 from robustfl.defenses import Mixed, Stack, parse_pipeline
+from robustfl.defenses.aggregators.flame import settled
 from robustfl.defenses.columns import NearestMean
+from robustfl.defenses.directions import leading
 from robustfl.defenses.ties import largest, smallest, snapped
 from robustfl.kernels.blocks import over_columns
 from robustfl.randomness import stream
@@ -52,6 +54,27 @@ def test_the_slack_of_a_huge_row_blurs_no_comparison_of_others() -> None:
 def test_tied_values_become_equal_and_others_stay() -> None:
     made = snapped(torch.tensor([[0.0, 2.0 + 1e-9], [2.0, 7.0]]).double(), torch.tensor(1e-6).double())
     assert made.tolist() == [[0.0, 2.0], [2.0, 7.0]]
+
+
+def test_distances_tied_across_the_edge_of_a_digit_are_settled_as_one() -> None:
+    digit = 2.0**-20
+    edge = (4096 + 0.5) * digit
+    distance, off = torch.tensor([edge - digit / 20, edge + digit / 20, 2 * edge]).double(), torch.full((3,), digit / 9)
+    low, high, other = settled(distance, off.double()).tolist()
+    assert low == high == pytest.approx(edge, abs=2 * digit)
+    assert other == pytest.approx(2 * edge, abs=2 * digit)
+
+
+def test_a_direction_of_spread_shared_by_several_is_taken_as_their_mean() -> None:
+    # Equal spread along two axes: any basis of the plane will do, and each would weigh other rows.
+    X = torch.tensor(
+        [[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0], [0.6, 0.8], [-0.6, -0.8], [0.8, -0.6], [-0.8, 0.6]]
+    )
+    for seed in range(6):
+        Y = turned(torch.cat([X.double(), torch.zeros(8, 10, dtype=torch.float64)], dim=1), seed)[0]
+        slack = torch.full((8, 8), 1e-14, dtype=torch.float64)
+        _, share, _ = leading(Y @ Y.T, torch.full((8,), 1 / 8, dtype=torch.float64), slack)
+        assert share.tolist() == pytest.approx([0.5] * 8)
 
 
 # --- slack -----------------------------------------------------------------------------------------------------------
@@ -165,6 +188,19 @@ def test_the_last_bit_changes_no_column(spec, grid, dtype) -> None:
         torch.testing.assert_close(
             outcome(spec, nudged(X, seed)[0])[0], vector, rtol=0, atol=300 * EPS[dtype] * float(X.abs().max())
         )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("f", [1, 2, 4])
+def test_of_equal_values_with_unequal_weights_the_lower_row_is_trimmed_below(f, dtype) -> None:
+    values = torch.tensor([0.1, 0.1, 0.1, 0.7, 0.1, 0.7, 0.7, 0.7, 0.4], dtype=dtype)
+    weights = torch.tensor([1.0, 2, 4, 8, 16, 32, 64, 128, 256])
+    left = {1: [1, 2, 4, 3, 5, 6, 8], 2: [2, 4, 3, 5, 8], 4: [8]}[f]
+    expected = float((values[left].double() * weights[left]).sum() / weights[left].sum())
+    rule = parse_pipeline("trimmed-mean(weighted=true)")
+    for seed in range(6):
+        X = nudged(values[:, None].expand(-1, 5), seed)[0]
+        assert rule(X, f=f, weights=weights).tolist() == pytest.approx([expected] * 5, rel=1e-5)
 
 
 @pytest.mark.parametrize("spec", ["krum", "nnm+trimmed-mean", "multi-krum(m=3)", "mda", "nnm+meamed"])
