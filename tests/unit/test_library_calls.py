@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -77,3 +79,14 @@ def test_verify_runs_only_what_is_asked_for(board: Path) -> None:
     assert robustfl.verify(board, check_only=True).checks == ()
     with pytest.raises(UsageError, match="did you mean 'attack'"):
         robustfl.verify(board, where={"atack": "sf"})
+
+
+def test_the_page_about_ones_own_code_shows_what_works(board: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "library.md").read_text(encoding="utf-8")
+    space: dict[str, Any] = {}
+    for block in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL):
+        exec(block, space)
+    assert space["forged"].shape == (2, 5)
+    assert set(space["state"]) == {"v"}
+    assert space["disagreeing"](board) == []
+    assert capsys.readouterr().out.startswith("done 0.")
