@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, make_dataclass
 from typing import Any
 
 import pytest
@@ -14,9 +15,11 @@ from inputs import Fuzz, junk
 
 from robustfl import registry
 from robustfl.contracts import Aggregated, Aggregator, Attack, Evasion, Forged
+from robustfl.errors import RobustflError
 from robustfl.records import CellResult
 from robustfl.registry import register
 from robustfl.scenarios import run_cell
+from robustfl.scenarios.expand import key_of, resolve
 from robustfl.scenarios.spec import Cell
 
 pytestmark = pytest.mark.fuzz
@@ -80,6 +83,25 @@ TENSORS: list[Any] = [
     lambda x: (_ for _ in ()).throw(KeyError("x")), lambda x: (_ for _ in ()).throw(StopIteration),
     lambda x: (_ for _ in ()).throw(AssertionError),
 ]  # fmt: skip
+
+
+def test_fields(fuzz: Fuzz) -> None:
+    """Whatever a method's version and defaults are, it has a key or a sentence."""
+    types = st.sampled_from([int, float, str, Any, torch.Tensor, object, tuple[float, ...], "Nope", "list["])
+    odd = st.sampled_from([object(), torch.zeros(2), print, lambda: 1, [1], (1.0, ()), {"a": 1}, float("nan"), 10**400])
+
+    def body(given: tuple[Any, Any, Any]) -> None:
+        version, hint, default = given
+        try:
+            cls = make_dataclass("Odd", [("z", hint, field(default=default))], bases=(FuzzAttack,), frozen=True)
+        except (TypeError, ValueError):  # Python itself refuses it
+            return
+        with contextlib.suppress(RobustflError):
+            register("fuzz-fields", version=version)(cls)
+            key_of(resolve(Cell.of({"attack": "fuzz-fields", "f": 1}), "0"))
+        registry._entries["attack"].pop("fuzz-fields", None)
+
+    fuzz(st.tuples(st.one_of(st.just(1), junk, odd), types, st.one_of(junk, odd)), body)
 
 
 def test_returned_values(fuzz: Fuzz, capsys: pytest.CaptureFixture[str]) -> None:
