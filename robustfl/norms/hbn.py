@@ -51,8 +51,8 @@ class HybridBatchNorm(ServerBatchNorm):
         variance = (1 - share) * own_variance + share * self.running_var
         if self.collects:
             mixed = self.refreshes or self.hybrid_reports
-            seen = (mean, variance) if mixed else (own_mean, own_variance)
-            self.pool(*(part.detach()[None] for part in seen), [x.numel() // x.shape[1]])
+            seen_mean, seen_variance = (mean, variance) if mixed else (own_mean, own_variance)
+            self.pool(seen_mean.detach()[None], seen_variance.detach()[None], [x.numel() // x.shape[1]])
         scale = self.weight * (variance + self.eps).rsqrt()
         return (x - mean.view(shape)) * scale.view(shape) + self.bias.view(shape)
 

@@ -356,7 +356,7 @@ def test_fedtan_presets_hold_what_their_tables_and_figures_compare() -> None:
 
 
 def test_fbn_section_5_defends_the_statistics_and_leaves_updates_alone() -> None:
-    for scale in ([], ["scale=small"], ["scale=cifar16"]):
+    for scale in ([], ["scale=small"]):
         cells = expand(Scenario.load("fbn-section5", settings=scale))
         assert {c.defense for c in cells} == {"mean"}
         assert {c.statistics_defense for c in cells} == {"same", "nnm+median", "nnm+trimmed-mean"}
