@@ -1,4 +1,4 @@
-"""A defense as the server runs it: steps, then one aggregator, with the non-finite policy at the door (SPEC §4.0)."""
+"""A defense as the server runs it: steps, then one aggregator, with the non-finite policy at the door."""
 
 from __future__ import annotations
 

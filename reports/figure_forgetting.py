@@ -1,4 +1,4 @@
-"""Local client forgetting: what each participant's training costs on the others' data (SPEC §1.11)."""
+"""Local client forgetting: what each participant's training costs on the others' data."""
 
 from __future__ import annotations
 

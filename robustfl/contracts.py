@@ -34,7 +34,6 @@ class Method(ABC):  # noqa: B024 - what is abstract differs by kind
     name: ClassVar[str] = ""
     version: ClassVar[int] = 0
     paper: ClassVar[str] = ""
-    spec: ClassVar[str] = ""
     cost: ClassVar[str] = ""
     exempt: ClassVar[Mapping[str, str]] = {}  # laws of robustfl.testing that do not hold on purpose, with the reason
 
@@ -287,7 +286,7 @@ class Aggregator(Method):
 
 
 class Propagation(Method):
-    """How robustness travels between users through batch-norm statistics (SPEC §4.18).
+    """How robustness travels between users through batch-norm statistics.
 
     It says how much each source counts for a target; the sources' adversarial-branch statistics are then aggregated
     with these weights by a pipeline, the weighted mean unless the scenario names another.
@@ -320,7 +319,7 @@ class Tag(Enum):
 
 
 class NormLayer(nn.Module):
-    """A normalization layer that several clients can use at once (ARCHITECTURE §7).
+    """A normalization layer that several clients can use at once.
 
     Between ``begin`` and the end of the round a training forward takes the samples of all clients one after another
     and keeps them apart; ``sizes`` are the samples each client contributes (``None``: one client, all samples). While
@@ -393,7 +392,7 @@ class Reports:
 
 
 class StatisticsAggregation(ABC):
-    """The server's defense as a norm's merge sees it (SPEC §4.17).
+    """The server's defense as a norm's merge sees it.
 
     ``round`` counts from 0; ``refresh``: the merge is for evaluation only and nothing is carried over.
     """
@@ -642,7 +641,7 @@ class Algorithm(Method):
 class Task:
     """What an objective knows beside a batch: the client's role, its training labels, the training attack.
 
-    ``adversarial``: an AT user (SPEC §6.5). ``prior [c]``: shares of the classes in the client's training split.
+    ``adversarial``: an AT (adversarial training) user. ``prior [c]``: shares of the classes in its training split.
     ``evasion`` crafts the training examples of AT users from ``generator``. ``notes`` last as long as the client's
     round, for what an objective carries from batch to batch.
     """

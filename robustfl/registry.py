@@ -32,7 +32,7 @@ from robustfl.sessions import content, script_of, written_here
 KINDS = ("attack", "evasion", "defense", "norm", "algorithm", "objective", "model", "dataset", "partition")
 GROUP = "robustfl.plugins"
 OWN = "robustfl"
-_RESERVED = {"kind", "name", "version", "paper", "spec", "cost", "exempt"}
+_RESERVED = {"kind", "name", "version", "paper", "cost", "exempt"}
 _NAME = re.compile(r"[a-z0-9][a-z0-9.\-]*")
 _DEEPEST = 16  # brackets in one spec
 _BARE = re.compile(r"[a-z][a-z0-9.\-]*(\(.*\))?", re.DOTALL)

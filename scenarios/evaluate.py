@@ -1,4 +1,4 @@
-"""Evaluation of a built cell: the global model on the test set, or every user's model on its own data (SPEC §5.8)."""
+"""Evaluation of a built cell: the global model on the test set, or every user's model on its own data."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class Evaluator:
             )
 
     def forgetting(self, state: State, local: LocalModels) -> dict[str, Any]:
-        """Forgetting F of a round: local models against the received one on the participants' data (§1.11)."""
+        """Forgetting F of a round: local models against the received one on the participants' data."""
         e = self._e
 
         def accuracies(theta: Tensor, statistics: Tensor) -> list[float]:
@@ -152,7 +152,7 @@ class Evaluator:
 
     @contextmanager
     def _tested(self, state: State) -> Iterator[State]:
-        """The state as it is tested: with what is propagated to users just before (SPEC §4.18)."""
+        """The state as it is tested: with what is propagated to users just before."""
         e, personal = self._e, state.personal
         write_statistics(e.model, e.layout, state.statistics)
         if e.propagate is None or personal is None:

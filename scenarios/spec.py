@@ -119,7 +119,7 @@ class Cell(Frozen):
     """One experiment, fully resolved. Methods are canonical specs such as ``"alie(z=1.5)"``.
 
     ``f`` clients are Byzantine; the defense is told ``f_declared`` (default: the same). ``scope`` says which channel
-    attackers forge, ``target`` which statistics entries (SPEC §3.8). ``statistics_defense`` is the pipeline that
+    attackers forge, ``target`` which statistics entries. ``statistics_defense`` is the pipeline that
     merges normalization statistics, ``same`` for that of the updates. ``validation`` is the share of each client's
     samples kept for its own accuracy. ``ra_limit`` bounds the test images used for robust accuracy.
 

@@ -1,4 +1,4 @@
-"""A little is enough (SPEC §3.3)."""
+"""A little is enough."""
 
 from __future__ import annotations
 
@@ -69,7 +69,6 @@ class ALIE(Attack):
     """
 
     paper: ClassVar[str] = "@baruch2019little"
-    spec: ClassVar[str] = "§3.3"
     cost: ClassVar[str] = "3hd: mean and deviation"
     knowledge: ClassVar[Knowledge] = "omniscient"
     columnwise: ClassVar[bool] = True

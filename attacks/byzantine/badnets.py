@@ -1,4 +1,4 @@
-"""BadNets: a pixel pattern as a backdoor (SPEC §3)."""
+"""BadNets: a pixel pattern as a backdoor."""
 
 from __future__ import annotations
 
@@ -42,7 +42,6 @@ class BadNets(Attack):
     """
 
     paper: ClassVar[str] = "@gu2017badnets"
-    spec: ClassVar[str] = "§3"
     cost: ClassVar[str] = "the stamp on each poisoned image"
     knowledge: ClassVar[Knowledge] = "blind"
     needs_own: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""An attack made for clipped clustering (SPEC §3)."""
+"""An attack made for clipped clustering."""
 
 from __future__ import annotations
 
@@ -43,7 +43,6 @@ class ClippedClusteringAdaptive(Attack):
     """
 
     paper: ClassVar[str] = "@li2024blades"
-    spec: ClassVar[str] = "§3"
     cost: ClassVar[str] = "h²d for the inner products"
     knowledge: ClassVar[Knowledge] = "omniscient"
     strength: ClassVar[str] = "scale"

@@ -1,4 +1,4 @@
-"""The distributed backdoor attack (SPEC §3)."""
+"""The distributed backdoor attack."""
 
 from __future__ import annotations
 
@@ -44,7 +44,6 @@ class DBA(Attack):
     """
 
     paper: ClassVar[str] = "@xie2020dba"
-    spec: ClassVar[str] = "§3"
     cost: ClassVar[str] = "the stamp on each poisoned image"
     knowledge: ClassVar[Knowledge] = "blind"
     needs_own: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""Random labels (SPEC §3)."""
+"""Random labels."""
 
 from __future__ import annotations
 
@@ -35,7 +35,6 @@ class DirtyLabels(Attack):
     """
 
     paper: ClassVar[str] = "@zhang2017understanding"
-    spec: ClassVar[str] = "§3"
     cost: ClassVar[str] = "none worth mention"
     knowledge: ClassVar[Knowledge] = "blind"
     needs_own: ClassVar[bool] = True

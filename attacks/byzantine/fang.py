@@ -1,4 +1,4 @@
-"""Directed deviation against a known rule (SPEC §3)."""
+"""Directed deviation against a known rule."""
 
 from __future__ import annotations
 
@@ -46,7 +46,6 @@ class Fang(Attack):
     """
 
     paper: ClassVar[str] = "@fang2020local"
-    spec: ClassVar[str] = "§3"
     cost: ClassVar[str] = "hd for the mean and the range; against Krum h²d and a Krum on h + f rows per halving of λ"
     knowledge: ClassVar[Knowledge] = "omniscient"
 

@@ -1,4 +1,4 @@
-"""Fall of empires in the form ``(1-η)ḡ`` (SPEC §3.2)."""
+"""Fall of empires in the form ``(1-η)ḡ``."""
 
 from __future__ import annotations
 
@@ -38,7 +38,6 @@ class FOE(Attack):
     """
 
     paper: ClassVar[str] = "@xie2019fall"
-    spec: ClassVar[str] = "§3.2"
     cost: ClassVar[str] = "hd: the mean"
     knowledge: ClassVar[Knowledge] = "omniscient"
     columnwise: ClassVar[bool] = True

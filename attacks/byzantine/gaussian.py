@@ -1,4 +1,4 @@
-"""Gaussian noise (SPEC §3.9)."""
+"""Gaussian noise."""
 
 from __future__ import annotations
 
@@ -38,7 +38,6 @@ class Gaussian(Attack):
     """
 
     paper: ClassVar[str] = "@blanchard2017machine"
-    spec: ClassVar[str] = "§3.9"
     cost: ClassVar[str] = "fd draws"
     knowledge: ClassVar[Knowledge] = "blind"
     needs_own: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""Inner-product manipulation, the strict form ``-τḡ`` (SPEC §3.2)."""
+"""Inner-product manipulation, the strict form ``-τḡ``."""
 
 from __future__ import annotations
 
@@ -37,7 +37,6 @@ class IPM(Attack):
     """
 
     paper: ClassVar[str] = "@xie2019fall"
-    spec: ClassVar[str] = "§3.2"
     cost: ClassVar[str] = "hd: the mean"
     knowledge: ClassVar[Knowledge] = "omniscient"
     columnwise: ClassVar[bool] = True

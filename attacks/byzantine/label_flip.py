@@ -1,4 +1,4 @@
-"""Label flipping (SPEC §3.7)."""
+"""Label flipping."""
 
 from __future__ import annotations
 
@@ -39,7 +39,6 @@ class LabelFlip(Attack):
     """
 
     paper: ClassVar[str] = "@allenzhu2021byzantine"
-    spec: ClassVar[str] = "§3.7"
     cost: ClassVar[str] = "none worth mention"
     knowledge: ClassVar[Knowledge] = "blind"
     needs_own: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""Lazy clients that replay an old message (SPEC §3)."""
+"""Lazy clients that replay an old message."""
 
 from __future__ import annotations
 
@@ -39,7 +39,6 @@ class Lazy(Attack):
     """
 
     paper: ClassVar[str] = "@lin2019free"
-    spec: ClassVar[str] = "§3"
     cost: ClassVar[str] = "fd; remembers the rows it repeats"
     knowledge: ClassVar[Knowledge] = "blind"
     needs_own: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""Mimic (SPEC §3.5)."""
+"""Mimic."""
 
 from __future__ import annotations
 
@@ -45,7 +45,6 @@ class Mimic(Attack):
     """
 
     paper: ClassVar[str] = "@karimireddy2022byzantine"
-    spec: ClassVar[str] = "§3.5"
     cost: ClassVar[str] = "fd; the telling variant hd per round and remembers two vectors [d]"
     knowledge: ClassVar[Knowledge] = "omniscient"
 

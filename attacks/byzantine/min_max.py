@@ -1,4 +1,4 @@
-"""Min-max (SPEC §3.6)."""
+"""Min-max."""
 
 from __future__ import annotations
 
@@ -41,7 +41,6 @@ class MinMax(Attack):
     """
 
     paper: ClassVar[str] = "@shejwalkar2021manipulating"
-    spec: ClassVar[str] = "§3.6"
     cost: ClassVar[str] = "h²d for the inner products, closed form"
     knowledge: ClassVar[Knowledge] = "omniscient"
 

@@ -1,4 +1,4 @@
-"""Min-sum (SPEC §3.6)."""
+"""Min-sum."""
 
 from __future__ import annotations
 
@@ -44,7 +44,6 @@ class MinSum(Attack):
     """
 
     paper: ClassVar[str] = "@shejwalkar2021manipulating"
-    spec: ClassVar[str] = "§3.6"
     cost: ClassVar[str] = "h²d for the inner products, closed form"
     knowledge: ClassVar[Knowledge] = "omniscient"
 

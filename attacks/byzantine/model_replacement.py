@@ -1,4 +1,4 @@
-"""Model replacement by scaling (SPEC §3)."""
+"""Model replacement by scaling."""
 
 from __future__ import annotations
 
@@ -49,7 +49,6 @@ class ModelReplacement(Attack):
     """
 
     paper: ClassVar[str] = "@bagdasaryan2020backdoor"
-    spec: ClassVar[str] = "§3"
     cost: ClassVar[str] = "fd besides the data poisoning"
     knowledge: ClassVar[Knowledge] = "blind"
     needs_own: ClassVar[bool] = True

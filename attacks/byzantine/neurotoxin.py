@@ -1,4 +1,4 @@
-"""Neurotoxin: a backdoor in coordinates that honest clients leave alone (SPEC §3)."""
+"""Neurotoxin: a backdoor in coordinates that honest clients leave alone."""
 
 from __future__ import annotations
 
@@ -44,7 +44,6 @@ class Neurotoxin(Attack):
     """
 
     paper: ClassVar[str] = "@zhang2022neurotoxin"
-    spec: ClassVar[str] = "§3"
     cost: ClassVar[str] = "fd and a selection of the smallest of d entries besides the data poisoning"
     knowledge: ClassVar[Knowledge] = "blind"
     needs_own: ClassVar[bool] = True

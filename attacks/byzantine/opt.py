@@ -1,4 +1,4 @@
-"""Any attack with its strength searched against the server's rule (SPEC §3.4)."""
+"""Any attack with its strength searched against the server's rule."""
 
 from __future__ import annotations
 
@@ -60,7 +60,6 @@ class Opt(Attack):
     """
 
     paper: ClassVar[str] = "@shejwalkar2021manipulating"
-    spec: ClassVar[str] = "§3.4"
     cost: ClassVar[str] = "evals + 1 aggregations and forgings per round"
     knowledge: ClassVar[Knowledge] = "defense"
 

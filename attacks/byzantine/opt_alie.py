@@ -1,4 +1,4 @@
-"""A little is enough with the factor searched against the server's rule (SPEC §3.4)."""
+"""A little is enough with the factor searched against the server's rule."""
 
 from __future__ import annotations
 
@@ -54,7 +54,6 @@ class OptALIE(Attack):
     """
 
     paper: ClassVar[str] = "@baruch2019little"
-    spec: ClassVar[str] = "§3.4"
     cost: ClassVar[str] = "evals aggregations per round; for rules on inner products h²d once and small ones"
     knowledge: ClassVar[Knowledge] = "defense"
 

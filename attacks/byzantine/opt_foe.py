@@ -1,4 +1,4 @@
-"""Fall of empires with the factor searched against the server's rule (SPEC §3.4)."""
+"""Fall of empires with the factor searched against the server's rule."""
 
 from __future__ import annotations
 
@@ -51,7 +51,6 @@ class OptFOE(Attack):
     """
 
     paper: ClassVar[str] = "@xie2019fall"
-    spec: ClassVar[str] = "§3.4"
     cost: ClassVar[str] = "evals aggregations per round; for rules on inner products h²d once and small ones"
     knowledge: ClassVar[Knowledge] = "defense"
 

@@ -1,4 +1,4 @@
-"""Attackers that see only each other (SPEC §3)."""
+"""Attackers that see only each other."""
 
 from __future__ import annotations
 
@@ -42,7 +42,6 @@ class Partial(Attack):
     """
 
     paper: ClassVar[str] = "@baruch2019little"
-    spec: ClassVar[str] = "§3"
     cost: ClassVar[str] = "that of the wrapped attack"
     knowledge: ClassVar[Knowledge] = "partial"
     needs_own: ClassVar[bool] = True

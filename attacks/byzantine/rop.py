@@ -1,4 +1,4 @@
-"""Relocated orthogonal perturbation (SPEC §3)."""
+"""Relocated orthogonal perturbation."""
 
 from __future__ import annotations
 
@@ -43,7 +43,6 @@ class ROP(Attack):
     """
 
     paper: ClassVar[str] = "@ozfatura2024byzantines"
-    spec: ClassVar[str] = "§3"
     cost: ClassVar[str] = "hd and a few products of vectors [d]"
     knowledge: ClassVar[Knowledge] = "omniscient"
     strength: ClassVar[str] = "z"

@@ -1,4 +1,4 @@
-"""Sign flipping (SPEC §3.1)."""
+"""Sign flipping."""
 
 from __future__ import annotations
 
@@ -36,7 +36,6 @@ class SignFlip(Attack):
     """
 
     paper: ClassVar[str] = "@allenzhu2021byzantine"
-    spec: ClassVar[str] = "§3.1"
     cost: ClassVar[str] = "fd, or hd for the shared mean"
     knowledge: ClassVar[Knowledge] = "omniscient"
     columnwise: ClassVar[bool] = True

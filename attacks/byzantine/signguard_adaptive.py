@@ -1,4 +1,4 @@
-"""An attack made for SignGuard (SPEC §3)."""
+"""An attack made for SignGuard."""
 
 from __future__ import annotations
 
@@ -41,7 +41,6 @@ class SignGuardAdaptive(Attack):
     """
 
     paper: ClassVar[str] = "@xu2022byzantine"
-    spec: ClassVar[str] = "§3"
     cost: ClassVar[str] = "hd for lengths, mean and signs"
     knowledge: ClassVar[Knowledge] = "omniscient"
     strength: ClassVar[str] = "scale"

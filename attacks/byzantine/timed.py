@@ -1,4 +1,4 @@
-"""Attackers that are on and off (SPEC §3)."""
+"""Attackers that are on and off."""
 
 from __future__ import annotations
 
@@ -46,7 +46,6 @@ class Timed(Attack):
     """
 
     paper: ClassVar[str] = "@karimireddy2021learning"
-    spec: ClassVar[str] = "§3"
     cost: ClassVar[str] = "that of the wrapped attack in its rounds"
     needs_own: ClassVar[bool] = True
 

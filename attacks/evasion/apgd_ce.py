@@ -1,4 +1,4 @@
-"""Auto-PGD on the cross-entropy (SPEC §5.5)."""
+"""Auto-PGD on the cross-entropy."""
 
 from __future__ import annotations
 
@@ -45,7 +45,6 @@ class APGDCE(PixelAttack):
     """
 
     paper: ClassVar[str] = "@croce2020reliable"
-    spec: ClassVar[str] = "§5.5"
     cost: ClassVar[str] = "restarts × (steps + 1) forwards and backwards"
 
     eps: float = param(8 / 255, ge=0.0, lt=math.inf, doc="radius of the ball in pixel units")

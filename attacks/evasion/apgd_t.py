@@ -1,4 +1,4 @@
-"""Auto-PGD towards the likeliest other classes (SPEC §5.5)."""
+"""Auto-PGD towards the likeliest other classes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,6 @@ class APGDT(PixelAttack):
     """
 
     paper: ClassVar[str] = "@croce2020reliable"
-    spec: ClassVar[str] = "§5.5"
     cost: ClassVar[str] = "restarts × classes × (steps + 1) forwards and backwards"
 
     eps: float = param(8 / 255, ge=0.0, lt=math.inf, doc="radius of the ball in pixel units")

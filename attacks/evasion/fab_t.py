@@ -1,4 +1,4 @@
-"""The targeted Fast Adaptive Boundary attack (SPEC §5.5)."""
+"""The targeted Fast Adaptive Boundary attack."""
 
 from __future__ import annotations
 
@@ -58,7 +58,6 @@ class FABT(PixelAttack):
     """
 
     paper: ClassVar[str] = "@croce2020minimally"
-    spec: ClassVar[str] = "§5.5"
     cost: ClassVar[str] = "restarts × classes × steps forwards and two backwards"
 
     eps: float = param(8 / 255, ge=0.0, lt=math.inf, doc="radius of the ball in pixel units")

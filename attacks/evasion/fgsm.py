@@ -1,4 +1,4 @@
-"""The fast gradient sign method (SPEC §5.2)."""
+"""The fast gradient sign method."""
 
 from __future__ import annotations
 
@@ -46,7 +46,6 @@ class FGSM(PixelAttack):
     """
 
     paper: ClassVar[str] = "@goodfellow2015explaining"
-    spec: ClassVar[str] = "§5.2"
     cost: ClassVar[str] = "1 forward and backward"
     spares_fooled: ClassVar[bool] = False
 

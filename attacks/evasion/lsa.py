@@ -1,4 +1,4 @@
-"""The local search attack (SPEC §5.4)."""
+"""The local search attack."""
 
 from __future__ import annotations
 
@@ -54,7 +54,6 @@ class LSA(PixelAttack):
     """
 
     paper: ClassVar[str] = "@narodytska2016simple"
-    spec: ClassVar[str] = "§5.4"
     cost: ClassVar[str] = "rounds × (candidates + 1) forwards, no backward"
     black_box: ClassVar[bool] = True
 

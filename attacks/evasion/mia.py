@@ -1,4 +1,4 @@
-"""The momentum iterative method, MI-FGSM (SPEC §5.3)."""
+"""The momentum iterative method, MI-FGSM."""
 
 from __future__ import annotations
 
@@ -52,7 +52,6 @@ class MIA(PixelAttack):
     """
 
     paper: ClassVar[str] = "@dong2018boosting"
-    spec: ClassVar[str] = "§5.3"
     cost: ClassVar[str] = "steps forwards and backwards"
     spares_fooled: ClassVar[bool] = False
 

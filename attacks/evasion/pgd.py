@@ -1,4 +1,4 @@
-"""Projected gradient descent in the L∞ or L2 ball (SPEC §5.1)."""
+"""Projected gradient descent in the L∞ or L2 ball."""
 
 from __future__ import annotations
 
@@ -59,7 +59,6 @@ class PGD(PixelAttack):
     """
 
     paper: ClassVar[str] = "@madry2018towards"
-    spec: ClassVar[str] = "§5.1"
     cost: ClassVar[str] = "restarts × steps forwards and backwards"
     spares_fooled: ClassVar[bool] = False
 

@@ -1,4 +1,4 @@
-"""The Square Attack, a random search without gradients (SPEC §5.6)."""
+"""The Square Attack, a random search without gradients."""
 
 from __future__ import annotations
 
@@ -53,7 +53,6 @@ class Square(PixelAttack):
     """
 
     paper: ClassVar[str] = "@andriushchenko2020square"
-    spec: ClassVar[str] = "§5.6"
     cost: ClassVar[str] = "restarts × queries forwards, no backward"
     black_box: ClassVar[bool] = True
 

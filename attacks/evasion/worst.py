@@ -1,4 +1,4 @@
-"""The worst case over several evasion attacks (SPEC §5.5)."""
+"""The worst case over several evasion attacks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,6 @@ class Worst(PixelAttack):
     """
 
     paper: ClassVar[str] = "@carlini2019evaluating"
-    spec: ClassVar[str] = "§5.5"
     cost: ClassVar[str] = "the sum of its parts, each on the images that still resist"
 
     of: str = param("apgd-ce+square", doc="evasion attacks joined by +")

@@ -1,4 +1,4 @@
-"""Bulyan (SPEC §4.11)."""
+"""Bulyan."""
 
 from __future__ import annotations
 
@@ -35,7 +35,6 @@ class Bulyan(MixedRule):
     """
 
     paper: ClassVar[str] = "@elmhamdi2018hidden"
-    spec: ClassVar[str] = "§4.11"
     cost: ClassVar[str] = "n²d for the inner products, (n-2f) n² log n for the choice, sorted columns"
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:

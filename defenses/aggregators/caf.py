@@ -1,4 +1,4 @@
-"""The covariance-bound agnostic filter (SPEC §4.14)."""
+"""The covariance-bound agnostic filter."""
 
 from __future__ import annotations
 
@@ -42,7 +42,6 @@ class CovarianceFilter(MixedRule):
     """
 
     paper: ClassVar[str] = "@allouah2025towards"
-    spec: ClassVar[str] = "§4.14"
     cost: ClassVar[str] = "n²d for the inner products; an eigenvalue problem n³ for each of at most max_steps + n steps"
 
     max_steps: int = param(1000, ge=1, doc="filter steps after which rows without weight no longer set the pace")

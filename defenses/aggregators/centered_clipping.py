@@ -1,4 +1,4 @@
-"""Centered clipping (SPEC §4.7)."""
+"""Centered clipping."""
 
 from __future__ import annotations
 
@@ -36,7 +36,6 @@ class CenteredClipping(MixedRule):
     """
 
     paper: ClassVar[str] = "@karimireddy2021learning"
-    spec: ClassVar[str] = "§4.7"
     cost: ClassVar[str] = "2nd for L = 1, else n²d for the inner products and n² per step"
     unfit_for_statistics: ClassVar[str] = (
         "no state is kept of statistics, so it would pull variances to zero in every round"

@@ -32,7 +32,6 @@ class ComparativeElimination(MixedRule):
     """
 
     paper: ClassVar[str] = "@gupta2020byzantine"
-    spec: ClassVar[str] = "§4"
     cost: ClassVar[str] = "2nd: lengths of the rows, then one sum"
 
     @property

@@ -1,4 +1,4 @@
-"""Divide and conquer (SPEC §4.16)."""
+"""Divide and conquer."""
 
 from __future__ import annotations
 
@@ -42,7 +42,6 @@ class DivideAndConquer(MixedRule):
     """
 
     paper: ClassVar[str] = "@shejwalkar2021manipulating"
-    spec: ClassVar[str] = "§4.16"
     cost: ClassVar[str] = "niters times b·n² + n³ on b sampled entries, one sum"
 
     c: float = param(1.0, gt=0, doc="rows dropped per attacker and round")

@@ -41,7 +41,6 @@ class Flame(MixedRule):
     """
 
     paper: ClassVar[str] = "@nguyen2022flame"
-    spec: ClassVar[str] = "§4"
     cost: ClassVar[str] = "n²d for the inner products, a clustering of n points, one sum"
 
     noise: float = param(0.001, ge=0, doc="standard deviation of the noise, in median lengths")

@@ -1,4 +1,4 @@
-"""FLTrust (SPEC §4.12)."""
+"""FLTrust."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ class FLTrust(MixedRule):
     """
 
     paper: ClassVar[str] = "@cao2021fltrust"
-    spec: ClassVar[str] = "§4.12"
     cost: ClassVar[str] = "n²d for the inner products, one sum; an honest gradient of the server's own"
     needs_reference: ClassVar[bool] = True
 

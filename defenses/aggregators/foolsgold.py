@@ -42,7 +42,6 @@ class FoolsGold(MixedRule):
     """
 
     paper: ClassVar[str] = "@fung2020limitations"
-    spec: ClassVar[str] = "§4"
     cost: ClassVar[str] = "n²d for the inner products of the histories, which take n·d memory"
     unfit_for_statistics: ClassVar[str] = (
         "variances point the same way in honest clients, who would count as copies of one attacker"

@@ -1,4 +1,4 @@
-"""The geometric median by smoothed Weiszfeld steps (SPEC §4.6)."""
+"""The geometric median by smoothed Weiszfeld steps."""
 
 from __future__ import annotations
 
@@ -40,7 +40,6 @@ class GeometricMedian(MixedRule):
     """
 
     paper: ClassVar[str] = "@pillutla2022robust"
-    spec: ClassVar[str] = "§4.6"
     cost: ClassVar[str] = "n²d for the inner products, nd log² n for the start at the median, n² per step"
 
     nu: float = param(1e-6, gt=0, doc="smallest distance a weight is computed from")

@@ -1,4 +1,4 @@
-"""Krum and multi-Krum (SPEC §4.5)."""
+"""Krum and multi-Krum."""
 
 from __future__ import annotations
 
@@ -56,7 +56,6 @@ class Krum(MixedRule):
     """
 
     paper: ClassVar[str] = "@blanchard2017machine"
-    spec: ClassVar[str] = "§4.5"
     cost: ClassVar[str] = "n²d for the inner products, n² log n for the scores"
 
     variant: Literal["blanchard", "nf"] = param("blanchard", choices=("blanchard", "nf"), doc=_DOC)
@@ -96,7 +95,6 @@ class MultiKrum(MixedRule):
     """
 
     paper: ClassVar[str] = "@blanchard2017machine"
-    spec: ClassVar[str] = "§4.5"
     cost: ClassVar[str] = "n²d for the inner products, n² log n for the scores, one sum of m rows"
 
     variant: Literal["blanchard", "nf"] = param("blanchard", choices=("blanchard", "nf"), doc=_DOC)

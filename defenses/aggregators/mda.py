@@ -1,4 +1,4 @@
-"""Minimum-diameter averaging (SPEC §4.10)."""
+"""Minimum-diameter averaging."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ class MinimumDiameterAveraging(MixedRule):
     """
 
     paper: ClassVar[str] = "@elmhamdi2020genuinely"
-    spec: ClassVar[str] = "§4.10"
     cost: ClassVar[str] = "n²d for the inner products; the search is exponential in f"
 
     @property

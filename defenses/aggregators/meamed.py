@@ -1,4 +1,4 @@
-"""The mean around the median (SPEC §4.9)."""
+"""The mean around the median."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ class MeaMed(MixedRule):
     """
 
     paper: ClassVar[str] = "@xie2018generalized"
-    spec: ClassVar[str] = "§4.9"
     cost: ClassVar[str] = "O(nd log² n): sorted columns, then the nearest values"
 
     center: Literal["middle", "lower"] = param(

@@ -1,4 +1,4 @@
-"""The weighted mean (SPEC §4.1)."""
+"""The weighted mean."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ class Mean(MixedRule):
     """
 
     paper: ClassVar[str] = "@mcmahan2017communication"
-    spec: ClassVar[str] = "§4.1"
     cost: ClassVar[str] = "nd"
 
     @property

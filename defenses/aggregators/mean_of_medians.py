@@ -37,7 +37,6 @@ class MeanOfMedians(MixedRule):
     """
 
     paper: ClassVar[str] = "after @chen2017distributed"
-    spec: ClassVar[str] = "§4"
     cost: ClassVar[str] = "O(n log² n) comparisons per entry"
 
     groups: int | None = param(None, ge=1, doc="number of groups; None means as many as have 2f + 1 clients each")

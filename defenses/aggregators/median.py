@@ -1,4 +1,4 @@
-"""The coordinate-wise median (SPEC §4.2)."""
+"""The coordinate-wise median."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ class Median(MixedRule):
     """
 
     paper: ClassVar[str] = "@yin2018byzantine"
-    spec: ClassVar[str] = "§4.2"
     cost: ClassVar[str] = "O(n log² n) comparisons per entry"
 
     weighted: bool = param(False, doc="weigh values by the clients' samples")

@@ -36,7 +36,6 @@ class NearestNeighborAveraging(MixedRule):
     """
 
     paper: ClassVar[str] = "@farhadkhani2023robust"
-    spec: ClassVar[str] = "§4"
     cost: ClassVar[str] = "3nd: lengths, distances from one row, then one sum"
 
     pivot: int = param(0, ge=0, doc="number of the trusted row")

@@ -30,7 +30,6 @@ class Phocas(MixedRule):
     """
 
     paper: ClassVar[str] = "@xie2018phocas"
-    spec: ClassVar[str] = "§4.9"
     cost: ClassVar[str] = "O(nd log² n): sorted columns, then the nearest values"
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:

@@ -34,7 +34,6 @@ class RobustFederatedAveraging(MixedRule):
     """
 
     paper: ClassVar[str] = "@pillutla2022robust"
-    spec: ClassVar[str] = "§4.6"
     cost: ClassVar[str] = "n²d for the inner products, n² per step"
 
     steps: int = param(3, ge=1, doc="Weiszfeld steps")

@@ -1,4 +1,4 @@
-"""Majority vote over signs (SPEC §4.15)."""
+"""Majority vote over signs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ class SignMajorityVote(MixedRule):
     """
 
     paper: ClassVar[str] = "@bernstein2019signsgd"
-    spec: ClassVar[str] = "§4.15"
     cost: ClassVar[str] = "nd"
     exempt: ClassVar[Mapping[str, str]] = {"no harm": "it returns signs"}
     unfit_for_statistics: ClassVar[str] = "it returns signs, so every variance would be one"

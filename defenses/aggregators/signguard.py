@@ -48,7 +48,6 @@ class SignGuard(MixedRule):
     """
 
     paper: ClassVar[str] = "@xu2022byzantine"
-    spec: ClassVar[str] = "§4"
     cost: ClassVar[str] = "fraction·n·d signs, a clustering of n points, 2nd for lengths and the sum"
 
     lower: float = param(0.1, ge=0, doc="least length, in median lengths")

@@ -39,7 +39,6 @@ class SmallestMaximumEigenvalue(MixedRule):
     """
 
     paper: ClassVar[str] = "@allouah2023privacy"
-    spec: ClassVar[str] = "§4"
     cost: ClassVar[str] = "n²d for the inner products; binom(n, f) largest eigenvalues of (n-f)² matrices"
 
     @property

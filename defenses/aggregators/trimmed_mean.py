@@ -1,4 +1,4 @@
-"""The coordinate-wise trimmed mean (SPEC §4.3)."""
+"""The coordinate-wise trimmed mean."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ class TrimmedMean(MixedRule):
     """
 
     paper: ClassVar[str] = "@yin2018byzantine"
-    spec: ClassVar[str] = "§4.3"
     cost: ClassVar[str] = "O(n log² n) comparisons per entry"
 
     weighted: bool = param(False, doc="weigh the values left by the clients' samples")

@@ -1,4 +1,4 @@
-"""Adaptive robust clipping (SPEC §4.13)."""
+"""Adaptive robust clipping."""
 
 from __future__ import annotations
 
@@ -35,7 +35,6 @@ class AdaptiveRobustClipping(Step):
     """
 
     paper: ClassVar[str] = "@allouah2025adaptive"
-    spec: ClassVar[str] = "§4.13"
     cost: ClassVar[str] = "2nd: lengths of the rows, then one scaled sum"
     lengths_only: ClassVar[bool] = True
 

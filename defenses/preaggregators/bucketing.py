@@ -1,4 +1,4 @@
-"""Bucketing (SPEC §4.8)."""
+"""Bucketing."""
 
 from __future__ import annotations
 
@@ -45,7 +45,6 @@ class Bucketing(Step):
     """
 
     paper: ClassVar[str] = "@karimireddy2022byzantine"
-    spec: ClassVar[str] = "§4.8"
     cost: ClassVar[str] = "nd"
     lengths_only: ClassVar[bool] = True
 

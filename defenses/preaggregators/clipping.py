@@ -1,4 +1,4 @@
-"""Static clipping (SPEC §4.13)."""
+"""Static clipping."""
 
 from __future__ import annotations
 
@@ -37,7 +37,6 @@ class Clipping(Step):
     """
 
     paper: ClassVar[str] = "@allouah2025adaptive"
-    spec: ClassVar[str] = "§4.13"
     cost: ClassVar[str] = "2nd: lengths of the rows, then one scaled sum"
     lengths_only: ClassVar[bool] = True
     unfit_for_statistics: ClassVar[str] = (

@@ -1,4 +1,4 @@
-"""Nearest-neighbor mixing (SPEC §4.4)."""
+"""Nearest-neighbor mixing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ class NearestNeighborMixing(Step):
     """
 
     paper: ClassVar[str] = "@allouah2023fixing"
-    spec: ClassVar[str] = "§4.4"
     cost: ClassVar[str] = (
         "n²d for the inner products, n² log n for the neighbors; the mixed rows are made in blocks, n²d"
     )

@@ -1,4 +1,4 @@
-"""FedRBN's propagation of adversarial batch-norm statistics (SPEC §4.18)."""
+"""FedRBN's propagation of adversarial batch-norm statistics."""
 
 from __future__ import annotations
 
@@ -40,7 +40,6 @@ class FedRBN(Propagation):
     """
 
     paper: ClassVar[str] = "@hong2023federated"
-    spec: ClassVar[str] = "§4.18"
     cost: ClassVar[str] = "like the norm's merge, once per target with its own weights"
 
     similarity: str = param("cos", choices=("cos", "uniform"), doc="how much a source counts")

@@ -1,4 +1,4 @@
-"""Distributed SGD with worker momentum (SPEC §1.1)."""
+"""Distributed SGD with worker momentum."""
 
 from __future__ import annotations
 
@@ -36,7 +36,6 @@ class DSGD(Algorithm):
 
     one_batch: ClassVar[bool] = True
     paper: ClassVar[str] = "@farhadkhani2022byzantine"
-    spec: ClassVar[str] = "§1.1"
     cost: ClassVar[str] = "1 gradient per client and round; d numbers each way"
 
     momentum: float = param(0.9, ge=0.0, lt=1.0, doc="worker momentum β; messages are (1-β)-weighted averages")

@@ -1,4 +1,4 @@
-"""FedACG: clients start from the accelerated global model (SPEC §1.9)."""
+"""FedACG: clients start from the accelerated global model."""
 
 from __future__ import annotations
 
@@ -36,7 +36,6 @@ class FedACG(FedAvg):
     """
 
     paper: ClassVar[str] = "@kim2024communication"
-    spec: ClassVar[str] = "§1.9"
     cost: ClassVar[str] = "the local steps; d numbers each way; the server keeps d numbers"
     rowwise: ClassVar[bool] = True
 

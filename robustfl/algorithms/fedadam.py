@@ -1,4 +1,4 @@
-"""FedAdam: an adaptive server (SPEC §1.6)."""
+"""FedAdam: an adaptive server."""
 
 from __future__ import annotations
 
@@ -37,7 +37,6 @@ class FedAdam(FedAvg):
     """
 
     paper: ClassVar[str] = "@reddi2021adaptive"
-    spec: ClassVar[str] = "§1.6"
     cost: ClassVar[str] = "the local steps; d numbers each way; the server keeps 2d numbers"
     rowwise: ClassVar[bool] = True
 

@@ -1,4 +1,4 @@
-"""Federated averaging (SPEC §1.2)."""
+"""Federated averaging."""
 
 from __future__ import annotations
 
@@ -40,7 +40,6 @@ class FedAvg(Algorithm):
     """
 
     paper: ClassVar[str] = "@mcmahan2017communication"
-    spec: ClassVar[str] = "§1.2"
     cost: ClassVar[str] = "the local steps; d numbers each way"
     rowwise: ClassVar[bool] = True
     batches_per_step: ClassVar[int] = 1

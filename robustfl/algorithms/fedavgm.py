@@ -1,4 +1,4 @@
-"""FedAvgM: momentum on the server (SPEC §1.5)."""
+"""FedAvgM: momentum on the server."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ class FedAvgM(FedAvg):
     """
 
     paper: ClassVar[str] = "@hsu2019measuring"
-    spec: ClassVar[str] = "§1.5"
     cost: ClassVar[str] = "the local steps; d numbers each way; the server keeps d numbers"
     rowwise: ClassVar[bool] = True
 

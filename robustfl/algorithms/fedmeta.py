@@ -1,4 +1,4 @@
-"""FedMeta: first-order meta-learning between rounds, the trainer of FATMeta (SPEC §4.18)."""
+"""FedMeta: first-order meta-learning between rounds, the trainer of FATMeta."""
 
 from __future__ import annotations
 
@@ -35,7 +35,6 @@ class FedMeta(FedAvg):
     """
 
     paper: ClassVar[str] = "@finn2017model"
-    spec: ClassVar[str] = "§4.18"
     cost: ClassVar[str] = "two gradients per local step; d numbers each way"
     rowwise: ClassVar[bool] = True
     batches_per_step: ClassVar[int] = 2

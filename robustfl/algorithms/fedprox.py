@@ -1,4 +1,4 @@
-"""FedProx: local steps tied to the received model (SPEC §1.3)."""
+"""FedProx: local steps tied to the received model."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ class FedProx(FedAvg):
     """
 
     paper: ClassVar[str] = "@li2020federated"
-    spec: ClassVar[str] = "§1.3"
     cost: ClassVar[str] = "the local steps; d numbers each way"
     rowwise: ClassVar[bool] = True
 

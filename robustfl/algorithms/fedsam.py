@@ -1,4 +1,4 @@
-"""FedSAM: sharpness-aware local steps (SPEC §1.8)."""
+"""FedSAM: sharpness-aware local steps."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ class FedSAM(FedAvg):
     """
 
     paper: ClassVar[str] = "@qu2022generalized"
-    spec: ClassVar[str] = "§1.8"
     cost: ClassVar[str] = "two gradients per local step; d numbers each way"
     rowwise: ClassVar[bool] = True
     repeats: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""MOON: local models kept near the global one in representation (SPEC §1.7)."""
+"""MOON: local models kept near the global one in representation."""
 
 from __future__ import annotations
 
@@ -39,7 +39,6 @@ class Moon(FedAvg):
     """
 
     paper: ClassVar[str] = "@li2021model"
-    spec: ClassVar[str] = "§1.7"
     cost: ClassVar[str] = "three forwards per local step; d numbers each way; every client keeps its last model"
     rowwise: ClassVar[bool] = True
 

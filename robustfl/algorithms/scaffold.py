@@ -1,4 +1,4 @@
-"""SCAFFOLD: control variates against client drift (SPEC §1.4)."""
+"""SCAFFOLD: control variates against client drift."""
 
 from __future__ import annotations
 
@@ -38,7 +38,6 @@ class Scaffold(FedAvg):
     """
 
     paper: ClassVar[str] = "@karimireddy2020scaffold"
-    spec: ClassVar[str] = "§1.4"
     cost: ClassVar[str] = "the local steps; d numbers up, 2d down; every client keeps d numbers"
     rowwise: ClassVar[bool] = True
     aggregates_twice: ClassVar[bool] = True

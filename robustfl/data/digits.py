@@ -31,7 +31,6 @@ class Digits(StoredDataset):
     """
 
     paper: ClassVar[str] = "@alpaydin1998optical"
-    spec: ClassVar[str] = "§6"
 
     def source(self, root: Path, *, download: bool) -> Source:
         del root, download

@@ -1,4 +1,4 @@
-"""The Digits benchmark as FedBN publishes it (SPEC §6.4)."""
+"""The Digits benchmark as FedBN publishes it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,6 @@ class DigitsFedBN(StoredDataset):
     """
 
     paper: ClassVar[str] = "@li2021fedbn"
-    spec: ClassVar[str] = "§6.4"
 
     domain: str = param("MNIST", choices=DOMAINS, doc="the domain")
     parts: int = param(10, ge=1, le=10, doc="how many of the ten training parts to take, from the first")

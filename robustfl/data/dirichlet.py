@@ -61,7 +61,6 @@ class Dirichlet(Partition):
     """
 
     paper: ClassVar[str] = "@hsu2019measuring"
-    spec: ClassVar[str] = "§6.2"
 
     alpha: float = param(gt=0, lt=float("inf"), doc="concentration")
     mode: str = param("classwise", choices=("classwise", "equal"), doc="who draws: each class or each client")

@@ -1,4 +1,4 @@
-"""DomainNet's domains (SPEC §6.4)."""
+"""DomainNet's domains."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ class DomainNet(Listed):
     """
 
     paper: ClassVar[str] = "@peng2019moment; ten classes of @li2021fedbn"
-    spec: ClassVar[str] = "§6.4"
     folder: ClassVar[str] = "DomainNet"
     classes: ClassVar[tuple[str, ...]] = CLASSES
 

@@ -38,7 +38,6 @@ class DigitsDomain(StoredDataset):
     """
 
     paper: ClassVar[str] = "@alpaydin1998optical (looks our own)"
-    spec: ClassVar[str] = "§6.4"
 
     style: str = param("clean", choices=("clean", "textured", "shifted"), doc="the domain")
 

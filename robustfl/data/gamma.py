@@ -50,7 +50,6 @@ class Gamma(Partition):
     """
 
     paper: ClassVar[str] = "@karimireddy2020scaffold; @guerraoui2024overcoming"
-    spec: ClassVar[str] = "§6.1"
 
     gamma: float = param(ge=0, le=1, doc="share of the data that is spread evenly")
 

@@ -61,7 +61,6 @@ class KClasses(Partition):
     """
 
     paper: ClassVar[str] = "@wang2025batch"
-    spec: ClassVar[str] = "§6.3"
 
     k: int = param(ge=1, doc="classes per client")
 

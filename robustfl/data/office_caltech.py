@@ -1,4 +1,4 @@
-"""Office-Caltech10's domains (SPEC §6.4)."""
+"""Office-Caltech10's domains."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ class OfficeCaltech(Listed):
     """
 
     paper: ClassVar[str] = "@gong2012geodesic; layout of @li2021fedbn"
-    spec: ClassVar[str] = "§6.4"
     folder: ClassVar[str] = "office_caltech_10"
     classes: ClassVar[tuple[str, ...]] = CLASSES
 

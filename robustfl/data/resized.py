@@ -33,7 +33,6 @@ class Resized(StoredDataset):
     """
 
     paper: ClassVar[str] = "@li2021fedbn (preparation of the Digits domains)"
-    spec: ClassVar[str] = "§6.4"
 
     dataset: str = param(doc="the data set to resize, such as mnist or npz:PATH")
     size: int = param(28, ge=1, doc="height and width")

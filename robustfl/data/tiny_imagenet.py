@@ -1,4 +1,4 @@
-"""Tiny-ImageNet's folders of JPEG images: found under the data root, or downloaded there on demand (SPEC §7)."""
+"""Tiny-ImageNet's folders of JPEG images: found under the data root, or downloaded there on demand."""
 
 from __future__ import annotations
 
@@ -48,7 +48,6 @@ class TinyImageNet(StoredDataset):
     """
 
     paper: ClassVar[str] = "@le2015tiny"
-    spec: ClassVar[str] = "§7"
 
     def source(self, root: Path, *, download: bool) -> Source:
         archive = root / f"{self.name}.npz"

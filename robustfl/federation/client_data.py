@@ -83,7 +83,7 @@ class ClientData:
         )  # fmt: skip
 
     def _least_samples(self) -> int:
-        """The least batch the model can train on: two samples where normalization would see one value (SPEC §1.2)."""
+        """The least batch the model can train on: two samples where normalization would see one value."""
         e = self.experiment
         begin(e.model, None, generators=self.generators([0], 0, 0))
         training = e.model.training

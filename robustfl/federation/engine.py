@@ -252,7 +252,7 @@ class _Loop:
         return norm.messages(reports, received, self._e.layout.layers)
 
     def _reference(self, state: State, round: int) -> Tensor | None:
-        """The update ``[d]`` of the server itself, on data of its own, for defenses that trust it (SPEC §4.12)."""
+        """The update ``[d]`` of the server itself, on data of its own, for defenses that trust it."""
         e = self._e
         if e.root is None or not e.defense.aggregator.needs_reference:
             return None
@@ -423,7 +423,7 @@ class _Loop:
     def _reducer(self, ids: list[int], h: int, f: int, state: State) -> Reducer:
         """What the server answers to the clients' rows in the layers: attackers' rows forged, then the defense.
 
-        Clients weigh as their updates do, else the weighted mean of their gradients is that of no loss (SPEC §2.8).
+        Clients weigh as their updates do, else the weighted mean of their gradients is that of no loss.
         Attacks remember nothing here: there are several exchanges in every layer.
         """
         e, round = self._e, state.round

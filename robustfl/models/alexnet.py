@@ -27,7 +27,6 @@ class AlexNet(Model):
     """
 
     paper: ClassVar[str] = "@hong2023federated, Table 6"
-    spec: ClassVar[str] = "§7"
 
     def build(self, norm: Norm, *, shape: tuple[int, int, int], classes: int) -> nn.Module:
         require(self.name, shape, classes, least=63)

@@ -33,7 +33,6 @@ class DigitsNet(Model):
     """
 
     paper: ClassVar[str] = "@hong2023federated, Table 5"
-    spec: ClassVar[str] = "§7"
 
     channels: tuple[int, ...] = param((64, 64, 128), ge=1, doc="widths of the three convolutions")
     hidden: tuple[int, ...] = param((2048, 512), ge=1, doc="widths of the two hidden linear layers")

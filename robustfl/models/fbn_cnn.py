@@ -28,7 +28,6 @@ class FbnCnn(Model):
     """
 
     paper: ClassVar[str] = "@guerraoui2024overcoming"
-    spec: ClassVar[str] = "§7"
 
     def build(self, norm: Norm, *, shape: tuple[int, int, int], classes: int) -> nn.Module:
         require(self.name, shape, classes, least=4)

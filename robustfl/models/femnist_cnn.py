@@ -30,7 +30,6 @@ class FemnistCnn(Model):
     """
 
     paper: ClassVar[str] = "@mcmahan2017communication"
-    spec: ClassVar[str] = "§7"
 
     hidden: int = param(512, ge=1, doc="width of the hidden linear layer")
 

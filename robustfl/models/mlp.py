@@ -31,7 +31,6 @@ class Mlp(Model):
     """
 
     paper: ClassVar[str] = "@wang2025batch"
-    spec: ClassVar[str] = "§7"
 
     hidden: tuple[int, ...] = param((30,), ge=1, doc="widths of the hidden layers")
 

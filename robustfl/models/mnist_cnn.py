@@ -27,7 +27,6 @@ class MnistCnn(Model):
     """
 
     paper: ClassVar[str] = "@lecun1998gradient"
-    spec: ClassVar[str] = "§7"
 
     def build(self, norm: Norm, *, shape: tuple[int, int, int], classes: int) -> nn.Module:
         require(self.name, shape, classes, least=16)

@@ -62,7 +62,6 @@ class ResNet18(Model):
     """
 
     paper: ClassVar[str] = "@legate2023weighted"
-    spec: ClassVar[str] = "§7"
 
     variant: str = param("norm", choices=("norm", "bn+gn"), doc="which layers are the scheme's")
 

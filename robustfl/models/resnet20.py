@@ -50,7 +50,6 @@ class ResNet20(Model):
     """
 
     paper: ClassVar[str] = "@he2016deep"
-    spec: ClassVar[str] = "§7"
 
     def build(self, norm: Norm, *, shape: tuple[int, int, int], classes: int) -> nn.Module:
         require(self.name, shape, classes, least=4)

@@ -26,7 +26,6 @@ class SimpleCnn(Model):
     """
 
     paper: ClassVar[str] = "@chen2025hybrid"
-    spec: ClassVar[str] = "§7"
 
     def build(self, norm: Norm, *, shape: tuple[int, int, int], classes: int) -> nn.Module:
         require(self.name, shape, classes, least=8)

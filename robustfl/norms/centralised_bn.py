@@ -35,7 +35,6 @@ class CentralisedBN(Norm):
     """
 
     paper: ClassVar[str] = "@ioffe2015batch"
-    spec: ClassVar[str] = "§2.11"
     cost: ClassVar[str] = "the batches of all clients on one machine"
     shares_statistics: ClassVar[bool] = True
     centralised: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""Dual batch normalization: separate statistics for clean and adversarial inputs (SPEC §2.7)."""
+"""Dual batch normalization: separate statistics for clean and adversarial inputs."""
 
 from __future__ import annotations
 
@@ -57,7 +57,6 @@ class DualBN(Norm):
     """
 
     paper: ClassVar[str] = "@xie2020adversarial; local as in @hong2023federated"
-    spec: ClassVar[str] = "§2.7"
     cost: ClassVar[str] = "2 × 2C numbers per layer and round each way"
     shares_statistics: ClassVar[bool] = True
     branched: ClassVar[bool] = True

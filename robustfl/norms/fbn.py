@@ -39,7 +39,6 @@ class FBN(Norm):
     """
 
     paper: ClassVar[str] = "@guerraoui2024overcoming"
-    spec: ClassVar[str] = "§2.2, §4.17"
     cost: ClassVar[str] = "2C numbers per layer and round each way"
     shares_statistics: ClassVar[bool] = True
 

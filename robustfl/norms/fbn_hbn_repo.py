@@ -1,4 +1,4 @@
-"""The variant of FBN that Chen et al. (2025) benchmark, for comparison with FBN itself (SPEC §2.2)."""
+"""The variant of FBN that Chen et al. (2025) benchmark, for comparison with FBN itself."""
 
 from __future__ import annotations
 
@@ -51,7 +51,6 @@ class FBNHBNRepo(Norm):
     """
 
     paper: ClassVar[str] = "code released with @chen2025hybrid"
-    spec: ClassVar[str] = "§2.2"
     shares_statistics: ClassVar[bool] = True
 
     momentum: float = param(0.1, gt=0, le=1, doc="β, step of the server's statistics")

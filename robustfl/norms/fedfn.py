@@ -1,4 +1,4 @@
-"""FedFN: normalised features in place of normalization layers (SPEC §2.13)."""
+"""FedFN: normalised features in place of normalization layers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,6 @@ class FedFN(Norm):
     """
 
     paper: ClassVar[str] = "@kim2023fedfn"
-    spec: ClassVar[str] = "§2.13"
 
     position: str = param("classifier", choices=("classifier", "flatten"), doc="before the last or first linear layer")
     scale: str = param("1", choices=("1", "sqrt-d"), doc="length of the normalised feature")

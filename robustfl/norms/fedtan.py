@@ -1,4 +1,4 @@
-"""FedTAN and its relatives: batch normalization that equals the centralised one (SPEC §2.8-2.10)."""
+"""FedTAN and its relatives: batch normalization that equals the centralised one."""
 
 from __future__ import annotations
 
@@ -68,7 +68,6 @@ class FedTAN(_Lockstep):
     """
 
     paper: ClassVar[str] = "@wang2025batch, Algorithms 1-3"
-    spec: ClassVar[str] = "§2.8"
     cost: ClassVar[str] = "3 exchanges per layer and round, 4C numbers each way; 2C more once a round"
 
 
@@ -92,7 +91,6 @@ class FedTANII(_Lockstep):
     """
 
     paper: ClassVar[str] = "@wang2025batch, Section V"
-    spec: ClassVar[str] = "§2.9"
     cost: ClassVar[str] = "as fedtan up to switch_round, then as ordinary batch normalization"
 
     switch_round: int = param(100, ge=1, doc="rounds of FedTAN before statistics are frozen")
@@ -121,6 +119,5 @@ class FedAvgAlgorithm2(_Lockstep):
     """
 
     paper: ClassVar[str] = "@wang2025batch, Algorithm 2"
-    spec: ClassVar[str] = "§2.10"
     cost: ClassVar[str] = "2 exchanges per layer and round, 2C numbers each way; 2C more once a round"
     lockstep_kinds: ClassVar[tuple[str, ...]] = KINDS[:2]

@@ -1,4 +1,4 @@
-"""FedWon: standardised weights in place of normalization layers (SPEC §2.14)."""
+"""FedWon: standardised weights in place of normalization layers."""
 
 from __future__ import annotations
 
@@ -74,7 +74,6 @@ class FedWon(Norm):
     """
 
     paper: ClassVar[str] = "@zhuang2024fedwon"
-    spec: ClassVar[str] = "§2.14"
 
     gain: bool = param(False, doc="a learnable factor per filter")
     clip: float | None = param(None, gt=0, doc="λ of adaptive gradient clipping")

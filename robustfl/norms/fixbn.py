@@ -35,7 +35,6 @@ class FixBN(Norm):
     """
 
     paper: ClassVar[str] = "@zhong2023making"
-    spec: ClassVar[str] = "§2.3"
     cost: ClassVar[str] = "2C numbers per layer and round each way until the statistics are fixed"
     shares_statistics: ClassVar[bool] = True
 

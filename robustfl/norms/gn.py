@@ -29,7 +29,6 @@ class GN(Norm):
     """
 
     paper: ClassVar[str] = "@wu2018group"
-    spec: ClassVar[str] = "§2.4"
     cost: ClassVar[str] = "no statistics to send"
 
     groups: int = param(2, ge=1, doc="groups of channels")

@@ -1,4 +1,4 @@
-"""HBN: hybrid batch normalization (SPEC §2.12)."""
+"""HBN: hybrid batch normalization."""
 
 from __future__ import annotations
 
@@ -101,7 +101,6 @@ class HBN(Norm):
     """
 
     paper: ClassVar[str] = "@chen2025hybrid"
-    spec: ClassVar[str] = "§2.12"
     cost: ClassVar[str] = (
         "2C numbers per layer and round each way; one more forward over the data, or as many as layers in mode eval"
     )

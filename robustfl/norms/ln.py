@@ -29,7 +29,6 @@ class LN(Norm):
     """
 
     paper: ClassVar[str] = "@ba2016layer"
-    spec: ClassVar[str] = "§2.4"
     cost: ClassVar[str] = "no statistics to send"
 
     eps: float = param(1e-5, gt=0, doc="added to variances")

@@ -37,7 +37,6 @@ class NaiveBN(Norm):
     """
 
     paper: ClassVar[str] = "@ioffe2015batch; as averaged by @mcmahan2017communication"
-    spec: ClassVar[str] = "§2.1"
     cost: ClassVar[str] = "2C numbers per layer and round each way"
     shares_statistics: ClassVar[bool] = True
 

@@ -1,4 +1,4 @@
-"""Schemes whose clients keep batch-norm entries, or everything, to themselves (SPEC §2.5, §2.6, §2.11)."""
+"""Schemes whose clients keep batch-norm entries, or everything, to themselves."""
 
 from __future__ import annotations
 
@@ -38,7 +38,6 @@ class FedBN(_Personal):
     """
 
     paper: ClassVar[str] = "@li2021fedbn"
-    spec: ClassVar[str] = "§2.5"
     cost: ClassVar[str] = "no statistics to send, and no affine parameters"
 
     @property
@@ -61,7 +60,6 @@ class SiloBN(_Personal):
     """
 
     paper: ClassVar[str] = "@andreux2020siloed"
-    spec: ClassVar[str] = "§2.6"
     cost: ClassVar[str] = "no statistics to send; affine parameters are shared"
 
     @property
@@ -83,7 +81,6 @@ class SingleNet(_Personal):
     """
 
     paper: ClassVar[str] = "@wang2025batch (reference without communication)"
-    spec: ClassVar[str] = "§2.11"
     cost: ClassVar[str] = "nothing is sent"
 
     @property

@@ -1,4 +1,4 @@
-"""Adversarial training by the users that can afford it (SPEC §4.18, §6.5)."""
+"""Adversarial training by the users that can afford it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,6 @@ class AdversarialTraining(Objective):
     """
 
     paper: ClassVar[str] = "@hong2023federated (baselines FAT*)"
-    spec: ClassVar[str] = "§4.18"
     needs_adversaries: ClassVar[bool] = True
 
     weight: float = param(0.5, ge=0.0, le=1.0, doc="share of the adversarial loss")

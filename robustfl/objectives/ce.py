@@ -25,5 +25,4 @@ class CrossEntropy(Objective):
     """
 
     paper: ClassVar[str] = "@mcmahan2017communication"
-    spec: ClassVar[str] = "§1.2"
     plain: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""FedRob: training on the worst affine change of the images (SPEC §4.18)."""
+"""FedRob: training on the worst affine change of the images."""
 
 from __future__ import annotations
 
@@ -41,7 +41,6 @@ class FedRob(Objective):
     """
 
     paper: ClassVar[str] = "@reisizadeh2020robust"
-    spec: ClassVar[str] = "§4.18"
     needs_adversaries: ClassVar[bool] = True
 
     lam: float = param(10.0, gt=0.0, doc="λ, weight of the penalty")

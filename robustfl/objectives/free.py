@@ -1,4 +1,4 @@
-"""Free adversarial training (SPEC §5.7)."""
+"""Free adversarial training."""
 
 from __future__ import annotations
 
@@ -37,7 +37,6 @@ class FreeAdversarialTraining(Objective):
     """
 
     paper: ClassVar[str] = "@shafahi2019adversarial"
-    spec: ClassVar[str] = "§5.7"
     needs_adversaries: ClassVar[bool] = True
 
     replays_per_batch: int = param(4, ge=1, doc="m, local steps on every batch")

@@ -1,4 +1,4 @@
-"""FedRBN's user step: adversarial training, and pseudo-noise calibration where there is none (SPEC §4.18)."""
+"""FedRBN's user step: adversarial training, and pseudo-noise calibration where there is none."""
 
 from __future__ import annotations
 
@@ -47,7 +47,6 @@ class PseudoNoiseCalibration(Objective):
     """
 
     paper: ClassVar[str] = "@hong2023federated"
-    spec: ClassVar[str] = "§4.18"
     needs_adversaries: ClassVar[bool] = True
     needs_branches: ClassVar[bool] = True
 

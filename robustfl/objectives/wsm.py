@@ -1,4 +1,4 @@
-"""WSM: softmax re-weighted by the client's own class shares (SPEC §1.10)."""
+"""WSM: softmax re-weighted by the client's own class shares."""
 
 from __future__ import annotations
 
@@ -39,7 +39,6 @@ class WSM(Objective):
     """
 
     paper: ClassVar[str] = "@legate2023weighted"
-    spec: ClassVar[str] = "§1.10"
     plain: ClassVar[bool] = True
 
     def per_sample(self, logits: Tensor, y: Tensor, prior: Tensor) -> Tensor:

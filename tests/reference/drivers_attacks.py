@@ -1,4 +1,4 @@
-"""SPEC §3: Byzantine attacks on updates, on data and on normalization statistics."""
+"""Golden cases of §3: Byzantine attacks on updates, on data and on normalization statistics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SPEC §1: what clients send, the server's step, learning rates."""
+"""Golden cases of §1: what clients send, the server's step, learning rates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SPEC §1.3-1.11, §2.8-2.14, §4.18: algorithms, objectives, the later norms, propagation."""
+"""Golden cases of §1.3-1.11, §2.8-2.14, §4.18: algorithms, objectives, the later norms, propagation."""
 
 from __future__ import annotations
 

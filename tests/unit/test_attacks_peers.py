@@ -1,4 +1,4 @@
-"""Where definitions agree (SPEC §10), another project's attacks give the same vectors."""
+"""Where definitions agree, another project's attacks give the same vectors."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_known_difference_defaults_of_factors() -> None:
 
 
 def test_known_difference_label_flipping() -> None:
-    """Theirs averages the rows it is given; ours sends each attacker's own, as SPEC §3.7 asks."""
+    """Theirs averages the rows it is given; ours sends each attacker's own."""
     own = torch.tensor(honest_rows(0)[:2])
     sent = robustfl.attack("label-flip").forge(View(n=9, f=2, own=own), generator=stream(0))
     np.testing.assert_allclose(byzfl.LabelFlipping()(own.numpy()), sent.mean(0).numpy())

@@ -1,4 +1,4 @@
-"""Attacks on normalization statistics: what is attacked, and that variances stay possible (SPEC §3.8)."""
+"""Attacks on normalization statistics: what is attacked, and that variances stay possible."""
 
 from __future__ import annotations
 

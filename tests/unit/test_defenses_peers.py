@@ -1,4 +1,4 @@
-"""Where definitions agree (SPEC §10), another project's rules give the same numbers."""
+"""Where definitions agree, another project's rules give the same numbers."""
 
 from __future__ import annotations
 

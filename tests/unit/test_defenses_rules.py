@@ -1,4 +1,4 @@
-"""The rules on examples worked by hand, their laws (SPEC §4.19) and their robustness constants."""
+"""The rules on examples worked by hand, their laws and their robustness constants."""
 
 from __future__ import annotations
 
