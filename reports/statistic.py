@@ -31,9 +31,9 @@ def counted(table: pd.DataFrame, statistic: str | None = None) -> tuple[pd.DataF
     if statistic == "tail":
         return _tail(table, done), _tail_words(table)
     if statistic == "final" or not selecting.any():
-        return table, " Numbers of the last round." if selecting.any() else ""
+        return table, " Numbers are of the last round." if selecting.any() else ""
     which = "" if selecting[done].all() else " of cells with select validation"
-    words = f" Numbers{which}: of the round with the best accuracy on validation data."
+    words = f" Numbers{which} are of the round with the best accuracy on validation data."
     return _of_group(table, "selected", selecting), words
 
 
