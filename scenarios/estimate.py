@@ -16,6 +16,7 @@ from robustfl.federation import initial_state, train
 from robustfl.reports.store import Store
 
 from .build import build
+from .effect import effect_warnings
 from .expand import expand, fingerprints, key_of, labels, refusal, resolve
 from .grid import workers_for
 from .run import device_of
@@ -50,6 +51,7 @@ class Estimate:
     seconds: float | None
     memory_bytes: int | None
     note: str
+    warnings: tuple[str, ...] = ()
 
     @property
     def refusals(self) -> dict[str, int]:
@@ -72,7 +74,10 @@ class Estimate:
     def as_dict(self) -> dict[str, Any]:
         """For machines."""
         cells = [{"state": c.state, "reason": c.reason, "seconds": c.seconds, **c.labels} for c in self.cells]
-        return {"jobs": self.jobs, "seconds": self.seconds, "memory_bytes": self.memory_bytes, "cells": cells}
+        return {
+            "jobs": self.jobs, "seconds": self.seconds, "memory_bytes": self.memory_bytes, "cells": cells,
+            "warnings": list(self.warnings),
+        }  # fmt: skip
 
 
 def estimate(
@@ -93,11 +98,12 @@ def estimate(
     reasons = [refusal(cell) for cell in cells]
     axes = tuple(k for k in Cell.model_fields if len({getattr(c, k) for c in cells}) > 1) or ("attack", "defense")
     workers = workers_for(jobs, threads, device)
+    warnings = tuple(effect_warnings(c for c, why in zip(cells, reasons, strict=True) if why is None))
     try:
         known = fingerprints(cells, root, download=False)
     except DataMissing as error:
         planned = tuple(_planned(c, why, None) for c, why in zip(cells, reasons, strict=True))
-        return Estimate(planned, axes, workers, None, None, f"No estimate: {error}")
+        return Estimate(planned, axes, workers, None, None, f"No estimate: {error}", warnings)
     keys = [key_of(resolve(cell, known[cell])) for cell in cells]
     stored = Store(Path(out) / scenario.name).done(keys)
     rows = list(zip(cells, keys, reasons, strict=True))
@@ -116,7 +122,7 @@ def estimate(
     wrong = Counter(p.failed for p in probes.values() if p.failed)
     for words, count in wrong.items():
         note += f"\n{count} kind(s) of cells could not be timed, and will not run here: {words}"
-    return Estimate(planned, axes, workers, total, memory, note)
+    return Estimate(planned, axes, workers, total, memory, note, warnings)
 
 
 def _planned(cell: Cell, reason: str | None, seconds: float | None) -> PlannedCell:
@@ -152,7 +158,7 @@ def _probes(
                 probes[kind] = _Probe(0.0, 0.0, 0, 0)
             except Exception as error:  # too large for this machine, or a plug-in's: the grid goes on with the others
                 words = (str(error).splitlines() or ["this machine has not enough memory"])[0]
-                probes[kind] = _Probe(0.0, 0.0, 0, 0, f"{type(error).__name__}: {words}")
+                probes[kind] = _Probe(0.0, 0.0, 0, 0, failed=f"{type(error).__name__}: {words}")
     finally:
         torch.set_num_threads(before)
     return probes
@@ -172,6 +178,7 @@ class _Probe:
     image: float
     images: int
     memory: int
+    validated: int = 0  # images of one look at the validation data, times the passes over each
     failed: str = ""
 
 
@@ -181,6 +188,9 @@ def _seconds(cell: Cell, probe: _Probe | None) -> float | None:
     points = 1 + (cell.rounds // cell.evaluate_every if cell.evaluate_every else 10)
     attacked = sum(_passes(e) for e in cell.evasions) * (points if cell.evaluate_ra else 1)
     images = points * probe.images + attacked * min(probe.images, cell.ra_limit or probe.images)
+    if cell.select == "validation":  # and the selected model is tested beside the last one
+        images += points * probe.validated + probe.images
+        images += sum(_passes(e) for e in cell.evasions) * min(probe.images, cell.ra_limit or probe.images)
     return cell.rounds * probe.round + images * probe.image
 
 
@@ -205,7 +215,10 @@ def _probe(cell: Cell, root: str | Path | None, device: str) -> _Probe:
     image_seconds = (time.perf_counter() - clock) / len(images)
     stack = e.settings.participants * e.layout.d * next(e.model.parameters()).element_size()
     users = cell.clients if e.norm.private and not built.tests else 1  # each with a model of its own
-    return _Probe(min(times), image_seconds, len(built.test) * users, int(2.5 * stack) + 700 * 2**20)
+    memory = int(2.5 * stack) + 700 * 2**20
+    passes = {k: _passes(cell.train_evasion) if k in e.adversarial else 1 for k in range(cell.clients)}
+    validated = sum(len(part) * passes[k] for k, part in enumerate(built.validation))
+    return _Probe(min(times), image_seconds, len(built.test) * users, memory, validated)
 
 
 def _passes(evasion: str) -> int:

@@ -17,20 +17,33 @@ from robustfl.data import data_root
 from robustfl.defenses import Pipeline, parse_pipeline, parse_propagation
 from robustfl.errors import UsageError
 from robustfl.records import LATER, SCHEMA, digest, labels_of
-from robustfl.registry import generation, identity, load_file, lookup
+from robustfl.registry import generation, identity, load_file, lookup, reread_session
 
 from .settings import settings_of
-from .spec import METHODS, PIPELINES, SAME, Cell, LearningRate, Scenario, as_table, canonical_method, method, setting
+from .spec import (
+    LISTS,
+    METHODS,
+    PIPELINES,
+    SAME,
+    Cell,
+    LearningRate,
+    Scenario,
+    as_table,
+    canonical_method,
+    is_axis,
+    method,
+    setting,
+)
 
 MOST_CELLS = 200_000
 CELL_BYTES = 2500  # of a planned cell and its key, measured
-_LISTS = {"evasions", "domains"}
 
 
 def expand(scenario: Scenario) -> list[Cell]:
     """All cells of a scenario in the order of its axes, the last varying fastest; duplicates appear once."""
     for plugin in scenario.plugins:
         load_file(plugin)
+    reread_session()
     axes = {field: list(_options(field, value)) for field, value in scenario.cell.items()}
     for field in axes:
         if field not in Cell.model_fields:
@@ -81,9 +94,8 @@ def _combinations(scenario: Scenario, axes: dict[str, list[Any]]) -> Iterator[di
 
 def _options(field: str, value: Any) -> Iterator[Any]:
     """The values of one axis. A list is an axis; for settings that are lists themselves, a list of lists is."""
-    if field in _LISTS:
-        nested = isinstance(value, list) and any(isinstance(v, list) for v in value)
-        yield from value if nested else [value]
+    if field in LISTS:
+        yield from value if is_axis(field, value) else [value]
         return
     options = value if isinstance(value, list) else [value]
     if not options:
@@ -167,14 +179,15 @@ def _resolved(field: str, option: Any) -> Any:
     """One option of an exclusion in the form in which cells hold it; a bare name stays one."""
     if field == "schedule":
         return Cell.of({field: option}).schedule
-    if field in _LISTS:
+    if field in LISTS and field != "forgetting":
         kind = {"evasions": "evasion", "domains": "dataset"}[field]
         return tuple(canonical_method(kind, spec) for spec in ([option] if isinstance(option, str) else option))
     if field == "propagation" and option != "none":
         return parse_propagation(str(option)).describe()
     if field in (*METHODS, *PIPELINES) or field == "train_evasion":
         return _bare_or_whole("evasion" if field == "train_evasion" else field, option)
-    return setting(field, option)
+    found = setting(field, option)
+    return tuple(sorted(set(found))) if isinstance(found, tuple) else found  # rounds of forgetting, as cells hold them
 
 
 def _bare_or_whole(kind: str, option: Any) -> str:
@@ -198,14 +211,14 @@ def refusal(cell: Cell) -> str | None:
     if 2 * cell.f >= cell.clients and cell.f > 0:
         return f"f={cell.f} of {cell.clients} clients: fewer than half may be Byzantine (f ≤ {(cell.clients - 1) // 2})"
     n = max(1, int(cell.participation * cell.clients + 1e-9))
-    defense: Pipeline = _looked_at("defense", cell.defense, generation())
+    defense: Pipeline = looked_at("defense", cell.defense)
     reason = defense.refusal(n, cell.f_declared)
     if reason is not None:
         return reason
     if defense.aggregator.needs_reference and not cell.server_samples:
         return f"{cell.defense} compares with an update of the server's own; give it data with 'server_samples'"
     norm, attack, algorithm, objective = (
-        _looked_at(k, getattr(cell, k), generation()) for k in ("norm", "attack", "algorithm", "objective")
+        looked_at(k, getattr(cell, k)) for k in ("norm", "attack", "algorithm", "objective")
     )
     assert isinstance(norm, Norm)
     assert isinstance(attack, Attack)
@@ -226,6 +239,11 @@ def refusal(cell: Cell) -> str | None:
         return (
             f"{cell.defense} compares updates with the server's own, and {cell.norm} with {cell.algorithm} sends more"
         )
+    if cell.select == "validation" and not (cell.validation and cell.evaluate_every):
+        return (
+            "select='validation' takes the best of the evaluated rounds on the clients' validation data: it needs "
+            f"validation > 0 and evaluate_every > 0 (here {cell.validation:g} and {cell.evaluate_every})"
+        )
     reason = _statistics_refusal(cell, norm, n)
     if reason is not None:
         return reason
@@ -237,16 +255,20 @@ def refusal(cell: Cell) -> str | None:
     return _objective_refusal(cell, norm, algorithm, objective) or _users_refusal(cell, norm)
 
 
+def looked_at(field: str, spec: str) -> Any:
+    """A method or pipeline to ask for its facts; cells that run make their own."""
+    return _looked_at(field, spec, generation())
+
+
 @lru_cache(4096)
 def _looked_at(field: str, spec: str, since: int) -> Any:
-    """A method or pipeline to ask for its facts; cells that run make their own."""
     del since
     return parse_pipeline(spec) if field in PIPELINES else method(field, spec)
 
 
-def _identities(field: str, spec: str, since: int) -> Any:
+def _identities(field: str, spec: str) -> Any:
     """What of a method or pipeline enters a key."""
-    made = _looked_at(field, spec, since)
+    made = looked_at(field, spec)
     return [identity(part) for part in made.parts] if field in PIPELINES else identity(made)
 
 
@@ -301,12 +323,6 @@ def _users_refusal(cell: Cell, norm: Norm) -> str | None:
     return parse_propagation(cell.propagation).refusal(sources, min(cell.f_declared, sources))
 
 
-def idle(cell: Cell) -> bool:
-    """Whether a cell names an attack that acts, and nobody to carry it out."""
-    attack = _looked_at("attack", cell.attack, generation())
-    return cell.f == 0 and bool(attack.forges or attack.poisons_data)
-
-
 # --- identity --------------------------------------------------------------------------------------------------------
 
 
@@ -324,22 +340,21 @@ def fingerprints(cells: list[Cell], root: str | Path | None, *, download: bool =
 
 def resolve(cell: Cell, fingerprint: str) -> dict[str, Any]:
     """The cell with every method's version and parameters and the data's digest: what the key is made of."""
-    since = generation()
-    methods: dict[str, Any] = {k: _identities(k, getattr(cell, k), since) for k in METHODS}
-    methods["evasions"] = [_identities("evasion", e, since) for e in cell.evasions]
+    methods: dict[str, Any] = {k: _identities(k, getattr(cell, k)) for k in METHODS}
+    methods["evasions"] = [_identities("evasion", e) for e in cell.evasions]
     if cell.domains:
-        methods["domains"] = [_identities("dataset", name, since) for name in cell.domains]
+        methods["domains"] = [_identities("dataset", name) for name in cell.domains]
     if cell.adversarial:
-        methods["train_evasion"] = _identities("evasion", cell.train_evasion, since)
+        methods["train_evasion"] = _identities("evasion", cell.train_evasion)
     if cell.propagation != "none":
         spread = parse_propagation(cell.propagation)
         methods["propagation"] = [identity(part) for part in (spread.propagation, *spread.rule.parts)]
     settings = cell.model_dump(mode="json")
-    for name, value in LATER.items():
-        if settings[name] == value:
-            del settings[name]
     if cell.statistics_defense != SAME:
         methods["statistics_defense"] = [identity(part) for part in parse_pipeline(cell.statistics_rule).parts]
+    for name, before in LATER.items():
+        if settings[name] == before:
+            del settings[name]
     return {"schema": SCHEMA, "cell": settings, "methods": methods, "data": fingerprint}
 
 

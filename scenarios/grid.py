@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import pickle
 import signal
 import tempfile
 import threading
@@ -22,16 +23,19 @@ from joblib.externals.loky.process_executor import TerminatedWorkerError
 
 from robustfl.errors import StoreError, UsageError
 from robustfl.federation.storage import LIMIT
-from robustfl.origins import origins
+from robustfl.origins import all_origins, origins
 from robustfl.records import CellResult, plain
-from robustfl.registry import load_file
+from robustfl.registry import Guest, admit, guests, load_file, load_plugins
 from robustfl.reports import tracking
 from robustfl.reports.store import RERUN, Store
+from robustfl.sessions import written_here
 
-from . import limit
+from . import limit, pace
 from .checkpoint import checkpoint_path, discard
-from .expand import expand, fingerprints, key_of, labels, resolve
+from .effect import effect_warnings
+from .expand import expand, fingerprints, key_of, labels, refusal, resolve
 from .memory import REMEDY
+from .pace import OnRoundOf
 from .run import CHECKPOINT_MINUTES, check_threads, cores, device_of, run_cell
 from .slots import checked_gpus, claim, memory_of, slots_on
 from .spec import Cell, Scenario
@@ -56,25 +60,28 @@ class Finished:
 
 @dataclass(frozen=True)
 class Results:
-    """What a grid left behind: the store's folder, how many cells ran now, and how many there are of each status."""
+    """What a grid left behind: the store's folder, how many cells ran now, how many there are of each status, and their
+    keys.
+    """
 
     folder: Path
     computed: int
     stored: int
     statuses: dict[str, int] = field(default_factory=dict)
+    keys: frozenset[str] = frozenset()
 
     @property
     def frame(self) -> pd.DataFrame:
-        """One row per cell of the store."""
+        """One row per cell of the grid that the store has."""
         from robustfl.reports.frame import frame
 
-        return frame(Store(self.folder).load().results)
+        return frame(r for r in Store(self.folder).load().results if r.key in self.keys)
 
     def leaderboard(self) -> pd.DataFrame:
-        """The leaderboard of the store."""
-        from robustfl.reports import leaderboard
+        """The leaderboard of the grid's own cells, whatever else is in the folder."""
+        from robustfl.reports import load_board
 
-        return leaderboard(self.folder)
+        return load_board(self.folder, keys=self.keys).frame()
 
 
 @dataclass(frozen=True)
@@ -115,6 +122,7 @@ def grid(
     cell_minutes: float | None = None,
     on_start: Callable[[Plan], None] = lambda plan: None,
     on_cell: Callable[[Finished], None] = lambda finished: None,
+    on_round: OnRoundOf | None = None,
     track: Sequence[str] = (),
     on_note: Callable[[str], None] = lambda text: None,
     cluster: str | None = None,
@@ -128,6 +136,7 @@ def grid(
     depend on ``jobs``. With ``cluster``, the address of a dask scheduler, its workers run the cells instead (see
     ``scenarios/cluster.py``); with ``gpus``, cells are spread over these, ``slots`` at a time on each (default: as many
     as their memory holds). ``track`` names trackers (``"tensorboard"``) that follow every cell into the store's folder.
+    ``on_round`` hears about once a second of every running cell: its key, the round and the rounds; not on a cluster.
     Every ``checkpoint_minutes`` (0: never) a cell that runs here keeps what it needs to go on. Raises ``UsageError``
     for a wrong scenario and ``StoreError`` for a folder that cannot be written; a cell that crashes, or takes longer
     than ``cell_minutes``, is recorded as *failed* and the others go on.
@@ -145,6 +154,8 @@ def grid(
     for key in todo.cells.keys() - set(todo.missing):
         discard(todo.folder, key)  # of a cell that was killed between its record and this
     on_start(todo)
+    for warning in effect_warnings(cell for cell in todo.cells.values() if refusal(cell) is None):
+        on_note(f"warning: {warning}")
     counts: Counter[str] = Counter()
     with _terminable(), ExitStack() as stack:
         places: _Places | None = None
@@ -154,17 +165,26 @@ def grid(
             workers = len(gpus) * each
             places = _Places(folder, tuple(gpus), each)
             on_note(f"{workers} cells at once: {each} on each of the GPUs {', '.join(map(str, gpus))}")
+        brought = _brought(todo)
         work = [
             _Work(key, todo.cells[key], scenario.name, str(todo.folder), todo.fingerprints[todo.cells[key]],
                   scenario.plugins, None if root is None else str(root), device, threads, os.getpid(),
-                  checkpoint_minutes, cell_minutes, track=tuple(track), state_memory=state_memory, places=places)
+                  checkpoint_minutes, cell_minutes, track=tuple(track), state_memory=state_memory, places=places,
+                  guests=brought)
             for key in todo.missing
         ]  # fmt: skip
-        for finished in _run(work, workers) if cluster is None else _remote(work, cluster, on_note):
+        for finished in _run(work, workers, on_round) if cluster is None else _remote(work, cluster, on_note):
             counts[finished.status] += 1
             on_cell(finished)
     kept = store.statuses(todo.cells)
-    return Results(todo.folder, sum(counts.values()), len(todo.cells) - len(todo.missing), kept)
+    return Results(todo.folder, sum(counts.values()), len(todo.cells) - len(todo.missing), kept, frozenset(todo.cells))
+
+
+def _brought(todo: Plan) -> tuple[Guest, ...]:
+    """The methods that workers must be given, of those that the missing cells use."""
+    cells = [todo.cells[key] for key in todo.missing]
+    used = set().union(*(all_origins(resolve(cell, todo.fingerprints[cell])["methods"]) for cell in cells))
+    return tuple(guest for guest in guests() if guest.entry.origin in used)
 
 
 def workers_for(jobs: int | None, threads: int, device: str) -> int:
@@ -218,6 +238,7 @@ def _description(todo: Plan) -> dict[str, Any]:
         "description": scenario.description,
         "scenario": plain(scenario.model_dump(mode="json")),
         "cells": {key: plain(labels(cell)) for key, cell in todo.cells.items()},
+        "defaults": plain(labels(Cell.of({}))),
     }
 
 
@@ -250,6 +271,7 @@ class _Work:
     track: tuple[str, ...] = ()
     state_memory: int = LIMIT
     places: _Places | None = None
+    guests: tuple[Guest, ...] = ()
 
     @property
     def trace(self) -> Path:
@@ -262,14 +284,14 @@ class _Work:
         return self.trace.read_text(encoding="utf-8") if self.trace.is_file() else ""
 
 
-def _run(work: Sequence[_Work], workers: int) -> Iterator[Finished]:
+def _run(work: Sequence[_Work], workers: int, on_round: OnRoundOf | None = None) -> Iterator[Finished]:
     """Run all of ``work``; a cell whose worker dies is tried once more alone, then recorded as failed."""
     limited = any(item.cell_minutes is not None for item in work)
     if not limited and (workers == 1 or len(work) <= 1):
         for item in work:
-            yield _unwrap(_execute(item))
+            yield _unwrap(_execute(item, on_round))
         return
-    with tempfile.TemporaryDirectory(prefix="robustfl-") as traces:
+    with tempfile.TemporaryDirectory(prefix="robustfl-") as traces, pace.watched(traces, on_round):
         left = {item.key: replace(item, traces=traces) for item in work}
         while left:
             batch = list(left.values())
@@ -301,10 +323,11 @@ def _remote(work: Sequence[_Work], address: str, note: Callable[[str], None]) ->
     if not work:
         return
     mine, plugins = software(), contents(work[0].plugins)
+    brought = tuple(g for g in work[0].guests if written_here(g.entry.cls))
     with connected(address) as client:
         cells = [
             RemoteCell(i.key, i.cell, i.scenario, i.fingerprint, plugins, mine,
-                       methods_of(resolve(i.cell, i.fingerprint)), i.root, i.device, i.threads, i.state_memory)
+                       methods_of(resolve(i.cell, i.fingerprint)), i.root, i.device, i.threads, i.state_memory, brought)
             for i in work
         ]  # fmt: skip
         for record in run_remotely(client, cells, note):
@@ -325,6 +348,13 @@ def _parallel(work: list[_Work], workers: int) -> Iterator[Finished]:
     try:
         for result in results:
             yield _unwrap(result)
+    except pickle.PicklingError as error:
+        cause = str(error.__cause__ or error).strip(' \n"').splitlines()[-1]
+        raise UsageError(
+            f"what this process defines cannot be sent to workers ({cause}): methods: "
+            f"{', '.join(f'{g.entry.kind} {g.entry.name}' for g in work[0].guests)}; write them in a file that "
+            "plugins=[...] names, or take jobs=1"
+        ) from None
     finally:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that unfinished tasks are given up is what is wanted here
@@ -382,6 +412,8 @@ def _in_worker(item: _Work) -> Finished | StoreError | UsageError:
     _end_with(item.parent)
     if item.traces:
         item.trace.write_text("", encoding="utf-8")
+    load_plugins()
+    admit(item.guests)
     return _execute(item)
 
 
@@ -397,8 +429,11 @@ def _end_with(parent: int) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _execute(item: _Work) -> Finished | StoreError | UsageError:
-    """Run and commit one cell. Errors that concern the whole grid come back as values: they must reach the parent."""
+def _execute(item: _Work, on_round: OnRoundOf | None = None) -> Finished | StoreError | UsageError:
+    """Run and commit one cell; in a worker its rounds are told through a file.
+
+    Errors that concern the whole grid come back as values: they must reach the parent.
+    """
     try:
         for plugin in item.plugins:
             load_file(plugin)
@@ -411,6 +446,7 @@ def _execute(item: _Work) -> Finished | StoreError | UsageError:
                 root=item.root,
                 device=claim(*item.places) if item.places else item.device,
                 threads=item.threads,
+                on_round=pace.teller(item.key, item.traces, on_round),
                 on_point=followed.evaluated,
                 state_memory=item.state_memory,
                 store=item.folder,

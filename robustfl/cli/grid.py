@@ -34,7 +34,7 @@ def grid(
     form: str,
 ) -> int:
     """Run a grid and print its leaderboard; 1 if a cell failed."""
-    from robustfl.scenarios import check_execution, expand
+    from robustfl.scenarios import check_execution
     from robustfl.scenarios import grid as run_grid
     from robustfl.scenarios.memory import bytes_of
     from robustfl.scenarios.ranks import processes
@@ -43,7 +43,6 @@ def grid(
         raise UsageError("torchrun shares one cell between processes: use it with `robustfl run`, not with `grid`")
     limit, indices = bytes_of(state_memory), None if gpus is None else _indices(gpus)
     chosen = load(scenario, settings, plugins)
-    tell_idle(expand(chosen))
     if dry_run:
         check_execution(
             jobs=jobs, device=device, gpus=indices, slots=slots, cluster=cluster, track=track,
@@ -56,10 +55,11 @@ def grid(
         results = run_grid(
             chosen, out=out, jobs=jobs, threads=threads, device=device, root=data_root,
             checkpoint_minutes=checkpoint_minutes, cell_minutes=cell_minutes,
-            on_start=progress.start, on_cell=progress.cell, on_note=lambda text: say(text, err=True),
+            on_start=progress.start, on_cell=progress.cell, on_round=progress.round,
+            on_note=lambda text: say(text, err=True),
             cluster=cluster, gpus=indices, slots=slots, state_memory=limit, track=track,
         )  # fmt: skip
-    _print(results.folder, form)
+    _print(results, form)
     if form == "table":
         states = ", ".join(f"{n} {status}" for status, n in results.statuses.items() if n)
         say(f"\n{results.computed} cells run now, {results.stored} were there already: {states}.")
@@ -68,17 +68,6 @@ def grid(
         if "tensorboard" in track:
             say(f"TensorBoard: tensorboard --logdir {results.folder / 'tensorboard'}")
     return 1 if results.statuses.get("failed") else 0
-
-
-def tell_idle(cells: list[Any]) -> None:
-    """Say which attacks are named where there is nobody to attack."""
-    from robustfl.scenarios.expand import idle
-
-    found = [cell for cell in cells if idle(cell)]
-    if found:
-        names = ", ".join(sorted({cell.attack for cell in found}))
-        where = "" if len(found) == len(cells) else f" in {len(found)} of {len(cells)} cells"
-        say(f"f = 0{where}: nobody attacks, though the attack is {names}; give f, such as --set f=3", err=True)
 
 
 def _indices(text: str) -> list[int]:
@@ -100,16 +89,16 @@ def load(scenario: str, settings: tuple[str, ...], plugins: tuple[str, ...]) -> 
     return chosen.model_copy(update={"plugins": (*chosen.plugins, *extra)})
 
 
-def _print(folder: Path, form: str) -> None:
+def _print(results: Any, form: str) -> None:
     from robustfl.reports import load_board
     from robustfl.reports.writers import terminal, to_json
 
-    board = load_board(folder)
+    board = load_board(results.folder, keys=results.keys)
     if form == "json":
         say(to_json(board))
     else:
         screen = console()
-        for block in terminal(board, full=f"robustfl report {folder}"):
+        for block in terminal(board, full=f"robustfl report {results.folder}"):
             screen.print(block)
 
 
@@ -136,12 +125,22 @@ def _dry_run(
         return 0
     screen = console()
     rows = [
-        [c.state, *map(c.labels.get, found.axes), seconds(c.seconds) if c.seconds else "–"] for c in found.cells[:_ROWS]
+        [c.state, *map(_short, found.axes, map(c.labels.get, found.axes)), seconds(c.seconds) if c.seconds else "–"]
+        for c in found.cells[:_ROWS]
     ]
     screen.print(table(["state", *found.axes, "estimate"], rows, title=f"{scenario.name}: {len(found.cells)} cell(s)"))
     if len(found.cells) > _ROWS:
         say(f"… and {len(found.cells) - _ROWS} more; --format json lists them all")
     for reason, count in found.refusals.items():
         screen.print(f"refused ({count}): {reason}", markup=False)
+    for warning in found.warnings:
+        screen.print(f"warning: {warning}", markup=False)
     say(f"\n{found.summary()}")
     return 0
+
+
+def _short(name: str, value: object) -> str:
+    """A label below its heading."""
+    from robustfl.reports.board import in_words
+
+    return in_words(name, str(value)) if name == "partition" else str(value)
