@@ -52,7 +52,7 @@ def to_csv(board: Board) -> str:
         ends = [*(place.interval or (None, None)), *(place.seeds or (None, None))]
         numbers = [place.mean, *ends, place.test_error, len(place.values), place.expected, values]
         costs = [row.seconds_per_round, row.peak_memory]
-        table.writerow([*map(_no_formula, [*who, attack, place.status]), *numbers, *costs])
+        table.writerow([*map(_no_formula, [*who, attack]), place.status, *numbers, *costs])
     return out.getvalue()
 
 

@@ -97,13 +97,17 @@ def register(name: str, *, version: int = 1) -> Callable[[M], M]:
             of = f" ({taken.origin})" if taken.origin else ""
             raise UsageError(f"{kind} {name!r} is taken by {taken.cls.__module__}.{taken.cls.__qualname__}{of}")
         cls.name, cls.version = name, version
-        _changed()
         origin = str(_state["origin"])
         by_hand = not origin and cls.__module__.partition(".")[0] != OWN
+        _changed()
         _entries[kind][name] = Entry(kind, name, version, cls, origin or _origin_of_module(cls), by_hand)
         return cls
 
     return decorate
+
+
+def _same_place(one: type, other: type) -> bool:
+    return written_here(one) and written_here(other) and one.__qualname__ == other.__qualname__
 
 
 def generation() -> int:
@@ -113,10 +117,6 @@ def generation() -> int:
 
 def _changed() -> None:
     _state["generation"] = next(_generation)
-
-
-def _same_place(one: type, other: type) -> bool:
-    return written_here(one) and written_here(other) and one.__qualname__ == other.__qualname__
 
 
 def _check_fields(cls: type, version: Any) -> None:

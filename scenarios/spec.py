@@ -314,7 +314,7 @@ def setting(field: str, value: Any) -> Any:
     _typed(Cell, field, value)
     about = Cell.model_fields[field]
     try:
-        found: Any = TypeAdapter(Annotated[(about.annotation, None, *about.metadata)]).validate_python(value)
+        found: Any = TypeAdapter(Annotated[(about.annotation, field, *about.metadata)]).validate_python(value)
     except ValidationError as error:
         words = error.errors()[0]["msg"]
         raise UsageError(f"{field}={value!r}: {words[:1].lower()}{words[1:]}") from None

@@ -125,7 +125,7 @@ def _dry_run(
         return 0
     screen = console()
     rows = [
-        [c.state, *map(_short, found.axes, map(c.labels.get, found.axes)), seconds(c.seconds) if c.seconds else "–"]
+        [c.state, *(_short(k, c.labels[k]) for k in found.axes), seconds(c.seconds) if c.seconds else "–"]
         for c in found.cells[:_ROWS]
     ]
     screen.print(table(["state", *found.axes, "estimate"], rows, title=f"{scenario.name}: {len(found.cells)} cell(s)"))

@@ -40,7 +40,7 @@ def run(
     else:
         chosen = load(scenario, settings, plugins)
     limit = bytes_of(state_memory)
-    for warning in effect_warnings(expand(chosen)[:1]):
+    for warning in effect_warnings(expand(chosen)):
         say(f"warning: {warning}", err=True)
     screen = console(err=True)
     quiet = not screen.is_terminal or form == "json" or rank() > 0
