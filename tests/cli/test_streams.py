@@ -116,9 +116,9 @@ def test_an_attack_without_attackers_is_told(capsys: pytest.CaptureFixture[str])
     tiny = ["--set", "rounds=1", "--set", "model=mlp(hidden=(4,))", "--set", "norm=none", "--set", "evasions=[]"]
     for attack, told in (("alie", True), ("none", False), ("label-flip", True)):
         assert invoke(["run", *tiny, "--set", f"attack={attack}"]) == 0
-        assert ("there are no attackers" in capsys.readouterr().err) == told
+        assert ("nobody attacks" in capsys.readouterr().err) == told
     assert invoke(["run", *tiny, "--set", "attack=alie", "--set", "f=1"]) == 0
-    assert "there are no attackers" not in capsys.readouterr().err
+    assert "nobody attacks" not in capsys.readouterr().err
 
 
 def test_threads_beyond_any_machine_are_an_error(capsys: pytest.CaptureFixture[str]) -> None:
