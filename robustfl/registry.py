@@ -235,6 +235,7 @@ def guests() -> tuple[Guest, ...]:
 
 def admit(sent: Collection[Guest]) -> None:
     """Register the ``guests`` of another process here, in place of what earlier ones of their names were."""
+    _changed()
     for guest in sent:
         remember(guest.entry.cls, guest.types)
         _entries[guest.entry.kind][guest.entry.name] = dataclasses.replace(guest.entry, by_hand=False)

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 
 from robustfl.contracts import Attack
 
+from .expand import looked_at
 from .settings import settings_of
-from .spec import Cell, method
+from .spec import Cell
 
 
 def no_effect(cell: Cell) -> str | None:
@@ -17,7 +18,7 @@ def no_effect(cell: Cell) -> str | None:
     Nobody attacks, or the attack's certificate has strength 0. A strength that an attack searches while it runs is in
     no certificate; the run then measures what it moved.
     """
-    attack = method("attack", cell.attack)
+    attack = looked_at("attack", cell.attack)
     assert isinstance(attack, Attack)
     if not (attack.forges or attack.poisons_data):
         return None

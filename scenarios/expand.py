@@ -211,14 +211,14 @@ def refusal(cell: Cell) -> str | None:
     if 2 * cell.f >= cell.clients and cell.f > 0:
         return f"f={cell.f} of {cell.clients} clients: fewer than half may be Byzantine (f ≤ {(cell.clients - 1) // 2})"
     n = max(1, int(cell.participation * cell.clients + 1e-9))
-    defense: Pipeline = _looked_at("defense", cell.defense, generation())
+    defense: Pipeline = looked_at("defense", cell.defense)
     reason = defense.refusal(n, cell.f_declared)
     if reason is not None:
         return reason
     if defense.aggregator.needs_reference and not cell.server_samples:
         return f"{cell.defense} compares with an update of the server's own; give it data with 'server_samples'"
     norm, attack, algorithm, objective = (
-        _looked_at(k, getattr(cell, k), generation()) for k in ("norm", "attack", "algorithm", "objective")
+        looked_at(k, getattr(cell, k)) for k in ("norm", "attack", "algorithm", "objective")
     )
     assert isinstance(norm, Norm)
     assert isinstance(attack, Attack)
@@ -255,16 +255,20 @@ def refusal(cell: Cell) -> str | None:
     return _objective_refusal(cell, norm, algorithm, objective) or _users_refusal(cell, norm)
 
 
+def looked_at(field: str, spec: str) -> Any:
+    """A method or pipeline to ask for its facts; cells that run make their own."""
+    return _looked_at(field, spec, generation())
+
+
 @lru_cache(4096)
 def _looked_at(field: str, spec: str, since: int) -> Any:
-    """A method or pipeline to ask for its facts; cells that run make their own."""
     del since
     return parse_pipeline(spec) if field in PIPELINES else method(field, spec)
 
 
-def _identities(field: str, spec: str, since: int) -> Any:
+def _identities(field: str, spec: str) -> Any:
     """What of a method or pipeline enters a key."""
-    made = _looked_at(field, spec, since)
+    made = looked_at(field, spec)
     return [identity(part) for part in made.parts] if field in PIPELINES else identity(made)
 
 
@@ -336,13 +340,12 @@ def fingerprints(cells: list[Cell], root: str | Path | None, *, download: bool =
 
 def resolve(cell: Cell, fingerprint: str) -> dict[str, Any]:
     """The cell with every method's version and parameters and the data's digest: what the key is made of."""
-    since = generation()
-    methods: dict[str, Any] = {k: _identities(k, getattr(cell, k), since) for k in METHODS}
-    methods["evasions"] = [_identities("evasion", e, since) for e in cell.evasions]
+    methods: dict[str, Any] = {k: _identities(k, getattr(cell, k)) for k in METHODS}
+    methods["evasions"] = [_identities("evasion", e) for e in cell.evasions]
     if cell.domains:
-        methods["domains"] = [_identities("dataset", name, since) for name in cell.domains]
+        methods["domains"] = [_identities("dataset", name) for name in cell.domains]
     if cell.adversarial:
-        methods["train_evasion"] = _identities("evasion", cell.train_evasion, since)
+        methods["train_evasion"] = _identities("evasion", cell.train_evasion)
     if cell.propagation != "none":
         spread = parse_propagation(cell.propagation)
         methods["propagation"] = [identity(part) for part in (spread.propagation, *spread.rule.parts)]

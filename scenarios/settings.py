@@ -10,8 +10,9 @@ from .spec import Cell
 def settings_of(cell: Cell) -> Settings:
     """The federation's settings."""
     at = cell.adversarial
-    pools = {"any": None, "at": sorted(at), "st": [k for k in range(cell.clients) if k not in at]}
-    pool = pools[cell.byzantine]
+    pool = None
+    if cell.byzantine != "any":
+        pool = sorted(at) if cell.byzantine == "at" else [k for k in range(cell.clients) if k not in at]
     return Settings(
         clients=cell.clients,
         f=cell.f,
