@@ -23,9 +23,11 @@ from importlib.metadata import Distribution, EntryPoint, distribution, entry_poi
 from pathlib import Path
 from typing import Any, TypeVar
 
+from robustfl.alarms import alarm
 from robustfl.contracts import Method
 from robustfl.errors import UsageError, closest
 from robustfl.parameters import reject_unknown
+from robustfl.surroundings import Surroundings
 
 KINDS = ("attack", "evasion", "defense", "norm", "algorithm", "objective", "model", "dataset", "partition")
 GROUP = "robustfl.plugins"
@@ -52,6 +54,14 @@ class Entry:
 
 
 _entries: dict[str, dict[str, Entry]] = {kind: {} for kind in KINDS}
+IMPORT_SECONDS = 120.0
+"""How long the import of a plug-in may take."""
+
+
+class _SlowImportError(BaseException):
+    """An import takes too long. No ``Exception``: a module that catches everything must not go on."""
+
+
 _state = {"origin": "", "loaded": False, "loading": False}
 _files: dict[str, str] = {}
 
@@ -114,14 +124,20 @@ def _load_point(point: EntryPoint) -> None:
 
 
 def _import_as(origin: str, load: Callable[[], Any], what: str, own: bool = False) -> None:
-    """Import, with what registers meanwhile marked as coming from ``origin``; a plug-in that fails leaves nothing."""
+    """Import, with what registers meanwhile marked as coming from ``origin``; a plug-in that fails leaves nothing.
+
+    One that takes longer than ``IMPORT_SECONDS``, or changes global settings, has failed, too.
+    """
     before = _state["origin"]
     known = {kind: set(names) for kind, names in _entries.items()}
     _state["origin"] = origin
     try:
-        load()
+        if own:
+            load()
+        else:
+            _guarded(load)
     except BaseException as error:
-        if own or not isinstance(error, Exception):
+        if own or isinstance(error, KeyboardInterrupt):
             raise
         for kind, names in _entries.items():
             for name in set(names) - known[kind]:
@@ -131,6 +147,19 @@ def _import_as(origin: str, load: Callable[[], Any], what: str, own: bool = Fals
         raise UsageError(f"{what} could not be imported: {type(error).__name__}: {error}") from error
     finally:
         _state["origin"] = before
+
+
+def _guarded(load: Callable[[], Any]) -> None:
+    """Import somebody else's code: in limited time, with all global settings and generators put back."""
+    now = Surroundings()
+    try:
+        with alarm(IMPORT_SECONDS, lambda frame: _SlowImportError(f"not done within {IMPORT_SECONDS:g} s")):
+            load()
+        changed = now.settings()
+    finally:
+        now.restore()
+    if changed:
+        raise UsageError(f"its import changes {', '.join(changed)}, which every other method shares")
 
 
 def _origin_of_distribution(dist: Distribution, module: str) -> str:
@@ -222,6 +251,31 @@ def forget_files(name: str, *, but: Collection[bytes]) -> None:
             del _files[path]
 
 
+def loaded_files() -> list[str]:
+    """The plug-in files that were loaded and are still as they were."""
+    return [path for path, digest in _files.items() if _content_digest(Path(path)) == digest]
+
+
+def _content_digest(file: Path) -> str:
+    try:
+        return _digest_of(file.read_bytes())
+    except OSError:
+        return ""
+
+
+def by_hand() -> list[Entry]:
+    """The methods from elsewhere that came by no plug-in file: a notebook's, a script's, those of installed packages."""
+    files = {f"{Path(path).name} {digest}" for path, digest in _files.items()}
+    found = [entry for names in _entries.values() for entry in names.values()]
+    return [entry for entry in found if entry.origin and entry.origin not in files]
+
+
+def adopt(entry: Entry) -> None:
+    """Put a method that another process registered into this one's registry, unless it is there."""
+    load_plugins()
+    _entries[entry.kind].setdefault(entry.name, entry)
+
+
 def _entries_from(origin: str) -> list[Entry]:
     return [entry for names in _entries.values() for entry in names.values() if entry.origin == origin]
 
@@ -259,7 +313,17 @@ def create(kind: str, spec: str, **params: Any) -> Any:
     for key in required:
         if key not in given:
             raise UsageError(f"{kind} {name!r}: parameter {key!r} is required")
-    return entry.cls(**given)
+    if not entry.origin:
+        return entry.cls(**given)
+    now = Surroundings()
+    try:
+        made = entry.cls(**given)
+        changed = now.settings()
+    finally:
+        now.restore()
+    if changed:
+        raise UsageError(f"{kind} {name!r} ({entry.origin}) changes {', '.join(changed)}, which other methods share")
+    return made
 
 
 def _named(params: dict[str, Any], entry: Entry, spec: str) -> dict[str, Any]:
