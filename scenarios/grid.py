@@ -304,7 +304,7 @@ def _crashed(item: _Work, end: Died) -> Finished:
     if not item.trace.is_file():
         raise RobustflError(f"worker processes end before they begin ({end.words}); what they said is above")
     remedy = f" (out of memory?); {REMEDY}" if -end.status == signal.SIGKILL else ""
-    trace = item.trace.read_text(encoding="utf-8", errors="replace")
+    trace = item.trace.read_text(encoding="utf-8", errors="replace").partition("\nExtension modules:")[0]
     reason = f"the worker process died twice on this cell{remedy}: {end.words}{item.guests}\n{trace}"
     return _failed(item, reason.rstrip())
 
@@ -371,6 +371,7 @@ def _by_hand(todo: Plan) -> tuple[bytes, ...]:
 
 def _in_worker(item: _Work) -> Finished | StoreError | UsageError:
     """Run and commit one cell, whatever its methods do short of ending the process."""
+    item.trace.write_text("", encoding="utf-8")
     with open(item.trace, "a", encoding="utf-8") as trace:
         faulthandler.enable(trace, all_threads=False)
         try:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import os
 import sys
+import threading
+from typing import NoReturn
 
 import click
 
@@ -14,7 +19,19 @@ __all__ = ["app", "invoke", "main"]
 
 def main() -> None:
     """The ``robustfl`` command. Exit code 2 for misuse, 1 for failure, 130 after Ctrl-C."""
-    sys.exit(invoke(sys.argv[1:]))
+    _leave(invoke(sys.argv[1:]))
+
+
+def _leave(code: int) -> NoReturn:
+    """End the process, also where a plug-in's thread never would."""
+    others = [t for t in threading.enumerate() if t is not threading.main_thread() and not t.daemon]
+    if not others:
+        sys.exit(code)
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 def invoke(arguments: list[str]) -> int:
