@@ -27,7 +27,7 @@ from robustfl.federation import Experiment, RoundRecord, State, macs_per_epoch, 
 from robustfl.federation.storage import LIMIT
 from robustfl.origins import origins
 from robustfl.records import CellResult, CurvePoint, Timing, plain
-from robustfl.surroundings import Surroundings
+from robustfl.surroundings import Surroundings, kept
 from robustfl.team import ALONE, Team
 
 from .build import Built, build
@@ -129,7 +129,7 @@ def run_cell(
         checkpoint = Checkpoint(checkpoint_path(store, known["key"]), made_by)
     keeper = Keeper(checkpoint, every=60 * checkpoint_minutes, device=where, on_note=on_note)
     guests = "".join(f" [{name}: {origin}]" for name, origin in origins(resolved).items())
-    with _threads(threads), _products(cell.precision), _surrounded() as moved:
+    with kept(), _threads(threads), _products(cell.precision), _surrounded() as moved:
         try:
             reason = refusal(cell)
             if reason is not None:

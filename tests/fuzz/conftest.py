@@ -17,8 +17,8 @@ SHORT = 60
 SECONDS = 30
 
 
-class HangError(BaseException):
-    """One input took too long. No ``Exception``: nothing under test may swallow it."""
+class HangError(KeyboardInterrupt):
+    """One input took too long. An interrupt: nothing under test may swallow it."""
 
 
 @pytest.fixture
