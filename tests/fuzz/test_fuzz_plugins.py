@@ -156,4 +156,4 @@ from robustfl.registry import register
         results = grid(chosen, out="runs", jobs=jobs)
         assert results.statuses == {"done": 1, "failed": len(ends)}
 
-    fuzz(st.tuples(st.integers(1, 2), st.lists(st.sampled_from(ENDS), min_size=1, max_size=2)), body, slow=True)
+    fuzz(st.tuples(st.integers(1, 2), st.lists(st.sampled_from(ENDS), min_size=1, max_size=2)), body, starts=True)
