@@ -151,6 +151,15 @@ class Pipeline:
                 rows = part.rows_after(rows, f)
         return None
 
+    def statistics_refusal(self, n: int, f: int) -> str | None:
+        """Why ``n`` clients' normalization statistics cannot be defended like this, or ``None``."""
+        for part in self.parts:
+            if part.unfit_for_statistics:
+                return f"{part.name}: {part.unfit_for_statistics}"
+        if self.aggregator.needs_reference:
+            return f"{self.aggregator.name}: the server has no statistics of its own to compare with"
+        return self.refusal(n, f)
+
     def describe(self) -> str:
         """The spec that builds this pipeline again: ``"nnm+krum(variant=nf)"``."""
         return self._spec

@@ -16,6 +16,9 @@ FACTS = (
 PREFIXES = ("ra_", "certificates.", "group.")
 
 
+LATER = {"precision": "full", "statistics_defense": "same"}
+"""Labels that older records lack, with what they meant."""
+
 SETTINGS = ("ra_limit",)
 """Labels that look like facts by their names."""
 
@@ -41,6 +44,8 @@ def frame(results: Iterable[CellResult]) -> pd.DataFrame:
     records = list(results)
     rows = [_row(r) for r in records]
     columns = list(dict.fromkeys(name for row in rows for name in row))
+    for row in rows:
+        row |= {name: row.get(name, LATER[name]) for name in LATER if name in columns}
     table = pd.DataFrame(rows, columns=columns or [*FACTS])
     return _told_apart(table, records)
 

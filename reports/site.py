@@ -30,8 +30,8 @@ from .writers import FORMS
 TEMPLATES = Path(__file__).parent / "templates"
 ASSETS = ("style.css", "site.js")
 ESSENTIALS = (
-    "dataset", "domains", "partition", "model", "norm", "algorithm", "objective", "defense", "propagation", "clients",
-    "f", "participation", "rounds", "batch", "schedule", "evasions",
+    "dataset", "domains", "partition", "model", "norm", "algorithm", "objective", "defense", "statistics_defense",
+    "propagation", "clients", "f", "participation", "rounds", "batch", "schedule", "evasions",
 )  # fmt: skip
 """Shared settings that stand on the first page; all are under About."""
 DOWNLOADS = {"csv": "CSV", "json": "JSON", "tex": "LaTeX", "md": "Markdown"}
@@ -109,7 +109,7 @@ def _shared(site: Site, *, sources: str) -> dict[str, Any]:
     return {
         "board": board,
         "description": site.description,
-        "setting": [(n, v) for n, v in board.constants if n in ESSENTIALS and v not in ("–", "none", "")],
+        "setting": [(n, v) for n, v in board.constants if n in ESSENTIALS and v not in ("–", "none", "", "same")],
         "remarks": remarks(board),
         "counts": state_counts(board),
         "downloads": DOWNLOADS,

@@ -255,7 +255,10 @@ def _papers(records: Sequence[CellResult], papers: Mapping[str, str]) -> list[tu
     return [(n, papers[n], bibtex(papers[n])) for n in ordered if papers.get(n)]
 
 
-KIND = {"evasions": "evasion", "train_evasion": "evasion", "domains": "dataset", "propagation": "defense"}
+KIND = {
+    "evasions": "evasion", "train_evasion": "evasion", "domains": "dataset", "propagation": "defense",
+    "statistics_defense": "defense",
+}  # fmt: skip
 
 
 def label_plots(results: Sequence[CellResult]) -> tuple[list[Chart], int]:

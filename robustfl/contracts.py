@@ -200,11 +200,15 @@ class Step(Method):
     A step that only asks how far rows are from each other says ``centred = True`` and gets the inner products about
     one of the rows instead of the origin: the distances are the same, without loss of digits for close rows. One that
     only asks how long rows are says ``lengths_only = True`` and gets a diagonal matrix, which is cheaper.
+
+    ``unfit_for_statistics`` says why it makes no sense on normalization statistics, where it does not: it changes
+    rows on which all clients agree.
     """
 
     kind: ClassVar[str] = "defense"
     centred: ClassVar[bool] = False
     lengths_only: ClassVar[bool] = False
+    unfit_for_statistics: ClassVar[str] = ""
 
     @abstractmethod
     def mix(self, gram: Tensor, *, f: int, context: Context) -> Tensor:
@@ -226,10 +230,15 @@ class Step(Method):
 
 
 class Aggregator(Method):
-    """A rule ``[n d] -> [d]``; ``needs_reference``: it compares rows with the server's own update."""
+    """A rule ``[n d] -> [d]``; ``needs_reference``: it compares rows with the server's own update.
+
+    ``unfit_for_statistics`` says why it makes no sense on normalization statistics, where it does not: rows that
+    everybody agrees on are not what it returns, or it needs what that channel lacks (memory, a reference).
+    """
 
     kind: ClassVar[str] = "defense"
     needs_reference: ClassVar[bool] = False
+    unfit_for_statistics: ClassVar[str] = ""
 
     @abstractmethod
     def aggregate(self, X: Tensor, *, f: int, context: Context) -> Tensor | Aggregated:
@@ -386,10 +395,17 @@ class LockstepLayer(StatisticsLayer):
 
 @dataclass(frozen=True)
 class StatisticsPass:
-    """How clients collect statistics before they train: on how many samples (None: all), in which mode."""
+    """How clients collect statistics without training: on how many samples (None: all), in which mode.
+
+    ``repeats``: a pass follows with what the server made of the last one, as often as there are layers, so that every
+    layer's statistics are those of inputs normalised with the statistics below it; or until no mean and no standard
+    deviation moves by more than ``tolerance`` standard deviations.
+    """
 
     samples: int | None = None
     training: bool = False
+    repeats: bool = False
+    tolerance: float = 0.0
 
 
 class BranchedLayer(NormLayer):

@@ -411,11 +411,13 @@ def _write_value(value: Any) -> str:
 def identity(method: Method) -> Mapping[str, Any]:
     """What of a method enters a cell key: name, version, every parameter, the origin of a plug-in, what it wraps."""
     entry = lookup(method.kind, method.name)
-    params = {f.name: getattr(method, f.name) for f in dataclasses.fields(method)}  # type: ignore[arg-type]
+    values = [(f, getattr(method, f.name)) for f in dataclasses.fields(method)]  # type: ignore[arg-type]
+    params = {f.name: value for f, value in values if not (f.metadata.get("later") and value == f.default)}
     known: dict[str, Any] = {"name": entry.name, "version": entry.version, "params": params}
     inner = getattr(method, "inner", None)
     known |= {"inner": identity(inner)} if isinstance(inner, Method) else {}
-    parts = [part for part in getattr(method, "parts", ()) if isinstance(part, Method)]
+    found = getattr(method, "parts", ())
+    parts = [p for p in found if isinstance(p, Method)] if isinstance(found, tuple) else []  # else a parameter's name
     known |= {"parts": [identity(part) for part in parts]} if parts else {}
     return known | ({"origin": entry.origin} if entry.origin else {})
 

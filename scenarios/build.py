@@ -97,6 +97,7 @@ def build(cell: Cell, *, root: str | Path | None = None, device: torch.device | 
         norm=cast(Norm, method("norm", cell.norm)),
         attack=cast(Attack, method("attack", cell.attack)),
         defense=parse_pipeline(cell.defense),
+        statistics_defense=parse_pipeline(cell.statistics_rule),
         lr=cell.schedule.function(),
         objective=cast(Objective, method("objective", cell.objective)),
         evasion=cast(Evasion, method("evasion", cell.train_evasion)),

@@ -15,7 +15,7 @@ from robustfl.records import SCHEMA, digest
 from robustfl.registry import identity, load_file
 
 from .settings import settings_of
-from .spec import METHODS, Cell, LearningRate, Scenario, as_table, canonical_method, method
+from .spec import METHODS, PIPELINES, SAME, Cell, LearningRate, Scenario, as_table, canonical_method, method
 
 _LISTS = {"evasions", "domains"}
 
@@ -74,7 +74,7 @@ def _options(field: str, value: Any) -> Iterator[Any]:
     elif field in _LISTS:
         nested = isinstance(value, list) and any(isinstance(v, list) for v in value)
         yield from value if nested else [value]
-    elif field in METHODS:
+    elif field in (*METHODS, *PIPELINES):
         for option in value if isinstance(value, list) else [value]:
             yield from _specs(option) if isinstance(option, Mapping) else [option]
     elif isinstance(value, list):
@@ -115,9 +115,9 @@ def _text(value: Any) -> str:
 def _matches(cell: Cell, rule: Mapping[str, Any]) -> bool:
     """Whether all entries of an exclusion match; ``"alie"`` matches every ``alie``, ``"alie(z=1)"`` only that one."""
     for field, wanted in rule.items():
-        have = getattr(cell, field)
+        held = [getattr(cell, field)] + ([cell.statistics_rule] if field == "statistics_defense" else [])
         options = [_resolved(field, option) for option in _options(field, wanted)]
-        if not any(have == o or (isinstance(have, str) and have.split("(")[0] == o) for o in options):
+        if not any(have == o or (isinstance(have, str) and have.split("(")[0] == o) for o in options for have in held):
             return False
     return True
 
@@ -129,7 +129,7 @@ def _resolved(field: str, option: Any) -> Any:
     if field in _LISTS:
         kind = {"evasions": "evasion", "domains": "dataset"}[field]
         return tuple(canonical_method(kind, spec) for spec in ([option] if isinstance(option, str) else option))
-    if field in METHODS and isinstance(option, str) and any(sign in option for sign in "(+"):
+    if field in (*METHODS, *PIPELINES) and isinstance(option, str) and any(sign in option for sign in "(+"):
         return canonical_method(field, option)
     return option
 
@@ -166,17 +166,38 @@ def refusal(cell: Cell) -> str | None:
     no_statistics = not norm.sends_statistics and cell.propagation == "none"
     if active and attack.forges and cell.scope == "statistics" and no_statistics:
         return f"{cell.norm} sends no statistics, so {cell.attack} has nothing to forge with scope='statistics'"
-    beside = norm.sends_statistics or norm.private or norm.lockstep_kinds or algorithm.aggregates_twice
+    shared = norm.sends_statistics and (cell.statistics_defense == SAME or norm.centralised)
+    beside = shared or norm.private or norm.lockstep_kinds or algorithm.aggregates_twice
     if defense.aggregator.needs_reference and beside:
         return (
             f"{cell.defense} compares updates with the server's own, and {cell.norm} with {cell.algorithm} sends more"
         )
+    reason = _statistics_refusal(cell, norm, n)
+    if reason is not None:
+        return reason
     if cell.forgetting and (not cell.validation or algorithm.one_batch or norm.private):
         return (
             "forgetting compares local models on the clients' validation data: it needs validation > 0, an algorithm "
             f"with local steps (not {cell.algorithm}) and a common model (not {cell.norm})"
         )
     return _objective_refusal(cell, norm, algorithm, objective) or _users_refusal(cell, norm)
+
+
+def _statistics_refusal(cell: Cell, norm: Norm, n: int) -> str | None:
+    """Why nothing can be, or is, defended by the pipeline of the statistics, or None."""
+    own = cell.statistics_defense != SAME
+    if not norm.sends_statistics:
+        if not own:
+            return None
+        instead = "its users send each other statistics: name a rule in 'propagation', such as 'fedrbn+trimmed-mean'"
+        why = "nothing would be defended" if cell.propagation == "none" else instead
+        return f"statistics_defense={cell.statistics_defense!r}: {cell.norm} sends the server no statistics; {why}"
+    if norm.centralised:
+        return None
+    reason = parse_pipeline(cell.statistics_rule).statistics_refusal(n, cell.f_declared)
+    if reason is None or own:
+        return reason and f"statistics_defense={cell.statistics_defense!r}: {reason}"
+    return f"on statistics, {reason}; give them a rule of their own, such as statistics_defense='median'"
 
 
 def _objective_refusal(cell: Cell, norm: Norm, algorithm: Algorithm, objective: Objective) -> str | None:
@@ -232,7 +253,7 @@ def resolve(cell: Cell, fingerprint: str) -> dict[str, Any]:
     """The cell with every method's version and parameters and the data's digest: what the key is made of."""
     methods: dict[str, Any] = {k: identity(method(k, getattr(cell, k))) for k in METHODS if k != "defense"}
     pipeline = parse_pipeline(cell.defense)
-    methods["defense"] = [identity(part) for part in (*pipeline.steps, pipeline.aggregator)]
+    methods["defense"] = [identity(part) for part in pipeline.parts]
     methods["evasions"] = [identity(method("evasion", e)) for e in cell.evasions]
     if cell.domains:
         methods["domains"] = [identity(method("dataset", name)) for name in cell.domains]
@@ -242,8 +263,13 @@ def resolve(cell: Cell, fingerprint: str) -> dict[str, Any]:
         spread = parse_propagation(cell.propagation)
         methods["propagation"] = [identity(part) for part in (spread.propagation, *spread.rule.parts)]
     settings = cell.model_dump(mode="json")
-    if cell.precision == "full":  # as in all cells from before there was a choice
+    # As in all cells from before there was a choice.
+    if cell.precision == "full":
         del settings["precision"]
+    if cell.statistics_defense == SAME:
+        del settings["statistics_defense"]
+    else:
+        methods["statistics_defense"] = [identity(part) for part in parse_pipeline(cell.statistics_rule).parts]
     return {"schema": SCHEMA, "cell": settings, "methods": methods, "data": fingerprint}
 
 

@@ -22,6 +22,9 @@ from .roles import at_users
 
 PRESETS = Path(__file__).parent / "presets"
 METHODS = ("dataset", "partition", "model", "norm", "algorithm", "objective", "attack", "defense")
+PIPELINES = ("defense", "statistics_defense")
+SAME = "same"
+"""What ``statistics_defense`` says where the defense of updates defends the statistics too."""
 
 
 class Frozen(BaseModel):
@@ -60,7 +63,8 @@ class Cell(Frozen):
     """One experiment, fully resolved. Methods are canonical specs such as ``"alie(z=1.5)"``.
 
     ``f`` clients are Byzantine; the defense is told ``f_declared`` (default: the same). ``scope`` says which channel
-    attackers forge, ``target`` which statistics entries (SPEC §3.8). ``validation`` is the share of each client's
+    attackers forge, ``target`` which statistics entries (SPEC §3.8). ``statistics_defense`` is the pipeline that
+    merges normalization statistics, ``same`` for that of the updates. ``validation`` is the share of each client's
     samples kept for its own accuracy. ``ra_limit`` bounds the test images used for robust accuracy.
 
     ``domains`` are data sets with users of their own, equally many each, in place of ``dataset`` and ``partition``;
@@ -82,6 +86,7 @@ class Cell(Frozen):
     objective: str = "ce"
     attack: str = "none"
     defense: str = "mean"
+    statistics_defense: str = SAME
     propagation: str = "none"
     domains: tuple[str, ...] = ()
     domain_share: float = Field(1.0, gt=0, le=1)
@@ -121,6 +126,20 @@ class Cell(Frozen):
         if not isinstance(value, str):
             raise UsageError(f"{info.field_name}={value!r} must be a method spec such as 'name' or 'name(a=1)'")
         return canonical_method(info.field_name, value)
+
+    @field_validator("statistics_defense", mode="before")
+    @classmethod
+    def _canonical_statistics(cls, value: Any, info: Any) -> str:
+        """``same`` also where the pipeline is spelled out: one experiment has one key."""
+        if not isinstance(value, str):
+            raise UsageError(f"statistics_defense={value!r} must be 'same' or a pipeline such as 'nnm+median'")
+        rule = canonical_method("statistics_defense", value)
+        return SAME if rule == info.data.get("defense") else rule
+
+    @property
+    def statistics_rule(self) -> str:
+        """The pipeline that merges statistics."""
+        return self.defense if self.statistics_defense == SAME else self.statistics_defense
 
     @field_validator("train_evasion", mode="before")
     @classmethod
@@ -201,7 +220,9 @@ class Cell(Frozen):
 
 def canonical_method(field: str, spec: str) -> str:
     """The shortest spec of the method that ``spec`` names; equal methods get equal text."""
-    if field == "defense":
+    if field == "statistics_defense" and spec.strip() == SAME:
+        return SAME
+    if field in PIPELINES:
         return parse_pipeline(spec).describe()
     return describe(method(field, spec))
 

@@ -40,6 +40,9 @@ class CenteredClipping(MixedRule):
     )
     spec: ClassVar[str] = "§4.7"
     cost: ClassVar[str] = "2nd for L = 1, else n²d for the inner products and n² per step"
+    unfit_for_statistics: ClassVar[str] = (
+        "no state is kept of statistics, so it would pull variances to zero in every round"
+    )
 
     tau: float = param(100.0, gt=0, doc="clipping radius")
     L: int = param(1, ge=1, doc="iterations per round")

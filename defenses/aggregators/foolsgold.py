@@ -45,6 +45,9 @@ class FoolsGold(MixedRule):
     )
     spec: ClassVar[str] = "§4"
     cost: ClassVar[str] = "n²d for the inner products of the histories, which take n·d memory"
+    unfit_for_statistics: ClassVar[str] = (
+        "variances point the same way in honest clients, who would count as copies of one attacker"
+    )
 
     kappa: float = param(1.0, gt=0, doc="confidence")
 

@@ -36,6 +36,7 @@ class SignMajorityVote(MixedRule):
     spec: ClassVar[str] = "§4.15"
     cost: ClassVar[str] = "nd"
     exempt: ClassVar[Mapping[str, str]] = {"no harm": "it returns signs"}
+    unfit_for_statistics: ClassVar[str] = "it returns signs, so every variance would be one"
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del f, context

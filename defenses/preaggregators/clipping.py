@@ -43,6 +43,9 @@ class Clipping(Step):
     spec: ClassVar[str] = "§4.13"
     cost: ClassVar[str] = "2nd: lengths of the rows, then one scaled sum"
     lengths_only: ClassVar[bool] = True
+    unfit_for_statistics: ClassVar[str] = (
+        "it shortens rows to a fixed length, and with them variances on which all clients agree"
+    )
 
     c: float = param(2.0, gt=0, doc="greatest length of a row")
 

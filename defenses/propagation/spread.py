@@ -69,7 +69,7 @@ class Propagate:
         """Why ``sources`` AT users, ``f`` of them Byzantine, are refused, or ``None``."""
         if sources == 0:
             return f"{self.describe()}: there is no AT user to propagate from; see the setting 'at'"
-        reason = self.rule.refusal(sources, f)
+        reason = self.rule.statistics_refusal(sources, f)
         return None if reason is None else f"{self.describe()} among {sources} AT users: {reason}"
 
     def describe(self) -> str:

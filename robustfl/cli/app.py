@@ -153,6 +153,34 @@ def verify(**options: Any) -> int:
     return command(**options)
 
 
+@app.command(short_help="Measure the papers' tables and figures again; write claim beside measurement.")
+@click.argument("target", required=False, metavar="[PAPER[/TABLE]]")
+@click.option("--scale", default="reduced", show_default=True, metavar="paper|reduced", help="The protocol's size.")
+@click.option("--list", "listing", is_flag=True, help="Print every table and figure with its state and time left.")
+@click.option("--run/--no-run", default=True, show_default=True, help="Run what is missing before writing the page.")
+@click.option("--out", default="runs", show_default=True, type=click.Path(), help="Folder of the result stores.")
+@click.option(
+    "--report", default="reproduction", show_default=True, type=click.Path(path_type=Path), help="Folder of the page."
+)
+@click.option("--from", "boards", multiple=True, type=click.Path(path_type=Path), help="Read this board; run nothing.")
+@click.option("--board", type=click.Path(path_type=Path), help="Also write the cells as one board.")
+@click.option("--jobs", type=click.IntRange(1), help="Worker processes [default: one per core].")
+@click.option("--threads", default=1, show_default=True, type=click.IntRange(1), help="Threads per cell.")
+@click.option("--device", default="auto", show_default=True, metavar="auto|cpu|cuda[:i]", help="Where to train.")
+@click.option("--data-root", type=click.Path(), help="Data folder [default: $ROBUSTFL_DATA or the user cache].")
+@click.option("--format", "form", type=_FORMAT, default="table", show_default=True, help="What to print.")
+def reproduce(target: str | None, **options: Any) -> int:
+    """Hold what a paper claims beside what robustfl measures: fbn, wsm, fedrbn, hbn, fedtan, or one TABLE of them.
+
+    \b
+    robustfl reproduce --list
+    robustfl reproduce fedtan/figure6
+    """
+    from robustfl.cli.reproduce import reproduce as command
+
+    return command(target, **options)
+
+
 @app.command(short_help="Join the stores or boards of several people.")
 @click.argument("sources", nargs=-1, required=True, metavar="STORE STORE...", type=click.Path(path_type=Path))
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder of the joined store.")

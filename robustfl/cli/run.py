@@ -96,7 +96,9 @@ def run(
 def _print(record: Any) -> None:
     screen = console()
     labels = record.labels
-    shown = ("dataset", "partition", "model", "norm", "algorithm", "attack", "defense", "f", "clients", "seed")
+    shown = ["dataset", "partition", "model", "norm", "algorithm", "attack", "defense", "f", "clients", "seed"]
+    if labels["statistics_defense"] != "same":
+        shown.insert(shown.index("f"), "statistics_defense")
     rows = [[k, labels[k]] for k in shown]
     rows.append(["status", record.status])
     if record.metrics is not None:

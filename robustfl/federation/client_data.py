@@ -112,13 +112,14 @@ class ClientData:
         e, plan = self.experiment, self.experiment.norm.statistics_pass
         assert plan is not None
         index = e.seats[client]
-        if plan.samples is not None and plan.samples < len(index):
+        samples = len(index) if plan.samples is None else min(plan.samples, len(index))
+        if plan.training or samples < len(index):  # batches are normalised together, so they must not be sorted
             chosen = torch.randperm(len(index), generator=stream(e.settings.seed, "statistics", client, round))
-            index = index[chosen[: plan.samples].to(index.device)]
+            index = index[chosen[:samples].to(index.device)]
         begin(e.model, None, generators=self.generators([client], round, STATISTICS_STEP) if plan.training else ())
         e.model.train(plan.training)
         with lent(e.flat, theta), collecting(e.model), torch.no_grad():
-            for part in torch.split(index, len(index) if plan.training else STATISTICS_BATCH):
+            for part in torch.tensor_split(index, -(-samples // STATISTICS_BATCH)):
                 e.model(self.layout_of_batch(e.train.pixels(part, dtype=self._dtype)))
         e.model.train()
         return collect(e.model, e.layout)

@@ -22,7 +22,7 @@ from robustfl.federation.statistics import DefendedStatistics
 from robustfl.federation.storage import LIMIT, kept, settle
 from robustfl.randomness import stream
 from robustfl.team import ALONE, Team
-from robustfl.vectors import write_statistics
+from robustfl.vectors import Layout, write_statistics
 from robustfl.watch import checked, watched
 
 
@@ -172,9 +172,13 @@ class _Loop:
         here = self._here(computing)
         stack, memory, seats = self._memory(state, here, h + f)
         rows = stack[: len(here)]
+        received = e.algorithm.broadcast(state.theta, state.server)
+        passed = None
+        if e.norm.statistics_pass is not None:
+            passed = self._passes(state, ids_in_order, h, t, received)
         messages = self._clients.work(
             here, t, state.theta, memory,
-            frozen=frozen, out=rows, received=e.algorithm.broadcast(state.theta, state.server),
+            frozen=frozen, out=rows, received=received,
             server=state.server, personal=state.personal,
             reducer=self._reducer(ids_in_order, h, f, state) if e.norm.lockstep(t, e.settings.rounds) else None,
         )  # fmt: skip
@@ -184,6 +188,8 @@ class _Loop:
         if self._team.size > 1:
             stack, messages = self._shared(stack[: len(here)], messages, computing, h + f, state.personal)
             rows = stack[: len(computing)]
+        if passed is not None:
+            messages = replace(messages, reports=passed)
         loss = float(messages.losses[:h].mean())
         if not self._team.agree(bool(torch.isfinite(messages.losses[:h].sum() + rows[:h].sum()))):
             raise Diverged(t + 1, "an honest message")
@@ -419,7 +425,7 @@ class _Loop:
     # --- lock-step ---------------------------------------------------------------------------------------------------
 
     def _reducer(self, ids: list[int], h: int, f: int, state: State) -> Reducer:
-        """What the server answers to the clients' rows in the layers: attackers' rows forged, the defense applied.
+        """What the server answers to the clients' rows in the layers: attackers' rows forged, then the defense.
 
         Clients weigh as their updates do, else the weighted mean of their gradients is that of no loss (SPEC §2.8).
         Attacks remember nothing here: there are several exchanges in every layer.
@@ -437,7 +443,7 @@ class _Loop:
                 generator = self._stream("attack-lockstep", round, place)
                 forged = forge_statistics(e.attack, view, target="both", generator=generator)
                 rows = torch.cat([rows[:h], checked(forged, rows[h:], e.attack)])
-            return e.defense.run(rows, f=e.settings.f_declared, context=context).vector
+            return e.statistics_rule.run(rows, f=e.settings.f_declared, context=context).vector
 
         return reduce
 
@@ -452,15 +458,47 @@ class _Loop:
         ids = honest + [k for k in ids if k in self._byzantine]
         if not honest:
             return state.statistics
-        own, plan = state.personal, e.norm.statistics_pass
-        if plan is None or not plan.training:  # evaluation looks at nothing of the clients' own
-            own = None
-        models = (state.theta if own is None else own.model_of(k, e.privacy, state.theta) for k in ids)
-        seen = [self._clients.statistics(k, t, model) for k, model in zip(ids, models, strict=True)]
-        reports = Reports(torch.cat([r.rows for r in seen]), torch.cat([r.counts for r in seen]))
+        h = len(honest)
+        reports = self._passes(state, ids, h, t, state.theta)
         context = Context(generator=self._stream("defense", t), round=t, weights=self._weights(ids, state.theta))
-        merged, _ = self._merge(reports, len(honest), len(ids) - len(honest), state, context, refreshing=True)
+        merged, _ = self._merge(reports, h, len(ids) - h, state, context, refreshing=True)
         return merged
+
+    def _passes(self, state: State, ids: list[int], h: int, round: int, model: Tensor) -> Reports:
+        """What clients, ``h`` honest ones first, report of a pass over their data at ``model [d]``.
+
+        A pass that repeats (``Norm.statistics_pass``) starts from what the server makes of the one before it.
+        """
+        e, plan = self._e, self._e.norm.statistics_pass
+        assert plan is not None
+        computing = ids if e.computes_own else ids[:h]
+        reports, found = self._pass(state, computing, round, model), state.statistics
+        for again in range(1, len(e.layout.layers) if plan.repeats else 1):
+            before, generator = found, self._stream("defense-pass", round, again)
+            context = Context(generator=generator, round=round, weights=self._weights(ids, state.theta))
+            found, _ = self._merge(reports, h, len(ids) - h, state, context, refreshing=True)
+            if _moved(before, found, e.layout) <= plan.tolerance:
+                break
+            write_statistics(e.model, e.layout, found)
+            reports = self._pass(state, computing, round, model)
+        write_statistics(e.model, e.layout, state.statistics)
+        return reports
+
+    def _pass(self, state: State, ids: list[int], round: int, model: Tensor) -> Reports:
+        """One pass over the clients' data with the statistics the model holds; each process takes its own clients."""
+        e, team = self._e, self._team
+        places = team.mine([self._seats[k] for k in ids])
+        rows = state.theta.new_empty((len(places), e.layout.s))
+        counts = torch.empty((len(places), len(e.layout.layers)), dtype=torch.int64, device=rows.device)
+        for i, place in enumerate(places):
+            k = ids[place]
+            own = model if state.personal is None else state.personal.model_of(k, e.privacy, model)
+            seen = self._clients.statistics(k, round, own)
+            rows[i], counts[i] = seen.rows[0], seen.counts[0]
+        if team.size > 1:
+            rows, whole = team.rows(rows, places, len(ids)).to(rows), team.rows(counts, places, len(ids))
+            counts = whole.to(counts)
+        return Reports(rows, counts)
 
     def _merge(
         self, reports: Reports, h: int, f: int, state: State, context: Context, *, refreshing: bool = False
@@ -490,9 +528,20 @@ class _Loop:
             generator = self._stream("attack-statistics", context.round)
             forged = forged_statistics(e.attack, view, target=e.settings.target, generator=generator)
             rows, kept = torch.cat([rows[:h], checked(forged.rows, rows[h:], e.attack)]), forged.state
-        defended = DefendedStatistics(e.defense, e.settings.f_declared, context, refreshing)
+        defended = DefendedStatistics(e.statistics_rule, e.settings.f_declared, context, refreshing)
         merged = e.norm.merge(rows, reports.counts, state.statistics, e.layout.layers, defended)
         return checked(merged, state.statistics, e.norm), kept
+
+
+def _moved(before: Tensor, after: Tensor, layout: Layout) -> float:
+    """The farthest that a mean or a standard deviation has moved, in standard deviations ``after``."""
+    farthest = 0.0
+    for layer in layout.layers:
+        scale = after[layer.variance].clamp(min=1e-30).sqrt()
+        means = (after[layer.mean] - before[layer.mean]).abs() / scale
+        deviations = (scale - before[layer.variance].clamp(min=0.0).sqrt()).abs() / scale
+        farthest = max(farthest, float(means.max()), float(deviations.max()))
+    return farthest
 
 
 def _shifts(stack: Tensor, h: int, aggregate: Tensor, weights: Tensor | None, team: Team = ALONE) -> dict[str, float]:

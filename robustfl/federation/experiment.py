@@ -89,7 +89,8 @@ class Experiment:
     of the server, which works as one client more where a defense needs that.
 
     ``adversarial`` are the AT users, ``evasion`` the attack they train against; ``priors [N c]`` the shares of the
-    classes in the clients' training data.
+    classes in the clients' training data. ``statistics_defense`` merges normalization statistics, by default as
+    ``defense`` merges updates.
     """
 
     settings: Settings
@@ -109,11 +110,17 @@ class Experiment:
     root: Tensor | None = None
     propagate: Propagate | None = None
     augment: Augment | None = None
+    statistics_defense: Pipeline | None = None
 
     @cached_property
     def privacy(self) -> Privacy:
         """What clients keep to themselves."""
         return Privacy.of(self.norm, self.layout, self.device)
+
+    @property
+    def statistics_rule(self) -> Pipeline:
+        """The server's rule on statistics: of merges, and of every exchange in lock-step."""
+        return self.defense if self.statistics_defense is None else self.statistics_defense
 
     @property
     def seats(self) -> tuple[Tensor, ...]:

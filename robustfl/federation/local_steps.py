@@ -85,15 +85,10 @@ class Walk:
     def _together(self, places: list[int]) -> None:
         e, clients, round = self._e, self._clients, self._round
         ids = tuple(self._ids[place] for place in places)
-        passed = None
-        if e.norm.statistics_pass is not None:
-            passed = [clients.statistics(k, round, self._received) for k in ids]
         turn = _SideBySide(clients, ids, round, self._received, frozen=self._frozen)
         memory = None if self._memory is None else self._memory[places]
         self._work(places, turn, self._received.expand(len(ids), -1), memory, clients.steps(ids[0]))
         reports = collect(e.model, e.layout, clients=len(ids))
-        if passed is not None:
-            reports = Reports(*(torch.cat(part) for part in zip(*((r.rows, r.counts) for r in passed), strict=True)))
         self.reports.rows[places], self.reports.counts[places] = reports.rows, reports.counts
         self.losses[places] = torch.stack(turn.losses).mean(0)
 
@@ -105,7 +100,6 @@ class Walk:
             write_statistics(e.model, e.layout, personal.statistics[k])
         if first is not None:
             write_statistics(e.model, e.layout, first.reports.rows[place])
-        passed = clients.statistics(k, round, start) if e.norm.statistics_pass is not None else None
         # The step in lock-step has drawn from the first stream already.
         begin(e.model, None, frozen=self._frozen, generators=clients.generators([k], round, int(first is not None)))
         memory = None if self._memory is None else self._memory[place]
@@ -113,7 +107,7 @@ class Walk:
         if first is not None and self._firsts is not None:
             turn.take(self._firsts[place], first.losses[place])
         message = self._work(place, turn, start, memory, clients.steps(k))
-        reports = passed or collect(e.model, e.layout)
+        reports = collect(e.model, e.layout)
         rows, counts = self.reports.rows, self.reports.counts
         rows[place], counts[place] = reports.rows[0], reports.counts[0]
         if first is not None:

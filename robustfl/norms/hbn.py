@@ -46,37 +46,51 @@ class HybridBatchNorm(ServerBatchNorm):
         mean = (1 - share) * mean + share * self.running_mean
         variance = (1 - share) * variance + share * self.running_var
         if self.collects and self.hybrid_reports:
-            self.add([x.numel() // x.shape[1]])
-            self._moments = (mean.detach()[None], variance.detach()[None])
+            self.pool(mean.detach()[None], variance.detach()[None], [x.numel() // x.shape[1]])
         scale = self.weight * (variance + self.eps).rsqrt()
         return (x - mean.view(shape)) * scale.view(shape) + self.bias.view(shape)
 
 
-@register("hbn", version=1)
+@register("hbn", version=2)
 @dataclass(frozen=True)
 class HBN(Norm):
-    """Clients mix their batch's statistics with exact global ones, each channel in a proportion they learn.
+    """Clients mix their batch's statistics with global ones, each channel in a proportion they learn.
 
     With ``s = σ(a)``, ``a`` private and 0 at the start: ``μ̂ = (1−s)μ_b + sμ_g``, ``v̂ = (1−s)v_b + s v_g`` in training,
-    ``(μ_g, v_g)`` in evaluation. Before training, clients pass their data through the network with global statistics
-    and report mean, variance and count; the server merges ``μ = ΣP_kμ_k/P``, ``v = ΣP_k[v_k + (μ_k−μ)²]/(P−1)`` and
-    moves ``μ_g ← (1−λ)μ_g + λμ``, ``v_g`` alike. It costs one more pass over the data; small λ lags behind the model.
+    ``(μ_g, v_g)`` in evaluation. Before training, clients pass their data through the network without a gradient and
+    report mean, variance and count of every layer; the server merges ``μ = ΣP_kμ_k/P``,
+    ``v = ΣP_k[v_k + (μ_k−μ)²]/(P−1)`` and moves ``μ_g ← (1−λ)μ_g + λμ``, ``v_g`` alike. Before testing they are
+    collected anew with the current weights, with λ = 1 and for the test alone. It costs one more pass over the data.
 
     Args:
         lam: λ in (0, 1]; the first update takes ``lambda_first`` instead.
         lambda_first: λ of round 0, in (0, 1]; 1 by default, since the initial (0, 1) would live for long.
         stats_samples: samples each client collects statistics on, ≥ 2, or None for all (the paper's ablation: 128).
-        stats_mode: ``paper``: as above; ``repo``: as released, train mode, hybrid statistics of one batch of 64.
+        stats_mode: what normalises in that pass. ``hybrid``: the mixture, as in training, on batches of up to 256, and
+            reported are ``μ̂, v̂``: what the weights are used to. ``repo``: the same on one batch of 64, as released.
+            ``eval``: the global statistics, and reported are the inputs' own; pass follows pass with what the server
+            made of the last, as often as there are layers, until the statistics fit themselves.
+        tolerance: ``eval`` stops earlier, once no mean and no standard deviation moves by more than so many standard
+            deviations, ≥ 0.
         eval_stats: statistics used for testing: ``subset`` (collected anew on the participants), ``all`` (on everybody)
             or ``ema`` (``μ_g, v_g`` as they are).
         eps: added to variances, > 0.
 
     Reference: Chen et al., Hybrid Batch Normalisation: Resolving the Dilemma of Batch Normalisation in Federated
-    Learning, ICML 2025, arXiv:2505.21877. Counts are values per channel, not samples.
+    Learning, ICML 2025, arXiv:2505.21877.
 
     >>> layer = HBN().layer(1)
     >>> layer(torch.tensor([[-1.0], [3.0]])).flatten().detach()  # μ̂ = ½·1 + ½·0, v̂ = ½·4 + ½·1
     tensor([-0.9487,  1.5811])
+
+    Notes: counts are values per channel, not samples. The paper leaves open what normalises in the pass; ``hybrid`` is
+    the released code's answer. Inexact in it: a layer is tested with one normaliser below it but was measured under one
+    per client and batch; the spread between clients' means enters ``v`` by ``(1−s)²``, their variances by ``1−s``;
+    the share ``s`` of the old statistics stays in the new ones, so that ``μ_g, v_g`` move by ``λ(1−s)`` and half of the
+    initial (0, 1) survives the first update; batches in training are smaller; and dropout, if there is any, is on, as
+    it is for running statistics of ordinary batch norm. One ``eval`` pass alone is exact in the first layer and far off
+    in deep ones. ``eval`` is exact for the weights at hand when all clients take part without dropout, but its
+    statistics are not those the weights were trained with.
     """
 
     paper: ClassVar[str] = (
@@ -90,19 +104,21 @@ class HBN(Norm):
     lam: float = param(0.01, gt=0, le=1, doc="λ, step of the global statistics")
     lambda_first: float = param(1.0, gt=0, le=1, doc="λ of the first update")
     stats_samples: int | None = param(None, ge=2, doc="samples per client for statistics; None: all")
-    stats_mode: str = param("paper", choices=("paper", "repo"), doc="how statistics are collected")
+    stats_mode: str = param("hybrid", choices=("hybrid", "repo", "eval"), doc="what normalises in the statistics pass")
+    tolerance: float = param(0.0, ge=0, doc="of repeated passes in mode eval, in standard deviations")
     eval_stats: str = param("subset", choices=("subset", "ema", "all"), doc="statistics used for testing")
     eps: float = param(1e-5, gt=0, doc="added to variances")
 
     def layer(self, channels: int) -> nn.Module:
         """A layer for inputs ``[b C]`` or ``[b C H W]``."""
-        return HybridBatchNorm(channels, eps=self.eps, hybrid_reports=self.stats_mode == "repo")
+        return HybridBatchNorm(channels, eps=self.eps, hybrid_reports=self.stats_mode != "eval")
 
     @property
     def statistics_pass(self) -> StatisticsPass | None:
-        if self.stats_mode == "repo":
-            return StatisticsPass(samples=self.stats_samples or REPO_SAMPLES, training=True)
-        return StatisticsPass(samples=self.stats_samples)
+        if self.stats_mode == "eval":
+            return StatisticsPass(samples=self.stats_samples, repeats=True, tolerance=self.tolerance)
+        few = REPO_SAMPLES if self.stats_mode == "repo" else None
+        return StatisticsPass(samples=self.stats_samples or few, training=True)
 
     @property
     def refreshes(self) -> Literal["none", "participants", "all"]:

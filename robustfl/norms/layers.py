@@ -146,16 +146,17 @@ class ServerBatchNorm(_Statistics):
         return self.by_server(x, sizes)
 
     def _pool(self, x: Tensor, sizes: tuple[int, ...]) -> None:
-        """Chan's rule: pooled mean and biased variance over the forwards of the round."""
-        counts = values_per_channel(x, sizes)
-        mean, variance = client_moments(x, sizes)
+        self.pool(*client_moments(x, sizes), values_per_channel(x, sizes))
+
+    def pool(self, mean: Tensor, variance: Tensor, counts: list[int]) -> None:
+        """Chan's rule: pooled mean and biased variance ``[n C]`` over the forwards of the round."""
         before = self._counts
         if self.add(counts) or self._moments is None or before is None:
             self._moments = (mean, variance)
             return
         old_mean, old_variance = self._moments
         total = self.counts().unsqueeze(1)
-        share = torch.tensor(counts, device=x.device).unsqueeze(1).to(x.dtype) / total
+        share = torch.tensor(counts, device=mean.device).unsqueeze(1).to(mean.dtype) / total
         step = mean - old_mean
         pooled = old_variance + share * (variance - old_variance) + share * (1 - share) * step.square()
         self._moments = (old_mean + share * step, pooled)

@@ -27,8 +27,8 @@ AT = {
 CASES: dict[str, dict[str, Any]] = {
     "momentum": {"algorithm": "dsgd(momentum=0.9)", "attack": "alie", "defense": "nnm+median"},
     "mimic": {"attack": "mimic"},
-    "centered-clipping": {"attack": "ipm", "defense": "centered-clipping"},
-    "foolsgold": {"attack": "sf", "defense": "foolsgold"},
+    "centered-clipping": {"attack": "ipm", "defense": "centered-clipping", "statistics_defense": "median"},
+    "foolsgold": {"attack": "sf", "defense": "foolsgold", "statistics_defense": "median"},
     "partial participation": {"participation": 0.5, "algorithm": "dsgd(momentum=0.9)", "attack": "foe"},
     "scaffold": {"algorithm": "scaffold(local_steps=2)", "attack": "min-max", "defense": "median"},
     "fedadam": {"algorithm": "fedadam(local_steps=2)"},

@@ -29,7 +29,7 @@ from robustfl.data.pickles import read_pickle
 from robustfl.errors import DataMissing, Refused, UsageError
 from robustfl.models import DomainsCnn
 from robustfl.randomness import stream
-from robustfl.registry import create
+from robustfl.registry import create, identity
 
 STYLES = ("clean", "textured", "shifted")
 IMAGES = os.environ.get("ROBUSTFL_TEST_IMAGES", "")
@@ -257,6 +257,12 @@ def test_fedbns_colour_images_of_the_right_size_stay_as_they_are(tmp_path):
     made = _digits(tmp_path, "MNIST_M", (28, 28, 3), parts=1)
     arrays = DigitsFedBN(domain="MNIST_M", parts=1).load(tmp_path)
     assert np.array_equal(arrays.test_x, made["test.pkl"])
+
+
+def test_a_parameter_called_parts_is_one_and_no_list_of_methods():
+    found = identity(DigitsFedBN(domain="USPS", parts=3))
+    assert found["params"]["parts"] == 3
+    assert "parts" not in found
 
 
 def test_labels_in_a_column_are_taken(tmp_path):

@@ -78,7 +78,13 @@ def last_of(chosen: Cell) -> tuple[Any, RoundRecord]:
 @pytest.mark.parametrize("attack", ["none", "sf"])
 def test_hbn_is_tested_with_the_union_of_those_who_just_trained(who: str, attack: str) -> None:
     """``subset``: the participants of the last round; an attack on the update alone leaves it honest."""
-    settings = {"norm": f"hbn(eval_stats={who})", "participation": 0.5, "f": 1, "attack": attack, "scope": "update"}
+    settings = {
+        "norm": f"hbn(eval_stats={who}, stats_mode=eval)",
+        "participation": 0.5,
+        "f": 1,
+        "attack": attack,
+        "scope": "update",
+    }
     e, last = last_of(cell(**settings, partition="dirichlet(alpha=0.5, min_size=10)"))
     present = e.settings.sample(2) if who == "subset" else range(6)
     pixels = e.train.pixels(torch.cat([e.parts[k] for k in present]), dtype=torch.float64)

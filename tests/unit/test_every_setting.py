@@ -36,6 +36,7 @@ CHANGES: dict[str, tuple[dict[str, Any], Any]] = {
     "objective": ({}, "wsm"),
     "attack": ({"defense": "mean"}, "foe(eta=4)"),
     "defense": ({}, "nnm+trimmed-mean"),
+    "statistics_defense": ({}, "mean"),
     "propagation": ({**USERS, "objective": "pnc(warmup=0)"}, "fedrbn"),
     "domains": (MAPS, [STYLES[0], STYLES[2]]),
     "domain_share": (MAPS, 0.7),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -19,6 +21,7 @@ from robustfl.data.partitions import (
     train_validation,
 )
 from robustfl.errors import Refused, UsageError
+from robustfl.registry import identity
 
 
 def rng(seed=0):
@@ -140,6 +143,26 @@ def test_equal_mode_follows_the_prior():
     labels = np.array([0] * 900 + [1] * 100)
     counts = np.array(label_counts(labels, split(Dirichlet(alpha=1e4, mode="equal"), labels, 2, seed=1), 2))
     assert np.abs(counts[0] / 500 - [0.9, 0.1]).max() < 0.05
+
+
+@pytest.mark.parametrize(("base", "each"), [("prior", 0.05), ("ones", 0.5)])
+def test_equal_mode_multiplies_the_prior_or_ones_by_alpha(base, each):
+    """A client of n samples lacks a class of q ~ Beta(a, 9a) with probability E[(1-q)^n] = B(a, 9a + n) / B(a, 9a)."""
+    labels = np.repeat(np.arange(10), 5000)
+    found = []
+    for seed in range(5):
+        parts = split(Dirichlet(alpha=0.5, mode="equal", base=base), labels, 100, seed=seed)
+        found += [len(np.unique(labels[p])) for p in parts[:40]]  # later ones may find a class used up
+    lacks = math.lgamma(9 * each + 500) - math.lgamma(9 * each) + math.lgamma(10 * each) - math.lgamma(10 * each + 500)
+    assert np.mean(found) == pytest.approx(10 * (1 - math.exp(lacks)), abs=0.5)
+
+
+def test_a_base_belongs_to_equal_mode_and_changes_no_key_at_its_default():
+    with pytest.raises(UsageError, match="belongs to mode='equal'"):
+        Dirichlet(alpha=0.5, base="ones")
+    plain = identity(Dirichlet(alpha=0.5, mode="equal"))
+    assert plain["params"] == {"alpha": 0.5, "mode": "equal", "min_size": 1}
+    assert identity(Dirichlet(alpha=0.5, mode="equal", base="ones"))["params"]["base"] == "ones"
 
 
 def test_dirichlet_limit_of_tiny_alpha_is_one_client_per_class():

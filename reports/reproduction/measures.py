@@ -1,0 +1,113 @@
+"""What was measured for one table or figure: the records of its cells, those that are missing, those out of date."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from robustfl.records import CellResult
+
+from .protocols import Selector, Statement
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One cell that the protocol asks for; ``key`` is empty where its data are not there to tell it."""
+
+    labels: Mapping[str, Any]
+    key: str = ""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The cells of a protocol, with their records where they have run.
+
+    ``stale`` counts records of the same store or board whose key no cell of the protocol has: the preset, a method's
+    version or the data changed since. ``lacking`` says what is missing on this machine (data, where to put it).
+    """
+
+    planned: tuple[Planned, ...]
+    records: Mapping[str, CellResult]
+    stale: int = 0
+    lacking: str = ""
+    seconds: float = 0.0
+
+    @property
+    def done(self) -> int:
+        """How many cells have a record."""
+        return sum(1 for cell in self.planned if cell.key in self.records)
+
+    def of(self, selector: Selector) -> list[Planned]:
+        """The cells that a selector names."""
+        return [cell for cell in self.planned if matches(cell.labels, selector)]
+
+
+def matches(labels: Mapping[str, Any], selector: Selector) -> bool:
+    """Whether every label has the selector's value, or one of its values."""
+    return all(_text(labels.get(name)) in _texts(value) for name, value in selector.items())
+
+
+def _texts(value: Any) -> set[str]:
+    return {_text(v) for v in value} if isinstance(value, (list, tuple)) else {_text(value)}
+
+
+def _text(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def measured(record: CellResult, statement: Statement) -> float | None:
+    """The statement's number of one record, accuracies in percent; None where the record has no such number."""
+    return number(record, statement.metric, statement.statistic, percent=statement.percent)
+
+
+def number(record: CellResult, metric: str, statistic: str = "final", *, percent: bool = True) -> float | None:
+    """A number of a record: ``metric`` and ``statistic`` as in ``Statement``.
+
+    A run that diverged has the accuracy 0: it left no model that could be used.
+    """
+    if record.status == "diverged" and percent:
+        return 0.0
+    if record.status != "done" or record.metrics is None:
+        return None
+    final = _final(record, metric)
+    found = final
+    if statistic in ("best", "lowest") and metric == "sa":
+        values = [p.sa for p in record.curve] + ([] if final is None else [final])
+        found = (max if statistic == "best" else min)(values) if values else None
+    elif statistic == "tail":
+        found = record.metrics.groups.get("tail", {}).get(metric, final)
+    if found is None:
+        return None
+    return 100 * found if percent else found
+
+
+def _final(record: CellResult, metric: str) -> float | None:
+    assert record.metrics is not None
+    kind, _, rest = metric.partition(":")
+    if kind == "ra" and rest:
+        return next((v for name, v in record.metrics.ra.items() if name.startswith(rest)), None)
+    if kind == "group":
+        group, _, name = rest.rpartition(":")
+        return record.metrics.groups.get(group, {}).get(name)
+    if kind == "certificate":
+        value: Any = record.certificates
+        for part in rest.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        return float(value) if isinstance(value, (int, float)) else None
+    return getattr(record.metrics, metric, None)
+
+
+def best_group(cells: Sequence[Planned], names: Sequence[str], values: Mapping[str, float]) -> list[Planned]:
+    """Those cells that share the values of ``names`` with the best mean; all cells without ``names``."""
+    if not names:
+        return list(cells)
+    groups: dict[tuple[str, ...], list[Planned]] = {}
+    for cell in cells:
+        groups.setdefault(tuple(_text(cell.labels.get(n)) for n in names), []).append(cell)
+
+    def mean(group: Sequence[Planned]) -> float:
+        found = [values[c.key] for c in group if c.key in values]
+        return sum(found) / len(found) if found else float("-inf")
+
+    return max(groups.values(), key=mean)

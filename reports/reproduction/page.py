@@ -1,0 +1,242 @@
+"""The page that holds what papers claim beside what was measured: Markdown, HTML, LaTeX and JSON of the same facts."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from robustfl.records import plain
+
+from ..latex import escape as tex
+from ..markdown import escape as md
+from ..store import write_atomic
+from .measures import Evidence
+from .protocols import Item, Paper, ScaleName, Statement
+from .verdicts import ORDER, Finding, Side
+
+TEMPLATES = Path(__file__).parent.parent / "templates"
+HEAD = ("Claim", "The paper's number", "Measured", "Verdict")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One table or figure on the page; ``figures`` are files beside it."""
+
+    paper: Paper
+    item: Item
+    scale: ScaleName
+    evidence: Evidence
+    findings: tuple[Finding, ...]
+    figures: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """``fbn/figure3``."""
+        return f"{self.paper.name}/{self.item.id}"
+
+    @property
+    def command(self) -> str:
+        """The command that repeats it."""
+        return f"robustfl reproduce {self.name} --scale {self.scale}"
+
+    @property
+    def reduced(self) -> str:
+        """What is smaller than in the paper, and why the claims should survive it."""
+        scale = self.item.at(self.scale)
+        if scale is None or not scale.reduced:
+            return ""
+        return f"Reduced: {scale.reduced}" + (f" Why the claim should survive it: {scale.why}" if scale.why else "")
+
+    @property
+    def state(self) -> str:
+        """How much of it has run, and what it cost."""
+        if self.item.missing:
+            return self.item.missing
+        scale = self.item.at(self.scale)
+        planned = len(self.evidence.planned)
+        if not planned:
+            needs = f" It needs {scale.needs}." if scale is not None and scale.needs else ""
+            return "Computed, without training." if scale is None and self.findings else f"Nothing has run.{needs}"
+        words = f"{self.evidence.done} of {planned} cells have run"
+        if self.evidence.seconds:
+            words += f", {_hours(self.evidence.seconds)} of computing"
+        if self.evidence.done < planned:
+            wanting = self.evidence.lacking or (scale.needs if scale is not None else "")
+            words += f"; missing: {wanting}" if wanting else ""
+        return words + "."
+
+
+@dataclass(frozen=True)
+class Page:
+    """All entries, those with contradicted claims first."""
+
+    entries: tuple[Entry, ...]
+    version: str
+
+    @property
+    def ordered(self) -> tuple[Entry, ...]:
+        """Entries with a contradiction first, in the papers' order otherwise."""
+        return tuple(sorted(self.entries, key=lambda e: not any(f.verdict == "contradicted" for f in e.findings)))
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many statements have each verdict."""
+        found = Counter(f.verdict for e in self.entries for f in e.findings)
+        return {verdict: found[verdict] for verdict in ORDER if found[verdict]}
+
+    @property
+    def summary(self) -> str:
+        """One sentence about all statements."""
+        total = sum(self.counts.values())
+        parts = ", ".join(f"{n} {verdict}" for verdict, n in self.counts.items())
+        return (
+            f"{total} statements about {len(self.entries)} tables and figures: {parts}." if total else "No statement."
+        )
+
+
+def rows_of(entry: Entry) -> list[tuple[Finding, tuple[str, str, str, str]]]:
+    """The table of an entry, contradicted claims first."""
+    ranked = sorted(entry.findings, key=lambda f: ORDER.index(f.verdict))
+    return [(f, (claim_words(f), paper_words(entry, f), measured_words(f), verdict_words(f))) for f in ranked]
+
+
+def claim_words(finding: Finding) -> str:
+    """The statement with its bound."""
+    if finding.verdict == "not comparable":
+        return finding.statement.says
+    return f"{finding.statement.says} ({finding.statement.bound})"
+
+
+def paper_words(entry: Entry, finding: Finding) -> str:
+    """The published numbers of both sides."""
+    found = [entry.paper.find(p, entry.item.id) for p in finding.statement.published]
+    return " / ".join(claim.text for claim in found) if found else "in words or drawn"
+
+
+def measured_words(finding: Finding) -> str:
+    """Both sides' means and seeds, and the difference with its interval."""
+    statement = finding.statement
+    if statement.compute and finding.difference is not None:
+        return f"{finding.difference:.6g}"
+    if finding.difference is None:
+        return "–"
+    parts = [_side_words(finding.left, statement)]
+    if finding.right is not None:
+        parts.append(_side_words(finding.right, statement))
+    words = " / ".join(parts)
+    if finding.right is not None:
+        words += f"; difference {finding.difference:+.{_digits(statement)}f}"
+    if finding.low is not None and finding.high is not None:
+        words += f" [{finding.low:.{_digits(statement)}f}, {finding.high:.{_digits(statement)}f}]"
+    return f"{words}; {finding.seeds} seed{'' if finding.seeds == 1 else 's'}"
+
+
+def _side_words(side: Side, statement: Statement) -> str:
+    assert side.mean is not None
+    digits = _digits(statement)
+    values = sorted(side.values.values())
+    spread = f" ({values[0]:.{digits}f}–{values[-1]:.{digits}f})" if len(values) > 1 else ""
+    chosen = f" at {side.chosen}" if side.chosen else ""
+    return f"{side.mean:.{digits}f}{spread}{chosen}"
+
+
+def _digits(statement: Statement) -> int:
+    return 1 if statement.percent else 3
+
+
+def verdict_words(finding: Finding) -> str:
+    """The verdict with its reason."""
+    words = f"{finding.verdict}: {finding.reason}" if finding.reason else finding.verdict
+    return f"{words}. Tried: {finding.statement.tried}" if finding.statement.tried else words
+
+
+def _hours(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+# --- forms -----------------------------------------------------------------------------------------------------------
+
+
+def to_markdown(page: Page) -> str:
+    """The page as Markdown."""
+    lines = ["# What the papers claim, beside what robustfl measures", "", md(page.summary), ""]
+    for entry in page.ordered:
+        lines += [f"## {md(entry.name)}: {md(entry.item.title)}", "", md(entry.paper.citation), ""]
+        if entry.findings:
+            lines += [f"| {' | '.join(HEAD)} |", "| :-- | :-- | :-- | :-- |"]
+            lines += [f"| {' | '.join(md(c) for c in cells)} |" for _, cells in rows_of(entry)]
+            lines += [""]
+        lines += [md(text) for text in (entry.reduced, entry.state) if text]
+        lines += [f"![{md(entry.item.title)}]({name})" for name in entry.figures if name.endswith(".png")]
+        lines += [f"Repeat it: `{entry.command}`", ""]
+    return "\n".join(lines)
+
+
+def to_latex(page: Page) -> str:
+    """One table per entry that has statements; needs booktabs."""
+    lines = ["% needs \\usepackage{booktabs}"]
+    for entry in (e for e in page.ordered if e.findings):
+        lines += [r"\begin{table*}[t]", rf"\caption{{{tex(f'{entry.name}: {entry.item.title}. {entry.state}')}}}"]
+        lines += [
+            r"\centering\small",
+            r"\begin{tabular}{p{.34\linewidth}p{.14\linewidth}p{.3\linewidth}p{.14\linewidth}}",
+        ]
+        lines += [r"\toprule", " & ".join(map(tex, HEAD)) + r" \\", r"\midrule"]
+        lines += [" & ".join(map(tex, cells)) + r" \\" for _, cells in rows_of(entry)]
+        lines += [r"\bottomrule", r"\end{tabular}", r"\end{table*}"]
+    return "\n".join(lines) + "\n"
+
+
+def to_json(page: Page) -> str:
+    """The page for machines: every statement with its numbers per seed and the keys of its cells."""
+    return json.dumps(plain({"version": page.version, "entries": [_entry(e) for e in page.entries]}), indent=1) + "\n"
+
+
+def _entry(entry: Entry) -> dict[str, Any]:
+    return {
+        "name": entry.name, "title": entry.item.title, "scale": entry.scale, "command": entry.command,
+        "state": entry.state, "cells": len(entry.evidence.planned), "done": entry.evidence.done,
+        "seconds": entry.evidence.seconds, "statements": [_finding(entry, f) for f in entry.findings],
+    }  # fmt: skip
+
+
+def _finding(entry: Entry, finding: Finding) -> dict[str, Any]:
+    def side(of: Side | None) -> dict[str, Any] | None:
+        return None if of is None else {"values": of.values, "mean": of.mean, "keys": of.keys, "chosen": of.chosen}
+
+    statement = finding.statement
+    return {
+        "id": statement.id, "says": statement.says, "bound": statement.bound, "verdict": finding.verdict,
+        "reason": finding.reason, "paper": paper_words(entry, finding), "left": side(finding.left),
+        "right": side(finding.right), "difference": finding.difference, "low": finding.low, "high": finding.high,
+        "seeds": finding.seeds, "tried": statement.tried,
+    }  # fmt: skip
+
+
+def to_html(page: Page) -> str:
+    """The page as one file that works from the disk."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, autoescape=True, trim_blocks=True,
+        lstrip_blocks=True,
+    )  # fmt: skip
+    style = (TEMPLATES / "style.css").read_text(encoding="utf-8")
+    facts = {"page": page, "head": HEAD, "rows_of": rows_of, "style": style}
+    return environment.get_template("reproduction.html").render(**facts) + "\n"
+
+
+def write_page(page: Page, folder: str | Path) -> list[Path]:
+    """Write the page in every form into ``folder``; returns the files."""
+    forms = {"md": to_markdown, "html": to_html, "tex": to_latex, "json": to_json}
+    written = []
+    for suffix, form in forms.items():
+        path = Path(folder) / f"reproduction.{suffix}"
+        write_atomic(path, form(page))
+        written.append(path)
+    return written

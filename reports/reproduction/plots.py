@@ -1,0 +1,126 @@
+"""Drawings with the papers' axes, of the cells of one table or figure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from robustfl.records import CellResult
+
+from ..board import natural
+from .measures import Evidence, matches, number
+from .protocols import Item, Plot
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Series = Mapping[str, Sequence[tuple[CellResult, Mapping[str, Any]]]]
+_MARKERS = "osD^vPX*<>"
+_DASHES = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
+_NAMES = {"sa": "accuracy on clean inputs (%)", "ra_worst": "accuracy on adversarial inputs (%)"}
+
+
+def drawings(item: Item, evidence: Evidence) -> list[tuple[str, Figure]]:
+    """A title and a figure for every plot of an item of which at least one cell has run."""
+    found = []
+    for place, plot in enumerate(item.plots, 1):
+        ran = [
+            (evidence.records[c.key], c.labels)
+            for c in evidence.planned
+            if c.key in evidence.records and matches(c.labels, plot.where)
+        ]
+        if ran:
+            found.append((f"{item.id}-{place}" if len(item.plots) > 1 else item.id, _figure(plot, ran)))
+    return found
+
+
+def _figure(plot: Plot, ran: Sequence[tuple[CellResult, Mapping[str, Any]]]) -> Figure:
+    from matplotlib.figure import Figure
+
+    panels: dict[str, dict[str, list[tuple[CellResult, Mapping[str, Any]]]]] = defaultdict(lambda: defaultdict(list))
+    for record, labels in ran:
+        panel = str(labels.get(plot.panels, "")) if plot.panels else ""
+        panels[panel][str(labels.get(plot.lines, ""))].append((record, labels))
+    names = sorted(panels, key=natural)
+    lines = sorted({line for found in panels.values() for line in found}, key=natural)
+    figure = Figure(figsize=(3.3 * len(names) + 0.6, 3.4), layout="constrained")
+    axes = figure.subplots(1, len(names), sharey=True, squeeze=False)[0]
+    for axis, name in zip(axes, names, strict=True):
+        axis.set_title(name, fontsize=9)
+        _DRAW[plot.kind](axis, plot, panels[name], lines)
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel(_NAMES.get(plot.metric, plot.metric))
+    handles = {h.get_label(): h for axis in axes for h in axis.get_legend_handles_labels()[0]}
+    figure.legend(
+        list(handles.values()), [str(name) for name in handles], loc="outside lower center",
+        ncols=min(4, max(1, len(handles))), fontsize=8, frameon=False,
+    )  # fmt: skip
+    return figure
+
+
+def _look(place: int) -> dict[str, Any]:
+    import seaborn
+
+    colours = seaborn.color_palette("colorblind", 10)
+    return {"color": colours[place % 10], "linestyle": _DASHES[(place // 3) % len(_DASHES)]}
+
+
+def _curves(axis: Axes, plot: Plot, series: Series, lines: Sequence[str]) -> None:
+    for place, line in enumerate(lines):
+        by_round: dict[int, list[float]] = defaultdict(list)
+        for record, _ in series.get(line, ()):
+            for point in record.curve:
+                value = point.sa if plot.metric == "sa" else point.ra
+                if value is not None:
+                    by_round[point.round].append(100 * value)
+        if by_round:
+            _band(axis, by_round, line, place)
+    axis.set_xlabel("round")
+
+
+def _lines(axis: Axes, plot: Plot, series: Series, lines: Sequence[str]) -> None:
+    positions = {name: i for i, name in enumerate(_settings(plot, series))}
+    for place, line in enumerate(lines):
+        by_place: dict[int, list[float]] = defaultdict(list)
+        for record, labels in series.get(line, ()):
+            value = number(record, plot.metric, plot.statistic)
+            if value is not None:
+                by_place[positions[str(labels.get(plot.x))]].append(value)
+        if by_place:
+            _band(axis, by_place, line, place, marker=_MARKERS[place % len(_MARKERS)])
+    axis.set_xticks(list(positions.values()), list(positions), rotation=30, ha="right", fontsize=7)
+    axis.set_xlabel(plot.x)
+
+
+def _bars(axis: Axes, plot: Plot, series: Series, lines: Sequence[str]) -> None:
+    positions = {name: i for i, name in enumerate(_settings(plot, series))}
+    width = 0.8 / max(1, len(lines))
+    for place, line in enumerate(lines):
+        values: dict[int, list[float]] = defaultdict(list)
+        for record, labels in series.get(line, ()):
+            found = number(record, plot.metric, plot.statistic)
+            if found is not None:
+                values[positions[str(labels.get(plot.x))]].append(found)
+        means = {at: sum(v) / len(v) for at, v in values.items()}
+        reach = [[means[at] - min(v) for at, v in values.items()], [max(v) - means[at] for at, v in values.items()]]
+        at = [p + (place - (len(lines) - 1) / 2) * width for p in means]
+        axis.bar(at, list(means.values()), width, yerr=reach, label=line, color=_look(place)["color"], capsize=2)
+    axis.set_xticks(list(positions.values()), list(positions), rotation=30, ha="right", fontsize=7)
+
+
+def _settings(plot: Plot, series: Series) -> list[str]:
+    return sorted({str(labels.get(plot.x)) for ran in series.values() for _, labels in ran}, key=natural)
+
+
+def _band(axis: Axes, values: Mapping[int, Sequence[float]], line: str, place: int, marker: str = "") -> None:
+    """The mean over seeds, and a band from the lowest to the highest."""
+    at = sorted(values)
+    look = _look(place)
+    axis.plot(at, [sum(values[x]) / len(values[x]) for x in at], label=line, marker=marker, **look)
+    low, high = [min(values[x]) for x in at], [max(values[x]) for x in at]
+    axis.fill_between(at, low, high, color=look["color"], alpha=0.15, linewidth=0)
+
+
+_DRAW = {"curves": _curves, "lines": _lines, "bars": _bars}

@@ -1,0 +1,216 @@
+"""How each table and figure is measured again: runs at the paper's scale and reduced, statements a run can refute."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from typing import Literal
+
+from pydantic import Field, ValidationError, model_validator
+
+from robustfl.errors import UsageError, closest
+from robustfl.records import Record
+
+from .claims import FOLDER, PAPERS, Claim, claims
+
+Scalar = str | int | float | bool
+Selector = Mapping[str, Scalar | tuple[Scalar, ...]]
+ScaleName = Literal["paper", "reduced"]
+SCALES: tuple[ScaleName, ...] = ("paper", "reduced")
+
+
+class Run(Record):
+    """One scenario to run: a preset with settings as ``--set`` takes them."""
+
+    preset: str
+    settings: tuple[str, ...] = ()
+
+
+class Scale(Record):
+    """What is run at one scale.
+
+    ``reduced`` says what is smaller than in the paper and ``why`` the claim should survive it. ``needs`` names what a
+    plain machine lacks (data, a GPU). ``seconds`` a cell takes on the reference machine with one thread, for estimates;
+    0 where nobody has measured it.
+    """
+
+    runs: tuple[Run, ...] = Field(min_length=1)
+    reduced: str = ""
+    why: str = ""
+    needs: str = ""
+    seconds: float = Field(0.0, ge=0)
+
+
+class Published(Record):
+    """Where the paper's own number for a side of a statement stands in the claims."""
+
+    row: str
+    column: str = ""
+    metric: str = ""
+    item: str = ""
+
+
+class Statement(Record):
+    """A claim as a statement that a run can refute, with a tolerance fixed before running.
+
+    ``left`` and ``right`` select cells by their labels (a list allows several values), ``where`` both; the statement is
+    about ``left - right``, or about ``left`` alone where there is no ``right``, paired by seed. ``best`` names labels
+    over which each side takes its best value, as papers do that tune. Exactly one of ``at_least``, ``at_most`` and
+    ``within`` (the absolute value) says what must hold: percentage points for accuracies, the metric's unit otherwise.
+
+    ``metric`` is a number of a record: ``sa``, ``loss``, ``ra_worst``, ``ra:pgd`` (the evasion attack whose text begins
+    so), ``group:<name>:<metric>`` or ``certificate:<name>``. ``statistic`` is the ``final`` value, the ``best`` or
+    ``lowest`` evaluation of the curve, or the ``tail`` mean.
+
+    ``compute`` names arithmetic in place of runs, with ``arguments``. ``not_comparable`` says why ours and the paper's
+    number cannot be held against each other. ``tried`` says what was tried to explain a contradiction.
+    """
+
+    id: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
+    says: str
+    metric: str = "sa"
+    statistic: Literal["final", "best", "lowest", "tail"] = "final"
+    where: Selector = Field(default_factory=dict)
+    left: Selector = Field(default_factory=dict)
+    right: Selector | None = None
+    best: tuple[str, ...] = ()
+    at_least: float | None = None
+    at_most: float | None = None
+    within: float | None = Field(None, ge=0)
+    value: float = 0.0
+    published: tuple[Published, ...] = ()
+    compute: str = ""
+    arguments: Mapping[str, Scalar | tuple[int, ...]] = Field(default_factory=dict)
+    not_comparable: str = ""
+    tried: str = ""
+
+    @model_validator(mode="after")
+    def _one_bound(self) -> Statement:
+        bounds = [b for b in (self.at_least, self.at_most, self.within) if b is not None]
+        if len(bounds) != 1 and not self.not_comparable:
+            raise ValueError(f"statement {self.id!r} needs exactly one of at_least, at_most and within")
+        if bool(self.compute) == bool(self.left) and not self.not_comparable:
+            raise ValueError(f"statement {self.id!r} either selects cells (left) or computes")
+        return self
+
+    @property
+    def percent(self) -> bool:
+        """Whether the metric is an accuracy, shown in percent."""
+        return self.metric in ("sa", "ra_worst", "asr") or self.metric.startswith(("ra:", "group:"))
+
+    @property
+    def bound(self) -> str:
+        """What must hold, in words."""
+        unit = " points" if self.percent and self.right is not None else " %" if self.percent else ""
+        what = "difference" if self.right is not None else "value"
+        if self.at_least is not None:
+            return f"{what} ≥ {self.at_least:g}{unit}"
+        if self.at_most is not None:
+            return f"{what} ≤ {self.at_most:g}{unit}"
+        if self.value:
+            return f"within {self.within:g} of {self.value:g}{unit}"
+        return f"|{what}| ≤ {self.within:g}{unit}"
+
+
+class Plot(Record):
+    """A drawing with the paper's axes: ``lines`` over rounds in one panel per ``panels``, or ``bars`` over ``x``."""
+
+    kind: Literal["curves", "bars", "lines"] = "curves"
+    panels: str = ""
+    lines: str = "norm"
+    x: str = "round"
+    metric: str = "sa"
+    statistic: Literal["final", "best", "tail"] = "final"
+    where: Selector = Field(default_factory=dict)
+
+
+class Item(Record):
+    """One table or figure: its title, how it is run at each scale, and its statements.
+
+    ``missing`` says what robustfl cannot express of it, or why nothing is run, in place of runs.
+    """
+
+    id: str = Field(pattern=r"^[a-z0-9][a-z0-9.]*$")
+    title: str
+    paper: Scale | None = None
+    reduced: Scale | None = None
+    statements: tuple[Statement, ...] = ()
+    plots: tuple[Plot, ...] = ()
+    missing: str = ""
+
+    def at(self, scale: ScaleName) -> Scale | None:
+        """What is run at a scale, or None."""
+        return self.paper if scale == "paper" else self.reduced
+
+
+class Paper(Record):
+    """One paper with all its tables and figures."""
+
+    name: str
+    citation: str
+    items: tuple[Item, ...]
+
+    def claims(self, item: str) -> tuple[Claim, ...]:
+        """The published numbers of one table or figure."""
+        return tuple(c for c in claims(self.name) if c.item == item)
+
+    def find(self, published: Published, item: str) -> Claim:
+        """The published number a statement points to. Raises ``UsageError`` where there is none."""
+        found = [
+            c
+            for c in self.claims(published.item or item)
+            if c.row == published.row and published.column in ("", c.column) and published.metric in ("", c.metric)
+        ]
+        if len(found) != 1:
+            raise UsageError(f"{self.name}/{item}: {published!r} names {len(found)} published numbers, not one")
+        return found[0]
+
+
+@cache
+def paper(name: str) -> Paper:
+    """The protocols of one paper. Raises ``UsageError`` for an unknown name and for a file that is wrong."""
+    if name not in PAPERS:
+        raise UsageError(f"no paper {name!r}; {closest(name, PAPERS)}")
+    data = tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
+    try:
+        return Paper.model_validate({"name": name, **data})
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise UsageError(f"reports/claims/{name}.toml: {where}: {first['msg']}") from None
+
+
+def papers() -> tuple[Paper, ...]:
+    """All papers with their protocols."""
+    return tuple(paper(name) for name in PAPERS)
+
+
+def find_items(target: str | None) -> list[tuple[Paper, Item]]:
+    """The tables and figures that ``"fbn"`` or ``"fbn/figure3"`` names; all without a target.
+
+    >>> [item.id for _, item in find_items("fbn/figure3")]
+    ['figure3']
+    """
+    if not target:
+        return [(p, item) for p in papers() for item in p.items]
+    name, _, wanted = target.strip("/").partition("/")
+    if name not in PAPERS:
+        raise UsageError(f"no paper {name!r}; {closest(name, PAPERS)}")
+    chosen = paper(name)
+    if not wanted:
+        return [(chosen, item) for item in chosen.items]
+    wanted = _full(wanted)
+    found = [(chosen, item) for item in chosen.items if item.id == wanted]
+    if not found:
+        ids = [item.id for item in chosen.items]
+        raise UsageError(f"{name} has no table or figure {wanted!r}; {closest(wanted, ids)}")
+    return found
+
+
+def _full(name: str) -> str:
+    """``fig3`` and ``tab1`` are short for ``figure3`` and ``table1``."""
+    for short, long in (("fig", "figure"), ("tab", "table")):
+        if name.startswith(short) and not name.startswith(long):
+            return long + name[len(short) :].lstrip(".")
+    return name

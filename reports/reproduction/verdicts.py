@@ -1,0 +1,199 @@
+"""What may be said of a statement: confirmed, contradicted, or undecided, from differences paired by seed.
+
+A statement about a mean difference is *confirmed* if the whole interval of that mean satisfies it and *contradicted* if
+none of it does. The interval is Student's at 95 %, with a moderated variance: three seeds say little about a variance,
+so each statement's own is averaged with the mean variance of all statements of the same table, which counts for
+``PRIOR`` degrees of freedom (as in Smyth, Statistical Applications in Genetics and Molecular Biology 2004, with the
+prior's weight fixed instead of estimated). With fewer than ``FEWEST`` seeds nothing is decided.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from robustfl.errors import UsageError
+
+from ..estimate import CONFIDENCE
+from .measures import Evidence, Planned, best_group, measured
+from .protocols import Statement
+
+Verdict = Literal["confirmed", "contradicted", "undecided", "not comparable", "not run", "stale"]
+ORDER: tuple[Verdict, ...] = ("contradicted", "stale", "undecided", "confirmed", "not comparable", "not run")
+"""The order of a page: findings first."""
+FEWEST = 3
+PRIOR = 3.0
+FLOOR = 0.1
+"""The least standard deviation of a difference, in the metric's unit: test sets are finite, zero spread is luck."""
+
+Arithmetic = Callable[[Statement], float]
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a statement: its value per seed and the keys of the cells it comes from."""
+
+    values: Mapping[str, float]
+    keys: tuple[str, ...]
+    chosen: str = ""
+
+    @property
+    def mean(self) -> float | None:
+        """The mean over seeds."""
+        return math.fsum(self.values.values()) / len(self.values) if self.values else None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A statement with its verdict, and the numbers it comes from.
+
+    ``low`` and ``high`` bound the mean difference; ``reason`` says why there is no decision.
+    """
+
+    statement: Statement
+    verdict: Verdict
+    left: Side
+    right: Side | None = None
+    difference: float | None = None
+    low: float | None = None
+    high: float | None = None
+    seeds: int = 0
+    reason: str = ""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys of all cells behind the numbers."""
+        return (*self.left.keys, *(self.right.keys if self.right else ()))
+
+
+def judge(
+    statements: Sequence[Statement], evidence: Evidence, arithmetic: Arithmetic | None = None
+) -> tuple[Finding, ...]:
+    """The findings of one table or figure; ``arithmetic`` computes statements that need no run."""
+    opened = [_measure(s, evidence, arithmetic) for s in statements]
+    spread = [_variance(d) for f, d in opened if f.verdict == "undecided" and len(d) > 1 and not f.statement.compute]
+    prior = math.fsum(spread) / len(spread) if spread else 0.0
+    return tuple(_decided(finding, differences, prior) for finding, differences in opened)
+
+
+def _measure(statement: Statement, evidence: Evidence, arithmetic: Arithmetic | None) -> tuple[Finding, list[float]]:
+    """The finding without a decision, and the differences it will come from."""
+    nothing = Side({}, ())
+    if statement.not_comparable:
+        return Finding(statement, "not comparable", nothing, reason=statement.not_comparable), []
+    if statement.compute:
+        if arithmetic is None:
+            return Finding(statement, "not run", nothing, reason="the arithmetic was not asked for"), []
+        value = arithmetic(statement)
+        return Finding(statement, "undecided", Side({"-": value}, ()), difference=value), [value]
+    left = _side(statement, statement.left, evidence)
+    right = None if statement.right is None else _side(statement, statement.right, evidence)
+    pairs = [
+        v - (right.values[s] if right else 0.0) for s, v in left.values.items() if right is None or s in right.values
+    ]
+    if not pairs:
+        return _without_numbers(statement, evidence, left, right), []
+    mean = math.fsum(pairs) / len(pairs)
+    return Finding(statement, "undecided", left, right, mean, seeds=len(pairs)), pairs
+
+
+def _without_numbers(statement: Statement, evidence: Evidence, left: Side, right: Side | None) -> Finding:
+    if evidence.stale:
+        words = f"{evidence.stale} stored cells are of another preset, method version or data set"
+        return Finding(statement, "stale", left, right, reason=words)
+    failed = [evidence.records[k].reason or "" for k in (*left.keys, *(right.keys if right else ()))]
+    first = next((reason.splitlines()[0] for reason in failed if reason), "")
+    return Finding(statement, "not run", left, right, reason=first or evidence.lacking or "its cells have not run")
+
+
+def _side(statement: Statement, selector: Mapping[str, object], evidence: Evidence) -> Side:
+    cells = [c for c in evidence.of({**statement.where, **selector}) if c.key in evidence.records]  # type: ignore[dict-item]
+    values = {c.key: v for c in cells if (v := measured(evidence.records[c.key], statement)) is not None}
+    chosen = best_group(cells, statement.best, values)
+    by_seed: dict[str, float] = {}
+    for cell in chosen:
+        seed = str(cell.labels.get("seed"))
+        if cell.key in values and seed in by_seed:
+            raise UsageError(
+                f"statement {statement.id!r} selects several cells of seed {seed}; {dict(selector)} is too wide"
+            )
+        if cell.key in values:
+            by_seed[seed] = values[cell.key]
+    words = _chosen_words(statement, chosen)
+    return Side(dict(sorted(by_seed.items())), tuple(c.key for c in chosen), words)
+
+
+def _chosen_words(statement: Statement, chosen: Sequence[Planned]) -> str:
+    if not statement.best or not chosen:
+        return ""
+    return ", ".join(f"{name} = {chosen[0].labels.get(name)}" for name in statement.best)
+
+
+def _variance(values: Sequence[float]) -> float:
+    mean = math.fsum(values) / len(values)
+    return math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1)
+
+
+def _decided(finding: Finding, differences: Sequence[float], prior: float) -> Finding:
+    if finding.verdict != "undecided":
+        return finding
+    statement, n = finding.statement, len(differences)
+    mean = finding.difference
+    assert mean is not None
+    if statement.compute:
+        verdict: Verdict = "confirmed" if _holds(statement, mean, mean) else "contradicted"
+        return _with(finding, verdict, mean, mean)
+    if n < FEWEST:
+        words = f"{n} seed{'' if n == 1 else 's'}; {FEWEST} are needed"
+        return _with(finding, "undecided", None, None, words)
+    low, high = interval(differences, prior)
+    if _holds(statement, low, high):
+        return _with(finding, "confirmed", low, high)
+    if _fails(statement, low, high):
+        return _with(finding, "contradicted", low, high)
+    return _with(finding, "undecided", low, high, f"{n} seeds cannot tell: the interval reaches over the bound")
+
+
+def _with(finding: Finding, verdict: Verdict, low: float | None, high: float | None, reason: str = "") -> Finding:
+    return Finding(
+        finding.statement, verdict, finding.left, finding.right, finding.difference, low, high, finding.seeds, reason
+    )
+
+
+def interval(differences: Sequence[float], prior: float) -> tuple[float, float]:
+    """The 95 % interval of the mean difference, with the variance moderated by ``prior``.
+
+    >>> low, high = interval([9.0, 10.0, 11.0], prior=1.0)
+    >>> round(low, 2), round(high, 2)
+    (8.52, 11.48)
+    """
+    from scipy import stats
+
+    n = len(differences)
+    mean = math.fsum(differences) / n
+    freedom = n - 1 + PRIOR
+    variance = max(FLOOR**2, ((n - 1) * _variance(differences) + PRIOR * prior) / freedom)
+    half = float(stats.t.ppf(0.5 + CONFIDENCE / 2, freedom)) * math.sqrt(variance / n)
+    return mean - half, mean + half
+
+
+def _holds(statement: Statement, low: float, high: float) -> bool:
+    """Whether every value in ``[low, high]`` satisfies the statement."""
+    if statement.at_least is not None:
+        return low >= statement.at_least
+    if statement.at_most is not None:
+        return high <= statement.at_most
+    assert statement.within is not None
+    return max(abs(low - statement.value), abs(high - statement.value)) <= statement.within
+
+
+def _fails(statement: Statement, low: float, high: float) -> bool:
+    """Whether no value in ``[low, high]`` satisfies the statement."""
+    if statement.at_least is not None:
+        return high < statement.at_least
+    if statement.at_most is not None:
+        return low > statement.at_most
+    assert statement.within is not None
+    return low - statement.value > statement.within or high - statement.value < -statement.within

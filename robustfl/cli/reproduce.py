@@ -1,0 +1,174 @@
+"""``robustfl reproduce``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from robustfl.cli.printing import console, seconds, table
+from robustfl.errors import UsageError
+from robustfl.records import CellResult
+
+
+def reproduce(
+    target: str | None,
+    *,
+    scale: str,
+    listing: bool,
+    run: bool,
+    out: str,
+    report: Path,
+    boards: tuple[Path, ...],
+    board: Path | None,
+    jobs: int | None,
+    threads: int,
+    device: str,
+    data_root: str | None,
+    form: str,
+) -> int:
+    """Run what is missing of the papers' tables and figures, and write the page; 1 if a cell failed."""
+    from robustfl.reports.reproduction import Page, find_items
+    from robustfl.scenarios.reproduce import entry, run_missing, scale_of
+
+    chosen, size = find_items(target), scale_of(scale)
+    if listing:
+        return _list(chosen, size, out=out, root=data_root, form=form)
+    if boards and board is not None:
+        raise UsageError("--from reads boards and --board writes one; use one of them")
+    failed = False
+    if run and not boards:
+        for paper, item in chosen:
+            at = item.at(size)
+            if at is not None:
+                click.echo(f"{paper.name}/{item.id}: {item.title}", err=True)
+                runner = _Runner(out, jobs, threads, device, data_root, quiet=form == "json")
+                run_missing(at, runner.run, on_refused=lambda text: click.echo(text, err=True))
+                failed = failed or runner.failed
+    records = _read(boards) if boards else None
+    entries = tuple(entry(p, item, size, out=out, root=data_root, records=records) for p, item in chosen)
+    from robustfl import __version__
+
+    page = _with_figures(Page(entries, __version__), report)
+    files = _write(page, report)
+    if board is not None:
+        files.append(_write_board(page, board))
+    _print(page, files, form)
+    return 1 if failed else 0
+
+
+class _Runner:
+    """Runs scenarios through the ordinary grid, with its progress."""
+
+    def __init__(self, out: str, jobs: int | None, threads: int, device: str, root: str | None, *, quiet: bool) -> None:
+        self._out, self._jobs, self._threads, self._device, self._root = out, jobs, threads, device, root
+        self._quiet = quiet
+        self.failed = False
+
+    def run(self, scenario: Any) -> None:
+        from robustfl.cli.progress import GridProgress
+        from robustfl.scenarios import grid
+
+        with GridProgress(quiet=self._quiet) as progress:
+            results = grid(
+                scenario, out=self._out, jobs=self._jobs, threads=self._threads, device=self._device, root=self._root,
+                on_start=progress.start, on_cell=progress.cell, on_note=lambda text: click.echo(text, err=True),
+            )  # fmt: skip
+        self.failed = self.failed or bool(results.statuses.get("failed"))
+
+
+def _list(chosen: Sequence[tuple[Any, Any]], scale: Any, *, out: str, root: str | None, form: str) -> int:
+    from robustfl.cli.printing import as_json
+    from robustfl.scenarios.reproduce import listed
+
+    found = listed(chosen, scale, out=out, root=root)
+    if form == "json":
+        as_json(
+            [
+                {"name": f"{x.paper.name}/{x.item.id}", "title": x.item.title, "scale": x.scale, "cells": x.cells,
+                 "done": x.done, "seconds": x.seconds, "statements": len(x.item.statements), "words": x.words}
+                for x in found
+            ]
+        )  # fmt: skip
+        return 0
+    rows = [
+        [f"{x.paper.name}/{x.item.id}", x.item.title, len(x.item.statements) or "–",
+         f"{x.done} of {x.cells}" if x.cells else "–", _time(x.seconds), x.words]
+        for x in found
+    ]  # fmt: skip
+    head = ["table or figure", "what it shows", "claims", "cells run", "time left", "needs"]
+    console().print(table(head, rows, title=f"Scale {scale!r}; times for one worker on this machine"))
+    return 0
+
+
+def _time(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return seconds(value) if value else "none"
+
+
+def _read(boards: Sequence[Path]) -> list[CellResult]:
+    """The records of boards. Raises ``UsageError`` for one whose content was edited."""
+    from robustfl.reports.published import read_board
+
+    records: list[CellResult] = []
+    for path in boards:
+        board, problems = read_board(path)
+        if problems:
+            raise UsageError(f"{path}: {problems[0]}")
+        records += board.records()
+    return records
+
+
+def _with_figures(page: Any, folder: Path) -> Any:
+    """The page with every plot drawn into ``folder``, as PNG and PDF."""
+    from dataclasses import replace
+
+    from robustfl.reports.figures import drawn
+    from robustfl.reports.reproduction.plots import drawings
+    from robustfl.reports.store import write_atomic
+
+    entries = []
+    for entry in page.entries:
+        names = []
+        for form in ("png", "pdf"):
+            for title, content in drawn(drawings(entry.item, entry.evidence), form):
+                names.append(f"{entry.paper.name}-{title}.{form}")
+                write_atomic(folder / names[-1], content)
+        entries.append(replace(entry, figures=tuple(names)))
+    return replace(page, entries=tuple(entries))
+
+
+def _write(page: Any, folder: Path) -> list[Path]:
+    from robustfl.reports.reproduction.page import write_page
+
+    return [*write_page(page, folder), *(folder / name for entry in page.entries for name in entry.figures)]
+
+
+def _write_board(page: Any, path: Path) -> Path:
+    from robustfl.reports.published import publish, write_board
+
+    records = {key: record for entry in page.entries for key, record in entry.evidence.records.items()}
+    name = "-".join(dict.fromkeys(entry.paper.name for entry in page.entries))
+    made = publish(list(records.values()), name=f"reproduction-{name}", curves=True)
+    return write_board(made, path)
+
+
+def _print(page: Any, files: Sequence[Path], form: str) -> None:
+    from robustfl.reports.reproduction.page import HEAD, rows_of, to_json
+
+    if form == "json":
+        click.echo(to_json(page), nl=False)
+        return
+    screen = console()
+    for entry in page.ordered:
+        rows = [list(cells) for _, cells in rows_of(entry)]
+        if rows:
+            screen.print(table(list(HEAD), rows, title=f"{entry.name}: {entry.item.title}"))
+        else:
+            screen.print(f"{entry.name}: {entry.item.title}", markup=False)
+        screen.print(f"{entry.state}\n", markup=False)
+    click.echo(page.summary)
+    click.echo(f"Written: {', '.join(str(f) for f in files[:4])}" + (" and figures" if len(files) > 4 else ""))

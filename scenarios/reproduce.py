@@ -1,0 +1,178 @@
+"""Measure a paper's table or figure again: run what is missing of its protocol, and gather what has run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from robustfl.errors import DataMissing, UsageError
+from robustfl.records import CellResult, plain
+from robustfl.reports.reproduction import Entry, Evidence, Finding, Item, Paper, Scale, Statement, judge
+from robustfl.reports.reproduction.measures import Planned
+from robustfl.reports.reproduction.protocols import ScaleName
+from robustfl.reports.store import Store
+
+from .arithmetic import compute
+from .expand import expand, fingerprints, key_of, labels, refusal, resolve
+from .spec import Cell, Scenario
+
+REFERENCE_SECONDS = 0.55
+"""What ``pace`` measures on the machine whose seconds the protocols state."""
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One line of ``reproduce --list``."""
+
+    paper: Paper
+    item: Item
+    scale: ScaleName
+    cells: int
+    done: int
+    seconds: float | None
+    words: str
+
+
+def scenarios_of(scale: Scale) -> list[Scenario]:
+    """The scenarios a protocol runs."""
+    return [Scenario.load(run.preset, settings=run.settings) for run in scale.runs]
+
+
+def entry(
+    paper: Paper,
+    item: Item,
+    scale: ScaleName,
+    *,
+    out: str | Path = "runs",
+    root: str | Path | None = None,
+    records: Iterable[CellResult] | None = None,
+) -> Entry:
+    """What has been measured of a table or figure, judged; from the stores under ``out`` or from ``records``."""
+    chosen = item.at(scale)
+    evidence = Evidence((), {}) if chosen is None else gather(chosen, out=out, root=root, records=records)
+    return Entry(paper, item, scale, evidence, findings(item.statements, evidence))
+
+
+def findings(statements: Sequence[Statement], evidence: Evidence) -> tuple[Finding, ...]:
+    """The verdicts, with arithmetic where a statement asks for it."""
+    return judge(statements, evidence, lambda s: compute(s.compute, s.arguments))
+
+
+def gather(
+    scale: Scale,
+    *,
+    out: str | Path = "runs",
+    root: str | Path | None = None,
+    records: Iterable[CellResult] | None = None,
+) -> Evidence:
+    """The cells of a protocol with their records.
+
+    A record counts if its key is that of a cell as this installation would run it: the data's fingerprint may come from
+    the data here or from the record itself, so that a board can be read without the data.
+    """
+    chosen = scenarios_of(scale)
+    given = None if records is None else list(records)
+    planned: list[Planned] = []
+    found: dict[str, CellResult] = {}
+    stale, lacking = 0, ""
+    for scenario in chosen:
+        cells = [cell for cell in expand(scenario) if refusal(cell) is None]
+        stored = given if given is not None else list(Store(Path(out) / scenario.name).load().results)
+        keys, missing = _keys(cells, stored, root, local=given is None)
+        lacking = lacking or missing
+        by_key = {record.key: record for record in stored}
+        for cell in cells:
+            key = next((k for k in keys[cell] if k in by_key), keys[cell][0] if keys[cell] else "")
+            planned.append(Planned(plain(labels(cell)), key))
+            if key in by_key:
+                found[key] = by_key[key]
+        asked = {k for options in keys.values() for k in options}
+        stale += sum(1 for r in stored if r.key not in asked and r.scenario == scenario.name)
+    seconds = sum(record.timing.seconds for record in found.values())
+    return Evidence(tuple(planned), found, stale, lacking, seconds)
+
+
+def _keys(
+    cells: Sequence[Cell], stored: Sequence[CellResult], root: str | Path | None, *, local: bool
+) -> tuple[Mapping[Cell, list[str]], str]:
+    """The keys each cell may have, that of the data here first, and why there is none."""
+    known: dict[Cell, str] = {}
+    lacking = ""
+    if local:
+        try:
+            known = fingerprints(list(cells), root, download=False)
+        except DataMissing as error:
+            lacking = str(error)
+    seen = {str(record.cell.get("data")) for record in stored} - {"None"}
+    options: dict[Cell, list[str]] = {}
+    for cell in cells:
+        prints = [known[cell]] if cell in known else sorted(seen)
+        options[cell] = [key_of(resolve(cell, digest)) for digest in prints]
+    return options, lacking
+
+
+def listed(
+    chosen: Sequence[tuple[Paper, Item]], scale: ScaleName, *, out: str | Path = "runs", root: str | Path | None = None
+) -> list[Listed]:
+    """Every table and figure with its state, and the time that is left on this machine with one worker."""
+    ratio = pace() / REFERENCE_SECONDS
+    return [_listed(paper, item, scale, ratio, out, root) for paper, item in chosen]
+
+
+def _listed(
+    paper: Paper, item: Item, scale: ScaleName, ratio: float, out: str | Path, root: str | Path | None
+) -> Listed:
+    at = item.at(scale)
+    if at is None:
+        words = item.missing or ("computed, nothing to run" if item.statements else f"no {scale} protocol")
+        return Listed(paper, item, scale, 0, 0, 0.0 if item.statements and not item.missing else None, words)
+    found = gather(at, out=out, root=root)
+    left = len(found.planned) - found.done
+    seconds = left * at.seconds * ratio if at.seconds or not left else None
+    return Listed(paper, item, scale, len(found.planned), found.done, seconds, found.lacking or at.needs)
+
+
+def pace() -> float:
+    """Seconds of a fixed piece of work on one thread here, to scale the protocols' times with: the least of three."""
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn((64, 16, 32, 32), generator=generator)
+    kernel = torch.randn((32, 16, 3, 3), generator=generator, requires_grad=True)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return min(_worked(images, kernel) for _ in range(3))
+    finally:
+        torch.set_num_threads(before)
+
+
+def _worked(images: object, kernel: object) -> float:
+    import torch
+
+    started = time.perf_counter()
+    for _ in range(20):
+        torch.nn.functional.conv2d(images, kernel, padding=1).sum().backward()  # type: ignore[arg-type, no-untyped-call]
+    return time.perf_counter() - started
+
+
+def run_missing(
+    scale: Scale, run: Callable[[Scenario], object], *, on_refused: Callable[[str], None] = lambda text: None
+) -> None:
+    """Run every scenario of a protocol; one that lacks its data is named and the others go on."""
+    for scenario in scenarios_of(scale):
+        try:
+            run(scenario)
+        except DataMissing as error:
+            on_refused(f"{scenario.name}: {error}")
+
+
+def scale_of(text: str) -> ScaleName:
+    """The scale that a text names. Raises ``UsageError``."""
+    if text == "paper":
+        return "paper"
+    if text == "reduced":
+        return "reduced"
+    raise UsageError(f"scale={text!r} must be 'paper' or 'reduced'")

@@ -1,0 +1,86 @@
+"""``robustfl reproduce`` from the shell: the list, arithmetic, what is missing, a run from an empty folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from robustfl.cli.app import app
+
+IMAGES = os.environ.get("ROBUSTFL_TEST_IMAGES", "")
+
+
+def call(*arguments: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["reproduce", *arguments], standalone_mode=False)
+    if done.exception is not None:
+        raise done.exception
+    return int(done.return_value or 0), done.output
+
+
+def test_counted_claims_need_no_run_and_make_a_page(tmp_path: Path) -> None:
+    code, text = call("fedtan/tab3", "--report", str(tmp_path), "--out", str(tmp_path / "runs"))
+    assert code == 0
+    assert "5 statements about 1 tables and figures" in text
+    facts = json.loads((tmp_path / "reproduction.json").read_text())
+    verdicts = {s["id"]: s["verdict"] for s in facts["entries"][0]["statements"]}
+    assert verdicts["mebibytes-fedtan"] == "confirmed"
+    assert verdicts["above-gn"] == "contradicted"  # printed 1.52, recomputed 1.53
+    assert sorted(p.suffix for p in tmp_path.glob("reproduction.*")) == [".html", ".json", ".md", ".tex"]
+
+
+def test_missing_data_leave_a_page_that_says_where_to_put_them(tmp_path: Path) -> None:
+    empty = tmp_path / "data"
+    empty.mkdir()
+    code, text = call(
+        "fedtan/fig6", "--no-run", "--report", str(tmp_path / "page"), "--out", str(tmp_path / "runs"),
+        "--data-root", str(empty),
+    )  # fmt: skip
+    assert code == 0
+    assert "7 not run" in text
+    assert str(empty) in (tmp_path / "page" / "reproduction.md").read_text().replace("\\", "")
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["fedtam"], "no paper 'fedtam'; did you mean 'fedtan'"),
+        (["fedtan/table33"], "fedtan has no table or figure 'table33'; did you mean"),
+        (["fedtan", "--scale", "small"], "scale='small' must be 'paper' or 'reduced'"),
+    ],
+)
+def test_wrong_targets_exit_with_the_nearest_right_one(arguments: list[str], words: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "robustfl", "reproduce", *arguments]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_list_names_every_table_and_figure_with_its_state(tmp_path: Path) -> None:
+    code, text = call("fbn", "--list", "--format", "json", "--out", str(tmp_path), "--data-root", str(tmp_path))
+    assert code == 0
+    found = {line["name"]: line for line in json.loads(text)}
+    assert {"fbn/figure1", "fbn/figure2", "fbn/figure3", "fbn/figure4"} <= set(found)
+    assert found["fbn/figure3"]["cells"] == 48
+    assert found["fbn/figure3"]["seconds"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not IMAGES, reason="ROBUSTFL_TEST_IMAGES names no folder of images; they are not part of the project"
+)
+def test_figure_6_from_an_empty_folder_with_mnist_ends_with_a_verdict(tmp_path: Path) -> None:
+    """An hour on one core."""
+    subprocess.run([sys.executable, "unpack.py", str(tmp_path), "mnist"], cwd=IMAGES, check=True, capture_output=True)
+    code, text = call(
+        "fedtan/figure6", "--out", str(tmp_path / "runs"), "--report", str(tmp_path), "--data-root", str(tmp_path)
+    )
+    assert code == 0
+    assert "undecided: its cells" not in text

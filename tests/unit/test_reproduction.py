@@ -1,0 +1,306 @@
+"""Claims as data, statements that made-up boards confirm, refute or cannot decide, and the page of both."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from robustfl.errors import UsageError
+from robustfl.records import CellResult, CurvePoint, Metrics, Timing
+from robustfl.reports.reproduction import (
+    PAPERS,
+    Entry,
+    Evidence,
+    Item,
+    Page,
+    Statement,
+    claims,
+    find_items,
+    judge,
+    papers,
+)
+from robustfl.reports.reproduction.measures import Planned, number
+from robustfl.reports.reproduction.page import to_html, to_json, to_latex, to_markdown
+from robustfl.reports.reproduction.protocols import SCALES, Paper, Plot, Run, Scale, paper
+from robustfl.reports.reproduction.verdicts import FEWEST, PRIOR, interval
+from robustfl.scenarios.expand import expand, labels, refusal
+from robustfl.scenarios.reproduce import gather, scenarios_of
+
+AHEAD = Statement(id="ahead", says="a is ahead of b", left={"norm": "a"}, right={"norm": "b"}, at_least=5.0)
+
+
+def record(key: str, sa: float, *, status: str = "done", curve: Sequence[float] = ()) -> CellResult:
+    return CellResult(
+        key=key,
+        scenario="made",
+        status=status,  # type: ignore[arg-type]
+        cell={},
+        labels={},
+        metrics=Metrics(sa=sa, loss=1.0, ra={"pgd(eps=0.1)": sa / 2}, groups={"tail": {"sa": sa - 0.01}}),
+        curve=[CurvePoint(round=i + 1, sa=v, loss=1.0) for i, v in enumerate(curve)],
+        timing=Timing(seconds=2.0),
+    )
+
+
+def evidence(values: Mapping[str, Sequence[float]], **more: object) -> Evidence:
+    """Cells of norms, one per seed, with the given accuracies in percent."""
+    planned, records = [], {}
+    for norm, accuracies in values.items():
+        for seed, accuracy in enumerate(accuracies):
+            key = f"{norm}-{seed}"
+            planned.append(Planned({"norm": norm, "seed": seed}, key))
+            records[key] = record(key, accuracy / 100)
+    return Evidence(tuple(planned), records, **more)  # type: ignore[arg-type]
+
+
+def verdict(statement: Statement, found: Evidence) -> str:
+    return judge([statement], found)[0].verdict
+
+
+# --- claims and protocols are data -----------------------------------------------------------------------------------
+
+
+def test_all_published_numbers_are_there() -> None:
+    assert sum(len(claims(name)) for name in PAPERS) == 767
+    assert {name: len(claims(name)) for name in PAPERS} == {
+        "fbn": 20,
+        "wsm": 106,
+        "fedrbn": 311,
+        "hbn": 268,
+        "fedtan": 62,
+    }
+
+
+def test_a_fraction_is_shown_in_percent_and_a_spread_beside_its_value() -> None:
+    thesis = next(c for c in claims("wsm") if c.row == "FedAvg" and "lr=0.7" in c.column)
+    assert (thesis.number, thesis.text) == (pytest.approx(77.1), "77.1")
+    table1 = next(c for c in claims("fedtan") if c.item == "table1" and c.row == "FedTAN" and "non-iid" in c.column)
+    assert (table1.text, table1.seeds) == ("87.66 ± 0.43", "5")
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_every_table_and_figure_with_a_published_number_has_its_protocol(name: str) -> None:
+    assert {c.item for c in claims(name)} <= {item.id for item in paper(name).items}
+
+
+@pytest.mark.parametrize(("of", "item"), [(p, item) for p in papers() for item in p.items])
+def test_statements_point_to_one_published_number_each(of: Paper, item: Item) -> None:
+    for statement in item.statements:
+        for published in statement.published:
+            of.find(published, item.id)
+    assert len({s.id for s in item.statements}) == len(item.statements)
+
+
+RUNS = [(p.name, item, scale) for p in papers() for item in p.items for scale in SCALES if item.at(scale)]
+
+
+@pytest.mark.parametrize(("name", "item", "scale"), RUNS, ids=lambda v: getattr(v, "id", v))
+def test_statements_select_cells_that_the_protocol_runs(name: str, item: Item, scale: str) -> None:
+    """A misspelt label would leave a statement undecided for ever."""
+    at = item.at(scale)  # type: ignore[arg-type]
+    assert at is not None
+    cells = [c for scenario in scenarios_of(at) for c in expand(scenario) if refusal(c) is None]
+    planned = Evidence(tuple(Planned(labels(c)) for c in cells), {})
+    for statement in (s for s in item.statements if s.left):
+        for side in (statement.left, statement.right):
+            if side is not None:
+                found = planned.of({**statement.where, **side})
+                assert found, (statement.id, side)
+                each = [tuple(str(c.labels[name]) for name in ("seed", *statement.best)) for c in found]
+                assert len(set(each)) == len(each), (statement.id, side)
+    for plot in item.plots:
+        assert planned.of(plot.where)
+        assert all(name in planned.planned[0].labels for name in (plot.panels, plot.lines) if name)
+
+
+def test_targets_take_short_words_and_name_the_nearest_right_one() -> None:
+    assert [i.id for _, i in find_items("fbn/fig3")] == ["figure3"]
+    assert len(find_items("fbn")) > 2
+    with pytest.raises(UsageError, match=r"no paper 'fbm'; did you mean 'fbn'\?"):
+        find_items("fbm")
+    with pytest.raises(UsageError, match="fbn has no table or figure 'figure33'; did you mean"):
+        find_items("fbn/fig33")
+
+
+def test_a_statement_without_a_bound_is_refused() -> None:
+    with pytest.raises(ValueError, match="exactly one of"):
+        Statement(id="x", says="x", left={"norm": "a"})
+    with pytest.raises(ValueError, match="either selects cells"):
+        Statement(id="x", says="x", at_least=0, left={"norm": "a"}, compute="parameters")
+
+
+# --- verdicts on made-up boards ---------------------------------------------------------------------------------------
+
+
+def test_a_clear_difference_confirms() -> None:
+    assert verdict(AHEAD, evidence({"a": [80, 81, 82], "b": [60, 61, 60]})) == "confirmed"
+
+
+def test_a_clear_difference_the_other_way_contradicts() -> None:
+    assert verdict(AHEAD, evidence({"a": [60, 61, 60], "b": [60, 61, 61]})) == "contradicted"
+
+
+def test_an_interval_over_the_bound_leaves_it_open() -> None:
+    found = judge([AHEAD], evidence({"a": [80, 60, 75], "b": [70, 61, 62]}))[0]
+    assert found.verdict == "undecided"
+    assert found.low is not None
+    assert found.high is not None
+    assert found.low < 5 < found.high
+
+
+def test_two_seeds_decide_nothing_however_clear() -> None:
+    found = judge([AHEAD], evidence({"a": [99, 99], "b": [1, 1]}))[0]
+    assert (found.verdict, found.reason) == ("undecided", f"2 seeds; {FEWEST} are needed")
+
+
+def test_only_seeds_that_both_sides_have_are_paired() -> None:
+    found = judge([AHEAD], evidence({"a": [80, 80, 80, 0], "b": [60, 60, 60]}))[0]
+    assert (found.seeds, found.difference) == (3, pytest.approx(20))
+
+
+@pytest.mark.parametrize(
+    ("bound", "b", "expected"),
+    [
+        ({"at_most": 5.0}, [80, 81, 80], "confirmed"),
+        ({"at_most": 5.0}, [60, 61, 60], "contradicted"),
+        ({"within": 5.0}, [81, 82, 81], "confirmed"),
+        ({"within": 5.0}, [60, 61, 60], "contradicted"),
+        ({"within": 5.0}, [99, 99, 99], "contradicted"),
+    ],
+)
+def test_bounds_from_above_and_on_both_sides(bound: dict[str, float], b: Sequence[float], expected: str) -> None:
+    statement = Statement(id="x", says="x", left={"norm": "a"}, right={"norm": "b"}, **bound)
+    assert verdict(statement, evidence({"a": [80, 81, 80], "b": b})) == expected
+
+
+def test_one_side_alone_is_held_against_a_threshold() -> None:
+    statement = Statement(id="x", says="x", left={"norm": "a"}, at_most=30.0)
+    assert verdict(statement, evidence({"a": [20, 20, 21]})) == "confirmed"
+    assert verdict(statement, evidence({"a": [40, 40, 41]})) == "contradicted"
+
+
+def test_a_run_that_diverged_counts_as_no_accuracy() -> None:
+    found = evidence({"a": [80, 81, 80], "b": [70, 70, 70]})
+    records = {**found.records, **{f"b-{i}": record(f"b-{i}", 0.7, status="diverged") for i in range(3)}}
+    assert verdict(Statement(id="x", says="x", left={"norm": "a"}, right={"norm": "b"}, at_least=50.0),
+                   Evidence(found.planned, records)) == "confirmed"  # fmt: skip
+
+
+def test_cells_that_have_not_run_and_cells_of_another_preset_decide_nothing() -> None:
+    planned = tuple(Planned({"norm": n, "seed": s}, f"{n}-{s}") for n in "ab" for s in range(3))
+    assert judge([AHEAD], Evidence(planned, {}))[0].verdict == "not run"
+    stale = judge([AHEAD], Evidence(planned, {}, stale=6))[0]
+    assert (stale.verdict, stale.reason[:14]) == ("stale", "6 stored cells")
+    lacking = judge([AHEAD], Evidence(planned, {}, lacking="no cifar10 here"))[0]
+    assert (lacking.verdict, lacking.reason) == ("not run", "no cifar10 here")
+
+
+def test_each_side_takes_its_best_rate_where_the_paper_tunes() -> None:
+    planned, records = [], {}
+    accuracies = {
+        ("a", 0.1): [50, 51, 50],
+        ("a", 1.0): [80, 81, 80],
+        ("b", 0.1): [70, 70, 70],
+        ("b", 1.0): [10, 10, 10],
+    }
+    for (norm, rate), values in accuracies.items():
+        for seed, value in enumerate(values):
+            key = f"{norm}-{rate}-{seed}"
+            planned.append(Planned({"norm": norm, "schedule": rate, "seed": seed}, key))
+            records[key] = record(key, value / 100)
+    tuned = Statement(id="x", says="x", left={"norm": "a"}, right={"norm": "b"}, best=("schedule",), at_least=5)
+    found = judge([tuned], Evidence(tuple(planned), records))[0]
+    assert found.difference == pytest.approx(31 / 3 + 10 - 10, abs=0.4)
+    assert (found.left.chosen, found.right.chosen if found.right else "") == ("schedule = 1.0", "schedule = 0.1")
+
+
+def test_a_statement_that_would_mix_cells_of_one_seed_is_refused() -> None:
+    found = evidence({"a": [80, 81, 82], "b": [60, 61, 60]})
+    wide = Statement(id="wide", says="x", left={"norm": ("a", "b")}, at_least=0)
+    with pytest.raises(UsageError, match="'wide' selects several cells of seed 0"):
+        judge([wide], found)
+
+
+def test_the_best_evaluation_the_lowest_and_the_tail_are_other_numbers_than_the_last() -> None:
+    made = record("k", 0.5, curve=[0.2, 0.9, 0.4])
+    assert [number(made, "sa", s) for s in ("final", "best", "lowest", "tail")] == pytest.approx([50, 90, 20, 49])
+    assert number(made, "ra:pgd") == pytest.approx(25)
+    assert number(made, "certificate:nothing", percent=False) is None
+
+
+def test_the_interval_is_students_with_a_moderated_variance() -> None:
+    from scipy import stats
+
+    low, high = interval([1.0, 2.0, 6.0], prior=2.0)  # own variance 7 with 2 degrees, the prior's 2 with three
+    half = stats.t.ppf(0.975, 2 + PRIOR) * ((2 * 7 + PRIOR * 2) / (2 + PRIOR) / 3) ** 0.5
+    assert (low, high) == (pytest.approx(3 - half), pytest.approx(3 + half))
+
+
+def test_equal_seeds_do_not_make_certainty_out_of_luck() -> None:
+    low, high = interval([5.0, 5.0, 5.0], prior=0.0)
+    assert low < 5.0 < high
+
+
+def test_arithmetic_is_held_against_the_number_in_print() -> None:
+    counted = Statement(id="x", says="x", compute="made", value=6.2, within=0.1)
+    assert judge([counted], Evidence((), {}), lambda s: 6.25)[0].verdict == "confirmed"
+    assert judge([counted], Evidence((), {}), lambda s: 6.35)[0].verdict == "contradicted"
+
+
+# --- the page --------------------------------------------------------------------------------------------------------
+
+
+def page_of(*statements: Statement, found: Evidence) -> Page:
+    item = Item(id="table1", title="A & B <made>", statements=statements, reduced=Scale(runs=(Run(preset="p"),)))
+    of = Paper(name="fbn", citation="Somebody, Something, 2024", items=(item,))
+    return Page((Entry(of, item, "reduced", found, judge(statements, found)),), "0.0")
+
+
+def test_the_page_shows_contradictions_first_and_says_what_was_tried() -> None:
+    behind = Statement(
+        id="behind", says="b is ahead of a", left={"norm": "b"}, right={"norm": "a"}, at_least=0, tried="more rounds"
+    )
+    page = page_of(AHEAD, behind, found=evidence({"a": [80, 81, 82], "b": [60, 61, 60]}))
+    text = to_markdown(page)
+    assert text.index("b is ahead of a") < text.index("a is ahead of b")
+    assert "Tried: more rounds" in text
+    assert "1 contradicted, 1 confirmed" in page.summary
+    assert "robustfl reproduce fbn/table1 --scale reduced" in text
+
+
+def test_every_form_of_the_page_escapes_and_every_number_can_be_traced() -> None:
+    page = page_of(AHEAD, found=evidence({"a": [80, 81, 82], "b": [60, 61, 60]}))
+    assert "<made>" not in to_html(page)
+    assert r"A \& B" in to_latex(page)
+    statement = json.loads(to_json(page))["entries"][0]["statements"][0]
+    assert statement["left"]["keys"] == ["a-0", "a-1", "a-2"]
+    assert statement["left"]["values"] == {"0": 80.0, "1": 81.0, "2": 82.0}
+    assert statement["verdict"] == "confirmed"
+
+
+def test_a_record_counts_by_its_key_and_not_by_its_labels() -> None:
+    """Cells of a changed preset have the same labels and other keys."""
+    at = Scale(runs=(Run(preset="quickstart", settings=("rounds=1", "seed=0", "attack=none", "defense=mean")),))
+    cells = gather(at, out="nowhere").planned
+    assert all(cell.key for cell in cells)
+    fake = record(cells[0].key, 0.5).model_copy(update={"cell": {"data": "unknown"}})
+    assert gather(at, records=[fake]).done == 0
+
+
+def test_a_plot_has_a_line_per_label_with_a_band_over_seeds() -> None:
+    from robustfl.reports.reproduction.plots import drawings
+
+    found = evidence({"a": [80, 81], "b": [60, 61]})
+    records = {
+        k: r.model_copy(update={"curve": record(k, 0.5, curve=[0.1, 0.2]).curve}) for k, r in found.records.items()
+    }
+    item = Item(
+        id="figure1", title="t", plots=(Plot(kind="curves", lines="norm"), Plot(kind="bars", lines="norm", x="norm"))
+    )
+    drawn = drawings(item, Evidence(found.planned, records))
+    assert [name for name, _ in drawn] == ["figure1-1", "figure1-2"]
+    axis = drawn[0][1].axes[0]
+    assert sorted(str(line.get_label()) for line in axis.get_lines()) == ["a", "b"]
+    assert next(list(line.get_ydata()) for line in axis.get_lines()) == pytest.approx([10, 20])  # type: ignore[arg-type]
