@@ -264,7 +264,7 @@ def _content_digest(file: Path) -> str:
 
 
 def by_hand() -> list[Entry]:
-    """The methods from elsewhere that came by no plug-in file: a notebook's, a script's, those of installed packages."""
+    """The methods from elsewhere that came by no plug-in file: a notebook's, a script's, an installed package's."""
     files = {f"{Path(path).name} {digest}" for path, digest in _files.items()}
     found = [entry for names in _entries.values() for entry in names.values()]
     return [entry for entry in found if entry.origin and entry.origin not in files]

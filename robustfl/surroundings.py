@@ -109,8 +109,10 @@ class Surroundings:
             if _read(setting) != old:
                 with suppress(RuntimeError, OSError):  # one that cannot be put back must not keep the others
                     setting.put(old)
-        put = {"torch": torch.set_rng_state, "numpy": np.random.set_state, "random": random.setstate,
-               "torch.cuda": torch.cuda.set_rng_state_all}  # fmt: skip
+        put: dict[str, Callable[[Any], Any]] = {
+            "torch": torch.set_rng_state, "numpy": np.random.set_state, "random": random.setstate,
+            "torch.cuda": torch.cuda.set_rng_state_all,
+        }  # fmt: skip
         for name in self.generators():
             put[name](self._generators[name])
 

@@ -48,7 +48,9 @@ class Died:
         return f"signal {-self.status}"
 
 
-def spread(function: Callable[[W], R], work: Sequence[W], workers: int, *, threads: int) -> Iterator[tuple[W, R | Died]]:
+def spread(
+    function: Callable[[W], R], work: Sequence[W], workers: int, *, threads: int
+) -> Iterator[tuple[W, R | Died]]:
     """``function`` on every piece of ``work``, in ``workers`` processes, as they are done; ``function`` never raises.
 
     ``function`` and its arguments travel as pickles; a module that this process found by ``sys.path`` is found there.
@@ -60,8 +62,9 @@ def spread(function: Callable[[W], R], work: Sequence[W], workers: int, *, threa
                 worker = idle.pop() if idle else _Worker(threads)
                 busy[worker.connection] = (worker, left[0])
                 worker.take(function, left.popleft())
-            for ready in wait(list(busy), timeout=_LOOK) or [c for c, (w, _) in busy.items() if w.gone]:
-                worker, item = busy.pop(ready)  # type: ignore[index]
+            ready = set(wait(list(busy), timeout=_LOOK))
+            for connection in [c for c, (w, _) in busy.items() if c in ready or w.gone]:
+                worker, item = busy.pop(connection)
                 result = worker.result()
                 if isinstance(result, Died):
                     worker.end()

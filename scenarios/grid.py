@@ -125,7 +125,8 @@ def grid(
     """Run every cell of ``scenario`` that the store ``<out>/<name>`` does not have yet.
 
     ``jobs`` worker processes (default: one per core, or one on a GPU) of ``threads`` threads each. Results do not
-    depend on ``jobs``; with 0 cells run in this very process, where a debugger reaches them and a crash ends all. With ``cluster``, the address of a dask scheduler, its workers run the cells instead (see
+    depend on ``jobs``; with 0 cells run in this very process, where a debugger reaches them and a crash ends all.
+    With ``cluster``, the address of a dask scheduler, its workers run the cells instead (see
     ``scenarios/cluster.py``); with ``gpus``, cells are spread over these, ``slots`` at a time on each (default: as many
     as their memory holds). ``track`` names trackers (``"tensorboard"``) that follow every cell into the store's folder.
     Every ``checkpoint_minutes`` (0: never) a cell that runs here keeps what it needs to go on. Raises ``UsageError``

@@ -155,8 +155,8 @@ def run_cell(
                 error = MemoryError(f"out of memory: {said}; {REMEDY}")
             outcome = _failure(error, guests, detail)
     if moved and guests and outcome["status"] == "done":
-        error = RobustflError(f"a plug-in changed {', '.join(moved)}, which other methods share")
-        outcome = _failure(error, guests, "")
+        broken = RobustflError(f"a plug-in changed {', '.join(moved)}, which other methods share")
+        outcome = _failure(broken, guests, "")
     certificates = outcome.pop("certificates", {}) | _software(where, threads)
     certificates["precision"] = cell.precision
     certificates |= {"processes": team.size} if team.size > 1 else {}

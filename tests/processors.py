@@ -1,8 +1,10 @@
 """The whole suite as other machines run it: ``python -m tests.processors``.
 
-Every kind of vector instructions × 1, 2 and 4 threads, in shuffled order, twice, while all cores are busy with something
-else. Nothing may depend on any of it. Takes eighteen times the suite; ``--kinds``, ``--threads`` and ``--rounds`` take
-less, and what follows ``--`` goes to pytest: ``python -m tests.processors --kinds none --rounds 1 -- tests/unit``.
+Every kind of vector instructions × 1, 2 and 4 threads, in shuffled order, twice, while all cores are busy with
+something else. Nothing may depend on any of it. Takes eighteen times the suite; ``--kinds``, ``--threads`` and
+``--rounds`` take less, and what follows ``--`` goes to pytest:
+
+    python -m tests.processors --kinds none --threads 1 --rounds 1 -- tests/unit
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ def main() -> int:
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="vector instructions")
     parser.add_argument("--threads", nargs="+", type=int, default=THREADS, help="of torch")
     parser.add_argument("--rounds", type=int, default=2, help="orders of the tests")
-    parser.add_argument("--seed", type=int, default=time.time_ns() % 2**32, help="of the first order [default: another]")
+    parser.add_argument(
+        "--seed", type=int, default=time.time_ns() % 2**32, help="of the first order [default: another]"
+    )
     parser.add_argument("--load", type=int, default=os.cpu_count() or 1, help="busy processes beside [default: cores]")
     parser.add_argument("pytest", nargs="*", metavar="-- ARGUMENT", help="for pytest")
     chosen = parser.parse_args()

@@ -33,7 +33,9 @@ def fuzz(pytestconfig: pytest.Config, tmp_path: Path, monkeypatch: pytest.Monkey
     def ring(number: int, frame: FrameType | None) -> None:
         raise HangError(f"an input took more than {SECONDS} s of work")
 
-    def fuzz(inputs: SearchStrategy[Any], body: Callable[[Any], None], *, slow: bool = False, starts: bool = False) -> None:
+    def fuzz(
+        inputs: SearchStrategy[Any], body: Callable[[Any], None], *, slow: bool = False, starts: bool = False
+    ) -> None:
         examples = count or SHORT
         if slow:
             examples = max(1, examples // (10 if count else 4))

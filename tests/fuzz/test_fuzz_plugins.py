@@ -102,7 +102,6 @@ def raised(error: BaseException) -> None:
     raise error
 
 
-
 def test_returned_values(fuzz: Fuzz, capsys: pytest.CaptureFixture[str]) -> None:
     base = {
         "model": "mlp(hidden=(4,))", "clients": 3, "f": 1, "f_declared": 0, "batch": 4, "rounds": 2, "evasions": [],
@@ -112,7 +111,6 @@ def test_returned_values(fuzz: Fuzz, capsys: pytest.CaptureFixture[str]) -> None
         "attack": {"attack": "fuzz-attack"}, "defense": {"defense": "fuzz-defense"},
         "evasion": {"evasions": ["fuzz-evasion"]},
     }  # fmt: skip
-
 
     def body(given: tuple[str, Callable[[], Any], Any]) -> None:
         who, RETURNED["change"], RETURNED["value"] = given

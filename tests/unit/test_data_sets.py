@@ -14,7 +14,17 @@ import numpy as np
 import pytest
 
 from robustfl.data import (
-    Cifar10, Digits, Emnist, Mnist, Npz, Svhn, Usps, cache, data_root, dataset_from_spec, vision,
+    Cifar10,
+    Digits,
+    Emnist,
+    Mnist,
+    Npz,
+    Svhn,
+    Usps,
+    cache,
+    data_root,
+    dataset_from_spec,
+    vision,
 )  # fmt: skip
 from robustfl.errors import DataMissing, UsageError
 

@@ -257,7 +257,9 @@ def test_an_interrupt_while_workers_run_ends_at_once(jobs: int, tmp_path: Path) 
     assert len(contents(tmp_path / "tiny")) < 20
 
 
-@pytest.mark.parametrize(("argument", "value"), [("jobs", -1), ("threads", 0), ("device", "tpu"), ("device", "cuda:99")])
+@pytest.mark.parametrize(
+    ("argument", "value"), [("jobs", -1), ("threads", 0), ("device", "tpu"), ("device", "cuda:99")]
+)
 def test_wrong_execution_settings(argument: str, value: Any, tmp_path: Path) -> None:
     with pytest.raises(UsageError):
         grid(scenario(), out=tmp_path, **{argument: value})

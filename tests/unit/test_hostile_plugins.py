@@ -121,11 +121,10 @@ def test_an_import_that_hangs_exits_or_changes_settings_is_an_error(
         monkeypatch.setattr(registry, "IMPORT_SECONDS", 0.5)
     (tmp_path / "odd.py").write_text(line, encoding="utf-8")
     before = Surroundings()
-    with kept(), pytest.raises(UsageError, match=r"odd\.py") as caught:
-        try:
+    with kept():
+        with pytest.raises(UsageError, match=r"odd\.py") as caught:
             registry.load_file(tmp_path / "odd.py")
-        finally:
-            assert before.settings() == []
+        assert before.settings() == []
     assert words in str(caught.value)
     assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
 
