@@ -251,23 +251,16 @@ def forget_files(name: str, *, but: Collection[bytes]) -> None:
             del _files[path]
 
 
-def loaded_files() -> list[str]:
-    """The plug-in files that were loaded and are still as they were."""
-    return [path for path, digest in _files.items() if _content_digest(Path(path)) == digest]
+def guests(text: str) -> tuple[list[str], list[Entry]]:
+    """The methods from elsewhere that may be meant in ``text``: files they were loaded from, and those of no file.
 
-
-def _content_digest(file: Path) -> str:
-    try:
-        return _digest_of(file.read_bytes())
-    except OSError:
-        return ""
-
-
-def by_hand() -> list[Entry]:
-    """The methods from elsewhere that came by no plug-in file: a notebook's, a script's, an installed package's."""
-    files = {f"{Path(path).name} {digest}" for path, digest in _files.items()}
-    found = [entry for names in _entries.values() for entry in names.values()]
-    return [entry for entry in found if entry.origin and entry.origin not in files]
+    The latter are a notebook's, a script's or an installed package's.
+    """
+    load_plugins()
+    known = [e for names in _entries.values() for e in names.values() if e.origin and e.name in text]
+    files = {f"{Path(path).name} {digest}": path for path, digest in _files.items()}
+    loaded = dict.fromkeys(files[e.origin] for e in known if e.origin in files)
+    return list(loaded), [e for e in known if e.origin not in files]
 
 
 def adopt(entry: Entry) -> None:

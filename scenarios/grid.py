@@ -21,7 +21,7 @@ from robustfl.errors import RobustflError, StoreError, UsageError
 from robustfl.federation.storage import LIMIT
 from robustfl.origins import origins
 from robustfl.records import CellResult, plain
-from robustfl.registry import adopt, by_hand, load_file, loaded_files
+from robustfl.registry import Entry, adopt, guests, load_file
 from robustfl.reports import tracking
 from robustfl.reports.store import RERUN, Store
 from robustfl.scratch import scratch, sweep
@@ -155,8 +155,8 @@ def grid(
             workers = len(gpus) * each
             places = _Places(folder, tuple(gpus), each)
             on_note(f"{workers} cells at once: {each} on each of the GPUs {', '.join(map(str, gpus))}")
-        plugins = tuple(dict.fromkeys([*scenario.plugins, *loaded_files()]))
-        sent = _by_hand(todo) if cluster is None and workers else ()
+        files, loose = guests(str(scenario.cell)) if cluster is None and workers else ([], [])
+        plugins, sent = tuple(dict.fromkeys([*scenario.plugins, *files])), _sent(loose)
         work = [
             _Work(key, todo.cells[key], scenario.name, str(todo.folder), todo.fingerprints[todo.cells[key]],
                   plugins, None if root is None else str(root), device, threads,
@@ -355,19 +355,18 @@ def _terminable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _by_hand(todo: Plan) -> tuple[bytes, ...]:
-    """The methods that no worker finds by itself, such as a notebook's. Raises ``UsageError`` if one cannot travel."""
-    sent = []
-    for entry in by_hand():
+def _sent(methods: Sequence[Entry]) -> tuple[bytes, ...]:
+    """Methods of no file as they travel to workers. Raises ``UsageError`` if one cannot."""
+    found = []
+    for entry in methods:
         try:
-            sent.append(pickle.dumps(joblib.wrap_non_picklable_objects(entry, keep_wrapper=False)))
+            found.append(pickle.dumps(joblib.wrap_non_picklable_objects(entry, keep_wrapper=False)))
         except Exception as error:  # whatever the class holds on to
-            if any(f"'name': {entry.name!r}" in str(resolve(cell, "")) for cell in todo.cells.values()):
-                raise UsageError(
-                    f"{entry.kind} {entry.name!r} ({entry.origin}) cannot be sent to worker processes ({error}); put "
-                    "it into a file and name that as a plug-in, or run with jobs=0"
-                ) from error
-    return tuple(sent)
+            raise UsageError(
+                f"{entry.kind} {entry.name!r} ({entry.origin}) cannot be sent to worker processes ({error}); put it "
+                "into a file and name that as a plug-in, or run with jobs=0"
+            ) from error
+    return tuple(found)
 
 
 def _in_worker(item: _Work) -> Finished | StoreError | UsageError:

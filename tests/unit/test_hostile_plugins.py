@@ -9,7 +9,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import torch
 from test_grid import CELL, PLUGIN
 
 from robustfl import registry, scratch
+from robustfl.contracts import Attack
 from robustfl.errors import UsageError
 from robustfl.reports.store import Store
 from robustfl.scenarios import Scenario, grid
@@ -265,3 +267,43 @@ def test_a_killed_grid_leaves_nothing_that_the_next_one_does_not_sweep(tmp_path:
     done = subprocess.run([*call, "--set", "attack=none"], cwd=tmp_path, env=place, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
     assert not list(tmp_path.glob("robustfl-*"))
+
+
+# --- methods of no file ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def by_hand() -> Iterator[Callable[[str, Any], None]]:
+    """Registers an attack as a notebook does, that holds on to something; it is gone after the test."""
+    names = []
+
+    def define(name: str, held: Any) -> None:
+        @registry.register(name)
+        @dataclass(frozen=True)
+        class Local(Attack):
+            """Minus the mean."""
+
+            def forge(self, view: Any, *, generator: torch.Generator) -> Any:
+                return -(view.honest.mean(0).expand(view.f, -1)) * len([held])
+
+        names.append(name)
+
+    yield define
+    for name in names:
+        del registry._entries["attack"][name]
+
+
+def test_a_method_of_no_file_travels_to_workers(by_hand: Callable[[str, Any], None], tmp_path: Path) -> None:
+    by_hand("from-a-notebook", 5.0)
+    chosen = Scenario.of({"name": "s", "cell": {**SMALL, "attack": "from-a-notebook"}})
+    here, there = (Store(grid(chosen, out=tmp_path / str(j), jobs=j).folder).load().results[0] for j in (0, 1))
+    assert there.status == "done", there.reason
+    assert (there.key, there.metrics) == (here.key, here.metrics)
+
+
+def test_a_method_that_cannot_travel_says_so(by_hand: Callable[[str, Any], None], tmp_path: Path) -> None:
+    by_hand("locked", threading.Lock())
+    chosen = Scenario.of({"name": "s", "cell": {**SMALL, "attack": "locked"}})
+    with pytest.raises(UsageError, match=r"attack 'locked' .* cannot be sent to worker processes"):
+        grid(chosen, out=tmp_path, jobs=1)
+    assert grid(chosen, out=tmp_path, jobs=0).statuses == {"done": 1}
