@@ -12,6 +12,8 @@ from torch import Tensor
 
 from robustfl.kernels.order import RankMean
 
+from .ties import smallest
+
 # Sums of weights that differ by rounding alone count as equal.
 _ROUNDING = 1e-12
 
@@ -20,7 +22,9 @@ _ROUNDING = 1e-12
 class NearestMean:
     """Per column, the mean of the ``keep`` values nearest to the mean of the ranks ``low ≤ rank < high``.
 
-    Of equally near values those of the lower rows are taken.
+    Of equally near values those of the lower rows are taken. Two distances from the centre ``c`` are equal if they
+    differ by no more than ``16 eps (|c| + r)``, ``r`` the ``keep``-th distance: what rounding can do to values that
+    near, whatever others there are. Most columns have no tie and never see the slow way.
     """
 
     n: int
@@ -40,7 +44,7 @@ class NearestMean:
 
     @property
     def scratch_rows(self) -> int:
-        return self.n + 2 + max(self.centre.scratch_rows, self.radius.scratch_rows)
+        return self.n + 2 + max(1, self.centre.scratch_rows, self.radius.scratch_rows)
 
     def whole(self, X: Tensor) -> bool:
         """Never: a block of distances must stay in cache."""
@@ -52,7 +56,8 @@ class NearestMean:
         self.centre.reduce(rows, centre, rest)
         torch.sub(rows, centre, out=distance).abs_()
         self.radius.reduce(distance, radius, rest)
-        torch.le(distance, radius, out=distance)
+        blur = self._blur(centre, radius)
+        torch.le(distance, torch.add(radius, blur, out=rest[0]), out=distance)
         torch.sum(distance, dim=0, out=radius)
         # Row by row: the order of a sum over a dimension would depend on the width of the block.
         first, *others = distance.mul_(rows).unbind(0)
@@ -60,12 +65,17 @@ class NearestMean:
         for row in others:
             out.add_(row)
         out.div_(self.keep)
-        # Where several values lie exactly on the radius, too many were taken.
+        # Where several values lie on the radius, too many were taken.
         crowded = (radius != self.keep).nonzero().flatten()
         if len(crowded):
-            values = rows[:, crowded]
-            order = (values - centre[crowded]).abs().sort(dim=0, stable=True).indices[: self.keep]
-            out[crowded] = values.gather(0, order).mean(0)
+            values, away = rows[:, crowded], (rows[:, crowded] - centre[crowded]).abs()
+            bound = away.sort(dim=0).values[self.keep - 1]
+            slack = (self._blur(centre[crowded], bound) / 2).expand(away.T.shape[::-1])
+            chosen = smallest(away.T, self.keep, slack.T).T
+            out[crowded] = values.gather(0, chosen).mean(0)
+
+    def _blur(self, centre: Tensor, radius: Tensor) -> Tensor:
+        return (centre.abs() + radius) * (16 * torch.finfo(centre.dtype).eps)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -19,6 +19,9 @@ from robustfl.contracts import Aggregated, Aggregator, Context, Step
 from robustfl.kernels.blocks import ColumnRule, blocks, over_columns, width
 
 from .stack import LONGEST, finite_rows
+
+# What products with coefficients, in float64, add to the error of inner products.
+_MIXING = 16 * torch.finfo(torch.float64).eps
 
 
 class BrokenRows(Exception):
@@ -46,6 +49,11 @@ class Stack:
     def device(self) -> torch.device:
         """Where the rows are."""
         return self._X.device
+
+    @property
+    def last_bits(self) -> float:
+        """How far a row may be off by the last bits of its entries, relative to its length."""
+        return kernels.last_bits(self.dtype)
 
     @property
     def X(self) -> Tensor:  # noqa: N802 - the paper's name
@@ -118,6 +126,8 @@ class Mixed:
             inner = self.products()[:-1, :-1]
         else:
             inner = self.inner()
+        if step.centred:
+            context = replace(context, slack=self.slack())
         new = step.mix(inner, f=f, context=context).to(device="cpu", dtype=torch.float64)
         return Mixed(self.stack, new if self.coefficients is None else new @ self.coefficients)
 
@@ -168,6 +178,53 @@ class Mixed:
             return self.squared_distances()[row].sqrt()
         return self.stack.lengths(row)
 
+    def slack(self) -> Tensor:
+        """How far each of ``squared_distances`` may be off by rounding ``[m m]`` (float64, CPU)."""
+        return self._slack()[:-1, :-1]
+
+    def slack_of_norms(self, norms: Tensor) -> Tensor:
+        """How far each of the ``norms [m]`` may be off by rounding."""
+        if self.coefficients is None:
+            return 2 * self.stack.last_bits * norms
+        return slack_of_root(norms, self._slack()[-1, :-1])
+
+    def slack_from(self, row: int, distances: Tensor) -> Tensor:
+        """How far each of the ``distances [m]`` from one of the rows may be off by rounding."""
+        if self.coefficients is not None:
+            return slack_of_root(distances, self.slack()[row])
+        norms = self.norms()
+        return self.stack.last_bits * (distances + norms + norms[row])
+
+    def _slack(self) -> Tensor:
+        """Of all squared distances between the rows and the origin, which comes last, ``[m+1 m+1]``.
+
+        With the weights ``w`` of a difference over received rows ``x_i``: its inner products err by
+        ``rounding (Σ |w_i| ‖x_i - x_c‖)²``, and its rows' last bits move it by ``u = last_bits Σ |w_i| ‖x_i‖``, which
+        changes the square of its length ``D`` by ``2 D u + u²``.
+        """
+        gram = self.stack.gram
+        about = gram.products.diagonal().clamp(min=0).sqrt()
+        length = _about(gram.products, len(about) - 1).diagonal().clamp(min=0).sqrt()
+        lift = self._lift()
+        moved, reach = (self._weighed(lift, size) for size in (length, about))
+        whole = lift.abs() @ about
+        distances = kernels.squared_distances(lift @ gram.products @ lift.T)
+        u = self.stack.last_bits * moved
+        # Mixing costs rounding of its own, which does not cancel.
+        mixing = 0.0 if self.coefficients is None else _MIXING
+        return (
+            gram.rounding * reach.square()
+            + mixing * (whole[:, None] + whole[None, :]).square()
+            + (2 * distances.sqrt() + u) * u
+        )
+
+    def _weighed(self, lift: Tensor, size: Tensor) -> Tensor:
+        """``Σ_i |lift_pi - lift_qi| size_i`` for all pairs of points ``p, q``."""
+        if self.coefficients is None:
+            return (size[:, None] + size[None, :]).fill_diagonal_(0)
+        over = lift * size
+        return torch.cdist(over, over, p=1.0)
+
     def combine(self, weights: Tensor) -> Tensor:
         """``weights [m] @ rows``; a single weight of one returns that row exactly."""
         over = weights if self.coefficients is None else weights @ self.coefficients
@@ -208,6 +265,13 @@ class Mixed:
         X = self.stack.X
         return X if self.coefficients is None else self.coefficients.to(dtype=X.dtype, device=X.device) @ X
 
+    def magnitudes(self) -> Tensor:
+        """How large the numbers were of which the entries ``[m d]`` of mixed rows are sums; 0 for rows as received."""
+        X = self.stack.X
+        if self.coefficients is None:
+            return X.new_zeros(())
+        return self.coefficients.abs().to(dtype=X.dtype, device=X.device) @ X.abs()
+
     def _ranks(self, rule: kernels.RankMean) -> Tensor:
         return self.stack.ranks(rule) if self.coefficients is None else self.columns(rule)
 
@@ -220,6 +284,11 @@ class Mixed:
         lift[:-1, :-1] = self.coefficients
         lift[:, -1] = 1 - lift.sum(dim=1)
         return lift
+
+
+def slack_of_root(root: Tensor, slack: Tensor) -> Tensor:
+    """How far a square root may be off whose square may be by ``slack``."""
+    return torch.minimum(slack.sqrt(), slack / root.clamp(min=1e-300))
 
 
 def _about(products: Tensor, point: int) -> Tensor:

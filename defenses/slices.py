@@ -43,6 +43,10 @@ class SlicedStack(Stack):
         """Asked for by rules that keep a vector of their own from round to round, as a whole."""
         raise NeedsWhole
 
+    @property
+    def last_bits(self) -> float:
+        return kernels.last_bits(self.part.dtype)
+
     @cached_property
     def gram(self) -> kernels.CentredGram:
         """As of the whole rows."""
@@ -118,15 +122,19 @@ class SlicedMixed(Mixed):
 def _gram(part: Tensor, team: Team) -> kernels.CentredGram:
     """Inner products from the sums of the parts' distances, which do not depend on any part's centre."""
     n = len(part)
+    rounding = 0.0
     if part.shape[1]:
-        distances = kernels.squared_distances(kernels.centred_gram(part).products)
+        made = kernels.centred_gram(part)
+        distances, rounding = kernels.squared_distances(made.products), made.rounding
     else:
         distances = torch.zeros((n + 1, n + 1), dtype=torch.float64)
     distances = team.total(distances)
     rows = distances[:n, :n]
     centre = int(rows.sort(dim=1).values[:, n // 2].argmin())
     to = distances[centre]
-    return kernels.CentredGram((to[:, None] + to[None, :] - distances) / 2, centre)
+    # A sum, so that all processes hold the same bound.
+    rounding = float(team.total(torch.tensor(rounding, dtype=torch.float64)))
+    return kernels.CentredGram((to[:, None] + to[None, :] - distances) / 2, centre, rounding)
 
 
 def run_sliced(pipeline: Pipeline, part: Tensor, d: int, *, f: int, context: Context, team: Team) -> Aggregated:

@@ -7,9 +7,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from robustfl.errors import UsageError
 from robustfl.records import CellResult
 
 ENVIRONMENT = ("versions", "device", "threads")
+LOSS = 10.0
+"""How much more than an accuracy a loss may differ, of itself: one point of accuracy is about a tenth of a loss."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +40,13 @@ class Agreement:
 def agree(first: CellResult, second: CellResult, *, tolerance: float) -> Agreement:
     """Compare status and accuracies of two records of the same cell.
 
-    Accuracies (SA, every RA, attack success) may differ by ``tolerance``. A divergence agrees with a divergence
-    whatever its round, a refusal with a refusal. An accuracy that one record lacks is a difference.
+    Accuracies (SA, every RA, attack success) may differ by ``tolerance``, the loss by ``LOSS`` times that of itself
+    (at least of 1); on how many samples what was evaluated must be the same. A divergence agrees with a divergence
+    whatever its round, a refusal with a refusal. A number that one record lacks is a difference. Raises ``UsageError``
+    for a tolerance outside [0, 1].
     """
+    if not 0 <= tolerance <= 1:
+        raise UsageError(f"tolerance={tolerance:g} must be in [0, 1], a difference of accuracies")
     if first.status != second.status:
         return Agreement("differs", (("status", first.status, second.status),), math.inf)
     mine, yours = accuracies(first), accuracies(second)
@@ -52,10 +59,27 @@ def agree(first: CellResult, second: CellResult, *, tolerance: float) -> Agreeme
         found.append((name, a, b))
         apart = abs(a - b) if a is not None and b is not None else math.inf
         largest = max(largest, apart if math.isfinite(apart) else math.inf)
+    for name, a, b, apart in _beside(first, second):
+        found.append((name, a, b))
+        largest = max(largest, apart)
     if not found:
         return Agreement("identical")
     # accuracies are multiples of 1 / samples; a hair above the tolerance is the tolerance
     return Agreement("within" if largest <= tolerance + 1e-9 else "differs", tuple(found), largest)
+
+
+def _beside(first: CellResult, second: CellResult) -> Iterator[tuple[str, Any, Any, float]]:
+    """What differs beside the accuracies, and by how much, in points of accuracy."""
+    if first.metrics is None or second.metrics is None:
+        return
+    for name in ("samples", "evaluation"):
+        a, b = getattr(first.metrics, name), getattr(second.metrics, name)
+        if a != b:
+            yield name, a, b, math.inf
+    a, b = first.metrics.loss, second.metrics.loss
+    if not _same(a, b):
+        apart = abs(a - b) / (LOSS * max(1.0, abs(a), abs(b)))
+        yield "loss", a, b, apart if math.isfinite(apart) else math.inf
 
 
 def accuracies(record: CellResult) -> dict[str, float | None]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from robustfl.records import CellResult
+from robustfl.records import LATER, CellResult
 
 FACTS = (
     "key", "scenario", "status", "reason", "round", "sa", "loss", "samples", "ra_worst", "seconds",
@@ -15,9 +15,6 @@ FACTS = (
 )  # fmt: skip
 PREFIXES = ("ra_", "certificates.", "group.")
 
-
-LATER = {"precision": "full", "statistics_defense": "same"}
-"""Labels that older records lack, with what they meant."""
 
 SETTINGS = ("ra_limit",)
 """Labels that look like facts by their names."""

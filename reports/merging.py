@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from robustfl.errors import UsageError
-from robustfl.records import CellResult
+from robustfl.outside import unsafe
+from robustfl.records import CellResult, misnamed
 
 from .agreement import Agreement, agree
 from .published import read_board
@@ -56,9 +57,16 @@ def read_source(path: str | Path, *, name: str | None = None) -> Source:
     store = open_store(path)
     loaded = store.load()
     planned = store.description().get("cells", {})
-    problems = tuple(f"{p.path}: {p.reason}" for p in loaded.problems)
+    problems = [f"{p.path}: {p.reason}" for p in loaded.problems]
+    kept = []
+    for record in loaded.results:
+        words = misnamed(record)
+        if words is None:
+            kept.append(record)
+        else:
+            problems.append(f"{store.path(record.key)}: {words}")
     own = name or store.folder.resolve().name
-    return Source(own, loaded.results, planned if isinstance(planned, dict) else {}, problems)
+    return Source(own, tuple(kept), planned if isinstance(planned, dict) else {}, tuple(problems))
 
 
 def merge(sources: Sequence[Source], *, tolerance: float) -> Merge:
@@ -100,23 +108,27 @@ def merge(sources: Sequence[Source], *, tolerance: float) -> Merge:
 
 
 def write_merge(merged: Merge, sources: Sequence[Source], folder: str | Path) -> Store:
-    """Write joined records as a store. Raises ``UsageError`` if there are conflicts or the folder holds records."""
+    """Write joined records as a store, all or none of them.
+
+    Raises ``UsageError`` if there are conflicts or the folder holds records, ``StoreError`` if it cannot be written.
+    """
     if merged.conflicts:
         raise UsageError(f"merge: {len(merged.conflicts)} cells are in conflict; nothing was written")
     store = Store(folder)
     if store.keys():
         raise UsageError(f"merge: {str(folder)!r} holds records already; name a new folder")
-    for record in merged.results:
-        store.commit(record)
     planned = {key: labels for s in sources for key, labels in s.planned.items()}
     if planned:
         names = ", ".join(s.name for s in sources)
         store.describe({"name": Path(folder).name, "description": f"merged from {names}", "cells": planned})
+    store.commit_all(merged.results)
     return store
 
 
 def distinct_names(paths: Sequence[str | Path], names: Sequence[str]) -> list[str | None]:
     """A name per source: those given, else the folder's own name, or its path where two folders have one name."""
+    if any(unsafe(name) for name in names):
+        raise UsageError("merge: --source holds control characters")
     if names and len(names) != len(paths):
         raise UsageError(f"merge: {len(names)} names for {len(paths)} sources; give --source once for each, in order")
     if names:

@@ -11,12 +11,13 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from robustfl.errors import StoreError, UsageError
-from robustfl.records import CellResult, Metrics, Status, canonical, digest, plain
+from robustfl.outside import read_json, shown, texts, unsafe
+from robustfl.records import CellResult, Metrics, Status, canonical, misnamed, plain
 
 from .store import unlikely, write_atomic
 
@@ -71,7 +72,9 @@ class Board(Published):
     schema_version: Literal[1] = SCHEMA
     name: str
     description: str = ""
-    tolerance: float = Field(ge=0, le=1, description="by how much an accuracy may differ when a cell is run again")
+    tolerance: float = Field(
+        ge=0, le=1, allow_inf_nan=False, description="by how much an accuracy may differ when a cell is run again"
+    )
     environment: Environment
     common: Common
     cells: list[PublishedCell]
@@ -110,7 +113,8 @@ def publish(results: Sequence[CellResult], *, name: str, description: str = "", 
     common = {"cell": shared([r.cell for r in results]), "labels": shared([r.labels for r in results])}
     cells = [_cell(r, common) for r in sorted(results, key=lambda r: r.key)]
     known = {
-        "format": FORMAT, "schema_version": SCHEMA, "name": name, "description": description, "tolerance": tolerance,
+        "format": FORMAT, "schema_version": SCHEMA, "name": shown(name), "description": shown(description),
+        "tolerance": tolerance,
         "environment": _environment(results), "common": common, "cells": cells,
     }  # fmt: skip
     board = Board.model_validate({**plain(known), "digest": "0" * 64})
@@ -145,12 +149,17 @@ def _environment(results: Sequence[CellResult]) -> dict[str, Any]:
         for name, version in found.items() if isinstance(found, Mapping) else ():
             versions.setdefault(str(name), set()).add(str(version))
     devices = {str(d) for r in results if (d := r.certificates.get("device"))}
-    threads = {int(t) for r in results if (t := r.certificates.get("threads"))}
+    threads = {t for r in results if is_count(t := r.certificates.get("threads"))}
     return {
         "versions": {n: sorted(v) for n, v in sorted(versions.items())},
         "devices": sorted(devices),
         "threads": sorted(threads),
     }
+
+
+def is_count(value: Any) -> TypeGuard[int]:
+    """Whether a certificate is a number of threads that a machine may have."""
+    return type(value) is int and 1 <= value <= 2**16
 
 
 def content_digest(board: Board) -> str:
@@ -186,7 +195,7 @@ def read_board(path: str | Path) -> tuple[Board, list[str]]:
     """
     file = Path(path)
     try:
-        data = json.loads(file.read_bytes())
+        data = read_json(file)
     except FileNotFoundError:
         raise UsageError(f"no file {str(path)!r}; write a board with `robustfl report STORE --board FILE`") from None
     except IsADirectoryError:
@@ -195,8 +204,11 @@ def read_board(path: str | Path) -> tuple[Board, list[str]]:
         ) from None
     except OSError as error:
         raise StoreError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError:
-        raise UsageError(f"{path}: truncated or corrupt (not JSON)") from None
+    except ValueError as error:
+        raise UsageError(f"{path}: {error}") from None
+    said = next((where for where, text in texts(data) if unsafe(text, lines=_tells(where))), None)
+    if said is not None:
+        raise UsageError(f"{path}: {shown(said)} holds control characters")
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise UsageError(f"{path}: not a published board; write one with `robustfl report STORE --board FILE`")
     if data.get("schema_version") != SCHEMA:
@@ -213,10 +225,24 @@ def read_board(path: str | Path) -> tuple[Board, list[str]]:
     wrong = []
     if content_digest(board) != board.digest:
         wrong.append("its content does not have the digest it claims: it was edited after it was written")
-    wrong += [f"cell {r.key}: its settings have the key {digest(r.cell)}" for r in records if digest(r.cell) != r.key]
-    wrong += [f"cell {r.key}: {words}" for r in records if (words := unlikely(r))]
+    wrong += [f"cell {r.key}: {words}" for r in records if (words := misnamed(r) or unlikely(r) or _undeclared(r))]
     wrong += [f"cell {key} is there {n} times" for key, n in Counter(c.key for c in board.cells).items() if n > 1]
     return board, wrong
+
+
+def _undeclared(record: CellResult) -> str | None:
+    """What is wrong with how a record says it ran, or ``None``."""
+    threads, device = (record.certificates.get(name) for name in ("threads", "device"))
+    if threads is not None and not is_count(threads):
+        return f"threads={threads!r} is no number of threads"
+    if device is not None and not isinstance(device, str):
+        return f"device={device!r} is no device"
+    return None
+
+
+def _tells(where: str) -> bool:
+    """Whether a text of a board may have several lines."""
+    return where == "description" or where.endswith(".reason")
 
 
 def json_schema() -> dict[str, Any]:

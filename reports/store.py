@@ -12,6 +12,7 @@ import itertools
 import json
 import os
 import re
+import shutil
 import time
 import uuid
 from collections import Counter
@@ -23,6 +24,7 @@ from typing import Any, BinaryIO
 from pydantic import ValidationError
 
 from robustfl.errors import StoreError, UsageError
+from robustfl.outside import read_json, shown, texts, unsafe
 from robustfl.records import SCHEMA, STATUSES, CellResult, canonical, plain
 
 RERUN = frozenset({"failed"})
@@ -92,9 +94,9 @@ class Store:
         return {n[:-5] for n in names if n.endswith(".json") and not n.startswith(".")}
 
     def done(self, keys: Iterable[str]) -> set[str]:
-        """Those of ``keys`` that need not run: their file is a whole record whose status is not in ``RERUN``.
+        """Those of ``keys`` that need not run: their file is a record that ``load`` takes, not in ``RERUN``.
 
-        Every file is parsed, since only that tells a whole file from a truncated one (0.1 ms each).
+        Every file is parsed, since only that tells a whole file from a damaged one (0.2 ms each).
         """
         return {key for key, status in self._statuses(keys).items() if status not in RERUN}
 
@@ -107,7 +109,7 @@ class Store:
         found = {}
         for key in self.keys().intersection(keys):
             with contextlib.suppress(_UnreadableError):
-                found[key] = str(self._data(key)["status"])
+                found[key] = self._record(key).status
         return found
 
     def read(self, key: str) -> CellResult:
@@ -133,6 +135,19 @@ class Store:
         write_atomic(path, canonical(result.model_dump(mode="json")) + "\n")
         return path
 
+    def commit_all(self, results: Iterable[CellResult]) -> None:
+        """Write the first records of a store, all or none. Raises ``StoreError``; the store is then as it was."""
+        temporary = Store(self.folder / f".merge-{uuid.uuid4().hex}.tmp")
+        try:
+            for result in results:
+                temporary.commit(result)
+            os.replace(temporary.cells, self.cells)
+            _sync_folder(self.folder)
+        except OSError as error:
+            raise StoreError(f"cannot write {self.cells}: {error.strerror or error}; {_remedy(error)}") from None
+        finally:
+            shutil.rmtree(temporary.folder, ignore_errors=True)
+
     def describe(self, facts: Mapping[str, Any]) -> Path:
         """Write ``scenario.json``, what the grid was asked to do, and sweep what killed runs left behind."""
         self.sweep()
@@ -143,7 +158,7 @@ class Store:
     def description(self) -> dict[str, Any]:
         """What ``describe`` wrote; empty if there is none or it cannot be read."""
         try:
-            data = json.loads((self.folder / "scenario.json").read_text(encoding="utf-8"))
+            data = read_json(self.folder / "scenario.json")
         except (OSError, ValueError):
             return {}
         return data if isinstance(data, dict) else {}
@@ -166,11 +181,11 @@ class Store:
 
     def _data(self, key: str) -> dict[str, Any]:
         try:
-            data = json.loads(self.path(key).read_bytes())
+            data = read_json(self.path(key))
         except OSError as error:
             raise _UnreadableError(f"cannot be read: {error.strerror}") from None
-        except ValueError:
-            raise _UnreadableError("truncated or corrupt (not JSON)") from None
+        except ValueError as error:
+            raise _UnreadableError(str(error)) from None
         if not isinstance(data, dict) or "schema_version" not in data:
             raise _UnreadableError("not a robustfl record")
         if data["schema_version"] != SCHEMA:
@@ -199,6 +214,9 @@ def unlikely(record: CellResult) -> str | None:
     for name, label in record.labels.items():
         if isinstance(label, (dict, list)):
             return f"labels.{name} is a {type(label).__name__}, not a text or a number"
+    words = _unprintable(record)
+    if words is not None:
+        return words
     if record.status != "done":
         return None
     if record.metrics is None:
@@ -207,6 +225,18 @@ def unlikely(record: CellResult) -> str | None:
     if record.metrics.ra_worst is not None:
         accuracies["ra_worst"] = record.metrics.ra_worst
     return next((f"{n}={v!r} is no accuracy in [0, 1]" for n, v in accuracies.items() if not 0.0 <= v <= 1.0), None)
+
+
+def _unprintable(record: CellResult) -> str | None:
+    """Which text of a record would not reach a terminal as it is."""
+    named: dict[str, Any] = {"scenario": record.scenario, "labels": record.labels, "cell": record.cell}
+    if record.metrics is not None:
+        metrics = record.metrics
+        named["metrics"] = {"ra": list(metrics.ra), "groups": metrics.groups, "evaluation": metrics.evaluation}
+    where = next((path for path, text in texts(named) if unsafe(text)), None)
+    said = texts({"certificates": record.certificates})
+    where = where or next((path for path, text in said if unsafe(text, lines=True)), None)
+    return None if where is None else f"{shown(where)} holds control characters"
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:

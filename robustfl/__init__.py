@@ -10,6 +10,7 @@ The public surface (importing it does not import torch until one of these is use
     robustfl.Scenario.load("quickstart")           # preset name or path
     robustfl.grid(scenario, out="runs", jobs=4)    # Results (a pandas frame inside)
     robustfl.leaderboard("runs/quickstart")        # pandas.DataFrame
+    robustfl.verify("board.json", cells=3)         # Verification: .agrees, .checks
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ _HOMES = {
     "param": "robustfl.parameters",
     "Scenario": "robustfl.scenarios",
     "grid": "robustfl.scenarios",
+    "verify": "robustfl.scenarios",
     "leaderboard": "robustfl.reports",
 }
 __all__ = ["__version__", *_HOMES]
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
     from robustfl.reports import leaderboard as leaderboard
     from robustfl.scenarios import Scenario as Scenario
     from robustfl.scenarios.grid import grid as grid
+    from robustfl.scenarios.verify import verify as verify
     from robustfl.surface import attack as attack
     from robustfl.surface import defense as defense
     from robustfl.surface import evasion as evasion

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -49,10 +49,11 @@ class View:
     """What Byzantine clients see of one channel in one round. Fields beyond the declared knowledge are ``None``.
 
     ``honest [h d]`` rows of the honest clients (omniscient, defense); ``own [f d]`` the rows the attackers would have
-    sent honestly (only for attacks with ``needs_own``, or knowledge ``partial``); ``aggregate`` maps a full stack
-    ``[n d]`` to the server's result ``[d]`` (knowledge ``defense`` only); ``variance [d]`` marks the entries of the
-    statistics channel that are variances. ``previous [d]`` is the channel's last aggregate, which every client can tell
-    from what the server sent (``None`` in the first round); ``state`` is what the attack handed back last (``Forged``).
+    sent honestly (blind, partial, and attacks with ``needs_own``); ``aggregate``, a ``Rehearsal``, maps a full stack
+    ``[n d]``, attackers' rows last, to the server's result ``[d]`` (knowledge ``defense`` only); ``variance [d]`` marks
+    the entries of the statistics channel that are variances. ``previous [d]`` is the channel's last aggregate, which
+    every client can tell from what the server sent (``None`` in the first round); ``state`` is what the attack handed
+    back last (``Forged``).
     """
 
     n: int
@@ -66,17 +67,37 @@ class View:
     previous: Tensor | None = None
     state: Mapping[str, Tensor] = field(default_factory=dict)
 
+    def redacted(self, attack: Attack) -> View:
+        """The view as ``attack`` gets it, from the engine, inside another attack or in a test: what it declares."""
+        return replace(
+            self,
+            honest=self.honest if attack.knowledge in ("omniscient", "defense") else None,
+            own=self.own if attack.sees_own else None,
+            aggregate=self.aggregate if attack.knowledge == "defense" else None,
+        )
+
+    @property
+    def origin(self) -> Tensor | None:
+        """The rehearsal's ``origin [d]``; ``None`` where that is the mean of the honest rows."""
+        return self.aggregate.origin if isinstance(self.aggregate, Rehearsal) else None
+
 
 @dataclass(frozen=True)
 class Rehearsal:
     """The server's rule as attackers who know it try it out: a full stack ``[n d]`` to the result ``[d]``.
 
+    It draws what the server is about to draw, and nothing comes of it. On the statistics channel it is the norm's own
+    merge, from messages ``[n s]`` to the server's new statistics ``[s]``; of what users propagate to each other, the
+    mean of what the receivers get.
+
     ``isometric``: the result is a sum of the rows whose weights depend on their inner products only, so the stack may
-    as well be one of another width with the same inner products.
+    as well be one of another width with the same inner products. ``origin [d]``: the result from the honest rows alone
+    without a defense, from which searches measure how far they move it; ``None``: the mean of these rows.
     """
 
     aggregate: Callable[[Tensor], Tensor]
     isometric: bool = False
+    origin: Tensor | None = None
 
     def __call__(self, rows: Tensor) -> Tensor:
         return self.aggregate(rows)
@@ -117,6 +138,11 @@ class Attack(Method):
     @property
     def inner(self) -> Attack | None:
         return None
+
+    @property
+    def sees_own(self) -> bool:
+        """Whether the attackers see what they would have sent honestly: all who see nobody else's rows do."""
+        return self.needs_own or self.knowledge in ("blind", "partial")
 
     @property
     def target(self) -> int | None:
@@ -174,7 +200,8 @@ class Context:
     """What a defense may use besides the stack: randomness, the round, sample weights ``[n]`` and its own state.
 
     ``clients [n]`` says whose rows these are (integers; ``None``: row ``i`` is client ``i``), for rules that remember
-    clients; ``reference [d]`` is the server's own update, for rules with ``needs_reference``.
+    clients; ``reference [d]`` is the server's own update, for rules with ``needs_reference``; ``slack [n n]`` tells a
+    step that is ``centred`` how far every squared distance between rows may be off by rounding.
     """
 
     generator: torch.Generator | None = None
@@ -183,6 +210,7 @@ class Context:
     state: Mapping[str, Tensor] = field(default_factory=dict)
     clients: Tensor | None = None
     reference: Tensor | None = None
+    slack: Tensor | None = None
 
 
 @dataclass(frozen=True)

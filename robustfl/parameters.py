@@ -41,12 +41,22 @@ def param(
     return dataclasses.field(default=default, metadata=metadata)
 
 
+def is_plain(value: Any) -> bool:
+    """Whether a value is one that a method's parameter may have: a number, a text, None, a list or tuple of these."""
+    if isinstance(value, (list, tuple)):
+        return all(is_plain(v) for v in value)
+    return value is None or type(value) in (bool, int, float, str)
+
+
 _TYPES: dict[type, dict[str, Any]] = {}
 
 
 def _types(cls: type) -> dict[str, Any]:
     if cls not in _TYPES:
-        _TYPES[cls] = typing.get_type_hints(cls)
+        try:
+            _TYPES[cls] = typing.get_type_hints(cls)
+        except Exception as error:  # annotations are code, which may raise anything
+            raise UsageError(f"{cls.__name__}: the types of its fields cannot be read: {error}") from None
     return _TYPES[cls]
 
 

@@ -9,13 +9,20 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from robustfl.outside import shown
 
 SCHEMA = 1
 Status = Literal["done", "refused", "diverged", "failed"]
 STATUSES: tuple[Status, ...] = ("done", "refused", "diverged", "failed")
+
+
+LATER: dict[str, Any] = {"precision": "full", "statistics_defense": "same"}
+"""Settings that came later: a cell with one of these values is one from before there was a choice, and has its key."""
 
 
 class Record(BaseModel):
@@ -72,6 +79,11 @@ class Timing(Record):
     device: str = ""
     notes: list[str] = Field(default_factory=list)
 
+    @field_validator("notes")
+    @classmethod
+    def _shown(cls, notes: list[str]) -> list[str]:
+        return [shown(note) for note in notes]
+
 
 class CellResult(Record):
     """The record of one cell.
@@ -97,6 +109,12 @@ class CellResult(Record):
     certificates: dict[str, Any] = Field(default_factory=dict)
     timing: Timing = Field(default_factory=Timing)
 
+    @field_validator("reason")
+    @classmethod
+    def _shown(cls, reason: str | None) -> str | None:
+        """What a method said when it failed may hold anything."""
+        return None if reason is None else shown(reason)
+
 
 def plain(value: Any) -> Any:
     """``value`` as JSON data: tuples become lists; non-finite numbers become the strings ``nan inf -inf``."""
@@ -117,3 +135,44 @@ def canonical(value: Any) -> str:
 def digest(value: Any) -> str:
     """A 16-byte hexadecimal digest of ``canonical(value)``."""
     return hashlib.sha256(canonical(value).encode()).hexdigest()[:32]
+
+
+def labels_of(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What tables print of a cell's settings (``record.cell["cell"]``): every one of them, methods as specs."""
+    flat = dict(settings)
+    schedule = flat.get("schedule")
+    if isinstance(schedule, Mapping):
+        rate, factor = (_short(schedule.get(name)) for name in ("lr", "factor"))
+        values, milestones = (list(schedule.get(name) or ()) for name in ("values", "milestones"))
+        flat["schedule"] = {
+            "constant": f"constant(lr={rate})",
+            "step": f"step(values={values}, milestones={milestones})",
+            "geometric": f"geometric(lr={rate}, factor={factor})",
+        }.get(str(schedule.get("kind")), "")
+    for name in ("evasions", "domains"):
+        if isinstance(flat.get(name), (list, tuple)):
+            flat[name] = " ".join(map(str, flat[name]))
+    return flat
+
+
+def _short(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, (int, float)) else str(value)
+
+
+def misnamed(record: CellResult) -> str | None:
+    """In what the key or the labels of a record are not those of its settings, or ``None``."""
+    key = digest(record.cell)
+    if key != record.key:
+        return f"its settings have the key {key}"
+    settings = record.cell.get("cell")
+    if not isinstance(settings, Mapping):
+        return None
+    right = {**{k: v for k, v in LATER.items() if k in record.labels}, **labels_of(settings)}
+    for name in sorted({*right, *record.labels}):
+        if name not in right:
+            return f"its label {name}={record.labels[name]!r} is no setting"
+        if name not in record.labels:
+            return f"its label {name} is missing; its setting is {right[name]!r}"
+        if canonical(right[name]) != canonical(record.labels[name]):
+            return f"its label {name}={record.labels[name]!r} is not its setting {right[name]!r}"
+    return None

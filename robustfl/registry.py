@@ -25,8 +25,9 @@ from typing import Any, TypeVar
 
 from robustfl.alarms import alarm
 from robustfl.contracts import Method
-from robustfl.errors import UsageError, closest
-from robustfl.parameters import reject_unknown
+from robustfl.errors import RobustflError, UsageError, closest
+from robustfl.outside import unsafe
+from robustfl.parameters import is_plain, reject_unknown
 from robustfl.surroundings import Surroundings
 
 KINDS = ("attack", "evasion", "defense", "norm", "algorithm", "objective", "model", "dataset", "partition")
@@ -34,6 +35,7 @@ GROUP = "robustfl.plugins"
 OWN = "robustfl"
 _RESERVED = {"kind", "name", "version", "paper", "spec", "cost", "exempt"}
 _NAME = re.compile(r"[a-z0-9][a-z0-9.\-]*")
+_DEEPEST = 16  # brackets in one spec
 _BARE = re.compile(r"[a-z][a-z0-9.\-]*(\(.*\))?", re.DOTALL)
 
 M = TypeVar("M", bound=type[Method])
@@ -85,6 +87,7 @@ def register(name: str, *, version: int = 1) -> Callable[[M], M]:
         if inspect.isabstract(cls):
             missing = ", ".join(sorted(cls.__abstractmethods__))
             raise UsageError(f"{cls.__name__} does not implement {missing}")
+        _check_fields(cls, version)
         taken = _entries[kind].get(name)
         if taken is not None:
             of = f" ({taken.origin})" if taken.origin else ""
@@ -94,6 +97,19 @@ def register(name: str, *, version: int = 1) -> Callable[[M], M]:
         return cls
 
     return decorate
+
+
+def _check_fields(cls: type, version: Any) -> None:
+    """What a cell's key is made of must be data: a version, plain defaults."""
+    if type(version) is not int or version < 1:
+        raise UsageError(f"{cls.__name__}: version={version!r} must be a whole number ≥ 1")
+    for f in dataclasses.fields(cls):
+        default = f.default if f.default_factory is dataclasses.MISSING else f.default_factory()
+        if default is not dataclasses.MISSING and not is_plain(default):
+            raise UsageError(
+                f"{cls.__name__}: {f.name} has a {type(default).__name__} as default; parameters are numbers, texts, "
+                "None or tuples of these"
+            )
 
 
 def _field_names(cls: type) -> list[str]:
@@ -306,16 +322,23 @@ def create(kind: str, spec: str, **params: Any) -> Any:
     for key in required:
         if key not in given:
             raise UsageError(f"{kind} {name!r}: parameter {key!r} is required")
-    if not entry.origin:
-        return entry.cls(**given)
-    now = Surroundings()
+    return _made_elsewhere(entry, given) if entry.origin else entry.cls(**given)
+
+
+def _made_elsewhere(entry: Entry, given: Mapping[str, Any]) -> Method:
+    """A plug-in's method. Raises ``UsageError`` naming it for one that fails, or that changes what others share."""
+    who, now = f"{entry.kind} {entry.name!r} ({entry.origin})", Surroundings()
     try:
         made = entry.cls(**given)
         changed = now.settings()
+    except Exception as error:
+        if isinstance(error, RobustflError):
+            raise
+        raise UsageError(f"{who} cannot be made: {type(error).__name__}: {error}") from error
     finally:
         now.restore()
     if changed:
-        raise UsageError(f"{kind} {name!r} ({entry.origin}) changes {', '.join(changed)}, which other methods share")
+        raise UsageError(f"{who} changes {', '.join(changed)}, which other methods share")
     return made
 
 
@@ -336,6 +359,10 @@ def parse(spec: str) -> tuple[str, dict[str, Any]]:
     A bare method in the first place, as in ``"opt(alie(z=1), evals=5)"``, is the value of ``""``.
     """
     text = spec.strip()
+    if unsafe(text):
+        raise UsageError(f"{spec!r}: a method is written in one line without control characters")
+    if _depth(text) > _DEEPEST:
+        raise UsageError(f"{spec[:60]!r} …: methods hold each other at most {_DEEPEST} deep")
     if "(" not in text:
         return text, {}
     name, _, rest = text.partition("(")
@@ -349,8 +376,19 @@ def parse(spec: str) -> tuple[str, dict[str, Any]]:
         key, equals, value = item.partition("=")
         if not equals or not key.strip() or not value.strip():
             raise UsageError(f"{spec!r}: {item!r} is not parameter=value")
+        if key.strip() in params:
+            raise UsageError(f"{spec!r}: {key.strip()} is given twice")
         params[key.strip()] = read_value(value.strip())
     return name.strip(), params
+
+
+def _depth(text: str) -> int:
+    """How deep brackets are nested."""
+    deepest = depth = 0
+    for letter in text:
+        depth += (letter in "([{") - (letter in ")]}")
+        deepest = max(deepest, depth)
+    return deepest
 
 
 def _split(text: str) -> list[str]:
@@ -406,6 +444,12 @@ def identity(method: Method) -> Mapping[str, Any]:
     entry = lookup(method.kind, method.name)
     values = [(f, getattr(method, f.name)) for f in dataclasses.fields(method)]  # type: ignore[arg-type]
     params = {f.name: value for f, value in values if not (f.metadata.get("later") and value == f.default)}
+    for key, value in params.items():
+        if not is_plain(value):
+            raise UsageError(
+                f"{entry.kind} {entry.name!r}: {key} is a {type(value).__name__}; parameters are numbers, texts, None "
+                "or tuples of these"
+            )
     known: dict[str, Any] = {"name": entry.name, "version": entry.version, "params": params}
     inner = getattr(method, "inner", None)
     known |= {"inner": identity(inner)} if isinstance(inner, Method) else {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, cast
 
 import torch
@@ -64,11 +65,11 @@ def forge(
     chosen = attack(name, **params) if isinstance(name, str) else name
     if f == 0:
         return honest.new_zeros((0, honest.shape[1]))
-    if not bool(torch.isfinite(honest).all()):
+    if not _finite(honest):
         raise UsageError("forge: honest rows must be finite")
     if chosen.knowledge == "defense" and defense is None:
         raise UsageError(f"attack {chosen.name!r} optimises against the server; give defense=robustfl.defense(...)")
-    if chosen.needs_own and own is None and not chosen.poisons_data:
+    if chosen.sees_own and own is None and not chosen.poisons_data:
         own = honest.mean(0).expand(f, -1)
     declared = f if f_declared is None else f_declared
 
@@ -80,8 +81,13 @@ def forge(
     view = View(
         n=honest.shape[0] + f,
         f=f,
-        honest=honest if chosen.knowledge in ("omniscient", "defense") else None,
+        honest=honest,
         own=own,
-        aggregate=rehearsal if chosen.knowledge == "defense" else None,
-    )
+        aggregate=rehearsal,
+    ).redacted(chosen)
     return Forged.of(chosen.forge(view, generator=generator or stream(0, "forge", device=honest.device))).rows
+
+
+def _finite(rows: Tensor) -> bool:
+    """Whether all entries are finite: a sum is so only if they are, and costs one read; the rare others are looked at."""
+    return math.isfinite(float(rows.sum())) or bool(torch.isfinite(rows).all())

@@ -6,8 +6,9 @@ from .expand import expand
 from .grid import Finished, Plan, Results, check_execution, grid, plan
 from .run import run_cell
 from .spec import Cell, Scenario, preset_names
+from .verify import Verification, verify
 
 __all__ = [
-    "Cell", "Finished", "Plan", "Results", "Scenario", "check_execution", "expand", "grid", "plan", "preset_names",
-    "run_cell",
+    "Cell", "Finished", "Plan", "Results", "Scenario", "Verification", "check_execution", "expand", "grid", "plan",
+    "preset_names", "run_cell", "verify",
 ]  # fmt: skip

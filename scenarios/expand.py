@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from robustfl.contracts import Algorithm, Attack, Norm, Objective, Tag
+from robustfl.contracts import Aggregator, Algorithm, Attack, Norm, Objective, Tag
 from robustfl.data import data_root
 from robustfl.defenses import parse_pipeline, parse_propagation
 from robustfl.errors import UsageError
-from robustfl.records import SCHEMA, digest
-from robustfl.registry import identity, load_file
+from robustfl.records import LATER, SCHEMA, digest, labels_of
+from robustfl.registry import identity, load_file, lookup
 
 from .settings import settings_of
-from .spec import METHODS, PIPELINES, SAME, Cell, LearningRate, Scenario, as_table, canonical_method, method
+from .spec import METHODS, PIPELINES, SAME, Cell, LearningRate, Scenario, as_table, canonical_method, method, setting
 
 _LISTS = {"evasions", "domains"}
 
@@ -28,10 +29,11 @@ def expand(scenario: Scenario) -> list[Cell]:
     for field in axes:
         if field not in Cell.model_fields:
             Cell.of({field: axes[field][0]})
+    rules = [_rule(rule) for rule in scenario.exclude]
     cells: dict[Cell, None] = {}
     for combination in _combinations(scenario, axes):
         cell = Cell.of(combination)
-        if not any(_matches(cell, rule) for rule in scenario.exclude):
+        if not any(rule.matches(cell) for rule in rules):
             cells[cell] = None
     if not cells:
         raise UsageError(f"scenario {scenario.name!r} has no cells: its exclude rules drop every combination")
@@ -66,23 +68,34 @@ def _combinations(scenario: Scenario, axes: dict[str, list[Any]]) -> Iterator[di
 
 def _options(field: str, value: Any) -> Iterator[Any]:
     """The values of one axis. A list is an axis; for settings that are lists themselves, a list of lists is."""
-    if field == "schedule":
-        for option in value if isinstance(value, list) else [value]:
+    if field in _LISTS:
+        nested = isinstance(value, list) and any(isinstance(v, list) for v in value)
+        yield from value if nested else [value]
+        return
+    options = value if isinstance(value, list) else [value]
+    if not options:
+        raise UsageError(f"{field}=[] is an empty axis; leave {field} out or give it a value")
+    for option in options:
+        if field == "schedule":
             if not isinstance(option, Mapping):
                 raise UsageError(f"schedule={option!r} must be a table such as {{ kind = 'constant', lr = 0.1 }}")
             yield from _rates(option)
-    elif field in _LISTS:
-        nested = isinstance(value, list) and any(isinstance(v, list) for v in value)
-        yield from value if nested else [value]
-    elif field in (*METHODS, *PIPELINES):
-        for option in value if isinstance(value, list) else [value]:
-            yield from _specs(option) if isinstance(option, Mapping) else [option]
-    elif isinstance(value, list):
-        if not value:
-            raise UsageError(f"{field}=[] is an empty axis")
-        yield from value
-    else:
-        yield value
+        elif field in (*METHODS, *PIPELINES):
+            yield from _specs(option) if isinstance(option, Mapping) else [_name(option)]
+        else:
+            yield option
+
+
+def _name(option: Any) -> Any:
+    """A method's name where TOML reads a number: the attacks ``nan`` and ``inf``."""
+    return str(option) if isinstance(option, float) and str(option) in ("nan", "inf") else option
+
+
+def _product(what: str, axes: Mapping[str, list[Any]]) -> Iterator[tuple[Any, ...]]:
+    for name, values in axes.items():
+        if not values:
+            raise UsageError(f"{what}: {name}=[] is an empty axis")
+    return itertools.product(*axes.values())
 
 
 def _rates(option: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -92,7 +105,7 @@ def _rates(option: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     lists = {k: v if k not in tuples and isinstance(v, list) else [v] for k, v in option.items() if k in known}
     unknown = {k: [v] for k, v in option.items() if k not in known}
     axes = lists | unknown
-    for values in itertools.product(*axes.values()):
+    for values in _product("schedule", axes):
         yield dict(zip(axes, values, strict=True))
 
 
@@ -101,7 +114,7 @@ def _specs(option: Mapping[str, Any]) -> Iterator[str]:
     table = as_table(option)
     name = table.pop("name")
     axes = {k: v if isinstance(v, list) else [v] for k, v in table.items()}
-    for values in itertools.product(*axes.values()):
+    for values in _product(name, axes):
         inside = ", ".join(f"{k}={_text(v)}" for k, v in zip(axes, values, strict=True))
         yield f"{name}({inside})" if inside else name
 
@@ -112,14 +125,29 @@ def _text(value: Any) -> str:
     return repr(value)
 
 
-def _matches(cell: Cell, rule: Mapping[str, Any]) -> bool:
-    """Whether all entries of an exclusion match; ``"alie"`` matches every ``alie``, ``"alie(z=1)"`` only that one."""
-    for field, wanted in rule.items():
-        held = [getattr(cell, field)] + ([cell.statistics_rule] if field == "statistics_defense" else [])
-        options = [_resolved(field, option) for option in _options(field, wanted)]
-        if not any(have == o or (isinstance(have, str) and have.split("(")[0] == o) for o in options for have in held):
-            return False
-    return True
+@dataclass(frozen=True)
+class _Rule:
+    """One exclusion: per setting the values of which one must match."""
+
+    wanted: Mapping[str, list[Any]]
+
+    def matches(self, cell: Cell) -> bool:
+        """Whether all entries match; ``"alie"`` matches every ``alie``, ``"alie(z=1)"`` only that one."""
+        for field, options in self.wanted.items():
+            held = [getattr(cell, field)] + ([cell.statistics_rule] if field == "statistics_defense" else [])
+            if not any(h == o or (isinstance(h, str) and h.split("(")[0] == o) for o in options for h in held):
+                return False
+        return True
+
+
+def _rule(rule: Mapping[str, Any]) -> _Rule:
+    """An exclusion as the user wrote it. Raises ``UsageError`` for a value that no cell can have."""
+    if not rule:
+        raise UsageError("exclude: a rule without entries would drop every cell")
+    try:
+        return _Rule({field: [_resolved(field, o) for o in _options(field, value)] for field, value in rule.items()})
+    except UsageError as error:
+        raise UsageError(f"exclude: {error}") from None
 
 
 def _resolved(field: str, option: Any) -> Any:
@@ -129,8 +157,21 @@ def _resolved(field: str, option: Any) -> Any:
     if field in _LISTS:
         kind = {"evasions": "evasion", "domains": "dataset"}[field]
         return tuple(canonical_method(kind, spec) for spec in ([option] if isinstance(option, str) else option))
-    if field in (*METHODS, *PIPELINES) and isinstance(option, str) and any(sign in option for sign in "(+"):
-        return canonical_method(field, option)
+    if field == "propagation" and option != "none":
+        return parse_propagation(str(option)).describe()
+    if field in (*METHODS, *PIPELINES) or field == "train_evasion":
+        return _bare_or_whole("evasion" if field == "train_evasion" else field, option)
+    return setting(field, option)
+
+
+def _bare_or_whole(kind: str, option: Any) -> str:
+    if not isinstance(option, str):
+        raise UsageError(f"{kind}={option!r} must be a method spec such as 'name' or 'name(a=1)'")
+    if any(sign in option for sign in "(+:") or (kind == "statistics_defense" and option == SAME):
+        return canonical_method(kind, option)
+    registry = "defense" if kind in PIPELINES else kind
+    if not issubclass(lookup(registry, option).cls, Aggregator) and registry == "defense":
+        parse_pipeline(option)  # a step alone is no defense, and says so
     return option
 
 
@@ -184,7 +225,7 @@ def refusal(cell: Cell) -> str | None:
 
 
 def _statistics_refusal(cell: Cell, norm: Norm, n: int) -> str | None:
-    """Why nothing can be, or is, defended by the pipeline of the statistics, or None."""
+    """Why the pipeline for statistics is refused: it cannot merge them, or there are none to merge; or None."""
     own = cell.statistics_defense != SAME
     if not norm.sends_statistics:
         if not own:
@@ -263,12 +304,10 @@ def resolve(cell: Cell, fingerprint: str) -> dict[str, Any]:
         spread = parse_propagation(cell.propagation)
         methods["propagation"] = [identity(part) for part in (spread.propagation, *spread.rule.parts)]
     settings = cell.model_dump(mode="json")
-    # As in all cells from before there was a choice.
-    if cell.precision == "full":
-        del settings["precision"]
-    if cell.statistics_defense == SAME:
-        del settings["statistics_defense"]
-    else:
+    for name, value in LATER.items():
+        if settings[name] == value:
+            del settings[name]
+    if cell.statistics_defense != SAME:
         methods["statistics_defense"] = [identity(part) for part in parse_pipeline(cell.statistics_rule).parts]
     return {"schema": SCHEMA, "cell": settings, "methods": methods, "data": fingerprint}
 
@@ -280,13 +319,4 @@ def key_of(resolved: Mapping[str, Any]) -> str:
 
 def labels(cell: Cell) -> dict[str, Any]:
     """What tables print of a cell: every setting, methods as specs."""
-    flat = cell.model_dump(mode="json")
-    schedule = cell.schedule
-    flat["schedule"] = {
-        "constant": f"constant(lr={schedule.lr:g})",
-        "step": f"step(values={list(schedule.values)}, milestones={list(schedule.milestones)})",
-        "geometric": f"geometric(lr={schedule.lr:g}, factor={schedule.factor:g})",
-    }[schedule.kind]
-    flat["evasions"] = " ".join(cell.evasions)
-    flat["domains"] = " ".join(cell.domains)
-    return flat
+    return labels_of(cell.model_dump(mode="json"))

@@ -32,7 +32,7 @@ from . import limit
 from .checkpoint import checkpoint_path, discard
 from .expand import expand, fingerprints, key_of, labels, resolve
 from .memory import REMEDY
-from .run import CHECKPOINT_MINUTES, cores, device_of, run_cell
+from .run import CHECKPOINT_MINUTES, check_threads, cores, device_of, run_cell
 from .slots import checked_gpus, claim, memory_of, slots_on
 from .spec import Cell, Scenario
 
@@ -175,8 +175,7 @@ def workers_for(jobs: int | None, threads: int, device: str) -> int:
     """The number of worker processes. Raises ``UsageError`` for impossible counts and devices."""
     if jobs is not None and jobs < 0:
         raise UsageError(f"jobs={jobs} must be ≥ 1, or 0 for cells in this very process")
-    if threads < 1:
-        raise UsageError(f"threads={threads} must be ≥ 1")
+    check_threads(threads)
     on_gpu = device_of(device).type == "cuda"
     return jobs if jobs is not None else 1 if on_gpu else max(1, cores() // threads)
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from robustfl.errors import UsageError, closest
 from robustfl.registry import parse
 
-_RULES: dict[str, tuple[str, ...]] = {
+RULES: dict[str, tuple[str, ...]] = {
     "none": (),
     "all": (),
     "ratio": ("rho", "domains"),
     "domains": ("first",),
     "users": ("ids",),
 }
+
+_MOST = 10**7
 
 
 def at_users(rule: str, clients: int, domains: int = 1) -> frozenset[int]:
@@ -24,12 +26,14 @@ def at_users(rule: str, clients: int, domains: int = 1) -> frozenset[int]:
     [0, 1, 4, 5]
     """
     name, params = parse(rule)
-    if name not in _RULES:
-        raise UsageError(f"at={rule!r}: no such rule; {closest(name, _RULES)}")
+    if name not in RULES:
+        raise UsageError(f"at={rule!r}: no such rule; {closest(name, RULES)}")
     for key in params:
-        if key not in _RULES[name]:
-            allowed = ", ".join(_RULES[name]) or "nothing"
+        if key not in RULES[name]:
+            allowed = ", ".join(RULES[name]) or "nothing"
             raise UsageError(f"at={rule!r}: {name!r} takes {allowed}, not {key!r}")
+    if name != "none" and clients > _MOST:
+        raise UsageError(f"at={rule!r} of clients={clients}: at most {_MOST} can be told apart")
     each = clients // max(1, domains)
     if name == "none":
         return frozenset()

@@ -26,6 +26,7 @@ from robustfl.evaluation import traffic
 from robustfl.federation import Experiment, RoundRecord, State, macs_per_epoch, packed, train, unpacked
 from robustfl.federation.storage import LIMIT
 from robustfl.origins import origins
+from robustfl.outside import unsafe
 from robustfl.records import CellResult, CurvePoint, Timing, plain
 from robustfl.surroundings import Surroundings, kept
 from robustfl.team import ALONE, Team
@@ -42,6 +43,7 @@ from .spec import Cell
 OnRound = Callable[[int, int, float], None]
 OnPoint = Callable[[CurvePoint], None]
 CHECKPOINT_MINUTES = 5.0
+THREADS = 512  # of one cell; more than any machine gains from
 LARGEST = 2**1000  # whole numbers beyond that are no floats
 
 
@@ -58,6 +60,14 @@ def device_of(name: str) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise UsageError(f"device {name!r}: this machine has {torch.cuda.device_count()} CUDA device(s); use cpu")
     return device
+
+
+def check_threads(count: int) -> int:
+    """``count``, if this machine can have so many threads. Raises ``UsageError``; torch would end the process."""
+    most = max(THREADS, cores())
+    if type(count) is not int or not 1 <= count <= most:
+        raise UsageError(f"threads={count!r:.40} must be a whole number from 1 to {most}")
+    return count
 
 
 @contextmanager
@@ -111,6 +121,7 @@ def run_cell(
     from one that it finds; the record is the same as without. Whoever commits the record discards the checkpoint.
     ``on_note`` hears of both, as does the record's ``timing``. A team keeps no checkpoints.
     """
+    check_threads(threads)
     resolved = resolve(cell, fingerprint)
     known: dict[str, Any] = {
         "key": key_of(resolved),
@@ -338,6 +349,7 @@ class _Run:
             if (
                 not isinstance(value, (int, float))
                 or not isinstance(name, str)
+                or unsafe(name)
                 or (isinstance(value, int) and abs(value) > LARGEST)
             ):
                 continue

@@ -5,10 +5,20 @@ from __future__ import annotations
 import difflib
 import tomllib
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from robustfl.algorithms.schedules import Schedule, constant, geometric, step
 from robustfl.contracts import Method
@@ -16,9 +26,10 @@ from robustfl.data import dataset_from_spec
 from robustfl.defenses import parse_pipeline, parse_propagation
 from robustfl.errors import UsageError, closest
 from robustfl.federation.precision import Precision
-from robustfl.registry import create, describe
+from robustfl.outside import parse_toml, read_file, unsafe
+from robustfl.registry import create, describe, parse
 
-from .roles import at_users
+from .roles import RULES, at_users
 
 PRESETS = Path(__file__).parent / "presets"
 METHODS = ("dataset", "partition", "model", "norm", "algorithm", "objective", "attack", "defense")
@@ -31,6 +42,34 @@ class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
+_WHOLE = 2**63 - 1
+"""The largest number of anything: beyond it indices overflow."""
+
+
+@cache
+def _kinds_of(cls: type[BaseModel], name: str) -> frozenset[Any]:
+    annotation = cls.model_fields[name].annotation
+    return frozenset(get_args(annotation) or (annotation,))
+
+
+def _typed(cls: type[BaseModel], name: str, value: Any) -> Any:
+    """``value`` as it stands, if it is of the kind that the setting has: no text or truth for a number, and so on."""
+    kinds = _kinds_of(cls, name)
+    number, truth = not kinds.isdisjoint({int, float}), bool in kinds
+    if isinstance(value, str):
+        wrong = number or truth
+        if unsafe(value):
+            raise UsageError(f"{name}={value!r} holds control characters")
+    else:
+        wrong = (isinstance(value, bool) and number) or (type(value) in (int, float) and truth)
+    if wrong:
+        quotes = ", without quotes" if isinstance(value, str) else ""
+        raise UsageError(f"{name}={value!r} must be {'true or false' if truth else 'a number'}{quotes}")
+    if type(value) is int and abs(value) > _WHOLE:
+        raise UsageError(f"{name}={'-' if value < 0 else ''}2^{abs(value).bit_length() - 1}… must be at most {_WHOLE}")
+    return value
+
+
 class LearningRate(Frozen):
     """``constant``: ``lr``. ``step``: ``values`` between ``milestones``. ``geometric``: ``lr · factor^round``."""
 
@@ -40,10 +79,25 @@ class LearningRate(Frozen):
     milestones: tuple[int, ...] = ()
     factor: float = Field(default=1.0, gt=0, le=1)
 
+    @field_validator("lr", "factor", mode="before")
+    @classmethod
+    def _numbers(cls, value: Any, info: ValidationInfo) -> Any:
+        return _typed(cls, str(info.field_name), value)
+
+    @field_validator("values", "milestones", mode="before")
+    @classmethod
+    def _number_lists(cls, value: Any, info: ValidationInfo) -> Any:
+        for item in value if isinstance(value, (list, tuple)) else ():
+            if type(item) not in (int, float) or abs(item) > _WHOLE:
+                raise UsageError(f"schedule: {info.field_name} holds {item!r:.60}, which is no number below 2^63")
+        return value
+
     @model_validator(mode="after")
     def _complete(self) -> LearningRate:
         if self.kind == "step":
             step(self.values, self.milestones)
+            if any(value <= 0 for value in self.values):
+                raise UsageError(f"schedule: values={list(self.values)} must all be > 0")
         elif self.values or self.milestones:
             raise UsageError(f"schedule: values and milestones belong to kind = 'step', not {self.kind!r}")
         if self.factor != 1.0 and self.kind != "geometric":
@@ -141,6 +195,11 @@ class Cell(Frozen):
         """The pipeline that merges statistics."""
         return self.defense if self.statistics_defense == SAME else self.statistics_defense
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _kinds(cls, value: Any, info: ValidationInfo) -> Any:
+        return _typed(cls, str(info.field_name), value)
+
     @field_validator("train_evasion", mode="before")
     @classmethod
     def _canonical_training(cls, value: Any) -> str:
@@ -176,6 +235,11 @@ class Cell(Frozen):
         elif self.domain_share != 1.0:
             raise UsageError(f"domain_share={self.domain_share:g} belongs to domains, and there are none")
         at_users(self.at, self.clients, max(1, len(self.domains)))
+        if self.participation * self.clients + 1e-9 < 1:
+            raise UsageError(
+                f"participation={self.participation:g} of {self.clients} clients is less than one client a round; "
+                f"at least {1 / self.clients:.3g} is"
+            )
         return self
 
     @property
@@ -216,6 +280,20 @@ class Cell(Frozen):
             return cls.model_validate(dict(values))
         except ValidationError as error:
             raise UsageError(_first_problem(error)) from None
+
+
+def setting(field: str, value: Any) -> Any:
+    """One plain setting of a cell, checked by itself: its kind, its range, its choices."""
+    _typed(Cell, field, value)
+    about = Cell.model_fields[field]
+    try:
+        found = TypeAdapter(Annotated[(about.annotation, *about.metadata)]).validate_python(value)
+    except ValidationError as error:
+        words = error.errors()[0]["msg"]
+        raise UsageError(f"{field}={value!r}: {words[:1].lower()}{words[1:]}") from None
+    if field == "at" and parse(value)[0] not in RULES:
+        raise UsageError(f"at={value!r}: no such rule; {closest(value, RULES)}")
+    return found
 
 
 def canonical_method(field: str, spec: str) -> str:
@@ -269,8 +347,8 @@ class Scenario(Frozen):
         """Read a preset by name or a TOML file by path, with ``settings`` such as ``"rounds=10"`` on top."""
         path = _find(source)
         try:
-            data = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            data = parse_toml(read_file(path).decode("utf-8-sig"))
+        except ValueError as error:
             raise UsageError(f"scenario {str(source)!r} is not valid TOML: {error}") from None
         except OSError as error:
             raise UsageError(f"scenario {str(source)!r} cannot be read: {error.strerror}") from None
@@ -372,7 +450,7 @@ def _apply(data: dict[str, Any], setting: str) -> None:
     keys = [k.strip() for k in path.split(".")]
     if not equals or not all(keys):
         raise UsageError(f"--set {setting!r} must have the form name=value or a.b=value")
-    value = _setting_value(text.strip())
+    value = _setting_value(path.strip(), text.strip())
     if keys[0] == "cell":
         keys = keys[1:]
     if len(keys) == 1 and keys[0] in ("name", "description"):
@@ -400,8 +478,6 @@ def _apply(data: dict[str, Any], setting: str) -> None:
 def as_table(option: Any) -> dict[str, Any]:
     """A method given as a spec string or a table, as a table."""
     if isinstance(option, str):
-        from robustfl.registry import parse
-
         name, params = parse(option)
         return {"name": name, **params}
     if isinstance(option, Mapping) and isinstance(option.get("name"), str):
@@ -409,8 +485,13 @@ def as_table(option: Any) -> dict[str, Any]:
     raise UsageError(f"{option!r} is no method: write 'name', 'name(a=1)' or {{ name = 'name', a = 1 }}")
 
 
-def _setting_value(text: str) -> Any:
+def _setting_value(path: str, text: str) -> Any:
     try:
-        return tomllib.loads(f"v = {text}")["v"]
+        data = parse_toml(f"v = {text}")
     except tomllib.TOMLDecodeError:
         return text
+    except ValueError as error:
+        raise UsageError(f"--set {path}: {error}") from None
+    if set(data) != {"v"}:
+        raise UsageError(f"--set {path}={text!r} sets more than {path}; give every setting a --set of its own")
+    return data["v"]

@@ -20,12 +20,12 @@ from robustfl.registry import register
 
 from .search import Found, golden_section, linear_search
 from .sight import centre, honest_rows
-from .wrapping import adopt, built, redacted
+from .wrapping import adopt, built
 
 _DEVIATION = "deviation"
 
 
-@register("opt", version=1)
+@register("opt", version=2)
 @dataclass(frozen=True)
 class Opt(Attack):
     """Any attack, as strong as moves the server's result farthest from the honest mean: each defense's own worst case.
@@ -77,7 +77,7 @@ class Opt(Attack):
         if self.inner.knowledge == "defense":
             raise UsageError(f"Opt: attack={self.attack!r} searches against the server already")
         adopt(self, self.inner, "needs_own", "poisons_data", "triggers")
-        if self.inner.knowledge == "partial":
+        if self.inner.sees_own:
             object.__setattr__(self, "needs_own", True)
         self._searched  # noqa: B018 - an unknown parameter is an error now, not in the first round
         low, high = self._interval
@@ -121,6 +121,7 @@ class Opt(Attack):
         if view.aggregate is None:
             raise UsageError(f"attack {self.name!r} optimises against the server; its view needs aggregate")
         aggregate, origin = view.aggregate, centre(honest)
+        goal = origin if view.origin is None else view.origin
         rows = self._family(view, origin, generator)
         h = honest.shape[0]
         stack = honest.new_empty((h + view.f, honest.shape[1]))
@@ -129,7 +130,7 @@ class Opt(Attack):
         def result(forged: Forged) -> tuple[float, Tensor]:
             stack[h:] = forged.rows
             vector = aggregate(stack)
-            reach = float(torch.linalg.vector_norm(vector - origin, dtype=torch.float64))
+            reach = float(torch.linalg.vector_norm(vector - goal, dtype=torch.float64))
             return (reach if math.isfinite(reach) else -math.inf), vector
 
         low, high = self._interval
@@ -147,7 +148,7 @@ class Opt(Attack):
 
     def _family(self, view: View, origin: Tensor, generator: torch.Generator) -> Callable[[float | None], Forged]:
         """What the attackers send at a strength, or as given for None; always with the same draws."""
-        sight, draws = redacted(view, self.inner), generator.get_state()
+        sight, draws = view.redacted(self.inner), generator.get_state()
 
         def forged(attack: Attack) -> Forged:
             fresh = torch.Generator(device=generator.device)

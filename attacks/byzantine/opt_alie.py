@@ -20,7 +20,7 @@ from .search import Found, farthest, linear_search
 from .sight import alike, centre_and_spread, honest_rows
 
 
-@register("opt-alie", version=1)
+@register("opt-alie", version=2)
 @dataclass(frozen=True)
 class OptALIE(Attack):
     """The attackers send ``ḡ - ηs`` with the ``η ≥ 0`` that moves the server's result farthest from ``ḡ``.

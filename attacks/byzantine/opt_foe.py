@@ -18,7 +18,7 @@ from .search import Found, farthest, linear_search
 from .sight import alike, centre, honest_rows
 
 
-@register("opt-foe", version=1)
+@register("opt-foe", version=2)
 @dataclass(frozen=True)
 class OptFOE(Attack):
     """The attackers send ``ḡ - ηḡ`` with the ``η ≥ 0`` that moves the server's result farthest from ``ḡ``.

@@ -17,7 +17,7 @@ from robustfl.parameters import param
 from robustfl.registry import register
 
 from .sight import own_rows
-from .wrapping import adopt, built, redacted
+from .wrapping import adopt, built
 
 
 @register("partial", version=1)
@@ -68,7 +68,7 @@ class Partial(Attack):
 
     def forge(self, view: View, *, generator: torch.Generator) -> Tensor | Forged:
         own = own_rows(view, self.name)
-        return self.inner.forge(redacted(replace(view, honest=own), self.inner), generator=generator)
+        return self.inner.forge(replace(view, honest=own).redacted(self.inner), generator=generator)
 
     def poison(
         self, x: Tensor, y: Tensor, *, classes: int, generator: torch.Generator, attacker: int = 0, round: int = 0

@@ -103,6 +103,7 @@ class Found:
 def farthest(view: View, attack: str, origin: Tensor, direction: Tensor, search: Search) -> Found:
     """The ``η`` of ``search`` that maximises ``‖F(H ∪ f × (origin + η direction)) - origin‖₂``.
 
+    Where the server's result is no mean of rows, as for statistics, the distance is that from ``view.origin``.
     One stack ``[n d]`` is made; the honest rows are written once and only the ``f`` forged rows change. If ``F`` is
     ``isometric`` and the rows are long, all evaluations happen in the few dimensions that the vectors span.
     """
@@ -111,8 +112,9 @@ def farthest(view: View, attack: str, origin: Tensor, direction: Tensor, search:
     rows = honest_rows(view, attack)
     aggregate, (h, d) = view.aggregate, rows.shape
     centre, away = origin, direction
-    if isinstance(aggregate, Rehearsal) and aggregate.isometric and d > _LONG * (h + 3):
+    if isinstance(aggregate, Rehearsal) and aggregate.isometric and view.origin is None and d > _LONG * (h + 3):
         rows, centre, away = _turned(rows, origin, direction) or (rows, origin, direction)
+    goal = centre if view.origin is None else view.origin
     stack = rows.new_empty((h + view.f, rows.shape[1]))
     stack[:h] = rows
     forged = stack[h:]
@@ -120,7 +122,7 @@ def farthest(view: View, attack: str, origin: Tensor, direction: Tensor, search:
     def distance(eta: float) -> float:
         torch.add(centre, away, alpha=eta, out=forged[0])
         forged[1:] = forged[0]
-        moved = aggregate(stack) - centre
+        moved = aggregate(stack) - goal
         return float(torch.linalg.vector_norm(moved, dtype=torch.promote_types(moved.dtype, torch.float64)))
 
     eta, reach = search(distance)

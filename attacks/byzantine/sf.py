@@ -56,4 +56,4 @@ class SignFlip(Attack):
         del generator
         if self.mode == "own":
             return -own_rows(view, self.name)
-        return alike(-centre(honest_rows(view, self.name)), view.f)
+        return alike(centre(honest_rows(view, self.name)).neg_(), view.f)

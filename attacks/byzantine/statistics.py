@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from robustfl.contracts import Attack, Forged, View
+from robustfl.contracts import Attack, Forged, Rehearsal, View
 from robustfl.errors import UsageError
 
 from .sight import centre
@@ -27,7 +27,8 @@ def forged_statistics(attack: Attack, view: View, *, target: Target = "mean", ge
     ``view`` is one of the statistics channel and ``view.variance [s]`` marks the variances. Entries outside the target
     are the honest average, or the attackers' own values where the attack does not see the honest rows. Variances are
     cut at 0, since a negative one would give the attacker away; NaN and infinity are sent as they are. An attack that
-    knows the defense searches among rows that already obey these rules.
+    knows the defense searches among rows that already obey these rules; how far they move the server is the distance
+    from ``view.origin``, over all entries of the merged statistics alike.
     """
     if target not in ("mean", "var", "both"):
         raise UsageError(f"target={target!r} must be 'mean', 'var' or 'both'")
@@ -44,7 +45,8 @@ def forged_statistics(attack: Attack, view: View, *, target: Target = "mean", ge
 
     if view.aggregate is not None and view.honest is not None:
         aggregate, h = view.aggregate, view.honest.shape[0]
-        view = dataclasses.replace(view, aggregate=lambda stack: aggregate(torch.cat([stack[:h], valid(stack[h:])])))
+        judged = Rehearsal(lambda stack: aggregate(torch.cat([stack[:h], valid(stack[h:])])), origin=view.origin)
+        view = dataclasses.replace(view, aggregate=judged)
     made = Forged.of(attack.forge(view, generator=generator))
     return Forged(valid(made.rows), made.state)
 

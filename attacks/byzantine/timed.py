@@ -17,7 +17,7 @@ from robustfl.parameters import param
 from robustfl.registry import register
 
 from .sight import own_rows
-from .wrapping import adopt, built, redacted
+from .wrapping import adopt, built
 
 
 @register("timed", version=1)
@@ -79,7 +79,7 @@ class Timed(Attack):
     def forge(self, view: View, *, generator: torch.Generator) -> Tensor | Forged:
         own = own_rows(view, self.name)
         if self.on(view.round):
-            return self.inner.forge(redacted(view, self.inner), generator=generator)
+            return self.inner.forge(view.redacted(self.inner), generator=generator)
         return Forged(own.clone(), view.state) if view.state else own.clone()
 
     def poison(

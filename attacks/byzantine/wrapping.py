@@ -1,10 +1,8 @@
-"""What attacks that wrap another one share: building it, taking over its facts, and narrowing its view."""
+"""What attacks that wrap another one share: building it, and taking over its facts."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from robustfl.contracts import Attack, View
+from robustfl.contracts import Attack
 from robustfl.errors import UsageError
 from robustfl.registry import create, describe
 
@@ -24,13 +22,3 @@ def adopt(wrapper: Attack, inner: Attack, *facts: str) -> None:
     object.__setattr__(wrapper, "attack", describe(inner))
     for fact in facts:
         object.__setattr__(wrapper, fact, getattr(inner, fact))
-
-
-def redacted(view: View, inner: Attack) -> View:
-    """The view as the engine would give it to ``inner``: nothing beyond its declared knowledge."""
-    return replace(
-        view,
-        honest=view.honest if inner.knowledge in ("omniscient", "defense") else None,
-        own=view.own if inner.needs_own or inner.knowledge == "partial" else None,
-        aggregate=view.aggregate if inner.knowledge == "defense" else None,
-    )

@@ -13,9 +13,10 @@ from robustfl.registry import register
 
 from ..columns import NearestMean
 from ..rows import Mixed, MixedRule
+from .krum import closest
 
 
-@register("bulyan", version=1)
+@register("bulyan", version=2)
 @dataclass(frozen=True)
 class Bulyan(MixedRule):
     """Krum again and again chooses ``n - 2f`` rows; then the mean around their median.
@@ -29,7 +30,8 @@ class Bulyan(MixedRule):
     tensor([2.])
 
     Reference: Section 4 of the paper below. Notes: a Krum score among the rows left sums squared distances to the
-    ``max(1, left - f - 2)`` nearest; ties go to the lowest index.
+    ``max(1, left - f - 2)`` nearest; scores, and then distances from the median, that are equal but for rounding go to the
+    lowest index.
     """
 
     paper: ClassVar[str] = (
@@ -42,7 +44,7 @@ class Bulyan(MixedRule):
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del context
         n = rows.count
-        chosen = _choose(rows.squared_distances(), f)
+        chosen = _choose(rows.squared_distances(), rows.slack(), f)
         left = len(chosen)
         rule = NearestMean(left, (left - 1) // 2, left // 2 + 1, n - 4 * f)
         vector = rows.chosen(torch.tensor(chosen)).columns(rule)
@@ -52,11 +54,11 @@ class Bulyan(MixedRule):
         return 4 * f + 3
 
 
-def _choose(distances: Tensor, f: int) -> list[int]:
+def _choose(distances: Tensor, slack: Tensor, f: int) -> list[int]:
     """The ``n - 2f`` rows Krum picks one after another, each from the rows that are left."""
     left, chosen = list(range(len(distances))), []
     for _ in range(len(distances) - 2 * f):
         neighbors = max(1, len(left) - f - 2)
-        near = distances[left][:, left].sort(dim=1).values[:, 1 : 1 + neighbors]
-        chosen.append(left.pop(int(near.sum(dim=1).argmin())))
+        best = closest(distances[left][:, left], slack[left][:, left], neighbors, 1)
+        chosen.append(left.pop(int(best)))
     return chosen

@@ -13,9 +13,13 @@ from robustfl.parameters import param
 from robustfl.registry import register
 
 from ..rows import Mixed, MixedRule
+from ..directions import leading
+
+# Eigenvalues this close are equal, and the first is kept.
+_EQUAL = 1e-9
 
 
-@register("caf", version=1)
+@register("caf", version=2)
 @dataclass(frozen=True)
 class CovarianceFilter(MixedRule):
     """Rows lose weight by how far they stick out along the direction of greatest spread; the calmest mean wins.
@@ -25,14 +29,17 @@ class CovarianceFilter(MixedRule):
     until ``Σ c_i ≤ n - 2f``; the result is the ``μ_c`` of least leading eigenvalue met on the way. Attackers that add
     spread in no direction are not seen.
 
-    Args: ``max_steps`` ≥ 1 (1000): rows far out that have no weight left can make progress slow.
+    Args: ``max_steps`` ≥ 1 (1000). A row far out that has no weight left still has the greatest ``τ``; the weights of the
+    others then shrink by so little in a step that the filter would hardly ever end. After ``max_steps`` steps the
+    maximum is taken over rows with weight, each step removes one of them, and the filter ends; the fact ``slow`` says so.
 
     >>> import robustfl
     >>> robustfl.defense("caf")(torch.tensor([[0.0], [1.0], [2.0], [90.0]]), f=1)
     tensor([1.0085])
 
     Reference: the rule CAF of the paper below. Notes: the exact eigenvector, from the n × n inner products, instead of
-    power steps from a random start; for f = 0 and for identical rows the mean.
+    power steps from a random start; where several directions spread equally far, the mean of their τ; of equal
+    eigenvalues the first; for f = 0 and for identical rows the mean.
     """
 
     paper: ClassVar[str] = (
@@ -40,39 +47,31 @@ class CovarianceFilter(MixedRule):
         "arXiv:2505.01874"
     )
     spec: ClassVar[str] = "§4.14"
-    cost: ClassVar[str] = "n²d for the inner products; an eigenvalue problem n³ for each of at most max_steps steps"
+    cost: ClassVar[str] = "n²d for the inner products; an eigenvalue problem n³ for each of at most max_steps + n steps"
 
-    max_steps: int = param(1000, ge=1, doc="largest number of filter steps")
+    max_steps: int = param(1000, ge=1, doc="filter steps after which rows without weight no longer set the pace")
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del context
         n = rows.count
         products = rows.products()[:-1, :-1]
+        slack = rows.slack()
         c = torch.ones(n, dtype=torch.float64)
         share, least, steps = c / n, float("inf"), 0
-        while float(c.sum()) > n - 2 * f and steps < self.max_steps:
+        while float(c.sum()) > n - 2 * f:
             steps += 1
             weights = c / c.sum()
-            value, excess = _leading(products, weights)
-            if value < least:
+            value, excess, _ = leading(products, weights, slack)
+            if value < least * (1 - _EQUAL):
                 share, least = weights, value
-            worst = float(excess.max())
-            # Of identical rows nothing but rounding is left.
-            if not worst > 1e-30 * float(products.diagonal().max()):
+            judged = excess if steps <= self.max_steps else excess[c > 0]
+            worst = float(judged.max())
+            # Rows equal but for rounding are left.
+            if not worst > 0:
                 break
-            c = c * (1 - excess / worst)
-        return Aggregated(rows.combine(share), facts={"lambda": least, "iterations": steps})
+            c = (c * (1 - excess / worst)).clamp(min=0)
+        slow = steps > self.max_steps
+        return Aggregated(rows.combine(share), facts={"lambda": least, "iterations": steps, "slow": slow})
 
     def min_clients(self, f: int) -> int:
         return 2 * f + 1
-
-
-def _leading(products: Tensor, weights: Tensor) -> tuple[float, Tensor]:
-    """The greatest eigenvalue of the covariance with ``weights [n]``, and ``τ [n]`` along its eigenvector."""
-    mean = products @ weights
-    about = products - mean[:, None] - mean[None, :] + weights @ mean
-    root = weights.sqrt()
-    values, vectors = torch.linalg.eigh(root[:, None] * about * root[None, :])
-    value = max(float(values[-1]), 0.0)
-    along = about @ (root * vectors[:, -1])
-    return value, along.square() / value if value > 0 else torch.zeros_like(weights)

@@ -11,14 +11,15 @@ from robustfl.contracts import Aggregated, Context
 from robustfl.registry import register
 
 from ..rows import Mixed, MixedRule
+from ..ties import smallest
 
 
-@register("cge", version=1)
+@register("cge", version=2)
 @dataclass(frozen=True)
 class ComparativeElimination(MixedRule):
     """The mean of the ``n - f`` shortest rows.
 
-        F(X) = 1/(n-f) Σ_{i ∈ S} x_i,   S = the n-f rows of least length, ties to the lowest index
+        F(X) = 1/(n-f) Σ_{i ∈ S} x_i,   S = the n-f rows of least length, ties (but for rounding) to the lowest index
 
     Attackers that are no longer than honest clients (sign flipping) are all kept.
 
@@ -43,10 +44,11 @@ class ComparativeElimination(MixedRule):
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del context
-        shortest = rows.norms().sort(stable=True).indices[: rows.count - f]
+        norms = rows.norms()
+        shortest = smallest(norms, rows.count - f, rows.slack_of_norms(norms))
         weights = torch.zeros(rows.count, dtype=torch.float64)
         weights[shortest] = 1 / len(shortest)
-        return Aggregated(rows.combine(weights), facts={"selected": sorted(shortest.tolist())})
+        return Aggregated(rows.combine(weights), facts={"selected": shortest.tolist()})
 
     def min_clients(self, f: int) -> int:
         return 2 * f + 1

@@ -15,9 +15,11 @@ from robustfl.registry import register
 
 from ..draws import generator_of, subset
 from ..rows import Mixed, MixedRule
+from ..directions import leading
+from ..ties import largest
 
 
-@register("dnc", version=1)
+@register("dnc", version=2)
 @dataclass(frozen=True)
 class DivideAndConquer(MixedRule):
     """Rows that stick out along the direction of greatest spread of random coordinates are dropped, several times over.
@@ -35,6 +37,8 @@ class DivideAndConquer(MixedRule):
     tensor([1.])
 
     Reference: Algorithm 2 of the paper below. Notes: if no row is left, the rows that were dropped least often.
+    Projections that are equal but for rounding are dropped by index, the lowest first; where several directions spread
+    equally far, their mean counts.
     """
 
     paper: ClassVar[str] = (
@@ -55,7 +59,7 @@ class DivideAndConquer(MixedRule):
         for _ in range(self.niters if drop else 0):
             b = min(d, self.b)
             seen = rows if b == d else rows.at(subset(d, b, generator_of(context, "dnc")))
-            times[_sticking_out(seen.products()[:-1, :-1])[:drop]] += 1
+            times[_sticking_out(seen.products()[:-1, :-1], seen.slack(), drop)] += 1
         kept = (times == times.min()).nonzero().flatten()
         weights = torch.zeros(rows.count, dtype=torch.float64)
         weights[kept] = 1 / len(kept)
@@ -68,9 +72,8 @@ class DivideAndConquer(MixedRule):
         return floor(self.c * f)
 
 
-def _sticking_out(products: Tensor) -> Tensor:
-    """Rows by falling squared projection on the top singular vector of the centred rows; ties to the lowest index."""
-    mean = products.mean(1)
-    about = products - mean[:, None] - mean[None, :] + mean.mean()
-    top: Tensor = torch.linalg.eigh(about).eigenvectors[:, -1]
-    return top.square().sort(descending=True, stable=True).indices
+def _sticking_out(products: Tensor, slack: Tensor, drop: int) -> Tensor:
+    """The ``drop`` rows of largest squared projection on the top singular vector of the centred rows; see ``ties``."""
+    n = len(products)
+    _, share, off = leading(products, torch.full((n,), 1 / n, dtype=torch.float64), slack)
+    return largest(share, drop, off)

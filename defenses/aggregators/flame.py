@@ -15,9 +15,10 @@ from robustfl.registry import register
 
 from ..draws import generator_of
 from ..rows import Mixed, MixedRule
+from ..ties import snapped
 
 
-@register("flame", version=1)
+@register("flame", version=2)
 @dataclass(frozen=True)
 class Flame(MixedRule):
     """The majority cluster of directions is clipped to the median length, averaged, and covered with noise.
@@ -36,7 +37,7 @@ class Flame(MixedRule):
 
     Reference: Algorithm 1 of the paper below. Notes: rows are updates, so directions are theirs and not those of whole
     models. HDBSCAN keeps the densest part of a single cluster, often just over half of all rows; if there is none all
-    rows are kept, which the fact ``no_cluster`` says.
+    rows are kept, which the fact ``no_cluster`` says. Distances that are equal but for rounding are made equal first.
     """
 
     paper: ClassVar[str] = (
@@ -52,7 +53,11 @@ class Flame(MixedRule):
         del f
         length = rows.norms()
         middle = length.quantile(0.5)
-        admitted = _majority(rows.inner(), length)
+        distance = _cosine_distances(rows.inner(), length > rows.slack_of_norms(length))
+        # A last bit turns a row by so much, which moves a cosine near 1 in second order only.
+        turn = rows.stack.last_bits
+        off = turn * (8 * distance).sqrt() + 4 * turn**2 + 8 * rows.stack.gram.rounding
+        admitted = _majority(distance, off)
         kept = admitted if bool(admitted.any()) else torch.ones_like(admitted)
         weights = torch.where(kept, (middle / length.clamp(min=1e-300)).clamp(max=1), 0.0) / kept.sum()
         vector = rows.combine(weights)
@@ -70,16 +75,27 @@ class Flame(MixedRule):
         return 2 * f + 1
 
 
-def _majority(inner: Tensor, length: Tensor) -> Tensor:
-    """Which rows ``[n]`` belong to the cluster of more than half of them."""
-    n = len(inner)
+def _cosine_distances(inner: Tensor, directed: Tensor) -> Tensor:
+    """``[n n]``, 1 for a row of zeros: it has no direction, though rounding may say otherwise."""
+    length = torch.where(directed, inner.diagonal().clamp(min=1e-300).sqrt(), torch.inf)
+    cosine = (inner / (length[:, None] * length[None, :])).clamp(-1, 1)
+    return (1 - (cosine + cosine.T) / 2).fill_diagonal_(0)
+
+
+def _majority(distance: Tensor, off: Tensor) -> Tensor:
+    """Which rows ``[n]`` belong to the cluster of more than half of them; distances ``[n n]`` are known up to ``off``.
+
+    Distances that are equal but for rounding become equal, so that the clustering meets its ties in the order of rows,
+    and lose the digits that rounding has made, because it sums and compares their inverses.
+    """
+    n = len(distance)
     if n < 3:
         return torch.ones(n, dtype=torch.bool)
     # Imported late: it takes a second that other rules need not wait for.
     from sklearn.cluster import HDBSCAN
 
-    cosine = (inner / (length[:, None] * length[None, :]).clamp(min=1e-300)).clamp(-1, 1)
-    distance = (1 - (cosine + cosine.T) / 2).fill_diagonal_(0)
+    digit = torch.exp2(torch.log2(8 * snapped(off, off / 2)).ceil())
+    distance = (snapped(distance, off) / digit).round().mul(digit).fill_diagonal_(0)
     # scikit-learn counts a point among its own neighbors: two here are the paper's one.
     clusters = HDBSCAN(
         min_cluster_size=n // 2 + 1, min_samples=2, metric="precomputed", allow_single_cluster=True, copy=True

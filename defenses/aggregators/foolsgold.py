@@ -18,7 +18,7 @@ from robustfl.registry import register
 from ..rows import Mixed, MixedRule, Stack
 
 
-@register("foolsgold", version=1)
+@register("foolsgold", version=2)
 @dataclass(frozen=True)
 class FoolsGold(MixedRule):
     """Clients whose sums of past rows point the same way are taken for copies of one attacker and lose weight.
@@ -26,7 +26,7 @@ class FoolsGold(MixedRule):
         F(X) = Σ α_i x_i / Σ α_i,   α_i = κ (ln(a_i / (1-a_i)) + 1/2) clipped to [0, 1],   a_i = 1 - max_j cs_ij
 
     where ``cs_ij`` is the cosine of the histories ``H_i = Σ_t x_i,t``, times ``v_i / v_j`` if ``v_j > v_i`` (pardoning;
-    ``v_i = max_j cs_ij``), and ``a`` is divided by its maximum. One attacker alone is not seen, nor is any that varies;
+    ``v_i = max(0, max_j cs_ij)``), and ``a`` is divided by its maximum. One attacker alone is not seen, nor is any that varies;
     honest clients with the same data look like copies. It needs rows of single clients, so no mixing step before it.
 
     Args: ``kappa`` > 0 confidence (1). State: ``"history" [k d]`` and the ``"clients" [k]`` it belongs to.
@@ -66,18 +66,21 @@ class FoolsGold(MixedRule):
 
     def _weights(self, seen: Mixed) -> Tensor:
         inner = seen.inner()
-        length = inner.diagonal().clamp(min=0).sqrt()
-        n = len(inner)
+        n, norms = len(inner), seen.norms()
+        # A history of zeros is like no other, though rounding may say otherwise.
+        directed = norms > seen.slack_of_norms(norms)
+        length = torch.where(directed, inner.diagonal().clamp(min=1e-300).sqrt(), torch.inf)
         if n == 1:
             return torch.ones(1, dtype=torch.float64)
-        similar = (inner / (length[:, None] * length[None, :]).clamp(min=1e-300)).clamp(-1, 1)
+        similar = (inner / (length[:, None] * length[None, :])).clamp(-1, 1)
         similar = similar.masked_fill(torch.eye(n, dtype=torch.bool), -torch.inf)
-        most = similar.max(dim=1).values
-        pardon = (most[None, :] > most[:, None]) & (most[None, :] > 0)
+        # Nobody is less than unlike all others: the authors' code has a zero on the diagonal.
+        most = similar.max(dim=1).values.clamp(min=0)
+        pardon = most[None, :] > most[:, None]
         similar = similar * torch.where(pardon, most[:, None] / most[None, :], 1.0).fill_diagonal_(1.0)
         alpha = (1 - similar.max(dim=1).values).clamp(0, 1)
-        # Copies differ by rounding only.
-        alpha = torch.where(alpha > 1e-9, alpha, 0.0)
+        # Copies differ by the rounding of their inner products only.
+        alpha = torch.where(alpha > max(1e-9, 8 * seen.stack.gram.rounding), alpha, 0.0)
         if not float(alpha.max()) > 0:
             return alpha
         alpha = alpha / alpha.max()

@@ -13,6 +13,7 @@ from robustfl.parameters import param
 from robustfl.registry import register
 
 from ..rows import Mixed, MixedRule
+from ..ties import smallest
 
 Variant = Literal["blanchard", "nf"]
 _PAPER = (
@@ -22,19 +23,25 @@ _PAPER = (
 _DOC = "neighbors in a score: blanchard n-f-2 (the paper), nf n-f-1 (defined up to f < n/2)"
 
 
-def ranked(rows: Mixed, f: int, variant: Variant) -> Tensor:
-    """Row indices by rising score, the sum of squared distances to the nearest others; ties to the lowest index."""
-    neighbors = rows.count - f - (2 if variant == "blanchard" else 1)
+def closest(distances: Tensor, slack: Tensor, neighbors: int, m: int) -> Tensor:
+    """The ``m`` rows of least score, the sum of squared distances ``[n n]`` to the nearest others; see ``ties``."""
+    near = distances.sort(dim=1)
     # The first of a sorted row of distances is the row itself, at 0.
-    scores = rows.squared_distances().sort(dim=1).values[:, 1 : 1 + neighbors].sum(dim=1)
-    return scores.sort(stable=True).indices
+    taken = slice(1, 1 + neighbors)
+    scores, off = near.values[:, taken].sum(dim=1), slack.gather(1, near.indices)[:, taken].sum(dim=1)
+    return smallest(scores, m, off)
+
+
+def _selected(rows: Mixed, f: int, variant: Variant, m: int) -> Tensor:
+    neighbors = rows.count - f - (2 if variant == "blanchard" else 1)
+    return closest(rows.squared_distances(), rows.slack(), neighbors, m)
 
 
 def _least_clients(f: int, variant: Variant) -> int:
     return 2 * f + (3 if variant == "blanchard" else 1)
 
 
-@register("krum", version=1)
+@register("krum", version=2)
 @dataclass(frozen=True)
 class Krum(MixedRule):
     """The row that is closest to its nearest others.
@@ -49,7 +56,7 @@ class Krum(MixedRule):
     >>> robustfl.defense("krum")(torch.tensor([[0.0], [1.0], [1.5], [3.0], [90.0]]), f=1)
     tensor([1.])
 
-    Reference: Section 4 of the paper below.
+    Reference: Section 4 of the paper below. Notes: scores that are equal but for rounding go to the lowest index.
     """
 
     paper: ClassVar[str] = _PAPER
@@ -64,7 +71,7 @@ class Krum(MixedRule):
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del context
-        best = int(ranked(rows, f, self.variant)[0])
+        best = int(_selected(rows, f, self.variant, 1))
         weights = torch.zeros(rows.count, dtype=torch.float64)
         weights[best] = 1.0
         return Aggregated(rows.combine(weights), facts={"selected": [best]})
@@ -73,7 +80,7 @@ class Krum(MixedRule):
         return _least_clients(f, self.variant)
 
 
-@register("multi-krum", version=1)
+@register("multi-krum", version=2)
 @dataclass(frozen=True)
 class MultiKrum(MixedRule):
     """The mean of the ``m`` rows with the best Krum scores.
@@ -88,7 +95,8 @@ class MultiKrum(MixedRule):
     >>> robustfl.defense("multi-krum", m=2)(torch.tensor([[0.0], [1.0], [2.0], [4.0], [90.0]]), f=1)
     tensor([0.5000])
 
-    Reference: Section 4 of the paper below (m-Krum); the default ``m`` is SPEC's.
+    Reference: Section 4 of the paper below (m-Krum); the default ``m`` is ours, as is that scores
+    equal but for rounding go to the lowest index.
     """
 
     paper: ClassVar[str] = _PAPER
@@ -105,7 +113,7 @@ class MultiKrum(MixedRule):
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del context
         m = rows.count - f if self.m is None else self.m
-        chosen = ranked(rows, f, self.variant)[:m]
+        chosen = _selected(rows, f, self.variant, m)
         weights = torch.zeros(rows.count, dtype=torch.float64)
         weights[chosen] = 1 / m
         return Aggregated(rows.combine(weights), facts={"selected": chosen.tolist()})

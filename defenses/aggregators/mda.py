@@ -15,7 +15,7 @@ from ..rows import Mixed, MixedRule
 from ..subsets import too_many
 
 
-@register("mda", version=1)
+@register("mda", version=2)
 @dataclass(frozen=True)
 class MinimumDiameterAveraging(MixedRule):
     """The mean of the ``n - f`` rows that lie closest together.
@@ -28,9 +28,9 @@ class MinimumDiameterAveraging(MixedRule):
     >>> robustfl.defense("mda")(torch.tensor([[0.0], [1.0], [2.0], [90.0]]), f=1)
     tensor([1.])
 
-    Reference: the rule MDA of the paper below. Notes: of several such subsets the
-    first in lexicographic order. Instead of trying all subsets, the least diameter is found by bisection over the
-    distances: one works if removing ``f`` rows parts all pairs farther apart (a vertex cover).
+    Reference: the rule MDA of the paper below. Notes: of several such subsets the first in lexicographic order, where
+    diameters that are equal but for rounding are equal. Instead of trying all subsets, the least diameter is found by
+    bisection over the distances: one works if removing ``f`` rows parts all pairs farther apart (a vertex cover).
     """
 
     paper: ClassVar[str] = (
@@ -46,7 +46,7 @@ class MinimumDiameterAveraging(MixedRule):
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del context
-        subset, diameter = _closest(rows.squared_distances(), f)
+        subset, diameter = _closest(rows.squared_distances(), rows.slack(), f)
         weights = torch.zeros(rows.count, dtype=torch.float64)
         weights[subset] = 1 / len(subset)
         return Aggregated(rows.combine(weights), facts={"subset": subset, "diameter": diameter**0.5})
@@ -58,8 +58,8 @@ class MinimumDiameterAveraging(MixedRule):
         return too_many(n, f)
 
 
-def _closest(distances: Tensor, f: int) -> tuple[list[int], float]:
-    """The first ``n - f`` rows of least diameter, and its square."""
+def _closest(distances: Tensor, slack: Tensor, f: int) -> tuple[list[int], float]:
+    """The first ``n - f`` rows of least diameter but for rounding, and its square."""
     n = len(distances)
     levels = sorted({0.0, *distances.flatten().tolist()})
     low, high = 0, len(levels) - 1
@@ -69,7 +69,10 @@ def _closest(distances: Tensor, f: int) -> tuple[list[int], float]:
             high = middle
         else:
             low = middle + 1
-    far = _far_pairs(distances, levels[low])
+    # Pairs no farther apart than the least diameter, as far as rounding can tell, part no subset from the best.
+    least = levels[low]
+    blur = max([0.0, *slack[distances == least].tolist()])
+    far = _far_pairs(distances - slack, least + blur)
     left, budget, kept = (1 << n) - 1, f, 0
     for i in range(n):
         if not left >> i & 1:

@@ -12,7 +12,7 @@ from ..columns import NearestMean
 from ..rows import Mixed, MixedRule
 
 
-@register("meamed", version=1)
+@register("meamed", version=2)
 @dataclass(frozen=True)
 class MeaMed(MixedRule):
     """Per coordinate, the mean of the ``n - f`` values nearest to the median.

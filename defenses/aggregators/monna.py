@@ -12,16 +12,17 @@ from robustfl.parameters import param
 from robustfl.registry import register
 
 from ..rows import Mixed, MixedRule
+from ..ties import smallest
 
 
-@register("monna", version=1)
+@register("monna", version=2)
 @dataclass(frozen=True)
 class NearestNeighborAveraging(MixedRule):
     """The mean of the ``n - f`` rows nearest to one trusted row.
 
         F(X) = 1/(n-f) Σ_{i ∈ N} x_i,   N = the n-f rows nearest to x_p, itself included, ties to the lowest index
 
-    Everything hangs on the trusted row ``p``: with an attacker in its place the result follows the attacker.
+    Distances that are equal but for rounding tie. Everything hangs on the trusted row ``p``: with an attacker in its place the result follows the attacker.
 
     Args: ``pivot`` ≥ 0, the number of the trusted row (0).
 
@@ -38,7 +39,7 @@ class NearestNeighborAveraging(MixedRule):
         "Overhead, ICML 2023, arXiv:2209.10931"
     )
     spec: ClassVar[str] = "§4"
-    cost: ClassVar[str] = "2nd: distances from one row, then one sum"
+    cost: ClassVar[str] = "3nd: lengths, distances from one row, then one sum"
 
     pivot: int = param(0, ge=0, doc="number of the trusted row")
 
@@ -48,10 +49,11 @@ class NearestNeighborAveraging(MixedRule):
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del context
-        nearest = rows.distances_from(self.pivot).sort(stable=True).indices[: rows.count - f]
+        distances = rows.distances_from(self.pivot)
+        nearest = smallest(distances, rows.count - f, rows.slack_from(self.pivot, distances))
         weights = torch.zeros(rows.count, dtype=torch.float64)
         weights[nearest] = 1 / len(nearest)
-        return Aggregated(rows.combine(weights), facts={"selected": sorted(nearest.tolist())})
+        return Aggregated(rows.combine(weights), facts={"selected": nearest.tolist()})
 
     def min_clients(self, f: int) -> int:
         return max(2 * f + 1, self.pivot + 1)

@@ -12,7 +12,7 @@ from ..columns import NearestMean
 from ..rows import Mixed, MixedRule
 
 
-@register("phocas", version=1)
+@register("phocas", version=2)
 @dataclass(frozen=True)
 class Phocas(MixedRule):
     """Per coordinate, the mean of the ``n - f`` values nearest to the trimmed mean.
@@ -25,7 +25,7 @@ class Phocas(MixedRule):
     >>> robustfl.defense("phocas")(torch.tensor([[0.0], [1.0], [5.0], [6.0], [90.0]]), f=1)
     tensor([3.])
 
-    Reference: the rule Phocas of the paper below, with ``b = f``. Notes: ties go to the lowest index.
+    Reference: the rule Phocas of the paper below, with ``b = f``. Notes: ties (but for rounding) go to the lowest index.
     """
 
     paper: ClassVar[str] = (

@@ -18,9 +18,10 @@ from ..draws import generator_of, subset
 from ..rows import Mixed, MixedRule
 
 _FEWEST_COORDINATES = 1_000
+_LAST_BITS = 1e-9
 
 
-@register("signguard", version=1)
+@register("signguard", version=2)
 @dataclass(frozen=True)
 class SignGuard(MixedRule):
     """Rows of unusual length or with unusual shares of signs are left out; the others are clipped and averaged.
@@ -63,7 +64,9 @@ class SignGuard(MixedRule):
         alike = _largest_cluster(_sign_shares(seen))
         length = rows.norms()
         middle = length.quantile(0.5)
-        usual = (length >= self.lower * middle) & (length <= self.upper * middle)
+        # A length on a bound is within it, on whichever side its last bit lies.
+        off = rows.slack_of_norms(length)
+        usual = (length + off >= self.lower * middle) & (length - off <= self.upper * middle)
         kept = alike & usual if bool((alike & usual).any()) else alike
         weights = torch.where(kept, (middle / length.clamp(min=1e-300)).clamp(max=1), 0.0) / kept.sum()
         return Aggregated(rows.combine(weights), facts={"kept": kept.nonzero().flatten().tolist()})
@@ -73,9 +76,10 @@ class SignGuard(MixedRule):
 
 
 def _sign_shares(rows: Mixed) -> np.ndarray:
-    """Shares ``[n 3]`` of positive, zero and negative entries."""
+    """Shares ``[n 3]`` of positive, zero and negative entries; where a mixing step left nothing but rounding is zero."""
     X = rows.materialise()
-    positive, negative = (X > 0).sum(1).double().cpu(), (X < 0).sum(1).double().cpu()
+    least = 4 * rows.stack.last_bits * rows.magnitudes()
+    positive, negative = (X > least).sum(1).double().cpu(), (X < -least).sum(1).double().cpu()
     counts = torch.stack([positive, X.shape[1] - positive - negative, negative], dim=1)
     return np.asarray(counts / X.shape[1])
 
@@ -87,7 +91,8 @@ def _largest_cluster(features: np.ndarray) -> Tensor:
 
     bandwidth = float(estimate_bandwidth(features, quantile=0.5))
     if bandwidth > 1e-9:
-        labels = MeanShift(bandwidth=bandwidth).fit_predict(features)
+        # A little wider, so that points at exactly that distance count as near on any machine.
+        labels = MeanShift(bandwidth=bandwidth * (1 + _LAST_BITS)).fit_predict(features)
     else:
         labels = np.unique(features, axis=0, return_inverse=True)[1].reshape(-1)
     sizes = np.bincount(labels)[labels]

@@ -16,11 +16,11 @@ from ..subsets import too_many, without
 
 _BATCH = 512
 _DIRECTIONS = 8
-# Eigenvalues closer than this, relative to the least, are equal; the first subset is taken.
+# What an eigenvalue problem adds to the error of its eigenvalues, relative to the least.
 _ROUNDING = 1e-10
 
 
-@register("smea", version=1)
+@register("smea", version=2)
 @dataclass(frozen=True)
 class SmallestMaximumEigenvalue(MixedRule):
     """The mean of the ``n - f`` rows whose covariance has the smallest greatest eigenvalue.
@@ -33,8 +33,8 @@ class SmallestMaximumEigenvalue(MixedRule):
     >>> robustfl.defense("smea")(torch.tensor([[0.0], [1.0], [2.0], [90.0]]), f=1)
     tensor([1.])
 
-    Reference: the rule SMEA of the paper below. Notes: the exact minimum; of several subsets the first in lexicographic
-    order. The variance along any direction bounds the greatest eigenvalue from below, which spares most subsets.
+    Reference: the rule SMEA of the paper below. Notes: the exact minimum; of several subsets, equal but for rounding, the
+    first in lexicographic order. The variance along any direction bounds the greatest eigenvalue from below, which spares most subsets.
     """
 
     paper: ClassVar[str] = (
@@ -53,7 +53,7 @@ class SmallestMaximumEigenvalue(MixedRule):
         # About the mean of all rows, so that rounding is that of their spread.
         products = _centred(rows.products()[:-1, :-1][None])[0]
         kept = without(rows.count, f)
-        best, value = _search(products, kept)
+        best, value = _search(products, rows.slack(), kept)
         weights = kept[best].double() / (rows.count - f)
         facts = {"subset": kept[best].nonzero().flatten().tolist(), "lambda": value}
         return Aggregated(rows.combine(weights), facts=facts)
@@ -71,20 +71,28 @@ def _centred(products: Tensor) -> Tensor:
     return products - rows - rows.transpose(-1, -2) + rows.mean(-2, keepdim=True)
 
 
-def _search(products: Tensor, kept: Tensor) -> tuple[int, float]:
-    """The first of the subsets ``kept [B n]`` of least λ_max, and that value: most promising subsets first."""
+def _search(products: Tensor, slack: Tensor, kept: Tensor) -> tuple[int, float]:
+    """The first of the subsets ``kept [B n]`` of least λ_max but for rounding, and that value.
+
+    Most promising subsets come first. A variance along any direction, half the mean square over pairs of rows, is off
+    by at most half their mean slack.
+    """
     n, k = products.shape[0], int(kept[0].sum())
     eigenvalues = torch.full((len(kept),), torch.inf, dtype=torch.float64)
     waiting = torch.arange(len(kept))
     bound = _variance_along(products, kept, torch.linalg.eigh(products).eigenvectors[:, -_DIRECTIONS:])
-    best = torch.inf
+    chosen = kept.double()
+    off = ((chosen @ slack) * chosen).sum(1) / (2 * k**2)
+    best, blur = torch.inf, 0.0
     while len(waiting):
         order = bound.argsort(stable=True)
         batch, rest = order[:_BATCH], order[_BATCH:]
         rows = kept[waiting[batch]].nonzero()[:, 1].view(-1, k)
         values, vectors = torch.linalg.eigh(_centred(products[rows[:, :, None], rows[:, None, :]]) / k)
         eigenvalues[waiting[batch]] = values[:, -1]
-        best = min(best, float(values[:, -1].min()))
+        least = int(values[:, -1].argmin())
+        if float(values[least, -1]) < best:
+            best, blur = float(values[least, -1]), float(off[waiting[batch][least]])
         if not len(rest):
             break
         # The worst directions of the best subsets so far are bad for others, too.
@@ -93,9 +101,9 @@ def _search(products: Tensor, kept: Tensor) -> tuple[int, float]:
         directions.scatter_(0, rows[good].T, vectors[good, :, -1].T)
         waiting, bound = waiting[rest], bound[rest]
         bound = torch.maximum(bound, _variance_along(products, kept[waiting], directions))
-        open_ = bound <= best * (1 + _ROUNDING)
+        open_ = bound <= best * (1 + _ROUNDING) + blur + off[waiting]
         waiting, bound = waiting[open_], bound[open_]
-    tied = eigenvalues <= best + abs(best) * _ROUNDING
+    tied = eigenvalues <= best * (1 + _ROUNDING) + blur + off
     first = int(tied.nonzero()[0])
     return first, float(eigenvalues[first])
 

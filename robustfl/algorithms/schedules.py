@@ -26,12 +26,14 @@ def step(values: Sequence[float], milestones: Sequence[int]) -> Schedule:
     >>> lr(999), lr(1000), lr(2999)
     (0.1, 0.05, 0.033)
     """
+    if not values:
+        raise UsageError("step schedule: values are missing, such as values = [0.1, 0.01], milestones = [100]")
     if len(values) != len(milestones) + 1:
         raise UsageError(
             f"step schedule: {len(values)} values need {len(values) - 1} milestones, not {len(milestones)}"
         )
-    if list(milestones) != sorted(set(milestones)):
-        raise UsageError(f"step schedule: milestones={list(milestones)} must increase")
+    if list(milestones) != sorted(set(milestones)) or any(round < 1 for round in milestones):
+        raise UsageError(f"step schedule: milestones={list(milestones)} must be rounds ≥ 1 that increase")
     return lambda round: float(values[bisect_right(list(milestones), round)])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import io
 import os
 import sys
 import threading
@@ -12,6 +13,7 @@ from typing import NoReturn
 import click
 
 from robustfl.cli.app import app
+from robustfl.cli.printing import flushed, give_up_output, say, take_output
 from robustfl.errors import RobustflError, UsageError
 
 __all__ = ["app", "invoke", "main"]
@@ -19,13 +21,13 @@ __all__ = ["app", "invoke", "main"]
 
 def main() -> None:
     """The ``robustfl`` command. Exit code 2 for misuse, 1 for failure, 130 after Ctrl-C."""
-    _leave(invoke(sys.argv[1:]))
+    take_output()
+    _leave(flushed(invoke(sys.argv[1:])))
 
 
 def _leave(code: int) -> NoReturn:
     """End the process, also where a plug-in's thread never would."""
-    others = [t for t in threading.enumerate() if t is not threading.main_thread() and not t.daemon]
-    if not others:
+    if all(t.daemon or t is threading.main_thread() for t in threading.enumerate()):
         sys.exit(code)
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
@@ -38,26 +40,36 @@ def invoke(arguments: list[str]) -> int:
     """Run one command line and return its exit code."""
     try:
         result = app.main(args=arguments, prog_name="robustfl", standalone_mode=False)
-    except (click.exceptions.Abort, KeyboardInterrupt):
+    except (click.exceptions.Abort, KeyboardInterrupt) as error:
+        if isinstance(error.__cause__, EOFError):  # click takes the end of any file for that of standard input
+            return _failed("a file ended too early", 1)
         return _stopped(arguments)
     except click.ClickException as error:
-        error.show()
+        text = io.StringIO()
+        error.show(file=text)
+        say(text.getvalue(), err=True, nl=False)
         return error.exit_code
     except UsageError as error:
-        click.echo(f"Error: {error}", err=True)
-        return 2
+        return _failed(error, 2)
     except RobustflError as error:
-        click.echo(f"Error: {error}", err=True)
-        return 1
+        return _failed(error, 1)
     except BrokenPipeError:
-        sys.stderr.close()
+        give_up_output()
         return 1
+    except OSError as error:
+        give_up_output()
+        return _failed(error.strerror if error.filename is None else f"{error.filename}: {error.strerror}", 1)
     return result if isinstance(result, int) else 0
+
+
+def _failed(why: object, code: int) -> int:
+    say(f"Error: {why}", err=True)
+    return code
 
 
 def _stopped(arguments: list[str]) -> int:
     out = any(a == "--out" or a.startswith("--out=") for a in arguments)
     kept = (arguments[:1] == ["grid"] and "--dry-run" not in arguments) or (arguments[:1] == ["run"] and out)
     said = " Finished cells are kept; the same command goes on from here." if kept else ""
-    click.echo(f"\nStopped.{said}", err=True)
+    say(f"\nStopped.{said}", err=True)
     return 130

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -9,6 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from robustfl import __version__
+from robustfl.cli.printing import only_ours
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -22,7 +24,29 @@ TEMPLATES = ("attack", "defense", "norm", "evasion")
 PLOTS = ("curves", "heatmap", "breakdown", "pareto", "ranks", "forgetting", "labels", "bn-pca")
 
 
-@click.group(context_settings=_SETTINGS)
+class _Finite(click.FloatRange):
+    """A number in a range; ``nan`` and ``inf`` are none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number.", param, ctx)
+        return number
+
+
+class _Command(click.Command):
+    """A command whose standard output is its own."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with only_ours():
+            return super().invoke(ctx)
+
+
+class _Commands(click.Group):
+    command_class = _Command
+
+
+@click.group(cls=_Commands, context_settings=_SETTINGS)
 @click.version_option(__version__, message="robustfl %(version)s")
 def app() -> None:
     """Measure how robust federated learning is: attacks × defenses × normalization, SA and RA.
@@ -45,7 +69,7 @@ def _scenario_options(command: F) -> F:
             "--checkpoint-minutes",
             default=5.0,
             show_default=True,
-            type=click.FloatRange(0),
+            type=_Finite(0),
             help="How often a running cell keeps what it needs to go on; 0: never.",
         ),
         click.option("--threads", default=1, show_default=True, type=click.IntRange(1), help="Threads per cell."),
@@ -72,9 +96,7 @@ def _scenario_options(command: F) -> F:
 @click.option("--gpus", metavar="0,1", help="Spread cells over these GPUs.")
 @click.option("--slots", type=click.IntRange(1), help="Cells at once on each GPU [default: by memory].")
 @click.option("--cluster", metavar="tcp://HOST:PORT", help="Run cells on the workers of this dask scheduler.")
-@click.option(
-    "--cell-minutes", type=click.FloatRange(0, min_open=True), help="Fail cells that take longer [default: no limit]."
-)
+@click.option("--cell-minutes", type=_Finite(0, min_open=True), help="Fail cells that take longer [default: no limit].")
 @click.option("--dry-run", is_flag=True, help="Print the cells, refusals and an estimate; train nothing.")
 @_scenario_options
 def grid(scenario: str, **options: Any) -> int:
@@ -111,7 +133,7 @@ def run(scenario: str | None, **options: Any) -> int:
     "--tolerance",
     default=0.01,
     show_default=True,
-    type=click.FloatRange(0, 1),
+    type=_Finite(0, 1),
     help="What the board claims: by how much an accuracy may differ when a cell is run again.",
 )
 @click.option("--figures/--no-figures", default=True, show_default=True, help="Also draw figures.")
@@ -134,7 +156,13 @@ def report(**options: Any) -> int:
 @click.option("--all", "everything", is_flag=True, help="Run every cell again.")
 @click.option("--where", multiple=True, metavar="LABEL=VALUE", help="Only cells of this row, e.g. defense=krum.")
 @click.option("--sample", type=click.IntRange(0), help="Seed of the draw of cells [default: another one every time].")
-@click.option("--tolerance", type=click.FloatRange(0, 1), help="Instead of what the board claims.")
+@click.option(
+    "--tolerance",
+    default=0.01,
+    show_default=True,
+    type=_Finite(0, 1),
+    help="By how much an accuracy may differ here, whatever the board claims.",
+)
 @click.option("--check-only", is_flag=True, help="Check the file and the versions; run nothing.")
 @click.option("--plugin", "plugins", multiple=True, type=click.Path(), help="Load methods from a Python file.")
 @click.option("--device", metavar="auto|cpu|cuda[:i]", help="Where to train [default: as the board says].")
@@ -189,7 +217,7 @@ def reproduce(target: str | None, **options: Any) -> int:
     "--tolerance",
     default=0.01,
     show_default=True,
-    type=click.FloatRange(0, 1),
+    type=_Finite(0, 1),
     help="By how much the accuracies of one cell may differ between stores.",
 )
 @click.option("--format", "form", type=_FORMAT, default="table", show_default=True, help="What to print.")
@@ -282,9 +310,7 @@ def new(**options: Any) -> int:
 @app.command(short_help="Check methods against robustfl's contract.")
 @click.argument("target", metavar="FILE-OR-NAME")
 @click.option("--plugin", "plugins", multiple=True, type=click.Path(), help="Load methods from a Python file.")
-@click.option(
-    "--limit", default=60.0, show_default=True, type=click.FloatRange(0, min_open=True), help="Seconds per law."
-)
+@click.option("--limit", default=60.0, show_default=True, type=_Finite(0, min_open=True), help="Seconds per law.")
 @click.option("--format", "form", type=_FORMAT, default="table", show_default=True, help="What to print.")
 def check(target: str, **options: Any) -> int:
     """Check the methods of a plug-in FILE, or those called NAME, against robustfl's contract; 1 if a law is broken.

@@ -6,9 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-import click
-
-from robustfl.cli.printing import as_json, console, table
+from robustfl.cli.printing import as_json, console, say, table
 
 
 def diff(*, first: str, second: str, timing: bool, limit: int, form: str) -> int:
@@ -20,7 +18,7 @@ def diff(*, first: str, second: str, timing: bool, limit: int, form: str) -> int
     a, b = find(first), find(second)
     for side in (a, b):
         for problem in () if isinstance(side, CellResult) else side.problems:
-            click.echo(f"not counted: {problem}", err=True)
+            say(f"not counted: {problem}", err=True)
     if isinstance(a, CellResult) and isinstance(b, CellResult):
         found: Any = diff_cells(a, b)
     elif not isinstance(a, CellResult) and not isinstance(b, CellResult):
@@ -40,7 +38,7 @@ def _cells(found: Any, *, timing: bool, limit: int) -> None:
     parts = ["settings", "outcome", "certificates", "environment", *(["timing"] if timing else [])]
     shown = [(p, getattr(found, p)) for p in parts if getattr(found, p)]
     if not shown:
-        click.echo("The cells are the same.")
+        say("The cells are the same.")
     for part, differences in shown:
         _table(
             part,
@@ -52,9 +50,9 @@ def _cells(found: Any, *, timing: bool, limit: int) -> None:
 
 def _stores(found: Any, *, limit: int) -> None:
     only = f"{found.only_first} only in {found.first}, {found.only_second} only in {found.second}"
-    click.echo(f"{found.common} cells in both, {only}.")
+    say(f"{found.common} cells in both, {only}.")
     if found.same:
-        click.echo("The stores hold the same cells with the same results.")
+        say("The stores hold the same cells with the same results.")
     rows = [[name, ", ".join(a) or "–", ", ".join(b) or "–"] for name, a, b in found.axes]
     _table("values only one has", rows, [found.first, found.second], limit)
     rows = [
@@ -75,7 +73,7 @@ def _table(
     heads = columns if first is None else [first, *columns]
     console().print(table(heads, list(rows[:limit]), title=f"\n{title}"))
     if len(rows) > limit:
-        click.echo(f"… and {len(rows) - limit} more; --limit shows them")
+        say(f"… and {len(rows) - limit} more; --limit shows them")
 
 
 def _short(value: Any) -> str:

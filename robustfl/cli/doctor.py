@@ -9,9 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, cast
 
-import click
-
-from robustfl.cli.printing import as_json, console, table
+from robustfl.cli.printing import as_json, console, say, table
 from robustfl.errors import DataMissing
 
 _PACKAGES = ("robustfl", "torch", "torchvision", "numpy", "scipy", "pandas", "seaborn", "joblib", "pydantic")
@@ -28,7 +26,7 @@ def doctor(*, data_root: str | None, fetch: tuple[str, ...], form: str) -> int:
     root = data.data_root(data_root)
     for name in fetch:
         dataset = data.dataset_from_spec(name)
-        click.echo(f"fetching {name} into {root} …", err=True)
+        say(f"fetching {name} into {root} …", err=True)
         dataset.load(root, download=True)
     packages = {name: _version(name) for name in _PACKAGES}
     found: dict[str, Any] = {

@@ -19,8 +19,8 @@ _MATHEMATICS = re.compile(r"[=←→↦∼~√Σ∏∈≤≥²‖⁻·/∘-]|\w\
 _EQUATION = re.compile(r"(\w+: )?``")
 _PLAIN_KINDS = {"model", "dataset"}
 KNOWLEDGE = {
-    "blind": "n and f only",
-    "partial": "the attackers' own rows",
+    "blind": "the attackers' own rows alone",
+    "partial": "the attackers' own rows, in place of the honest ones",
     "omniscient": "every honest row",
     "defense": "every honest row and the server's aggregation",
 }

@@ -6,9 +6,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-import click
-
-from robustfl.cli.printing import as_json, console, seconds, table
+from robustfl.cli.printing import as_json, console, say, seconds, table
 from robustfl.cli.progress import GridProgress
 from robustfl.errors import UsageError
 
@@ -55,17 +53,17 @@ def grid(
         results = run_grid(
             chosen, out=out, jobs=jobs, threads=threads, device=device, root=data_root,
             checkpoint_minutes=checkpoint_minutes, cell_minutes=cell_minutes,
-            on_start=progress.start, on_cell=progress.cell, on_note=lambda text: click.echo(text, err=True),
+            on_start=progress.start, on_cell=progress.cell, on_note=lambda text: say(text, err=True),
             cluster=cluster, gpus=indices, slots=slots, state_memory=limit, track=track,
         )  # fmt: skip
     _print(results.folder, form)
     if form == "table":
         states = ", ".join(f"{n} {status}" for status, n in results.statuses.items() if n)
-        click.echo(f"\n{results.computed} cells run now, {results.stored} were there already: {states}.")
-        click.echo(f"Cells: {results.folder / 'cells'}")
-        click.echo(f"Leaderboard and figures: robustfl report {results.folder}")
+        say(f"\n{results.computed} cells run now, {results.stored} were there already: {states}.")
+        say(f"Cells: {results.folder / 'cells'}")
+        say(f"Leaderboard and figures: robustfl report {results.folder}")
         if "tensorboard" in track:
-            click.echo(f"TensorBoard: tensorboard --logdir {results.folder / 'tensorboard'}")
+            say(f"TensorBoard: tensorboard --logdir {results.folder / 'tensorboard'}")
     return 1 if results.statuses.get("failed") else 0
 
 
@@ -94,7 +92,7 @@ def _print(folder: Path, form: str) -> None:
 
     board = load_board(folder)
     if form == "json":
-        click.echo(to_json(board))
+        say(to_json(board))
     else:
         screen = console()
         for block in terminal(board, full=f"robustfl report {folder}"):
@@ -113,7 +111,7 @@ def _dry_run(
             if status is not None:
                 status.update(f"timing two rounds of each kind of cell: {done} of {kinds}; Ctrl-C stops it")
             elif done == 0:
-                click.echo(f"timing two rounds of {kinds} kind(s) of cells …", err=True)
+                say(f"timing two rounds of {kinds} kind(s) of cells …", err=True)
 
         found = estimate(
             scenario, out=out, jobs=jobs, threads=threads, device=device, root=root,
@@ -129,5 +127,5 @@ def _dry_run(
     screen.print(table(["state", *found.axes, "estimate"], rows, title=f"{scenario.name}: {len(found.cells)} cell(s)"))
     for reason, count in found.refusals.items():
         screen.print(f"refused ({count}): {reason}", markup=False)
-    click.echo(f"\n{found.summary()}")
+    say(f"\n{found.summary()}")
     return 0

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import click
-
-from robustfl.cli.printing import as_json, console, table
+from robustfl.cli.printing import as_json, console, say, table
 
 
 def merge(*, sources: tuple[Path, ...], out: Path, names: tuple[str, ...], tolerance: float, form: str) -> int:
@@ -32,14 +30,14 @@ def merge(*, sources: tuple[Path, ...], out: Path, names: tuple[str, ...], toler
         })  # fmt: skip
         return 1 if merged.conflicts else 0
     for problem in merged.problems:
-        click.echo(f"not counted: {problem}", err=True)
+        say(f"not counted: {problem}", err=True)
     if merged.conflicts:
         rows = [[c.key[:12], _name(c.labels), f"{c.first} → {c.second}", c.agreement.words()] for c in merged.conflicts]
         console().print(table(["cell", "", "", ""], rows, title=f"{len(rows)} cells in conflict; nothing was written"))
         return 1
     for source in read:
-        click.echo(f"{source.name}: {len(source.results)} cells")
-    click.echo(f"{len(merged.results)} cells, {merged.agreed} of them measured more than once and in agreement: {out}")
+        say(f"{source.name}: {len(source.results)} cells")
+    say(f"{len(merged.results)} cells, {merged.agreed} of them measured more than once and in agreement: {out}")
     return 0
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import click
-
-from robustfl.cli.printing import as_json, console, table
+from robustfl.cli.printing import as_json, console, say, table
 from robustfl.errors import UsageError, closest
 
 
@@ -17,7 +15,7 @@ def list_methods(kind: str | None, *, plugins: tuple[str, ...], markdown: bool, 
     if markdown:
         from robustfl.cli.methods_page import page
 
-        click.echo(page(None if kind is None else kind[:-1]), nl=False)
+        say(page(None if kind is None else kind[:-1]), nl=False)
         return 0
     groups = {kind: _members(kind)} if kind else {k: _members(k) for k in _kinds()}
     if form == "json":
@@ -58,14 +56,14 @@ def show(name: str, *, plugins: tuple[str, ...], form: str) -> int:
 def _print(facts: Any) -> None:
     screen = console()
     screen.print(f"{facts.kind} {facts.name} (version {facts.version})", style="bold", markup=False)
-    click.echo(f"\n{facts.doc}\n")
+    say(f"\n{facts.doc}\n")
     if facts.parameters:
         rows = [list(dataclasses.astuple(p)) for p in facts.parameters]
         screen.print(table(["parameter", "type", "default", "allowed", ""], rows))
     lines = {"from": facts.origin, "formula": facts.formula, **facts.facts}
     for label, value in lines.items():
         if value:
-            click.echo(f"{label}: {value}")
+            say(f"{label}: {value}")
 
 
 def _kinds() -> tuple[str, ...]:
@@ -104,5 +102,5 @@ def _show_preset(name: str, form: str) -> int:
     if form == "json":
         as_json(scenario.model_dump(mode="json"))
     else:
-        click.echo(f"# {len(expand(scenario))} cells\n" + (PRESETS / f"{name}.toml").read_text(encoding="utf-8"))
+        say(f"# {len(expand(scenario))} cells\n" + (PRESETS / f"{name}.toml").read_text(encoding="utf-8"))
     return 0

@@ -8,9 +8,8 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
-import click
-
 from robustfl import __version__
+from robustfl.cli.printing import say
 from robustfl.errors import StoreError, UsageError
 
 _FILES = {
@@ -26,10 +25,10 @@ _NAME = re.compile(r"[a-z0-9](?:[a-z0-9.\-]*[a-z0-9])?")
 def new(*, kind: str, name: str, folder: Path) -> int:
     """Write the package ``robustfl-NAME`` into ``folder`` and say what to do next."""
     target = write(kind, name, folder)
-    click.echo(f"Written to {target}:")
+    say(f"Written to {target}:")
     for path in sorted(p for p in target.rglob("*") if p.is_file()):
-        click.echo(f"  {path.relative_to(target)}")
-    click.echo(f"\nNext:\n  pip install -e '{target}[test]'\n  robustfl check {name}\n  pytest {target}")
+        say(f"  {path.relative_to(target)}")
+    say(f"\nNext:\n  pip install -e '{target}[test]'\n  robustfl check {name}\n  pytest {target}")
     return 0
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import click
-
+from robustfl.cli.printing import say
 from robustfl.cli.verify import conditions
 
 
@@ -15,8 +14,8 @@ def plot(*, kind: str, store: Path, save: Path | None, metric: str | None, where
 
     files = draw(
         store, kind, save or Path(f"{kind}.pdf"), metric=metric, where=conditions(where),
-        on_problem=lambda words: click.echo(f"not counted: {words}", err=True),
+        on_problem=lambda words: say(f"not counted: {words}", err=True),
     )  # fmt: skip
     for file in files:
-        click.echo(str(file))
+        say(str(file))
     return 0

@@ -2,27 +2,114 @@
 
 from __future__ import annotations
 
+import codecs
+import contextlib
 import json
-from typing import Any
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any, TextIO
 
 import click
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 
+from robustfl.outside import shown
 from robustfl.records import plain
+
+_SPELT = {
+    "–": "-", "—": "-", "−": "-", "…": "...", "→": "->", "←": "<-", "×": "x", "·": "-", "±": "+/-", "≤": "<=",
+    "≥": ">=", "≠": "!=", "§": "section ", "‘": "'", "’": "'", "“": '"', "”": '"', "²": "^2", "³": "^3",
+}  # fmt: skip
+_streams: dict[str, TextIO] = {}
+
+
+class _Console(Console):
+    """A console to which texts from outside are only texts."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for part in super().render(renderable, options):
+            yield part if part.control else Segment(shown(part.text), part.style)
 
 
 def console(*, err: bool = False) -> Console:
     """A console for this terminal; wide enough for a leaderboard where output is no terminal."""
-    made = Console(stderr=err, highlight=False)
+    file = sys.stderr if err else _output()
+    made = _Console(file=file, highlight=False)
     if not made.is_terminal:
-        made = Console(stderr=err, highlight=False, width=160, no_color=True)
+        made = _Console(file=file, highlight=False, width=160, no_color=True)
     return made
+
+
+def say(text: object = "", *, err: bool = False, nl: bool = True) -> None:
+    """Print one text, whatever it holds, to standard output or standard error."""
+    click.echo(shown(str(text)), file=sys.stderr if err else _output(), nl=nl)
 
 
 def as_json(value: Any) -> None:
     """Print ``value`` as JSON."""
-    click.echo(json.dumps(plain(value), indent=2, ensure_ascii=False))
+    say(json.dumps(plain(value), indent=2, ensure_ascii=False))
+
+
+# --- the streams -----------------------------------------------------------------------------------------------------
+
+
+def _output() -> TextIO:
+    return _streams.get("out", sys.stdout)
+
+
+@contextlib.contextmanager
+def only_ours() -> Iterator[None]:
+    """Within, standard output holds what robustfl prints and nothing else: methods print to standard error."""
+    before = dict(_streams)
+    _streams["out"] = _output()
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _streams.clear()
+        _streams.update(before)
+
+
+def take_output() -> None:
+    """Let worker processes and compiled code print to standard error, too; spell what a terminal has no letters for."""
+    codecs.register_error("spelt", _spelt)
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or not a file
+        encoding, terminal = sys.stdout.encoding, sys.stdout.isatty()
+        handle = os.dup(sys.stdout.fileno())
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+        sys.stdout = open(handle, "w", encoding=encoding, errors="spelt", buffering=1 if terminal else -1)  # noqa: SIM115
+        sys.stderr.reconfigure(errors="spelt")  # type: ignore[union-attr]
+
+
+def flushed(code: int) -> int:
+    """The exit code, once everything printed has arrived; 1 and a word if it cannot."""
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError) as error:
+        give_up_output()
+        if code == 0 and not isinstance(error, BrokenPipeError):
+            say(f"Error: standard output: {getattr(error, 'strerror', None) or error}", err=True)
+        return code or 1
+    return code
+
+
+def give_up_output() -> None:
+    """Let what is left unwritten go nowhere: a full disk or a closed pipe is told once."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), _output().fileno())
+
+
+def _spelt(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    signs = error.object[error.start : error.end]
+    spelt = (_SPELT.get(sign, sign.encode("unicode_escape").decode()) for sign in signs)
+    return "".join(spelt), error.end
+
+
+# --- what is printed -------------------------------------------------------------------------------------------------
 
 
 def table(columns: list[str], rows: list[list[Any]], *, title: str | None = None) -> Table:

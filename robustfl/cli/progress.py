@@ -6,11 +6,10 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from robustfl.cli.printing import console, percent, seconds
+from robustfl.cli.printing import console, percent, say, seconds
 
 if TYPE_CHECKING:
     from robustfl.scenarios import Finished, Plan
@@ -49,7 +48,7 @@ class GridProgress:
         if not self._quiet:
             have = f"{stored} of {len(plan.cells)} cells are done" if stored else f"{len(plan.cells)} cells"
             begun = f", {plan.begun} of them from a checkpoint" if plan.begun else ""
-            click.echo(f"{plan.scenario.name}: {have}, {self._total} to run{begun} → {plan.folder}", err=True)
+            say(f"{plan.scenario.name}: {have}, {self._total} to run{begun} → {plan.folder}", err=True)
         if self._live and self._total:
             self._bar = Progress(
                 TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
@@ -74,7 +73,7 @@ class GridProgress:
             if now - self._last >= _EVERY_SECONDS or self._count == self._total:
                 self._last = now
                 spent = seconds(now - self._started)
-                click.echo(f"[{self._count}/{self._total}, {spent}] {summary(finished)}", err=True)
+                say(f"[{self._count}/{self._total}, {spent}] {summary(finished)}", err=True)
 
     def __enter__(self) -> GridProgress:
         return self

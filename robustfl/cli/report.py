@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-import click
-
-from robustfl.cli.printing import console
+from robustfl.cli.printing import console, say
 from robustfl.records import CellResult
 
 
@@ -22,20 +20,20 @@ def report(
     papers = (lambda results: papers_of(results, plugins)) if site is not None else None
     made = publish_store(store, out, figures=figures, site=site, board=board, tolerance=tolerance, papers=papers)
     if form == "json":
-        click.echo(to_json(made.board))
+        say(to_json(made.board))
         return 0
     screen = console()
     for block in terminal(made.board, full=str(next(f for f in made.files if f.suffix == ".csv"))):
         screen.print(block)
-    click.echo("\nWritten:")
+    say("\nWritten:")
     drawn = [file for file in made.files if file.suffix in (".png", ".pdf")]
     for file in made.files:
         if file not in drawn:
-            click.echo(f"  {file}")
+            say(f"  {file}")
     if drawn:
-        click.echo(f"  {len(drawn)} figures (*.png, *.pdf) in {drawn[0].parent}")
+        say(f"  {len(drawn)} figures (*.png, *.pdf) in {drawn[0].parent}")
     if made.site:
-        click.echo(f"  {made.site[0]} and {len(made.site) - 1} more files; open it in a browser")
+        say(f"  {made.site[0]} and {len(made.site) - 1} more files; open it in a browser")
     return 0
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from robustfl.cli.grid import load
-from robustfl.cli.printing import as_json, console, percent, table
+from robustfl.cli.printing import as_json, console, percent, say, table
 from robustfl.errors import UsageError
 
 
@@ -74,12 +73,12 @@ def run(
             cell, scenario=chosen.name, fingerprint=fingerprint, root=data_root, device=where, threads=threads,
             on_point=followed.evaluated, team=team, state_memory=limit,
             on_round=lambda r, total, loss: bar.update(task, completed=r, loss=f"loss {loss:.3f}"),
-            on_note=lambda note: click.echo(note, err=True),
+            on_note=lambda note: say(note, err=True),
             store=store.folder if store is not None else None, checkpoint_minutes=checkpoint_minutes,
         )  # fmt: skip
     if not team.leads:
         if record.status == "failed":
-            click.echo(f"process {team.rank}: {record.reason}", err=True)
+            say(f"process {team.rank}: {record.reason}", err=True)
         return 0 if record.status == "done" else 1
     if store is not None:
         store.commit(record)
@@ -113,4 +112,4 @@ def _print(record: Any) -> None:
     rows.append(["key", record.key])
     screen.print(table(["", ""], rows))
     for warning in record.certificates.get("warnings", []):
-        click.echo(f"warning: {warning}", err=True)
+        say(f"warning: {warning}", err=True)

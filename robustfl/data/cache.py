@@ -22,11 +22,12 @@ import numpy as np
 
 from robustfl.contracts import Arrays
 from robustfl.data.checks import NAMES, content_digest
+from robustfl.outside import read_json
 
 _log = logging.getLogger("robustfl.data")
 _DAY = 86400.0
 _KEPT_STAMPS = 16
-_UNREADABLE = (OSError, ValueError, KeyError, TypeError, EOFError)
+_DAMAGED = (OSError, ValueError, KeyError, TypeError, EOFError)  # numpy calls an empty file the end of one
 _verified: set[tuple[object, ...]] = set()  # files by path, size and times, as they were when their content was right
 
 
@@ -60,10 +61,10 @@ def load_cached(folder: Path, name: str, source: Source) -> Arrays:
 def _find(folder: Path, name: str, stamp: str) -> Arrays | None:
     for meta_file in sorted(folder.glob(f"{name}-*/meta.json")):
         try:
-            meta = json.loads(meta_file.read_text())
+            meta = read_json(meta_file)
             if stamp in meta["sources"]:
                 return _open(meta_file.parent, meta)
-        except _UNREADABLE as error:
+        except _DAMAGED as error:
             _log.warning("cache %s is damaged (%s); decoding again", meta_file.parent, error)
     return None
 
@@ -125,12 +126,12 @@ def _store(folder: Path, name: str, stamp: str, arrays: Arrays) -> Arrays:
 def _kept(place: Path, meta: dict[str, Any]) -> Arrays | None:
     """The arrays already in ``place``, with the new stamp noted there; ``None`` if it is not whole."""
     try:
-        old = json.loads((place / "meta.json").read_text())
+        old = read_json(place / "meta.json")
         arrays = _open(place, old)
         stamps = [s for s in old["sources"] if s not in meta["sources"]] + meta["sources"]
         if old["fingerprint"] != meta["fingerprint"]:
             return None
-    except _UNREADABLE:
+    except _DAMAGED:
         return None
     try:
         temporary = place / f".meta-{uuid.uuid4().hex}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -76,7 +77,9 @@ class Listed(StoredDataset):
         lists = [list(p) for p in content if isinstance(p, sequences)] if isinstance(content, sequences) else []
         if len(lists) != 2 or len(lists[0]) != len(lists[1]):
             raise UsageError(f"{file} should hold a pair of paths and labels of one length")
-        return [str(p) for p in lists[0]], [self._label(label, file) for label in lists[1]]
+        if not all(isinstance(path, str) for path in lists[0]):
+            raise UsageError(f"{file} should list paths, which are texts")
+        return [str(path) for path in lists[0]], [self._label(label, file) for label in lists[1]]
 
     def _written(self, file: Path) -> tuple[list[str], list[int]]:
         paths, labels = [], []
@@ -97,7 +100,8 @@ class Listed(StoredDataset):
         whole = isinstance(label, (int, np.integer)) and not isinstance(label, bool)
         if whole and 0 <= int(label) < len(self.classes):
             return int(label)
-        raise UsageError(f"{file}: label {label!r} is none of {', '.join(self.classes)}")
+        named = repr(label) if isinstance(label, (str, int, float)) else f"a {type(label).__name__}"
+        raise UsageError(f"{file}: label {named} is none of {', '.join(self.classes)}")
 
 
 def lines_of(file: Path) -> list[str]:
@@ -123,8 +127,13 @@ def picture(file: Path, size: int | None = None) -> Array:
     from PIL import Image, UnidentifiedImageError
 
     try:
-        with Image.open(file) as image:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            image = Image.open(file)
+        with image:
             colour = image.convert("RGB")
             return np.asarray(colour.resize((size, size), Image.Resampling.BILINEAR) if size else colour)
-    except (UnidentifiedImageError, OSError, ValueError) as error:
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise UsageError(f"{file} is too large an image: {error}") from error
+    except (UnidentifiedImageError, OSError, ValueError, SyntaxError) as error:
         raise UsageError(f"{file} is no readable image: {error}") from error

@@ -6,11 +6,12 @@ it says about arrays is only noted, and made into arrays, with checks, afterward
 
 from __future__ import annotations
 
+import os
 import pickle
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -32,14 +33,14 @@ class _Note:
     def __setstate__(self, state: Any) -> None:
         self.state = state
 
-    def made(self) -> Any:
+    def made(self, reader: _Made) -> Any:  # noqa: ARG002 - others read their parts with it
         raise ValueError("it holds a name where a value is expected")
 
 
 class _Dtype(_Note):
     __slots__ = ()
 
-    def made(self) -> np.dtype[Any]:
+    def made(self, reader: _Made) -> np.dtype[Any]:  # noqa: ARG002 - others read their parts with it
         text = self.arguments[0]
         if not isinstance(text, str) or not _KINDS.fullmatch(text) or any(self.state[2:5]):
             raise ValueError(f"it holds an array of {text!r}; numbers and texts are admitted")
@@ -52,9 +53,9 @@ class _Array(_Note):
 
     __slots__ = ()
 
-    def made(self) -> Array:
+    def made(self, reader: _Made) -> Array:
         shape, dtype, fortran, content = self.state[-4:]
-        return _array(content, dtype, shape, "F" if fortran else "C")
+        return _array(reader, content, dtype, shape, "F" if fortran else "C")
 
 
 class _Buffer(_Note):
@@ -62,16 +63,17 @@ class _Buffer(_Note):
 
     __slots__ = ()
 
-    def made(self) -> Array:
-        return _array(*self.arguments)
+    def made(self, reader: _Made) -> Array:
+        content, dtype, shape, order = self.arguments
+        return _array(reader, content, dtype, shape, order)
 
 
 class _Scalar(_Note):
     __slots__ = ()
 
-    def made(self) -> Any:
+    def made(self, reader: _Made) -> Any:
         dtype, content = self.arguments
-        return _array(content, dtype, (1,), "C")[0]
+        return _array(reader, content, dtype, (1,), "C")[0]
 
 
 class _Encoded(_Note):
@@ -79,7 +81,7 @@ class _Encoded(_Note):
 
     __slots__ = ()
 
-    def made(self) -> bytes:
+    def made(self, reader: _Made) -> bytes:  # noqa: ARG002 - others read their parts with it
         text, encoding = self.arguments
         if encoding != "latin1":
             raise ValueError(f"it holds a text in {encoding!r}")
@@ -87,8 +89,9 @@ class _Encoded(_Note):
         return content
 
 
-def _array(content: Any, dtype: Any, shape: Any, order: str) -> Array:
-    kind, content = _made(dtype), _made(content)
+def _array(reader: _Made, content: Any, dtype: Any, shape: Any, order: str) -> Array:
+    kind, content = reader(dtype), reader(content)
+    reader.spend(len(content))
     if not isinstance(kind, np.dtype) or not isinstance(shape, tuple) or order not in ("C", "F"):
         raise ValueError("it holds an array of an unknown form")
     if kind.hasobject:
@@ -100,14 +103,40 @@ def _array(content: Any, dtype: Any, shape: Any, order: str) -> Array:
     return flat.reshape(shape, order="F" if order == "F" else "C").copy()
 
 
-def _made(value: Any) -> Any:
-    if isinstance(value, _Note):
-        return value.made()
-    if isinstance(value, (list, tuple)):
-        return type(value)(_made(v) for v in value)
-    if isinstance(value, dict):
-        return {_made(k): _made(v) for k, v in value.items()}
-    return value
+class _Made:
+    """Turns notes into values, every part once however often it is referred to: few bytes may name one part often."""
+
+    def __init__(self, size: int) -> None:
+        self._known: dict[int, Any] = {}
+        self._kept: list[Any] = []  # so that no identity is given twice
+        self._left = 2 * size
+
+    def spend(self, count: int) -> None:
+        """Arrays may not have more bytes than the file, which names one content once."""
+        self._left -= count
+        if self._left < 0:
+            raise ValueError("its arrays have more bytes than the file")
+
+    def __call__(self, value: Any) -> Any:
+        if not isinstance(value, (_Note, list, tuple, dict)):
+            return value
+        if id(value) not in self._known:
+            self._kept.append(value)
+            self._known[id(value)] = _UNDER_WAY
+            self._known[id(value)] = self._new(value)
+        if self._known[id(value)] is _UNDER_WAY:
+            raise ValueError("it holds a part that holds itself")
+        return self._known[id(value)]
+
+    def _new(self, value: Any) -> Any:
+        if isinstance(value, _Note):
+            return value.made(self)
+        if isinstance(value, dict):
+            return {self(k): self(v) for k, v in value.items()}
+        return type(value)(self(v) for v in value)
+
+
+_UNDER_WAY = object()
 
 
 _ADMITTED: dict[str, Callable[..., _Note]] = {
@@ -132,7 +161,11 @@ class _Name:
         return self._note(*arguments)
 
 
-class _ArraysOnly(pickle.Unpickler):
+class _ArraysOnly(pickle._Unpickler):
+    """In Python, because here keys can be looked at before they are hashed: that of nested tuples may take forever."""
+
+    dispatch: ClassVar[dict[int, Callable[[Any], None]]] = dict(pickle._Unpickler.dispatch)
+
     def find_class(self, module: str, name: str) -> Any:
         place = re.sub(r"^numpy\._?core\.", "numpy.*.", module)
         if f"{place} {name}" not in _ADMITTED:
@@ -140,10 +173,33 @@ class _ArraysOnly(pickle.Unpickler):
         return _Name(_ADMITTED[f"{place} {name}"])
 
 
+def _refused(reader: Any) -> None:  # noqa: ARG001 - the signature of an opcode
+    raise pickle.UnpicklingError("it holds a set, and only arrays are admitted")
+
+
+def _keyed(load: Callable[[Any], None], first: Callable[[Any], list[Any]]) -> Callable[[Any], None]:
+    def checked(reader: Any) -> None:
+        if not all(isinstance(key, (str, bytes, int, float, _Note)) for key in first(reader)):
+            raise pickle.UnpicklingError("it holds a key that is no text or number")
+        load(reader)
+
+    return checked
+
+
+for _code in (pickle.EMPTY_SET, pickle.ADDITEMS, pickle.FROZENSET):
+    _ArraysOnly.dispatch[_code[0]] = _refused
+_ArraysOnly.dispatch[pickle.SETITEM[0]] = _keyed(
+    _ArraysOnly.dispatch[pickle.SETITEM[0]], lambda reader: reader.stack[-2:-1]
+)
+for _code in (pickle.SETITEMS, pickle.DICT):  # the items since the mark are the whole stack
+    _ArraysOnly.dispatch[_code[0]] = _keyed(_ArraysOnly.dispatch[_code[0]], lambda reader: reader.stack[::2])
+
+
 def read_pickle(path: Path) -> Any:
     """The content of a pickle of arrays. Raises ``UsageError`` for anything else, before any of it runs."""
     try:
         with open(path, "rb") as file:
-            return _made(_ArraysOnly(file, encoding="latin1").load())
+            about = os.fstat(file.fileno())
+            return _Made(about.st_size)(_ArraysOnly(file, encoding="latin1").load())
     except Exception as error:  # a foreign or damaged pickle may raise anything
         raise UsageError(f"{path} is no pickle of arrays: {error or type(error).__name__}") from None

@@ -11,14 +11,15 @@ import torch
 from torch import Tensor
 
 from robustfl.attacks.byzantine.statistics import forge_statistics, forged_statistics
-from robustfl.contracts import Aggregated, Context, Forged, Reducer, Rehearsal, Reports, View
+from robustfl.contracts import Aggregated, Context, Forged, Reducer, Reports, View
 from robustfl.defenses.slices import NeedsWhole, run_sliced
 from robustfl.errors import Diverged, Refused
 from robustfl.federation.clients import Clients, Messages
 from robustfl.federation.experiment import Experiment
 from robustfl.federation.personal import Personal
 from robustfl.federation.propagation import propagate_statistics
-from robustfl.federation.statistics import DefendedStatistics
+from robustfl.federation.rehearsal import rehearsal_of
+from robustfl.federation.statistics import DefendedStatistics, PlainMean
 from robustfl.federation.storage import LIMIT, kept, settle
 from robustfl.randomness import stream
 from robustfl.team import ALONE, Team
@@ -196,6 +197,7 @@ class _Loop:
 
         attack_state = dict(state.attack)
         context = Context(
+            generator=self._stream("defense", t),
             round=t,
             weights=self._weights(ids_in_order, stack),
             state=state.defense,
@@ -205,7 +207,6 @@ class _Loop:
         if f and e.attacks_updates and width:
             own = rows[h:].clone() if e.computes_own else None
             attack_state["update"] = self._forge(stack, own, f, context, state, width)
-        context = replace(context, generator=self._stream("defense", t))
         with watched(e.defense.parts, stack):
             result = self._defend(stack, context, width)
         aggregate = checked(result.vector, stack[0], e.defense.parts)
@@ -312,9 +313,8 @@ class _Loop:
         """Put forged rows in the place of the last ``f``; returns what the attack remembers."""
         e, team, h = self._e, self._team, len(stack) - f
         if team.size == 1 or e.attack.columnwise:
-            view = self._view(stack[:h], own, f, context, state)
-            if state.previous is not None:
-                view = replace(view, previous=state.previous[team.part(width)])
+            previous = None if state.previous is None else state.previous[team.part(width)]
+            view = self._view(stack[:h], own, f, context, state, previous)
             with watched(e.attack, stack, own):
                 forged = Forged.of(e.attack.forge(view, generator=self._stream("attack", context.round)))
             stack[h:] = checked(forged.rows, stack[h:], e.attack)
@@ -323,7 +323,7 @@ class _Loop:
         honest, mine = team.gathered(stack[:h], width), None if own is None else team.gathered(own, width)
         rows, kept = None, {}
         if honest is not None:
-            view = self._view(honest, mine, f, context, state)
+            view = self._view(honest, mine, f, context, state, state.previous)
             with watched(e.attack, honest, mine):
                 forged = Forged.of(e.attack.forge(view, generator=self._stream("attack", context.round)))
             rows, kept = checked(forged.rows, honest.new_empty((f, width)), e.attack), dict(forged.state)
@@ -389,29 +389,25 @@ class _Loop:
             self._stack = state.theta.new_empty((n, width))
         return self._stack, memory, seats_back
 
-    def _view(self, honest: Tensor, own: Tensor | None, f: int, context: Context, state: State) -> View:
-        """The channel as this attack may see it: no more than its declared knowledge (ARCHITECTURE §5)."""
-        attack = self._e.attack
+    def _view(
+        self, honest: Tensor, own: Tensor | None, f: int, context: Context, state: State, previous: Tensor | None
+    ) -> View:
+        """The updates as this attack may see them."""
+        e = self._e
+
+        def defended(rows: Tensor, context: Context) -> Tensor:
+            return e.defense.run(rows, f=e.settings.f_declared, context=context).vector
+
         return View(
             n=honest.shape[0] + f,
             f=f,
-            honest=honest if attack.knowledge in ("omniscient", "defense") else None,
-            own=own if attack.needs_own or attack.knowledge in ("blind", "partial") else None,
-            aggregate=self._rehearsal(context) if attack.knowledge == "defense" else None,
+            honest=honest,
+            own=own,
+            aggregate=rehearsal_of(defended, context, isometric=e.defense.isometric),
             round=context.round,
-            previous=state.previous,
+            previous=previous,
             state=state.attack.get("update", {}),
-        )
-
-    def _rehearsal(self, context: Context) -> Rehearsal:
-        """The server's aggregation without its consequences: the same draws every time, new state thrown away."""
-        e = self._e
-
-        def aggregate(rows: Tensor) -> Tensor:
-            fresh = replace(context, generator=self._stream("defense", context.round))
-            return e.defense.run(rows, f=e.settings.f_declared, context=fresh).vector
-
-        return Rehearsal(aggregate, e.defense.isometric)
+        ).redacted(e.attack)
 
     def _weights(self, ids: list[int], like: Tensor) -> Tensor | None:
         if not self._e.algorithm.weighted:
@@ -433,17 +429,28 @@ class _Loop:
         e, round = self._e, state.round
         weights, count = self._weights(ids, state.theta), iter(range(1 << 30))
 
+        def defended(rows: Tensor, context: Context) -> Tensor:
+            return e.statistics_rule.run(rows, f=e.settings.f_declared, context=context).vector
+
         def reduce(kind: str, rows: Tensor) -> Tensor:
             place = next(count)
             context = Context(generator=self._stream("defense-lockstep", round, place), round=round, weights=weights)
             if f and e.attacks_statistics and e.settings.target in ("both", "mean" if "mean" in kind else "var"):
-                variance = torch.full((rows.shape[1],), kind == "variance", device=rows.device)
-                view = self._view(rows[:h], rows[h:], f, context, state)
-                view = replace(view, channel="statistics", variance=variance, previous=None, state={})
+                honest = rows[:h]
+                view = View(
+                    n=h + f,
+                    f=f,
+                    channel="statistics",
+                    honest=honest,
+                    own=rows[h:],
+                    aggregate=rehearsal_of(defended, context, origin=_mean(honest, weights)),
+                    variance=torch.full((rows.shape[1],), kind == "variance", device=rows.device),
+                    round=round,
+                ).redacted(e.attack)
                 generator = self._stream("attack-lockstep", round, place)
                 forged = forge_statistics(e.attack, view, target="both", generator=generator)
-                rows = torch.cat([rows[:h], checked(forged, rows[h:], e.attack)])
-            return e.statistics_rule.run(rows, f=e.settings.f_declared, context=context).vector
+                rows = torch.cat([honest, checked(forged, rows[h:], e.attack)])
+            return defended(rows, context)
 
         return reduce
 
@@ -516,21 +523,41 @@ class _Loop:
         rows = e.norm.messages(reports, state.statistics, e.layout.layers)
         if not bool(torch.isfinite(rows[:h]).all()):
             raise Diverged(state.round + 1, "an honest report")
+
+        def merged(rows: Tensor, context: Context) -> Tensor:
+            defended = DefendedStatistics(e.statistics_rule, e.settings.f_declared, context, refreshing)
+            return e.norm.merge(rows, reports.counts, state.statistics, e.layout.layers, defended)
+
         if f and e.attacks_statistics:
             own = rows[h:] if computed == h + f else None
-            view = replace(
-                self._view(rows[:h], own, f, context, state),
+            origin = None
+            if e.attack.knowledge == "defense":
+                plain = PlainMean(None if context.weights is None else context.weights[:h], context.round, refreshing)
+                origin = e.norm.merge(rows[:h], reports.counts[:h], state.statistics, e.layout.layers, plain)
+            view = View(
+                n=h + f,
+                f=f,
                 channel="statistics",
+                honest=rows[:h],
+                own=own,
+                aggregate=rehearsal_of(merged, context, origin=origin),
                 variance=self._variance,
+                round=context.round,
                 previous=state.statistics if state.round else None,
                 state=kept,
-            )
+            ).redacted(e.attack)
             generator = self._stream("attack-statistics", context.round)
             forged = forged_statistics(e.attack, view, target=e.settings.target, generator=generator)
             rows, kept = torch.cat([rows[:h], checked(forged.rows, rows[h:], e.attack)]), forged.state
-        defended = DefendedStatistics(e.statistics_rule, e.settings.f_declared, context, refreshing)
-        merged = e.norm.merge(rows, reports.counts, state.statistics, e.layout.layers, defended)
-        return checked(merged, state.statistics, e.norm), kept
+        return checked(merged(rows, context), state.statistics, e.norm), kept
+
+
+def _mean(honest: Tensor, weights: Tensor | None) -> Tensor:
+    """The mean of honest rows ``[h d]``, the first of clients weighed by ``weights [n]``."""
+    if weights is None:
+        return honest.mean(0)
+    shares = weights[: len(honest)].to(honest.dtype)
+    return shares / shares.sum() @ honest
 
 
 def _moved(before: Tensor, after: Tensor, layout: Layout) -> float:
@@ -550,7 +577,7 @@ def _shifts(stack: Tensor, h: int, aggregate: Tensor, weights: Tensor | None, te
     Both are the means of a server without a defense: of clients weighed by ``weights [n]``, without broken rows.
     """
     shares = stack.new_ones(len(stack)) if weights is None else weights.to(stack.dtype)
-    honest = stack[:h].mean(0) if weights is None else shares[:h] / shares[:h].sum() @ stack[:h]
+    honest = _mean(stack[:h], weights)
     scale = max(team.norm(honest), 1e-30)
     sound = team.total(torch.isfinite(stack[h:]).all(1).double().cpu()).to(stack.device) == team.size
     away = torch.where(sound[:, None], stack[h:] - honest, 0.0)

@@ -156,8 +156,6 @@ class Experiment:
     @property
     def computes_own(self) -> bool:
         """Whether attackers must do the honest work too, because a channel of theirs stays honest or starts from it."""
-        if self.attack.needs_own or not self.attacks_updates or self.privacy.personal or self.norm.lockstep_kinds:
+        if self.attack.sees_own or not self.attacks_updates or self.privacy.personal or self.norm.lockstep_kinds:
             return True
-        blind = self.attack.knowledge in ("blind", "partial")
-        partly_honest = not self.attacks_statistics or (blind and self.settings.target != "both")
-        return self.layout.s > 0 and (partly_honest or not self.algorithm.one_batch)
+        return self.layout.s > 0 and not (self.attacks_statistics and self.algorithm.one_batch)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -13,6 +12,7 @@ from robustfl.branches import ADVERSARIAL, CLEAN
 from robustfl.contracts import Context, View
 from robustfl.errors import RobustflError
 from robustfl.federation.experiment import Experiment
+from robustfl.federation.rehearsal import rehearsal_of
 from robustfl.randomness import stream
 
 Memory = dict[str, Mapping[str, Tensor]]
@@ -33,49 +33,56 @@ def propagate_statistics(
     targets = [k for k in range(e.settings.clients) if k not in e.adversarial]
     if not targets:
         return
-    rows = statistics[sources]
+    rows, theirs = statistics[sources], statistics[targets]
     f = len(byzantine & e.adversarial)
-    if f and e.attacks_statistics:
-        rows = torch.cat([rows[:-f], _forged(e, rows, f, round, {} if memory is None else memory)])
     context = Context(generator=stream(e.settings.seed, "propagation", round, device=e.device), round=round)
-    received = e.propagate(
-        rows,
-        statistics[targets],
+    if f and e.attacks_statistics:
+        rows = torch.cat([rows[:-f], _forged(e, rows, theirs, f, context, {} if memory is None else memory)])
+    received = _received(e, rows, theirs, context)
+    into = e.layout.branch_mask(ADVERSARIAL).nonzero().flatten().to(statistics.device)
+    statistics[torch.tensor(targets, device=statistics.device)[:, None], into[None, :]] = received
+
+
+def _received(e: Experiment, sources: Tensor, targets: Tensor, context: Context) -> Tensor:
+    """The adversarial statistics ``[T a]`` that the targets get."""
+    assert e.propagate is not None
+    return e.propagate(
+        sources,
+        targets,
         clean=[layer for layer in e.layout.layers if layer.branch == CLEAN],
         adversarial=[layer for layer in e.layout.layers if layer.branch == ADVERSARIAL],
         f=min(e.settings.f_declared, len(sources)),
         context=context,
     )
-    into = e.layout.branch_mask(ADVERSARIAL).nonzero().flatten().to(statistics.device)
-    statistics[torch.tensor(targets, device=statistics.device)[:, None], into[None, :]] = received
 
 
-def _forged(e: Experiment, rows: Tensor, f: int, round: int, memory: Memory) -> Tensor:
+def _forged(e: Experiment, rows: Tensor, targets: Tensor, f: int, context: Context, memory: Memory) -> Tensor:
     """What the last ``f`` sources send: their own clean statistics, by which they are judged, and forged others."""
-    attack, propagate = e.attack, e.propagate
+    attack, propagate, round = e.attack, e.propagate, context.round
     assert propagate is not None
     columns = e.layout.branch_mask(ADVERSARIAL).to(rows.device)
     honest, own = rows[:-f, columns], rows[-f:, columns]
     if not len(honest):
         raise RobustflError("every AT user is Byzantine: there is nothing honest to propagate")
-    context = Context(round=round)
+
+    def mean_received(stack: Tensor, context: Context) -> Tensor:
+        sent = rows.clone()
+        sent[:, columns] = stack
+        return _received(e, sent, targets, context).mean(0)
+
+    clean = [layer for layer in e.layout.layers if layer.branch == CLEAN]
+    shares = torch.stack([propagate.propagation.weights(rows[:-f], target, clean) for target in targets])
     view = View(
         n=len(rows),
         f=f,
         channel="statistics",
-        honest=honest if attack.knowledge in ("omniscient", "defense") else None,
-        own=own if attack.needs_own or attack.knowledge in ("blind", "partial") else None,
+        honest=honest,
+        own=own,
+        aggregate=rehearsal_of(mean_received, context, origin=shares.mean(0) @ honest),
         variance=e.layout.variance_mask().to(rows.device)[columns],
         round=round,
         state=memory.get("propagation", {}),
-    )
-    if attack.knowledge == "defense":
-
-        def aggregate(stack: Tensor) -> Tensor:
-            fresh = replace(context, generator=stream(e.settings.seed, "propagation", round, device=e.device))
-            return propagate.rule.run(stack, f=e.settings.f_declared, context=fresh).vector
-
-        view = replace(view, aggregate=aggregate)
+    ).redacted(attack)
     generator = stream(e.settings.seed, "attack-statistics", round, device=e.device)
     forged = forged_statistics(attack, view, target=e.settings.target, generator=generator)
     memory["propagation"] = forged.state

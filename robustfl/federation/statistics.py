@@ -150,6 +150,16 @@ class PlainMean(StatisticsAggregation):
     """The weighted mean, without any defense; equal weights unless merge or ``sample_weights [n]`` say otherwise."""
 
     sample_weights: Tensor | None = None
+    at: int = 0
+    refreshing: bool = False
+
+    @property
+    def round(self) -> int:
+        return self.at
+
+    @property
+    def refresh(self) -> bool:
+        return self.refreshing
 
     def mixed(self, basis: Tensor, *, weights: Tensor | None = None) -> Callable[[Tensor], Tensor]:
         """The weighted mean of rows ``[n j]``; nothing of ``basis`` but its number of rows matters."""

@@ -18,6 +18,11 @@ _PASSES = 4
 _CHUNK = 1_024
 # Long float32 rows are multiplied in float32, in chunks summed in float64: errors average out to about 1e-8.
 _LONG = 1 << 16
+# What rounding does to an inner product, relative to the lengths of its factors, with room: the terms of a float32 row
+# err independently and meet in chunks (found: at most 1.4 eps); a float64 product may run over 8,192 terms.
+_OF_A_PRODUCT = {torch.float64: 64 * torch.finfo(torch.float64).eps, torch.float32: 2 * torch.finfo(torch.float32).eps}
+# What a last bit in every entry does to a row, relative to its length: written once (float32), or turned and summed.
+_OF_A_ROW = {torch.float64: 8 * torch.finfo(torch.float64).eps, torch.float32: 2 * torch.finfo(torch.float32).eps}
 # Recentre if the squared distance to the centre exceeds the typical one by so much: the centre's share in the rounding
 # error of a distance is then about 1e-10 of it with float64 products, 1e-7 with float32 chunks.
 _LOPSIDED = {torch.float64: 1e6, torch.float32: 10.0}
@@ -27,11 +32,22 @@ _LOPSIDED = {torch.float64: 1e6, torch.float32: 10.0}
 class CentredGram:
     """``products [n+1+k n+1+k]``: inner products (float64, CPU) of ``x_i - x_c``; point ``n`` is ``0 - x_c``.
 
-    After it come the ``k`` further points, less ``x_c``.
+    After it come the ``k`` further points, less ``x_c``. ``rounding`` is the error of a product relative to the lengths
+    of both factors.
     """
 
     products: Tensor
     centre: int
+    rounding: float = _OF_A_PRODUCT[torch.float64]
+
+
+def last_bits(dtype: torch.dtype) -> float:
+    """How far, relative to its length, a row of this dtype lies from one that differs in the last bits of its entries.
+
+    >>> last_bits(torch.float32) < 3e-7
+    True
+    """
+    return _OF_A_ROW.get(dtype, _OF_A_ROW[torch.float32])
 
 
 def squared_distances(products: Tensor) -> Tensor:
@@ -59,7 +75,7 @@ def centred_gram(X: Tensor, *points: Tensor) -> CentredGram:
         best = int(typical.argmin())
         lopsided = float(distances[centre, best]) > _LOPSIDED[precision] * float(typical[best])
         if not lopsided or best in tried or len(tried) == _PASSES:
-            return CentredGram(products, centre)
+            return CentredGram(products, centre, _OF_A_PRODUCT[precision])
         centre = best
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from robustfl.attacks import forge_statistics
-from robustfl.contracts import Attack, Forged, View
+from robustfl.contracts import Attack, Forged, Rehearsal, View
 from robustfl.defenses import parse_pipeline
 from robustfl.randomness import stream
 from robustfl.testing.common import COMMON, FIRST, built
@@ -23,21 +23,21 @@ D = 6
 
 @dataclass(frozen=True)
 class AttackTrial(Trial[Attack]):
-    """An attack and the views it gets: exactly what it declares to need, nothing else."""
+    """An attack and the views it gets: what the engine would hand it."""
 
     def view(
         self, h: int = 7, f: int = 2, *, round: int = 0, dtype: torch.dtype = torch.float64, device: str = "cpu"
     ) -> View:
-        method = self.method
         honest = rows(h, 0, dtype).to(device)
-        view = View(n=h + f, f=f, round=round, previous=honest.mean(0) if round else None)
-        if method.knowledge in ("omniscient", "defense"):
-            view = dataclasses.replace(view, honest=honest)
-        if method.knowledge == "partial" or method.needs_own:
-            view = dataclasses.replace(view, own=rows(f, 7, dtype).to(device))
-        if method.knowledge == "defense":
-            view = dataclasses.replace(view, aggregate=median())
-        return view
+        return View(
+            n=h + f,
+            f=f,
+            honest=honest,
+            own=rows(f, 7, dtype).to(device),
+            aggregate=Rehearsal(median()),
+            round=round,
+            previous=honest.mean(0) if round else None,
+        ).redacted(self.method)
 
     def forged(self, view: View, method: Attack | None = None, seed: int = 1) -> Forged:
         """What the attack sends and wants to be handed next round."""
@@ -130,9 +130,8 @@ def _statistics(trial: AttackTrial) -> str | None:
     mask = torch.arange(D) >= D // 2
     view = trial.view()
     honest, own = (None if t is None else t.abs() for t in (view.honest, view.own))
-    view = dataclasses.replace(view, channel="statistics", variance=mask, honest=honest, own=own)
-    if view.honest is None and view.own is None:
-        return "it sees no statistics"
+    aggregate = None if view.aggregate is None else Rehearsal(median(), origin=torch.arange(1.0, D + 1).double())
+    view = dataclasses.replace(view, channel="statistics", variance=mask, honest=honest, own=own, aggregate=aggregate)
     with untouched(**{"view.honest": honest, "view.own": own}):
         made: Any = forge_statistics(trial.method, view, target="both", generator=stream(1, "attack"))
     sent = expect(

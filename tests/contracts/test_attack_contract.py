@@ -10,7 +10,7 @@ import torch
 
 import robustfl
 from robustfl.attacks import byzantine, forge_statistics
-from robustfl.contracts import Attack, Forged, View
+from robustfl.contracts import Attack, Forged, Rehearsal, View
 from robustfl.errors import UsageError
 from robustfl.randomness import stream
 from robustfl.registry import create, describe, entries
@@ -52,16 +52,11 @@ def rows(count: int, d: int = 6, seed: int = 0, dtype: torch.dtype = torch.float
 
 
 def sight(attack: Attack, honest: torch.Tensor, f: int) -> View:
-    """What the attack declares that it needs, and nothing else."""
-    view = View(n=len(honest) + f, f=f)
-    if attack.knowledge in ("omniscient", "defense"):
-        view = dataclasses.replace(view, honest=honest)
-    if attack.knowledge == "partial" or attack.needs_own:
-        view = dataclasses.replace(view, own=rows(f, honest.shape[1], 7, honest.dtype).to(honest.device))
-    if attack.knowledge == "defense":
-        median = robustfl.defense("median")
-        view = dataclasses.replace(view, aggregate=lambda stack: median(stack, f=0))
-    return view
+    """What the engine would hand the attack."""
+    median = robustfl.defense("median")
+    own = rows(f, honest.shape[1], 7, honest.dtype).to(honest.device)
+    server = Rehearsal(lambda stack: median(stack, f=0))
+    return View(n=len(honest) + f, f=f, honest=honest, own=own, aggregate=server).redacted(attack)
 
 
 def forge(attack: Attack, view: View, seed: int = 1, device: str = "cpu") -> torch.Tensor:

@@ -24,7 +24,7 @@ LABELS: dict[str, Any] = {
 def record(**labels: Any) -> dict[str, Any]:
     known = LABELS | labels
     return CellResult(
-        key=digest(known), scenario="s", status="done", cell={"cell": known}, labels=known,
+        key=digest({"cell": known}), scenario="s", status="done", cell={"cell": known}, labels=known,
         metrics=Metrics(
             sa=0.5, loss=1.0, ra={"pgd": 0.25}, ra_worst=0.25, per_class={"sa": [0.5, None]}, samples=8,
             per_user={"sa": [0.5, None]}, groups={"spread": {"sa": 0.1}}, asr=0.5,

@@ -30,7 +30,7 @@ def record(
     robust = {"pgd": round_down(sa / 2)} if ra is None else ra
     done = status == "done"
     return CellResult(
-        key=digest(known),
+        key=digest({"cell": known}),
         scenario="fake",
         status=status,  # type: ignore[arg-type]
         reason=reason,

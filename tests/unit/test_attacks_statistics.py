@@ -11,7 +11,7 @@ import torch
 import robustfl
 from robustfl.attacks import forge_statistics
 from robustfl.attacks.byzantine.statistics import forged_statistics
-from robustfl.contracts import View
+from robustfl.contracts import Rehearsal, View
 from robustfl.errors import UsageError
 from robustfl.randomness import stream
 
@@ -104,3 +104,14 @@ def test_a_general_search_is_judged_by_valid_rows_too() -> None:
     row, _ = sent("opt(foe, evals=4)", replace(VIEW, aggregate=server))
     assert row == [3 - 70 * 3, 2]
     assert all(stack[2:, 1].tolist() == [2.0, 2.0] for stack in seen)
+
+
+@pytest.mark.parametrize("attack", ["opt-foe(evals=4)", "opt(foe, evals=4)"])
+def test_a_search_measures_from_what_the_server_makes_of_honest_rows(attack: str) -> None:
+    """A merge that adds 1000 to the mean: seen from the honest mean every lie would look like a step back."""
+
+    def server(stack: torch.Tensor) -> torch.Tensor:
+        return stack[2] + torch.tensor([1000.0, 0.0], dtype=torch.float64)
+
+    told = replace(VIEW, aggregate=Rehearsal(server, origin=torch.tensor([1003.0, 2.0], dtype=torch.float64)))
+    assert sent(attack, told)[0][0] < -100

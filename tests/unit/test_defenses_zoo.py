@@ -108,7 +108,8 @@ def test_nearest_values_also_where_many_tie(n, low, high, keep, dtype, native, m
     X = torch.cat([spread, coarse], dim=1).to(dtype)
     ordered = X.sort(dim=0).values
     centre = ordered[low:high].mean(0)
-    order = (X - centre).abs().sort(dim=0, stable=True).indices[:keep]
+    # Two middle values are equally far from their mean, on whichever side its last bit lies.
+    order = (X - centre).abs().mul(1e4).round().sort(dim=0, stable=True).indices[:keep]
     expected = X.gather(0, order).mean(0)
     found = over_columns(X, NearestMean(n, low, high, keep))
     torch.testing.assert_close(found, expected, rtol=1e-5 if dtype == torch.float32 else 1e-12, atol=1e-6)
@@ -288,28 +289,36 @@ def test_caf_ends_when_far_rows_without_weight_slow_it_down():
     X[0] *= 1e8
     X[1:4] += 5
     result = facts("caf(max_steps=50)", X, 4)
-    assert result.facts["iterations"] <= 50
+    assert result.facts["slow"]
+    assert 50 < result.facts["iterations"] <= 50 + 12
     assert float(result.vector.norm()) < 10
+    assert not facts("caf", normal(12, 3), 4).facts["slow"]
+    # 40 of 40 stopped at 1,000 steps, with means up to nine honest deviations away.
+    for seed in range(40):
+        X = normal(10, 1, seed)
+        X[:3] *= 1000
+        result = facts("caf(max_steps=100)", X, 3)
+        assert result.facts["iterations"] <= 110
+        assert abs(float(result.vector)) < 3
 
 
 # --- rules with a memory or a server's own row -----------------------------------------------------------------------
 
 
 def _foolsgold(history: np.ndarray) -> np.ndarray:
-    """The weights as the paper's pseudo-code goes."""
+    """The weights as the authors' code makes them: no client is like itself, which also bounds the rest by zero."""
     n = len(history)
     unit = history / np.linalg.norm(history, axis=1, keepdims=True)
     similar = unit @ unit.T
-    most = [max(similar[i, j] for j in range(n) if j != i) for i in range(n)]
+    for i in range(n):
+        similar[i, i] = 0.0
+    most = [max(similar[i]) for i in range(n)]
     alpha = np.empty(n)
     for i in range(n):
-        row = []
-        for j in range(n):
-            if j != i:
-                row.append(similar[i, j] * (most[i] / most[j] if most[j] > most[i] and most[j] > 0 else 1))
-        alpha[i] = 1 - max(row)
-    alpha = np.clip(alpha, 0, 1)
+        row = [s * most[i] / most[j] if most[i] < most[j] else s for j, s in enumerate(similar[i])]
+        alpha[i] = min(max(1 - max(row), 0.0), 1.0)
     alpha /= alpha.max()
+    alpha[alpha == 1] = 0.99
     with np.errstate(divide="ignore"):
         return np.clip(np.log(alpha / (1 - alpha)) + 0.5, 0, 1)
 
@@ -322,6 +331,21 @@ def test_foolsgold_weighs_as_the_paper_does(seed):
     assert result.facts["weights"] == pytest.approx(weights.tolist(), abs=1e-9)
     expected = torch.from_numpy(weights / weights.sum()) @ X
     torch.testing.assert_close(result.vector, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_foolsgold_trusts_one_honest_client_against_three_opposite_sybils():
+    X = torch.tensor([[1.0, 0.2], [-1.0, -0.1], [-1.0, -0.1], [-1.0, -0.1]], dtype=torch.float64)
+    assert facts("foolsgold", X, 3).facts["weights"] == [1.0, 0.0, 0.0, 0.0]
+
+
+def test_foolsgold_weighs_600_random_cases_as_the_authors_code_does():
+    draw = np.random.default_rng(0)
+    for _ in range(600):
+        n, d = int(draw.integers(2, 9)), int(draw.integers(2, 6))
+        X = draw.normal(size=(n, d)) + draw.normal(scale=draw.choice([0.0, 1.0]), size=d)
+        expected = _foolsgold(X)
+        found = facts("foolsgold", torch.from_numpy(X), 1).facts["weights"]
+        assert found == pytest.approx(expected.tolist(), abs=1e-7)
 
 
 def test_foolsgold_judges_the_sum_of_what_a_client_ever_sent():

@@ -84,7 +84,7 @@ def test_a_contradiction_is_shown_with_both_sources_and_nothing_is_written(tmp_p
     merged = merge(sources, tolerance=0.01)
     (conflict,) = merged.conflicts
     assert (conflict.first, conflict.second) == ("we", "they")
-    assert conflict.agreement.words() == "differs: sa 0.5000 → 0.6000"
+    assert conflict.agreement.words() == "differs: sa 0.5000 → 0.6000, loss 0.5000 → 0.4000"
     with pytest.raises(UsageError, match="1 cells are in conflict"):
         write_merge(merged, sources, tmp_path / "out")
     assert not (tmp_path / "out").exists()

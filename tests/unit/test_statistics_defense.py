@@ -19,7 +19,7 @@ from robustfl.reports.frame import frame
 from robustfl.reports.ranking import rank_board
 from robustfl.scenarios import Scenario, run_cell
 from robustfl.scenarios.build import build
-from robustfl.scenarios.estimate import estimate
+from robustfl.scenarios.estimate import _kind, estimate
 from robustfl.scenarios.expand import expand, key_of, labels, refusal, resolve
 from robustfl.scenarios.spec import Cell
 
@@ -151,6 +151,7 @@ def test_dry_run_tells_apart_what_differs_in_the_rule_on_statistics(tmp_path: An
     found = estimate(Scenario.of({"name": "x", "cell": axes}), out=tmp_path, jobs=1)
     assert "statistics_defense" in found.axes
     assert [c.state for c in found.cells] == ["to run", "to run", "refused"]
+    assert len({_kind(cell(statistics_defense=rule)) for rule in ("same", "median", "nnm+median")}) == 3
 
 
 # --- what it does ----------------------------------------------------------------------------------------------------
@@ -179,6 +180,23 @@ def test_exchanges_in_lockstep_go_through_the_rule_on_statistics() -> None:
     reduce = engine._Loop(e, lambda message: None)._reducer(list(range(7)), 7, 0, engine.initial_state(e))
     rows = torch.tensor([[0.0], [1.0], [2.0], [3.0], [50.0], [60.0], [70.0]], dtype=torch.float64)
     assert [float(reduce(kind, rows)) for kind in KINDS] == [3.0] * 4
+
+
+def test_a_rule_on_statistics_alone_drops_no_honest_class() -> None:
+    """γ = 0: three of ten clients are Byzantine in name and lie about statistics only; each class is one client's."""
+    torch.set_num_threads(1)
+    base = {"partition": "gamma(gamma=0)", "norm": "fbn", "clients": 10, "f": 3, "attack": "foe(eta=10)", "batch": 25,
+            "scope": "statistics", "rounds": 40, "algorithm": "dsgd(momentum=0.9)", "evasions": []}  # fmt: skip
+
+    def accuracy(defense: str, statistics_defense: str) -> float:
+        chosen = Cell.of({**base, "defense": defense, "statistics_defense": statistics_defense})
+        metrics = run_cell(chosen, fingerprint="x").metrics
+        return 0.0 if metrics is None else metrics.sa
+
+    rule = "nnm+trimmed-mean"
+    assert accuracy("mean", rule) > 0.85
+    assert 0.5 < accuracy(rule, "same") < 0.78
+    assert accuracy("mean", "same") < 0.4
 
 
 def test_boards_name_the_rule_on_statistics_where_it_varies() -> None:

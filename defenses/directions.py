@@ -1,0 +1,37 @@
+"""The direction in which weighted rows spread most, without a choice that rounding makes."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+# Eigenvalues this close, relative to the greatest, count as equal: what parts them moves eigenvectors at random.
+_EQUAL = 1e-9
+
+
+def leading(products: Tensor, weights: Tensor, slack: Tensor) -> tuple[float, Tensor, Tensor]:
+    """``(λ, τ [n], slack of τ)`` for rows with inner products ``[n n]``, weights ``[n]`` and ``slack`` of distances.
+
+    ``λ`` is the greatest eigenvalue of the weighted covariance and ``τ_i = (u·(x_i - μ))²`` along its unit eigenvector
+    ``u``. An eigenvalue that several directions share, up to rounding, has no eigenvector of its own: ``τ`` is then the
+    mean over them, which does not depend on the basis an eigenvalue problem happens to return. Rows that are equal but
+    for rounding have ``τ = 0``.
+    """
+    mean = products @ weights
+    about = products - mean[:, None] - mean[None, :] + weights @ mean
+    root = weights.sqrt()
+    values, vectors = torch.linalg.eigh(root[:, None] * about * root[None, :])
+    value = max(float(values[-1]), 0.0)
+    # A weighted variance along any direction is half the weighted mean square over pairs of rows.
+    off = float(weights @ slack @ weights) / 2
+    if value <= 2 * off:
+        return value, torch.zeros_like(weights), torch.zeros_like(weights)
+    equal = values >= value - 2 * off - _EQUAL * value
+    along = about @ (root[:, None] * vectors[:, equal])
+    share = (along.square() / values[equal].clamp(min=value * _EQUAL)).mean(dim=1)
+    below = values[~equal]
+    gap = value - (float(below[-1]) if len(below) else 0.0)
+    # To first order an eigenvector turns by error over gap, and so do the lengths along it.
+    turn = min(1.0, (off + 1e-13 * value) / max(gap, 1e-300))
+    spread = about.diagonal().clamp(min=0)
+    return value, share, 2 * turn * (share * spread).sqrt() + turn**2 * spread + slack @ weights

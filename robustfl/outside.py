@@ -1,0 +1,86 @@
+"""What comes from outside: files that are read whole and within bounds, texts that are safe to show. No torch here."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+LARGEST_FILE = 512 * 2**20
+"""Bytes of a record, board or scenario: some thousand times what any grid has written."""
+
+_OBEYED = "\x00-\x08\x0b-\x1f\x7f-\x9f"  # control signs but line ends and tabs
+_TURNED = "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"  # what turns or breaks writing
+_HALVES = "\ud800-\udfff"  # lone surrogates
+_UNSAFE = re.compile(f"[{_OBEYED}{_TURNED}{_HALVES}]")
+_UNSAFE_OR_LINES = re.compile(f"[{_OBEYED}{_TURNED}{_HALVES}\n\t]")
+
+
+def read_file(path: str | Path) -> bytes:
+    """The content of a regular file; a pipe, a device or a file beyond ``LARGEST_FILE`` is an ``OSError`` at once."""
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    with open(handle, "rb") as file:
+        about = os.fstat(handle)
+        if stat.S_ISDIR(about.st_mode):
+            raise IsADirectoryError(21, "is a folder")
+        if not stat.S_ISREG(about.st_mode):
+            raise OSError(22, "is no regular file")
+        if about.st_size > LARGEST_FILE:
+            raise OSError(27, f"has {about.st_size} bytes, more than the {LARGEST_FILE} that are read")
+        return file.read(LARGEST_FILE)
+
+
+def read_json(path: str | Path) -> Any:
+    """The JSON data of a file. Raises ``OSError`` if it cannot be read, and ``ValueError`` in words otherwise."""
+    content = read_file(path)
+    try:
+        return json.loads(content)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    except ValueError:  # also whole numbers of thousands of digits
+        raise ValueError("truncated or corrupt (not JSON)") from None
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """The data of a TOML text. Raises ``ValueError`` in words for everything that is none."""
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    except ValueError as error:
+        if isinstance(error, tomllib.TOMLDecodeError):
+            raise
+        raise ValueError(f"it holds a number of more than {sys.get_int_max_str_digits()} digits") from None
+
+
+def unsafe(text: str, *, lines: bool = False) -> bool:
+    """Whether a text holds what a terminal would obey or cannot print; line ends and tabs count unless ``lines``."""
+    return (_UNSAFE if lines else _UNSAFE_OR_LINES).search(text) is not None
+
+
+def shown(text: str) -> str:
+    r"""``text`` with what a terminal would obey or cannot print written out; line ends and tabs stay.
+
+    >>> print(shown("a\x1b[2Kb"))
+    a\x1b[2Kb
+    """
+    return _UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def texts(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Every text in nested data, names included, with its path."""
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield path, str(key)
+            yield from texts(inner, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, (list, tuple)):
+        for i, inner in enumerate(value):
+            yield from texts(inner, f"{path}[{i}]")

@@ -1,0 +1,198 @@
+"""Run cells of a published board again and compare: ``robustfl.verify``."""
+
+from __future__ import annotations
+
+import random
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from robustfl.errors import RobustflError, UsageError
+from robustfl.records import CellResult, plain
+from robustfl.registry import load_file
+from robustfl.reports.agreement import agree, settings_apart, versions_apart
+from robustfl.reports.plots import matching
+from robustfl.reports.published import TOLERANCE, is_count, read_board
+
+from .expand import fingerprints, key_of, resolve
+from .run import run_cell
+from .spec import Cell
+
+AGREES = ("identical", "within tolerance")
+DOUBTS = ("evaluation", "unreliable")
+"""What a record says about its own numbers: certificates that must come out again."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """What came out for one cell: its verdict, in what it differs, and the methods of another version."""
+
+    key: str
+    labels: dict[str, Any]
+    verdict: str
+    detail: str
+    versions: tuple[str, ...] = ()
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the cell came out as published, within the tolerance."""
+        return self.verdict in AGREES
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What is known of a board: ``file`` is what is wrong without running anything, ``checks`` the cells run again.
+
+    Of the ``published`` cells of the board, ``cells`` match, and ``chosen`` of these were to be run, drawn with the
+    number ``sample``. ``claimed`` is the tolerance that the board claims. ``environment`` says in what this
+    installation differs, ``versions`` which methods do.
+    """
+
+    board: str
+    tolerance: float
+    claimed: float
+    published: int
+    cells: int
+    chosen: int
+    sample: int
+    file: tuple[str, ...] = ()
+    environment: tuple[str, ...] = ()
+    versions: tuple[str, ...] = ()
+    checks: tuple[Check, ...] = ()
+
+    @property
+    def disagreeing(self) -> tuple[Check, ...]:
+        """The cells that did not come out as published."""
+        return tuple(check for check in self.checks if not check.agrees)
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the board is accepted: a sound file, the same methods, and every cell that ran agrees."""
+        return not (self.file or self.versions or self.disagreeing)
+
+
+def verify(
+    board: str | Path,
+    *,
+    cells: int | None = 3,
+    where: Mapping[str, str] | None = None,
+    sample: int | None = None,
+    tolerance: float = TOLERANCE,
+    check_only: bool = False,
+    plugins: tuple[str, ...] = (),
+    device: str | None = None,
+    threads: int | None = None,
+    root: str | Path | None = None,
+    on_start: Callable[[Verification], None] = lambda known: None,
+    on_cell: Callable[[Check], None] = lambda check: None,
+) -> Verification:
+    """Check a published board's file, then run ``cells`` of its cells again (``None``: all of them) and compare.
+
+    ``where`` keeps the cells with these labels (``{"defense": "krum"}``); ``sample`` is the number they are drawn with,
+    by default a fresh one. The ``tolerance`` is yours, whatever the board claims; ``device`` and ``threads`` are the
+    board's own unless given. Cells that failed count: they must fail here, too. With ``check_only`` nothing is run.
+    ``on_start`` is called before the first cell, ``on_cell`` after each. Raises ``UsageError`` for a file that is no
+    board, for labels that no cell has and for a tolerance outside [0, 1].
+    """
+    if not 0 <= tolerance <= 1:
+        raise UsageError(f"verify: tolerance={tolerance:g} must be in [0, 1], a difference of accuracies")
+    for plugin in plugins:
+        load_file(plugin)
+    published, wrong = read_board(Path(board))
+    records = matching(published.records(), dict(where or {}), what="verify")
+    seed = secrets.randbelow(10**6) if sample is None else sample
+    chosen = records if cells is None else random.Random(seed).sample(records, min(cells, len(records)))
+    known = Verification(
+        board=published.name,
+        tolerance=tolerance,
+        claimed=published.tolerance,
+        published=len(published.cells),
+        cells=len(records),
+        chosen=0 if check_only else len(chosen),
+        sample=seed,
+        file=tuple(wrong),
+        environment=tuple(_environment(published)),
+        versions=tuple(sorted({words for r in records for words in _versions(r)})) if check_only else (),
+    )
+    on_start(known)
+    if check_only:
+        return known
+    checks = []
+    for record in chosen:
+        checks.append(_check(record, known.tolerance, device, threads, root))
+        on_cell(checks[-1])
+    versions = tuple(sorted({words for check in checks for words in check.versions}))
+    return replace(known, checks=tuple(checks), versions=versions)
+
+
+def _check(
+    record: CellResult, tolerance: float, device: str | None, threads: int | None, root: str | Path | None
+) -> Check:  # fmt: skip
+    """Run one cell again as its record says it ran."""
+    try:
+        cell = Cell.of(record.cell.get("cell", {}))
+        fingerprint = fingerprints([cell], root)[cell]
+        resolved = resolve(cell, fingerprint)
+    except RobustflError as error:
+        return Check(record.key, record.labels, "cannot be run here", str(error))
+    versions = tuple(versions_apart(record.cell.get("methods", {}), resolved["methods"]))
+    if versions:
+        return Check(record.key, record.labels, "other versions", "; ".join(versions), versions)
+    if key_of(resolved) != record.key:
+        apart = settings_apart(record.cell, plain(resolved))
+        detail = "; ".join(f"{path}: {a} published, {b} here" for path, a, b in apart[:3])
+        return Check(record.key, record.labels, "another cell", detail or "the settings have another key")
+    known = record.certificates
+    where = device or str(known.get("device") or "auto")
+    again = run_cell(
+        cell, scenario=record.scenario, fingerprint=fingerprint, root=root, device=where,
+        threads=threads or (count if is_count(count := known.get("threads")) else 1),
+    )  # fmt: skip
+    found = agree(record, again, tolerance=tolerance)
+    verdict = {"identical": "identical", "within": "within tolerance", "differs": "differs"}[found.verdict]
+    detail = "" if found.verdict == "identical" else found.words().partition(": ")[2]
+    told = [f"{n} {known.get(n)} → {again.certificates.get(n)}" for n in DOUBTS if _untold(n, record, again)]
+    if told:
+        verdict, detail = "differs", "; ".join([*([detail] if detail else []), *told])
+    reason = f" ({(again.reason or '').strip().splitlines()[0]})" if again.status == "failed" and again.reason else ""
+    return Check(record.key, record.labels, verdict, detail + reason)
+
+
+def _untold(name: str, published: CellResult, again: CellResult) -> bool:
+    """Whether two records of one outcome say different things under ``name``."""
+    return published.status == again.status == "done" and published.certificates.get(name) != again.certificates.get(
+        name
+    )
+
+
+def _versions(record: CellResult) -> list[str]:
+    """What is installed in another version than the record names, without data and without running."""
+    try:
+        resolved = resolve(Cell.of(record.cell.get("cell", {})), str(record.cell.get("data", "")))
+    except RobustflError as error:
+        return [str(error)]
+    found = versions_apart(record.cell.get("methods", {}), resolved["methods"])
+    if found or key_of(resolved) == record.key:
+        return found
+    apart = settings_apart(record.cell, plain(resolved))
+    return [f"cell {record.key[:12]}: {path}: {a} published, {b} here" for path, a, b in apart[:3]]
+
+
+def _environment(published: Any) -> list[str]:
+    """In what this installation differs from the one the board declares, in words."""
+    import platform
+    from importlib.metadata import version
+
+    import numpy
+    import torch
+
+    here = {
+        "robustfl": version("robustfl"), "torch": str(torch.__version__), "numpy": numpy.__version__,
+        "python": platform.python_version(),
+    }  # fmt: skip
+    declared: Mapping[str, list[str]] = published.environment.versions
+    return [
+        f"{n}: {', '.join(v)} declared, {here[n]} here" for n, v in declared.items() if n in here and here[n] not in v
+    ]

@@ -1,0 +1,309 @@
+"""What attackers who know the server try out is what the server then does, on every channel and with its draws."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import Tensor
+
+import robustfl
+from robustfl.contracts import Attack, Context, Knowledge, Reports, View
+from robustfl.defenses import Propagate
+from robustfl.federation import Experiment, engine, propagate_statistics, train
+from robustfl.norms.lockstep import KINDS
+from robustfl.randomness import stream
+from robustfl.registry import create, entries
+from robustfl.scenarios.build import build
+from robustfl.scenarios.spec import Cell
+from robustfl.testing.attacks import AttackTrial
+
+DEEP: dict[str, Any] = {
+    "dataset": "digits(limit=400, test_limit=40)", "model": "mlp(hidden=(12, 10, 8))", "norm": "fbn", "clients": 9,
+    "f": 2, "rounds": 3, "batch": 8, "dtype": "float64", "evasions": [], "partition": "gamma(gamma=0.3)",
+    "target": "both",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Probe(Attack):
+    """Sends twice the honest mean, and tells what the server would make of that."""
+
+    seen: ClassVar[list[tuple[View, Tensor]]] = []
+    knowledge: ClassVar[Knowledge] = "defense"
+
+    def forge(self, view: View, *, generator: torch.Generator) -> Tensor:
+        assert view.honest is not None
+        assert view.aggregate is not None
+        sent = 2 * view.honest.mean(0).expand(view.f, -1)
+        for rows in (view.honest * 0 + 1, view.honest):  # what was tried before changes nothing
+            told = view.aggregate(torch.cat([rows, sent]))
+        self.seen.append((view, told))
+        return sent.clone()
+
+
+def probed(**more: Any) -> Experiment:
+    torch.set_num_threads(1)
+    Probe.seen.clear()
+    return dataclasses.replace(build(Cell.of({**DEEP, **more})).experiment, attack=Probe())
+
+
+def told(channel: str) -> list[Tensor]:
+    return [result for view, result in Probe.seen if view.channel == channel]
+
+
+# --- the server's result, as told before -----------------------------------------------------------------------------
+
+DRAWING = ["bucketing(s=2)+median", "nnm+trimmed-mean", "dnc(b=20)", "mean"]
+
+
+@pytest.mark.parametrize("rule", [*DRAWING, "centered-clipping(tau=0.1)"])
+@pytest.mark.parametrize("clients", [9, 12])
+def test_updates_come_out_as_rehearsed(rule: str, clients: int) -> None:
+    """Nine clients take part in every round."""
+    e = probed(
+        defense=rule,
+        statistics_defense="median",
+        scope="update",
+        clients=clients,
+        quota=True,
+        participation=9 / clients,
+    )
+    found = [record.state.previous for record in train(e)]
+    assert len(told("update")) == 3
+    assert all(torch.equal(a, b) for a, b in zip(found, told("update"), strict=True))
+
+
+@pytest.mark.parametrize("rule", DRAWING)
+@pytest.mark.parametrize("norm", ["fbn", "fbn(joint=true)", "naive-bn", "hbn(eval_stats=ema)"])
+def test_statistics_come_out_as_rehearsed(rule: str, norm: str) -> None:
+    """After a rule on updates that draws from the same generator."""
+    algorithm = "dsgd" if norm.startswith("fbn") else "fedavg(local_steps=2)"
+    e = probed(defense="bucketing(s=2)+mean", statistics_defense=rule, norm=norm, algorithm=algorithm)
+    found = [record.state.statistics.clone() for record in train(e)]
+    assert len(told("statistics")) == 3
+    assert all(torch.equal(a, b) for a, b in zip(found, told("statistics"), strict=True))
+
+
+def test_statistics_collected_for_tests_come_out_as_rehearsed() -> None:
+    e = probed(defense="bucketing(s=2)+median", norm="hbn", algorithm="fedavg(local_steps=2)", rounds=2)
+    *_, last = train(e)
+    assert last.tested is not None
+    assert torch.equal(last.tested.statistics, told("statistics")[-1])
+
+
+@pytest.mark.parametrize("rule", DRAWING)
+def test_exchanges_in_lockstep_come_out_as_rehearsed(rule: str) -> None:
+    e = probed(norm="fedtan", algorithm="fedavg", defense="mean", statistics_defense=rule, scope="statistics")
+    reduce = engine._Loop(e, lambda message: None)._reducer(list(range(9)), 7, 2, engine.initial_state(e))
+    rows = torch.rand(9, 4, dtype=torch.float64) + torch.arange(9)[:, None]
+    made = [reduce(kind, rows) for kind in KINDS]
+    assert len(told("statistics")) == len(KINDS)
+    assert all(torch.equal(a, b) for a, b in zip(made, told("statistics"), strict=True))
+
+
+@pytest.mark.parametrize("rule", ["", "+bucketing(s=2)+median", "+trimmed-mean(weighted=true)"])
+def test_what_is_propagated_comes_out_as_rehearsed(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mean of what the receivers get; the defense is told more attackers than there are sources."""
+    received: list[tuple[Tensor, int]] = []
+    original = Propagate.__call__
+
+    def noted(self: Propagate, *rows: Tensor, f: int, **more: Any) -> Tensor:
+        made = original(self, *rows, f=f, **more)
+        received.append((made, f))
+        return made
+
+    e = probed(
+        norm="dual-bn(local=true)", model="mlp(hidden=(6,))", objective="pnc(warmup=0)", at="users(ids=(0,1,2,3,4,5))",
+        propagation=f"fedrbn(temperature=1){rule}", algorithm="fedavg(local_steps=2)", train_evasion="pgd(steps=1)",
+        byzantine="at", f=1, f_declared=1 if rule else 8, scope="statistics", rounds=1,
+    )  # fmt: skip
+    *_, last = train(e)
+    Probe.seen.clear()
+    monkeypatch.setattr(Propagate, "__call__", noted)
+    propagate_statistics(e, last.state.personal.statistics, 1)  # type: ignore[union-attr]
+    (rehearsed,) = told("statistics")
+    torch.testing.assert_close(received[-1][0].mean(0), rehearsed, rtol=0, atol=0)
+    assert {f for _, f in received} == ({1} if rule else {6})
+    (view, _) = Probe.seen[0]
+    assert (view.n, view.f) == (6, 1)
+
+
+# --- by hand ---------------------------------------------------------------------------------------------------------
+
+
+def _trimmed(values: list[float], f: int) -> float:
+    kept = sorted(values)[f : len(values) - f]
+    return sum(kept) / len(kept)
+
+
+def _merged_by_hand(rows: Tensor, counts: list[int], widths: list[int], f: int, beta: float) -> Tensor:
+    """FBN's merge under NNM and trimmed mean, entry by entry: layers ``[means, variances]`` one after another."""
+    n, new, start = len(rows), [], 0
+    for width, total in zip(widths, counts, strict=True):
+        part = rows[:, start : start + 2 * width].tolist()
+        nearest = []
+        for i in range(n):
+            far = [(sum((a - b) ** 2 for a, b in zip(part[i], part[j], strict=True)), j) for j in range(n)]
+            nearest.append([j for _, j in sorted(far)[: n - f]])
+
+        def rule(values: list[float], nearest: list[list[int]] = nearest) -> float:
+            return _trimmed([sum(values[j] for j in near) / len(near) for near in nearest], f)
+
+        means = [rule([part[j][c] for j in range(n)]) for c in range(width)]
+        for c in range(width):
+            inside = rule([part[j][width + c] for j in range(n)])
+            spread = rule([(part[j][c] - means[c]) ** 2 for j in range(n)])
+            means.append(inside + total / ((total - 1) * beta) * spread)
+        new += means
+        start += 2 * width
+    return torch.tensor(new, dtype=torch.float64)
+
+
+def test_rehearsal_is_fbns_merge_layer_by_layer_with_its_deviations() -> None:
+    e = probed(defense="mean", statistics_defense="nnm+trimmed-mean", scope="statistics", norm="fbn(momentum=0.2)")
+    assert [layer.variance.stop for layer in e.layout.layers] == [24, 44, 60]
+    *_, _last = train(e)
+    view, _ = Probe.seen[-1]
+    assert view.honest is not None
+    assert view.aggregate is not None
+    honest = view.honest
+    away = honest.mean(0) + torch.linspace(-0.5, 0.5, 60, dtype=torch.float64)
+    for rows in (2 * honest.mean(0).expand(2, -1), away.expand(2, -1)):
+        stack = torch.cat([honest, rows.clamp(min=0) if rows is not away else rows])
+        stack[:, view.variance] = stack[:, view.variance].clamp(min=0)
+        expected = _merged_by_hand(stack, [72, 72, 72], [12, 10, 8], f=2, beta=0.2)
+        torch.testing.assert_close(view.aggregate(stack), expected, rtol=1e-9, atol=1e-12)
+
+
+def test_distance_is_that_from_the_statistics_of_the_honest_clients_union() -> None:
+    """By hand from the rows: the mean of means, and of variances with 7 batches of 8 behind the deviations."""
+    e = probed(defense="nnm+trimmed-mean", scope="statistics")
+    for _ in train(e):
+        pass
+    view, _ = Probe.seen[-1]
+    assert view.honest is not None
+    assert view.origin is not None
+    for layer in e.layout.layers:
+        m, v = view.honest[:, layer.mean], view.honest[:, layer.variance]
+        spread = sum((row - m.sum(0) / 7) ** 2 for row in m) / 7
+        torch.testing.assert_close(view.origin[layer.mean], m.sum(0) / 7)
+        torch.testing.assert_close(view.origin[layer.variance], v.sum(0) / 7 + 56 / 55 / 0.1 * spread)
+
+
+def test_origin_of_a_plain_merge_is_the_honest_mean() -> None:
+    for _ in train(probed(norm="naive-bn", defense="median")):
+        pass
+    for view, _ in Probe.seen:
+        assert view.honest is not None
+        if view.channel == "statistics":
+            torch.testing.assert_close(view.origin, view.honest.mean(0), rtol=1e-12, atol=1e-14)
+        else:
+            assert view.origin is None
+
+
+# --- what comes of it ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", ["nnm+trimmed-mean", "nnm+median"])
+@pytest.mark.parametrize("attack", ["opt-foe", "opt(foe)"])
+def test_search_hides_in_the_layer_where_clients_differ(
+    attack: str, rule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients agree on the first layer's means, which are long, and differ in the second.
+
+    The server drops liars layer by layer: what gives them away in the first is no reason to spare the second. Judged by
+    whole rows nothing but η = 0 would pass.
+    """
+    settings = {"norm": "naive-bn", "model": "mlp(hidden=(6, 6))", "target": "mean", "scope": "statistics"}
+    e = build(Cell.of({**DEEP, **settings, "clients": 10, "f": 3, "attack": attack, "defense": rule})).experiment
+    noise = torch.randn(7, 24, generator=stream(0, "reports"), dtype=torch.float64)
+    noise -= noise.mean(0)
+    first, second = e.layout.layers
+    rows = torch.ones(7, 24, dtype=torch.float64)
+    rows[:, first.mean] = 1000 + noise[:, first.mean]
+    rows[:, second.mean] = 3 + 30 * noise[:, second.mean]
+    views: list[View] = []
+    original = engine.forged_statistics
+
+    def noted(attack: Attack, view: View, **more: Any) -> Any:
+        views.append(view)
+        return original(attack, view, **more)
+
+    monkeypatch.setattr(engine, "forged_statistics", noted)
+    reports = Reports(rows, torch.full((7, 2), 8))
+    merged, _ = engine._Loop(e, lambda message: None)._merge(reports, 7, 3, engine.initial_state(e), Context())
+    (view,) = views
+    assert view.honest is not None
+    assert view.aggregate is not None
+    assert view.origin is not None
+    still = view.aggregate(torch.cat([view.honest, view.honest.mean(0).expand(3, -1)]))
+    assert float((merged - view.origin).norm()) > 2 * float((still - view.origin).norm())
+
+
+# --- one view --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Blind(Probe):
+    """Declares nothing but that it sees nobody."""
+
+    knowledge: ClassVar[Knowledge] = "blind"
+
+    def forge(self, view: View, *, generator: torch.Generator) -> Tensor:
+        self.seen.append((view, torch.empty(0)))
+        assert view.own is not None
+        return torch.zeros_like(view.own)
+
+
+@dataclass(frozen=True)
+class Partly(Blind):
+    """Sees its own rows."""
+
+    knowledge: ClassVar[Knowledge] = "partial"
+
+
+def _fields(view: View) -> set[str]:
+    return {name for name in ("honest", "own", "aggregate") if getattr(view, name) is not None}
+
+
+@pytest.mark.parametrize("target", ["mean", "both"])
+@pytest.mark.parametrize("attack", [Blind(), Partly(), Probe()], ids=lambda a: a.knowledge)
+def test_attacks_see_in_the_engine_what_the_suite_and_the_public_call_show_them(attack: Attack, target: str) -> None:
+    expected = {"blind": {"own"}, "partial": {"own"}, "defense": {"honest", "aggregate"}}[attack.knowledge]
+    e = dataclasses.replace(probed(defense="median", target=target, rounds=1), attack=attack)
+    for _ in train(e):
+        pass
+    assert [view.channel for view, _ in Probe.seen] == ["update", "statistics"]
+    assert [_fields(view) for view, _ in Probe.seen] == [expected, expected]
+    assert _fields(AttackTrial(attack).view()) == expected
+    Probe.seen.clear()
+    robustfl.forge(attack, torch.rand(5, 3), f=2, own=torch.rand(2, 3), defense=robustfl.defense("median"))
+    assert [_fields(view) for view, _ in Probe.seen] == [expected]
+
+
+@pytest.mark.parametrize("name", [e.name for e in entries("attack") if not e.origin])
+def test_every_attack_sees_no_more_than_it_declares(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    attack: Attack = create("attack", name)
+    if not attack.forges:
+        return
+    seen: list[View] = []
+    original: Callable[..., Any] = type(attack).forge
+
+    def noted(self: Attack, view: View, *, generator: torch.Generator) -> Any:
+        seen.append(view)
+        return original(self, view, generator=generator)
+
+    monkeypatch.setattr(type(attack), "forge", noted)
+    for _ in train(build(Cell.of({**DEEP, "attack": name, "defense": "nnm+median", "rounds": 1})).experiment):
+        pass
+    assert seen
+    for view in seen:
+        assert ("honest" in _fields(view)) == (attack.knowledge in ("omniscient", "defense"))
+        assert ("own" in _fields(view)) == (attack.needs_own or attack.knowledge in ("blind", "partial"))
+        assert ("aggregate" in _fields(view)) == (attack.knowledge == "defense")
+    assert _fields(AttackTrial(attack).view()) == _fields(seen[0])
