@@ -1,4 +1,4 @@
-"""A defense as the server runs it: steps, then one aggregator, with the non-finite policy at the door (SPEC §4.0)."""
+"""A defense as the server runs it: steps, then one aggregator, with the non-finite policy at the door."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, TypeVar, Unpack, overload
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,11 +17,23 @@ from robustfl.errors import Refused, UsageError
 from robustfl.registry import create, describe, entries
 
 from .rows import BrokenRows, Mixed, MixedRule, Stack
-from .stack import Rows, as_stack, as_weights, check_f, finite_rows
+from .stack import Rows, as_clients, as_stack, as_weights, check_f, finite_rows
 
 _LARGEST_SEARCH = 100_000
 # Rows broken on purpose are broken all along: so many columns tell whether to hope that all rows are good.
 _HEAD = 64
+
+Array = np.ndarray[Any, Any]
+Row = TypeVar("Row")
+
+
+class _Options(TypedDict, total=False):
+    """The keywords of a call."""
+
+    weights: Rows | None
+    generator: torch.Generator | None
+    state: Mapping[str, Tensor] | None
+    reference: Any
 
 
 @dataclass(frozen=True)
@@ -43,29 +56,70 @@ class Pipeline:
         if self.on_nonfinite not in ("drop", "raise"):
             raise UsageError(f"on_nonfinite={self.on_nonfinite!r} must be 'drop' or 'raise'")
 
+    @overload
+    def __call__(self, X: Tensor, f: int, **options: Unpack[_Options]) -> Tensor: ...
+
+    @overload
+    def __call__(self, X: Array, f: int, **options: Unpack[_Options]) -> Array: ...
+
+    @overload
+    def __call__(self, X: Sequence[Row], f: int, **options: Unpack[_Options]) -> Row: ...
+
     def __call__(
         self,
         X: Rows,
-        f: int = 0,
+        f: int,
         *,
-        weights: Tensor | Sequence[float] | None = None,
+        weights: Rows | None = None,
         generator: torch.Generator | None = None,
         state: Mapping[str, Tensor] | None = None,
-        reference: Tensor | None = None,
-    ) -> Tensor:
-        """The aggregate of the rows ``X [n …]`` (tensor, array or list of them), in their dtype, device and shape.
+        reference: Any = None,
+    ) -> Any:
+        """The aggregate of the rows ``X [n …]`` of which ``f`` may be Byzantine, as one more row of the same kind.
 
-        ``reference`` is the server's own row, for rules that compare the others with it.
-        Raises ``UsageError`` for malformed input and ``Refused`` for too few clients; both are ``ValueError``.
+        ``X`` is a tensor, an array, or a list with one row per client; a row is a tensor, an array, a list of numbers,
+        or a list of tensors or arrays (the layers of a model). Shapes, dtypes and the device are kept. ``weights [n]``
+        are the clients' numbers of samples, for rules that weigh; ``generator`` is for rules that draw; ``reference``
+        is the server's own row, for rules that compare the others with it. ``state`` is read and not handed back: see
+        ``stateful``. Raises ``UsageError`` for malformed input and ``Refused`` for too few clients; both are
+        ``ValueError``.
         """
-        stack, shape, dtype = as_stack(X, self.describe())
+        return self.stateful(X, f, weights=weights, generator=generator, state=state, reference=reference)[0]
+
+    def stateful(
+        self,
+        X: Rows,
+        f: int,
+        *,
+        state: Mapping[str, Tensor] | None = None,
+        clients: Sequence[int] | Tensor | None = None,
+        weights: Rows | None = None,
+        generator: torch.Generator | None = None,
+        reference: Any = None,
+    ) -> tuple[Any, Mapping[str, Tensor]]:
+        """The aggregate, as from a call, with the state to hand in with the next round's rows.
+
+        For rules that remember: ``centered-clipping`` goes on from its last aggregate, ``foolsgold`` sums each client's
+        rows; ``clients [n]`` are the numbers of the clients whose rows these are (default: 0 to n - 1). ``None``, as
+        before the first round, is no memory. Rules that remember nothing hand back an empty state.
+
+        >>> from robustfl.defenses import parse_pipeline
+        >>> rule, state = parse_pipeline("centered-clipping(tau=1)"), None
+        >>> for _ in range(3):
+        ...     aggregate, state = rule.stateful([[5.0], [5.0], [5.0]], f=1, state=state)
+        >>> aggregate
+        [3.0]
+        """
+        stack, form = as_stack(X, self.describe())
         context = Context(
             generator=generator,
             weights=as_weights(weights, len(stack), self.describe()),
             state=state or {},
-            reference=None if reference is None else reference.detach().reshape(-1),
+            clients=as_clients(clients, len(stack), self.describe()),
+            reference=None if reference is None else as_stack([reference], f"{self.describe()}: reference")[0][0],
         )
-        return self.run(stack, f=f, context=context).vector.to(dtype).reshape(shape)
+        result = self.run(stack, f=f, context=context)
+        return form.row(result.vector), result.state
 
     def run(self, X: Tensor, *, f: int, context: Context) -> Aggregated:
         """The aggregate of ``X [n d]`` (float32 or float64) with state and facts: ``dropped`` rows and ``f`` used."""

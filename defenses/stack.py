@@ -1,8 +1,9 @@
-"""At the door: what people hand to a defense becomes a stack ``[n d]``, or a clear error."""
+"""At the door: what people hand to a defense becomes a stack ``[n d]``, or a clear error; and back."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,57 +13,128 @@ from torch import Tensor
 from robustfl.errors import UsageError
 
 Rows = Tensor | np.ndarray[Any, Any] | Sequence[Any]
-_COMPUTED = {torch.float32, torch.float64}
 # A row longer than this has no squared distances in float64 and is treated like one with infinite entries.
 LONGEST = 1e150
 
 
-def as_stack(X: Rows, owner: str) -> tuple[Tensor, torch.Size, torch.dtype]:
-    """``(stack [n d], shape of a row, dtype to return)``; half precision is computed in float32."""
-    stacked = _stacked(X, owner)
-    if stacked.ndim == 0 or stacked.shape[0] == 0:
-        raise UsageError(f"{owner}: no rows; give a stack [n d] with n ≥ 1")
-    if not stacked.dtype.is_floating_point:
-        raise UsageError(f"{owner}: rows have dtype {stacked.dtype}; floating-point rows are needed")
-    compute = stacked.dtype if stacked.dtype in _COMPUTED else torch.float32
-    flat = stacked.detach().reshape(stacked.shape[0], -1) if stacked.numel() else stacked.new_empty((len(stacked), 0))
-    return flat.to(compute), stacked.shape[1:], stacked.dtype
+@dataclass(frozen=True)
+class Part:
+    """A row that is one array, or one layer of a row that is a list of them: what it takes to write it again."""
+
+    kind: type
+    shape: torch.Size
+    dtype: torch.dtype
+    device: torch.device
+    stored: np.dtype[Any] | None = None
+
+    def written(self, values: Tensor, *leading: int) -> Any:
+        """``values`` in this shape, behind ``leading`` axes, as the tensor, array or nested list it was."""
+        made = values.to(self.dtype).reshape((*leading, *self.shape))
+        if self.kind is Tensor:
+            return made
+        array = made.cpu().numpy()
+        return array.astype(self.stored, copy=False) if self.kind is np.ndarray else array.tolist()
 
 
-def _stacked(X: Rows, owner: str) -> Tensor:
-    if isinstance(X, Tensor):
-        return X
-    if isinstance(X, np.ndarray):
-        return _from_numpy(X, owner)
+@dataclass(frozen=True)
+class Form:
+    """How rows were handed over. ``layers`` and ``rows`` are the list types around them, if there are any."""
+
+    parts: tuple[Part, ...]
+    layers: type[list[Any]] | type[tuple[Any, ...]] | None
+    rows: type[list[Any]] | type[tuple[Any, ...]] | None
+
+    def row(self, vector: Tensor) -> Any:
+        """A vector ``[d]`` in the form of one row."""
+        if self.layers is None:
+            return self.parts[0].written(vector)
+        pieces = torch.split(vector, [part.shape.numel() for part in self.parts])
+        return self.layers(part.written(piece) for part, piece in zip(self.parts, pieces, strict=True))
+
+    def stack(self, matrix: Tensor) -> Any:
+        """Vectors ``[k d]`` in the form of the whole stack."""
+        if self.rows is None:
+            return self.parts[0].written(matrix, len(matrix))
+        return self.rows(self.row(vector) for vector in matrix)
+
+
+def as_stack(X: Rows, owner: str) -> tuple[Tensor, Form]:
+    """The stack ``[n d]`` with the form it came in; half precision is computed in float32.
+
+    ``X`` is a tensor or array ``[n …]``, or a list with one entry per client: a tensor, an array, or a list of them
+    (the layers of a model), alike for all clients in number, shape, dtype and device.
+    """
+    if isinstance(X, (Tensor, np.ndarray)):
+        whole, part = _part(X, owner)
+        if whole.ndim == 0 or len(whole) == 0:
+            raise UsageError(f"{owner}: no rows; give a stack [n d] with n ≥ 1")
+        part = Part(part.kind, whole.shape[1:], part.dtype, part.device, part.stored)
+        flat = whole.reshape(len(whole), part.shape.numel())
+        return flat.to(_computed((part,))), Form((part,), None, None)
     if not isinstance(X, (list, tuple)):
         raise UsageError(f"{owner}: rows must be a tensor, an array or a list of them, not {type(X).__name__}")
     if not X:
         raise UsageError(f"{owner}: no rows; give at least one")
-    rows = [row if isinstance(row, Tensor) else _from_numpy(_as_array(row, owner), owner) for row in X]
-    for what in ("shape", "dtype", "device"):
-        found = [getattr(row, what) for row in rows]
-        for i, one in enumerate(found):
-            if one != found[0]:
-                shown = [tuple(v) if what == "shape" else v for v in (one, found[0])]
-                raise UsageError(f"{owner}: rows are ragged: row {i} has {what} {shown[0]}, row 0 has {shown[1]}")
-    return torch.stack(rows)
+    layered = _is_layered(X[0])
+    read = [[_part(layer, owner) for layer in (row if layered else (row,))] for row in X]
+    first = tuple(part for _, part in read[0])
+    for i, row in enumerate(read):
+        _check_alike(i, tuple(part for _, part in row), first, owner, layered=layered)
+    computed = _computed(first)
+    flat = torch.stack([torch.cat([values.reshape(-1).to(computed) for values, _ in row]) for row in read])
+    return flat, Form(first, _container(X[0]) if layered else None, _container(X))
 
 
-def _as_array(row: Any, owner: str) -> np.ndarray[Any, Any]:
+def _container(values: Sequence[Any]) -> type[list[Any]] | type[tuple[Any, ...]]:
+    return tuple if isinstance(values, tuple) else list
+
+
+def _is_layered(row: Any) -> bool:
+    """Whether a row is a list of layers, rather than of numbers."""
+    return isinstance(row, (list, tuple)) and any(isinstance(layer, (Tensor, np.ndarray)) for layer in row)
+
+
+def _computed(parts: Sequence[Part]) -> torch.dtype:
+    return torch.float64 if any(part.dtype == torch.float64 for part in parts) else torch.float32
+
+
+def _check_alike(i: int, row: tuple[Part, ...], first: tuple[Part, ...], owner: str, *, layered: bool) -> None:
+    """Refuse row ``i`` unless it has the parts of the first row."""
+    if len(row) != len(first):
+        raise UsageError(f"{owner}: rows are ragged: row {i} has {len(row)} layers, row 0 has {len(first)}")
+    for k, (mine, wanted) in enumerate(zip(row, first, strict=True)):
+        place = f"layer {k} of row {i}" if layered else f"row {i}"
+        for what, here, there in (
+            ("shape", tuple(mine.shape), tuple(wanted.shape)),
+            ("dtype", mine.dtype, wanted.dtype),
+            ("device", mine.device, first[0].device),
+        ):
+            if here != there:
+                raise UsageError(f"{owner}: rows are ragged: {place} has {what} {here}, row 0 has {there}")
+
+
+def _part(value: Any, owner: str) -> tuple[Tensor, Part]:
+    """One tensor, array or nested list of numbers, with its description. Arrays are copied."""
+    if isinstance(value, Tensor):
+        if not value.dtype.is_floating_point:
+            raise UsageError(f"{owner}: rows have dtype {value.dtype}; {_FLOATING}")
+        return value.detach(), Part(Tensor, value.shape, value.dtype, value.device)
     try:
-        return np.asarray(row)
-    except ValueError as error:
+        array = np.asarray(value)
+    except (ValueError, TypeError, RuntimeError) as error:
         raise UsageError(f"{owner}: rows are ragged: {error}") from error
-
-
-def _from_numpy(array: np.ndarray[Any, Any], owner: str) -> Tensor:
-    if array.dtype.kind != "f":
-        raise UsageError(f"{owner}: rows have dtype {array.dtype}; floating-point rows are needed")
+    if array.dtype.kind != "f" or array.dtype.itemsize > 8:
+        raise UsageError(f"{owner}: rows have dtype {array.dtype}; {_FLOATING}")
     # A copy: torch shares memory with numpy, and read-only or byte-swapped arrays cannot be shared.
-    return torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("=")))
+    values = torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("=")))
+    kind = np.ndarray if isinstance(value, (np.ndarray, np.generic)) else list
+    return values, Part(kind, values.shape, values.dtype, values.device, array.dtype)
 
 
-def as_weights(weights: Tensor | Sequence[float] | None, n: int, owner: str) -> Tensor | None:
+_FLOATING = "floating-point rows of at most 64 bits are needed (counters, as of batch norm, are no part of an update)"
+
+
+def as_weights(weights: Rows | None, n: int, owner: str) -> Tensor | None:
     """Sample weights as float64 ``[n]``: finite, not negative, not all zero."""
     if weights is None:
         return None
@@ -72,6 +144,16 @@ def as_weights(weights: Tensor | Sequence[float] | None, n: int, owner: str) -> 
     if not bool(torch.isfinite(given).all()) or bool((given < 0).any()) or not float(given.sum()) > 0:
         raise UsageError(f"{owner}: weights={given.tolist()} must be finite, ≥ 0 and not all zero")
     return given
+
+
+def as_clients(clients: Sequence[int] | Tensor | None, n: int, owner: str) -> Tensor | None:
+    """Client numbers as int64 ``[n]`` on the CPU, each there once."""
+    if clients is None:
+        return None
+    given = torch.as_tensor(clients).detach().cpu()
+    if given.shape != (n,) or given.dtype.is_floating_point or len(set(given.tolist())) != n:
+        raise UsageError(f"{owner}: clients={given.tolist()} must be {n} different whole numbers, one for each row")
+    return given.long()
 
 
 def check_f(f: Any, owner: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,31 +27,51 @@ def load(path: str | Path) -> Loaded:
     return open_store(path).load()
 
 
-def load_board(path: str | Path, *, by: str | None = "partition") -> Board:
+def load_board(
+    path: str | Path,
+    *,
+    compare: Sequence[str] = (),
+    keys: Collection[str] | None = None,
+    where: Mapping[str, str] | None = None,
+    statistic: str | None = None,
+) -> Board:
     """The board of the store at ``path``, cells that are planned and have not run included.
 
-    Raises ``UsageError`` if ``path`` is no store or has no cell yet, ``StoreError`` if none of its files can be read.
+    ``keys`` and ``where`` (labels with their values) keep some of its cells; ``statistic`` says which numbers are
+    ranked: ``final``, ``tail`` or ``selected``, by default what each cell says. Raises ``UsageError`` if ``path`` is no
+    store or has no such cell yet, ``StoreError`` if none of its files can be read.
     """
     from .loading import board_of
     from .store import open_store
 
-    return board_of(open_store(path), by=by)
+    return board_of(open_store(path), compare=compare, keys=keys, where=where, statistic=statistic)
 
 
 def leaderboard(
-    path: str | Path | pd.DataFrame, *, metric: str | None = None, by: str | None = "partition"
+    path: str | Path | pd.DataFrame,
+    *,
+    metric: str | None = None,
+    compare: Sequence[str] = (),
+    where: Mapping[str, str] | None = None,
+    statistic: str | None = None,
 ) -> pd.DataFrame:
     """The leaderboard of a store, or of a table of its cells, as a table (``Board.frame``).
 
-    Rows are defense × norm, ranked by worst case per metric and block; ``metric`` keeps one metric (``"sa"``,
-    ``"ra"``, ``"ra_pgd"``), ``by`` is the label whose values make the blocks (``None``: one block).
+    Rows are contestants (defense × norm, objective and propagation where they vary), ranked by worst case per metric
+    and task: whatever else varies makes tasks, whose mean comes first. ``metric`` keeps one metric (``"sa"``,
+    ``"ra"``, ``"ra_pgd"``), ``where`` cells with these labels; ``compare`` names more labels that say who competes.
+    ``statistic`` says which numbers are ranked: ``final``, ``tail`` or ``selected``; by default what each cell says.
     """
     if isinstance(path, (str, Path)):
-        board = load_board(path, by=by)
+        board = load_board(path, compare=compare, where=where, statistic=statistic)
     else:
-        from .ranking import rank_board
+        from .loading import matches
+        from .ranking import rank_board, text
+        from .statistic import counted
 
-        board = rank_board(path, by=by)
+        for name, value in (where or {}).items():
+            path = path[[matches(text(have), value) for have in path[name]]]
+        board = rank_board(counted(path, statistic)[0], compare=compare)
     return board.select(metric=metric).frame()
 
 
@@ -61,15 +82,22 @@ def report(
     figures: bool = True,
     site: str | Path | None = None,
     board: str | Path | None = None,
+    where: Mapping[str, str] | None = None,
+    compare: Sequence[str] = (),
+    statistic: str | None = None,
 ) -> list[Path]:
     """Write the leaderboard of a store in every form, and its figures, into ``out`` (default ``<path>/report``).
 
-    With ``site`` also a web site into that folder, with ``board`` a file that ``robustfl verify`` checks. The same
-    store gives the same bytes. Returns the files in the order they were written.
+    With ``site`` also a web site into that folder, with ``board`` a file that ``robustfl verify`` checks. ``where``
+    keeps cells with these labels, ``compare`` names more labels that say who competes, ``statistic`` which numbers are
+    ranked, as in ``leaderboard``. The same store gives the same bytes. Returns the files in the order of writing.
     """
     from .publishing import publish_store
 
-    written = publish_store(path, out, figures=figures, site=site, board=board)
+    written = publish_store(
+        path, out, figures=figures, site=site, board=board, where=where, compare=compare,
+        statistic=statistic,
+    )  # fmt: skip
     return [*written.files, *written.site]
 
 

@@ -17,10 +17,11 @@ OVERALL = "overall"
 
 @dataclass(frozen=True)
 class Row:
-    """One defense × norm: its labels, its rank by worst case, one estimate per attack, and what it cost.
+    """One contestant: its labels, its rank by worst case, one estimate per attack, and what it cost.
 
-    ``rank`` is ``None`` if the worst case is unknown or only a bound. ``seconds_per_round`` is the mean and
-    ``peak_memory`` (bytes) the maximum over the row's finished cells.
+    ``rank`` is ``None`` if the worst case is unknown or only a bound; ``ranks`` are the lowest and the highest rank it
+    may have, since some rows cannot be told apart. ``own`` are the values of the board's ``own_names``.
+    ``seconds_per_round`` is the mean and ``peak_memory`` (bytes) the maximum over the row's finished cells.
     """
 
     labels: tuple[str, ...]
@@ -29,15 +30,22 @@ class Row:
     worst: Estimate
     seconds_per_round: float | None = None
     peak_memory: int | None = None
+    ranks: tuple[int, int] | None = None
+    own: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Section:
-    """One table: one metric (``sa``, ``ra_<evasion>``, ``ra_worst``) in one block (a partition, or ``overall``)."""
+    """One table: one metric (``sa``, ``ra_<evasion>``, ``ra_worst``) of one task, or of the mean over all tasks.
+
+    ``task`` are the values of the board's ``task_names``, ``block`` the same in words; the mean over tasks has none and
+    is called ``overall``, as is the only task of a board with one.
+    """
 
     block: str
     metric: str
     rows: tuple[Row, ...]
+    task: tuple[str, ...] = ()
 
     @property
     def metric_title(self) -> str:
@@ -47,13 +55,20 @@ class Section:
 
 @dataclass(frozen=True)
 class Board:
-    """A leaderboard: tables of the same shape, and what a reader must know about all of them."""
+    """A leaderboard: tables of the same shape, and what a reader must know about all of them.
+
+    Rows are contestants, named by ``label_names``; whatever else varies (``task_names``) makes tables of its own, so
+    that rows of one table solve one task. ``own_names`` are settings of training that each contestant has its own of.
+    ``defaults`` are the labels of a cell that says nothing, as far as the store knows them.
+    """
 
     scenario: str
-    by: str | None
     label_names: tuple[str, ...]
     attacks: tuple[str, ...]
     sections: tuple[Section, ...]
+    task_names: tuple[str, ...] = ()
+    own_names: tuple[str, ...] = ()
+    defaults: Mapping[str, str] = field(default_factory=dict)
     constants: tuple[tuple[str, str], ...] = ()
     caption: str = ""
     footnotes: tuple[str, ...] = ()
@@ -68,58 +83,98 @@ class Board:
 
     @property
     def blocks(self) -> tuple[str, ...]:
-        """The blocks that have tables."""
+        """The tasks that have tables, in words; where there are several, their mean comes first."""
         return tuple(dict.fromkeys(s.block for s in self.sections))
 
     def select(self, *, metric: str | None = None, block: str | None = None) -> Board:
-        """The board with the tables of one metric or one block only. Raises ``UsageError`` for an unknown one."""
+        """The board with the tables of one metric or one task only. Raises ``UsageError`` for an unknown one."""
         sections = self.sections
         if metric is not None:
             wanted = _find_metric(metric, self.metrics)
             sections = tuple(s for s in sections if s.metric == wanted)
         if block is not None:
             if block not in self.blocks:
-                raise UsageError(f"leaderboard: no block {block!r}; {closest(block, self.blocks)}")
+                raise UsageError(f"leaderboard: no task {block!r}; {closest(block, self.blocks)}")
             sections = tuple(s for s in sections if s.block == block)
         return replace(self, sections=sections)
 
-    def frame(self) -> pd.DataFrame:
-        """One row per table row: block, metric, rank, labels, attacks, worst case, costs, half-widths.
+    @property
+    def tasks(self) -> tuple[Section, ...]:
+        """The tables of tasks, without the mean over them."""
+        return tuple(s for s in self.sections if s.task or not self.task_names)
 
-        Accuracies are means in percent, at full precision; where there is no number the text says why.
+    def frame(self) -> pd.DataFrame:
+        """One row per table row: task, metric, rank with its range, labels, attacks, worst case, costs.
+
+        ``sf``, ``worst case`` … are means in percent at full precision, missing where there is none; ``sf status``
+        says ``ok``, ``at most``, ``no effect``, ``missing``, ``diverged 1/5`` …; ``sf low`` and ``sf high`` are the
+        interval, or below five seeds the lowest and the highest seed.
         """
         rows = []
         for section in self.sections:
             for row in section.rows:
                 named = [*zip(self.attacks, row.cells, strict=True), ("worst case", row.worst)]
-                line: dict[str, object] = {self.by or "block": section.block, "metric": section.metric}
-                line |= {"rank": row.rank} | dict(zip(self.label_names, row.labels, strict=True))
-                line |= {name: _value(e) for name, e in named}
+                line: dict[str, object] = {"task": section.block, "metric": section.metric, "rank": row.rank}
+                line |= dict(zip(("rank low", "rank high"), row.ranks or (None, None), strict=True))
+                line |= dict(zip(self.label_names, row.labels, strict=True))
+                for name, place in named:
+                    line |= {name: _percent(place.mean), f"{name} status": place.status}
                 line |= {"seeds": len(row.worst.values), "seconds per round": row.seconds_per_round}
                 line["peak memory (MiB)"] = None if row.peak_memory is None else row.peak_memory / 2**20
-                line |= {f"± {name}": None if e.half is None else 100 * e.half for name, e in named}
+                for name, place in named:
+                    low, high = place.interval or place.seeds or (None, None)
+                    line |= {f"{name} low": _percent(low), f"{name} high": _percent(high)}
+                line |= dict(zip(self.own_names, row.own, strict=True))
                 rows.append(line)
         table = pd.DataFrame(rows)
-        if "rank" in table:
-            table["rank"] = table["rank"].astype("Int64")
-        half = [c for c in table.columns if c.startswith("± ") or c in ("seconds per round", "peak memory (MiB)")]
-        return table.astype(dict.fromkeys(half, "float64"))
+        if table.empty:
+            return table
+        places = (*self.attacks, "worst case")
+        numbers = [*places, *(f"{n} {end}" for n in places for end in ("low", "high"))]
+        types = dict.fromkeys([*numbers, "seconds per round", "peak memory (MiB)"], "float64")
+        return table.astype(types | dict.fromkeys(("rank", "rank low", "rank high"), "Int64"))
 
 
-def _value(estimate: Estimate) -> float | str:
-    if estimate.mean is None or estimate.bound:
-        return estimate.text(interval=False)
-    return 100 * estimate.mean
+def _percent(value: float | None) -> float | None:
+    return None if value is None else 100 * value
+
+
+METHODS = ("dataset", "model", "norm", "algorithm", "objective", "attack", "defense", "propagation")
+"""Labels whose values speak for themselves."""
+
+
+def in_words(name: str, value: str) -> str:
+    """A setting as people say it: methods by themselves, heterogeneity as a number, other settings with their name.
+
+    >>> in_words("partition", "gamma(gamma=0.0)"), in_words("f", "3"), in_words("norm", "fbn")
+    ('γ = 0', 'f = 3', 'fbn')
+    >>> in_words("partition", "dirichlet(alpha=0.3, min_size=10)")
+    'Dirichlet α = 0.3 (min_size=10)'
+    """
+    if name == "partition":
+        return _partition(value)
+    if name == "statistics_defense":
+        return f"statistics: {value}"
+    return value if name in METHODS else f"{name} = {value}"
+
+
+def _partition(spec: str) -> str:
+    for letter, words, pattern in (
+        ("γ", "", r"gamma\((?:gamma=)([0-9.eE+-]+)(?:, )?(.*)\)"),
+        ("α", "Dirichlet ", r"dirichlet\((?:alpha=)([0-9.eE+-]+)(?:, )?(.*)\)"),
+    ):
+        if match := re.fullmatch(pattern, spec):
+            return f"{words}{letter} = {float(match[1]):g}" + (f" ({match[2]})" if match[2] else "")
+    return spec
 
 
 def row_name(names: Sequence[str], labels: Sequence[str]) -> str:
-    """A row in words: methods by themselves, other labels with their name.
+    """Several settings in words.
 
     >>> row_name(("defense", "norm", "f"), ("median", "fbn", "3"))
     'median · fbn · f = 3'
     """
-    plain = ("defense", "norm", "algorithm", "model", "objective", "propagation")
-    return " · ".join(v if n in plain else f"{n} = {v}" for n, v in zip(names, labels, strict=True))
+    return " · ".join(in_words(n, v) for n, v in zip(names, labels, strict=True))
 
 
 def metric_title(metric: str) -> str:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from .board import in_words
+from .estimate import CONFIDENCE, MIN_SEEDS, NO_EFFECT, NORMAL, Estimate
+from .paired import LEVEL, METHOD
 
 if TYPE_CHECKING:
     from .board import Board
@@ -51,32 +57,77 @@ def _note_text(note: _Note) -> str:
 
 def caption(board: Board, *, seeds: set[str]) -> str:
     """What every table of the board shows: constants, statistics, worst case, marks."""
-    n = len(seeds)
     attacks = [a for a in board.attacks if a != "none"] or list(board.attacks)
+    places = [e for s in board.sections for r in s.rows for e in (*r.cells, r.worst)]
     parts = [
-        "One seed, so there is no interval."
-        if n == 1
-        else f"Mean ± half the 95 % Student t interval over {n} seeds."
-        if n
-        else "No cell has finished.",
+        _seeds(len(seeds), places),
         f"Worst case: per seed the minimum over {', '.join(attacks)}, then the mean over seeds; it gives the rank.",
     ]
-    if len(board.blocks) > 1:
-        parts.append(f"Overall: per seed the mean over the {len(board.blocks) - 1} blocks of equal {board.by}.")
-    places = [e for s in board.sections for r in s.rows for e in (*r.cells, r.worst)]
+    if any(r.ranks is not None and r.ranks[0] < r.ranks[1] for s in board.sections for r in s.rows):
+        parts.append(f"Ranks such as 1–4: rows that cannot be told apart ({METHOD}, {LEVEL:.0%}).")
+    if board.task_names:
+        names = " and ".join(filter(None, [", ".join(board.task_names[:-1]), board.task_names[-1]]))
+        parts.append(f"Overall: per seed the mean over the {len(board.tasks) // len(board.metrics)} tasks ({names}).")
+    if board.own_names:
+        parts.append(f"Every contestant has its own {' and '.join(board.own_names)}.")
+    if any(p.idle for p in places):
+        parts.append(f"{NO_EFFECT}: the attackers left the honest mean where it was; it counts in no worst case.")
     if any(p.bound for p in places):
         parts.append("≤: some attack has no number, so the worst case may be lower; such a row has no rank.")
     if any(p.is_number and len(p.values) < p.expected for p in places):
-        parts.append("[k/n]: only k of n seeds have finished.")
+        parts.append("k/n: only k of n seeds have finished.")
     if any(p.states for p in places):
         parts.append("A place where any seed diverged, failed or was refused says so and is never a number.")
     if any(p.mean is None and not p.states for p in places):
         parts.append("–: not run.")
+    parts.append(_test_error(places))
     parts.append("Costs: seconds per round (mean) and peak memory (maximum) over a row's finished cells.")
-    return " ".join(parts)
+    return " ".join(filter(None, parts))
+
+
+def _seeds(count: int, places: Sequence[Estimate]) -> str:
+    if not count:
+        return "No cell has finished."
+    if count == 1:
+        return "One seed, so there is no interval."
+    said = [f"Mean over {count} seeds"]
+    if any(p.interval for p in places):
+        said.append(f"[{CONFIDENCE:.0%} interval on the logit scale with moderated variance]")
+    if any(p.seeds and not p.interval for p in places):
+        said.append(f"(lowest–highest seed; an interval needs {MIN_SEEDS})")
+    return " ".join(said) + "."
+
+
+def _test_error(places: Sequence[Estimate]) -> str:
+    """What the test set adds to the doubt; all seeds and rows of a task share it, so it is in no interval."""
+    known = {p.samples for p in places if p.samples}
+    if not known:
+        return ""
+    low, high = min(known), max(known)
+    most = 100 * NORMAL * 0.5 / math.sqrt(low)
+    images = f"{low}" if low == high else f"{low} to {high}"
+    return (
+        f"Test-set error: {images} test images leave an accuracy uncertain by up to ±{most:.1f} points "
+        f"({CONFIDENCE:.0%}), the same images for all rows of a task; it is in no interval."
+    )
 
 
 def setting(board: Board) -> str:
-    """The settings all cells share, for the line above the tables."""
+    """The settings all cells share and that are not the defaults, for the line above the tables.
+
+    The data set and the model are always named. Where a store does not know the defaults, all settings are.
+    """
     skip, nothing = {"seed", "attack", "f_declared"}, {"–", ""}
-    return ", ".join(f"{name} {value}" for name, value in board.constants if name not in skip and value not in nothing)
+    told = [
+        (name, value) for name, value in board.constants
+        if name not in skip and value not in nothing and (name in ALWAYS or value != board.defaults.get(name))
+    ]  # fmt: skip
+    return ", ".join(_words(name, value) for name, value in told)
+
+
+ALWAYS = ("dataset", "domains", "model")
+
+
+def _words(name: str, value: str) -> str:
+    said = in_words(name, value)
+    return said if said != value else f"{name} {value}"

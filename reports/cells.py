@@ -36,13 +36,16 @@ def costs(row: Row) -> list[str]:
 
 
 def rank_text(row: Row) -> str:
-    """The rank, or a dash for a row without one."""
-    return "–" if row.rank is None else str(row.rank)
+    """The ranks the row may have, ``3`` or ``1–4``, or a dash for a row without one."""
+    if row.rank is None or row.ranks is None:
+        return "–"
+    low, high = row.ranks
+    return str(low) if low == high else f"{low}–{high}"
 
 
 def title(board: Board, section: Section) -> str:
-    """The heading of a table: scenario, metric in words, block."""
-    where = "" if len(board.blocks) == 1 and board.by is None else f", {section.block}"
+    """The heading of a table: scenario, metric in words, task."""
+    where = f", {section.block}" if board.task_names else ""
     return f"{board.scenario}: {section.metric_title}{where} ({metric_meaning(section.metric)})"
 
 

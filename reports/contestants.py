@@ -12,15 +12,9 @@ from typing import Any
 
 from robustfl.records import CellResult
 
-from .board import Board, Row, Section, row_name
+from .board import OVERALL, Board, Row, Section, row_name
 from .frame import frame
 from .ranking import spread, text
-
-CONDITIONS = (
-    "dataset", "domains", "domain_share", "partition", "clients", "participation", "f", "f_declared", "byzantine",
-    "quota", "scope", "target", "at", "attack", "seed",
-)  # fmt: skip
-"""Labels that say under which circumstances a contestant was tested; all other labels say who it is."""
 
 Cell = Mapping[Hashable, Any]
 
@@ -54,11 +48,13 @@ class Contestant:
 def entries(board: Board, results: Sequence[CellResult]) -> list[Entry]:
     """The records with the block and the labels of the rows they are counted in."""
     table = frame(results)
-    columns = [n if n in table else f"cell.{n}" for n in board.label_names]
+    columns, tasks = (
+        [n if n in table else f"cell.{n}" for n in names] for names in (board.label_names, board.task_names)
+    )
     records = {r.key: r for r in results}
     return [
         Entry(
-            block=text(cell.get(board.by)) if board.by else "overall",
+            block=row_name(board.task_names, [text(cell.get(c)) for c in tasks]) or OVERALL,
             labels=tuple(text(cell.get(c)) for c in columns),
             attack=text(cell.get("attack")),
             record=records[str(cell["key"])],
@@ -69,20 +65,18 @@ def entries(board: Board, results: Sequence[CellResult]) -> list[Entry]:
 
 def contestants(board: Board, found: Sequence[Entry]) -> list[Contestant]:
     """All contestants in the order of their best row in the first table."""
-    own = [i for i, n in enumerate(board.label_names) if n not in CONDITIONS]
     rows: dict[tuple[str, ...], list[tuple[Section, Row]]] = {}
     for section in board.sections:
         for row in section.rows:
-            rows.setdefault(tuple(row.labels[i] for i in own), []).append((section, row))
+            rows.setdefault(row.labels, []).append((section, row))
     members: dict[tuple[str, ...], list[Entry]] = defaultdict(list)
     for entry in found:
-        members[tuple(entry.labels[i] for i in own)].append(entry)
-    names = [board.label_names[i] for i in own]
+        members[entry.labels].append(entry)
     return [
         Contestant(
-            name=row_name(names, labels) or board.scenario,
+            name=row_name(board.label_names, labels) or board.scenario,
             slug=slug_of(labels),
-            labels=tuple(zip(names, labels, strict=True)),
+            labels=tuple(zip(board.label_names, labels, strict=True)),
             rows=tuple(belonging),
             entries=tuple(members[labels]),
         )
@@ -114,13 +108,13 @@ def unreliable(record: CellResult) -> str:
     return "; ".join(dict.fromkeys(reasons))
 
 
-def heterogeneity(block: str) -> tuple[str, float] | None:
+def heterogeneity(partition: str) -> tuple[str, float] | None:
     """The parameter of a partition that says how alike clients are, as ``("γ", 0.5)``.
 
     >>> heterogeneity("gamma(gamma=0.5)"), heterogeneity("dirichlet(alpha=0.3)"), heterogeneity("iid")
     (('γ', 0.5), ('α', 0.3), None)
     """
-    match = re.fullmatch(r"(\w+)\((?:.*,\s*)?(gamma|alpha)=([0-9.eE+-]+).*\)", block)
+    match = re.fullmatch(r"(\w+)\((?:.*,\s*)?(gamma|alpha)=([0-9.eE+-]+).*\)", partition)
     if match is None:
         return None
     try:

@@ -1,38 +1,31 @@
-"""One place of a leaderboard: a mean over seeds with its interval, or why there is none."""
+"""One place of a leaderboard: a mean over seeds with its doubt, or why there is none."""
 
 from __future__ import annotations
 
 import math
-import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import NormalDist
 
-from scipy.special import stdtrit
+from .moderated import Prior, interval, logit, prior_of, resolution
 
 CONFIDENCE = 0.95
 STATES = ("diverged", "failed", "refused")
-
-
-def half_width(values: Sequence[float]) -> float | None:
-    """Half the 95 % Student t interval of the mean; ``None`` for fewer than two values.
-
-    >>> round(half_width([0.8, 0.9]), 4)
-    0.6353
-    """
-    n = len(values)
-    if n < 2:
-        return None
-    return float(stdtrit(n - 1, (1 + CONFIDENCE) / 2)) * statistics.stdev(values) / math.sqrt(n)
+NO_EFFECT = "no effect"
+MIN_SEEDS = 5
+"""Fewer seeds are shown themselves, from the lowest to the highest; so many have an interval."""
 
 
 @dataclass(frozen=True)
 class Estimate:
     """What is known of one place: the values per seed, how many there should be, and the states of the others.
 
-    ``bound`` marks a minimum over fewer attacks than the board has: the true worst case may be lower. ``notes`` are
-    the numbers of the footnotes. An estimate with a state is never a number.
+    ``bound`` marks a minimum over fewer attacks than the board has: the true worst case may be lower. ``idle`` marks an
+    attack that left the mean of the honest clients where it was. ``notes`` are the numbers of the footnotes. ``prior``
+    is what the place's table says about variances, ``samples`` the number of test samples of the accuracies. An
+    estimate with a state is never a number.
     """
 
     values: tuple[tuple[str, float], ...] = ()
@@ -40,10 +33,13 @@ class Estimate:
     states: tuple[tuple[str, int], ...] = ()
     bound: bool = False
     notes: tuple[int, ...] = ()
+    idle: bool = False
+    samples: int | None = None
+    prior: Prior | None = None
 
     @property
     def is_number(self) -> bool:
-        """Whether the place shows a number: some seed has a value and none has diverged, failed or been refused."""
+        """Whether the place has a number: some seed has a value and none has diverged, failed or been refused."""
         return bool(self.values) and not self.states
 
     @cached_property
@@ -51,27 +47,84 @@ class Estimate:
         """The mean over seeds in [0, 1]."""
         return math.fsum(v for _, v in self.values) / len(self.values) if self.is_number else None
 
+    @property
+    def shown(self) -> float | None:
+        """The mean, unless a word stands in its place."""
+        return None if self.idle else self.mean
+
     @cached_property
-    def half(self) -> float | None:
-        """Half the width of the interval."""
-        return half_width([v for _, v in self.values]) if self.is_number else None
+    def seeds(self) -> tuple[float, float] | None:
+        """The lowest and the highest seed; ``None`` for fewer than two."""
+        numbers = [v for _, v in self.values]
+        return (min(numbers), max(numbers)) if self.is_number and len(numbers) > 1 else None
+
+    @cached_property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95 % interval of the mean over seeds, within [0, 1]; ``None`` below ``MIN_SEEDS`` seeds."""
+        if not self.is_number or len(self.values) < MIN_SEEDS:
+            return None
+        numbers = [v for _, v in self.values]
+        return interval(numbers, prior=self.prior, samples=self.samples, confidence=CONFIDENCE)
+
+    @property
+    def test_error(self) -> float | None:
+        """Half the 95 % interval of one accuracy for the draw of the test samples, which all seeds share."""
+        if self.mean is None or not self.samples:
+            return None
+        return NORMAL * math.sqrt(max(self.mean * (1 - self.mean), 0.0) / self.samples)
 
     def count(self, state: str) -> int:
         """How many cells have this state."""
         return dict(self.states).get(state, 0)
 
-    def text(self, *, plus_minus: str = " ± ", at_most: str = "≤ ", none: str = "–", interval: bool = True) -> str:
-        """The place in percent with one decimal, or its states: ``83.1 ± 1.2``, ``≤ 70.0``, ``diverged 2/3``."""
+    @property
+    def status(self) -> str:
+        """``ok``, or why the place has no plain number: its states, ``no effect``, ``at most``, ``missing``."""
         if self.states:
             return ", ".join(s if k == self.expected else f"{s} {k}/{self.expected}" for s, k in self.states)
+        if self.idle:
+            return NO_EFFECT
+        if self.mean is None:
+            return "missing"
+        return "at most" if self.bound else "ok"
+
+    def spread(self) -> str:
+        """The interval in percent as ``[82.1, 87.5]``, or the seeds as ``(80.0–90.0)``; empty for one seed."""
+        if self.interval is not None:
+            return "[{:.1f}, {:.1f}]".format(*(100 * v for v in self.interval))
+        return "" if self.seeds is None else "({:.1f}–{:.1f})".format(*(100 * v for v in self.seeds))
+
+    def told(self) -> str:
+        """Every seed's value in percent, for a tool tip: ``seed 0: 80.0, seed 1: 90.0``."""
+        return ", ".join(f"seed {s}: {100 * v:.1f}" for s, v in self.values)
+
+    def text(self, *, at_most: str = "≤ ", none: str = "–", spread: bool = True) -> str:
+        """The place in percent with one decimal, or its states: ``85.0 (80.0–90.0)``, ``≤ 70.0``, ``diverged 2/3``."""
+        if self.states or self.idle:
+            return self.status
         if self.mean is None:
             return none
         number = f"{100 * self.mean:.1f}"
-        if interval and self.half is not None:
-            number += f"{plus_minus}{100 * self.half:.1f}"
         if len(self.values) < self.expected:
-            number += f" [{len(self.values)}/{self.expected}]"
+            number += f" {len(self.values)}/{self.expected}"
+        if spread and self.spread():
+            number += f" {self.spread()}"
         return (at_most if self.bound else "") + number
+
+
+NORMAL = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+
+
+def table_prior(parts: Sequence[Estimate]) -> Prior | None:
+    """What the places of one table say about variances over seeds, on the logit scale."""
+    found = [p for p in parts if p.is_number and len(p.values) > 1]
+    numbers = [[v for _, v in p.values] for p in found]
+    variances = [
+        max(float(logit(v, p.samples).var(ddof=1)), resolution(v, p.samples))
+        for v, p in zip(numbers, found, strict=True)
+    ]
+    dofs = [len(v) - 1.0 for v in numbers]
+    return prior_of(variances, dofs, pooled=math.fsum(dofs))
 
 
 def averaged(parts: Sequence[Estimate]) -> Estimate:
@@ -80,15 +133,17 @@ def averaged(parts: Sequence[Estimate]) -> Estimate:
     shared = _shared_seeds(parts)
     values = tuple((s, math.fsum(dict(p.values)[s] for p in parts) / len(parts)) for s in shared)
     expected = sum(p.expected for p in parts) if states else max((p.expected for p in parts), default=0)
-    return Estimate(values, expected, states, any(p.bound for p in parts), _notes(parts))
+    idle = bool(parts) and all(p.idle for p in parts)
+    return Estimate(values, expected, states, any(p.bound for p in parts), _notes(parts), idle, _samples(parts))
 
 
 def worst(parts: Sequence[Estimate]) -> Estimate:
     """The worst case over attacks: seed by seed the minimum, over the seeds that every attack has.
 
     A divergence is worse than any number, so one attack that made training diverge makes the worst case ``diverged``.
-    Attacks without a number make it a bound.
+    Attacks without a number make it a bound. Attacks without effect do not count.
     """
+    parts = [p for p in parts if not p.idle]
     expected = max((p.expected for p in parts), default=0)
     diverged = max((p.count("diverged") for p in parts), default=0)
     if diverged:
@@ -98,7 +153,7 @@ def worst(parts: Sequence[Estimate]) -> Estimate:
     if not numbers:
         return Estimate((), expected, _largest(parts), notes=_notes(parts))
     values = tuple((s, min(dict(p.values)[s] for p in numbers)) for s in _shared_seeds(numbers))
-    return Estimate(values, expected, (), len(numbers) < len(parts))
+    return Estimate(values, expected, (), len(numbers) < len(parts), samples=_samples(numbers))
 
 
 def _summed(parts: Iterable[Estimate]) -> tuple[tuple[str, int], ...]:
@@ -122,3 +177,8 @@ def _shared_seeds(parts: Sequence[Estimate]) -> list[str]:
 
 def _notes(parts: Iterable[Estimate]) -> tuple[int, ...]:
     return tuple(sorted({n for p in parts for n in p.notes}))
+
+
+def _samples(parts: Iterable[Estimate]) -> int | None:
+    """The fewest test samples of the parts."""
+    return min((p.samples for p in parts if p.samples), default=None)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from robustfl.records import CellResult
 
-from .board import natural
+from .board import in_words, natural
 from .figure_layout import longest, panel_title, roomy, simple_first, wrapped
 from .frame import frame, label_columns
 from .ranking import spread, text
@@ -71,7 +71,7 @@ def _figure(runs: Runs, metric: str, attack: str, setting: str) -> Figure:
     defenses = sorted({d for _, _, d in runs}, key=simple_first)
     palette = seaborn.color_palette("colorblind", len(defenses))
     looks = {d: {"color": palette[i], "linestyle": _DASHES[i % 4]} for i, d in enumerate(defenses)}
-    titles = [[panel_title(norm, partition, _WIDTH) for norm in norms] for partition in partitions]
+    titles = [[panel_title(norm, in_words("partition", p), _WIDTH) for norm in norms] for p in partitions]
     heading = 0.17 * max(t.count("\n") + 1 for line in titles for t in line)
     labels = [wrapped(d) for d in defenses]
     width = max(1.0 + (_WIDTH + 0.25) * len(norms), 5.0)

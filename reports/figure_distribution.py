@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from robustfl.records import CellResult
 
-from .board import natural
+from .board import in_words, natural
 from .figure_layout import panel_title
 from .ranking import text
 
@@ -47,7 +47,7 @@ def _figure(dataset: str, panels: dict[str, CellResult]) -> Figure:
     largest = max(max(map(max, r.label_counts)) for r in panels.values())
     for axis, (partition, record) in zip(axes.flat, panels.items(), strict=False):
         _panel(axis, record.label_counts, largest, pitch)
-        axis.set_title(panel_title("", partition, max(pitch * clients, 3.0)))
+        axis.set_title(panel_title("", in_words("partition", partition), max(pitch * clients, 3.0)))
     for axis in list(axes.flat)[len(panels) :]:
         axis.set_visible(False)
     figure.supxlabel("client", fontsize=10)

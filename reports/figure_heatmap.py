@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .board import OVERALL, Board, Row, Section, natural
+from .board import Board, Row, Section, natural
 from .estimate import Estimate
 from .figure_layout import longest, panel_title, roomy, simple_first, wrapped
 
@@ -18,8 +18,7 @@ _DARK = 0.55
 def heatmaps(board: Board) -> Iterator[tuple[str, Figure]]:
     """For every metric, and every setting of the other labels, a title and a figure; values in percent."""
     for metric in board.metrics:
-        sections = [s for s in board.sections if s.metric == metric]
-        blocks = [s for s in sections if s.block != OVERALL or len(sections) == 1]
+        blocks = [s for s in board.tasks if s.metric == metric]
         for setting in _settings(board, blocks):
             note = ", ".join(f"{n}={v}" for n, v in setting)
             yield f"heatmap {metric} {note}", _figure(board, blocks, setting, note)
@@ -50,7 +49,7 @@ def _figure(board: Board, sections: Sequence[Section], setting: tuple[tuple[str,
     columns = [wrapped(a) for a in (*board.attacks, "worst case")]
     names = [wrapped(d) for d in defenses]
     panel = max(0.62 * len(columns), 1.8)
-    blocks = [s.block if board.by else "" for s in sections]
+    blocks = [s.block if board.task_names else "" for s in sections]
     titles = [[panel_title(norm, block, panel) for norm in norms] for block in blocks]
     heading = 0.17 * max(t.count("\n") + 1 for line in titles for t in line)
     tall = 0.2 + 0.15 * max(n.count("\n") + 1 for n in names)
@@ -90,7 +89,7 @@ def _places(row: Row | None, width: int) -> list[Estimate]:
 def _panel(axes: Any, places: Sequence[Sequence[Estimate]], columns: Sequence[str], names: Sequence[str]) -> None:
     import numpy as np
 
-    values = np.array([[np.nan if e.mean is None else 100 * e.mean for e in line] for line in places])
+    values = np.array([[np.nan if e.shown is None else 100 * e.shown for e in line] for line in places])
     last = values.shape[1] - 1
     axes.set_facecolor("#ececec")
     axes.grid(visible=False)
@@ -105,8 +104,8 @@ def _panel(axes: Any, places: Sequence[Sequence[Estimate]], columns: Sequence[st
         side.set_visible(False)
     for y, line in enumerate(places):
         for x, place in enumerate(line):
-            bright = place.mean is not None and place.mean > _DARK
-            colour = "black" if place.mean is None or bright else "white"
+            bright = place.shown is not None and place.shown > _DARK
+            colour = "black" if place.shown is None or bright else "white"
             text, size = _short(place)
             weight = "bold" if x == last else "normal"
             axes.text(x + 0.5, y + 0.5, text, ha="center", va="center", color=colour, fontsize=size, fontweight=weight)
@@ -122,4 +121,7 @@ def _short(place: Estimate) -> tuple[str, float]:
     if place.states:
         state, count = place.states[0]
         return state + ("" if count == place.expected else f"\n{count}/{place.expected}"), 6.0
-    return place.text(interval=False).replace(" [", "\n["), 8.0 if len(place.values) == place.expected else 7.0
+    if place.idle:
+        return place.status.replace(" ", "\n"), 6.0
+    whole = len(place.values) == place.expected
+    return place.text(spread=False) if whole else place.text(spread=False).replace(" ", "\n"), 8.0 if whole else 7.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import Any
 
 import pandas as pd
@@ -14,7 +14,6 @@ FACTS = (
     "seconds_training", "seconds_per_round", "peak_memory", "asr", "evaluation",
 )  # fmt: skip
 PREFIXES = ("ra_", "certificates.", "group.")
-
 
 SETTINGS = ("ra_limit",)
 """Labels that look like facts by their names."""
@@ -30,13 +29,31 @@ def robust_columns(table: pd.DataFrame) -> list[str]:
     return [c for c in map(str, table.columns) if c.startswith("ra_") and c not in (*SETTINGS, "ra_worst")]
 
 
+def ranked_metrics(table: pd.DataFrame) -> list[str]:
+    """The columns that boards rank by, the one place where they are chosen: SA, every RA, the worst of several RAs."""
+    robust = [c for c in robust_columns(table) if table[c].notna().any()]
+    worst_too = len(robust) > 1 and "ra_worst" in table.columns
+    return ["sa", *robust, *(["ra_worst"] if worst_too else [])]
+
+
+def samples_of(cell: Mapping[Hashable, Any], metric: str) -> dict[str, int]:
+    """The number of test samples behind a metric of one cell, if the record says it; fewer for RA with ``ra_limit``."""
+    samples, limit = cell.get("samples"), cell.get("ra_limit")
+    if not isinstance(samples, (int, float)) or not samples > 0:
+        return {}
+    if metric != "sa" and isinstance(limit, (int, float)) and limit > 0:
+        samples = min(samples, limit)
+    return {metric: int(samples)}
+
+
 def frame(results: Iterable[CellResult]) -> pd.DataFrame:
     """One row per cell: labels, status, reason, metrics, costs and certificates.
 
     Columns: the labels; ``sa loss ra_worst asr`` and ``ra_<evasion>`` in [0, 1]; ``group.<name>.<metric>``, means per
     domain, role and branch; ``seconds seconds_training seconds_per_round``; ``peak_memory`` in bytes;
-    ``certificates.<name>``, nested ones one level deep. What a cell
-    does not have is missing. Two cells that share all labels get columns ``cell.<setting>`` for what tells them apart.
+    ``certificates.<name>``, nested ones with every name on the way. What a cell does not have is missing, but for
+    labels from before there was a choice. Two cells that share all labels get columns ``cell.<setting>`` for what tells
+    them apart.
     """
     records = list(results)
     rows = [_row(r) for r in records]
@@ -63,13 +80,13 @@ def _row(record: CellResult) -> dict[str, Any]:
     return row | _shallow(record.certificates)
 
 
-def _shallow(certificates: Mapping[str, Any]) -> dict[str, Any]:
+def _shallow(certificates: Mapping[str, Any], where: str = "certificates") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in certificates.items():
-        inner = value.items() if isinstance(value, dict) else [("", value)]
-        for key, leaf in inner:
-            if not isinstance(leaf, (dict, list)):
-                flat[f"certificates.{name}.{key}".rstrip(".")] = leaf
+        if isinstance(value, dict):
+            flat |= _shallow(value, f"{where}.{name}")
+        elif not isinstance(value, list):
+            flat[f"{where}.{name}"] = value
     return flat
 
 

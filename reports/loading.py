@@ -2,32 +2,56 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import pandas as pd
 
-from robustfl.errors import StoreError, UsageError
+from robustfl.errors import StoreError, UsageError, closest
 from robustfl.origins import origins
+from robustfl.records import CellResult
 
 from .board import Board
 from .frame import frame, label_columns
-from .ranking import rank_board
+from .ranking import rank_board, text
+from .statistic import counted
 from .store import Loaded, Store
 
 
-def board_of(store: Store, *, by: str | None = "partition", loaded: Loaded | None = None) -> Board:
-    """The board of a store. Raises ``UsageError`` if it has no cell yet, ``StoreError`` if no file can be read."""
-    loaded = store.load() if loaded is None else loaded
+def board_of(
+    store: Store,
+    *,
+    compare: Sequence[str] = (),
+    keys: Collection[str] | None = None,
+    where: Mapping[str, str] | None = None,
+    statistic: str | None = None,
+    loaded: Loaded | None = None,
+) -> Board:
+    """The board of a store, of its cells with these ``keys``, or of those whose labels are as in ``where``; of the
+    numbers that ``statistic`` names (``counted``).
+
+    Raises ``UsageError`` if there is no cell yet, ``StoreError`` if no file can be read.
+    """
+    loaded = chosen(store.load() if loaded is None else loaded, keys=keys, where=where)
     problems = [f"{p.path.name}: {p.reason}" for p in loaded.problems]
     if not loaded.results:
         if problems:
             raise StoreError(f"{store.folder}: none of {len(problems)} files is a record; {problems[0]}")
         raise UsageError(f"{str(store.folder)!r} has no finished cell yet; run `robustfl grid`")
-    table = frame(loaded.results)
-    planned = _planned(store, set(table["key"]), set(label_columns(table)))
-    if planned:
-        table = pd.DataFrame([*table.to_dict("records"), *planned], columns=table.columns)
-    board = rank_board(table, by=by if by is None or by in table else None, problems=problems)
+    table, words = counted(frame(loaded.results), statistic)
+    described = store.description()
+    planned = _planned(described, set(table["key"]), set(label_columns(table)))
+    wanted = [
+        p for p in planned
+        if (keys is None or p["key"] in keys) and all(matches(text(p.get(n)), v) for n, v in (where or {}).items())
+    ]  # fmt: skip
+    if wanted:
+        table = pd.DataFrame([*table.to_dict("records"), *wanted], columns=table.columns)
+    defaults = described.get("defaults")
+    board = rank_board(
+        table, compare=compare, problems=problems, defaults=defaults if isinstance(defaults, dict) else {}
+    )
+    board = replace(board, caption=f"{board.caption}{words}")
     guests = {name: origin for result in loaded.results for name, origin in origins(result.cell).items()}
     if not guests:
         return board
@@ -35,9 +59,45 @@ def board_of(store: Store, *, by: str | None = "partition", loaded: Loaded | Non
     return replace(board, caption=f"{board.caption} Plug-ins: {plug_ins}.")
 
 
-def _planned(store: Store, have: set[str], known: set[str]) -> list[dict[str, object]]:
+def chosen(loaded: Loaded, *, keys: Collection[str] | None = None, where: Mapping[str, str] | None = None) -> Loaded:
+    """The records with these keys and labels, and the unreadable files among these keys.
+
+    Raises ``UsageError`` for a label that no record has, or if no record has its value.
+    """
+    if keys is not None:
+        loaded = Loaded(
+            tuple(r for r in loaded.results if r.key in keys),
+            tuple(p for p in loaded.problems if p.path.stem in keys),
+        )
+    if not where or not loaded.results:
+        return loaded
+    return replace(loaded, results=tuple(matching(loaded.results, where, what="report")))
+
+
+def matching(results: Sequence[CellResult], where: Mapping[str, str], *, what: str = "plot") -> list[CellResult]:
+    """The records whose labels are as in ``where``. Raises ``UsageError`` for a wrong label, or if none is left."""
+    if not results:
+        raise UsageError(f"{what}: there is no finished cell yet; run `robustfl grid`")
+    known = {name for r in results for name in r.labels}
+    for name in where:
+        if name not in known:
+            raise UsageError(f"{what}: cells have no label {name!r}; {closest(name, known)}")
+    kept = [r for r in results if all(matches(text(r.labels.get(n)), v) for n, v in where.items())]
+    if not kept:
+        have = {n: sorted({text(r.labels.get(n)) for r in results})[:6] for n in where}
+        shown = "; ".join(f"{n} has {', '.join(v)}" for n, v in have.items())
+        raise UsageError(f"{what}: no cell matches; {shown}")
+    return kept
+
+
+def matches(have: str, wanted: str) -> bool:
+    """Whether a label is the wanted one; ``alie`` matches every ``alie(...)``."""
+    return have == wanted or have.split("(")[0] == wanted
+
+
+def _planned(described: Mapping[str, object], have: set[str], known: set[str]) -> list[dict[str, object]]:
     """The cells that the grid was asked for and that have no record, with status ``missing`` and ``known`` labels."""
-    cells = store.description().get("cells", {})
+    cells = described.get("cells", {})
     if not isinstance(cells, dict):
         return []
     return [

@@ -1,4 +1,4 @@
-"""Is one contestant better than another? Paired tests over seeds, which share data, initial weights and batches."""
+"""Which rows of a table can be told apart? Paired tests over seeds, which share data, initial weights and batches."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .board import Section
+import numpy as np
+
+from .board import Row, Section
 from .estimate import CONFIDENCE
+from .moderated import MIN_PAIRS, Array, pair_p_values
 
 LEVEL = round(1 - CONFIDENCE, 6)
-MAX_EXACT = 12
-"""Up to so many pairs all ``2^n`` sign flips are enumerated."""
+METHOD = "paired over seeds on the logit scale, moderated t, Holm over all pairs of the table"
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,6 @@ class Comparison:
     difference: float
     p: float
     adjusted: float
-    test: str
 
     @property
     def significant(self) -> bool:
@@ -44,116 +45,114 @@ class Comparisons:
     verdict: str
 
 
+@dataclass(frozen=True)
+class _Pairs:
+    """The rows (places in the table) that have a worst case, and for all pairs of them ``[r r]`` what was found."""
+
+    rows: tuple[int, ...]
+    difference: Array
+    n: Array
+    p: Array
+    adjusted: Array
+
+
 def compare(section: Section) -> Comparisons:
     """Compare every row's worst case with the best ranked row's, seed by seed over the seeds both have.
 
-    Up to 12 seeds: the exact sign-flip permutation test of the mean difference; beyond: Wilcoxon's signed-rank test.
-    Two-sided; Holm's correction over the table. Rows without a number, or with only a bound, are left out.
+    The test is that of the ranks' ranges (``METHOD``), so that both say the same. Rows without a number, or with only a
+    bound, are left out.
     """
-    usable = [i for i, row in enumerate(section.rows) if row.worst.is_number and not row.worst.bound]
-    if len(usable) < 2:
+    found = _pairs(section)
+    left_out = len(section.rows) - len(found.rows)
+    if len(found.rows) < 2:
         words = "Fewer than two rows have a worst case, so there is nothing to compare."
-        return Comparisons(section.metric, section.block, (), (), len(section.rows) - len(usable), words)
-    first = section.rows[usable[0]]
-    base = dict(first.worst.values)
-    pairs = []
-    for i in usable[1:]:
-        own = dict(section.rows[i].worst.values)
-        pairs.append((i, [own[s] - base[s] for s in base if s in own]))
-    raw = [p_value(differences) for _, differences in pairs]
-    adjusted = holm(raw)
+        return Comparisons(section.metric, section.block, (), (), left_out, words)
     results = tuple(
         Comparison(
             row=i,
             labels=section.rows[i].labels,
-            n=len(d),
-            difference=math.fsum(d) / len(d) if d else math.nan,
-            p=p,
-            adjusted=q,
-            test=name_of_test(len(d)),
+            n=int(found.n[0, k]),
+            difference=float(-found.difference[0, k]),
+            p=float(found.p[0, k]),
+            adjusted=float(found.adjusted[0, k]),
         )
-        for (i, d), p, q in zip(pairs, raw, adjusted, strict=True)
+        for k, i in enumerate(found.rows)
+        if k
     )
-    left_out = len(section.rows) - len(usable)
-    return Comparisons(section.metric, section.block, first.labels, results, left_out, _verdict(results))
+    first = section.rows[found.rows[0]].labels
+    return Comparisons(section.metric, section.block, first, results, left_out, _verdict(results))
+
+
+def rank_ranges(section: Section) -> list[tuple[int, int] | None]:
+    """For every row the ranks it may have: as high as no better row, and as low as no worse row, is told apart from it.
+
+    Rows that diverged come after all others and are not told apart from each other; rows without rank have none.
+    """
+    found = _pairs(section)
+    count, last = len(found.rows), sum(row.rank is not None for row in section.rows)
+    ranges: list[tuple[int, int] | None] = [(count + 1, last) if row.rank is not None else None for row in section.rows]
+    apart = found.adjusted <= LEVEL
+    for k, i in enumerate(found.rows):
+        better = int((apart[k] & (found.difference[k] < 0)).sum())
+        worse = int((apart[k] & (found.difference[k] > 0)).sum())
+        ranges[i] = 1 + better, count - worse
+    return ranges
+
+
+def _pairs(section: Section) -> _Pairs:
+    rows = tuple(i for i, row in enumerate(section.rows) if row.worst.is_number and not row.worst.bound)
+    table = _table([section.rows[i] for i in rows])
+    samples = min((s for i in rows if (s := section.rows[i].worst.samples)), default=None)
+    p, n = pair_p_values(table, samples)
+    adjusted = np.ones_like(p)
+    upper = np.triu_indices(len(rows), 1)
+    adjusted[upper] = holm(p[upper])
+    adjusted.T[upper] = adjusted[upper]
+    difference = np.zeros_like(p)
+    for k in range(len(rows)):  # over the seeds that both have
+        apart = table[k] - table
+        shared = ~np.isnan(apart)
+        difference[k] = np.where(shared, apart, 0.0).sum(1) / np.maximum(shared.sum(1), 1)
+    return _Pairs(rows, difference, n, p, adjusted)
+
+
+def _table(rows: Sequence[Row]) -> Array:
+    """The worst cases ``[rows seeds]``; NaN where a row has no value for a seed."""
+    seeds = list(dict.fromkeys(s for row in rows for s, _ in row.worst.values))
+    found = [dict(row.worst.values) for row in rows]
+    return np.array([[own.get(s, math.nan) for s in seeds] for own in found], dtype=np.float64).reshape(
+        len(rows), len(seeds)
+    )
 
 
 def words_below(section: Section) -> str:
     """What may be claimed of a table, as a line below it; empty where there is nothing to compare."""
     found = compare(section)
-    return f"Worst case, every row against the first. {found.verdict}" if found.results else ""
+    return found.verdict if found.results else ""
 
 
-def name_of_test(n: int) -> str:
-    """The test that is used for ``n`` pairs."""
-    if n < 2:
-        return "none"
-    return "exact sign-flip permutation" if n <= MAX_EXACT else "Wilcoxon signed-rank"
-
-
-def p_value(differences: Sequence[float]) -> float:
-    """The two-sided p-value of paired differences; 1 if there are fewer than two or all are zero.
-
-    >>> p_value([0.1, 0.2, 0.1, 0.3, 0.2, 0.1])
-    0.03125
-    """
-    import numpy as np
-    from scipy import stats
-
-    n = len(differences)
-    if n < 2 or not any(differences):
-        return 1.0
-    values = np.asarray(differences, dtype=np.float64)
-    if n > MAX_EXACT:
-        return float(stats.wilcoxon(values, zero_method="pratt", method="approx").pvalue)
-    found = stats.permutation_test(
-        (values,), lambda x, axis: x.mean(axis=axis), permutation_type="samples", n_resamples=np.inf, vectorized=True
-    )
-    return float(found.pvalue)
-
-
-def holm(p: Sequence[float]) -> list[float]:
+def holm(p: Sequence[float] | Array) -> list[float]:
     """Holm's adjusted p-values: ``max_{j ≤ i} min(1, (m - j) p_(j))`` in increasing order.
 
     >>> [round(v, 6) for v in holm([0.01, 0.04, 0.03])]
     [0.03, 0.06, 0.06]
     """
-    adjusted, largest = [1.0] * len(p), 0.0
-    for place, i in enumerate(sorted(range(len(p)), key=p.__getitem__)):
-        largest = max(largest, min(1.0, (len(p) - place) * p[i]))
-        adjusted[i] = largest
-    return adjusted
-
-
-def seeds_needed(comparisons: int) -> int:
-    """The fewest seeds with which the exact test can fall below the level after Holm's correction.
-
-    >>> seeds_needed(1), seeds_needed(14)
-    (6, 10)
-    """
-    return math.ceil(math.log2(2 * comparisons / LEVEL) - 1e-12)
+    values = np.asarray(p, dtype=np.float64)
+    order = np.argsort(values, kind="stable")
+    stepped = np.minimum(1.0, (len(values) - np.arange(len(values))) * values[order])
+    adjusted = np.empty_like(values)
+    adjusted[order] = np.maximum.accumulate(stepped) if len(values) else stepped
+    return [float(v) for v in adjusted]
 
 
 def _verdict(results: Sequence[Comparison]) -> str:
-    m, n = len(results), min(r.n for r in results)
-    need = seeds_needed(m)
+    n = min(r.n for r in results)
+    if n < MIN_PAIRS:
+        have = "One seed or none" if n < 2 else f"{n} seeds"
+        return f"{have} in common: too few to tell rows apart; {MIN_PAIRS} may, five or more should."
     significant = sum(r.significant for r in results)
-    tests = " and ".join(sorted({r.test for r in results} - {"none"}))
-    if n < 2:
-        return f"One seed or none in common: too few seeds to claim anything; {_comparisons(m)} would need {need}."
-    said = f"Test: {tests}, two-sided, n = {_range([r.n for r in results])} seeds, Holm over {_comparisons(m)}."
-    if n < need and not significant:
-        least = min(1.0, m * 2.0 ** (1 - n))
-        return (
-            f"{said} Too few seeds to claim anything: the smallest adjusted p that n = {n} allows is {least:.3g}; "
-            f"{need} seeds could reach {LEVEL:g}."
-        )
-    differ = "differs" if significant == 1 else "differ"
-    return f"{said} {significant} of {m} {differ} from the first at the level {LEVEL:g}."
-
-
-def _comparisons(count: int) -> str:
-    return f"{count} comparison{'' if count == 1 else 's'}"
+    seeds = _range([r.n for r in results])
+    return f"{significant} of {len(results)} rows can be told apart from the first (n = {seeds} seeds)."
 
 
 def _range(counts: Sequence[int]) -> str:

@@ -10,7 +10,9 @@ from robustfl.errors import StoreError, UsageError, closest
 from robustfl.records import CellResult
 
 from .frame import frame
-from .ranking import rank_board, text
+from .loading import matching
+from .ranking import rank_board
+from .statistic import counted
 from .store import open_store, write_atomic
 
 if TYPE_CHECKING:
@@ -26,8 +28,8 @@ _WHY_NONE = {
     "heatmap": "there is no finished cell",
     "breakdown": "only one value of f and one γ or α were run; make one of them an axis",
     "pareto": "fewer than two rows have both numbers of a worst case",
-    "ranks": "Friedman's test needs three to forty contestants and two scenarios that all of them have",
-    "forgetting": "no record holds certificates['forgetting']; run the grid with forgetting = true and validation > 0",
+    "ranks": "Friedman's test needs three to forty contestants and two scenarios (task × attack) that all of them have",
+    "forgetting": "no record holds certificates['forgetting']; give the grid forgetting = true and validation > 0",
     "labels": "no record holds label counts",
     "bn-pca": "no record holds certificates['bn_statistics'] (norms without statistics have none)",
 }
@@ -76,26 +78,6 @@ def plot(
     return files
 
 
-def matching(results: Sequence[CellResult], where: Mapping[str, str], *, what: str = "plot") -> list[CellResult]:
-    """The records whose labels are as in ``where``. Raises ``UsageError`` for a wrong label, or if none is left."""
-    if not results:
-        raise UsageError(f"{what}: there is no finished cell yet; run `robustfl grid`")
-    known = {name for r in results for name in r.labels}
-    for name in where:
-        if name not in known:
-            raise UsageError(f"{what}: cells have no label {name!r}; {closest(name, known)}")
-    kept = [r for r in results if all(_matches(text(r.labels.get(n)), v) for n, v in where.items())]
-    if not kept:
-        have = {n: sorted({text(r.labels.get(n)) for r in results})[:6] for n in where}
-        shown = "; ".join(f"{n} has {', '.join(v)}" for n, v in have.items())
-        raise UsageError(f"{what}: no cell matches; {shown}")
-    return kept
-
-
-def _matches(have: str, wanted: str) -> bool:
-    return have == wanted or have.split("(")[0] == wanted
-
-
 def _figures(kind: str, results: Sequence[CellResult], metric: str | None) -> Iterator[tuple[str, Figure]]:
     from .figure_bn_pca import bn_pca_figures
     from .figure_curves import curves
@@ -113,8 +95,8 @@ def _figures(kind: str, results: Sequence[CellResult], metric: str | None) -> It
 
 
 def _board(results: Sequence[CellResult], metric: str | None) -> Board:
-    table = frame(results)
-    board = rank_board(table, by="partition" if "partition" in table else None)
+    table, _ = counted(frame(results))
+    board = rank_board(table)
     return board.select(metric=metric) if metric else board
 
 

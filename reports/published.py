@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from robustfl.errors import StoreError, UsageError
 from robustfl.outside import read_json, shown, texts, unsafe
-from robustfl.records import CellResult, Metrics, Status, canonical, misnamed, plain
+from robustfl.records import CellResult, CurvePoint, Metrics, Status, canonical, misnamed, plain
 
 from .store import unlikely, write_atomic
 
@@ -52,6 +52,7 @@ class PublishedCell(Published):
     cell: dict[str, Any] = Field(description="settings, methods and versions that not all cells share")
     labels: dict[str, Any]
     metrics: Metrics | None = Field(default=None, description="accuracies in [0, 1]")
+    curve: list[CurvePoint] = Field(default_factory=list, description="accuracies in [0, 1] during training")
     seconds: float = Field(description="how long the cell took")
     seconds_per_round: float | None = None
     peak_memory_bytes: int = 0
@@ -81,7 +82,7 @@ class Board(Published):
     digest: str = Field(description="SHA-256 of the canonical JSON of everything else", pattern=r"^[0-9a-f]{64}$")
 
     def records(self) -> list[CellResult]:
-        """The cells as records, without curves."""
+        """The cells as records; with curves where they were published."""
         return [self.record(c) for c in self.cells]
 
     def record(self, cell: PublishedCell) -> CellResult:
@@ -89,7 +90,7 @@ class Board(Published):
         return CellResult.model_validate(
             {
                 "key": cell.key, "scenario": cell.scenario, "status": cell.status, "reason": cell.reason,
-                "round": cell.round, "metrics": cell.metrics, "certificates": cell.certificates,
+                "round": cell.round, "metrics": cell.metrics, "curve": cell.curve, "certificates": cell.certificates,
                 "cell": merged(self.common.cell, cell.cell),
                 "labels": merged(self.common.labels, cell.labels),
                 "timing": {
@@ -101,17 +102,31 @@ class Board(Published):
         )  # fmt: skip
 
 
-_KEPT = ("device", "threads", "versions", "source", "unreliable", "evaluation")
+_KEPT = (
+    "device", "threads", "versions", "source", "unreliable", "evaluation",
+    "attack_shift", "statistics", "dropped", "no_effect",
+)  # fmt: skip
+"""Certificates that a board's own tables need; the last four say whether an attack had an effect."""
 
 
-def publish(results: Sequence[CellResult], *, name: str, description: str = "", tolerance: float = TOLERANCE) -> Board:
-    """The board of some records. Raises ``UsageError`` for a tolerance outside [0, 1] and for no records."""
+def publish(
+    results: Sequence[CellResult],
+    *,
+    name: str,
+    description: str = "",
+    tolerance: float = TOLERANCE,
+    curves: bool = False,
+) -> Board:
+    """The board of some records, with their ``curves`` during training if wanted.
+
+    Raises ``UsageError`` for a tolerance outside [0, 1] and for no records.
+    """
     if not results:
         raise UsageError("board: there is no finished cell to publish")
     if not 0 <= tolerance <= 1:
         raise UsageError(f"board: tolerance={tolerance:g} must be in [0, 1], a difference of accuracies")
     common = {"cell": shared([r.cell for r in results]), "labels": shared([r.labels for r in results])}
-    cells = [_cell(r, common) for r in sorted(results, key=lambda r: r.key)]
+    cells = [_cell(r, common, curves=curves) for r in sorted(results, key=lambda r: r.key)]
     known = {
         "format": FORMAT, "schema_version": SCHEMA, "name": shown(name), "description": shown(description),
         "tolerance": tolerance,
@@ -121,7 +136,7 @@ def publish(results: Sequence[CellResult], *, name: str, description: str = "", 
     return board.model_copy(update={"digest": content_digest(board)})
 
 
-def _cell(record: CellResult, common: Mapping[str, Any]) -> dict[str, Any]:
+def _cell(record: CellResult, common: Mapping[str, Any], *, curves: bool) -> dict[str, Any]:
     metrics = None
     if record.metrics is not None:
         metrics = record.metrics.model_copy(update={"per_class": {}, "per_client": {}, "per_user": {}})
@@ -133,13 +148,19 @@ def _cell(record: CellResult, common: Mapping[str, Any]) -> dict[str, Any]:
         "round": record.round,
         "cell": without(record.cell, common["cell"]),
         "labels": without(record.labels, common["labels"]),
+        "curve": [p.model_dump(mode="json") for p in record.curve] if curves else [],
         "metrics": None if metrics is None else metrics.model_dump(mode="json", exclude_defaults=True),
         "seconds": record.timing.seconds,
         "seconds_per_round": record.timing.seconds_per_round,
         "peak_memory_bytes": record.timing.peak_memory_bytes,
-        "certificates": {k: record.certificates[k] for k in _KEPT if record.certificates.get(k)},
+        "certificates": {k: v for k in _KEPT if (v := record.certificates.get(k)) or _is_number(v)},
     }
     return cell
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a certificate is a number, of which 0 says something, too."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _environment(results: Sequence[CellResult]) -> dict[str, Any]:
@@ -185,7 +206,7 @@ def _sparse(cell: Mapping[str, Any]) -> dict[str, Any]:
     slim = dict(cell)
     if metrics is not None:
         slim["metrics"] = {k: v for k, v in metrics.items() if v not in ({}, None)}
-    return {k: v for k, v in slim.items() if v is not None}
+    return {k: v for k, v in slim.items() if v is not None and (v or k != "curve")}
 
 
 def read_board(path: str | Path) -> tuple[Board, list[str]]:

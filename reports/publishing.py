@@ -9,7 +9,7 @@ from pathlib import Path
 from robustfl.records import CellResult
 
 from .board import Board
-from .loading import board_of
+from .loading import board_of, chosen
 from .store import open_store, write_atomic
 from .writers import write_all
 
@@ -34,15 +34,20 @@ def publish_store(
     board: str | Path | None = None,
     tolerance: float | None = None,
     papers: Papers | None = None,
+    where: Mapping[str, str] | None = None,
+    compare: Sequence[str] = (),
+    statistic: str | None = None,
 ) -> Written:
     """Write the leaderboard in every form and figures into ``out``, a site into ``site``, a board into ``board``.
 
-    ``papers`` gives the citations of the records' methods for the site. The same store gives the same bytes.
+    ``papers`` gives the citations of the records' methods for the site; ``where`` keeps cells with these labels,
+    ``compare`` names more labels that say who competes, ``statistic`` which numbers are ranked. The same store gives
+    the same bytes.
     Raises ``UsageError`` if ``path`` is no store or has no cell yet, ``StoreError`` if none of its files can be read.
     """
     store = open_store(path)
-    loaded = store.load()
-    made = board_of(store, loaded=loaded)
+    loaded = chosen(store.load(), where=where)
+    made = board_of(store, compare=compare, where=where, statistic=statistic, loaded=loaded)
     folder = store.folder / "report" if out is None else Path(out)
     files = write_all(made, folder)
     if figures:

@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from .board import OVERALL, Board, metric_title
-from .contestants import CONDITIONS
+from .board import Board, metric_title
 from .estimate import Estimate
 from .paired import LEVEL
+from .ranking import NO_ATTACK
 
 MIN_SCENARIOS = 5
 """Fewer scenarios make the chi-square approximation of Friedman's test meaningless."""
@@ -17,9 +17,9 @@ MIN_SCENARIOS = 5
 
 @dataclass(frozen=True)
 class Ranking:
-    """Mean ranks of contestants over scenarios (1 is best), the test, and the difference two of them must exceed.
+    """Mean ranks of contestants over scenarios (1 is best) in the board's order, the test, the critical difference.
 
-    ``groups`` are maximal runs of contestants (places in ``names``) whose mean ranks do not differ.
+    Two contestants differ where their mean ranks differ by more than ``critical``.
     """
 
     metric: str
@@ -29,35 +29,33 @@ class Ranking:
     statistic: float | None = None
     p: float | None = None
     critical: float | None = None
-    groups: tuple[tuple[int, int], ...] = ()
     left_out: tuple[tuple[str, ...], ...] = ()
     verdict: str = ""
 
 
 def rank_over_scenarios(board: Board, metric: str) -> Ranking:
-    """Rank the contestants within every scenario (block × condition × attack) and average the ranks.
+    """Rank the contestants within every scenario (task × attack) and average the ranks.
 
-    A diverged place ranks last in its scenario; contestants with a place that failed, was refused or has not run are
-    left out, since a mean rank over other scenarios cannot be compared.
+    No attack is no scenario, unless nothing else was run, and neither is an attack that had no effect on anybody. A
+    diverged place ranks last in its scenario; contestants with a place that failed, was refused or has not run are
+    left out, since a mean rank over other scenarios cannot be compared. The order is that of the board's first table.
     """
-    own = [i for i, n in enumerate(board.label_names) if n not in CONDITIONS]
-    places: dict[tuple[str, ...], dict[str, Estimate]] = {}
-    for section in board.sections:
-        if section.metric != metric or (section.block == OVERALL and len(board.blocks) > 1):
-            continue
-        for row in section.rows:
-            where = _condition(board, section.block, row.labels)
-            found = places.setdefault(tuple(row.labels[i] for i in own), {})
-            found |= {" · ".join([*where, a]): e for a, e in zip(board.attacks, row.cells, strict=True)}
+    places: dict[tuple[str, ...], dict[str, Estimate]] = {
+        row.labels: {} for row in next((s.rows for s in board.sections if s.metric == metric), ())
+    }
+    only = set(board.attacks) <= {NO_ATTACK}
+    for section in board.tasks:
+        for i, attack in enumerate(board.attacks if section.metric == metric else ()):
+            idle = all(row.cells[i].idle or not row.cells[i].expected for row in section.rows)
+            if idle or (attack == NO_ATTACK and not only):
+                continue
+            name = " · ".join([*([section.block] if board.task_names else []), attack])
+            for row in section.rows:
+                places[row.labels][name] = row.cells[i]
     scenarios = tuple(dict.fromkeys(name for found in places.values() for name in found))
     whole = {n: [_value(found[s]) for s in scenarios] for n, found in places.items() if _complete(found, scenarios)}
     left_out = tuple(n for n in places if n not in whole)
     return _tested(metric, {n: [v for v in vs if v is not None] for n, vs in whole.items()}, scenarios, left_out)
-
-
-def _condition(board: Board, block: str, labels: Sequence[str]) -> list[str]:
-    named = [f"{n} = {v}" for n, v in zip(board.label_names, labels, strict=True) if n in CONDITIONS]
-    return [*([] if block == OVERALL else [block]), *named]
 
 
 def _value(place: Estimate) -> float | None:
@@ -83,23 +81,19 @@ def _tested(
         return Ranking(metric, left_out=left_out, verdict=words)
     table = np.array(list(values.values()))
     ranks = stats.rankdata(-table.round(9), axis=0).mean(axis=1)
-    order = sorted(range(k), key=lambda i: (ranks[i], i))
-    names = list(values)
     if np.ptp(table, axis=0).max() == 0:
         statistic, p = 0.0, 1.0
     else:
         statistic, p = (float(v) for v in stats.friedmanchisquare(*table.round(9)))
     critical = critical_difference(k, n)
-    sorted_ranks = [float(ranks[i]) for i in order]
     return Ranking(
         metric=metric,
-        names=tuple(names[i] for i in order),
-        mean_ranks=tuple(sorted_ranks),
+        names=tuple(values),
+        mean_ranks=tuple(float(r) for r in ranks),
         scenarios=scenarios,
         statistic=statistic,
         p=p,
         critical=critical,
-        groups=groups_within(sorted_ranks, critical),
         left_out=left_out,
         verdict=_verdict(metric, k, n, statistic, p, critical, len(left_out)),
     )
@@ -117,24 +111,10 @@ def critical_difference(contestants: int, scenarios: int) -> float:
     return q * math.sqrt(contestants * (contestants + 1) / (6 * scenarios))
 
 
-def groups_within(ranks: Sequence[float], critical: float) -> tuple[tuple[int, int], ...]:
-    """The maximal runs (first, last) of sorted ranks that span no more than ``critical``; none of one place.
-
-    >>> groups_within([1.0, 1.5, 2.5, 4.0], 1.5)
-    ((0, 2), (2, 3))
-    """
-    runs: list[tuple[int, int]] = []
-    for first in range(len(ranks)):
-        last = max(i for i in range(first, len(ranks)) if ranks[i] - ranks[first] <= critical + 1e-12)
-        if last > first and (not runs or last > runs[-1][1]):
-            runs.append((first, last))
-    return tuple(runs)
-
-
 def _verdict(metric: str, k: int, n: int, statistic: float, p: float, critical: float, left_out: int) -> str:
     words = (
-        f"Friedman's test on {metric_title(metric)} of {k} contestants over {n} scenarios (conditions × attacks, mean "
-        f"over seeds): χ² = {statistic:.3g}, p = {p:.3g}. "
+        f"Friedman's test on {metric_title(metric)} of {k} contestants over {n} scenarios (tasks × attacks, mean over "
+        f"seeds): χ² = {statistic:.3g}, p = {p:.3g}. "
     )
     if n < MIN_SCENARIOS:
         words += f"Too few scenarios to claim anything: the test's approximation needs at least {MIN_SCENARIOS}. "

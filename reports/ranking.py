@@ -12,16 +12,25 @@ import pandas as pd
 
 from robustfl.errors import UsageError, closest
 
-from .board import OVERALL, Board, Row, Section, natural
+from .board import OVERALL, Board, Row, Section, natural, row_name
 from .captions import Footnotes, caption
-from .estimate import STATES, Estimate, averaged, worst
-from .frame import label_columns, robust_columns
+from .estimate import STATES, Estimate, averaged, table_prior, worst
+from .frame import label_columns, ranked_metrics, samples_of
+from .paired import rank_ranges
 
 NO_ATTACK = "none"
 ATTACK_LABELS = ("f", "f_declared", "scope", "target")
 """Labels that only mean something under attack: an unattacked cell stands beside every value of them."""
 
-_FIRST = ("defense", "norm")
+CONTESTANT = ("defense", "statistics_defense", "norm", "objective", "propagation")
+"""Labels that say who competes, with ``ALWAYS`` shown; whatever else varies says which task is solved."""
+ALWAYS = ("defense", "norm")
+OWN = ("algorithm", "schedule")
+"""Settings of training that belong to the contestants where each has its own, and to the task otherwise."""
+
+NO_SHIFT = 1e-5
+"""An attack that moves the honest mean by no more than this share of its length has no effect; rounding gives 1e-7."""
+
 Cell = Mapping[Hashable, Any]
 Labels = tuple[str, ...]
 
@@ -34,54 +43,78 @@ class _Place:
     states: Counter[str] = field(default_factory=Counter)
     notes: set[int] = field(default_factory=set)
     seeds: set[str] = field(default_factory=set)
+    samples: dict[str, int] = field(default_factory=dict)
+    idle: set[str] = field(default_factory=set)
 
     def estimate(self, metric: str) -> Estimate:
         found = self.values.get(metric, {})
         values = tuple((s, found[s]) for s in sorted(found, key=natural))
         states = tuple((s, self.states[s]) for s in STATES if self.states[s])
-        return Estimate(values, len(self.seeds), states, notes=tuple(sorted(self.notes)))
+        idle = bool(values) and not states and set(found) <= self.idle
+        notes = tuple(sorted(self.notes))
+        return Estimate(values, len(self.seeds), states, notes=notes, idle=idle, samples=self.samples.get(metric))
 
 
 @dataclass
 class _Group:
-    """The cells of one row under all attacks, in one block."""
+    """The cells of one row under all attacks, in one task."""
 
     places: dict[str, _Place] = field(default_factory=lambda: defaultdict(_Place))
     seconds: list[float] = field(default_factory=list)
     memory: list[int] = field(default_factory=list)
+    own: Labels = ()
 
 
-def rank_board(table: pd.DataFrame, *, by: str | None = "partition", problems: Sequence[str] = ()) -> Board:
-    """The board of a table of cells (``frame``), in blocks of equal ``by``.
+@dataclass(frozen=True)
+class Axes:
+    """What the labels that vary are: of the contestants, each contestant's own, of the task."""
 
-    A cell with status ``missing`` is planned but has not run. Raises ``UsageError`` for a table without cells, a
-    column that is not there, or two cells that share every label.
+    contestant: tuple[str, ...]
+    own: tuple[str, ...]
+    task: tuple[str, ...]
+
+
+def rank_board(
+    table: pd.DataFrame,
+    *,
+    compare: Sequence[str] = (),
+    problems: Sequence[str] = (),
+    defaults: Mapping[str, object] | None = None,
+) -> Board:
+    """The board of a table of cells (``frame``): one ranking of the contestants for every task, and their mean.
+
+    Labels in ``compare`` say who competes, too. A cell with status ``missing`` is planned but has not run. Raises
+    ``UsageError`` for a table without cells, a column that is not there, or two cells that share every label.
     """
-    _check(table, by)
+    _check(table, compare)
     cells = spread([dict(r) for r in table.to_dict("records")])
-    varying = [c for c in label_columns(table) if len({text(cell.get(c)) for cell in cells}) > 1]
-    shown = [c for c in _FIRST if c in table and c != by]
-    shown += [c for c in label_columns(table) if c in varying and c not in (*_FIRST, "attack", "seed", by)]
-    if {"f", "f_declared"} <= set(shown) and all(text(c["f"]) == text(c["f_declared"]) for c in cells):
-        shown.remove("f_declared")  # the defense is told the truth everywhere
+    axes = axes_of(cells, label_columns(table), compare=compare)
     attacks = sorted({text(c["attack"]) for c in cells}, key=lambda a: (a != NO_ATTACK, natural(a)))
     notes = Footnotes()
-    groups = _grouped(cells, by, shown, notes, {"sa", "ra_worst", *robust_columns(table)})
+    metrics = ranked_metrics(table)
+    groups = _grouped(cells, axes, notes, metrics)
     sections = [
-        Section(block, metric, tuple(_ranked(rows)))
-        for block, rows_of in _blocks(groups)
-        for metric in _metrics(table)
+        _section(block, task, metric, rows)
+        for block, task, rows_of in _blocks(groups, axes)
+        for metric in sorted(metrics, key=_metric_order)
         if (rows := rows_of(metric, attacks))
     ]
     measured = [c for c in cells if c["status"] == "done"]
     counts = Counter(str(s) for s in table["status"])
+    varying = {*axes.contestant, *axes.own, *axes.task}
     board = Board(
         scenario=", ".join(sorted({text(s) for s in table.get("scenario", []) if isinstance(s, str)})),
-        by=by,
-        label_names=tuple(c.removeprefix("cell.") for c in shown),
+        label_names=tuple(_plain(c) for c in axes.contestant),
         attacks=tuple(attacks),
         sections=tuple(sections),
-        constants=tuple((c, text(cells[0].get(c))) for c in label_columns(table) if c not in (*varying, *shown)),
+        task_names=tuple(_plain(c) for c in axes.task),
+        own_names=tuple(_plain(c) for c in axes.own),
+        defaults={k: text(v) for k, v in (defaults or {}).items()},
+        constants=tuple(
+            (c, text(cells[0].get(c)))
+            for c in label_columns(table)
+            if c not in varying and len({text(cell.get(c)) for cell in cells}) == 1
+        ),
         footnotes=notes.texts(),
         problems=tuple(problems),
         counts={s: counts[s] for s in ("done", "missing", *STATES) if counts[s]},
@@ -89,6 +122,66 @@ def rank_board(table: pd.DataFrame, *, by: str | None = "partition", problems: S
     )
     words = caption(board, seeds={text(c["seed"]) for c in measured})
     return replace(board, caption=f"{words}{_tested(measured)}")
+
+
+def axes_of(cells: Sequence[Cell], labels: Sequence[str], *, compare: Sequence[str] = ()) -> Axes:
+    """Which of the labels make contestants and which make tasks.
+
+    A label of ``OWN`` that every contestant has one value of within a task, and not all the same one, is no part of the
+    task: learning rates tuned per norm do not keep norms apart.
+    """
+    varying = [c for c in labels if len({text(cell.get(c)) for cell in cells}) > 1 and c not in ("attack", "seed")]
+    if {"f", "f_declared"} <= set(varying) and all(text(c["f"]) == text(c["f_declared"]) for c in cells):
+        varying.remove("f_declared")  # the defense is told the truth everywhere
+    known = (*CONTESTANT, *compare)
+    contestant = [c for c in known if c in labels and (c in ALWAYS or c in varying)]
+    contestant += [c for c in varying if c.startswith(tuple(f"cell.methods.{name}." for name in CONTESTANT))]
+    task = [c for c in varying if c not in contestant]
+    own = _own(cells, contestant, task)
+    return Axes(tuple(dict.fromkeys(contestant)), own, tuple(c for c in task if c not in own))
+
+
+def _own(cells: Sequence[Cell], contestant: Sequence[str], task: Sequence[str]) -> tuple[str, ...]:
+    candidates = tuple(c for c in OWN if c in task)
+    for names in dict.fromkeys([candidates, *((c,) for c in candidates)]):
+        rest = [c for c in task if c not in names]
+        if names and _tells(cells, [*rest, *contestant], names) and not _tells(cells, rest, names):
+            return names
+    return ()
+
+
+def _tells(cells: Sequence[Cell], by: Sequence[str], names: Sequence[str]) -> bool:
+    """Whether the labels ``by`` determine the labels ``names``."""
+    found: dict[Labels, Labels] = {}
+    return all(found.setdefault(_labels(c, by), _labels(c, names)) == _labels(c, names) for c in cells)
+
+
+def _labels(cell: Cell, names: Sequence[str]) -> Labels:
+    return tuple(text(cell.get(name)) for name in names)
+
+
+def _plain(column: str) -> str:
+    return column.removeprefix("cell.")
+
+
+def without_effect(cell: Cell) -> bool:
+    """Whether a finished cell's certificates say that its attack left the honest mean where it was.
+
+    Either the attack's own, known before training (``no_effect``), or the measured one: no row of the attackers was
+    dropped, and the mean of the updates, and of the statistics where attackers send some, stayed where it was.
+    """
+    if cell["status"] != "done" or text(cell["attack"]) == NO_ATTACK:
+        return False
+    if cell.get("certificates.no_effect") is True:
+        return True
+    shift, sent = cell.get("certificates.attack_shift"), cell.get("certificates.statistics")
+    if not _still(shift) or float(cell.get("certificates.dropped") or 0) > 0:
+        return False
+    return sent == 0 or cell.get("scope") == "update" or _still(cell.get("certificates.statistics_shift"))
+
+
+def _still(shift: object) -> bool:
+    return isinstance(shift, (int, float)) and shift <= NO_SHIFT
 
 
 def _tested(cells: Sequence[Cell]) -> str:
@@ -105,7 +198,7 @@ def _tested(cells: Sequence[Cell]) -> str:
     return f" Tested: {'; '.join(parts)}."
 
 
-def _check(table: pd.DataFrame, by: str | None) -> None:
+def _check(table: pd.DataFrame, compare: Sequence[str]) -> None:
     needed = ["status", "attack", "seed", "sa"]
     for column in needed:
         if column not in table:
@@ -115,8 +208,9 @@ def _check(table: pd.DataFrame, by: str | None) -> None:
     if table.empty:
         raise UsageError("leaderboard: the table has no cells")
     allowed = [c for c in label_columns(table) if c not in ("attack", "seed")]
-    if by is not None and by not in allowed:
-        raise UsageError(f"leaderboard: cannot make blocks by {by!r}; {closest(by, allowed)}")
+    for name in compare:
+        if name not in allowed:
+            raise UsageError(f"leaderboard: cannot compare {name!r}; {closest(name, allowed)}")
 
 
 def spread(cells: list[dict[Hashable, Any]]) -> list[dict[Hashable, Any]]:
@@ -138,65 +232,80 @@ def spread(cells: list[dict[Hashable, Any]]) -> list[dict[Hashable, Any]]:
     ]
 
 
-def _grouped(
-    cells: Iterable[Cell], by: str | None, shown: Sequence[str], notes: Footnotes, metrics: Collection[str]
-) -> dict[str, dict[Labels, _Group]]:
-    groups: dict[str, dict[Labels, _Group]] = defaultdict(lambda: defaultdict(_Group))
+Groups = Mapping[Labels, Mapping[Labels, _Group]]
+"""By task and contestant."""
 
-    def place_of(cell: Cell) -> tuple[str, Labels, str]:
-        return text(cell[by]) if by else OVERALL, tuple(text(cell.get(c)) for c in shown), text(cell["attack"])
 
-    for cell in sorted(cells, key=lambda c: tuple(natural(" ".join(_flat(place_of(c)))) + natural(text(c["seed"])))):
-        block, labels, attack = place_of(cell)
-        group, seed, status = groups[block][labels], text(cell["seed"]), cell["status"]
+def _grouped(cells: Iterable[Cell], axes: Axes, notes: Footnotes, metrics: Collection[str]) -> Groups:
+    groups: dict[Labels, dict[Labels, _Group]] = defaultdict(lambda: defaultdict(_Group))
+
+    def order(cell: Cell) -> tuple[Any, ...]:
+        where = (*_labels(cell, axes.task), *_labels(cell, axes.contestant), text(cell["attack"]))
+        return (*natural(" ".join(where)), *natural(text(cell["seed"])))
+
+    for cell in sorted(cells, key=order):
+        labels, attack = _labels(cell, axes.contestant), text(cell["attack"])
+        group, seed = groups[_labels(cell, axes.task)][labels], text(cell["seed"])
+        group.own = _labels(cell, axes.own)
         place = group.places[attack]
         if seed in place.seeds:
             raise UsageError(
                 f"leaderboard: two cells for {', '.join((*labels, attack))}, seed {seed}; drop one of them"
             )
         place.seeds.add(seed)
-        if status == "done":
-            for metric, value in cell.items():
-                if metric in metrics and not _absent(value):
-                    place.values[str(metric)][seed] = float(value)
-            group.seconds += [] if _absent(cell.get("seconds_per_round")) else [float(cell["seconds_per_round"])]
-            group.memory += [] if not cell.get("peak_memory") else [int(cell["peak_memory"])]
-        elif status in STATES:
-            place.states[status] += 1
-            place.notes.add(notes.number(str(status), cell.get("reason"), cell.get("round")))
+        _add(cell, seed, group, place, notes, metrics)
     return groups
 
 
-def _flat(place: tuple[str, Labels, str]) -> tuple[str, ...]:
-    return (place[0], *place[1], place[2])
+def _add(cell: Cell, seed: str, group: _Group, place: _Place, notes: Footnotes, metrics: Collection[str]) -> None:
+    """Take what one cell measured, or why it did not, into its place."""
+    if cell["status"] in STATES:
+        place.states[cell["status"]] += 1
+        place.notes.add(notes.number(str(cell["status"]), cell.get("reason"), cell.get("round")))
+    if cell["status"] != "done":
+        return
+    for metric in metrics:
+        if not _absent(cell.get(metric)):
+            place.values[metric][seed] = float(cell[metric])
+            place.samples |= samples_of(cell, metric)
+    if without_effect(cell):
+        place.idle.add(seed)
+    group.seconds += [] if _absent(cell.get("seconds_per_round")) else [float(cell["seconds_per_round"])]
+    group.memory += [] if not cell.get("peak_memory") else [int(cell["peak_memory"])]
 
 
-def _blocks(groups: Mapping[str, Mapping[Labels, _Group]]) -> list[tuple[str, Any]]:
-    """Each block's title with a function of metric and attacks to its rows; the mean over blocks comes first."""
-    names = sorted(groups, key=natural)
+def _blocks(groups: Groups, axes: Axes) -> list[tuple[str, Labels, Any]]:
+    """Each task in words and its labels with a function of metric and attacks to its rows; their mean comes first."""
+    tasks = sorted(groups, key=lambda task: natural(" ".join(task)))
+    names = [_plain(c) for c in axes.task]
 
-    def rows(block: str, metric: str, attacks: Sequence[str]) -> dict[Labels, Row]:
-        return {labels: _row(labels, group, metric, attacks) for labels, group in groups[block].items()}
+    def rows(task: Labels, metric: str, attacks: Sequence[str]) -> dict[Labels, Row]:
+        return {labels: _row(labels, group, metric, attacks) for labels, group in groups[task].items()}
 
     def overall(metric: str, attacks: Sequence[str]) -> list[Row]:
-        tables = [rows(name, metric, attacks) for name in names]
+        tables = [rows(task, metric, attacks) for task in tasks]
         union = dict.fromkeys(labels for table in tables for labels in table)
         empty = Row((), None, (Estimate(),) * len(attacks), Estimate())
         return [_mean_row(labels, [table.get(labels, empty) for table in tables]) for labels in union]
 
-    blocks: list[tuple[str, Any]] = [(n, lambda m, a, n=n: list(rows(n, m, a).values())) for n in names]
-    return [(OVERALL, overall), *blocks] if len(names) > 1 else blocks
+    blocks: list[tuple[str, Labels, Any]] = [
+        (row_name(names, t) or OVERALL, t, lambda m, a, t=t: list(rows(t, m, a).values())) for t in tasks
+    ]
+    return [(OVERALL, (), overall), *blocks] if len(tasks) > 1 else blocks
 
 
 def _row(labels: Labels, group: _Group, metric: str, attacks: Sequence[str]) -> Row:
     cells = tuple(group.places[a].estimate(metric) if a in group.places else Estimate() for a in attacks)
-    counted = [e for a, e in zip(attacks, cells, strict=True) if a != NO_ATTACK]
+    attacked = [e for a, e in zip(attacks, cells, strict=True) if a != NO_ATTACK and not e.idle]
+    calm = [e for a, e in zip(attacks, cells, strict=True) if a == NO_ATTACK and e.expected]
+    counted = attacked if any(e.expected for e in attacked) else calm or [replace(e, idle=False) for e in cells]
     seconds = math.fsum(group.seconds) / len(group.seconds) if group.seconds else None
-    return Row(labels, None, cells, worst(counted or cells), seconds, max(group.memory, default=None))
+    return Row(labels, None, cells, worst(counted), seconds, max(group.memory, default=None), own=group.own)
 
 
 def _mean_row(labels: Labels, rows: Sequence[Row]) -> Row:
     seconds = [r.seconds_per_round for r in rows if r.seconds_per_round is not None]
+    owns = list(dict.fromkeys(r.own for r in rows if r.own))
     return Row(
         labels,
         None,
@@ -204,7 +313,20 @@ def _mean_row(labels: Labels, rows: Sequence[Row]) -> Row:
         averaged([r.worst for r in rows]),
         math.fsum(seconds) / len(seconds) if seconds else None,
         max((r.peak_memory for r in rows if r.peak_memory is not None), default=None),
+        own=tuple(v[0] if len(set(v)) == 1 else "several" for v in zip(*owns, strict=True)),
     )
+
+
+def _section(block: str, task: Labels, metric: str, rows: Sequence[Row]) -> Section:
+    """One table: rows by worst case with their ranks, places with what the table says about variances."""
+    prior = table_prior([e for row in rows for e in (*row.cells, row.worst)])
+    known = [
+        replace(r, cells=tuple(replace(e, prior=prior) for e in r.cells), worst=replace(r.worst, prior=prior))
+        for r in rows
+    ]
+    ranked = Section(block, metric, tuple(_ranked(known)), task)
+    ranges = rank_ranges(ranked)
+    return replace(ranked, rows=tuple(replace(r, ranks=k) for r, k in zip(ranked.rows, ranges, strict=True)))
 
 
 def _ranked(rows: Sequence[Row]) -> list[Row]:
@@ -225,10 +347,8 @@ def _score(row: Row) -> float:
     return row.worst.mean if row.worst.mean is not None else -1.0
 
 
-def _metrics(table: pd.DataFrame) -> list[str]:
-    robust = [c for c in robust_columns(table) if table[c].notna().any()]
-    worst_too = len(robust) > 1 and "ra_worst" in table.columns
-    return ["sa", *sorted(robust, key=natural), *(["ra_worst"] if worst_too else [])]
+def _metric_order(metric: str) -> tuple[bool, bool, Any]:
+    return metric != "sa", metric == "ra_worst", natural(metric)
 
 
 def _versions(table: pd.DataFrame) -> tuple[tuple[str, str], ...]:

@@ -15,11 +15,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from robustfl.records import CellResult
 
-from .board import Board, row_name
+from .board import Board, in_words, row_name
 from .cells import remarks, state_counts
 from .charts import LOOKS, scatter
 from .contestants import Contestant, contestants, entries
-from .paired import LEVEL, compare
+from .paired import LEVEL, METHOD, compare
 from .rank_test import rank_over_scenarios
 from .site_pages import breakdown_chart, heat_grids, label_plots, page, state_words
 from .site_tables import Notes, everything, notes_of, ranking
@@ -61,7 +61,8 @@ def write_site(
 ) -> list[Path]:
     """Write the site of a board into ``folder``; returns the files, the first page first.
 
-    ``papers`` maps ``"defense nnm"`` and the like to citations; ``figures`` are files under ``folder`` to link to.
+    ``papers`` maps ``"defense nnm"`` and the like to methods' lines ``paper``; ``figures`` are files under
+    ``folder`` to link to.
     """
     known = entries(board, results)
     found = tuple(contestants(board, known))
@@ -109,7 +110,11 @@ def _shared(site: Site, *, sources: str) -> dict[str, Any]:
     return {
         "board": board,
         "description": site.description,
-        "setting": [(n, v) for n, v in board.constants if n in ESSENTIALS and v not in ("–", "none", "", "same")],
+        "setting": [
+            in_words(n, v) if in_words(n, v) != v else f"{n} {v}"
+            for n, v in board.constants
+            if n in ESSENTIALS and v not in ("–", "none", "", "same")
+        ],
         "remarks": remarks(board),
         "counts": state_counts(board),
         "downloads": DOWNLOADS,
@@ -154,4 +159,6 @@ def _statistics(board: Board, of: Sequence[Contestant]) -> dict[str, Any]:
         "rows": {row.labels: (row_name(board.label_names, row.labels), c.slug) for c in of for _, row in c.rows},
         "names": {tuple(v for _, v in c.labels): (c.name, c.slug) for c in of},
         "level": LEVEL,
+        "method": METHOD,
+        "table": board.blocks[0] if board.task_names else "",
     }

@@ -9,12 +9,14 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from robustfl.papers import bibtex, spelled_out
 from robustfl.records import CellResult
 
-from .bibtex import bibtex
-from .board import OVERALL, Board, Row, Section, metric_title, natural, row_name
+from .board import Board, Row, Section, in_words, metric_title, natural, row_name
+from .cells import rank_text
 from .charts import Chart, bubbles, line_chart
 from .contestants import Contestant, Entry
+from .estimate import Estimate
 from .figure_layout import simple_first
 from .ranking import text
 from .recipe import command, scenario_toml
@@ -41,7 +43,7 @@ class Grid:
 
 
 def heat_grids(board: Board, found: Sequence[Contestant], notes: Notes) -> list[Grid]:
-    """Attack × defense for every metric, block, norm and setting of the other labels."""
+    """Attack × defense for every metric, task, norm and setting of the other labels; the mean over tasks first."""
     slugs = {row.labels: c.slug for c in found for _, row in c.rows}
     grids = []
     for section in board.sections:
@@ -50,7 +52,7 @@ def heat_grids(board: Board, found: Sequence[Contestant], notes: Notes) -> list[
             groups[tuple(v for n, v in zip(board.label_names, row.labels, strict=True) if n != "defense")].append(row)
         names = [n for n in board.label_names if n != "defense"]
         for group, rows in sorted(groups.items(), key=lambda item: natural(" ".join(item[0]))):
-            where = [] if section.block == OVERALL and len(board.blocks) == 1 else [section.block]
+            where = [section.block] if board.task_names else []
             title = " · ".join(filter(None, [section.metric_title, row_name(names, group), *where]))
             ordered = sorted(rows, key=lambda r: simple_first(_label(board, r, "defense")))
             lines = tuple((_label(board, r, "defense"), slugs[r.labels], _shaded(r, notes)) for r in ordered)
@@ -64,7 +66,12 @@ def _label(board: Board, row: Row, name: str) -> str:
 
 def _shaded(row: Row, notes: Notes) -> tuple[tuple[Value, str], ...]:
     places = (*row.cells, row.worst)
-    return tuple((value(p, notes), "" if p.mean is None else f"{p.mean:.3f}") for p in places)
+    return tuple((value(p, notes), shade(p)) for p in places)
+
+
+def shade(place: Estimate) -> str:
+    """How much of a bar or of a colour a place has; empty where a word stands."""
+    return "" if place.shown is None else f"{place.shown:.3f}"
 
 
 # --- a contestant ----------------------------------------------------------------------------------------------------
@@ -102,7 +109,7 @@ class Page:
 
 
 def page(board: Board, contestant: Contestant, notes: Notes, papers: Mapping[str, str]) -> Page:
-    """Everything about one contestant. ``papers`` maps ``"defense nnm"`` and the like to citations."""
+    """Everything about one contestant. ``papers`` maps ``"defense nnm"`` and the like to methods' lines ``paper``."""
     looks = {a: i for i, a in enumerate(board.attacks)}
     curves = _curves(board, contestant, looks)
     records = contestant.records
@@ -110,7 +117,7 @@ def page(board: Board, contestant: Contestant, notes: Notes, papers: Mapping[str
     file = f"{contestant.slug}.toml"
     return Page(
         contestant=contestant,
-        ranks=tuple((_where(board, s, r), text(r.rank), value(r.worst, notes)) for s, r in contestant.rows),
+        ranks=tuple((_where(board, s), rank_text(r), value(r.worst, notes)) for s, r in contestant.rows),
         metrics=tuple(metric_title(m) for m in board.metrics),
         bars=tuple(_bars(board, contestant, notes)),
         curves=tuple(curves[:MAX_CURVES]),
@@ -124,49 +131,45 @@ def page(board: Board, contestant: Contestant, notes: Notes, papers: Mapping[str
         cells=tuple(_cell_line(r) for r in records),
         papers=tuple(_papers(records, papers)),
         warnings=tuple(dict.fromkeys(str(w) for r in records for w in r.certificates.get("warnings") or [])),
-        has_more_than_one_f="f" in board.label_names,
+        has_more_than_one_f="f" in board.task_names,
         looks=looks,
     )
 
 
-def _where(board: Board, section: Section, row: Row) -> str:
-    """Metric and condition of a row in words."""
-    return " · ".join([section.metric_title, *_condition(board, section.block, row.labels)])
+def _where(board: Board, section: Section) -> str:
+    """Metric and task of a row in words."""
+    return " · ".join([section.metric_title, *_condition(board, section.block)])
 
 
-def _condition(board: Board, block: str, labels: Sequence[str]) -> list[str]:
-    from .contestants import CONDITIONS
-
-    own = [f"{n} = {v}" for n, v in zip(board.label_names, labels, strict=True) if n in CONDITIONS]
-    return [*([] if len(board.blocks) == 1 else [block]), *own]
+def _condition(board: Board, block: str) -> list[str]:
+    return [block] if board.task_names else []
 
 
 def _bars(board: Board, contestant: Contestant, notes: Notes) -> list[Bars]:
-    by_place: dict[tuple[str, tuple[str, ...]], dict[str, Row]] = defaultdict(dict)
+    by_block: dict[str, dict[str, Row]] = defaultdict(dict)
     for section, row in contestant.rows:
-        by_place[section.block, row.labels][section.metric] = row
+        by_block[section.block][section.metric] = row
     bars = []
-    for (block, labels), rows in by_place.items():
+    for block, rows in by_block.items():
         lines = []
         for i, attack in enumerate((*board.attacks, "worst case")):
             places = [(*rows[m].cells, rows[m].worst)[i] if m in rows else None for m in board.metrics]
-            shown = tuple((value(p, notes), "" if p.mean is None else f"{p.mean:.3f}") if p else (Value(), "")
-                          for p in places)  # fmt: skip
+            shown = tuple((value(p, notes), shade(p)) if p else (Value(), "") for p in places)
             lines.append((attack, shown))
-        bars.append(Bars(" · ".join(_condition(board, block, labels)) or "all cells", tuple(lines)))
+        bars.append(Bars(" · ".join(_condition(board, block)) or "all cells", tuple(lines)))
     return bars
 
 
 def _curves(board: Board, contestant: Contestant, looks: Mapping[str, int]) -> list[Chart]:
-    groups: dict[tuple[str, tuple[str, ...]], dict[str, list[CellResult]]] = defaultdict(lambda: defaultdict(list))
+    groups: dict[str, dict[str, list[CellResult]]] = defaultdict(lambda: defaultdict(list))
     for entry in contestant.entries:
         if entry.record.curve:
-            groups[entry.block, entry.labels][entry.attack].append(entry.record)
+            groups[entry.block][entry.attack].append(entry.record)
     charts = []
-    for (block, labels), attacks in sorted(groups.items(), key=lambda item: natural(str(item[0]))):
+    for block, attacks in sorted(groups.items(), key=lambda item: natural(item[0])):
         series = [(a, looks.get(a, 0), _mean_curve(attacks[a])) for a in looks if a in attacks]
         kept = [(name, look, points) for name, look, points in series if len(points) > 1]
-        title = " · ".join(_condition(board, block, labels)) or "all cells"
+        title = " · ".join(_condition(board, block)) or "all cells"
         if kept:
             charts.append(line_chart(title, kept, x_label="round", y_label="SA (%)", unit="round "))
     return charts
@@ -199,7 +202,7 @@ def _certificate(board: Board, contestant: Contestant) -> tuple[list[str], list[
     """The headings of the certificates the records have; per condition and attack their means, smallest variances."""
     groups: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for entry in contestant.entries:
-        place = " · ".join(_condition(board, entry.block, entry.labels)), entry.attack
+        place = " · ".join(_condition(board, entry.block)), entry.attack
         for name in CERTIFICATES:
             found = entry.record.certificates.get(name)
             if isinstance(found, (int, float)) and math.isfinite(found):
@@ -237,8 +240,8 @@ def _cell_line(record: CellResult) -> tuple[str, ...]:
     """Key, condition, attack, seed, status, SA of one record."""
     labels = record.labels
     accuracy = "–" if record.metrics is None else f"{100 * record.metrics.sa:.2f}"
-    names = ("partition", "f", "attack", "seed")
-    return (record.key, *(text(labels.get(n)) for n in names), record.status, accuracy)
+    partition = in_words("partition", text(labels.get("partition")))
+    return (record.key, partition, *(text(labels.get(n)) for n in ("f", "attack", "seed")), record.status, accuracy)
 
 
 def _papers(records: Sequence[CellResult], papers: Mapping[str, str]) -> list[tuple[str, str, str]]:
@@ -252,7 +255,7 @@ def _papers(records: Sequence[CellResult], papers: Mapping[str, str]) -> list[tu
     first = ("defense", "preaggregator", "norm", "algorithm", "objective", "propagation", "attack", "evasion")
     order = {kind: i for i, kind in enumerate(first)}
     ordered = sorted(named, key=lambda n: (order.get(n.split()[0], len(order)), natural(n)))
-    return [(n, papers[n], bibtex(papers[n])) for n in ordered if papers.get(n)]
+    return [(n, spelled_out(papers[n]), bibtex(papers[n], key=n)) for n in ordered if papers.get(n)]
 
 
 KIND = {
@@ -277,7 +280,7 @@ def label_plots(results: Sequence[CellResult]) -> tuple[list[Chart], int]:
         if sum(map(len, counts)) > MAX_BUBBLES:
             large += 1
             continue
-        charts.append(bubbles(f"{dataset} · {partition} · {clients} clients", counts))
+        charts.append(bubbles(f"{dataset} · {in_words('partition', partition)} · {clients} clients", counts))
     return charts, large
 
 

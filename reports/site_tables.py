@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from .board import OVERALL, Board, Row, Section, metric_title, natural
-from .cells import costs, note_mark
-from .contestants import Contestant, Entry, heterogeneity, unreliable
+from .board import OVERALL, Board, Row, Section, in_words, metric_title, natural
+from .cells import costs, note_mark, rank_text
+from .contestants import Contestant, Entry, unreliable
 from .estimate import Estimate
 from .ranking import NO_ATTACK
+
+TASK = "task"
+IDLE = "the attackers left the honest mean where it was: it counts in no worst case"
 
 
 @dataclass(frozen=True)
@@ -25,12 +28,13 @@ class Badge:
 
 @dataclass(frozen=True)
 class Value:
-    """A place: what to print, what to sort by (empty: last), and badges instead of or beside the number."""
+    """A place: what to print, what to sort by (empty: last), what to say when pointed at, badges beside the number."""
 
     text: str = "–"
     plus: str = ""
     sort: str = ""
     badges: tuple[Badge, ...] = ()
+    title: str = ""
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,8 @@ class Line:
 class Table:
     """Headings and lines: ``lead`` filterable columns, places, the other filterable columns, costs.
 
-    ``choices`` are the distinct texts of each filterable column.
+    ``choices`` are the distinct texts of each filterable column. ``one`` names the column of which one value is always
+    chosen, the first at first: lines of different tasks have ranks of their own.
     """
 
     columns: tuple[str, ...]
@@ -59,6 +64,7 @@ class Table:
     lines: tuple[Line, ...]
     choices: tuple[tuple[str, ...], ...] = ()
     lead: int = 1
+    one: str = ""
 
 
 @dataclass(frozen=True)
@@ -91,13 +97,16 @@ def value(place: Estimate, notes: Notes) -> Value:
         return Value("", "", "-1" if place.count("diverged") else "", notes.of(place))
     if place.mean is None:
         return Value()
-    text = place.text(interval=False)
-    plus = "" if place.half is None else f"± {100 * place.half:.1f}"
-    return Value(text, plus, f"{100 * place.mean:.6g}")
+    if place.idle:
+        return Value("", "", "", (Badge("idle", place.status, f"{IDLE}; {place.told()}"),))
+    title = place.told()
+    if place.test_error is not None:
+        title += f"; test set: ±{100 * place.test_error:.1f}"
+    return Value(place.text(spread=False), place.spread(), f"{100 * place.mean:.6g}", title=title)
 
 
 def ranking(board: Board, found: Sequence[Contestant], notes: Notes) -> Table:
-    """One line per row of the tables of SA: rank, clean and worst-case SA, worst-case RA, cost."""
+    """One line per row of the tables of SA: ranks, clean and worst-case SA, worst-case RA, cost; one task at a time."""
     slugs = {row.labels: c.slug for c in found for _, row in c.rows}
     robust = [m for m in board.metrics if m != "sa"]
     clean = [board.attacks.index(NO_ATTACK)] if NO_ATTACK in board.attacks and len(board.attacks) > 1 else []
@@ -110,8 +119,8 @@ def ranking(board: Board, found: Sequence[Contestant], notes: Notes) -> Table:
             doubts = _doubts_of(notes, section, row)
             line = Line(
                 slug=slugs[row.labels],
-                rank="" if row.rank is None else str(row.rank),
-                texts=(*row.labels, *_blocks(board, section)),
+                rank=rank_text(row),
+                texts=(*row.labels, *([section.block] if board.task_names else [])),
                 values=tuple(value(p, notes) for p in places),
                 seeds=_seeds(row.worst),
                 costs=tuple(costs(row)),
@@ -120,19 +129,21 @@ def ranking(board: Board, found: Sequence[Contestant], notes: Notes) -> Table:
             )
             lines.append(line)
     heads = [*("SA clean" for _ in clean), "SA worst", *(f"{metric_title(m)} worst" for m in robust)]
-    return _table((*board.label_names, *_block_head(board)), heads, lines, _lead(board))
+    made = _table((*board.label_names, *([TASK] if board.task_names else [])), heads, lines, _lead(board))
+    if not board.task_names:
+        return made
+    return replace(made, choices=(*made.choices[:-1], board.blocks), one=TASK)
 
 
 def everything(board: Board, found: Sequence[Contestant], notes: Notes) -> Table:
-    """One line per row and attack, in every block but the mean over blocks: SA and RA side by side."""
+    """One line per row, task and attack: SA and RA side by side."""
     slugs = {row.labels: c.slug for c in found for _, row in c.rows}
     robust = [m for m in board.metrics if m != "sa"]
     table = _by_place(board)
     lead = _lead(board)
     lines = []
-    for section in board.sections:
-        if section.metric != "sa" or (section.block == OVERALL and len(board.blocks) > 1):
-            continue
+    for section in (s for s in board.tasks if s.metric == "sa"):
+        task = tuple(_short(n, v) for n, v in zip(board.task_names, section.task, strict=True))
         for row in section.rows:
             for i, attack in enumerate(board.attacks):
                 others = [table[m, section.block].get(row.labels) for m in robust]
@@ -147,45 +158,27 @@ def everything(board: Board, found: Sequence[Contestant], notes: Notes) -> Table
                 line = Line(
                     slug=slugs[row.labels],
                     rank="",
-                    texts=(*row.labels[:lead], attack, *row.labels[lead:], *_blocks(board, section)),
+                    texts=(*row.labels[:lead], attack, *row.labels[lead:], *task),
                     values=tuple(value(p, notes) for p in places),
                     seeds=_seeds(row.cells[i]),
                     costs=tuple(costs(row)),
                     badges=states + badges,
-                    why="; ".join(dict.fromkeys(b.reason for b in states + badges)),
+                    why="; ".join(dict.fromkeys([b.reason for b in states + badges] + [IDLE] * row.cells[i].idle)),
                 )
                 lines.append(line)
     heads = ["SA", *(metric_title(m) for m in robust)]
     return _table(
-        (*board.label_names[:lead], "attack", *board.label_names[lead:], *_block_head(board)), heads, lines, lead + 1
+        (*board.label_names[:lead], "attack", *board.label_names[lead:], *board.task_names), heads, lines, lead + 1
     )
+
+
+def _short(name: str, value: str) -> str:
+    """A label under its heading: a partition in words, anything else as it is."""
+    return in_words(name, value) if name == "partition" else value
 
 
 def _by_place(board: Board) -> dict[tuple[str, str], dict[tuple[str, ...], Row]]:
     return {(s.metric, s.block): {r.labels: r for r in s.rows} for s in board.sections}
-
-
-def _blocks(board: Board, section: Section) -> tuple[str, ...]:
-    """The texts of the block's columns."""
-    heads = _block_head(board)
-    known = heterogeneity(section.block)
-    number = section.block if section.block == OVERALL else "–" if known is None else f"{known[1]:g}"
-    if len(heads) < 2:
-        return (number if heads and heads[0] in ("γ", "α") else section.block,)[: len(heads)]
-    return (section.block, number if known is None else f"{known[0]} = {number}")
-
-
-def _block_head(board: Board) -> tuple[str, ...]:
-    """One column where γ or α says everything about the block, two where it does not, none for a single block."""
-    if len(board.blocks) < 2:
-        return ()
-    named = [b for b in board.blocks if b != OVERALL]
-    found = {b: heterogeneity(b) for b in named}
-    letters = sorted({known[0] for known in found.values() if known})
-    alone = len(set(found.values())) == len(named) and len(letters) == 1 and all(found.values())
-    if alone:
-        return (letters[0],)
-    return (board.by or "block", *([" or ".join(letters)] if letters else []))
 
 
 def _seeds(place: Estimate) -> str:

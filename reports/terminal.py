@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,8 +15,9 @@ from rich.text import Text
 
 from .board import Board, Row, Section
 from .captions import setting
-from .cells import costs, header, note_mark, places, rank_text, remarks, state_counts, title
+from .cells import COSTS, costs, note_mark, rank_text, remarks, state_counts, title
 from .estimate import Estimate
+from .figure_layout import wrapped
 from .paired import words_below
 from .ranking import NO_ATTACK
 
@@ -24,22 +25,20 @@ MAX_REMARKS = 20
 HARDEST = "hardest"
 _STYLES = {"diverged": "red", "failed": "bold red", "refused": "yellow"}
 _UNLIMITED = 100_000
+_NARROW = 14
+"""Where names have to be short they are broken after so many letters."""
 
 
 def terminal(board: Board, *, full: str = "", whole: bool = False) -> Iterator[RenderableType]:
-    """The tables one after another, then what stands below them; print each with a rich console.
+    """All tables, the mean over tasks first, then what stands below them; print each with a rich console.
 
-    Where not all attacks fit, the mildest are left out and a line under the table names them; ``full`` says there where
-    all are (``"runs/x/report/leaderboard.csv"``). ``whole`` leaves none out, however wide the table gets.
+    What does not fit is left out in the order of ``_details``, the same in all tables, and a line says so; ``full``
+    says there where everything is (``"runs/x/report/leaderboard.csv"``). ``whole`` leaves nothing out.
     """
-    for section in board.sections:
-        yield Text("\n" + title(board, section), style="bold")
-        yield _Fitting(board, section, full, whole)
-        if claims := words_below(section):
-            yield Text(claims, style="dim")
+    yield _Tables(board, full, whole)
     yield Text("\n" + board.caption, style="dim")
     if settings := setting(board):
-        yield Text(f"Settings: {settings}.", style="dim")
+        yield Text(f"Settings: {settings}{'; all others are the defaults' if board.defaults else ''}.", style="dim")
     notes = remarks(board)
     for mark, text in notes[:MAX_REMARKS]:
         yield Text(f"[{mark}] {text}")
@@ -49,92 +48,125 @@ def terminal(board: Board, *, full: str = "", whole: bool = False) -> Iterator[R
 
 
 @dataclass(frozen=True)
-class _Fitting:
-    """A table with as much detail as the width allows: intervals go first, then costs, then the mildest attacks.
+class _Detail:
+    """What a table shows: its attacks (places), how many columns of costs, intervals, names on one line."""
 
-    No attack and the worst case stay, then with the attack that is hardest on the row. Names fold only where even these
-    columns do not fit.
+    attacks: tuple[int, ...]
+    costs: int = len(COSTS)
+    spreads: bool = True
+    worst_spread: bool = True
+    broken: bool = False
+    fold: bool = False
+
+
+def _details(attacks: Sequence[int], least: int) -> Iterator[_Detail]:
+    """From everything to the least, in the order in which detail goes.
+
+    Peak memory, seconds per round, intervals of single attacks; long names are broken; then the mildest attacks one by
+    one, the interval of the worst case, and at last names fold anywhere. ``attacks`` are in the order of ``by_harm``.
     """
+    every = tuple(attacks)
+    for left in range(len(COSTS), -1, -1):
+        yield _Detail(every, left)
+    yield _Detail(every, 0, spreads=False)
+    for count in range(len(every), least - 1, -1):
+        yield _Detail(every[:count], 0, spreads=False, broken=True)
+    yield _Detail(every[:least], 0, spreads=False, worst_spread=False, broken=True)
+    yield _Detail(every[:least], 0, spreads=False, worst_spread=False, broken=True, fold=True)
+
+
+@dataclass(frozen=True)
+class _Tables:
+    """All tables of a board with as much detail as the width allows."""
 
     board: Board
-    section: Section
     full: str = ""
     whole: bool = False
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        def fits(table: Table) -> bool:
-            wide = options.update(max_width=_UNLIMITED)
-            return Measurement.get(console, wide, table).maximum <= options.max_width
+        wide = options.update(max_width=_UNLIMITED)
+        order = by_harm(self.board, [row for s in self.board.sections for row in s.rows])
+        least = 1 if order and self.board.attacks[order[0]] == NO_ATTACK else 0
 
-        everything = tuple(range(len(self.board.attacks)))
-        for intervals, with_costs in ((True, True), (False, True), (False, False)):
-            table = self._table(everything, intervals=intervals, with_costs=with_costs)
-            if fits(table):
-                yield table
-                return
-        if self.whole:
-            yield from console.render(table, options.update(max_width=_UNLIMITED))
-            return
-        order = by_harm(self.board, self.section)
-        least = 1 if self.board.attacks[order[0]] == NO_ATTACK else 0
-        low, high = least, len(order) - 1  # a table of `low` attacks is shown even if it does not fit
+        def fits(detail: _Detail) -> bool:
+            tables = (_table(self.board, s, detail) for s in self.board.sections)
+            return all(Measurement.get(console, wide, t).maximum <= options.max_width for t in tables)
+
+        details = [d for d in _details(order, least) if not self.whole or d == _Detail(order)]
+        # detail only ever goes, so that the first that fits can be searched by halves
+        low, high = 0, len(details) - 1
         while low < high:
-            middle = (low + high + 1) // 2
-            if fits(self._table(order[:middle], intervals=False, with_costs=False)):
-                low = middle
-            else:
-                high = middle - 1
-        table = self._table(order[:low], intervals=False, with_costs=False)
-        yield table if fits(table) else self._table(order[:low], intervals=False, with_costs=False, fold=True)
-        yield self._left_out(order[low:])
+            middle = (low + high) // 2
+            low, high = (low, middle) if fits(details[middle]) else (middle + 1, high)
+        detail = details[low]
+        claims = [words_below(section) for section in self.board.sections]
+        once = len(set(claims)) == 1
+        for section, claim in zip(self.board.sections, claims, strict=True):
+            yield Text("\n" + title(self.board, section), style="bold")
+            yield from console.render(_table(self.board, section, detail), wide if self.whole else options)
+            if claim and not once:
+                yield Text(claim, style="dim")
+        if once and claims[0]:
+            yield Text("\n" + claims[0], style="dim")
+        if words := self._left_out(detail):
+            yield Text("\n" + words, style="dim")
 
-    def _left_out(self, attacks: tuple[int, ...]) -> Text:
-        names = ", ".join(self.board.attacks[i] for i in sorted(attacks))
-        where = f" All of them: {self.full}." if self.full else ""
-        words = f"{len(attacks)} of {len(self.board.attacks)} columns left out for lack of width, the mildest first"
-        return Text(f"{words}; the worst case counts them: {names}.{where}", style="dim")
-
-    def _table(
-        self, attacks: tuple[int, ...], *, intervals: bool, with_costs: bool, fold: bool = False
-    ) -> Table:  # fmt: skip
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True, show_edge=False)
-        kept = sorted(attacks)
-        last_label = len(self.board.label_names)
-        names = header(self.board)
-        first, end = last_label + 1, last_label + 1 + len(self.board.attacks)
-        some_left_out = len(kept) < len(self.board.attacks)
-        ends = names[end : None if with_costs else -2] + ([HARDEST] if some_left_out else [])
-        names = [*names[:first], *(names[first + i] for i in kept), *ends]
-        for i, name in enumerate(names):
-            is_label = 0 < i <= last_label or name == HARDEST
-            justify: Literal["left", "right"] = "left" if is_label else "right"
-            table.add_column(Text(name), justify=justify, overflow="fold", no_wrap=not fold)
-        for row in self.section.rows:
-            hardest = [Text(self._hardest(row))] if some_left_out else []
-            table.add_row(*self._cells(row, kept, intervals=intervals, with_costs=with_costs), *hardest)
-        return table
-
-    def _hardest(self, row: Row) -> str:
-        """The attack that is hardest on a row, in the mean over seeds."""
-        known = _known(self.board, row)
-        return self.board.attacks[min(known, key=lambda i: (known[i], i))] if known else "–"
-
-    def _cells(self, row: Row, kept: list[int], *, intervals: bool, with_costs: bool) -> list[Text]:
-        found = places(row)
-        shown = [_place(e, intervals=intervals) for e in [*(found[i] for i in kept), found[-1]]]
-        shown[-1].stylize("bold green" if row.rank == 1 else "bold")
-        ends = [Text(t, style="dim") for t in costs(row)] if with_costs else []
-        return [Text(rank_text(row)), *map(Text, row.labels), *shown, *ends]
+    def _left_out(self, detail: _Detail) -> str:
+        board = self.board
+        gone = list(reversed(COSTS[detail.costs :]))
+        if not detail.spreads and any(e.spread() for s in board.sections for r in s.rows for e in r.cells):
+            gone.append("intervals or seeds of single attacks")
+        missing = [board.attacks[i] for i in sorted(set(range(len(board.attacks))) - set(detail.attacks))]
+        if missing:
+            gone.append(
+                f"{len(missing)} of {len(board.attacks)} attacks, the mildest first, which the worst case counts: "
+                f"{', '.join(missing)}"
+            )
+        if not gone:
+            return ""
+        return f"Left out for lack of width: {'; '.join(gone)}.{f' All of it: {self.full}.' if self.full else ''}"
 
 
-def by_harm(board: Board, section: Section) -> tuple[int, ...]:
+def _table(board: Board, section: Section, detail: _Detail) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True, show_edge=False)
+    kept = sorted(detail.attacks)
+    some_left_out = len(kept) < len(board.attacks)
+
+    def add(name: str, justify: Literal["left", "right"]) -> None:
+        heading = wrapped(name, 8) if detail.broken else name
+        table.add_column(Text(heading), justify=justify, overflow="fold", no_wrap=not detail.fold)
+
+    for name in ("#", *board.label_names):
+        add(name, "right" if name == "#" else "left")
+    for name in (*(board.attacks[i] for i in kept), "worst case", *COSTS[: detail.costs]):
+        add(name, "right")
+    if some_left_out:
+        add(HARDEST, "left")
+    for row in section.rows:
+        labels = [Text(wrapped(v, _NARROW) if detail.broken else v) for v in row.labels]
+        worst = _place(row.worst, spread=detail.worst_spread)
+        worst.stylize("bold green" if row.ranks is not None and row.ranks[0] == 1 else "bold")
+        shown = [*(_place(row.cells[i], spread=detail.spreads) for i in kept), worst]
+        ends = [Text(t, style="dim") for t in costs(row)[: detail.costs]]
+        hardest = [Text(_hardest(board, row))] if some_left_out else []
+        table.add_row(Text(rank_text(row)), *labels, *shown, *ends, *hardest)
+    return table
+
+
+def _hardest(board: Board, row: Row) -> str:
+    """The attack that is hardest on a row, in the mean over seeds."""
+    known = _known(board, row)
+    return board.attacks[min(known, key=lambda i: (known[i], i))] if known else "–"
+
+
+def by_harm(board: Board, rows: Sequence[Row]) -> tuple[int, ...]:
     """The places of the attacks: no attack first, then those that make most rows' worst case, then the lowest means.
 
     A place without a number counts as harm: it is what a reader should not miss.
     """
     worst: Counter[int] = Counter()
     means: dict[int, list[float]] = {i: [] for i in range(len(board.attacks))}
-    for row in section.rows:
+    for row in rows:
         known = _known(board, row)
         for i, value in known.items():
             means[i].append(value)
@@ -149,8 +181,8 @@ def by_harm(board: Board, section: Section) -> tuple[int, ...]:
 
 
 def _known(board: Board, row: Row) -> dict[int, float]:
-    """The row's values under attacks, as far as there are some."""
-    values = {i: _value(e) for i, e in enumerate(row.cells) if board.attacks[i] != NO_ATTACK}
+    """The row's values under attacks that had an effect, as far as there are some."""
+    values = {i: _value(e) for i, e in enumerate(row.cells) if board.attacks[i] != NO_ATTACK and not e.idle}
     return {i: v for i, v in values.items() if v is not None}
 
 
@@ -158,9 +190,11 @@ def _value(place: Estimate) -> float | None:
     return 0.0 if place.states and place.states[0][0] in ("diverged", "failed") else place.mean
 
 
-def _place(place: Estimate, *, intervals: bool) -> Text:
-    text = Text(place.text(interval=intervals))
+def _place(place: Estimate, *, spread: bool) -> Text:
+    text = Text(place.text(spread=spread))
     if place.states:
         text.stylize(_STYLES[place.states[0][0]])
         text.append(f" [{','.join(note_mark(n) for n in place.notes)}]")
+    elif place.idle:
+        text.stylize("dim")
     return text

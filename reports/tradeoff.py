@@ -24,7 +24,7 @@ class Pareto:
 
 
 def pareto(board: Board) -> Pareto:
-    """Clean against robust in the first block (overall, if there are several): one point per row.
+    """Clean against robust in the first table (overall, if there are several tasks): one point per contestant.
 
     Across: worst-case SA; up: worst-case RA of the hardest metric. A board without RA has SA without attack across and
     worst-case SA up. Rows without both numbers are left out.
@@ -72,18 +72,15 @@ class Breakdown:
 
 
 def breakdowns(board: Board, labels: Sequence[tuple[str, ...]]) -> list[Breakdown]:
-    """The breakdown curves of the rows with these labels; none where only one value of ``f`` or γ was run."""
+    """The breakdown curves of the rows with these labels; none where only one value of ``f`` or γ was run.
+
+    A line is a contestant in tasks that differ in nothing else.
+    """
     wanted = set(labels)
     found = []
     for metric in board.metrics:
-        rows = [
-            (s.block, r)
-            for s in board.sections
-            if s.metric == metric and (s.block != OVERALL or len(board.blocks) == 1)
-            for r in s.rows
-            if r.labels in wanted
-        ]
-        for against, lines in (("f", _by_f(board, rows)), *_by_heterogeneity(board, rows)):
+        rows = [(s.task, r) for s in board.tasks if s.metric == metric for r in s.rows if r.labels in wanted]
+        for against, lines in (*_along(board, rows, "f"), *_along(board, rows, "partition")):
             kept = tuple((n, tuple(sorted(p))) for n, p in sorted(lines.items()) if len(p) > 1)
             if kept:
                 found.append(Breakdown(metric, against, kept))
@@ -93,31 +90,23 @@ def breakdowns(board: Board, labels: Sequence[tuple[str, ...]]) -> list[Breakdow
 Lines = dict[str, list[tuple[float, float]]]
 
 
-def _by_f(board: Board, rows: Sequence[tuple[str, Row]]) -> Lines:
-    lines: Lines = defaultdict(list)
-    if "f" not in board.label_names:
-        return lines
-    at = board.label_names.index("f")
-    told = board.label_names.index("f_declared") if "f_declared" in board.label_names else at
-    for block, row in rows:
-        # a defense that is told f has it as a second axis of the same value
-        same = row.labels[told] == row.labels[at]
-        kept = [i for i in range(len(row.labels)) if i != at and not (i == told and same)]
-        others = [board.label_names[i] for i in kept], [row.labels[i] for i in kept]
-        value = _percent(row.worst)
-        if value is not None:
-            lines[" · ".join([row_name(*others), *([] if block == OVERALL else [block])])].append(
-                (float(row.labels[at]), value)
-            )
-    return lines
-
-
-def _by_heterogeneity(board: Board, rows: Sequence[tuple[str, Row]]) -> list[tuple[str, Lines]]:
+def _along(board: Board, rows: Sequence[tuple[tuple[str, ...], Row]], axis: str) -> list[tuple[str, Lines]]:
+    """The lines over one axis of the tasks, by what they are drawn against: ``f``, ``γ`` or ``α``."""
+    if axis not in board.task_names:
+        return []
+    at = board.task_names.index(axis)
+    told = board.task_names.index("f_declared") if axis == "f" and "f_declared" in board.task_names else at
     by_letter: dict[str, Lines] = defaultdict(lambda: defaultdict(list))
-    for block, row in rows:
-        known, value = heterogeneity(block), _percent(row.worst)
-        if known is not None and value is not None:
-            by_letter[known[0]][row_name(board.label_names, row.labels)].append((known[1], value))
+    for task, row in rows:
+        place = ("f", float(task[at])) if axis == "f" else heterogeneity(task[at])
+        value = _percent(row.worst)
+        if place is None or value is None:
+            continue
+        # a defense that is told f has it as a second axis of the same value
+        kept = [i for i in range(len(task)) if i != at and not (i == told and task[told] == task[at])]
+        rest = row_name([board.task_names[i] for i in kept], [task[i] for i in kept])
+        name = " · ".join(filter(None, [row_name(board.label_names, row.labels), rest]))
+        by_letter[place[0]][name].append((place[1], value))
     return sorted(by_letter.items())
 
 

@@ -12,14 +12,14 @@ from typing import Any
 from robustfl.records import plain
 
 from .board import OVERALL, Board, Row, Section, metric_meaning
-from .estimate import CONFIDENCE, Estimate
+from .estimate import CONFIDENCE, MIN_SEEDS, Estimate
 from .latex import to_latex
 from .markdown import to_markdown
-from .paired import compare
+from .paired import METHOD, compare
 from .store import write_atomic
 from .terminal import terminal as terminal
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 def write_all(board: Board, folder: str | Path) -> list[Path]:
@@ -33,17 +33,25 @@ def write_all(board: Board, folder: str | Path) -> list[Path]:
 
 
 def to_csv(board: Board) -> str:
-    """One line per place, at full precision: block, metric, rank, labels, attack, mean, interval, seeds, state."""
+    """One line per place, at full precision: task, metric, ranks, labels, attack, mean with its doubt, status, costs.
+
+    ``low`` and ``high`` are the interval (from five seeds on), ``lowest`` and ``highest`` seeds, ``values`` all seeds.
+    ``own.*`` are settings that every contestant has its own of.
+    """
     out = io.StringIO()
-    head = [board.by or "block", "metric", "rank", *board.label_names, "attack", "mean", "low", "high", "seeds"]
+    own = [f"own.{name}" for name in board.own_names]
+    head = ["task", *board.task_names, "metric", "rank", "rank_low", "rank_high", *board.label_names, *own, "attack"]
+    head += ["status", "mean", "low", "high", "lowest", "highest", "test_error", "seeds", "expected_seeds", "values"]
     table = csv.writer(out, lineterminator="\n")
-    table.writerow([*head, "expected_seeds", "state", "bound", "seconds_per_round", "peak_memory_bytes"])
+    table.writerow([*head, "seconds_per_round", "peak_memory_bytes"])
     for section, row, attack, place in _places(board):
-        low, high = _interval(place)
-        state = "" if place.is_number else place.text(none="missing")
-        numbers = [place.mean, low, high, len(place.values), place.expected, state, int(place.bound)]
+        task = section.task or [OVERALL] * len(board.task_names)
+        who = [section.block, *task, section.metric, row.rank, *(row.ranks or (None, None)), *row.labels, *row.own]
+        values = " ".join(f"{s}:{v!r}" for s, v in place.values)
+        ends = [*(place.interval or (None, None)), *(place.seeds or (None, None))]
+        numbers = [place.mean, *ends, place.test_error, len(place.values), place.expected, values]
         costs = [row.seconds_per_round, row.peak_memory]
-        table.writerow([section.block, section.metric, row.rank, *row.labels, attack, *numbers, *costs])
+        table.writerow([*who, attack, place.status, *numbers, *costs])
     return out.getvalue()
 
 
@@ -53,9 +61,14 @@ def to_json(board: Board) -> str:
         "schema_version": SCHEMA,
         "scenario": board.scenario,
         "caption": board.caption,
-        "by": board.by,
-        "overall": OVERALL if OVERALL in board.blocks else None,
-        "interval": {"kind": "Student t over seeds", "confidence": CONFIDENCE, "needs_seeds": 2},
+        "task": list(board.task_names),
+        "own": list(board.own_names),
+        "overall": OVERALL if board.task_names else None,
+        "interval": {
+            "kind": "logit scale, moderated variance, over seeds",
+            "confidence": CONFIDENCE,
+            "needs_seeds": MIN_SEEDS,
+        },
         "settings": dict(board.constants),
         "labels": list(board.label_names),
         "attacks": list(board.attacks),
@@ -71,6 +84,7 @@ def to_json(board: Board) -> str:
 def _table(board: Board, section: Section) -> dict[str, Any]:
     return {
         "block": section.block,
+        "task": dict(zip(board.task_names, section.task, strict=False)),
         "metric": section.metric,
         "meaning": metric_meaning(section.metric),
         "rows": [_row(board, r) for r in section.rows],
@@ -83,10 +97,11 @@ def _comparisons(board: Board, section: Section) -> dict[str, Any]:
     found = compare(section)
     return {
         "reference": dict(zip(board.label_names, found.reference, strict=False)),
+        "test": METHOD,
         "verdict": found.verdict,
         "left_out": found.left_out,
         "rows": [
-            {"row": c.row, "n": c.n, "difference": c.difference, "test": c.test, "p": c.p, "adjusted_p": c.adjusted}
+            {"row": c.row, "n": c.n, "difference": c.difference, "p": c.p, "adjusted_p": c.adjusted}
             for c in found.results
         ],
     }
@@ -95,6 +110,8 @@ def _comparisons(board: Board, section: Section) -> dict[str, Any]:
 def _row(board: Board, row: Row) -> dict[str, Any]:
     return {
         "rank": row.rank,
+        "ranks": row.ranks,
+        "own": dict(zip(board.own_names, row.own, strict=True)),
         "labels": dict(zip(board.label_names, row.labels, strict=True)),
         "attacks": {a: _place(e) for a, e in zip(board.attacks, row.cells, strict=True)},
         "worst_case": _place(row.worst),
@@ -104,23 +121,18 @@ def _row(board: Board, row: Row) -> dict[str, Any]:
 
 
 def _place(place: Estimate) -> dict[str, Any]:
-    low, high = _interval(place)
     return {
         "mean": place.mean,
-        "low": low,
-        "high": high,
+        "status": place.status,
+        "interval": place.interval,
+        "test_error": place.test_error,
         "seeds": dict(place.values),
         "expected_seeds": place.expected,
         "states": dict(place.states),
         "is_bound": place.bound,
+        "no_effect": place.idle,
         "footnotes": list(place.notes),
     }
-
-
-def _interval(place: Estimate) -> tuple[float | None, float | None]:
-    if place.mean is None or place.half is None:
-        return None, None
-    return place.mean - place.half, place.mean + place.half
 
 
 def _places(board: Board) -> Iterator[tuple[Section, Row, str, Estimate]]:

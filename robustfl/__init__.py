@@ -4,11 +4,12 @@ The public surface (importing it does not import torch until one of these is use
 
     robustfl.attack("alie", z=1.5)                 # Attack:   .forge(view, generator=g)
     robustfl.forge("alie", honest, f=3)            # [h d] -> [f d]
-    robustfl.defense("nnm+trimmed-mean")           # callable: (X [n d], f=3) -> [d]
+    robustfl.defense("nnm+trimmed-mean")           # callable: (X [n d], f=3) -> [d]; .stateful
     robustfl.evasion("pgd", eps="8/255", steps=7)  # Evasion:  .perturb(model, x, y)
     robustfl.norm("fbn", momentum=0.1)             # Norm
     robustfl.Scenario.load("quickstart")           # preset name or path
     robustfl.grid(scenario, out="runs", jobs=4)    # Results (a pandas frame inside)
+    robustfl.run({"attack": "alie", "f": 3})       # CellResult: .metrics.sa, .metrics.ra
     robustfl.leaderboard("runs/quickstart")        # pandas.DataFrame
     robustfl.verify("board.json", cells=3)         # Verification: .agrees, .checks
 """
@@ -41,6 +42,7 @@ _HOMES = {
     "param": "robustfl.parameters",
     "Scenario": "robustfl.scenarios",
     "grid": "robustfl.scenarios",
+    "run": "robustfl.scenarios.single",
     "verify": "robustfl.scenarios",
     "leaderboard": "robustfl.reports",
 }
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     from robustfl.reports import leaderboard as leaderboard
     from robustfl.scenarios import Scenario as Scenario
     from robustfl.scenarios.grid import grid as grid
+    from robustfl.scenarios.single import run as run
     from robustfl.scenarios.verify import verify as verify
     from robustfl.surface import attack as attack
     from robustfl.surface import defense as defense

@@ -1,4 +1,4 @@
-"""Choosing the branch of a model's branched normalization layers (SPEC §2.7); other models have one branch only."""
+"""Choosing the branch of a model's branched normalization layers; other models have one branch only."""
 
 from __future__ import annotations
 

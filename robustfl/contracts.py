@@ -4,7 +4,8 @@ Letters: ``n`` clients of a round, ``h`` honest, ``f`` Byzantine, ``m`` kept row
 ``s`` statistics entries, ``L`` normalization layers, ``b`` batch, ``C`` channels, ``c`` classes.
 
 A method is a frozen dataclass whose fields are its hyper-parameters (declared with ``parameters.param``), plus one
-method. Facts about it are class variables, stated once and printed by ``robustfl list`` and ``robustfl show``.
+method. Facts about it are class variables, stated once and printed by ``robustfl list`` and ``robustfl show``; in
+``paper``, ``@key`` stands for a paper in ``papers.toml``, and any other text for itself.
 """
 
 from __future__ import annotations
@@ -33,7 +34,6 @@ class Method(ABC):  # noqa: B024 - what is abstract differs by kind
     name: ClassVar[str] = ""
     version: ClassVar[int] = 0
     paper: ClassVar[str] = ""
-    spec: ClassVar[str] = ""
     cost: ClassVar[str] = ""
     exempt: ClassVar[Mapping[str, str]] = {}  # laws of robustfl.testing that do not hold on purpose, with the reason
 
@@ -153,7 +153,10 @@ class Attack(Method):
         """The rows the ``f`` attackers send, ``[f d]``, in the dtype and on the device of the rows in the view."""
 
     def certificate(self, n: int, f: int) -> Mapping[str, float]:
-        """Numbers worth keeping beside a result, known before training; none unless a leaf has some."""
+        """Numbers worth keeping beside a result, known before training; none unless a leaf has some.
+
+        An entry named like ``strength`` says what the attack takes for it; 0 there means that it sends the honest mean.
+        """
         del n, f
         return {}
 
@@ -283,7 +286,7 @@ class Aggregator(Method):
 
 
 class Propagation(Method):
-    """How robustness travels between users through batch-norm statistics (SPEC §4.18).
+    """How robustness travels between users through batch-norm statistics.
 
     It says how much each source counts for a target; the sources' adversarial-branch statistics are then aggregated
     with these weights by a pipeline, the weighted mean unless the scenario names another.
@@ -316,7 +319,7 @@ class Tag(Enum):
 
 
 class NormLayer(nn.Module):
-    """A normalization layer that several clients can use at once (ARCHITECTURE §7).
+    """A normalization layer that several clients can use at once.
 
     Between ``begin`` and the end of the round a training forward takes the samples of all clients one after another
     and keeps them apart; ``sizes`` are the samples each client contributes (``None``: one client, all samples). While
@@ -346,12 +349,14 @@ class StatisticsLayer(NormLayer, ABC):
     No forward writes these buffers; evaluation normalises with them. What the clients saw since ``begin`` is kept
     apart from them until ``report``. While ``as_client`` is set, evaluation normalises with what the one client of the
     round has made of them so far; while ``unseen`` is set, training forwards leave no trace in the report;
-    while ``collects`` is set, evaluation forwards do.
+    while ``collects`` is set, those of a ``StatisticsPass`` do, which is for a test and not for the round while
+    ``refreshes`` is set.
     """
 
     as_client: bool = False
     unseen: bool = False
     collects: bool = False
+    refreshes: bool = False
 
     tags: ClassVar[Mapping[str, Tag]] = {
         "weight": Tag.AFFINE,
@@ -387,7 +392,7 @@ class Reports:
 
 
 class StatisticsAggregation(ABC):
-    """The server's defense as a norm's merge sees it (SPEC §4.17).
+    """The server's defense as a norm's merge sees it.
 
     ``round`` counts from 0; ``refresh``: the merge is for evaluation only and nothing is carried over.
     """
@@ -560,6 +565,11 @@ class Algorithm(Method):
         """Whether the mean weighs clients by their number of samples."""
         return False
 
+    @property
+    def resamples(self) -> bool:
+        """Whether every batch is drawn from all of the client's samples, with replacement."""
+        return False
+
     @abstractmethod
     def steps(self, samples: int, batch: int) -> int:
         """The number of local batches of a client with ``samples`` training samples."""
@@ -568,9 +578,10 @@ class Algorithm(Method):
     def local(self, work: LocalWork) -> tuple[Tensor, Tensor | None]:
         """The client's message ``[d]`` and the memory it keeps."""
 
-    def stacked(self, gradients: Tensor, memory: Tensor | None, *, out: Tensor) -> Tensor:
+    def stacked(self, gradients: Tensor, memory: Tensor | None, *, out: Tensor, theta: Tensor | None = None) -> Tensor:
         """``local`` for all clients at once, for algorithms with ``one_batch``: messages ``[n d]`` from the gradients
-        at the common model, written to ``out``, which may be either input; they are the clients' new memories."""
+        at the common model ``theta [d]``, written to ``out``, which may be either input; they are the clients' new
+        memories. ``gradients`` are scratch."""
         raise NotImplementedError(f"{type(self).__name__} takes several local batches")
 
     @property
@@ -630,7 +641,7 @@ class Algorithm(Method):
 class Task:
     """What an objective knows beside a batch: the client's role, its training labels, the training attack.
 
-    ``adversarial``: an AT user (SPEC §6.5). ``prior [c]``: shares of the classes in the client's training split.
+    ``adversarial``: an AT (adversarial training) user. ``prior [c]``: shares of the classes in its training split.
     ``evasion`` crafts the training examples of AT users from ``generator``. ``notes`` last as long as the client's
     round, for what an objective carries from batch to batch.
     """

@@ -23,7 +23,7 @@ def torch_default(network: nn.Module, generator: torch.Generator) -> None:
 
 
 def kaiming_normal(network: nn.Module, generator: torch.Generator) -> None:
-    """Kaiming-normal weights and zero biases for convolutions and linear layers, in place (ResNet-20, SPEC §7)."""
+    """Kaiming-normal weights and zero biases for convolutions and linear layers, in place (ResNet-20)."""
     for module in network.modules():
         if isinstance(module, (nn.Conv2d, nn.Linear)):
             nn.init.kaiming_normal_(module.weight, generator=generator)

@@ -18,3 +18,15 @@ def origins(cell: Mapping[str, Any]) -> dict[str, str]:
             if isinstance(method, Mapping) and method.get("origin"):
                 found[f"{'evasion' if axis == 'evasions' else axis} {method['name']}"] = str(method["origin"])
     return found
+
+
+def all_origins(identity: Any) -> set[str]:
+    """Every origin in the methods of a resolved cell, those of wrapped methods and parts of methods among them.
+
+    >>> sorted(all_origins({"attack": {"name": "opt", "inner": {"name": "mine", "origin": "mine.py 1a2b"}}}))
+    ['mine.py 1a2b']
+    """
+    if isinstance(identity, Mapping):
+        own = {str(identity["origin"])} if identity.get("origin") else set()
+        return own.union(*map(all_origins, identity.values()))
+    return set().union(*map(all_origins, identity)) if isinstance(identity, (list, tuple)) else set()

@@ -51,13 +51,19 @@ def is_plain(value: Any) -> bool:
 _TYPES: dict[type, dict[str, Any]] = {}
 
 
-def _types(cls: type) -> dict[str, Any]:
+def types_of(cls: type) -> dict[str, Any]:
+    """The types of a class's fields, by name."""
     if cls not in _TYPES:
         try:
             _TYPES[cls] = typing.get_type_hints(cls)
         except Exception as error:  # annotations are code, which may raise anything
             raise UsageError(f"{cls.__name__}: the types of its fields cannot be read: {error}") from None
     return _TYPES[cls]
+
+
+def remember(cls: type, types: dict[str, Any]) -> None:
+    """Take ``types`` for those of a class that came from another process, where its annotations can be read."""
+    _TYPES[cls] = types
 
 
 def allowed(field: dataclasses.Field[Any]) -> str:
@@ -74,7 +80,7 @@ def check(method: Any) -> None:
     Numbers may be given as strings like ``"8/255"``; integers are taken for floats, never the reverse; ``bool`` is
     no number. Raises ``UsageError`` naming class, field, value and what is allowed.
     """
-    hints = _types(type(method))
+    hints = types_of(type(method))
     for field in dataclasses.fields(method):
         value = getattr(method, field.name)
         new = _coerce(type(method).__name__, field, hints[field.name], value)

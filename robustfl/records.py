@@ -19,9 +19,7 @@ from robustfl.outside import shown
 SCHEMA = 1
 Status = Literal["done", "refused", "diverged", "failed"]
 STATUSES: tuple[Status, ...] = ("done", "refused", "diverged", "failed")
-
-
-LATER: dict[str, Any] = {"precision": "full", "statistics_defense": "same"}
+LATER: dict[str, Any] = {"precision": "full", "rotate": 0.0, "select": "last", "statistics_defense": "same"}
 """Settings that came later: a cell with one of these values is one from before there was a choice, and has its key."""
 
 
@@ -47,8 +45,10 @@ class Metrics(Record):
     and each evasion to a list over classes; ``per_client`` maps ``"sa"`` to a list over clients, accuracy on each
     client's own validation split (empty without one). ``per_user`` maps ``"sa"`` and each evasion to a list over
     clients where every user is tested by itself (None for Byzantine ones); ``sa`` and ``ra`` are then unweighted means
-    over the honest users. ``groups`` holds means per domain, role and branch and the spread over users; ``evaluation``
-    says which model was tested on what; ``asr`` is the success rate of a backdoor.
+    over the honest users. ``groups`` holds means per domain, role and branch and the spread over users, under ``tail``
+    the means of the last evaluations, and under ``selected`` (and ``selected, <group>``) what the model of the round
+    chosen on validation data has on the test data; ``evaluation`` says which model was tested on what; ``asr`` is the
+    success rate of a backdoor.
     """
 
     sa: float
@@ -149,7 +149,7 @@ def labels_of(settings: Mapping[str, Any]) -> dict[str, Any]:
             "step": f"step(values={values}, milestones={milestones})",
             "geometric": f"geometric(lr={rate}, factor={factor})",
         }.get(str(schedule.get("kind")), "")
-    for name in ("evasions", "domains"):
+    for name in ("evasions", "domains", "forgetting"):
         if isinstance(flat.get(name), (list, tuple)):
             flat[name] = " ".join(map(str, flat[name]))
     return flat

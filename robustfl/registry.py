@@ -27,13 +27,14 @@ from robustfl.alarms import alarm
 from robustfl.contracts import Method
 from robustfl.errors import RobustflError, UsageError, closest
 from robustfl.outside import unsafe
-from robustfl.parameters import is_plain, reject_unknown
+from robustfl.parameters import is_plain, reject_unknown, remember, types_of
+from robustfl.sessions import content, script_of, written_here
 from robustfl.surroundings import Surroundings
 
 KINDS = ("attack", "evasion", "defense", "norm", "algorithm", "objective", "model", "dataset", "partition")
 GROUP = "robustfl.plugins"
 OWN = "robustfl"
-_RESERVED = {"kind", "name", "version", "paper", "spec", "cost", "exempt"}
+_RESERVED = {"kind", "name", "version", "paper", "cost", "exempt"}
 _NAME = re.compile(r"[a-z0-9][a-z0-9.\-]*")
 _DEEPEST = 16  # brackets in one spec
 _BARE = re.compile(r"[a-z][a-z0-9.\-]*(\(.*\))?", re.DOTALL)
@@ -45,7 +46,8 @@ M = TypeVar("M", bound=type[Method])
 class Entry:
     """One registered method and where it came from.
 
-    ``origin`` is empty for robustfl's own; else the distribution and its version, or the file and its digest.
+    ``origin`` is empty for robustfl's own; else the distribution and its version, or the file and its digest, or a
+    digest of a class written in a notebook. ``by_hand``: neither an entry point nor ``load_file`` brings it in.
     """
 
     kind: str
@@ -53,6 +55,15 @@ class Entry:
     version: int
     cls: type[Method]
     origin: str = ""
+    by_hand: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Guest:
+    """A method registered by hand, as it travels to another process: with the types of its parameters."""
+
+    entry: Entry
+    types: dict[str, Any]
 
 
 _entries: dict[str, dict[str, Entry]] = {kind: {} for kind in KINDS}
@@ -71,7 +82,8 @@ _files: dict[str, str] = {}
 def register(name: str, *, version: int = 1) -> Callable[[M], M]:
     """Register a frozen dataclass under ``name`` in the registry of its contract.
 
-    Raises ``UsageError`` for a taken or malformed name, and for a class that is no concrete method.
+    A class of the main program takes the place of its former self, so that a notebook's cell can be edited and run
+    again. Raises ``UsageError`` for a taken or malformed name, and for a class that is no concrete method.
     """
 
     def decorate(cls: M) -> M:
@@ -89,14 +101,20 @@ def register(name: str, *, version: int = 1) -> Callable[[M], M]:
             raise UsageError(f"{cls.__name__} does not implement {missing}")
         _check_fields(cls, version)
         taken = _entries[kind].get(name)
-        if taken is not None:
+        if taken is not None and not _same_place(taken.cls, cls):
             of = f" ({taken.origin})" if taken.origin else ""
             raise UsageError(f"{kind} {name!r} is taken by {taken.cls.__module__}.{taken.cls.__qualname__}{of}")
         cls.name, cls.version = name, version
-        _entries[kind][name] = Entry(kind, name, version, cls, str(_state["origin"]) or _origin_of_module(cls))
+        origin = str(_state["origin"])
+        by_hand = not origin and cls.__module__.partition(".")[0] != OWN
+        _entries[kind][name] = Entry(kind, name, version, cls, origin or _origin_of_module(cls), by_hand)
         return cls
 
     return decorate
+
+
+def _same_place(one: type, other: type) -> bool:
+    return written_here(one) and written_here(other) and one.__qualname__ == other.__qualname__
 
 
 def _check_fields(cls: type, version: Any) -> None:
@@ -202,6 +220,9 @@ def _origin_of_module(cls: type) -> str:
     top = cls.__module__.partition(".")[0]
     if top == OWN:
         return ""
+    if written_here(cls):
+        script = script_of(cls)
+        return _origin_of_session(cls) if script is None else f"{script.name} {_digest_of(script.read_bytes())}"
     for name in _distributions().get(top, ()):
         return _origin_of_distribution(distribution(name), cls.__module__)
     try:
@@ -209,6 +230,30 @@ def _origin_of_module(cls: type) -> str:
         return f"{source.name} {_digest_of(source.read_bytes())}"
     except (TypeError, OSError):
         return cls.__module__
+
+
+def _origin_of_session(cls: type) -> str:
+    return f"session {content(cls)[:12]}"
+
+
+def reread_session() -> None:
+    """Look again at methods written in a notebook or at a prompt: what they use may have been edited since."""
+    for names in _entries.values():
+        for name, entry in names.items():
+            if entry.by_hand and written_here(entry.cls) and entry.origin.startswith("session "):
+                names[name] = dataclasses.replace(entry, origin=_origin_of_session(entry.cls))
+
+
+def guests() -> tuple[Guest, ...]:
+    """The methods that other processes do not find by themselves: those registered by hand."""
+    return tuple(Guest(e, types_of(e.cls)) for names in _entries.values() for e in names.values() if e.by_hand)
+
+
+def admit(sent: Collection[Guest]) -> None:
+    """Register the ``guests`` of another process here, in place of what earlier ones of their names were."""
+    for guest in sent:
+        remember(guest.entry.cls, guest.types)
+        _entries[guest.entry.kind][guest.entry.name] = dataclasses.replace(guest.entry, by_hand=False)
 
 
 @cache
@@ -267,22 +312,9 @@ def forget_files(name: str, *, but: Collection[bytes]) -> None:
             del _files[path]
 
 
-def guests(text: str) -> tuple[list[str], list[Entry]]:
-    """The methods from elsewhere that may be meant in ``text``: files they were loaded from, and those of no file.
-
-    The latter are a notebook's, a script's or an installed package's.
-    """
-    load_plugins()
-    known = [e for names in _entries.values() for e in names.values() if e.origin and e.name in text]
-    files = {f"{Path(path).name} {digest}": path for path, digest in _files.items()}
-    loaded = dict.fromkeys(files[e.origin] for e in known if e.origin in files)
-    return list(loaded), [e for e in known if e.origin not in files]
-
-
-def adopt(entry: Entry) -> None:
-    """Put a method that another process registered into this one's registry, unless it is there."""
-    load_plugins()
-    _entries[entry.kind].setdefault(entry.name, entry)
+def loaded_files(origins: Collection[str]) -> list[str]:
+    """The plug-in files from which methods of these ``origins`` were loaded."""
+    return [path for path, digest in _files.items() if f"{Path(path).name} {digest}" in origins]
 
 
 def _entries_from(origin: str) -> list[Entry]:

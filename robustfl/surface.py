@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from robustfl.contracts import Attack, Evasion, Forged, Norm, Rehearsal, View
 from robustfl.defenses.pipeline import Pipeline, parse_pipeline
+from robustfl.defenses.stack import Rows, as_stack
 from robustfl.errors import UsageError
 from robustfl.randomness import stream
 from robustfl.registry import create
+
+Stacked = TypeVar("Stacked", bound=Rows)
 
 
 def attack(name: str, **params: Any) -> Attack:
@@ -33,6 +36,9 @@ def norm(name: str, **params: Any) -> Norm:
 def defense(name: str, **params: Any) -> Pipeline:
     """The defense pipeline ``"step+...+aggregator"``; ``params`` go to its last part.
 
+    Rows come as a tensor, an array or a list with one row (or one list of layers) per client, and so does the result.
+    Rules that remember, such as centered clipping, are called with ``stateful``.
+
     >>> import torch
     >>> defense("trimmed-mean")(torch.tensor([[0.0], [1.0], [2.0], [90.0]]), f=1)
     tensor([1.5000])
@@ -42,52 +48,60 @@ def defense(name: str, **params: Any) -> Pipeline:
 
 def forge(
     name: str | Attack,
-    honest: Tensor,
+    honest: Stacked,
     f: int,
     *,
-    own: Tensor | None = None,
-    defense: Pipeline | None = None,
+    own: Stacked | None = None,
+    defense: Pipeline | str | None = None,
     f_declared: int | None = None,
     generator: torch.Generator | None = None,
     **params: Any,
-) -> Tensor:
-    """The rows ``[f d]`` that ``f`` attackers send against the honest rows ``[h d]``.
+) -> Stacked:
+    """The rows ``[f d]`` that ``f`` attackers send against the honest rows ``[h d]``, in the form of these.
 
-    ``own [f d]`` are the rows the attackers would have sent honestly, by default the honest mean (data poisoners
-    have no default: what they send depends on their data); ``defense`` is what attacks that know the server optimise
-    against, called with ``f_declared`` (default ``f``). ``f=0`` gives an empty ``[0 d]``.
+    ``honest`` is a tensor, an array, or a list with one row (or one list of layers) per client. ``own [f d]`` are the
+    rows the attackers would have sent honestly, by default the honest mean (data poisoners have no default: what they
+    send depends on their data); ``defense`` is what attacks that know the server optimise against, a pipeline or its
+    name, called with ``f_declared`` (default ``f``). ``f=0`` gives no rows.
+
+    >>> import numpy as np
+    >>> forge("opt-foe", np.array([[0.0], [1.0], [2.0], [9.0]]), f=1, defense="krum").shape
+    (1, 1)
     """
     if isinstance(f, bool) or not isinstance(f, int) or f < 0:
         raise UsageError(f"forge: f={f!r} must be an int ≥ 0")
-    if honest.ndim != 2 or not len(honest) or not honest.is_floating_point():
-        kind = f"{honest.dtype} of shape {tuple(honest.shape)}"
-        raise UsageError(f"forge: honest must be floating-point rows [h d], at least one row, not {kind}")
+    rows, form = as_stack(honest, "forge: honest")
+    if getattr(honest, "ndim", 2) < 2:
+        raise UsageError(f"forge: honest must be rows [h d], one for each honest client, not one row [{len(rows)}]")
     chosen = attack(name, **params) if isinstance(name, str) else name
     if f == 0:
-        return honest.new_zeros((0, honest.shape[1]))
-    if not _finite(honest):
+        return cast(Stacked, form.stack(rows.new_zeros((0, rows.shape[1]))))
+    if not _finite(rows):
         raise UsageError("forge: honest rows must be finite")
     if chosen.knowledge == "defense" and defense is None:
-        raise UsageError(f"attack {chosen.name!r} optimises against the server; give defense=robustfl.defense(...)")
-    if chosen.sees_own and own is None and not chosen.poisons_data:
-        own = honest.mean(0).expand(f, -1)
+        raise UsageError(f"attack {chosen.name!r} optimises against the server; give defense='krum' or another rule")
+    mine = None if own is None else as_stack(own, "forge: own")[0]
+    if chosen.sees_own and mine is None and not chosen.poisons_data:
+        mine = rows.mean(0).expand(f, -1)
     declared = f if f_declared is None else f_declared
+    server = parse_pipeline(defense) if isinstance(defense, str) else defense
 
-    def rehearse(rows: Tensor) -> Tensor:
-        assert defense is not None
-        return defense(rows, f=declared, generator=stream(0, "rehearsal", device=honest.device))
+    def rehearse(stack: Tensor) -> Tensor:
+        assert server is not None
+        return server(stack, f=declared, generator=stream(0, "rehearsal", device=rows.device))
 
-    rehearsal = None if defense is None else Rehearsal(rehearse, getattr(defense, "isometric", False))
+    rehearsal = None if server is None else Rehearsal(rehearse, getattr(server, "isometric", False))
     view = View(
-        n=honest.shape[0] + f,
+        n=rows.shape[0] + f,
         f=f,
-        honest=honest,
-        own=own,
+        honest=rows,
+        own=mine,
         aggregate=rehearsal,
     ).redacted(chosen)
-    return Forged.of(chosen.forge(view, generator=generator or stream(0, "forge", device=honest.device))).rows
+    made = Forged.of(chosen.forge(view, generator=generator or stream(0, "forge", device=rows.device))).rows
+    return cast(Stacked, form.stack(made))
 
 
 def _finite(rows: Tensor) -> bool:
-    """Whether all entries are finite: a sum is so only if they are, and costs one read; the rare others are looked at."""
+    """Whether all entries are finite: a sum is so only if they are; the rare others are looked at."""
     return math.isfinite(float(rows.sum())) or bool(torch.isfinite(rows).all())

@@ -104,7 +104,7 @@ def build(cell: Cell, *, root: str | Path | None = None, device: torch.device | 
         adversarial=cell.adversarial,
         root=None if root_set is None else _on(where, [root_set])[0],
         propagate=None if cell.propagation == "none" else parse_propagation(cell.propagation),
-        augment=Augment(cell.flip, cell.crop) if cell.flip or cell.crop else None,
+        augment=Augment(cell.flip, cell.crop, cell.rotate) if cell.flip or cell.crop or cell.rotate else None,
     )
     return Built(
         experiment=experiment,

@@ -27,7 +27,7 @@ import torch
 from robustfl.errors import ClusterError, RobustflError, UsageError
 from robustfl.federation.storage import LIMIT
 from robustfl.records import CellResult, canonical, plain
-from robustfl.registry import forget_files, load_file
+from robustfl.registry import Guest, admit, forget_files, load_file, load_plugins
 from robustfl.scratch import scratch
 
 from .expand import fingerprints, key_of, labels, resolve
@@ -42,7 +42,8 @@ _one_at_a_time = threading.Lock()
 
 @dataclass(frozen=True)
 class RemoteCell:
-    """A cell as it travels: with the plug-ins' contents, and what the worker must agree with."""
+    """A cell as it travels: with the contents of plug-ins and the methods of the main program, and what the worker
+    must agree with."""
 
     key: str
     cell: Cell
@@ -55,6 +56,7 @@ class RemoteCell:
     device: str
     threads: int
     state_memory: int = LIMIT
+    guests: tuple[Guest, ...] = ()
 
 
 def software() -> dict[str, str]:
@@ -228,6 +230,8 @@ def execute(item: RemoteCell) -> str | RobustflError:
                 if theirs != item.software[package]:
                     raise ClusterError(_differs(name, package, theirs, item.software[package]))
             _load(item.plugins)
+            load_plugins()
+            admit(item.guests)
             _check_identity(name, item)
             record = run_cell(
                 item.cell, scenario=item.scenario, fingerprint=item.fingerprint, root=item.root, device=item.device,

@@ -16,6 +16,7 @@ from robustfl.federation import initial_state, train
 from robustfl.reports.store import Store
 
 from .build import build
+from .effect import effect_warnings
 from .expand import expand, fingerprints, key_of, labels, refusal, resolve
 from .grid import workers_for
 from .run import device_of
@@ -45,6 +46,7 @@ class Estimate:
     seconds: float | None
     memory_bytes: int | None
     note: str
+    warnings: tuple[str, ...] = ()
 
     @property
     def refusals(self) -> dict[str, int]:
@@ -67,7 +69,10 @@ class Estimate:
     def as_dict(self) -> dict[str, Any]:
         """For machines."""
         cells = [{"state": c.state, "reason": c.reason, "seconds": c.seconds, **c.labels} for c in self.cells]
-        return {"jobs": self.jobs, "seconds": self.seconds, "memory_bytes": self.memory_bytes, "cells": cells}
+        return {
+            "jobs": self.jobs, "seconds": self.seconds, "memory_bytes": self.memory_bytes, "cells": cells,
+            "warnings": list(self.warnings),
+        }  # fmt: skip
 
 
 def estimate(
@@ -88,11 +93,12 @@ def estimate(
     reasons = {cell: refusal(cell) for cell in cells}
     axes = tuple(k for k in labels(cells[0]) if len({str(labels(c)[k]) for c in cells}) > 1) or ("attack", "defense")
     workers = workers_for(jobs, threads, device)
+    warnings = tuple(effect_warnings(c for c in cells if reasons[c] is None))
     try:
         known = fingerprints(cells, root, download=False)
     except DataMissing as error:
         planned = tuple(_planned(c, reasons[c], None) for c in cells)
-        return Estimate(planned, axes, workers, None, None, f"No estimate: {error}")
+        return Estimate(planned, axes, workers, None, None, f"No estimate: {error}", warnings)
     keys = {cell: key_of(resolve(cell, known[cell])) for cell in cells}
     stored = Store(Path(out) / scenario.name).done(list(keys.values()))
     open_cells = [c for c in cells if reasons[c] is None and keys[c] not in stored]
@@ -104,7 +110,7 @@ def estimate(
     total = sum(costs.values()) / max(1, min(workers, len(open_cells)))
     probed = len({_kind(c) for c in open_cells})
     note = f"Timed on up to {_PROBE_ROUNDS} rounds of {probed} kind(s) of cells; other load on the machine counts in."
-    return Estimate(planned, axes, workers, total, memory, note)
+    return Estimate(planned, axes, workers, total, memory, note, warnings)
 
 
 def _planned(cell: Cell, reason: str | None, seconds: float | None) -> PlannedCell:
@@ -162,12 +168,16 @@ class _Probe:
     image: float
     images: int
     memory: int
+    validated: int = 0  # images of one look at the validation data, times the passes over each
 
 
 def _seconds(cell: Cell, probe: _Probe) -> float:
     points = 1 + (cell.rounds // cell.evaluate_every if cell.evaluate_every else 10)
     attacked = sum(_passes(e) for e in cell.evasions) * (points if cell.evaluate_ra else 1)
     images = points * probe.images + attacked * min(probe.images, cell.ra_limit or probe.images)
+    if cell.select == "validation":  # and the selected model is tested beside the last one
+        images += points * probe.validated + probe.images
+        images += sum(_passes(e) for e in cell.evasions) * min(probe.images, cell.ra_limit or probe.images)
     return cell.rounds * probe.round + images * probe.image
 
 
@@ -192,7 +202,10 @@ def _probe(cell: Cell, root: str | Path | None, device: str) -> _Probe:
     image_seconds = (time.perf_counter() - clock) / len(images)
     stack = e.settings.participants * e.layout.d * next(e.model.parameters()).element_size()
     users = cell.clients if e.norm.private and not built.tests else 1  # each with a model of its own
-    return _Probe(min(times), image_seconds, len(built.test) * users, int(2.5 * stack) + 700 * 2**20)
+    memory = int(2.5 * stack) + 700 * 2**20
+    passes = {k: _passes(cell.train_evasion) if k in e.adversarial else 1 for k in range(cell.clients)}
+    validated = sum(len(part) * passes[k] for k, part in enumerate(built.validation))
+    return _Probe(min(times), image_seconds, len(built.test) * users, memory, validated)
 
 
 def _passes(evasion: str) -> int:

@@ -1,10 +1,10 @@
-"""Evaluation of a built cell: the global model on the test set, or every user's model on its own data (SPEC §5.8)."""
+"""Evaluation of a built cell: the global model on the test set, or every user's model on its own data."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from robustfl.branches import ADVERSARIAL, CLEAN, branched, through
 from robustfl.contracts import Evasion
-from robustfl.errors import Diverged
+from robustfl.errors import Diverged, Refused
 from robustfl.evaluation import (
     Accuracy,
     evaluation_batch,
@@ -80,14 +80,30 @@ class Evaluator:
         with self._tested(state) as at:
             return _worst([self._measure(at, named, self.branch) for named in self._built.evasions])
 
+    def on_validation(self, state: State) -> float:
+        """What a round is selected by: the mean over honest users of accuracy on their own validation data.
+
+        Of users that train adversarially it is accuracy under the attack they train against.
+        """
+        e = self._e
+        users = [k for k in self._users if len(self._built.validation[k])]
+        if not users:
+            raise Refused("select='validation': no honest client keeps a sample for validation; use a larger share")
+        values = []
+        with self._tested(state) as at:
+            for k in users:
+                with self._model_of(at, k) if self._personal else nullcontext(), through(e.model, self.branch):
+                    values.append(self._validated(self._built.validation[k], k if k in e.adversarial else None))
+        return mean_over_users(values)
+
     def metrics(self, state: State) -> Metrics:
-        """Everything about the final model."""
+        """Everything about a model."""
         with self._tested(state) as at:
             standard = self._measure(at, None, self.branch)
             robust = {spec: self._measure(at, (spec, attack), self.branch) for spec, attack in self._built.evasions}
             loss = mean_over_users([a.loss for a in standard])
             if not math.isfinite(loss):
-                raise Diverged(self._cell.rounds, "the test loss")
+                raise Diverged(state.round, "the test loss")
             everything = {"sa": standard, **robust}
             groups = self._groups(everything)
             if branched(self._e.model) and self._cell.branch == "both":
@@ -108,7 +124,7 @@ class Evaluator:
             )
 
     def forgetting(self, state: State, local: LocalModels) -> dict[str, Any]:
-        """Forgetting F of the last round: local models against the received one on the participants' data (§1.11)."""
+        """Forgetting F of a round: local models against the received one on the participants' data."""
         e = self._e
 
         def accuracies(theta: Tensor, statistics: Tensor) -> list[float]:
@@ -136,7 +152,7 @@ class Evaluator:
 
     @contextmanager
     def _tested(self, state: State) -> Iterator[State]:
-        """The state as it is tested: with what is propagated to users just before (SPEC §4.18)."""
+        """The state as it is tested: with what is propagated to users just before."""
         e, personal = self._e, state.personal
         write_statistics(e.model, e.layout, state.statistics)
         if e.propagate is None or personal is None:
@@ -207,10 +223,14 @@ class Evaluator:
                     values.append(self._validated(index))
         return values
 
-    def _validated(self, index: Tensor) -> float:
+    def _validated(self, index: Tensor, attacked: int | None = None) -> float:
+        """Accuracy on training images that were kept aside; of user ``attacked`` under the training attack."""
         e, dtype = self._e, DTYPES[self._cell.dtype]
         pixels: Callable[[Tensor], Tensor] = lambda chosen: e.train.pixels(index[chosen], dtype=dtype)  # noqa: E731
-        return standard_accuracy(e.model, pixels, e.train.y[index], batch=self._batch).value
+        if attacked is None:
+            return standard_accuracy(e.model, pixels, e.train.y[index], batch=self._batch).value
+        draws = stream(self._cell.seed, "selection", attacked, device=e.device)
+        return robust_accuracy(e.model, pixels, e.train.y[index], e.evasion, batch=self._batch, generator=draws).value
 
     def _attack_success(self, state: State) -> float | None:
         """How often the attack's backdoor works, or None for attacks without one."""

@@ -13,18 +13,30 @@ from robustfl.data import data_root
 from robustfl.defenses import parse_pipeline, parse_propagation
 from robustfl.errors import UsageError
 from robustfl.records import LATER, SCHEMA, digest, labels_of
-from robustfl.registry import identity, load_file, lookup
+from robustfl.registry import identity, load_file, lookup, reread_session
 
 from .settings import settings_of
-from .spec import METHODS, PIPELINES, SAME, Cell, LearningRate, Scenario, as_table, canonical_method, method, setting
-
-_LISTS = {"evasions", "domains"}
+from .spec import (
+    LISTS,
+    METHODS,
+    PIPELINES,
+    SAME,
+    Cell,
+    LearningRate,
+    Scenario,
+    as_table,
+    canonical_method,
+    is_axis,
+    method,
+    setting,
+)
 
 
 def expand(scenario: Scenario) -> list[Cell]:
     """All cells of a scenario in the order of its axes, the last varying fastest; duplicates appear once."""
     for plugin in scenario.plugins:
         load_file(plugin)
+    reread_session()
     axes = {field: list(_options(field, value)) for field, value in scenario.cell.items()}
     for field in axes:
         if field not in Cell.model_fields:
@@ -68,9 +80,8 @@ def _combinations(scenario: Scenario, axes: dict[str, list[Any]]) -> Iterator[di
 
 def _options(field: str, value: Any) -> Iterator[Any]:
     """The values of one axis. A list is an axis; for settings that are lists themselves, a list of lists is."""
-    if field in _LISTS:
-        nested = isinstance(value, list) and any(isinstance(v, list) for v in value)
-        yield from value if nested else [value]
+    if field in LISTS:
+        yield from value if is_axis(field, value) else [value]
         return
     options = value if isinstance(value, list) else [value]
     if not options:
@@ -154,14 +165,15 @@ def _resolved(field: str, option: Any) -> Any:
     """One option of an exclusion in the form in which cells hold it; a bare name stays one."""
     if field == "schedule":
         return Cell.of({field: option}).schedule
-    if field in _LISTS:
+    if field in LISTS and field != "forgetting":
         kind = {"evasions": "evasion", "domains": "dataset"}[field]
         return tuple(canonical_method(kind, spec) for spec in ([option] if isinstance(option, str) else option))
     if field == "propagation" and option != "none":
         return parse_propagation(str(option)).describe()
     if field in (*METHODS, *PIPELINES) or field == "train_evasion":
         return _bare_or_whole("evasion" if field == "train_evasion" else field, option)
-    return setting(field, option)
+    found = setting(field, option)
+    return tuple(sorted(set(found))) if isinstance(found, tuple) else found  # rounds of forgetting, as cells hold them
 
 
 def _bare_or_whole(kind: str, option: Any) -> str:
@@ -212,6 +224,11 @@ def refusal(cell: Cell) -> str | None:
     if defense.aggregator.needs_reference and beside:
         return (
             f"{cell.defense} compares updates with the server's own, and {cell.norm} with {cell.algorithm} sends more"
+        )
+    if cell.select == "validation" and not (cell.validation and cell.evaluate_every):
+        return (
+            "select='validation' takes the best of the evaluated rounds on the clients' validation data: it needs "
+            f"validation > 0 and evaluate_every > 0 (here {cell.validation:g} and {cell.evaluate_every})"
         )
     reason = _statistics_refusal(cell, norm, n)
     if reason is not None:
@@ -304,11 +321,11 @@ def resolve(cell: Cell, fingerprint: str) -> dict[str, Any]:
         spread = parse_propagation(cell.propagation)
         methods["propagation"] = [identity(part) for part in (spread.propagation, *spread.rule.parts)]
     settings = cell.model_dump(mode="json")
-    for name, value in LATER.items():
-        if settings[name] == value:
-            del settings[name]
     if cell.statistics_defense != SAME:
         methods["statistics_defense"] = [identity(part) for part in parse_pipeline(cell.statistics_rule).parts]
+    for name, before in LATER.items():
+        if settings[name] == before:
+            del settings[name]
     return {"schema": SCHEMA, "cell": settings, "methods": methods, "data": fingerprint}
 
 

@@ -10,7 +10,7 @@ import threading
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,19 +19,22 @@ import joblib
 
 from robustfl.errors import RobustflError, StoreError, UsageError
 from robustfl.federation.storage import LIMIT
-from robustfl.origins import origins
+from robustfl.origins import all_origins, origins
 from robustfl.records import CellResult, plain
-from robustfl.registry import Entry, adopt, guests, load_file
+from robustfl.registry import Guest, admit, guests, load_file, load_plugins, loaded_files
 from robustfl.reports import tracking
 from robustfl.reports.store import RERUN, Store
 from robustfl.scratch import scratch, sweep
+from robustfl.sessions import written_here
 from robustfl.surroundings import kept
 from robustfl.workers import Died, spread
 
-from . import limit
+from . import limit, pace
 from .checkpoint import checkpoint_path, discard
-from .expand import expand, fingerprints, key_of, labels, resolve
+from .effect import effect_warnings
+from .expand import expand, fingerprints, key_of, labels, refusal, resolve
 from .memory import REMEDY
+from .pace import OnRoundOf
 from .run import CHECKPOINT_MINUTES, check_threads, cores, device_of, run_cell
 from .slots import checked_gpus, claim, memory_of, slots_on
 from .spec import Cell, Scenario
@@ -56,25 +59,28 @@ class Finished:
 
 @dataclass(frozen=True)
 class Results:
-    """What a grid left behind: the store's folder, how many cells ran now, and how many there are of each status."""
+    """What a grid left behind: the store's folder, how many cells ran now, how many there are of each status, and their
+    keys.
+    """
 
     folder: Path
     computed: int
     stored: int
     statuses: dict[str, int] = field(default_factory=dict)
+    keys: frozenset[str] = frozenset()
 
     @property
     def frame(self) -> pd.DataFrame:
-        """One row per cell of the store."""
+        """One row per cell of the grid that the store has."""
         from robustfl.reports.frame import frame
 
-        return frame(Store(self.folder).load().results)
+        return frame(r for r in Store(self.folder).load().results if r.key in self.keys)
 
     def leaderboard(self) -> pd.DataFrame:
-        """The leaderboard of the store."""
-        from robustfl.reports import leaderboard
+        """The leaderboard of the grid's own cells, whatever else is in the folder."""
+        from robustfl.reports import load_board
 
-        return leaderboard(self.folder)
+        return load_board(self.folder, keys=self.keys).frame()
 
 
 @dataclass(frozen=True)
@@ -115,6 +121,7 @@ def grid(
     cell_minutes: float | None = None,
     on_start: Callable[[Plan], None] = lambda plan: None,
     on_cell: Callable[[Finished], None] = lambda finished: None,
+    on_round: OnRoundOf | None = None,
     track: Sequence[str] = (),
     on_note: Callable[[str], None] = lambda text: None,
     cluster: str | None = None,
@@ -129,6 +136,7 @@ def grid(
     With ``cluster``, the address of a dask scheduler, its workers run the cells instead (see
     ``scenarios/cluster.py``); with ``gpus``, cells are spread over these, ``slots`` at a time on each (default: as many
     as their memory holds). ``track`` names trackers (``"tensorboard"``) that follow every cell into the store's folder.
+    ``on_round`` hears about once a second of every running cell: its key, the round and the rounds; not on a cluster.
     Every ``checkpoint_minutes`` (0: never) a cell that runs here keeps what it needs to go on. Raises ``UsageError``
     for a wrong scenario and ``StoreError`` for a folder that cannot be written; a cell that crashes, or takes longer
     than ``cell_minutes``, is recorded as *failed* and the others go on.
@@ -146,6 +154,8 @@ def grid(
     for key in todo.cells.keys() - set(todo.missing):
         discard(todo.folder, key)  # of a cell that was killed between its record and this
     on_start(todo)
+    for warning in effect_warnings(cell for cell in todo.cells.values() if refusal(cell) is None):
+        on_note(f"warning: {warning}")
     counts: Counter[str] = Counter()
     with _terminable(), ExitStack() as stack:
         places: _Places | None = None
@@ -155,20 +165,27 @@ def grid(
             workers = len(gpus) * each
             places = _Places(folder, tuple(gpus), each)
             on_note(f"{workers} cells at once: {each} on each of the GPUs {', '.join(map(str, gpus))}")
-        files, loose = guests(str(scenario.cell)) if cluster is None and workers else ([], [])
-        plugins, sent = tuple(dict.fromkeys([*scenario.plugins, *files])), _sent(loose)
+        files, brought = _brought(todo)
+        plugins = tuple(dict.fromkeys([*scenario.plugins, *files]))
         work = [
             _Work(key, todo.cells[key], scenario.name, str(todo.folder), todo.fingerprints[todo.cells[key]],
                   plugins, None if root is None else str(root), device, threads,
                   checkpoint_minutes, cell_minutes, track=tuple(track), state_memory=state_memory, places=places,
-                  methods=sent)
+                  guests=brought)
             for key in todo.missing
         ]  # fmt: skip
-        for finished in _run(work, workers) if cluster is None else _remote(work, cluster, on_note):
+        for finished in _run(work, workers, on_round) if cluster is None else _remote(work, cluster, on_note):
             counts[finished.status] += 1
             on_cell(finished)
     kept = store.statuses(todo.cells)
-    return Results(todo.folder, sum(counts.values()), len(todo.cells) - len(todo.missing), kept)
+    return Results(todo.folder, sum(counts.values()), len(todo.cells) - len(todo.missing), kept, frozenset(todo.cells))
+
+
+def _brought(todo: Plan) -> tuple[list[str], tuple[Guest, ...]]:
+    """The plug-in files, and the methods of no file, that workers need for the missing cells."""
+    cells = [todo.cells[key] for key in todo.missing]
+    used = set().union(*(all_origins(resolve(cell, todo.fingerprints[cell])["methods"]) for cell in cells))
+    return loaded_files(used), tuple(guest for guest in guests() if guest.entry.origin in used)
 
 
 def workers_for(jobs: int | None, threads: int, device: str) -> int:
@@ -222,6 +239,7 @@ def _description(todo: Plan) -> dict[str, Any]:
         "description": scenario.description,
         "scenario": plain(scenario.model_dump(mode="json")),
         "cells": {key: plain(labels(cell)) for key, cell in todo.cells.items()},
+        "defaults": plain(labels(Cell.of({}))),
     }
 
 
@@ -253,7 +271,8 @@ class _Work:
     track: tuple[str, ...] = ()
     state_memory: int = LIMIT
     places: _Places | None = None
-    methods: tuple[bytes, ...] = ()
+    guests: tuple[Guest, ...] = ()
+    sent: bytes = b""
 
     @property
     def trace(self) -> Path:
@@ -261,20 +280,21 @@ class _Work:
         return Path(self.traces) / self.key
 
     @property
-    def guests(self) -> str:
+    def plug_ins(self) -> str:
         """The plug-ins of the cell, as messages name them."""
         return "".join(f" [{n}: {origin}]" for n, origin in origins(resolve(self.cell, self.fingerprint)).items())
 
 
-def _run(work: Sequence[_Work], workers: int) -> Iterator[Finished]:
+def _run(work: Sequence[_Work], workers: int, on_round: OnRoundOf | None = None) -> Iterator[Finished]:
     """Run all of ``work``; a cell whose worker dies is tried once more alone, then recorded as failed."""
     sweep()
     if workers == 0:
         for item in work:
-            yield _unwrap(_execute(item))
+            yield _unwrap(_execute(item, on_round))
         return
-    with scratch("traces") as traces:
-        left = [replace(item, traces=str(traces)) for item in work]
+    sent = _sent(work[0].guests) if work else b""
+    with scratch("traces") as traces, pace.watched(str(traces), on_round):
+        left = [replace(item, traces=str(traces), guests=(), sent=sent) for item in work]
         for together, some in ((True, workers), (False, 1)):
             threads, again = work[0].threads if work else 1, list[_Work]()
             for item, outcome in spread(_in_worker, left, some, threads=threads):
@@ -296,7 +316,7 @@ def _settled(item: _Work) -> Finished | None:
     trace = item.trace.read_text(encoding="utf-8", errors="replace") if item.trace.is_file() else ""
     if item.cell_minutes is None or not trace.startswith("Timeout"):
         return None
-    return _failed(item, f"{limit.reason(item.cell_minutes, item.guests)}\n{trace}")
+    return _failed(item, f"{limit.reason(item.cell_minutes, item.plug_ins)}\n{trace}")
 
 
 def _crashed(item: _Work, end: Died) -> Finished:
@@ -305,7 +325,7 @@ def _crashed(item: _Work, end: Died) -> Finished:
         raise RobustflError(f"worker processes end before they begin ({end.words}); what they said is above")
     remedy = f" (out of memory?); {REMEDY}" if -end.status == signal.SIGKILL else ""
     trace = item.trace.read_text(encoding="utf-8", errors="replace").partition("\nExtension modules:")[0]
-    reason = f"the worker process died twice on this cell{remedy}: {end.words}{item.guests}\n{trace}"
+    reason = f"the worker process died twice on this cell{remedy}: {end.words}{item.plug_ins}\n{trace}"
     return _failed(item, reason.rstrip())
 
 
@@ -316,10 +336,11 @@ def _remote(work: Sequence[_Work], address: str, note: Callable[[str], None]) ->
     if not work:
         return
     mine, plugins = software(), contents(work[0].plugins)
+    brought = tuple(g for g in work[0].guests if written_here(g.entry.cls))
     with connected(address) as client:
         cells = [
             RemoteCell(i.key, i.cell, i.scenario, i.fingerprint, plugins, mine,
-                       methods_of(resolve(i.cell, i.fingerprint)), i.root, i.device, i.threads, i.state_memory)
+                       methods_of(resolve(i.cell, i.fingerprint)), i.root, i.device, i.threads, i.state_memory, brought)
             for i in work
         ]  # fmt: skip
         for record in run_remotely(client, cells, note):
@@ -354,18 +375,17 @@ def _terminable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _sent(methods: Sequence[Entry]) -> tuple[bytes, ...]:
-    """Methods of no file as they travel to workers. Raises ``UsageError`` if one cannot."""
-    found = []
-    for entry in methods:
-        try:
-            found.append(pickle.dumps(joblib.wrap_non_picklable_objects(entry, keep_wrapper=False)))
-        except Exception as error:  # whatever the class holds on to
-            raise UsageError(
-                f"{entry.kind} {entry.name!r} ({entry.origin}) cannot be sent to worker processes ({error}); put it "
-                "into a file and name that as a plug-in, or run with jobs=0"
-            ) from error
-    return tuple(found)
+def _sent(brought: Sequence[Guest]) -> bytes:
+    """Methods of no file as they travel to workers. Raises ``UsageError`` if they cannot."""
+    try:
+        return pickle.dumps(joblib.wrap_non_picklable_objects(tuple(brought), keep_wrapper=False))
+    except Exception as error:  # whatever a class holds on to
+        cause = str(error.__cause__ or error).strip(' \n"').splitlines()[-1]
+        raise UsageError(
+            f"what this process defines cannot be sent to workers ({cause}): methods: "
+            f"{', '.join(f'{g.entry.kind} {g.entry.name}' for g in brought)}; write them in a file that "
+            "plugins=[...] names, or take jobs=0"
+        ) from None
 
 
 def _in_worker(item: _Work) -> Finished | StoreError | UsageError:
@@ -374,22 +394,25 @@ def _in_worker(item: _Work) -> Finished | StoreError | UsageError:
     with open(item.trace, "a", encoding="utf-8") as trace:
         faulthandler.enable(trace, all_threads=False)
         try:
+            load_plugins()
+            with kept():
+                admit(pickle.loads(item.sent))
             return _execute(item)
         except BaseException as error:  # a method's own exit or interrupt: nobody else's reaches a worker
             detail = "".join(traceback.format_exception(error))
-            return _failed(item, f"{type(error).__name__}: {error}{item.guests}\n{detail}")
+            return _failed(item, f"{type(error).__name__}: {error}{item.plug_ins}\n{detail}")
         finally:
             faulthandler.disable()
 
 
-def _execute(item: _Work) -> Finished | StoreError | UsageError:
-    """Run and commit one cell. Errors that concern the whole grid come back as values: they must reach the parent."""
+def _execute(item: _Work, on_round: OnRoundOf | None = None) -> Finished | StoreError | UsageError:
+    """Run and commit one cell; in a worker its rounds are told through a file.
+
+    Errors that concern the whole grid come back as values: they must reach the parent.
+    """
     try:
         for plugin in item.plugins:
             load_file(plugin)
-        for method in item.methods:
-            with kept(), suppress(ImportError, AttributeError):  # from a module that is not to be found here
-                adopt(pickle.loads(method))
         followed = tracking.Followed(item.track, item.folder, item.key, plain(labels(item.cell)))
         with limit.limited(item.cell_minutes, item.trace):
             record = run_cell(
@@ -399,6 +422,7 @@ def _execute(item: _Work) -> Finished | StoreError | UsageError:
                 root=item.root,
                 device=claim(*item.places) if item.places else item.device,
                 threads=item.threads,
+                on_round=pace.teller(item.key, item.traces, on_round),
                 on_point=followed.evaluated,
                 state_memory=item.state_memory,
                 store=item.folder,

@@ -24,6 +24,11 @@ def processes() -> int:
     return int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
 
 
+def rank() -> int:
+    """The number of this process among those that torchrun started; 0 leads."""
+    return int(os.environ["RANK"]) if processes() > 1 else 0
+
+
 @contextmanager
 def joined(device: str) -> Iterator[tuple[Team, str]]:
     """The team of this process and the device it works on: a GPU each, or all on the CPU."""

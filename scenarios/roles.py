@@ -1,4 +1,4 @@
-"""Which users train adversarially (SPEC §6.5), by a rule such as ``ratio(rho=0.2)``."""
+"""Which users train adversarially, by a rule such as ``ratio(rho=0.2)``."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import platform
 import socket
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -27,17 +27,19 @@ from robustfl.federation import Experiment, RoundRecord, State, macs_per_epoch, 
 from robustfl.federation.storage import LIMIT
 from robustfl.origins import origins
 from robustfl.outside import unsafe
-from robustfl.records import CellResult, CurvePoint, Timing, plain
+from robustfl.records import CellResult, CurvePoint, Metrics, Timing, plain
 from robustfl.surroundings import Surroundings, kept
 from robustfl.team import ALONE, Team
 
 from .build import Built, build
 from .checkpoint import Checkpoint, Keeper, checkpoint_path
+from .effect import no_effect
 from .evaluate import Evaluator
 from .expand import key_of, labels, refusal, resolve
 from .limit import OutOfTimeError
 from .memory import REMEDY, exhausted, reset_peak
 from .portrait import portrait
+from .selection import Selection
 from .spec import Cell
 
 OnRound = Callable[[int, int, float], None]
@@ -233,6 +235,7 @@ class _Run:
         self._facts: dict[str, Any] = {}
         self._warnings: list[str] = []
         self._evaluator = Evaluator(cell, built)
+        self._selection = Selection(built.experiment, limit) if cell.select == "validation" else None
         self.seconds, self.rounds = 0.0, 0
 
     def complete(self) -> dict[str, Any]:
@@ -244,7 +247,8 @@ class _Run:
                 self._warn(
                     f"at={self._cell.at!r} names users, but nobody trains adversarially with {e.objective.name!r}"
                 )
-        last = self._cell.rounds if self._team.size == 1 or self._cell.forgetting else -1
+        forgotten = self._cell.forgetting_rounds
+        looked_at = forgotten | ({self._cell.rounds} if self._team.size == 1 else set())
         state, tested = self._resumed()
         clock = time.perf_counter()
         for record in train(
@@ -252,18 +256,21 @@ class _Run:
             state,
             measure=self._measured,
             warn=self._warn,
-            local=lambda round: round == last,
+            local=lambda round: round in looked_at,
             team=self._team,
             limit=self._limit,
         ):
             tested = record.tested or record.state
-            if record.local is not None and self._cell.forgetting:
-                self._facts["forgetting"] = self._evaluator.forgetting(record.state, record.local)
+            if record.round in forgotten:
+                self._forgetting(record)
             self.seconds += time.perf_counter() - clock
             self.rounds = record.round
             self._note(record)
-            if self._measured(record.round) and record.round < self._cell.rounds and self._team.leads:
-                self._seen(self._point(record))
+            if self._measured(record.round) and self._team.leads:
+                if self._selection is not None:
+                    self._selection.see(tested, self._evaluator.on_validation(tested))
+                if record.round < self._cell.rounds:
+                    self._seen(self._point(record))
             if self._on_round is not None:
                 self._on_round(record.round, self._cell.rounds, record.loss)
             if record.round == self._cell.rounds:
@@ -280,16 +287,54 @@ class _Run:
             self._warn(suspicion)
         final = CurvePoint(round=self._cell.rounds, sa=metrics.sa, loss=metrics.loss, ra=metrics.ra_worst)
         self._seen(final)
-        if self._cell.tail > 1:
-            tail = [p.sa for p in self._curve if p.round > self._cell.rounds - self._cell.tail]
-            told = {"tail": {"sa": math.fsum(tail) / len(tail)}, "best": {"sa": max(p.sa for p in self._curve)}}
-            metrics = metrics.model_copy(update={"groups": metrics.groups | told})
-        return {"metrics": metrics, **self.so_far()}
+        groups = metrics.groups | self._tail(metrics) | self._selected(tested, metrics)
+        return {"metrics": metrics.model_copy(update={"groups": groups}), **self.so_far()}
+
+    def _forgetting(self, record: RoundRecord) -> None:
+        """Note forgetting of a round: by itself for the last one, under its number where rounds are listed."""
+        if record.local is None:
+            self._warn(f"no honest client took part in round {record.round}, so there is no forgetting to measure")
+            return
+        found = self._evaluator.forgetting(record.state, record.local)
+        if isinstance(self._cell.forgetting, bool):
+            self._facts["forgetting"] = found
+        else:
+            self._facts.setdefault("forgetting", {})[str(record.round)] = found
+
+    def _tail(self, metrics: Metrics) -> dict[str, dict[str, float]]:
+        """Means over the evaluations of the last ``tail`` rounds."""
+        if self._cell.tail == 1:
+            return {}
+        points = [p for p in self._curve if p.round > self._cell.rounds - self._cell.tail]
+        means = {"sa": math.fsum(p.sa for p in points) / len(points)}
+        robust = [p.ra for p in points if p.ra is not None]
+        if robust and len(robust) == len(points):
+            means["ra_worst"] = math.fsum(robust) / len(robust)
+            means |= {spec: means["ra_worst"] for spec in metrics.ra if len(metrics.ra) == 1}
+        return {"tail": means}
+
+    def _selected(self, tested: State, final: Metrics) -> dict[str, dict[str, float]]:
+        """The test metrics of the round chosen on validation data, beside those of the last one."""
+        selection = self._selection
+        if selection is None:
+            return {}
+        self._facts["selection"] = {
+            "round": selection.round, "validation": selection.value, "values": selection.values,
+        }  # fmt: skip
+        if selection.round == self._cell.rounds:
+            found = final
+        else:
+            with selection.lent(tested) as chosen:
+                found = self._evaluator.metrics(chosen)
+        told = {"sa": found.sa, **found.ra}
+        told |= {} if found.ra_worst is None else {"ra_worst": found.ra_worst}
+        return {"selected": told} | {f"selected, {name}": group for name, group in found.groups.items()}
 
     def _progress(self, record: RoundRecord) -> tuple[dict[str, Any], dict[str, Any]]:
         """Everything a checkpoint holds: the engine's state and what has been noted beside it."""
         state = packed(self._built.experiment, record.state)
         state["tested"] = record.tested.statistics if record.tested else None
+        state["selected"] = self._selection.progress() if self._selection else None
         return state, {
             "curve": [point.model_dump() for point in self._curve],
             "shifts": self._shifts,
@@ -301,7 +346,14 @@ class _Run:
     def _resumed(self) -> tuple[State | None, State | None]:
         """The state to go on from and the one to test, if there is a checkpoint."""
         e = self._built.experiment
-        found = self._keeper.found(lambda content: unpacked(e, content, limit=self._limit))
+
+        def unpack(content: Mapping[str, Any]) -> State:
+            state = unpacked(e, content, limit=self._limit)
+            if self._selection is not None:
+                self._selection.resume(content["selected"], state)
+            return state
+
+        found = self._keeper.found(unpack)
         if found is None:
             return None, None
         state, content, noted = found
@@ -320,6 +372,7 @@ class _Run:
         certificates = {
             **means,
             **known,
+            **({"no_effect": True} if no_effect(self._cell) else {}),
             **self._facts,
             "traffic": _traffic(e),
             "trainable": e.layout.d,

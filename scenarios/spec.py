@@ -34,6 +34,8 @@ from .roles import RULES, at_users
 PRESETS = Path(__file__).parent / "presets"
 METHODS = ("dataset", "partition", "model", "norm", "algorithm", "objective", "attack", "defense")
 PIPELINES = ("defense", "statistics_defense")
+LISTS = ("evasions", "domains", "forgetting")
+"""Settings that are lists themselves."""
 SAME = "same"
 """What ``statistics_defense`` says where the defense of updates defends the statistics too."""
 
@@ -117,7 +119,7 @@ class Cell(Frozen):
     """One experiment, fully resolved. Methods are canonical specs such as ``"alie(z=1.5)"``.
 
     ``f`` clients are Byzantine; the defense is told ``f_declared`` (default: the same). ``scope`` says which channel
-    attackers forge, ``target`` which statistics entries (SPEC §3.8). ``statistics_defense`` is the pipeline that
+    attackers forge, ``target`` which statistics entries. ``statistics_defense`` is the pipeline that
     merges normalization statistics, ``same`` for that of the updates. ``validation`` is the share of each client's
     samples kept for its own accuracy. ``ra_limit`` bounds the test images used for robust accuracy.
 
@@ -127,9 +129,12 @@ class Cell(Frozen):
     everybody or, with ``byzantine``, from AT or ST users; with ``quota`` every round has the same number of them.
     ``server_samples`` training images, drawn from all, belong to the server instead of any client, for defenses that
     need them. Models with branches are tested through ``branch``; ``both`` takes the adversarial one and reports the
-    clean one beside it. Accuracy is also averaged over the last ``tail`` rounds. ``forgetting`` measures, in the last
-    round, what each participant's training costs on the others' validation data. ``precision`` says whether a GPU may
-    shorten the factors of float32 products to TF32 (``tf32``), or clients train under autocast to bfloat16 (``bf16``).
+    clean one beside it. Accuracy is also averaged over the last ``tail`` rounds. ``select`` says which round's model
+    counts: the last, or of those evaluated the first with the best mean ``validation`` accuracy of users (adversarial,
+    against ``train_evasion``, for AT users). ``forgetting`` measures what each participant's training costs on the
+    others' validation data, in the last round or in the listed ones. ``rotate`` turns training images by up to so many
+    degrees. ``precision`` says whether a GPU may shorten the factors of float32 products to TF32 (``tf32``), or clients
+    train under autocast to bfloat16 (``bf16``).
     """
 
     dataset: str = "digits"
@@ -163,8 +168,10 @@ class Cell(Frozen):
     schedule: LearningRate = LearningRate()
     flip: bool = False
     crop: int = Field(0, ge=0)
+    rotate: float = Field(0.0, ge=0, le=180)
     validation: float = Field(0.0, ge=0, lt=1)
-    forgetting: bool = False
+    select: Literal["last", "validation"] = "last"
+    forgetting: bool | tuple[int, ...] = False
     evaluate_every: int = Field(0, ge=0)
     evaluate_ra: bool = False
     tail: int = Field(1, ge=1)
@@ -213,6 +220,26 @@ class Cell(Frozen):
         if not isinstance(value, str):
             raise UsageError(f"propagation={value!r} must be a spec such as 'fedrbn' or 'fedrbn+trimmed-mean'")
         return value.strip() if value.strip() == "none" else parse_propagation(value).describe()
+
+    @field_validator("forgetting", mode="before")
+    @classmethod
+    def _rounds_of_forgetting(cls, value: Any, info: Any) -> bool | tuple[int, ...]:
+        """In order; the last round alone is ``true``: one experiment has one key."""
+        if isinstance(value, bool):
+            return value
+        rounds = info.data.get("rounds")
+        listed = sorted(set(value)) if isinstance(value, (list, tuple)) and all(type(v) is int for v in value) else []
+        if not listed or listed[0] < 1 or (rounds is not None and listed[-1] > rounds):
+            last = "the last" if rounds is None else rounds
+            raise UsageError(f"forgetting={value!r} must be true, false or a list of rounds from 1 to {last}")
+        return True if listed == [rounds] else tuple(listed)
+
+    @property
+    def forgetting_rounds(self) -> frozenset[int]:
+        """The rounds in which forgetting is measured."""
+        if isinstance(self.forgetting, bool):
+            return frozenset({self.rounds} if self.forgetting else ())
+        return frozenset(self.forgetting)
 
     @field_validator("domains", mode="before")
     @classmethod
@@ -287,7 +314,7 @@ def setting(field: str, value: Any) -> Any:
     _typed(Cell, field, value)
     about = Cell.model_fields[field]
     try:
-        found = TypeAdapter(Annotated[(about.annotation, *about.metadata)]).validate_python(value)
+        found: Any = TypeAdapter(Annotated[(about.annotation, None, *about.metadata)]).validate_python(value)
     except ValidationError as error:
         words = error.errors()[0]["msg"]
         raise UsageError(f"{field}={value!r}: {words[:1].lower()}{words[1:]}") from None
@@ -421,9 +448,16 @@ def _scale(data: dict[str, Any], name: str) -> None:
         raise UsageError(f"--set scale={name}: scenario {data.get('name')!r} has no such scale; {hint}")
     data["cell"] |= scales[name]
     data["name"] = f"{data['name']}-{name}"
-    # An axis that the scale fixes no longer advances with others.
-    zipped = [[axis for axis in group if axis not in scales[name]] for group in data.get("zip", ())]
+    # An axis that the scale fixes no longer advances with others; one that it gives other values still does.
+    fixed = {setting for setting, value in scales[name].items() if not is_axis(setting, value)}
+    zipped = [[axis for axis in group if axis not in fixed] for group in data.get("zip", ())]
     data["zip"] = [group for group in zipped if len(group) > 1]
+
+
+def is_axis(setting: str, value: Any) -> bool:
+    """Whether a list gives a setting several values; for settings that are lists themselves, a list of lists does."""
+    several = setting not in LISTS or (isinstance(value, list) and any(isinstance(v, (list, bool)) for v in value))
+    return isinstance(value, list) and several
 
 
 def preset_names() -> list[str]:

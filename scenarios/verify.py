@@ -13,7 +13,7 @@ from robustfl.errors import RobustflError, UsageError
 from robustfl.records import CellResult, plain
 from robustfl.registry import load_file
 from robustfl.reports.agreement import agree, settings_apart, versions_apart
-from robustfl.reports.plots import matching
+from robustfl.reports.loading import matching
 from robustfl.reports.published import TOLERANCE, is_count, read_board
 
 from .expand import fingerprints, key_of, resolve

@@ -1,4 +1,4 @@
-"""Byzantine attacks: one file per attack on messages or training data (SPEC §3)."""
+"""Byzantine attacks: one file per attack on messages or training data."""
 
 from .alie import ALIE
 from .badnets import BadNets

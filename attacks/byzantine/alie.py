@@ -1,4 +1,4 @@
-"""A little is enough (SPEC §3.3)."""
+"""A little is enough."""
 
 from __future__ import annotations
 
@@ -59,18 +59,16 @@ class ALIE(Attack):
 
     Reference: Baruch, Baruch, Goldberg, A Little Is Enough: Circumventing Defenses For Distributed Learning, NeurIPS
     2019, arXiv:1902.06156 (the attack that prevents convergence). Deviations: a negative ``z_max`` counts as 0, and
-    attackers that are a majority already still look for one supporter.
+    attackers that are a majority already still look for one supporter. Released code differs in ``z`` and sign: Blades
+    computes ``z_max`` as here, ByzFL fixes ``z = 1.5`` and adds, which is ``alie(z=1.5, sign=1)``; some count
+    ``⌊n/2⌋ - f`` supporters, one fewer.
 
     >>> import robustfl
     >>> robustfl.forge("alie", torch.tensor([[0.0], [2.0], [4.0]]), f=1, z=1.5)
     tensor([[-1.]])
     """
 
-    paper: ClassVar[str] = (
-        "Baruch, Baruch, Goldberg, A Little Is Enough: Circumventing Defenses For Distributed Learning, NeurIPS 2019, "
-        "arXiv:1902.06156"
-    )
-    spec: ClassVar[str] = "§3.3"
+    paper: ClassVar[str] = "@baruch2019little"
     cost: ClassVar[str] = "3hd: mean and deviation"
     knowledge: ClassVar[Knowledge] = "omniscient"
     columnwise: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""BadNets: a pixel pattern as a backdoor (SPEC §3)."""
+"""BadNets: a pixel pattern as a backdoor."""
 
 from __future__ import annotations
 
@@ -41,11 +41,7 @@ class BadNets(Attack):
     ([1.0, 0.0], [0, 1])
     """
 
-    paper: ClassVar[str] = (
-        "Gu, Dolan-Gavitt, Garg, BadNets: Identifying Vulnerabilities in the Machine Learning Model Supply Chain, "
-        "2017, arXiv:1708.06733"
-    )
-    spec: ClassVar[str] = "§3"
+    paper: ClassVar[str] = "@gu2017badnets"
     cost: ClassVar[str] = "the stamp on each poisoned image"
     knowledge: ClassVar[Knowledge] = "blind"
     needs_own: ClassVar[bool] = True

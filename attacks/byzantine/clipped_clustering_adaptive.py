@@ -1,4 +1,4 @@
-"""An attack made for clipped clustering (SPEC §3)."""
+"""An attack made for clipped clustering."""
 
 from __future__ import annotations
 
@@ -42,11 +42,7 @@ class ClippedClusteringAdaptive(Attack):
     (tensor(2.), tensor(True))
     """
 
-    paper: ClassVar[str] = (
-        "Li, Ngai, Ye, Ju, Zhang, Voigt, Blades: A Unified Benchmark Suite for Byzantine Attacks and Defenses in "
-        "Federated Learning, IoTDI 2024, arXiv:2206.05359"
-    )
-    spec: ClassVar[str] = "§3"
+    paper: ClassVar[str] = "@li2024blades"
     cost: ClassVar[str] = "h²d for the inner products"
     knowledge: ClassVar[Knowledge] = "omniscient"
     strength: ClassVar[str] = "scale"

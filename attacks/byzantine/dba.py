@@ -1,4 +1,4 @@
-"""The distributed backdoor attack (SPEC §3)."""
+"""The distributed backdoor attack."""
 
 from __future__ import annotations
 
@@ -43,10 +43,7 @@ class DBA(Attack):
     tensor(4.)
     """
 
-    paper: ClassVar[str] = (
-        "Xie, Huang, Chen, Li, DBA: Distributed Backdoor Attacks against Federated Learning, ICLR 2020"
-    )
-    spec: ClassVar[str] = "§3"
+    paper: ClassVar[str] = "@xie2020dba"
     cost: ClassVar[str] = "the stamp on each poisoned image"
     knowledge: ClassVar[Knowledge] = "blind"
     needs_own: ClassVar[bool] = True

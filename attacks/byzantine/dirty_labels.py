@@ -1,4 +1,4 @@
-"""Random labels (SPEC §3)."""
+"""Random labels."""
 
 from __future__ import annotations
 
@@ -34,11 +34,7 @@ class DirtyLabels(Attack):
     False
     """
 
-    paper: ClassVar[str] = (
-        "Zhang, Bengio, Hardt, Recht, Vinyals, Understanding Deep Learning Requires Rethinking Generalization, ICLR "
-        "2017, arXiv:1611.03530"
-    )
-    spec: ClassVar[str] = "§3"
+    paper: ClassVar[str] = "@zhang2017understanding"
     cost: ClassVar[str] = "none worth mention"
     knowledge: ClassVar[Knowledge] = "blind"
     needs_own: ClassVar[bool] = True

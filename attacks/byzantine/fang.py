@@ -1,4 +1,4 @@
-"""Directed deviation against a known rule (SPEC §3)."""
+"""Directed deviation against a known rule."""
 
 from __future__ import annotations
 
@@ -45,11 +45,7 @@ class Fang(Attack):
     True
     """
 
-    paper: ClassVar[str] = (
-        "Fang, Cao, Jia, Gong, Local Model Poisoning Attacks to Byzantine-Robust Federated Learning, USENIX Security "
-        "2020, arXiv:1911.11815"
-    )
-    spec: ClassVar[str] = "§3"
+    paper: ClassVar[str] = "@fang2020local"
     cost: ClassVar[str] = "hd for the mean and the range; against Krum h²d and a Krum on h + f rows per halving of λ"
     knowledge: ClassVar[Knowledge] = "omniscient"
 

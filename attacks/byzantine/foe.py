@@ -1,4 +1,4 @@
-"""Fall of empires in the form ``(1-η)ḡ`` (SPEC §3.2)."""
+"""Fall of empires in the form ``(1-η)ḡ``."""
 
 from __future__ import annotations
 
@@ -37,11 +37,7 @@ class FOE(Attack):
     tensor([[-4., -6.]])
     """
 
-    paper: ClassVar[str] = (
-        "Xie, Koyejo, Gupta, Fall of Empires: Breaking Byzantine-tolerant SGD by Inner Product Manipulation, UAI 2019, "
-        "arXiv:1903.03936"
-    )
-    spec: ClassVar[str] = "§3.2"
+    paper: ClassVar[str] = "@xie2019fall"
     cost: ClassVar[str] = "hd: the mean"
     knowledge: ClassVar[Knowledge] = "omniscient"
     columnwise: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""Gaussian noise (SPEC §3.9)."""
+"""Gaussian noise."""
 
 from __future__ import annotations
 
@@ -37,11 +37,7 @@ class Gaussian(Attack):
             [1.5000, 1.5000, 1.5000]])
     """
 
-    paper: ClassVar[str] = (
-        "Blanchard, El Mhamdi, Guerraoui, Stainer, Machine Learning with Adversaries: Byzantine Tolerant Gradient "
-        "Descent, NeurIPS 2017, arXiv:1703.02757"
-    )
-    spec: ClassVar[str] = "§3.9"
+    paper: ClassVar[str] = "@blanchard2017machine"
     cost: ClassVar[str] = "fd draws"
     knowledge: ClassVar[Knowledge] = "blind"
     needs_own: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""Messages full of infinity (SPEC §3.9)."""
+"""Messages full of infinity."""
 
 from __future__ import annotations
 
@@ -21,14 +21,13 @@ from .sight import own_rows
 class Inf(Attack):
     """The attackers send vectors whose every entry is infinity: a test of the server's input policy.
 
-    Harmless where non-finite rows are dropped before aggregation (SPEC §4.0); fatal to any rule without that policy.
+    Harmless where non-finite rows are dropped before aggregation; fatal to any rule without that policy.
 
     >>> import robustfl
     >>> robustfl.forge("inf", torch.zeros(4, 3), f=1)
     tensor([[inf, inf, inf]])
     """
 
-    spec: ClassVar[str] = "§3.9"
     cost: ClassVar[str] = "fd"
     knowledge: ClassVar[Knowledge] = "blind"
     columnwise: ClassVar[bool] = True

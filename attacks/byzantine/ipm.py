@@ -1,4 +1,4 @@
-"""Inner-product manipulation, the strict form ``-τḡ`` (SPEC §3.2)."""
+"""Inner-product manipulation, the strict form ``-τḡ``."""
 
 from __future__ import annotations
 
@@ -28,18 +28,15 @@ class IPM(Attack):
         tau: factor τ ≥ 0. 0.1 by default, the paper's small ε; other benchmarks use 2 (that is ``foe(eta=3)``).
 
     Reference: Xie, Koyejo, Gupta, Fall of Empires: Breaking Byzantine-tolerant SGD by Inner Product Manipulation, UAI
-    2019, arXiv:1903.03936 (τ is its ε).
+    2019, arXiv:1903.03936 (τ is its ε). ByzFL's Optimal-IPM, which searches τ, is
+    ``opt(ipm, search=linear, eta_max=inf)``.
 
     >>> import robustfl
     >>> robustfl.forge("ipm", torch.tensor([[1.0, 2.0], [3.0, 4.0]]), f=1, tau=2)
     tensor([[-4., -6.]])
     """
 
-    paper: ClassVar[str] = (
-        "Xie, Koyejo, Gupta, Fall of Empires: Breaking Byzantine-tolerant SGD by Inner Product Manipulation, UAI 2019, "
-        "arXiv:1903.03936"
-    )
-    spec: ClassVar[str] = "§3.2"
+    paper: ClassVar[str] = "@xie2019fall"
     cost: ClassVar[str] = "hd: the mean"
     knowledge: ClassVar[Knowledge] = "omniscient"
     columnwise: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""Label flipping (SPEC §3.7)."""
+"""Label flipping."""
 
 from __future__ import annotations
 
@@ -38,11 +38,7 @@ class LabelFlip(Attack):
     tensor([9, 8, 0])
     """
 
-    paper: ClassVar[str] = (
-        "Allen-Zhu, Ebrahimian, Li, Alistarh, Byzantine-Resilient Non-Convex Stochastic Gradient Descent, ICLR 2021, "
-        "arXiv:2012.14368"
-    )
-    spec: ClassVar[str] = "§3.7"
+    paper: ClassVar[str] = "@allenzhu2021byzantine"
     cost: ClassVar[str] = "none worth mention"
     knowledge: ClassVar[Knowledge] = "blind"
     needs_own: ClassVar[bool] = True

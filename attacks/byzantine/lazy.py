@@ -1,4 +1,4 @@
-"""Lazy clients that replay an old message (SPEC §3)."""
+"""Lazy clients that replay an old message."""
 
 from __future__ import annotations
 
@@ -38,10 +38,7 @@ class Lazy(Attack):
     tensor([[7.]])
     """
 
-    paper: ClassVar[str] = (
-        "Lin, Du, Liu, Free-riders in Federated Learning: Attacks and Defenses, 2019, arXiv:1911.12560"
-    )
-    spec: ClassVar[str] = "§3"
+    paper: ClassVar[str] = "@lin2019free"
     cost: ClassVar[str] = "fd; remembers the rows it repeats"
     knowledge: ClassVar[Knowledge] = "blind"
     needs_own: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""Mimic (SPEC §3.5)."""
+"""Mimic."""
 
 from __future__ import annotations
 
@@ -44,11 +44,7 @@ class Mimic(Attack):
             [3., 4.]])
     """
 
-    paper: ClassVar[str] = (
-        "Karimireddy, He, Jaggi, Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing, ICLR 2022, "
-        "arXiv:2006.09365"
-    )
-    spec: ClassVar[str] = "§3.5"
+    paper: ClassVar[str] = "@karimireddy2022byzantine"
     cost: ClassVar[str] = "fd; the telling variant hd per round and remembers two vectors [d]"
     knowledge: ClassVar[Knowledge] = "omniscient"
 

@@ -1,4 +1,4 @@
-"""Min-max (SPEC §3.6)."""
+"""Min-max."""
 
 from __future__ import annotations
 
@@ -40,11 +40,7 @@ class MinMax(Attack):
     tensor([[0.]])
     """
 
-    paper: ClassVar[str] = (
-        "Shejwalkar, Houmansadr, Manipulating the Byzantine: Optimizing Model Poisoning Attacks and Defenses for "
-        "Federated Learning, NDSS 2021"
-    )
-    spec: ClassVar[str] = "§3.6"
+    paper: ClassVar[str] = "@shejwalkar2021manipulating"
     cost: ClassVar[str] = "h²d for the inner products, closed form"
     knowledge: ClassVar[Knowledge] = "omniscient"
 

@@ -1,4 +1,4 @@
-"""Min-sum (SPEC §3.6)."""
+"""Min-sum."""
 
 from __future__ import annotations
 
@@ -31,6 +31,8 @@ class MinSum(Attack):
         deviation: direction ``p``: ``std`` is ``-s`` (default, the paper's strongest on most tasks), ``unit_vec``
             ``-ḡ/‖ḡ‖``, ``sign`` ``-sign ḡ``.
         ddof: 1 (default) or 0: ``s`` divides by ``h - ddof``.
+        bound: ``max`` (default): ``B`` as above, the paper's; ``min``: the least of the honest sums, as in the code the
+            paper's authors released and those that follow it, which moves less far.
 
     Reference: Shejwalkar, Houmansadr, Manipulating the Byzantine: Optimizing Model Poisoning Attacks and Defenses for
     Federated Learning, NDSS 2021 (no arXiv version; its min-sum attack). Deviations: γ in closed form, of which its
@@ -41,23 +43,21 @@ class MinSum(Attack):
     tensor([[0.]])
     """
 
-    paper: ClassVar[str] = (
-        "Shejwalkar, Houmansadr, Manipulating the Byzantine: Optimizing Model Poisoning Attacks and Defenses for "
-        "Federated Learning, NDSS 2021"
-    )
-    spec: ClassVar[str] = "§3.6"
+    paper: ClassVar[str] = "@shejwalkar2021manipulating"
     cost: ClassVar[str] = "h²d for the inner products, closed form"
     knowledge: ClassVar[Knowledge] = "omniscient"
 
     deviation: str = param("std", choices=DIRECTIONS, doc="direction p of ḡ + γp: -ḡ/‖ḡ‖, -s or -sign ḡ")
     ddof: int = param(1, ge=0, le=1, doc="the standard deviation divides by h - ddof")
+    bound: str = param("max", choices=("max", "min"), doc="which honest row's sum bounds the forged one's", later=True)
 
     def solve(self, view: View) -> tuple[float, Tensor]:
         """The factor ``γ`` and the vector ``[d]`` to send."""
         b = bounds(honest_rows(view, self.name), self.deviation, self.ddof)
         if b.length == 0.0:
             return 0.0, b.mean.clone()
-        spare = max(0.0, float(b.pairs.sum(1).max() - b.square.sum()))
+        sums = b.pairs.sum(1)
+        spare = max(0.0, float((sums.max() if self.bound == "max" else sums.min()) - b.square.sum()))
         gamma = math.sqrt(spare / (len(b.square) * b.length))
         return gamma, b.mean.add(b.direction, alpha=gamma)
 

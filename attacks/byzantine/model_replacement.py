@@ -1,4 +1,4 @@
-"""Model replacement by scaling (SPEC §3)."""
+"""Model replacement by scaling."""
 
 from __future__ import annotations
 
@@ -48,10 +48,7 @@ class ModelReplacement(Attack):
     [[[12.0, 16.0]], [[6.0, 8.0]]]
     """
 
-    paper: ClassVar[str] = (
-        "Bagdasaryan, Veit, Hua, Estrin, Shmatikov, How To Backdoor Federated Learning, AISTATS 2020, arXiv:1807.00459"
-    )
-    spec: ClassVar[str] = "§3"
+    paper: ClassVar[str] = "@bagdasaryan2020backdoor"
     cost: ClassVar[str] = "fd besides the data poisoning"
     knowledge: ClassVar[Knowledge] = "blind"
     needs_own: ClassVar[bool] = True

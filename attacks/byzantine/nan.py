@@ -1,4 +1,4 @@
-"""Messages full of not-a-number (SPEC §3.9)."""
+"""Messages full of not-a-number."""
 
 from __future__ import annotations
 
@@ -21,14 +21,13 @@ from .sight import own_rows
 class NaN(Attack):
     """The attackers send vectors whose every entry is not-a-number: a test of the server's input policy.
 
-    Harmless where non-finite rows are dropped before aggregation (SPEC §4.0); fatal to any rule without that policy.
+    Harmless where non-finite rows are dropped before aggregation; fatal to any rule without that policy.
 
     >>> import robustfl
     >>> robustfl.forge("nan", torch.zeros(4, 3), f=1)
     tensor([[nan, nan, nan]])
     """
 
-    spec: ClassVar[str] = "§3.9"
     cost: ClassVar[str] = "fd"
     knowledge: ClassVar[Knowledge] = "blind"
     columnwise: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""Neurotoxin: a backdoor in coordinates that honest clients leave alone (SPEC §3)."""
+"""Neurotoxin: a backdoor in coordinates that honest clients leave alone."""
 
 from __future__ import annotations
 
@@ -43,11 +43,7 @@ class Neurotoxin(Attack):
     tensor([[1., 0., 3.]])
     """
 
-    paper: ClassVar[str] = (
-        "Zhang, Panda, Song, Yang, Mahoney, Mittal, Ramchandran, Gonzalez, Neurotoxin: Durable Backdoors in Federated "
-        "Learning, ICML 2022, arXiv:2206.10341"
-    )
-    spec: ClassVar[str] = "§3"
+    paper: ClassVar[str] = "@zhang2022neurotoxin"
     cost: ClassVar[str] = "fd and a selection of the smallest of d entries besides the data poisoning"
     knowledge: ClassVar[Knowledge] = "blind"
     needs_own: ClassVar[bool] = True

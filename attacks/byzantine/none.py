@@ -1,4 +1,4 @@
-"""No attack (SPEC §3): the clients counted as Byzantine behave honestly."""
+"""No attack: the clients counted as Byzantine behave honestly."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ class NoAttack(Attack):
     knowledge: ClassVar[Knowledge] = "blind"
     needs_own: ClassVar[bool] = True
     forges: ClassVar[bool] = False
-    spec: ClassVar[str] = "§3"
     cost: ClassVar[str] = "none"
 
     def forge(self, view: View, *, generator: torch.Generator) -> Tensor:

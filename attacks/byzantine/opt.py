@@ -1,4 +1,4 @@
-"""Any attack with its strength searched against the server's rule (SPEC §3.4)."""
+"""Any attack with its strength searched against the server's rule."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import ClassVar
 
 import torch
@@ -18,7 +18,7 @@ from robustfl.errors import UsageError, closest
 from robustfl.parameters import param
 from robustfl.registry import register
 
-from .search import Found, golden_section, linear_search
+from .search import KINDS, Found, Scales, Search, scales
 from .sight import centre, honest_rows
 from .wrapping import adopt, built
 
@@ -32,22 +32,26 @@ class Opt(Attack):
 
     ``η = argmax ‖F(H ∪ A(η)) - ḡ‖₂``, where ``A(η)`` are the rows of ``attack`` with ``parameter = η``, or
     ``ḡ + η(A - ḡ)`` for attacks without such a number. The attack as given is a candidate too, so the search never
-    makes it weaker. A heuristic: it may stop at a local maximum. Costs ``evals + 1`` aggregations a round.
+    makes it weaker. A search within a budget: a narrow peak may be missed. Costs ``evals + 1`` aggregations a round.
+    Where several η do equally well, the least.
 
     Args:
         attack: the attack, any but those that search already; ``alie`` by default.
         parameter: one of its numbers, ``deviation``, or None (default) for the number it calls its strength.
-        search: ``linear`` (default, SPEC §3.4), or ``golden``: golden section in ``[start, eta_max]``, for distances
-            with one maximum.
-        evals: evaluations of the server's rule, ≥ 1.
-        start: first η, ≥ 0; raised to what ``parameter`` allows.
+        search: ``scan`` (default), ``linear`` (ByzFL's) or ``golden`` (golden section), as in ``opt-foe``.
+        evals: evaluations of the server's rule, ≥ 1; None (default) for 40, for the other two searches 20.
+        start: least η, ≥ 0; raised to what ``parameter`` allows.
         delta: first step of the linear search, > 0.
         ratio: shrinking of its step after the first failure, in (0, 1).
         eta_max: bound on η, > 0; lowered to what ``parameter`` allows; inf only for the linear search.
 
-    Reference: Allouah et al., Fixing by Mixing: A Recipe for Optimal Byzantine ML under Heterogeneity, AISTATS 2023,
-    arXiv:2302.01772 (the search of its experiments); Kiefer, Sequential Minimax Search for a Maximum, Proceedings of
-    the American Mathematical Society 1953 (golden section). Deviations: any attack, either search; η is bounded.
+    Reference: Shejwalkar, Houmansadr, Manipulating the Byzantine: Optimizing Model Poisoning Attacks and Defenses for
+    Federated Learning, NDSS 2021 (no arXiv version; an attack's factor fitted to a known rule, there along directions
+    of its own); Allouah et al., Fixing by Mixing: A Recipe for Optimal Byzantine ML under Heterogeneity, AISTATS 2023,
+    arXiv:2302.01772 (the same for ALIE and FOE, with a line search, in its experiments); Kiefer, Sequential Minimax
+    Search for a Maximum, Proceedings of the American Mathematical Society 1953 (golden section). ``opt(ipm,
+    search=linear, eta_max=inf)`` is ByzFL's Optimal-IPM and ``opt(alie(sign=1), search=linear, eta_max=inf)`` its
+    Optimal-ALIE. Deviations: any attack; ``scan`` is ours; η is bounded.
 
     >>> import robustfl
     >>> mean, X = robustfl.defense("mean"), torch.tensor([[0.0], [2.0], [4.0]])
@@ -55,19 +59,15 @@ class Opt(Attack):
     tensor([[-8.]])
     """
 
-    paper: ClassVar[str] = (
-        "Allouah, Farhadkhani, Guerraoui, Gupta, Pinot, Stephan, Fixing by Mixing: A Recipe for Optimal Byzantine ML "
-        "under Heterogeneity, AISTATS 2023, arXiv:2302.01772"
-    )
-    spec: ClassVar[str] = "§3.4"
+    paper: ClassVar[str] = "@shejwalkar2021manipulating"
     cost: ClassVar[str] = "evals + 1 aggregations and forgings per round"
     knowledge: ClassVar[Knowledge] = "defense"
 
     attack: str = param("alie", doc="the attack whose strength is searched")
     parameter: str | None = param(None, doc="the number that is searched; None: the attack's strength")
-    search: str = param("linear", choices=("linear", "golden"), doc="linear search or golden section")
-    evals: int = param(20, ge=1, doc="evaluations of the server's rule")
-    start: float = param(0.0, ge=0.0, lt=math.inf, doc="first η")
+    search: str = param("scan", choices=KINDS, doc="scan, ByzFL's linear search, or golden section")
+    evals: int | None = param(None, ge=1, doc="evaluations of the server's rule; None: 40 for scan, 20 for the others")
+    start: float = param(0.0, ge=0.0, lt=math.inf, doc="least η")
     delta: float = param(10.0, gt=0.0, lt=math.inf, doc="first step of the linear search")
     ratio: float = param(0.8, gt=0.0, lt=1.0, doc="shrinking of its step after the first failure")
     eta_max: float = param(1e3, gt=0.0, doc="bound on η")
@@ -81,8 +81,7 @@ class Opt(Attack):
             object.__setattr__(self, "needs_own", True)
         self._searched  # noqa: B018 - an unknown parameter is an error now, not in the first round
         low, high = self._interval
-        if self.search == "golden" and self.eta_max == math.inf:
-            raise UsageError("Opt: golden section needs a finite eta_max, not inf")
+        dataclasses.replace(self._search, eta_max=self.eta_max).check("Opt")
         if low > high:
             raise UsageError(f"Opt: start={self.start:g}, eta_max={self.eta_max:g} leave [{low:g}, {high:g}] to search")
 
@@ -133,18 +132,26 @@ class Opt(Attack):
             reach = float(torch.linalg.vector_norm(vector - goal, dtype=torch.float64))
             return (reach if math.isfinite(reach) else -math.inf), vector
 
-        low, high = self._interval
-        search = partial(golden_section, low=low, high=high, evals=self.evals)
-        if self.search == "linear":
-            search = partial(
-                linear_search, evals=self.evals, start=low, delta=self.delta, ratio=self.ratio, eta_max=high
-            )
-        eta, reach = search(lambda at: result(rows(at))[0])
+        eta, reach = self._search.run(lambda at: result(rows(at))[0], self._scales(honest, origin, rows))
         as_given, vector = result(rows(None))
         if as_given > reach:
             return Found(math.nan, as_given, vector), rows(None)
         best = rows(eta)
         return Found(eta, reach, result(best)[1]), best
+
+    @property
+    def _search(self) -> Search:
+        low, high = self._interval
+        return Search(self.search, self.evals, low, self.delta, self.ratio, high)
+
+    def _scales(self, honest: Tensor, origin: Tensor, rows: Callable[[float | None], Forged]) -> Scales:
+        """How much of the strength takes a forged row as far as honest rows are, judged by what one unit does."""
+        low, high = self._interval
+        unit = min(1.0, (high - low) / 2)
+        if self.search != "scan" or not unit > 0:
+            return Scales()
+        found = scales(honest, origin, (rows(low + unit).rows[0] - rows(low).rows[0]).nan_to_num())
+        return Scales(found.spread * unit, found.length * unit)
 
     def _family(self, view: View, origin: Tensor, generator: torch.Generator) -> Callable[[float | None], Forged]:
         """What the attackers send at a strength, or as given for None; always with the same draws."""

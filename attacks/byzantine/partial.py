@@ -1,4 +1,4 @@
-"""Attackers that see only each other (SPEC §3)."""
+"""Attackers that see only each other."""
 
 from __future__ import annotations
 
@@ -41,11 +41,7 @@ class Partial(Attack):
             [-2.]])
     """
 
-    paper: ClassVar[str] = (
-        "Baruch, Baruch, Goldberg, A Little Is Enough: Circumventing Defenses For Distributed Learning, NeurIPS 2019, "
-        "arXiv:1902.06156"
-    )
-    spec: ClassVar[str] = "§3"
+    paper: ClassVar[str] = "@baruch2019little"
     cost: ClassVar[str] = "that of the wrapped attack"
     knowledge: ClassVar[Knowledge] = "partial"
     needs_own: ClassVar[bool] = True

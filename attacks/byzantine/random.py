@@ -1,4 +1,4 @@
-"""Random directions of inconspicuous length (SPEC §3)."""
+"""Random directions of inconspicuous length."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ class Random(Attack):
     tensor([5.0000, 5.0000])
     """
 
-    spec: ClassVar[str] = "§3"
     cost: ClassVar[str] = "fd draws"
     knowledge: ClassVar[Knowledge] = "blind"
     needs_own: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""Relocated orthogonal perturbation (SPEC §3)."""
+"""Relocated orthogonal perturbation."""
 
 from __future__ import annotations
 
@@ -42,11 +42,7 @@ class ROP(Attack):
     tensor([[2., 2.]])
     """
 
-    paper: ClassVar[str] = (
-        "Özfatura, Özfatura, Küpçü, Gündüz, Byzantines Can Also Learn From History: Fall of Centered Clipping in "
-        "Federated Learning, IEEE Transactions on Information Forensics and Security 2024, arXiv:2208.09894"
-    )
-    spec: ClassVar[str] = "§3"
+    paper: ClassVar[str] = "@ozfatura2024byzantines"
     cost: ClassVar[str] = "hd and a few products of vectors [d]"
     knowledge: ClassVar[Knowledge] = "omniscient"
     strength: ClassVar[str] = "z"

@@ -1,10 +1,11 @@
-"""The line search of attacks that know the defense (SPEC §3.4)."""
+"""Searches for the strength of attacks that know the defense: one number, and how far it moves the server's result."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -17,7 +18,18 @@ from .sight import honest_rows
 
 # From this many times more entries than rows on, inner products are cheaper than the rows.
 _LONG = 20
-Search = Callable[[Callable[[float], float]], tuple[float, float]]
+KINDS = ("scan", "linear", "golden")
+_BUDGET = {"scan": 40, "linear": 20, "golden": 20}
+# Where rules change their minds: forged rows about as far away as honest ones (in spreads) or as long (in lengths).
+_SPREADS = (1.0, 2.2, 0.5, 3.6, 1.45, 0.25, 8.0, 0.75, 1.75, 1.2, 2.8, 5.0)
+_LENGTHS = (1.0, 2.0, 4.0, 16.0)
+# A rise that promises less than this share is no reason to look; gaps below these shares of η are closed, the coarse
+# ones before anything else is looked at and the fine ones in turn with the widest gaps elsewhere.
+_PROMISE, _COARSE, _FINE = 2e-3, 1.5e-2, 5e-3
+# Spikes are looked for among rows neither this much nearer than honest ones nor this much farther off or longer.
+_NEAR, _FAR = 0.1, 16.0
+# Distances this close are the same distance.
+_SAME = 1e-6
 
 
 def linear_search(
@@ -30,6 +42,8 @@ def linear_search(
     eta_max: float = 1e3,
 ) -> tuple[float, float]:
     """The best ``η`` found and its distance, by at most ``evals`` evaluations to the right of ``start``.
+
+    This is ByzFL's search. Peaks to the left of its first success, ``η = 10`` as a rule, it never sees.
 
     The step doubles after every success until the first failure; from then on it shrinks by ``ratio`` at every
     evaluation, and the next proposal is always the incumbent plus the step. Proposals are cut at ``eta_max``, without
@@ -92,6 +106,132 @@ def golden_section(
 
 
 @dataclass(frozen=True)
+class Scales:
+    """The ``η`` that take a forged row as far from the mean as honest rows are, and as far as the mean is long."""
+
+    spread: float = 1.0
+    length: float = 1.0
+
+
+def scales(honest: Tensor, origin: Tensor, step: Tensor) -> Scales:
+    """The scales of ``origin + η step`` among the rows ``honest [h d]`` whose mean is ``origin [d]``."""
+    size = float(torch.linalg.vector_norm(step, dtype=torch.float64))
+    away = [float(torch.linalg.vector_norm(row - origin, dtype=torch.float64)) for row in honest]
+    length = float(torch.linalg.vector_norm(origin, dtype=torch.float64))
+    found = (math.sqrt(sum(a * a for a in away) / len(away)), length)
+    spread, length = (x / size if size > 0 and math.isfinite(x / size) and x > 0 else 1.0 for x in found)
+    return Scales(spread, length)
+
+
+def scan_search(
+    distance: Callable[[float], float],
+    *,
+    evals: int = 40,
+    start: float = 0.0,
+    eta_max: float = 1e3,
+    scales: Scales = Scales(),
+) -> tuple[float, float]:
+    """The best ``η`` in ``[start, eta_max]`` found and its distance, by at most ``evals`` evaluations.
+
+    First the ends and points at multiples of the ``scales``, densest where rules begin to see an outlier. Then, again
+    and again, the gap between neighbors into which the distance would rise highest if it went on as on either side:
+    that closes in on peaks and on edges beyond which a rule drops the rows; between equal values nothing is promised.
+    When no gap promises more, the widest gap beside high values, for spikes. Of equal distances (to 1e-6) the least
+    ``η``: on a plateau the rest adds nothing.
+
+    Held against a grid of some 500 factors, on 167 combinations of rules, clients, attackers and honest rows: 40
+    evaluations reach 0.97 of the best in all but two (0.93, 0.96), ``linear_search`` with 20 in fewer than half.
+
+    >>> scan_search(lambda eta: eta if eta < 4.2 else 0.0)[0] > 4.1
+    True
+    """
+    tried: dict[float, float] = {}
+    first = (0.0, _SPREADS[0] * scales.spread, eta_max)
+    grid = (*first, *(c * scales.spread for c in _SPREADS[1:]), *(c * scales.length for c in _LENGTHS))
+    for eta in dict.fromkeys(min(start + step, eta_max) for step in grid):
+        if len(tried) < evals:
+            tried[eta] = distance(eta)
+    explored = 0
+    while len(tried) < evals and start < eta_max:
+        gaps = _gaps(tried, start, scales)
+        best = max(gap.reached for gap in gaps)
+        enough = best * (1 + _PROMISE)
+        chosen = max(gaps, key=lambda gap: gap.promise if gap.width > _COARSE else -1.0)
+        if chosen.width <= _COARSE or chosen.promise <= enough:
+            fine = max(gaps, key=lambda gap: gap.promise if gap.width > _FINE else -1.0)
+            promising = fine.width > _FINE and fine.promise > enough
+            chosen = fine if promising and explored % 2 else max(gaps, key=lambda gap: gap.room)
+            explored += 1
+        if chosen.middle in tried:
+            break
+        tried[chosen.middle] = distance(chosen.middle)
+    reached = {eta: found for eta, found in tried.items() if math.isfinite(found)}
+    if not reached:
+        return start, tried[start]
+    best = max(reached.values())
+    eta = min(at for at, found in reached.items() if found >= best - _SAME * abs(best))
+    return eta, reached[eta]
+
+
+@dataclass(frozen=True)
+class _Gap:
+    """Between two neighboring ``η``: the higher distance of the two, what may lie between, and where to look next."""
+
+    reached: float
+    promise: float
+    room: float
+    width: float
+    middle: float
+
+
+def _gaps(tried: Mapping[float, float], start: float, scales: Scales) -> list[_Gap]:
+    closest, farthest = _NEAR * scales.spread, _FAR * max(scales.spread, scales.length)
+    points = sorted((eta, found if math.isfinite(found) else 0.0) for eta, found in tried.items())
+    slopes = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in pairwise(points)]
+    gaps = []
+    for i, ((a, low), (b, high)) in enumerate(pairwise(points)):
+        rise = max(slopes[i - 1], 0.0) if i else 0.0
+        fall = max(-slopes[i + 1], 0.0) if i + 1 < len(slopes) else 0.0
+        near, far, reached = a - start, b - start, max(low, high)
+        flat = abs(high - low) <= _SAME * reached
+        promise = reached if flat else max(low + rise * (b - a), high + fall * (b - a))
+        within = (max(near, closest), min(far, farthest))
+        room = math.log(within[1] / within[0]) * reached**2 if within[0] < within[1] else 0.0
+        middle = math.sqrt(near * far) if near > 0 and far > 2 * near else (near + far) / 2
+        gaps.append(_Gap(reached, promise, room, (far - near) / far, start + middle))
+    return gaps
+
+
+@dataclass(frozen=True)
+class Search:
+    """Which search, with its settings; ``evals=None`` is 40 evaluations for ``scan`` and 20 for the others."""
+
+    kind: str = "scan"
+    evals: int | None = None
+    start: float = 0.0
+    delta: float = 10.0
+    ratio: float = 0.8
+    eta_max: float = 1e3
+
+    def check(self, owner: str) -> None:
+        """Raise ``UsageError`` for a bound that this search cannot have."""
+        if self.kind != "linear" and self.eta_max == math.inf:
+            raise UsageError(f"{owner}: search={self.kind} needs a finite eta_max, not inf; search=linear takes inf")
+
+    def run(self, distance: Callable[[float], float], scales: Scales) -> tuple[float, float]:
+        """The best ``η`` found and its distance."""
+        evals = _BUDGET[self.kind] if self.evals is None else self.evals
+        if self.kind == "golden":
+            return golden_section(distance, low=min(self.start, self.eta_max), high=self.eta_max, evals=evals)
+        if self.kind == "scan":
+            start = min(self.start, self.eta_max)
+            return scan_search(distance, evals=evals, start=start, eta_max=self.eta_max, scales=scales)
+        return linear_search(
+            distance, evals=evals, start=self.start, delta=self.delta, ratio=self.ratio, eta_max=self.eta_max
+        )
+
+
+@dataclass(frozen=True)
 class Found:
     """The outcome of a search: the factor, how far it moves the server's result, the vector to send ``[d]``."""
 
@@ -125,7 +265,7 @@ def farthest(view: View, attack: str, origin: Tensor, direction: Tensor, search:
         moved = aggregate(stack) - goal
         return float(torch.linalg.vector_norm(moved, dtype=torch.promote_types(moved.dtype, torch.float64)))
 
-    eta, reach = search(distance)
+    eta, reach = search.run(distance, scales(rows, centre, away))
     return Found(eta, reach, origin.add(direction, alpha=eta))
 
 
@@ -142,4 +282,6 @@ def _turned(honest: Tensor, origin: Tensor, direction: Tensor) -> tuple[Tensor, 
     values, vectors = torch.linalg.eigh(products)
     points = vectors * values.clamp(min=0).sqrt()
     points = points - points[h]
+    # In the dtype of the rows, so that rules see the same ties as among the rows themselves.
+    points = points.to(honest.dtype)
     return points[:h], points[h + 1], points[h + 2] - points[h + 1]

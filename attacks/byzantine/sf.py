@@ -1,4 +1,4 @@
-"""Sign flipping (SPEC §3.1)."""
+"""Sign flipping."""
 
 from __future__ import annotations
 
@@ -35,11 +35,7 @@ class SignFlip(Attack):
     tensor([[-2., -3.]])
     """
 
-    paper: ClassVar[str] = (
-        "Allen-Zhu, Ebrahimian, Li, Alistarh, Byzantine-Resilient Non-Convex Stochastic Gradient Descent, ICLR 2021, "
-        "arXiv:2012.14368"
-    )
-    spec: ClassVar[str] = "§3.1"
+    paper: ClassVar[str] = "@allenzhu2021byzantine"
     cost: ClassVar[str] = "fd, or hd for the shared mean"
     knowledge: ClassVar[Knowledge] = "omniscient"
     columnwise: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""An attack made for SignGuard (SPEC §3)."""
+"""An attack made for SignGuard."""
 
 from __future__ import annotations
 
@@ -40,11 +40,7 @@ class SignGuardAdaptive(Attack):
     tensor([[-2.,  4.,  1.]])
     """
 
-    paper: ClassVar[str] = (
-        "Xu, Huang, Song, Lan, Byzantine-robust Federated Learning through Collaborative Malicious Gradient Filtering, "
-        "ICDCS 2022, arXiv:2109.05872"
-    )
-    spec: ClassVar[str] = "§3"
+    paper: ClassVar[str] = "@xu2022byzantine"
     cost: ClassVar[str] = "hd for lengths, mean and signs"
     knowledge: ClassVar[Knowledge] = "omniscient"
     strength: ClassVar[str] = "scale"

@@ -1,4 +1,4 @@
-"""Attacks on the statistics channel: running means and variances sent beside the update (SPEC §3.8)."""
+"""Attacks on the statistics channel: running means and variances sent beside the update."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attackers that are on and off (SPEC §3)."""
+"""Attackers that are on and off."""
 
 from __future__ import annotations
 
@@ -45,10 +45,7 @@ class Timed(Attack):
     [5.0, -1.0, 5.0, -1.0]
     """
 
-    paper: ClassVar[str] = (
-        "Karimireddy, He, Jaggi, Learning from History for Byzantine Robust Optimization, ICML 2021, arXiv:2012.10333"
-    )
-    spec: ClassVar[str] = "§3"
+    paper: ClassVar[str] = "@karimireddy2021learning"
     cost: ClassVar[str] = "that of the wrapped attack in its rounds"
     needs_own: ClassVar[bool] = True
 

@@ -1,4 +1,4 @@
-"""Messages of zeros (SPEC §3)."""
+"""Messages of zeros."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ class Zero(Attack):
     tensor([[0., 0., 0.]])
     """
 
-    spec: ClassVar[str] = "§3"
     cost: ClassVar[str] = "fd"
     knowledge: ClassVar[Knowledge] = "blind"
     columnwise: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""What each attack of a sequence adds, and whether gradients are to be trusted (SPEC §5)."""
+"""What each attack of a sequence adds, and whether gradients are to be trusted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The climb of Auto-PGD, whose step size follows the progress of each image (SPEC §5.5)."""
+"""The climb of Auto-PGD, whose step size follows the progress of each image."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Auto-PGD on the cross-entropy (SPEC §5.5)."""
+"""Auto-PGD on the cross-entropy."""
 
 from __future__ import annotations
 
@@ -44,11 +44,7 @@ class APGDCE(PixelAttack):
     tensor([[0.6250, 0.3750]])
     """
 
-    paper: ClassVar[str] = (
-        "Croce, Hein, Reliable Evaluation of Adversarial Robustness with an Ensemble of Diverse Parameter-free "
-        "Attacks, ICML 2020, arXiv:2003.01690"
-    )
-    spec: ClassVar[str] = "§5.5"
+    paper: ClassVar[str] = "@croce2020reliable"
     cost: ClassVar[str] = "restarts × (steps + 1) forwards and backwards"
 
     eps: float = param(8 / 255, ge=0.0, lt=math.inf, doc="radius of the ball in pixel units")

@@ -1,4 +1,4 @@
-"""The signed (or normalised) gradient ascent of PGD, apart from what PGD does around it (SPEC §5.1)."""
+"""The signed (or normalised) gradient ascent of PGD, apart from what PGD does around it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AutoAttack, the standard ensemble (SPEC §5.5)."""
+"""AutoAttack, the standard ensemble."""
 
 from __future__ import annotations
 
@@ -41,17 +41,13 @@ class AutoAttack(PixelAttack):
 
     Reference: Croce, Hein, Reliable Evaluation of Adversarial Robustness with an Ensemble of Diverse Parameter-free
     Attacks, ICML 2020, arXiv:2003.01690, Section 5. The code released with Hong et al. runs something weaker under this
-    name: it asks an untargeted APGD for targets (SPEC §5.5, Δ).
+    name: it asks an untargeted APGD for targets.
 
     >>> [part.name for part in AutoAttack().parts]
     ['apgd-ce', 'apgd-t', 'fab-t', 'square']
     """
 
-    paper: ClassVar[str] = (
-        "Croce, Hein, Reliable Evaluation of Adversarial Robustness with an Ensemble of Diverse Parameter-free "
-        "Attacks, ICML 2020, arXiv:2003.01690"
-    )
-    spec: ClassVar[str] = "§5.5"
+    paper: ClassVar[str] = "@croce2020reliable"
     cost: ClassVar[str] = "the sum of apgd-ce, apgd-t, fab-t and square, each on the images that still resist"
 
     eps: float = param(8 / 255, ge=0.0, lt=math.inf, doc="radius of the ball in pixel units")

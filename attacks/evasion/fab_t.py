@@ -1,4 +1,4 @@
-"""The targeted Fast Adaptive Boundary attack (SPEC §5.5)."""
+"""The targeted Fast Adaptive Boundary attack."""
 
 from __future__ import annotations
 
@@ -57,11 +57,7 @@ class FABT(PixelAttack):
     tensor([[0.5000, 0.5000]])
     """
 
-    paper: ClassVar[str] = (
-        "Croce, Hein, Minimally Distorted Adversarial Examples with a Fast Adaptive Boundary Attack, ICML 2020, "
-        "arXiv:1907.02044"
-    )
-    spec: ClassVar[str] = "§5.5"
+    paper: ClassVar[str] = "@croce2020minimally"
     cost: ClassVar[str] = "restarts × classes × steps forwards and two backwards"
 
     eps: float = param(8 / 255, ge=0.0, lt=math.inf, doc="radius of the ball in pixel units")

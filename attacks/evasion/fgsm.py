@@ -1,4 +1,4 @@
-"""The fast gradient sign method (SPEC §5.2)."""
+"""The fast gradient sign method."""
 
 from __future__ import annotations
 
@@ -45,10 +45,7 @@ class FGSM(PixelAttack):
     tensor([[0.4000, 0.6000]])
     """
 
-    paper: ClassVar[str] = (
-        "Goodfellow, Shlens, Szegedy, Explaining and Harnessing Adversarial Examples, ICLR 2015, arXiv:1412.6572"
-    )
-    spec: ClassVar[str] = "§5.2"
+    paper: ClassVar[str] = "@goodfellow2015explaining"
     cost: ClassVar[str] = "1 forward and backward"
     spares_fooled: ClassVar[bool] = False
 

@@ -1,4 +1,4 @@
-"""The nearest point of a hyperplane within the box of pixels, which FAB asks for at every step (SPEC §5.5)."""
+"""The nearest point of a hyperplane within the box of pixels, which FAB asks for at every step."""
 
 from __future__ import annotations
 

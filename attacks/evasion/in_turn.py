@@ -1,4 +1,4 @@
-"""Several attacks one after the other, each on the images that resist so far (SPEC §5.5)."""
+"""Several attacks one after the other, each on the images that resist so far."""
 
 from __future__ import annotations
 

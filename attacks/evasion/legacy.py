@@ -1,4 +1,4 @@
-"""The threat model of the pipeline released with Hong et al. for Digits (SPEC §5, Δ)."""
+"""The threat model of the pipeline released with Hong et al. for Digits."""
 
 from __future__ import annotations
 

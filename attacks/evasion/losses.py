@@ -1,4 +1,4 @@
-"""Losses that attacks climb besides the cross-entropy (SPEC §5.5)."""
+"""Losses that attacks climb besides the cross-entropy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The local search attack (SPEC §5.4)."""
+"""The local search attack."""
 
 from __future__ import annotations
 
@@ -53,11 +53,7 @@ class LSA(PixelAttack):
     tensor(True)
     """
 
-    paper: ClassVar[str] = (
-        "Narodytska, Kasiviswanathan, Simple Black-Box Adversarial Perturbations for Deep Networks, 2016, "
-        "arXiv:1612.06299"
-    )
-    spec: ClassVar[str] = "§5.4"
+    paper: ClassVar[str] = "@narodytska2016simple"
     cost: ClassVar[str] = "rounds × (candidates + 1) forwards, no backward"
     black_box: ClassVar[bool] = True
 

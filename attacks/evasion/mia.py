@@ -1,4 +1,4 @@
-"""The momentum iterative method, MI-FGSM (SPEC §5.3)."""
+"""The momentum iterative method, MI-FGSM."""
 
 from __future__ import annotations
 
@@ -51,10 +51,7 @@ class MIA(PixelAttack):
     tensor([[0.4000, 0.6000]])
     """
 
-    paper: ClassVar[str] = (
-        "Dong, Liao, Pang, Su, Zhu, Hu, Li, Boosting Adversarial Attacks with Momentum, CVPR 2018, arXiv:1710.06081"
-    )
-    spec: ClassVar[str] = "§5.3"
+    paper: ClassVar[str] = "@dong2018boosting"
     cost: ClassVar[str] = "steps forwards and backwards"
     spares_fooled: ClassVar[bool] = False
 

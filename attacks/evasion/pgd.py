@@ -1,4 +1,4 @@
-"""Projected gradient descent in the L∞ or L2 ball (SPEC §5.1)."""
+"""Projected gradient descent in the L∞ or L2 ball."""
 
 from __future__ import annotations
 
@@ -58,11 +58,7 @@ class PGD(PixelAttack):
     tensor([[0.4000, 0.6000]])
     """
 
-    paper: ClassVar[str] = (
-        "Madry, Makelov, Schmidt, Tsipras, Vladu, Towards Deep Learning Models Resistant to Adversarial Attacks, ICLR "
-        "2018, arXiv:1706.06083"
-    )
-    spec: ClassVar[str] = "§5.1"
+    paper: ClassVar[str] = "@madry2018towards"
     cost: ClassVar[str] = "restarts × steps forwards and backwards"
     spares_fooled: ClassVar[bool] = False
 

@@ -1,4 +1,4 @@
-"""What evasion attacks share: which images are attacked, and what is kept of them (SPEC §5)."""
+"""What evasion attacks share: which images are attacked, and what is kept of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Square Attack, a random search without gradients (SPEC §5.6)."""
+"""The Square Attack, a random search without gradients."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ class Square(PixelAttack):
         restarts: random starts ≥ 1 for images that resist; 1.
 
     Reference: Andriushchenko et al., Square Attack: A Query-efficient Black-box Adversarial Attack via Random Search,
-    ECCV 2020, arXiv:1912.00049, Algorithms 1-3. Deviation: squares of the L2 attack are 3 pixels wide or more, and odd.
+    ECCV 2020, arXiv:1912.00049, Algorithms 1-3. Deviation: squares of the L2 attack are 3 pixels wide or more, and
+    odd. As in the paper a square may lie anywhere in the image; the code its authors released, and AutoAttack's, draws
+    its corner from one position fewer per axis, so that the last row and column change only in the random start.
 
     >>> model = torch.nn.Sequential(torch.nn.AvgPool2d(2), torch.nn.Flatten(), torch.nn.Linear(1, 2))
     >>> _ = model.load_state_dict({"2.weight": torch.tensor([[1.0], [-1.0]]), "2.bias": torch.zeros(2) - 0.5})
@@ -50,11 +52,7 @@ class Square(PixelAttack):
     tensor([0.3750, 0.3750, 0.3750, 0.3750])
     """
 
-    paper: ClassVar[str] = (
-        "Andriushchenko, Croce, Flammarion, Hein, Square Attack: A Query-efficient Black-box Adversarial Attack via "
-        "Random Search, ECCV 2020, arXiv:1912.00049"
-    )
-    spec: ClassVar[str] = "§5.6"
+    paper: ClassVar[str] = "@andriushchenko2020square"
     cost: ClassVar[str] = "restarts × queries forwards, no backward"
     black_box: ClassVar[bool] = True
 

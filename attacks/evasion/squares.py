@@ -1,4 +1,4 @@
-"""The random squares of the Square Attack (SPEC §5.6)."""
+"""The random squares of the Square Attack."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""White-box access to a model without side effects (SPEC §5)."""
+"""White-box access to a model without side effects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The worst case over several evasion attacks (SPEC §5.5)."""
+"""The worst case over several evasion attacks."""
 
 from __future__ import annotations
 
@@ -36,11 +36,7 @@ class Worst(PixelAttack):
     'pgd+square(queries=100)'
     """
 
-    paper: ClassVar[str] = (
-        "Carlini, Athalye, Papernot, Brendel, Rauber, Tsipras, Goodfellow, Madry, Kurakin, On Evaluating Adversarial "
-        "Robustness, 2019, arXiv:1902.06705"
-    )
-    spec: ClassVar[str] = "§5.5"
+    paper: ClassVar[str] = "@carlini2019evaluating"
     cost: ClassVar[str] = "the sum of its parts, each on the images that still resist"
 
     of: str = param("apgd-ce+square", doc="evasion attacks joined by +")

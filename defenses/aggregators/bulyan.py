@@ -1,4 +1,4 @@
-"""Bulyan (SPEC §4.11)."""
+"""Bulyan."""
 
 from __future__ import annotations
 
@@ -30,15 +30,11 @@ class Bulyan(MixedRule):
     tensor([2.])
 
     Reference: Section 4 of the paper below. Notes: a Krum score among the rows left sums squared distances to the
-    ``max(1, left - f - 2)`` nearest; scores, and then distances from the median, that are equal but for rounding go to the
-    lowest index.
+    ``max(1, left - f - 2)`` nearest; scores, and then distances from the median, that are equal but for
+    rounding go to the lowest index.
     """
 
-    paper: ClassVar[str] = (
-        "El Mhamdi, Guerraoui, Rouault, The Hidden Vulnerability of Distributed Learning in Byzantium, ICML 2018, "
-        "arXiv:1802.07927"
-    )
-    spec: ClassVar[str] = "§4.11"
+    paper: ClassVar[str] = "@elmhamdi2018hidden"
     cost: ClassVar[str] = "n²d for the inner products, (n-2f) n² log n for the choice, sorted columns"
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:

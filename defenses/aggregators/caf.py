@@ -1,4 +1,4 @@
-"""The covariance-bound agnostic filter (SPEC §4.14)."""
+"""The covariance-bound agnostic filter."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 
 from robustfl.contracts import Aggregated, Context
 from robustfl.parameters import param
 from robustfl.registry import register
 
-from ..rows import Mixed, MixedRule
 from ..directions import leading
+from ..rows import Mixed, MixedRule
 
 # Eigenvalues this close are equal, and the first is kept.
 _EQUAL = 1e-9
@@ -29,9 +28,9 @@ class CovarianceFilter(MixedRule):
     until ``Σ c_i ≤ n - 2f``; the result is the ``μ_c`` of least leading eigenvalue met on the way. Attackers that add
     spread in no direction are not seen.
 
-    Args: ``max_steps`` ≥ 1 (1000). A row far out that has no weight left still has the greatest ``τ``; the weights of the
-    others then shrink by so little in a step that the filter would hardly ever end. After ``max_steps`` steps the
-    maximum is taken over rows with weight, each step removes one of them, and the filter ends; the fact ``slow`` says so.
+    Args: ``max_steps`` ≥ 1 (1000). A row far out that has no weight left still has the greatest ``τ``; the weights of
+    the others then shrink by so little in a step that the filter would hardly ever end. After ``max_steps`` steps the
+    maximum is taken over rows with weight, each step removes one of them, and the filter ends: the fact ``slow``.
 
     >>> import robustfl
     >>> robustfl.defense("caf")(torch.tensor([[0.0], [1.0], [2.0], [90.0]]), f=1)
@@ -42,11 +41,7 @@ class CovarianceFilter(MixedRule):
     eigenvalues the first; for f = 0 and for identical rows the mean.
     """
 
-    paper: ClassVar[str] = (
-        "Allouah, Guerraoui, Stephan, Towards Trustworthy Federated Learning with Untrusted Participants, ICML 2025, "
-        "arXiv:2505.01874"
-    )
-    spec: ClassVar[str] = "§4.14"
+    paper: ClassVar[str] = "@allouah2025towards"
     cost: ClassVar[str] = "n²d for the inner products; an eigenvalue problem n³ for each of at most max_steps + n steps"
 
     max_steps: int = param(1000, ge=1, doc="filter steps after which rows without weight no longer set the pace")

@@ -1,4 +1,4 @@
-"""Centered clipping (SPEC §4.7)."""
+"""Centered clipping."""
 
 from __future__ import annotations
 
@@ -35,10 +35,7 @@ class CenteredClipping(MixedRule):
     Reference: Algorithm 2 of the paper below.
     """
 
-    paper: ClassVar[str] = (
-        "Karimireddy, He, Jaggi, Learning from History for Byzantine Robust Optimization, ICML 2021, arXiv:2012.10333"
-    )
-    spec: ClassVar[str] = "§4.7"
+    paper: ClassVar[str] = "@karimireddy2021learning"
     cost: ClassVar[str] = "2nd for L = 1, else n²d for the inner products and n² per step"
     unfit_for_statistics: ClassVar[str] = (
         "no state is kept of statistics, so it would pull variances to zero in every round"

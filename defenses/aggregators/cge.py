@@ -31,11 +31,7 @@ class ComparativeElimination(MixedRule):
     step does not depend on ``n``.
     """
 
-    paper: ClassVar[str] = (
-        "Gupta, Liu, Vaidya, Byzantine Fault-Tolerant Distributed Machine Learning Using Stochastic Gradient Descent "
-        "(SGD) and Norm-Based Comparative Gradient Elimination (CGE), 2020, arXiv:2008.04699"
-    )
-    spec: ClassVar[str] = "§4"
+    paper: ClassVar[str] = "@gupta2020byzantine"
     cost: ClassVar[str] = "2nd: lengths of the rows, then one sum"
 
     @property

@@ -1,4 +1,4 @@
-"""Divide and conquer (SPEC §4.16)."""
+"""Divide and conquer."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from robustfl.contracts import Aggregated, Context
 from robustfl.parameters import param
 from robustfl.registry import register
 
+from ..directions import leading
 from ..draws import generator_of, subset
 from ..rows import Mixed, MixedRule
-from ..directions import leading
 from ..ties import largest
 
 
@@ -41,11 +41,7 @@ class DivideAndConquer(MixedRule):
     equally far, their mean counts.
     """
 
-    paper: ClassVar[str] = (
-        "Shejwalkar, Houmansadr, Manipulating the Byzantine: Optimizing Model Poisoning Attacks and Defenses for "
-        "Federated Learning, NDSS 2021"
-    )
-    spec: ClassVar[str] = "§4.16"
+    paper: ClassVar[str] = "@shejwalkar2021manipulating"
     cost: ClassVar[str] = "niters times b·n² + n³ on b sampled entries, one sum"
 
     c: float = param(1.0, gt=0, doc="rows dropped per attacker and round")

@@ -40,11 +40,7 @@ class Flame(MixedRule):
     rows are kept, which the fact ``no_cluster`` says. Distances that are equal but for rounding are made equal first.
     """
 
-    paper: ClassVar[str] = (
-        "Nguyen, Rieger, Chen, Yalame, Möllering, Fereidooni, Marchal, Miettinen, Mirhoseini, Zeitouni, Koushanfar, "
-        "Sadeghi, Schneider, FLAME: Taming Backdoors in Federated Learning, USENIX Security 2022, arXiv:2101.02281"
-    )
-    spec: ClassVar[str] = "§4"
+    paper: ClassVar[str] = "@nguyen2022flame"
     cost: ClassVar[str] = "n²d for the inner products, a clustering of n points, one sum"
 
     noise: float = param(0.001, ge=0, doc="standard deviation of the noise, in median lengths")

@@ -1,4 +1,4 @@
-"""FLTrust (SPEC §4.12)."""
+"""FLTrust."""
 
 from __future__ import annotations
 
@@ -32,11 +32,7 @@ class FLTrust(MixedRule):
     Reference: Algorithm 2 of the paper below.
     """
 
-    paper: ClassVar[str] = (
-        "Cao, Fang, Liu, Gong, FLTrust: Byzantine-robust Federated Learning via Trust Bootstrapping, NDSS 2021, "
-        "arXiv:2012.13995"
-    )
-    spec: ClassVar[str] = "§4.12"
+    paper: ClassVar[str] = "@cao2021fltrust"
     cost: ClassVar[str] = "n²d for the inner products, one sum; an honest gradient of the server's own"
     needs_reference: ClassVar[bool] = True
 

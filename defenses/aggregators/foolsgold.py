@@ -26,8 +26,9 @@ class FoolsGold(MixedRule):
         F(X) = Σ α_i x_i / Σ α_i,   α_i = κ (ln(a_i / (1-a_i)) + 1/2) clipped to [0, 1],   a_i = 1 - max_j cs_ij
 
     where ``cs_ij`` is the cosine of the histories ``H_i = Σ_t x_i,t``, times ``v_i / v_j`` if ``v_j > v_i`` (pardoning;
-    ``v_i = max(0, max_j cs_ij)``), and ``a`` is divided by its maximum. One attacker alone is not seen, nor is any that varies;
-    honest clients with the same data look like copies. It needs rows of single clients, so no mixing step before it.
+    ``v_i = max(0, max_j cs_ij)``), and ``a`` is divided by its maximum. One attacker alone is not seen, nor is any that
+    varies; honest clients with the same data look like copies. It needs rows of single clients, so no mixing step
+    before it.
 
     Args: ``kappa`` > 0 confidence (1). State: ``"history" [k d]`` and the ``"clients" [k]`` it belongs to.
 
@@ -40,10 +41,7 @@ class FoolsGold(MixedRule):
     result is zero, and the fact ``no_trust`` says so.
     """
 
-    paper: ClassVar[str] = (
-        "Fung, Yoon, Beschastnikh, The Limitations of Federated Learning in Sybil Settings, RAID 2020, arXiv:1808.04866"
-    )
-    spec: ClassVar[str] = "§4"
+    paper: ClassVar[str] = "@fung2020limitations"
     cost: ClassVar[str] = "n²d for the inner products of the histories, which take n·d memory"
     unfit_for_statistics: ClassVar[str] = (
         "variances point the same way in honest clients, who would count as copies of one attacker"

@@ -1,4 +1,4 @@
-"""The geometric median by smoothed Weiszfeld steps (SPEC §4.6)."""
+"""The geometric median by smoothed Weiszfeld steps."""
 
 from __future__ import annotations
 
@@ -39,11 +39,7 @@ class GeometricMedian(MixedRule):
     unconverged setting other projects use. All steps happen on inner products of the rows.
     """
 
-    paper: ClassVar[str] = (
-        "Pillutla, Kakade, Harchaoui, Robust Aggregation for Federated Learning, "
-        "IEEE Transactions on Signal Processing 2022, arXiv:1912.13445"
-    )
-    spec: ClassVar[str] = "§4.6"
+    paper: ClassVar[str] = "@pillutla2022robust"
     cost: ClassVar[str] = "n²d for the inner products, nd log² n for the start at the median, n² per step"
 
     nu: float = param(1e-6, gt=0, doc="smallest distance a weight is computed from")

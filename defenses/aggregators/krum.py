@@ -1,4 +1,4 @@
-"""Krum and multi-Krum (SPEC §4.5)."""
+"""Krum and multi-Krum."""
 
 from __future__ import annotations
 
@@ -16,10 +16,6 @@ from ..rows import Mixed, MixedRule
 from ..ties import smallest
 
 Variant = Literal["blanchard", "nf"]
-_PAPER = (
-    "Blanchard, El Mhamdi, Guerraoui, Stainer, Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent, "
-    "NeurIPS 2017, arXiv:1703.02757"
-)
 _DOC = "neighbors in a score: blanchard n-f-2 (the paper), nf n-f-1 (defined up to f < n/2)"
 
 
@@ -59,8 +55,7 @@ class Krum(MixedRule):
     Reference: Section 4 of the paper below. Notes: scores that are equal but for rounding go to the lowest index.
     """
 
-    paper: ClassVar[str] = _PAPER
-    spec: ClassVar[str] = "§4.5"
+    paper: ClassVar[str] = "@blanchard2017machine"
     cost: ClassVar[str] = "n²d for the inner products, n² log n for the scores"
 
     variant: Literal["blanchard", "nf"] = param("blanchard", choices=("blanchard", "nf"), doc=_DOC)
@@ -99,8 +94,7 @@ class MultiKrum(MixedRule):
     equal but for rounding go to the lowest index.
     """
 
-    paper: ClassVar[str] = _PAPER
-    spec: ClassVar[str] = "§4.5"
+    paper: ClassVar[str] = "@blanchard2017machine"
     cost: ClassVar[str] = "n²d for the inner products, n² log n for the scores, one sum of m rows"
 
     variant: Literal["blanchard", "nf"] = param("blanchard", choices=("blanchard", "nf"), doc=_DOC)

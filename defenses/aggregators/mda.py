@@ -1,4 +1,4 @@
-"""Minimum-diameter averaging (SPEC §4.10)."""
+"""Minimum-diameter averaging."""
 
 from __future__ import annotations
 
@@ -33,11 +33,7 @@ class MinimumDiameterAveraging(MixedRule):
     bisection over the distances: one works if removing ``f`` rows parts all pairs farther apart (a vertex cover).
     """
 
-    paper: ClassVar[str] = (
-        "El Mhamdi, Guerraoui, Guirguis, Hoang, Rouault, Genuinely Distributed Byzantine Machine Learning, PODC 2020, "
-        "arXiv:1905.03853"
-    )
-    spec: ClassVar[str] = "§4.10"
+    paper: ClassVar[str] = "@elmhamdi2020genuinely"
     cost: ClassVar[str] = "n²d for the inner products; the search is exponential in f"
 
     @property

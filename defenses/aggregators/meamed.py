@@ -1,11 +1,12 @@
-"""The mean around the median (SPEC §4.9)."""
+"""The mean around the median."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from robustfl.contracts import Aggregated, Context
+from robustfl.parameters import param
 from robustfl.registry import register
 
 from ..columns import NearestMean
@@ -25,17 +26,25 @@ class MeaMed(MixedRule):
     >>> robustfl.defense("meamed")(torch.tensor([[0.0], [1.0], [5.0], [6.0], [90.0]]), f=1)
     tensor([3.])
 
-    Reference: the mean around the median of the paper below.
+    Args: ``center`` of an even number of values, ``"middle"`` (default): the mean of the middle two, as in ByzFL and
+    NumPy; ``"lower"``: the lower of them, as ``torch.median`` has it.
+
+    Reference: the mean around the median of the paper below, which does not say what the median of an even number is.
+    Notes: distances that are equal but for rounding are ties.
     """
 
-    paper: ClassVar[str] = "Xie, Koyejo, Gupta, Generalized Byzantine-tolerant SGD, 2018, arXiv:1802.10116"
-    spec: ClassVar[str] = "§4.9"
+    paper: ClassVar[str] = "@xie2018generalized"
     cost: ClassVar[str] = "O(nd log² n): sorted columns, then the nearest values"
+
+    center: Literal["middle", "lower"] = param(
+        "middle", choices=("middle", "lower"), doc="the median of an even number of values", later=True
+    )
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del context
         n = rows.count
-        return Aggregated(rows.columns(NearestMean(n, (n - 1) // 2, n // 2 + 1, n - f)))
+        low = (n - 1) // 2
+        return Aggregated(rows.columns(NearestMean(n, low, n // 2 + 1 if self.center == "middle" else low + 1, n - f)))
 
     def min_clients(self, f: int) -> int:
         return 2 * f + 1

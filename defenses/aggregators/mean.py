@@ -1,4 +1,4 @@
-"""The weighted mean (SPEC §4.1)."""
+"""The weighted mean."""
 
 from __future__ import annotations
 
@@ -24,17 +24,13 @@ class Mean(MixedRule):
     A single Byzantine client moves it anywhere; it is the baseline.
 
     >>> import robustfl
-    >>> robustfl.defense("mean")(torch.tensor([[0.0], [4.0]]), weights=[3, 1])
+    >>> robustfl.defense("mean")(torch.tensor([[0.0], [4.0]]), f=0, weights=[3, 1])
     tensor([1.])
 
     Reference: the server step of FedAvg.
     """
 
-    paper: ClassVar[str] = (
-        "McMahan, Moore, Ramage, Hampson, Agüera y Arcas, Communication-Efficient Learning of Deep Networks from "
-        "Decentralized Data, AISTATS 2017, arXiv:1602.05629"
-    )
-    spec: ClassVar[str] = "§4.1"
+    paper: ClassVar[str] = "@mcmahan2017communication"
     cost: ClassVar[str] = "nd"
 
     @property

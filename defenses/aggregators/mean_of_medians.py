@@ -36,11 +36,7 @@ class MeanOfMedians(MixedRule):
     which we know no definition in the literature: medians within groups, coordinate-wise, then their mean.
     """
 
-    paper: ClassVar[str] = (
-        "after Chen, Su, Xu, Distributed Statistical Machine Learning in Adversarial Settings: Byzantine Gradient "
-        "Descent, POMACS 2017, arXiv:1705.05491"
-    )
-    spec: ClassVar[str] = "§4"
+    paper: ClassVar[str] = "after @chen2017distributed"
     cost: ClassVar[str] = "O(n log² n) comparisons per entry"
 
     groups: int | None = param(None, ge=1, doc="number of groups; None means as many as have 2f + 1 clients each")

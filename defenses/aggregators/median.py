@@ -1,4 +1,4 @@
-"""The coordinate-wise median (SPEC §4.2)."""
+"""The coordinate-wise median."""
 
 from __future__ import annotations
 
@@ -32,11 +32,7 @@ class Median(MixedRule):
     Reference: Option I of Algorithm 1 of the paper below.
     """
 
-    paper: ClassVar[str] = (
-        "Yin, Chen, Ramchandran, Bartlett, Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates, "
-        "ICML 2018, arXiv:1803.01498"
-    )
-    spec: ClassVar[str] = "§4.2"
+    paper: ClassVar[str] = "@yin2018byzantine"
     cost: ClassVar[str] = "O(n log² n) comparisons per entry"
 
     weighted: bool = param(False, doc="weigh values by the clients' samples")

@@ -22,7 +22,7 @@ class NearestNeighborAveraging(MixedRule):
 
         F(X) = 1/(n-f) Σ_{i ∈ N} x_i,   N = the n-f rows nearest to x_p, itself included, ties to the lowest index
 
-    Distances that are equal but for rounding tie. Everything hangs on the trusted row ``p``: with an attacker in its place the result follows the attacker.
+    Everything hangs on the trusted row ``p``: with an attacker in its place the result follows the attacker.
 
     Args: ``pivot`` ≥ 0, the number of the trusted row (0).
 
@@ -32,13 +32,10 @@ class NearestNeighborAveraging(MixedRule):
 
     Reference: the aggregation of Algorithm 1 of the paper below, where every client is its own pivot. Notes: a server
     has no row of its own and must name one; rows dropped for not being finite leave a gap that later rows close.
+    Distances that are equal but for rounding tie.
     """
 
-    paper: ClassVar[str] = (
-        "Farhadkhani, Guerraoui, Gupta, Hoang, Pinot, Stephan, Robust Collaborative Learning with Linear Gradient "
-        "Overhead, ICML 2023, arXiv:2209.10931"
-    )
-    spec: ClassVar[str] = "§4"
+    paper: ClassVar[str] = "@farhadkhani2023robust"
     cost: ClassVar[str] = "3nd: lengths, distances from one row, then one sum"
 
     pivot: int = param(0, ge=0, doc="number of the trusted row")

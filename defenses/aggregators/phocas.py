@@ -25,14 +25,11 @@ class Phocas(MixedRule):
     >>> robustfl.defense("phocas")(torch.tensor([[0.0], [1.0], [5.0], [6.0], [90.0]]), f=1)
     tensor([3.])
 
-    Reference: the rule Phocas of the paper below, with ``b = f``. Notes: ties (but for rounding) go to the lowest index.
+    Reference: the rule Phocas of the paper below, with ``b = f``. Notes: ties go to the lowest index; distances
+    that are equal but for rounding tie.
     """
 
-    paper: ClassVar[str] = (
-        "Xie, Koyejo, Gupta, Phocas: dimensional Byzantine-resilient stochastic gradient descent, 2018, "
-        "arXiv:1805.09682"
-    )
-    spec: ClassVar[str] = "§4.9"
+    paper: ClassVar[str] = "@xie2018phocas"
     cost: ClassVar[str] = "O(nd log² n): sorted columns, then the nearest values"
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:

@@ -27,17 +27,13 @@ class RobustFederatedAveraging(MixedRule):
     Args: ``steps`` ≥ 1 (3, the paper's budget of communication); ``nu`` > 0 smoothing (1e-6).
 
     >>> import robustfl
-    >>> robustfl.defense("rfa(steps=20)")(torch.tensor([[0.0], [0.0], [0.0], [90.0]])) < 1e-3
+    >>> robustfl.defense("rfa(steps=20)")(torch.tensor([[0.0], [0.0], [0.0], [90.0]]), f=1) < 1e-3
     tensor([True])
 
     Reference: Algorithm 2 (smoothed Weiszfeld) of the paper below, as RFA runs it in every round.
     """
 
-    paper: ClassVar[str] = (
-        "Pillutla, Kakade, Harchaoui, Robust Aggregation for Federated Learning, "
-        "IEEE Transactions on Signal Processing 2022, arXiv:1912.13445"
-    )
-    spec: ClassVar[str] = "§4.6"
+    paper: ClassVar[str] = "@pillutla2022robust"
     cost: ClassVar[str] = "n²d for the inner products, n² per step"
 
     steps: int = param(3, ge=1, doc="Weiszfeld steps")

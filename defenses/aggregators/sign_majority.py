@@ -1,4 +1,4 @@
-"""Majority vote over signs (SPEC §4.15)."""
+"""Majority vote over signs."""
 
 from __future__ import annotations
 
@@ -29,11 +29,7 @@ class SignMajorityVote(MixedRule):
     Reference: signSGD with majority vote, Algorithm 1 of the paper below.
     """
 
-    paper: ClassVar[str] = (
-        "Bernstein, Zhao, Azizzadenesheli, Anandkumar, signSGD with Majority Vote is Communication Efficient and Fault "
-        "Tolerant, ICLR 2019, arXiv:1810.05291"
-    )
-    spec: ClassVar[str] = "§4.15"
+    paper: ClassVar[str] = "@bernstein2019signsgd"
     cost: ClassVar[str] = "nd"
     exempt: ClassVar[Mapping[str, str]] = {"no harm": "it returns signs"}
     unfit_for_statistics: ClassVar[str] = "it returns signs, so every variance would be one"

@@ -42,14 +42,12 @@ class SignGuard(MixedRule):
 
     Reference: plain SignGuard (no similarity) of the paper below. Notes: at least 1,000 coordinates are looked at
     (or all); the bandwidth is the mean distance to the farther end of the nearest half of the rows; if ``S`` is
-    empty, ``S_2``.
+    empty, ``S_2``; a length on a bound is within it. The authors' code differs: it looks at one window of consecutive
+    coordinates, divides each of the three shares by its largest among the rows, leaves rows that reach no cluster out,
+    starts mean shift from bins, and takes the lower of two middle lengths to clip at.
     """
 
-    paper: ClassVar[str] = (
-        "Xu, Huang, Song, Lan, Byzantine-robust Federated Learning through Collaborative Malicious Gradient Filtering, "
-        "ICDCS 2022, arXiv:2109.05872"
-    )
-    spec: ClassVar[str] = "§4"
+    paper: ClassVar[str] = "@xu2022byzantine"
     cost: ClassVar[str] = "fraction·n·d signs, a clustering of n points, 2nd for lengths and the sum"
 
     lower: float = param(0.1, ge=0, doc="least length, in median lengths")
@@ -76,10 +74,11 @@ class SignGuard(MixedRule):
 
 
 def _sign_shares(rows: Mixed) -> np.ndarray:
-    """Shares ``[n 3]`` of positive, zero and negative entries; where a mixing step left nothing but rounding is zero."""
+    """Shares ``[n 3]`` of positive, zero and negative entries; what mixing left of rounding alone counts as zero."""
     X = rows.materialise()
-    least = 4 * rows.stack.last_bits * rows.magnitudes()
-    positive, negative = (X > least).sum(1).double().cpu(), (X < -least).sum(1).double().cpu()
+    zero = X.abs() <= 4 * rows.stack.last_bits * rows.magnitudes()
+    positive = ((X > 0) & ~zero).sum(1).double().cpu()
+    negative = ((X < 0) & ~zero).sum(1).double().cpu()
     counts = torch.stack([positive, X.shape[1] - positive - negative, negative], dim=1)
     return np.asarray(counts / X.shape[1])
 

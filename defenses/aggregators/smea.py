@@ -33,15 +33,12 @@ class SmallestMaximumEigenvalue(MixedRule):
     >>> robustfl.defense("smea")(torch.tensor([[0.0], [1.0], [2.0], [90.0]]), f=1)
     tensor([1.])
 
-    Reference: the rule SMEA of the paper below. Notes: the exact minimum; of several subsets, equal but for rounding, the
-    first in lexicographic order. The variance along any direction bounds the greatest eigenvalue from below, which spares most subsets.
+    Reference: the rule SMEA of the paper below. Notes: the exact minimum; of several subsets, equal but for rounding,
+    the first in lexicographic order. The variance along any direction bounds the greatest eigenvalue from below, which
+    spares most subsets.
     """
 
-    paper: ClassVar[str] = (
-        "Allouah, Guerraoui, Gupta, Pinot, Stephan, On the Privacy-Robustness-Utility Trilemma in Distributed "
-        "Learning, ICML 2023, arXiv:2302.04787"
-    )
-    spec: ClassVar[str] = "§4"
+    paper: ClassVar[str] = "@allouah2023privacy"
     cost: ClassVar[str] = "n²d for the inner products; binom(n, f) largest eigenvalues of (n-f)² matrices"
 
     @property

@@ -1,4 +1,4 @@
-"""The coordinate-wise trimmed mean (SPEC §4.3)."""
+"""The coordinate-wise trimmed mean."""
 
 from __future__ import annotations
 
@@ -33,11 +33,7 @@ class TrimmedMean(MixedRule):
     The weighted mean is ours.
     """
 
-    paper: ClassVar[str] = (
-        "Yin, Chen, Ramchandran, Bartlett, Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates, "
-        "ICML 2018, arXiv:1803.01498"
-    )
-    spec: ClassVar[str] = "§4.3"
+    paper: ClassVar[str] = "@yin2018byzantine"
     cost: ClassVar[str] = "O(n log² n) comparisons per entry"
 
     weighted: bool = param(False, doc="weigh the values left by the clients' samples")

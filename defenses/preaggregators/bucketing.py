@@ -1,4 +1,4 @@
-"""Bucketing (SPEC §4.8)."""
+"""Bucketing."""
 
 from __future__ import annotations
 
@@ -44,11 +44,7 @@ class Bucketing(Step):
     Reference: Algorithm 1 of the paper below.
     """
 
-    paper: ClassVar[str] = (
-        "Karimireddy, He, Jaggi, Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing, ICLR 2022, "
-        "arXiv:2006.09365"
-    )
-    spec: ClassVar[str] = "§4.8"
+    paper: ClassVar[str] = "@karimireddy2022byzantine"
     cost: ClassVar[str] = "nd"
     lengths_only: ClassVar[bool] = True
 

@@ -1,4 +1,4 @@
-"""Static clipping (SPEC §4.13)."""
+"""Static clipping."""
 
 from __future__ import annotations
 
@@ -30,17 +30,13 @@ class Clipping(Step):
     Args: ``c`` > 0, the greatest length (2, the value other projects use).
 
     >>> import robustfl
-    >>> robustfl.defense("clipping(c=2)+mean")(torch.tensor([[1.0], [8.0]]))
+    >>> robustfl.defense("clipping(c=2)+mean")(torch.tensor([[1.0], [8.0]]), f=0)
     tensor([1.5000])
 
     Reference: static clipping, the baseline of the paper below.
     """
 
-    paper: ClassVar[str] = (
-        "Allouah, Guerraoui, Gupta, Jellouli, Rizk, Stephan, Adaptive Gradient Clipping for Robust Federated Learning, "
-        "ICLR 2025, arXiv:2405.14432"
-    )
-    spec: ClassVar[str] = "§4.13"
+    paper: ClassVar[str] = "@allouah2025adaptive"
     cost: ClassVar[str] = "2nd: lengths of the rows, then one scaled sum"
     lengths_only: ClassVar[bool] = True
     unfit_for_statistics: ClassVar[str] = (

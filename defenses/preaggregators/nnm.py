@@ -1,4 +1,4 @@
-"""Nearest-neighbor mixing (SPEC §4.4)."""
+"""Nearest-neighbor mixing."""
 
 from __future__ import annotations
 
@@ -22,9 +22,6 @@ class NearestNeighborMixing(Step):
 
         x_i ← 1/(n-f) Σ_{j ∈ N_i} x_j,   N_i = the n-f rows nearest to x_i, ties to the lowest index
 
-    Distances that are equal but for rounding tie; so do all that are seen from a row so long that its last bits outweigh
-    their differences.
-
     It makes any rule after it near-optimal under heterogeneity, and breaks when more than ``f`` clients collude.
 
     >>> from robustfl.contracts import Context
@@ -32,14 +29,11 @@ class NearestNeighborMixing(Step):
     >>> (NearestNeighborMixing().mix(X @ X.T, f=1, context=Context()).float() @ X).flatten()
     tensor([0.5000, 0.5000, 5.0000])
 
-    Reference: Algorithm 1 of the paper below. Notes: the paper asks for ``n > 2f``, so does this.
+    Reference: Algorithm 1 of the paper below. Notes: the paper asks for ``n > 2f``, so does this. Distances that
+    are equal but for rounding tie; so do all from a row so long that its last bits outweigh their differences.
     """
 
-    paper: ClassVar[str] = (
-        "Allouah, Farhadkhani, Guerraoui, Gupta, Pinot, Stephan, Fixing by Mixing: A Recipe for Optimal Byzantine ML "
-        "under Heterogeneity, AISTATS 2023, arXiv:2302.01772"
-    )
-    spec: ClassVar[str] = "§4.4"
+    paper: ClassVar[str] = "@allouah2023fixing"
     cost: ClassVar[str] = (
         "n²d for the inner products, n² log n for the neighbors; the mixed rows are made in blocks, n²d"
     )

@@ -1,4 +1,4 @@
-"""FedRBN's propagation of adversarial batch-norm statistics (SPEC §4.18)."""
+"""FedRBN's propagation of adversarial batch-norm statistics."""
 
 from __future__ import annotations
 
@@ -39,11 +39,7 @@ class FedRBN(Propagation):
     tensor([0.6225, 0.3775])
     """
 
-    paper: ClassVar[str] = (
-        "Hong, Wang, Wang, Zhou, Federated Robustness Propagation: Sharing Adversarial Robustness in Heterogeneous "
-        "Federated Learning, AAAI 2023, arXiv:2106.10196"
-    )
-    spec: ClassVar[str] = "§4.18"
+    paper: ClassVar[str] = "@hong2023federated"
     cost: ClassVar[str] = "like the norm's merge, once per target with its own weights"
 
     similarity: str = param("cos", choices=("cos", "uniform"), doc="how much a source counts")

@@ -1,4 +1,4 @@
-"""A propagation as the engine runs it: the sources' weights, then a rule that takes them (SPEC §4.18)."""
+"""A propagation as the engine runs it: the sources' weights, then a rule that takes them."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
 """What may be said of a statement: confirmed, contradicted, or undecided, from differences paired by seed.
 
 A statement about a mean difference is *confirmed* if the whole interval of that mean satisfies it and *contradicted* if
-none of it does. The interval is Student's at 95 %, with a moderated variance: three seeds say little about a variance,
-so each statement's own is averaged with the mean variance of all statements of the same table, which counts for
-``PRIOR`` degrees of freedom (as in Smyth, Statistical Applications in Genetics and Molecular Biology 2004, with the
-prior's weight fixed instead of estimated). With fewer than ``FEWEST`` seeds nothing is decided.
+none of it does. The interval is that of the boards' paired test, in the metric's own unit as bounds are: Student's at
+95 %, each statement's variance moderated by those of all statements of the same table (``reports.moderated``). With
+fewer seeds in common than that test asks for, nothing is decided.
 """
 
 from __future__ import annotations
@@ -17,14 +16,13 @@ from typing import Literal
 from robustfl.errors import UsageError
 
 from ..estimate import CONFIDENCE
+from ..moderated import MIN_PAIRS, Prior, prior_of
 from .measures import Evidence, Planned, best_group, measured
 from .protocols import Statement
 
 Verdict = Literal["confirmed", "contradicted", "undecided", "not comparable", "not run", "stale"]
 ORDER: tuple[Verdict, ...] = ("contradicted", "stale", "undecided", "confirmed", "not comparable", "not run")
 """The order of a page: findings first."""
-FEWEST = 3
-PRIOR = 3.0
 FLOOR = 0.1
 """The least standard deviation of a difference, in the metric's unit: test sets are finite, zero spread is luck."""
 
@@ -73,8 +71,9 @@ def judge(
 ) -> tuple[Finding, ...]:
     """The findings of one table or figure; ``arithmetic`` computes statements that need no run."""
     opened = [_measure(s, evidence, arithmetic) for s in statements]
-    spread = [_variance(d) for f, d in opened if f.verdict == "undecided" and len(d) > 1 and not f.statement.compute]
-    prior = math.fsum(spread) / len(spread) if spread else 0.0
+    paired = [d for f, d in opened if f.verdict == "undecided" and len(d) > 1 and not f.statement.compute]
+    freedom = [len(d) - 1.0 for d in paired]
+    prior = prior_of([max(FLOOR**2, _variance(d)) for d in paired], freedom, pooled=math.fsum(freedom))
     return tuple(_decided(finding, differences, prior) for finding, differences in opened)
 
 
@@ -136,7 +135,7 @@ def _variance(values: Sequence[float]) -> float:
     return math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1)
 
 
-def _decided(finding: Finding, differences: Sequence[float], prior: float) -> Finding:
+def _decided(finding: Finding, differences: Sequence[float], prior: Prior | None) -> Finding:
     if finding.verdict != "undecided":
         return finding
     statement, n = finding.statement, len(differences)
@@ -145,8 +144,8 @@ def _decided(finding: Finding, differences: Sequence[float], prior: float) -> Fi
     if statement.compute:
         verdict: Verdict = "confirmed" if _holds(statement, mean, mean) else "contradicted"
         return _with(finding, verdict, mean, mean)
-    if n < FEWEST:
-        words = f"{n} seed{'' if n == 1 else 's'}; {FEWEST} are needed"
+    if n < MIN_PAIRS:
+        words = f"{n} seed{'' if n == 1 else 's'}; {MIN_PAIRS} are needed"
         return _with(finding, "undecided", None, None, words)
     low, high = interval(differences, prior)
     if _holds(statement, low, high):
@@ -162,20 +161,20 @@ def _with(finding: Finding, verdict: Verdict, low: float | None, high: float | N
     )
 
 
-def interval(differences: Sequence[float], prior: float) -> tuple[float, float]:
-    """The 95 % interval of the mean difference, with the variance moderated by ``prior``.
+def interval(differences: Sequence[float], prior: Prior | None) -> tuple[float, float]:
+    """The 95 % interval of the mean difference, its variance moderated by ``prior``.
 
-    >>> low, high = interval([9.0, 10.0, 11.0], prior=1.0)
+    >>> low, high = interval([9.0, 10.0, 11.0], prior=None)
     >>> round(low, 2), round(high, 2)
-    (8.52, 11.48)
+    (7.52, 12.48)
     """
-    from scipy import stats
+    from scipy.special import stdtrit
 
     n = len(differences)
     mean = math.fsum(differences) / n
-    freedom = n - 1 + PRIOR
-    variance = max(FLOOR**2, ((n - 1) * _variance(differences) + PRIOR * prior) / freedom)
-    half = float(stats.t.ppf(0.5 + CONFIDENCE / 2, freedom)) * math.sqrt(variance / n)
+    seen = max(FLOOR**2, _variance(differences))
+    variance, freedom = (seen, n - 1.0) if prior is None else map(float, prior.moderate(seen, n - 1))
+    half = float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * math.sqrt(variance / n)
     return mean - half, mean + half
 
 

@@ -1,4 +1,4 @@
-"""Distributed SGD with worker momentum (SPEC §1.1)."""
+"""Distributed SGD with worker momentum."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ from robustfl.registry import register
 @register("dsgd", version=1)
 @dataclass(frozen=True)
 class DSGD(Algorithm):
-    """One batch per client and round: ``m_k ← β m_k + (1-β) g_k``, server ``θ ← θ - η F(m_1..m_n)``.
+    """One batch per client and round: ``m_k ← β m_k + (1-β)(g_k + wθ)``, server ``θ ← θ - η F(m_1..m_n)``.
 
     The message is the momentum, so a defense sees low-variance vectors; with ``momentum=0`` it is the gradient.
-    Breaks down for large ``momentum`` and few rounds, since ``m`` starts at 0 and is not bias-corrected.
+    Breaks down for large ``momentum`` and few rounds, since ``m`` starts at 0 and is not bias-corrected. SGD that adds
+    the gradient whole, ``m ← βm + g``, is this at the learning rate ``η/(1-β)``.
 
     Args:
         momentum: β of the workers, in [0, 1); 0.9 by default, 0.99 in the FBN paper's Table 2.
+        weight_decay: w, L2 coefficient in every gradient, ≥ 0; on all trainable entries, as SGD's own usually is.
+        replacement: draw every batch with replacement from all of the client's samples.
 
     Reference: Farhadkhani et al., Byzantine Machine Learning Made Easy by Resilient Averaging of Momentums, ICML 2022,
     arXiv:2205.12173, Algorithm 1.
@@ -32,14 +35,16 @@ class DSGD(Algorithm):
     """
 
     one_batch: ClassVar[bool] = True
-    paper: ClassVar[str] = (
-        "Farhadkhani, Guerraoui, Gupta, Pinot, Stephan, Byzantine Machine Learning Made Easy by Resilient Averaging of "
-        "Momentums, ICML 2022, arXiv:2205.12173"
-    )
-    spec: ClassVar[str] = "§1.1"
+    paper: ClassVar[str] = "@farhadkhani2022byzantine"
     cost: ClassVar[str] = "1 gradient per client and round; d numbers each way"
 
     momentum: float = param(0.9, ge=0.0, lt=1.0, doc="worker momentum β; messages are (1-β)-weighted averages")
+    weight_decay: float = param(0.0, ge=0.0, doc="L2 coefficient in the gradient", later=True)
+    replacement: bool = param(False, doc="draw batches with replacement", later=True)
+
+    @property
+    def resamples(self) -> bool:
+        return self.replacement
 
     def steps(self, samples: int, batch: int) -> int:
         del samples, batch
@@ -47,6 +52,8 @@ class DSGD(Algorithm):
 
     def local(self, work: LocalWork) -> tuple[Tensor, Tensor | None]:
         gradient = work.gradient(work.theta)
+        if self.weight_decay:
+            gradient = gradient.add(work.theta, alpha=self.weight_decay)
         if self.momentum == 0.0:
             return gradient, None
         old = work.memory
@@ -55,7 +62,9 @@ class DSGD(Algorithm):
             message = message.add_(old, alpha=self.momentum)
         return message, message
 
-    def stacked(self, gradients: Tensor, memory: Tensor | None, *, out: Tensor) -> Tensor:
+    def stacked(self, gradients: Tensor, memory: Tensor | None, *, out: Tensor, theta: Tensor | None = None) -> Tensor:
+        if self.weight_decay and theta is not None:
+            gradients.add_(theta, alpha=self.weight_decay)
         if memory is None:
             return torch.mul(gradients, 1.0 - self.momentum, out=out)
         return torch.lerp(memory, gradients, 1.0 - self.momentum, out=out)

@@ -1,4 +1,4 @@
-"""FedACG: clients start from the accelerated global model (SPEC §1.9)."""
+"""FedACG: clients start from the accelerated global model."""
 
 from __future__ import annotations
 
@@ -35,11 +35,7 @@ class FedACG(FedAvg):
     tensor([1.8500])
     """
 
-    paper: ClassVar[str] = (
-        "Kim, Kim, Han, Communication-Efficient Federated Learning with Accelerated Client Gradient, CVPR 2024, "
-        "arXiv:2201.03172"
-    )
-    spec: ClassVar[str] = "§1.9"
+    paper: ClassVar[str] = "@kim2024communication"
     cost: ClassVar[str] = "the local steps; d numbers each way; the server keeps d numbers"
     rowwise: ClassVar[bool] = True
 

@@ -1,4 +1,4 @@
-"""FedAdam: an adaptive server (SPEC §1.6)."""
+"""FedAdam: an adaptive server."""
 
 from __future__ import annotations
 
@@ -36,11 +36,7 @@ class FedAdam(FedAvg):
     tensor([0.0050])
     """
 
-    paper: ClassVar[str] = (
-        "Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan, Adaptive Federated Optimization, ICLR 2021, "
-        "arXiv:2003.00295"
-    )
-    spec: ClassVar[str] = "§1.6"
+    paper: ClassVar[str] = "@reddi2021adaptive"
     cost: ClassVar[str] = "the local steps; d numbers each way; the server keeps 2d numbers"
     rowwise: ClassVar[bool] = True
 

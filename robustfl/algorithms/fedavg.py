@@ -1,4 +1,4 @@
-"""Federated averaging (SPEC §1.2)."""
+"""Federated averaging."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ class FedAvg(Algorithm):
         weight_decay: L2 coefficient added to the gradient, ≥ 0.
         clip_norm: bound on the norm of every gradient, or None.
         weighting: ``samples`` or ``uniform``.
+        replacement: draw every batch with replacement from all of the client's samples, always full, instead of
+            walking through them in a new order every epoch.
 
     Reference: McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017,
     arXiv:1602.05629, Algorithm 1.
@@ -37,11 +39,7 @@ class FedAvg(Algorithm):
     6
     """
 
-    paper: ClassVar[str] = (
-        "McMahan, Moore, Ramage, Hampson, Agüera y Arcas, Communication-Efficient Learning of Deep Networks from "
-        "Decentralized Data, AISTATS 2017, arXiv:1602.05629"
-    )
-    spec: ClassVar[str] = "§1.2"
+    paper: ClassVar[str] = "@mcmahan2017communication"
     cost: ClassVar[str] = "the local steps; d numbers each way"
     rowwise: ClassVar[bool] = True
     batches_per_step: ClassVar[int] = 1
@@ -53,6 +51,7 @@ class FedAvg(Algorithm):
     weight_decay: float = param(0.0, ge=0.0, doc="L2 coefficient in the local gradient")
     clip_norm: float | None = param(None, gt=0.0, doc="bound on the local gradient's norm")
     weighting: str = param("samples", choices=("samples", "uniform"), doc="client weights of the mean")
+    replacement: bool = param(False, doc="draw batches with replacement", later=True)
 
     def __post_init__(self) -> None:
         check(self)
@@ -62,6 +61,10 @@ class FedAvg(Algorithm):
     @property
     def weighted(self) -> bool:
         return self.weighting == "samples"
+
+    @property
+    def resamples(self) -> bool:
+        return self.replacement
 
     def steps(self, samples: int, batch: int) -> int:
         if self.local_steps is not None:

@@ -1,4 +1,4 @@
-"""FedAvgM: momentum on the server (SPEC §1.5)."""
+"""FedAvgM: momentum on the server."""
 
 from __future__ import annotations
 
@@ -33,11 +33,7 @@ class FedAvgM(FedAvg):
     tensor([1.9000])
     """
 
-    paper: ClassVar[str] = (
-        "Hsu, Qi, Brown, Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification, "
-        "2019, arXiv:1909.06335"
-    )
-    spec: ClassVar[str] = "§1.5"
+    paper: ClassVar[str] = "@hsu2019measuring"
     cost: ClassVar[str] = "the local steps; d numbers each way; the server keeps d numbers"
     rowwise: ClassVar[bool] = True
 

@@ -1,4 +1,4 @@
-"""FedMeta: first-order meta-learning between rounds, the trainer of FATMeta (SPEC §4.18)."""
+"""FedMeta: first-order meta-learning between rounds, the trainer of FATMeta."""
 
 from __future__ import annotations
 
@@ -34,11 +34,7 @@ class FedMeta(FedAvg):
     4
     """
 
-    paper: ClassVar[str] = (
-        "Finn, Abbeel, Levine, Model-Agnostic Meta-Learning for Fast Adaptation of Deep Networks, ICML 2017, "
-        "arXiv:1703.03400"
-    )
-    spec: ClassVar[str] = "§4.18"
+    paper: ClassVar[str] = "@finn2017model"
     cost: ClassVar[str] = "two gradients per local step; d numbers each way"
     rowwise: ClassVar[bool] = True
     batches_per_step: ClassVar[int] = 2

@@ -1,4 +1,4 @@
-"""FedProx: local steps tied to the received model (SPEC §1.3)."""
+"""FedProx: local steps tied to the received model."""
 
 from __future__ import annotations
 
@@ -31,11 +31,7 @@ class FedProx(FedAvg):
     3
     """
 
-    paper: ClassVar[str] = (
-        "Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, Federated Optimization in Heterogeneous Networks, MLSys 2020, "
-        "arXiv:1812.06127"
-    )
-    spec: ClassVar[str] = "§1.3"
+    paper: ClassVar[str] = "@li2020federated"
     cost: ClassVar[str] = "the local steps; d numbers each way"
     rowwise: ClassVar[bool] = True
 

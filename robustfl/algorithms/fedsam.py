@@ -1,4 +1,4 @@
-"""FedSAM: sharpness-aware local steps (SPEC §1.8)."""
+"""FedSAM: sharpness-aware local steps."""
 
 from __future__ import annotations
 
@@ -31,11 +31,7 @@ class FedSAM(FedAvg):
     0.05
     """
 
-    paper: ClassVar[str] = (
-        "Qu, Li, Duan, Liu, Tang, Lu, Generalized Federated Learning via Sharpness Aware Minimization, ICML 2022, "
-        "arXiv:2206.02618"
-    )
-    spec: ClassVar[str] = "§1.8"
+    paper: ClassVar[str] = "@qu2022generalized"
     cost: ClassVar[str] = "two gradients per local step; d numbers each way"
     rowwise: ClassVar[bool] = True
     repeats: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""MOON: local models kept near the global one in representation (SPEC §1.7)."""
+"""MOON: local models kept near the global one in representation."""
 
 from __future__ import annotations
 
@@ -38,8 +38,7 @@ class Moon(FedAvg):
     0.6931
     """
 
-    paper: ClassVar[str] = "Li, He, Song, Model-Contrastive Federated Learning, CVPR 2021, arXiv:2103.16257"
-    spec: ClassVar[str] = "§1.7"
+    paper: ClassVar[str] = "@li2021model"
     cost: ClassVar[str] = "three forwards per local step; d numbers each way; every client keeps its last model"
     rowwise: ClassVar[bool] = True
 

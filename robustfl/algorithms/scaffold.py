@@ -1,4 +1,4 @@
-"""SCAFFOLD: control variates against client drift (SPEC §1.4)."""
+"""SCAFFOLD: control variates against client drift."""
 
 from __future__ import annotations
 
@@ -37,11 +37,7 @@ class Scaffold(FedAvg):
     {'variate': tensor([0., 0.])}
     """
 
-    paper: ClassVar[str] = (
-        "Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, SCAFFOLD: Stochastic Controlled Averaging for Federated "
-        "Learning, ICML 2020, arXiv:1910.06378"
-    )
-    spec: ClassVar[str] = "§1.4"
+    paper: ClassVar[str] = "@karimireddy2020scaffold"
     cost: ClassVar[str] = "the local steps; d numbers up, 2d down; every client keeps d numbers"
     rowwise: ClassVar[bool] = True
     aggregates_twice: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""Learning-rate schedules: functions from the round (from 0) to the learning rate (SPEC §1.12)."""
+"""Learning-rate schedules: functions from the round (from 0) to the learning rate."""
 
 from __future__ import annotations
 

@@ -136,7 +136,20 @@ def run(scenario: str | None, **options: Any) -> int:
     type=_Finite(0, 1),
     help="What the board claims: by how much an accuracy may differ when a cell is run again.",
 )
+@click.option(
+    "--statistic",
+    type=click.Choice(("final", "tail", "selected")),
+    help="Rank the last round, the mean of the last rounds, or the round chosen on validation data "
+    "[default: what each cell says with its setting 'select'].",
+)
 @click.option("--figures/--no-figures", default=True, show_default=True, help="Also draw figures.")
+@click.option("--where", multiple=True, metavar="LABEL=VALUE", help="Only these cells, e.g. rounds=5 or attack=alie.")
+@click.option(
+    "--compare",
+    multiple=True,
+    metavar="LABEL",
+    help="Rank values of this label, too, instead of within each.",
+)
 @click.option("--plugin", "plugins", multiple=True, type=click.Path(), help="Load methods (their papers) from a file.")
 @click.option("--format", "form", type=_FORMAT, default="table", show_default=True, help="What to print.")
 def report(**options: Any) -> int:

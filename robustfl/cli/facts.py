@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from robustfl.contracts import Method
+from robustfl.papers import spelled_out
 from robustfl.parameters import allowed
 from robustfl.registry import Entry
 from robustfl.testing import laws
 
-_OWN_LINES = {"kind", "name", "version", "paper", "spec", "cost", "exempt", "rowwise"}
+_OWN_LINES = {"kind", "name", "version", "paper", "cost", "exempt", "rowwise"}
 _MATHEMATICS = re.compile(r"[=←→↦∼~√Σ∏∈≤≥²‖⁻·/∘-]|\w\(.*\)")
 _EQUATION = re.compile(r"(\w+: )?``")
 _PLAIN_KINDS = {"model", "dataset"}
@@ -96,7 +97,7 @@ def _parameter(field: dataclasses.Field[Any]) -> Parameter:
 
 
 def _facts(cls: type[Method]) -> dict[str, str]:
-    found = {"paper": cls.paper} | _declared(cls)
+    found = {"paper": spelled_out(cls.paper)} | _declared(cls)
     found |= {"clients needed": _clients(cls), "cost": cls.cost}
     found["tested"] = ", ".join(law.name for law in laws(cls) if law.name not in cls.exempt)
     found |= {f"exempt from {law!r}": reason for law, reason in cls.exempt.items()}

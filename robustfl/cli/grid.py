@@ -53,10 +53,11 @@ def grid(
         results = run_grid(
             chosen, out=out, jobs=jobs, threads=threads, device=device, root=data_root,
             checkpoint_minutes=checkpoint_minutes, cell_minutes=cell_minutes,
-            on_start=progress.start, on_cell=progress.cell, on_note=lambda text: say(text, err=True),
+            on_start=progress.start, on_cell=progress.cell, on_round=progress.round,
+            on_note=lambda text: say(text, err=True),
             cluster=cluster, gpus=indices, slots=slots, state_memory=limit, track=track,
         )  # fmt: skip
-    _print(results.folder, form)
+    _print(results, form)
     if form == "table":
         states = ", ".join(f"{n} {status}" for status, n in results.statuses.items() if n)
         say(f"\n{results.computed} cells run now, {results.stored} were there already: {states}.")
@@ -86,16 +87,16 @@ def load(scenario: str, settings: tuple[str, ...], plugins: tuple[str, ...]) -> 
     return chosen.model_copy(update={"plugins": (*chosen.plugins, *extra)})
 
 
-def _print(folder: Path, form: str) -> None:
+def _print(results: Any, form: str) -> None:
     from robustfl.reports import load_board
     from robustfl.reports.writers import terminal, to_json
 
-    board = load_board(folder)
+    board = load_board(results.folder, keys=results.keys)
     if form == "json":
         say(to_json(board))
     else:
         screen = console()
-        for block in terminal(board, full=f"robustfl report {folder}"):
+        for block in terminal(board, full=f"robustfl report {results.folder}"):
             screen.print(block)
 
 
@@ -122,10 +123,20 @@ def _dry_run(
         return 0
     screen = console()
     rows = [
-        [c.state, *(c.labels[k] for k in found.axes), seconds(c.seconds) if c.seconds else "–"] for c in found.cells
+        [c.state, *(_short(k, c.labels[k]) for k in found.axes), seconds(c.seconds) if c.seconds else "–"]
+        for c in found.cells
     ]
     screen.print(table(["state", *found.axes, "estimate"], rows, title=f"{scenario.name}: {len(found.cells)} cell(s)"))
     for reason, count in found.refusals.items():
         screen.print(f"refused ({count}): {reason}", markup=False)
+    for warning in found.warnings:
+        screen.print(f"warning: {warning}", markup=False)
     say(f"\n{found.summary()}")
     return 0
+
+
+def _short(name: str, value: object) -> str:
+    """A label below its heading."""
+    from robustfl.reports.board import in_words
+
+    return in_words(name, str(value)) if name == "partition" else str(value)

@@ -34,17 +34,22 @@ class _Console(Console):
 
 
 def console(*, err: bool = False) -> Console:
-    """A console for this terminal; wide enough for a leaderboard where output is no terminal."""
+    """A console for this terminal; where output is none as wide as ``COLUMNS`` says, or enough for a leaderboard."""
     file = sys.stderr if err else _output()
     made = _Console(file=file, highlight=False)
     if not made.is_terminal:
-        made = _Console(file=file, highlight=False, width=160, no_color=True)
+        made = _Console(file=file, highlight=False, width=_piped_width(), no_color=True)
     return made
 
 
 def say(text: object = "", *, err: bool = False, nl: bool = True) -> None:
     """Print one text, whatever it holds, to standard output or standard error."""
     click.echo(shown(str(text)), file=sys.stderr if err else _output(), nl=nl)
+
+
+def _piped_width() -> int:
+    columns = os.environ.get("COLUMNS", "")
+    return int(columns) if columns.isascii() and columns.isdigit() and 0 < int(columns) < 100_000 else 160
 
 
 def as_json(value: Any) -> None:

@@ -6,19 +6,23 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from robustfl.cli.printing import console, say
+from robustfl.cli.verify import conditions
 from robustfl.records import CellResult
 
 
 def report(
     *, store: Path, out: Path | None, site: Path | None, board: Path | None, tolerance: float, figures: bool,
-    plugins: tuple[str, ...], form: str,
+    plugins: tuple[str, ...], where: tuple[str, ...], compare: tuple[str, ...], statistic: str | None, form: str,
 ) -> int:  # fmt: skip
     """Write a store's report, site and board, and print its leaderboard."""
     from robustfl.reports.publishing import publish_store
     from robustfl.reports.writers import terminal, to_json
 
     papers = (lambda results: papers_of(results, plugins)) if site is not None else None
-    made = publish_store(store, out, figures=figures, site=site, board=board, tolerance=tolerance, papers=papers)
+    made = publish_store(
+        store, out, figures=figures, site=site, board=board, tolerance=tolerance, papers=papers,
+        where=conditions(where), compare=compare, statistic=statistic,
+    )  # fmt: skip
     if form == "json":
         say(to_json(made.board))
         return 0
@@ -38,7 +42,7 @@ def report(
 
 
 def papers_of(results: Iterable[CellResult], plugins: tuple[str, ...]) -> dict[str, str]:
-    """The citation of every method the records name and this installation knows: ``"defense nnm"`` to its paper."""
+    """The line ``paper`` of every method the records name and this installation knows, by ``"defense nnm"``."""
     from robustfl.registry import KINDS, entries, load_file
 
     for plugin in plugins:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from robustfl.cli.grid import load
 from robustfl.cli.printing import as_json, console, percent, say, table
-from robustfl.errors import UsageError
 
 
 def run(
@@ -27,18 +25,12 @@ def run(
     form: str,
 ) -> int:
     """Run one cell and print its record; 1 unless it is done."""
-    from robustfl.records import plain
     from robustfl.registry import load_file
-    from robustfl.reports import tracking
-    from robustfl.reports.store import RERUN, Store
-    from robustfl.scenarios import expand, run_cell
-    from robustfl.scenarios.checkpoint import discard
-    from robustfl.scenarios.expand import fingerprints, key_of, labels, resolve
     from robustfl.scenarios.memory import bytes_of
-    from robustfl.scenarios.ranks import joined
+    from robustfl.scenarios.ranks import rank
+    from robustfl.scenarios.single import run as run_one
     from robustfl.scenarios.spec import apply_settings
 
-    tracking.check(track)
     if scenario is None:
         for plugin in plugins:
             load_file(plugin)
@@ -46,46 +38,22 @@ def run(
     else:
         chosen = load(scenario, settings, plugins)
     limit = bytes_of(state_memory)
-    cells = expand(chosen)
-    if len(cells) != 1:
-        axes = {k: sorted({str(getattr(c, k)) for c in cells}) for k in chosen.cell}
-        open_axes = "; ".join(f"{k}: {', '.join(v)}" for k, v in axes.items() if len(v) > 1)
-        raise UsageError(f"run takes one cell, {chosen.name!r} has {len(cells)}; fix these with --set: {open_axes}")
-    cell = cells[0]
-    folder = Path(out or "runs") / chosen.name
-    store = None if out is None else Store(folder)
     screen = console(err=True)
-    with (
-        joined(device) as (team, where),
-        Progress(
-            TextColumn("round"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-            TextColumn("{task.fields[loss]}"), console=screen, transient=True,
-            disable=not screen.is_terminal or form == "json" or not team.leads,
-        ) as bar,
-    ):  # fmt: skip
-        # The data are fetched and decoded by one process, while the others wait for the digest.
-        known = fingerprints([cell], data_root)[cell] if team.leads else ""
-        fingerprint = known if team.size == 1 else team.told(known)
-        names = track if team.leads else ()
-        followed = tracking.Followed(names, folder, key_of(resolve(cell, fingerprint)), plain(labels(cell)))
-        task = bar.add_task("rounds", total=cell.rounds, loss="")
-        record = run_cell(
-            cell, scenario=chosen.name, fingerprint=fingerprint, root=data_root, device=where, threads=threads,
-            on_point=followed.evaluated, team=team, state_memory=limit,
-            on_round=lambda r, total, loss: bar.update(task, completed=r, loss=f"loss {loss:.3f}"),
-            on_note=lambda note: say(note, err=True),
-            store=store.folder if store is not None else None, checkpoint_minutes=checkpoint_minutes,
+    quiet = not screen.is_terminal or form == "json" or rank() > 0
+    with Progress(
+        TextColumn("round"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+        TextColumn("{task.fields[loss]}"), console=screen, transient=True, disable=quiet,
+    ) as bar:  # fmt: skip
+        task = bar.add_task("rounds", total=None, loss="")
+        record = run_one(
+            chosen, out=out, device=device, threads=threads, root=data_root, checkpoint_minutes=checkpoint_minutes,
+            track=track, state_memory=limit, on_note=lambda note: say(note, err=True),
+            on_round=lambda r, total, loss: bar.update(task, completed=r, total=total, loss=f"loss {loss:.3f}"),
         )  # fmt: skip
-    if not team.leads:
+    if rank() > 0:
         if record.status == "failed":
-            say(f"process {team.rank}: {record.reason}", err=True)
-        return 0 if record.status == "done" else 1
-    if store is not None:
-        store.commit(record)
-        if record.status not in RERUN:
-            discard(store.folder, record.key)
-    followed.finished(record)
-    if form == "json":
+            say(f"process {rank()}: {record.reason}", err=True)
+    elif form == "json":
         as_json(record.model_dump(mode="json"))
     else:
         _print(record)
@@ -103,6 +71,11 @@ def _print(record: Any) -> None:
     if record.metrics is not None:
         rows.append(["SA", f"{percent(record.metrics.sa)} %  ({record.metrics.samples} test images)"])
         rows += [[f"RA {spec}", f"{percent(value)} %"] for spec, value in record.metrics.ra.items()]
+        for metric, value in record.metrics.groups.get("selected", {}).items():
+            if metric != "ra_worst":
+                name = "SA" if metric == "sa" else f"RA {metric}"
+                chosen = record.certificates["selection"]["round"]
+                rows.append([name, f"{percent(value)} %  (round {chosen}, chosen on validation data)"])
     if record.reason:
         rows.append(["reason", record.reason.strip()])
     for name in ("attack_shift", "defense_shift", "smallest_variance", "dropped"):

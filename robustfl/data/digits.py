@@ -30,8 +30,7 @@ class Digits(StoredDataset):
     Reference: Alpaydin, Kaynak, Optical Recognition of Handwritten Digits, UCI 1998 (its test part).
     """
 
-    paper: ClassVar[str] = "Alpaydin, Kaynak, Optical Recognition of Handwritten Digits, UCI 1998"
-    spec: ClassVar[str] = "§6"
+    paper: ClassVar[str] = "@alpaydin1998optical"
 
     def source(self, root: Path, *, download: bool) -> Source:
         del root, download

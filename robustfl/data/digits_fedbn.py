@@ -1,4 +1,4 @@
-"""The Digits benchmark as FedBN publishes it (SPEC §6.4)."""
+"""The Digits benchmark as FedBN publishes it."""
 
 from __future__ import annotations
 
@@ -37,11 +37,7 @@ class DigitsFedBN(StoredDataset):
     arXiv:2102.07623.
     """
 
-    paper: ClassVar[str] = (
-        "Li, Jiang, Zhang, Kamp, Dou, FedBN: Federated Learning on Non-IID Features via Local Batch Normalization, "
-        "ICLR 2021, arXiv:2102.07623"
-    )
-    spec: ClassVar[str] = "§6.4"
+    paper: ClassVar[str] = "@li2021fedbn"
 
     domain: str = param("MNIST", choices=DOMAINS, doc="the domain")
     parts: int = param(10, ge=1, le=10, doc="how many of the ten training parts to take, from the first")

@@ -60,11 +60,7 @@ class Dirichlet(Partition):
     Legate, MSc thesis 2022 (arXiv:2304.05260) fit, where most clients have all classes at α = 0.5.
     """
 
-    paper: ClassVar[str] = (
-        "Hsu, Qi, Brown, Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification, "
-        "2019, arXiv:1909.06335"
-    )
-    spec: ClassVar[str] = "§6.2"
+    paper: ClassVar[str] = "@hsu2019measuring"
 
     alpha: float = param(gt=0, lt=float("inf"), doc="concentration")
     mode: str = param("classwise", choices=("classwise", "equal"), doc="who draws: each class or each client")

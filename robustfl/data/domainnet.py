@@ -1,4 +1,4 @@
-"""DomainNet's domains (SPEC §6.4)."""
+"""DomainNet's domains."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from robustfl.data.cache import Source
-from robustfl.data.listed import FEDBN, Listed
+from robustfl.data.listed import Listed
 from robustfl.parameters import param
 from robustfl.registry import register
 
@@ -33,11 +33,7 @@ class DomainNet(Listed):
     bird, feather, headphones, ice_cream, teapot, tiger, whale, windmill, wine_glass, zebra.
     """
 
-    paper: ClassVar[str] = (
-        "Peng, Bai, Xia, Huang, Saenko, Wang, Moment Matching for Multi-Source Domain Adaptation, ICCV 2019, "
-        f"arXiv:1812.01754; ten classes of {FEDBN}"
-    )
-    spec: ClassVar[str] = "§6.4"
+    paper: ClassVar[str] = "@peng2019moment; ten classes of @li2021fedbn"
     folder: ClassVar[str] = "DomainNet"
     classes: ClassVar[tuple[str, ...]] = CLASSES
 

@@ -1,4 +1,4 @@
-"""Users of several domains: who has which samples (SPEC §6.4)."""
+"""Users of several domains: who has which samples."""
 
 from __future__ import annotations
 

@@ -37,8 +37,7 @@ class DigitsDomain(StoredDataset):
     Reference: Alpaydin, Kaynak, Optical Recognition of Handwritten Digits, UCI 1998; the looks are our own.
     """
 
-    paper: ClassVar[str] = "Alpaydin, Kaynak, Optical Recognition of Handwritten Digits, UCI 1998 (looks our own)"
-    spec: ClassVar[str] = "§6.4"
+    paper: ClassVar[str] = "@alpaydin1998optical (looks our own)"
 
     style: str = param("clean", choices=("clean", "textured", "shifted"), doc="the domain")
 

@@ -49,12 +49,7 @@ class Gamma(Partition):
     [[1, 3], [0, 2]]
     """
 
-    paper: ClassVar[str] = (
-        "Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, SCAFFOLD: Stochastic Controlled Averaging for Federated "
-        "Learning, ICML 2020, arXiv:1910.06378; Guerraoui, Pinot, Rizk, Stephan, Taïani, Overcoming the Challenges of "
-        "Batch Normalization in Federated Learning, 2024, arXiv:2405.14670"
-    )
-    spec: ClassVar[str] = "§6.1"
+    paper: ClassVar[str] = "@karimireddy2020scaffold; @guerraoui2024overcoming"
 
     gamma: float = param(ge=0, le=1, doc="share of the data that is spread evenly")
 

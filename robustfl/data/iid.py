@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -24,8 +23,6 @@ class Iid(Partition):
     >>> [len(p) for p in parts]
     [3, 2]
     """
-
-    spec: ClassVar[str] = "§6.1 (γ = 1)"
 
     def split(self, labels: Array, *, clients: int, classes: int, generator: np.random.Generator) -> list[Array]:
         check_split(labels, clients, classes)

@@ -60,11 +60,7 @@ class KClasses(Partition):
     [[1, 3], [0, 2]]
     """
 
-    paper: ClassVar[str] = (
-        "Wang, Shi, Chang, Why Batch Normalization Damage Federated Learning on Non-IID Data?, IEEE Transactions on "
-        "Neural Networks and Learning Systems 2025, arXiv:2301.02982"
-    )
-    spec: ClassVar[str] = "§6.3"
+    paper: ClassVar[str] = "@wang2025batch"
 
     k: int = param(ge=1, doc="classes per client")
 

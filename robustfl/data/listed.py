@@ -19,11 +19,6 @@ from robustfl.errors import DataMissing, UsageError
 from robustfl.parameters import param
 from robustfl.randomness import numpy_stream
 
-FEDBN = (
-    "Li, Jiang, Zhang, Kamp, Dou, FedBN: Federated Learning on Non-IID Features via Local Batch Normalization, ICLR "
-    "2021, arXiv:2102.07623"
-)
-
 
 @dataclass(frozen=True)
 class Listed(StoredDataset):

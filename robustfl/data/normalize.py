@@ -48,7 +48,7 @@ class Normalize(nn.Module):
 def channel_statistics(arrays: Arrays, name: str = "") -> Statistics:
     """Mean and standard deviation of every channel in [0, 1].
 
-    The customary constants for the data sets that have them (SPEC §7), else computed from the training images. A
+    The customary constants for the data sets that have them, else computed from the training images. A
     constant channel gets 1 as its deviation.
     """
     channels = arrays.train_x.shape[-1]

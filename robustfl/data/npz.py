@@ -6,7 +6,7 @@ import zipfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -32,8 +32,6 @@ class Npz(StoredDataset):
     >>> Npz(path="mine.npz", limit=1000).path
     'mine.npz'
     """
-
-    spec: ClassVar[str] = "§6"
 
     path: str = param(doc="the archive")
 

@@ -1,4 +1,4 @@
-"""Office-Caltech10's domains (SPEC §6.4)."""
+"""Office-Caltech10's domains."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from robustfl.data.cache import Source
-from robustfl.data.listed import FEDBN, Listed
+from robustfl.data.listed import Listed
 from robustfl.parameters import param
 from robustfl.registry import register
 
@@ -32,11 +32,7 @@ class OfficeCaltech(Listed):
     Reference: Gong et al., Geodesic Flow Kernel for Unsupervised Domain Adaptation, CVPR 2012.
     """
 
-    paper: ClassVar[str] = (
-        "Gong, Shi, Sha, Grauman, Geodesic Flow Kernel for Unsupervised Domain Adaptation, CVPR 2012; "
-        f"layout of {FEDBN}"
-    )
-    spec: ClassVar[str] = "§6.4"
+    paper: ClassVar[str] = "@gong2012geodesic; layout of @li2021fedbn"
     folder: ClassVar[str] = "office_caltech_10"
     classes: ClassVar[tuple[str, ...]] = CLASSES
 

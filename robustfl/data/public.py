@@ -57,10 +57,7 @@ class Mnist(StoredDataset):
     ``Mnist(limit=6000)`` keeps 6,000 of the training images.
     """
 
-    paper: ClassVar[str] = (
-        "LeCun, Bottou, Bengio, Haffner, Gradient-Based Learning Applied to Document Recognition, Proceedings of the "
-        "IEEE 1998"
-    )
+    paper: ClassVar[str] = "@lecun1998gradient"
 
     def source(self, root: Path, *, download: bool) -> Source:
         files = tuple(f"MNIST/raw/{f}" for f in _IDX)
@@ -72,10 +69,7 @@ class Mnist(StoredDataset):
 class FashionMnist(StoredDataset):
     """Fashion-MNIST, 28×28 clothes, 60,000 / 10,000."""
 
-    paper: ClassVar[str] = (
-        "Xiao, Rasul, Vollgraf, Fashion-MNIST: a Novel Image Dataset for Benchmarking Machine Learning Algorithms, "
-        "2017, arXiv:1708.07747"
-    )
+    paper: ClassVar[str] = "@xiao2017fashion"
 
     def source(self, root: Path, *, download: bool) -> Source:
         files = tuple(f"FashionMNIST/raw/{f}" for f in _IDX)
@@ -91,10 +85,7 @@ class Emnist(StoredDataset):
     Emnist(limit=None, test_limit=None, split='letters')
     """
 
-    paper: ClassVar[str] = (
-        "Cohen, Afshar, Tapson, van Schaik, EMNIST: Extending MNIST to Handwritten Letters, IJCNN 2017, "
-        "arXiv:1702.05373"
-    )
+    paper: ClassVar[str] = "@cohen2017emnist"
 
     split: str = param("balanced", choices=tuple(_EMNIST_CLASSES), doc="which of EMNIST's six forms")
 
@@ -115,7 +106,7 @@ class Emnist(StoredDataset):
 class Cifar10(StoredDataset):
     """CIFAR-10, 32×32 colour photographs, 50,000 / 10,000."""
 
-    paper: ClassVar[str] = "Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009"
+    paper: ClassVar[str] = "@krizhevsky2009learning"
 
     def source(self, root: Path, *, download: bool) -> Source:
         files = ("cifar-10-batches-py/data_batch_*", "cifar-10-batches-py/test_batch")
@@ -127,7 +118,7 @@ class Cifar10(StoredDataset):
 class Cifar100(StoredDataset):
     """CIFAR-100, 32×32 colour photographs, 50,000 / 10,000, fine labels."""
 
-    paper: ClassVar[str] = "Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009"
+    paper: ClassVar[str] = "@krizhevsky2009learning"
 
     def source(self, root: Path, *, download: bool) -> Source:
         files = ("cifar-100-python/train", "cifar-100-python/test")
@@ -139,10 +130,7 @@ class Cifar100(StoredDataset):
 class Svhn(StoredDataset):
     """Street View House Numbers, 32×32 colour, cropped digits, 73,257 / 26,032."""
 
-    paper: ClassVar[str] = (
-        "Netzer, Wang, Coates, Bissacco, Wu, Ng, Reading Digits in Natural Images with Unsupervised Feature Learning, "
-        "NIPS Workshops 2011"
-    )
+    paper: ClassVar[str] = "@netzer2011reading"
 
     def source(self, root: Path, *, download: bool) -> Source:
         files = ("train_32x32.mat", "test_32x32.mat")
@@ -154,10 +142,7 @@ class Svhn(StoredDataset):
 class Usps(StoredDataset):
     """USPS, 16×16 handwritten postal digits, 7,291 / 2,007."""
 
-    paper: ClassVar[str] = (
-        "Hull, A Database for Handwritten Text Recognition Research, IEEE Transactions on Pattern Analysis and Machine "
-        "Intelligence 1994"
-    )
+    paper: ClassVar[str] = "@hull1994database"
 
     def source(self, root: Path, *, download: bool) -> Source:
         return Vision("usps", 10, ("usps.bz2", "usps.t.bz2"), _usps).source(root, download=download)

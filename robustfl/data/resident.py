@@ -47,19 +47,27 @@ def _tensor(array: Array) -> Tensor:
 
 @dataclass(frozen=True)
 class Augment:
-    """Random horizontal flip and padded crop on the device, drawn for each sample from one generator.
+    """Random horizontal flip, padded crop and rotation on the device, drawn for each sample from one generator.
 
-    ``crop_padding`` pixels of zeros are added on every side before a window of the old size is cut out. What one
-    client's images become depends on its generator alone: call it per client.
+    ``crop_padding`` pixels of zeros are added on every side before a window of the old size is cut out. ``rotate``
+    turns about the centre by up to so many degrees either way, evenly drawn; the nearest pixel is taken, and zero where
+    there is none. What one client's images become depends on its generator alone: call it per client.
     """
 
     flip: bool = False
     crop_padding: int = 0
+    rotate: float = 0.0
 
     def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """Augmented copies of ``x [b C H W]``."""
-        if not self.flip and not self.crop_padding:
-            return x
+        if self.flip or self.crop_padding:
+            x = self._moved(x, generator)
+        if self.rotate:
+            turns = 2 * torch.rand(len(x), generator=generator, device=generator.device) - 1
+            x = rotated(x, self.rotate * turns.to(x.device))
+        return x
+
+    def _moved(self, x: Tensor, generator: torch.Generator) -> Tensor:
         b, _, height, width = x.shape
         columns = torch.arange(width, device=x.device).expand(b, width)
         if self.flip:
@@ -73,3 +81,20 @@ class Augment:
         samples = torch.arange(b, device=x.device)
         # Indexing around the channel axis puts it last, so the result keeps channels-last strides.
         return x[samples[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+
+
+def rotated(x: Tensor, degrees: Tensor) -> Tensor:
+    """The images ``x [b C H W]`` turned counter-clockwise about their centres by ``degrees [b]``.
+
+    Every pixel becomes the one nearest to where it came from, or zero if that lies outside.
+    """
+    b, _, height, width = x.shape
+    angle = torch.deg2rad(degrees.to(torch.float64))[:, None, None]
+    down = torch.arange(height, device=x.device, dtype=torch.float64)[None, :, None] - (height - 1) / 2
+    right = torch.arange(width, device=x.device, dtype=torch.float64)[None, None, :] - (width - 1) / 2
+    rows = (down * angle.cos() + right * angle.sin() + (height - 1) / 2).round().long()
+    columns = (right * angle.cos() - down * angle.sin() + (width - 1) / 2).round().long()
+    inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
+    samples = torch.arange(b, device=x.device)[:, None, None]
+    taken = x[samples, :, rows.clamp(0, height - 1), columns.clamp(0, width - 1)]
+    return torch.where(inside[..., None], taken, 0.0).permute(0, 3, 1, 2)

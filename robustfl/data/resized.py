@@ -32,11 +32,7 @@ class Resized(StoredDataset):
     Normalization, ICLR 2021, arXiv:2102.07623 (28×28, three channels).
     """
 
-    paper: ClassVar[str] = (
-        "Li, Jiang, Zhang, Kamp, Dou, FedBN: Federated Learning on Non-IID Features via Local Batch Normalization, "
-        "ICLR 2021, arXiv:2102.07623 (preparation of the Digits domains)"
-    )
-    spec: ClassVar[str] = "§6.4"
+    paper: ClassVar[str] = "@li2021fedbn (preparation of the Digits domains)"
 
     dataset: str = param(doc="the data set to resize, such as mnist or npz:PATH")
     size: int = param(28, ge=1, doc="height and width")

@@ -1,4 +1,4 @@
-"""Tiny-ImageNet's folders of JPEG images: found under the data root, or downloaded there on demand (SPEC §7)."""
+"""Tiny-ImageNet's folders of JPEG images: found under the data root, or downloaded there on demand."""
 
 from __future__ import annotations
 
@@ -47,8 +47,7 @@ class TinyImageNet(StoredDataset):
     image in place, delete ``.cache`` in the data root.
     """
 
-    paper: ClassVar[str] = "Le, Yang, Tiny ImageNet Visual Recognition Challenge, Stanford CS 231N 2015"
-    spec: ClassVar[str] = "§7"
+    paper: ClassVar[str] = "@le2015tiny"
 
     def source(self, root: Path, *, download: bool) -> Source:
         archive = root / f"{self.name}.npz"

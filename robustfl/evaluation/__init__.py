@@ -1,4 +1,4 @@
-"""Standard and robust accuracy of a model, per class and per user (SPEC §5.8); forgetting; traffic."""
+"""Standard and robust accuracy of a model, per class and per user; forgetting; traffic."""
 
 from robustfl.evaluation.accuracy import (
     Accuracy,

@@ -43,7 +43,7 @@ class Accuracy:
 
 
 def mean_over_users(values: Sequence[float]) -> float:
-    """The unweighted mean over users, whatever their numbers of samples (SPEC §5.8).
+    """The unweighted mean over users, whatever their numbers of samples.
 
     >>> mean_over_users([0.9, 0.7])
     0.8

@@ -1,4 +1,4 @@
-"""Local client forgetting: what a client's training costs on the other clients' data (SPEC §1.11)."""
+"""Local client forgetting: what a client's training costs on the other clients' data."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Forgetting:
 def forgetting(before: Sequence[float], after: Matrix) -> Forgetting:
     """Forgetting from the received model's accuracies ``[D]`` and those of the local models ``[M][D]``.
 
-    Source: Legate, MSc thesis 2022, equations 11-12, with round t+1 and the average over data sets (SPEC §1.11).
+    Source: Legate, MSc thesis 2022, equations 11-12, with round t+1 and the average over data sets.
 
     >>> forgetting([0.9, 0.8], [[0.9, 0.2], [0.5, 0.9]]).by_model
     [0.6000000000000001, 0.4]

@@ -24,23 +24,32 @@ STATISTICS_STEP = -1  # dropout masks of a pass before training are not those of
 class Batches:
     """Client ``k``'s batches: a new permutation of its data every epoch, drawn from its own stream.
 
-    With ``whole`` (one-batch algorithms) every batch is full and a remainder is left out of the epoch; otherwise the
-    last batch of an epoch may be smaller, but a remainder of fewer than ``least`` samples is left out too.
+    With ``anew`` every batch is drawn by itself instead, with replacement, and full. With ``whole`` (one-batch
+    algorithms) every batch is full and a remainder is left out of the epoch; otherwise the last batch of an epoch may
+    be smaller, but a remainder of fewer than ``least`` samples is left out too.
     """
 
-    def __init__(self, parts: Sequence[Tensor], batch: int, seed: int, *, whole: bool, least: int = 1) -> None:
+    def __init__(
+        self, parts: Sequence[Tensor], batch: int, seed: int, *, whole: bool, least: int = 1, anew: bool = False
+    ) -> None:
         self._parts, self._batch, self._seed, self._whole, self._least = parts, batch, seed, whole, least
+        self._anew = anew
         self._orders: dict[int, tuple[int, Tensor]] = {}
 
     def usable(self, client: int) -> int:
         """How many of the client's samples take part in an epoch."""
         samples = len(self._parts[client])
+        if self._anew:
+            return samples
         rest = samples % min(self._batch, samples)
         return samples - rest if 0 < rest < self._least else samples
 
     def indices(self, client: int, step: int) -> Tensor:
         """The training indices ``[b]`` of the ``step``-th batch of ``client``."""
         part = self._parts[client]
+        if self._anew:
+            drawn = numpy_stream(self._seed, "batch-anew", client, step).integers(len(part), size=self._batch)
+            return part[torch.from_numpy(drawn).to(part.device)]
         size = min(self._batch, len(part))
         per_epoch = len(part) // size if self._whole else -(-self.usable(client) // size)
         epoch, place = divmod(step, per_epoch)
@@ -70,11 +79,11 @@ class ClientData:
         self._dtype = next(experiment.model.parameters()).dtype
         self._batches = Batches(
             experiment.seats, settings.batch, settings.seed,
-            whole=experiment.algorithm.one_batch, least=self._least_samples(),
+            whole=experiment.algorithm.one_batch, least=self._least_samples(), anew=experiment.algorithm.resamples,
         )  # fmt: skip
 
     def _least_samples(self) -> int:
-        """The least batch the model can train on: two samples where normalization would see one value (SPEC §1.2)."""
+        """The least batch the model can train on: two samples where normalization would see one value."""
         e = self.experiment
         begin(e.model, None, generators=self.generators([0], 0, 0))
         training = e.model.training
@@ -107,8 +116,11 @@ class ClientData:
         if self.experiment.device.type != "cpu":
             self._warn(f"clients take their local steps one after another ({why})")
 
-    def statistics(self, client: int, round: int, theta: Tensor) -> Reports:
-        """What a client reports of its data at the model as it stands, without training (``Norm.statistics_pass``)."""
+    def statistics(self, client: int, round: int, theta: Tensor, *, refresh: bool = False) -> Reports:
+        """What a client reports of its data at ``theta [d]`` without training (``Norm.statistics_pass``).
+
+        ``refresh``: for a test, not for the round.
+        """
         e, plan = self.experiment, self.experiment.norm.statistics_pass
         assert plan is not None
         index = e.seats[client]
@@ -118,7 +130,7 @@ class ClientData:
             index = index[chosen[:samples].to(index.device)]
         begin(e.model, None, generators=self.generators([client], round, STATISTICS_STEP) if plan.training else ())
         e.model.train(plan.training)
-        with lent(e.flat, theta), collecting(e.model), torch.no_grad():
+        with lent(e.flat, theta), collecting(e.model, refresh=refresh), torch.no_grad():
             for part in torch.tensor_split(index, -(-samples // STATISTICS_BATCH)):
                 e.model(self.layout_of_batch(e.train.pixels(part, dtype=self._dtype)))
         e.model.train()

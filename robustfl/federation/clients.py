@@ -65,7 +65,7 @@ class Clients(ClientData):
             return Messages(out, Reports(*nothing), theta.new_empty(0))
         together = e.algorithm.one_batch and e.objective.plain and not e.privacy.personal
         if together and (self.fast or e.norm.centralised):
-            return self._one_batch(ids, round, memory, frozen=frozen, out=out, reducer=reducer)
+            return self._one_batch(ids, round, theta, memory, frozen=frozen, out=out, reducer=reducer)
         start = (theta if received is None else received).clone()  # theta itself moves while clients walk
         return self._local_steps(
             ids, round, theta, start, memory,
@@ -76,6 +76,7 @@ class Clients(ClientData):
         self,
         ids: Sequence[int],
         round: int,
+        theta: Tensor,
         memory: Tensor | None,
         *,
         frozen: bool,
@@ -88,7 +89,7 @@ class Clients(ClientData):
         for place in [place for place, k in enumerate(ids) if self.poisons(k)]:
             row = gradients[place]
             row.copy_(self.experiment.attack.constrain(row, torch.zeros_like(row), round=round))
-        self.experiment.algorithm.stacked(gradients, memory, out=out)
+        self.experiment.algorithm.stacked(gradients, memory, out=out, theta=theta)
         if memory is not None and memory is not out:
             memory.copy_(out)
         return Messages(out, done.reports, done.losses)

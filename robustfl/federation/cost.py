@@ -1,4 +1,4 @@
-"""Multiply-accumulates of local training, counted by running one batch (SPEC §5.8)."""
+"""Multiply-accumulates of local training, counted by running one batch."""
 
 from __future__ import annotations
 

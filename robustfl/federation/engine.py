@@ -252,7 +252,7 @@ class _Loop:
         return norm.messages(reports, received, self._e.layout.layers)
 
     def _reference(self, state: State, round: int) -> Tensor | None:
-        """The update ``[d]`` of the server itself, on data of its own, for defenses that trust it (SPEC §4.12)."""
+        """The update ``[d]`` of the server itself, on data of its own, for defenses that trust it."""
         e = self._e
         if e.root is None or not e.defense.aggregator.needs_reference:
             return None
@@ -423,7 +423,7 @@ class _Loop:
     def _reducer(self, ids: list[int], h: int, f: int, state: State) -> Reducer:
         """What the server answers to the clients' rows in the layers: attackers' rows forged, then the defense.
 
-        Clients weigh as their updates do, else the weighted mean of their gradients is that of no loss (SPEC §2.8).
+        Clients weigh as their updates do, else the weighted mean of their gradients is that of no loss.
         Attacks remember nothing here: there are several exchanges in every layer.
         """
         e, round = self._e, state.round
@@ -466,12 +466,14 @@ class _Loop:
         if not honest:
             return state.statistics
         h = len(honest)
-        reports = self._passes(state, ids, h, t, state.theta)
+        reports = self._passes(state, ids, h, t, state.theta, refresh=True)
         context = Context(generator=self._stream("defense", t), round=t, weights=self._weights(ids, state.theta))
         merged, _ = self._merge(reports, h, len(ids) - h, state, context, refreshing=True)
         return merged
 
-    def _passes(self, state: State, ids: list[int], h: int, round: int, model: Tensor) -> Reports:
+    def _passes(
+        self, state: State, ids: list[int], h: int, round: int, model: Tensor, *, refresh: bool = False
+    ) -> Reports:
         """What clients, ``h`` honest ones first, report of a pass over their data at ``model [d]``.
 
         A pass that repeats (``Norm.statistics_pass``) starts from what the server makes of the one before it.
@@ -479,7 +481,7 @@ class _Loop:
         e, plan = self._e, self._e.norm.statistics_pass
         assert plan is not None
         computing = ids if e.computes_own else ids[:h]
-        reports, found = self._pass(state, computing, round, model), state.statistics
+        reports, found = self._pass(state, computing, round, model, refresh), state.statistics
         for again in range(1, len(e.layout.layers) if plan.repeats else 1):
             before, generator = found, self._stream("defense-pass", round, again)
             context = Context(generator=generator, round=round, weights=self._weights(ids, state.theta))
@@ -487,11 +489,11 @@ class _Loop:
             if _moved(before, found, e.layout) <= plan.tolerance:
                 break
             write_statistics(e.model, e.layout, found)
-            reports = self._pass(state, computing, round, model)
+            reports = self._pass(state, computing, round, model, refresh)
         write_statistics(e.model, e.layout, state.statistics)
         return reports
 
-    def _pass(self, state: State, ids: list[int], round: int, model: Tensor) -> Reports:
+    def _pass(self, state: State, ids: list[int], round: int, model: Tensor, refresh: bool) -> Reports:
         """One pass over the clients' data with the statistics the model holds; each process takes its own clients."""
         e, team = self._e, self._team
         places = team.mine([self._seats[k] for k in ids])
@@ -500,7 +502,7 @@ class _Loop:
         for i, place in enumerate(places):
             k = ids[place]
             own = model if state.personal is None else state.personal.model_of(k, e.privacy, model)
-            seen = self._clients.statistics(k, round, own)
+            seen = self._clients.statistics(k, round, own, refresh=refresh)
             rows[i], counts[i] = seen.rows[0], seen.counts[0]
         if team.size > 1:
             rows, whole = team.rows(rows, places, len(ids)).to(rows), team.rows(counts, places, len(ids))

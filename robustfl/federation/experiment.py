@@ -47,7 +47,7 @@ class Settings:
 
     @property
     def participants(self) -> int:
-        """Clients per round, ``max(1, ⌊C·N⌋)`` (SPEC §1.13)."""
+        """Clients per round, ``max(1, ⌊C·N⌋)``."""
         return max(1, int(self.participation * self.clients + 1e-9))
 
     def byzantine(self) -> frozenset[int]:

@@ -196,7 +196,7 @@ class _Turn:
         e = clients.experiment
         self._clients, self._e, self._client, self._round = clients, e, client, round
         self._theta, self._received = theta, received
-        # A client that has never taken part has no previous model; then it is the received one (SPEC §1.7).
+        # A client that has never taken part has no previous model; then it is the received one.
         self._previous = memory.clone() if memory is not None and bool(memory.any()) else received
         self._task = clients.task(client, round)
         self._replays = clients.replays(client)

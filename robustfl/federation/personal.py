@@ -1,4 +1,4 @@
-"""What clients keep to themselves under a norm with private parts (SPEC §2.15)."""
+"""What clients keep to themselves under a norm with private parts."""
 
 from __future__ import annotations
 

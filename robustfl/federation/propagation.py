@@ -1,4 +1,4 @@
-"""Robustness propagated between users: AT users' statistics, forged by Byzantine ones, reach ST users (SPEC §4.18)."""
+"""Robustness propagated between users: AT users' statistics, forged by Byzantine ones, reach ST users."""
 
 from __future__ import annotations
 

@@ -67,16 +67,16 @@ def seen_by_client(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def collecting(model: nn.Module) -> Iterator[None]:
-    """Within, evaluation-mode forwards show up in the statistics reports too."""
+def collecting(model: nn.Module, *, refresh: bool = False) -> Iterator[None]:
+    """Within, forwards are those of a pass that collects statistics; ``refresh``: for a test."""
     layers = [m for m in model.modules() if isinstance(m, StatisticsLayer)]
     try:
         for layer in layers:
-            layer.collects = True
+            layer.collects, layer.refreshes = True, refresh
         yield
     finally:
         for layer in layers:
-            layer.collects = False
+            layer.collects = layer.refreshes = False
 
 
 @contextmanager

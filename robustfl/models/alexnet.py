@@ -26,11 +26,7 @@ class AlexNet(Model):
     Local Batch Normalization, ICLR 2021, arXiv:2102.07623.
     """
 
-    paper: ClassVar[str] = (
-        "Hong, Wang, Wang, Zhou, Federated Robustness Propagation: Sharing Adversarial Robustness in Heterogeneous "
-        "Federated Learning, AAAI 2023, arXiv:2106.10196, Table 6"
-    )
-    spec: ClassVar[str] = "§7"
+    paper: ClassVar[str] = "@hong2023federated, Table 6"
 
     def build(self, norm: Norm, *, shape: tuple[int, int, int], classes: int) -> nn.Module:
         require(self.name, shape, classes, least=63)

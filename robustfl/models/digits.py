@@ -32,11 +32,7 @@ class DigitsNet(Model):
     Local Batch Normalization, ICLR 2021, arXiv:2102.07623.
     """
 
-    paper: ClassVar[str] = (
-        "Hong, Wang, Wang, Zhou, Federated Robustness Propagation: Sharing Adversarial Robustness in Heterogeneous "
-        "Federated Learning, AAAI 2023, arXiv:2106.10196, Table 5"
-    )
-    spec: ClassVar[str] = "§7"
+    paper: ClassVar[str] = "@hong2023federated, Table 5"
 
     channels: tuple[int, ...] = param((64, 64, 128), ge=1, doc="widths of the three convolutions")
     hidden: tuple[int, ...] = param((2048, 512), ge=1, doc="widths of the two hidden linear layers")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import nn
 
@@ -19,7 +18,7 @@ from robustfl.registry import register
 class DigitsCnn(Model):
     """3×3 convolution 16, norm, ReLU, pool 2; FC 64, norm, ReLU; FC.
 
-    The Digits network of the FedRBN paper (SPEC §7) made small: norm layers after the convolution and after the hidden
+    The Digits network of the FedRBN paper made small: norm layers after the convolution and after the hidden
     linear layer. On 1×8×8 images and 10 classes: 17,418 trainable, 160 running values with batch norm. Wants at least
     2×2 pixels.
 
@@ -31,8 +30,6 @@ class DigitsCnn(Model):
 
     Reference: none; designed for this data set. Outputs are logits.
     """
-
-    spec: ClassVar[str] = "§7"
 
     hidden: int = param(64, ge=1, doc="width of the hidden linear layer")
 

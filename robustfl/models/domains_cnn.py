@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import nn
 
@@ -28,8 +27,6 @@ class DomainsCnn(Model):
 
     Reference: none; designed for this data set. Outputs are logits.
     """
-
-    spec: ClassVar[str] = "§7"
 
     hidden: int = param(64, ge=1, doc="width of the hidden linear layer")
 

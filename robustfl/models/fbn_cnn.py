@@ -27,11 +27,7 @@ class FbnCnn(Model):
     Notes: outputs are logits; the paper's NLL on log-softmax is cross-entropy on them.
     """
 
-    paper: ClassVar[str] = (
-        "Guerraoui, Pinot, Rizk, Stephan, Taïani, Overcoming the Challenges of Batch Normalization in Federated "
-        "Learning, 2024, arXiv:2405.14670"
-    )
-    spec: ClassVar[str] = "§7"
+    paper: ClassVar[str] = "@guerraoui2024overcoming"
 
     def build(self, norm: Norm, *, shape: tuple[int, int, int], classes: int) -> nn.Module:
         require(self.name, shape, classes, least=4)

@@ -29,11 +29,7 @@ class FemnistCnn(Model):
     arXiv:1602.05629, Section 3; Caldas et al., LEAF: A Benchmark for Federated Settings, 2018, arXiv:1812.01097.
     """
 
-    paper: ClassVar[str] = (
-        "McMahan, Moore, Ramage, Hampson, Agüera y Arcas, Communication-Efficient Learning of Deep Networks from "
-        "Decentralized Data, AISTATS 2017, arXiv:1602.05629"
-    )
-    spec: ClassVar[str] = "§7"
+    paper: ClassVar[str] = "@mcmahan2017communication"
 
     hidden: int = param(512, ge=1, doc="width of the hidden linear layer")
 

@@ -30,11 +30,7 @@ class Mlp(Model):
     Notes: the source states no activation; ReLU after the norm is ours. Outputs are logits.
     """
 
-    paper: ClassVar[str] = (
-        "Wang, Shi, Chang, Why Batch Normalization Damage Federated Learning on Non-IID Data?, IEEE Transactions on "
-        "Neural Networks and Learning Systems 2025, arXiv:2301.02982"
-    )
-    spec: ClassVar[str] = "§7"
+    paper: ClassVar[str] = "@wang2025batch"
 
     hidden: tuple[int, ...] = param((30,), ge=1, doc="widths of the hidden layers")
 

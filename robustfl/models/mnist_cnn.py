@@ -26,11 +26,7 @@ class MnistCnn(Model):
     Notes: outputs are logits.
     """
 
-    paper: ClassVar[str] = (
-        "LeCun, Bottou, Bengio, Haffner, Gradient-Based Learning Applied to Document Recognition, Proceedings of the "
-        "IEEE 1998"
-    )
-    spec: ClassVar[str] = "§7"
+    paper: ClassVar[str] = "@lecun1998gradient"
 
     def build(self, norm: Norm, *, shape: tuple[int, int, int], classes: int) -> nn.Module:
         require(self.name, shape, classes, least=16)

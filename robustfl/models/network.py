@@ -10,7 +10,7 @@ class Network(nn.Sequential):
 
     @property
     def classifier(self) -> nn.Linear:
-        """The linear layer that makes the logits; what it receives is the representation (SPEC §1.7, §2.13).
+        """The linear layer that makes the logits; what it receives is the representation.
 
         It is found anew, because a norm's ``adapt`` may put it inside another module.
         """

@@ -61,11 +61,7 @@ class ResNet18(Model):
     listing has wrong norm widths in several blocks; these match their convolutions. Outputs are logits.
     """
 
-    paper: ClassVar[str] = (
-        "Legate, Caccia, Belilovsky, Re-Weighted Softmax Cross-Entropy to Control Forgetting in Federated Learning, "
-        "CoLLAs 2023, arXiv:2304.05260"
-    )
-    spec: ClassVar[str] = "§7"
+    paper: ClassVar[str] = "@legate2023weighted"
 
     variant: str = param("norm", choices=("norm", "bn+gn"), doc="which layers are the scheme's")
 

@@ -49,10 +49,7 @@ class ResNet20(Model):
     Notes: outputs are logits.
     """
 
-    paper: ClassVar[str] = (
-        "He, Zhang, Ren, Sun, Deep Residual Learning for Image Recognition, CVPR 2016, arXiv:1512.03385"
-    )
-    spec: ClassVar[str] = "§7"
+    paper: ClassVar[str] = "@he2016deep"
 
     def build(self, norm: Norm, *, shape: tuple[int, int, int], classes: int) -> nn.Module:
         require(self.name, shape, classes, least=4)

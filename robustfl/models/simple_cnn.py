@@ -25,11 +25,7 @@ class SimpleCnn(Model):
     Notes: outputs are logits.
     """
 
-    paper: ClassVar[str] = (
-        "Chen, Xu, Wu, Kittler, Hybrid Batch Normalisation: Resolving the Dilemma of Batch Normalisation in Federated "
-        "Learning, ICML 2025, arXiv:2505.21877"
-    )
-    spec: ClassVar[str] = "§7"
+    paper: ClassVar[str] = "@chen2025hybrid"
 
     def build(self, norm: Norm, *, shape: tuple[int, int, int], classes: int) -> nn.Module:
         require(self.name, shape, classes, least=8)

@@ -14,15 +14,6 @@ from robustfl.models.network import Network
 from robustfl.models.shapes import require
 from robustfl.registry import register
 
-_USED = (
-    "as used by Chen, Xu, Wu, Kittler, Hybrid Batch Normalisation: Resolving the Dilemma of Batch Normalisation in "
-    "Federated Learning, ICML 2025, arXiv:2505.21877"
-)
-_RESNET = f"He, Zhang, Ren, Sun, Deep Residual Learning for Image Recognition, CVPR 2016, arXiv:1512.03385; {_USED}"
-_VGG = (
-    "Simonyan, Zisserman, Very Deep Convolutional Networks for Large-Scale Image Recognition, ICLR 2015, "
-    f"arXiv:1409.1556; {_USED}"
-)
 _LEAST = 32
 
 Make = Callable[[Any], nn.Module]
@@ -34,13 +25,12 @@ class TorchvisionResNet18(Model):
     """ResNet-18 for large images: 7×7 stem of stride 2, max pool, four stages of two blocks, global average, FC.
 
     Convolutions have no biases. On 10 classes: 11,181,642 trainable, 9,600 running values with batch norm. Wants at
-    least 32×32 pixels. Initial parameters are torch's defaults (SPEC §7), not torchvision's.
+    least 32×32 pixels. Initial parameters are torch's defaults, not torchvision's.
 
     Reference: He, Zhang, Ren, Sun, Deep Residual Learning for Image Recognition, CVPR 2016, arXiv:1512.03385.
     """
 
-    paper: ClassVar[str] = _RESNET
-    spec: ClassVar[str] = "§7"
+    paper: ClassVar[str] = "@he2016deep; as used by @chen2025hybrid"
 
     def build(self, norm: Norm, *, shape: tuple[int, int, int], classes: int) -> nn.Module:
         require(self.name, shape, classes, least=_LEAST)
@@ -53,13 +43,12 @@ class TorchvisionResNet50(Model):
     """ResNet-50 for large images: 7×7 stem of stride 2, max pool, bottlenecks 3-4-6-3, global average, FC.
 
     Convolutions have no biases. On 10 classes: 23,528,522 trainable, 53,120 running values with batch norm. Wants at
-    least 32×32 pixels. Initial parameters are torch's defaults (SPEC §7), not torchvision's.
+    least 32×32 pixels. Initial parameters are torch's defaults, not torchvision's.
 
     Reference: He, Zhang, Ren, Sun, Deep Residual Learning for Image Recognition, CVPR 2016, arXiv:1512.03385.
     """
 
-    paper: ClassVar[str] = _RESNET
-    spec: ClassVar[str] = "§7"
+    paper: ClassVar[str] = "@he2016deep; as used by @chen2025hybrid"
 
     def build(self, norm: Norm, *, shape: tuple[int, int, int], classes: int) -> nn.Module:
         require(self.name, shape, classes, least=_LEAST)
@@ -72,16 +61,12 @@ class MobileNetV2(Model):
     """MobileNetV2: inverted residuals with depthwise convolutions, global average, FC; no dropout.
 
     On 10 classes: 2,236,682 trainable, 34,112 running values with batch norm. Wants at least 32×32 pixels. Initial
-    parameters are torch's defaults (SPEC §7), not torchvision's.
+    parameters are torch's defaults, not torchvision's.
 
     Reference: Sandler et al., MobileNetV2: Inverted Residuals and Linear Bottlenecks, CVPR 2018, arXiv:1801.04381.
     """
 
-    paper: ClassVar[str] = (
-        "Sandler, Howard, Zhu, Zhmoginov, Chen, MobileNetV2: Inverted Residuals and Linear Bottlenecks, CVPR 2018, "
-        f"arXiv:1801.04381; {_USED}"
-    )
-    spec: ClassVar[str] = "§7"
+    paper: ClassVar[str] = "@sandler2018mobilenetv2; as used by @chen2025hybrid"
 
     def build(self, norm: Norm, *, shape: tuple[int, int, int], classes: int) -> nn.Module:
         require(self.name, shape, classes, least=_LEAST)
@@ -102,8 +87,7 @@ class Vgg11(Model):
     Notes: norms are torchvision's addition; the hidden linear layers have none.
     """
 
-    paper: ClassVar[str] = _VGG
-    spec: ClassVar[str] = "§7"
+    paper: ClassVar[str] = "@simonyan2015very; as used by @chen2025hybrid"
 
     def build(self, norm: Norm, *, shape: tuple[int, int, int], classes: int) -> nn.Module:
         require(self.name, shape, classes, least=_LEAST)
@@ -122,8 +106,7 @@ class Vgg19(Model):
     Notes: norms are torchvision's addition; the hidden linear layers have none.
     """
 
-    paper: ClassVar[str] = _VGG
-    spec: ClassVar[str] = "§7"
+    paper: ClassVar[str] = "@simonyan2015very; as used by @chen2025hybrid"
 
     def build(self, norm: Norm, *, shape: tuple[int, int, int], classes: int) -> nn.Module:
         require(self.name, shape, classes, least=_LEAST)

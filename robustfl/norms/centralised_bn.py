@@ -34,11 +34,7 @@ class CentralisedBN(Norm):
     running statistics; any rule of identical rows returns that row, and the merge ignores the defense.
     """
 
-    paper: ClassVar[str] = (
-        "Ioffe, Szegedy, Batch Normalization: Accelerating Deep Network Training by Reducing Internal Covariate Shift, "
-        "ICML 2015, arXiv:1502.03167"
-    )
-    spec: ClassVar[str] = "§2.11"
+    paper: ClassVar[str] = "@ioffe2015batch"
     cost: ClassVar[str] = "the batches of all clients on one machine"
     shares_statistics: ClassVar[bool] = True
     centralised: ClassVar[bool] = True

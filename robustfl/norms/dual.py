@@ -1,4 +1,4 @@
-"""Dual batch normalization: separate statistics for clean and adversarial inputs (SPEC §2.7)."""
+"""Dual batch normalization: separate statistics for clean and adversarial inputs."""
 
 from __future__ import annotations
 
@@ -56,12 +56,7 @@ class DualBN(Norm):
     ([[0.20000000298023224]], [0])
     """
 
-    paper: ClassVar[str] = (
-        "Xie, Tan, Gong, Wang, Yuille, Le, Adversarial Examples Improve Image Recognition, CVPR 2020, "
-        "arXiv:1911.09665; local as in Hong, Wang, Wang, Zhou, Federated Robustness Propagation: Sharing Adversarial "
-        "Robustness in Heterogeneous Federated Learning, AAAI 2023, arXiv:2106.10196"
-    )
-    spec: ClassVar[str] = "§2.7"
+    paper: ClassVar[str] = "@xie2020adversarial; local as in @hong2023federated"
     cost: ClassVar[str] = "2 × 2C numbers per layer and round each way"
     shares_statistics: ClassVar[bool] = True
     branched: ClassVar[bool] = True

@@ -38,11 +38,7 @@ class FBN(Norm):
     received, counts, means and deviations are pooled (Chan's rule) and the round moves them once.
     """
 
-    paper: ClassVar[str] = (
-        "Guerraoui, Pinot, Rizk, Stephan, Taïani, Overcoming the Challenges of Batch Normalization in Federated "
-        "Learning, 2024, arXiv:2405.14670"
-    )
-    spec: ClassVar[str] = "§2.2, §4.17"
+    paper: ClassVar[str] = "@guerraoui2024overcoming"
     cost: ClassVar[str] = "2C numbers per layer and round each way"
     shares_statistics: ClassVar[bool] = True
 

@@ -1,4 +1,4 @@
-"""The variant of FBN that Chen et al. (2025) benchmark, for comparison with FBN itself (SPEC §2.2)."""
+"""The variant of FBN that Chen et al. (2025) benchmark, for comparison with FBN itself."""
 
 from __future__ import annotations
 
@@ -50,11 +50,7 @@ class FBNHBNRepo(Norm):
     0.1
     """
 
-    paper: ClassVar[str] = (
-        "code released with Chen, Xu, Wu, Kittler, Hybrid Batch Normalisation: Resolving the Dilemma of Batch "
-        "Normalisation in Federated Learning, ICML 2025, arXiv:2505.21877"
-    )
-    spec: ClassVar[str] = "§2.2"
+    paper: ClassVar[str] = "code released with @chen2025hybrid"
     shares_statistics: ClassVar[bool] = True
 
     momentum: float = param(0.1, gt=0, le=1, doc="β, step of the server's statistics")

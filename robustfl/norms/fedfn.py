@@ -1,4 +1,4 @@
-"""FedFN: normalised features in place of normalization layers (SPEC §2.13)."""
+"""FedFN: normalised features in place of normalization layers."""
 
 from __future__ import annotations
 
@@ -52,11 +52,7 @@ class FedFN(Norm):
     tensor([[0.6000, 0.8000]])
     """
 
-    paper: ClassVar[str] = (
-        "Kim, Lee, Oh, Yun, FedFN: Feature Normalization for Alleviating Data Heterogeneity Problem in Federated "
-        "Learning, NeurIPS Workshops 2023, arXiv:2311.13267"
-    )
-    spec: ClassVar[str] = "§2.13"
+    paper: ClassVar[str] = "@kim2023fedfn"
 
     position: str = param("classifier", choices=("classifier", "flatten"), doc="before the last or first linear layer")
     scale: str = param("1", choices=("1", "sqrt-d"), doc="length of the normalised feature")

@@ -1,4 +1,4 @@
-"""FedTAN and its relatives: batch normalization that equals the centralised one (SPEC §2.8-2.10)."""
+"""FedTAN and its relatives: batch normalization that equals the centralised one."""
 
 from __future__ import annotations
 
@@ -13,11 +13,6 @@ from robustfl.norms.lockstep import KINDS, UnionBatchNorm
 from robustfl.norms.merging import merge_layers
 from robustfl.parameters import param
 from robustfl.registry import register
-
-_PAPER = (
-    "Wang, Shi, Chang, Why Batch Normalization Damage Federated Learning on Non-IID Data?, IEEE Transactions on Neural "
-    "Networks and Learning Systems 2025, arXiv:2301.02982"
-)
 
 
 @dataclass(frozen=True)
@@ -65,11 +60,14 @@ class FedTAN(_Lockstep):
     >>> FedTAN().lockstep_kinds
     ('mean', 'variance', 'mean-gradient', 'variance-gradient')
 
-    Notes: the Bessel factor counts values per channel (the released code counts images), scales start at one.
+    Notes: the Bessel factor counts values per channel (the released code counts images), scales start at one. A
+    client's momentum starts at zero in every round, and the step in lock-step is its first: later steps carry that
+    gradient on, as SGD on one machine would. The released code starts the momentum once more after that step. It draws
+    batches with replacement: ``fedavg(replacement=true)``; the default walks through the data in a new order every
+    epoch.
     """
 
-    paper: ClassVar[str] = f"{_PAPER}, Algorithms 1-3"
-    spec: ClassVar[str] = "§2.8"
+    paper: ClassVar[str] = "@wang2025batch, Algorithms 1-3"
     cost: ClassVar[str] = "3 exchanges per layer and round, 4C numbers each way; 2C more once a round"
 
 
@@ -80,6 +78,7 @@ class FedTANII(_Lockstep):
 
     In the second phase layers normalise with the server's running statistics, also in training, so nothing is
     exchanged layer by layer. Too early a switch freezes statistics that no longer fit.
+    Momentum starts at zero in every round of both phases, so nothing of it outlives the switch.
 
     Args:
         switch_round: T̃ ≥ 1; 1000, 2000, 4000 of 10,000 rounds in the paper (10, 50, 100 of 500 for MNIST).
@@ -91,8 +90,7 @@ class FedTANII(_Lockstep):
     (True, False, False, True)
     """
 
-    paper: ClassVar[str] = f"{_PAPER}, Section V"
-    spec: ClassVar[str] = "§2.9"
+    paper: ClassVar[str] = "@wang2025batch, Section V"
     cost: ClassVar[str] = "as fedtan up to switch_round, then as ordinary batch normalization"
 
     switch_round: int = param(100, ge=1, doc="rounds of FedTAN before statistics are frozen")
@@ -120,7 +118,6 @@ class FedAvgAlgorithm2(_Lockstep):
     ('mean', 'variance')
     """
 
-    paper: ClassVar[str] = f"{_PAPER}, Algorithm 2"
-    spec: ClassVar[str] = "§2.10"
+    paper: ClassVar[str] = "@wang2025batch, Algorithm 2"
     cost: ClassVar[str] = "2 exchanges per layer and round, 2C numbers each way; 2C more once a round"
     lockstep_kinds: ClassVar[tuple[str, ...]] = KINDS[:2]

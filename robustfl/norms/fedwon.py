@@ -1,4 +1,4 @@
-"""FedWon: standardised weights in place of normalization layers (SPEC §2.14)."""
+"""FedWon: standardised weights in place of normalization layers."""
 
 from __future__ import annotations
 
@@ -73,11 +73,7 @@ class FedWon(Norm):
     1.7129
     """
 
-    paper: ClassVar[str] = (
-        "Zhuang, Lyu, FedWon: Triumphing Multi-domain Federated Learning Without Normalization, ICLR 2024, "
-        "arXiv:2306.05879"
-    )
-    spec: ClassVar[str] = "§2.14"
+    paper: ClassVar[str] = "@zhuang2024fedwon"
 
     gain: bool = param(False, doc="a learnable factor per filter")
     clip: float | None = param(None, gt=0, doc="λ of adaptive gradient clipping")

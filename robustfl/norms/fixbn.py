@@ -34,11 +34,7 @@ class FixBN(Norm):
     Notes: only normalization layers are fixed, dropout stays on; scale and shift keep training.
     """
 
-    paper: ClassVar[str] = (
-        "Zhong, Chen, Chao, Making Batch Normalization Great in Federated Deep Learning, NeurIPS Workshops 2023, "
-        "arXiv:2303.06530"
-    )
-    spec: ClassVar[str] = "§2.3"
+    paper: ClassVar[str] = "@zhong2023making"
     cost: ClassVar[str] = "2C numbers per layer and round each way until the statistics are fixed"
     shares_statistics: ClassVar[bool] = True
 

@@ -23,7 +23,7 @@ first_order: Callable[[Any], Any] = once_differentiable  # typed, as torch's own
 
 
 def values_per_channel(x: Tensor, sizes: tuple[int, ...]) -> list[int]:
-    """How many values each client's part of ``x`` contributes to one channel (``K_i`` of SPEC §0)."""
+    """How many values each client's part of ``x`` contributes to one channel (``K_i``)."""
     spatial = x.shape[2:].numel()
     return [size * spatial for size in sizes]
 

@@ -28,8 +28,7 @@ class GN(Norm):
     tensor(0.)
     """
 
-    paper: ClassVar[str] = "Wu, He, Group Normalization, ECCV 2018, arXiv:1803.08494"
-    spec: ClassVar[str] = "§2.4"
+    paper: ClassVar[str] = "@wu2018group"
     cost: ClassVar[str] = "no statistics to send"
 
     groups: int = param(2, ge=1, doc="groups of channels")

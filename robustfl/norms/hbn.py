@@ -1,4 +1,4 @@
-"""HBN: hybrid batch normalization (SPEC §2.12)."""
+"""HBN: hybrid batch normalization."""
 
 from __future__ import annotations
 
@@ -20,7 +20,11 @@ REPO_SAMPLES = 64
 
 
 class HybridBatchNorm(ServerBatchNorm):
-    """Training with a mixture of the batch's and the server's statistics, ``factor [C]`` saying how much of which."""
+    """Training with a mixture of the batch's and the server's statistics, ``factor [C]`` saying how much of which.
+
+    A pass that collects statistics in training mode reports the inputs' own, or the mixture: for a test, and always
+    with ``hybrid_reports``.
+    """
 
     tags: ClassVar[dict[str, Tag]] = {**ServerBatchNorm.tags, "factor": Tag.PRIVATE}
 
@@ -41,12 +45,14 @@ class HybridBatchNorm(ServerBatchNorm):
     def _hybrid(self, x: Tensor) -> Tensor:
         axes = [0, *range(2, x.dim())]
         shape = (1, -1, *(1,) * (x.dim() - 2))
-        variance, mean = torch.var_mean(x, axes, correction=0)
+        own_variance, own_mean = torch.var_mean(x, axes, correction=0)
         share = torch.sigmoid(self.factor)
-        mean = (1 - share) * mean + share * self.running_mean
-        variance = (1 - share) * variance + share * self.running_var
-        if self.collects and self.hybrid_reports:
-            self.pool(mean.detach()[None], variance.detach()[None], [x.numel() // x.shape[1]])
+        mean = (1 - share) * own_mean + share * self.running_mean
+        variance = (1 - share) * own_variance + share * self.running_var
+        if self.collects:
+            mixed = self.refreshes or self.hybrid_reports
+            seen = (mean, variance) if mixed else (own_mean, own_variance)
+            self.pool(*(part.detach()[None] for part in seen), [x.numel() // x.shape[1]])
         scale = self.weight * (variance + self.eps).rsqrt()
         return (x - mean.view(shape)) * scale.view(shape) + self.bias.view(shape)
 
@@ -58,18 +64,18 @@ class HBN(Norm):
 
     With ``s = σ(a)``, ``a`` private and 0 at the start: ``μ̂ = (1−s)μ_b + sμ_g``, ``v̂ = (1−s)v_b + s v_g`` in training,
     ``(μ_g, v_g)`` in evaluation. Before training, clients pass their data through the network without a gradient and
-    report mean, variance and count of every layer; the server merges ``μ = ΣP_kμ_k/P``,
-    ``v = ΣP_k[v_k + (μ_k−μ)²]/(P−1)`` and moves ``μ_g ← (1−λ)μ_g + λμ``, ``v_g`` alike. Before testing they are
-    collected anew with the current weights, with λ = 1 and for the test alone. It costs one more pass over the data.
+    report mean, variance and count of every layer's inputs; the server merges ``μ = ΣP_kμ_k/P``,
+    ``v = ΣP_k[v_k + (μ_k−μ)²]/(P−1)`` and moves ``μ_g ← (1−λ)μ_g + λμ``, ``v_g`` alike. For every test there is one
+    more such pass at the current weights, merged with λ = 1 and forgotten afterwards.
 
     Args:
         lam: λ in (0, 1]; the first update takes ``lambda_first`` instead.
         lambda_first: λ of round 0, in (0, 1]; 1 by default, since the initial (0, 1) would live for long.
         stats_samples: samples each client collects statistics on, ≥ 2, or None for all (the paper's ablation: 128).
-        stats_mode: what normalises in that pass. ``hybrid``: the mixture, as in training, on batches of up to 256, and
-            reported are ``μ̂, v̂``: what the weights are used to. ``repo``: the same on one batch of 64, as released.
-            ``eval``: the global statistics, and reported are the inputs' own; pass follows pass with what the server
-            made of the last, as often as there are layers, until the statistics fit themselves.
+        stats_mode: what normalises during a pass. ``hybrid``: the mixture, as in training, on batches of up to 256; for
+            a test, clients report ``μ̂, v̂`` themselves. ``repo``: as released, the same on one batch of 64, and
+            ``μ̂, v̂`` are reported always. ``eval``: the global statistics; pass follows pass with what the server made
+            of the last, as often as there are layers, until statistics and inputs fit.
         tolerance: ``eval`` stops earlier, once no mean and no standard deviation moves by more than so many standard
             deviations, ≥ 0.
         eval_stats: statistics used for testing: ``subset`` (collected anew on the participants), ``all`` (on everybody)
@@ -83,22 +89,21 @@ class HBN(Norm):
     >>> layer(torch.tensor([[-1.0], [3.0]])).flatten().detach()  # μ̂ = ½·1 + ½·0, v̂ = ½·4 + ½·1
     tensor([-0.9487,  1.5811])
 
-    Notes: counts are values per channel, not samples. The paper leaves open what normalises in the pass; ``hybrid`` is
-    the released code's answer. Inexact in it: a layer is tested with one normaliser below it but was measured under one
-    per client and batch; the spread between clients' means enters ``v`` by ``(1−s)²``, their variances by ``1−s``;
-    the share ``s`` of the old statistics stays in the new ones, so that ``μ_g, v_g`` move by ``λ(1−s)`` and half of the
-    initial (0, 1) survives the first update; batches in training are smaller; and dropout, if there is any, is on, as
-    it is for running statistics of ordinary batch norm. One ``eval`` pass alone is exact in the first layer and far off
-    in deep ones. ``eval`` is exact for the weights at hand when all clients take part without dropout, but its
-    statistics are not those the weights were trained with.
+    Notes: counts are values per channel, not samples. The paper does not say what normalises the layers below while
+    statistics are collected. With ``hybrid`` it is what the weights are trained with, and tests serve the mean of what
+    clients normalised with, so that one pass does for all layers. It stays inexact where clients differ: the pass
+    normalises every client and batch by its own mixture, the test all by one; of the spread between clients' means
+    ``(1−s)²`` enters the served variance, of their variances ``1−s``. The batches of the pass are larger than those of
+    training, and dropout is on in it, as it is for ordinary running statistics. With ``repo`` the share ``s`` of old
+    statistics remains in ``μ_g, v_g`` at every update, so half of the initial (0, 1) survives the first. With ``eval``
+    the statistics are exact for the weights at hand if all clients take part and nothing is dropped, but they are not
+    what the weights were trained with; one such pass alone is right in the first layer and ruins accuracy.
     """
 
-    paper: ClassVar[str] = (
-        "Chen, Xu, Wu, Kittler, Hybrid Batch Normalisation: Resolving the Dilemma of Batch Normalisation in Federated "
-        "Learning, ICML 2025, arXiv:2505.21877"
+    paper: ClassVar[str] = "@chen2025hybrid"
+    cost: ClassVar[str] = (
+        "2C numbers per layer and round each way; one more forward over the data, or as many as layers in mode eval"
     )
-    spec: ClassVar[str] = "§2.12"
-    cost: ClassVar[str] = "2C numbers per layer and round each way; one more forward over the data"
     shares_statistics: ClassVar[bool] = True
 
     lam: float = param(0.01, gt=0, le=1, doc="λ, step of the global statistics")
@@ -111,7 +116,7 @@ class HBN(Norm):
 
     def layer(self, channels: int) -> nn.Module:
         """A layer for inputs ``[b C]`` or ``[b C H W]``."""
-        return HybridBatchNorm(channels, eps=self.eps, hybrid_reports=self.stats_mode != "eval")
+        return HybridBatchNorm(channels, eps=self.eps, hybrid_reports=self.stats_mode == "repo")
 
     @property
     def statistics_pass(self) -> StatisticsPass | None:

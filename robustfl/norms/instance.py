@@ -28,11 +28,7 @@ class IN(Norm):
     tensor([[[[-1.,  1.]]]])
     """
 
-    paper: ClassVar[str] = (
-        "Ulyanov, Vedaldi, Lempitsky, Instance Normalization: The Missing Ingredient for Fast Stylization, 2016, "
-        "arXiv:1607.08022"
-    )
-    spec: ClassVar[str] = "§2.4"
+    paper: ClassVar[str] = "@ulyanov2016instance"
     cost: ClassVar[str] = "no statistics to send"
 
     eps: float = param(1e-5, gt=0, doc="added to variances")

@@ -92,7 +92,7 @@ def check_values(counts: list[int], scheme: str) -> None:
 
 
 class OwnBatchNorm(_Statistics):
-    """Training with the statistics of each client's own batch (SPEC §2.1), or the server's once frozen (§2.3)."""
+    """Training with the statistics of each client's own batch, or the server's once frozen."""
 
     scales_last: ClassVar[bool] = True
 
@@ -131,7 +131,7 @@ class OwnBatchNorm(_Statistics):
 
 
 class ServerBatchNorm(_Statistics):
-    """Training with the server's statistics while the clients' own are pooled (SPEC §2.2)."""
+    """Training with the server's statistics while the clients' own are pooled."""
 
     scales_last: ClassVar[bool] = True
 
@@ -197,7 +197,7 @@ class MergedBatchNorm(_Statistics):
 
 
 class ClientGroupNorm(_Affine):
-    """Group normalization of each sample by itself (SPEC §2.4): no statistics to share."""
+    """Group normalization of each sample by itself: no statistics to share."""
 
     scales_last: ClassVar[bool] = True
 

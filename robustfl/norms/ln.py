@@ -28,8 +28,7 @@ class LN(Norm):
     tensor([[-1.,  1.]])
     """
 
-    paper: ClassVar[str] = "Ba, Kiros, Hinton, Layer Normalization, 2016, arXiv:1607.06450"
-    spec: ClassVar[str] = "§2.4"
+    paper: ClassVar[str] = "@ba2016layer"
     cost: ClassVar[str] = "no statistics to send"
 
     eps: float = param(1e-5, gt=0, doc="added to variances")

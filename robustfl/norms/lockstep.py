@@ -1,4 +1,4 @@
-"""Batch normalization over the union of all clients' batches, by exchange in every layer (SPEC §2.8)."""
+"""Batch normalization over the union of all clients' batches, by exchange in every layer."""
 
 from __future__ import annotations
 

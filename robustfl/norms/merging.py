@@ -1,4 +1,4 @@
-"""The server's merge of statistics rows, layer by layer, under any defense (SPEC §2.1, §2.2, §4.17)."""
+"""The server's merge of statistics rows, layer by layer, under any defense."""
 
 from __future__ import annotations
 

@@ -36,12 +36,7 @@ class NaiveBN(Norm):
     both, so that schemes differ in their formulas alone.
     """
 
-    paper: ClassVar[str] = (
-        "Ioffe, Szegedy, Batch Normalization: Accelerating Deep Network Training by Reducing Internal Covariate Shift, "
-        "ICML 2015, arXiv:1502.03167; as averaged by McMahan, Moore, Ramage, Hampson, Agüera y Arcas, "
-        "Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017, arXiv:1602.05629"
-    )
-    spec: ClassVar[str] = "§2.1"
+    paper: ClassVar[str] = "@ioffe2015batch; as averaged by @mcmahan2017communication"
     cost: ClassVar[str] = "2C numbers per layer and round each way"
     shares_statistics: ClassVar[bool] = True
 

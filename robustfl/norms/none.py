@@ -22,7 +22,6 @@ class NoNorm(Norm):
     Identity()
     """
 
-    spec: ClassVar[str] = "§2"
     cost: ClassVar[str] = "no statistics to send"
 
     def layer(self, channels: int) -> nn.Module:

@@ -1,4 +1,4 @@
-"""Schemes whose clients keep batch-norm entries, or everything, to themselves (SPEC §2.5, §2.6, §2.11)."""
+"""Schemes whose clients keep batch-norm entries, or everything, to themselves."""
 
 from __future__ import annotations
 
@@ -37,11 +37,7 @@ class FedBN(_Personal):
     ['affine', 'mean', 'variance']
     """
 
-    paper: ClassVar[str] = (
-        "Li, Jiang, Zhang, Kamp, Dou, FedBN: Federated Learning on Non-IID Features via Local Batch Normalization, "
-        "ICLR 2021, arXiv:2102.07623"
-    )
-    spec: ClassVar[str] = "§2.5"
+    paper: ClassVar[str] = "@li2021fedbn"
     cost: ClassVar[str] = "no statistics to send, and no affine parameters"
 
     @property
@@ -63,11 +59,7 @@ class SiloBN(_Personal):
     ['mean', 'variance']
     """
 
-    paper: ClassVar[str] = (
-        "Andreux, Ogier du Terrail, Beguier, Tramel, Siloed Federated Learning for Multi-Centric Histopathology "
-        "Datasets, MICCAI Workshops 2020, arXiv:2008.07424"
-    )
-    spec: ClassVar[str] = "§2.6"
+    paper: ClassVar[str] = "@andreux2020siloed"
     cost: ClassVar[str] = "no statistics to send; affine parameters are shared"
 
     @property
@@ -88,11 +80,7 @@ class SingleNet(_Personal):
     True
     """
 
-    paper: ClassVar[str] = (
-        "Wang, Shi, Chang, Why Batch Normalization Damage Federated Learning on Non-IID Data?, IEEE Transactions on "
-        "Neural Networks and Learning Systems 2025, arXiv:2301.02982 (reference without communication)"
-    )
-    spec: ClassVar[str] = "§2.11"
+    paper: ClassVar[str] = "@wang2025batch (reference without communication)"
     cost: ClassVar[str] = "nothing is sent"
 
     @property

@@ -1,4 +1,4 @@
-"""Adversarial training by the users that can afford it (SPEC §4.18, §6.5)."""
+"""Adversarial training by the users that can afford it."""
 
 from __future__ import annotations
 
@@ -60,11 +60,7 @@ class AdversarialTraining(Objective):
     0.5
     """
 
-    paper: ClassVar[str] = (
-        "Hong, Wang, Wang, Zhou, Federated Robustness Propagation: Sharing Adversarial Robustness in Heterogeneous "
-        "Federated Learning, AAAI 2023, arXiv:2106.10196 (baselines FAT*)"
-    )
-    spec: ClassVar[str] = "§4.18"
+    paper: ClassVar[str] = "@hong2023federated (baselines FAT*)"
     needs_adversaries: ClassVar[bool] = True
 
     weight: float = param(0.5, ge=0.0, le=1.0, doc="share of the adversarial loss")

@@ -24,9 +24,5 @@ class CrossEntropy(Objective):
     tensor([0.6931])
     """
 
-    paper: ClassVar[str] = (
-        "McMahan, Moore, Ramage, Hampson, Agüera y Arcas, Communication-Efficient Learning of Deep Networks from "
-        "Decentralized Data, AISTATS 2017, arXiv:1602.05629"
-    )
-    spec: ClassVar[str] = "§1.2"
+    paper: ClassVar[str] = "@mcmahan2017communication"
     plain: ClassVar[bool] = True

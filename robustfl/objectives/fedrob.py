@@ -1,4 +1,4 @@
-"""FedRob: training on the worst affine change of the images (SPEC §4.18)."""
+"""FedRob: training on the worst affine change of the images."""
 
 from __future__ import annotations
 
@@ -24,26 +24,23 @@ _LARGEST = 4096  # pixels; the map has their square entries
 class FedRob(Objective):
     """AT users train on ``Λx + δ``, the affine map that makes the batch worst under a penalty:
 
-    ``max_{Λ,δ} ℓ(f(Λx + δ)) - λ(‖Λ - I‖² + ‖δ‖²)`` by ascent steps of ``1/(2λ)`` from the identity. ST users train on
-    clean inputs. It guards against shifts common to a batch, hardly against perturbations made for each image.
+    ``max_{Λ,δ} ℓ(f(Λx + δ)) - λ(‖Λ - I‖² + ‖δ‖²)`` by ascent steps of ``1/(2λ)`` from the identity; ``ℓ`` is the mean
+    over the batch, of whose sum the steps would be ``b`` times as long. ST users train on clean inputs. It guards
+    against shifts common to a batch, hardly against perturbations made for each image.
 
     Args:
         lam: λ > 0, weight of the penalty.
         steps: ascent steps ≥ 1.
 
     Reference: Reisizadeh et al., Robust Federated Learning: The Case of Affine Distribution Shifts, NeurIPS 2020,
-    arXiv:2006.08907, Algorithm 1. The code released with Hong et al. starts at Λ = 0, which erases the image; here the
-    start is the identity.
+    arXiv:2006.08907, Algorithm 1. The code released with Hong et al. takes the mean too; it starts at Λ = 0, which
+    erases the image, and goes on from one batch to the next. Here every batch starts at the identity.
 
     >>> FedRob().ascent
     0.05
     """
 
-    paper: ClassVar[str] = (
-        "Reisizadeh, Farnia, Pedarsani, Jadbabaie, Robust Federated Learning: The Case of Affine Distribution Shifts, "
-        "NeurIPS 2020, arXiv:2006.08907"
-    )
-    spec: ClassVar[str] = "§4.18"
+    paper: ClassVar[str] = "@reisizadeh2020robust"
     needs_adversaries: ClassVar[bool] = True
 
     lam: float = param(10.0, gt=0.0, doc="λ, weight of the penalty")

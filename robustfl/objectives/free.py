@@ -1,4 +1,4 @@
-"""Free adversarial training (SPEC §5.7)."""
+"""Free adversarial training."""
 
 from __future__ import annotations
 
@@ -36,11 +36,7 @@ class FreeAdversarialTraining(Objective):
     4
     """
 
-    paper: ClassVar[str] = (
-        "Shafahi, Najibi, Ghiasi, Xu, Dickerson, Studer, Davis, Taylor, Goldstein, Adversarial Training for Free!, "
-        "NeurIPS 2019, arXiv:1904.12843"
-    )
-    spec: ClassVar[str] = "§5.7"
+    paper: ClassVar[str] = "@shafahi2019adversarial"
     needs_adversaries: ClassVar[bool] = True
 
     replays_per_batch: int = param(4, ge=1, doc="m, local steps on every batch")

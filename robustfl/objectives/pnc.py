@@ -1,4 +1,4 @@
-"""FedRBN's user step: adversarial training, and pseudo-noise calibration where there is none (SPEC §4.18)."""
+"""FedRBN's user step: adversarial training, and pseudo-noise calibration where there is none."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ class PseudoNoiseCalibration(Objective):
     Args:
         lam: λ in [0, 1]; 0.5 in the paper. With 0 ST users train on clean inputs only.
         clip: bound on the norm of the second term's gradient, over all parameters; None switches clipping off.
-        warmup: rounds at the start in which λ is 0.
+        warmup: rounds at the start in which λ is 0; 10 are the rounds 0 to 9. The released code compares ``round > 10``
+            and takes eleven, which is ``warmup=11`` here.
 
     Reference: Hong et al., Federated Robustness Propagation: Sharing Adversarial Robustness in Heterogeneous Federated
     Learning, AAAI 2023, arXiv:2106.10196, equation 4; clipping and warm-up are on by default as in the released code.
@@ -45,11 +46,7 @@ class PseudoNoiseCalibration(Objective):
     tensor([6.0000, 8.0000])
     """
 
-    paper: ClassVar[str] = (
-        "Hong, Wang, Wang, Zhou, Federated Robustness Propagation: Sharing Adversarial Robustness in Heterogeneous "
-        "Federated Learning, AAAI 2023, arXiv:2106.10196"
-    )
-    spec: ClassVar[str] = "§4.18"
+    paper: ClassVar[str] = "@hong2023federated"
     needs_adversaries: ClassVar[bool] = True
     needs_branches: ClassVar[bool] = True
 

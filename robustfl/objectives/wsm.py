@@ -1,4 +1,4 @@
-"""WSM: softmax re-weighted by the client's own class shares (SPEC §1.10)."""
+"""WSM: softmax re-weighted by the client's own class shares."""
 
 from __future__ import annotations
 
@@ -38,11 +38,7 @@ class WSM(Objective):
     tensor([0.])
     """
 
-    paper: ClassVar[str] = (
-        "Legate, Caccia, Belilovsky, Re-Weighted Softmax Cross-Entropy to Control Forgetting in Federated Learning, "
-        "CoLLAs 2023, arXiv:2304.05260"
-    )
-    spec: ClassVar[str] = "§1.10"
+    paper: ClassVar[str] = "@legate2023weighted"
     plain: ClassVar[bool] = True
 
     def per_sample(self, logits: Tensor, y: Tensor, prior: Tensor) -> Tensor:

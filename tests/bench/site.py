@@ -65,7 +65,7 @@ def main() -> None:
         for rows in (1000, 2000):
             with tempfile.TemporaryDirectory() as folder:
                 made = records(rows)
-                write_site(rank_board(frame(made), by=None), made, folder)
+                write_site(rank_board(frame(made)), made, folder)
                 browser.get((Path(folder) / "results.html").as_uri())
                 for name, script, whole in browser.execute_async_script(MEASURE):
                     print(f"{rows} rows, {name.strip():18} {script:6.0f} ms, with layout {whole:6.0f} ms")

@@ -131,6 +131,35 @@ def test_filters_combine_and_reset(browser: Any, site: Path) -> None:
     assert len(column(browser, "defense")) == total
 
 
+def test_the_first_page_opens_on_overall_and_shows_one_task_at_a_time(browser: Any, site: Path) -> None:
+    opened(browser, site / "index.html")
+    assert set(column(browser, "task")) == {"overall"}
+    assert len(column(browser, "#")) == 16
+    choose(browser, "task", "γ = 0.5")
+    assert set(column(browser, "task")) == {"γ = 0.5"}
+    find(browser, "[data-reset]")[0].click()
+    assert set(column(browser, "task")) == {"overall"}
+
+
+def test_filters_are_in_the_address_and_an_address_sets_them(browser: Any, site: Path) -> None:
+    opened(browser, site / "index.html")
+    choose(browser, "task", "γ = 0")
+    choose(browser, "norm", "fbn")
+    find(browser, "input[data-column='any']")[0].send_keys("nnm+")
+    address = browser.current_url
+    assert address.endswith("index.html#norm=fbn&task=%CE%B3+%3D+0&any=nnm%2B")
+    shown = column(browser, "defense")
+    assert shown == ["nnm+trimmed-mean", "nnm+median"]
+    browser.get("about:blank")
+    browser.get(address)
+    assert column(browser, "defense") == shown
+    assert find(browser, ".count")[0].text == "2 of 16 rows"
+    find(browser, "[data-reset]")[0].click()
+    assert browser.current_url.endswith("index.html")
+    browser.get(f"{(site / 'index.html').as_uri()}#defense=nobody&task=none")  # what there is not is not chosen
+    assert set(column(browser, "task")) == {"overall"}
+
+
 def test_rows_with_fewer_seeds_can_be_hidden(browser: Any, site: Path) -> None:
     opened(browser, site / "results.html")
     find(browser, "[data-seeds]")[0].send_keys("2")

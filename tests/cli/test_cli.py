@@ -49,6 +49,29 @@ def test_grid_prints_a_leaderboard_and_where_things_are(capsys: pytest.CaptureFi
     assert "0 cells run now, 4 were there already" in again.out
 
 
+def test_a_grid_shows_its_own_cells_and_a_report_those_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["grid", *TINY, "--set", "rounds=2"]) == 0
+    capsys.readouterr()
+    assert invoke(["grid", *TINY, "--set", "rounds=3"]) == 0
+    out = capsys.readouterr().out
+    assert "overall" not in out
+    assert "Cells: 4 done." in out
+    assert invoke(["report", "runs/quickstart", "--no-figures"]) == 0
+    out = capsys.readouterr().out
+    assert [t in out for t in ("SA, overall", "SA, rounds = 2", "SA, rounds = 3", "Cells: 8 done.")] == [True] * 4
+    assert invoke(["report", "runs/quickstart", "--no-figures", "--where", "rounds=3"]) == 0
+    assert "Cells: 4 done." in capsys.readouterr().out
+    assert invoke(["report", "runs/quickstart", "--no-figures", "--where", "rouds=3"]) == 2
+    assert "did you mean 'rounds'" in capsys.readouterr().err
+    assert invoke(["report", "runs/quickstart", "--no-figures", "--compare", "rounds"]) == 0
+    assert "overall" not in capsys.readouterr().out
+
+
+def test_a_dry_run_warns_of_an_attack_without_effect(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["grid", *TINY, "--set", "attack=alie", "--set", "f=2", "--dry-run"]) == 0
+    assert "warning: alie has no effect with n = 10 and f = 2" in " ".join(capsys.readouterr().out.split())
+
+
 def test_grid_json_is_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["grid", *TINY, "--format", "json"]) == 0
     board = json.loads(capsys.readouterr().out)

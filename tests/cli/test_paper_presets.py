@@ -5,43 +5,143 @@ from __future__ import annotations
 import json
 import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from robustfl.cli import invoke
+from robustfl.data import domainnet
 from robustfl.data.digits_fedbn import DOMAINS
+from robustfl.scenarios import preset_names
 
-TINY = [
-    "--set", "seed=0", "--set", "rounds=1", "--set", "clients=25", "--set", "train_evasion=pgd(steps=1)",
-    "--set", 'evasions=["pgd(steps=1)"]', "--jobs", "1",
-]  # fmt: skip
-SMALL_NET = ["--set", "model=digits(channels=(2,2,2), hidden=(4,4))"]
+TINY = ["seed=0", "train_evasion=pgd(steps=1)", "model=digits(channels=(2,2,2), hidden=(4,4))"]
+ONE = ["rounds=1", 'evasions=["pgd(steps=1)"]']
+FIFTH = ["clients=25", "at=ratio(rho=0.2)"]
+ON_DIGITS: dict[str, tuple[int, list[str]]] = {
+    "fedrbn-digits": (9, [*ONE, *FIFTH]),
+    "fedrbn-ablation": (4, [*ONE, *FIFTH]),
+    "fedrbn-attacks": (3, ["rounds=2", "evaluate_every=1", *FIFTH, "ra_limit=1",
+                           'evasions=["pgd(steps=1)", "mia(steps=1)", "lsa(rounds=1)"]']),
+    "fedrbn-free": (4, ["clients=25", "rounds=[1, 1, 1, 1]", 'evasions=["pgd(steps=1)"]']),
+    "fedrbn-batches": (10, [*ONE, "clients=25"]),
+    "fedrbn-figure1": (6, [*ONE, "clients=25", 'at=["ratio(rho=0.2)", "all"]']),
+    "fedrbn-figure3": (6, [*ONE, "domain_share=0.5", 'at=["users(ids=(0,))", "all"]']),
+}  # fmt: skip
+ON_DOMAINNET = {"fedrbn-domainnet": 8, "fedrbn-ablation-domainnet": 4}
+WSM = ["model=mlp(hidden=(8,))", "seed=0", "clients=12", "validation=0.3", "evaluate_every=1", "tail=1"]
+ON_ARCHIVES: dict[str, tuple[int, list[str]]] = {
+    "wsm-table31": (6, ["rounds=[1, 1, 1]", "participation=[0.1, 0.1, 0.1]", "schedule.lr=0.1"]),
+    "wsm-table32": (12, ["rounds=1"]),
+    "wsm-norms": (2, ["rounds=2", "schedule.lr=0.1", "forgetting=[1, 2]", "participation=0.5",
+                      'model=["mlp(hidden=(8,))", "mlp(hidden=(8,))", "mlp(hidden=(8,))"]', "objective=wsm"]),
+    "wsm-figure22": (2, ["rounds=3", "forgetting=[1, 2]", "participation=0.5"]),
+    "wsm-figure33": (8, ["rounds=1"]),
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def fedbn_digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """FedBN's prepared Digits: ten pickled training parts and a test set per domain, of unequal sizes and shapes."""
-    root = tmp_path_factory.mktemp("images")
+    root = tmp_path_factory.mktemp("digits")
     generator = np.random.default_rng(0)
     for number, domain in enumerate(DOMAINS):
         shape = {"MNIST": (28, 28), "USPS": (16, 16)}.get(domain, (28, 28, 3))
         folder = root / "digits" / domain
         (folder / "partitions").mkdir(parents=True)
-        sizes = {f"partitions/train_part{i}.pkl": 14 + number for i in range(10)} | {"test.pkl": 15 + number}
+        sizes = {f"partitions/train_part{i}.pkl": 7 + number for i in range(10)} | {"test.pkl": 5 + number}
         for name, count in sizes.items():
             x = generator.integers(256, size=(count, *shape), dtype=np.uint8)
             (folder / name).write_bytes(pickle.dumps((x, np.arange(count) % 10), protocol=4))
     return root
 
 
-@pytest.mark.parametrize("preset", ["fedrbn-digits", "fedrbn-ablation", "fedrbn-attacks"])
-def test_presets_on_fedbns_digits_run_to_the_end(
-    preset: str, fedbn_digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """DomainNet's ten classes as FedBN lists them: pickled paths and names beside the images."""
+    root = tmp_path_factory.mktemp("domainnet")
+    generator = np.random.default_rng(0)
+    for domain in domainnet.DOMAINS:
+        for part, count in (("train", 25), ("test", 5)):
+            paths, names = [], [domainnet.CLASSES[i % 10] for i in range(count)]
+            for i, name in enumerate(names):
+                path = root / "DomainNet" / domain / name / f"{part} {i}.png"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(generator.integers(256, size=(9, 12, 3), dtype=np.uint8)).save(path)
+                paths.append(str(path.relative_to(root)))
+            (root / f"DomainNet/{domain}_{part}.pkl").write_bytes(pickle.dumps((paths, names)))
+    return root
+
+
+@pytest.fixture(scope="module")
+def archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """CIFAR-10, CIFAR-100 and EMNIST by class as archives, in miniature."""
+    root = tmp_path_factory.mktemp("archives")
+    generator = np.random.default_rng(0)
+    for name, side, channels, classes in (
+        ("cifar10", 32, 3, 10),
+        ("cifar100", 32, 3, 100),
+        ("emnist-byclass", 28, 1, 62),
+    ):
+        x = generator.integers(256, size=(10 * classes, side, side, channels), dtype=np.uint8)
+        y = np.arange(10 * classes) % classes
+        np.savez(root / f"{name}.npz", train_x=x, train_y=y, test_x=x[:20], test_y=y[:20])
+    return root
+
+
+def ran(preset: str, settings: list[str], root: Path) -> list[dict[str, Any]]:
+    """The records of the preset with these settings, all of them finished."""
+    chosen = [word for setting in settings for word in ("--set", setting)]
+    assert invoke(["grid", preset, *chosen, "--jobs", "1", "--data-root", str(root)]) == 0
+    records = [json.loads(f.read_text()) for f in (Path("runs") / preset / "cells").glob("*.json")]
+    assert {(r["status"], r["reason"]) for r in records} == {("done", None)}
+    return records
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert invoke(["grid", preset, *TINY, *SMALL_NET, "--data-root", str(fedbn_digits)]) == 0, capsys.readouterr().err
-    records = [json.loads(f.read_text()) for f in (tmp_path / "runs" / preset / "cells").glob("*.json")]
-    assert records
-    assert {r["status"] for r in records} == {"done"}
-    assert all(r["metrics"]["sa"] is not None and len(r["metrics"]["per_user"]["sa"]) == 25 for r in records)
+
+
+@pytest.mark.parametrize(
+    "preset", [pytest.param(n, marks=pytest.mark.slow) if n == "fedrbn-batches" else n for n in ON_DIGITS]
+)
+def test_presets_on_fedbns_digits_run_to_the_end(preset: str, fedbn_digits: Path) -> None:
+    cells, settings = ON_DIGITS[preset]
+    records = ran(preset, [*TINY, *settings], fedbn_digits)
+    assert len(records) == cells
+    for record in records:
+        users = record["labels"]["clients"]
+        assert len(record["metrics"]["per_user"]["sa"]) == users
+        assert len(record["certificates"]["selection"]["values"]) == record["labels"]["rounds"]
+        assert {"sa", "ra_worst"} < set(record["metrics"]["groups"]["selected"])
+
+
+@pytest.mark.parametrize("preset", ON_DOMAINNET)
+def test_presets_on_domainnet_run_to_the_end(preset: str, pictures: Path) -> None:
+    smaller = [f"domainnet(domain={domain}, size=24)" for domain in domainnet.DOMAINS]
+    records = ran(preset, [*TINY, *ONE, "at=ratio(rho=0.2)", f"domains={json.dumps(smaller)}"], pictures)
+    assert len(records) == ON_DOMAINNET[preset]
+    assert {r["labels"]["rotate"] for r in records} == {30}
+    assert all("selected" in r["metrics"]["groups"] for r in records)
+
+
+@pytest.mark.parametrize("preset", ON_ARCHIVES)
+def test_presets_of_the_wsm_thesis_run_to_the_end(preset: str, archives: Path) -> None:
+    cells, settings = ON_ARCHIVES[preset]
+    records = ran(preset, [*WSM, *settings], archives)
+    assert len(records) == cells
+    if preset == "wsm-figure22":
+        assert all(list(r["certificates"]["forgetting"]) == ["1", "2"] for r in records)
+
+
+@pytest.mark.parametrize("preset", [n for n in preset_names() if n.startswith(("fedrbn-", "wsm-"))])
+def test_a_dry_run_without_the_data_lists_the_cells_and_says_what_is_missing(
+    preset: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert invoke(["grid", preset, "--dry-run", "--data-root", str(tmp_path)]) == 0
+    told = capsys.readouterr().out
+    assert "to run" in told
+    assert "refused" not in told
+    assert "No estimate: " in told

@@ -1,52 +1,114 @@
-"""Papers are cited in one form: ``Authors, Title, Venue Year, arXiv:ID``, several of them parted by semicolons."""
+"""Every paper is stored once, complete, and cited by its key; citations and BibTeX are made from that."""
 
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+import subprocess
+import sys
+from collections import Counter
+from typing import Any
 
 import pytest
 
+from robustfl.cli.facts import facts_of
 from robustfl.cli.methods_page import page
+from robustfl.papers import Paper, bibtex, cited, papers, spelled_out
 from robustfl.registry import KINDS, entries
 
-# What a paper is to the method may stand before it, where in the paper or a remark after it.
+PAPERS = list(papers().values())
+METHODS = [e for kind in KINDS for e in entries(kind) if not e.origin]
+CITING = [e for e in METHODS if e.cls.paper]
+# Methods that no paper describes: values that break a server, the smallest networks, a plain split, a file.
+OF_NO_PAPER = {
+    "attack": {"inf", "nan", "none", "random", "zero"}, "norm": {"none"}, "model": {"digits-cnn", "domains-cnn"},
+    "dataset": {"npz"}, "partition": {"iid"},
+}  # fmt: skip
+# What a paper is to the method may stand before its key, where in the paper or a remark after it.
 LEADS = "after|code released with|as used by|as averaged by|local as in|layout of|ten classes of"
-AFTER = r"|, (Algorithms?|Sections?|Tables?) [\w-]+| \([^()]+\)"
-FORM = re.compile(
-    rf"(?:(?:{LEADS}) )?(?P<text>\w[^&]+, (?:[A-Z][\w &-]+ )?(?P<year>(?:19|20)\d\d)), "
-    rf"arXiv:(?P<id>\d\d(?:0[1-9]|1[0-2])\.\d{{4,5}})(?:{AFTER})"
-)
+LINE = re.compile(rf"(?:(?:{LEADS}) )?@[a-z0-9]+(?:, (?:Algorithms?|Sections?|Tables?) [\w-]+| \([^()]+\))?")
 ID = re.compile(r"\b\d{4}\.\d{4,5}\b")
-CITED = [
-    pytest.param(cited, id=f"{kind}-{entry.name}-{ID.findall(cited)[0]}")
-    for kind in KINDS
-    for entry in entries(kind)
-    if not entry.origin
-    for cited in entry.cls.paper.split("; ")
-    if ID.search(cited)
-]
 
 
-@pytest.mark.parametrize("cited", CITED)
-def test_a_paper_on_arxiv_has_the_one_form(cited: str) -> None:
-    found = FORM.fullmatch(cited)
-    assert found, f"{cited!r} is not 'Authors, Title, Venue Year, arXiv:ID'"
-    assert "et al" not in cited
-    assert int(found["year"]) >= 2000 + int(found["id"][:2]), "older than its preprint"
+def named(entry: Any) -> str:
+    return f"{entry.kind}-{entry.name}"
 
 
-def test_a_paper_reads_the_same_wherever_it_is_cited() -> None:
-    texts = defaultdict(set)
-    for param in CITED:
-        found = FORM.fullmatch(param.values[0])
-        assert found
-        texts[found["id"]].add(found["text"])
-        texts[found["text"]].add(found["id"])
-    assert {key: several for key, several in texts.items() if len(several) > 1} == {}
+@pytest.mark.parametrize("entry", METHODS, ids=named)
+def test_a_method_has_a_paper_unless_nobody_wrote_one(entry: Any) -> None:
+    assert bool(entry.cls.paper) != (entry.name in OF_NO_PAPER.get(entry.kind, set()))
 
 
-def test_no_other_spelling_of_an_id_is_on_the_page_of_methods() -> None:
+@pytest.mark.parametrize("entry", CITING, ids=named)
+def test_a_method_cites_stored_papers(entry: Any) -> None:
+    parts = entry.cls.paper.split("; ")
+    assert all(LINE.fullmatch(part) for part in parts), entry.cls.paper
+    assert len(cited(entry.cls.paper)) == len(parts), f"{entry.cls.paper} names a key that papers.toml lacks"
+    assert facts_of(entry).facts["paper"] == spelled_out(entry.cls.paper)
+    assert "@" not in spelled_out(entry.cls.paper)
+
+
+@pytest.mark.parametrize("paper", PAPERS, ids=lambda paper: paper.key)
+def test_an_entry_is_complete(paper: Paper) -> None:
+    assert paper.authors
+    assert all(re.fullmatch(r"[^\W\d_][\w’' -]+", name) for name in paper.authors)
+    assert "et al" not in str(paper)
+    assert paper.title == paper.title.strip(" ,.") != ""
+    assert 1990 <= paper.year <= 2030
+    assert paper.venue or paper.arxiv
+    if paper.arxiv:
+        assert re.fullmatch(r"\d\d(0[1-9]|1[0-2])\.\d{4,5}", paper.arxiv)
+        assert paper.year >= 2000 + int(paper.arxiv[:2]), "older than its preprint"
+    first = spelled_out(paper.authors[0]).lower().replace(" ", "").replace("-", "").replace("ö", "o")
+    assert paper.key.startswith(f"{first}{paper.year}")
+
+
+def test_one_key_is_one_paper_and_somebody_cites_it() -> None:
+    for what in ("title", "arxiv"):
+        several = Counter(getattr(paper, what).lower() for paper in PAPERS if getattr(paper, what))
+        assert [value for value, n in several.items() if n > 1] == []
+    assert {paper.key for entry in CITING for paper in cited(entry.cls.paper)} == set(papers())
+
+
+@pytest.mark.parametrize("entry", CITING, ids=named)
+def test_the_bibtex_of_a_method_is_complete_and_well_formed(entry: Any) -> None:
+    written = bibtex(entry.cls.paper, key=f"{entry.kind} {entry.name}").split("\n\n")
+    assert len(written) == len(cited(entry.cls.paper))
+    for one in written:
+        assert re.fullmatch(r"@[a-z]+\{[a-z]+\d{4}[a-z0-9]+,\n(?:  \w+ = \{.+\},\n)+  \w+ = \{.+\}\n\}", one), one
+        assert {"author", "title", "year"} <= set(re.findall(r"^  (\w+) = ", one, flags=re.MULTILINE))
+        depth = 0
+        for sign in re.sub(r"\\[{}]", "", one):
+            depth += (sign == "{") - (sign == "}")
+            assert depth >= 0
+        assert depth == 0
+
+
+def test_authors_title_and_place_are_fields_of_their_own() -> None:
+    found = bibtex("@elmhamdi2018hidden", key="defense bulyan")
+    assert found.startswith("@inproceedings{elmhamdi2018hidden,")
+    assert "author = {{El Mhamdi} and Guerraoui and Rouault}" in found
+    assert "title = {{The Hidden Vulnerability of Distributed Learning in Byzantium}}" in found
+    assert "booktitle = {ICML}" in found
+    assert "year = {2018}" in found
+    kinds = {key: papers()[key].bibtex().partition("{")[0] for key in ("lecun1998gradient", "krizhevsky2009learning")}
+    assert kinds == {"lecun1998gradient": "@article", "krizhevsky2009learning": "@techreport"}
+
+
+def test_plain_text_of_a_plug_in_is_a_note_and_never_read_as_more() -> None:
+    found = bibtex("A } b & 100% _ \\, ICML 2020; as @wu2018group", key="attack Mine <b>")
+    mine, known = found.split("\n\n")[::-1]
+    assert mine == "@misc{attack-mine-b,\n  note = {A \\} b \\& 100\\% \\_ \\textbackslash{}, ICML 2020}\n}"
+    assert known == papers()["wu2018group"].bibtex()
+    assert spelled_out("ask me@mail2020.org or @nobody2020x") == "ask me@mail2020.org or @nobody2020x"
+    assert bibtex("", key="attack none") == ""
+
+
+def test_papers_are_read_without_torch() -> None:
+    code = "import sys, robustfl.papers as p; p.papers(); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_an_arxiv_number_has_one_spelling_on_the_page_of_methods() -> None:
     text = page()
-    assert len(re.findall(rf"arXiv:{ID.pattern}", text)) > len(CITED)
+    assert len(re.findall(rf"arXiv:{ID.pattern}", text)) > len(CITING)
     assert re.findall(rf"[^\n]{{0,40}}(?<!arXiv:){ID.pattern}", text) == []

@@ -1,4 +1,4 @@
-"""SPEC §4.1-4.16 (and the weighted mean of §1.2): rules and pre-aggregation steps."""
+"""Golden cases of §4.1-4.16 (and the weighted mean of §1.2): rules and pre-aggregation steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SPEC §3: Byzantine attacks on updates, on data and on normalization statistics."""
+"""Golden cases of §3: Byzantine attacks on updates, on data and on normalization statistics."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ def _search(case: Case, on: Arithmetic) -> dict[str, Any]:
     _, _, direction, *rule = case.name.split("_")
     honest, f = on.tensor(case.inputs["honest"]), case.params["f"]
     pipeline = robustfl.defense("+".join(pipeline_parts("_".join(rule))))
-    attack = robustfl.attack(f"opt-{direction}", **_chosen(case, *_SEARCH))
+    attack = robustfl.attack(f"opt-{direction}", search="linear", **_chosen(case, *_SEARCH))
     sent = _one(robustfl.forge(attack, honest, f, defense=pipeline))
     view = View(n=len(honest) + f, f=f, honest=honest, aggregate=lambda rows: pipeline(rows, f=f))
-    found = attack.search(view)
+    found = attack.found(view)
     assert torch.equal(sent, found.vector)
     return {"eta": found.eta, "distance": found.distance, "v": sent}
 

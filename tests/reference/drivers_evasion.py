@@ -1,4 +1,4 @@
-"""SPEC §5: attacks on inputs, through a linear model, and the metrics over users."""
+"""Golden cases of §5: attacks on inputs, through a linear model, and the metrics over users."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SPEC §1: what clients send, the server's step, learning rates."""
+"""Golden cases of §1: what clients send, the server's step, learning rates."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from robustfl.registry import create
 
 def _fedavg(case: Case, on: Arithmetic) -> dict[str, Any]:
     theta, local = on.tensor(case.inputs["theta"]), on.tensor(case.inputs["local"])
-    aggregate = robustfl.defense("mean")(local - theta, weights=case.inputs["n"])
+    aggregate = robustfl.defense("mean")(local - theta, f=0, weights=case.inputs["n"])
     return {"theta": create("algorithm", "fedavg").server(theta, aggregate, 1.0)}
 
 

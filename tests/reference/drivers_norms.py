@@ -1,4 +1,4 @@
-"""SPEC §2.1-2.4 and 4.17: normalization layers, what clients report, how the server merges it."""
+"""Golden cases of §2.1-2.4 and 4.17: normalization layers, what clients report, how the server merges it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SPEC §6: which client gets which samples."""
+"""Golden cases of §6: which client gets which samples."""
 
 from __future__ import annotations
 

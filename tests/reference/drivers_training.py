@@ -1,4 +1,4 @@
-"""SPEC §1.3-1.11, §2.8-2.14, §4.18: algorithms, objectives, the later norms, propagation."""
+"""Golden cases of §1.3-1.11, §2.8-2.14, §4.18: algorithms, objectives, the later norms, propagation."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _fedacg(case: Case, on: Arithmetic) -> dict[str, Any]:
     method = create("algorithm", "fedacg", server_momentum=case.params["lambda"])
     theta, momentum, local = (on.tensor(case.inputs[k]) for k in ("theta", "momentum", "local"))
     sent = method.broadcast(theta, {"momentum": momentum})
-    aggregate = robustfl.defense("mean")(local - sent, weights=case.inputs["n"])
+    aggregate = robustfl.defense("mean")(local - sent, f=0, weights=case.inputs["n"])
     theta, state = method.server_step(theta, aggregate, 0.1, {"momentum": momentum}, None)
     return {"sent": sent, "theta": theta, "momentum": state["momentum"]}
 
@@ -74,7 +74,7 @@ def _scaffold(case: Case, on: Arithmetic) -> dict[str, Any]:
         stack = torch.stack(messages)
         second = method.second_messages(stack, [steps] * len(ids), lr, server, clients)
         mean = robustfl.defense("mean")
-        theta, server = method.server_step(theta, mean(stack), lr, server, mean(second))
+        theta, server = method.server_step(theta, mean(stack, f=0), lr, server, mean(second, f=0))
         rounds.append({"participants": ids, "x": theta, "c_server": server["variate"], "c_clients": memory.clone()})
     return {"rounds": rounds}
 

@@ -1,4 +1,4 @@
-"""SPEC §8, T1: ten clusters, one per client; how far each scheme's output is from one machine's batch norm."""
+"""Ten clusters, one per client; how far each scheme's output is from one machine's batch norm."""
 
 import math
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from robustfl.contracts import LocalWork
 from robustfl.federation import State, train
-from robustfl.registry import create, entries
+from robustfl.registry import create, entries, identity
 from robustfl.scenarios.build import build
 from robustfl.scenarios.spec import Cell
 
@@ -217,3 +217,64 @@ def test_a_last_batch_of_one_is_left_out_where_it_has_no_variance(norm: str, lef
         assert seen[0] != seen[1]
     for record in train(e):
         assert record.round == 1
+
+
+# --- drawing with replacement, weight decay ---------------------------------------------------------------------------
+
+
+def batches_of(algorithm: str, samples: int = 12) -> list[list[int]]:
+    """The indices of client 0's first forty batches of eight."""
+    from robustfl.federation.clients import Clients
+
+    chosen = {"algorithm": algorithm, "dataset": f"digits(limit={2 * samples}, test_limit=10)", "evasions": []}
+    e = build(Cell.of({"clients": 2, "batch": 8, "norm": "gn", **chosen})).experiment
+    assert len(e.parts[0]) == samples
+    clients = Clients(e, lambda message: None)
+    return [clients._batches.indices(0, step).tolist() for step in range(40)]
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedprox", "dsgd"])
+def test_batches_with_replacement_are_full_and_repeat_samples(algorithm: str) -> None:
+    plain, again = batches_of(algorithm), batches_of(f"{algorithm}(replacement=true)")
+    assert all(len(set(batch)) == len(batch) for batch in plain)
+    assert {len(batch) for batch in plain} == ({8} if algorithm == "dsgd" else {8, 4})
+    assert {len(batch) for batch in again} == {8}
+    assert any(len(set(batch)) < 8 for batch in again)
+    assert {i for batch in again for i in batch} == {i for batch in plain for i in batch}
+
+
+def test_a_client_with_less_than_a_batch_draws_a_full_one_with_replacement() -> None:
+    assert {len(batch) for batch in batches_of("fedavg(replacement=true)", samples=5)} == {8}
+
+
+def test_weight_decay_adds_the_model_to_every_gradient_in_both_engines() -> None:
+    """From the same gradients: a step of ``θ - η(1-β)(g + wθ)``, then the momentum's."""
+    common = {"norm": "gn", "schedule": {"kind": "constant", "lr": 0.2}}
+    start = build(Cell.of({"clients": 4, "batch": 8, "dtype": "float64", "norm": "gn"})).experiment.flat.clone()
+    plain = trained(1, algorithm="dsgd(momentum=0.9)", **common).theta
+    for engine in ("fast", "reference"):
+        decayed = trained(1, algorithm="dsgd(momentum=0.9, weight_decay=0.5)", engine=engine, **common).theta
+        torch.testing.assert_close(decayed, plain - 0.2 * 0.1 * 0.5 * start, rtol=1e-9, atol=1e-11)
+    twice = [
+        trained(2, algorithm="dsgd(momentum=0.9, weight_decay=0.5)", engine=engine, **common).theta
+        for engine in ("fast", "reference")
+    ]
+    torch.testing.assert_close(*twice, rtol=1e-9, atol=1e-11)
+
+
+def test_sgd_with_the_whole_gradient_is_dsgd_at_a_larger_rate() -> None:
+    """One client, one batch a round: momentum of ``fedavg(keep_momentum=true)`` is ``m ← βm + g + wθ``."""
+    one = {"clients": 1, "partition": "iid", "norm": "gn"}
+    sgd = "fedavg(local_steps=1, momentum=0.9, keep_momentum=true, weight_decay=0.1)"
+    small, large = ({"kind": "constant", "lr": lr} for lr in (0.02, 0.2))
+    a = trained(4, algorithm=sgd, schedule=small, **one).theta
+    b = trained(4, algorithm="dsgd(momentum=0.9, weight_decay=0.1)", schedule=large, **one).theta
+    torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", [e.name for e in entries("algorithm") if not e.origin])
+def test_parameters_that_came_later_leave_the_identity_as_it_was(name: str) -> None:
+    known = identity(create("algorithm", name))["params"]
+    assert "replacement" not in known
+    assert ("weight_decay" in known) == (name != "dsgd")
+    assert identity(create("algorithm", name, replacement=True))["params"]["replacement"] is True

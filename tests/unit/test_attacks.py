@@ -44,6 +44,31 @@ def test_worked_example(spec: str, expected: list[float]) -> None:
     assert torch.equal(sent[0], sent[1])
 
 
+def test_forging_looks_at_honest_rows_by_their_sum_and_closely_only_if_need_be(monkeypatch) -> None:
+    looked: list[tuple[int, ...]] = []
+    close = torch.isfinite
+
+    def noting(rows: torch.Tensor) -> torch.Tensor:
+        looked.append(tuple(rows.shape))
+        return close(rows)
+
+    monkeypatch.setattr(torch, "isfinite", noting)
+    sent = robustfl.forge("sf", torch.ones(4, 50), f=3)
+    assert looked == []  # nothing of the size of the stack is made ...
+    assert sent.stride()[0] == 0  # ... and one row stands for all
+    huge = torch.full((4, 50), 3e38)  # finite, though its sum is not
+    assert bool(close(robustfl.forge("ipm(tau=0)", huge[:1], f=1)).all())
+    for value in (math.nan, math.inf, -math.inf):
+        broken = HONEST.clone()
+        broken[1, 1] = value
+        with pytest.raises(UsageError, match="must be finite"):
+            robustfl.forge("sf", broken, f=1)
+    both = HONEST.clone()
+    both[0, 0], both[1, 0] = math.inf, -math.inf
+    with pytest.raises(UsageError, match="must be finite"):
+        robustfl.forge("sf", both, f=1)
+
+
 def test_sign_flipping_of_the_own_vectors_needs_no_sight_of_the_others() -> None:
     own = torch.tensor([[1.0, -2.0], [0.0, 4.0]])
     attack = robustfl.attack("sf", mode="own")
@@ -211,9 +236,16 @@ def test_forge_refuses_a_number_of_attackers_that_is_none(f: object) -> None:
         robustfl.forge("sf", HONEST, f=f)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("honest", [HONEST[:0], HONEST[0], HONEST.long()])
-def test_forge_refuses_rows_that_are_no_stack_of_numbers(honest: torch.Tensor) -> None:
-    with pytest.raises(UsageError, match=r"floating-point rows \[h d\]"):
+@pytest.mark.parametrize(
+    ("honest", "words"),
+    [
+        (HONEST[:0], r"no rows; give a stack \[n d\]"),
+        (HONEST[0], r"must be rows \[h d\], one for each honest client"),
+        (HONEST.long(), "floating-point rows"),
+    ],
+)
+def test_forge_refuses_rows_that_are_no_stack_of_numbers(honest: torch.Tensor, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
         robustfl.forge("sf", honest, f=1)
     with pytest.raises(UsageError, match="needs the honest rows"):
         robustfl.attack("sf").forge(View(n=4, f=1, honest=honest), generator=stream(0))

@@ -82,6 +82,8 @@ def test_a_bare_method_may_come_from_a_table() -> None:
         ("opt(sf, start=5, eta_max=3)", "leave [5, 3] to search"),
         ("opt(rop, parameter=location, start=2)", "leave [2, 1] to search"),
         ("opt(sf, eta_max=inf, search=golden)", "needs a finite eta_max"),
+        ("opt(sf, eta_max=inf)", "search=scan needs a finite eta_max"),
+        ("opt-foe(eta_max=inf)", "search=scan needs a finite eta_max"),
         ("timed(sf, start=3, stop=3)", "stop=3 must be > 3"),
         ("timed(sf, every=0)", "every=0"),
         ("partial(gaussian)", "it must be omniscient"),
@@ -211,12 +213,12 @@ def test_the_general_search_is_as_good_as_the_special_ones(rule: str, spec: str,
         assert harm(rule, sent(spec, view(rule))) >= harm(rule, sent(special, view(rule))) - 1e-9
         return
     # ḡ + η(-ḡ - ḡ) = (1 - 2η)ḡ: twice the step of opt-foe
-    found = robustfl.attack("opt-foe(delta=20, eta_max=2000)").search(view(rule)).distance
+    found = robustfl.attack("opt-foe(delta=20, eta_max=2000)").found(view(rule)).distance
     assert harm(rule, sent(spec, view(rule))) >= found - 1e-9
 
 
 def test_the_factor_of_alie_is_the_one_the_special_search_finds() -> None:
-    special = robustfl.attack("opt-alie").search(view())
+    special = robustfl.attack("opt-alie").found(view())
     found, forged = robustfl.attack("opt(alie)").find(view(), generator=stream(0))
     assert (found.eta, found.distance) == (special.eta, pytest.approx(special.distance))
     torch.testing.assert_close(forged.rows[0], special.vector)
@@ -237,7 +239,7 @@ def server(name: str, kind: type) -> Callable[[Tensor], Tensor]:
 RULES = [(e.name, e.cls) for e in entries("defense") if not e.origin and issubclass(e.cls, (Aggregator, Step))]
 
 
-@pytest.mark.parametrize("spec", ["opt(alie)", "opt(alie, search=golden)"])
+@pytest.mark.parametrize("spec", ["opt(alie)", "opt(alie, search=linear)", "opt(alie, search=golden)"])
 @pytest.mark.parametrize(("rule", "kind"), RULES, ids=[name for name, _ in RULES])
 def test_a_searched_attack_is_at_least_as_damaging_against_every_defense(rule: str, kind: type, spec: str) -> None:
     aggregate, mean = server(rule, kind), HONEST.mean(0)
@@ -261,7 +263,7 @@ def test_the_attack_as_given_wins_where_the_search_finds_nothing_better() -> Non
     assert torch.allclose(forged.rows[2], mean - 1.5 * std)
 
 
-@pytest.mark.parametrize("search", ["linear", "golden"])
+@pytest.mark.parametrize("search", ["scan", "linear", "golden"])
 def test_the_server_is_asked_as_often_as_said_with_the_honest_rows_untouched(search: str) -> None:
     asked: list[Tensor] = []
 
@@ -340,7 +342,7 @@ def test_a_memory_passes_through_the_search() -> None:
 
 
 @pytest.mark.parametrize("value", [math.inf, math.nan])
-@pytest.mark.parametrize("search", ["linear", "golden"])
+@pytest.mark.parametrize("search", ["scan", "linear", "golden"])
 def test_a_result_that_is_not_finite_is_never_the_best(search: str, value: float) -> None:
     mean = HONEST.mean(0)
     beyond = lambda stack: mean + (value if float(stack[-1].norm()) > 20 else stack[-1])  # noqa: E731

@@ -13,6 +13,7 @@ import robustfl
 from robustfl.contracts import Forged, View
 from robustfl.errors import UsageError
 from robustfl.randomness import stream
+from robustfl.registry import create, identity
 
 
 def rows(h: int = 7, d: int = 12, seed: int = 0, mean: float = 0.7) -> Tensor:
@@ -65,6 +66,21 @@ def halved(name: str, honest: Tensor, p: Tensor, *, gamma: float = 50.0, precisi
         step /= 2
         gamma += step if holds else -step
     return best
+
+
+def test_min_sum_is_bounded_by_the_greatest_or_the_least_of_the_honest_sums() -> None:
+    honest = rows()
+    sums = [total(x, honest) for x in honest]
+    for bound, limit in (("max", max(sums)), ("min", min(sums))):
+        _, vector = robustfl.attack("min-sum", bound=bound).solve(against(honest))
+        assert total(vector, honest) == pytest.approx(limit, rel=1e-9)
+    assert robustfl.attack("min-sum").bound == "max"  # the paper's
+
+
+def test_definitions_that_came_later_leave_old_keys_as_they_are() -> None:
+    assert "bound" not in identity(robustfl.attack("min-sum"))["params"]
+    assert identity(robustfl.attack("min-sum(bound=min)"))["params"]["bound"] == "min"
+    assert "center" not in identity(create("defense", "meamed"))["params"]
 
 
 @pytest.mark.parametrize("name", BOUNDED)

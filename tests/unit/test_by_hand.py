@@ -92,7 +92,7 @@ def rounds_of_averaging(
     decay: float = 0.0, clip: float = math.inf, uniform: bool = False, wsm: bool = False, norm: str = "naive-bn",
     rate: Callable[[int], float] = lambda t: 0.1,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """θ and running statistics after all rounds of ``method``, a member of FedAvg's family (SPEC §1.2-1.10)."""
+    """θ and running statistics after all rounds of ``method``, a member of FedAvg's family."""
     x, y, net = images(e), e.train.y, Network(images(e).shape[1], norm)
     net.load(initial)
     theta, statistics = initial.clone(), net.statistics()
@@ -232,7 +232,7 @@ def test_fedtan_is_the_gradient_of_the_weighted_loss_whoever_is_how_large(weight
     torch.testing.assert_close(state.statistics, statistics, rtol=0, atol=1e-11)
 
 
-# --- robust DSGD with FBN under attack (SPEC §1.1, §2.2, §3.8, §4.17) -------------------------------------------------
+# --- robust DSGD with FBN under attack -------------------------------------------------------------------------------
 
 
 def trimmed_mean(rows: Tensor, f: int) -> Tensor:

@@ -24,6 +24,10 @@ AT = {
     "algorithm": "fedavg(local_steps=2)", "objective": "at", "at": "ratio(rho=0.5)",
     "train_evasion": "pgd(eps=0.1, steps=2)",
 }  # fmt: skip
+SELECTED = {
+    "algorithm": "fedavg(local_steps=2)", "validation": 0.4, "select": "validation", "evaluate_every": 1,
+    "schedule": {"kind": "step", "values": [0.2, 30.0], "milestones": [3]},
+}  # fmt: skip
 CASES: dict[str, dict[str, Any]] = {
     "momentum": {"algorithm": "dsgd(momentum=0.9)", "attack": "alie", "defense": "nnm+median"},
     "mimic": {"attack": "mimic"},
@@ -50,6 +54,10 @@ CASES: dict[str, dict[str, Any]] = {
         "norm": "dual-bn(local=true)", "objective": "pnc", "propagation": "fedrbn", "attack": "alie", "byzantine": "at",
     },
     "robust curve": {"evaluate_ra": True, "evaluate_every": 1, "evasions": ["pgd(eps=0.1, steps=2)"]},
+    "selected round": SELECTED | {"norm": "naive-bn"},
+    "selected round of own models": SELECTED | {"norm": "fedbn"},
+    "rotation": {"model": "simple-cnn", "rotate": 20.0, "norm": "naive-bn"},
+    "forgetting of rounds": {"forgetting": [1, 2, 5], "validation": 0.2, "algorithm": "fedavg(local_steps=2)"},
     "forgetting": {"forgetting": True, "validation": 0.2, "algorithm": "fedavg(local_steps=2)"},
 }  # fmt: skip
 

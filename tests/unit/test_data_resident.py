@@ -5,9 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from torchvision.transforms import InterpolationMode
+from torchvision.transforms.functional import rotate
 
 from robustfl.contracts import Arrays
 from robustfl.data import Augment, Normalize, Resident, channel_statistics
+from robustfl.data.resident import rotated
 from robustfl.errors import UsageError
 from robustfl.randomness import stream
 
@@ -121,3 +124,40 @@ def test_known_data_sets_have_the_customary_statistics_if_channels_agree():
         pytest.approx((0.2,)),
         (1.0,),
     )  # a constant channel is not divided by 0
+
+
+# --- rotation --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (9, 9), (7, 12)])
+def test_images_are_turned_as_torchvision_turns_them(shape):
+    x = torch.rand(6, 3, *shape, generator=stream(0, "x"), dtype=torch.float64)
+    degrees = torch.tensor([0.0, 7.3, -29.1, 61.7, 180.0, -123.4])
+    for image, angle, turned in zip(x, degrees, rotated(x, degrees), strict=True):
+        expected = rotate(image, float(angle), interpolation=InterpolationMode.NEAREST)
+        # A centre that falls between two pixels may be rounded either way.
+        assert (turned != expected).double().mean() < 0.05
+
+
+def test_a_quarter_turn_is_exact_and_corners_become_zero():
+    x = torch.rand(2, 1, 9, 9, generator=stream(0, "x")) + 0.5
+    turned = rotated(x, torch.tensor([90.0, 45.0]))
+    assert torch.equal(turned[0], torch.rot90(x[0], 1, (1, 2)))
+    assert [float(turned[1, 0, i, j]) for i in (0, 8) for j in (0, 8)] == [0, 0, 0, 0]
+    assert turned[1, 0, 4, 4] == x[1, 0, 4, 4]
+
+
+def test_rotation_draws_every_angle_up_to_its_bound_and_leaves_other_draws_alone():
+    x = torch.zeros(4000, 1, 1, 41)
+    x[..., 20:] = 1  # a hand from the centre to the right
+    x = torch.nn.functional.pad(x, (0, 0, 20, 20))
+    turned = Augment(rotate=30.0)(x, stream(0, "a"))
+    tip = turned[:, 0, :, 37].argmax(1) - 20  # how far the hand points down, 17 pixels from the centre
+    angles = torch.rad2deg(torch.atan2(-tip.double(), torch.tensor(17.0, dtype=torch.float64)))
+    assert angles.abs().max() <= 32
+    assert angles.abs().max() > 27
+    assert abs(float(angles.mean())) < 2  # six standard deviations of the mean of 4,000
+    assert float(angles.std()) == pytest.approx(30 / 3**0.5, rel=0.1)
+    flipped = Augment(flip=True, crop_padding=2)
+    first, then = flipped(x, stream(0, "b")), Augment(flip=True, crop_padding=2, rotate=1e-9)(x, stream(0, "b"))
+    assert torch.equal(first, then)

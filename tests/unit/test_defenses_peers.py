@@ -1,4 +1,4 @@
-"""Where definitions agree (SPEC §10), another project's rules give the same numbers."""
+"""Where definitions agree, another project's rules give the same numbers."""
 
 from __future__ import annotations
 
@@ -111,6 +111,41 @@ def test_arc_counts_in_whole_numbers_where_the_peer_rounds_floats():
     ours = Mixed(Stack(torch.tensor(X))).after(create("defense", "arc"), f=f, context=Context()).materialise()
     shortened = [int((np.diag(Y) < np.diag(X)).sum()) for Y in (ours.numpy(), byzfl.ARC(f=f)(X.copy()))]
     assert shortened == [57, 56]
+
+
+def flipped(n: int, f: int, d: int, seed: int) -> np.ndarray:
+    """Honest rows, two of them of all but the same length, and sign flipping."""
+    draw = np.random.default_rng(seed)
+    honest = draw.normal(size=(n - f, d)) * draw.uniform(0.5, 2, size=(n - f, 1)) + 0.2
+    honest[1] = honest[0][::-1] * (1 + 1e-7)
+    return np.concatenate([honest, np.repeat(-honest.mean(0)[None], f, 0)])
+
+
+@pytest.mark.parametrize(("n", "f"), [(10, 3), (10, 4), (17, 4), (25, 5)])
+def test_arc_nnm_and_the_peers_geometric_median_agree_step_by_step_in_float64(n, f):
+    # In a lock-step with the peer's own loop, in float32, this pipeline parts under sign flipping: ARC makes lengths,
+    # and so distances, alike; torch.cdist in float32, off by 1e-5 at 80,000 entries, then picks other neighbors for the
+    # forged rows, all f of them at once. It is neither the steps, nor their order, nor the number clipped, nor ν.
+    for seed in range(5):
+        X = flipped(n, f, 300, seed)
+        spec, theirs = "", X.copy()
+        for step, peer in (("arc", byzfl.ARC(f=f)), ("nnm", byzfl.NNM(f))):
+            spec, theirs = f"{spec}+{step}".lstrip("+"), peer(theirs)
+            rows = Mixed(Stack(torch.tensor(X)))
+            for name in spec.split("+"):
+                rows = rows.after(create("defense", name), f=f, context=Context())
+            np.testing.assert_allclose(rows.materialise().numpy(), theirs, rtol=1e-9, atol=1e-12)
+        ours = robustfl.defense(f"{spec}+geometric-median(nu=0.1, max_steps=3, tol=0, init=zero)")(torch.tensor(X), f=f)
+        np.testing.assert_allclose(ours.numpy(), byzfl.GeometricMedian(nu=0.1, T=3)(theirs), rtol=1e-9, atol=1e-12)
+
+
+def test_meamed_around_the_lower_median_is_that_of_torch():
+    X = torch.from_numpy(np.random.default_rng(2).normal(size=(10, 6)))
+    for center, median in (("middle", X.quantile(0.5, dim=0)), ("lower", X.median(dim=0).values)):
+        near = (X - median).abs().sort(dim=0, stable=True).indices[:6]
+        ours = robustfl.defense(f"meamed(center={center})")(X, f=4)
+        np.testing.assert_allclose(ours.numpy(), X.gather(0, near).mean(0).numpy(), rtol=1e-12)
+    np.testing.assert_allclose(robustfl.defense("meamed")(X, f=4).numpy(), byzfl.Meamed(f=4)(X.numpy()), rtol=1e-12)
 
 
 def test_one_broken_row_reaches_the_peers_result():

@@ -26,14 +26,6 @@ def test_rows_of_any_shape_come_back_in_shape_and_dtype():
     assert robustfl.defense("nnm+median")(X.reshape(4, 6)[:, :0], f=1).shape == (0,)
 
 
-def test_lists_arrays_and_tensors_are_the_same_input():
-    X = torch.tensor([[1.0, 2.0], [3.0, 4.0], [8.0, 9.0]], dtype=torch.float64)
-    rule = robustfl.defense("krum", variant="nf")
-    expected = rule(X, f=1)
-    for given in (list(X), X.numpy(), X.tolist(), [row.numpy() for row in X]):
-        assert torch.equal(rule(given, f=1), expected)
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_computed_in_float32(dtype):
     # In half precision the sum of these overflows or rounds to a neighbor.
@@ -77,7 +69,7 @@ def test_f_must_be_an_int_that_is_not_negative(f):
 @pytest.mark.parametrize("weights", [[1.0], [1.0, -1.0, 1.0], [0.0, 0.0, 0.0], [1.0, NAN, 1.0]])
 def test_weights_must_fit_the_rows(weights):
     with pytest.raises(UsageError, match="weights"):
-        robustfl.defense("mean")(torch.zeros(3, 1), weights=weights)
+        robustfl.defense("mean")(torch.zeros(3, 1), f=0, weights=weights)
 
 
 def test_too_few_clients_are_refused_with_the_number_needed():
@@ -126,7 +118,7 @@ def test_a_row_too_long_for_distances_is_dropped_and_a_long_one_is_not():
 
 def test_weights_of_dropped_rows_go_with_them():
     X = torch.tensor([[NAN], [0.0], [4.0]])
-    assert robustfl.defense("mean")(X, weights=[10, 3, 1]).item() == 1.0
+    assert robustfl.defense("mean")(X, f=0, weights=[10, 3, 1]).item() == 1.0
 
 
 def test_broken_rows_can_be_refused_instead():
@@ -136,7 +128,7 @@ def test_broken_rows_can_be_refused_instead():
 
 def test_nothing_left_or_too_little_left_is_an_error():
     with pytest.raises(Refused, match="none of the 2 rows is finite"):
-        robustfl.defense("mean")(torch.full((2, 1), NAN))
+        robustfl.defense("mean")(torch.full((2, 1), NAN), f=0)
     X = torch.tensor([[NAN], [NAN], [1.0], [2.0], [3.0]])
     with pytest.raises(Refused, match="krum: f=0 needs at least 3 clients"):
         robustfl.defense("krum")(X[:4], f=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,12 +11,15 @@ import torch
 from torch import Tensor
 
 from robustfl.branches import ADVERSARIAL, CLEAN, through
+from robustfl.errors import UsageError
 from robustfl.evaluation import Accuracy
 from robustfl.federation import lent, train
 from robustfl.scenarios import run_cell
 from robustfl.scenarios.build import Built, build
 from robustfl.scenarios.evaluate import Evaluator, _deviation, _worst
-from robustfl.scenarios.spec import Cell
+from robustfl.scenarios.expand import expand, refusal, resolve
+from robustfl.scenarios.selection import Selection
+from robustfl.scenarios.spec import Cell, Scenario
 from robustfl.vectors import write_statistics
 
 USERS = {
@@ -81,14 +85,108 @@ def test_every_user_is_tested_with_its_own_model_through_the_branch(branch: str)
             assert found.per_client["sa"][k] == pytest.approx(accuracy(built, built.validation[k], test=False))
 
 
-def test_tail_and_best_are_of_the_rounds_they_name() -> None:
+def test_tail_is_of_the_rounds_it_names() -> None:
     record = run_cell(cell(rounds=6, tail=3, evaluate_every=1, schedule={"lr": 1.5}), fingerprint="x")
     curve = [point.sa for point in record.curve]
     assert [point.round for point in record.curve] == [1, 2, 3, 4, 5, 6]
     assert len(set(curve)) > 2
     assert record.metrics is not None
     assert record.metrics.groups["tail"]["sa"] == pytest.approx(sum(curve[3:]) / 3)
-    assert record.metrics.groups["best"]["sa"] == max(curve)
+    assert set(record.metrics.groups) == {"tail"}  # a maximum over test accuracies is no result
+
+
+def test_tail_has_robust_accuracy_where_it_was_measured() -> None:
+    settings = {"rounds": 4, "tail": 2, "evaluate_every": 1, "evasions": ["fgsm(eps=0.05)"]}
+    robust = run_cell(cell(**settings, evaluate_ra=True), fingerprint="x")
+    assert robust.metrics is not None
+    values = [point.ra for point in robust.curve[-2:]]
+    assert robust.metrics.groups["tail"]["fgsm(eps=0.05)"] == pytest.approx(sum(values) / 2)
+    clean = metrics(**settings)
+    assert set(clean.groups["tail"]) == {"sa"}
+
+
+# --- the round chosen on validation data -----------------------------------------------------------------------------
+
+SELECTED = {
+    "validation": 0.4, "select": "validation", "evaluate_every": 1, "evasions": ["fgsm(eps=0.05)"], "rounds": 6,
+    "schedule": {"kind": "step", "values": [0.2, 30.0], "milestones": [4]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("norm", ["gn", "naive-bn", "fedbn", "fedavg-alg2", "dual-bn(local=true)"])
+def test_the_selected_round_has_the_metrics_of_a_run_that_ends_there(norm: str) -> None:
+    """The rate of 30 in the last two rounds undoes what four have learnt."""
+    record = run_cell(cell(**{**SELECTED, "norm": norm}), fingerprint="x")
+    assert record.metrics is not None
+    chosen = record.certificates["selection"]
+    assert [round for round, _ in chosen["values"]] == [1, 2, 3, 4, 5, 6]
+    assert chosen["round"] == max(chosen["values"], key=lambda seen: seen[1])[0] <= 4
+    assert chosen["validation"] == dict(chosen["values"])[chosen["round"]]
+    ended = run_cell(cell(**{**SELECTED, "norm": norm, "rounds": chosen["round"], "select": "last"}), fingerprint="x")
+    assert ended.metrics is not None
+    selected = record.metrics.groups["selected"]
+    assert selected["sa"] == ended.metrics.sa
+    assert selected["fgsm(eps=0.05)"] == ended.metrics.ra["fgsm(eps=0.05)"]
+    assert selected["ra_worst"] == ended.metrics.ra_worst
+    assert record.metrics.groups.get("selected, spread") == ended.metrics.groups.get("spread")
+    assert record.metrics.sa < selected["sa"]  # the last round's stay beside them
+    held = [value for value in ended.metrics.per_client["sa"] if value is not None]
+    assert chosen["validation"] == pytest.approx(sum(held) / len(held))
+
+
+def test_rounds_are_selected_by_robust_accuracy_of_at_users_and_standard_accuracy_of_the_others() -> None:
+    chosen = cell(**{**USERS, "train_evasion": "fgsm(eps=0.2)"}, validation=0.4, f=1)
+    built = build(chosen)
+    e = built.experiment
+    *_, last = train(e)
+    state, values = last.state, []
+    e.model.eval()
+    for k in range(5):
+        if k in e.settings.byzantine():
+            continue
+        index = built.validation[k]
+        x, y = e.train.pixels(index, dtype=torch.float64), e.train.y[index]
+        write_statistics(e.model, e.layout, state.personal.statistics[k])
+        with lent(state.theta, state.personal.model_of(k, e.privacy, state.theta)), through(e.model, ADVERSARIAL):
+            if k in (0, 1, 2):
+                x.requires_grad_()
+                (slope,) = torch.autograd.grad(torch.nn.functional.cross_entropy(e.model(x), y, reduction="sum"), x)
+                x = (x + 0.2 * slope.sign()).clamp(0, 1).detach()
+            values.append(float((e.model(x).argmax(1) == y).double().mean()))
+    assert len(values) == 4
+    found = Evaluator(chosen, built).on_validation(state)
+    assert found == pytest.approx(sum(values) / 4)
+    standard = Evaluator(cell(validation=0.4, norm="dual-bn(local=true)"), built).on_validation(state)
+    assert found == pytest.approx(standard)  # roles are of the experiment, not of the evaluator's cell
+
+
+def test_of_equal_rounds_the_earliest_is_selected_and_its_model_is_a_copy() -> None:
+    built = build(cell(norm="fedbn"))
+    selection = Selection(built.experiment, limit=1 << 30)
+    states = [record.state for record in train(built.experiment)]
+    now = states[-1]
+    for round, value in ((1, 0.5), (2, 0.7), (3, 0.7), (4, 0.6)):
+        now.theta.fill_(round)
+        now.personal.parameters.fill_(round)
+        selection.see(replace(now, round=round, statistics=torch.full_like(now.statistics, round)), value)
+    assert (selection.round, selection.value) == (2, 0.7)
+    with selection.lent(now) as chosen:
+        assert chosen.round == 2
+        assert all(bool((t == 2).all()) for t in (chosen.theta, chosen.statistics, chosen.personal.parameters))
+        assert bool((next(built.experiment.model.parameters()) == 2).all())
+    assert bool((now.theta == 4).all())
+
+
+def test_selection_needs_validation_data_and_evaluations() -> None:
+    for lacking in ({"validation": 0.0}, {"evaluate_every": 0}):
+        reason = refusal(cell(**{**SELECTED, **lacking}))
+        assert reason is not None
+        assert "validation > 0 and evaluate_every > 0" in reason
+    tiny = run_cell(
+        cell(**{**SELECTED, "dataset": "digits(limit=20, test_limit=60)", "validation": 0.01}), fingerprint="x"
+    )
+    assert tiny.status == "refused"
+    assert "keeps a sample for validation" in str(tiny.reason)
 
 
 def test_smallest_variance_is_that_of_all_rounds_so_far() -> None:
@@ -121,6 +219,35 @@ def test_forgetting_is_of_the_received_and_the_local_models(norm: str) -> None:
     with lent(last.state.theta, local.received):
         before = [accuracy(built, built.validation[d], test=False) for d in range(5)]
     assert found["matrix"][0] == pytest.approx([b - a for b, a in zip(before, found["after"][0], strict=True)])
+
+
+def test_forgetting_of_listed_rounds_is_that_of_runs_that_end_there_and_disturbs_nothing() -> None:
+    settings = {"norm": "naive-bn", "validation": 0.3, "partition": "classes(k=4)", "rounds": 4}
+    listed = run_cell(cell(**settings, forgetting=[3, 1]), fingerprint="x")
+    assert list(listed.certificates["forgetting"]) == ["1", "3"]
+    for rounds in (1, 3):
+        ended = run_cell(cell(**{**settings, "rounds": rounds}, forgetting=True), fingerprint="x")
+        assert listed.certificates["forgetting"][str(rounds)] == ended.certificates["forgetting"]
+    without = run_cell(cell(**settings), fingerprint="x")
+    assert listed.metrics == without.metrics
+    assert listed.curve == without.curve
+
+
+def test_forgetting_has_one_key_for_one_meaning_and_its_old_ones() -> None:
+    settings = {"validation": 0.3, "rounds": 4}
+    assert cell(**settings, forgetting=[4]).forgetting is True
+    assert cell(**settings, forgetting=[3, 1, 3]) == cell(**settings, forgetting=[1, 3])
+    assert resolve(cell(**settings, forgetting=[1, 3]), "x")["cell"]["forgetting"] == [1, 3]
+    assert [resolve(cell(**settings, forgetting=b), "x")["cell"]["forgetting"] for b in (True, False)] == [True, False]
+    for wrong in ([], [0], [5], [1.5], [True], "yes", 1):
+        with pytest.raises(UsageError, match="list of rounds from 1 to 4"):
+            cell(**settings, forgetting=wrong)
+    scenario = {"name": "s", "cell": {"rounds": 9, "forgetting": [True, [1, 2]]}}
+    assert [c.forgetting for c in expand(Scenario.of(scenario))] == [True, (1, 2)]
+    one = expand(Scenario.of({"name": "s", "cell": {"rounds": 9, "forgetting": [1, 2]}}))
+    assert [c.forgetting for c in one] == [(1, 2)]
+    left = {**scenario, "exclude": [{"forgetting": [[1, 2]]}]}
+    assert [c.forgetting for c in expand(Scenario.of(left))] == [True]
 
 
 def test_limit_of_robust_accuracy_limits_nothing_else() -> None:

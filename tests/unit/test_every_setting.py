@@ -60,6 +60,8 @@ CHANGES: dict[str, tuple[dict[str, Any], Any]] = {
     "flip": ({}, True),
     "crop": ({}, 1),
     "validation": ({}, 0.2),
+    "rotate": ({}, 20.0),
+    "select": ({"validation": 0.4, "evaluate_every": 1}, "validation"),
     "forgetting": ({**STEPS, "validation": 0.2}, True),
     "evaluate_every": ({}, 2),
     "evaluate_ra": ({}, True),

@@ -304,6 +304,6 @@ def test_a_method_of_no_file_travels_to_workers(by_hand: Callable[[str, Any], No
 def test_a_method_that_cannot_travel_says_so(by_hand: Callable[[str, Any], None], tmp_path: Path) -> None:
     by_hand("locked", threading.Lock())
     chosen = Scenario.of({"name": "s", "cell": {**SMALL, "attack": "locked"}})
-    with pytest.raises(UsageError, match=r"attack 'locked' .* cannot be sent to worker processes"):
+    with pytest.raises(UsageError, match=r"cannot be sent to workers .*attack locked.*jobs=0"):
         grid(chosen, out=tmp_path, jobs=1)
     assert grid(chosen, out=tmp_path, jobs=0).statuses == {"done": 1}

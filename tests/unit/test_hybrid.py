@@ -1,16 +1,21 @@
-"""HBN: exact global statistics, hybrid training, testing with fresh statistics."""
+"""HBN: exact global statistics, hybrid training, testing with fresh statistics that fit the model."""
 
 from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
 from torch import nn
 
-from robustfl.contracts import Tag
-from robustfl.federation import train
+from robustfl.contracts import Norm, StatisticsLayer, Tag
+from robustfl.federation import State, train
+from robustfl.federation.clients import Clients
+from robustfl.federation.engine import _Loop
 from robustfl.federation.statistics import PlainMean, begin, collect, collecting
-from robustfl.registry import create
-from robustfl.scenarios.build import build
+from robustfl.registry import create, entries
+from robustfl.scenarios.build import Built, build
 from robustfl.scenarios.spec import Cell
 from robustfl.vectors import layout_of, read_statistics, write_statistics
 
@@ -131,8 +136,188 @@ def test_testing_uses_fresh_statistics_and_training_goes_on_with_its_own(eval_st
 
 def test_statistics_of_few_samples_differ_from_those_of_all() -> None:
     seen = []
-    for norm in ("hbn", "hbn(stats_samples=16)", "hbn(stats_mode=repo)"):
+    for norm in ("hbn", "hbn(stats_samples=16)", "hbn(stats_mode=repo)", "hbn(stats_mode=eval)"):
         *_, last = train(build(cell(norm=norm, rounds=1)).experiment)
         seen.append(last.state.statistics.clone())
-    assert not torch.equal(seen[0], seen[1])
-    assert not torch.equal(seen[0], seen[2])
+    assert len({tuple(row.tolist()) for row in seen}) == 4
+
+
+# --- what a pass collects --------------------------------------------------------------------------------------------
+
+
+def by_hand(layers: nn.Sequential, x: torch.Tensor, *, mixed: bool) -> torch.Tensor:
+    """Statistics of a pass over one batch that the mixture normalises; biased variances."""
+    parts = []
+    for layer in layers:
+        if isinstance(layer, StatisticsLayer):
+            axes = [0, *range(2, x.dim())]
+            own, share = (x.mean(axes), x.var(axes, correction=0)), torch.sigmoid(layer.factor)
+            server = (layer.running_mean, layer.running_var)
+            both = tuple((1 - share) * a + share * b for a, b in zip(own, server, strict=True))
+            parts += both if mixed else own
+            shape = (1, -1, *(1,) * (x.dim() - 2))
+            x = (x - both[0].view(shape)) * (both[1].view(shape) + layer.eps).rsqrt()
+        else:
+            x = layer(x)
+    return torch.cat(parts).detach()
+
+
+@pytest.mark.parametrize(
+    ("norm", "refresh", "mixed"),
+    [("hbn", False, False), ("hbn", True, True), ("hbn(stats_mode=repo)", False, True)],
+)
+def test_a_pass_is_normalised_as_training_and_a_test_gets_what_normalised(
+    norm: str, refresh: bool, mixed: bool
+) -> None:
+    model = network(norm)
+    for layer in model:
+        if isinstance(layer, StatisticsLayer):
+            torch.nn.init.uniform_(layer.factor, -1, 1, generator=torch.Generator().manual_seed(2))
+            layer.running_mean.fill_(0.5)
+    x = data()[0]
+    begin(model, None)
+    with collecting(model.train(), refresh=refresh), torch.no_grad():
+        model(x)
+    torch.testing.assert_close(collect(model, layout_of(model)).rows[0], by_hand(model, x, mixed=mixed))
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "eval"])
+def test_a_pass_over_many_samples_takes_them_in_batches_of_equal_size(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With three batches of 67 samples and one normaliser for all, the pooled statistics are those of all samples."""
+    monkeypatch.setattr("robustfl.federation.client_data.STATISTICS_BATCH", 80)
+    e = build(
+        cell(norm=f"hbn(stats_mode={mode})", model="mlp", partition="iid", dataset="digits(limit=804, test_limit=10)")
+    ).experiment
+    sizes: list[int] = []
+    handle = e.model.register_forward_pre_hook(lambda m, given: sizes.append(len(given[0])))
+    clients = Clients(e, lambda message: None)
+    sizes.clear()
+    reports = clients.statistics(0, 0, e.flat)
+    handle.remove()
+    assert sizes == [67, 67, 67]
+    assert reports.counts.tolist() == [[201]]
+    hidden = e.model[1][1](e.model[0](e.train.pixels(e.seats[0], dtype=torch.float64)).flatten(1)).detach()
+    expected = torch.cat([hidden.mean(0), hidden.var(0, correction=0)])
+    torch.testing.assert_close(reports.rows[0], expected, rtol=1e-9, atol=1e-9)
+
+
+DEEP = {"model": "mlp(hidden=(50, 50, 50, 50))", "dataset": "digits"}
+
+
+def settle(e: Built) -> None:
+    """Statistics of all training data, layer after layer, so that each fits the network that uses it."""
+    x = torch.cat([e.experiment.train.pixels(part, dtype=e.experiment.flat.dtype) for part in e.experiment.parts])
+    model = e.experiment.model.eval()
+    for layer in [m for m in model.modules() if isinstance(m, StatisticsLayer)]:
+        inputs: list[torch.Tensor] = []
+        handle = layer.register_forward_pre_hook(lambda m, given, to=inputs: to.append(given[0]))
+        with torch.no_grad():
+            model(x)
+        handle.remove()
+        flat = inputs[0].transpose(0, 1).flatten(1)
+        layer.running_mean.copy_(flat.mean(1))
+        layer.running_var.copy_(flat.var(1))
+    model.train()
+
+
+def test_repeated_passes_in_evaluation_mode_leave_statistics_that_fit_the_model() -> None:
+    built = build(cell(**DEEP, norm="hbn(stats_mode=eval)", schedule={"kind": "constant", "lr": 0.05}))
+    e = built.experiment
+    *_, last = train(e)
+    assert last.tested is not None
+    settle(built)
+    torch.testing.assert_close(last.tested.statistics, read_statistics(e.model, e.layout, e.flat), rtol=1e-8, atol=1e-8)
+
+
+def passes_of(norm: str) -> int:
+    """The passes of one client before a test."""
+    e = build(cell(**DEEP, norm=norm, rounds=1)).experiment
+    loop, before, seen = _Loop(e, lambda message: None), None, 0
+    for record in train(e):
+        before = record.state
+    assert before is not None
+    original = loop._clients.statistics
+
+    def counted(client: int, *rest: object, **more: object) -> object:
+        nonlocal seen
+        seen += client == 0
+        return original(client, *rest, **more)  # type: ignore[arg-type]
+
+    loop._clients.statistics = counted  # type: ignore[method-assign, assignment]
+    loop.refreshed(before)
+    return seen
+
+
+def test_passes_are_repeated_as_often_as_there_are_layers_or_until_little_moves() -> None:
+    norms = ("hbn", "hbn(stats_mode=eval)", "hbn(stats_mode=eval, tolerance=1e6)")
+    assert [passes_of(norm) for norm in norms] == [1, 4, 1]
+
+
+# --- statistics that belong to the model -----------------------------------------------------------------------------
+
+STALE = {
+    **DEEP, "partition": "iid", "clients": 5, "batch": 16, "rounds": 30, "algorithm": "fedavg(local_steps=8)",
+    "schedule": {"kind": "constant", "lr": 0.05}, "dtype": "float32",
+}  # fmt: skip
+MERGED = [entry.name for entry in entries("norm") if not entry.origin]
+VARIANTS = ["hbn(stats_samples=64)", "hbn(stats_mode=eval)", "fixbn(switch=1)"]
+
+
+def accuracy(built: Built) -> float:
+    """On all images, tested and trained on: the more, the less luck."""
+    e, right = built.experiment, []
+    e.model.eval()
+    for images in (built.test, e.train):
+        every = torch.arange(len(images.x))
+        with torch.no_grad():
+            right.append(e.model(images.pixels(every, dtype=e.flat.dtype)).argmax(1) == images.labels(every))
+    e.model.train()
+    return 100 * float(torch.cat(right).double().mean())
+
+
+@cache
+def trained(norm: str) -> tuple[Built, State, State]:
+    """A network of four layers with its last state and the one that is tested."""
+    one = "dsgd(momentum=0)" if create("norm", norm).centralised else STALE["algorithm"]
+    built = build(cell(**{**STALE, "norm": norm, "algorithm": one, "rounds": 60 if one[0] == "d" else 30}))
+    *_, last = train(built.experiment)
+    return built, last.state, last.tested or last.state
+
+
+def shares(norm: Norm) -> bool:
+    return norm.sends_statistics and not norm.branched
+
+
+# Once fixbn has frozen its statistics, training normalises with those that are tested: nothing is left to fit.
+SERVED = [name for name in MERGED if name != "fixbn" and shares(create("norm", name))] + VARIANTS
+
+
+@pytest.mark.parametrize("norm", SERVED)
+def test_tested_statistics_are_as_good_as_such_that_fit_the_model(norm: str) -> None:
+    """On data that are alike nothing is lost by averaging, so what remains is whether layers fit each other."""
+    built, _, tested = trained(norm)
+    write_statistics(built.experiment.model, built.experiment.layout, tested.statistics)
+    served = accuracy(built)
+    settle(built)
+    assert served > 75
+    assert served > accuracy(built) - 1
+
+
+@pytest.mark.parametrize("norm", ["hbn", "hbn(stats_mode=eval)"])
+def test_one_refresh_is_as_good_as_one_for_every_layer(norm: str) -> None:
+    built, state, tested = trained(norm)
+    e = built.experiment
+    write_statistics(e.model, e.layout, tested.statistics)
+    once, loop = accuracy(built), _Loop(e, lambda message: None)
+    for _ in range(len(e.layout.layers) - 1):
+        state = replace(state, statistics=tested.statistics)
+        tested = replace(tested, statistics=loop.refreshed(state))
+        write_statistics(e.model, e.layout, tested.statistics)
+    assert accuracy(built) == pytest.approx(once, abs=1)
+
+
+def test_every_norm_that_refreshes_or_collects_in_a_pass_is_tested_here() -> None:
+    names = [n for n in MERGED if (norm := create("norm", n)).refreshes != "none" or norm.statistics_pass is not None]
+    assert names == ["hbn"]

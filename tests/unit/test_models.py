@@ -1,4 +1,4 @@
-"""Architectures: the counts of SPEC §7, shapes that are refused, and dropout by client."""
+"""Architectures: the papers' counts, shapes that are refused, and dropout by client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradients of the adversarial objectives, by autograd from their formulas (SPEC §4.18, §5.7)."""
+"""Gradients of the adversarial objectives, by autograd from their formulas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Partitions: SPEC §6.1-6.3 on small labels, extreme sizes, and what is refused."""
+"""Partitions: on small labels, extreme sizes, and what is refused."""
 
 from __future__ import annotations
 

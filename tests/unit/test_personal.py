@@ -8,7 +8,7 @@ import torch
 from robustfl.branches import ADVERSARIAL, CLEAN, through
 from robustfl.contracts import Tag
 from robustfl.errors import Refused, UsageError
-from robustfl.federation import train
+from robustfl.federation import macs_per_epoch, train
 from robustfl.federation.statistics import begin, seen_by_client
 from robustfl.registry import create
 from robustfl.scenarios import run_cell
@@ -357,6 +357,18 @@ def test_means_over_users_domains_and_roles() -> None:
     macs = record.certificates["macs_per_epoch"]
     assert macs["AT"] > 2 * macs["ST"]
     assert macs["mean"] == pytest.approx((macs["AT"] + macs["ST"]) / 2)
+
+
+def test_an_at_user_costs_two_passes_and_seven_steps_and_calibration_doubles_an_st_user() -> None:
+    """The ratios that docs/propagation.md tells of the Digits network, here of FedBN's 28×28 images in batches of 2."""
+    shared = {
+        "domains": ["resized(dataset='digits-domain(limit=50, test_limit=10)', size=28)"], "clients": 5, "batch": 2,
+        "model": "digits", "norm": "dual-bn(local=true)", "algorithm": "fedavg", "at": "ratio(rho=0.2)",
+        "propagation": "fedrbn", "train_evasion": "pgd(steps=7)", "scaling": "unit",
+    }  # fmt: skip
+    costs = [macs_per_epoch(build(Cell.of({**shared, "objective": o})).experiment) for o in ("pnc(lam=0)", "pnc")]
+    assert costs[0]["AT"] / costs[0]["ST"] == pytest.approx(6.78, abs=0.005)
+    assert costs[1]["ST"] / costs[0]["ST"] == pytest.approx(2.00, abs=0.005)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from robustfl.errors import UsageError
 from robustfl.records import CellResult
 from robustfl.reports.figure_bn_pca import bn_pca_figures, statistics_of
 from robustfl.reports.figure_breakdown import breakdown_figures
+from robustfl.reports.figure_forgetting import forgetting_maps
 from robustfl.reports.frame import frame
 from robustfl.reports.plots import KINDS, plot
 from robustfl.reports.ranking import rank_board
@@ -98,7 +99,7 @@ def test_a_wrong_choice_says_what_is_allowed_and_writes_nothing(
         ("breakdown", "make one of them an axis"),
         ("ranks", "needs three to forty contestants"),
         ("pareto", "fewer than two rows"),
-        ("forgetting", "run the grid with forgetting = true"),
+        ("forgetting", "give the grid forgetting = true"),
         ("bn-pca", "certificates.'bn_statistics'."),
     ],
 )
@@ -106,6 +107,19 @@ def test_one_cell_lacks_what_most_kinds_need_and_the_error_says_what(kind: str, 
     stored(tmp_path / "s", [record()])
     with pytest.raises(UsageError, match=words):
         plot(tmp_path / "s", kind, tmp_path / "x.png")
+
+
+@pytest.mark.filterwarnings("ignore:The set_bad function:PendingDeprecationWarning")  # seaborn's heatmap calls it
+def test_forgetting_of_listed_rounds_is_one_figure_each_in_their_order() -> None:
+    last = forgot(record())
+    facts = last.certificates["forgetting"]
+    rounds = {str(r): facts | {"mean": r / 10000} for r in (2800, 1, 400)}
+    listed = last.model_copy(update={"certificates": {"forgetting": rounds}})
+    titles = [title for title, _ in forgetting_maps([listed])]
+    assert [title.rpartition(", ")[2] for title in titles] == ["round 1", "round 400", "round 2800"]
+    ((title, _),) = forgetting_maps([last])
+    assert "round" not in title
+    assert frame([listed])["certificates.forgetting.2800.mean"].tolist() == [0.28]
 
 
 # --- breakdown -------------------------------------------------------------------------------------------------------

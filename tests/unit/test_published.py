@@ -10,7 +10,7 @@ import pytest
 from fake_store import record
 
 from robustfl.errors import UsageError
-from robustfl.records import CellResult, digest
+from robustfl.records import CellResult, CurvePoint, digest
 from robustfl.reports import published
 from robustfl.reports.published import json_schema, merged, publish, read_board, shared, without, write_board
 
@@ -139,3 +139,14 @@ def test_common_parts_and_the_rest_make_the_whole_again() -> None:
     common = shared(values)
     assert common == {"b": {"c": 1, "d": {}}}  # 1 and 1.0 are not the same setting
     assert [merged(common, without(v, common)) for v in values] == values
+
+
+def test_curves_travel_where_they_are_asked_for_and_change_nothing_elsewhere(tmp_path: Path) -> None:
+    point = CurvePoint(round=5, sa=0.25, loss=1.5)
+    with_curve = real(seed=0).model_copy(update={"curve": [point]})
+    plainly = publish([with_curve], name="x")
+    assert plainly.digest == publish([real(seed=0)], name="x").digest
+    file = write_board(publish([with_curve], name="x", curves=True), tmp_path / "b.json")
+    board, problems = read_board(file)
+    assert problems == []
+    assert board.records()[0].curve == [point]

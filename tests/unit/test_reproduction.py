@@ -9,6 +9,7 @@ import pytest
 
 from robustfl.errors import UsageError
 from robustfl.records import CellResult, CurvePoint, Metrics, Timing
+from robustfl.reports.moderated import MIN_PAIRS, Prior
 from robustfl.reports.reproduction import (
     PAPERS,
     Entry,
@@ -24,7 +25,7 @@ from robustfl.reports.reproduction import (
 from robustfl.reports.reproduction.measures import Planned, number
 from robustfl.reports.reproduction.page import to_html, to_json, to_latex, to_markdown
 from robustfl.reports.reproduction.protocols import SCALES, Paper, Plot, Run, Scale, paper
-from robustfl.reports.reproduction.verdicts import FEWEST, PRIOR, interval
+from robustfl.reports.reproduction.verdicts import interval
 from robustfl.scenarios.expand import expand, labels, refusal
 from robustfl.scenarios.reproduce import gather, scenarios_of
 
@@ -152,7 +153,7 @@ def test_an_interval_over_the_bound_leaves_it_open() -> None:
 
 def test_two_seeds_decide_nothing_however_clear() -> None:
     found = judge([AHEAD], evidence({"a": [99, 99], "b": [1, 1]}))[0]
-    assert (found.verdict, found.reason) == ("undecided", f"2 seeds; {FEWEST} are needed")
+    assert (found.verdict, found.reason) == ("undecided", f"2 seeds; {MIN_PAIRS} are needed")
 
 
 def test_only_seeds_that_both_sides_have_are_paired() -> None:
@@ -233,13 +234,23 @@ def test_the_best_evaluation_the_lowest_and_the_tail_are_other_numbers_than_the_
 def test_the_interval_is_students_with_a_moderated_variance() -> None:
     from scipy import stats
 
-    low, high = interval([1.0, 2.0, 6.0], prior=2.0)  # own variance 7 with 2 degrees, the prior's 2 with three
-    half = stats.t.ppf(0.975, 2 + PRIOR) * ((2 * 7 + PRIOR * 2) / (2 + PRIOR) / 3) ** 0.5
+    prior = Prior(dof=3.0, variance=2.0, pooled=20.0)
+    low, high = interval([1.0, 2.0, 6.0], prior)  # own variance 7 with 2 degrees, the prior's 2 with three
+    half = stats.t.ppf(0.975, 5) * ((2 * 7 + 3 * 2) / 5 / 3) ** 0.5
     assert (low, high) == (pytest.approx(3 - half), pytest.approx(3 + half))
 
 
+def test_statements_of_one_table_lend_each_other_their_variances() -> None:
+    """Alone three noisy seeds decide nothing; beside steady comparisons of the same table they do."""
+    noisy = {"a": [86.0, 80.0, 80.0], "b": [70.0, 70.0, 70.0]}
+    assert judge([AHEAD], evidence(noisy))[0].verdict == "undecided"
+    steady = {f"s{i}": [50.0 + 0.1 * i, 50.3, 50.1 - 0.1 * i] for i in range(6)}
+    others = [Statement(id=f"s{i}", says="x", left={"norm": f"s{i}"}, right={"norm": "b"}, at_most=0) for i in range(6)]
+    assert judge([AHEAD, *others], evidence({**noisy, **steady}))[0].verdict == "confirmed"
+
+
 def test_equal_seeds_do_not_make_certainty_out_of_luck() -> None:
-    low, high = interval([5.0, 5.0, 5.0], prior=0.0)
+    low, high = interval([5.0, 5.0, 5.0], prior=None)
     assert low < 5.0 < high
 
 

@@ -85,7 +85,8 @@ def test_all_results_show_sa_and_ra_of_each_attack_with_intervals(tmp_path: Path
     cells = [record(attack="sf", seed=i, sa=v, ra={"pgd": 0.25}) for i, v in enumerate((0.8, 0.9))]
     head, row = table(site(tmp_path, *cells) / "results.html")
     shown = dict(zip(head, row, strict=True))
-    assert (shown["attack"], shown["SA"], shown["RA pgd"]) == ("sf", "85.0 ± 63.5", "25.0 ± 0.0")
+    assert (shown["attack"], shown["SA"], shown["RA pgd"]) == ("sf", "85.0 (80.0–90.0)", "25.0 (25.0–25.0)")
+    assert 'title="seed 0: 80.0, seed 1: 90.0; test set: ±3.7"' in (tmp_path / "results.html").read_text("utf-8")
 
 
 @pytest.mark.parametrize(
@@ -105,6 +106,27 @@ def test_a_state_has_its_reason_on_the_badge_and_in_text(tmp_path: Path, status:
         assert badge is not None
         assert reason in badge[1]
         assert reason in Page(made / f"{name}.html").text
+
+
+def test_an_attack_without_effect_has_a_badge_with_what_was_measured(tmp_path: Path) -> None:
+    quiet = record(attack="alie", sa=0.5).model_copy(update={"certificates": {"no_effect": True}})
+    head, *rows = table(
+        site(tmp_path, record(attack="none", sa=0.5), record(attack="sf", sa=0.4), quiet) / "results.html"
+    )
+    shown = {row[head.index("attack")]: row[head.index("SA")] for row in rows}
+    assert shown == {"none": "50.0", "sf": "40.0", "alie": "no effect"}
+    assert "it counts in no worst case; seed 0: 50.0" in (tmp_path / "results.html").read_text("utf-8")
+
+
+def test_the_first_page_holds_one_ranking_per_task_the_mean_first(tmp_path: Path) -> None:
+    cells = [record(defense=d, f=f, f_declared=f, sa=v) for d, f, v in
+             (("mean", 1, 0.9), ("mean", 3, 0.1), ("median", 1, 0.8), ("median", 3, 0.7))]  # fmt: skip
+    head, *rows = table(site(tmp_path, *cells) / "index.html")
+    assert head.count("#") == 1
+    by_task: dict[str, list[str]] = {}
+    for row in rows:
+        by_task.setdefault(row[head.index("task")], []).append(row[1])
+    assert by_task == {"overall": ["median", "mean"], "f = 1": ["mean", "median"], "f = 3": ["median", "mean"]}
 
 
 def test_an_unreliable_number_stays_a_number_and_says_why(tmp_path: Path) -> None:

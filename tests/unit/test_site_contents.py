@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import tomllib
 from pathlib import Path
@@ -11,10 +10,8 @@ from typing import Any
 import pytest
 from fake_store import record
 
-from robustfl import registry
 from robustfl.records import CellResult
 from robustfl.reports import rank_board
-from robustfl.reports.bibtex import bibtex
 from robustfl.reports.charts import bubbles, line_chart
 from robustfl.reports.contestants import contestants, entries
 from robustfl.reports.frame import frame
@@ -84,33 +81,6 @@ def test_a_setting_that_some_cells_leave_unset_is_said_and_not_made_up() -> None
     written = scenario_toml(records, name="a")
     assert "# ra_limit differs and is unset in some cells" in written
     assert "ra_limit" not in tomllib.loads(written)["cell"]
-
-
-# --- citations -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("entry", [e for k in registry.KINDS for e in registry.entries(k)], ids=lambda e: e.name)
-def test_the_citation_of_every_method_is_well_formed_bibtex(entry: Any) -> None:
-    written = bibtex(entry.cls.paper)
-    for one in written.split("\n\n") if written else []:
-        assert re.fullmatch(r"@misc\{[a-z]+[a-z0-9]*,\n(?:  \w+ = \{.*\},\n)*  note = \{.+\}\n\}", one), one
-        plain = re.sub(r"\\[{}]", "", one)
-        depth = 0
-        for sign in plain:
-            depth += (sign == "{") - (sign == "}")
-            assert depth >= 0
-        assert depth == 0
-
-
-def test_authors_title_and_number_are_told_apart() -> None:
-    found = bibtex("Blanchard, El Mhamdi, Guerraoui & Stainer, Byzantine-Tolerant Machine Learning, NeurIPS 2017")
-    assert "author = {Blanchard and El Mhamdi and Guerraoui and Stainer}" in found
-    assert "title = {{Byzantine-Tolerant Machine Learning}}" in found
-    assert "year = {2017}" in found
-
-
-def test_braces_and_signs_of_a_citation_are_escaped() -> None:
-    assert r"note = {A \} b \& 100\% \_ \textbackslash{}}" in bibtex("A } b & 100% _ \\")
 
 
 # --- trade-offs ------------------------------------------------------------------------------------------------------

@@ -208,7 +208,7 @@ def test_boards_name_the_rule_on_statistics_where_it_varies() -> None:
     older = records[0].model_copy(
         update={"labels": {k: v for k, v in records[0].labels.items() if k != "statistics_defense"}}
     )
-    board = rank_board(frame([older, *records[1:]]), by=None)
+    board = rank_board(frame([older, *records[1:]]))
     at = board.label_names.index("statistics_defense")
     assert {row.labels[at] for row in board.sections[0].rows} == {"same", "median"}
     assert labels(cell())["statistics_defense"] == "same"

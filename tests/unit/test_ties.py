@@ -82,9 +82,9 @@ def test_distances_are_no_farther_off_than_their_slack_and_the_slack_is_small(
 # --- rules -----------------------------------------------------------------------------------------------------------
 
 SELECTING = [
-    "krum", "krum(variant=nf)", "multi-krum", "multi-krum(m=3)", "bulyan", "mda", "smea", "monna(pivot=4)", "cge", "dnc",
-    "caf", "flame(noise=0)", "nnm+mean", "nnm+krum", "nnm+multi-krum(m=3)", "nnm+mda", "nnm+smea", "nnm+caf", "nnm+nnm+mean",
-    "arc+nnm+krum", "nnm+cge", "nnm+monna", "bucketing(s=1)+mda",
+    "krum", "krum(variant=nf)", "multi-krum", "multi-krum(m=3)", "bulyan", "mda", "smea", "monna(pivot=4)", "cge",
+    "dnc", "caf", "flame(noise=0)", "nnm+mean", "nnm+krum", "nnm+multi-krum(m=3)", "nnm+mda", "nnm+smea", "nnm+caf",
+    "nnm+nnm+mean", "arc+nnm+krum", "nnm+cge", "nnm+monna", "bucketing(s=1)+mda",
 ]  # fmt: skip
 COLUMNS = ["meamed", "phocas", "bulyan", "nnm+meamed", "nnm+phocas", "nnm+bulyan", "signguard", "nnm+signguard"]
 

@@ -1,0 +1,68 @@
+"""Which numbers of a cell a board ranks: those of the last round, of the last evaluations, or of a chosen round."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from robustfl.errors import UsageError, closest
+
+from .frame import robust_columns
+
+STATISTICS = ("final", "tail", "selected")
+
+
+def counted(table: pd.DataFrame, statistic: str | None = None) -> tuple[pd.DataFrame, str]:
+    """The table of cells (``frame``) with the numbers that count in ``sa``, ``ra_…`` and ``ra_worst``, and words on it.
+
+    ``final`` is the last round, ``tail`` the mean over the evaluations of a cell's last ``tail`` rounds, ``selected``
+    the round chosen on validation data; ``None`` is what each cell says: ``selected`` with ``select = "validation"``,
+    ``final`` without. Of ``tail`` robust accuracy is ranked if every cell measured it in these rounds.
+    Raises ``UsageError`` for another statistic, or for ``selected`` if some finished cell selected no round.
+    """
+    if statistic is not None and statistic not in STATISTICS:
+        raise UsageError(f"statistic {statistic!r}: {closest(statistic, STATISTICS)}")
+    done = table["status"] == "done"
+    selecting = done & (table["group.selected.sa"].notna() if "group.selected.sa" in table else False)
+    if statistic == "selected" and not selecting[done].all():
+        raise UsageError(
+            f"statistic 'selected': {int((done & ~selecting).sum())} of {int(done.sum())} finished cells selected no "
+            "round; run them with select = 'validation' (and validation and evaluate_every), or leave them out"
+        )
+    if statistic == "tail":
+        return _tail(table, done), _tail_words(table)
+    if statistic == "final" or not selecting.any():
+        return table, " Numbers of the last round." if selecting.any() else ""
+    which = "" if selecting[done].all() else " of cells with select validation"
+    words = f" Numbers{which}: of the round with the best accuracy on validation data."
+    return _of_group(table, "selected", selecting), words
+
+
+def _of_group(table: pd.DataFrame, group: str, rows: pd.Series) -> pd.DataFrame:
+    """The table with the group's numbers in these rows."""
+    made = table.copy()
+    for column, name in _metrics(table):
+        values = table[name] if (name := f"group.{group}.{name}") in table else float("nan")
+        made[column] = table[column].where(~rows, values)
+    return made
+
+
+def _tail(table: pd.DataFrame, done: pd.Series) -> pd.DataFrame:
+    rows = done & (table["group.tail.sa"].notna() if "group.tail.sa" in table else False)
+    made = _of_group(table, "tail", rows)
+    for column, _ in _metrics(table):
+        if column != "sa" and (table.loc[done, column].notna() & made.loc[done, column].isna()).any():
+            made[column] = float("nan")
+    return made
+
+
+def _tail_words(table: pd.DataFrame) -> str:
+    """How many rounds the means are over; a cell without the setting has a tail of one."""
+    lengths = sorted({int(v) for v in table["tail"].dropna()}) if "tail" in table else [1]
+    return f" Numbers are means over the evaluations of the last {', '.join(map(str, lengths or [1]))} round(s)."
+
+
+def _metrics(table: pd.DataFrame) -> list[tuple[str, str]]:
+    """The columns with numbers, and how groups call them."""
+    robust = [(c, c.removeprefix("ra_")) for c in robust_columns(table)]
+    worst = [("ra_worst", "ra_worst")] if "ra_worst" in table else []
+    return [("sa", "sa"), *robust, *worst]

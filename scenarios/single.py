@@ -1,0 +1,92 @@
+"""One cell in one call: ``robustfl.run``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from robustfl.errors import UsageError
+from robustfl.federation.storage import LIMIT
+from robustfl.records import CellResult, plain
+from robustfl.reports import tracking
+from robustfl.reports.store import RERUN, Store
+
+from .checkpoint import discard
+from .expand import expand, fingerprints, key_of, labels, resolve
+from .ranks import joined
+from .run import CHECKPOINT_MINUTES, OnRound, run_cell
+from .spec import Cell, Scenario
+
+
+def run(
+    scenario: Scenario | Mapping[str, Any] | str | Path,
+    *,
+    out: str | Path | None = None,
+    device: str = "auto",
+    threads: int = 1,
+    root: str | Path | None = None,
+    checkpoint_minutes: float = CHECKPOINT_MINUTES,
+    track: Sequence[str] = (),
+    state_memory: int = LIMIT,
+    on_round: OnRound = lambda round, rounds, loss: None,
+    on_note: Callable[[str], None] = lambda text: None,
+) -> CellResult:
+    """Run one cell and return its record: ``status``, ``metrics.sa``, ``metrics.ra``, ``curve``, ``certificates`` …
+
+    ``scenario`` is a mapping of cell settings such as ``{"attack": "alie", "f": 3, "defense": "krum"}``, the others at
+    their defaults; or a scenario, a preset's name or a file, with exactly one cell. With ``out`` the record is also
+    kept in the store ``<out>/<name>``, where the cell keeps checkpoints; it runs whether or not a record is there.
+    ``on_round(round, rounds, loss)`` is called after every round; the other arguments are those of ``grid``. Under
+    ``torchrun`` the processes share the cell, and the first one's record is the whole one. A cell that is refused,
+    diverges or crashes says so in its record. Raises ``UsageError`` for settings that are none, or make several cells.
+
+    >>> record = run({"rounds": 1, "clients": 2, "evasions": []})
+    >>> record.status, 0 <= record.metrics.sa <= 1
+    ('done', True)
+    """
+    tracking.check(track)
+    chosen = _scenario(scenario)
+    cell = _only(chosen)
+    folder = Path(out or "runs") / chosen.name
+    store = None if out is None else Store(folder)
+    with joined(device) as (team, where):
+        # The data are fetched and decoded by one process, while the others wait for the digest.
+        known = fingerprints([cell], root)[cell] if team.leads else ""
+        fingerprint = known if team.size == 1 else team.told(known)
+        names = track if team.leads else ()
+        followed = tracking.Followed(names, folder, key_of(resolve(cell, fingerprint)), plain(labels(cell)))
+        record = run_cell(
+            cell, scenario=chosen.name, fingerprint=fingerprint, root=root, device=where, threads=threads,
+            on_point=followed.evaluated, team=team, state_memory=state_memory, on_round=on_round, on_note=on_note,
+            store=None if store is None else store.folder, checkpoint_minutes=checkpoint_minutes,
+        )  # fmt: skip
+    if not team.leads:
+        return record
+    if store is not None:
+        store.commit(record)
+        if record.status not in RERUN:
+            discard(store.folder, record.key)
+    followed.finished(record)
+    return record
+
+
+def _scenario(given: Scenario | Mapping[str, Any] | str | Path) -> Scenario:
+    if isinstance(given, Scenario):
+        return given
+    if isinstance(given, Mapping):
+        return Scenario.of({"name": "run", "cell": dict(given)})
+    return Scenario.load(given)
+
+
+def _only(scenario: Scenario) -> Cell:
+    """The cell of a scenario that has one. Raises ``UsageError`` naming the axes that are open."""
+    cells = expand(scenario)
+    if len(cells) == 1:
+        return cells[0]
+    axes = {k: sorted({str(getattr(c, k)) for c in cells}) for k in scenario.cell}
+    open_axes = "; ".join(f"{k}: {', '.join(v)}" for k, v in axes.items() if len(v) > 1)
+    raise UsageError(
+        f"run takes one cell, {scenario.name!r} has {len(cells)}; fix these settings (--set, or settings= of "
+        f"Scenario.load): {open_axes}"
+    )

@@ -1,0 +1,69 @@
+"""Attacks without effect: what is known before training, and what a run and its board say afterwards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from robustfl.reports import load_board
+from robustfl.scenarios import Scenario, grid
+from robustfl.scenarios.effect import effect_warnings, no_effect
+from robustfl.scenarios.run import run_cell
+from robustfl.scenarios.spec import Cell
+
+SMALL = {"dataset": "digits(limit=200, test_limit=40)", "model": "mlp(hidden=(8,))", "norm": "gn", "rounds": 2,
+         "batch": 8, "evasions": []}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("settings", "idle"),
+    [
+        ({"attack": "alie", "clients": 10, "f": 2}, True),
+        ({"attack": "alie", "clients": 20, "f": 2}, True),
+        ({"attack": "alie", "clients": 10, "f": 3}, False),
+        ({"attack": "alie(z=1.5)", "clients": 10, "f": 2}, False),
+        ({"attack": "alie(z=0)", "clients": 10, "f": 4}, True),
+        ({"attack": "alie", "clients": 20, "f": 4, "participation": 0.5, "quota": True}, True),
+        ({"attack": "alie", "clients": 20, "f": 4, "participation": 0.5}, False),  # another number every round
+        ({"attack": "opt(attack=alie)", "clients": 10, "f": 2}, False),  # searches its strength
+        ({"attack": "sf", "clients": 10, "f": 0}, True),
+        ({"attack": "label-flip", "clients": 10, "f": 0}, True),
+        ({"attack": "sf", "clients": 10, "f": 1}, False),
+        ({"attack": "none", "clients": 10, "f": 2}, False),
+    ],
+)
+def test_what_a_certificate_says_before_training(settings: dict[str, Any], idle: bool) -> None:
+    assert (no_effect(Cell.of(settings)) is not None) is idle
+
+
+def test_a_reason_is_told_once_with_its_cells() -> None:
+    cells = [Cell.of({"attack": "alie", "f": 2, "seed": s}) for s in range(3)]
+    (words,) = effect_warnings(cells)
+    assert words.startswith("alie has no effect with n = 10 and f = 2: its z is 0")
+    assert "(3 cells)" in words
+
+
+@pytest.mark.parametrize(("f", "settings"), [(2, {}), (2, {"norm": "naive-bn"}), (2, {"attack": "foe(eta=0)"})])
+def test_a_run_certifies_it_and_the_measured_shift_agrees(f: int, settings: dict[str, Any]) -> None:
+    told = run_cell(Cell.of({**SMALL, "attack": "alie", "f": f, **settings}), fingerprint="x").certificates
+    assert told["attack_shift"] < 1e-5
+    assert told.get("no_effect", False) is ("foe" not in settings.get("attack", ""))
+    assert run_cell(Cell.of({**SMALL, "attack": "sf", "f": f}), fingerprint="x").certificates["attack_shift"] > 0.1
+
+
+def test_the_grid_warns_and_its_board_counts_it_in_no_worst_case(tmp_path: Path) -> None:
+    heard: list[str] = []
+    # foe(eta=0) sends the honest mean as well, and no name or certificate but the measured shift says so
+    cell = {**SMALL, "attack": ["none", "sf", "alie", "foe(eta=0)"], "f": 2}
+    results = grid(Scenario.of({"name": "s", "cell": cell}), out=tmp_path, jobs=1, on_note=heard.append)
+    assert [h for h in heard if "no effect" in h] == [
+        "warning: alie has no effect with n = 10 and f = 2: its z is 0, so the attackers send the honest mean "
+        "(1 cell); they count in no worst case"
+    ]
+    board = load_board(results.folder)
+    row = board.sections[0].rows[0]
+    shown = dict(zip(board.attacks, (e.status for e in row.cells), strict=True))
+    assert shown == {"none": "ok", "sf": "ok", "alie": "no effect", "foe(eta=0)": "no effect"}
+    assert row.worst.values == row.cells[board.attacks.index("sf")].values

@@ -1,0 +1,159 @@
+"""The default search of attacks that know the server reaches what a fine grid over the strength finds."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+
+import robustfl
+from robustfl.attacks.byzantine.search import Scales, linear_search, scales, scan_search
+from robustfl.contracts import Aggregator, Context, Rehearsal, Step, View
+from robustfl.defenses import parse_pipeline
+from robustfl.randomness import stream
+from robustfl.registry import entries
+
+D = 30
+OURS = [(e.name, e.cls) for e in entries("defense") if not e.origin]
+RULES = [
+    *(name for name, cls in OURS if issubclass(cls, Aggregator)),
+    *(f"{name}+{rule}" for name, cls in OURS if issubclass(cls, Step) for rule in ("krum", "trimmed-mean", "median")),
+    *(f"nnm+{rule}" for rule in ("multi-krum", "geometric-median", "meamed", "mda", "caf", "mean")),
+    "krum(variant=nf)", "centered-clipping(tau=1)", "arc+nnm+trimmed-mean",
+    "geometric-median(nu=0.1, max_steps=3, tol=0, init=zero)",
+]  # fmt: skip
+
+
+def honest(kind: str, h: int, seed: int) -> Tensor:
+    draw = stream(seed, "search")
+    noise = torch.randn(h, D, generator=draw, dtype=torch.float64)
+    if kind == "iid":
+        return noise + 0.3
+    if kind == "tight":
+        return 0.05 * noise + 1
+    if kind == "far":
+        return noise + 0.02
+    if kind == "camps":
+        camps = 2 * torch.randn(3, D, generator=draw, dtype=torch.float64)
+        return camps[torch.arange(h) % 3] + 0.3 * noise + 0.2
+    return noise * (0.2 + 2 * torch.rand(h, 1, generator=draw, dtype=torch.float64)) + 0.3
+
+
+CASES = [("iid", 10, 2), ("tight", 11, 3), ("camps", 15, 3), ("uneven", 11, 2), ("far", 20, 4)]
+
+
+def reached(rule: str, kind: str, n: int, f: int, attack: str) -> tuple[float, float, int] | None:
+    """``(distance of the search, of a fine grid, evaluations)``; None for too few clients."""
+    pipeline, rows = parse_pipeline(rule), honest(kind, n - f, seed=n)
+    if pipeline.refusal(n, f) is not None:
+        return None
+    origin = rows.mean(0)
+    step = -origin if attack == "opt-foe" else -rows.std(0)
+    asked: list[int] = []
+
+    def server(stack: Tensor) -> Tensor:
+        asked.append(1)
+        return pipeline.run(stack, f=f, context=Context(generator=stream(0, "d"), reference=origin)).vector
+
+    def distance(eta: float) -> float:
+        return float((server(torch.cat([rows, (origin + eta * step).expand(f, -1)])) - origin).norm())
+
+    found = robustfl.attack(attack).found(View(n=n, f=f, honest=rows, aggregate=server))
+    count, at = len(asked), scales(rows, origin, step)
+    grid = [0.0, *(at.spread * 0.2 * 40 ** (i / 50) for i in range(51)), *(at.length * c for c in (2, 4, 16)), 1000.0]
+    return found.distance, max(distance(min(eta, 1000.0)) for eta in grid), count
+
+
+@pytest.mark.parametrize("attack", ["opt-foe", "opt-alie"])
+@pytest.mark.parametrize("rule", RULES)
+def test_the_scan_reaches_what_a_fine_grid_finds_against_every_rule(rule: str, attack: str) -> None:
+    for case in CASES[:3] if rule in ("smea", "nnm+mda") else CASES:
+        outcome = reached(rule, *case, attack)
+        if outcome is not None:
+            distance, best, evaluations = outcome
+            assert distance >= 0.97 * best, case
+            assert evaluations <= 40
+
+
+def test_the_search_of_byzfl_falls_far_behind_on_an_edge_to_the_left_of_its_first_step() -> None:
+    edge = lambda eta: eta if eta < 1.3 else 0.1 * min(eta, 2.0)  # noqa: E731 - a rule that drops rows beyond 1.3
+    assert linear_search(edge)[1] <= 0.2
+    assert scan_search(edge)[1] > 1.28
+
+
+# --- shapes ----------------------------------------------------------------------------------------------------------
+
+
+def stepped(edge: float, beyond: float, scale: float, eta: float) -> float:
+    """A rise that ends at an edge."""
+    return eta / scale if eta < edge else beyond
+
+
+@pytest.mark.parametrize("edge", [0.3, 1.0, 1.37, 2.9, 7.7])
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 30.0])
+def test_an_edge_is_found_at_every_scale(edge: float, scale: float) -> None:
+    for beyond in (0.0, 0.9 * edge):
+        found = scan_search(partial(stepped, edge * scale, beyond, scale), scales=Scales(scale, 1.0))
+        assert found[1] > 0.97 * edge
+
+
+def test_on_a_plateau_the_least_factor_is_taken() -> None:
+    assert scan_search(lambda eta: min(eta, 1.0), scales=Scales(1.0, 1.0)) == (1.0, 1.0)
+    assert scan_search(lambda eta: 2.0) == (0.0, 2.0)
+    eta, distance = scan_search(lambda eta: 1.0 + (1e-9 if eta > 50 else 0.0) if eta >= 0.5 else 0.0)
+    assert eta == 0.5
+    assert distance == 1.0
+
+
+def test_a_rule_without_bound_is_taken_to_the_bound() -> None:
+    assert scan_search(lambda eta: eta, eta_max=77.0) == (77.0, 77.0)
+
+
+@pytest.mark.parametrize("evals", [1, 2, 5, 17, 40])
+def test_the_budget_and_the_interval_are_kept(evals: int) -> None:
+    asked: list[float] = []
+
+    def distance(eta: float) -> float:
+        asked.append(eta)
+        return -((eta - 3.3) ** 2)
+
+    _, best = scan_search(distance, evals=evals, start=2.0, eta_max=10.0)
+    assert len(asked) == len(set(asked)) == evals
+    assert all(2.0 <= at <= 10.0 for at in asked)
+    assert best == max(-((at - 3.3) ** 2) for at in asked)
+    assert scan_search(distance, start=3.0, eta_max=3.0)[0] == 3.0
+
+
+@pytest.mark.parametrize("value", [math.inf, math.nan])
+def test_what_is_not_finite_is_never_the_best(value: float) -> None:
+    eta, best = scan_search(lambda eta: value if eta > 4 else eta)
+    assert 3.9 < best == eta <= 4
+    assert math.isnan(scan_search(lambda eta: math.nan)[1])
+
+
+def test_scales_are_those_of_the_honest_rows() -> None:
+    rows = torch.tensor([[3.0, 4.0], [3.0, 4.0 + 2], [3.0, 4.0 - 2]])
+    found = scales(rows, rows.mean(0), -rows.mean(0))
+    assert (found.spread, found.length) == (pytest.approx(math.sqrt(8 / 3) / 5), pytest.approx(1.0))
+    still = scales(torch.zeros(3, 2), torch.zeros(2), torch.zeros(2))
+    assert (still.spread, still.length) == (1.0, 1.0)
+
+
+def test_rows_in_few_dimensions_have_the_ties_of_the_rows_themselves() -> None:
+    # Equal float32 rows: whole rows and their inner products see the same ties, so the same rows are chosen.
+    rows = (
+        torch.randn(1, 5_000, generator=stream(0, "same")).expand(8, -1) * torch.tensor([1.0] * 6 + [2.0] * 2)[:, None]
+    )
+    pipeline = parse_pipeline("nnm+multi-krum(m=3)")
+
+    def server(stack: Tensor) -> Tensor:
+        return pipeline(stack, f=2)
+
+    whole, few = (
+        robustfl.attack("opt-foe").found(View(n=10, f=2, honest=rows, aggregate=aggregate))
+        for aggregate in (server, Rehearsal(server, isometric=True))
+    )
+    assert few.distance == pytest.approx(whole.distance, rel=1e-4)

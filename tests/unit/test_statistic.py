@@ -1,0 +1,101 @@
+"""Which of a cell's numbers a board ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_store import record, stored
+
+from robustfl.cli import invoke
+from robustfl.errors import UsageError
+from robustfl.records import LATER, CellResult
+from robustfl.reports import leaderboard, load_board
+from robustfl.reports.agreement import agree
+from robustfl.reports.frame import frame
+from robustfl.reports.statistic import counted
+from robustfl.scenarios.spec import Cell
+
+
+def told(defense: str, sa: float, *, ra: float = 0.3, groups: dict[str, dict[str, float]], **labels: Any) -> CellResult:
+    made = record(defense=defense, sa=sa, ra={"pgd": ra}, **labels)
+    assert made.metrics is not None
+    return made.model_copy(update={"metrics": made.metrics.model_copy(update={"groups": groups})})
+
+
+def three(**labels: Any) -> list[CellResult]:
+    """Two rows whose order differs with every statistic."""
+    numbers = {"mean": (0.9, 0.5, 0.3), "median": (0.8, 0.6, 0.2)}
+    return [
+        told(
+            defense, final, ra=final / 2, tail=10, **labels,
+            groups={
+                "tail": {"sa": tail}, "selected": {"sa": selected, "pgd": selected / 2, "ra_worst": selected / 2},
+            },
+        )
+        for defense, (final, tail, selected) in numbers.items()
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("statistic", "sa"),
+    [("final", (0.9, 0.8)), ("tail", (0.5, 0.6)), ("selected", (0.3, 0.2)), (None, (0.3, 0.2))],
+)
+def test_a_board_ranks_the_statistic_it_is_asked_for(
+    statistic: str | None, sa: tuple[float, float], tmp_path: Path
+) -> None:
+    stored(tmp_path / "s", three(select="validation"))
+    table, _ = counted(frame(three(select="validation")), statistic)
+    assert table["sa"].tolist() == list(sa)
+    robust = table["ra_pgd"].tolist()
+    assert robust == [v / 2 for v in sa] if statistic != "tail" else table["ra_pgd"].isna().all()
+    board = load_board(tmp_path / "s", statistic=statistic)
+    words = {"final": "the last round", "tail": "the last 10 round", "selected": "validation", None: "validation"}
+    assert words[statistic] in board.caption
+    best = board.sections[0].rows[0]
+    assert best.labels[0] == ("mean" if sa[0] > sa[1] else "median")
+    assert best.worst.mean == pytest.approx(max(sa))
+    assert len(leaderboard(tmp_path / "s", statistic=statistic, metric="sa")) == 2
+
+
+def test_by_default_cells_that_select_no_round_count_their_last() -> None:
+    plain = told("krum", 0.7, groups={}, select="last")
+    table, words = counted(frame([*three(select="validation"), plain]))
+    assert table["sa"].tolist() == [0.3, 0.2, 0.7]
+    assert "cells with select validation" in words
+    assert counted(frame([plain]))[1] == ""
+    with pytest.raises(UsageError, match="1 of 3 finished cells selected no round"):
+        counted(frame([*three(), plain]), "selected")
+    with pytest.raises(UsageError, match="did you mean 'tail'"):
+        counted(frame([plain]), "tial")
+
+
+def test_a_tail_of_one_round_is_the_last_and_robust_accuracy_counts_if_all_measured_it() -> None:
+    whole = told("mean", 0.9, ra=0.4, groups={"tail": {"sa": 0.5, "pgd": 0.2, "ra_worst": 0.2}}, tail=10)
+    single = told("median", 0.8, ra=0.3, groups={}, tail=1)
+    table, words = counted(frame([whole, single]), "tail")
+    assert table["sa"].tolist() == [0.5, 0.8]
+    assert table["ra_pgd"].tolist() == [0.2, 0.3]
+    assert "1, 10" in words
+
+
+def test_report_takes_the_statistic_from_the_shell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stored(tmp_path / "s", three(select="validation"))
+    assert invoke(["report", str(tmp_path / "s"), "--no-figures", "--statistic", "tail"]) == 0
+    assert "last 10 round" in " ".join(capsys.readouterr().out.split())
+    assert invoke(["report", str(tmp_path / "s"), "--statistic", "best"]) == 2
+
+
+def test_settings_that_came_later_have_their_defaults_in_older_records() -> None:
+    assert {name: Cell.model_fields[name].default for name in LATER} == LATER
+    table = frame([record(seed=0), record(seed=1, select="validation", rotate=30.0)])
+    assert table["select"].tolist() == ["last", "validation"]
+    assert table["rotate"].tolist() == [0.0, 30.0]
+    assert "precision" not in table
+
+
+def test_a_maximum_over_test_accuracies_in_an_older_record_is_no_difference() -> None:
+    old = told("mean", 0.9, groups={"tail": {"sa": 0.5}, "best": {"sa": 0.95}})
+    assert agree(old, told("mean", 0.9, groups={"tail": {"sa": 0.5}}), tolerance=0).verdict == "identical"
+    assert agree(old, told("mean", 0.9, groups={"tail": {"sa": 0.4}}), tolerance=0).verdict == "differs"
