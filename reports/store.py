@@ -106,7 +106,7 @@ class Store:
         return {status: counts[status] for status in STATUSES if counts[status]}
 
     def _statuses(self, keys: Iterable[str]) -> dict[str, str]:
-        found = {}
+        found: dict[str, str] = {}
         for key in self.keys().intersection(keys):
             with contextlib.suppress(_UnreadableError):
                 found[key] = self._record(key).status

@@ -20,6 +20,7 @@ from .store import write_atomic
 from .terminal import terminal as terminal
 
 SCHEMA = 2
+_FORMULA = ("=", "+", "-", "@")
 
 
 def write_all(board: Board, folder: str | Path) -> list[Path]:
@@ -51,8 +52,13 @@ def to_csv(board: Board) -> str:
         ends = [*(place.interval or (None, None)), *(place.seeds or (None, None))]
         numbers = [place.mean, *ends, place.test_error, len(place.values), place.expected, values]
         costs = [row.seconds_per_round, row.peak_memory]
-        table.writerow([*who, attack, place.status, *numbers, *costs])
+        table.writerow([*map(_no_formula, [*who, attack]), place.status, *numbers, *costs])
     return out.getvalue()
+
+
+def _no_formula(name: Any) -> Any:
+    """A name as a spreadsheet shows it: behind an apostrophe, where it would take it for a formula."""
+    return f"'{name}" if isinstance(name, str) and name[:1] in _FORMULA else name
 
 
 def to_json(board: Board) -> str:

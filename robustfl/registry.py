@@ -13,6 +13,7 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import itertools
 import json
 import re
 import sys
@@ -75,7 +76,8 @@ class _SlowImportError(BaseException):
     """An import takes too long. No ``Exception``: a module that catches everything must not go on."""
 
 
-_state = {"origin": "", "loaded": False, "loading": False}
+_state: dict[str, str | bool | int] = {"origin": "", "loaded": False, "loading": False, "generation": 0}
+_generation = itertools.count(1)
 _files: dict[str, str] = {}
 
 
@@ -107,6 +109,7 @@ def register(name: str, *, version: int = 1) -> Callable[[M], M]:
         cls.name, cls.version = name, version
         origin = str(_state["origin"])
         by_hand = not origin and cls.__module__.partition(".")[0] != OWN
+        _changed()
         _entries[kind][name] = Entry(kind, name, version, cls, origin or _origin_of_module(cls), by_hand)
         return cls
 
@@ -115,6 +118,15 @@ def register(name: str, *, version: int = 1) -> Callable[[M], M]:
 
 def _same_place(one: type, other: type) -> bool:
     return written_here(one) and written_here(other) and one.__qualname__ == other.__qualname__
+
+
+def generation() -> int:
+    """A number that changes whenever a method comes or goes: what was derived from specs before may no longer hold."""
+    return int(_state["generation"])
+
+
+def _changed() -> None:
+    _state["generation"] = next(_generation)
 
 
 def _check_fields(cls: type, version: Any) -> None:
@@ -173,6 +185,7 @@ def _import_as(origin: str, load: Callable[[], Any], what: str, own: bool = Fals
     except BaseException as error:
         if own or isinstance(error, KeyboardInterrupt):
             raise
+        _changed()
         for kind, names in _entries.items():
             for name in set(names) - known[kind]:
                 del names[name]
@@ -301,6 +314,7 @@ def forget_files(name: str, *, but: Collection[bytes]) -> None:
 
     For processes that live longer than one version of a plug-in, such as the workers of a cluster.
     """
+    _changed()
     kept = {_digest_of(content) for content in but}
     for names in _entries.values():
         for method, entry in list(names.items()):

@@ -24,7 +24,7 @@ def no_effect(cell: Cell) -> str | None:
     settings = settings_of(cell)
     n, f = settings.participants, settings.attackers
     if cell.f == 0 or f == 0:
-        return f"{cell.attack} has no effect with f = {cell.f}: there are no attackers"
+        return f"f = {cell.f}: nobody attacks, though the attack is {cell.attack}; give f, such as --set f=3"
     if f is None or not attack.strength or attack.certificate(n, f).get(attack.strength) != 0:
         return None
     return (

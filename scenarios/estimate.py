@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from robustfl.errors import DataMissing, RobustflError
+from robustfl.errors import DataMissing, Diverged, Refused
 from robustfl.federation import initial_state, train
 from robustfl.reports.store import Store
 
@@ -28,12 +28,17 @@ _LONG = 5.0  # seconds of a round that need no second to warm up
 
 @dataclass(frozen=True)
 class PlannedCell:
-    """One cell of a dry run: ``stored``, ``refused`` or ``to run``, its labels, and its estimated seconds."""
+    """One cell of a dry run: ``stored``, ``refused`` or ``to run``, and its estimated seconds, if it could be timed."""
 
     state: str
-    labels: dict[str, Any]
+    cell: Cell
     seconds: float | None
     reason: str | None = None
+
+    @property
+    def labels(self) -> dict[str, Any]:
+        """What tables print of the cell."""
+        return labels(self.cell)
 
 
 @dataclass(frozen=True)
@@ -90,31 +95,38 @@ def estimate(
     Timing large models takes minutes; ``on_probe`` is told before each kind how many of how many are done.
     """
     cells = expand(scenario)
-    reasons = {cell: refusal(cell) for cell in cells}
-    axes = tuple(k for k in labels(cells[0]) if len({str(labels(c)[k]) for c in cells}) > 1) or ("attack", "defense")
+    reasons = [refusal(cell) for cell in cells]
+    axes = tuple(k for k in Cell.model_fields if len({getattr(c, k) for c in cells}) > 1) or ("attack", "defense")
     workers = workers_for(jobs, threads, device)
-    warnings = tuple(effect_warnings(c for c in cells if reasons[c] is None))
+    warnings = tuple(effect_warnings(c for c, why in zip(cells, reasons, strict=True) if why is None))
     try:
         known = fingerprints(cells, root, download=False)
     except DataMissing as error:
-        planned = tuple(_planned(c, reasons[c], None) for c in cells)
+        planned = tuple(_planned(c, why, None) for c, why in zip(cells, reasons, strict=True))
         return Estimate(planned, axes, workers, None, None, f"No estimate: {error}", warnings)
-    keys = {cell: key_of(resolve(cell, known[cell])) for cell in cells}
-    stored = Store(Path(out) / scenario.name).done(list(keys.values()))
-    open_cells = [c for c in cells if reasons[c] is None and keys[c] not in stored]
-    costs, memory = _costs(open_cells, root, device, threads, on_probe)
+    keys = [key_of(resolve(cell, known[cell])) for cell in cells]
+    stored = Store(Path(out) / scenario.name).done(keys)
+    rows = list(zip(cells, keys, reasons, strict=True))
+    kinds = {_kind(c): c for c, key, why in rows if why is None and key not in stored}
+    probes = _probes(kinds, root, device, threads, on_probe)
     planned = tuple(
-        PlannedCell("stored", labels(c), None) if keys[c] in stored else _planned(c, reasons[c], costs.get(c))
-        for c in cells
+        PlannedCell("stored", c, None) if key in stored else _planned(c, why, _seconds(c, probes.get(_kind(c))))
+        for c, key, why in rows
     )
-    total = sum(costs.values()) / max(1, min(workers, len(open_cells)))
-    probed = len({_kind(c) for c in open_cells})
-    note = f"Timed on up to {_PROBE_ROUNDS} rounds of {probed} kind(s) of cells; other load on the machine counts in."
+    costs = [p.seconds for p in planned if p.state == "to run" and p.seconds is not None]
+    total = sum(costs) / max(1, min(workers, len(costs))) if costs or not probes else None
+    memory = max((p.memory for p in probes.values()), default=0)
+    note = (
+        f"Timed on up to {_PROBE_ROUNDS} rounds of {len(kinds)} kind(s) of cells; other load on the machine counts in."
+    )
+    wrong = Counter(p.failed for p in probes.values() if p.failed)
+    for words, count in wrong.items():
+        note += f"\n{count} kind(s) of cells could not be timed, and will not run here: {words}"
     return Estimate(planned, axes, workers, total, memory, note, warnings)
 
 
 def _planned(cell: Cell, reason: str | None, seconds: float | None) -> PlannedCell:
-    return PlannedCell("refused" if reason else "to run", labels(cell), seconds, reason)
+    return PlannedCell("refused" if reason else "to run", cell, None if reason else seconds, reason)
 
 
 def _kind(cell: Cell) -> tuple[Any, ...]:
@@ -126,32 +138,30 @@ def _kind(cell: Cell) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def _costs(
-    cells: list[Cell],
+def _probes(
+    kinds: Mapping[tuple[Any, ...], Cell],
     root: str | Path | None,
     device: str,
     threads: int,
     on_probe: Callable[[int, int], None],
-) -> tuple[dict[Cell, float], int]:
-    """Seconds of each cell and the largest memory, from probes."""
+) -> dict[tuple[Any, ...], _Probe]:
+    """Time and memory of a cell of each kind."""
     probes: dict[tuple[Any, ...], _Probe] = {}
-    kinds = len({_kind(cell) for cell in cells})
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        for cell in cells:
-            if _kind(cell) not in probes:
-                on_probe(len(probes), kinds)
-                try:
-                    probe = _probe(cell, root, device)
-                except RobustflError:  # the grid will record it; it costs next to nothing
-                    probe = _Probe(0.0, 0.0, 0, 0)
-                probes[_kind(cell)] = probe
+        for kind, cell in kinds.items():
+            on_probe(len(probes), len(kinds))
+            try:
+                probes[kind] = _probe(cell, root, device)
+            except (Refused, Diverged):  # the grid will record it; it costs next to nothing
+                probes[kind] = _Probe(0.0, 0.0, 0, 0)
+            except Exception as error:  # too large for this machine, or a plug-in's: the grid goes on with the others
+                words = (str(error).splitlines() or ["this machine has not enough memory"])[0]
+                probes[kind] = _Probe(0.0, 0.0, 0, 0, failed=f"{type(error).__name__}: {words}")
     finally:
         torch.set_num_threads(before)
-    return {cell: _seconds(cell, probes[_kind(cell)]) for cell in cells}, max(
-        (p.memory for p in probes.values()), default=0
-    )
+    return probes
 
 
 def _duration(seconds: float) -> str:
@@ -169,9 +179,12 @@ class _Probe:
     images: int
     memory: int
     validated: int = 0  # images of one look at the validation data, times the passes over each
+    failed: str = ""
 
 
-def _seconds(cell: Cell, probe: _Probe) -> float:
+def _seconds(cell: Cell, probe: _Probe | None) -> float | None:
+    if probe is None or probe.failed:
+        return None
     points = 1 + (cell.rounds // cell.evaluate_every if cell.evaluate_every else 10)
     attacked = sum(_passes(e) for e in cell.evasions) * (points if cell.evaluate_ra else 1)
     images = points * probe.images + attacked * min(probe.images, cell.ra_limit or probe.images)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from robustfl.contracts import Aggregator, Algorithm, Attack, Norm, Objective, Tag
 from robustfl.data import data_root
-from robustfl.defenses import parse_pipeline, parse_propagation
+from robustfl.defenses import Pipeline, parse_pipeline, parse_propagation
 from robustfl.errors import UsageError
 from robustfl.records import LATER, SCHEMA, digest, labels_of
-from robustfl.registry import identity, load_file, lookup, reread_session
+from robustfl.registry import generation, identity, load_file, lookup, reread_session
 
 from .settings import settings_of
 from .spec import (
@@ -30,6 +34,9 @@ from .spec import (
     method,
     setting,
 )
+
+MOST_CELLS = 200_000
+CELL_BYTES = 2500  # of a planned cell and its key, measured
 
 
 def expand(scenario: Scenario) -> list[Cell]:
@@ -70,6 +77,13 @@ def _combinations(scenario: Scenario, axes: dict[str, list[Any]]) -> Iterator[di
         if group not in groups:
             groups.append(group)
     columns = [list(zip(*(axes[name] for name in group), strict=True)) for group in groups]
+    asked = math.prod(len(column) for column in columns)
+    if asked > MOST_CELLS:
+        raise UsageError(
+            f"scenario {scenario.name!r} asks for {asked} combinations; a grid takes at most {MOST_CELLS}, whose plan "
+            f"holds {MOST_CELLS * CELL_BYTES / 2**30:.1f} GiB. Run it in pieces, such as --set seed=[0,1]: they meet "
+            "in one store"
+        )
     for choice in itertools.product(*columns):
         yield {
             name: value
@@ -197,14 +211,14 @@ def refusal(cell: Cell) -> str | None:
     if 2 * cell.f >= cell.clients and cell.f > 0:
         return f"f={cell.f} of {cell.clients} clients: fewer than half may be Byzantine (f ≤ {(cell.clients - 1) // 2})"
     n = max(1, int(cell.participation * cell.clients + 1e-9))
-    defense = parse_pipeline(cell.defense)
+    defense: Pipeline = _looked_at("defense", cell.defense, generation())
     reason = defense.refusal(n, cell.f_declared)
     if reason is not None:
         return reason
     if defense.aggregator.needs_reference and not cell.server_samples:
         return f"{cell.defense} compares with an update of the server's own; give it data with 'server_samples'"
     norm, attack, algorithm, objective = (
-        method(k, getattr(cell, k)) for k in ("norm", "attack", "algorithm", "objective")
+        _looked_at(k, getattr(cell, k), generation()) for k in ("norm", "attack", "algorithm", "objective")
     )
     assert isinstance(norm, Norm)
     assert isinstance(attack, Attack)
@@ -239,6 +253,19 @@ def refusal(cell: Cell) -> str | None:
             f"with local steps (not {cell.algorithm}) and a common model (not {cell.norm})"
         )
     return _objective_refusal(cell, norm, algorithm, objective) or _users_refusal(cell, norm)
+
+
+@lru_cache(4096)
+def _looked_at(field: str, spec: str, since: int) -> Any:
+    """A method or pipeline to ask for its facts; cells that run make their own."""
+    del since
+    return parse_pipeline(spec) if field in PIPELINES else method(field, spec)
+
+
+def _identities(field: str, spec: str, since: int) -> Any:
+    """What of a method or pipeline enters a key."""
+    made = _looked_at(field, spec, since)
+    return [identity(part) for part in made.parts] if field in PIPELINES else identity(made)
 
 
 def _statistics_refusal(cell: Cell, norm: Norm, n: int) -> str | None:
@@ -309,14 +336,13 @@ def fingerprints(cells: list[Cell], root: str | Path | None, *, download: bool =
 
 def resolve(cell: Cell, fingerprint: str) -> dict[str, Any]:
     """The cell with every method's version and parameters and the data's digest: what the key is made of."""
-    methods: dict[str, Any] = {k: identity(method(k, getattr(cell, k))) for k in METHODS if k != "defense"}
-    pipeline = parse_pipeline(cell.defense)
-    methods["defense"] = [identity(part) for part in pipeline.parts]
-    methods["evasions"] = [identity(method("evasion", e)) for e in cell.evasions]
+    since = generation()
+    methods: dict[str, Any] = {k: _identities(k, getattr(cell, k), since) for k in METHODS}
+    methods["evasions"] = [_identities("evasion", e, since) for e in cell.evasions]
     if cell.domains:
-        methods["domains"] = [identity(method("dataset", name)) for name in cell.domains]
+        methods["domains"] = [_identities("dataset", name, since) for name in cell.domains]
     if cell.adversarial:
-        methods["train_evasion"] = identity(method("evasion", cell.train_evasion))
+        methods["train_evasion"] = _identities("evasion", cell.train_evasion, since)
     if cell.propagation != "none":
         spread = parse_propagation(cell.propagation)
         methods["propagation"] = [identity(part) for part in (spread.propagation, *spread.rule.parts)]
@@ -331,7 +357,11 @@ def resolve(cell: Cell, fingerprint: str) -> dict[str, Any]:
 
 def key_of(resolved: Mapping[str, Any]) -> str:
     """The cell's key."""
-    return digest(dict(resolved))
+    try:  # what is JSON as it stands needs no walk through it
+        text = json.dumps(resolved, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    except ValueError:
+        return digest(dict(resolved))
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def labels(cell: Cell) -> dict[str, Any]:

@@ -25,6 +25,8 @@ def at_users(rule: str, clients: int, domains: int = 1) -> frozenset[int]:
     >>> sorted(at_users("ratio(rho=0.5)", clients=8, domains=2))
     [0, 1, 4, 5]
     """
+    if rule == "none":
+        return frozenset()
     name, params = parse(rule)
     if name not in RULES:
         raise UsageError(f"at={rule!r}: no such rule; {closest(name, RULES)}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import tomllib
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -27,7 +27,7 @@ from robustfl.defenses import parse_pipeline, parse_propagation
 from robustfl.errors import UsageError, closest
 from robustfl.federation.precision import Precision
 from robustfl.outside import parse_toml, read_file, unsafe
-from robustfl.registry import create, describe, parse
+from robustfl.registry import create, describe, generation, parse
 
 from .roles import RULES, at_users
 
@@ -314,7 +314,7 @@ def setting(field: str, value: Any) -> Any:
     _typed(Cell, field, value)
     about = Cell.model_fields[field]
     try:
-        found: Any = TypeAdapter(Annotated[(about.annotation, None, *about.metadata)]).validate_python(value)
+        found: Any = TypeAdapter(Annotated[(about.annotation, field, *about.metadata)]).validate_python(value)
     except ValidationError as error:
         words = error.errors()[0]["msg"]
         raise UsageError(f"{field}={value!r}: {words[:1].lower()}{words[1:]}") from None
@@ -325,6 +325,12 @@ def setting(field: str, value: Any) -> Any:
 
 def canonical_method(field: str, spec: str) -> str:
     """The shortest spec of the method that ``spec`` names; equal methods get equal text."""
+    return _canonical_method(field, spec, generation())
+
+
+@lru_cache(4096)
+def _canonical_method(field: str, spec: str, since: int) -> str:
+    del since
     if field == "statistics_defense" and spec.strip() == SAME:
         return SAME
     if field in PIPELINES:

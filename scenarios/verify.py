@@ -145,10 +145,10 @@ def _check(
         detail = "; ".join(f"{path}: {a} published, {b} here" for path, a, b in apart[:3])
         return Check(record.key, record.labels, "another cell", detail or "the settings have another key")
     known = record.certificates
-    where = device or str(known.get("device") or "auto")
+    where, claimed = device or str(known.get("device") or "auto"), known.get("threads")
     again = run_cell(
         cell, scenario=record.scenario, fingerprint=fingerprint, root=root, device=where,
-        threads=threads or (count if is_count(count := known.get("threads")) else 1),
+        threads=threads or (claimed if is_count(claimed) else 1),
     )  # fmt: skip
     found = agree(record, again, tolerance=tolerance)
     verdict = {"identical": "identical", "within": "within tolerance", "differs": "differs"}[found.verdict]

@@ -10,6 +10,8 @@ from robustfl.cli.printing import as_json, console, say, seconds, table
 from robustfl.cli.progress import GridProgress
 from robustfl.errors import UsageError
 
+_ROWS = 1000  # of a dry run's table
+
 
 def grid(
     scenario: str,
@@ -124,9 +126,11 @@ def _dry_run(
     screen = console()
     rows = [
         [c.state, *(_short(k, c.labels[k]) for k in found.axes), seconds(c.seconds) if c.seconds else "–"]
-        for c in found.cells
+        for c in found.cells[:_ROWS]
     ]
     screen.print(table(["state", *found.axes, "estimate"], rows, title=f"{scenario.name}: {len(found.cells)} cell(s)"))
+    if len(found.cells) > _ROWS:
+        say(f"… and {len(found.cells) - _ROWS} more; --format json lists them all")
     for reason, count in found.refusals.items():
         screen.print(f"refused ({count}): {reason}", markup=False)
     for warning in found.warnings:

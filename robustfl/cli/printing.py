@@ -32,6 +32,10 @@ class _Console(Console):
         for part in super().render(renderable, options):
             yield part if part.control else Segment(shown(part.text), part.style)
 
+    def on_broken_pipe(self) -> None:
+        """Leave it to whoever runs the command; rich would end the process here."""
+        raise BrokenPipeError
+
 
 def console(*, err: bool = False) -> Console:
     """A console for this terminal; where output is none as wide as ``COLUMNS`` says, or enough for a leaderboard."""

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import click
-
-from robustfl.cli.printing import console, seconds, table
+from robustfl.cli.printing import console, say, seconds, table
 from robustfl.errors import UsageError
 from robustfl.records import CellResult
 
@@ -43,9 +41,9 @@ def reproduce(
         for paper, item in chosen:
             at = item.at(size)
             if at is not None:
-                click.echo(f"{paper.name}/{item.id}: {item.title}", err=True)
+                say(f"{paper.name}/{item.id}: {item.title}", err=True)
                 runner = _Runner(out, jobs, threads, device, data_root, quiet=form == "json")
-                run_missing(at, runner.run, on_refused=lambda text: click.echo(text, err=True))
+                run_missing(at, runner.run, on_refused=lambda text: say(text, err=True))
                 failed = failed or runner.failed
     records = _read(boards) if boards else None
     entries = tuple(entry(p, item, size, out=out, root=data_root, records=records) for p, item in chosen)
@@ -74,7 +72,7 @@ class _Runner:
         with GridProgress(quiet=self._quiet) as progress:
             results = grid(
                 scenario, out=self._out, jobs=self._jobs, threads=self._threads, device=self._device, root=self._root,
-                on_start=progress.start, on_cell=progress.cell, on_note=lambda text: click.echo(text, err=True),
+                on_start=progress.start, on_cell=progress.cell, on_note=lambda text: say(text, err=True),
             )  # fmt: skip
         self.failed = self.failed or bool(results.statuses.get("failed"))
 
@@ -160,7 +158,7 @@ def _print(page: Any, files: Sequence[Path], form: str) -> None:
     from robustfl.reports.reproduction.page import HEAD, rows_of, to_json
 
     if form == "json":
-        click.echo(to_json(page), nl=False)
+        say(to_json(page), nl=False)
         return
     screen = console()
     for entry in page.ordered:
@@ -170,5 +168,5 @@ def _print(page: Any, files: Sequence[Path], form: str) -> None:
         else:
             screen.print(f"{entry.name}: {entry.item.title}", markup=False)
         screen.print(f"{entry.state}\n", markup=False)
-    click.echo(page.summary)
-    click.echo(f"Written: {', '.join(str(f) for f in files[:4])}" + (" and figures" if len(files) > 4 else ""))
+    say(page.summary)
+    say(f"Written: {', '.join(str(f) for f in files[:4])}" + (" and figures" if len(files) > 4 else ""))

@@ -97,6 +97,116 @@ def test_a_file_that_was_edited_is_rejected_without_running_anything(cli: Any) -
     assert "No cell was run. REJECTED" in said
 
 
+def swapped(data: dict[str, Any]) -> None:
+    """Every cell under the name of the other attack."""
+    other = {"none": "sf", "sf": "none"}
+    for cell in data["cells"]:
+        cell["labels"]["attack"] = other[cell["labels"]["attack"]]
+
+
+def praised(data: dict[str, Any]) -> None:
+    for cell in data["cells"]:
+        cell["metrics"]["sa"] = min(1.0, cell["metrics"]["sa"] + 0.3)
+    data["tolerance"] = 1.0
+
+
+def failed(data: dict[str, Any]) -> None:
+    for cell in data["cells"]:
+        cell.update(status="failed", metrics=None, reason="RuntimeError: no luck")
+
+
+def unlike(name: str, value: Any) -> Callable[[dict[str, Any]], None]:
+    def change(data: dict[str, Any]) -> None:
+        for cell in data["cells"]:
+            cell["metrics"][name] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("lie", "words"),
+    [
+        (swapped, "is not its setting"),
+        (praised, "0 agree"),
+        (failed, "status failed → done"),
+        (unlike("loss", 0.001), "loss 0.0010 →"),
+        (unlike("samples", 10_000), "samples 10000 →"),
+        (unlike("evaluation", "on secret data"), "evaluation on secret data →"),
+    ],
+)
+def test_a_board_that_lies_under_a_right_digest_is_rejected(cli: Any, lie: Any, words: str) -> None:
+    code, said = cli("verify", rewritten(lie, sign=True), "--all")
+    assert code == 1
+    assert words in said
+    assert said.endswith("REJECTED")
+
+
+def test_the_tolerance_is_the_verifiers_and_both_are_told(cli: Any) -> None:
+    code, said = cli("verify", rewritten(lambda d: d.update(tolerance=0.5), sign=True), "--check-only")
+    assert code == 0
+    assert "tolerance 1 points of accuracy (the board claims 50)" in said
+
+
+@pytest.mark.parametrize("threads", [-1, 0, "many", [2], 10**30, True])
+def test_threads_that_are_none_are_named(cli: Any, threads: Any) -> None:
+    def claimed(data: dict[str, Any]) -> None:
+        for cell in data["cells"]:
+            cell["certificates"]["threads"] = threads
+
+    code, said = cli("verify", rewritten(claimed, sign=True), "--check-only")
+    assert code == 1
+    assert "is no number of threads" in said
+
+
+@pytest.mark.parametrize("words", ["mean\x1b[2K\rACCEPTED", "mean\nACCEPTED", "\ud800"])
+def test_no_label_reaches_the_terminal_as_more_than_text(cli: Any, words: str) -> None:
+    def printed(data: dict[str, Any]) -> None:
+        data["common"]["labels"]["defense"] = words
+
+    Path("board.json").write_text(json.dumps(changed_with(printed)))
+    for command in (
+        ["verify", "board.json"],
+        ["merge", "mine", "board.json", "--out", "o"],
+        ["diff", "mine", "board.json"],
+    ):
+        code, said = cli(*command)
+        assert code == 2
+        assert "control characters" in said
+        assert "ACCEPTED" not in said
+
+
+def changed_with(change: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(Path("board.json").read_text())
+    change(data)
+    return data
+
+
+def test_a_store_under_wrong_labels_is_neither_merged_nor_explained(cli: Any) -> None:
+    shutil.copytree("mine", "theirs")
+    for file in Path("theirs/cells").iterdir():
+        data = json.loads(file.read_text())
+        data["labels"]["defense"] = "nnm+krum"
+        file.write_text(json.dumps(data))
+    code, said = cli("merge", "mine", "theirs", "--out", "both")
+    assert "label defense='nnm+krum' is not its setting 'krum'" in said
+    assert {r.labels["defense"] for r in Store("both").load().results} == {"krum"}
+    one = next(Path("theirs/cells").iterdir())
+    code, said = cli("diff", one, one)
+    assert code == 2
+    assert "is not its setting" in said
+
+
+def test_a_damaged_cell_runs_again(cli: Any) -> None:
+    file = next(Path("mine/cells").iterdir())
+    whole = json.loads(file.read_text())
+    file.write_text(json.dumps({**whole, "metrics": {**whole["metrics"], "sa": 2.0}}))
+    Path("mine").rename("quickstart")
+    code, said = cli("grid", *STUDY, "--out", ".")
+    assert code == 0
+    assert "1 cells run now, 3 were there already" in said
+    assert json.loads((Path("quickstart/cells") / file.name).read_text())["metrics"] == whole["metrics"]
+
+
 def test_one_row_can_be_run_again(cli: Any) -> None:
     code, said = cli("verify", "board.json", "--where", "attack=sf", "--where", "seed=1", "--all", "--format", "json")
     found = json.loads(said)

@@ -26,6 +26,8 @@ WORDS = [
     "", "a", "..", "../x", "/", "none", "mean", "nnm+median", "pgd", "alie", "alie(z=1)", "alie(z=)", "foe(eta=1e999)",
     "opt(attack=opt(attack=foe))", "bucketing(s=0)+krum", "+", "a+b", "ratio(rho=2)", "gamma(gamma=nan)", "\x00", "é",
     "npz:/nowhere.npz", "8/255", "1/0", "mlp(hidden=())", "mlp(hidden=(0,))", "timed(attack=sf)", "[", "{", "'", "%s",
+    "nan", "inf", "alie(z=1,z=2)", "opt(" * 200, "[" * 5000, "7" * 5000, "1\nseed=3", "a\x1b[2K", "\u202eb", "=1+1",
+    "a\ud800", "step", "true", "100000000000000000000",
 ]  # fmt: skip
 NUMBERS = [0, 1, 2, 3, -1, 10, 2**31, 2**63, 10**30, 0.0, 0.5, 1.0, -0.5, 1e-300, 1e300]
 words = st.one_of(st.sampled_from(WORDS), st.text(max_size=12))

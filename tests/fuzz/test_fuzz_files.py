@@ -24,8 +24,10 @@ from inputs import Fuzz, damaged
 
 from robustfl.data.npz import read_npz
 from robustfl.data.pickles import read_pickle
-from robustfl.errors import UsageError
+from robustfl.errors import StoreError, UsageError
 from robustfl.reports.published import publish, read_board, write_board
+from robustfl.reports.store import Store
+from robustfl.scenarios import Scenario, expand
 from robustfl.scenarios.checkpoint import Checkpoint, IgnoredError
 
 pytestmark = pytest.mark.fuzz
@@ -49,7 +51,13 @@ def pickles() -> list[bytes]:
     pair = (np.zeros((2, 4, 4, 3), np.uint8), np.array([0, 1]))
     harmless = [pickle.dumps(pair, protocol=p) for p in range(6)]
     evil = [pickle.dumps(f) for f in (os.system, subprocess.run, builtins.eval, np.load, torch.load)]
-    return harmless + evil
+    shared = [b"\x80\x02]q\x00" + b"".join(level(i) for i in range(60)) + b"h\x3c."]
+    return harmless + evil + shared
+
+
+def level(i: int) -> bytes:
+    """One more list of a pickle, of eight times the one before."""
+    return b"]q" + bytes([i + 1]) + b"(" + (b"h" + bytes([i])) * 8 + b"e0"
 
 
 def checkpoints() -> list[bytes]:
@@ -67,6 +75,26 @@ def boards() -> list[bytes]:
     return [write_board(publish(some, name="study"), "board.json").read_bytes() for some in (keyed, keyed[:1])]
 
 
+def scenarios() -> list[bytes]:
+    text = b'name = "s"\nexclude = [{ attack = "alie", f = 1 }]\n[cell]\nattack = ["alie", "sf"]\nf = [1, 2]\n'
+    return [text, b"\xef\xbb\xbf" + text, b"a = " + b"[" * 100_000, b"a = " + b"7" * 5000]
+
+
+def read_scenario(path: Path) -> Any:
+    return expand(Scenario.load(path))
+
+
+def cells() -> list[bytes]:
+    return [record().model_dump_json().encode(), b"[" * 100_000, b"7" * 5000]
+
+
+def read_cell(path: Path) -> Any:
+    store = Store("s")
+    store.cells.mkdir(parents=True, exist_ok=True)
+    store.path(record().key).write_bytes(path.read_bytes())
+    return store.read(record().key)
+
+
 def read_checkpoint(path: Path) -> Any:
     return Checkpoint(path, MADE_BY).load(torch.device("cpu"))
 
@@ -76,6 +104,8 @@ READERS: dict[str, tuple[Callable[[], list[bytes]], Callable[[Path], Any], type[
     "pickle": (pickles, read_pickle, UsageError),
     "checkpoint": (checkpoints, read_checkpoint, IgnoredError),
     "board": (boards, read_board, UsageError),
+    "scenario": (scenarios, read_scenario, UsageError),
+    "cell": (cells, read_cell, StoreError),
 }
 
 
@@ -89,6 +119,7 @@ def test_damaged_files(kind: str, fuzz: Fuzz, monkeypatch: pytest.MonkeyPatch) -
 
     def body(data: bytes) -> None:
         file.write_bytes(data)
+        Path("s").mkdir(exist_ok=True)
         before = sorted(Path().iterdir())
         with contextlib.suppress(refusal):
             read(file)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, make_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,11 @@ from inputs import Fuzz, junk
 
 from robustfl import registry
 from robustfl.contracts import Aggregated, Aggregator, Attack, Evasion, Forged
+from robustfl.errors import RobustflError
 from robustfl.records import CellResult
 from robustfl.registry import register
 from robustfl.scenarios import Scenario, grid, run_cell
+from robustfl.scenarios.expand import key_of, resolve
 from robustfl.scenarios.spec import Cell
 from robustfl.surroundings import Surroundings, kept
 
@@ -100,6 +103,25 @@ ENDS = ["import os; os._exit(0)", "import ctypes; ctypes.string_at(0)", "import 
 
 def raised(error: BaseException) -> None:
     raise error
+
+
+def test_fields(fuzz: Fuzz) -> None:
+    """Whatever a method's version and defaults are, it has a key or a sentence."""
+    types = st.sampled_from([int, float, str, Any, torch.Tensor, object, tuple[float, ...], "Nope", "list["])
+    odd = st.sampled_from([object(), torch.zeros(2), print, lambda: 1, [1], (1.0, ()), {"a": 1}, float("nan"), 10**400])
+
+    def body(given: tuple[Any, Any, Any]) -> None:
+        version, hint, default = given
+        try:
+            cls = make_dataclass("Odd", [("z", hint, field(default=default))], bases=(FuzzAttack,), frozen=True)
+        except (TypeError, ValueError):  # Python itself refuses it
+            return
+        with contextlib.suppress(RobustflError):
+            register("fuzz-fields", version=version)(cls)
+            key_of(resolve(Cell.of({"attack": "fuzz-fields", "f": 1}), "0"))
+        registry._entries["attack"].pop("fuzz-fields", None)
+
+    fuzz(st.tuples(st.one_of(st.just(1), junk, odd), types, st.one_of(junk, odd)), body)
 
 
 def test_returned_values(fuzz: Fuzz, capsys: pytest.CaptureFixture[str]) -> None:

@@ -43,7 +43,7 @@ def test_equal_stores_are_the_same_and_other_numbers_are_shown() -> None:
     assert diff_stores(source("a", record()), source("b", record())).same
     found = diff_stores(source("a", record(sa=0.5, ra={})), source("b", record(sa=0.75, ra={})))
     assert not found.same
-    assert found.results[0][2] == "differs: sa 0.5000 → 0.7500"
+    assert found.results[0][2] == "differs: sa 0.5000 → 0.7500, loss 0.5000 → 0.2500"
 
 
 def test_one_changed_setting_explains_all_cells_that_only_one_has() -> None:
