@@ -24,11 +24,13 @@ from importlib.metadata import Distribution, EntryPoint, distribution, entry_poi
 from pathlib import Path
 from typing import Any, TypeVar
 
+from robustfl.alarms import alarm
 from robustfl.contracts import Method
 from robustfl.errors import RobustflError, UsageError, closest
 from robustfl.outside import unsafe
 from robustfl.parameters import is_plain, reject_unknown, remember, types_of
 from robustfl.sessions import content, script_of, written_here
+from robustfl.surroundings import Surroundings
 
 KINDS = ("attack", "evasion", "defense", "norm", "algorithm", "objective", "model", "dataset", "partition")
 GROUP = "robustfl.plugins"
@@ -66,6 +68,14 @@ class Guest:
 
 
 _entries: dict[str, dict[str, Entry]] = {kind: {} for kind in KINDS}
+IMPORT_SECONDS = 120.0
+"""How long the import of a plug-in may take."""
+
+
+class _SlowImportError(BaseException):
+    """An import takes too long. No ``Exception``: a module that catches everything must not go on."""
+
+
 _state: dict[str, str | bool | int] = {"origin": "", "loaded": False, "loading": False, "generation": 0}
 _generation = itertools.count(1)
 _files: dict[str, str] = {}
@@ -160,14 +170,20 @@ def _load_point(point: EntryPoint) -> None:
 
 
 def _import_as(origin: str, load: Callable[[], Any], what: str, own: bool = False) -> None:
-    """Import, with what registers meanwhile marked as coming from ``origin``; a plug-in that fails leaves nothing."""
+    """Import, with what registers meanwhile marked as coming from ``origin``; a plug-in that fails leaves nothing.
+
+    One that takes longer than ``IMPORT_SECONDS``, or changes global settings, has failed, too.
+    """
     before = _state["origin"]
     known = {kind: set(names) for kind, names in _entries.items()}
     _state["origin"] = origin
     try:
-        load()
+        if own:
+            load()
+        else:
+            _guarded(load)
     except BaseException as error:
-        if own or not isinstance(error, Exception):
+        if own or isinstance(error, KeyboardInterrupt):
             raise
         _changed()
         for kind, names in _entries.items():
@@ -178,6 +194,19 @@ def _import_as(origin: str, load: Callable[[], Any], what: str, own: bool = Fals
         raise UsageError(f"{what} could not be imported: {type(error).__name__}: {error}") from error
     finally:
         _state["origin"] = before
+
+
+def _guarded(load: Callable[[], Any]) -> None:
+    """Import somebody else's code: in limited time, with all global settings and generators put back."""
+    now = Surroundings()
+    try:
+        with alarm(IMPORT_SECONDS, lambda frame: _SlowImportError(f"not done within {IMPORT_SECONDS:g} s")):
+            load()
+        changed = now.settings()
+    finally:
+        now.restore()
+    if changed:
+        raise UsageError(f"its import changes {', '.join(changed)}, which every other method shares")
 
 
 def _origin_of_distribution(dist: Distribution, module: str) -> str:
@@ -298,6 +327,11 @@ def forget_files(name: str, *, but: Collection[bytes]) -> None:
             del _files[path]
 
 
+def loaded_files(origins: Collection[str]) -> list[str]:
+    """The plug-in files from which methods of these ``origins`` were loaded."""
+    return [path for path, digest in _files.items() if f"{Path(path).name} {digest}" in origins]
+
+
 def _entries_from(origin: str) -> list[Entry]:
     return [entry for names in _entries.values() for entry in names.values() if entry.origin == origin]
 
@@ -335,12 +369,24 @@ def create(kind: str, spec: str, **params: Any) -> Any:
     for key in required:
         if key not in given:
             raise UsageError(f"{kind} {name!r}: parameter {key!r} is required")
+    return _made_elsewhere(entry, given) if entry.origin else entry.cls(**given)
+
+
+def _made_elsewhere(entry: Entry, given: Mapping[str, Any]) -> Method:
+    """A plug-in's method. Raises ``UsageError`` naming it for one that fails, or that changes what others share."""
+    who, now = f"{entry.kind} {entry.name!r} ({entry.origin})", Surroundings()
     try:
-        return entry.cls(**given)
+        made = entry.cls(**given)
+        changed = now.settings()
     except Exception as error:
-        if not entry.origin or isinstance(error, RobustflError):
+        if isinstance(error, RobustflError):
             raise
-        raise UsageError(f"{kind} {name!r} ({entry.origin}) cannot be made: {type(error).__name__}: {error}") from error
+        raise UsageError(f"{who} cannot be made: {type(error).__name__}: {error}") from error
+    finally:
+        now.restore()
+    if changed:
+        raise UsageError(f"{who} changes {', '.join(changed)}, which other methods share")
+    return made
 
 
 def _named(params: dict[str, Any], entry: Entry, spec: str) -> dict[str, Any]:

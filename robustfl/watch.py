@@ -24,6 +24,7 @@ from torch import Tensor
 from robustfl.contracts import Method
 from robustfl.errors import RobustflError
 from robustfl.registry import origin_of
+from robustfl.surroundings import Surroundings
 
 _PLAIN = (
     bool, int, float, str, bytes, list, dict, set, tuple, deque, itertools.count, Tensor, np.ndarray,
@@ -92,24 +93,37 @@ def _digest(value: Any) -> str:
 def watched(methods: Method | Sequence[Method], *shown: Tensor | None) -> Iterator[None]:
     """Raise ``RobustflError`` naming the methods if, within, they write to the tensors they were ``shown``.
 
-    Plug-ins from elsewhere are also held to use no global randomness and to remember nothing outside their state.
+    Plug-ins from elsewhere are also held to use no global randomness, to change no global setting, and to remember
+    nothing outside their state. What they changed of the first two is put back.
     """
     parts = (methods,) if isinstance(methods, Method) else tuple(methods)
     versions = [t._version for t in shown if t is not None]
     guests = [type(m) for m in parts if origin_of(m)]
-    before = (random_state(), [kept_state(cls) for cls in guests]) if guests else None
-    yield
+    if guests:
+        with _observed(parts, guests):
+            yield
+    else:
+        yield
     if versions != [t._version for t in shown if t is not None]:
         raise RobustflError(f"{names(parts)} wrote to what it was shown; it must work on a copy")
-    if before is None:
-        return
-    moved = changed(before[0], random_state())
+
+
+@contextmanager
+def _observed(parts: Sequence[Method], guests: list[type[Method]]) -> Iterator[None]:
+    now, kept = Surroundings(), [kept_state(cls) for cls in guests]
+    try:
+        yield
+        settings, moved = now.settings(), now.generators()
+    finally:
+        now.restore()
+    if settings:
+        raise RobustflError(f"{names(parts)} changed {', '.join(settings)}, which other methods share")
     if moved:
         raise RobustflError(f"{names(parts)} used the global generator of {', '.join(moved)}")
-    for cls, old in zip(guests, before[1], strict=True):
-        kept = changed(old, kept_state(cls))
-        if kept:
-            raise RobustflError(f"{names(parts)} keeps global state in {', '.join(kept)}")
+    for cls, old in zip(guests, kept, strict=True):
+        held = changed(old, kept_state(cls))
+        if held:
+            raise RobustflError(f"{names(parts)} keeps global state in {', '.join(held)}")
 
 
 def checked(made: Any, like: Tensor, methods: Method | Sequence[Method]) -> Tensor:

@@ -7,13 +7,13 @@ forever for a cell that the scheduler gave up.
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import logging
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
@@ -28,6 +28,7 @@ from robustfl.errors import ClusterError, RobustflError, UsageError
 from robustfl.federation.storage import LIMIT
 from robustfl.records import CellResult, canonical, plain
 from robustfl.registry import Guest, admit, forget_files, load_file, load_plugins
+from robustfl.scratch import scratch
 
 from .expand import fingerprints, key_of, labels, resolve
 from .run import run_cell
@@ -265,7 +266,9 @@ def methods_of(resolved: Mapping[str, Any]) -> tuple[str, ...]:
 
 @cache
 def _folder() -> Path:
-    return Path(tempfile.mkdtemp(prefix="robustfl-plugins-"))
+    held = ExitStack()
+    atexit.register(held.close)
+    return held.enter_context(scratch("plugins"))
 
 
 def _load(plugins: Sequence[tuple[str, bytes]]) -> None:

@@ -1,34 +1,33 @@
-"""The grid: cells that are missing from the store, run by joblib workers, each committed as soon as it is done."""
+"""The grid: cells missing from the store, run by worker processes, each committed as soon as it is done."""
 
 from __future__ import annotations
 
+import faulthandler
 import math
-import os
 import pickle
 import signal
-import tempfile
 import threading
-import time
-import warnings
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import joblib
-from joblib.externals.loky.process_executor import TerminatedWorkerError
 
-from robustfl.errors import StoreError, UsageError
+from robustfl.errors import RobustflError, StoreError, UsageError
 from robustfl.federation.storage import LIMIT
 from robustfl.origins import all_origins, origins
 from robustfl.records import CellResult, plain
-from robustfl.registry import Guest, admit, guests, load_file, load_plugins
+from robustfl.registry import Guest, admit, guests, load_file, load_plugins, loaded_files
 from robustfl.reports import tracking
 from robustfl.reports.store import RERUN, Store
+from robustfl.scratch import scratch, sweep
 from robustfl.sessions import written_here
+from robustfl.surroundings import kept
+from robustfl.workers import Died, spread
 
 from . import limit, pace
 from .checkpoint import checkpoint_path, discard
@@ -133,7 +132,8 @@ def grid(
     """Run every cell of ``scenario`` that the store ``<out>/<name>`` does not have yet.
 
     ``jobs`` worker processes (default: one per core, or one on a GPU) of ``threads`` threads each. Results do not
-    depend on ``jobs``. With ``cluster``, the address of a dask scheduler, its workers run the cells instead (see
+    depend on ``jobs``; with 0 cells run in this very process, where a debugger reaches them and a crash ends all.
+    With ``cluster``, the address of a dask scheduler, its workers run the cells instead (see
     ``scenarios/cluster.py``); with ``gpus``, cells are spread over these, ``slots`` at a time on each (default: as many
     as their memory holds). ``track`` names trackers (``"tensorboard"``) that follow every cell into the store's folder.
     ``on_round`` hears about once a second of every running cell: its key, the round and the rounds; not on a cluster.
@@ -160,15 +160,16 @@ def grid(
     with _terminable(), ExitStack() as stack:
         places: _Places | None = None
         if gpus is not None:
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="robustfl-slots-"))
+            folder = str(stack.enter_context(scratch("slots")))
             each = slots or slots_on(gpus, memory_of((todo.cells[key] for key in todo.missing), root))
             workers = len(gpus) * each
             places = _Places(folder, tuple(gpus), each)
             on_note(f"{workers} cells at once: {each} on each of the GPUs {', '.join(map(str, gpus))}")
-        brought = _brought(todo)
+        files, brought = _brought(todo)
+        plugins = tuple(dict.fromkeys([*scenario.plugins, *files]))
         work = [
             _Work(key, todo.cells[key], scenario.name, str(todo.folder), todo.fingerprints[todo.cells[key]],
-                  scenario.plugins, None if root is None else str(root), device, threads, os.getpid(),
+                  plugins, None if root is None else str(root), device, threads,
                   checkpoint_minutes, cell_minutes, track=tuple(track), state_memory=state_memory, places=places,
                   guests=brought)
             for key in todo.missing
@@ -180,20 +181,20 @@ def grid(
     return Results(todo.folder, sum(counts.values()), len(todo.cells) - len(todo.missing), kept, frozenset(todo.cells))
 
 
-def _brought(todo: Plan) -> tuple[Guest, ...]:
-    """The methods that workers must be given, of those that the missing cells use."""
+def _brought(todo: Plan) -> tuple[list[str], tuple[Guest, ...]]:
+    """The plug-in files, and the methods of no file, that workers need for the missing cells."""
     cells = [todo.cells[key] for key in todo.missing]
     used = set().union(*(all_origins(resolve(cell, todo.fingerprints[cell])["methods"]) for cell in cells))
-    return tuple(guest for guest in guests() if guest.entry.origin in used)
+    return loaded_files(used), tuple(guest for guest in guests() if guest.entry.origin in used)
 
 
 def workers_for(jobs: int | None, threads: int, device: str) -> int:
     """The number of worker processes. Raises ``UsageError`` for impossible counts and devices."""
-    if jobs is not None and jobs < 1:
-        raise UsageError(f"jobs={jobs} must be ≥ 1")
+    if jobs is not None and jobs < 0:
+        raise UsageError(f"jobs={jobs} must be ≥ 1, or 0 for cells in this very process")
     check_threads(threads)
     on_gpu = device_of(device).type == "cuda"
-    return jobs or (1 if on_gpu else max(1, cores() // threads))
+    return jobs if jobs is not None else 1 if on_gpu else max(1, cores() // threads)
 
 
 def check_execution(
@@ -264,7 +265,6 @@ class _Work:
     root: str | None
     device: str
     threads: int
-    parent: int
     checkpoint_minutes: float
     cell_minutes: float | None
     traces: str = ""
@@ -272,48 +272,61 @@ class _Work:
     state_memory: int = LIMIT
     places: _Places | None = None
     guests: tuple[Guest, ...] = ()
+    sent: bytes = b""
 
     @property
     def trace(self) -> Path:
-        """A file that is there once a worker took the cell; in it, where the cell hung when its time was up."""
+        """A file that is there once a worker took the cell; in it, where it was when it hung or crashed."""
         return Path(self.traces) / self.key
 
     @property
-    def hung(self) -> str:
-        """Where the cell hung, if it did."""
-        return self.trace.read_text(encoding="utf-8") if self.trace.is_file() else ""
+    def plug_ins(self) -> str:
+        """The plug-ins of the cell, as messages name them."""
+        return "".join(f" [{n}: {origin}]" for n, origin in origins(resolve(self.cell, self.fingerprint)).items())
 
 
 def _run(work: Sequence[_Work], workers: int, on_round: OnRoundOf | None = None) -> Iterator[Finished]:
     """Run all of ``work``; a cell whose worker dies is tried once more alone, then recorded as failed."""
-    limited = any(item.cell_minutes is not None for item in work)
-    if not limited and (workers == 1 or len(work) <= 1):
+    sweep()
+    if workers == 0:
         for item in work:
             yield _unwrap(_execute(item, on_round))
         return
-    with tempfile.TemporaryDirectory(prefix="robustfl-") as traces, pace.watched(traces, on_round):
-        left = {item.key: replace(item, traces=traces) for item in work}
-        while left:
-            batch = list(left.values())
-            try:
-                for finished in _parallel(batch if workers > 1 else batch[:1], workers):
-                    del left[finished.key]
-                    yield finished
-            except TerminatedWorkerError:
-                yield from _after_a_death(left)
+    sent = _sent(work[0].guests) if work else b""
+    with scratch("traces") as traces, pace.watched(str(traces), on_round):
+        left = [replace(item, traces=str(traces), guests=(), sent=sent) for item in work]
+        for together, some in ((True, workers), (False, 1)):
+            threads, again = work[0].threads if work else 1, list[_Work]()
+            for item, outcome in spread(_in_worker, left, some, threads=threads):
+                if not isinstance(outcome, Died):
+                    yield _unwrap(outcome)
+                elif (settled := _settled(item)) is not None:
+                    yield settled
+                elif together:
+                    again.append(item)
+                else:
+                    yield _crashed(item, outcome)
+            left = again
 
 
-def _after_a_death(left: dict[str, _Work]) -> Iterator[Finished]:
-    """Settle the cells that workers were at when one died; ``left`` keeps those that nobody had begun."""
-    begun = [item for item in left.values() if item.trace.exists()]
-    for item in begun or list(left.values())[:1]:
-        del left[item.key]
-        if Store(item.folder).done([item.key]):  # committed by a worker that died before it could say so
-            yield _finished(Store(item.folder).read(item.key))
-        elif item.hung:
-            yield _hung(item)
-        else:
-            yield from _alone(item)
+def _settled(item: _Work) -> Finished | None:
+    """What became of a cell whose worker died, if there is no need to try it again."""
+    if Store(item.folder).done([item.key]):  # committed by a worker that died before it could say so
+        return _finished(Store(item.folder).read(item.key))
+    trace = item.trace.read_text(encoding="utf-8", errors="replace") if item.trace.is_file() else ""
+    if item.cell_minutes is None or not trace.startswith("Timeout"):
+        return None
+    return _failed(item, f"{limit.reason(item.cell_minutes, item.plug_ins)}\n{trace}")
+
+
+def _crashed(item: _Work, end: Died) -> Finished:
+    """The record of a cell that took its worker with it twice. Raises where workers do not even start."""
+    if not item.trace.is_file():
+        raise RobustflError(f"worker processes end before they begin ({end.words}); what they said is above")
+    remedy = f" (out of memory?); {REMEDY}" if -end.status == signal.SIGKILL else ""
+    trace = item.trace.read_text(encoding="utf-8", errors="replace").partition("\nExtension modules:")[0]
+    reason = f"the worker process died twice on this cell{remedy}: {end.words}{item.plug_ins}\n{trace}"
+    return _failed(item, reason.rstrip())
 
 
 def _remote(work: Sequence[_Work], address: str, note: Callable[[str], None]) -> Iterator[Finished]:
@@ -333,50 +346,6 @@ def _remote(work: Sequence[_Work], address: str, note: Callable[[str], None]) ->
         for record in run_remotely(client, cells, note):
             Store(work[0].folder).commit(record)
             yield _finished(record)
-
-
-def _parallel(work: list[_Work], workers: int) -> Iterator[Finished]:
-    threads = work[0].threads  # and never one job: joblib would run it in this very process
-    with joblib.parallel_config(backend="loky", inner_max_num_threads=threads):
-        pool = joblib.Parallel(
-            n_jobs=max(2, min(workers, len(work))),
-            return_as="generator_unordered",
-            batch_size=1,
-            pre_dispatch="2*n_jobs",
-        )
-        results = pool(joblib.delayed(_in_worker)(item) for item in work)
-    try:
-        for result in results:
-            yield _unwrap(result)
-    except pickle.PicklingError as error:
-        cause = str(error.__cause__ or error).strip(' \n"').splitlines()[-1]
-        raise UsageError(
-            f"what this process defines cannot be sent to workers ({cause}): methods: "
-            f"{', '.join(f'{g.entry.kind} {g.entry.name}' for g in work[0].guests)}; write them in a file that "
-            "plugins=[...] names, or take jobs=1"
-        ) from None
-    finally:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that unfinished tasks are given up is what is wanted here
-            results.close()
-
-
-def _alone(item: _Work) -> Iterator[Finished]:
-    try:
-        yield from _parallel([item], 2)
-    except TerminatedWorkerError as error:
-        if item.hung:
-            yield _hung(item)
-            return
-        cause = " ".join(str(error).split())
-        yield _failed(item, f"the worker process died twice on this cell (out of memory?); {REMEDY}: {cause}")
-
-
-def _hung(item: _Work) -> Finished:
-    """The record of a cell that had to be ended from outside of Python."""
-    assert item.cell_minutes is not None
-    guests = "".join(f" [{n}: {origin}]" for n, origin in origins(resolve(item.cell, item.fingerprint)).items())
-    return _failed(item, f"{limit.reason(item.cell_minutes, guests)}\n{item.hung}")
 
 
 def _failed(item: _Work, reason: str) -> Finished:
@@ -406,27 +375,34 @@ def _terminable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+def _sent(brought: Sequence[Guest]) -> bytes:
+    """Methods of no file as they travel to workers. Raises ``UsageError`` if they cannot."""
+    try:
+        return pickle.dumps(joblib.wrap_non_picklable_objects(tuple(brought), keep_wrapper=False))
+    except Exception as error:  # whatever a class holds on to
+        cause = str(error.__cause__ or error).strip(' \n"').splitlines()[-1]
+        raise UsageError(
+            f"what this process defines cannot be sent to workers ({cause}): methods: "
+            f"{', '.join(f'{g.entry.kind} {g.entry.name}' for g in brought)}; write them in a file that "
+            "plugins=[...] names, or take jobs=0"
+        ) from None
+
+
 def _in_worker(item: _Work) -> Finished | StoreError | UsageError:
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
-    _end_with(item.parent)
-    if item.traces:
-        item.trace.write_text("", encoding="utf-8")
-    load_plugins()
-    admit(item.guests)
-    return _execute(item)
-
-
-@cache
-def _end_with(parent: int) -> None:
-    """Let this worker die when the grid's own process is gone, killed without a chance to say so."""
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(1)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
+    """Run and commit one cell, whatever its methods do short of ending the process."""
+    item.trace.write_text("", encoding="utf-8")
+    with open(item.trace, "a", encoding="utf-8") as trace:
+        faulthandler.enable(trace, all_threads=False)
+        try:
+            load_plugins()
+            with kept():
+                admit(pickle.loads(item.sent))
+            return _execute(item)
+        except BaseException as error:  # a method's own exit or interrupt: nobody else's reaches a worker
+            detail = "".join(traceback.format_exception(error))
+            return _failed(item, f"{type(error).__name__}: {error}{item.plug_ins}\n{detail}")
+        finally:
+            faulthandler.disable()
 
 
 def _execute(item: _Work, on_round: OnRoundOf | None = None) -> Finished | StoreError | UsageError:

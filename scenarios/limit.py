@@ -1,23 +1,15 @@
-"""The time a cell may take, kept in a worker process of a grid.
-
-Two clocks: an alarm that raises in Python code, and, for code that never comes back to Python, one that needs neither
-Python nor its lock: it writes where the process hangs and ends it. The grid then records what was left behind.
-"""
+"""The time a cell may take, kept in a worker process of a grid, which records what a cell that had to be ended left."""
 
 from __future__ import annotations
 
-import faulthandler
-import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+from robustfl.alarms import alarm
 from robustfl.contracts import Method
 from robustfl.watch import names
-
-GRACE_SECONDS = 5.0  # how much later the second clock rings
 
 
 class OutOfTimeError(BaseException):
@@ -31,29 +23,15 @@ def reason(minutes: float, where: str) -> str:
 
 @contextmanager
 def limited(minutes: float | None, trace: Path) -> Iterator[None]:
-    """Within, at most so many minutes; ``trace`` is where the second clock writes before it ends the process.
-
-    Signals reach main threads only; in any other there is no limit.
-    """
-    if minutes is None or threading.current_thread() is not threading.main_thread():
+    """Within, at most so many minutes; ``trace`` is where it is written what the process was at when it was ended."""
+    if minutes is None:
         yield
         return
-    seconds = 60 * minutes
-
-    def ring(number: int, frame: FrameType | None) -> None:
-        del number
-        raise OutOfTimeError(reason(minutes, _method(frame)))
-
-    before = signal.signal(signal.SIGALRM, ring)
-    with open(trace, "w", encoding="utf-8") as file:
-        faulthandler.dump_traceback_later(seconds + GRACE_SECONDS, exit=True, file=file)
-        signal.setitimer(signal.ITIMER_REAL, seconds, GRACE_SECONDS / 4)  # again, should the first one be swallowed
-        try:
-            yield
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            faulthandler.cancel_dump_traceback_later()
-            signal.signal(signal.SIGALRM, before)
+    with (
+        open(trace, "w", encoding="utf-8") as file,
+        alarm(60 * minutes, lambda frame: OutOfTimeError(reason(minutes, _method(frame))), file),
+    ):
+        yield
 
 
 def _method(frame: FrameType | None) -> str:

@@ -8,7 +8,7 @@ import platform
 import socket
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -21,13 +21,14 @@ import numpy as np
 import torch
 
 from robustfl.attacks.evasion.accounts import masking
-from robustfl.errors import Diverged, Refused, UsageError
+from robustfl.errors import Diverged, Refused, RobustflError, UsageError
 from robustfl.evaluation import traffic
 from robustfl.federation import Experiment, RoundRecord, State, macs_per_epoch, packed, train, unpacked
 from robustfl.federation.storage import LIMIT
 from robustfl.origins import origins
 from robustfl.outside import unsafe
 from robustfl.records import CellResult, CurvePoint, Metrics, Timing, plain
+from robustfl.surroundings import Surroundings, kept
 from robustfl.team import ALONE, Team
 
 from .build import Built, build
@@ -35,6 +36,7 @@ from .checkpoint import Checkpoint, Keeper, checkpoint_path
 from .effect import no_effect
 from .evaluate import Evaluator
 from .expand import key_of, labels, refusal, resolve
+from .limit import OutOfTimeError
 from .memory import REMEDY, exhausted, reset_peak
 from .portrait import portrait
 from .selection import Selection
@@ -112,6 +114,8 @@ def run_cell(
 ) -> CellResult:
     """Run one cell. Refusal, divergence and crash become records; only interrupts escape.
 
+    Global settings and generators are as before afterwards; a cell whose plug-ins change them has failed.
+
     ``on_round`` is called after every round, ``on_point`` after every evaluation of one.
     Clients' state of more than ``state_memory`` bytes lies in a file, with the same result.
     Of a ``team`` of processes that share the cell only the leading one evaluates; the others' records say less.
@@ -137,7 +141,8 @@ def run_cell(
         made_by = {"key": known["key"], **_software(where, threads)}
         checkpoint = Checkpoint(checkpoint_path(store, known["key"]), made_by)
     keeper = Keeper(checkpoint, every=60 * checkpoint_minutes, device=where, on_note=on_note)
-    with _threads(threads), _products(cell.precision):
+    guests = "".join(f" [{name}: {origin}]" for name, origin in origins(resolved).items())
+    with kept(), _threads(threads), _products(cell.precision), _surrounded() as moved:
         try:
             reason = refusal(cell)
             if reason is not None:
@@ -154,12 +159,17 @@ def run_cell(
             first = str(error).partition(". ")[0]
             reason = f"out of memory on {where}: {first}; use fewer --slots, a smaller batch or --device cpu"
             outcome = {"status": "failed", "reason": reason}
-        except Exception as error:
+        except BaseException as error:
+            if not (isinstance(error, Exception) or guests) or isinstance(error, (KeyboardInterrupt, OutOfTimeError)):
+                raise
             detail = "".join(traceback.format_exception(error))
             if exhausted(error):
-                error = MemoryError(f"out of memory: {str(error).splitlines()[0]}; {REMEDY}")
-            guests = "".join(f" [{name}: {origin}]" for name, origin in origins(resolved).items())
-            outcome = {"status": "failed", "reason": f"{type(error).__name__}: {error}{guests}\n{detail}"}
+                said = "".join(str(error).splitlines()[:1]) or "too much was asked for at once"
+                error = MemoryError(f"out of memory: {said}; {REMEDY}")
+            outcome = _failure(error, guests, detail)
+    if moved and guests and outcome["status"] == "done":
+        broken = RobustflError(f"a plug-in changed {', '.join(moved)}, which other methods share")
+        outcome = _failure(broken, guests, "")
     certificates = outcome.pop("certificates", {}) | _software(where, threads)
     certificates["precision"] = cell.precision
     certificates |= {"processes": team.size} if team.size > 1 else {}
@@ -174,6 +184,21 @@ def run_cell(
         notes=keeper.notes,
     )
     return CellResult(**known, **outcome, certificates=plain(certificates), timing=timing)
+
+
+@contextmanager
+def _surrounded() -> Iterator[list[str]]:
+    """Put back global settings and generators; the list tells afterwards what had changed."""
+    now, moved = Surroundings(), list[str]()
+    try:
+        yield moved
+    finally:
+        moved += [*now.settings(), *(f"the global generator of {name}" for name in now.generators())]
+        now.restore()
+
+
+def _failure(error: BaseException, guests: str, detail: str) -> dict[str, Any]:
+    return {"status": "failed", "reason": f"{type(error).__name__}: {error}{guests}\n{detail}".rstrip()}
 
 
 def _software(device: torch.device, threads: int) -> dict[str, Any]:

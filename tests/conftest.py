@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 
@@ -14,6 +16,23 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         config.option.numprocesses = "auto"
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With ``--shuffle``: files in random order, and the tests of each."""
+    seed = config.option.shuffle
+    if seed is None:
+        return
+    dice, files = random.Random(seed), dict[str, list[pytest.Item]]()
+    for item in items:
+        files.setdefault(item.nodeid.partition("::")[0], []).append(item)
+    names = list(files)
+    dice.shuffle(names)
+    items.clear()
+    for name in names:
+        dice.shuffle(files[name])
+        items += files[name]
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--golden",
@@ -24,6 +43,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--kills", type=int, metavar="N", default=12, help="kill the grids of tests/survival so often (default: 12)"
     )
+    parser.addoption("--shuffle", type=int, metavar="SEED", default=None, help="run the tests in a random order")
     parser.addoption(
         "--inputs", type=int, metavar="N", default=0, help="inputs of each kind in tests/fuzz (default: a few)"
     )

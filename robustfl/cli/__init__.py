@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import io
+import os
 import sys
+import threading
+from typing import NoReturn
 
 import click
 
@@ -17,7 +22,18 @@ __all__ = ["app", "invoke", "main"]
 def main() -> None:
     """The ``robustfl`` command. Exit code 2 for misuse, 1 for failure, 130 after Ctrl-C."""
     take_output()
-    sys.exit(flushed(invoke(sys.argv[1:])))
+    _leave(flushed(invoke(sys.argv[1:])))
+
+
+def _leave(code: int) -> NoReturn:
+    """End the process, also where a plug-in's thread never would."""
+    if all(t.daemon or t is threading.main_thread() for t in threading.enumerate()):
+        sys.exit(code)
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 def invoke(arguments: list[str]) -> int:

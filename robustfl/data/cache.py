@@ -2,7 +2,7 @@
 
 ``<root>/.cache/<name>-<fingerprint>/`` holds the four arrays as ``.npy`` and ``meta.json``. A folder appears complete
 or not at all (temporary folder, fsync, rename); deleting ``.cache`` is always safe. Where it cannot be written, data
-stay in memory.
+stay in memory. Every process compares what it finds there with the fingerprint once; what differs is decoded again.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from typing import Any
 import numpy as np
 
 from robustfl.contracts import Arrays
-from robustfl.data.checks import NAMES
+from robustfl.data.checks import NAMES, content_digest
 from robustfl.outside import read_json
 
 _log = logging.getLogger("robustfl.data")
 _DAY = 86400.0
 _KEPT_STAMPS = 16
 _DAMAGED = (OSError, ValueError, KeyError, TypeError, EOFError)  # numpy calls an empty file the end of one
+_verified: set[tuple[object, ...]] = set()  # files by path, size and times, as they were when their content was right
 
 
 @dataclass(frozen=True)
@@ -64,19 +65,29 @@ def _find(folder: Path, name: str, stamp: str) -> Arrays | None:
             if stamp in meta["sources"]:
                 return _open(meta_file.parent, meta)
         except _DAMAGED as error:
-            _log.info("cache %s is unreadable (%s); decoding again", meta_file.parent, error)
+            _log.warning("cache %s is damaged (%s); decoding again", meta_file.parent, error)
     return None
 
 
 def _open(place: Path, meta: dict[str, Any]) -> Arrays:
     """Map a cache folder; raises ``ValueError`` if a file is not what ``meta`` says."""
-    parts = {}
+    parts: dict[str, Any] = {}
+    seen = (meta["fingerprint"], *(_marks(place / f"{name}.npy") for name in NAMES))
     for name in NAMES:
         array = np.load(place / f"{name}.npy", mmap_mode="r" if name.endswith("_x") else None, allow_pickle=False)
         if [str(array.dtype), *array.shape] != meta["arrays"][name]:
             raise ValueError(f"{name}.npy is {array.dtype} {array.shape}")
         parts[name] = array
+    if seen not in _verified:
+        if content_digest(parts, int(meta["classes"])) != meta["fingerprint"]:
+            raise ValueError("its content has another digest than when it was decoded")
+        _verified.add(seen)
     return Arrays(**parts, classes=int(meta["classes"]), fingerprint=str(meta["fingerprint"]))
+
+
+def _marks(file: Path) -> tuple[object, ...]:
+    facts = file.stat()
+    return str(file), facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
 
 
 def _store(folder: Path, name: str, stamp: str, arrays: Arrays) -> Arrays:

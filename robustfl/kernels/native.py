@@ -11,7 +11,6 @@ import ctypes
 import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -20,6 +19,7 @@ import torch
 from torch import Tensor
 
 from robustfl.kernels.networks import Network
+from robustfl.scratch import scratch
 
 # Compiling takes 0.2 to 0.5 s. Waiting until the slow code has cost twice that bounds the regret in both directions.
 BREAK_EVEN_SECONDS = 1.0
@@ -65,8 +65,8 @@ def library() -> ctypes.CDLL | None:
     if not compiler or os.name != "posix":
         return None
     source = Path(__file__).with_name("native.c")
-    with tempfile.TemporaryDirectory(prefix="robustfl-") as folder:
-        target = Path(folder) / "kernels.so"
+    with scratch("kernels") as folder:
+        target = folder / "kernels.so"
         for wish in _WISHES:
             command = [*compiler.split(), *_FLAGS, *wish, "-o", str(target), str(source)]
             try:

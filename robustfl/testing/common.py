@@ -16,6 +16,7 @@ from torch import Tensor
 from robustfl.contracts import Method
 from robustfl.errors import UsageError
 from robustfl.registry import create, describe, lookup
+from robustfl.surroundings import Surroundings
 from robustfl.testing.guards import Broken, same
 from robustfl.testing.suite import LIMIT, Check, Law, Trial, held, run
 from robustfl.watch import changed, random_state
@@ -75,6 +76,15 @@ def _no_global_randomness(trial: Trial[Any]) -> str | None:
     return None
 
 
+def _no_global_settings(trial: Trial[Any]) -> str | None:
+    now = Surroundings()
+    trial.outcome(trial.fresh())
+    moved = now.settings()
+    if moved:
+        raise Broken(f"a call changed {', '.join(moved)}; put back what you change (with torch.no_grad(): ...)")
+    return None
+
+
 def _no_memory(trial: Trial[Any]) -> str | None:
     first = trial.outcome(trial.method)
     for i in range(4):
@@ -106,6 +116,7 @@ COMMON = (
     Law("finite", "finite inputs give finite results", _finite, waivable=True),
     Law("deterministic", "same generator state, same result", _deterministic),
     Law("no global randomness", "neither uses nor seeds a global generator", _no_global_randomness),
+    Law("no global settings", "torch's default dtype, grad mode and the like are as before", _no_global_settings),
     Law("no memory", "nothing is kept between calls, in instances, classes or modules", _no_memory),
 )
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -50,22 +48,6 @@ def within(limit: float, work: Callable[[], Any]) -> Any:
     if errors:
         raise errors[0]
     return result[0]
-
-
-@contextmanager
-def restored() -> Iterator[None]:
-    """Global generators and modes come back as they were, whatever the method under test does to them."""
-    torch_state, numpy_state, python_state = torch.get_rng_state(), np.random.get_state(), random.getstate()
-    dtype, threads = torch.get_default_dtype(), torch.get_num_threads()
-    try:
-        yield
-    finally:
-        torch.set_rng_state(torch_state)
-        np.random.set_state(numpy_state)
-        random.setstate(python_state)
-        torch.set_default_dtype(dtype)
-        if torch.get_num_threads() != threads:
-            torch.set_num_threads(threads)
 
 
 def same(once: Sequence[Tensor], again: Sequence[Tensor]) -> bool:

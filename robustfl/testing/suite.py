@@ -11,7 +11,8 @@ from typing import Any, Generic, TypeVar, cast
 from torch import Tensor
 
 from robustfl.contracts import Method
-from robustfl.testing.guards import Broken, Hung, restored, within
+from robustfl.surroundings import kept
+from robustfl.testing.guards import Broken, Hung, within
 from robustfl.watch import kept_state
 
 LIMIT = 60.0
@@ -80,7 +81,7 @@ def run(laws: Sequence[Law], trial: Trial[Any], *, limit: float = LIMIT) -> list
 
 def _one(law: Law, trial: Trial[Any], limit: float) -> tuple[Check, bool]:
     try:
-        with restored():
+        with kept():
             remark = within(limit, lambda: law.test(trial))
     except Hung:
         return Check(law.name, False, f"still running after {limit:g} s"), True

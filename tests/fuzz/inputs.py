@@ -17,7 +17,9 @@ from robustfl.scenarios.spec import METHODS, Cell
 class Fuzz(Protocol):
     """``fuzz(inputs, body)``: see the fixture of that name."""
 
-    def __call__(self, inputs: SearchStrategy[Any], body: Callable[[Any], None], *, slow: bool = False) -> None: ...
+    def __call__(
+        self, inputs: SearchStrategy[Any], body: Callable[[Any], None], *, slow: bool = False, starts: bool = False
+    ) -> None: ...
 
 
 WORDS = [

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
+import os
+import random
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, make_dataclass
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import strategies as st
@@ -18,9 +22,10 @@ from robustfl.contracts import Aggregated, Aggregator, Attack, Evasion, Forged
 from robustfl.errors import RobustflError
 from robustfl.records import CellResult
 from robustfl.registry import register
-from robustfl.scenarios import run_cell
+from robustfl.scenarios import Scenario, grid, run_cell
 from robustfl.scenarios.expand import key_of, resolve
 from robustfl.scenarios.spec import Cell
+from robustfl.surroundings import Surroundings, kept
 
 pytestmark = pytest.mark.fuzz
 RETURNED: dict[str, Any] = {}
@@ -28,6 +33,7 @@ RETURNED: dict[str, Any] = {}
 
 def made(like: torch.Tensor) -> Any:
     """What is to be returned, where it depends on what came in."""
+    RETURNED["change"]()
     value = RETURNED["value"]
     return value(like) if callable(value) else value
 
@@ -81,8 +87,22 @@ TENSORS: list[Any] = [
     lambda x: Aggregated(x, facts={"dropped": 10**400, "n": math.nan, "b": True}),
     lambda x: Aggregated(x, facts={"n": 10**400, 5: 1, "a_shift": 10**300}), lambda x: Aggregated(None, None, None),
     lambda x: (_ for _ in ()).throw(KeyError("x")), lambda x: (_ for _ in ()).throw(StopIteration),
-    lambda x: (_ for _ in ()).throw(AssertionError),
+    lambda x: (_ for _ in ()).throw(AssertionError), lambda x: raised(SystemExit(0)), lambda x: raised(MemoryError()),
+    lambda x: raised(GeneratorExit()), lambda x: raised(type("Odd", (BaseException,), {})()),
+    lambda x: raised(RecursionError()), lambda x: raised(OSError()), lambda x: raised(EOFError()),
 ]  # fmt: skip
+CHANGES: list[Callable[[], Any]] = [
+    lambda: None, lambda: torch.set_default_dtype(torch.float64), lambda: torch.set_grad_enabled(False),
+    lambda: torch.manual_seed(0), lambda: np.random.seed(0), lambda: random.seed(0), lambda: os.chdir("/"),
+    lambda: torch.set_default_device("meta"), lambda: torch.set_num_threads(3), lambda: np.seterr(all="raise"),
+    lambda: torch.set_flush_denormal(True), lambda: setattr(torch.backends.cudnn, "benchmark", True),
+]  # fmt: skip
+ENDS = ["import os; os._exit(0)", "import ctypes; ctypes.string_at(0)", "import sys; sys.exit(0)", "raise MemoryError",
+        "raise KeyboardInterrupt", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"]  # fmt: skip
+
+
+def raised(error: BaseException) -> None:
+    raise error
 
 
 def test_fields(fuzz: Fuzz) -> None:
@@ -114,10 +134,11 @@ def test_returned_values(fuzz: Fuzz, capsys: pytest.CaptureFixture[str]) -> None
         "evasion": {"evasions": ["fuzz-evasion"]},
     }  # fmt: skip
 
-    def body(given: tuple[str, Any]) -> None:
-        who, RETURNED["value"] = given
-        with torch.random.fork_rng():
-            record = run_cell(Cell.of({**base, **settings[who]}), fingerprint="0")
+    def body(given: tuple[str, Callable[[], Any], Any]) -> None:
+        who, RETURNED["change"], RETURNED["value"] = given
+        before = Surroundings()
+        record = run_cell(Cell.of({**base, **settings[who]}), fingerprint="0")
+        assert (before.settings(), before.generators()) == ([], [])
         assert record.status in ("done", "failed", "diverged")
         assert CellResult.model_validate_json(record.model_dump_json()).status == record.status
         if record.metrics is not None:
@@ -125,4 +146,34 @@ def test_returned_values(fuzz: Fuzz, capsys: pytest.CaptureFixture[str]) -> None
         if record.status == "failed":
             assert record.reason
 
-    fuzz(st.tuples(st.sampled_from(sorted(settings)), st.one_of(st.sampled_from(TENSORS), junk)), body, slow=True)
+    values = st.one_of(st.sampled_from(TENSORS), junk)
+    with kept():
+        fuzz(st.tuples(st.sampled_from(sorted(settings)), st.sampled_from(CHANGES), values), body, slow=True)
+
+
+def test_ends_of_processes(fuzz: Fuzz) -> None:
+    """Two cells of a grid end in some way, one does not: it has its record, and the others say why they have none."""
+    text = """
+from dataclasses import dataclass
+from robustfl.contracts import Attack
+from robustfl.registry import register
+"""
+    count = iter(range(10**6))
+
+    def body(given: tuple[int, list[str]]) -> None:
+        jobs, ends = given
+        names = [f"fuzz-end-{next(count)}" for _ in ends]
+        made = "".join(
+            f"@register({name!r})\n@dataclass(frozen=True)\nclass A{i}(Attack):\n    'Ends.'\n"
+            f"    def forge(self, view, *, generator):\n        {end}\n"
+            for i, (name, end) in enumerate(zip(names, ends, strict=True))
+        )
+        Path(f"{names[0]}.py").write_text(text + made, encoding="utf-8")
+        cell = {"attack": [*names, "none"], "model": "mlp(hidden=(4,))", "clients": 3, "f": 1, "f_declared": 0,
+                "defense": "mean", "batch": 4, "rounds": 1, "evasions": []}  # fmt: skip
+        plugins = (str(Path(f"{names[0]}.py").resolve()),)
+        chosen = Scenario.of({"name": names[0], "cell": cell}).model_copy(update={"plugins": plugins})
+        results = grid(chosen, out="runs", jobs=jobs)
+        assert results.statuses == {"done": 1, "failed": len(ends)}
+
+    fuzz(st.tuples(st.integers(1, 2), st.lists(st.sampled_from(ENDS), min_size=1, max_size=2)), body, starts=True)

@@ -26,7 +26,7 @@ SETTINGS = ["--set", "model=mlp(hidden=(8,))", "--set", "rounds=30", "--set", "e
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     out = tmp_path_factory.mktemp("undisturbed")
-    grid(SCENARIO, out=out, jobs=1)
+    grid(SCENARIO, out=out, jobs=0)
     return contents(out)
 
 
@@ -52,10 +52,10 @@ def test_a_full_disk_stops_the_grid_and_room_lets_it_go_on(
 ) -> None:
     disk = mounted("size=36k")
     with pytest.raises(StoreError, match="No space left on device; free space there"):
-        grid(SCENARIO, out=disk, jobs=1, checkpoint_minutes=1e-9)
+        grid(SCENARIO, out=disk, jobs=0, checkpoint_minutes=1e-9)
     assert len(whole(disk)) < len(expected)
     subprocess.run(["mount", "-o", "remount,size=4m", str(disk)], check=True)
-    grid(SCENARIO, out=disk, jobs=1, checkpoint_minutes=1e-9)
+    grid(SCENARIO, out=disk, jobs=0, checkpoint_minutes=1e-9)
     assert contents(disk) == expected
 
 
@@ -75,7 +75,7 @@ def test_a_read_only_folder_is_told_before_anything_runs(
 ) -> None:
     disk = mounted("ro")
     with pytest.raises(StoreError, match=r"Read-only file system.*make the folder writable"):
-        grid(SCENARIO, out=disk, jobs=1)
+        grid(SCENARIO, out=disk, jobs=0)
     assert invoke(["run", *SETTINGS, "--out", str(disk)]) == 1
     captured = capsys.readouterr()
     assert "Read-only file system" in captured.err
@@ -86,7 +86,7 @@ def _limited(out: Path) -> None:
     """Files of at most 4 KB: smaller than a record."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
     try:
-        grid(SCENARIO, out=out, jobs=1, checkpoint_minutes=1e-9)
+        grid(SCENARIO, out=out, jobs=0, checkpoint_minutes=1e-9)
         os._exit(9)
     except StoreError as error:
         os._exit(7 if "File too large" in str(error) else 8)
@@ -98,14 +98,14 @@ def test_files_that_may_not_grow_leave_nothing_torn(tmp_path: Path, expected: di
     assert process.exitcode == 7
     assert whole(tmp_path) == set()
     assert [p for p in tmp_path.rglob("*") if p.suffix in (".tmp", ".pt")] == []
-    grid(SCENARIO, out=tmp_path, jobs=1)
+    grid(SCENARIO, out=tmp_path, jobs=0)
     assert contents(tmp_path) == expected
 
 
 def test_a_file_system_without_rename_is_told_and_finished_cells_stay(
     tmp_path: Path, expected: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    grid(SCENARIO, out=tmp_path, jobs=1)
+    grid(SCENARIO, out=tmp_path, jobs=0)
     lost = sorted((tmp_path / "s" / "cells").iterdir())[0]
     lost.unlink()
 
@@ -115,7 +115,7 @@ def test_a_file_system_without_rename_is_told_and_finished_cells_stay(
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", refuses)
         with pytest.raises(StoreError, match=r"may not replace a file by a rename.*choose a folder elsewhere"):
-            grid(SCENARIO, out=tmp_path, jobs=1)
+            grid(SCENARIO, out=tmp_path, jobs=0)
     assert whole(tmp_path) == expected.keys() - {lost.stem}
 
 
@@ -134,10 +134,10 @@ def test_a_rename_that_tears_is_noticed_and_mended(
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", copies)
         with pytest.raises(StoreError, match="Input/output error"):
-            grid(SCENARIO, out=tmp_path, jobs=1)
+            grid(SCENARIO, out=tmp_path, jobs=0)
     (problem,) = Store(tmp_path / "s").load().problems
     assert "truncated" in problem.reason
-    grid(SCENARIO, out=tmp_path, jobs=1)
+    grid(SCENARIO, out=tmp_path, jobs=0)
     assert contents(tmp_path) == expected
 
 
@@ -146,7 +146,7 @@ def test_a_clock_that_goes_backwards_changes_nothing(
 ) -> None:
     now = iter(range(2_000_000_000, 0, -86_400))
     monkeypatch.setattr(time, "time", lambda: float(next(now)))
-    grid(SCENARIO, out=tmp_path, jobs=1, checkpoint_minutes=1e-9)
+    grid(SCENARIO, out=tmp_path, jobs=0, checkpoint_minutes=1e-9)
     assert contents(tmp_path) == expected
     assert all(r.timing.seconds >= 0 for r in Store(tmp_path / "s").load().results)
 

@@ -84,7 +84,7 @@ def test_no_ingredient_is_ignored(other: str) -> None:
 def test_scaffold_starts_as_fedavg() -> None:
     """All variates are zero in the first round."""
     plain, scaffold = (trained(1, algorithm=f"{a}({STEPS})", norm="gn").theta for a in ("fedavg", "scaffold"))
-    torch.testing.assert_close(plain, scaffold, rtol=1e-14, atol=1e-14)
+    torch.testing.assert_close(plain, scaffold, rtol=1e-12, atol=1e-12)
 
 
 def test_scaffolds_server_variate_is_the_mean_of_the_clients() -> None:

@@ -246,7 +246,7 @@ def test_a_grid_goes_on_within_a_cell_and_says_so(tmp_path: Path) -> None:
     killed(first, tmp_path / "s", at=4)
     assert plan(scenario, out=tmp_path).begun == 1
     seen = []
-    results = grid(scenario, out=tmp_path, jobs=1, on_cell=seen.append)
+    results = grid(scenario, out=tmp_path, jobs=0, on_cell=seen.append)
     assert [f.notes for f in seen] == [("resumed at round 4",), ()]
     assert results.statuses == {"done": 2}
     assert not (tmp_path / "s" / "checkpoints").exists()
@@ -259,9 +259,9 @@ def test_a_checkpoint_left_beside_its_record_goes_with_the_next_grid(tmp_path: P
     content = path.read_bytes()
     key = next(iter(plan(scenario, out=tmp_path).cells))
     assert path == checkpoint_path(tmp_path / "s", key)
-    grid(scenario, out=tmp_path, jobs=1)
+    grid(scenario, out=tmp_path, jobs=0)
     assert Store(tmp_path / "s").has(key)
     path.parent.mkdir()
     path.write_bytes(content)
-    grid(scenario, out=tmp_path, jobs=1)
+    grid(scenario, out=tmp_path, jobs=0)
     assert not path.parent.exists()

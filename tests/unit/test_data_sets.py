@@ -13,7 +13,19 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from robustfl.data import Cifar10, Digits, Emnist, Mnist, Npz, Svhn, Usps, data_root, dataset_from_spec, vision
+from robustfl.data import (
+    Cifar10,
+    Digits,
+    Emnist,
+    Mnist,
+    Npz,
+    Svhn,
+    Usps,
+    cache,
+    data_root,
+    dataset_from_spec,
+    vision,
+)  # fmt: skip
 from robustfl.errors import DataMissing, UsageError
 
 
@@ -109,6 +121,35 @@ def test_a_damaged_cache_is_decoded_again(tmp_path, damage):
     assert np.array_equal(again.train_x, images()["train_x"])
     assert again.fingerprint == first.fingerprint
     assert isinstance(Npz(path=str(path)).load(tmp_path).train_x, np.memmap)
+
+
+@pytest.mark.parametrize("damage", ["another image", "another label", "empty"])
+def test_a_cached_array_with_other_content_is_decoded_again(tmp_path, damage, caplog):
+    """Of the same size, shape and dtype: only the digest tells. Another process has not looked at it yet."""
+    path = archive(tmp_path)
+    first = Npz(path=str(path)).load(tmp_path)
+    file = tmp_path / ".cache" / folders(tmp_path)[0] / ("test_y.npy" if "label" in damage else "train_x.npy")
+    data = bytearray(file.read_bytes())
+    data[-8] ^= 1
+    file.write_bytes(b"" if damage == "empty" else data)
+    again = Npz(path=str(path)).load(tmp_path)
+    assert "damaged" in caplog.text
+    assert np.array_equal(again.train_x, images()["train_x"])
+    assert np.array_equal(again.test_y, images()["test_y"])
+    assert again.fingerprint == first.fingerprint
+    assert isinstance(Npz(path=str(path)).load(tmp_path).train_x, np.memmap)
+
+
+def test_a_process_computes_the_digest_of_what_it_maps_once(tmp_path, monkeypatch):
+    path = archive(tmp_path)
+    Npz(path=str(path)).load(tmp_path)
+    monkeypatch.setattr("robustfl.data.cache._verified", set())  # as in another process
+    seen = []
+    real = cache.content_digest
+    monkeypatch.setattr(cache, "content_digest", lambda *given: seen.append(1) or real(*given))
+    for _ in range(3):
+        Npz(path=str(path)).load(tmp_path)
+    assert len(seen) == 1
 
 
 def test_a_full_disk_leaves_no_half_written_folder_and_the_images_in_memory(tmp_path, monkeypatch, caplog):

@@ -53,7 +53,7 @@ def contents(folder: Path) -> dict[str, dict[str, Any]]:
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The store of the tiny scenario, run in this process."""
     out = tmp_path_factory.mktemp("undisturbed")
-    return grid(scenario(), out=out, jobs=1).folder
+    return grid(scenario(), out=out, jobs=0).folder
 
 
 def test_every_cell_is_stored_with_its_numbers(undisturbed: Path) -> None:
@@ -70,7 +70,7 @@ def test_every_cell_is_stored_with_its_numbers(undisturbed: Path) -> None:
 def test_the_same_grid_again_computes_nothing(undisturbed: Path) -> None:
     before = {p: p.stat().st_mtime_ns for p in (undisturbed / "cells").iterdir()}
     seen: list[Finished] = []
-    results = grid(scenario(), out=undisturbed.parent, jobs=1, on_cell=seen.append)
+    results = grid(scenario(), out=undisturbed.parent, jobs=0, on_cell=seen.append)
     assert (results.computed, results.stored, seen) == (0, 4, [])
     assert {p: p.stat().st_mtime_ns for p in (undisturbed / "cells").iterdir()} == before
 
@@ -81,11 +81,11 @@ def test_numbers_do_not_depend_on_the_number_of_workers(jobs: int, undisturbed: 
 
 
 def test_only_what_is_missing_runs(undisturbed: Path, tmp_path: Path) -> None:
-    folder = grid(scenario(), out=tmp_path, jobs=1).folder
+    folder = grid(scenario(), out=tmp_path, jobs=0).folder
     lost = sorted((folder / "cells").iterdir())[:2]
     lost[0].unlink()
     lost[1].write_text(lost[1].read_text()[:100])  # truncated
-    results = grid(scenario(), out=tmp_path, jobs=1)
+    results = grid(scenario(), out=tmp_path, jobs=0)
     assert (results.computed, results.stored) == (2, 2)
     assert contents(folder) == contents(undisturbed)
 
@@ -165,7 +165,7 @@ def test_an_interrupt_keeps_what_is_done(tmp_path: Path) -> None:
 
 
 def test_impossible_cells_are_recorded_as_refused(tmp_path: Path) -> None:
-    results = grid(scenario(defense=["krum", "mean"], f=2), out=tmp_path, jobs=1)
+    results = grid(scenario(defense=["krum", "mean"], f=2), out=tmp_path, jobs=0)
     assert results.statuses == {"done": 2, "refused": 2}
     reasons = {r["reason"] for r in contents(results.folder).values() if r["status"] == "refused"}
     assert reasons == {"krum: f=2 needs at least 7 clients (2f + 3); this cell has 5."}
@@ -179,7 +179,7 @@ def test_impossible_cells_are_recorded_as_refused(tmp_path: Path) -> None:
     ],
 )
 def test_cells_their_data_cannot_serve_are_refused(cell: dict[str, Any], words: str, tmp_path: Path) -> None:
-    results = grid(scenario(attack="none", defense="mean", **cell), out=tmp_path, jobs=1)
+    results = grid(scenario(attack="none", defense="mean", **cell), out=tmp_path, jobs=0)
     (record,) = contents(results.folder).values()
     assert record["status"] == "refused"
     assert words in record["reason"]
@@ -187,7 +187,7 @@ def test_cells_their_data_cannot_serve_are_refused(cell: dict[str, Any], words: 
 
 def test_divergence_is_recorded_with_its_round(tmp_path: Path) -> None:
     cell = {"attack": "foe(eta=1e30)", "defense": "mean", "rounds": 20}
-    (record,) = contents(grid(scenario(**cell), out=tmp_path, jobs=1).folder).values()
+    (record,) = contents(grid(scenario(**cell), out=tmp_path, jobs=0).folder).values()
     assert record["status"] == "diverged"
     assert 1 <= record["round"] <= 20
     assert record["metrics"] is None
@@ -213,7 +213,7 @@ def test_a_plug_in_that_returns_the_wrong_shape_is_named(tmp_path: Path) -> None
     chosen = scenario(attack="wrong-shape", defense="mean").model_copy(
         update={"plugins": (str(tmp_path / "shape.py"),)}
     )
-    (record,) = contents(grid(chosen, out=tmp_path, jobs=1).folder).values()
+    (record,) = contents(grid(chosen, out=tmp_path, jobs=0).folder).values()
     assert record["status"] == "failed"
     assert "wrong-shape" in record["reason"]
 
@@ -230,7 +230,7 @@ def test_a_worker_that_dies_fails_its_cell_and_no_other(tmp_path: Path) -> None:
 def test_an_unwritable_folder_is_an_error_before_anything_runs(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file where the folder should be")
     with pytest.raises(StoreError, match="runs"):
-        grid(scenario(), out=tmp_path / "runs", jobs=1)
+        grid(scenario(), out=tmp_path / "runs", jobs=0)
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
@@ -257,7 +257,9 @@ def test_an_interrupt_while_workers_run_ends_at_once(jobs: int, tmp_path: Path) 
     assert len(contents(tmp_path / "tiny")) < 20
 
 
-@pytest.mark.parametrize(("argument", "value"), [("jobs", 0), ("threads", 0), ("device", "tpu"), ("device", "cuda:99")])
+@pytest.mark.parametrize(
+    ("argument", "value"), [("jobs", -1), ("threads", 0), ("device", "tpu"), ("device", "cuda:99")]
+)
 def test_wrong_execution_settings(argument: str, value: Any, tmp_path: Path) -> None:
     with pytest.raises(UsageError):
         grid(scenario(), out=tmp_path, **{argument: value})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,11 @@ def test_cells_run_where_their_slot_is(tmp_path: Path, monkeypatch: pytest.Monke
         seen.append(device)
         return original(cell, device="cpu", **rest)
 
+    def here(function: Any, work: list[Any], workers: int, *, threads: int) -> Iterator[Any]:
+        yield from ((item, function(item)) for item in work)
+
     monkeypatch.setattr(sys.modules["robustfl.scenarios.grid"], "run_cell", record)
+    monkeypatch.setattr(sys.modules["robustfl.scenarios.grid"], "spread", here)
     found = grid(Scenario.of({"name": "x", "cell": {**TINY, "seed": 0}}), out=tmp_path, gpus=[1], slots=1)
     assert (seen, found.statuses) == (["cuda:1"], {"done": 1})
     assert list((tmp_path / "temporary").iterdir()) == []

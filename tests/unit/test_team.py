@@ -57,7 +57,8 @@ def named(cell: dict[str, Any]) -> str:
 def test_three_processes_find_what_one_finds(place: int, shared: list[dict[str, Any]]) -> None:
     alone = result(CELLS[place])
     for mine, theirs in zip(alone["tensors"], shared[place]["tensors"], strict=True):
-        torch.testing.assert_close(theirs, mine, rtol=1e-11, atol=1e-12, equal_nan=True)
+        # Sums in another order, through two rounds and rules that iterate until a tolerance of their own.
+        torch.testing.assert_close(theirs, mine, rtol=1e-7, atol=1e-8, equal_nan=True)
 
 
 def test_only_what_must_is_gathered_and_says_so(shared: list[dict[str, Any]]) -> None:

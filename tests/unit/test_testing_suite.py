@@ -154,6 +154,8 @@ def test_global_generators_are_as_before() -> None:
         ("no global randomness", "numpy", f"np.random.rand()\nreturn {MEAN}"),
         ("no global randomness", "random", f"random.random()\nreturn {MEAN}"),
         ("no global randomness", "seeded", f"torch.manual_seed(0)\nreturn {MEAN}"),
+        ("no global settings", "default dtype", f"torch.set_default_dtype(torch.float16)\nreturn {MEAN}"),
+        ("no global settings", "grad mode", f"torch.set_grad_enabled(False)\nreturn {MEAN}"),
         ("poison", "poisons_data is False", f"return {MEAN}"),
         ("statistics", "variance", f"return {MEAN} if view.channel == 'update' else torch.zeros(1, 1)"),
     ],

@@ -1,0 +1,150 @@
+"""Global settings and generators that every method shares: torch's, numpy's and Python's. None may change them.
+
+Whoever calls a plug-in holds on to them: what the call changed is put back, and named.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+_SMALLEST = float(np.finfo(np.float64).tiny)
+
+
+class _Setting(NamedTuple):
+    """A global setting: its name in messages, how to read it, how to set it."""
+
+    name: str
+    get: Callable[[], Any]
+    put: Callable[[Any], Any]
+
+
+def _attribute(place: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
+    return lambda: getattr(place, name), lambda value: setattr(place, name, value)
+
+
+def _put_default_device(device: torch.device) -> None:
+    torch.set_default_device(None if device == torch.device("cpu") else device)  # a device slows down every call
+
+
+def _deterministic() -> tuple[bool, bool]:
+    return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+
+
+def _put_deterministic(value: tuple[bool, bool]) -> None:
+    torch.use_deterministic_algorithms(value[0], warn_only=value[1])
+
+
+def _anomalies() -> tuple[bool, bool]:
+    return torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
+
+
+def _autocast() -> tuple[bool, bool]:
+    return torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda")
+
+
+def _put_autocast(value: tuple[bool, bool]) -> None:
+    for device, on in zip(("cpu", "cuda"), value, strict=True):
+        torch.set_autocast_enabled(device, on)
+
+
+def _precisions() -> Iterator[_Setting]:
+    """The precision of products by place, as newer versions of torch keep it."""
+    for path in ("", "cuda.matmul", "cudnn", "cudnn.conv", "cudnn.rnn", "mkldnn.matmul"):
+        place: Any = torch.backends
+        for part in filter(None, path.split(".")):
+            place = getattr(place, part, None)
+        if hasattr(place, "fp32_precision"):
+            yield _Setting(f"{path}.fp32_precision".lstrip("."), *_attribute(place, "fp32_precision"))
+
+
+_cudnn, _products = torch.backends.cudnn, torch.backends.cuda.matmul
+_SETTINGS = (
+    *_precisions(),  # before the older names for the same
+    _Setting("torch's default dtype", torch.get_default_dtype, torch.set_default_dtype),
+    _Setting("torch's default device", torch.get_default_device, _put_default_device),
+    _Setting("torch's grad mode", torch.is_grad_enabled, torch.set_grad_enabled),
+    _Setting("torch's deterministic algorithms", _deterministic, _put_deterministic),
+    _Setting("torch's anomaly detection", _anomalies, lambda value: torch.set_anomaly_enabled(*value)),
+    _Setting("torch's autocast", _autocast, _put_autocast),
+    _Setting("torch's number of threads", torch.get_num_threads, torch.set_num_threads),
+    _Setting("torch's precision of products", torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    _Setting("cudnn.deterministic", *_attribute(_cudnn, "deterministic")),
+    _Setting("cudnn.benchmark", *_attribute(_cudnn, "benchmark")),
+    _Setting("cudnn.enabled", *_attribute(_cudnn, "enabled")),
+    _Setting("cudnn.allow_tf32", *_attribute(_cudnn, "allow_tf32")),
+    _Setting("cuda.matmul.allow_tf32", *_attribute(_products, "allow_tf32")),
+    _Setting("mkldnn.enabled", *_attribute(torch.backends.mkldnn, "enabled")),
+    _Setting("flushing of denormal numbers", lambda: _SMALLEST / 2 == 0, torch.set_flush_denormal),
+    _Setting("numpy's handling of floating-point errors", np.geterr, lambda value: np.seterr(**value)),
+    _Setting("the working directory", os.getcwd, os.chdir),
+)
+
+
+class Surroundings:
+    """All of them as they are now."""
+
+    def __init__(self) -> None:
+        self._settings = [_read(s) for s in _SETTINGS]
+        self._generators = _generators()
+
+    def settings(self) -> list[str]:
+        """The settings that have changed since, by name."""
+        return [s.name for s, old in zip(_SETTINGS, self._settings, strict=True) if _read(s) != old]
+
+    def generators(self) -> list[str]:
+        """The generators that have been used or seeded since, by name."""
+        now = _generators()
+        return [n for n in now if n in self._generators and not _same(n, now[n], self._generators[n])]
+
+    def restore(self) -> None:
+        """Put back what has changed since."""
+        for setting, old in 2 * list(zip(_SETTINGS, self._settings, strict=True)):  # some move others along
+            if _read(setting) != old:
+                with suppress(RuntimeError, OSError):  # one that cannot be put back must not keep the others
+                    setting.put(old)
+        put: dict[str, Callable[[Any], Any]] = {
+            "torch": torch.set_rng_state, "numpy": np.random.set_state, "random": random.setstate,
+            "torch.cuda": torch.cuda.set_rng_state_all,
+        }  # fmt: skip
+        for name in self.generators():
+            put[name](self._generators[name])
+
+
+@contextmanager
+def kept() -> Iterator[None]:
+    """Within, anything may change; afterwards all is as before."""
+    before = Surroundings()
+    try:
+        yield
+    finally:
+        before.restore()
+
+
+def _read(setting: _Setting) -> Any:
+    try:
+        return setting.get()
+    except (RuntimeError, OSError):  # torch refuses to answer where its settings contradict each other
+        return None
+
+
+def _generators() -> dict[str, Any]:
+    """Global generators by name; CUDA's once they are in use."""
+    states = {"torch": torch.get_rng_state(), "numpy": np.random.get_state(), "random": random.getstate()}
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        states["torch.cuda"] = torch.cuda.get_rng_state_all()
+    return states
+
+
+def _same(name: str, one: Any, other: Any) -> bool:
+    if name == "random":
+        return bool(one == other)
+    if name == "torch":
+        return torch.equal(one, other)
+    return len(one) == len(other) and all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
