@@ -43,8 +43,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ran: Path) -> Path:
 
 
 @pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
+def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str]]:
     """Run one command line; its exit code and everything it printed. A traceback fails the test."""
+    monkeypatch.setenv("COLUMNS", "400")  # so that nothing in a table is folded
 
     def call(*arguments: object) -> tuple[int, str]:
         code = invoke([str(a) for a in arguments])

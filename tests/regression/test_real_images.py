@@ -35,8 +35,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_fbn_section5_trains_on_cifar10(root: Path, tmp_path: Path) -> None:
     settings = [
-        "rounds=3", "seed=0", "partition.gamma=0.01", "attack=sf", 'norm=["fbn", "naive-bn"]',
-        "defense=nnm+trimmed-mean", "dataset=cifar10(test_limit=100)", "ra_limit=20", "evaluate_every=3",
+        "rounds=3", "seed=0", "partition=gamma(gamma=0.01)", "attack=sf", 'norm=["fbn", "naive-bn"]',
+        "statistics_defense=nnm+trimmed-mean", "dataset=cifar10(test_limit=100)", "ra_limit=20", "evaluate_every=3",
         'schedule.milestones=[1, 2]',
     ]  # fmt: skip
     scenario = Scenario.load("fbn-section5", settings=settings)

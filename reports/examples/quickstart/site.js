@@ -53,6 +53,8 @@
     const seeds = Array.from(table.tHead.rows[0].cells).findIndex(function (h) { return h.dataset.is === "seeds"; });
     const controls = Array.from(tools.querySelectorAll("[data-column]"));
     const least = tools.querySelector("[data-seeds]");
+    const one = tools.querySelector("[data-one]");
+    const named = controls.concat([least]);
     const count = tools.querySelector(".count");
 
     function shown(row) {
@@ -68,25 +70,49 @@
     }
 
     function apply() {
-      let kept = 0;
+      let kept = 0, ranked = 0;
       for (const row of table.tBodies[0].rows) {
         const keep = shown(row);
         row.hidden = !keep;
         kept += keep;
+        ranked += !one || row.cells[+one.dataset.column].textContent === one.value;
       }
-      count.textContent = kept + " of " + table.tBodies[0].rows.length + " rows";
+      count.textContent = kept + " of " + ranked + " rows";
     }
 
-    tools.addEventListener("input", apply);
-    tools.querySelector("[data-reset]").addEventListener("click", function () {
-      controls.concat([least]).forEach(function (control) { control.value = ""; });
+    // Filters live in the part of the address behind #, which files have, too.
+    function read() {
+      const asked = new URLSearchParams(location.hash.slice(1));
+      named.forEach(function (control) {
+        const value = asked.get(control.dataset.name) ?? "";
+        const known = control.tagName !== "SELECT" || Array.from(control.options).some(function (o) { return o.value === value; });
+        control.value = known ? value : control.options[0].value;
+      });
       apply();
+    }
+
+    function write() {
+      const told = new URLSearchParams();
+      named.forEach(function (control) {
+        const start = control === one ? control.options[0].value : "";
+        if (control.value !== start) told.set(control.dataset.name, control.value);
+      });
+      const hash = told.toString();
+      history.replaceState(null, "", hash ? "#" + hash : location.pathname + location.search);
+    }
+
+    tools.addEventListener("input", function () { apply(); write(); });
+    addEventListener("hashchange", function () { if (location.hash.includes("=")) read(); });
+    tools.querySelector("[data-reset]").addEventListener("click", function () {
+      named.forEach(function (control) { control.value = control === one ? control.options[0].value : ""; });
+      apply();
+      write();
     });
     tools.querySelector("[data-csv]").addEventListener("click", function (event) {
       save(event.target.dataset.csv, csv(table), "text/csv");
     });
     tools.hidden = false;
-    apply();
+    read();
   }
 
   function csv(table) {
