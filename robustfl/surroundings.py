@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
@@ -135,8 +136,13 @@ def _read(setting: _Setting) -> Any:
 
 
 def _generators() -> dict[str, Any]:
-    """Global generators by name; CUDA's once they are in use."""
-    states = {"torch": torch.get_rng_state(), "numpy": np.random.get_state(), "random": random.getstate()}
+    """Global generators by name; CUDA's once they are in use.
+
+    Python's only in the main thread: elsewhere, as on a cluster's workers, threads beside this one draw from it too.
+    """
+    states: dict[str, Any] = {"torch": torch.get_rng_state(), "numpy": np.random.get_state()}
+    if threading.current_thread() is threading.main_thread():
+        states["random"] = random.getstate()
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         states["torch.cuda"] = torch.cuda.get_rng_state_all()
     return states

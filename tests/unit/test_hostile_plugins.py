@@ -307,3 +307,20 @@ def test_a_method_that_cannot_travel_says_so(by_hand: Callable[[str, Any], None]
     with pytest.raises(UsageError, match=r"cannot be sent to workers .*attack locked.*jobs=0"):
         grid(chosen, out=tmp_path, jobs=1)
     assert grid(chosen, out=tmp_path, jobs=0).statuses == {"done": 1}
+
+
+def test_threads_beside_a_worker_may_draw_from_pythons_generator() -> None:
+    """A cluster's workers run cells in a thread, and the threads beside it draw whenever they like."""
+    found: dict[str, list[str]] = {}
+
+    def look(where: str) -> None:
+        before = Surroundings()
+        random.random()
+        found[where] = before.generators()
+        before.restore()
+
+    look("main")
+    other = threading.Thread(target=look, args=("other",))
+    other.start()
+    other.join()
+    assert found == {"main": ["random"], "other": []}
