@@ -30,8 +30,8 @@ class DSGD(Algorithm):
     Reference: Farhadkhani et al., Byzantine Machine Learning Made Easy by Resilient Averaging of Momentums, ICML 2022,
     arXiv:2205.12173, Algorithm 1.
 
-    >>> DSGD(momentum=0.99)
-    DSGD(momentum=0.99)
+    >>> DSGD(momentum=0.99).remembers
+    True
     """
 
     one_batch: ClassVar[bool] = True
