@@ -313,8 +313,9 @@ def setting(field: str, value: Any) -> Any:
     """One plain setting of a cell, checked by itself: its kind, its range, its choices."""
     _typed(Cell, field, value)
     about = Cell.model_fields[field]
+    kind: Any = Annotated[(about.annotation, field, *about.metadata)]
     try:
-        found: Any = TypeAdapter(Annotated[(about.annotation, field, *about.metadata)]).validate_python(value)
+        found = TypeAdapter(kind).validate_python(value)
     except ValidationError as error:
         words = error.errors()[0]["msg"]
         raise UsageError(f"{field}={value!r}: {words[:1].lower()}{words[1:]}") from None
