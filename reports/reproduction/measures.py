@@ -8,6 +8,7 @@ from typing import Any
 
 from robustfl.records import CellResult
 
+from ..ranking import text
 from .protocols import Selector, Statement
 
 
@@ -45,15 +46,11 @@ class Evidence:
 
 def matches(labels: Mapping[str, Any], selector: Selector) -> bool:
     """Whether every label has the selector's value, or one of its values."""
-    return all(_text(labels.get(name)) in _texts(value) for name, value in selector.items())
+    return all(text(labels.get(name)) in _texts(value) for name, value in selector.items())
 
 
 def _texts(value: Any) -> set[str]:
-    return {_text(v) for v in value} if isinstance(value, (list, tuple)) else {_text(value)}
-
-
-def _text(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return {text(v) for v in value} if isinstance(value, (list, tuple)) else {text(value)}
 
 
 def measured(record: CellResult, statement: Statement) -> float | None:
@@ -104,7 +101,7 @@ def best_group(cells: Sequence[Planned], names: Sequence[str], values: Mapping[s
         return list(cells)
     groups: dict[tuple[str, ...], list[Planned]] = {}
     for cell in cells:
-        groups.setdefault(tuple(_text(cell.labels.get(n)) for n in names), []).append(cell)
+        groups.setdefault(tuple(text(cell.labels.get(n)) for n in names), []).append(cell)
 
     def mean(group: Sequence[Planned]) -> float:
         found = [values[c.key] for c in group if c.key in values]

@@ -81,37 +81,47 @@ def _curves(axis: Axes, plot: Plot, series: Series, lines: Sequence[str]) -> Non
 
 
 def _lines(axis: Axes, plot: Plot, series: Series, lines: Sequence[str]) -> None:
-    positions = {name: i for i, name in enumerate(_settings(plot, series))}
+    positions = _positions(plot, series)
     for place, line in enumerate(lines):
-        by_place: dict[int, list[float]] = defaultdict(list)
-        for record, labels in series.get(line, ()):
-            value = number(record, plot.metric, plot.statistic)
-            if value is not None:
-                by_place[positions[str(labels.get(plot.x))]].append(value)
-        if by_place:
-            _band(axis, by_place, line, place, marker=_MARKERS[place % len(_MARKERS)])
-    axis.set_xticks(list(positions.values()), list(positions), rotation=30, ha="right", fontsize=7)
+        values = _by_position(plot, series.get(line, ()), positions)
+        if values:
+            _band(axis, values, line, place, marker=_MARKERS[place % len(_MARKERS)])
+    _name_positions(axis, positions)
     axis.set_xlabel(plot.x)
 
 
 def _bars(axis: Axes, plot: Plot, series: Series, lines: Sequence[str]) -> None:
-    positions = {name: i for i, name in enumerate(_settings(plot, series))}
+    positions = _positions(plot, series)
     width = 0.8 / max(1, len(lines))
     for place, line in enumerate(lines):
-        values: dict[int, list[float]] = defaultdict(list)
-        for record, labels in series.get(line, ()):
-            found = number(record, plot.metric, plot.statistic)
-            if found is not None:
-                values[positions[str(labels.get(plot.x))]].append(found)
+        values = _by_position(plot, series.get(line, ()), positions)
         means = {at: sum(v) / len(v) for at, v in values.items()}
         reach = [[means[at] - min(v) for at, v in values.items()], [max(v) - means[at] for at, v in values.items()]]
         at = [p + (place - (len(lines) - 1) / 2) * width for p in means]
         axis.bar(at, list(means.values()), width, yerr=reach, label=line, color=_look(place)["color"], capsize=2)
+    _name_positions(axis, positions)
+
+
+def _positions(plot: Plot, series: Series) -> dict[str, int]:
+    """Where each value of the axis ``plot.x`` stands."""
+    names = {str(labels.get(plot.x)) for ran in series.values() for _, labels in ran}
+    return {name: i for i, name in enumerate(sorted(names, key=natural))}
+
+
+def _by_position(
+    plot: Plot, ran: Sequence[tuple[CellResult, Mapping[str, Any]]], positions: Mapping[str, int]
+) -> dict[int, list[float]]:
+    """The seeds' values at each position."""
+    values: dict[int, list[float]] = defaultdict(list)
+    for record, labels in ran:
+        found = number(record, plot.metric, plot.statistic)
+        if found is not None:
+            values[positions[str(labels.get(plot.x))]].append(found)
+    return values
+
+
+def _name_positions(axis: Axes, positions: Mapping[str, int]) -> None:
     axis.set_xticks(list(positions.values()), list(positions), rotation=30, ha="right", fontsize=7)
-
-
-def _settings(plot: Plot, series: Series) -> list[str]:
-    return sorted({str(labels.get(plot.x)) for ran in series.values() for _, labels in ran}, key=natural)
 
 
 def _band(axis: Axes, values: Mapping[int, Sequence[float]], line: str, place: int, marker: str = "") -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from robustfl.errors import UsageError
@@ -143,22 +143,17 @@ def _decided(finding: Finding, differences: Sequence[float], prior: Prior | None
     assert mean is not None
     if statement.compute:
         verdict: Verdict = "confirmed" if _holds(statement, mean, mean) else "contradicted"
-        return _with(finding, verdict, mean, mean)
+        return replace(finding, verdict=verdict, low=mean, high=mean)
     if n < MIN_PAIRS:
         words = f"{n} seed{'' if n == 1 else 's'}; {MIN_PAIRS} are needed"
-        return _with(finding, "undecided", None, None, words)
+        return replace(finding, reason=words)
     low, high = interval(differences, prior)
+    finding = replace(finding, low=low, high=high)
     if _holds(statement, low, high):
-        return _with(finding, "confirmed", low, high)
+        return replace(finding, verdict="confirmed")
     if _fails(statement, low, high):
-        return _with(finding, "contradicted", low, high)
-    return _with(finding, "undecided", low, high, f"{n} seeds cannot tell: the interval reaches over the bound")
-
-
-def _with(finding: Finding, verdict: Verdict, low: float | None, high: float | None, reason: str = "") -> Finding:
-    return Finding(
-        finding.statement, verdict, finding.left, finding.right, finding.difference, low, high, finding.seeds, reason
-    )
+        return replace(finding, verdict="contradicted")
+    return replace(finding, reason=f"{n} seeds cannot tell: the interval reaches over the bound")
 
 
 def interval(differences: Sequence[float], prior: Prior | None) -> tuple[float, float]:
