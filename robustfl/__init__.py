@@ -10,6 +10,7 @@ The public surface (importing it does not import torch until one of these is use
     robustfl.Scenario.load("quickstart")           # preset name or path
     robustfl.grid(scenario, out="runs", jobs=4)    # Results (a pandas frame inside)
     robustfl.run({"attack": "alie", "f": 3})       # CellResult: .metrics.sa, .metrics.ra
+    robustfl.evaluate(model, "cifar10")            # Evaluation: .sa, .ra, .worst of a model of one's own
     robustfl.leaderboard("runs/quickstart")        # pandas.DataFrame
     robustfl.verify("board.json", cells=3)         # Verification: .agrees, .checks
 """
@@ -38,6 +39,7 @@ _HOMES = {
     "defense": "robustfl.surface",
     "evasion": "robustfl.surface",
     "norm": "robustfl.surface",
+    "evaluate": "robustfl.evaluation.own_model",
     "register": "robustfl.registry",
     "param": "robustfl.parameters",
     "Scenario": "robustfl.scenarios",
@@ -49,6 +51,7 @@ _HOMES = {
 __all__ = ["__version__", *_HOMES]
 
 if TYPE_CHECKING:
+    from robustfl.evaluation.own_model import evaluate as evaluate
     from robustfl.parameters import param as param
     from robustfl.registry import register as register
     from robustfl.reports import leaderboard as leaderboard

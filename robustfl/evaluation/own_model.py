@@ -1,0 +1,380 @@
+"""``robustfl.evaluate``: standard and robust accuracy of somebody's own trained model."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import Dataset as TorchDataset
+
+from robustfl.attacks.evasion.accounts import masking
+from robustfl.contracts import Dataset, Evasion
+from robustfl.data import Resident, data_root, dataset_from_spec
+from robustfl.errors import UsageError, closest
+from robustfl.evaluation.accuracy import Accuracy, evaluation_batch, robust_accuracy, standard_accuracy
+from robustfl.randomness import stream
+from robustfl.registry import create, describe, identity
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Batch = tuple[Tensor, Tensor]
+Told = Callable[[int, int | None], None]
+
+_PIECE = 1024
+_OWN_NORMALIZATION = (
+    "pixels in [0, 1] are needed, in which attacks measure their eps; a model that was trained on normalized images "
+    "does that itself: torch.nn.Sequential(robustfl.data.Normalize(mean, std), model)"
+)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Accuracies in [0, 1] of one model on one test set.
+
+    ``sa`` is standard accuracy, ``loss`` the mean cross-entropy on clean images; ``ra`` maps every evasion attack to
+    robust accuracy, and ``worst`` is the share of images that resist all of them (None without attacks). ``per_class``
+    has a value for each class (None: no image of it), by ``"sa"`` and by attack. ``samples`` images were classified,
+    the first ``ra_samples`` of them under attack. ``settings`` say how, ``notes`` what to doubt.
+    """
+
+    sa: float
+    loss: float
+    ra: dict[str, float]
+    worst: float | None
+    samples: int
+    ra_samples: int
+    per_class: dict[str, list[float | None]] = field(repr=False)
+    settings: dict[str, Any] = field(default_factory=dict, repr=False)
+    notes: tuple[str, ...] = ()
+
+    def interval(self, measure: str = "sa", *, confidence: float = 0.95) -> tuple[float, float]:
+        """Wilson's interval of ``"sa"``, ``"worst"`` or an attack: how far another draw of test images may be off."""
+        from scipy.stats import binomtest
+
+        if measure not in self._measures:
+            raise UsageError(f"interval: no measure {measure!r}; {closest(measure, self._measures)}")
+        value, samples = self._measures[measure]
+        found = binomtest(round(value * samples), samples).proportion_ci(confidence, method="wilson")
+        return float(found.low), float(found.high)
+
+    @property
+    def _measures(self) -> dict[str, tuple[float, int]]:
+        known = {"sa": (self.sa, self.samples)} | {spec: (value, self.ra_samples) for spec, value in self.ra.items()}
+        return known | ({} if self.worst is None else {"worst": (self.worst, self.ra_samples)})
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """One row per measure: accuracy, the ends of its 95 % interval, samples."""
+        import pandas as pd
+
+        rows = {
+            name: (value, *self.interval(name), samples) for name, (value, samples) in self._measures.items()
+        }  # fmt: skip
+        columns = ["accuracy", "low", "high", "samples"]
+        return pd.DataFrame.from_dict(rows, orient="index", columns=columns).rename_axis("measure")
+
+    def to_json(self, path: str | Path | None = None) -> str:
+        """Everything as JSON; with ``path`` also written there."""
+        text = json.dumps(asdict(self), indent=1, ensure_ascii=False, allow_nan=False)
+        if path is not None:
+            Path(path).write_text(text + "\n", encoding="utf-8")
+        return text
+
+    def __str__(self) -> str:
+        return "\n".join([self._shown.to_string(), *(f"note: {note}" for note in self.notes)])
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        return self._shown.to_html() + "".join(f"<p>{escape(note)}</p>" for note in self.notes)
+
+    @property
+    def _shown(self) -> pd.DataFrame:
+        import pandas as pd
+
+        found = self.frame
+        percents = [f"{100 * a:.1f} %  ({100 * b:.1f} - {100 * c:.1f})" for a, b, c in found.iloc[:, :3].to_numpy()]
+        columns = {"accuracy (95 % interval)": percents, "images": found["samples"].to_list()}
+        return pd.DataFrame(columns, index=found.index)
+
+
+def evaluate(
+    model: nn.Module,
+    data: Any,
+    evasions: str | Evasion | Sequence[str | Evasion] = ("pgd",),
+    *,
+    batch: int | None = None,
+    ra_limit: int | None = None,
+    device: str | torch.device | None = None,
+    seed: int = 0,
+    root: str | Path | None = None,
+    on_batch: Told = lambda done, total: None,
+) -> Evaluation:
+    """Measure how accurate a trained ``model`` is on clean images and on images perturbed by ``evasions``.
+
+    ``model`` maps images to logits ``[b c]``. It is evaluated in evaluation mode, and its modes, gradients, flags and
+    buffers are afterwards as they were. ``data`` is the name of a data set, whose test images are taken
+    (``"cifar10"``, ``"npz:my.npz"``); a pair ``(X, y)`` of tensors or arrays, images ``[N C H W]`` in [0, 1] or as
+    uint8; a torch ``DataLoader`` or data set of such pairs. ``evasions`` are attacks through this very model (white
+    box), by name, as specs such as ``"pgd(eps=8/255, steps=20)"`` or as instances; an empty list leaves standard
+    accuracy alone.
+
+    ``batch`` images are attacked at a time (default: as many as fit a fixed budget); the draws of random starts depend
+    on it and on ``seed``. ``ra_limit`` attacks the first so many images only. ``device`` evaluates a copy of the model
+    elsewhere; by default it is evaluated where it is. ``root`` is the folder of data sets. ``on_batch(done, total)``
+    is called after every batch; ``total`` is None where it is unknown. Raises ``UsageError`` for input that makes no
+    sense and ``DataMissing`` for a data set that cannot be had.
+
+    >>> model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    >>> found = evaluate(model, "digits", evasions=["fgsm", "pgd(steps=2)"], ra_limit=20)
+    >>> found.samples, list(found.ra), found.worst <= min(found.ra.values())
+    (355, ['fgsm', 'pgd(steps=2)'], True)
+    """
+    if not isinstance(model, nn.Module):
+        raise UsageError(f"evaluate: model is a {type(model).__name__}, not a torch.nn.Module")
+    attacks = _attacks(evasions)
+    for name, value in (("batch", batch), ("ra_limit", ra_limit)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise UsageError(f"evaluate: {name}={value!r} must be a whole number ≥ 1")
+    tested, where, dtype = _placed(model, device)
+    batches, total = _batches(data, batch, root)
+    measured = _Measured(tested, attacks, batch, ra_limit, seed)
+    with torch.inference_mode(False), torch.enable_grad(), _as_it_was(tested) as changed:
+        for pair in batches:
+            measured.see(*_checked(pair, where, dtype))
+            on_batch(measured.samples, total)
+    return measured.result(changed)
+
+
+class _Measured:
+    """What is known of the images seen so far."""
+
+    def __init__(
+        self, model: nn.Module, attacks: dict[str, Evasion], batch: int | None, ra_limit: int | None, seed: int
+    ) -> None:
+        self._model, self._attacks, self._batch, self._limit, self._seed = model, attacks, batch, ra_limit, seed
+        self._draws: dict[str, torch.Generator] = {}
+        self._found: dict[str, list[Accuracy]] = {name: [] for name in ("sa", *attacks)}
+        self._classes = self.samples = self._attacked = 0
+
+    def see(self, x: Tensor, y: Tensor) -> None:
+        """Measure a batch, in pieces if it is too large."""
+        if not self._classes:
+            self._classes = _classes(self._model, x[:1].clone())  # a model may write to its input
+            self._batch = self._batch or evaluation_batch(self._model, x[:1].clone())
+        if int(y.max()) >= self._classes or int(y.min()) < 0:
+            raise UsageError(
+                f"evaluate: labels reach from {int(y.min())} to {int(y.max())}; a model with {self._classes} outputs "
+                f"knows 0 to {self._classes - 1}"
+            )
+        assert self._batch is not None
+        for part in torch.split(torch.arange(len(y), device=y.device), self._batch):
+            self._measure(x[part], y[part])
+
+    def _measure(self, x: Tensor, y: Tensor) -> None:
+        clean = standard_accuracy(self._model, lambda index: x[index], y, batch=len(y))
+        if not np.isfinite(clean.loss):
+            raise UsageError("evaluate: the model's outputs are not finite on clean images")
+        self._found["sa"].append(clean)
+        self.samples += len(y)
+        left = len(y) if self._limit is None else min(len(y), self._limit - self._attacked)
+        if left < 1 or not self._attacks:
+            return
+        self._attacked += left
+        x, y = x[:left], y[:left]
+        for spec, attack in self._attacks.items():
+            draws = self._draws.setdefault(spec, stream(self._seed, "evasion", spec, device=x.device))
+            hit = robust_accuracy(self._model, lambda index: x[index], y, attack, batch=left, generator=draws)
+            self._found[spec].append(hit)
+
+    def result(self, changed: Sequence[str]) -> Evaluation:
+        """The accuracies of everything seen; ``changed`` are the buffers the model wrote to."""
+        if not self.samples:
+            raise UsageError("evaluate: the data hold no image")
+        whole = {name: _joined(found) for name, found in self._found.items()}
+        clean = whole.pop("sa")
+        ra = {spec: found.value for spec, found in whole.items()}
+        worst = float(torch.stack([found.hits for found in whole.values()]).all(0).double().mean()) if whole else None
+        notes = [f"the model changed its buffers {', '.join(changed)} in evaluation mode; put back"] if changed else []
+        registered = {spec: value for spec, value in ra.items() if self._attacks[spec].name}
+        suspicion = masking(registered)
+        return Evaluation(
+            sa=clean.value,
+            loss=clean.loss,
+            ra=ra,
+            worst=worst,
+            samples=self.samples,
+            ra_samples=self._attacked,
+            per_class={"sa": clean.per_class(self._classes)}
+            | {spec: found.per_class(self._classes) for spec, found in whole.items()},
+            settings={
+                "batch": self._batch,
+                "seed": self._seed,
+                "evasions": {s: dict(identity(a)) if a.name else repr(a) for s, a in self._attacks.items()},
+                "torch": str(torch.__version__),
+            },
+            notes=(*notes, *([suspicion] if suspicion else [])),
+        )
+
+
+def _joined(found: Sequence[Accuracy]) -> Accuracy:
+    labels = torch.cat([a.labels for a in found]).cpu()
+    loss = sum(a.loss * len(a.labels) for a in found) / len(labels)
+    return Accuracy(torch.cat([a.hits for a in found]).cpu(), labels, loss)
+
+
+# --- the model -------------------------------------------------------------------------------------------------------
+
+
+def _placed(model: nn.Module, device: str | torch.device | None) -> tuple[nn.Module, torch.device, torch.dtype]:
+    """The model to evaluate, its device and the dtype of its inputs."""
+    own = [t for t in (*model.parameters(), *model.buffers()) if t.is_floating_point()]
+    dtype = own[0].dtype if own else torch.get_default_dtype()
+    home = own[0].device if own else torch.device("cpu")
+    if device is None:
+        return model, home, dtype
+    try:
+        where = torch.device(device)
+        torch.empty(0, device=where)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        raise UsageError(f"evaluate: device={device!r} cannot be used here: {str(error).splitlines()[0]}") from None
+    return (model, home, dtype) if where == home else (copy.deepcopy(model).to(where), where, dtype)
+
+
+@contextmanager
+def _as_it_was(model: nn.Module) -> Iterator[list[str]]:
+    """Within, a model in evaluation mode whose weights take no gradient. Everything comes back; the list tells which
+    buffers had changed."""
+    modes = [(m, m.training) for m in model.modules()]
+    flags = [(p, p.requires_grad, p.grad) for p in model.parameters()]
+    buffers = {name: (buffer, buffer.clone()) for name, buffer in model.named_buffers()}
+    changed: list[str] = []
+    try:
+        model.eval()
+        for parameter, _, _ in flags:
+            parameter.grad = None
+            parameter.requires_grad_(False)
+        yield changed
+    finally:
+        for module, training in modes:
+            module.training = training
+        for parameter, flag, gradient in flags:
+            parameter.requires_grad_(flag)
+            parameter.grad = gradient
+        for name, (buffer, before) in buffers.items():
+            if not torch.equal(buffer, before):
+                changed.append(name)
+                buffer.copy_(before)
+
+
+def _classes(model: nn.Module, x: Tensor) -> int:
+    """The number of the model's outputs, from one image."""
+    shape = tuple(x.shape[1:])
+    try:
+        with torch.no_grad():
+            logits = model(x)
+    except Exception as error:
+        first = (str(error).splitlines() or [type(error).__name__])[0]
+        last = " (channels come first: X.permute(0, 3, 1, 2))" if len(shape) == 3 and shape[-1] in (1, 3) else ""
+        raise UsageError(f"evaluate: the model does not take images of shape {shape}: {first}{last}") from error
+    if not isinstance(logits, Tensor) or logits.dim() != 2 or len(logits) != 1 or logits.shape[1] < 2:
+        made = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise UsageError(f"evaluate: the model makes {made} of one image; logits [1 c] with c ≥ 2 are needed")
+    return int(logits.shape[1])
+
+
+# --- attacks and data ------------------------------------------------------------------------------------------------
+
+
+def _attacks(given: str | Evasion | Sequence[str | Evasion]) -> dict[str, Evasion]:
+    """The attacks by their shortest specs."""
+    listed = [given] if isinstance(given, (str, Evasion)) else given
+    if not isinstance(listed, Iterable) or isinstance(listed, Mapping):
+        raise UsageError(f"evaluate: evasions={given!r} must be specs such as ['fgsm', 'pgd(eps=8/255, steps=20)']")
+    attacks: dict[str, Evasion] = {}
+    for one in listed:
+        attack = create("evasion", one) if isinstance(one, str) else one
+        if not isinstance(attack, Evasion):
+            raise UsageError(f"evaluate: evasions hold {one!r}, which is neither a spec nor a robustfl Evasion")
+        spec = describe(attack) if attack.name else repr(attack)
+        if spec in attacks:
+            raise UsageError(f"evaluate: evasions name {spec} twice")
+        attacks[spec] = attack
+    return attacks
+
+
+def _batches(data: Any, batch: int | None, root: str | Path | None) -> tuple[Iterable[Any], int | None]:
+    """Pairs of images and labels, and how many images there are if that is known."""
+    # A multiple of every default batch, so that borders stay where they would be.
+    step = _PIECE if batch is None else batch * -(-_PIECE // batch)
+    if isinstance(data, (str, Dataset)):
+        chosen = dataset_from_spec(data) if isinstance(data, str) else data
+        arrays = chosen.load(data_root(root))
+        held = Resident.of(arrays.test_x, arrays.test_y)
+        images = held.x.permute(0, 3, 1, 2)
+        return ((images[piece], held.y[piece]) for piece in _pieces(len(held), step)), len(held)
+    if isinstance(data, (TorchDataset, DataLoader)):
+        loader = data if isinstance(data, DataLoader) else DataLoader(data, batch_size=256 if batch is None else batch)
+        unknown = isinstance(loader.dataset, IterableDataset)
+        return loader, None if unknown else len(cast("Any", loader.dataset))
+    if isinstance(data, (tuple, list)) and len(data) == 2:
+        images, labels = _sound(data)
+        return ((images[piece], labels[piece]) for piece in _pieces(len(labels), step)), len(labels)
+    raise UsageError(
+        f"evaluate: data is a {type(data).__name__}; give a data set's name, a pair (X, y) of tensors or arrays, a "
+        "torch DataLoader or a torch Dataset"
+    )
+
+
+def _pieces(length: int, step: int) -> list[slice]:
+    return [slice(i, i + step) for i in range(0, length, step)]
+
+
+def _checked(pair: Any, where: torch.device, dtype: torch.dtype) -> Batch:
+    """A batch of images and labels as the model takes them."""
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+        raise UsageError(f"evaluate: a batch of the data is a {type(pair).__name__}, not a pair of images and labels")
+    images, labels = _sound(pair)
+    # Copies: what was made in inference mode cannot be attacked, and nobody may write to the caller's images.
+    pixels = images.detach().to(device=where, dtype=dtype, copy=True)
+    return pixels.div_(255) if images.dtype == torch.uint8 else pixels, labels.detach().to(
+        where, torch.int64, copy=True
+    )
+
+
+def _sound(pair: Sequence[Any]) -> Batch:
+    """Images and labels as tensors. Raises ``UsageError`` naming what is wrong with them."""
+    images, labels = _tensor(pair[0], "images"), _tensor(pair[1], "labels")
+    if labels.dim() != 1 or labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+        raise UsageError(
+            f"evaluate: labels of shape {tuple(labels.shape)} and dtype {labels.dtype} must be class numbers [N]"
+        )
+    if images.dim() < 2 or len(images) != len(labels):
+        raise UsageError(f"evaluate: images of shape {tuple(images.shape)} have {len(labels)} labels; each needs one")
+    if not len(labels):
+        raise UsageError("evaluate: the data hold no image")
+    if images.dtype == torch.uint8:
+        return images, labels
+    if not images.is_floating_point():
+        raise UsageError(f"evaluate: images have dtype {images.dtype}; {_OWN_NORMALIZATION}")
+    low, high = float(images.min()), float(images.max())
+    if not (low >= 0.0 and high <= 1.0):  # false for NaN too
+        raise UsageError(f"evaluate: images reach from {low:g} to {high:g}; {_OWN_NORMALIZATION}")
+    return images, labels
+
+
+def _tensor(values: Any, what: str) -> Tensor:
+    try:
+        return values if isinstance(values, Tensor) else torch.from_numpy(np.array(values))
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UsageError(f"evaluate: {what} of type {type(values).__name__} make no tensor: {error}") from None

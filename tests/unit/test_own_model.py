@@ -1,0 +1,297 @@
+"""``robustfl.evaluate``: the numbers of somebody's own model, whatever form model and data come in."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+import robustfl
+from robustfl.contracts import Evasion
+from robustfl.data import Normalize, data_root, dataset_from_spec
+from robustfl.errors import UsageError
+from robustfl.randomness import stream
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SPECS = ["fgsm(eps=0.1)", "pgd(eps=0.1, steps=3)"]
+
+
+def small(seed: int = 0) -> nn.Sequential:
+    """A network with batch norm and dropout, untrained, whose running statistics are not the initial ones."""
+    torch.manual_seed(seed)
+    model = nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(), nn.Linear(16, 10)
+    )
+    model(torch.rand(32, 1, 8, 8))
+    return model
+
+
+def images() -> tuple[Tensor, Tensor]:
+    """The digits' test set as its users hold it."""
+    arrays = dataset_from_spec("digits").load(data_root())
+    return torch.tensor(arrays.test_x).permute(0, 3, 1, 2).float() / 255, torch.tensor(arrays.test_y)
+
+
+class Pairs(Dataset[tuple[Tensor, int]]):
+    def __len__(self) -> int:
+        return len(images()[1])
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return self.x[index], int(self.y[index])
+
+    def __init__(self) -> None:
+        self.x, self.y = images()
+
+
+FORMS: dict[str, Callable[[], Any]] = {
+    "name": lambda: "digits",
+    "method": lambda: dataset_from_spec("digits"),
+    "tensors": images,
+    "list": lambda: list(images()),
+    "arrays": lambda: tuple(t.numpy() for t in images()),
+    "uint8": lambda: ((images()[0] * 255).round().to(torch.uint8), images()[1].to(torch.int16)),
+    "float64": lambda: (images()[0].double(), images()[1]),
+    "data set": Pairs,
+    "loader": lambda: DataLoader(TensorDataset(*images()), batch_size=200),
+}
+
+
+def test_a_loop_of_ones_own_has_the_numbers_of_a_cell() -> None:
+    """Weights agree to rounding in float64, so accuracies are equal."""
+    space = runpy.run_path(str(EXAMPLES / "own_loop.py"))
+    record = robustfl.run(space["CELL"])
+    found = robustfl.evaluate(space["model"], "digits", evasions=space["CELL"]["evasions"])
+    assert record.metrics is not None
+    assert (found.sa, found.ra, found.worst) == (record.metrics.sa, record.metrics.ra, record.metrics.ra_worst)
+    assert found.per_class == record.metrics.per_class
+    assert found.loss == pytest.approx(record.metrics.loss, rel=1e-9)
+    assert found.sa > 0.8
+    assert found.worst is not None
+    assert found.worst < found.sa - 0.1, "the attacks do something"
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_the_data_gives_the_same_numbers(form: str) -> None:
+    model = small()
+    found = robustfl.evaluate(model, FORMS[form](), SPECS, batch=100)
+    x, y = images()
+    with torch.no_grad():
+        assert found.sa == float((model.eval()(x).argmax(1) == y).double().mean())
+    assert found.samples == found.ra_samples == len(y)
+    assert found.ra == robustfl.evaluate(model, (x, y), SPECS, batch=100).ra
+
+
+def test_robust_accuracy_is_that_of_the_attack_itself() -> None:
+    model, (x, y) = small(), images()
+    found = robustfl.evaluate(model, (x, y), SPECS, batch=100, seed=3)
+    hits = []
+    for spec in SPECS:
+        attack, draws = robustfl.evasion(spec), stream(3, "evasion", spec)
+        parts = [
+            model.eval()(attack.perturb(model, a, b, generator=draws)).argmax(1) == b
+            for a, b in zip(x.split(100), y.split(100), strict=True)
+        ]
+        hits.append(torch.cat(parts))
+    assert found.ra == {spec: float(h.double().mean()) for spec, h in zip(SPECS, hits, strict=True)}
+    assert found.worst == float((hits[0] & hits[1]).double().mean())
+    assert found.per_class["sa"][0] is not None
+
+
+def test_the_model_is_afterwards_as_it_was() -> None:
+    model = small().train()
+    model[2].eval()
+    model[1].weight.requires_grad_(False)
+    model[5].weight.grad = torch.full_like(model[5].weight, 7)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    robustfl.evaluate(model, images(), SPECS)
+    assert [m.training for m in model] == [True, True, False, True, True, True]
+    assert [p.requires_grad for p in model.parameters()] == [False, True, True, True, True, True]
+    assert model[5].weight.grad is not None
+    assert bool((model[5].weight.grad == 7).all())
+    assert [n for n, p in model.named_parameters() if p.grad is not None] == ["5.weight"]
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+@dataclass(frozen=True)
+class Rude(Evasion):
+    """Takes gradients of everything and fails in the end."""
+
+    def perturb(self, model: nn.Module, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        model.train().requires_grad_(True)
+        with torch.enable_grad():
+            model(x).sum().backward()
+        model[2].running_mean.add_(1)  # type: ignore[index,operator]
+        raise RuntimeError("enough")
+
+
+def test_the_model_is_as_it_was_after_an_error_too() -> None:
+    model = small().eval()
+    with pytest.raises(RuntimeError, match="enough"):
+        robustfl.evaluate(model, images(), [Rude()])
+    assert not any(m.training for m in model.modules())
+    assert all(p.grad is None for p in model.parameters())
+    assert all(
+        torch.equal(a, b) for a, b in zip(model.state_dict().values(), small().state_dict().values(), strict=True)
+    )
+
+
+def test_it_works_where_gradients_are_off() -> None:
+    model = small()
+    wanted = robustfl.evaluate(model, images(), SPECS).ra
+    with torch.no_grad():
+        assert robustfl.evaluate(model, images(), SPECS).ra == wanted
+    with torch.inference_mode():
+        assert robustfl.evaluate(model, images(), SPECS).ra == wanted
+
+
+def test_images_are_not_written_to_and_fewer_may_be_attacked() -> None:
+    x, y = images()
+    kept, told = x.clone(), list[tuple[int, int | None]]()
+    found = robustfl.evaluate(small(), (x, y), SPECS, ra_limit=30, batch=40, on_batch=lambda *at: told.append(at))
+    assert torch.equal(x, kept)
+    assert (found.samples, found.ra_samples) == (len(y), 30)
+    assert found.ra == robustfl.evaluate(small(), (x[:30], y[:30]), SPECS, batch=40).ra
+    assert told[-1] == (len(y), len(y))
+
+
+def test_a_model_that_writes_to_its_input_sees_every_image_as_it_is() -> None:
+    class Centres(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.sub_(0.3).div_(0.2)
+
+    x, y = images()
+    kept, inner = x.clone(), small()
+    found = robustfl.evaluate(nn.Sequential(Centres(), inner), (x, y), [])
+    assert torch.equal(x, kept)
+    assert found.loss == robustfl.evaluate(nn.Sequential(Normalize([0.3], [0.2]), inner), (x, y), []).loss
+
+
+def test_a_model_that_keeps_count_in_evaluation_is_told_and_put_back() -> None:
+    class Counts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = small()
+            self.register_buffer("seen", torch.zeros(()))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.seen += 1  # type: ignore[misc]
+            return self.inner(x)  # type: ignore[no-any-return]
+
+    model = Counts()
+    found = robustfl.evaluate(model, images(), [])
+    assert found.notes == ("the model changed its buffers seen in evaluation mode; put back",)
+    assert (float(model.seen), found.ra, found.worst) == (0, {}, None)  # type: ignore[arg-type]
+
+
+def test_the_result_is_a_table_and_json(tmp_path: Path) -> None:
+    found = robustfl.evaluate(small(), images(), SPECS)
+    frame = found.frame
+    assert list(frame.index) == ["sa", *SPECS, "worst"]
+    assert bool((frame["low"] <= frame["accuracy"]).all() and (frame["accuracy"] <= frame["high"]).all())
+    told = json.loads(found.to_json(tmp_path / "found.json"))
+    assert told == json.loads((tmp_path / "found.json").read_text())
+    assert (told["sa"], told["ra"]) == (found.sa, found.ra)
+    assert told["settings"]["evasions"][SPECS[1]]["params"]["steps"] == 3
+    assert "<table" in found._repr_html_()
+    assert SPECS[1] in str(found)
+    with pytest.raises(UsageError, match="did you mean 'worst'"):
+        found.interval("worts")
+
+
+def test_wilsons_interval_by_hand() -> None:
+    """8 of 10, z = 1.96: centre (8 + 1.9207)/(10 + 3.8415), half width 1.96/13.8415 · √(8·2/10 + 0.9604)."""
+    labels = torch.tensor([0] * 8 + [1] * 2)
+    always_zero = nn.Sequential(nn.Flatten(), nn.Linear(1, 2))
+    nn.init.zeros_(always_zero[1].weight), nn.init.zeros_(always_zero[1].bias)
+    found = robustfl.evaluate(always_zero, (torch.rand(10, 1, 1, 1), labels), [])
+    assert found.interval() == pytest.approx((0.4902, 0.9433), abs=1e-4)
+
+
+GOOD = torch.rand(4, 1, 8, 8), torch.tensor([0, 1, 2, 9])
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ((GOOD[0] * 2 - 1, GOOD[1]), r"images reach from -.*Normalize\(mean, std\), model"),
+        ((GOOD[0] * torch.nan, GOOD[1]), "images reach from nan"),
+        ((GOOD[0].int(), GOOD[1]), "dtype torch.int32"),
+        ((GOOD[0], GOOD[1] + 1), "labels reach from 1 to 10; a model with 10 outputs knows 0 to 9"),
+        ((GOOD[0], GOOD[1] - 1), "labels reach from -1"),
+        ((GOOD[0], GOOD[1][:3]), "have 3 labels"),
+        ((GOOD[0], GOOD[1].float()), "class numbers"),
+        ((GOOD[0], torch.eye(10)[GOOD[1]]), "class numbers"),
+        ((GOOD[0][:0], GOOD[1][:0]), "no image"),
+        ((GOOD[0].permute(0, 2, 3, 1).expand(4, 8, 8, 3), GOOD[1]), "does not take images of shape.*permute"),
+        ((["a", "b"], [0, 1]), "images of type list make no tensor"),
+        ([{"image": 1}], "data is a list"),
+        (DataLoader([{"image": 1}]), "a batch of the data is a dict"),  # type: ignore[arg-type]
+        (7, "data is a int"),
+        ("digts", "did you mean 'digits'"),
+    ],
+)
+def test_data_that_make_no_sense_are_named(data: Any, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        robustfl.evaluate(small(), data, ["fgsm"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"model": len}, "not a torch.nn.Module"),
+        ({"model": nn.Sequential(nn.Flatten(), nn.Linear(64, 1))}, r"makes \(1, 1\) of one image"),
+        ({"model": nn.Sequential(nn.Conv2d(1, 2, 1))}, r"makes \(1, 2, 8, 8\) of one image"),
+        ({"evasions": ["pdg"]}, "did you mean 'pgd'"),
+        ({"evasions": ["pgd", "pgd(steps=7)"]}, "pgd twice"),
+        ({"evasions": [len]}, "neither a spec"),
+        ({"evasions": 3}, "must be specs"),
+        ({"batch": 0}, "batch=0"),
+        ({"ra_limit": 1.5}, "ra_limit=1.5"),
+        ({"device": "cuda:77"}, "device='cuda:77' cannot be used"),
+        ({"device": "gpu"}, "device='gpu' cannot be used"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_named(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        robustfl.evaluate(**({"model": small(), "data": GOOD} | changes))
+
+
+def test_broken_weights_are_told() -> None:
+    model = small()
+    nn.init.constant_(model[5].bias, torch.nan)
+    with pytest.raises(UsageError, match="outputs are not finite"):
+        robustfl.evaluate(model, GOOD)
+
+
+def test_a_normalized_model_takes_pixels() -> None:
+    inner = small()
+    x, y = images()
+    with torch.no_grad():
+        wanted = float((inner.eval()((x - 0.3) / 0.2).argmax(1) == y).double().mean())
+    assert robustfl.evaluate(nn.Sequential(Normalize([0.3], [0.2]), inner), (x, y), []).sa == wanted
+
+
+def test_arrays_may_be_numpy_of_any_kind() -> None:
+    x, y = images()
+    strided = np.asfortranarray(x.numpy())[::-1]
+    assert robustfl.evaluate(small(), (strided, y.numpy()[::-1]), []).sa == robustfl.evaluate(small(), (x, y), []).sa
+
+
+def test_the_page_shows_what_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (EXAMPLES.parent / "docs" / "own-loop.md").read_text(encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    space: dict[str, Any] = {}
+    for block in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL):
+        exec(block, space)
+    assert json.loads(Path("found.json").read_text())["sa"] == space["found"].sa
+    assert [layer.shape for layer in space["change"]] == [(3, 2), (3,)]
