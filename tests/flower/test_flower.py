@@ -21,6 +21,7 @@ from torch import nn
 
 import robustfl
 from robustfl.errors import Refused, UsageError
+from robustfl.randomness import stream
 
 os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
 pytest.importorskip("flwr.serverapp", reason="Flower is not installed (extra [flower])")
@@ -177,9 +178,9 @@ def test_what_an_attack_tries_out_is_what_the_server_does() -> None:
             tried.append(view.aggregate(torch.cat([view.honest, rows])))
             return rows
 
-    rule = robust("bucketing+mean", f=2, seed=4, weighted=False, min_train_nodes=7)
+    rule = robust("bucketing+median", f=1, seed=4, weighted=False, min_train_nodes=7)
     app = app_of(lambda k, t, arrays: reply({"w": arrays["w"] + [k, k * k]}), numbered)
-    strategy = Attacked(rule, Tries(), clients=[1, 4])
+    strategy = Attacked(rule, Tries(), clients=[1])
     result = trained(strategy, app, 7, vector(1.0, 2.0))
     assert plain(result.arrays)["w"] == pytest.approx((tried[0] + torch.tensor([1.0, 2.0])).tolist(), abs=1e-12)
 
@@ -194,6 +195,15 @@ def test_a_rule_is_about_updates_and_remembers() -> None:
     assert plain(trained(strategy, app, 3, vector(10.0), rounds=3).arrays) == {"w": [16.0]}
     resumed = robust("centered-clipping(tau=1)", f=1, min_train_nodes=3, state=strategy.state)
     assert plain(trained(resumed, app, 3, vector(10.0)).arrays) == {"w": [14.0]}
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, 3, 4])
+def test_rules_draw_from_the_strategys_seed(seed: int) -> None:
+    rows = torch.tensor([[float(k * k)] for k in range(7)], dtype=torch.float64)
+    app = app_of(lambda k, t, arrays: reply({"w": arrays["w"] + float(k * k)}), numbered)
+    found = trained(robust("bucketing+median", f=1, seed=seed, min_train_nodes=7), app, 7, vector(0.0))
+    wanted = robustfl.defense("bucketing+median")(rows, f=1, generator=stream(seed, "defense", 0))
+    assert plain(found.arrays)["w"] == wanted.tolist()
 
 
 def test_foolsgold_knows_its_clients_by_their_nodes() -> None:
@@ -216,7 +226,7 @@ def test_statistics_and_counters_are_no_part_of_the_update() -> None:
         changed["0.bias"] = arrays["0.bias"] + np.float32(k)
         changed["1.running_mean"] = np.full(2, means[k], dtype=np.float32)
         changed["1.running_var"] = np.full(2, -8.0 if k == 3 else 1 + k, dtype=np.float32)
-        changed["1.num_batches_tracked"] = np.array(5 + k)
+        changed["1.num_batches_tracked"] = np.array(10**6 if k == 3 else 5 + k)
         return reply(changed)
 
     before = {name: value.clone() for name, value in model.state_dict().items()}
