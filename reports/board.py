@@ -103,6 +103,11 @@ class Board:
         """The tables of tasks, without the mean over them."""
         return tuple(s for s in self.sections if s.task or not self.task_names)
 
+    def _repr_html_(self) -> str:
+        from .notebook import to_html
+
+        return to_html(self)
+
     def frame(self) -> pd.DataFrame:
         """One row per table row: task, metric, rank with its range, labels, attacks, worst case, costs.
 

@@ -82,6 +82,20 @@ def drawn(figures: Iterable[tuple[str, Figure]], form: str) -> Iterator[tuple[st
             yield title, _bytes(figure, form)
 
 
+def styled(figures: Iterable[tuple[str, Figure]]) -> Iterator[Figure]:
+    """The figures themselves, laid out, in the look of all figures."""
+    with _style():
+        for _, figure in figures:
+            _laid_out(figure)
+            yield figure
+
+
+def picture(figure: Figure, form: str) -> bytes:
+    """A figure as the bytes of a ``pdf``, ``png`` or ``svg`` file."""
+    with _style():
+        return _bytes(figure, form)
+
+
 def _write(figures: Iterable[tuple[str, Figure]], folder: str | Path, forms: Sequence[str]) -> list[Path]:
     written = []
     taken: set[str] = set()

@@ -78,6 +78,19 @@ def plot(
     return files
 
 
+def figures_of(
+    results: Sequence[CellResult], kind: str, *, metric: str | None = None, where: Mapping[str, str] | None = None
+) -> list[Figure]:
+    """The figures of one kind, of records. Raises ``UsageError`` if there is nothing to draw."""
+    from .figures import styled
+
+    chosen = matching(results, where or {})
+    found = list(styled(_figures(kind, chosen, metric))) if chosen else []
+    if not found:
+        raise UsageError(f"plot {kind}: {_WHY_NONE[kind]}")
+    return found
+
+
 def _figures(kind: str, results: Sequence[CellResult], metric: str | None) -> Iterator[tuple[str, Figure]]:
     from .figure_bn_pca import bn_pca_figures
     from .figure_curves import curves

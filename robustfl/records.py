@@ -109,6 +109,18 @@ class CellResult(Record):
     certificates: dict[str, Any] = Field(default_factory=dict)
     timing: Timing = Field(default_factory=Timing)
 
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        rows = [("status", self.status if self.reason is None else f"{self.status}: {self.reason.splitlines()[0]}")]
+        if self.metrics is not None:
+            ra = {"RA " + spec: value for spec, value in self.metrics.ra.items()}
+            worst = {} if self.metrics.ra_worst is None else {"RA worst": self.metrics.ra_worst}
+            rows += [(name, f"{value:.1%}") for name, value in ({"SA": self.metrics.sa} | ra | worst).items()]
+        rows += [(name, str(value)) for name, value in self.labels.items()]
+        cells = "".join(f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in rows)
+        return f"<table>{cells}</table>"
+
     @field_validator("reason")
     @classmethod
     def _shown(cls, reason: str | None) -> str | None:

@@ -42,6 +42,8 @@ from .spec import Cell, Scenario
 if TYPE_CHECKING:
     import pandas as pd
 
+    from robustfl.reports.notebook import Plots
+
 
 @dataclass(frozen=True)
 class Finished:
@@ -81,6 +83,19 @@ class Results:
         from robustfl.reports import load_board
 
         return load_board(self.folder, keys=self.keys).frame()
+
+    @property
+    def plot(self) -> Plots:
+        """Figures of the grid's own cells, as matplotlib axes: ``results.plot.heatmap()``."""
+        from robustfl.reports.notebook import Plots
+
+        return Plots(lambda: [r for r in Store(self.folder).load().results if r.key in self.keys])
+
+    def _repr_html_(self) -> str:
+        from robustfl.reports import load_board
+        from robustfl.reports.notebook import to_html
+
+        return to_html(load_board(self.folder, keys=self.keys))
 
 
 @dataclass(frozen=True)
