@@ -85,7 +85,7 @@ def figures_of(
     from .figures import styled
 
     chosen = matching(results, where or {})
-    found = list(styled(_figures(kind, chosen, metric))) if chosen else []
+    found = list(styled(_figures(kind, chosen, metric)))
     if not found:
         raise UsageError(f"plot {kind}: {_WHY_NONE[kind]}")
     return found
