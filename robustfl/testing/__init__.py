@@ -1,7 +1,7 @@
 """The public contract suite: what robustfl expects of every method, also of one it has never seen.
 
-``check_attack``, ``check_evasion``, ``check_defense`` and ``check_norm`` return one ``Check`` per law; ``check`` takes
-a method of any kind; ``laws`` names what is checked.
+``check_attack``, ``check_evasion``, ``check_defense``, ``check_norm``, ``check_partition``, ``check_dataset`` and
+``check_model`` return one ``Check`` per law; ``check`` takes a method of any kind; ``laws`` names what is checked.
 """
 
 from __future__ import annotations
@@ -10,21 +10,28 @@ from collections.abc import Callable
 from typing import Any
 
 from robustfl.contracts import Method, Propagation, Step
-from robustfl.testing import attacks, defenses, evasions, norms
+from robustfl.testing import attacks, data, defenses, evasions, norms
 from robustfl.testing.attacks import check_attack
 from robustfl.testing.common import FORM, built, check_form
+from robustfl.testing.data import check_dataset, check_model, check_partition
 from robustfl.testing.defenses import check_defense
 from robustfl.testing.evasions import check_evasion
 from robustfl.testing.norms import check_norm
 from robustfl.testing.suite import LIMIT, Check, Law
 
-__all__ = ["Check", "Law", "check", "check_attack", "check_defense", "check_evasion", "check_norm", "laws"]
+__all__ = [
+    "Check", "Law", "check", "check_attack", "check_dataset", "check_defense", "check_evasion", "check_model",
+    "check_norm", "check_partition", "laws",
+]  # fmt: skip
 
 _CHECKS: dict[str, Callable[..., list[Check]]] = {
     "attack": check_attack,
     "evasion": check_evasion,
     "defense": check_defense,
     "norm": check_norm,
+    "partition": check_partition,
+    "dataset": check_dataset,
+    "model": check_model,
 }
 
 
@@ -42,4 +49,8 @@ def laws(cls: type[Method]) -> tuple[Law, ...]:
         if issubclass(cls, Step):
             return defenses.STEP_LAWS
         return defenses.PROPAGATION_LAWS if issubclass(cls, Propagation) else defenses.AGGREGATOR_LAWS
-    return {"attack": attacks.LAWS, "evasion": evasions.LAWS, "norm": norms.LAWS}.get(cls.kind, FORM)
+    known = {
+        "attack": attacks.LAWS, "evasion": evasions.LAWS, "norm": norms.LAWS, "partition": data.PARTITION_LAWS,
+        "dataset": data.DATASET_LAWS, "model": data.MODEL_LAWS,
+    }  # fmt: skip
+    return known.get(cls.kind, FORM)

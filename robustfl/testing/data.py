@@ -1,0 +1,263 @@
+"""The contracts of partitions, data sets and models."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from robustfl.contracts import Arrays, Dataset, Model, Partition
+from robustfl.data import data_root
+from robustfl.errors import DataMissing, Refused
+from robustfl.models.dropout import seed_dropout
+from robustfl.randomness import numpy_stream, stream
+from robustfl.registry import create
+from robustfl.testing.common import COMMON, FIRST, FORM, built
+from robustfl.testing.guards import Broken, same
+from robustfl.testing.suite import LIMIT, Check, Law, Trial, run
+
+_CLIENTS, _CLASSES, _IMAGES = 5, 10, 400
+_SHAPES = ((3, 32, 32), (1, 28, 28), (1, 8, 8), (3, 64, 64))
+_PLAIN = tuple(law for law in COMMON if law not in FORM and law.name != "finite")
+
+
+# --- partitions ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Splitting(Trial[Partition]):
+    def labels(self, case: int = 0) -> np.ndarray[Any, Any]:
+        """Labels in no order, every class as often."""
+        return numpy_stream(case, "check labels").permutation(np.arange(_IMAGES) % _CLASSES)
+
+    def split(self, method: Partition, labels: np.ndarray[Any, Any], case: int = 0) -> list[np.ndarray[Any, Any]]:
+        draws = numpy_stream(case, "check split")
+        return method.split(labels, clients=_CLIENTS, classes=_CLASSES, generator=draws)
+
+    def outcome(self, method: Partition, case: int = 0) -> tuple[Tensor, ...]:
+        return tuple(torch.from_numpy(np.asarray(p)) for p in self.split(method, self.labels(case), case))
+
+
+def _parts(trial: _Splitting) -> str | None:
+    found = trial.split(trial.fresh(), trial.labels())
+    if not isinstance(found, list) or len(found) != _CLIENTS:
+        what = f"a list of {len(found)}" if isinstance(found, list) else f"a {type(found).__name__}"
+        raise Broken(f"split returned {what} for {_CLIENTS} clients; a list with one index array each is needed")
+    for k, part in enumerate(found):
+        if not isinstance(part, np.ndarray) or part.ndim != 1 or part.dtype.kind not in "iu":
+            raise Broken(f"client {k} got {type(part).__name__}, not an array [m] of whole numbers")
+        if len(part) and (part.min() < 0 or part.max() >= _IMAGES):
+            raise Broken(f"client {k} has indices from {part.min()} to {part.max()} of {_IMAGES} samples")
+    return None
+
+
+def _disjoint(trial: _Splitting) -> str | None:
+    for case in (0, 1):
+        owner: dict[int, int] = {}
+        for k, part in enumerate(trial.split(trial.fresh(), trial.labels(case), case)):
+            for index in part.tolist():
+                if index in owner:
+                    whose = "twice" if owner[index] == k else f"as does client {owner[index]}"
+                    raise Broken(f"client {k} has sample {index} {whose}; parts must not overlap")
+                owner[index] = k
+    spread = len(owner) / _IMAGES
+    return None if spread == 1 else f"fact: {spread:.0%} of the samples are given out"
+
+
+def _labels_untouched(trial: _Splitting) -> str | None:
+    labels = trial.labels()
+    trial.split(trial.fresh(), labels)
+    if not np.array_equal(labels, trial.labels()):
+        raise Broken("split wrote to the labels; it must work on a copy")
+    return None
+
+
+PARTITION_LAWS = (
+    *FIRST,
+    *FORM,
+    Law("parts", "one array of sample numbers per client, all of them in range", _parts),
+    Law("disjoint", "no sample belongs to two clients", _disjoint),
+    Law("labels untouched", "the labels are not written to", _labels_untouched),
+    *_PLAIN,
+)
+
+
+def check_partition(method: Partition | type[Partition] | str, *, limit: float = LIMIT, **params: Any) -> list[Check]:
+    """The contract of a partition, law by law."""
+    return run(PARTITION_LAWS, _Splitting(built("partition", method, params)), limit=limit)
+
+
+# --- data sets -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Loading(Trial[Dataset]):
+    root: Path = Path()
+
+    def load(self, method: Dataset) -> Arrays:
+        return method.load(self.root, download=False)
+
+    def outcome(self, method: Dataset, case: int = 0) -> tuple[Tensor, ...]:
+        del case
+        return tuple(torch.from_numpy(np.array(part)) for _, part in _named(self.load(method)))
+
+
+def _named(arrays: Arrays) -> list[tuple[str, np.ndarray[Any, Any]]]:
+    return [(name, getattr(arrays, name)) for name in ("train_x", "train_y", "test_x", "test_y")]
+
+
+def _images(trial: _Loading) -> str | None:
+    arrays = trial.load(trial.fresh())
+    for name, x in _named(arrays)[::2]:
+        if x.ndim != 4 or not len(x):
+            raise Broken(f"{name} has shape {x.shape}; images [N H W C] with N ≥ 1 are needed")
+        if x.dtype not in (np.uint8, np.float32):
+            raise Broken(f"{name} has dtype {x.dtype}; uint8, or float32 in [0, 1], is needed")
+        if x.dtype == np.float32 and not (float(x.min()) >= 0 and float(x.max()) <= 1):
+            raise Broken(f"{name} reaches from {float(x.min()):g} to {float(x.max()):g}; pixels must lie in [0, 1]")
+    if arrays.train_x.shape[1:] != arrays.test_x.shape[1:] or arrays.train_x.dtype != arrays.test_x.dtype:
+        raise Broken(f"train images are {arrays.train_x.shape[1:]}, test images {arrays.test_x.shape[1:]}")
+    if arrays.train_x.shape[-1] > 4:
+        return f"fact: {arrays.train_x.shape[-1]} channels; channels come last"
+    return None
+
+
+def _labels(trial: _Loading) -> str | None:
+    arrays = trial.load(trial.fresh())
+    for part in ("train", "test"):
+        x, y = getattr(arrays, f"{part}_x"), getattr(arrays, f"{part}_y")
+        if y.shape != (len(x),) or y.dtype.kind not in "iu":
+            raise Broken(f"{part}_y is {y.dtype} {y.shape}; {len(x)} class numbers are needed")
+        if int(y.min()) < 0 or int(y.max()) >= arrays.classes:
+            raise Broken(
+                f"{part}_y reaches from {y.min()} to {y.max()}; {arrays.classes} classes are 0 to {arrays.classes - 1}"
+            )
+    unseen = sorted(set(range(arrays.classes)) - set(np.unique(arrays.train_y).tolist()))
+    return f"fact: no training image of class {unseen[0]}" if unseen else None
+
+
+def _fingerprint(trial: _Loading) -> str | None:
+    method = trial.fresh()
+    told, loaded = method.fingerprint(trial.root, download=False), trial.load(method).fingerprint
+    if not told or told != loaded:
+        raise Broken(f"fingerprint() says {told!r}, load() says {loaded!r}; cells are keyed by it, so both must agree")
+    return None
+
+
+DATASET_LAWS = (
+    *FIRST,
+    *FORM,
+    Law("images", "train and test images are [N H W C], uint8 or float32 in [0, 1]", _images),
+    Law("labels", "one class number per image, from 0 to classes - 1", _labels),
+    Law("fingerprint", "fingerprint and load tell the same digest", _fingerprint),
+    *_PLAIN,
+)
+
+
+def check_dataset(
+    method: Dataset | type[Dataset] | str, *, limit: float = LIMIT, root: str | Path | None = None, **params: Any
+) -> list[Check]:
+    """The contract of a data set, law by law; without its files here, of what holds for any method."""
+    chosen, where = built("dataset", method, params), data_root(root)
+    try:
+        chosen.fingerprint(where, download=False)
+    except DataMissing as error:
+        checks = run(FORM, _Loading(chosen, root=where), limit=limit)
+        words = f"not looked at: {error}"
+        return [*checks, *(Check(law.name, True, words) for law in DATASET_LAWS if law not in FORM)]
+    except Exception:
+        return run(DATASET_LAWS, _Loading(chosen, root=where), limit=limit)  # the laws say what is wrong
+    return run(DATASET_LAWS, _Loading(chosen, root=where), limit=limit)
+
+
+# --- models ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Building(Trial[Model]):
+    def network(
+        self, method: Model, norm: str = "gn(groups=1)", case: int = 0, built: int = 0
+    ) -> tuple[nn.Module, Tensor]:
+        """A network with drawn parameters, in evaluation mode, and three images for it.
+
+        Constructors may draw from torch's global generator, as torch's own do; ``built`` is its seed meanwhile.
+        """
+        for shape in _SHAPES:
+            try:
+                with torch.random.fork_rng(devices=[]):
+                    torch.manual_seed(built)
+                    made = method.build(create("norm", norm), shape=shape, classes=_CLASSES)
+            except Refused as error:
+                refused = error
+                continue
+            seed_dropout(made)
+            method.initialise(made, stream(case, "check init"))
+            return made.eval(), torch.rand(3, *shape, generator=stream(0, "check images"))
+        raise Broken(f"it refuses images of every usual shape: {refused}")
+
+    def outcome(self, method: Model, case: int = 0) -> tuple[Tensor, ...]:
+        made, x = self.network(method, case=case)
+        with torch.no_grad():
+            return (made(x),)
+
+
+def _logits(trial: _Building) -> str | None:
+    (logits,) = trial.outcome(trial.fresh())
+    if not isinstance(logits, Tensor) or tuple(logits.shape) != (3, _CLASSES):
+        what = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise Broken(f"three images of {_CLASSES} classes gave {what}; logits (3, {_CLASSES}) are needed")
+    return None
+
+
+def _apart(trial: _Building) -> str | None:
+    for norm in ("gn(groups=1)", "naive-bn"):
+        made, x = trial.network(trial.fresh(), norm)
+        made = made.double()
+        x = x.double()
+        with torch.no_grad():
+            together, alone = made(x), torch.cat([made(part[None]) for part in x])
+        off = float((together - alone).abs().max())
+        if off > 1e-6 * max(1.0, float(alone.abs().max())):
+            raise Broken(
+                f"an image's logits depend on the rest of the batch (by up to {off:.2g}, evaluation mode, {norm}); the "
+                "engine computes the batches of several clients together, which such a model would mix"
+            )
+    return None
+
+
+def _initialised(trial: _Building) -> str | None:
+    method = trial.fresh()
+    one, two = (list(trial.network(method, built=seed)[0].parameters()) for seed in (0, 1))
+    if not same(tuple(p.detach() for p in one), tuple(p.detach() for p in two)):
+        raise Broken("two initialisations from one generator's state differ; initialise must draw every parameter")
+    other = list(trial.network(method, case=1)[0].parameters())
+    if same(tuple(p.detach() for p in one), tuple(p.detach() for p in other)):
+        raise Broken("two generators gave the same parameters; initialise must draw from generator")
+    return None
+
+
+def _trained(trial: _Building) -> str | None:
+    made, x = trial.network(trial.fresh())
+    made(x).square().sum().backward()
+    idle = [name for name, p in made.named_parameters() if p.grad is None]
+    return f"fact: no gradient reaches {idle[0]}" if idle else None
+
+
+MODEL_LAWS = (
+    *FIRST,
+    *FORM,
+    Law("logits", "one row of logits per image, as wide as there are classes", _logits),
+    Law("images apart", "an image's logits do not depend on the rest of the batch", _apart, waivable=True),
+    Law("initialised", "all parameters are drawn, from the generator alone", _initialised),
+    Law("trains", "gradients reach its parameters; those they do not reach are told", _trained),
+    *_PLAIN,
+)
+
+
+def check_model(method: Model | type[Model] | str, *, limit: float = LIMIT, **params: Any) -> list[Check]:
+    """The contract of a model, law by law, on the first usual shape of images that it does not refuse."""
+    return run(MODEL_LAWS, _Building(built("model", method, params)), limit=limit)
