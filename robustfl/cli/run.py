@@ -82,7 +82,7 @@ def _print(record: Any) -> None:
                 rows.append([name, f"{percent(value)} %  (round {chosen}, chosen on validation data)"])
     if record.reason:
         rows.append(["reason", record.reason.strip()])
-    for name in ("attack_shift", "defense_shift", "smallest_variance", "dropped"):
+    for name in ("attack_shift", "statistics_shift", "defense_shift", "smallest_variance", "dropped"):
         if record.certificates.get(name) is not None:
             rows.append([name.replace("_", " "), f"{record.certificates[name]:.4g}"])
     rows.append(["time", f"{record.timing.seconds:.1f} s, peak {record.timing.peak_memory_bytes / 2**20:.0f} MiB"])
