@@ -26,8 +26,6 @@ def run(
 ) -> int:
     """Run one cell and print its record; 1 unless it is done."""
     from robustfl.registry import load_file
-    from robustfl.scenarios import expand
-    from robustfl.scenarios.effect import effect_warnings
     from robustfl.scenarios.memory import bytes_of
     from robustfl.scenarios.ranks import rank
     from robustfl.scenarios.single import run as run_one
@@ -40,8 +38,6 @@ def run(
     else:
         chosen = load(scenario, settings, plugins)
     limit = bytes_of(state_memory)
-    for warning in effect_warnings(expand(chosen)):
-        say(f"warning: {warning}", err=True)
     screen = console(err=True)
     quiet = not screen.is_terminal or form == "json" or rank() > 0
     with Progress(
