@@ -26,6 +26,11 @@ class Examples(griffe.Extension):
             )
 
 
+def _fenced(example: re.Match[str]) -> str:
+    margin = example["indent"]
+    return f"{margin}```pycon\n{margin}{example['text'].rstrip()}\n{margin}```\n"
+
+
 @event_priority(100)  # before mkdocstrings reads it
 def on_config(config: Any) -> Any:
     """Read docstrings from the installed package (``pip install .``), of which this folder holds the rooms apart."""

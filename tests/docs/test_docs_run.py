@@ -1,8 +1,9 @@
 """Every command and example of the documentation runs as printed, page by page, from top to bottom.
 
 A page's ``bash`` and ``python`` blocks and its files (blocks with a ``title``) share one empty folder. What needs a
-machine or data that a test has not stands in a ``console`` block, or after ``<!-- not run: REASON -->``; what takes long
-after ``<!-- run with: ARGUMENTS -->``, which are appended to the block's ``robustfl grid`` and ``run`` commands.
+machine or data that a test has not stands in a ``console`` block, or after ``<!-- not run: REASON -->``; what takes
+long after ``<!-- run with: ARGUMENTS -->``, which are appended to the block's commands that train. What ``print(...)``
+is said to print in a comment must come out.
 """
 
 from __future__ import annotations
@@ -19,35 +20,29 @@ import pytest
 pytestmark = pytest.mark.docs
 
 DOCS = Path(__file__).parents[2] / "docs"
-FENCE = re.compile(
-    r"^(?:<!-- (?P<how>not run|run with|exits): (?P<more>[^\n]*?) -->\n)?```(?P<language>\w+)(?: title=\"(?P<title>[^\"]+)\")?[^\n]*\n"
-    r"(?P<text>.*?)^```$",
-    flags=re.DOTALL | re.MULTILINE,
-)
+NOTE = r"(?:<!-- (?P<how>not run|run with|exits): (?P<more>[^\n]*?) -->\n)?"
+TITLE = r"(?: title=\"(?P<title>[^\"]+)\")?"
+FENCE = re.compile(rf"^{NOTE}```(?P<language>\w+){TITLE}[^\n]*\n(?P<text>.*?)^```$", flags=re.DOTALL | re.MULTILINE)
 
 
 class Block(NamedTuple):
     line: int
     language: str
-    title: str
-    how: str
-    more: str
+    title: str | None
+    how: str | None
+    more: str | None
     text: str
 
 
 def blocks(page: Path) -> list[Block]:
+    """The page's fenced blocks that a reader types or saves."""
     text = page.read_text(encoding="utf-8")
-    return [
-        Block(text.count("\n", 0, m.start()) + 1, m["language"], m["title"] or "", m["how"] or "", m["more"] or "", m["text"])
-        for m in FENCE.finditer(text)
-    ]  # fmt: skip
+    found = [Block(text.count("\n", 0, m.start()) + 1, *m.group("language", "title", "how", "more", "text"))
+             for m in FENCE.finditer(text)]  # fmt: skip
+    return [b for b in found if b.how != "not run" and (b.title or b.language in ("bash", "python"))]
 
 
-def wanted(block: Block) -> bool:
-    return block.how != "not run" and bool(block.title or block.language in ("bash", "python"))
-
-
-PAGES = [p for p in sorted(DOCS.rglob("*.md")) if p.name != "methods.md" and any(wanted(b) for b in blocks(p))]
+PAGES = [p for p in sorted(DOCS.rglob("*.md")) if p.name != "methods.md" and blocks(p)]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(DOCS)))
@@ -62,8 +57,6 @@ def test_a_page_does_what_it_says(page: Path, tmp_path: Path) -> None:
     }
     python = ""
     for block in blocks(page):
-        if not wanted(block):
-            continue
         if block.title:
             (folder / block.title).write_text(block.text, encoding="utf-8")
             continue
@@ -75,16 +68,19 @@ def test_a_page_does_what_it_says(page: Path, tmp_path: Path) -> None:
         done = subprocess.run(
             command, cwd=folder, env=environment, capture_output=True, text=True, timeout=900, check=False
         )
-        expected = int(block.more) if block.how == "exits" else 0
+        expected = int(block.more or 0) if block.how == "exits" else 0
         assert done.returncode == expected, f"{page.name}:{block.line}\n{block.text}\n{done.stdout}\n{done.stderr}"
+        for shown in re.findall(r"^print\(.*\)  # (.+)$", block.text, flags=re.MULTILINE):
+            assert shown in done.stdout, f"{page.name}:{block.line} printed {done.stdout}"
 
 
 def shortened(block: Block) -> str:
-    if block.how != "run with":
-        return block.text
+    """The block's commands, those that train with the arguments that its note asks for."""
     lines = block.text.replace("\\\n", " ").splitlines()
-    return "\n".join(re.sub(r"(\s+#.*)?$", f" {block.more}", ln, count=1) if re.match(r"robustfl (grid|run|reproduce)\b", ln) else ln
-                     for ln in lines)  # fmt: skip
+    if block.how == "run with":
+        trains = re.compile(r"robustfl (?:grid|run|reproduce)\b")
+        lines = [re.sub(r"\s+#.*$", "", ln) + f" {block.more}" if trains.match(ln) else ln for ln in lines]
+    return "\n".join(lines)
 
 
 @pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda p: str(p.relative_to(DOCS)))
