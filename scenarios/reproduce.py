@@ -14,7 +14,7 @@ from robustfl.errors import DataMissing, UsageError
 from robustfl.records import CellResult, plain
 from robustfl.reports.reproduction import Entry, Evidence, Finding, Item, Paper, Scale, Statement, judge
 from robustfl.reports.reproduction.measures import Planned
-from robustfl.reports.reproduction.protocols import ScaleName
+from robustfl.reports.reproduction.protocols import SCALES, ScaleName
 from robustfl.reports.store import Store
 
 from .arithmetic import compute
@@ -55,7 +55,7 @@ def entry(
     """What has been measured of a table or figure, judged; from the stores under ``out`` or from ``records``."""
     chosen = item.at(scale)
     evidence = Evidence((), {}) if chosen is None else gather(chosen, out=out, root=root, records=records)
-    return Entry(paper, item, scale, evidence, findings(item.statements, evidence))
+    return Entry(paper, item, scale, evidence, findings(item.statements_at(scale), evidence))
 
 
 def findings(statements: Sequence[Statement], evidence: Evidence) -> tuple[Finding, ...]:
@@ -129,12 +129,22 @@ def _listed(
 ) -> Listed:
     at = item.at(scale)
     if at is None:
-        words = item.missing or ("computed, nothing to run" if item.statements else f"no {scale} protocol")
-        return Listed(paper, item, scale, 0, 0, 0.0 if item.statements and not item.missing else None, words)
+        computed = any(s.compute for s in item.statements_at(scale))
+        words = item.missing or ("computed, nothing to run" if computed else _only_elsewhere(item, scale))
+        return Listed(paper, item, scale, 0, 0, 0.0 if computed else None, words)
     found = gather(at, out=out, root=root)
     left = len(found.planned) - found.done
     seconds = left * at.seconds * ratio if at.seconds or not left else None
     return Listed(paper, item, scale, len(found.planned), found.done, seconds, found.lacking or at.needs)
+
+
+def _only_elsewhere(item: Item, scale: ScaleName) -> str:
+    """Why a table or figure without a protocol at this scale has none."""
+    other = next((s for s in SCALES if item.at(s)), None)
+    if other is None:
+        return f"no {scale} protocol"
+    needs = getattr(item.at(other), "needs", "")
+    return f"only at the {other} scale" + (f": {needs}" if needs else "")
 
 
 def pace() -> float:

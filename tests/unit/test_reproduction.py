@@ -104,7 +104,7 @@ def test_statements_select_cells_that_the_protocol_runs(name: str, item: Item, s
     assert at is not None
     cells = [c for scenario in scenarios_of(at) for c in expand(scenario) if refusal(c) is None]
     planned = Evidence(tuple(Planned(labels(c)) for c in cells), {})
-    for statement in (s for s in item.statements if s.left):
+    for statement in (s for s in item.statements_at(scale) if s.left):  # type: ignore[arg-type]
         for side in (statement.left, statement.right):
             if side is not None:
                 found = planned.of({**statement.where, **side})
