@@ -126,4 +126,4 @@ def best_group(cells: Sequence[Planned], names: Sequence[str], values: Mapping[s
         found = [values[c.key] for c in group if c.key in values]
         return sum(found) / len(found) if found else float("-inf")
 
-    return max(groups.values(), key=mean)
+    return max(groups.values(), key=mean, default=[])
