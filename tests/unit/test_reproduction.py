@@ -13,6 +13,7 @@ import pytest
 from robustfl.errors import UsageError
 from robustfl.records import CellResult, CurvePoint, Metrics, Timing
 from robustfl.reports.moderated import MIN_PAIRS, Prior
+from robustfl.reports.published import publish
 from robustfl.reports.reproduction import (
     PAPERS,
     Entry,
@@ -29,7 +30,8 @@ from robustfl.reports.reproduction.measures import Planned, matches, number
 from robustfl.reports.reproduction.page import to_html, to_json, to_latex, to_markdown
 from robustfl.reports.reproduction.protocols import SCALES, Paper, Plot, Run, Scale, paper
 from robustfl.reports.reproduction.verdicts import interval
-from robustfl.scenarios.expand import expand, labels, refusal
+from robustfl.reports.store import Store
+from robustfl.scenarios.expand import expand, fingerprints, key_of, labels, refusal, resolve
 from robustfl.scenarios.reproduce import gather, listed, scenarios_of
 from robustfl.scenarios.spec import Cell
 
@@ -450,6 +452,14 @@ def test_a_run_that_diverged_forgot_nothing_one_could_measure() -> None:
     assert number(record("k", 0.5, status="diverged"), "certificate:forgetting.3.mean") is None
 
 
+def test_a_board_keeps_the_forgetting_that_statements_read() -> None:
+    facts = {"forgetting": {"3": {"mean": 0.25, "matrix": [[0.1] * 9] * 9}}}
+    made = record("a" * 32, 0.5).model_copy(update={"certificates": facts})
+    read = publish([made], name="made").records()[0]
+    assert read.certificates["forgetting"] == {"3": {"mean": 0.25}}
+    assert number(read, "certificate:forgetting.3.mean") == pytest.approx(25)
+
+
 def test_the_list_says_what_a_table_without_a_reduced_protocol_needs() -> None:
     words = {x.item.id: x.words for x in listed(find_items("fedtan"), "reduced", out="nowhere")}
     assert words["figure13"] == "only at the paper scale: a GPU and DomainNet's ten classes"
@@ -465,6 +475,35 @@ def test_a_record_counts_by_its_key_and_not_by_its_labels() -> None:
     assert all(cell.key for cell in cells)
     fake = record(cells[0].key, 0.5).model_copy(update={"cell": {"data": "unknown"}})
     assert gather(at, records=[fake]).done == 0
+
+
+def test_cells_of_a_changed_preset_are_stale_and_cells_of_another_part_of_it_are_not() -> None:
+    part = Scale(runs=(Run(preset="quickstart", settings=("defense=mean", "seed=0")),))
+    whole = [cell.key for cell in gather(Scale(runs=(Run(preset="quickstart"),)), out="nowhere").planned]
+    own = [cell.key for cell in gather(part, out="nowhere").planned]
+    data = str(next(iter(fingerprints(expand(scenarios_of(part)[0])[:1], None).values())))
+
+    def stored(key: str) -> CellResult:
+        return record(key, 0.5).model_copy(update={"cell": {"data": data}, "scenario": "quickstart"})
+
+    elsewhere = next(key for key in whole if key not in own)
+    assert gather(part, records=[stored(elsewhere)]).stale == 0
+    changed = gather(part, records=[stored(elsewhere), stored("key of other rounds")])
+    assert (changed.stale, changed.done) == (1, 0)
+    held = Statement(id="x", says="x", left={"norm": "fbn"}, at_least=0)
+    assert judge([held], changed)[0].verdict == "stale"
+    assert judge([held], gather(part, records=[stored(elsewhere)]))[0].verdict == "not run"
+
+
+def test_a_stored_cell_of_a_changed_preset_is_stale_on_the_page(tmp_path: Path) -> None:
+    """From a store: the preset's rounds have changed since, so the cell has the same labels but for them."""
+    part = Scale(runs=(Run(preset="quickstart", settings=("defense=mean",)),))
+    cell = expand(scenarios_of(part)[0])[0]
+    data = next(iter(fingerprints([cell], None).values()))
+    older = resolve(cell.model_copy(update={"rounds": cell.rounds + 1}), data)
+    kept = record(key_of(older), 0.5).model_copy(update={"scenario": "quickstart", "cell": {"data": data}})
+    Store(tmp_path / "quickstart").commit(kept)
+    assert gather(part, out=tmp_path).stale == 1
 
 
 def test_a_plot_has_a_line_per_label_with_a_band_over_seeds() -> None:
