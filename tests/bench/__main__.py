@@ -1,7 +1,8 @@
-"""``python -m tests.bench [kernels|zoo|gradients|local_steps|evasion|rounds|grid|site|growth|gpu]``: tables of one run.
+"""``python -m tests.bench [TABLE ...]``: tables of one run.
 
-Words from the first ``--`` on go to ``growth`` and ``gpu``, as in ``gpu --device cpu --small``. Without names all
-tables but ``gpu`` are made.
+Tables: kernels zoo gradients local_steps evasion rounds grid site byzfl_accuracy growth gpu. Words from the first ``--``
+on go to ``byzfl_accuracy``, ``growth`` and ``gpu``, as in ``gpu --device cpu --small``. Without names all tables but
+``gpu`` are made.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from __future__ import annotations
 import importlib
 import sys
 
-TABLES = ("kernels", "zoo", "gradients", "local_steps", "evasion", "rounds", "grid", "site", "growth", "gpu")
-WITH_WORDS = ("growth", "gpu")
+TABLES = ("kernels", "zoo", "gradients", "local_steps", "evasion", "rounds", "grid", "site", "byzfl_accuracy", "growth", "gpu")
+WITH_WORDS = ("byzfl_accuracy", "growth", "gpu")
 
 if __name__ == "__main__":
     words = sys.argv[1:]
