@@ -10,7 +10,19 @@ from __future__ import annotations
 import importlib
 import sys
 
-TABLES = ("kernels", "zoo", "gradients", "local_steps", "evasion", "rounds", "grid", "site", "growth", "byzfl_accuracy", "gpu")
+TABLES = (
+    "kernels",
+    "zoo",
+    "gradients",
+    "local_steps",
+    "evasion",
+    "rounds",
+    "grid",
+    "site",
+    "growth",
+    "byzfl_accuracy",
+    "gpu",
+)
 WITH_WORDS = ("byzfl_accuracy", "growth", "gpu")
 
 if __name__ == "__main__":
