@@ -1,9 +1,9 @@
 """Final accuracies beside ByzFL's, each side with its own partition, initial model and batches.
 
-``ROBUSTFL_DATA=FOLDER python -m tests.bench byzfl_accuracy [--seeds N]`` trains ByzFL's ``fc_mnist`` (784-100-10) and the
-same network of ours on MNIST with ByzFL's own ``DataDistributor``, ``Client``, ``ByzantineClient`` and ``Server`` on their
-side, and prints one JSON line per pair of attack and rule: means and standard deviations over seeds, in percent, and the
-interval of the difference. Attacked pairs are iid: our attackers hold a share of the data, theirs hold none. Needs the extra ``[peers]``.
+``ROBUSTFL_DATA=FOLDER python -m tests.bench byzfl_accuracy [--seeds N]`` trains the network 784-100-10 on MNIST, on
+their side with ByzFL's own ``DataDistributor``, ``Client``, ``ByzantineClient`` and ``Server``. It prints a JSON line
+per pair of attack and rule: means and standard deviations over seeds, in percent, and the interval of the difference.
+Attacked pairs are iid: our attackers hold a share of the data, theirs hold none. Needs the extra ``[peers]``.
 """
 
 from __future__ import annotations

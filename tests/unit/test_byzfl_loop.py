@@ -1,7 +1,7 @@
 """Whole training runs beside ByzFL's own clients, server and attackers: the same data, batches and initial model.
 
-Without batch norm the parameters agree after every round to float32's rounding (ByzFL computes in nothing finer). Where they must not agree, the reason is
-a test as well (``docs/byzfl.md`` tells them).
+Without batch norm the parameters agree after every round to float32's rounding; ByzFL computes in nothing finer. Where
+they must not agree, the reason is a test as well (``docs/byzfl.md`` tells them).
 """
 
 from __future__ import annotations

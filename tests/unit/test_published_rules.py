@@ -1,8 +1,8 @@
 """FedBN's and FedTAN's rounds as their authors' code computes them, written again with torch's own layers.
 
-FedBN (med-air/FedBN, ``fed_digits.py``): every client takes SGD steps with torch's batch norm, whatever is no batch-norm
-layer is averaged with equal weights, batch norm stays. FedTAN (wangyanmeng/FedTAN): the first local step of an iteration
-is one on the union of the batches, whose gradient all clients take.
+FedBN (med-air/FedBN, ``fed_digits.py``): every client takes SGD steps with torch's batch norm, whatever is no
+batch-norm layer is averaged with equal weights, batch norm stays. FedTAN (wangyanmeng/FedTAN): the first local step of
+an iteration is one on the union of the batches, whose gradient all clients take.
 """
 
 from __future__ import annotations

@@ -278,7 +278,7 @@ def test_equal_seeds_do_not_make_certainty_out_of_luck() -> None:
     assert low < 5.0 < high
 
 
-# --- every statement of every protocol on boards made for it -----------------------------------------------------------
+# --- every statement of every protocol on boards made for it ----------------------------------------------------------
 
 STATEMENTS = [
     pytest.param(p.name, item, scale, s, id=f"{p.name}-{item.id}-{scale}-{s.id}")
