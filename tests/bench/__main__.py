@@ -1,8 +1,7 @@
 """``python -m tests.bench [TABLE ...]``: tables of one run.
 
-Tables: kernels zoo gradients local_steps evasion rounds grid site growth byzfl_accuracy gpu. Words from the first
-``--`` on go to ``byzfl_accuracy``, ``growth`` and ``gpu``, as in ``gpu --device cpu --small``. Without names all tables but
-the last two are made.
+Words from the first ``--`` on go to ``byzfl_accuracy``, ``growth`` and ``gpu``, as in ``gpu --device cpu --small``.
+Without names all tables of ``TABLES`` but the last two are made.
 """
 
 from __future__ import annotations
