@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -28,6 +29,7 @@ from robustfl.data import (
     channel_statistics,
     data_root,
     domain_split,
+    equal_blocks,
     label_counts,
     train_validation,
 )
@@ -38,6 +40,7 @@ from robustfl.models.dropout import seed_dropout
 from robustfl.randomness import numpy_stream, stream
 from robustfl.vectors import layout_of
 
+from .rules import rule_of
 from .settings import settings_of
 from .spec import Cell, method
 
@@ -147,12 +150,14 @@ def _partition(cell: Cell, arrays: Arrays) -> _Split:
 
 
 def _domain_split(cell: Cell, domains: list[Arrays]) -> _Split:
+    sizes = rule_of("user_sizes", cell.user_sizes)
     slices = domain_split(
         [len(d.train_y) for d in domains],
         [len(d.test_y) for d in domains],
-        users=cell.clients // len(domains),
+        users=cell.users,
         share=cell.domain_share,
         validation=cell.validation,
+        blocks=equal_blocks if sizes is None else partial(sizes.lengths, generator=numpy_stream(cell.seed, "partition")),
     )
     return _Split(
         [s.train for s in slices],

@@ -19,6 +19,7 @@ from robustfl.errors import UsageError
 from robustfl.records import LATER, SCHEMA, digest, labels_of
 from robustfl.registry import generation, identity, load_file, lookup, reread_session
 
+from .rules import RULES, canonical_rule
 from .settings import settings_of
 from .spec import (
     LISTS,
@@ -30,6 +31,7 @@ from .spec import (
     Scenario,
     as_table,
     canonical_method,
+    canonical_users,
     is_axis,
     method,
     setting,
@@ -179,13 +181,17 @@ def _resolved(field: str, option: Any) -> Any:
     """One option of an exclusion in the form in which cells hold it; a bare name stays one."""
     if field == "schedule":
         return Cell.of({field: option}).schedule
-    if field in LISTS and field != "forgetting":
-        kind = {"evasions": "evasion", "domains": "dataset"}[field]
+    kind = {"evasions": "evasion", "domains": "dataset"}.get(field)
+    if kind is not None:
         return tuple(canonical_method(kind, spec) for spec in ([option] if isinstance(option, str) else option))
     if field == "propagation" and option != "none":
         return parse_propagation(str(option)).describe()
     if field in (*METHODS, *PIPELINES) or field == "train_evasion":
         return _bare_or_whole("evasion" if field == "train_evasion" else field, option)
+    if field == "domain_users":
+        return canonical_users(option)
+    if field in RULES:
+        return canonical_rule(field, option)
     found = setting(field, option)
     return tuple(sorted(set(found))) if isinstance(found, tuple) else found  # rounds of forgetting, as cells hold them
 

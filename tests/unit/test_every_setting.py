@@ -40,6 +40,8 @@ CHANGES: dict[str, tuple[dict[str, Any], Any]] = {
     "propagation": ({**USERS, "objective": "pnc(warmup=0)"}, "fedrbn"),
     "domains": (MAPS, [STYLES[0], STYLES[2]]),
     "domain_share": (MAPS, 0.7),
+    "domain_users": (MAPS, [2, 4]),
+    "user_sizes": ({**MAPS, "algorithm": "fedavg(local_steps=2)"}, "dirichlet"),
     "at": (USERS, "users(ids=(0, 1))"),
     "train_evasion": (USERS, "pgd(steps=2)"),
     "byzantine": ({**USERS, "f": 1}, "at"),
