@@ -109,6 +109,7 @@ def build(cell: Cell, *, root: str | Path | None = None, device: torch.device | 
         propagate=None if cell.propagation == "none" else parse_propagation(cell.propagation),
         augment=Augment(cell.flip, cell.crop, cell.rotate) if cell.flip or cell.crop or cell.rotate else None,
     )
+    experiment.held(cell.rounds - 1)  # refuses to freeze every layer
     return Built(
         experiment=experiment,
         test=Resident.of(arrays.test_x, arrays.test_y, device=where),

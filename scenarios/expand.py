@@ -12,6 +12,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from robustfl.contracts import Aggregator, Algorithm, Attack, Norm, Objective, Tag
 from robustfl.data import data_root
 from robustfl.defenses import Pipeline, parse_pipeline, parse_propagation
@@ -19,7 +21,7 @@ from robustfl.errors import UsageError
 from robustfl.records import LATER, SCHEMA, digest, labels_of
 from robustfl.registry import generation, identity, load_file, lookup, reread_session
 
-from .rules import RULES, canonical_rule
+from .rules import RULES, canonical_rule, rule_of
 from .settings import settings_of
 from .spec import (
     LISTS,
@@ -216,7 +218,12 @@ def refusal(cell: Cell) -> str | None:
         return f"precision='bf16' shortens float32, not dtype={cell.dtype!r}; use dtype='float32' or precision='full'"
     if 2 * cell.f >= cell.clients and cell.f > 0:
         return f"f={cell.f} of {cell.clients} clients: fewer than half may be Byzantine (f ≤ {(cell.clients - 1) // 2})"
+    reason = _finetuning_refusal(cell)
+    if reason is not None:
+        return reason
     n = max(1, int(cell.participation * cell.clients + 1e-9))
+    if cell.finetune != "none":
+        n = min(len(cell.adversarial), cell.clients - len(cell.adversarial))
     defense: Pipeline = looked_at("defense", cell.defense)
     reason = defense.refusal(n, cell.f_declared)
     if reason is not None:
@@ -309,6 +316,30 @@ def _objective_refusal(cell: Cell, norm: Norm, algorithm: Algorithm, objective: 
         return f"{cell.norm} takes its first step in one plain pass of all clients, and {other} needs more than that"
     if objective.needs_branches and not norm.branched:
         return f"{cell.objective} needs a norm with branches, such as dual-bn(local=true); {cell.norm} has none"
+    return None
+
+
+def _finetuning_refusal(cell: Cell) -> str | None:
+    tuning, at = rule_of("finetune", cell.finetune), len(cell.adversarial)
+    if tuning is None:
+        return None
+    what = f"finetune={cell.finetune!r}"
+    if tuning.rounds >= cell.rounds:
+        return f"{what} leaves AT users no round of rounds={cell.rounds}; at most {cell.rounds - 1} can be the others'"
+    if not 0 < at < cell.clients:
+        return f"{what} needs AT users and ST users; at={cell.at!r} makes {at} of {cell.clients} clients AT users"
+    if cell.f or cell.participation < 1:
+        return f"{what} is defined without Byzantine clients and with full participation (f=0, participation=1)"
+    algorithm = looked_at("algorithm", cell.algorithm)
+    assert isinstance(algorithm, Algorithm)
+    if algorithm.one_batch:
+        return f"{what} needs an algorithm with local steps, not {cell.algorithm}"
+    carried = algorithm.remembers or algorithm.server_state(torch.zeros(1)) or getattr(algorithm, "weight_decay", 0)
+    if tuning.frozen and carried:
+        return (
+            f"{what}: the weight decay, or what {cell.algorithm} carries from round to round, would move frozen layers; "
+            "use frozen=0 or plain local steps"
+        )
     return None
 
 

@@ -4,14 +4,39 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from robustfl.data import DirichletSizes
 from robustfl.errors import UsageError, closest
-from robustfl.parameters import reject_unknown
+from robustfl.federation import FineTuning
+from robustfl.parameters import check, param, reject_unknown
 from robustfl.registry import describe, parse
 
-RULES: Mapping[str, tuple[str, type]] = {"user_sizes": ("equal", DirichletSizes)}
+@dataclass(frozen=True)
+class StUsers:
+    """Fine-tuning by ST users: AT users train first, among themselves; the last rounds belong to the others.
+
+    For ``rounds`` rounds only ST users take part, with the model that AT users have made in all rounds before, and leave
+    its first ``frozen`` layers as they are: convolutions and linear layers in the network's order, each with the scales
+    and shifts after it. Running statistics move in all layers, as they do in the released code of FedRBN, whose
+    ``AT_iters`` and ``freeze_n_layer`` this follows; the paper's text on it was not at hand.
+    """
+
+    name: ClassVar[str] = "st"
+
+    rounds: int = param(ge=1, doc="rounds of ST users alone, the last ones")
+    frozen: int = param(0, ge=0, doc="layers, from the input, that keep their weights")
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def of(self, rounds: int, clients: int, at: frozenset[int]) -> FineTuning:
+        """The fine-tuning in a training of ``rounds`` rounds with the AT users ``at``."""
+        return FineTuning(rounds - self.rounds, frozenset(range(clients)) - at, self.frozen)
+
+
+RULES: Mapping[str, tuple[str, type]] = {"finetune": ("none", StUsers), "user_sizes": ("equal", DirichletSizes)}
 """Per setting the word for doing nothing of the kind, and the rule there is beside it."""
 
 

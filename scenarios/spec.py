@@ -128,7 +128,7 @@ class Cell(Frozen):
     ``domains`` are data sets with users of their own, in place of ``dataset`` and ``partition``: equally many each, or
     as many as ``domain_users`` says, one number per domain, which then add up to ``clients``. ``domain_share`` of every
     domain is spread over its users, ``user_sizes`` says in which parts. ``at`` says which users train adversarially, against
-    ``train_evasion``; ``propagation`` how their statistics reach the others. Byzantine clients are drawn from
+    ``train_evasion``, and ``finetune`` that they do so in a first phase, alone; ``propagation`` how their statistics reach the others. Byzantine clients are drawn from
     everybody or, with ``byzantine``, from AT or ST users; with ``quota`` every round has the same number of them.
     ``server_samples`` training images, drawn from all, belong to the server instead of any client, for defenses that
     need them. Models with branches are tested through ``branch``; ``both`` takes the adversarial one and reports the
@@ -155,6 +155,7 @@ class Cell(Frozen):
     domain_share: float = Field(1.0, gt=0, le=1)
     user_sizes: str = "equal"
     at: str = "none"
+    finetune: str = "none"
     train_evasion: str = "pgd"
     byzantine: Literal["any", "at", "st"] = "any"
     quota: bool = False

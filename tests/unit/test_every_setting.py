@@ -43,6 +43,7 @@ CHANGES: dict[str, tuple[dict[str, Any], Any]] = {
     "domain_users": (MAPS, [2, 4]),
     "user_sizes": ({**MAPS, "algorithm": "fedavg(local_steps=2)"}, "dirichlet"),
     "at": (USERS, "users(ids=(0, 1))"),
+    "finetune": ({**USERS, "rounds": 3, "f": 0}, "st(rounds=1)"),
     "train_evasion": (USERS, "pgd(steps=2)"),
     "byzantine": ({**USERS, "f": 1}, "at"),
     "quota": ({"participation": 0.8, "f": 3, "f_declared": 1, "clients": 9, "rounds": 4}, True),
