@@ -364,7 +364,7 @@ def _users_refusal(cell: Cell, norm: Norm) -> str | None:
 
 
 def fingerprints(cells: list[Cell], root: str | Path | None, *, download: bool = True) -> dict[Cell, str]:
-    """The digest of every cell's data. Raises ``DataMissing``."""
+    """The digest of every cell's data, and of the file of its initial weights. Raises ``DataMissing``."""
     from robustfl.contracts import Dataset
 
     known: dict[str, str] = {}
@@ -372,7 +372,12 @@ def fingerprints(cells: list[Cell], root: str | Path | None, *, download: bool =
         dataset = method("dataset", name)
         assert isinstance(dataset, Dataset)
         known[name] = dataset.fingerprint(data_root(root), download=download)
-    return {cell: "+".join(known[name] for name in cell.domains or (cell.dataset,)) for cell in cells}
+    found = {cell: [known[name] for name in cell.domains or (cell.dataset,)] for cell in cells}
+    for cell, digests in found.items():
+        weights = rule_of("init", cell.init)
+        if weights is not None:
+            digests.append(f"weights:{weights.digest(data_root(root))}")
+    return {cell: "+".join(digests) for cell, digests in found.items()}
 
 
 def resolve(cell: Cell, fingerprint: str) -> dict[str, Any]:

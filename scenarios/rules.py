@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from robustfl.data import DirichletSizes
 from robustfl.errors import UsageError, closest
 from robustfl.federation import FineTuning
+from robustfl.models import Weights
 from robustfl.parameters import check, param, reject_unknown
 from robustfl.registry import describe, parse
 
@@ -36,7 +37,9 @@ class StUsers:
         return FineTuning(rounds - self.rounds, frozenset(range(clients)) - at, self.frozen)
 
 
-RULES: Mapping[str, tuple[str, type]] = {"finetune": ("none", StUsers), "user_sizes": ("equal", DirichletSizes)}
+RULES: Mapping[str, tuple[str, type]] = {
+    "finetune": ("none", StUsers), "init": ("random", Weights), "user_sizes": ("equal", DirichletSizes),
+}  # fmt: skip
 """Per setting the word for doing nothing of the kind, and the rule there is beside it."""
 
 

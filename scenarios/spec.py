@@ -120,6 +120,7 @@ class LearningRate(Frozen):
 class Cell(Frozen):
     """One experiment, fully resolved. Methods are canonical specs such as ``"alie(z=1.5)"``.
 
+    ``init`` says where the model's first weights come from: drawn from the seed, or read from a file.
     ``f`` clients are Byzantine; the defense is told ``f_declared`` (default: the same). ``scope`` says which channel
     attackers forge, ``target`` which statistics entries. ``statistics_defense`` is the pipeline that
     merges normalization statistics, ``same`` for that of the updates. ``validation`` is the share of each client's
@@ -143,6 +144,7 @@ class Cell(Frozen):
     dataset: str = "digits"
     partition: str = "iid"
     model: str = "digits-cnn"
+    init: str = "random"
     norm: str = "naive-bn"
     algorithm: str = "dsgd"
     objective: str = "ce"
