@@ -252,6 +252,8 @@ def refusal(cell: Cell) -> str | None:
         return (
             f"{cell.defense} compares updates with the server's own, and {cell.norm} with {cell.algorithm} sends more"
         )
+    if cell.across and not norm.private:
+        return f"across=true tests users' own models on other domains, and with {cell.norm} they have none of their own"
     if cell.select == "validation" and not (cell.validation and cell.evaluate_every):
         return (
             "select='validation' takes the best of the evaluated rounds on the clients' validation data: it needs "

@@ -282,6 +282,9 @@ class _Run:
         if not self._team.leads:
             return self.so_far()
         metrics = self._evaluator.metrics(tested)
+        if self._cell.representations:
+            seen = self._evaluator.representations(tested)
+            self._facts |= {} if seen is None else {"representations": seen}
         suspicion = masking(metrics.ra)
         if suspicion is not None:
             self._warn(suspicion)

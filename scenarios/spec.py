@@ -133,7 +133,8 @@ class Cell(Frozen):
     everybody or, with ``byzantine``, from AT or ST users; with ``quota`` every round has the same number of them.
     ``server_samples`` training images, drawn from all, belong to the server instead of any client, for defenses that
     need them. Models with branches are tested through ``branch``; ``both`` takes the adversarial one and reports the
-    clean one beside it. Accuracy is also averaged over the last ``tail`` rounds. ``select`` says which round's model
+    clean one beside it. ``across`` also tests users' own models on the other domains' test parts; ``representations``
+    records how the network sees so many test images of every domain. Accuracy is also averaged over the last ``tail`` rounds. ``select`` says which round's model
     counts: the last, or of those evaluated the first with the best mean ``validation`` accuracy of users (adversarial,
     against ``train_evasion``, for AT users). ``forgetting`` measures what each participant's training costs on the
     others' validation data, in the last round or in the listed ones. ``rotate`` turns training images by up to so many
@@ -163,6 +164,8 @@ class Cell(Frozen):
     quota: bool = False
     server_samples: int = Field(0, ge=0)
     branch: Literal["adversarial", "clean", "both"] = "both"
+    across: bool = False
+    representations: int = Field(0, ge=0)
     scaling: Literal["data", "unit", "none"] = "data"
     evasions: tuple[str, ...] = ("pgd",)
     clients: int = Field(10, ge=1)
@@ -288,7 +291,7 @@ class Cell(Frozen):
             if self.dataset != self.domains[0] or self.partition != "iid":
                 raise UsageError("domains take the place of dataset and partition; leave those two out")
         else:
-            for name in ("domain_share", "domain_users", "user_sizes"):
+            for name in ("domain_share", "domain_users", "user_sizes", "across"):
                 if getattr(self, name) != type(self).model_fields[name].default:
                     raise UsageError(f"{name}={_shown(getattr(self, name))} belongs to domains, and there are none")
         at_users(self.at, self.users)

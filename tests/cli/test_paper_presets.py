@@ -29,6 +29,7 @@ ON_DIGITS: dict[str, tuple[int, list[str]]] = {
     "fedrbn-figure1": (6, [*ONE, "clients=25", 'at=["ratio(rho=0.2)", "all"]']),
     "fedrbn-figure9": (6, [*ONE, "domain_users=[[5, 5, 5, 5, 5], [5, 4, 3, 2, 1]]",
                            'user_sizes=["dirichlet(least=4)", "equal"]']),
+    "fedrbn-representations": (6, [*ONE, *FIFTH[:1]]),
     "fedrbn-figure3": (6, [*ONE, "domain_share=0.5", 'at=["users(ids=(0,))", "all"]']),
 }  # fmt: skip
 ON_DOMAINNET = {"fedrbn-domainnet": 8, "fedrbn-ablation-domainnet": 4}

@@ -48,6 +48,8 @@ CHANGES: dict[str, tuple[dict[str, Any], Any]] = {
     "byzantine": ({**USERS, "f": 1}, "at"),
     "quota": ({"participation": 0.8, "f": 3, "f_declared": 1, "clients": 9, "rounds": 4}, True),
     "server_samples": ({"defense": "fltrust", "norm": "gn", "server_samples": 20}, 30),
+    "across": ({**MAPS, "norm": "fedbn", "algorithm": "fedavg(local_steps=2)"}, True),
+    "representations": ({}, 3),
     "branch": (USERS, "clean"),
     "scaling": ({}, "unit"),
     "evasions": ({}, ["fgsm(eps=0.2)"]),
@@ -94,7 +96,8 @@ def found(cell: Cell) -> str:
     assert m is not None
     measured = [m.sa, m.loss, list(m.ra.values()), m.ra_worst, m.per_client, list(m.per_user.values()), m.samples]
     groups = [list(group.values()) for group in m.groups.values()]
-    return canonical([measured, groups, [p.model_dump() for p in record.curve], record.certificates.get("forgetting")])
+    return canonical([measured, groups, [p.model_dump() for p in record.curve], record.certificates.get("forgetting"),
+                      record.certificates.get("representations")])
 
 
 def test_no_setting_is_missing_here() -> None:
