@@ -14,7 +14,6 @@ from robustfl.records import CellResult, canonical, completed
 from .board import natural
 
 
-
 def scenario_toml(results: Sequence[CellResult], *, name: str) -> str:
     """A scenario file whose cells are those of ``results``: every setting, axes as lists.
 
@@ -82,7 +81,7 @@ def command(result: CellResult, results: Sequence[CellResult], *, file: str) -> 
 
 
 def _settings(results: Sequence[CellResult]) -> list[dict[str, Any]]:
-    """The cells' settings; one that a cell leaves out, because it came later, has its value where another cell has one."""
+    """The cells' settings, with those that came later and that another of them has."""
     cells = [dict(r.cell.get("cell", {})) for r in results]
     known = {name for cell in cells for name in cell}
     return [completed(cell, known) for cell in cells]

@@ -161,7 +161,9 @@ def _domain_split(cell: Cell, domains: list[Arrays]) -> _Split:
         users=cell.users,
         share=cell.domain_share,
         validation=cell.validation,
-        blocks=equal_blocks if sizes is None else partial(sizes.lengths, generator=numpy_stream(cell.seed, "partition")),
+        blocks=equal_blocks
+        if sizes is None
+        else partial(sizes.lengths, generator=numpy_stream(cell.seed, "partition")),
     )
     return _Split(
         [s.train for s in slices],

@@ -291,7 +291,6 @@ class Evaluator:
         lower = {m: min(values[m], mean_over_users([a.value for a in found])) for m, found in adversarial.items()}
         return {"branch clean": values, "branch min": lower}
 
-
     def representations(self, state: State) -> dict[str, Any] | None:
         """How the model sees test images: what its last layer receives of them, in two principal components.
 
@@ -305,7 +304,9 @@ class Evaluator:
         rows, told = [], list[tuple[int, str, str]]()
         with self._tested(state) as at:
             for d, name in enumerate(names):
-                user = next((k for k in self._users if not self._built.domain_of or self._built.domain_of[k] == d), None)
+                user = next(
+                    (k for k in self._users if not self._built.domain_of or self._built.domain_of[k] == d), None
+                )
                 if user is None:
                     continue
                 index = self._part(user)[: self._cell.representations]
@@ -345,7 +346,8 @@ class Evaluator:
         domain_of, names = self._built.domain_of, self._cell.domains
         owners = [[k for k in self._users if domain_of[k] == d] for d in range(len(names))]
         tests = [
-            torch.cat([part for k, part in enumerate(self._built.tests) if domain_of[k] == d]) for d in range(len(names))
+            torch.cat([part for k, part in enumerate(self._built.tests) if domain_of[k] == d])
+            for d in range(len(names))
         ]
         attacks: list[tuple[str, Evasion] | None] = [None, *self._built.evasions]
         groups: dict[str, dict[str, float]] = {}

@@ -339,8 +339,8 @@ def _finetuning_refusal(cell: Cell) -> str | None:
     carried = algorithm.remembers or algorithm.server_state(torch.zeros(1)) or getattr(algorithm, "weight_decay", 0)
     if tuning.frozen and carried:
         return (
-            f"{what}: the weight decay, or what {cell.algorithm} carries from round to round, would move frozen layers; "
-            "use frozen=0 or plain local steps"
+            f"{what}: the weight decay, or what {cell.algorithm} carries from round to round, would move frozen layers"
+            "; use frozen=0 or plain local steps"
         )
     return None
 

@@ -14,14 +14,15 @@ from robustfl.models import Weights
 from robustfl.parameters import check, param, reject_unknown
 from robustfl.registry import describe, parse
 
+
 @dataclass(frozen=True)
 class StUsers:
     """Fine-tuning by ST users: AT users train first, among themselves; the last rounds belong to the others.
 
-    For ``rounds`` rounds only ST users take part, with the model that AT users have made in all rounds before, and leave
-    its first ``frozen`` layers as they are: convolutions and linear layers in the network's order, each with the scales
-    and shifts after it. Running statistics move in all layers, as they do in the released code of FedRBN, whose
-    ``AT_iters`` and ``freeze_n_layer`` this follows; the paper's text on it was not at hand.
+    For ``rounds`` rounds only ST users take part, with the model that AT users have made in all rounds before, and
+    leave its first ``frozen`` layers as they are: convolutions and linear layers in the network's order, each with
+    the scales and shifts after it. Running statistics move in all layers, as they do in the released code of FedRBN,
+    whose ``AT_iters`` and ``freeze_n_layer`` this follows; the paper's text on it was not at hand.
     """
 
     name: ClassVar[str] = "st"

@@ -120,26 +120,27 @@ class LearningRate(Frozen):
 class Cell(Frozen):
     """One experiment, fully resolved. Methods are canonical specs such as ``"alie(z=1.5)"``.
 
-    ``init`` says where the model's first weights come from: drawn from the seed, or read from a file.
-    ``f`` clients are Byzantine; the defense is told ``f_declared`` (default: the same). ``scope`` says which channel
-    attackers forge, ``target`` which statistics entries. ``statistics_defense`` is the pipeline that
-    merges normalization statistics, ``same`` for that of the updates. ``validation`` is the share of each client's
-    samples kept for its own accuracy. ``ra_limit`` bounds the test images used for robust accuracy.
+    ``init`` says where the model's first weights come from: drawn from the seed, or read from a file. ``f`` clients
+    are Byzantine; the defense is told ``f_declared`` (default: the same). ``scope`` says which channel attackers
+    forge, ``target`` which statistics entries. ``statistics_defense`` is the pipeline that merges normalization
+    statistics, ``same`` for that of the updates. ``validation`` is the share of each client's samples kept for its
+    own accuracy. ``ra_limit`` bounds the test images used for robust accuracy.
 
-    ``domains`` are data sets with users of their own, in place of ``dataset`` and ``partition``: equally many each, or
-    as many as ``domain_users`` says, one number per domain, which then add up to ``clients``. ``domain_share`` of every
-    domain is spread over its users, ``user_sizes`` says in which parts. ``at`` says which users train adversarially, against
-    ``train_evasion``, and ``finetune`` that they do so in a first phase, alone; ``propagation`` how their statistics reach the others. Byzantine clients are drawn from
-    everybody or, with ``byzantine``, from AT or ST users; with ``quota`` every round has the same number of them.
-    ``server_samples`` training images, drawn from all, belong to the server instead of any client, for defenses that
-    need them. Models with branches are tested through ``branch``; ``both`` takes the adversarial one and reports the
-    clean one beside it. ``across`` also tests users' own models on the other domains' test parts; ``representations``
-    records how the network sees so many test images of every domain. Accuracy is also averaged over the last ``tail`` rounds. ``select`` says which round's model
-    counts: the last, or of those evaluated the first with the best mean ``validation`` accuracy of users (adversarial,
-    against ``train_evasion``, for AT users). ``forgetting`` measures what each participant's training costs on the
-    others' validation data, in the last round or in the listed ones. ``rotate`` turns training images by up to so many
-    degrees. ``precision`` says whether a GPU may shorten the factors of float32 products to TF32 (``tf32``), or clients
-    train under autocast to bfloat16 (``bf16``).
+    ``domains`` are data sets with users of their own, in place of ``dataset`` and ``partition``: equally many each,
+    or as many as ``domain_users`` says, one number per domain, which then add up to ``clients``. ``domain_share`` of
+    every domain is spread over its users, ``user_sizes`` says in which parts. ``at`` says which users train
+    adversarially, against ``train_evasion``, and ``finetune`` that they do so in a first phase, alone;
+    ``propagation`` how their statistics reach the others. Byzantine clients are drawn from everybody or, with
+    ``byzantine``, from AT or ST users; with ``quota`` every round has the same number of them. ``server_samples``
+    training images, drawn from all, belong to the server instead of any client, for defenses that need them. Models
+    with branches are tested through ``branch``; ``both`` takes the adversarial one and reports the clean one beside
+    it. ``across`` also tests users' own models on the other domains' test parts; ``representations`` records how the
+    network sees so many test images of every domain. Accuracy is also averaged over the last ``tail`` rounds.
+    ``select`` says which round's model counts: the last, or of those evaluated the first with the best mean
+    ``validation`` accuracy of users (adversarial, against ``train_evasion``, for AT users). ``forgetting`` measures
+    what each participant's training costs on the others' validation data, in the last round or in the listed ones.
+    ``rotate`` turns training images by up to so many degrees. ``precision`` says whether a GPU may shorten the
+    factors of float32 products to TF32 (``tf32``), or clients train under autocast to bfloat16 (``bf16``).
     """
 
     dataset: str = "digits"

@@ -81,7 +81,9 @@ def domain_split(
     """
     counts = [users] * len(sizes) if isinstance(users, int) else list(users)
     if not len(sizes) == len(test_sizes) == len(counts) or not sizes:
-        raise UsageError(f"{len(sizes)} training and {len(test_sizes)} test sets, {len(counts)} with users, are no domains")
+        raise UsageError(
+            f"{len(sizes)} training and {len(test_sizes)} test sets, {len(counts)} with users, are no domains"
+        )
     if min(counts) < 1 or not 0 < share <= 1 or not 0 <= validation < 1:
         raise UsageError(f"users={users} must be ≥ 1, share={share:g} in (0, 1], validation={validation:g} in [0, 1)")
     usable = int(min(sizes) * share + 1e-9)

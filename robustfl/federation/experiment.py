@@ -172,8 +172,8 @@ class Experiment:
         layers = [name for name, m in named if isinstance(m, (nn.Conv1d, nn.Conv2d, nn.Linear))]
         if tuning.frozen >= len(layers):
             raise Refused(
-                f"finetune: frozen={tuning.frozen} of the network's {len(layers)} layers leaves nothing to train; at most "
-                f"{len(layers) - 1} can be"
+                f"finetune: frozen={tuning.frozen} of the network's {len(layers)} layers leaves nothing to train; at "
+                f"most {len(layers) - 1} can be"
             )
         prefix = layers[tuning.frozen] + "."
         return next(slot.start for slot in self.layout.update if slot.name.startswith(prefix))

@@ -29,10 +29,10 @@ class Weights:
     """A ``state_dict`` saved by torch, under torchvision's names for its networks, else under the network's own.
 
     The file is read with ``weights_only``, so that no code in it runs. A relative path is looked up in the working
-    directory, then in the data root. Every parameter must be there in the network's shape, but for what clients keep to
-    themselves (HBN's factors), which starts as usual. Running statistics are those that training begins with; for layers
-    without any (group norm) the file's are left out. With ``head = "new"`` the last linear layer is drawn anew, whatever
-    the file has for it, as it must be for another number of classes.
+    directory, then in the data root. Every parameter must be there in the network's shape, but for what clients keep
+    to themselves (HBN's factors), which starts as usual. Running statistics are those that training begins with; for
+    layers without any (group norm) the file's are left out. With ``head = "new"`` the last linear layer is drawn
+    anew, whatever the file has for it, as it must be for another number of classes.
     """
 
     name: ClassVar[str] = "weights"
@@ -59,7 +59,7 @@ class Weights:
         return _digest(place, facts.st_size, facts.st_mtime_ns)
 
     def load(self, network: nn.Module, root: Path) -> None:
-        """Write the file's entries into ``network``. Raises ``Refused`` for a file that does not fit, naming entries."""
+        """Write the file's entries into ``network``. Raises ``Refused``, naming entries that do not fit."""
         place = self.file(root)
         found, own = _read(place), _entries(network)
         new = _head(network) if self.head == "new" else frozenset()

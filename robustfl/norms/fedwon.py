@@ -13,6 +13,7 @@ from robustfl.norms.standardised import standardise
 from robustfl.parameters import param
 from robustfl.registry import register
 
+
 def clipped_by_unit(gradient: Tensor, weight: Tensor, lam: float, eps: float = 1e-3) -> Tensor:
     """Adaptive clipping: each output unit's gradient is at most ``λ max(‖W_o‖, eps)`` long."""
     rest = list(range(1, gradient.dim()))

@@ -115,16 +115,17 @@ class HBN(Norm):
     >>> layer(torch.tensor([[-1.0], [3.0]])).flatten().detach()  # μ̂ = ½·1 + ½·0, v̂ = ½·4 + ½·1
     tensor([-0.9487,  1.5811])
 
-    Notes: the paper gives the ablation's variants a line each in its Table 6; what its text leaves open is said here at the
-    arguments. Counts are values per channel, not samples. The paper does not say what normalises the layers below while
-    statistics are collected. With ``hybrid`` it is what the weights are trained with, and tests serve the mean of what
-    clients normalised with, so that one pass does for all layers. It stays inexact where clients differ: the pass
-    normalises every client and batch by its own mixture, the test all by one; of the spread between clients' means
-    ``(1−s)²`` enters the served variance, of their variances ``1−s``. The batches of the pass are larger than those of
-    training, and dropout is on in it, as it is for ordinary running statistics. With ``repo`` the share ``s`` of old
-    statistics remains in ``μ_g, v_g`` at every update, so half of the initial (0, 1) survives the first. With ``eval``
-    the statistics are exact for the weights at hand if all clients take part and nothing is dropped, but they are not
-    what the weights were trained with; one such pass alone is right in the first layer and ruins accuracy.
+    Notes: the paper gives the ablation's variants a line each in its Table 6; what its text leaves open is said here
+    at the arguments. Counts are values per channel, not samples. The paper does not say what normalises the layers
+    below while statistics are collected. With ``hybrid`` it is what the weights are trained with, and tests serve the
+    mean of what clients normalised with, so that one pass does for all layers. It stays inexact where clients differ:
+    the pass normalises every client and batch by its own mixture, the test all by one; of the spread between clients'
+    means ``(1−s)²`` enters the served variance, of their variances ``1−s``. The batches of the pass are larger than
+    those of training, and dropout is on in it, as it is for ordinary running statistics. With ``repo`` the share
+    ``s`` of old statistics remains in ``μ_g, v_g`` at every update, so half of the initial (0, 1) survives the first.
+    With ``eval`` the statistics are exact for the weights at hand if all clients take part and nothing is dropped,
+    but they are not what the weights were trained with; one such pass alone is right in the first layer and ruins
+    accuracy.
     """
 
     paper: ClassVar[str] = "@chen2025hybrid"
@@ -151,13 +152,15 @@ class HBN(Norm):
             return
         if self.eval_stats != "ema":
             raise UsageError(
-                f"HBN: collection='training' collects nothing anew for a test, as eval_stats={self.eval_stats!r} would; "
-                "use eval_stats='ema'"
+                f"HBN: collection='training' collects nothing anew for a test, as eval_stats={self.eval_stats!r} would"
+                "; use eval_stats='ema'"
             )
         for name in ("stats_samples", "stats_mode", "tolerance"):
             default = next(f.default for f in fields(self) if f.name == name)
             if getattr(self, name) != default:
-                raise UsageError(f"HBN: {name}={getattr(self, name)!r} is of the pass, and collection='training' has none")
+                raise UsageError(
+                    f"HBN: {name}={getattr(self, name)!r} is of the pass, and collection='training' has none"
+                )
 
     def layer(self, channels: int) -> nn.Module:
         """A layer for inputs ``[b C]`` or ``[b C H W]``."""

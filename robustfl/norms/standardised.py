@@ -40,7 +40,7 @@ class StandardisedConv2d(nn.Conv2d):
 
 
 def standardise(network: nn.Module, scheme: str, *, gain: bool = False) -> None:
-    """Replace the convolutions of ``network`` by standardised ones, in place. Raises ``Refused`` where there is none."""
+    """Replace the convolutions of ``network`` by standardised ones, in place. Raises ``Refused`` if there is none."""
     found = [(name, m) for name, m in network.named_modules() if type(m) is nn.Conv2d]
     if not found:
         raise Refused(f"{scheme}: the model has no convolution to standardise")

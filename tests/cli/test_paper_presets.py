@@ -123,7 +123,8 @@ def test_presets_on_fedbns_digits_run_to_the_end(preset: str, fedbn_digits: Path
 
 def test_the_preset_of_fine_tuning_runs_to_the_end(fedbn_digits: Path) -> None:
     three = ['norm=["dual-bn(local=true)", "naive-bn", "naive-bn"]', 'objective=["pnc", "at", "at"]',
-             'propagation=["fedrbn", "none", "none"]', 'finetune=["none", "none", "st(rounds=1, frozen=5)"]']  # fmt: skip
+             'propagation=["fedrbn", "none", "none"]',
+             'finetune=["none", "none", "st(rounds=1, frozen=5)"]']  # fmt: skip
     records = ran("fedrbn-table8", [*TINY, "rounds=2", 'evasions=["pgd(steps=1)"]', "clients=25", *three], fedbn_digits)
     assert sorted(r["labels"]["finetune"] for r in records) == ["none", "none", "st(rounds=1, frozen=5)"]
 

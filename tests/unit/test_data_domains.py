@@ -80,7 +80,9 @@ def test_unequal_users_share_all_images_and_keep_the_least():
 
 
 def test_shares_of_users_have_the_means_and_variances_of_the_dirichlet_distribution():
-    shares = np.array([DirichletSizes(alpha=2, least=1).lengths(10_004, 4, np.random.default_rng(i)) for i in range(2000)])
+    shares = np.array(
+        [DirichletSizes(alpha=2, least=1).lengths(10_004, 4, np.random.default_rng(i)) for i in range(2000)]
+    )
     shares = (shares - 1) / 10_000
     assert shares.mean(0) == pytest.approx([0.25] * 4, abs=0.02)
     assert shares.var(0) == pytest.approx([0.25 * 0.75 / 9] * 4, rel=0.15)  # q(1-q)/(4α + 1)

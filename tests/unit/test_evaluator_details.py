@@ -257,7 +257,7 @@ def test_limit_of_robust_accuracy_limits_nothing_else() -> None:
     assert whole.ra["fgsm(eps=0)"] == whole.sa
 
 
-# --- users' models on other domains --------------------------------------------------------------------------------------
+# --- users' models on other domains -----------------------------------------------------------------------------------
 
 STYLES = [f"digits-domain(style={style}, limit=120, test_limit=40)" for style in ("clean", "textured")]
 CROSSED = {

@@ -96,8 +96,15 @@ def found(cell: Cell) -> str:
     assert m is not None
     measured = [m.sa, m.loss, list(m.ra.values()), m.ra_worst, m.per_client, list(m.per_user.values()), m.samples]
     groups = [list(group.values()) for group in m.groups.values()]
-    return canonical([measured, groups, [p.model_dump() for p in record.curve], record.certificates.get("forgetting"),
-                      record.certificates.get("representations")])
+    return canonical(
+        [
+            measured,
+            groups,
+            [p.model_dump() for p in record.curve],
+            record.certificates.get("forgetting"),
+            record.certificates.get("representations"),
+        ]
+    )
 
 
 def test_no_setting_is_missing_here() -> None:

@@ -324,7 +324,7 @@ def test_every_norm_that_refreshes_or_collects_in_a_pass_is_tested_here() -> Non
     assert names == ["hbn"]
 
 
-# --- the ablation's variants, and FedWon's weights -----------------------------------------------------------------------
+# --- the ablation's variants, and FedWon's weights --------------------------------------------------------------------
 
 
 def layer_of(norm: str, *, mean: float = 3.0, variance: float = 4.0) -> StatisticsLayer:
@@ -461,7 +461,9 @@ def test_hbn_on_standardised_weights_has_fedwons_convolutions_under_its_own_laye
         for norm in ("hbn", "hbn(standardised=true)", "fedwon")
     }
     models = {norm: b.experiment.model for norm, b in built.items()}
-    kinds = {norm: [type(m).__name__ for m in model.modules() if isinstance(m, nn.Conv2d)] for norm, model in models.items()}
+    kinds = {
+        norm: [type(m).__name__ for m in model.modules() if isinstance(m, nn.Conv2d)] for norm, model in models.items()
+    }
     assert kinds["hbn(standardised=true)"] == kinds["fedwon"] == ["StandardisedConv2d"] * 3
     assert kinds["hbn"] == ["Conv2d"] * 3
     assert [len([m for m in model.modules() if hasattr(m, "factor")]) for model in models.values()] == [3, 3, 0]

@@ -177,8 +177,6 @@ def test_ratio_is_one_of_every_domains_own_users() -> None:
     assert at_users("domains(first=2)", [4, 1, 3]) == {0, 1, 2, 3, 4}
 
 
-
-
 def test_domains_with_unequally_many_users_are_settings_of_their_own() -> None:
     cell = Cell.of({"domains": DOMAINS, "domain_users": [1, 4, 2], "at": "ratio(rho=0.5)"})
     assert (cell.clients, cell.users, cell.adversarial) == (7, (1, 4, 2), {1, 2, 5})

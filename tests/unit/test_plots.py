@@ -26,8 +26,11 @@ def with_statistics(made: CellResult, **changed: Any) -> CellResult:
         "points": [[-1.0, 0.1], [-0.9, 0.0], [1.0, 0.2], [0.9, -0.3]], "shares": [0.8, 0.1], "clients": [0, 1, 2, 3],
         "branches": ["clean"] * 4, "groups": ["mnist · AT", "mnist · ST", "usps · AT", "usps · ST"], "entries": 64,
     }  # fmt: skip
-    return made.model_copy(update={"certificates": {**made.certificates, "bn_statistics": known | changed,
-                                                    "representations": known | changed}})
+    return made.model_copy(
+        update={
+            "certificates": {**made.certificates, "bn_statistics": known | changed, "representations": known | changed}
+        }
+    )
 
 
 def forgot(made: CellResult) -> CellResult:
@@ -52,7 +55,11 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.filterwarnings("ignore:The set_bad function:PendingDeprecationWarning")  # seaborn's heatmap calls it
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_is_drawn_into_the_named_file_or_numbered_ones(kind: str, study: Path, tmp_path: Path) -> None:
-    where = {"attack": "sf", "defense": "median", "norm": "fbn"} if kind in ("bn-pca", "forgetting", "representations") else {}
+    where = (
+        {"attack": "sf", "defense": "median", "norm": "fbn"}
+        if kind in ("bn-pca", "forgetting", "representations")
+        else {}
+    )
     files = plot(study, kind, tmp_path / "x.png", where=where)
     names = ["x.png"] if len(files) == 1 else [f"x-{i}.png" for i in range(1, len(files) + 1)]
     assert [f.name for f in files] == names

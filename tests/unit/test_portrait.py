@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from robustfl.scenarios import Cell, run_cell
-from robustfl.scenarios.expand import fingerprints
 from robustfl.scenarios.components import components
 from robustfl.scenarios.evaluate import represented
+from robustfl.scenarios.expand import fingerprints
 
 SMALL: dict[str, Any] = {
     "model": "digits-cnn(hidden=8)", "norm": "fbn", "clients": 6, "rounds": 1, "batch": 8,
@@ -74,7 +74,7 @@ def test_private_statistics_are_those_of_all_clients_by_domain_and_role() -> Non
     assert all(g.endswith("AT") for g in adversarial)
 
 
-# --- representations of images ------------------------------------------------------------------------------------------
+# --- representations of images ----------------------------------------------------------------------------------------
 
 SEEN = {"representations": 5, "evasions": ["fgsm(eps=0.1)"]}
 
