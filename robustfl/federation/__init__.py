@@ -8,6 +8,6 @@ from robustfl.federation.personal import Personal, Privacy, lent
 from robustfl.federation.propagation import propagate_statistics
 
 __all__ = [
-    "Experiment", "FineTuning", "LocalModels", "Personal", "Privacy", "RoundRecord", "Settings", "State", "initial_state",
-    "lent", "macs_per_epoch", "packed", "propagate_statistics", "train", "unpacked",
+    "Experiment", "FineTuning", "LocalModels", "Personal", "Privacy", "RoundRecord", "Settings", "State",
+    "initial_state", "lent", "macs_per_epoch", "packed", "propagate_statistics", "train", "unpacked",
 ]  # fmt: skip

@@ -17,7 +17,8 @@ from robustfl.vectors import layout_of
 
 SMALL: dict[str, Any] = {
     "dataset": "digits(limit=240, test_limit=40)", "model": "domains-cnn", "norm": "naive-bn", "clients": 4,
-    "batch": 16, "algorithm": "fedavg", "objective": "at", "at": "users(ids=(0, 2))", "train_evasion": "pgd(steps=1)", "rounds": 3,
+    "batch": 16, "algorithm": "fedavg", "objective": "at", "at": "users(ids=(0, 2))", "train_evasion": "pgd(steps=1)",
+    "rounds": 3,
     "evasions": [], "dtype": "float64",
 }  # fmt: skip
 
