@@ -133,6 +133,7 @@ def _kind(cell: Cell) -> tuple[Any, ...]:
     """Cells of one kind cost the same per round."""
     return (
         cell.dataset, cell.domains, cell.model, cell.norm, cell.algorithm, cell.objective, cell.at, cell.train_evasion,
+        cell.users, cell.finetune == "none",
         cell.propagation, cell.clients, cell.batch, cell.defense, cell.statistics_rule, cell.attack, cell.participation,
         cell.engine, cell.dtype,
     )  # fmt: skip

@@ -282,6 +282,9 @@ class _Run:
         if not self._team.leads:
             return self.so_far()
         metrics = self._evaluator.metrics(tested)
+        if self._cell.representations:
+            seen = self._evaluator.representations(tested)
+            self._facts |= {} if seen is None else {"representations": seen}
         suspicion = masking(metrics.ra)
         if suspicion is not None:
             self._warn(suspicion)
@@ -424,11 +427,14 @@ class _Run:
 def _traffic(e: Experiment) -> dict[str, float]:
     """Numbers a client sends in the first round, exchanges, and the MiB of the whole training (FedTAN's convention)."""
     rounds = e.settings.rounds
+    present = [len(e.settings.sample(t)) for t in (0, rounds - 1)]
     first = traffic(e.norm, e.layout, round=0, rounds=rounds)
     together = sum(e.norm.lockstep(t, rounds) for t in range(rounds))
     last = traffic(e.norm, e.layout, round=rounds - 1, rounds=rounds)
-    per_round = (first.mebibytes(e.settings.participants), last.mebibytes(e.settings.participants))
-    # Rounds in lock-step come first.
+    per_round = (first.mebibytes(present[0]), last.mebibytes(present[1]))
+    if e.settings.finetuning is not None:
+        together = e.settings.finetuning.start
+    # Rounds in lock-step, or of AT users alone, come first.
     whole = per_round[0] * together + per_round[1] * (rounds - together) if together else per_round[1] * rounds
     return {"numbers_each_way": first.each_way, "exchanges": first.exchanges, "mebibytes": whole}
 
