@@ -29,6 +29,7 @@ from robustfl.contracts import Method
 from robustfl.errors import RobustflError, UsageError, closest
 from robustfl.outside import unsafe
 from robustfl.parameters import is_plain, reject_unknown, remember, types_of
+from robustfl.running import loaded, running
 from robustfl.sessions import content, script_of, written_here
 from robustfl.surroundings import Surroundings
 
@@ -181,7 +182,9 @@ def _import_as(origin: str, load: Callable[[], Any], what: str, own: bool = Fals
         if own:
             load()
         else:
-            _guarded(load)
+            with running(what, importing=True):
+                _guarded(load)
+            loaded(what)
     except BaseException as error:
         if own or isinstance(error, KeyboardInterrupt):
             raise
@@ -376,7 +379,8 @@ def _made_elsewhere(entry: Entry, given: Mapping[str, Any]) -> Method:
     """A plug-in's method. Raises ``UsageError`` naming it for one that fails, or that changes what others share."""
     who, now = f"{entry.kind} {entry.name!r} ({entry.origin})", Surroundings()
     try:
-        made = entry.cls(**given)
+        with running(who):
+            made = entry.cls(**given)
         changed = now.settings()
     except Exception as error:
         if isinstance(error, RobustflError):

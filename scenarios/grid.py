@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import joblib
 
-from robustfl.errors import RobustflError, StoreError, UsageError
+from robustfl.errors import RobustflError, StoreError, Terminated, UsageError
 from robustfl.federation.storage import LIMIT
 from robustfl.origins import all_origins, origins
 from robustfl.records import CellResult, plain
@@ -366,7 +366,8 @@ def _terminable() -> Iterator[None]:
 
     def leave(number: int, frame: object) -> None:
         del frame
-        raise SystemExit(128 + number)
+        signal.signal(number, signal.SIG_IGN)  # a second one would cut short what the first one set off
+        raise Terminated(number)
 
     before = signal.signal(signal.SIGTERM, leave)
     try:
