@@ -325,7 +325,7 @@ def test_a_setting_that_cannot_be_meant_is_an_error(setting: str, words: str) ->
         expand(apply_settings(base, [setting]))
 
 
-@pytest.mark.parametrize("text", ['"a # b"', "'a#b'", '"""a # b"""', "a # b", '"\\\\" # b"'])
+@pytest.mark.parametrize("text", ['"a # b"', "'a#b'", '"""a # b"""', "a # b", '"\\" # b"'])
 def test_a_text_may_hold_what_begins_a_comment(text: str) -> None:
     kept = apply_settings({"name": "s"}, [f"description={text}"]).description
     assert "#" in kept
