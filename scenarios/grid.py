@@ -15,8 +15,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import joblib
-
 from robustfl.errors import RobustflError, StoreError, Terminated, UsageError
 from robustfl.federation.storage import LIMIT
 from robustfl.origins import all_origins, origins
@@ -378,6 +376,8 @@ def _terminable() -> Iterator[None]:
 
 def _sent(brought: Sequence[Guest]) -> bytes:
     """Methods of no file as they travel to workers. Raises ``UsageError`` if they cannot."""
+    import joblib  # no worker needs it
+
     try:
         return pickle.dumps(joblib.wrap_non_picklable_objects(tuple(brought), keep_wrapper=False))
     except Exception as error:  # whatever a class holds on to
