@@ -77,7 +77,7 @@ class LearningRate(Frozen):
     """``constant``: ``lr``. ``step``: ``values`` between ``milestones``. ``geometric``: ``lr · factor^round``."""
 
     kind: Literal["constant", "step", "geometric"] = "constant"
-    lr: float = Field(default=0.1, gt=0)
+    lr: float = Field(default=0.1, gt=0, lt=2.0**63)
     values: tuple[float, ...] = ()
     milestones: tuple[int, ...] = ()
     factor: float = Field(default=1.0, gt=0, le=1)
@@ -480,6 +480,8 @@ def _find(source: str | Path) -> Path:
         return preset
     if path.is_file():
         return path
+    if path.exists():
+        raise UsageError(f"{str(source)!r} is {'a folder' if path.is_dir() else 'no regular file'}; name a TOML file")
     nearby = [p.name for p in path.parent.glob("*.toml")] if path.parent.is_dir() else []
     near = difflib.get_close_matches(path.name, nearby, n=1)
     hint = f"did you mean {near[0]!r}?" if near else closest(str(source), preset_names())
