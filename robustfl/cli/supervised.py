@@ -30,14 +30,19 @@ _told: list[int] = []
 def supervised() -> None:
     """Return in a child process; this one waits for it, passes signals on, and ends as the child does.
 
-    Where a debugger or profiler looks at this very process, or the system tells no senders of signals, nothing happens.
+    Nothing happens where a debugger or profiler looks at this very process, where the system tells no senders of
+    signals, and where it allows no further process.
     """
     if sys.gettrace() or sys.getprofile() or not hasattr(signal, "sigwaitinfo"):
         return
     page, (ours, theirs), parent = shared(), os.pipe(), os.getpid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {*_PASSED_ON, signal.SIGCHLD})
-    child = os.fork()
+    try:
+        child = os.fork()
+    except OSError:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return
     if child:
         os.close(theirs)
         _leave_as(_waited(child), _said(ours), page)
