@@ -104,9 +104,9 @@ class Board(Published):
 
 _KEPT = (
     "device", "threads", "versions", "source", "unreliable", "evaluation",
-    "attack_shift", "statistics", "dropped", "no_effect",
+    "attack_shift", "statistics", "statistics_shift", "dropped", "no_effect",
 )  # fmt: skip
-"""Certificates that a board's own tables need; the last four say whether an attack had an effect."""
+"""Certificates that a board's own tables need; the last five say whether an attack had an effect."""
 
 
 def publish(
