@@ -50,6 +50,18 @@ class Terminated(SystemExit):
         self.status = 128 + number
 
 
+def told(error: BaseException) -> str:
+    """The class and the text of an error; a plug-in's may have none.
+
+    >>> told(KeyError("x"))
+    "KeyError: 'x'"
+    """
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception as another:
+        return f"{type(error).__name__}, whose text cannot be made ({type(another).__name__})"
+
+
 def closest(name: str, known: Iterable[str]) -> str:
     """Ends an error message: the close matches of ``name`` among ``known``, or all of them if none is close."""
     names = sorted(set(known))

@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 
 from robustfl.alarms import alarm
 from robustfl.contracts import Method
-from robustfl.errors import RobustflError, UsageError, closest
+from robustfl.errors import RobustflError, UsageError, closest, told
 from robustfl.outside import unsafe
 from robustfl.parameters import is_plain, reject_unknown, remember, types_of
 from robustfl.running import loaded, running
@@ -131,7 +131,12 @@ def _changed() -> None:
 
 
 def _check_fields(cls: type, version: Any) -> None:
-    """What a cell's key is made of must be data: a version, plain defaults."""
+    """What a cell's key is made of must be data: a version, plain defaults. So must what lists print."""
+    for fact, kind in (("paper", str), ("cost", str), ("exempt", Mapping)):
+        if not isinstance(getattr(cls, fact), kind):
+            raise UsageError(
+                f"{cls.__name__}.{fact} must be a {'text' if kind is str else 'table of texts'} of the class"
+            )
     if type(version) is not int or version < 1:
         raise UsageError(f"{cls.__name__}: version={version!r} must be a whole number ≥ 1")
     for f in dataclasses.fields(cls):
@@ -194,7 +199,7 @@ def _import_as(origin: str, load: Callable[[], Any], what: str, own: bool = Fals
                 del names[name]
         if isinstance(error, UsageError):
             raise UsageError(f"{what}: {error}") from error
-        raise UsageError(f"{what} could not be imported: {type(error).__name__}: {error}") from error
+        raise UsageError(f"{what} could not be imported: {told(error)}") from error
     finally:
         _state["origin"] = before
 
@@ -385,7 +390,7 @@ def _made_elsewhere(entry: Entry, given: Mapping[str, Any]) -> Method:
     except Exception as error:
         if isinstance(error, RobustflError):
             raise
-        raise UsageError(f"{who} cannot be made: {type(error).__name__}: {error}") from error
+        raise UsageError(f"{who} cannot be made: {told(error)}") from error
     finally:
         now.restore()
     if changed:

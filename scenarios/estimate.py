@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from robustfl.errors import DataMissing, Diverged, Refused, Terminated
+from robustfl.errors import DataMissing, Diverged, Refused, Terminated, told
 from robustfl.federation import initial_state, train
 from robustfl.origins import in_words, origins
 from robustfl.reports.store import Store
@@ -167,9 +167,9 @@ def _probes(
             except BaseException as error:  # too large for this machine, or a plug-in's: the others go on
                 if isinstance(error, (KeyboardInterrupt, Terminated)):
                     raise
-                words = (str(error).splitlines() or [_EMPTY.get(type(error), "")])[0]
+                words = told(error).splitlines()[0] + _EMPTY.get(type(error), "") * (not error.args)
                 of = f" [{foreign}]" if foreign else ""
-                probes[kind] = _Probe(0.0, 0.0, 0, 0, failed=f"{type(error).__name__}: {words}{of}")
+                probes[kind] = _Probe(0.0, 0.0, 0, 0, failed=f"{words}{of}")
     finally:
         torch.set_num_threads(before)
     return probes

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from robustfl.errors import RobustflError, StoreError, Terminated, UsageError
+from robustfl.errors import RobustflError, StoreError, Terminated, UsageError, told
 from robustfl.federation.storage import LIMIT
 from robustfl.origins import all_origins, origins
 from robustfl.records import CellResult, plain
@@ -401,7 +401,7 @@ def _in_worker(item: _Work) -> Finished | StoreError | UsageError:
             return _execute(item)
         except BaseException as error:  # a method's own exit or interrupt: nobody else's reaches a worker
             detail = "".join(traceback.format_exception(error))
-            return _failed(item, f"{type(error).__name__}: {error}{item.plug_ins}\n{detail}")
+            return _failed(item, f"{told(error)}{item.plug_ins}\n{detail}")
         finally:
             faulthandler.disable()
 

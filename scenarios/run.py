@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from robustfl.attacks.evasion.accounts import masking
-from robustfl.errors import Diverged, Refused, RobustflError, UsageError
+from robustfl.errors import Diverged, Refused, RobustflError, UsageError, told
 from robustfl.evaluation import traffic
 from robustfl.federation import Experiment, RoundRecord, State, macs_per_epoch, packed, train, unpacked
 from robustfl.federation.storage import LIMIT
@@ -200,7 +200,7 @@ def _surrounded() -> Iterator[list[str]]:
 
 
 def _failure(error: BaseException, guests: str, detail: str) -> dict[str, Any]:
-    return {"status": "failed", "reason": f"{type(error).__name__}: {error}{guests}\n{detail}".rstrip()}
+    return {"status": "failed", "reason": f"{told(error)}{guests}\n{detail}".rstrip()}
 
 
 def _software(device: torch.device, threads: int) -> dict[str, Any]:

@@ -25,7 +25,12 @@ def main() -> None:
     """The ``robustfl`` command. Exit code 2 for misuse, 1 for failure, 130 after Ctrl-C."""
     supervised()
     take_output()
-    _leave(flushed(invoke(sys.argv[1:])))
+    try:
+        code = flushed(invoke(sys.argv[1:]))
+    except BaseException:
+        farewell(1)  # with a traceback
+        raise
+    _leave(code)
 
 
 def _leave(code: int) -> NoReturn:

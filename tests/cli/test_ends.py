@@ -134,6 +134,13 @@ def test_nobody_outlives_the_process_that_waits(tmp_path: Path) -> None:
     pytest.fail("the child is still there")
 
 
+def test_an_error_of_our_own_keeps_its_traceback_and_no_plug_in_is_blamed() -> None:
+    code = "import robustfl.cli as cli\ndef invoke(words): raise KeyError('ours')\ncli.invoke = invoke; cli.main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.endswith("KeyError: 'ours'\n")
+
+
 # --- commands --------------------------------------------------------------------------------------------------------
 
 
