@@ -387,7 +387,7 @@ def _made_elsewhere(entry: Entry, given: Mapping[str, Any]) -> Method:
         with running(who):
             made = entry.cls(**given)
         changed = now.settings()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if isinstance(error, RobustflError):
             raise
         raise UsageError(f"{who} cannot be made: {told(error)}") from error

@@ -70,12 +70,12 @@ def _suite(entry: Any, method: Any, limit: float) -> dict[str, Any]:
     from robustfl import testing
     from robustfl.running import running
 
-    try:
-        method = method() if isinstance(method, type) else method
-    except (TypeError, ValueError) as error:
-        hint = f"it cannot be made of its defaults ({error}); check '{entry.name}(parameter=value)'"
-        return _result(entry.kind, entry.name, entry.origin, [testing.Check("defaults", False, hint)])
     with running(f"{entry.kind} {entry.name!r} ({entry.origin})" if entry.origin else ""):
+        try:
+            method = method() if isinstance(method, type) else method
+        except (TypeError, ValueError, SystemExit) as error:
+            hint = f"it cannot be made of its defaults ({error}); check '{entry.name}(parameter=value)'"
+            return _result(entry.kind, entry.name, entry.origin, [testing.Check("defaults", False, hint)])
         return _result(entry.kind, entry.name, entry.origin, testing.check(method, limit=limit))
 
 

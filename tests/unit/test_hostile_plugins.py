@@ -179,6 +179,14 @@ def test_methods_that_nobody_watches_call_by_call_are_held_too(where: str, tmp_p
     assert "hostile.py" in reason
 
 
+def test_a_method_that_exits_as_it_is_made_is_named(tmp_path: Path) -> None:
+    body = f"{MEAN}\n    def __post_init__(self): raise SystemExit(0)"
+    chosen = scenario(tmp_path, {"exits-early": body})
+    registry.load_file(chosen.plugins[0])
+    with pytest.raises(UsageError, match=r"attack 'exits-early' \(hostile.py .*\) cannot be made: SystemExit: 0"):
+        registry.create("attack", "exits-early")
+
+
 def test_everything_that_is_looked_at_can_be_put_back() -> None:
     held: dict[str, Any] = {"torch": torch}
     changes: list[Callable[[], Any]] = [lambda code=code: exec(code, held) for code in CHANGES.values()]  # type: ignore[misc]
