@@ -21,13 +21,14 @@ import numpy as np
 import torch
 
 from robustfl.attacks.evasion.accounts import masking
-from robustfl.errors import Diverged, Refused, RobustflError, UsageError
+from robustfl.errors import Diverged, Refused, RobustflError, UsageError, told
 from robustfl.evaluation import traffic
 from robustfl.federation import Experiment, RoundRecord, State, macs_per_epoch, packed, train, unpacked
 from robustfl.federation.storage import LIMIT
-from robustfl.origins import origins
+from robustfl.origins import in_words, origins
 from robustfl.outside import unsafe
 from robustfl.records import CellResult, CurvePoint, Metrics, Timing, plain
+from robustfl.running import running
 from robustfl.surroundings import Surroundings, kept
 from robustfl.team import ALONE, Team
 
@@ -141,8 +142,9 @@ def run_cell(
         made_by = {"key": known["key"], **_software(where, threads)}
         checkpoint = Checkpoint(checkpoint_path(store, known["key"]), made_by)
     keeper = Keeper(checkpoint, every=60 * checkpoint_minutes, device=where, on_note=on_note)
-    guests = "".join(f" [{name}: {origin}]" for name, origin in origins(resolved).items())
-    with kept(), _threads(threads), _products(cell.precision), _surrounded() as moved:
+    foreign = origins(resolved)
+    guests = "".join(f" [{name}: {origin}]" for name, origin in foreign.items())
+    with running(in_words(foreign)), kept(), _threads(threads), _products(cell.precision), _surrounded() as moved:
         try:
             reason = refusal(cell)
             if reason is not None:
@@ -198,7 +200,7 @@ def _surrounded() -> Iterator[list[str]]:
 
 
 def _failure(error: BaseException, guests: str, detail: str) -> dict[str, Any]:
-    return {"status": "failed", "reason": f"{type(error).__name__}: {error}{guests}\n{detail}".rstrip()}
+    return {"status": "failed", "reason": f"{told(error)}{guests}\n{detail}".rstrip()}
 
 
 def _software(device: torch.device, threads: int) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -78,7 +79,7 @@ class LearningRate(Frozen):
     """``constant``: ``lr``. ``step``: ``values`` between ``milestones``. ``geometric``: ``lr · factor^round``."""
 
     kind: Literal["constant", "step", "geometric"] = "constant"
-    lr: float = Field(default=0.1, gt=0)
+    lr: float = Field(default=0.1, gt=0, lt=2.0**63)
     values: tuple[float, ...] = ()
     milestones: tuple[int, ...] = ()
     factor: float = Field(default=1.0, gt=0, le=1)
@@ -535,6 +536,8 @@ def _find(source: str | Path) -> Path:
         return preset
     if path.is_file():
         return path
+    if path.exists():
+        raise UsageError(f"{str(source)!r} is {'a folder' if path.is_dir() else 'no regular file'}; name a TOML file")
     nearby = [p.name for p in path.parent.glob("*.toml")] if path.parent.is_dir() else []
     near = difflib.get_close_matches(path.name, nearby, n=1)
     hint = f"did you mean {near[0]!r}?" if near else closest(str(source), preset_names())
@@ -602,4 +605,17 @@ def _setting_value(path: str, text: str) -> Any:
         raise UsageError(f"--set {path}: {error}") from None
     if set(data) != {"v"}:
         raise UsageError(f"--set {path}={text!r} sets more than {path}; give every setting a --set of its own")
+    if _commented(text, data):
+        raise UsageError(f"--set {path}={text!r} holds a comment, which nobody would read; a text with # takes quotes")
     return data["v"]
+
+
+def _commented(text: str, data: Mapping[str, Any]) -> bool:
+    """Whether a line of a TOML value ends in a comment: then nothing changes when it goes on."""
+    lines = text.splitlines()
+    for i, line in enumerate(lines):
+        with contextlib.suppress(ValueError):
+            longer = "\n".join([*lines[:i], f"{line} ]", *lines[i + 1 :]])
+            if "#" in line and repr(parse_toml(f"v = {longer}")) == repr(data):
+                return True
+    return False
