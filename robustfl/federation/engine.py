@@ -212,12 +212,15 @@ class _Loop:
         aggregate = checked(result.vector, stack[0], e.defense.parts)
         facts: dict[str, Any] = dict(result.facts)
         if measured and width:
-            facts |= _shifts(stack, h, aggregate, context.weights, self._team)
+            attacked = e.attacks_updates or e.attack.poisons_data
+            facts["attack_shift"] = _attack_shift(stack, h, context.weights, self._team) if f and attacked else 0.0
+            facts["defense_shift"] = _defense_shift(stack[:h], aggregate, context.weights, self._team)
         aggregate = self._team.whole(aggregate, width)
         server = self._server_step(state, stack, ids_in_order, aggregate, context)
         statistics = state.statistics
         if e.norm.sends_statistics and e.layout.s and not frozen:
-            statistics, kept = self._merge(messages.reports, h, f, state, replace(context, state={}, reference=None))
+            again = replace(context, state={}, reference=None)
+            statistics, kept = self._merge(messages.reports, h, f, state, again, facts=facts if measured else None)
             attack_state["statistics"] = kept
         smallest = self._smallest(state, statistics)
         own_models = 0.0
@@ -510,11 +513,12 @@ class _Loop:
         return Reports(rows, counts)
 
     def _merge(
-        self, reports: Reports, h: int, f: int, state: State, context: Context, *, refreshing: bool = False
-    ) -> tuple[Tensor, Mapping[str, Tensor]]:
+        self, reports: Reports, h: int, f: int, state: State, context: Context, *,
+        refreshing: bool = False, facts: dict[str, Any] | None = None,
+    ) -> tuple[Tensor, Mapping[str, Tensor]]:  # fmt: skip
         """The server's new statistics: honest reports to messages, attackers' rows forged, the norm's own merge.
 
-        And what the attack wants to remember of this channel.
+        And what the attack wants to remember of this channel. ``facts`` is told how far it moved the mean.
         """
         e, kept = self._e, state.attack.get("statistics", {})
         computed = reports.rows.shape[0]
@@ -551,6 +555,8 @@ class _Loop:
             generator = self._stream("attack-statistics", context.round)
             forged = forged_statistics(e.attack, view, target=e.settings.target, generator=generator)
             rows, kept = torch.cat([rows[:h], checked(forged.rows, rows[h:], e.attack)]), forged.state
+            if facts is not None:
+                facts["statistics_shift"] = _attack_shift(rows, h, context.weights)
         return checked(merged(rows, context), state.statistics, e.norm), kept
 
 
@@ -573,18 +579,20 @@ def _moved(before: Tensor, after: Tensor, layout: Layout) -> float:
     return farthest
 
 
-def _shifts(stack: Tensor, h: int, aggregate: Tensor, weights: Tensor | None, team: Team = ALONE) -> dict[str, float]:
-    """How far, relative to the honest mean, the attack moved the mean and the defense's result lies.
+def _defense_shift(honest: Tensor, aggregate: Tensor, weights: Tensor | None, team: Team) -> float:
+    """How far the defense's result lies from the mean of the ``honest`` rows ``[h d]``, relative to its length."""
+    mean = _mean(honest, weights)
+    return team.norm(aggregate - mean) / max(team.norm(mean), 1e-30)
 
-    Both are the means of a server without a defense: of clients weighed by ``weights [n]``, without broken rows.
+
+def _attack_shift(rows: Tensor, h: int, weights: Tensor | None, team: Team = ALONE) -> float:
+    """How far, relative to the mean of the ``h`` honest rows, the other rows move the mean of ``rows [n d]``.
+
+    Both are means of a server without a defense: of clients weighed by ``weights [n]``, without broken rows.
     """
-    shares = stack.new_ones(len(stack)) if weights is None else weights.to(stack.dtype)
-    honest = _mean(stack[:h], weights)
-    scale = max(team.norm(honest), 1e-30)
-    sound = team.total(torch.isfinite(stack[h:]).all(1).double().cpu()).to(stack.device) == team.size
-    away = torch.where(sound[:, None], stack[h:] - honest, 0.0)
+    shares = rows.new_ones(len(rows)) if weights is None else weights.to(rows.dtype)
+    honest = _mean(rows[:h], weights)
+    sound = team.total(torch.isfinite(rows[h:]).all(1).double().cpu()).to(rows.device) == team.size
+    away = torch.where(sound[:, None], rows[h:] - honest, 0.0)
     moved = shares[h:] @ away / (shares[:h].sum() + shares[h:][sound].sum())
-    return {
-        "attack_shift": team.norm(moved) / scale,
-        "defense_shift": team.norm(aggregate - honest) / scale,
-    }
+    return team.norm(moved) / max(team.norm(honest), 1e-30)

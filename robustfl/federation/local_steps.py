@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -124,15 +124,15 @@ class Walk:
     ) -> Tensor:
         """Let the algorithm take the ``turn`` from the model, or the rows, ``start``; what is sent and kept goes to
         the places ``at``. The whole message comes back, private entries included."""
-        e = self._e
+        e, held = self._e, self._e.held(self._round)
         work = LocalWork(
             theta=start,
             lr=e.lr(self._round),
             steps=steps,
-            gradient=turn.gradient,
+            gradient=_holding(turn.gradient, held),
             memory=memory,
             server=self._server,
-            again=turn.again,
+            again=_holding(turn.again, held),
             shared=e.privacy.mask,
         )
         message, kept = e.algorithm.local(work)
@@ -140,6 +140,19 @@ class Walk:
         if kept is not None and self._memory is not None:
             self._memory[at] = kept
         return message
+
+
+def _holding(gradient: Callable[[Tensor], Tensor], entries: int) -> Callable[[Tensor], Tensor]:
+    """``gradient`` with its first ``entries`` 0, so that these are held."""
+    if not entries:
+        return gradient
+
+    def held(at: Tensor) -> Tensor:
+        found = gradient(at).clone()
+        found[..., :entries] = 0
+        return found
+
+    return held
 
 
 class _SideBySide:
