@@ -104,9 +104,12 @@ class Board:
         return tuple(s for s in self.sections if s.task or not self.task_names)
 
     def _repr_html_(self) -> str:
-        from .notebook import to_html
-
-        return to_html(self)
+        """Ranks, contestants and means in percent, for notebooks; ``reports.notebook.to_html`` writes all there is."""
+        found = self.frame()
+        names = ["task", "metric", "rank", *self.label_names, *self.attacks, "worst case"]
+        shown = found if found.empty else found[[name for name in names if name in found]]
+        table: str = shown.to_html(index=False, float_format="{:.1f}".format, na_rep="")
+        return table
 
     def frame(self) -> pd.DataFrame:
         """One row per table row: task, metric, rank with its range, labels, attacks, worst case, costs.

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+import robustfl
 from robustfl.errors import UsageError
+from robustfl.reports import load_board
 from robustfl.reports.notebook import Drawn, Plots
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "examples").glob("*.ipynb"))
@@ -62,3 +64,23 @@ def test_figures_are_axes_that_a_notebook_shows(tmp_path: Path) -> None:
     assert [file.name for file in drawn.save(tmp_path / "x.png")] == ["x-1.png", "x-2.png"]
     with pytest.raises(UsageError, match=r"must end in \.pdf"):
         drawn.save(tmp_path / "x.bmp")
+
+
+def test_results_and_records_show_themselves(tmp_path: Path) -> None:
+    cell = {
+        "rounds": 1,
+        "clients": 4,
+        "model": "digits-cnn(hidden=8)",
+        "evasions": [],
+        "attack": ["none", "sf"],
+        "f": 1,
+    }
+    results = robustfl.grid(robustfl.Scenario.of({"name": "two", "cell": cell}), out=tmp_path, jobs=0)
+    shown = results._repr_html_()
+    assert shown.count("<table>") == 1
+    assert "<th>worst case</th>" in shown
+    assert "worst case" in load_board(tmp_path / "two")._repr_html_()
+    assert len(results.plot.heatmap(metric="sa")) > 0
+    record = robustfl.run({**cell, "attack": "sf"})
+    assert record.metrics is not None
+    assert f"<td>{record.metrics.sa:.1%}</td>" in record._repr_html_()
