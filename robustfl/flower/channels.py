@@ -164,7 +164,8 @@ def arrays_of(message: Message) -> ArrayRecord:
 
 def number_of(message: Message) -> int | None:
     """The number a client has said it has, or None."""
-    told = message.content.config_records.get(NUMBER, {}).get("client")
+    record = message.content.config_records.get(NUMBER)
+    told = None if record is None else record.get("client")
     return told if isinstance(told, int) and not isinstance(told, bool) else None
 
 
