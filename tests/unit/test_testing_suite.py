@@ -345,7 +345,7 @@ def test_a_method_is_given_by_spec_class_or_instance() -> None:
 
 
 def test_other_kinds_are_held_to_the_laws_of_all_methods() -> None:
-    assert [c.name for c in check(registry.create("partition", "iid"))] == ["documented", "written as text"]
+    assert [c.name for c in check(registry.create("algorithm", "dsgd"))] == ["documented", "written as text"]
 
 
 # --- the engine's watch ----------------------------------------------------------------------------------------------
