@@ -121,7 +121,7 @@ def test_every_name_makes_a_class(kind: str, name: str, cls: str) -> None:
         (["new", "attack", "alie"], "'alie' is taken by robustfl.attacks"),
         (["new", "attack", "My Attack"], "no method name"),
         (["new", "attack", "x-"], "no method name"),
-        (["new", "model", "x"], "'model' is not one of"),
+        (["new", "model", "x"], "'model' is none of"),
         (["new", "attack", "there"], "already there"),
         (["check", "aile"], "did you mean 'alie'"),
         (["check", "nowhere.py"], "'nowhere.py' is not a file"),
