@@ -3,7 +3,7 @@
 A page's ``bash`` and ``python`` blocks and its files (blocks with a ``title``) share one empty folder. What needs a
 machine or data that a test has not stands in a ``console`` block, or after ``<!-- not run: REASON -->``; what takes
 long after ``<!-- run with: ARGUMENTS -->``, which are appended to the block's commands that train. What ``print(...)``
-is said to print in a comment must come out.
+is said to print in a comment must come out. ``<!-- before: COMMAND -->`` makes what a page takes for granted.
 """
 
 from __future__ import annotations
@@ -56,6 +56,10 @@ def test_a_page_does_what_it_says(page: Path, tmp_path: Path) -> None:
         "COLUMNS": "120",
     }
     python = ""
+    for command in re.findall(r"<!-- before: (.*) -->", page.read_text(encoding="utf-8")):
+        subprocess.run(
+            ["bash", "-c", command], cwd=folder, env=environment, capture_output=True, timeout=900, check=True
+        )
     for block in blocks(page):
         if block.title:
             (folder / block.title).write_text(block.text, encoding="utf-8")
@@ -86,4 +90,6 @@ def shortened(block: Block) -> str:
 @pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda p: str(p.relative_to(DOCS)))
 def test_what_is_not_run_says_why(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    assert len(re.findall(r"<!-- (?:not run|run with|exits): \S[^\n]* -->", text)) == len(re.findall(r"<!--", text))
+    assert len(re.findall(r"<!-- (?:not run|run with|exits|before): \S[^\n]* -->", text)) == len(
+        re.findall(r"<!--", text)
+    )
