@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from robustfl.errors import UsageError, closest
+from robustfl.errors import StoreError, UsageError, closest
 from robustfl.records import CellResult, canonical
 
 from .agreement import agree, settings_apart
@@ -154,11 +154,14 @@ def _name(record: CellResult) -> str:
 def find(target: str) -> CellResult | Source:
     """What ``target`` names: a store or board, a record's file, or one cell of a store as ``STORE:KEY`` (or its start).
 
-    Raises ``UsageError`` if it is none of these, or if a key's start is not unique.
+    Raises ``UsageError`` if it is none of these or damaged, or if a key's start is not unique.
     """
     path = Path(target)
     if path.is_file() and path.parent.name == "cells" and path.suffix == ".json":
-        return Store(path.parent.parent).read(path.stem)
+        try:
+            return Store(path.parent.parent).read(path.stem)
+        except StoreError as error:
+            raise UsageError(str(error)) from None
     folder, colon, start = target.rpartition(":")
     if not colon or path.exists() or not Path(folder).exists():
         return read_source(target)

@@ -34,6 +34,8 @@ def process(body: str, tmp_path: Path) -> subprocess.Popen[str]:
     """A supervised process that does ``body``, without torch."""
     code = (
         "import ctypes, os, signal, sys, time\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # whoever runs the tests may ignore signals
+        "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
         "from robustfl.cli.supervised import farewell, supervised\n"
         "from robustfl.running import loaded, running\n"
         f"supervised()\n{body}\n"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from robustfl.errors import UsageError
-from robustfl.records import CellResult, CurvePoint, Metrics, Timing
+from robustfl.records import CellResult, CurvePoint, Metrics, Timing, plain
 from robustfl.reports.moderated import MIN_PAIRS, Prior
 from robustfl.reports.published import publish
 from robustfl.reports.reproduction import (
@@ -501,8 +501,10 @@ def test_a_stored_cell_of_a_changed_preset_is_stale_on_the_page(tmp_path: Path) 
     part = Scale(runs=(Run(preset="quickstart", settings=("defense=mean",)),))
     cell = expand(scenarios_of(part)[0])[0]
     data = next(iter(fingerprints([cell], None).values()))
-    older = resolve(cell.model_copy(update={"rounds": cell.rounds + 1}), data)
-    kept = record(key_of(older), 0.5).model_copy(update={"scenario": "quickstart", "cell": {"data": data}})
+    changed = cell.model_copy(update={"rounds": cell.rounds + 1})
+    older = resolve(changed, data)
+    told = {"scenario": "quickstart", "cell": older, "labels": plain(labels(changed))}
+    kept = record(key_of(older), 0.5).model_copy(update=told)
     Store(tmp_path / "quickstart").commit(kept)
     assert gather(part, out=tmp_path).stale == 1
 

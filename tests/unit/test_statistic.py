@@ -10,7 +10,7 @@ from fake_store import record, stored
 
 from robustfl.cli import invoke
 from robustfl.errors import UsageError
-from robustfl.records import LATER, CellResult
+from robustfl.records import LATER, CellResult, plain
 from robustfl.reports import leaderboard, load_board
 from robustfl.reports.agreement import agree
 from robustfl.reports.frame import frame
@@ -88,7 +88,7 @@ def test_report_takes_the_statistic_from_the_shell(tmp_path: Path, capsys: pytes
 
 
 def test_settings_that_came_later_have_their_defaults_in_older_records() -> None:
-    assert {name: Cell.model_fields[name].default for name in LATER} == LATER
+    assert plain({name: Cell.model_fields[name].default for name in LATER}) == LATER
     table = frame([record(seed=0), record(seed=1, select="validation", rotate=30.0)])
     assert table["select"].tolist() == ["last", "validation"]
     assert table["rotate"].tolist() == [0.0, 30.0]
