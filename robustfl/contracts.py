@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import torch
@@ -322,21 +322,15 @@ class NormLayer(nn.Module):
     """A normalization layer that several clients can use at once.
 
     Between ``begin`` and the end of the round a training forward takes the samples of all clients one after another
-    and keeps them apart; ``sizes`` are the samples each client contributes (``None``: one client, all samples). While
-    ``gradients`` is set, to two tensors ``[n C]``, backward adds every client's gradient of ``weight`` and ``bias``
-    there instead of accumulating their sum in ``.grad``.
-
-    ``scales_last``: the output is ``weight * z + bias``, and ``z`` depends on neither; then clients with different ones
-    can walk side by side. A class must say so itself, it is not inherited.
+    and keeps them apart; ``sizes`` are the samples each client contributes (``None``: one client, all samples). With a
+    row in the table of layer kinds (``robustfl.layer_kinds``) all clients of a round can share one forward.
     """
 
     tags: ClassVar[Mapping[str, Tag]] = {"weight": Tag.AFFINE, "bias": Tag.AFFINE}
     centralised: ClassVar[bool] = False
-    scales_last: ClassVar[bool] = False
 
     sizes: tuple[int, ...] | None = None
     frozen: bool = False
-    gradients: tuple[Tensor, Tensor] | None = None
 
     def begin(self, sizes: tuple[int, ...] | None, *, frozen: bool = False) -> None:
         """Start a round: whose samples the next training forwards hold; ``frozen`` as in ``Norm.frozen``."""
@@ -525,20 +519,39 @@ class Norm(Method):
 
 
 @dataclass(frozen=True)
-class LocalWork:
-    """One client's round as an algorithm sees it; the engine supplies the callables.
+class Contrast:
+    """What a local step adds to the objective: a term of the representations of its batch by several models.
 
-    ``gradient(theta)`` draws the next batch and returns the gradient ``[d]`` of its mean loss at ``theta [d]``;
-    ``again(theta)`` is that of the same batch once more, unseen by normalization statistics. ``memory`` holds what the
-    client kept of its last round (``Algorithm.remembers``), zeros the first time; ``server`` what the server sends
-    beside the model (``Algorithm.server_state``); ``shared [d]`` is False for entries the client keeps for itself
-    (None: all are shared).
+    ``models`` are rows ``[n d]`` each, whose representations are computed in evaluation mode; ``term(own, *theirs)``
+    makes one number per sample ``[b]`` of representations ``[b k]``, of the current models and of those.
+    """
+
+    models: tuple[Tensor, ...]
+    term: Callable[..., Tensor]
+
+
+class Gradients(Protocol):
+    """The gradients of the clients' next batches."""
+
+    def __call__(self, at: Tensor, contrast: Contrast | None = None, /) -> Tensor:
+        """The gradients ``[n d]`` of the mean losses at the models ``at [n d]``; the caller may write to them."""
+
+
+@dataclass(frozen=True)
+class LocalWork:
+    """The round of ``n`` clients as an algorithm sees it, with a row for each; the engine supplies the callables.
+
+    ``theta [n d]`` are the models they start from, which must not be written to. ``gradient(at)`` draws everybody's
+    next batch; ``again(at)`` gives the gradients of the same batches once more, unseen by normalization statistics.
+    ``memory [n d]`` holds what the clients kept of their last round (``Algorithm.remembers``), zeros the first time;
+    ``server`` what the server sends beside the model (``Algorithm.server_state``); ``shared [d]`` is False for entries
+    the clients keep for themselves (None: all are shared). All take ``steps`` batches.
     """
 
     theta: Tensor
     lr: float
     steps: int
-    gradient: Callable[[Tensor], Tensor]
+    gradient: Gradients
     memory: Tensor | None = None
     server: Mapping[str, Tensor] = field(default_factory=dict)
     again: Callable[[Tensor], Tensor] | None = None
@@ -550,15 +563,12 @@ class Algorithm(Method):
 
     ``one_batch``: the message is made of one gradient at the common model. ``repeats``: it takes a second gradient of
     every batch (``LocalWork.again``). ``aggregates_twice``: ``second_messages`` makes further rows to aggregate.
-    ``rowwise``: ``local`` serves several clients at once as well, with a row for each of them, ``[n d]``, where it says
-    ``[d]``; a class must say so itself, it is not inherited.
     """
 
     kind: ClassVar[str] = "algorithm"
     one_batch: ClassVar[bool] = False
     repeats: ClassVar[bool] = False
     aggregates_twice: ClassVar[bool] = False
-    rowwise: ClassVar[bool] = False
 
     @property
     def weighted(self) -> bool:
@@ -576,13 +586,7 @@ class Algorithm(Method):
 
     @abstractmethod
     def local(self, work: LocalWork) -> tuple[Tensor, Tensor | None]:
-        """The client's message ``[d]`` and the memory it keeps."""
-
-    def stacked(self, gradients: Tensor, memory: Tensor | None, *, out: Tensor, theta: Tensor | None = None) -> Tensor:
-        """``local`` for all clients at once, for algorithms with ``one_batch``: messages ``[n d]`` from the gradients
-        at the common model ``theta [d]``, written to ``out``, which may be either input; they are the clients' new
-        memories. ``gradients`` are scratch."""
-        raise NotImplementedError(f"{type(self).__name__} takes several local batches")
+        """The clients' messages ``[n d]`` and the memories ``[n d]`` they keep."""
 
     @property
     def remembers(self) -> bool:
@@ -620,15 +624,9 @@ class Algorithm(Method):
         del messages, steps, lr, state, clients
         return None
 
-    def term(self, features: Tensor, received: Tensor, previous: Tensor) -> Tensor | None:
-        """A mean loss added to the objective from representations ``[b k]``: of the current model, the received one
-        and the client's previous local one (both without gradient); None for algorithms that have no such term."""
-        del features, received, previous
-        return None
-
     @property
     def contrasts(self) -> bool:
-        """Whether ``term`` adds to the loss."""
+        """Whether its steps add to the loss (``Contrast``)."""
         return False
 
     @property

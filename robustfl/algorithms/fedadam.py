@@ -38,7 +38,6 @@ class FedAdam(FedAvg):
 
     paper: ClassVar[str] = "@reddi2021adaptive"
     cost: ClassVar[str] = "the local steps; d numbers each way; the server keeps 2d numbers"
-    rowwise: ClassVar[bool] = True
 
     beta1: float = param(0.9, ge=0.0, lt=1.0, doc="decay of the first moment")
     beta2: float = param(0.99, ge=0.0, lt=1.0, doc="decay of the second moment")

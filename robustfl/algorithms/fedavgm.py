@@ -35,7 +35,6 @@ class FedAvgM(FedAvg):
 
     paper: ClassVar[str] = "@hsu2019measuring"
     cost: ClassVar[str] = "the local steps; d numbers each way; the server keeps d numbers"
-    rowwise: ClassVar[bool] = True
 
     server_momentum: float = param(0.9, ge=0.0, lt=1.0, doc="λ, momentum of the server")
     server_lr: float = param(1.0, gt=0.0, doc="η_g, the server's step")

@@ -33,7 +33,6 @@ class FedSAM(FedAvg):
 
     paper: ClassVar[str] = "@qu2022generalized"
     cost: ClassVar[str] = "two gradients per local step; d numbers each way"
-    rowwise: ClassVar[bool] = True
     repeats: ClassVar[bool] = True
 
     rho: float = param(0.1, ge=0.0, doc="ρ, radius of the perturbation")

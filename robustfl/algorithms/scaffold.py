@@ -39,7 +39,6 @@ class Scaffold(FedAvg):
 
     paper: ClassVar[str] = "@karimireddy2020scaffold"
     cost: ClassVar[str] = "the local steps; d numbers up, 2d down; every client keeps d numbers"
-    rowwise: ClassVar[bool] = True
     aggregates_twice: ClassVar[bool] = True
 
     server_lr: float = param(1.0, gt=0.0, doc="η_g, the server's step")

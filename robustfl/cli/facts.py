@@ -15,7 +15,7 @@ from robustfl.parameters import allowed
 from robustfl.registry import Entry
 from robustfl.testing import laws
 
-_OWN_LINES = {"kind", "name", "version", "paper", "cost", "exempt", "rowwise"}
+_OWN_LINES = {"kind", "name", "version", "paper", "cost", "exempt"}
 _MATHEMATICS = re.compile(r"[=←→↦∼~√Σ∏∈≤≥²‖⁻·/∘-]|\w\(.*\)")
 _EQUATION = re.compile(r"(\w+: )?``")
 _PLAIN_KINDS = {"model", "dataset"}

@@ -14,8 +14,9 @@ from robustfl.attacks.byzantine.statistics import forge_statistics, forged_stati
 from robustfl.contracts import Aggregated, Context, Forged, Reducer, Reports, View
 from robustfl.defenses.slices import NeedsWhole, run_sliced
 from robustfl.errors import Diverged, Refused
-from robustfl.federation.clients import Clients, Messages
+from robustfl.federation.clients import Clients
 from robustfl.federation.experiment import Experiment
+from robustfl.federation.local_steps import Messages
 from robustfl.federation.personal import Personal
 from robustfl.federation.propagation import propagate_statistics
 from robustfl.federation.rehearsal import rehearsal_of
@@ -172,7 +173,7 @@ class _Loop:
         start = state.theta.clone() if local else None
         here = self._here(computing)
         stack, memory, seats = self._memory(state, here, h + f)
-        rows = stack[: len(here)]
+        rows, kept = stack[: len(here)], state.memory
         received = e.algorithm.broadcast(state.theta, state.server)
         passed = None
         if e.norm.statistics_pass is not None:
@@ -182,9 +183,12 @@ class _Loop:
             frozen=frozen, out=rows, received=received,
             server=state.server, personal=state.personal,
             reducer=self._reducer(ids_in_order, h, f, state) if e.norm.lockstep(t, e.settings.rounds) else None,
+            lends=memory is not None and seats is None,
         )  # fmt: skip
-        if seats is not None and memory is not None and state.memory is not None:
-            state.memory[seats] = memory.to(state.memory.device)
+        if messages.kept:  # the next round's messages go where the memory was
+            kept, self._stack = stack, kept
+        elif seats is not None and memory is not None and kept is not None:
+            kept[seats] = memory.to(kept.device)
         width = stack.shape[1]
         if self._team.size > 1:
             stack, messages = self._shared(stack[: len(here)], messages, computing, h + f, state.personal)
@@ -217,8 +221,8 @@ class _Loop:
         server = self._server_step(state, stack, ids_in_order, aggregate, context)
         statistics = state.statistics
         if e.norm.sends_statistics and e.layout.s and not frozen:
-            statistics, kept = self._merge(messages.reports, h, f, state, replace(context, state={}, reference=None))
-            attack_state["statistics"] = kept
+            statistics, known = self._merge(messages.reports, h, f, state, replace(context, state={}, reference=None))
+            attack_state["statistics"] = known
         smallest = self._smallest(state, statistics)
         own_models = 0.0
         if state.personal is not None:
@@ -230,7 +234,7 @@ class _Loop:
         write_statistics(e.model, e.layout, statistics)
         facts["smallest_variance"] = smallest if e.layout.s else None
         new = replace(
-            state, round=t + 1, statistics=statistics, defense=dict(result.state), server=server,
+            state, round=t + 1, statistics=statistics, memory=kept, defense=dict(result.state), server=server,
             attack=attack_state, previous=aggregate.clone() if e.attack.forges else None,
             smallest_variance=smallest,
         )  # fmt: skip
@@ -364,30 +368,23 @@ class _Loop:
     def _memory(self, state: State, ids: list[int], n: int) -> tuple[Tensor, Tensor | None, list[int] | None]:
         """The stack ``[n d']`` of the round, the memories of the computing clients, and where to write them back.
 
-        With everybody present and attackers that never compute, the momenta of a one-batch algorithm are the stack
-        itself: its last rows, which no momentum needs, take what the attackers forge. That saves two passes over the
-        messages.
+        Nowhere, if everybody is there and no attacker's own memory counts: then messages that clients keep as they are
+        need no copy, and what is forged in the place of the attackers' does no harm.
         """
-        memory, seats_back = None, None
+        memory, back = None, None
         if state.memory is not None:
             seats = [self._seats[k] // self._team.size for k in ids]
-            everybody = (
-                self._team.size == 1
-                and not state.files
-                and n == state.memory.shape[0]
-                and seats == list(range(len(seats)))
-            )
-            if everybody and len(ids) < n and self._e.algorithm.one_batch and not self._e.computes_own:
-                return state.memory, state.memory[: len(ids)], None
-            if everybody and len(ids) == n:
-                memory = state.memory
+            everybody = self._team.size == 1 and not state.files and n == len(state.memory)
+            ours = not self._byzantine or not self._e.computes_own
+            if everybody and ours and seats == list(range(len(seats))):
+                memory = state.memory[: len(ids)]
             else:
-                memory, seats_back = state.memory[seats].to(state.theta.device), seats
+                memory, back = state.memory[seats].to(state.theta.device), seats
         width = self._e.privacy.sent(state.theta).shape[0]
         n = n if self._team.size == 1 else len(ids)
         if self._stack is None or self._stack.shape != (n, width):
             self._stack = state.theta.new_empty((n, width))
-        return self._stack, memory, seats_back
+        return self._stack, memory, back
 
     def _view(
         self, honest: Tensor, own: Tensor | None, f: int, context: Context, state: State, previous: Tensor | None

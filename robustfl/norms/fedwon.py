@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from robustfl.contracts import Norm
 from robustfl.errors import Refused
+from robustfl.layer_kinds import Convolution, Rows, layer_kind
 from robustfl.parameters import param
 from robustfl.registry import register
 
@@ -50,6 +51,26 @@ class StandardisedConv2d(nn.Conv2d):
         weight = standardised(self.weight)
         out: Tensor = self._conv_forward(x, weight if self.gain is None else weight * self.gain, self.bias)
         return out
+
+
+@layer_kind(StandardisedConv2d)
+class StandardisedConvolution(Convolution):
+    """A convolution whose rows are standardised first, which the gradient goes back through."""
+
+    def forward(self, layer: Any, x: Tensor, weights: Rows) -> Tensor:
+        return self.own(layer, x, {name: weight[None] for name, weight in weights.items()}, (len(x),))
+
+    def own(self, layer: Any, x: Tensor, rows: Rows, sizes: tuple[int, ...]) -> Tensor:
+        return super().own(layer, x, self._rows(rows), sizes)
+
+    def shared(self, layer: Any, x: Tensor, rows: Rows, sizes: tuple[int, ...]) -> Tensor:
+        return super().shared(layer, x, self._rows(rows), sizes)
+
+    def _rows(self, rows: Rows) -> Rows:
+        weight = rows["weight"]
+        made = standardised(weight.flatten(0, 1)).view_as(weight)
+        scaled = {"weight": made * rows["gain"] if "gain" in rows else made}
+        return scaled | ({"bias": rows["bias"]} if "bias" in rows else {})
 
 
 @register("fedwon", version=1)

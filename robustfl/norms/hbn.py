@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from robustfl.contracts import Norm, StatisticsAggregation, StatisticsPass, StatisticsSlices, Tag
+from robustfl.layer_kinds import layer_kind
 from robustfl.norms.functional import values_per_channel
-from robustfl.norms.layers import ServerBatchNorm, check_values
+from robustfl.norms.layers import Normalization, ServerBatchNorm, check_values
 from robustfl.norms.merging import merge_layers
 from robustfl.parameters import param
 from robustfl.registry import register
@@ -34,27 +35,36 @@ class HybridBatchNorm(ServerBatchNorm):
         self.hybrid_reports = hybrid_reports
 
     def forward(self, x: Tensor) -> Tensor:
-        sizes = self.sizes_of(x)
+        n = len(self.sizes_of(x))
+        return self.normalised(x, *(own.expand(n, -1) for own in (self.weight, self.bias, self.factor)))
+
+    def normalised(self, x: Tensor, weight: Tensor, bias: Tensor, factor: Tensor) -> Tensor:  # type: ignore[override]
+        sizes = self.sizes_of(x, len(weight))
         if not self.training:
             if self.collects:
                 self._pool(x, (len(x),))
-            return self.by_server(x, sizes)
-        check_values(values_per_channel(x, sizes), "hbn")
-        return torch.cat([self._hybrid(part) for part in torch.split(x, list(sizes))])
+            return self.by_server(x, weight, bias, sizes)
+        counts = values_per_channel(x, sizes)
+        check_values(counts, "hbn")
+        each = zip(torch.split(x, list(sizes)), weight, bias, factor, strict=True)
+        return torch.cat([self._hybrid(*own) for own in each])
 
-    def _hybrid(self, x: Tensor) -> Tensor:
+    def _hybrid(self, x: Tensor, weight: Tensor, bias: Tensor, factor: Tensor) -> Tensor:
         axes = [0, *range(2, x.dim())]
         shape = (1, -1, *(1,) * (x.dim() - 2))
         own_variance, own_mean = torch.var_mean(x, axes, correction=0)
-        share = torch.sigmoid(self.factor)
+        share = torch.sigmoid(factor)
         mean = (1 - share) * own_mean + share * self.running_mean
         variance = (1 - share) * own_variance + share * self.running_var
         if self.collects:
             mixed = self.refreshes or self.hybrid_reports
             seen_mean, seen_variance = (mean, variance) if mixed else (own_mean, own_variance)
             self.pool(seen_mean.detach()[None], seen_variance.detach()[None], [x.numel() // x.shape[1]])
-        scale = self.weight * (variance + self.eps).rsqrt()
-        return (x - mean.view(shape)) * scale.view(shape) + self.bias.view(shape)
+        scale = weight * (variance + self.eps).rsqrt()
+        return (x - mean.view(shape)) * scale.view(shape) + bias.view(shape)
+
+
+layer_kind(HybridBatchNorm)(Normalization)
 
 
 @register("hbn", version=2)

@@ -13,13 +13,13 @@ import robustfl
 from robustfl.contracts import LocalWork, StatisticsSlices
 from robustfl.defenses import parse_propagation
 from robustfl.evaluation import forgetting, traffic
-from robustfl.federation.gradients import shared_gradients
 from robustfl.federation.statistics import PlainMean, begin, collect, collecting, lockstep
 from robustfl.norms.fedfn import feature_norm
 from robustfl.norms.fedwon import GAMMA, clipped_by_unit, standardised
 from robustfl.norms.lockstep import weighted_sum
 from robustfl.objectives.pnc import clipped_sum
 from robustfl.registry import create
+from robustfl.testing.passes import shared_gradients
 from robustfl.vectors import Layout, layout_of
 
 # --- §1: algorithms --------------------------------------------------------------------------------------------------
@@ -66,12 +66,13 @@ def _scaffold(case: Case, on: Arithmetic) -> dict[str, Any]:
         ids, messages = wanted["participants"], []
         for k in ids:
             work = LocalWork(
-                theta, lr=lr, steps=steps, gradient=lambda at, k=k: A[k].T @ (A[k] @ at - b[k]),
-                memory=memory[k].clone(), server=server,
+                theta[None], lr=lr, steps=steps, gradient=lambda at, k=k: ((at @ A[k].T - b[k]) @ A[k]),
+                memory=memory[k : k + 1].clone(), server=server,
             )  # fmt: skip
-            message, memory[k] = method.local(work)
+            message, kept = method.local(work)
+            memory[k] = kept[0]
             messages.append(message)
-        stack = torch.stack(messages)
+        stack = torch.cat(messages)
         second = method.second_messages(stack, [steps] * len(ids), lr, server, clients)
         mean = robustfl.defense("mean")
         theta, server = method.server_step(theta, mean(stack, f=0), lr, server, mean(second, f=0))
@@ -83,16 +84,16 @@ def _fedsam(case: Case, on: Arithmetic) -> dict[str, Any]:
     A, b, theta = (on.tensor(case.inputs[k]) for k in ("A", "b", "x0"))
 
     def gradient(at: Tensor) -> Tensor:
-        return A.T @ (A @ at - b)
+        return (at @ A.T - b) @ A
 
     method = create("algorithm", "fedsam", rho=case.params["rho"])
-    work = LocalWork(theta, lr=case.params["lr"], steps=3, gradient=gradient, again=gradient)
-    return {"x": theta + method.local(work)[0]}
+    work = LocalWork(theta[None], lr=case.params["lr"], steps=3, gradient=gradient, again=gradient)
+    return {"x": theta + method.local(work)[0][0]}
 
 
 def _moon(case: Case, on: Arithmetic) -> dict[str, Any]:
     method = create("algorithm", "moon", mu=1.0, temperature=case.params["tau"])
-    return {"loss_mean": method.term(*(on.tensor(case.inputs[k]) for k in ("z", "z_global", "z_prev")))}
+    return {"loss_mean": method.term(*(on.tensor(case.inputs[k]) for k in ("z", "z_global", "z_prev"))).mean()}
 
 
 def _wsm(case: Case, on: Arithmetic) -> dict[str, Any]:
@@ -166,7 +167,7 @@ def _fedtan(case: Case, on: Arithmetic) -> dict[str, Any]:
         layout = layout_of(model)
         rows = torch.empty(len(sizes), layout.d, dtype=on.dtype, device=on.device)
         with lockstep(model, reducer):
-            done = shared_gradients(model, layout, x, y, sizes, together=True, out=rows)
+            done = shared_gradients(model, layout, x, y, sizes, out=rows)
         found[key] = _by_name(shares @ rows, layout)
         if key == "grad_fedtan":
             found["loss"] = shares @ done.losses
