@@ -48,18 +48,23 @@ def together(
     or that mixes clients.
     """
     with serving(model, layout, thetas, sizes) as leaves:
-        found = losses()
-        rows = [leaf for _, leaf in leaves]
-        named = dict(model.named_parameters())
-        try:
-            made = torch.autograd.grad(found.sum(), [*rows, *named.values()], allow_unused=True)
-        except RuntimeError as error:
-            raise Unsupported(f"its gradients cannot be told apart: {error}") from error
+        return differentiated(model, leaves, losses, out)
+
+
+def differentiated(
+    model: nn.Module, leaves: list[tuple[slice, Tensor]], losses: Callable[[], Tensor], out: Tensor
+) -> Tensor:
+    """The losses ``[n]`` of a model that is ``serving``, with their gradients by the leaves in ``out [n d]``.
+
+    Nothing here waits for a value or depends on one, so that ``torch.compile`` takes it whole.
+    """
+    found, rows, named = losses(), [leaf for _, leaf in leaves], dict(model.named_parameters())
+    made = torch.autograd.grad(found.sum(), [*rows, *named.values()], allow_unused=True)
     for name, outside in zip(named, made[len(rows) :], strict=True):
         if outside is not None:
             raise Unsupported(f"{name} is used outside its own layer's forward")
     for (at, _), gradient in zip(leaves, made, strict=False):
-        out[:, at] = 0.0 if gradient is None else gradient.reshape(len(sizes), -1)
+        out[:, at] = 0.0 if gradient is None else gradient.reshape(len(out), -1)
     return found.detach()
 
 

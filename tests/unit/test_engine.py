@@ -312,7 +312,7 @@ def test_honest_messages_of_the_first_rounds_do_not_depend_on_the_attack(
         e.model.train()
         loop = _Loop(e, lambda message: None)
         first = loop.round(initial_state(e), measured=False)
-        assert loop._stack is not None or first.state.memory is not None
+        assert loop._rows is not None or first.state.memory is not None
         seen.append(first.loss)
     assert seen[0] == seen[1]
 
