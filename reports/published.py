@@ -104,9 +104,9 @@ class Board(Published):
 
 _KEPT = (
     "device", "threads", "versions", "source", "unreliable", "evaluation",
-    "attack_shift", "statistics", "dropped", "no_effect",
+    "attack_shift", "statistics", "statistics_shift", "dropped", "no_effect",
 )  # fmt: skip
-"""Certificates that a board's own tables need; the last four say whether an attack had an effect."""
+"""Certificates that a board's own tables need; the last five say whether an attack had an effect."""
 
 
 def publish(
@@ -153,9 +153,17 @@ def _cell(record: CellResult, common: Mapping[str, Any], *, curves: bool) -> dic
         "seconds": record.timing.seconds,
         "seconds_per_round": record.timing.seconds_per_round,
         "peak_memory_bytes": record.timing.peak_memory_bytes,
-        "certificates": {k: v for k in _KEPT if (v := record.certificates.get(k)) or _is_number(v)},
+        "certificates": {k: v for k in _KEPT if (v := record.certificates.get(k)) or _is_number(v)}
+        | _forgetting(record),
     }
     return cell
+
+
+def _forgetting(record: CellResult) -> dict[str, Any]:
+    """The means of forgetting by round, without the matrices over clients."""
+    rounds = record.certificates.get("forgetting") or {}
+    means = {r: {"mean": v["mean"]} for r, v in rounds.items() if isinstance(v, Mapping) and "mean" in v}
+    return {"forgetting": means} if means else {}
 
 
 def _is_number(value: Any) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from robustfl.errors import UsageError
 from robustfl.records import CellResult
 
 from .board import Board
@@ -45,6 +46,9 @@ def publish_store(
     the same bytes.
     Raises ``UsageError`` if ``path`` is no store or has no cell yet, ``StoreError`` if none of its files can be read.
     """
+    for name, folder in (("out", out), ("site", site)):
+        if folder is not None and Path(folder).exists() and not Path(folder).is_dir():
+            raise UsageError(f"{name}={str(folder)!r} is a file, where a folder is needed")
     store = open_store(path)
     loaded = chosen(store.load(), where=where)
     made = board_of(store, compare=compare, where=where, statistic=statistic, loaded=loaded)

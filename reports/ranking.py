@@ -174,10 +174,11 @@ def without_effect(cell: Cell) -> bool:
         return False
     if cell.get("certificates.no_effect") is True:
         return True
-    shift, sent = cell.get("certificates.attack_shift"), cell.get("certificates.statistics")
-    if not _still(shift) or float(cell.get("certificates.dropped") or 0) > 0:
+    if not _still(cell.get("certificates.attack_shift")) or float(cell.get("certificates.dropped") or 0) > 0:
         return False
-    return sent == 0 or cell.get("scope") == "update" or _still(cell.get("certificates.statistics_shift"))
+    if cell.get("certificates.statistics") == 0 or cell.get("scope") == "update":
+        return True
+    return _still(cell.get("certificates.statistics_shift"))
 
 
 def _still(shift: object) -> bool:

@@ -27,6 +27,7 @@ MAX_CURVES = 12
 MAX_BUBBLES = 2500
 CERTIFICATES = {
     "attack_shift": "attack moved the aggregate by",
+    "statistics_shift": "attack moved the statistics by",
     "defense_shift": "defense moved it back by",
     "smallest_variance": "smallest variance served",
     "dropped": "rows dropped",

@@ -14,6 +14,7 @@ from robustfl.registry import create
 from robustfl.vectors import Layout, layout_of
 
 from .clusters import normalize_clusters, separability
+from .roles import at_users
 
 Arguments = Mapping[str, Any]
 
@@ -104,6 +105,11 @@ def _extra_bits(a: Arguments) -> float:
     return 100 * extra / (layout.d * int(a["rounds"]) + extra)
 
 
+def _at_users(a: Arguments) -> float:
+    """How many of ``clients`` in ``domains`` equal blocks the rule ``at`` makes train adversarially."""
+    return float(len(at_users(str(a["at"]), int(a["clients"]), int(a["domains"]))))
+
+
 def _over_seeds(a: Arguments, measure: Callable[[int], float]) -> float:
     seeds = int(a.get("seeds", 5))
     return sum(measure(seed) for seed in range(seeds)) / seeds
@@ -150,6 +156,7 @@ _COUNTED: dict[str, Callable[[Arguments], float]] = {
     "extra-bytes": _extra_bytes,
     "gibibits-without-statistics": _gibibits_without_statistics,
     "extra-bits": _extra_bits,
+    "at-users": _at_users,
     "cluster-error": _cluster_error,
     "cluster-error-ratio": _cluster_error_ratio,
     "cluster-error-growth": _cluster_error_growth,

@@ -14,7 +14,7 @@ from robustfl.errors import DataMissing, UsageError
 from robustfl.records import CellResult, plain
 from robustfl.reports.reproduction import Entry, Evidence, Finding, Item, Paper, Scale, Statement, judge
 from robustfl.reports.reproduction.measures import Planned
-from robustfl.reports.reproduction.protocols import ScaleName
+from robustfl.reports.reproduction.protocols import SCALES, Run, ScaleName
 from robustfl.reports.store import Store
 
 from .arithmetic import compute
@@ -55,7 +55,7 @@ def entry(
     """What has been measured of a table or figure, judged; from the stores under ``out`` or from ``records``."""
     chosen = item.at(scale)
     evidence = Evidence((), {}) if chosen is None else gather(chosen, out=out, root=root, records=records)
-    return Entry(paper, item, scale, evidence, findings(item.statements, evidence))
+    return Entry(paper, item, scale, evidence, findings(item.statements_at(scale), evidence))
 
 
 def findings(statements: Sequence[Statement], evidence: Evidence) -> tuple[Finding, ...]:
@@ -75,12 +75,11 @@ def gather(
     A record counts if its key is that of a cell as this installation would run it: the data's fingerprint may come from
     the data here or from the record itself, so that a board can be read without the data.
     """
-    chosen = scenarios_of(scale)
     given = None if records is None else list(records)
     planned: list[Planned] = []
     found: dict[str, CellResult] = {}
     stale, lacking = 0, ""
-    for scenario in chosen:
+    for run, scenario in zip(scale.runs, scenarios_of(scale), strict=True):
         cells = [cell for cell in expand(scenario) if refusal(cell) is None]
         stored = given if given is not None else list(Store(Path(out) / scenario.name).load().results)
         keys, missing = _keys(cells, stored, root, local=given is None)
@@ -92,9 +91,18 @@ def gather(
             if key in by_key:
                 found[key] = by_key[key]
         asked = {k for options in keys.values() for k in options}
-        stale += sum(1 for r in stored if r.key not in asked and r.scenario == scenario.name)
+        unasked = [r for r in stored if r.key not in asked and r.scenario == scenario.name]
+        stale += _stale(run, unasked, root, local=given is None) if unasked else 0
     seconds = sum(record.timing.seconds for record in found.values())
     return Evidence(tuple(planned), found, stale, lacking, seconds)
+
+
+def _stale(run: Run, unasked: Sequence[CellResult], root: str | Path | None, *, local: bool) -> int:
+    """How many of these records the whole preset does not ask for either; a table may show a part of its cells."""
+    whole = Scenario.load(run.preset, settings=[s for s in run.settings if s.startswith("scale=")])
+    keys, _ = _keys([cell for cell in expand(whole) if refusal(cell) is None], unasked, root, local=local)
+    asked = {k for options in keys.values() for k in options}
+    return sum(1 for record in unasked if record.key not in asked)
 
 
 def _keys(
@@ -129,12 +137,22 @@ def _listed(
 ) -> Listed:
     at = item.at(scale)
     if at is None:
-        words = item.missing or ("computed, nothing to run" if item.statements else f"no {scale} protocol")
-        return Listed(paper, item, scale, 0, 0, 0.0 if item.statements and not item.missing else None, words)
+        computed = any(s.compute for s in item.statements_at(scale))
+        words = item.missing or ("computed, nothing to run" if computed else _only_elsewhere(item, scale))
+        return Listed(paper, item, scale, 0, 0, 0.0 if computed else None, words)
     found = gather(at, out=out, root=root)
     left = len(found.planned) - found.done
     seconds = left * at.seconds * ratio if at.seconds or not left else None
     return Listed(paper, item, scale, len(found.planned), found.done, seconds, found.lacking or at.needs)
+
+
+def _only_elsewhere(item: Item, scale: ScaleName) -> str:
+    """Why a table or figure without a protocol at this scale has none."""
+    other = next((s for s in SCALES if item.at(s)), None)
+    if other is None:
+        return f"no {scale} protocol"
+    needs = getattr(item.at(other), "needs", "")
+    return f"only at the {other} scale" + (f": {needs}" if needs else "")
 
 
 def pace() -> float:

@@ -13,6 +13,7 @@ from robustfl.reports import tracking
 from robustfl.reports.store import RERUN, Store
 
 from .checkpoint import discard
+from .effect import effect_warnings
 from .expand import expand, fingerprints, key_of, labels, resolve
 from .ranks import joined
 from .run import CHECKPOINT_MINUTES, OnRound, run_cell
@@ -50,6 +51,8 @@ def run(
     cell = _only(chosen)
     folder = Path(out or "runs") / chosen.name
     store = None if out is None else Store(folder)
+    for warning in effect_warnings([cell]):
+        on_note(f"warning: {warning}")
     with joined(device) as (team, where):
         # The data are fetched and decoded by one process, while the others wait for the digest.
         known = fingerprints([cell], root)[cell] if team.leads else ""

@@ -27,7 +27,7 @@ from robustfl.defenses import parse_pipeline, parse_propagation
 from robustfl.errors import UsageError, closest
 from robustfl.federation.precision import Precision
 from robustfl.outside import parse_toml, read_file, unsafe
-from robustfl.registry import create, describe, generation, parse
+from robustfl.registry import KINDS, create, describe, entries, generation, parse
 
 from .roles import RULES, at_users
 
@@ -482,7 +482,18 @@ def _find(source: str | Path) -> Path:
     nearby = [p.name for p in path.parent.glob("*.toml")] if path.parent.is_dir() else []
     near = difflib.get_close_matches(path.name, nearby, n=1)
     hint = f"did you mean {near[0]!r}?" if near else closest(str(source), preset_names())
+    if not hint.startswith("did"):
+        hint = _method_like(str(source)) or hint
     raise UsageError(f"no preset or file {str(source)!r}; {hint}")
+
+
+def _method_like(name: str) -> str:
+    """For a method in a scenario's place: how it gets into one."""
+    for kind in KINDS:
+        near = difflib.get_close_matches(name, [e.name for e in entries(kind)], n=1, cutoff=0.8)
+        if near:
+            return f"{near[0]!r} is the name of a method: robustfl grid quickstart --set {kind}={near[0]}"
+    return ""
 
 
 def _apply(data: dict[str, Any], setting: str) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from robustfl.errors import UsageError, closest
 
 FOLDER = Path(__file__).parent.parent / "claims"
-PAPERS = ("fbn", "wsm", "fedrbn", "hbn", "fedtan")
+PAPERS = ("fbn", "wsm", "fedrbn", "hbn", "fedtan", "bucketing")
 FIELDS = ("item", "place", "row", "column", "metric", "value", "spread", "seeds", "note")
 
 

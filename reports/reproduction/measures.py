@@ -53,9 +53,9 @@ def _texts(value: Any) -> set[str]:
     return {text(v) for v in value} if isinstance(value, (list, tuple)) else {text(value)}
 
 
-def measured(record: CellResult, statement: Statement) -> float | None:
+def measured(record: CellResult, statement: Statement, metric: str) -> float | None:
     """The statement's number of one record, accuracies in percent; None where the record has no such number."""
-    return number(record, statement.metric, statement.statistic, percent=statement.percent)
+    return number(record, metric, statement.statistic, percent=statement.percent)
 
 
 def number(record: CellResult, metric: str, statistic: str = "final", *, percent: bool = True) -> float | None:
@@ -63,36 +63,55 @@ def number(record: CellResult, metric: str, statistic: str = "final", *, percent
 
     A run that diverged has the accuracy 0: it left no model that could be used.
     """
-    if record.status == "diverged" and percent:
+    kind = metric.partition(":")[0]
+    if record.status == "diverged" and percent and kind != "certificate":
         return 0.0
     if record.status != "done" or record.metrics is None:
         return None
-    final = _final(record, metric)
-    found = final
-    if statistic in ("best", "lowest") and metric == "sa":
-        values = [p.sa for p in record.curve] + ([] if final is None else [final])
-        found = (max if statistic == "best" else min)(values) if values else None
-    elif statistic == "tail":
-        found = record.metrics.groups.get("tail", {}).get(metric, final)
+    found = _certified(record, metric) if kind == "certificate" else _of_metrics(record, metric, statistic)
     if found is None:
         return None
     return 100 * found if percent else found
 
 
-def _final(record: CellResult, metric: str) -> float | None:
+def _of_metrics(record: CellResult, metric: str, statistic: str) -> float | None:
+    """A number of the record's metrics; the last round's where there is no tail or no round was selected."""
     assert record.metrics is not None
+    groups = record.metrics.groups
     kind, _, rest = metric.partition(":")
+    final = _final(record, kind, rest)
+    if statistic in ("best", "lowest") and metric == "sa":
+        values = [p.sa for p in record.curve] + ([] if final is None else [final])
+        return (max if statistic == "best" else min)(values) if values else None
+    if statistic == "tail":
+        return groups.get("tail", {}).get(metric, final)
+    if statistic == "selected" and "selected" in groups:
+        group, _, name = rest.rpartition(":")
+        chosen = groups.get(f"selected, {group}", {}) if kind == "group" else groups["selected"]
+        return _named(chosen, name if kind == "group" else rest or metric)
+    return final
+
+
+def _final(record: CellResult, kind: str, rest: str) -> float | None:
+    assert record.metrics is not None
     if kind == "ra" and rest:
-        return next((v for name, v in record.metrics.ra.items() if name.startswith(rest)), None)
+        return _named(record.metrics.ra, rest)
     if kind == "group":
         group, _, name = rest.rpartition(":")
-        return record.metrics.groups.get(group, {}).get(name)
-    if kind == "certificate":
-        value: Any = record.certificates
-        for part in rest.split("."):
-            value = value.get(part) if isinstance(value, Mapping) else None
-        return float(value) if isinstance(value, (int, float)) else None
-    return getattr(record.metrics, metric, None)
+        return _named(record.metrics.groups.get(group, {}), name)
+    return getattr(record.metrics, kind, None)
+
+
+def _named(numbers: Mapping[str, float], name: str) -> float | None:
+    """The number of this name, or the first whose name begins so."""
+    return numbers.get(name, next((v for n, v in numbers.items() if n.startswith(name)), None))
+
+
+def _certified(record: CellResult, metric: str) -> float | None:
+    value: Any = record.certificates
+    for part in metric.partition(":")[2].split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return float(value) if isinstance(value, (int, float)) else None
 
 
 def best_group(cells: Sequence[Planned], names: Sequence[str], values: Mapping[str, float]) -> list[Planned]:
@@ -107,4 +126,4 @@ def best_group(cells: Sequence[Planned], names: Sequence[str], values: Mapping[s
         found = [values[c.key] for c in group if c.key in values]
         return sum(found) / len(found) if found else float("-inf")
 
-    return max(groups.values(), key=mean)
+    return max(groups.values(), key=mean, default=[])

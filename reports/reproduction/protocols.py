@@ -60,8 +60,10 @@ class Statement(Record):
     ``within`` (the absolute value) says what must hold: percentage points for accuracies, the metric's unit otherwise.
 
     ``metric`` is a number of a record: ``sa``, ``loss``, ``ra_worst``, ``ra:pgd`` (the evasion attack whose text begins
-    so), ``group:<name>:<metric>`` or ``certificate:<name>``. ``statistic`` is the ``final`` value, the ``best`` or
-    ``lowest`` evaluation of the curve, or the ``tail`` mean.
+    so), ``group:<name>:<metric>`` or ``certificate:<name>``; ``right_metric`` is the right side's where it is another.
+    ``statistic`` is the ``final`` value, the ``best`` or ``lowest`` evaluation of the curve, the ``tail`` mean, or that
+    of the round ``selected`` on validation data (the last round of a cell without a tail or a selection).
+    ``scale`` says at which scale the statement holds; both where it is empty.
 
     ``compute`` names arithmetic in place of runs, with ``arguments``. ``not_comparable`` says why ours and the paper's
     number cannot be held against each other. ``tried`` says what was tried to explain a contradiction.
@@ -70,7 +72,9 @@ class Statement(Record):
     id: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
     says: str
     metric: str = "sa"
-    statistic: Literal["final", "best", "lowest", "tail"] = "final"
+    right_metric: str = ""
+    statistic: Literal["final", "best", "lowest", "tail", "selected"] = "final"
+    scale: ScaleName | None = None
     where: Selector = Field(default_factory=dict)
     left: Selector = Field(default_factory=dict)
     right: Selector | None = None
@@ -90,14 +94,17 @@ class Statement(Record):
         bounds = [b for b in (self.at_least, self.at_most, self.within) if b is not None]
         if len(bounds) != 1 and not self.not_comparable:
             raise ValueError(f"statement {self.id!r} needs exactly one of at_least, at_most and within")
+        if self.right_metric and self.right is None:
+            raise ValueError(f"statement {self.id!r} has a right_metric and no right side")
         if bool(self.compute) == bool(self.left) and not self.not_comparable:
             raise ValueError(f"statement {self.id!r} either selects cells (left) or computes")
         return self
 
     @property
     def percent(self) -> bool:
-        """Whether the metric is an accuracy, shown in percent."""
-        return self.metric in ("sa", "ra_worst", "asr") or self.metric.startswith(("ra:", "group:"))
+        """Whether the metric is an accuracy or a loss of accuracy, shown in percent."""
+        whole = self.metric in ("sa", "ra_worst", "asr")
+        return whole or self.metric.startswith(("ra:", "group:", "certificate:forgetting."))
 
     @property
     def bound(self) -> str:
@@ -121,7 +128,7 @@ class Plot(Record):
     lines: str = "norm"
     x: str = "round"
     metric: str = "sa"
-    statistic: Literal["final", "best", "tail"] = "final"
+    statistic: Literal["final", "best", "tail", "selected"] = "final"
     where: Selector = Field(default_factory=dict)
 
 
@@ -138,6 +145,10 @@ class Item(Record):
     statements: tuple[Statement, ...] = ()
     plots: tuple[Plot, ...] = ()
     missing: str = ""
+
+    def statements_at(self, scale: ScaleName) -> tuple[Statement, ...]:
+        """The statements that hold at a scale."""
+        return tuple(s for s in self.statements if s.scale in (None, scale))
 
     def at(self, scale: ScaleName) -> Scale | None:
         """What is run at a scale, or None."""

@@ -87,8 +87,9 @@ def _measure(statement: Statement, evidence: Evidence, arithmetic: Arithmetic | 
             return Finding(statement, "not run", nothing, reason="the arithmetic was not asked for"), []
         value = arithmetic(statement)
         return Finding(statement, "undecided", Side({"-": value}, ()), difference=value), [value]
-    left = _side(statement, statement.left, evidence)
-    right = None if statement.right is None else _side(statement, statement.right, evidence)
+    left = _side(statement, statement.left, statement.metric, evidence)
+    other = statement.right_metric or statement.metric
+    right = None if statement.right is None else _side(statement, statement.right, other, evidence)
     pairs = [
         v - (right.values[s] if right else 0.0) for s, v in left.values.items() if right is None or s in right.values
     ]
@@ -107,9 +108,9 @@ def _without_numbers(statement: Statement, evidence: Evidence, left: Side, right
     return Finding(statement, "not run", left, right, reason=first or evidence.lacking or "its cells have not run")
 
 
-def _side(statement: Statement, selector: Mapping[str, object], evidence: Evidence) -> Side:
+def _side(statement: Statement, selector: Mapping[str, object], metric: str, evidence: Evidence) -> Side:
     cells = [c for c in evidence.of({**statement.where, **selector}) if c.key in evidence.records]  # type: ignore[dict-item]
-    values = {c.key: v for c in cells if (v := measured(evidence.records[c.key], statement)) is not None}
+    values = {c.key: v for c in cells if (v := measured(evidence.records[c.key], statement, metric)) is not None}
     chosen = best_group(cells, statement.best, values)
     by_seed: dict[str, float] = {}
     for cell in chosen:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from robustfl import __version__
+from robustfl.cli import complete
 from robustfl.cli.printing import only_ours
+from robustfl.errors import closest
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -34,8 +37,41 @@ class _Finite(click.FloatRange):
         return number
 
 
+class _Word(click.ParamType):
+    """One of some words; an error names the nearest."""
+
+    name = "word"
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self.words = words
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The word itself."""
+        if value not in self.words:
+            self.fail(f"{value!r} is none of {', '.join(self.words)}; {closest(str(value), self.words)}", param, ctx)
+        return str(value)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """The words that go on from what is typed."""
+        del ctx, param
+        return complete.matching(incomplete, self.words)
+
+
 class _Command(click.Command):
     """A command whose standard output is its own."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse; a cell's setting written as an option is told how it is set."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            setting = error.option_name.lstrip("-").replace("-", "_")
+            if any(p.name == "settings" for p in self.params) and setting in complete.cell_settings():
+                error.message = (
+                    f"No such option: {error.option_name}; settings of a cell are set with --set {setting}=VALUE"
+                )
+                error.possibilities = None
+            raise
 
     def invoke(self, ctx: click.Context) -> Any:
         with only_ours():
@@ -60,7 +96,14 @@ def app() -> None:
 
 def _scenario_options(command: F) -> F:
     for option in (
-        click.option("--set", "settings", multiple=True, metavar="A.B=C", help="Change a setting, e.g. rounds=10."),
+        click.option(
+            "--set",
+            "settings",
+            multiple=True,
+            metavar="A.B=C",
+            shell_complete=complete.settings,
+            help="Change a setting, e.g. rounds=10.",
+        ),
         click.option("--plugin", "plugins", multiple=True, type=click.Path(), help="Load methods from a Python file."),
         click.option(
             "--device", default="auto", show_default=True, metavar="auto|cpu|cuda[:i]", help="Where to train."
@@ -90,7 +133,7 @@ def _scenario_options(command: F) -> F:
 
 
 @app.command(short_help="Run every missing cell of a scenario; print the leaderboard.")
-@click.argument("scenario", default="quickstart")
+@click.argument("scenario", default="quickstart", shell_complete=complete.scenarios)
 @click.option("--out", default="runs", show_default=True, type=click.Path(), help="Folder of the result stores.")
 @click.option("--jobs", type=click.IntRange(1), help="Worker processes [default: one per core].")
 @click.option("--gpus", metavar="0,1", help="Spread cells over these GPUs.")
@@ -110,7 +153,7 @@ def grid(scenario: str, **options: Any) -> int:
 
 
 @app.command(short_help="Run one cell.")
-@click.argument("scenario", required=False)
+@click.argument("scenario", required=False, shell_complete=complete.scenarios)
 @click.option("--out", type=click.Path(), help="Also keep the record in this folder of stores.")
 @_scenario_options
 def run(scenario: str | None, **options: Any) -> int:
@@ -260,7 +303,7 @@ def diff(**options: Any) -> int:
 
 
 @app.command(short_help="Draw one kind of figure into a file.")
-@click.argument("kind", type=click.Choice(PLOTS), metavar="KIND")
+@click.argument("kind", type=_Word(PLOTS), metavar="KIND")
 @click.argument("store", type=click.Path(path_type=Path))
 @click.option("--save", type=click.Path(path_type=Path), help="File, .pdf .png or .svg [default: KIND.pdf].")
 @click.option("--metric", help="sa, ra, ... where the figure has one.")
@@ -279,7 +322,7 @@ def plot(**options: Any) -> int:
 
 
 @app.command(name="list", short_help="List methods and presets.")
-@click.argument("kind", type=click.Choice(KINDS), required=False, metavar="[KIND]")
+@click.argument("kind", type=_Word(KINDS), required=False, metavar="[KIND]")
 @click.option("--plugin", "plugins", multiple=True, type=click.Path(), help="Load methods from a Python file.")
 @click.option("--markdown", is_flag=True, help="Print everything about robustfl's own methods as one page.")
 @click.option("--format", "form", type=_FORMAT, default="table", show_default=True, help="What to print.")
@@ -294,7 +337,7 @@ def list_methods(kind: str | None, **options: Any) -> int:
 
 
 @app.command(short_help="Show what a method or preset is: parameters, paper.")
-@click.argument("name")
+@click.argument("name", shell_complete=complete.names)
 @click.option("--plugin", "plugins", multiple=True, type=click.Path(), help="Load methods from a Python file.")
 @click.option("--format", "form", type=_FORMAT, default="table", show_default=True, help="What to print.")
 def show(name: str, **options: Any) -> int:
@@ -305,7 +348,7 @@ def show(name: str, **options: Any) -> int:
 
 
 @app.command(short_help="Write a working plug-in package to start from.")
-@click.argument("kind", type=click.Choice(TEMPLATES))
+@click.argument("kind", type=_Word(TEMPLATES))
 @click.argument("name")
 @click.option("--dir", "folder", default=".", show_default=True, type=click.Path(path_type=Path), help="Where.")
 def new(**options: Any) -> int:
@@ -321,7 +364,7 @@ def new(**options: Any) -> int:
 
 
 @app.command(short_help="Check methods against robustfl's contract.")
-@click.argument("target", metavar="FILE-OR-NAME")
+@click.argument("target", metavar="FILE-OR-NAME", shell_complete=complete.checked)
 @click.option("--plugin", "plugins", multiple=True, type=click.Path(), help="Load methods from a Python file.")
 @click.option("--limit", default=60.0, show_default=True, type=_Finite(0, min_open=True), help="Seconds per law.")
 @click.option("--format", "form", type=_FORMAT, default="table", show_default=True, help="What to print.")
@@ -339,7 +382,13 @@ def check(target: str, **options: Any) -> int:
 
 @app.command(short_help="Check installation, devices and data sets; fetch data.")
 @click.option("--data-root", type=click.Path(), help="Data folder [default: $ROBUSTFL_DATA or the user cache].")
-@click.option("--fetch", multiple=True, metavar="DATASET", help="Download and decode a data set.")
+@click.option(
+    "--fetch",
+    multiple=True,
+    metavar="DATASET",
+    shell_complete=complete.data_sets,
+    help="Download and decode a data set.",
+)
 @click.option("--format", "form", type=_FORMAT, default="table", show_default=True, help="What to print.")
 def doctor(**options: Any) -> int:
     """Check the installation, devices, compiler and data sets; download data with --fetch."""

@@ -33,7 +33,7 @@ def page(kind: str | None = None) -> str:
 
 def _overview(found: Iterable[Facts]) -> str:
     lines = ["| name | what it does |", "| --- | --- |"]
-    lines += [f"| [`{f.name}`](#{_anchor(f)}) | {_cell(f.summary)} |" for f in found]
+    lines += [f"| [`{f.name}`](#{_anchor(f)}) | {_cell(_text(f.summary))} |" for f in found]
     return "\n".join(lines)
 
 

@@ -86,13 +86,13 @@ def _list(chosen: Sequence[tuple[Any, Any]], scale: Any, *, out: str, root: str 
         as_json(
             [
                 {"name": f"{x.paper.name}/{x.item.id}", "title": x.item.title, "scale": x.scale, "cells": x.cells,
-                 "done": x.done, "seconds": x.seconds, "statements": len(x.item.statements), "words": x.words}
+                 "done": x.done, "seconds": x.seconds, "statements": len(x.item.statements_at(scale)), "words": x.words}
                 for x in found
             ]
         )  # fmt: skip
         return 0
     rows = [
-        [f"{x.paper.name}/{x.item.id}", x.item.title, len(x.item.statements) or "–",
+        [f"{x.paper.name}/{x.item.id}", x.item.title, len(x.item.statements_at(scale)) or "–",
          f"{x.done} of {x.cells}" if x.cells else "–", _time(x.seconds), x.words]
         for x in found
     ]  # fmt: skip

@@ -26,8 +26,6 @@ def run(
 ) -> int:
     """Run one cell and print its record; 1 unless it is done."""
     from robustfl.registry import load_file
-    from robustfl.scenarios import expand
-    from robustfl.scenarios.effect import effect_warnings
     from robustfl.scenarios.memory import bytes_of
     from robustfl.scenarios.ranks import rank
     from robustfl.scenarios.single import run as run_one
@@ -40,8 +38,6 @@ def run(
     else:
         chosen = load(scenario, settings, plugins)
     limit = bytes_of(state_memory)
-    for warning in effect_warnings(expand(chosen)):
-        say(f"warning: {warning}", err=True)
     screen = console(err=True)
     quiet = not screen.is_terminal or form == "json" or rank() > 0
     with Progress(
@@ -82,7 +78,7 @@ def _print(record: Any) -> None:
                 rows.append([name, f"{percent(value)} %  (round {chosen}, chosen on validation data)"])
     if record.reason:
         rows.append(["reason", record.reason.strip()])
-    for name in ("attack_shift", "defense_shift", "smallest_variance", "dropped"):
+    for name in ("attack_shift", "statistics_shift", "defense_shift", "smallest_variance", "dropped"):
         if record.certificates.get(name) is not None:
             rows.append([name.replace("_", " "), f"{record.certificates[name]:.4g}"])
     rows.append(["time", f"{record.timing.seconds:.1f} s, peak {record.timing.peak_memory_bytes / 2**20:.0f} MiB"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from robustfl.models.alexnet import AlexNet
+from robustfl.models.bucketing_cnn import BucketingCnn
 from robustfl.models.digits import DigitsNet
 from robustfl.models.digits_cnn import DigitsCnn
 from robustfl.models.domains_cnn import DomainsCnn
@@ -18,7 +19,7 @@ from robustfl.models.simple_cnn import SimpleCnn
 from robustfl.models.torchvision_nets import MobileNetV2, TorchvisionResNet18, TorchvisionResNet50, Vgg11, Vgg19
 
 __all__ = [
-    "AlexNet", "ClientDropout", "DigitsCnn", "DigitsNet", "DomainsCnn", "FbnCnn", "FemnistCnn", "Mlp", "MnistCnn",
-    "MobileNetV2", "Network", "ResNet18", "ResNet20", "SimpleCnn", "TorchvisionResNet18", "TorchvisionResNet50",
-    "Vgg11", "Vgg19", "seed_dropout",
+    "AlexNet", "BucketingCnn", "ClientDropout", "DigitsCnn", "DigitsNet", "DomainsCnn", "FbnCnn", "FemnistCnn", "Mlp",
+    "MnistCnn", "MobileNetV2", "Network", "ResNet18", "ResNet20", "SimpleCnn", "TorchvisionResNet18",
+    "TorchvisionResNet50", "Vgg11", "Vgg19", "seed_dropout",
 ]  # fmt: skip

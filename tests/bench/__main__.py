@@ -1,7 +1,7 @@
-"""``python -m tests.bench [kernels|zoo|gradients|local_steps|evasion|rounds|grid|site|growth|gpu]``: tables of one run.
+"""``python -m tests.bench [TABLE ...]``: tables of one run.
 
-Words from the first ``--`` on go to ``growth`` and ``gpu``, as in ``gpu --device cpu --small``. Without names all
-tables but ``gpu`` are made.
+Words from the first ``--`` on go to ``byzfl_accuracy``, ``growth`` and ``gpu``, as in ``gpu --device cpu --small``.
+Without names all tables of ``TABLES`` but the last two are made.
 """
 
 from __future__ import annotations
@@ -9,13 +9,25 @@ from __future__ import annotations
 import importlib
 import sys
 
-TABLES = ("kernels", "zoo", "gradients", "local_steps", "evasion", "rounds", "grid", "site", "growth", "gpu")
-WITH_WORDS = ("growth", "gpu")
+TABLES = (
+    "kernels",
+    "zoo",
+    "gradients",
+    "local_steps",
+    "evasion",
+    "rounds",
+    "grid",
+    "site",
+    "growth",
+    "byzfl_accuracy",
+    "gpu",
+)
+WITH_WORDS = ("byzfl_accuracy", "growth", "gpu")
 
 if __name__ == "__main__":
     words = sys.argv[1:]
     first = next((i for i, word in enumerate(words) if word.startswith("--")), len(words))
-    chosen, rest = words[:first] or list(TABLES[:-1]), tuple(words[first:])
+    chosen, rest = words[:first] or list(TABLES[:-2]), tuple(words[first:])
     for name in chosen:
         if name not in TABLES:
             sys.exit(f"no table {name!r}; there are {', '.join(TABLES)}")

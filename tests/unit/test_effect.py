@@ -53,6 +53,19 @@ def test_a_run_certifies_it_and_the_measured_shift_agrees(f: int, settings: dict
     assert run_cell(Cell.of({**SMALL, "attack": "sf", "f": f}), fingerprint="x").certificates["attack_shift"] > 0.1
 
 
+@pytest.mark.parametrize("norm", ["naive-bn", "fbn", "hbn"])
+def test_the_shift_of_the_statistics_is_measured_too(norm: str) -> None:
+    cell = {**SMALL, "model": "digits-cnn", "norm": norm, "clients": 5, "f": 1, "dtype": "float64"}
+    idle = run_cell(Cell.of({**cell, "attack": "foe(eta=0)"}), fingerprint="x").certificates
+    assert max(idle["attack_shift"], idle["statistics_shift"]) < 1e-9
+    halved = {**cell, "attack": "foe(eta=0.5)", "scope": "statistics", "target": "both"}
+    told = run_cell(Cell.of(halved), fingerprint="x").certificates
+    assert told["attack_shift"] == 0
+    assert told["statistics_shift"] == pytest.approx(0.1, abs=1e-9)  # one of five sends half of the honest mean
+    updates = run_cell(Cell.of({**cell, "attack": "sf", "scope": "update"}), fingerprint="x").certificates
+    assert "statistics_shift" not in updates
+
+
 def test_the_grid_warns_and_its_board_counts_it_in_no_worst_case(tmp_path: Path) -> None:
     heard: list[str] = []
     # foe(eta=0) sends the honest mean as well, and no name or certificate but the measured shift says so

@@ -13,6 +13,7 @@ from robustfl.data import Digits, Resident
 from robustfl.errors import Refused, RobustflError, UsageError
 from robustfl.models import (
     AlexNet,
+    BucketingCnn,
     ClientDropout,
     DigitsCnn,
     DigitsNet,
@@ -57,6 +58,7 @@ class _NoNorm(Norm):
 
 CIFAR, MNIST, DIGITS = (3, 32, 32), (1, 28, 28), (1, 8, 8)
 COUNTS = [
+    (BucketingCnn(), MNIST, 1_199_882 + 192, 192),
     (FbnCnn(), CIFAR, 1_310_922, 768),
     (SimpleCnn(), CIFAR, 156_298, 224),
     (ResNet20(), CIFAR, 269_722, 1_376),
@@ -111,6 +113,7 @@ def test_norm_follows_relu_in_the_fbn_network_and_precedes_it_elsewhere():
 
 
 SIZES = [
+    (BucketingCnn(), 6),
     (FbnCnn(), 4),
     (SimpleCnn(), 8),
     (MnistCnn(), 16),

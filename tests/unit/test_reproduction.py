@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from robustfl.errors import UsageError
 from robustfl.records import CellResult, CurvePoint, Metrics, Timing
 from robustfl.reports.moderated import MIN_PAIRS, Prior
+from robustfl.reports.published import publish
 from robustfl.reports.reproduction import (
     PAPERS,
     Entry,
@@ -22,12 +26,14 @@ from robustfl.reports.reproduction import (
     judge,
     papers,
 )
-from robustfl.reports.reproduction.measures import Planned, number
+from robustfl.reports.reproduction.measures import Planned, matches, number
 from robustfl.reports.reproduction.page import to_html, to_json, to_latex, to_markdown
 from robustfl.reports.reproduction.protocols import SCALES, Paper, Plot, Run, Scale, paper
 from robustfl.reports.reproduction.verdicts import interval
-from robustfl.scenarios.expand import expand, labels, refusal
-from robustfl.scenarios.reproduce import gather, scenarios_of
+from robustfl.reports.store import Store
+from robustfl.scenarios.expand import expand, fingerprints, key_of, labels, refusal, resolve
+from robustfl.scenarios.reproduce import gather, listed, scenarios_of
+from robustfl.scenarios.spec import Cell
 
 AHEAD = Statement(id="ahead", says="a is ahead of b", left={"norm": "a"}, right={"norm": "b"}, at_least=5.0)
 
@@ -64,13 +70,14 @@ def verdict(statement: Statement, found: Evidence) -> str:
 
 
 def test_all_published_numbers_are_there() -> None:
-    assert sum(len(claims(name)) for name in PAPERS) == 767
+    assert sum(len(claims(name)) for name in PAPERS) == 787
     assert {name: len(claims(name)) for name in PAPERS} == {
         "fbn": 20,
         "wsm": 106,
         "fedrbn": 311,
         "hbn": 268,
         "fedtan": 62,
+        "bucketing": 20,
     }
 
 
@@ -94,6 +101,21 @@ def test_statements_point_to_one_published_number_each(of: Paper, item: Item) ->
     assert len({s.id for s in item.statements}) == len(item.statements)
 
 
+def could_measure(cell: Cell, metric: str) -> bool:
+    """Whether a cell records such a number."""
+    kind, _, rest = metric.partition(":")
+    if kind in ("ra", "ra_worst"):
+        return any(e.startswith(rest) for e in cell.evasions)
+    if kind == "group":
+        group, _, name = rest.rpartition(":")
+        groups = {f"domain {d}" for d in cell.domains} | {"AT users", "ST users", "spread"}
+        groups |= {"branch clean", "branch min"} if cell.branch == "both" else set()
+        return group in groups and (name == "sa" or any(e.startswith(name) for e in cell.evasions))
+    if kind == "certificate":
+        return rest in {f"forgetting.{round}.mean" for round in cell.forgetting_rounds}
+    return kind in ("sa", "loss")
+
+
 RUNS = [(p.name, item, scale) for p in papers() for item in p.items for scale in SCALES if item.at(scale)]
 
 
@@ -103,12 +125,14 @@ def test_statements_select_cells_that_the_protocol_runs(name: str, item: Item, s
     at = item.at(scale)  # type: ignore[arg-type]
     assert at is not None
     cells = [c for scenario in scenarios_of(at) for c in expand(scenario) if refusal(c) is None]
-    planned = Evidence(tuple(Planned(labels(c)) for c in cells), {})
-    for statement in (s for s in item.statements if s.left):
+    planned = Evidence(tuple(Planned(labels(c), str(i)) for i, c in enumerate(cells)), {})
+    for statement in (s for s in item.statements_at(scale) if s.left):  # type: ignore[arg-type]
         for side in (statement.left, statement.right):
             if side is not None:
                 found = planned.of({**statement.where, **side})
                 assert found, (statement.id, side)
+                metric = (side is statement.right and statement.right_metric) or statement.metric
+                assert all(could_measure(cells[int(c.key)], metric) for c in found), (statement.id, metric)
                 each = [tuple(str(c.labels[name]) for name in ("seed", *statement.best)) for c in found]
                 assert len(set(each)) == len(each), (statement.id, side)
     for plot in item.plots:
@@ -254,6 +278,106 @@ def test_equal_seeds_do_not_make_certainty_out_of_luck() -> None:
     assert low < 5.0 < high
 
 
+# --- every statement of every protocol on boards made for it ----------------------------------------------------------
+
+STATEMENTS = [
+    pytest.param(p.name, item, scale, s, id=f"{p.name}-{item.id}-{scale}-{s.id}")
+    for p in papers()
+    for item in p.items
+    for scale in SCALES
+    for s in item.statements_at(scale)
+    if not s.not_comparable and (s.compute or item.at(scale))
+]
+
+
+def bounds(statement: Statement) -> tuple[float, float, float]:
+    """A difference that satisfies the statement, one on the edge of it and one that does not."""
+    if statement.at_least is not None:
+        return statement.at_least + 20, statement.at_least, statement.at_least - 20
+    if statement.at_most is not None:
+        return statement.at_most - 20, statement.at_most, statement.at_most + 20
+    assert statement.within is not None
+    return statement.value, statement.value + statement.within, statement.value + statement.within + 20
+
+
+def numbers(metric: str, value: float) -> dict[str, Any]:
+    """What a record needs so that its ``metric`` has this value, whatever statistic is read."""
+    kind, _, rest = metric.partition(":")
+    if kind == "certificate":
+        _, number, _ = rest.split(".")
+        return {"certificates": {"forgetting": {number: {"mean": value}}}}
+    if kind == "group":
+        group, _, name = rest.rpartition(":")
+        return {"groups": {group: {name: value}}}
+    if kind == "ra":
+        return {"ra": {rest: value}}
+    return {kind: value}
+
+
+def made(statement: Statement, cells: Sequence[Planned], difference: float, noise: float) -> Evidence:
+    """A board on which the statement's difference is ``difference`` on average, and varies by ``noise`` over seeds."""
+    records = {}
+    unit = 0.01 if statement.percent else 1.0
+    middle = 50.0 if statement.right is not None else 0.0
+    for key, cell in enumerate(cells):
+        place = int(str(cell.labels["seed"])) % 3 - 1  # noise cancels over seeds 0, 1 and 2
+        values: dict[str, Any] = {}
+        for selector, metric, value in (
+            (statement.right, statement.right_metric or statement.metric, middle),
+            (statement.left, statement.metric, middle + difference + noise * place),
+        ):
+            if selector is not None and matches(cell.labels, {**statement.where, **selector}):
+                for name, found in numbers(metric, unit * value).items():
+                    old = values.get(name)
+                    values[name] = {**old, **found} if isinstance(old, dict) else found
+        certificates = values.pop("certificates", {})
+        records[str(key)] = record(str(key), 0.5).model_copy(
+            update={"metrics": Metrics(**{"sa": 0.5, "loss": 1.0, **values}), "certificates": certificates}
+        )
+    return Evidence(tuple(Planned(c.labels, str(i)) for i, c in enumerate(cells)), records)
+
+
+@cache
+def cells_of(name: str, item: str, scale: str) -> tuple[Planned, ...]:
+    """The cells of three seeds that a protocol runs."""
+    at = next(i for i in paper(name).items if i.id == item).at(scale)  # type: ignore[arg-type]
+    assert at is not None
+    cells = [labels(c) for scenario in scenarios_of(at) for c in expand(scenario) if refusal(c) is None]
+    return tuple(Planned(c) for c in cells if c["seed"] in (0, 1, 2))
+
+
+@pytest.mark.parametrize(("name", "item", "scale", "statement"), STATEMENTS)
+def test_every_statement_is_confirmed_refuted_and_left_open_by_boards_made_for_it(
+    name: str, item: Item, scale: str, statement: Statement
+) -> None:
+    right, edge, wrong = bounds(statement)
+    if statement.compute:
+        assert [judge([statement], Evidence((), {}), lambda s, v=v: v)[0].verdict for v in (right, wrong)] == [
+            "confirmed",
+            "contradicted",
+        ]
+        return
+    cells = [c for c in cells_of(name, item.id, scale) if _selected(c, statement)]
+    assert verdict(statement, made(statement, cells, right, 0.1)) == "confirmed"
+    assert verdict(statement, made(statement, cells, wrong, 0.1)) == "contradicted"
+    assert verdict(statement, made(statement, cells, edge, 5.0)) == "undecided"
+    assert verdict(statement, Evidence(tuple(Planned(c.labels, "k") for c in cells), {})) == "not run"
+
+
+def _selected(cell: Planned, statement: Statement) -> bool:
+    sides = [side for side in (statement.left, statement.right) if side is not None]
+    return any(matches(cell.labels, {**statement.where, **side}) for side in sides)
+
+
+def test_every_statement_has_its_boards() -> None:
+    """Only what cannot be compared, and what has no protocol at a scale, is left out."""
+    tried = {(name, item.id, s.id) for name, item, _, s in (p.values for p in STATEMENTS)}
+    for of in papers():
+        for item in of.items:
+            for s in item.statements:
+                assert (of.name, item.id, s.id) in tried or s.not_comparable, (of.name, item.id, s.id)
+
+
 def test_arithmetic_is_held_against_the_number_in_print() -> None:
     counted = Statement(id="x", says="x", compute="made", value=6.2, within=0.1)
     assert judge([counted], Evidence((), {}), lambda s: 6.25)[0].verdict == "confirmed"
@@ -291,6 +415,59 @@ def test_every_form_of_the_page_escapes_and_every_number_can_be_traced() -> None
     assert statement["verdict"] == "confirmed"
 
 
+def test_the_selected_round_is_read_where_a_cell_selected_one() -> None:
+    made = record("k", 0.5)
+    assert made.metrics is not None
+    chosen = {
+        "selected": {"sa": 0.7, "ra_worst": 0.3, "pgd": 0.3, "mia(steps=20)": 0.4},
+        "domain a": {"sa": 0.1},
+        "selected, domain a": {"sa": 0.8},
+    }
+    metrics = made.metrics.model_copy(update={"groups": {**made.metrics.groups, **chosen}})
+    selected = made.model_copy(update={"metrics": metrics})
+    asked = ("sa", "ra_worst", "ra:pgd", "ra:mia", "group:domain a:sa")
+    assert [number(selected, m, "selected") for m in asked] == pytest.approx([70, 30, 30, 40, 80])
+    assert number(selected, "group:domain a:sa") == pytest.approx(10)
+    assert number(selected, "loss", "selected", percent=False) is None  # nobody noted the loss of that round
+    assert number(made, "sa", "selected") == pytest.approx(50)  # no selection: the last round
+
+
+def test_a_statement_may_hold_one_metric_of_a_cell_against_another() -> None:
+    cells = evidence({"a": [80, 81, 82]})
+    both = Statement(id="x", says="x", left={"norm": "a"}, right={"norm": "a"}, right_metric="ra:pgd", at_least=30)
+    found = judge([both], cells)[0]
+    assert (found.verdict, found.difference) == ("confirmed", pytest.approx(40.5))
+    with pytest.raises(ValueError, match="has a right_metric and no right side"):
+        Statement(id="x", says="x", left={"norm": "a"}, right_metric="ra:pgd", at_least=30)
+
+
+def test_a_statement_of_one_scale_is_judged_at_that_scale_alone() -> None:
+    both, one = AHEAD, AHEAD.model_copy(update={"id": "one", "scale": "paper"})
+    item = Item(id="table1", title="t", statements=(both, one))
+    assert [s.id for s in item.statements_at("paper")] == ["ahead", "one"]
+    assert [s.id for s in item.statements_at("reduced")] == ["ahead"]
+
+
+def test_a_run_that_diverged_forgot_nothing_one_could_measure() -> None:
+    assert number(record("k", 0.5, status="diverged"), "certificate:forgetting.3.mean") is None
+
+
+def test_a_board_keeps_the_forgetting_that_statements_read() -> None:
+    facts = {"forgetting": {"3": {"mean": 0.25, "matrix": [[0.1] * 9] * 9}}}
+    made = record("a" * 32, 0.5).model_copy(update={"certificates": facts})
+    read = publish([made], name="made").records()[0]
+    assert read.certificates["forgetting"] == {"3": {"mean": 0.25}}
+    assert number(read, "certificate:forgetting.3.mean") == pytest.approx(25)
+
+
+def test_the_list_says_what_a_table_without_a_reduced_protocol_needs() -> None:
+    words = {x.item.id: x.words for x in listed(find_items("fedtan"), "reduced", out="nowhere")}
+    assert words["figure13"] == "only at the paper scale: a GPU and DomainNet's ten classes"
+
+
+# --- stored cells of something else -----------------------------------------------------------------------------------
+
+
 def test_a_record_counts_by_its_key_and_not_by_its_labels() -> None:
     """Cells of a changed preset have the same labels and other keys."""
     at = Scale(runs=(Run(preset="quickstart", settings=("rounds=1", "seed=0", "attack=none", "defense=mean")),))
@@ -298,6 +475,35 @@ def test_a_record_counts_by_its_key_and_not_by_its_labels() -> None:
     assert all(cell.key for cell in cells)
     fake = record(cells[0].key, 0.5).model_copy(update={"cell": {"data": "unknown"}})
     assert gather(at, records=[fake]).done == 0
+
+
+def test_cells_of_a_changed_preset_are_stale_and_cells_of_another_part_of_it_are_not() -> None:
+    part = Scale(runs=(Run(preset="quickstart", settings=("defense=mean", "seed=0")),))
+    whole = [cell.key for cell in gather(Scale(runs=(Run(preset="quickstart"),)), out="nowhere").planned]
+    own = [cell.key for cell in gather(part, out="nowhere").planned]
+    data = str(next(iter(fingerprints(expand(scenarios_of(part)[0])[:1], None).values())))
+
+    def stored(key: str) -> CellResult:
+        return record(key, 0.5).model_copy(update={"cell": {"data": data}, "scenario": "quickstart"})
+
+    elsewhere = next(key for key in whole if key not in own)
+    assert gather(part, records=[stored(elsewhere)]).stale == 0
+    changed = gather(part, records=[stored(elsewhere), stored("key of other rounds")])
+    assert (changed.stale, changed.done) == (1, 0)
+    held = Statement(id="x", says="x", left={"norm": "fbn"}, at_least=0)
+    assert judge([held], changed)[0].verdict == "stale"
+    assert judge([held], gather(part, records=[stored(elsewhere)]))[0].verdict == "not run"
+
+
+def test_a_stored_cell_of_a_changed_preset_is_stale_on_the_page(tmp_path: Path) -> None:
+    """From a store: the preset's rounds have changed since, so the cell has the same labels but for them."""
+    part = Scale(runs=(Run(preset="quickstart", settings=("defense=mean",)),))
+    cell = expand(scenarios_of(part)[0])[0]
+    data = next(iter(fingerprints([cell], None).values()))
+    older = resolve(cell.model_copy(update={"rounds": cell.rounds + 1}), data)
+    kept = record(key_of(older), 0.5).model_copy(update={"scenario": "quickstart", "cell": {"data": data}})
+    Store(tmp_path / "quickstart").commit(kept)
+    assert gather(part, out=tmp_path).stale == 1
 
 
 def test_a_plot_has_a_line_per_label_with_a_band_over_seeds() -> None:

@@ -1,0 +1,149 @@
+"""Final accuracies beside ByzFL's, each side with its own partition, initial model and batches.
+
+``ROBUSTFL_DATA=FOLDER python -m tests.bench byzfl_accuracy [--seeds N]`` trains the network 784-100-10 on MNIST, on
+their side with ByzFL's own ``DataDistributor``, ``Client``, ``ByzantineClient`` and ``Server``. It prints a JSON line
+per pair of attack and rule: means and standard deviations over seeds, in percent, and the interval of the difference.
+Attacked pairs are iid: our attackers hold a share of the data, theirs hold none. Needs the extra ``[peers]``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+SETTINGS: dict[str, Any] = {
+    "dataset": "mnist", "model": "mlp(hidden=(100,))", "norm": "none",
+    "algorithm": "dsgd(momentum=0.9)", "batch": 25, "rounds": 300, "schedule": {"kind": "constant", "lr": 0.1},
+    "evasions": [],
+}  # fmt: skip
+HONEST, F = 10, 3
+
+
+@dataclass(frozen=True)
+class Pair:
+    """An attack and a rule, in our words and in theirs."""
+
+    partition: str
+    attack: str
+    defense: str
+    peer_attack: str
+    parameters: tuple[tuple[str, float], ...]
+    peer_rule: str
+
+    @property
+    def f(self) -> int:
+        """How many attack; there are ten honest clients besides."""
+        return 0 if self.attack == "none" else F
+
+
+PAIRS = (
+    Pair("dirichlet(alpha=1)", "none", "mean", "NoAttack", (), "Average"),
+    Pair("iid", "sf", "trimmed-mean", "SignFlipping", (), "TrMean"),
+    Pair("iid", "alie(z=1.5, sign=1)", "trimmed-mean", "ALittleIsEnough", (("tau", 1.5),), "TrMean"),
+    Pair("iid", "ipm(tau=3)", "median", "InnerProductManipulation", (("tau", 3.0),), "Median"),
+)
+
+
+def ours(pair: Pair, seed: int) -> float:
+    """The final accuracy of one run of ours."""
+    from robustfl.scenarios import run_cell
+    from robustfl.scenarios.expand import fingerprints
+    from robustfl.scenarios.spec import Cell
+
+    cell = Cell.of(
+        {**SETTINGS, "partition": pair.partition, "clients": HONEST + pair.f, "f": pair.f, "attack": pair.attack,
+         "defense": pair.defense, "seed": seed}
+    )  # fmt: skip
+    record = run_cell(cell, fingerprint=fingerprints([cell], None, download=False)[cell])
+    assert record.metrics is not None, record.reason
+    return 100 * record.metrics.sa
+
+
+def theirs(pair: Pair, seed: int) -> float:
+    """The final accuracy of one run of theirs, drawn from their own generators."""
+    from byzfl import ByzantineClient, Client, DataDistributor, Server
+    from byzfl.utils.misc import set_random_seed
+    from torch.utils.data import DataLoader, TensorDataset
+
+    from robustfl.data import data_root
+    from robustfl.data.specs import dataset_from_spec
+
+    arrays = dataset_from_spec("mnist").load(data_root(None), download=False)
+
+    def images(x: np.ndarray, y: np.ndarray) -> TensorDataset:
+        pixels = (torch.from_numpy(x).permute(0, 3, 1, 2).float() / 255 - 0.1307) / 0.3081
+        data = TensorDataset(pixels, torch.from_numpy(y).long())
+        data.targets = data.tensors[1]  # type: ignore[attr-defined]
+        return data
+
+    set_random_seed(seed)
+    training = DataLoader(images(arrays.train_x, arrays.train_y), batch_size=25)
+    kind = "iid" if pair.partition == "iid" else "dirichlet_niid"
+    parts = DataDistributor(
+        {"data_distribution_name": kind, "distribution_parameter": 1.0, "nb_honest": HONEST,
+         "data_loader": training, "batch_size": 25}
+    ).split_data()  # fmt: skip
+    common = {
+        "model_name": "fc_mnist", "device": "cpu", "optimizer_name": "SGD", "learning_rate": 0.1, "weight_decay": 0.0,
+        "milestones": [10**6], "learning_rate_decay": 1.0,
+    }  # fmt: skip
+    clients = [
+        Client({**common, "loss_name": "NLLLoss", "LabelFlipping": False, "nb_labels": 10, "momentum": 0.9,
+                "training_dataloader": part, "store_per_client_metrics": False})
+        for part in parts
+    ]  # fmt: skip
+    test = DataLoader(images(arrays.test_x, arrays.test_y), batch_size=1000)
+    rule = {"name": pair.peer_rule, "parameters": {"f": F} if pair.peer_rule == "TrMean" else {}}
+    server = Server({**common, "test_loader": test, "aggregator_info": rule, "pre_agg_list": []})
+    attacker = ByzantineClient({"f": pair.f, "name": pair.peer_attack, "parameters": dict(pair.parameters)})
+    for client in clients:
+        client.set_model_state(server.get_dict_parameters())
+    for _ in range(SETTINGS["rounds"]):
+        for client in clients:
+            client.compute_gradients()
+        rows = [client.get_flat_gradients_with_momentum() for client in clients]
+        server.update_model_with_gradients(rows + attacker.apply_attack(rows))
+        for client in clients:
+            client.set_model_state(server.get_dict_parameters())
+    return 100 * float(server.compute_test_accuracy())
+
+
+def compared(pair: Pair, seeds: Sequence[int]) -> dict[str, Any]:
+    """Both sides' accuracies over the seeds, which are not paired: each side draws for itself."""
+    from scipy.special import stdtrit
+
+    mine, other = [ours(pair, s) for s in seeds], [theirs(pair, s) for s in seeds]
+    variances = [statistics.variance(values) / len(values) for values in (mine, other)]
+    error = math.sqrt(sum(variances))
+    freedom = sum(variances) ** 2 / sum(v**2 / (len(seeds) - 1) for v in variances)
+    half = float(stdtrit(freedom, 0.975)) * error
+    difference = statistics.mean(mine) - statistics.mean(other)
+    return {
+        "partition": pair.partition, "attack": pair.attack, "defense": pair.defense, "seeds": len(seeds),
+        "robustfl": [round(statistics.mean(mine), 2), round(statistics.stdev(mine), 2)],
+        "byzfl": [round(statistics.mean(other), 2), round(statistics.stdev(other), 2)],
+        "difference": [round(difference, 2), round(difference - half, 2), round(difference + half, 2)],
+    }  # fmt: skip
+
+
+def main(arguments: Sequence[str] = ()) -> None:
+    """Print one line per pair."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=5)
+    chosen = parser.parse_args(arguments)
+    for pair in PAIRS:
+        print(json.dumps(compared(pair, range(chosen.seeds))), flush=True)
+
+
+if __name__ == "__main__":
+    import sys
+
+    main(sys.argv[1:])
