@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from robustfl.contracts import Algorithm, LocalWork
+from robustfl.contracts import Algorithm, Asked, LocalWork
 from robustfl.parameters import param
 from robustfl.registry import register
 
@@ -43,8 +43,8 @@ class DSGD(Algorithm):
     replacement: bool = param(False, doc="draw batches with replacement", later=True)
 
     @property
-    def resamples(self) -> bool:
-        return self.replacement
+    def asks(self) -> frozenset[Asked]:
+        return frozenset({"replacement"} if self.replacement else ())
 
     def steps(self, samples: int, batch: int) -> int:
         del samples, batch

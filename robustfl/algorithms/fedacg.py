@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from robustfl.algorithms.fedavg import FedAvg
-from robustfl.contracts import LocalWork
+from robustfl.contracts import LocalWork, ServerWork
 from robustfl.parameters import param
 from robustfl.registry import register
 
@@ -50,9 +50,7 @@ class FedACG(FedAvg):
     def broadcast(self, theta: Tensor, state: Mapping[str, Tensor]) -> Tensor:
         return theta.add(state["momentum"], alpha=self.server_momentum)
 
-    def server_step(
-        self, theta: Tensor, aggregate: Tensor, lr: float, state: Mapping[str, Tensor], second: Tensor | None
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        del lr, second
-        moved = state["momentum"] * self.server_momentum + aggregate
-        return theta + moved, {"momentum": moved}
+    def server_step(self, work: ServerWork) -> tuple[Tensor, dict[str, Tensor]]:
+        state = work.state
+        moved = state["momentum"] * self.server_momentum + work.aggregate
+        return work.theta + moved, {"momentum": moved}

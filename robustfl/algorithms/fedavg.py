@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from robustfl.contracts import Algorithm, LocalWork
+from robustfl.contracts import Algorithm, Asked, LocalWork
 from robustfl.errors import UsageError
 from robustfl.parameters import check, param
 from robustfl.registry import register
@@ -62,8 +62,8 @@ class FedAvg(Algorithm):
         return self.weighting == "samples"
 
     @property
-    def resamples(self) -> bool:
-        return self.replacement
+    def asks(self) -> frozenset[Asked]:
+        return frozenset({"replacement"} if self.replacement else ())
 
     def steps(self, samples: int, batch: int) -> int:
         if self.local_steps is not None:

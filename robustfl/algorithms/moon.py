@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from robustfl.algorithms.fedavg import FedAvg
-from robustfl.contracts import Contrast, LocalWork
+from robustfl.contracts import Asked, Contrast, LocalWork
 from robustfl.errors import UsageError
 from robustfl.parameters import check, param
 from robustfl.registry import register
@@ -52,18 +52,18 @@ class Moon(FedAvg):
 
     @property
     def remembers(self) -> bool:
-        return self.contrasts
+        return self.mu > 0
 
     @property
-    def contrasts(self) -> bool:
-        return self.mu > 0
+    def asks(self) -> frozenset[Asked]:
+        return super().asks | ({"contrast"} if self.mu > 0 else frozenset())
 
     def local(self, work: LocalWork) -> tuple[Tensor, Tensor | None]:
         message, _ = super().local(work)
-        return message, work.theta + message if self.contrasts else None
+        return message, work.theta + message if self.mu > 0 else None
 
     def gradient(self, theta: Tensor, work: LocalWork) -> Tensor:
-        if not self.contrasts:
+        if self.mu == 0:
             return work.gradient(theta)
         assert work.memory is not None
         # A client that has never taken part has no previous model; then it is the received one.

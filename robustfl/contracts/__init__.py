@@ -25,13 +25,14 @@ from robustfl.contracts.norm import (
     StatisticsSlices,
     Tag,
 )
-from robustfl.contracts.training import Algorithm, Contrast, Gradients, LocalWork, Objective, Task
+from robustfl.contracts.training import Algorithm, Asked, Contrast, Gradients, LocalWork, Objective, ServerWork, Task
 
 __all__ = [
     "Aggregated",
     "Aggregator",
     "Algorithm",
     "Arrays",
+    "Asked",
     "Attack",
     "BranchedLayer",
     "Channel",
@@ -54,6 +55,7 @@ __all__ = [
     "Reducer",
     "Rehearsal",
     "Reports",
+    "ServerWork",
     "StatisticsAggregation",
     "StatisticsLayer",
     "StatisticsPass",

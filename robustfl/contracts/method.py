@@ -21,3 +21,8 @@ class Method(ABC):  # noqa: B024 - what is abstract differs by kind
 
     def __post_init__(self) -> None:
         parameters.check(self)
+
+    @property
+    def caution(self) -> str:
+        """A warning about parameters that make no good sense together, or nothing."""
+        return ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from typing import ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -54,17 +54,46 @@ class LocalWork:
     shared: Tensor | None = None
 
 
-class Algorithm(Method):
-    """What a client does with its data between two messages, and the server's step.
+@dataclass(frozen=True)
+class ServerWork:
+    """The server's step as an algorithm sees it; the engine supplies the callable.
 
-    ``one_batch``: the message is made of one gradient at the common model. ``repeats``: it takes a second gradient of
-    every batch (``LocalWork.again``). ``aggregates_twice``: ``second_messages`` makes further rows to aggregate.
+    ``theta [d]`` is the model, ``aggregate [d]`` the aggregated message, ``state`` what the server carries
+    (``Algorithm.server_state``). ``again(make)`` aggregates further rows ``make(messages, state)``, ``[n d]`` like the
+    received messages, by the same rule, to a vector ``[d]``; ``make`` sees those columns of both that are here. ``steps
+    [n]`` are the clients' local steps, ``clients`` the size of the federation.
+    """
+
+    theta: Tensor
+    aggregate: Tensor
+    lr: float
+    state: Mapping[str, Tensor] = field(default_factory=dict)
+    again: Callable[[Callable[[Tensor, Mapping[str, Tensor]], Tensor]], Tensor] | None = None
+    steps: Sequence[int] = ()
+    clients: int = 0
+
+
+Asked = Literal["again", "contrast", "aggregates", "replacement"]
+
+
+class Algorithm(Method):
+    """What clients do with their data between two messages, and the server's step.
+
+    ``one_batch``: the message is made of one gradient, of a full batch, at the common model.
     """
 
     kind: ClassVar[str] = "algorithm"
     one_batch: ClassVar[bool] = False
-    repeats: ClassVar[bool] = False
-    aggregates_twice: ClassVar[bool] = False
+
+    @property
+    def asks(self) -> frozenset[Asked]:
+        """What it wants beyond gradients of the next batches and one aggregate.
+
+        ``again``: a second gradient of every batch (``LocalWork.again``). ``contrast``: terms added to the loss
+        (``Contrast``). ``aggregates``: a second aggregate (``ServerWork.again``). ``replacement``: every batch drawn
+        from all of the client's samples, with replacement.
+        """
+        return frozenset()
 
     @property
     def weighted(self) -> bool:
@@ -72,8 +101,8 @@ class Algorithm(Method):
         return False
 
     @property
-    def resamples(self) -> bool:
-        """Whether every batch is drawn from all of the client's samples, with replacement."""
+    def remembers(self) -> bool:
+        """Whether clients keep a vector ``[d]`` between rounds, such as a momentum."""
         return False
 
     @abstractmethod
@@ -83,11 +112,6 @@ class Algorithm(Method):
     @abstractmethod
     def local(self, work: LocalWork) -> tuple[Tensor, Tensor | None]:
         """The clients' messages ``[n d]`` and the memories ``[n d]`` they keep."""
-
-    @property
-    def remembers(self) -> bool:
-        """Whether clients keep a vector ``[d]`` between rounds, such as a momentum."""
-        return False
 
     @abstractmethod
     def server(self, theta: Tensor, aggregate: Tensor, lr: float) -> Tensor:
@@ -103,32 +127,9 @@ class Algorithm(Method):
         del state
         return theta
 
-    def server_step(
-        self, theta: Tensor, aggregate: Tensor, lr: float, state: Mapping[str, Tensor], second: Tensor | None
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The new model and server state; ``second [d]`` is the aggregate of what ``second_messages`` made."""
-        del second
-        return self.server(theta, aggregate, lr), dict(state)
-
-    def second_messages(
-        self, messages: Tensor, steps: Sequence[int], lr: float, state: Mapping[str, Tensor], clients: int
-    ) -> Tensor | None:
-        """Further rows ``[n d]`` that the server derives from the received ones and aggregates alike, or None.
-
-        ``steps [n]`` are the clients' local steps, ``clients`` the size of the federation.
-        """
-        del messages, steps, lr, state, clients
-        return None
-
-    @property
-    def contrasts(self) -> bool:
-        """Whether its steps add to the loss (``Contrast``)."""
-        return False
-
-    @property
-    def caution(self) -> str:
-        """A warning about parameters that make no good sense together, or nothing."""
-        return ""
+    def server_step(self, work: ServerWork) -> tuple[Tensor, dict[str, Tensor]]:
+        """The new model and server state, for algorithms whose server carries something."""
+        return self.server(work.theta, work.aggregate, work.lr), dict(work.state)
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,8 @@ class ClientData:
         self._dtype = next(experiment.model.parameters()).dtype
         self._batches = Batches(
             experiment.seats, settings.batch, settings.seed,
-            whole=experiment.algorithm.one_batch, least=self._least_samples(), anew=experiment.algorithm.resamples,
+            whole=experiment.algorithm.one_batch, least=self._least_samples(),
+            anew="replacement" in experiment.algorithm.asks,
         )  # fmt: skip
 
     def _least_samples(self) -> int:

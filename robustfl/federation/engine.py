@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robustfl.contracts import Aggregated, Context, View
+from robustfl.contracts import Aggregated, Context, ServerWork, View
 from robustfl.errors import Diverged, Refused
 from robustfl.federation.channel import StatisticsChannel
 from robustfl.federation.clients import Clients
@@ -243,18 +243,17 @@ class _Loop:
         self, state: State, who: Present, stack: MessageStack, aggregate: Tensor, context: Context
     ) -> dict[str, Tensor]:
         """Move θ, in place, and return the server's new state."""
-        e, privacy, lr = self._e, self._e.privacy, self._e.lr(state.round)
-        second = None
-        if state.server:
+        e, privacy = self._e, self._e.privacy
+
+        def again(make: Callable[[Tensor, Mapping[str, Tensor]], Tensor]) -> Tensor:
             sent = {name: stack.columns(privacy.sent(value)) for name, value in state.server.items()}
-            steps = [self._clients.steps(k) for k in who.ids]
-            rows = e.algorithm.second_messages(stack.rows, steps, lr, sent, e.settings.clients)
-            if rows is not None:
-                again = replace(context, generator=e.stream("defense-second", state.round), state={})
-                found = stack.defended(e.defense, f=e.settings.f_declared, context=again, rows=rows)
-                second = privacy.whole(stack.whole(found.vector), e.layout.d)
-        whole = privacy.whole(aggregate, e.layout.d)
-        theta, server = e.algorithm.server_step(state.theta, whole, lr, state.server, second)
+            fresh = replace(context, generator=e.stream("defense-second", state.round), state={})
+            found = stack.defended(e.defense, f=e.settings.f_declared, context=fresh, rows=make(stack.rows, sent))
+            return privacy.whole(stack.whole(found.vector), e.layout.d)
+
+        steps = tuple(self._clients.steps(k) for k in who.ids)
+        whole, lr, n = privacy.whole(aggregate, e.layout.d), e.lr(state.round), e.settings.clients
+        theta, server = e.algorithm.server_step(ServerWork(state.theta, whole, lr, state.server, again, steps, n))
         state.theta.copy_(theta)
         return server
 

@@ -10,7 +10,7 @@ from golden_cases import Arithmetic, Case, require
 from torch import Tensor, nn
 
 import robustfl
-from robustfl.contracts import LocalWork, StatisticsSlices
+from robustfl.contracts import LocalWork, ServerWork, StatisticsSlices
 from robustfl.defenses import parse_propagation
 from robustfl.evaluation import forgetting, traffic
 from robustfl.federation.statistics import PlainMean, begin, collect, collecting, lockstep
@@ -36,14 +36,14 @@ def _fedavgm(case: Case, on: Arithmetic) -> dict[str, Any]:
         "algorithm", "fedavgm", server_momentum=case.params["beta"], server_lr=case.params.get("server_lr", 1.0)
     )
     theta, momentum, delta = (on.tensor(case.inputs[k]) for k in ("theta", "momentum", "delta"))
-    theta, state = method.server_step(theta, delta, 0.1, {"momentum": momentum}, None)
+    theta, state = method.server_step(ServerWork(theta, delta, 0.1, {"momentum": momentum}))
     return {"theta": theta, "momentum": state["momentum"]}
 
 
 def _fedadam(case: Case, on: Arithmetic) -> dict[str, Any]:
     method = create("algorithm", "fedadam", **case.params)
     theta, m, v, delta = (on.tensor(case.inputs[k]) for k in ("theta", "m", "v", "delta"))
-    theta, state = method.server_step(theta, delta, 0.1, {"first": m, "second": v}, None)
+    theta, state = method.server_step(ServerWork(theta, delta, 0.1, {"first": m, "second": v}))
     return {"theta": theta, "m": state["first"], "v": state["second"]}
 
 
@@ -52,7 +52,7 @@ def _fedacg(case: Case, on: Arithmetic) -> dict[str, Any]:
     theta, momentum, local = (on.tensor(case.inputs[k]) for k in ("theta", "momentum", "local"))
     sent = method.broadcast(theta, {"momentum": momentum})
     aggregate = robustfl.defense("mean")(local - sent, f=0, weights=case.inputs["n"])
-    theta, state = method.server_step(theta, aggregate, 0.1, {"momentum": momentum}, None)
+    theta, state = method.server_step(ServerWork(theta, aggregate, 0.1, {"momentum": momentum}))
     return {"sent": sent, "theta": theta, "momentum": state["momentum"]}
 
 
@@ -73,9 +73,12 @@ def _scaffold(case: Case, on: Arithmetic) -> dict[str, Any]:
             memory[k] = kept[0]
             messages.append(message)
         stack = torch.cat(messages)
-        second = method.second_messages(stack, [steps] * len(ids), lr, server, clients)
-        mean = robustfl.defense("mean")
-        theta, server = method.server_step(theta, mean(stack, f=0), lr, server, mean(second, f=0))
+        mean, given = robustfl.defense("mean"), (stack, server)
+        work = ServerWork(
+            theta, mean(stack, f=0), lr, server, lambda make, given=given, mean=mean: mean(make(*given), f=0),
+            [steps] * len(ids), clients,
+        )  # fmt: skip
+        theta, server = method.server_step(work)
         rounds.append({"participants": ids, "x": theta, "c_server": server["variate"], "c_clients": memory.clone()})
     return {"rounds": rounds}
 
