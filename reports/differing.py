@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from robustfl.errors import UsageError, closest
-from robustfl.records import CellResult, canonical, misnamed
+from robustfl.records import CellResult, canonical
 
 from .agreement import agree, settings_apart
 from .merging import Source, read_source
@@ -158,7 +158,7 @@ def find(target: str) -> CellResult | Source:
     """
     path = Path(target)
     if path.is_file() and path.parent.name == "cells" and path.suffix == ".json":
-        return _sound(Store(path.parent.parent).read(path.stem), target)
+        return Store(path.parent.parent).read(path.stem)
     folder, colon, start = target.rpartition(":")
     if not colon or path.exists() or not Path(folder).exists():
         return read_source(target)
@@ -170,10 +170,3 @@ def find(target: str) -> CellResult | Source:
         raise UsageError(f"{len(found)} cells of {folder!r} have keys that start with {start!r}; give more of the key")
     known = closest(start, [r.key for r in source.results][:5])
     raise UsageError(f"no cell of {folder!r} has a key that starts with {start!r}; {known}")
-
-
-def _sound(record: CellResult, target: str) -> CellResult:
-    words = misnamed(record)
-    if words is not None:
-        raise UsageError(f"{target}: {words}")
-    return record

@@ -1,6 +1,7 @@
-"""Clients' batch-norm statistics in two principal components (the picture of Hong et al., AAAI 2023).
+"""Clients' batch-norm statistics, or representations of images, in two principal components (Hong et al., AAAI 2023).
 
-Read from ``certificates["bn_statistics"]``, which a run makes of the last round's means and variances: ``points`` (two
+Read from ``certificates["bn_statistics"]``, which a run makes of the last round's means and variances, and from
+``certificates["representations"]``, which it makes of test images where the cell asks for it: ``points`` (two
 coordinates per row), ``shares`` of the variance, and per row ``clients``, ``branches`` and ``groups``.
 """
 
@@ -38,9 +39,18 @@ _MAX_NAMED = 24
 
 def bn_pca_figures(results: Sequence[CellResult]) -> Iterator[tuple[str, Figure]]:
     """For every experiment that recorded its statistics (lowest seed), a title and a figure."""
+    return _figures(results, "bn-pca", "bn_statistics")
+
+
+def representation_figures(results: Sequence[CellResult]) -> Iterator[tuple[str, Figure]]:
+    """For every experiment that recorded representations (lowest seed), a title and a figure."""
+    return _figures(results, "representations", "representations")
+
+
+def _figures(results: Sequence[CellResult], kind: str, fact: str) -> Iterator[tuple[str, Figure]]:
     chosen: dict[tuple[str, ...], CellResult] = {}
     ordered = sorted(
-        (r for r in results if statistics_of(r)), key=lambda r: (natural(text(r.labels.get("seed"))), r.key)
+        (r for r in results if statistics_of(r, fact)), key=lambda r: (natural(text(r.labels.get("seed"))), r.key)
     )
     told_f = all(r.labels.get("f") == r.labels.get("f_declared") for r in ordered)
     others = sorted({n for r in ordered for n in r.labels} - {*_FIRST, "seed", *(["f_declared"] if told_f else [])})
@@ -51,12 +61,12 @@ def bn_pca_figures(results: Sequence[CellResult]) -> Iterator[tuple[str, Figure]
     for key in sorted(chosen, key=lambda k: natural(" ".join(k))):
         shown = [text(chosen[key].labels.get(n)) for n in told]
         name = " · ".join(v if n in _FIRST else f"{n} = {v}" for n, v in zip(told, shown, strict=True))
-        yield f"bn-pca {' '.join(shown)}", _figure(name, chosen[key])
+        yield f"{kind} {' '.join(shown)}", _figure(name, chosen[key], fact)
 
 
-def statistics_of(record: CellResult) -> Mapping[str, Any]:
+def statistics_of(record: CellResult, fact: str = "bn_statistics") -> Mapping[str, Any]:
     """The certificate of a record, if it is whole and can be drawn; else empty."""
-    found = record.certificates.get("bn_statistics")
+    found = record.certificates.get(fact)
     if not isinstance(found, Mapping):
         return {}
     rows = [found.get(name) for name in ("points", "clients", "branches", "groups")]
@@ -71,11 +81,11 @@ def _finite(value: Any) -> bool:
     return isinstance(value, (int, float)) and math.isfinite(value)
 
 
-def _figure(name: str, record: CellResult) -> Figure:
+def _figure(name: str, record: CellResult, fact: str) -> Figure:
     import seaborn
     from matplotlib.figure import Figure
 
-    known = statistics_of(record)
+    known = statistics_of(record, fact)
     points, shares = known["points"], known["shares"]
     groups = [str(g).partition(" · ") for g in known["groups"]]
     keys = [(g[0], g[2], str(b)) for g, b in zip(groups, known["branches"], strict=True)]
@@ -91,7 +101,7 @@ def _figure(name: str, record: CellResult) -> Figure:
         own = [p for p, key in zip(points, keys, strict=True) if key == (domain, role, branch)]
         look = _look(colours[domain], filled=filled[branch])
         axes.scatter([x for x, _ in own], [y for _, y in own], s=40, marker=markers[role], zorder=3, **look)
-    if len(points) <= _MAX_NAMED:
+    if len(points) <= _MAX_NAMED and fact == "bn_statistics":
         for place, client in zip(points, known["clients"], strict=True):
             axes.annotate(
                 str(client), place, textcoords="offset points", xytext=(4, 3), fontsize=7, color="#444444", zorder=4
@@ -103,7 +113,8 @@ def _figure(name: str, record: CellResult) -> Figure:
     if handles:
         figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
     seed = text(record.labels.get("seed"))
-    rows = f"{known.get('entries')} means and variances per client" if known.get("entries") else "means and variances"
+    what = "means and variances per client" if fact == "bn_statistics" else "inputs of the last layer per image"
+    rows = f"{known.get('entries')} {what}" if known.get("entries") else what
     figure.suptitle(f"{wrapped(name, 64)}\n{rows}, last round, seed {seed}", fontsize=10)
     return figure
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from robustfl.records import LATER, CellResult
+from robustfl.records import CellResult, completed, labels_of
 
 FACTS = (
     "key", "scenario", "status", "reason", "round", "sa", "loss", "samples", "ra_worst", "seconds",
@@ -58,9 +58,8 @@ def frame(results: Iterable[CellResult]) -> pd.DataFrame:
     records = list(results)
     rows = [_row(r) for r in records]
     columns = list(dict.fromkeys(name for row in rows for name in row))
-    for row in rows:
-        row |= {name: row.get(name, LATER[name]) for name in LATER if name in columns}
-    table = pd.DataFrame(rows, columns=columns or [*FACTS])
+    before = labels_of(completed({}, columns))
+    table = pd.DataFrame([before | row for row in rows], columns=columns or [*FACTS])
     return _told_apart(table, records)
 
 

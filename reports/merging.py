@@ -9,7 +9,7 @@ from typing import Any
 
 from robustfl.errors import UsageError
 from robustfl.outside import unsafe
-from robustfl.records import CellResult, misnamed
+from robustfl.records import CellResult
 
 from .agreement import Agreement, agree
 from .published import read_board
@@ -58,15 +58,8 @@ def read_source(path: str | Path, *, name: str | None = None) -> Source:
     loaded = store.load()
     planned = store.description().get("cells", {})
     problems = [f"{p.path}: {p.reason}" for p in loaded.problems]
-    kept = []
-    for record in loaded.results:
-        words = misnamed(record)
-        if words is None:
-            kept.append(record)
-        else:
-            problems.append(f"{store.path(record.key)}: {words}")
     own = name or store.folder.resolve().name
-    return Source(own, tuple(kept), planned if isinstance(planned, dict) else {}, tuple(problems))
+    return Source(own, loaded.results, planned if isinstance(planned, dict) else {}, tuple(problems))
 
 
 def merge(sources: Sequence[Source], *, tolerance: float) -> Merge:

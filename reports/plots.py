@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from .board import Board
 
-KINDS = ("curves", "heatmap", "breakdown", "pareto", "ranks", "forgetting", "labels", "bn-pca")
+KINDS = ("curves", "heatmap", "breakdown", "pareto", "ranks", "forgetting", "labels", "bn-pca", "representations")
 FORMATS = ("pdf", "png", "svg")
 MAX_FIGURES = 40
 _WHY_NONE = {
@@ -32,6 +32,7 @@ _WHY_NONE = {
     "forgetting": "no record holds certificates['forgetting']; give the grid forgetting = true and validation > 0",
     "labels": "no record holds label counts",
     "bn-pca": "no record holds certificates['bn_statistics'] (norms without statistics have none)",
+    "representations": "no record holds certificates['representations']; give the grid representations = 20",
 }
 
 
@@ -79,13 +80,14 @@ def plot(
 
 
 def _figures(kind: str, results: Sequence[CellResult], metric: str | None) -> Iterator[tuple[str, Figure]]:
-    from .figure_bn_pca import bn_pca_figures
+    from .figure_bn_pca import bn_pca_figures, representation_figures
     from .figure_curves import curves
     from .figure_distribution import distributions
     from .figure_forgetting import forgetting_maps
 
     by_records = {
         "curves": curves, "labels": distributions, "forgetting": forgetting_maps, "bn-pca": bn_pca_figures,
+        "representations": representation_figures,
     }  # fmt: skip
     made = by_records[kind](results) if kind in by_records else _of_board(kind, _board(results, metric))
     for count, figure in enumerate(_checked(made, kind, metric), 1):

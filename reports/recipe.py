@@ -9,12 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from robustfl.origins import origins
-from robustfl.records import CellResult, canonical
+from robustfl.records import CellResult, canonical, completed
 
 from .board import natural
-
-LISTS = ("evasions", "domains")
-"""Settings whose value is itself a list: an axis over them is a list of lists."""
 
 
 def scenario_toml(results: Sequence[CellResult], *, name: str) -> str:
@@ -23,7 +20,7 @@ def scenario_toml(results: Sequence[CellResult], *, name: str) -> str:
     Axes that determine each other advance together (``zip``); the others multiply if the records are their product,
     and otherwise all advance together.
     """
-    cells = [dict(r.cell.get("cell", {})) for r in results]
+    cells = _settings(results)
     fields = sorted({f for cell in cells for f in cell})
     values = {f: _distinct([cell.get(f) for cell in cells]) for f in fields}
     axes = [f for f in fields if len(values[f]) > 1 and None not in values[f]]
@@ -76,10 +73,18 @@ def command(result: CellResult, results: Sequence[CellResult], *, file: str) -> 
 
     Every axis of the scenario is fixed; axes that advance together stay equally long, one value each.
     """
-    cell = result.cell.get("cell", {})
-    axes = [f for f in sorted(cell) if len(_distinct([r.cell.get("cell", {}).get(f) for r in results])) > 1]
+    cells = _settings([result, *results])
+    cell, others = cells[0], cells[1:]
+    axes = [f for f in sorted(cell) if len(_distinct([other.get(f) for other in others])) > 1]
     settings = [f"--set {shlex.quote(f'{f}={_toml(cell[f])}')}" for f in axes if cell[f] is not None]
     return " ".join(["robustfl run", shlex.quote(file), *settings])
+
+
+def _settings(results: Sequence[CellResult]) -> list[dict[str, Any]]:
+    """The cells' settings, with those that came later and that another of them has."""
+    cells = [dict(r.cell.get("cell", {})) for r in results]
+    known = {name for cell in cells for name in cell}
+    return [completed(cell, known) for cell in cells]
 
 
 def _distinct(values: Sequence[Any]) -> list[Any]:

@@ -25,7 +25,7 @@ from pydantic import ValidationError
 
 from robustfl.errors import StoreError, UsageError
 from robustfl.outside import read_json, shown, texts, unsafe
-from robustfl.records import SCHEMA, STATUSES, CellResult, canonical, plain
+from robustfl.records import SCHEMA, STATUSES, CellResult, canonical, misnamed, plain
 
 RERUN = frozenset({"failed"})
 """Statuses that do not count as done: a crash may be gone next time, a divergence or a refusal will not."""
@@ -120,7 +120,10 @@ class Store:
             raise StoreError(f"{self.path(key)}: {error}; delete the file and run the grid again") from None
 
     def load(self) -> Loaded:
-        """All records; a truncated, corrupt or foreign file is a problem with its reason, never a number."""
+        """All records; a truncated, corrupt or foreign file is a problem with its reason, never a number.
+
+        So is one whose key or labels are not those of its settings.
+        """
         results, problems = [], []
         for key in sorted(self.keys()):
             try:
@@ -203,7 +206,7 @@ class Store:
         except ValidationError as error:
             first = error.errors()[0]
             raise _UnreadableError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-        words = unlikely(record)
+        words = unlikely(record) or misnamed(record)
         if words is not None:
             raise _UnreadableError(words)
         return record

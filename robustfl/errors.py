@@ -42,6 +42,26 @@ class Diverged(RobustflError):
         return (Diverged, (self.round, self.what))
 
 
+class Terminated(SystemExit):
+    """A signal asked the process to end, which it does in order; no plug-in's ``sys.exit``."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(128 + number)
+        self.status = 128 + number
+
+
+def told(error: BaseException) -> str:
+    """The class and the text of an error; a plug-in's may have none.
+
+    >>> told(KeyError("x"))
+    "KeyError: 'x'"
+    """
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception as another:
+        return f"{type(error).__name__}, whose text cannot be made ({type(another).__name__})"
+
+
 def closest(name: str, known: Iterable[str]) -> str:
     """Ends an error message: the close matches of ``name`` among ``known``, or all of them if none is close."""
     names = sorted(set(known))

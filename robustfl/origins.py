@@ -2,22 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 
 def origins(cell: Mapping[str, Any]) -> dict[str, str]:
     """From the resolved cell of a record, the methods that are not robustfl's own with where they come from.
 
+    Those that another method wraps are among them.
+
     >>> origins({"methods": {"norm": {"name": "fbn"}, "defense": [{"name": "mine", "origin": "robustfl-mine 1.0"}]}})
     {'defense mine': 'robustfl-mine 1.0'}
     """
     found: dict[str, str] = {}
     for axis, methods in cell.get("methods", {}).items():
-        for method in methods if isinstance(methods, list) else [methods]:
-            if isinstance(method, Mapping) and method.get("origin"):
-                found[f"{'evasion' if axis == 'evasions' else axis} {method['name']}"] = str(method["origin"])
+        kind = "evasion" if axis == "evasions" else axis
+        found |= {f"{kind} {method['name']}": str(method["origin"]) for method in _foreign(methods)}
     return found
+
+
+def in_words(found: Mapping[str, str]) -> str:
+    """Plug-ins as an error names them: all of them, where it is not known which one it was.
+
+    >>> in_words({"attack a": "a.py 1b2c", "norm b": "robustfl-b 1.0"})
+    'one of attack a (a.py 1b2c), norm b (robustfl-b 1.0)'
+    """
+    named = ", ".join(f"{name} ({origin})" for name, origin in found.items())
+    return f"one of {named}" if len(found) > 1 else named
+
+
+def _foreign(value: Any) -> Iterator[Mapping[str, Any]]:
+    """The methods with an origin in nested data."""
+    if isinstance(value, Mapping):
+        if value.get("origin") and "name" in value:
+            yield value
+        for inner in value.values():
+            yield from _foreign(inner)
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            yield from _foreign(inner)
 
 
 def all_origins(identity: Any) -> set[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -19,7 +19,10 @@ from robustfl.outside import shown
 SCHEMA = 1
 Status = Literal["done", "refused", "diverged", "failed"]
 STATUSES: tuple[Status, ...] = ("done", "refused", "diverged", "failed")
-LATER: dict[str, Any] = {"precision": "full", "rotate": 0.0, "select": "last", "statistics_defense": "same"}
+LATER: dict[str, Any] = {
+    "across": False, "domain_users": [], "finetune": "none", "init": "random", "precision": "full",
+    "representations": 0, "rotate": 0.0, "select": "last", "statistics_defense": "same", "user_sizes": "equal",
+}  # fmt: skip
 """Settings that came later: a cell with one of these values is one from before there was a choice, and has its key."""
 
 
@@ -149,10 +152,15 @@ def labels_of(settings: Mapping[str, Any]) -> dict[str, Any]:
             "step": f"step(values={values}, milestones={milestones})",
             "geometric": f"geometric(lr={rate}, factor={factor})",
         }.get(str(schedule.get("kind")), "")
-    for name in ("evasions", "domains", "forgetting"):
+    for name in ("evasions", "domains", "domain_users", "forgetting"):
         if isinstance(flat.get(name), (list, tuple)):
             flat[name] = " ".join(map(str, flat[name]))
     return flat
+
+
+def completed(settings: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """The settings with those of ``names`` that came later and are left out, at their values from before."""
+    return {**{name: value for name, value in LATER.items() if name in names}, **settings}
 
 
 def _short(value: Any) -> str:
@@ -167,7 +175,7 @@ def misnamed(record: CellResult) -> str | None:
     settings = record.cell.get("cell")
     if not isinstance(settings, Mapping):
         return None
-    right = {**{k: v for k, v in LATER.items() if k in record.labels}, **labels_of(settings)}
+    right = labels_of(completed(settings, record.labels))
     for name in sorted({*right, *record.labels}):
         if name not in right:
             return f"its label {name}={record.labels[name]!r} is no setting"

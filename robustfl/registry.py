@@ -26,9 +26,10 @@ from typing import Any, TypeVar
 
 from robustfl.alarms import alarm
 from robustfl.contracts import Method
-from robustfl.errors import RobustflError, UsageError, closest
+from robustfl.errors import RobustflError, UsageError, closest, told
 from robustfl.outside import unsafe
 from robustfl.parameters import is_plain, reject_unknown, remember, types_of
+from robustfl.running import loaded, running
 from robustfl.sessions import content, script_of, written_here
 from robustfl.surroundings import Surroundings
 
@@ -130,7 +131,12 @@ def _changed() -> None:
 
 
 def _check_fields(cls: type, version: Any) -> None:
-    """What a cell's key is made of must be data: a version, plain defaults."""
+    """What a cell's key is made of must be data: a version, plain defaults. So must what lists print."""
+    for fact, kind in (("paper", str), ("cost", str), ("exempt", Mapping)):
+        if not isinstance(getattr(cls, fact), kind):
+            raise UsageError(
+                f"{cls.__name__}.{fact} must be a {'text' if kind is str else 'table of texts'} of the class"
+            )
     if type(version) is not int or version < 1:
         raise UsageError(f"{cls.__name__}: version={version!r} must be a whole number ≥ 1")
     for f in dataclasses.fields(cls):
@@ -181,7 +187,9 @@ def _import_as(origin: str, load: Callable[[], Any], what: str, own: bool = Fals
         if own:
             load()
         else:
-            _guarded(load)
+            with running(what, importing=True):
+                _guarded(load)
+            loaded(what)
     except BaseException as error:
         if own or isinstance(error, KeyboardInterrupt):
             raise
@@ -191,7 +199,7 @@ def _import_as(origin: str, load: Callable[[], Any], what: str, own: bool = Fals
                 del names[name]
         if isinstance(error, UsageError):
             raise UsageError(f"{what}: {error}") from error
-        raise UsageError(f"{what} could not be imported: {type(error).__name__}: {error}") from error
+        raise UsageError(f"{what} could not be imported: {told(error)}") from error
     finally:
         _state["origin"] = before
 
@@ -376,12 +384,13 @@ def _made_elsewhere(entry: Entry, given: Mapping[str, Any]) -> Method:
     """A plug-in's method. Raises ``UsageError`` naming it for one that fails, or that changes what others share."""
     who, now = f"{entry.kind} {entry.name!r} ({entry.origin})", Surroundings()
     try:
-        made = entry.cls(**given)
+        with running(who):
+            made = entry.cls(**given)
         changed = now.settings()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if isinstance(error, RobustflError):
             raise
-        raise UsageError(f"{who} cannot be made: {type(error).__name__}: {error}") from error
+        raise UsageError(f"{who} cannot be made: {told(error)}") from error
     finally:
         now.restore()
     if changed:

@@ -50,6 +50,15 @@ def _autocast() -> tuple[bool, bool]:
     return torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda")
 
 
+_GUARDS: list[Any] = []
+
+
+def _put_inference(value: bool) -> None:
+    """Turn inference mode on or off for good. Only who entered it can leave it, so a mode is put on top of that one."""
+    _GUARDS.append(torch.inference_mode(value))
+    _GUARDS[-1].__enter__()
+
+
 def _put_autocast(value: tuple[bool, bool]) -> None:
     for device, on in zip(("cpu", "cuda"), value, strict=True):
         torch.set_autocast_enabled(device, on)
@@ -70,6 +79,7 @@ _SETTINGS = (
     *_precisions(),  # before the older names for the same
     _Setting("torch's default dtype", torch.get_default_dtype, torch.set_default_dtype),
     _Setting("torch's default device", torch.get_default_device, _put_default_device),
+    _Setting("torch's inference mode", torch.is_inference_mode_enabled, _put_inference),  # it moves the next
     _Setting("torch's grad mode", torch.is_grad_enabled, torch.set_grad_enabled),
     _Setting("torch's deterministic algorithms", _deterministic, _put_deterministic),
     _Setting("torch's anomaly detection", _anomalies, lambda value: torch.set_anomaly_enabled(*value)),

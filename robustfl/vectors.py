@@ -7,7 +7,7 @@ for a weight and no weight for a buffer.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -31,10 +31,14 @@ class Slot:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where every entry of a model's state lies in the update row and in the statistics row."""
+    """Where every entry of a model's state lies in the update row and in the statistics row.
+
+    ``start [s]`` are the statistics that training begins with; (0, 1) without it.
+    """
 
     update: tuple[Slot, ...]
     layers: tuple[StatisticsSlices, ...]
+    start: Tensor | None = field(default=None, compare=False, repr=False)
 
     @property
     def d(self) -> int:
@@ -69,7 +73,9 @@ class Layout:
         return mask
 
     def initial_statistics(self, like: Tensor) -> Tensor:
-        """Means 0 and variances 1 in the dtype and on the device of ``like``."""
+        """Means 0 and variances 1, or ``start``, in the dtype and on the device of ``like``."""
+        if self.start is not None:
+            return self.start.to(device=like.device, dtype=like.dtype, copy=True)
         return self.variance_mask().to(device=like.device, dtype=like.dtype)
 
 

@@ -24,6 +24,7 @@ from torch import Tensor
 from robustfl.contracts import Method
 from robustfl.errors import RobustflError
 from robustfl.registry import origin_of
+from robustfl.running import running
 from robustfl.surroundings import Surroundings
 
 _PLAIN = (
@@ -112,7 +113,8 @@ def watched(methods: Method | Sequence[Method], *shown: Tensor | None) -> Iterat
 def _observed(parts: Sequence[Method], guests: list[type[Method]]) -> Iterator[None]:
     now, kept = Surroundings(), [kept_state(cls) for cls in guests]
     try:
-        yield
+        with running(names(parts)):
+            yield
         settings, moved = now.settings(), now.generators()
     finally:
         now.restore()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -28,6 +29,7 @@ from robustfl.data import (
     channel_statistics,
     data_root,
     domain_split,
+    equal_blocks,
     label_counts,
     train_validation,
 )
@@ -36,8 +38,9 @@ from robustfl.errors import Refused
 from robustfl.federation import Experiment
 from robustfl.models.dropout import seed_dropout
 from robustfl.randomness import numpy_stream, stream
-from robustfl.vectors import layout_of
+from robustfl.vectors import layout_of, read_statistics
 
+from .rules import rule_of
 from .settings import settings_of
 from .spec import Cell, method
 
@@ -85,11 +88,14 @@ def build(cell: Cell, *, root: str | Path | None = None, device: torch.device | 
     root_set = _root_set(cell, split)
     _check_split(cell, split.train, algorithm)
     train = Resident.of(arrays.train_x, arrays.train_y, device=where)
-    model = _model(cell, arrays).to(device=where, dtype=DTYPES[cell.dtype])
+    model = _model(cell, arrays, root).to(device=where, dtype=DTYPES[cell.dtype])
+    layout = layout_of(model)
+    if cell.init != "random" and layout.s:
+        layout = replace(layout, start=read_statistics(model, layout, next(model.parameters()).detach()))
     experiment = Experiment(
         settings=settings_of(cell),
         model=model,
-        layout=layout_of(model),
+        layout=layout,
         train=train,
         parts=_on(where, split.train),
         classes=arrays.classes,
@@ -106,6 +112,7 @@ def build(cell: Cell, *, root: str | Path | None = None, device: torch.device | 
         propagate=None if cell.propagation == "none" else parse_propagation(cell.propagation),
         augment=Augment(cell.flip, cell.crop, cell.rotate) if cell.flip or cell.crop or cell.rotate else None,
     )
+    experiment.held(cell.rounds - 1)  # refuses to freeze every layer
     return Built(
         experiment=experiment,
         test=Resident.of(arrays.test_x, arrays.test_y, device=where),
@@ -147,12 +154,16 @@ def _partition(cell: Cell, arrays: Arrays) -> _Split:
 
 
 def _domain_split(cell: Cell, domains: list[Arrays]) -> _Split:
+    sizes = rule_of("user_sizes", cell.user_sizes)
     slices = domain_split(
         [len(d.train_y) for d in domains],
         [len(d.test_y) for d in domains],
-        users=cell.clients // len(domains),
+        users=cell.users,
         share=cell.domain_share,
         validation=cell.validation,
+        blocks=equal_blocks
+        if sizes is None
+        else partial(sizes.lengths, generator=numpy_stream(cell.seed, "partition")),
     )
     return _Split(
         [s.train for s in slices],
@@ -213,7 +224,7 @@ def _check_split(cell: Cell, train: list[Indices], algorithm: Algorithm) -> None
 # --- the model -------------------------------------------------------------------------------------------------------
 
 
-def _model(cell: Cell, arrays: Arrays) -> nn.Module:
+def _model(cell: Cell, arrays: Arrays, root: str | Path | None) -> nn.Module:
     architecture = cast(Model, method("model", cell.model))
     norm = cast(Norm, method("norm", cell.norm))
     with torch.random.fork_rng(devices=[]):  # constructors draw; what they draw is overwritten from our own stream
@@ -224,6 +235,9 @@ def _model(cell: Cell, arrays: Arrays) -> nn.Module:
         raise Refused(f"{cell.model} has no normalization layers for {cell.norm} to take the place of")
     seed_dropout(network)
     architecture.initialise(network, stream(cell.seed, "init"))
+    weights = rule_of("init", cell.init)
+    if weights is not None:
+        weights.load(network, data_root(root))
     return nn.Sequential(_scaling(cell, arrays), network)
 
 

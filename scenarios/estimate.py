@@ -11,9 +11,12 @@ from typing import Any
 
 import torch
 
-from robustfl.errors import DataMissing, Diverged, Refused
+from robustfl.errors import DataMissing, Diverged, Refused, Terminated, told
 from robustfl.federation import initial_state, train
+from robustfl.origins import in_words, origins
 from robustfl.reports.store import Store
+from robustfl.running import running
+from robustfl.surroundings import kept
 
 from .build import build
 from .effect import effect_warnings
@@ -23,6 +26,7 @@ from .run import device_of
 from .spec import Cell, Scenario, method
 
 _PROBE_ROUNDS = 2
+_EMPTY: dict[type, str] = {MemoryError: "this machine has not enough memory"}  # what errors without words mean
 _LONG = 5.0  # seconds of a round that need no second to warm up
 
 
@@ -52,6 +56,8 @@ class Estimate:
     memory_bytes: int | None
     note: str
     warnings: tuple[str, ...] = ()
+    untimed: int = 0
+    """How many kinds of cells could not be timed: they fail here."""
 
     @property
     def refusals(self) -> dict[str, int]:
@@ -76,7 +82,7 @@ class Estimate:
         cells = [{"state": c.state, "reason": c.reason, "seconds": c.seconds, **c.labels} for c in self.cells]
         return {
             "jobs": self.jobs, "seconds": self.seconds, "memory_bytes": self.memory_bytes, "cells": cells,
-            "warnings": list(self.warnings),
+            "untimed": self.untimed, "warnings": list(self.warnings),
         }  # fmt: skip
 
 
@@ -122,7 +128,7 @@ def estimate(
     wrong = Counter(p.failed for p in probes.values() if p.failed)
     for words, count in wrong.items():
         note += f"\n{count} kind(s) of cells could not be timed, and will not run here: {words}"
-    return Estimate(planned, axes, workers, total, memory, note, warnings)
+    return Estimate(planned, axes, workers, total, memory, note, warnings, wrong.total())
 
 
 def _planned(cell: Cell, reason: str | None, seconds: float | None) -> PlannedCell:
@@ -133,6 +139,7 @@ def _kind(cell: Cell) -> tuple[Any, ...]:
     """Cells of one kind cost the same per round."""
     return (
         cell.dataset, cell.domains, cell.model, cell.norm, cell.algorithm, cell.objective, cell.at, cell.train_evasion,
+        cell.users, cell.finetune == "none",
         cell.propagation, cell.clients, cell.batch, cell.defense, cell.statistics_rule, cell.attack, cell.participation,
         cell.engine, cell.dtype,
     )  # fmt: skip
@@ -152,13 +159,18 @@ def _probes(
     try:
         for kind, cell in kinds.items():
             on_probe(len(probes), len(kinds))
+            foreign = in_words(origins(resolve(cell, "")))
             try:
-                probes[kind] = _probe(cell, root, device)
+                with running(foreign), kept():
+                    probes[kind] = _probe(cell, root, device)
             except (Refused, Diverged):  # the grid will record it; it costs next to nothing
                 probes[kind] = _Probe(0.0, 0.0, 0, 0)
-            except Exception as error:  # too large for this machine, or a plug-in's: the grid goes on with the others
-                words = (str(error).splitlines() or ["this machine has not enough memory"])[0]
-                probes[kind] = _Probe(0.0, 0.0, 0, 0, failed=f"{type(error).__name__}: {words}")
+            except BaseException as error:  # too large for this machine, or a plug-in's: the others go on
+                if isinstance(error, (KeyboardInterrupt, Terminated)):
+                    raise
+                words = told(error).splitlines()[0] + _EMPTY.get(type(error), "") * (not error.args)
+                of = f" [{foreign}]" if foreign else ""
+                probes[kind] = _Probe(0.0, 0.0, 0, 0, failed=f"{words}{of}")
     finally:
         torch.set_num_threads(before)
     return probes

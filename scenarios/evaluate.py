@@ -8,7 +8,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from robustfl.branches import ADVERSARIAL, CLEAN, branched, through
 from robustfl.contracts import Evasion
@@ -28,6 +28,7 @@ from robustfl.records import Metrics
 from robustfl.vectors import write_statistics
 
 from .build import DTYPES, Built
+from .components import components, short
 from .spec import Cell
 
 
@@ -108,6 +109,8 @@ class Evaluator:
             groups = self._groups(everything)
             if branched(self._e.model) and self._cell.branch == "both":
                 groups |= self._branches(at, everything)
+            if self._cell.across:
+                groups |= self._across(at)
             per_user = len(standard) == len(self._users)
             return Metrics(
                 sa=mean_over_users([a.value for a in standard]),
@@ -287,6 +290,101 @@ class Evaluator:
         values = {m: mean_over_users([a.value for a in found]) for m, found in clean.items()}
         lower = {m: min(values[m], mean_over_users([a.value for a in found])) for m, found in adversarial.items()}
         return {"branch clean": values, "branch min": lower}
+
+    def representations(self, state: State) -> dict[str, Any] | None:
+        """How the model sees test images: what its last layer receives of them, in two principal components.
+
+        Of every domain (or of the test set) the first ``representations`` images, clean and, where the cell has an
+        evasion attack, attacked by the first one, through every branch, by the first honest user's model of the domain.
+        The keys are those of the picture of batch-norm statistics; ``groups`` name domain and images, ``clients`` the
+        users. ``None`` where there is nothing to tell apart.
+        """
+        names = self._cell.domains or ("",)
+        branches = (CLEAN, ADVERSARIAL) if branched(self._e.model) else ("",)
+        rows, told = [], list[tuple[int, str, str]]()
+        with self._tested(state) as at:
+            for d, name in enumerate(names):
+                user = next(
+                    (k for k in self._users if not self._built.domain_of or self._built.domain_of[k] == d), None
+                )
+                if user is None:
+                    continue
+                index = self._part(user)[: self._cell.representations]
+                for branch in branches:
+                    with self._model_of(at, user) if self._personal else nullcontext(), through(self._e.model, branch):
+                        for images, features in self._seen(index, user, branch).items():
+                            rows.append(features)
+                            told += [(user, branch, " · ".join(w for w in (name, images) if w))] * len(index)
+        placed = components(torch.cat(rows)) if rows else None
+        if placed is None:
+            return None
+        return {
+            "points": [[short(v) for v in p] for p in placed[0].tolist()],
+            "shares": [short(v) for v in placed[1].tolist()],
+            "clients": [k for k, _, _ in told],
+            "branches": [b for _, b, _ in told],
+            "groups": [g for _, _, g in told],
+            "entries": rows[0].shape[1],
+        }
+
+    def _seen(self, index: Tensor, user: int, branch: str) -> dict[str, Tensor]:
+        """Representations ``[b k]`` of clean test images, and of the same attacked through the model as it stands."""
+        model, test = self._e.model, self._built.test
+        x, y = test.pixels(index, dtype=DTYPES[self._cell.dtype]), test.y[index]
+        found = {"clean images": represented(model, x)}
+        for spec, attack in self._built.evasions[:1]:
+            generator = stream(self._cell.seed, "representations", spec, user, branch, device=self._e.device)
+            found["attacked images"] = represented(model, attack.perturb(model, x, y, generator=generator))
+        return found
+
+    def _across(self, state: State) -> dict[str, dict[str, float]]:
+        """Every domain's models on every domain's test images, and the mean over the test domains.
+
+        The models are those of the domain's honest users, the mean over them; a domain's test images are those of all
+        its users together, and of domains with equally many images each counts alike.
+        """
+        domain_of, names = self._built.domain_of, self._cell.domains
+        owners = [[k for k in self._users if domain_of[k] == d] for d in range(len(names))]
+        tests = [
+            torch.cat([part for k, part in enumerate(self._built.tests) if domain_of[k] == d])
+            for d in range(len(names))
+        ]
+        attacks: list[tuple[str, Evasion] | None] = [None, *self._built.evasions]
+        groups: dict[str, dict[str, float]] = {}
+        for d, users in enumerate(owners):
+            if not users:
+                continue
+            found = [
+                {("sa" if a is None else a[0]): self._crossed(state, users, test, a) for a in attacks} for test in tests
+            ]
+            groups |= {f"models of {names[d]} on {names[t]}": on for t, on in enumerate(found)}
+            groups[f"models of {names[d]}"] = {m: mean_over_users([on[m] for on in found]) for m in found[0]}
+        return groups
+
+    def _crossed(self, state: State, users: Sequence[int], test: Tensor, attack: tuple[str, Evasion] | None) -> float:
+        """Mean accuracy of some users' own models on the same test images."""
+        limited, values = test[: None if attack is None else self._cell.ra_limit], []
+        for k in users:
+            with self._model_of(state, k), through(self._e.model, self.branch):
+                values.append(self._accuracy(limited, attack, ("across", k)).value)
+        return mean_over_users(values)
+
+
+def represented(model: nn.Module, x: Tensor) -> Tensor:
+    """What the model's last linear layer receives of the inputs, ``[b k]``, in evaluation mode."""
+    linear = [m for m in model.modules() if isinstance(m, nn.Linear)]
+    if not linear:
+        raise Refused(f"{type(model).__name__} has no linear layer, so its representation is unknown")
+    seen: list[Tensor] = []
+    handle = linear[-1].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].flatten(1)))
+    training = model.training
+    try:
+        with torch.no_grad():
+            model.eval()(x)
+    finally:
+        handle.remove()
+        model.train(training)
+    return seen[0]
 
 
 def _apart(together: Accuracy, sizes: list[int]) -> list[Accuracy]:

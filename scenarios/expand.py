@@ -12,6 +12,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from robustfl.contracts import Aggregator, Algorithm, Attack, Norm, Objective, Tag
 from robustfl.data import data_root
 from robustfl.defenses import Pipeline, parse_pipeline, parse_propagation
@@ -19,6 +21,7 @@ from robustfl.errors import UsageError
 from robustfl.records import LATER, SCHEMA, digest, labels_of
 from robustfl.registry import generation, identity, load_file, lookup, reread_session
 
+from .rules import RULES, canonical_rule, rule_of
 from .settings import settings_of
 from .spec import (
     LISTS,
@@ -30,6 +33,7 @@ from .spec import (
     Scenario,
     as_table,
     canonical_method,
+    canonical_users,
     is_axis,
     method,
     setting,
@@ -179,13 +183,17 @@ def _resolved(field: str, option: Any) -> Any:
     """One option of an exclusion in the form in which cells hold it; a bare name stays one."""
     if field == "schedule":
         return Cell.of({field: option}).schedule
-    if field in LISTS and field != "forgetting":
-        kind = {"evasions": "evasion", "domains": "dataset"}[field]
+    kind = {"evasions": "evasion", "domains": "dataset"}.get(field)
+    if kind is not None:
         return tuple(canonical_method(kind, spec) for spec in ([option] if isinstance(option, str) else option))
     if field == "propagation" and option != "none":
         return parse_propagation(str(option)).describe()
     if field in (*METHODS, *PIPELINES) or field == "train_evasion":
         return _bare_or_whole("evasion" if field == "train_evasion" else field, option)
+    if field == "domain_users":
+        return canonical_users(option)
+    if field in RULES:
+        return canonical_rule(field, option)
     found = setting(field, option)
     return tuple(sorted(set(found))) if isinstance(found, tuple) else found  # rounds of forgetting, as cells hold them
 
@@ -210,7 +218,12 @@ def refusal(cell: Cell) -> str | None:
         return f"precision='bf16' shortens float32, not dtype={cell.dtype!r}; use dtype='float32' or precision='full'"
     if 2 * cell.f >= cell.clients and cell.f > 0:
         return f"f={cell.f} of {cell.clients} clients: fewer than half may be Byzantine (f ≤ {(cell.clients - 1) // 2})"
+    reason = _finetuning_refusal(cell)
+    if reason is not None:
+        return reason
     n = max(1, int(cell.participation * cell.clients + 1e-9))
+    if cell.finetune != "none":
+        n = min(len(cell.adversarial), cell.clients - len(cell.adversarial))
     defense: Pipeline = looked_at("defense", cell.defense)
     reason = defense.refusal(n, cell.f_declared)
     if reason is not None:
@@ -239,6 +252,8 @@ def refusal(cell: Cell) -> str | None:
         return (
             f"{cell.defense} compares updates with the server's own, and {cell.norm} with {cell.algorithm} sends more"
         )
+    if cell.across and not norm.private:
+        return f"across=true tests users' own models on other domains, and with {cell.norm} they have none of their own"
     if cell.select == "validation" and not (cell.validation and cell.evaluate_every):
         return (
             "select='validation' takes the best of the evaluated rounds on the clients' validation data: it needs "
@@ -306,6 +321,30 @@ def _objective_refusal(cell: Cell, norm: Norm, algorithm: Algorithm, objective: 
     return None
 
 
+def _finetuning_refusal(cell: Cell) -> str | None:
+    tuning, at = rule_of("finetune", cell.finetune), len(cell.adversarial)
+    if tuning is None:
+        return None
+    what = f"finetune={cell.finetune!r}"
+    if tuning.rounds >= cell.rounds:
+        return f"{what} leaves AT users no round of rounds={cell.rounds}; at most {cell.rounds - 1} can be the others'"
+    if not 0 < at < cell.clients:
+        return f"{what} needs AT users and ST users; at={cell.at!r} makes {at} of {cell.clients} clients AT users"
+    if cell.f or cell.participation < 1:
+        return f"{what} is defined without Byzantine clients and with full participation (f=0, participation=1)"
+    algorithm = looked_at("algorithm", cell.algorithm)
+    assert isinstance(algorithm, Algorithm)
+    if algorithm.one_batch:
+        return f"{what} needs an algorithm with local steps, not {cell.algorithm}"
+    carried = algorithm.remembers or algorithm.server_state(torch.zeros(1)) or getattr(algorithm, "weight_decay", 0)
+    if tuning.frozen and carried:
+        return (
+            f"{what}: the weight decay, or what {cell.algorithm} carries from round to round, would move frozen layers"
+            "; use frozen=0 or plain local steps"
+        )
+    return None
+
+
 def _users_refusal(cell: Cell, norm: Norm) -> str | None:
     at = cell.adversarial
     if cell.byzantine != "any" and cell.f:
@@ -327,7 +366,7 @@ def _users_refusal(cell: Cell, norm: Norm) -> str | None:
 
 
 def fingerprints(cells: list[Cell], root: str | Path | None, *, download: bool = True) -> dict[Cell, str]:
-    """The digest of every cell's data. Raises ``DataMissing``."""
+    """The digest of every cell's data, and of the file of its initial weights. Raises ``DataMissing``."""
     from robustfl.contracts import Dataset
 
     known: dict[str, str] = {}
@@ -335,7 +374,12 @@ def fingerprints(cells: list[Cell], root: str | Path | None, *, download: bool =
         dataset = method("dataset", name)
         assert isinstance(dataset, Dataset)
         known[name] = dataset.fingerprint(data_root(root), download=download)
-    return {cell: "+".join(known[name] for name in cell.domains or (cell.dataset,)) for cell in cells}
+    found = {cell: [known[name] for name in cell.domains or (cell.dataset,)] for cell in cells}
+    for cell, digests in found.items():
+        weights = rule_of("init", cell.init)
+        if weights is not None:
+            digests.append(f"weights:{weights.digest(data_root(root))}")
+    return {cell: "+".join(digests) for cell, digests in found.items()}
 
 
 def resolve(cell: Cell, fingerprint: str) -> dict[str, Any]:

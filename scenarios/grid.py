@@ -15,9 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import joblib
-
-from robustfl.errors import RobustflError, StoreError, UsageError
+from robustfl.errors import RobustflError, StoreError, Terminated, UsageError, told
 from robustfl.federation.storage import LIMIT
 from robustfl.origins import all_origins, origins
 from robustfl.records import CellResult, plain
@@ -366,7 +364,8 @@ def _terminable() -> Iterator[None]:
 
     def leave(number: int, frame: object) -> None:
         del frame
-        raise SystemExit(128 + number)
+        signal.signal(number, signal.SIG_IGN)  # a second one would cut short what the first one set off
+        raise Terminated(number)
 
     before = signal.signal(signal.SIGTERM, leave)
     try:
@@ -377,6 +376,8 @@ def _terminable() -> Iterator[None]:
 
 def _sent(brought: Sequence[Guest]) -> bytes:
     """Methods of no file as they travel to workers. Raises ``UsageError`` if they cannot."""
+    import joblib  # no worker needs it
+
     try:
         return pickle.dumps(joblib.wrap_non_picklable_objects(tuple(brought), keep_wrapper=False))
     except Exception as error:  # whatever a class holds on to
@@ -400,7 +401,7 @@ def _in_worker(item: _Work) -> Finished | StoreError | UsageError:
             return _execute(item)
         except BaseException as error:  # a method's own exit or interrupt: nobody else's reaches a worker
             detail = "".join(traceback.format_exception(error))
-            return _failed(item, f"{type(error).__name__}: {error}{item.plug_ins}\n{detail}")
+            return _failed(item, f"{told(error)}{item.plug_ins}\n{detail}")
         finally:
             faulthandler.disable()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from robustfl.errors import UsageError, closest
 from robustfl.registry import parse
 
@@ -16,17 +18,18 @@ RULES: dict[str, tuple[str, ...]] = {
 _MOST = 10**7
 
 
-def at_users(rule: str, clients: int, domains: int = 1) -> frozenset[int]:
-    """The AT users among ``clients``, which belong to ``domains`` equal blocks in order.
+def at_users(rule: str, users: Sequence[int]) -> frozenset[int]:
+    """The AT users among the clients, of which ``users`` gives the number in every domain, in order.
 
     ``none``; ``all``; ``ratio(rho=ρ)``: the first ⌊ρU⌋ of each domain's U users, in the first ``domains`` domains if
     given; ``domains(first=D)``: everybody in the first D domains; ``users(ids=(0, 3))``: these. Raises ``UsageError``.
 
-    >>> sorted(at_users("ratio(rho=0.5)", clients=8, domains=2))
-    [0, 1, 4, 5]
+    >>> sorted(at_users("ratio(rho=0.5)", [4, 2]))
+    [0, 1, 4]
     """
     if rule == "none":
         return frozenset()
+    clients, domains = sum(users), len(users)
     name, params = parse(rule)
     if name not in RULES:
         raise UsageError(f"at={rule!r}: no such rule; {closest(name, RULES)}")
@@ -36,7 +39,6 @@ def at_users(rule: str, clients: int, domains: int = 1) -> frozenset[int]:
             raise UsageError(f"at={rule!r}: {name!r} takes {allowed}, not {key!r}")
     if name != "none" and clients > _MOST:
         raise UsageError(f"at={rule!r} of clients={clients}: at most {_MOST} can be told apart")
-    each = clients // max(1, domains)
     if name == "none":
         return frozenset()
     if name == "all":
@@ -49,12 +51,13 @@ def at_users(rule: str, clients: int, domains: int = 1) -> frozenset[int]:
     rho = params.get("rho", 1.0 if name == "domains" else None)
     if not isinstance(rho, (int, float)) or isinstance(rho, bool) or not 0 < rho <= 1:
         raise UsageError(f"at={rule!r}: rho={rho!r} must be a number in (0, 1]")
-    chosen = int(rho * each + 1e-9)
-    if chosen == 0:
+    most = max(users[:first])
+    if int(rho * most + 1e-9) == 0:
         raise UsageError(
-            f"at={rule!r}: rho={rho} of {each} users per domain is nobody; at least {1 / each:.3g} is needed"
+            f"at={rule!r}: rho={rho} of {most} users per domain is nobody; at least {1 / most:.3g} is needed"
         )
-    return frozenset(d * each + u for d in range(first) for u in range(chosen))
+    starts = [sum(users[:d]) for d in range(first)]
+    return frozenset(start + u for start, n in zip(starts, users, strict=False) for u in range(int(rho * n + 1e-9)))
 
 
 def _listed(rule: str, ids: object, clients: int) -> frozenset[int]:

@@ -21,13 +21,14 @@ import numpy as np
 import torch
 
 from robustfl.attacks.evasion.accounts import masking
-from robustfl.errors import Diverged, Refused, RobustflError, UsageError
+from robustfl.errors import Diverged, Refused, RobustflError, UsageError, told
 from robustfl.evaluation import traffic
 from robustfl.federation import Experiment, RoundRecord, State, macs_per_epoch, packed, train, unpacked
 from robustfl.federation.storage import LIMIT
-from robustfl.origins import origins
+from robustfl.origins import in_words, origins
 from robustfl.outside import unsafe
 from robustfl.records import CellResult, CurvePoint, Metrics, Timing, plain
+from robustfl.running import running
 from robustfl.surroundings import Surroundings, kept
 from robustfl.team import ALONE, Team
 
@@ -141,8 +142,9 @@ def run_cell(
         made_by = {"key": known["key"], **_software(where, threads)}
         checkpoint = Checkpoint(checkpoint_path(store, known["key"]), made_by)
     keeper = Keeper(checkpoint, every=60 * checkpoint_minutes, device=where, on_note=on_note)
-    guests = "".join(f" [{name}: {origin}]" for name, origin in origins(resolved).items())
-    with kept(), _threads(threads), _products(cell.precision), _surrounded() as moved:
+    foreign = origins(resolved)
+    guests = "".join(f" [{name}: {origin}]" for name, origin in foreign.items())
+    with running(in_words(foreign)), kept(), _threads(threads), _products(cell.precision), _surrounded() as moved:
         try:
             reason = refusal(cell)
             if reason is not None:
@@ -198,7 +200,7 @@ def _surrounded() -> Iterator[list[str]]:
 
 
 def _failure(error: BaseException, guests: str, detail: str) -> dict[str, Any]:
-    return {"status": "failed", "reason": f"{type(error).__name__}: {error}{guests}\n{detail}".rstrip()}
+    return {"status": "failed", "reason": f"{told(error)}{guests}\n{detail}".rstrip()}
 
 
 def _software(device: torch.device, threads: int) -> dict[str, Any]:
@@ -282,6 +284,9 @@ class _Run:
         if not self._team.leads:
             return self.so_far()
         metrics = self._evaluator.metrics(tested)
+        if self._cell.representations:
+            seen = self._evaluator.representations(tested)
+            self._facts |= {} if seen is None else {"representations": seen}
         suspicion = masking(metrics.ra)
         if suspicion is not None:
             self._warn(suspicion)
@@ -424,11 +429,14 @@ class _Run:
 def _traffic(e: Experiment) -> dict[str, float]:
     """Numbers a client sends in the first round, exchanges, and the MiB of the whole training (FedTAN's convention)."""
     rounds = e.settings.rounds
+    present = [len(e.settings.sample(t)) for t in (0, rounds - 1)]
     first = traffic(e.norm, e.layout, round=0, rounds=rounds)
     together = sum(e.norm.lockstep(t, rounds) for t in range(rounds))
     last = traffic(e.norm, e.layout, round=rounds - 1, rounds=rounds)
-    per_round = (first.mebibytes(e.settings.participants), last.mebibytes(e.settings.participants))
-    # Rounds in lock-step come first.
+    per_round = (first.mebibytes(present[0]), last.mebibytes(present[1]))
+    if e.settings.finetuning is not None:
+        together = e.settings.finetuning.start
+    # Rounds in lock-step, or of AT users alone, come first.
     whole = per_round[0] * together + per_round[1] * (rounds - together) if together else per_round[1] * rounds
     return {"numbers_each_way": first.each_way, "exchanges": first.exchanges, "mebibytes": whole}
 

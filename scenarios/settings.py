@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from robustfl.federation import Settings
 
+from .rules import rule_of
 from .spec import Cell
 
 
 def settings_of(cell: Cell) -> Settings:
     """The federation's settings."""
-    at = cell.adversarial
+    at, tuning = cell.adversarial, rule_of("finetune", cell.finetune)
     pool = None
     if cell.byzantine != "any":
         pool = sorted(at) if cell.byzantine == "at" else [k for k in range(cell.clients) if k not in at]
@@ -27,4 +28,5 @@ def settings_of(cell: Cell) -> Settings:
         candidates=None if pool is None else tuple(pool),
         quota=cell.quota,
         precision=cell.precision,
+        finetuning=None if tuning is None else tuning.of(cell.rounds, cell.clients, at),
     )

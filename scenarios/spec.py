@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -29,12 +30,14 @@ from robustfl.federation.precision import Precision
 from robustfl.outside import parse_toml, read_file, unsafe
 from robustfl.registry import KINDS, create, describe, entries, generation, parse
 
-from .roles import RULES, at_users
+from .roles import RULES as ROLES
+from .roles import at_users
+from .rules import RULES, canonical_rule
 
 PRESETS = Path(__file__).parent / "presets"
 METHODS = ("dataset", "partition", "model", "norm", "algorithm", "objective", "attack", "defense")
 PIPELINES = ("defense", "statistics_defense")
-LISTS = ("evasions", "domains", "forgetting")
+LISTS = ("evasions", "domains", "domain_users", "forgetting")
 """Settings that are lists themselves."""
 SAME = "same"
 """What ``statistics_defense`` says where the defense of updates defends the statistics too."""
@@ -76,7 +79,7 @@ class LearningRate(Frozen):
     """``constant``: ``lr``. ``step``: ``values`` between ``milestones``. ``geometric``: ``lr · factor^round``."""
 
     kind: Literal["constant", "step", "geometric"] = "constant"
-    lr: float = Field(default=0.1, gt=0)
+    lr: float = Field(default=0.1, gt=0, lt=2.0**63)
     values: tuple[float, ...] = ()
     milestones: tuple[int, ...] = ()
     factor: float = Field(default=1.0, gt=0, le=1)
@@ -118,28 +121,33 @@ class LearningRate(Frozen):
 class Cell(Frozen):
     """One experiment, fully resolved. Methods are canonical specs such as ``"alie(z=1.5)"``.
 
-    ``f`` clients are Byzantine; the defense is told ``f_declared`` (default: the same). ``scope`` says which channel
-    attackers forge, ``target`` which statistics entries. ``statistics_defense`` is the pipeline that
-    merges normalization statistics, ``same`` for that of the updates. ``validation`` is the share of each client's
-    samples kept for its own accuracy. ``ra_limit`` bounds the test images used for robust accuracy.
+    ``init`` says where the model's first weights come from: drawn from the seed, or read from a file. ``f`` clients
+    are Byzantine; the defense is told ``f_declared`` (default: the same). ``scope`` says which channel attackers
+    forge, ``target`` which statistics entries. ``statistics_defense`` is the pipeline that merges normalization
+    statistics, ``same`` for that of the updates. ``validation`` is the share of each client's samples kept for its
+    own accuracy. ``ra_limit`` bounds the test images used for robust accuracy.
 
-    ``domains`` are data sets with users of their own, equally many each, in place of ``dataset`` and ``partition``;
-    ``domain_share`` of every domain is spread over its users. ``at`` says which users train adversarially, against
-    ``train_evasion``; ``propagation`` how their statistics reach the others. Byzantine clients are drawn from
-    everybody or, with ``byzantine``, from AT or ST users; with ``quota`` every round has the same number of them.
-    ``server_samples`` training images, drawn from all, belong to the server instead of any client, for defenses that
-    need them. Models with branches are tested through ``branch``; ``both`` takes the adversarial one and reports the
-    clean one beside it. Accuracy is also averaged over the last ``tail`` rounds. ``select`` says which round's model
-    counts: the last, or of those evaluated the first with the best mean ``validation`` accuracy of users (adversarial,
-    against ``train_evasion``, for AT users). ``forgetting`` measures what each participant's training costs on the
-    others' validation data, in the last round or in the listed ones. ``rotate`` turns training images by up to so many
-    degrees. ``precision`` says whether a GPU may shorten the factors of float32 products to TF32 (``tf32``), or clients
-    train under autocast to bfloat16 (``bf16``).
+    ``domains`` are data sets with users of their own, in place of ``dataset`` and ``partition``: equally many each,
+    or as many as ``domain_users`` says, one number per domain, which then add up to ``clients``. ``domain_share`` of
+    every domain is spread over its users, ``user_sizes`` says in which parts. ``at`` says which users train
+    adversarially, against ``train_evasion``, and ``finetune`` that they do so in a first phase, alone;
+    ``propagation`` how their statistics reach the others. Byzantine clients are drawn from everybody or, with
+    ``byzantine``, from AT or ST users; with ``quota`` every round has the same number of them. ``server_samples``
+    training images, drawn from all, belong to the server instead of any client, for defenses that need them. Models
+    with branches are tested through ``branch``; ``both`` takes the adversarial one and reports the clean one beside
+    it. ``across`` also tests users' own models on the other domains' test parts; ``representations`` records how the
+    network sees so many test images of every domain. Accuracy is also averaged over the last ``tail`` rounds.
+    ``select`` says which round's model counts: the last, or of those evaluated the first with the best mean
+    ``validation`` accuracy of users (adversarial, against ``train_evasion``, for AT users). ``forgetting`` measures
+    what each participant's training costs on the others' validation data, in the last round or in the listed ones.
+    ``rotate`` turns training images by up to so many degrees. ``precision`` says whether a GPU may shorten the
+    factors of float32 products to TF32 (``tf32``), or clients train under autocast to bfloat16 (``bf16``).
     """
 
     dataset: str = "digits"
     partition: str = "iid"
     model: str = "digits-cnn"
+    init: str = "random"
     norm: str = "naive-bn"
     algorithm: str = "dsgd"
     objective: str = "ce"
@@ -148,13 +156,18 @@ class Cell(Frozen):
     statistics_defense: str = SAME
     propagation: str = "none"
     domains: tuple[str, ...] = ()
+    domain_users: tuple[int, ...] = ()
     domain_share: float = Field(1.0, gt=0, le=1)
+    user_sizes: str = "equal"
     at: str = "none"
+    finetune: str = "none"
     train_evasion: str = "pgd"
     byzantine: Literal["any", "at", "st"] = "any"
     quota: bool = False
     server_samples: int = Field(0, ge=0)
     branch: Literal["adversarial", "clean", "both"] = "both"
+    across: bool = False
+    representations: int = Field(0, ge=0)
     scaling: Literal["data", "unit", "none"] = "data"
     evasions: tuple[str, ...] = ("pgd",)
     clients: int = Field(10, ge=1)
@@ -249,19 +262,41 @@ class Cell(Frozen):
             raise UsageError(f"domains={value!r} must be a list of data sets such as ['mnist', 'usps']")
         return tuple(canonical_method("dataset", v) for v in items)
 
+    @field_validator("domain_users", mode="before")
+    @classmethod
+    def _canonical_users(cls, value: Any) -> tuple[int, ...]:
+        return canonical_users(value)
+
+    @field_validator(*RULES, mode="before")
+    @classmethod
+    def _canonical_rules(cls, value: Any, info: Any) -> str:
+        return canonical_rule(info.field_name, value)
+
     @model_validator(mode="after")
     def _domains_and_roles(self) -> Cell:
         if self.domains:
-            if self.clients % len(self.domains):
+            if self.domain_users and len(self.domain_users) != len(self.domains):
+                raise UsageError(
+                    f"domain_users={list(self.domain_users)} has {len(self.domain_users)} numbers for "
+                    f"{len(self.domains)} domains"
+                )
+            if self.domain_users and sum(self.domain_users) != self.clients:
+                raise UsageError(
+                    f"clients={self.clients} must be {sum(self.domain_users)}, the sum of domain_users="
+                    f"{list(self.domain_users)}; or leave it out"
+                )
+            if not self.domain_users and self.clients % len(self.domains):
                 raise UsageError(
                     f"clients={self.clients} must be a multiple of the {len(self.domains)} domains, "
-                    "which have equally many users"
+                    "which have equally many users unless domain_users says otherwise"
                 )
             if self.dataset != self.domains[0] or self.partition != "iid":
                 raise UsageError("domains take the place of dataset and partition; leave those two out")
-        elif self.domain_share != 1.0:
-            raise UsageError(f"domain_share={self.domain_share:g} belongs to domains, and there are none")
-        at_users(self.at, self.clients, max(1, len(self.domains)))
+        else:
+            for name in ("domain_share", "domain_users", "user_sizes", "across"):
+                if getattr(self, name) != type(self).model_fields[name].default:
+                    raise UsageError(f"{name}={_shown(getattr(self, name))} belongs to domains, and there are none")
+        at_users(self.at, self.users)
         if self.participation * self.clients + 1e-9 < 1:
             raise UsageError(
                 f"participation={self.participation:g} of {self.clients} clients is less than one client a round; "
@@ -270,9 +305,15 @@ class Cell(Frozen):
         return self
 
     @property
+    def users(self) -> tuple[int, ...]:
+        """The number of users of every domain; one number where there are no domains."""
+        domains = max(1, len(self.domains))
+        return self.domain_users or (self.clients // domains,) * domains
+
+    @property
     def adversarial(self) -> frozenset[int]:
         """The users that train adversarially."""
-        return at_users(self.at, self.clients, max(1, len(self.domains)))
+        return at_users(self.at, self.users)
 
     @field_validator("evasions", mode="before")
     @classmethod
@@ -294,6 +335,9 @@ class Cell(Frozen):
         first = listed[0] if listed else None
         if isinstance(first, str) and "dataset" not in data:
             data = {**data, "dataset": first}
+        users = data.get("domain_users")
+        if "clients" not in data and isinstance(users, (list, tuple)) and users and all(type(u) is int for u in users):
+            data = {**data, "clients": sum(users)}
         return data
 
     @classmethod
@@ -309,6 +353,19 @@ class Cell(Frozen):
             raise UsageError(_first_problem(error)) from None
 
 
+def canonical_users(value: Any) -> tuple[int, ...]:
+    """Numbers of users per domain; nothing where all are the same: one experiment has one key."""
+    if not isinstance(value, (list, tuple)) or not all(type(v) is int and 1 <= v <= _WHOLE for v in value):
+        raise UsageError(f"domain_users={value!r} must be a list of numbers of users, one per domain, such as [5, 3]")
+    return () if len(set(value)) < 2 else tuple(value)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(list(value)) if isinstance(value, tuple) else repr(value)
+
+
 def setting(field: str, value: Any) -> Any:
     """One plain setting of a cell, checked by itself: its kind, its range, its choices."""
     _typed(Cell, field, value)
@@ -319,8 +376,8 @@ def setting(field: str, value: Any) -> Any:
     except ValidationError as error:
         words = error.errors()[0]["msg"]
         raise UsageError(f"{field}={value!r}: {words[:1].lower()}{words[1:]}") from None
-    if field == "at" and parse(value)[0] not in RULES:
-        raise UsageError(f"at={value!r}: no such rule; {closest(value, RULES)}")
+    if field == "at" and parse(value)[0] not in ROLES:
+        raise UsageError(f"at={value!r}: no such rule; {closest(value, ROLES)}")
     return found
 
 
@@ -479,6 +536,8 @@ def _find(source: str | Path) -> Path:
         return preset
     if path.is_file():
         return path
+    if path.exists():
+        raise UsageError(f"{str(source)!r} is {'a folder' if path.is_dir() else 'no regular file'}; name a TOML file")
     nearby = [p.name for p in path.parent.glob("*.toml")] if path.parent.is_dir() else []
     near = difflib.get_close_matches(path.name, nearby, n=1)
     hint = f"did you mean {near[0]!r}?" if near else closest(str(source), preset_names())
@@ -546,4 +605,17 @@ def _setting_value(path: str, text: str) -> Any:
         raise UsageError(f"--set {path}: {error}") from None
     if set(data) != {"v"}:
         raise UsageError(f"--set {path}={text!r} sets more than {path}; give every setting a --set of its own")
+    if _commented(text, data):
+        raise UsageError(f"--set {path}={text!r} holds a comment, which nobody would read; a text with # takes quotes")
     return data["v"]
+
+
+def _commented(text: str, data: Mapping[str, Any]) -> bool:
+    """Whether a line of a TOML value ends in a comment: then nothing changes when it goes on."""
+    lines = text.splitlines()
+    for i, line in enumerate(lines):
+        with contextlib.suppress(ValueError):
+            longer = "\n".join([*lines[:i], f"{line} ]", *lines[i + 1 :]])
+            if "#" in line and repr(parse_toml(f"v = {longer}")) == repr(data):
+                return True
+    return False

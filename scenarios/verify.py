@@ -13,7 +13,6 @@ from robustfl.errors import RobustflError, UsageError
 from robustfl.records import CellResult, plain
 from robustfl.registry import load_file
 from robustfl.reports.agreement import agree, settings_apart, versions_apart
-from robustfl.reports.loading import matching
 from robustfl.reports.published import TOLERANCE, is_count, read_board
 
 from .expand import fingerprints, key_of, resolve
@@ -96,6 +95,8 @@ def verify(
     ``on_start`` is called before the first cell, ``on_cell`` after each. Raises ``UsageError`` for a file that is no
     board, for labels that no cell has and for a tolerance outside [0, 1].
     """
+    from robustfl.reports.loading import matching  # with pandas, which no worker needs
+
     if not 0 <= tolerance <= 1:
         raise UsageError(f"verify: tolerance={tolerance:g} must be in [0, 1], a difference of accuracies")
     for plugin in plugins:

@@ -8,25 +8,34 @@ import io
 import os
 import sys
 import threading
+import traceback
 from typing import NoReturn
 
 import click
 
 from robustfl.cli.app import app
 from robustfl.cli.printing import flushed, give_up_output, say, take_output
-from robustfl.errors import RobustflError, UsageError
+from robustfl.cli.supervised import farewell, supervised
+from robustfl.errors import RobustflError, Terminated, UsageError
 
 __all__ = ["app", "invoke", "main"]
 
 
 def main() -> None:
     """The ``robustfl`` command. Exit code 2 for misuse, 1 for failure, 130 after Ctrl-C."""
+    supervised()
     take_output()
-    _leave(flushed(invoke(sys.argv[1:])))
+    try:
+        code = flushed(invoke(sys.argv[1:]))
+    except BaseException:
+        farewell(1)  # with a traceback
+        raise
+    _leave(code)
 
 
 def _leave(code: int) -> NoReturn:
     """End the process, also where a plug-in's thread never would."""
+    farewell(code)
     if all(t.daemon or t is threading.main_thread() for t in threading.enumerate()):
         sys.exit(code)
     atexit._run_exitfuncs()
@@ -53,6 +62,12 @@ def invoke(arguments: list[str]) -> int:
         return _failed(error, 2)
     except RobustflError as error:
         return _failed(error, 1)
+    except Terminated as error:
+        return _failed("stopped by SIGTERM", error.status)
+    except SystemExit as error:
+        return _failed(f"sys.exit({error.code!r}) ended the command{_place(error)}", 1)
+    except MemoryError as error:
+        return _failed(f"out of memory{_place(error)}", 1)
     except BrokenPipeError:
         give_up_output()
         return 1
@@ -65,6 +80,12 @@ def invoke(arguments: list[str]) -> int:
 def _failed(why: object, code: int) -> int:
     say(f"Error: {why}", err=True)
     return code
+
+
+def _place(error: BaseException) -> str:
+    """Where it was raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f", raised in {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
 
 
 def _stopped(arguments: list[str]) -> int:

@@ -24,7 +24,7 @@ KINDS = (
     "presets",
 )  # fmt: skip
 TEMPLATES = ("attack", "defense", "norm", "evasion")
-PLOTS = ("curves", "heatmap", "breakdown", "pareto", "ranks", "forgetting", "labels", "bn-pca")
+PLOTS = ("curves", "heatmap", "breakdown", "pareto", "ranks", "forgetting", "labels", "bn-pca", "representations")
 
 
 class _Finite(click.FloatRange):
@@ -311,7 +311,7 @@ def diff(**options: Any) -> int:
 def plot(**options: Any) -> int:
     """Draw one KIND of figure of STORE into a file; several figures get numbers.
 
-    KIND: curves, heatmap, breakdown, pareto, ranks, forgetting, labels, bn-pca.
+    KIND: curves, heatmap, breakdown, pareto, ranks, forgetting, labels, bn-pca, representations.
 
     \b
     robustfl plot breakdown runs/my-study --metric sa --save breakdown.pdf

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from robustfl.cli.printing import as_json, console, table
-from robustfl.errors import UsageError, closest
+from robustfl.errors import UsageError, closest, told
 
 
 def check(target: str, *, plugins: tuple[str, ...], limit: float, form: str) -> int:
@@ -68,13 +68,15 @@ def _named(target: str, limit: float) -> list[dict[str, Any]]:
 
 def _suite(entry: Any, method: Any, limit: float) -> dict[str, Any]:
     from robustfl import testing
+    from robustfl.running import running
 
-    try:
-        method = method() if isinstance(method, type) else method
-    except (TypeError, ValueError) as error:
-        hint = f"it cannot be made of its defaults ({error}); check '{entry.name}(parameter=value)'"
-        return _result(entry.kind, entry.name, entry.origin, [testing.Check("defaults", False, hint)])
-    return _result(entry.kind, entry.name, entry.origin, testing.check(method, limit=limit))
+    with running(f"{entry.kind} {entry.name!r} ({entry.origin})" if entry.origin else ""):
+        try:
+            method = method() if isinstance(method, type) else method
+        except (TypeError, ValueError, SystemExit) as error:
+            hint = f"it cannot be made of its defaults ({told(error)}); check '{entry.name}(parameter=value)'"
+            return _result(entry.kind, entry.name, entry.origin, [testing.Check("defaults", False, hint)])
+        return _result(entry.kind, entry.name, entry.origin, testing.check(method, limit=limit))
 
 
 def _result(kind: str, name: str, origin: str, checks: list[Any]) -> dict[str, Any]:

@@ -122,7 +122,7 @@ def _dry_run(
         )  # fmt: skip
     if form == "json":
         as_json(found.as_dict())
-        return 0
+        return 1 if found.untimed else 0
     screen = console()
     rows = [
         [c.state, *(_short(k, c.labels[k]) for k in found.axes), seconds(c.seconds) if c.seconds else "–"]
@@ -136,7 +136,7 @@ def _dry_run(
     for warning in found.warnings:
         screen.print(f"warning: {warning}", markup=False)
     say(f"\n{found.summary()}")
-    return 0
+    return 1 if found.untimed else 0
 
 
 def _short(name: str, value: object) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from robustfl.data.digits import Digits
 from robustfl.data.digits_fedbn import DigitsFedBN
 from robustfl.data.domainnet import DomainNet
-from robustfl.data.domains import UserSlice, domain_split
+from robustfl.data.domains import DirichletSizes, UserSlice, domain_split, equal_blocks
 from robustfl.data.embedded_domains import DigitsDomain
 from robustfl.data.normalize import Normalize, channel_statistics
 from robustfl.data.npz import Npz
@@ -26,6 +26,7 @@ __all__ = [
     "DigitsDomain",
     "DigitsFedBN",
     "Dirichlet",
+    "DirichletSizes",
     "DomainNet",
     "Emnist",
     "FashionMnist",
@@ -46,6 +47,7 @@ __all__ = [
     "data_root",
     "dataset_from_spec",
     "domain_split",
+    "equal_blocks",
     "label_counts",
     "train_validation",
 ]

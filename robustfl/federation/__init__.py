@@ -2,13 +2,13 @@
 
 from robustfl.federation.cost import macs_per_epoch
 from robustfl.federation.engine import train
-from robustfl.federation.experiment import Experiment, Settings
+from robustfl.federation.experiment import Experiment, FineTuning, Settings
 from robustfl.federation.packing import packed, unpacked
 from robustfl.federation.personal import Personal, Privacy, lent
 from robustfl.federation.propagation import propagate_statistics
 from robustfl.federation.state import LocalModels, RoundRecord, State, initial_state
 
 __all__ = [
-    "Experiment", "LocalModels", "Personal", "Privacy", "RoundRecord", "Settings", "State", "initial_state", "lent",
-    "macs_per_epoch", "packed", "propagate_statistics", "train", "unpacked",
+    "Experiment", "FineTuning", "LocalModels", "Personal", "Privacy", "RoundRecord", "Settings", "State",
+    "initial_state", "lent", "macs_per_epoch", "packed", "propagate_statistics", "train", "unpacked",
 ]  # fmt: skip

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from robustfl.contracts import Algorithm, Attack, Evasion, Norm, Objective
 from robustfl.data import Augment, Resident
 from robustfl.defenses import Pipeline, Propagate
+from robustfl.errors import Refused
 from robustfl.federation.personal import Privacy
 from robustfl.federation.precision import Precision
 from robustfl.randomness import numpy_stream, stream
@@ -23,12 +24,26 @@ Target = Literal["mean", "var", "both"]
 
 
 @dataclass(frozen=True)
+class FineTuning:
+    """From round ``start`` (from 0) on only the clients ``tuners`` take part, before it only the others.
+
+    The tuners leave the first ``frozen`` layers of weights (convolutions and linear layers, in the network's order,
+    each with the normalization after it) as they received them; running statistics move in all layers.
+    """
+
+    start: int
+    tuners: frozenset[int]
+    frozen: int = 0
+
+
+@dataclass(frozen=True)
 class Settings:
     """The numbers of a federation. ``f`` clients are Byzantine; the defense is told ``f_declared``.
 
     ``candidates``: whom Byzantine clients are drawn from (default: everybody). ``quota``: under partial participation
     every round has the same number of them, ``f·n/N`` rounded; else as many as the draw of participants brings.
-    ``precision`` is that of clients' forwards and backwards in training.
+    ``precision`` is that of clients' forwards and backwards in training. With ``finetuning`` two groups of clients take
+    part one after the other.
     """
 
     clients: int
@@ -44,6 +59,7 @@ class Settings:
     candidates: tuple[int, ...] | None = None
     quota: bool = False
     precision: Precision = "full"
+    finetuning: FineTuning | None = None
 
     @property
     def participants(self) -> int:
@@ -67,6 +83,9 @@ class Settings:
 
     def sample(self, round: int) -> list[int]:
         """The participants of a round, in increasing order."""
+        tuning = self.finetuning
+        if tuning is not None:
+            return [k for k in range(self.clients) if (k in tuning.tuners) == (round >= tuning.start)]
         if self.participants == self.clients:
             return list(range(self.clients))
         order = numpy_stream(self.seed, "participation", round).permutation(self.clients).tolist()
@@ -153,6 +172,27 @@ class Experiment:
             return None
         sizes = torch.tensor([len(self.parts[k]) for k in ids], dtype=torch.float64, device=self.device)
         return sizes / sizes.sum()
+
+    def held(self, round: int) -> int:
+        """How many entries of θ, the first ones, stay what they are in a round of fine-tuning."""
+        tuning = self.settings.finetuning
+        return 0 if tuning is None or round < tuning.start else self._frozen_entries
+
+    @cached_property
+    def _frozen_entries(self) -> int:
+        """The entries of the layers that fine-tuning freezes."""
+        tuning = self.settings.finetuning
+        if tuning is None or not tuning.frozen:
+            return 0
+        named = self.model.named_modules()
+        layers = [name for name, m in named if isinstance(m, (nn.Conv1d, nn.Conv2d, nn.Linear))]
+        if tuning.frozen >= len(layers):
+            raise Refused(
+                f"finetune: frozen={tuning.frozen} of the network's {len(layers)} layers leaves nothing to train; at "
+                f"most {len(layers) - 1} can be"
+            )
+        prefix = layers[tuning.frozen] + "."
+        return next(slot.start for slot in self.layout.update if slot.name.startswith(prefix))
 
     @property
     def device(self) -> torch.device:

@@ -108,7 +108,7 @@ def _walk_group(
     lends: bool,
 ) -> bool:
     """Let the clients at ``places`` walk; whether their messages are what they keep."""
-    e, first = clients.experiment, given.first
+    e, first, held = clients.experiment, given.first, clients.experiment.held(given.number)
     chosen, at = tuple(ids[place] for place in places), _index(places)
     start = _start(clients, chosen, given, None if first is None else first.reports.rows[places[0]])
     turn = Turn(clients, chosen, given, start, done.updates[at])
@@ -118,10 +118,10 @@ def _walk_group(
         theta=start,
         lr=e.lr(given.number),
         steps=clients.steps(chosen[0]),
-        gradient=turn.gradient,
+        gradient=_holding(turn.gradient, held),
         memory=None if memory is None else memory[at],
         server=given.server,
-        again=turn.again,
+        again=_holding(turn.again, held),
         shared=e.privacy.mask,
     )
     message, kept = e.algorithm.local(work)
@@ -143,6 +143,19 @@ def _walk_group(
         if e.privacy.statistics:
             given.personal.statistics[rows] = reports.rows.to(given.personal.statistics)
     return lends and same
+
+
+def _holding(gradients: Callable[..., Tensor], entries: int) -> Callable[..., Tensor]:
+    """``gradients`` with the first ``entries`` 0, so that these are held."""
+    if not entries:
+        return gradients
+
+    def held(at: Tensor, *more: Contrast | None) -> Tensor:
+        found = gradients(at, *more)
+        found[:, :entries] = 0
+        return found
+
+    return held
 
 
 def _index(places: list[int]) -> slice | list[int]:

@@ -17,9 +17,10 @@ from robustfl.models.resnet18 import ResNet18
 from robustfl.models.resnet20 import ResNet20
 from robustfl.models.simple_cnn import SimpleCnn
 from robustfl.models.torchvision_nets import MobileNetV2, TorchvisionResNet18, TorchvisionResNet50, Vgg11, Vgg19
+from robustfl.models.weights import Weights
 
 __all__ = [
     "AlexNet", "BucketingCnn", "ClientDropout", "DigitsCnn", "DigitsNet", "DomainsCnn", "FbnCnn", "FemnistCnn", "Mlp",
     "MnistCnn", "MobileNetV2", "Network", "ResNet18", "ResNet20", "SimpleCnn", "TorchvisionResNet18",
-    "TorchvisionResNet50", "Vgg11", "Vgg19", "seed_dropout",
+    "TorchvisionResNet50", "Vgg11", "Vgg19", "Weights", "seed_dropout",
 ]  # fmt: skip

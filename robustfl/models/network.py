@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from torch import nn
 
 
 class Network(nn.Sequential):
-    """Layers one after another; entries are named as in any ``nn.Sequential``."""
+    """Layers one after another; entries are named as in any ``nn.Sequential``.
+
+    ``released`` gives the names that released weights have for the layers, where these differ.
+    """
+
+    def __init__(self, *layers: nn.Module, released: Mapping[str, str] | None = None) -> None:
+        super().__init__(*layers)
+        self.released = dict(released or {})
 
     @property
     def classifier(self) -> nn.Linear:

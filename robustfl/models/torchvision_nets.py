@@ -72,7 +72,8 @@ class MobileNetV2(Model):
         require(self.name, shape, classes, least=_LEAST)
         made = _made(lambda m: m.mobilenet_v2(num_classes=classes, norm_layer=norm.layer, dropout=0.0), shape[0])
         features, head = made.children()
-        return Network(features, nn.AdaptiveAvgPool2d(1), nn.Flatten(), *_kept(head))
+        released = {"0": "features", "3": "classifier.1"}
+        return Network(features, nn.AdaptiveAvgPool2d(1), nn.Flatten(), *_kept(head), released=released)
 
 
 @register("vgg11", version=1)
@@ -131,14 +132,20 @@ def _made(make: Make, channels: int) -> nn.Module:
 
 
 def _resnet(make: Make, channels: int) -> Network:
-    *body, head = _made(make, channels).children()
-    return Network(*body, nn.Flatten(), head)
+    made = dict(_made(make, channels).named_children())
+    *body, head = made.values()
+    *names, last = made
+    released = {str(i): name for i, name in enumerate(names)} | {str(len(names) + 1): last}
+    return Network(*body, nn.Flatten(), head, released=released)
 
 
 def _vgg(make: Make, norm: Norm, channels: int) -> Network:
     features, pool, head = _made(make, channels).children()
     swapped = [norm.layer(m.num_features) if isinstance(m, nn.BatchNorm2d) else m for m in features.children()]
-    return Network(*swapped, pool, nn.Flatten(), *_kept(head))
+    kept = [name for name, m in head.named_children() if not isinstance(m, nn.Dropout)]
+    released = {str(i): f"features.{i}" for i in range(len(swapped))}
+    released |= {str(len(swapped) + 2 + i): f"classifier.{name}" for i, name in enumerate(kept)}
+    return Network(*swapped, pool, nn.Flatten(), *_kept(head), released=released)
 
 
 def _kept(head: nn.Module) -> list[nn.Module]:

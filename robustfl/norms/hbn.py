@@ -3,36 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import ClassVar, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
 from robustfl.contracts import Norm, StatisticsAggregation, StatisticsPass, StatisticsSlices, Tag
+from robustfl.errors import UsageError
 from robustfl.layer_kinds import layer_kind
 from robustfl.norms.functional import values_per_channel
 from robustfl.norms.layers import Normalization, ServerBatchNorm, check_values
 from robustfl.norms.merging import merge_layers
-from robustfl.parameters import param
+from robustfl.norms.standardised import standardise
+from robustfl.norms.sums import client_moments
+from robustfl.parameters import check, param
 from robustfl.registry import register
 
 REPO_SAMPLES = 64
+MOMENTUM = 0.1  # of moving averages in training, torch's default
+MIXTURES = {"learned": None, "global": 1.0, "batch": 0.0, "half": 0.5}  # shares of the server's statistics
 
 
 class HybridBatchNorm(ServerBatchNorm):
     """Training with a mixture of the batch's and the server's statistics, ``factor [C]`` saying how much of which.
 
     A pass that collects statistics in training mode reports the inputs' own, or the mixture: for a test, and always
-    with ``hybrid_reports``.
+    with ``hybrid_reports``. With a ``share`` of the server's statistics the factor stays 0 and has no part. ``moving``:
+    no pass, but the moving average of the batches' statistics, from the server's on, is reported.
     """
 
     tags: ClassVar[dict[str, Tag]] = {**ServerBatchNorm.tags, "factor": Tag.PRIVATE}
 
-    def __init__(self, channels: int, *, eps: float, hybrid_reports: bool) -> None:
+    def __init__(
+        self, channels: int, *, eps: float, hybrid_reports: bool, share: float | None = None, moving: bool = False
+    ) -> None:
         super().__init__(channels, eps=eps)
         self.factor = nn.Parameter(torch.zeros(channels))
-        self.hybrid_reports = hybrid_reports
+        self.hybrid_reports, self.share, self.moving = hybrid_reports, share, moving
 
     def forward(self, x: Tensor) -> Tensor:
         n = len(self.sizes_of(x))
@@ -46,14 +54,23 @@ class HybridBatchNorm(ServerBatchNorm):
             return self.by_server(x, weight, bias, sizes)
         counts = values_per_channel(x, sizes)
         check_values(counts, "hbn")
+        if self.moving and not self.unseen:
+            self._average(*client_moments(x.detach(), sizes), counts)
         each = zip(torch.split(x, list(sizes)), weight, bias, factor, strict=True)
         return torch.cat([self._hybrid(*own) for own in each])
+
+    def _average(self, mean: Tensor, variance: Tensor, counts: list[int]) -> None:
+        """Move the clients' averages ``[n C]`` towards a batch's mean and biased variance."""
+        if self.add(counts) or self._moments is None:
+            self._moments = self.running_mean.expand_as(mean), self.running_var.expand_as(variance)
+        old_mean, old_variance = self._moments
+        self._moments = torch.lerp(old_mean, mean, MOMENTUM), torch.lerp(old_variance, variance, MOMENTUM)
 
     def _hybrid(self, x: Tensor, weight: Tensor, bias: Tensor, factor: Tensor) -> Tensor:
         axes = [0, *range(2, x.dim())]
         shape = (1, -1, *(1,) * (x.dim() - 2))
         own_variance, own_mean = torch.var_mean(x, axes, correction=0)
-        share = torch.sigmoid(factor)
+        share = torch.sigmoid(factor) if self.share is None else self.share
         mean = (1 - share) * own_mean + share * self.running_mean
         variance = (1 - share) * own_variance + share * self.running_var
         if self.collects:
@@ -91,6 +108,14 @@ class HBN(Norm):
         eval_stats: statistics used for testing: ``subset`` (collected anew on the participants), ``all`` (on everybody)
             or ``ema`` (``μ_g, v_g`` as they are).
         eps: added to variances, > 0.
+        mixture: ``s`` as a choice, for the paper's ablation: ``learned``, or fixed in all channels, with ``global``
+            statistics alone (s = 1), those of the ``batch`` alone (s = 0) or ``half`` of each.
+        variances: how the server merges them: as the variance of the ``union``, or by their plain ``average``
+            ``v = ΣP_kv_k/P``, which misses the spread of the clients' means (the ablation).
+        collection: when clients collect statistics: in a ``pass`` of their own, or in ``training``, as moving averages
+            of the batches' with momentum 0.1, like ordinary running statistics (the ablation). Then there is no pass
+            for a test either, which needs ``eval_stats=ema``; ``lam=1`` serves what the clients of the round report.
+        standardised: convolutions with FedWon's standardised weights under the layers.
 
     Reference: Chen et al., Hybrid Batch Normalisation: Resolving the Dilemma of Batch Normalisation in Federated
     Learning, ICML 2025, arXiv:2505.21877.
@@ -99,15 +124,17 @@ class HBN(Norm):
     >>> layer(torch.tensor([[-1.0], [3.0]])).flatten().detach()  # μ̂ = ½·1 + ½·0, v̂ = ½·4 + ½·1
     tensor([-0.9487,  1.5811])
 
-    Notes: counts are values per channel, not samples. The paper does not say what normalises the layers below while
-    statistics are collected. With ``hybrid`` it is what the weights are trained with, and tests serve the mean of what
-    clients normalised with, so that one pass does for all layers. It stays inexact where clients differ: the pass
-    normalises every client and batch by its own mixture, the test all by one; of the spread between clients' means
-    ``(1−s)²`` enters the served variance, of their variances ``1−s``. The batches of the pass are larger than those of
-    training, and dropout is on in it, as it is for ordinary running statistics. With ``repo`` the share ``s`` of old
-    statistics remains in ``μ_g, v_g`` at every update, so half of the initial (0, 1) survives the first. With ``eval``
-    the statistics are exact for the weights at hand if all clients take part and nothing is dropped, but they are not
-    what the weights were trained with; one such pass alone is right in the first layer and ruins accuracy.
+    Notes: the paper gives the ablation's variants a line each in its Table 6; what its text leaves open is said here
+    at the arguments. Counts are values per channel, not samples. The paper does not say what normalises the layers
+    below while statistics are collected. With ``hybrid`` it is what the weights are trained with, and tests serve the
+    mean of what clients normalised with, so that one pass does for all layers. It stays inexact where clients differ:
+    the pass normalises every client and batch by its own mixture, the test all by one; of the spread between clients'
+    means ``(1−s)²`` enters the served variance, of their variances ``1−s``. The batches of the pass are larger than
+    those of training, and dropout is on in it, as it is for ordinary running statistics. With ``repo`` the share
+    ``s`` of old statistics remains in ``μ_g, v_g`` at every update, so half of the initial (0, 1) survives the first.
+    With ``eval`` the statistics are exact for the weights at hand if all clients take part and nothing is dropped,
+    but they are not what the weights were trained with; one such pass alone is right in the first layer and ruins
+    accuracy.
     """
 
     paper: ClassVar[str] = "@chen2025hybrid"
@@ -123,13 +150,46 @@ class HBN(Norm):
     tolerance: float = param(0.0, ge=0, doc="of repeated passes in mode eval, in standard deviations")
     eval_stats: str = param("subset", choices=("subset", "ema", "all"), doc="statistics used for testing")
     eps: float = param(1e-5, gt=0, doc="added to variances")
+    mixture: str = param("learned", choices=tuple(MIXTURES), later=True, doc="share of the global statistics")
+    variances: str = param("union", choices=("union", "average"), later=True, doc="how the server merges variances")
+    collection: str = param("pass", choices=("pass", "training"), later=True, doc="when statistics are collected")
+    standardised: bool = param(False, later=True, doc="convolutions with FedWon's standardised weights")
+
+    def __post_init__(self) -> None:
+        check(self)
+        if self.collection == "pass":
+            return
+        if self.eval_stats != "ema":
+            raise UsageError(
+                f"HBN: collection='training' collects nothing anew for a test, as eval_stats={self.eval_stats!r} would"
+                "; use eval_stats='ema'"
+            )
+        for name in ("stats_samples", "stats_mode", "tolerance"):
+            default = next(f.default for f in fields(self) if f.name == name)
+            if getattr(self, name) != default:
+                raise UsageError(
+                    f"HBN: {name}={getattr(self, name)!r} is of the pass, and collection='training' has none"
+                )
 
     def layer(self, channels: int) -> nn.Module:
         """A layer for inputs ``[b C]`` or ``[b C H W]``."""
-        return HybridBatchNorm(channels, eps=self.eps, hybrid_reports=self.stats_mode == "repo")
+        return HybridBatchNorm(
+            channels,
+            eps=self.eps,
+            hybrid_reports=self.stats_mode == "repo",
+            share=MIXTURES[self.mixture],
+            moving=self.collection == "training",
+        )
+
+    def adapt(self, network: nn.Module) -> None:
+        """Standardise the convolutions' weights, if asked to."""
+        if self.standardised:
+            standardise(network, "hbn")
 
     @property
     def statistics_pass(self) -> StatisticsPass | None:
+        if self.collection == "training":
+            return None
         if self.stats_mode == "eval":
             return StatisticsPass(samples=self.stats_samples, repeats=True, tolerance=self.tolerance)
         few = REPO_SAMPLES if self.stats_mode == "repo" else None
@@ -150,12 +210,13 @@ class HBN(Norm):
         layers: Sequence[StatisticsSlices],
         defense: StatisticsAggregation,
     ) -> Tensor:
-        """The union's statistics, every sum taken by the defense, and a step of λ towards them."""
+        """The union's statistics (or plain averages), every sum taken by the defense, and a step of λ towards them."""
         values = counts.sum(0).tolist()
         unbiased = messages.double().clone()
         for layer, total in zip(layers, values, strict=True):
-            if total > 1:
+            if total > 1 and self.variances == "union":
                 unbiased[:, layer.variance] *= total / (total - 1)
-        union = merge_layers(unbiased, counts, previous.double(), layers, defense, by_values=True, momentum=1.0)
+        deviations = 1.0 if self.variances == "union" else None
+        union = merge_layers(unbiased, counts, previous.double(), layers, defense, by_values=True, momentum=deviations)
         lam = 1.0 if defense.refresh else self.lambda_first if defense.round == 0 else self.lam
         return torch.lerp(previous.double(), union, lam).to(previous.dtype)

@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar, cast
 from torch import Tensor
 
 from robustfl.contracts import Method
+from robustfl.errors import told
 from robustfl.surroundings import kept
 from robustfl.testing.guards import Broken, Hung, within
 from robustfl.watch import kept_state
@@ -90,7 +91,7 @@ def _one(law: Law, trial: Trial[Any], limit: float) -> tuple[Check, bool]:
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
-        return Check(law.name, False, f"{type(error).__name__}: {error}{_place(error)}"), False
+        return Check(law.name, False, told(error) + _place(error)), False
     return Check(law.name, True, remark or ""), False
 
 

@@ -27,6 +27,9 @@ ON_DIGITS: dict[str, tuple[int, list[str]]] = {
     "fedrbn-free": (4, ["clients=25", "rounds=[1, 1, 1, 1]", 'evasions=["pgd(steps=1)"]']),
     "fedrbn-batches": (10, [*ONE, "clients=25"]),
     "fedrbn-figure1": (6, [*ONE, "clients=25", 'at=["ratio(rho=0.2)", "all"]']),
+    "fedrbn-figure9": (6, [*ONE, "domain_users=[[5, 5, 5, 5, 5], [5, 4, 3, 2, 1]]",
+                           'user_sizes=["dirichlet(least=4)", "equal"]']),
+    "fedrbn-representations": (6, [*ONE, *FIFTH[:1]]),
     "fedrbn-figure3": (6, [*ONE, "domain_share=0.5", 'at=["users(ids=(0,))", "all"]']),
 }  # fmt: skip
 ON_DOMAINNET = {"fedrbn-domainnet": 8, "fedrbn-ablation-domainnet": 4}
@@ -116,6 +119,14 @@ def test_presets_on_fedbns_digits_run_to_the_end(preset: str, fedbn_digits: Path
         assert len(record["metrics"]["per_user"]["sa"]) == users
         assert len(record["certificates"]["selection"]["values"]) == record["labels"]["rounds"]
         assert {"sa", "ra_worst"} < set(record["metrics"]["groups"]["selected"])
+
+
+def test_the_preset_of_fine_tuning_runs_to_the_end(fedbn_digits: Path) -> None:
+    three = ['norm=["dual-bn(local=true)", "naive-bn", "naive-bn"]', 'objective=["pnc", "at", "at"]',
+             'propagation=["fedrbn", "none", "none"]',
+             'finetune=["none", "none", "st(rounds=1, frozen=5)"]']  # fmt: skip
+    records = ran("fedrbn-table8", [*TINY, "rounds=2", 'evasions=["pgd(steps=1)"]', "clients=25", *three], fedbn_digits)
+    assert sorted(r["labels"]["finetune"] for r in records) == ["none", "none", "st(rounds=1, frozen=5)"]
 
 
 @pytest.mark.parametrize("preset", ON_DOMAINNET)

@@ -232,7 +232,10 @@ def test_a_plug_in_that_breaks_its_contract_fails_its_cell_and_is_named(
 ) -> None:
     file = plug_in("naughty", body, of)
     axis = {FORGE: "attack=naughty", AGGREGATE: "defense=naughty", PERTURB: 'evasions=["naughty"]'}[of]
-    assert invoke(["grid", *TINY, "--set", axis, "--set", "name=n", "--plugin", file]) == 1
+    assert (
+        invoke(["run", "quickstart", *TINY[:-2], "--set", axis, "--set", "name=n", "--plugin", file, "--out", "runs"])
+        == 1
+    )
     (record,) = records("n")
     assert record["status"] == "failed"
     assert words in record["reason"]

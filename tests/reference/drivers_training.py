@@ -15,8 +15,9 @@ from robustfl.defenses import parse_propagation
 from robustfl.evaluation import forgetting, traffic
 from robustfl.federation.statistics import PlainMean, begin, collect, collecting, lockstep
 from robustfl.norms.fedfn import feature_norm
-from robustfl.norms.fedwon import GAMMA, clipped_by_unit, standardised
+from robustfl.norms.fedwon import clipped_by_unit
 from robustfl.norms.lockstep import weighted_sum
+from robustfl.norms.standardised import GAMMA, standardised
 from robustfl.objectives.pnc import clipped_sum
 from robustfl.registry import create
 from robustfl.testing.passes import shared_gradients

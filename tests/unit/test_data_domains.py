@@ -18,6 +18,7 @@ from robustfl.data import (
     Digits,
     DigitsDomain,
     DigitsFedBN,
+    DirichletSizes,
     DomainNet,
     OfficeCaltech,
     Resident,
@@ -52,6 +53,39 @@ def test_a_share_takes_the_first_images_of_each_domain_and_all_test_images():
     assert {len(u.test) for u in users} == {186}
     assert users[9].validation[-1] == 2229
     assert users[10].train[0] == 7438
+
+
+def test_domains_may_have_unequally_many_users_who_share_equally_much():
+    users = domain_split([12, 13], [6, 7], users=[3, 1], validation=0.5)
+    assert [u.domain for u in users] == [0, 0, 0, 1]
+    assert [len(u.train) + len(u.validation) for u in users] == [4, 4, 4, 12]
+    assert [u.train[0] for u in users] == [0, 4, 8, 12]
+    assert [u.test.tolist() for u in users] == [[0, 1], [2, 3], [4, 5], [6, 7, 8, 9, 10, 11]]
+    with pytest.raises(UsageError, match="2 training and 2 test sets, 3 with users"):
+        domain_split([12, 13], [6, 7], users=[3, 1, 1])
+
+
+def test_unequal_users_share_all_images_and_keep_the_least():
+    rule = DirichletSizes(alpha=0.5, least=7)
+    generator = np.random.default_rng(0)
+    lengths = [rule.lengths(100, 5, generator) for _ in range(50)]
+    assert {sum(found) for found in lengths} == {100}
+    assert min(map(min, lengths)) >= 7
+    assert max(map(max, lengths)) > 40  # equal users would have 20
+    users = domain_split([50, 60], [9, 9], users=[2, 3], blocks=lambda total, n: rule.lengths(total, n, generator))
+    assert np.concatenate([np.append(u.train, u.validation) for u in users]).tolist() == [*range(100)]
+    assert [len(u.test) for u in users] == [4, 4, 3, 3, 3]
+    with pytest.raises(Refused, match="16 users of 7 images at least, and the domain has 100"):
+        rule.lengths(100, 16, generator)
+
+
+def test_shares_of_users_have_the_means_and_variances_of_the_dirichlet_distribution():
+    shares = np.array(
+        [DirichletSizes(alpha=2, least=1).lengths(10_004, 4, np.random.default_rng(i)) for i in range(2000)]
+    )
+    shares = (shares - 1) / 10_000
+    assert shares.mean(0) == pytest.approx([0.25] * 4, abs=0.02)
+    assert shares.var(0) == pytest.approx([0.25 * 0.75 / 9] * 4, rel=0.15)  # q(1-q)/(4α + 1)
 
 
 def test_one_user_per_domain_keeps_the_whole_domain():

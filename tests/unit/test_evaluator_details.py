@@ -255,3 +255,43 @@ def test_limit_of_robust_accuracy_limits_nothing_else() -> None:
     assert limited.sa == whole.sa
     assert limited.ra["fgsm(eps=0)"] != whole.ra["fgsm(eps=0)"]
     assert whole.ra["fgsm(eps=0)"] == whole.sa
+
+
+# --- users' models on other domains -----------------------------------------------------------------------------------
+
+STYLES = [f"digits-domain(style={style}, limit=120, test_limit=40)" for style in ("clean", "textured")]
+CROSSED = {
+    "domains": STYLES, "dataset": STYLES[0], "partition": "iid", "clients": 4, "model": "domains-cnn", "norm": "fedbn",
+    "algorithm": "fedavg", "evasions": ["fgsm"], "attack": "none", "f": 0,
+}  # fmt: skip
+
+
+def test_models_of_every_domain_are_tested_on_every_domain() -> None:
+    chosen = cell(**CROSSED, across=True)
+    built = build(chosen)
+    e = built.experiment
+    *_, last = train(e)
+    groups = Evaluator(chosen, built).metrics(last.state).groups
+    personal = last.state.personal
+    tests = [torch.cat(built.tests[:2]), torch.cat(built.tests[2:])]
+    for d, users in enumerate(((0, 1), (2, 3))):
+        means = []
+        for t, test in enumerate(tests):
+            found = []
+            for k in users:
+                write_statistics(e.model, e.layout, personal.statistics[k])
+                with lent(last.state.theta, personal.model_of(k, e.privacy, last.state.theta)):
+                    found.append(accuracy(built, test, test=True))
+            means.append(sum(found) / 2)
+            on = groups[f"models of {chosen.domains[d]} on {chosen.domains[t]}"]
+            assert on["sa"] == pytest.approx(means[-1])
+            assert on["fgsm"] <= on["sa"]
+        assert groups[f"models of {chosen.domains[d]}"]["sa"] == pytest.approx(sum(means) / 2)
+
+
+def test_common_models_are_tested_everywhere_anyway() -> None:
+    reason = refusal(cell(**{**CROSSED, "norm": "gn"}, across=True))
+    assert reason is not None
+    assert "none of their own" in reason
+    with pytest.raises(UsageError, match="across=True belongs to domains"):
+        cell(across=True)

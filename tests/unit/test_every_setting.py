@@ -40,11 +40,16 @@ CHANGES: dict[str, tuple[dict[str, Any], Any]] = {
     "propagation": ({**USERS, "objective": "pnc(warmup=0)"}, "fedrbn"),
     "domains": (MAPS, [STYLES[0], STYLES[2]]),
     "domain_share": (MAPS, 0.7),
+    "domain_users": (MAPS, [2, 4]),
+    "user_sizes": ({**MAPS, "algorithm": "fedavg(local_steps=2)"}, "dirichlet"),
     "at": (USERS, "users(ids=(0, 1))"),
+    "finetune": ({**USERS, "rounds": 3, "f": 0}, "st(rounds=1)"),
     "train_evasion": (USERS, "pgd(steps=2)"),
     "byzantine": ({**USERS, "f": 1}, "at"),
     "quota": ({"participation": 0.8, "f": 3, "f_declared": 1, "clients": 9, "rounds": 4}, True),
     "server_samples": ({"defense": "fltrust", "norm": "gn", "server_samples": 20}, 30),
+    "across": ({**MAPS, "norm": "fedbn", "algorithm": "fedavg(local_steps=2)"}, True),
+    "representations": ({}, 3),
     "branch": (USERS, "clean"),
     "scaling": ({}, "unit"),
     "evasions": ({}, ["fgsm(eps=0.2)"]),
@@ -91,11 +96,20 @@ def found(cell: Cell) -> str:
     assert m is not None
     measured = [m.sa, m.loss, list(m.ra.values()), m.ra_worst, m.per_client, list(m.per_user.values()), m.samples]
     groups = [list(group.values()) for group in m.groups.values()]
-    return canonical([measured, groups, [p.model_dump() for p in record.curve], record.certificates.get("forgetting")])
+    return canonical(
+        [
+            measured,
+            groups,
+            [p.model_dump() for p in record.curve],
+            record.certificates.get("forgetting"),
+            record.certificates.get("representations"),
+        ]
+    )
 
 
 def test_no_setting_is_missing_here() -> None:
-    assert set(CHANGES) | {"engine"} == set(Cell.model_fields)
+    with_a_file = {"init"}  # tests/unit/test_initial_weights.py
+    assert set(CHANGES) | {"engine"} | with_a_file == set(Cell.model_fields)
 
 
 @pytest.mark.parametrize("setting", CHANGES)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -75,9 +74,8 @@ def test_the_same_grid_again_computes_nothing(undisturbed: Path) -> None:
     assert {p: p.stat().st_mtime_ns for p in (undisturbed / "cells").iterdir()} == before
 
 
-@pytest.mark.parametrize("jobs", [1, 4])
-def test_numbers_do_not_depend_on_the_number_of_workers(jobs: int, undisturbed: Path, tmp_path: Path) -> None:
-    assert contents(grid(scenario(), out=tmp_path, jobs=jobs).folder) == contents(undisturbed)
+def test_numbers_do_not_depend_on_the_number_of_workers(undisturbed: Path, tmp_path: Path) -> None:
+    assert contents(grid(scenario(), out=tmp_path, jobs=3).folder) == contents(undisturbed)
 
 
 def test_only_what_is_missing_runs(undisturbed: Path, tmp_path: Path) -> None:
@@ -95,24 +93,21 @@ def test_a_changed_parameter_is_another_cell(undisturbed: Path) -> None:
     assert len(changed.missing) == 2
 
 
-def test_a_grid_killed_at_random_moments_ends_up_as_if_undisturbed(undisturbed: Path, tmp_path: Path) -> None:
+def test_a_grid_killed_with_its_workers_ends_up_as_if_undisturbed(undisturbed: Path, tmp_path: Path) -> None:
     file = tmp_path / "tiny.toml"
     lines = [f"{k} = {json.dumps(v)}" for k, v in CELL.items()]
     file.write_text('name = "tiny"\n[cell]\n' + "\n".join(lines))
     command = [sys.executable, "-m", "robustfl", "grid", str(file), "--out", str(tmp_path / "runs"), "--jobs", "2"]
-    dice = random.Random(0)
-    for _ in range(2):
-        process = subprocess.Popen(
-            command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        time.sleep(dice.uniform(2.0, 7.0))
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        assert not Store(tmp_path / "runs" / "tiny").load().problems
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert contents(tmp_path / "runs" / "tiny") == contents(undisturbed)
+    process = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    store = Store(tmp_path / "runs" / "tiny")
+    while not store.keys() and process.poll() is None:
+        time.sleep(0.01)
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not store.load().problems
+    assert grid(Scenario.load(str(file)), out=tmp_path / "runs", jobs=0).stored > 0
+    assert contents(store.folder) == contents(undisturbed)
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
@@ -161,7 +156,7 @@ def test_an_interrupt_keeps_what_is_done(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         grid(scenario(), out=tmp_path, jobs=1, on_cell=stop)
     assert len(contents(tmp_path / "tiny")) == 1
-    assert grid(scenario(), out=tmp_path, jobs=1).computed == 3
+    assert grid(scenario(), out=tmp_path, jobs=0).computed == 3
 
 
 def test_impossible_cells_are_recorded_as_refused(tmp_path: Path) -> None:
@@ -193,19 +188,18 @@ def test_divergence_is_recorded_with_its_round(tmp_path: Path) -> None:
     assert record["metrics"] is None
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_a_plug_in_that_raises_fails_its_cells_only_and_runs_again(jobs: int, tmp_path: Path) -> None:
-    (tmp_path / "bad.py").write_text(PLUGIN.format(name=f"bad-{jobs}", body='raise RuntimeError("my bug")'))
-    chosen = scenario(attack=["none", f"bad-{jobs}"], defense="mean").model_copy(
+def test_a_plug_in_that_raises_fails_its_cells_only_and_runs_again(tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text(PLUGIN.format(name="bad", body='raise RuntimeError("my bug")'))
+    chosen = scenario(attack=["none", "bad"], defense="mean").model_copy(
         update={"plugins": (str(tmp_path / "bad.py"),)}
     )
     seen: list[Finished] = []
-    results = grid(chosen, out=tmp_path, jobs=jobs, on_cell=seen.append)
+    results = grid(chosen, out=tmp_path, jobs=1, on_cell=seen.append)
     assert results.statuses == {"done": 1, "failed": 1}
     (failed,) = (r for r in contents(results.folder).values() if r["status"] == "failed")
     assert "my bug" in failed["reason"]
     assert "bad.py" in failed["reason"]
-    assert grid(chosen, out=tmp_path, jobs=1).computed == 1
+    assert grid(chosen, out=tmp_path, jobs=0).computed == 1
 
 
 def test_a_plug_in_that_returns_the_wrong_shape_is_named(tmp_path: Path) -> None:
@@ -218,42 +212,31 @@ def test_a_plug_in_that_returns_the_wrong_shape_is_named(tmp_path: Path) -> None
     assert "wrong-shape" in record["reason"]
 
 
-def test_a_worker_that_dies_fails_its_cell_and_no_other(tmp_path: Path) -> None:
-    (tmp_path / "die.py").write_text(PLUGIN.format(name="die", body="import os; os._exit(9)"))
-    chosen = scenario(attack=["none", "die"]).model_copy(update={"plugins": (str(tmp_path / "die.py"),)})
-    results = grid(chosen, out=tmp_path, jobs=2)
-    assert results.statuses == {"done": 2, "failed": 2}
-    reasons = [r["reason"] for r in contents(results.folder).values() if r["status"] == "failed"]
-    assert all("worker process died" in reason for reason in reasons)
-
-
 def test_an_unwritable_folder_is_an_error_before_anything_runs(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file where the folder should be")
     with pytest.raises(StoreError, match="runs"):
         grid(scenario(), out=tmp_path / "runs", jobs=0)
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_a_disk_that_fills_up_stops_the_grid_and_loses_nothing(jobs: int, tmp_path: Path) -> None:
+def test_a_disk_that_fills_up_stops_the_grid_and_loses_nothing(tmp_path: Path) -> None:
     """A folder in the place of a cell's file cannot be replaced: the write fails as on a full disk, also in workers."""
     todo = plan(scenario(), out=tmp_path)
     blocked = todo.folder / "cells" / f"{todo.missing[1]}.json"
     (blocked / "x").mkdir(parents=True)
     with pytest.raises(StoreError, match="free space there"):
-        grid(scenario(), out=tmp_path, jobs=jobs)
+        grid(scenario(), out=tmp_path, jobs=2)
     (blocked / "x").rmdir()
     blocked.rmdir()
     assert not Store(todo.folder).load().problems
-    assert grid(scenario(), out=tmp_path, jobs=1).statuses == {"done": 4}
+    assert grid(scenario(), out=tmp_path, jobs=0).statuses == {"done": 4}
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_an_interrupt_while_workers_run_ends_at_once(jobs: int, tmp_path: Path) -> None:
+def test_an_interrupt_while_workers_run_ends_at_once(tmp_path: Path) -> None:
     def stop(finished: Finished) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        grid(scenario(seed=list(range(20)), rounds=40), out=tmp_path, jobs=jobs, on_cell=stop)
+        grid(scenario(seed=list(range(20)), rounds=40), out=tmp_path, jobs=2, on_cell=stop)
     assert len(contents(tmp_path / "tiny")) < 20
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ import numpy as np
 import pytest
 import torch
 from test_grid import CELL, PLUGIN
+from work_for_workers import forking, half
 
 from robustfl import registry, scratch
 from robustfl.contracts import Attack
@@ -33,6 +35,7 @@ ENDS = {
     "exit": ("import sys; sys.exit(0)", "SystemExit: 0"),
     "interrupt": ("raise KeyboardInterrupt", "KeyboardInterrupt"),
     "no-exception": ("raise type('Odd', (BaseException,), {})('odd')", "Odd: odd"),
+    "no-words": ("raise type('Mute', (Exception,), {'__str__': lambda e: 1 / 0})", "Mute, whose text cannot be made"),
     "no-memory": ("raise MemoryError", "MemoryError: out of memory: too much was asked for at once"),
     "leaves": ("import os; os._exit(0)", "the worker process died twice on this cell: exit status 0"),
     "crashes": ("import ctypes; ctypes.string_at(0)", "the worker process died twice on this cell: SIGSEGV"),
@@ -41,6 +44,7 @@ STAYS = "import threading, time; threading.Thread(target=time.sleep, args=(10**6
 CHANGES = {
     "torch's default dtype": "torch.set_default_dtype(torch.float64)",
     "torch's grad mode": "torch.set_grad_enabled(False)",
+    "torch's inference mode": "global MODE; MODE = torch.inference_mode(); MODE.__enter__()",
     "torch's deterministic algorithms": "torch.use_deterministic_algorithms(True, warn_only=True)",
     "torch's number of threads": "torch.set_num_threads(torch.get_num_threads() + 1)",
     "torch's precision of products": "torch.set_float32_matmul_precision('medium')",
@@ -70,12 +74,14 @@ def outcomes(folder: Path) -> dict[str, tuple[str, str]]:
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_whatever_ends_a_cell_the_others_go_on(jobs: int, tmp_path: Path) -> None:
-    chosen = scenario(tmp_path, {f"{n}-{jobs}": body for n, (body, _) in ENDS.items()} | {f"stays-{jobs}": STAYS})
+    """With several workers the ends of whole processes only: the others reach nobody but their own worker."""
+    ends = {name: end for name, end in ENDS.items() if jobs == 1 or "process died" in end[1]}
+    chosen = scenario(tmp_path, {f"{n}-{jobs}": body for n, (body, _) in ends.items()} | {f"stays-{jobs}": STAYS})
     results = grid(chosen, out=tmp_path, jobs=jobs)
-    assert results.statuses == {"done": 1, "failed": len(ENDS) + 1}
+    assert results.statuses == {"done": 1, "failed": len(ends) + 1}
     found = outcomes(results.folder)
     assert found["none"] == ("done", "")
-    for name, (_, words) in ENDS.items():
+    for name, (_, words) in ends.items():
         status, reason = found[f"{name}-{jobs}"]
         assert status == "failed"
         assert reason.startswith(words)
@@ -173,8 +179,17 @@ def test_methods_that_nobody_watches_call_by_call_are_held_too(where: str, tmp_p
     assert "hostile.py" in reason
 
 
+def test_a_method_that_exits_as_it_is_made_is_named(tmp_path: Path) -> None:
+    body = f"{MEAN}\n    def __post_init__(self): raise SystemExit(0)"
+    chosen = scenario(tmp_path, {"exits-early": body})
+    registry.load_file(chosen.plugins[0])
+    with pytest.raises(UsageError, match=r"attack 'exits-early' \(hostile.py .*\) cannot be made: SystemExit: 0"):
+        registry.create("attack", "exits-early")
+
+
 def test_everything_that_is_looked_at_can_be_put_back() -> None:
-    changes: list[Callable[[], Any]] = [lambda code=code: exec(code, {"torch": torch}) for code in CHANGES.values()]  # type: ignore[misc]
+    held: dict[str, Any] = {"torch": torch}
+    changes: list[Callable[[], Any]] = [lambda code=code: exec(code, held) for code in CHANGES.values()]  # type: ignore[misc]
     changes += [
         lambda: torch.set_flush_denormal(True), lambda: torch.autograd.set_detect_anomaly(True),
         lambda: torch.set_autocast_enabled("cpu", True), lambda: torch.manual_seed(5),
@@ -193,12 +208,6 @@ def test_everything_that_is_looked_at_can_be_put_back() -> None:
 # --- workers and what they leave -------------------------------------------------------------------------------------
 
 
-def half(x: int) -> int:
-    if x == 3:
-        os._exit(7)
-    return x // 2
-
-
 def test_a_death_takes_one_piece_of_work_with_it() -> None:
     found = dict(spread(half, range(6), 2, threads=1))
     assert found == {0: 0, 1: 0, 2: 1, 3: Died(7), 4: 2, 5: 2}
@@ -207,15 +216,6 @@ def test_a_death_takes_one_piece_of_work_with_it() -> None:
 def test_a_child_of_a_dead_worker_does_not_hold_up_the_others() -> None:
     found = dict(spread(forking, [0, 1], 1, threads=1))
     assert found == {0: Died(3), 1: 1}
-
-
-def forking(x: int) -> int:
-    if x == 0:
-        if os.fork() == 0:
-            signal.alarm(60)
-            signal.pause()
-        os._exit(3)
-    return x
 
 
 def test_folders_that_no_living_process_owns_are_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,6 +239,38 @@ def test_folders_that_no_living_process_owns_are_swept(tmp_path: Path, monkeypat
         scratch.sweep()
         assert {p.name for p in tmp_path.iterdir()} == {mine.name, "robustfl-mine"}
     assert {p.name for p in tmp_path.iterdir()} == {"robustfl-mine"}
+
+
+def test_what_earlier_versions_left_is_swept_when_it_is_surely_nobodys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(scratch, "_SHARED", tmp_path / "shm")
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    left = {
+        "robustfl-slots-a1b2c3d_": "gpu0-1", "robustfl-a1b2c3d_": "0" * 32, "robustfl-b1b2c3d_": "kernels.so",
+        "robustfl-plugins-a1b2c3d_": "0123456789ab/mine.py", f"shm/joblib_memmapping_folder_{gone.pid}_1_2": "x",
+        f"shm/sem.loky-{gone.pid}-abc": "",
+    }  # fmt: skip
+    kept_back = {
+        "robustfl-slots-young_12": "gpu0-1", "robustfl-defenses": "pyproject.toml", "robustfl-readable": "0" * 32,
+        f"shm/joblib_memmapping_folder_{os.getpid()}_1_2": "x", f"shm/sem.loky-{os.getpid()}-abc": "",
+        f"shm/sem.other-{gone.pid}-abc": "", f"shm/sem.loky-{gone.pid}-young": "",
+    }  # fmt: skip
+    for name, content in (left | kept_back).items():
+        file = tmp_path / name / content if content else tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+        if not name.startswith("shm/"):
+            (tmp_path / name).chmod(0o755 if "readable" in name else 0o700)
+    day_before = time.time() - scratch.ABANDONED_SECONDS - 60
+    for path in tmp_path.rglob("*"):
+        if "young" not in str(path):
+            os.utime(path, (day_before, day_before))
+    scratch.sweep()
+    there = {str(p.relative_to(tmp_path)) for p in [*tmp_path.iterdir(), *(tmp_path / "shm").iterdir()]}
+    assert there == {*kept_back, "shm"}
 
 
 def test_a_killed_grid_leaves_nothing_that_the_next_one_does_not_sweep(tmp_path: Path) -> None:

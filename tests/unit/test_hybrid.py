@@ -10,11 +10,12 @@ import torch
 from torch import nn
 
 from robustfl.contracts import Norm, StatisticsLayer, Tag
+from robustfl.errors import UsageError
 from robustfl.federation import State, train
 from robustfl.federation.clients import Clients
 from robustfl.federation.engine import _Loop
 from robustfl.federation.statistics import PlainMean, begin, collect, collecting
-from robustfl.registry import create, entries
+from robustfl.registry import create, entries, identity
 from robustfl.scenarios.build import Built, build
 from robustfl.scenarios.spec import Cell
 from robustfl.vectors import layout_of, read_statistics, write_statistics
@@ -321,3 +322,159 @@ def test_one_refresh_is_as_good_as_one_for_every_layer(norm: str) -> None:
 def test_every_norm_that_refreshes_or_collects_in_a_pass_is_tested_here() -> None:
     names = [n for n in MERGED if (norm := create("norm", n)).refreshes != "none" or norm.statistics_pass is not None]
     assert names == ["hbn"]
+
+
+# --- the ablation's variants, and FedWon's weights --------------------------------------------------------------------
+
+
+def layer_of(norm: str, *, mean: float = 3.0, variance: float = 4.0) -> StatisticsLayer:
+    """A layer of two channels in training, with statistics of the server."""
+    layer = create("norm", norm).layer(2).double().train()
+    layer.running_mean.fill_(mean)
+    layer.running_var.fill_(variance)
+    begin(layer, None)
+    return layer
+
+
+@pytest.mark.parametrize(("mixture", "share"), [("global", 1.0), ("batch", 0.0), ("half", 0.5), ("learned", 0.5)])
+def test_fixed_mixtures_normalise_with_the_share_they_name(mixture: str, share: float) -> None:
+    """The learned one starts at one half."""
+    x = torch.tensor([[-1.0, 0.0], [3.0, 8.0]], dtype=torch.float64)
+    layer = layer_of(f"hbn(mixture={mixture})")
+    mean, variance = (1 - share) * x.mean(0) + share * 3, (1 - share) * x.var(0, correction=0) + share * 4
+    torch.testing.assert_close(layer(x), (x - mean) / (variance + 1e-5).sqrt())
+
+
+@pytest.mark.parametrize("mixture", ["global", "batch", "half"])
+def test_factors_of_fixed_mixtures_have_no_part(mixture: str) -> None:
+    layer = layer_of(f"hbn(mixture={mixture})")
+    x = data()[0].requires_grad_(True)
+    (layer(x) ** 3).sum().backward()
+    assert layer.factor.grad is None
+    with torch.no_grad():
+        layer.factor.fill_(7.0)
+    assert torch.equal(layer(x), (again := layer_of(f"hbn(mixture={mixture})"))(x))
+    assert bool((again.factor == 0).all())
+    factors = trained_factors(f"hbn(mixture={mixture})")
+    assert bool((factors == 0).all())
+
+
+def trained_factors(norm: str) -> torch.Tensor:
+    *_, last = train(build(cell(norm=norm)).experiment)
+    assert last.state.personal is not None
+    return last.state.personal.parameters
+
+
+def test_global_statistics_are_constants_of_the_backward_pass_and_those_of_the_batch_are_not() -> None:
+    x = data()[0]
+    for mixture, constant in (("global", True), ("batch", False)):
+        layer, inputs = layer_of(f"hbn(mixture={mixture})"), x.clone().requires_grad_(True)
+        (layer(inputs) ** 3).sum().backward()
+        with torch.no_grad():
+            scale = (layer.running_var + 1e-5).rsqrt() if constant else (x.var((0, 2, 3), correction=0) + 1e-5).rsqrt()
+            plain = 3 * layer(x) ** 2 * scale.view(1, -1, 1, 1)
+        assert torch.allclose(inputs.grad, plain) == constant  # type: ignore[arg-type]
+
+
+def test_average_of_variances_misses_the_spread_between_clients() -> None:
+    """Biased variances 1 and 3 of 4 and 12 values around 0 and 8."""
+    norms = [create("norm", f"hbn(variances={way})") for way in ("average", "union")]
+    layout = layout_of(nn.Sequential(norms[0].layer(1)))
+    messages = torch.tensor([[0.0, 1.0], [8.0, 3.0]], dtype=torch.float64)
+    counts = torch.tensor([[4], [12]])
+    average, union = (
+        norm.merge(messages, counts, torch.zeros(2, dtype=torch.float64), layout.layers, PlainMean(at=0))
+        for norm in norms
+    )
+    torch.testing.assert_close(average, torch.tensor([6.0, 2.5], dtype=torch.float64))
+    spread = 0.25 * 36 + 0.75 * 4
+    torch.testing.assert_close(union, torch.tensor([6.0, 16 / 15 * (2.5 + spread)], dtype=torch.float64))
+
+
+MOVING = "hbn(collection=training, eval_stats=ema, lam=1)"
+
+
+def test_moving_averages_are_those_of_the_batches_from_the_servers_statistics_on() -> None:
+    layer = layer_of(MOVING)
+    expected = (torch.full((2,), 3.0, dtype=torch.float64), torch.full((2,), 4.0, dtype=torch.float64))
+    for x in data():
+        layer(x)
+        now = (x.mean((0, 2, 3)), x.var((0, 2, 3), correction=0))
+        expected = tuple(0.9 * old + 0.1 * new for old, new in zip(expected, now, strict=True))
+    mean, variance, counts = layer.report()
+    torch.testing.assert_close(mean[0], expected[0])
+    torch.testing.assert_close(variance[0], expected[1])
+    assert counts.tolist() == [9 * sum(SIZES)]
+    layer.unseen = True
+    layer(data()[0])
+    torch.testing.assert_close(layer.report()[0][0], expected[0])
+
+
+def test_moving_averages_keep_clients_apart() -> None:
+    together = layer_of(MOVING)
+    begin(together, SIZES)
+    together(torch.cat(data()))
+    alone = []
+    for x in data():
+        layer = layer_of(MOVING)
+        layer(x)
+        alone.append(torch.cat(layer.report()[:2], dim=1))
+    torch.testing.assert_close(torch.cat(together.report()[:2], dim=1), torch.cat(alone))
+
+
+def test_moving_averages_take_no_pass_and_are_what_is_tested() -> None:
+    e = build(cell(norm=MOVING)).experiment
+    *_, last = train(e, measure=lambda round: True)
+    assert e.norm.statistics_pass is None
+    assert last.tested is None
+    initial = e.layout.initial_statistics(last.state.theta)
+    assert not torch.equal(last.state.statistics, initial)
+
+
+@pytest.mark.parametrize(
+    ("norm", "said"),
+    [
+        ("hbn(collection=training)", "use eval_stats='ema'"),
+        ("hbn(collection=training, eval_stats=all)", "use eval_stats='ema'"),
+        ("hbn(collection=training, eval_stats=ema, stats_samples=9)", "stats_samples=9 is of the pass"),
+        ("hbn(collection=training, eval_stats=ema, stats_mode=repo)", "stats_mode='repo' is of the pass"),
+        ("hbn(collection=training, eval_stats=ema, tolerance=1)", "tolerance=1.0 is of the pass"),
+        ("hbn(mixture=fixed)", "mixture='fixed' is not allowed"),
+    ],
+)
+def test_variants_that_would_ignore_a_parameter_are_errors(norm: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        create("norm", norm)
+
+
+def test_variants_leave_the_key_of_hbn_as_it_was() -> None:
+    known = {"lam", "lambda_first", "stats_samples", "stats_mode", "tolerance", "eval_stats", "eps"}
+    assert set(identity(create("norm", "hbn"))["params"]) == known
+    assert identity(create("norm", "hbn"))["version"] == 2
+    changed = identity(create("norm", "hbn(mixture=half, standardised=true)"))["params"]
+    assert set(changed) == {*known, "mixture", "standardised"}
+
+
+def test_hbn_on_standardised_weights_has_fedwons_convolutions_under_its_own_layers() -> None:
+    built = {
+        norm: build(cell(norm=norm, model="simple-cnn", dataset="resized(dataset=digits, size=8, channels=3)"))
+        for norm in ("hbn", "hbn(standardised=true)", "fedwon")
+    }
+    models = {norm: b.experiment.model for norm, b in built.items()}
+    kinds = {
+        norm: [type(m).__name__ for m in model.modules() if isinstance(m, nn.Conv2d)] for norm, model in models.items()
+    }
+    assert kinds["hbn(standardised=true)"] == kinds["fedwon"] == ["StandardisedConv2d"] * 3
+    assert kinds["hbn"] == ["Conv2d"] * 3
+    assert [len([m for m in model.modules() if hasattr(m, "factor")]) for model in models.values()] == [3, 3, 0]
+    layouts = [b.experiment.layout for b in built.values()]
+    assert layouts[0].update == layouts[1].update
+    first = next(m for m in models["hbn(standardised=true)"].modules() if isinstance(m, nn.Conv2d))
+    x = torch.randn(2, 3, 8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    for _ in range(2):  # scaling the weights changes nothing
+        y = first(x)
+        first.weight.data *= 3
+    torch.testing.assert_close(first(x), y)
+    assert [r.loss for r in train(built["hbn"].experiment)] != [
+        r.loss for r in train(built["hbn(standardised=true)"].experiment)
+    ]

@@ -202,6 +202,36 @@ def test_a_damaged_record_is_not_done(change: dict[str, Any] | None, tmp_path: P
     assert not store.load().results
 
 
+@pytest.mark.parametrize("part", ["labels", "cell", "key"])
+def test_a_record_of_other_labels_or_settings_is_not_done_and_on_no_board(
+    part: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import json
+
+    from robustfl.cli import invoke
+
+    records = [record(defense="mean", sa=0.91), record(defense="krum", sa=0.73)]
+    store = stored(tmp_path / "s", records)
+    key = records[1].key
+    file = store.path(key)
+    data = json.loads(file.read_text())
+    if part == "labels":
+        data["labels"]["defense"] = "median"
+    elif part == "cell":
+        data["cell"]["cell"]["f"] = data["labels"]["f"] = 1
+    else:
+        key = data["key"] = "0" * 32
+        file.unlink()
+        file = store.path(key)
+    file.write_text(json.dumps(data))
+    assert store.done([key]) == set()
+    assert invoke(["report", str(store.folder), "--no-figures"]) == 0
+    said = capsys.readouterr().out
+    assert "91.0" in said
+    assert "73.0" not in said
+    assert f"{file.name}: its " in said
+
+
 def test_labels_and_keys_follow_from_settings() -> None:
     made = record()
     assert misnamed(made) is None
@@ -212,7 +242,8 @@ def test_labels_and_keys_follow_from_settings() -> None:
     assert "have the key" in str(misnamed(made.model_copy(update={"key": "0" * 32})))
     later = made.model_copy(update={"labels": {**made.labels, "precision": "bf16"}})
     assert "label precision='bf16'" in str(misnamed(later))
-    assert misnamed(made.model_copy(update={"labels": {**made.labels, "precision": "full"}})) is None
+    before = {"precision": "full", "domain_users": ""}
+    assert misnamed(made.model_copy(update={"labels": {**made.labels, **before}})) is None
 
 
 def test_a_cell_under_a_wrong_name_is_neither_merged_nor_compared(tmp_path: Path) -> None:
@@ -272,6 +303,9 @@ def test_loss_samples_and_evaluation_must_agree_too(change: dict[str, Any]) -> N
         ("attack=alie(z=1, z=2)", "z is given twice"),
         ("attack=" + "opt(" * 200 + "sf" + ")" * 200, "at most 16 deep"),
         ("rounds=1\nseed=3", "sets more than rounds"),
+        ("rounds=1 # x", "holds a comment"),
+        ("seed=[1, # x\n2]", "holds a comment"),
+        ("description='#'#", "holds a comment"),
         ("seed=" + "7" * 5000, "more than 4300 digits"),
         ("seed=" + "7" * 3000, "must be at most"),
         ("clients=100000000000000000000", "must be at most"),
@@ -282,6 +316,7 @@ def test_loss_samples_and_evaluation_must_agree_too(change: dict[str, Any]) -> N
         ('schedule={kind="step", values=[-0.1]}', "must all be > 0"),
         ('schedule={kind="step", values=[0.1, 0.2], milestones=[0]}', "rounds ≥ 1"),
         ("schedule.lr=true", "must be a number"),
+        ("schedule.lr=1e300", "input should be less than"),
         ('model="mlp\\u001b[2K"', "control characters"),
         ("defense=" + "[" * 100_000, "nested too deeply"),
     ],
@@ -290,6 +325,13 @@ def test_a_setting_that_cannot_be_meant_is_an_error(setting: str, words: str) ->
     base: dict[str, Any] = {"name": "s", "cell": {"attack": "alie", "f": 1}}
     with pytest.raises(UsageError, match=words):
         expand(apply_settings(base, [setting]))
+
+
+@pytest.mark.parametrize("text", ['"a # b"', "'a#b'", '"""a # b"""', "a # b", '"\\" # b"'])
+def test_a_text_may_hold_what_begins_a_comment(text: str) -> None:
+    kept = apply_settings({"name": "s"}, [f"description={text}"]).description
+    assert "#" in kept
+    assert "b" in kept
 
 
 @pytest.mark.parametrize("name", ["nan", "inf"])
@@ -325,6 +367,14 @@ def test_an_exclusion_that_matches_nothing_today_is_none(rule: dict[str, Any]) -
     assert expand(Scenario.of({"name": "s", "cell": {"attack": "sf", "f": 1}, "exclude": [rule]}))
 
 
+@pytest.mark.parametrize(("name", "words"), [("pipe.toml", "is no regular file"), ("folder", "is a folder")])
+def test_a_scenario_that_is_no_file_says_what_it_is(name: str, words: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.toml")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(UsageError, match=words):
+        Scenario.load(str(tmp_path / name))
+
+
 @pytest.mark.parametrize("threads", [0, -1, 100_000, 10**30, True, "2"])
 def test_threads_that_no_machine_has_are_refused(threads: Any) -> None:
     with pytest.raises(UsageError, match="threads="):
@@ -334,9 +384,7 @@ def test_threads_that_no_machine_has_are_refused(threads: Any) -> None:
 # --- dry runs --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "cell", [{"schedule": {"lr": 1e300}}, {"clients": 10**15}, {"model": "mlp(hidden=(999999999999,))"}]
-)
+@pytest.mark.parametrize("cell", [{"clients": 10**15}, {"model": "mlp(hidden=(999999999999,))"}])
 def test_a_dry_run_names_what_this_machine_cannot_do(cell: dict[str, Any], tmp_path: Path) -> None:
     found = estimate(Scenario.of({"name": "s", "cell": {"rounds": 2, **cell}}), out=tmp_path)
     assert "could not be timed" in found.summary()

@@ -13,7 +13,7 @@ from robustfl.federation.statistics import begin, seen_by_client
 from robustfl.registry import create
 from robustfl.scenarios import run_cell
 from robustfl.scenarios.build import Built, build
-from robustfl.scenarios.expand import refusal
+from robustfl.scenarios.expand import key_of, refusal, resolve
 from robustfl.scenarios.roles import at_users
 from robustfl.scenarios.spec import Cell
 
@@ -169,7 +169,48 @@ def test_client_sees_its_own_statistics_while_it_crafts_examples() -> None:
     ],
 )
 def test_rules_name_users(rule: str, expected: set[int]) -> None:
-    assert at_users(rule, clients=8, domains=2) == expected
+    assert at_users(rule, [4, 4]) == expected
+
+
+def test_ratio_is_one_of_every_domains_own_users() -> None:
+    assert at_users("ratio(rho=0.5)", [4, 1, 3]) == {0, 1, 5}
+    assert at_users("domains(first=2)", [4, 1, 3]) == {0, 1, 2, 3, 4}
+
+
+def test_domains_with_unequally_many_users_are_settings_of_their_own() -> None:
+    cell = Cell.of({"domains": DOMAINS, "domain_users": [1, 4, 2], "at": "ratio(rho=0.5)"})
+    assert (cell.clients, cell.users, cell.adversarial) == (7, (1, 4, 2), {1, 2, 5})
+    assert [len(part) for part in build(cell).tests] == [355, 88, 88, 88, 88, 177, 177]
+    equal = Cell.of({"domains": DOMAINS, "clients": 6})
+    same = Cell.of({"domains": DOMAINS, "domain_users": [2, 2, 2], "user_sizes": "equal"})
+    assert key_of(resolve(equal, "x")) == key_of(resolve(same, "x"))
+    assert not {"domain_users", "user_sizes"} & set(resolve(same, "x")["cell"])
+    assert resolve(cell, "x")["cell"]["domain_users"] == [1, 4, 2]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"domain_users": [1, 2]}, "2 numbers for 3 domains"),
+        ({"domain_users": [1, 2, 3], "clients": 7}, "clients=7 must be 6"),
+        ({"domain_users": [1, 2, 0]}, "list of numbers of users"),
+        ({"domain_users": [1, 2, True]}, "list of numbers of users"),
+        ({"clients": 7}, "multiple of the 3 domains"),
+        ({"clients": 6, "user_sizes": "dirichlet(alpha=0)"}, "alpha=0"),
+        ({"clients": 6, "user_sizes": "dirichlet(beta=1)"}, "no parameter 'beta'"),
+        ({"clients": 6, "user_sizes": "dirichle"}, "did you mean 'dirichlet'"),
+        ({"clients": 6, "user_sizes": 3}, "user_sizes=3"),
+    ],
+)
+def test_numbers_and_sizes_of_users_that_make_no_sense_are_errors(settings: dict[str, object], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        Cell.of({"domains": DOMAINS, **settings})
+
+
+@pytest.mark.parametrize("setting", [{"domain_users": [2, 3]}, {"user_sizes": "dirichlet"}, {"domain_share": 0.5}])
+def test_settings_of_domains_need_domains(setting: dict[str, object]) -> None:
+    with pytest.raises(UsageError, match="belongs to domains, and there are none"):
+        Cell.of(setting)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,11 @@ def with_statistics(made: CellResult, **changed: Any) -> CellResult:
         "points": [[-1.0, 0.1], [-0.9, 0.0], [1.0, 0.2], [0.9, -0.3]], "shares": [0.8, 0.1], "clients": [0, 1, 2, 3],
         "branches": ["clean"] * 4, "groups": ["mnist · AT", "mnist · ST", "usps · AT", "usps · ST"], "entries": 64,
     }  # fmt: skip
-    return made.model_copy(update={"certificates": {**made.certificates, "bn_statistics": known | changed}})
+    return made.model_copy(
+        update={
+            "certificates": {**made.certificates, "bn_statistics": known | changed, "representations": known | changed}
+        }
+    )
 
 
 def forgot(made: CellResult) -> CellResult:
@@ -51,7 +55,11 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.filterwarnings("ignore:The set_bad function:PendingDeprecationWarning")  # seaborn's heatmap calls it
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_is_drawn_into_the_named_file_or_numbered_ones(kind: str, study: Path, tmp_path: Path) -> None:
-    where = {"attack": "sf", "defense": "median", "norm": "fbn"} if kind in ("bn-pca", "forgetting") else {}
+    where = (
+        {"attack": "sf", "defense": "median", "norm": "fbn"}
+        if kind in ("bn-pca", "forgetting", "representations")
+        else {}
+    )
     files = plot(study, kind, tmp_path / "x.png", where=where)
     names = ["x.png"] if len(files) == 1 else [f"x-{i}.png" for i in range(1, len(files) + 1)]
     assert [f.name for f in files] == names
@@ -101,6 +109,7 @@ def test_a_wrong_choice_says_what_is_allowed_and_writes_nothing(
         ("pareto", "fewer than two rows"),
         ("forgetting", "give the grid forgetting = true"),
         ("bn-pca", "certificates.'bn_statistics'."),
+        ("representations", "give the grid representations = 20"),
     ],
 )
 def test_one_cell_lacks_what_most_kinds_need_and_the_error_says_what(kind: str, words: str, tmp_path: Path) -> None:

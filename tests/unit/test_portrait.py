@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from robustfl.scenarios import Cell, run_cell
+from robustfl.scenarios.components import components
+from robustfl.scenarios.evaluate import represented
 from robustfl.scenarios.expand import fingerprints
-from robustfl.scenarios.portrait import components
 
 SMALL: dict[str, Any] = {
     "model": "digits-cnn(hidden=8)", "norm": "fbn", "clients": 6, "rounds": 1, "batch": 8,
@@ -71,3 +72,31 @@ def test_private_statistics_are_those_of_all_clients_by_domain_and_role() -> Non
     adversarial = [g for g, b in zip(alone["groups"], alone["branches"], strict=True) if b == "adversarial"]
     assert adversarial
     assert all(g.endswith("AT") for g in adversarial)
+
+
+# --- representations of images ----------------------------------------------------------------------------------------
+
+SEEN = {"representations": 5, "evasions": ["fgsm(eps=0.1)"]}
+
+
+def test_representations_are_of_clean_and_attacked_images_of_every_domain_through_every_branch() -> None:
+    personal = {
+        "norm": "dual-bn(local=true)", "algorithm": "fedavg", "objective": "pnc", "propagation": "fedrbn",
+        "at": "ratio(rho=0.5)", "domains": DOMAINS, "model": "digits(channels=(4,4,4), hidden=(8,8))",
+        "scaling": "unit", "train_evasion": "fgsm",
+    }  # fmt: skip
+    seen = ran(**personal, **SEEN)["representations"]
+    assert seen["entries"] == 8
+    assert len(seen["points"]) == len(DOMAINS) * 2 * 2 * 5
+    assert set(seen["groups"]) == {f"{d} · {images} images" for d in DOMAINS for images in ("clean", "attacked")}
+    assert set(seen["branches"]) == {"clean", "adversarial"}
+    points = dict.fromkeys(map(tuple, seen["points"]))
+    assert len(points) > len(seen["points"]) / 2
+    assert "representations" not in ran()
+
+
+def test_representations_are_what_the_last_layer_receives() -> None:
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3), torch.nn.ReLU(), torch.nn.Linear(3, 2))
+    x = torch.randn(5, 1, 2, 2, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(represented(model.train(), x), model[:3](x).detach())
+    assert model.training

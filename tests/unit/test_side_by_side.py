@@ -309,6 +309,16 @@ def compared(model: nn.Module, x: Tensor, sizes: tuple[int, ...]) -> None:
         torch.testing.assert_close(rows[1], rows[0], rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("sizes", [(3, 3), (2, 4)])
+@pytest.mark.parametrize("norm", ["fedwon", "fedwon(gain=true)"])
+def test_standardised_convolutions_run_together(norm: str, sizes: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    scheme = create("norm", norm)
+    model = nn.Sequential(nn.Conv2d(2, 4, 3, groups=2), nn.ReLU(), nn.Flatten(), nn.Linear(16, 2))
+    scheme.adapt(model)
+    compared(model.double(), torch.rand((6, 2, 4, 4), dtype=torch.float64), sizes)
+
+
 class Words(nn.Module):
     """A small transformer: tokens, one attention head, layer normalization."""
 

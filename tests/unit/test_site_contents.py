@@ -18,6 +18,7 @@ from robustfl.reports.frame import frame
 from robustfl.reports.recipe import command, scenario_toml
 from robustfl.reports.tradeoff import breakdowns, front, pareto
 from robustfl.scenarios import expand
+from robustfl.scenarios.expand import resolve
 from robustfl.scenarios.spec import Cell, Scenario
 
 # --- recipes ---------------------------------------------------------------------------------------------------------
@@ -30,8 +31,7 @@ def cells_of(**axes: Any) -> list[Cell]:
 
 def records_of(cells: list[Cell]) -> list[CellResult]:
     """Records as a grid would leave them for these cells."""
-    return [record(n=i).model_copy(update={"cell": {"cell": c.model_dump(mode="json")}})
-            for i, c in enumerate(cells)]  # fmt: skip
+    return [record(n=i).model_copy(update={"cell": resolve(c, "x")}) for i, c in enumerate(cells)]
 
 
 def repeated(records: list[CellResult], folder: Path) -> set[Cell]:
@@ -44,6 +44,12 @@ AXES = {
     "one cell": {},
     "a product": {"attack": ["none", "alie(z=1.5)"], "seed": [0, 1], "f": 3, "clients": 10},
     "axes that advance together": {"f": [1, 2, 3], "clients": 10, "seed": [0, 1]},
+    "settings that came later": {
+        "domains": ["digits-domain(style=clean)", "digits-domain(style=textured)"],
+        "clients": 6,
+        "domain_users": [[3, 3], [2, 4]],
+        "precision": ["full", "bf16"],
+    },
     "lists": {"evasions": [["pgd(eps=0.1)"], [], ["fgsm", "pgd"]], "schedule": {"lr": [0.1, 0.2]}},
 }
 

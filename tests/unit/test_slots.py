@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 import tempfile
@@ -21,9 +22,15 @@ from robustfl.scenarios.expand import expand, fingerprints
 from robustfl.scenarios.spec import Cell
 
 TINY = {"model": "mlp(hidden=(8,))", "rounds": 1, "batch": 8, "evasions": ["fgsm"], "seed": [0, 1, 2]}
-CLAIM = (
-    "import sys; from robustfl.scenarios.slots import claim; print(claim(sys.argv[1], (0, 1), 2), flush=True); input()"
-)
+CLAIM = f"""
+import os, sys, time
+from functools import cache
+from pathlib import Path
+{inspect.getsource(slots.claim.__wrapped__)}
+print(claim(sys.argv[1], (0, 1), 2), flush=True)
+input()
+"""
+"""The function alone: its module imports torch, which every process would wait for."""
 
 
 @pytest.fixture

@@ -1,0 +1,146 @@
+"""Initial weights from a file of the user's, such as those of a network that was trained on ImageNet."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from robustfl.contracts import Tag
+from robustfl.errors import DataMissing, Refused
+from robustfl.models.network import Network
+from robustfl.parameters import check, param
+from robustfl.vectors import tag_of
+
+_UNREADABLE = (pickle.UnpicklingError, RuntimeError, ValueError, OSError, EOFError, KeyError, AttributeError)
+_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+_NAMED = 5
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A ``state_dict`` saved by torch, under torchvision's names for its networks, else under the network's own.
+
+    The file is read with ``weights_only``, so that no code in it runs. A relative path is looked up in the working
+    directory, then in the data root. Every parameter must be there in the network's shape, but for what clients keep
+    to themselves (HBN's factors), which starts as usual. Running statistics are those that training begins with; for
+    layers without any (group norm) the file's are left out. With ``head = "new"`` the last linear layer is drawn
+    anew, whatever the file has for it, as it must be for another number of classes.
+    """
+
+    name: ClassVar[str] = "weights"
+
+    path: str = param(doc="the file")
+    head: str = param("file", choices=("file", "new"), doc="where the last linear layer comes from")
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def file(self, root: Path) -> Path:
+        """Where the file lies. Raises ``DataMissing``."""
+        given = Path(self.path).expanduser()
+        places = list(dict.fromkeys([given.absolute(), given if given.is_absolute() else root / given]))
+        for place in places:
+            if place.is_file():
+                return place
+        raise DataMissing(f"init: there is no file of weights {' or '.join(map(str, places))}; a state_dict of torch")
+
+    def digest(self, root: Path) -> str:
+        """A digest of the file's bytes. Raises ``DataMissing``."""
+        place = self.file(root)
+        facts = place.stat()
+        return _digest(place, facts.st_size, facts.st_mtime_ns)
+
+    def load(self, network: nn.Module, root: Path) -> None:
+        """Write the file's entries into ``network``. Raises ``Refused``, naming entries that do not fit."""
+        place = self.file(root)
+        found, own = _read(place), _entries(network)
+        new = _head(network) if self.head == "new" else frozenset()
+        wanted = {name: tensor for name, tensor in own.items() if name not in new}
+        missing = [name for name in wanted if name not in found]
+        layers = {name.rpartition(".")[0] for name in own}
+        unused = [name for name in found if name not in own and not _no_statistics_here(name, layers)]
+        shapes = [
+            f"{name} is {tuple(found[name].shape)}, not {tuple(tensor.shape)}"
+            for name, tensor in wanted.items()
+            if name in found and found[name].shape != tensor.shape
+        ]
+        problems = [
+            f"{what}: {_listed(names)}"
+            for what, names in (("it lacks", missing), ("the network has no", unused), ("of another shape", shapes))
+            if names
+        ]
+        if problems:
+            wrong = {*missing, *(words.split(" ")[0] for words in shapes)}
+            hint = "; head=new draws the last layer anew" if wrong and wrong <= _head(network) and not unused else ""
+            raise Refused(f"init: {place} does not fit the network: {'; '.join(problems)}{hint}")
+        broken = [name for name in wanted if not bool(torch.isfinite(found[name]).all())]
+        if broken:
+            raise Refused(f"init: {place} holds numbers that are not finite: {_listed(broken)}")
+        with torch.no_grad():
+            for name, tensor in wanted.items():
+                tensor.copy_(found[name])
+
+
+@lru_cache(64)
+def _digest(place: Path, size: int, changed: int) -> str:
+    del size, changed
+    with place.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:32]
+
+
+def _read(place: Path) -> Mapping[str, Tensor]:
+    try:
+        found: Any = torch.load(place, map_location="cpu", weights_only=True)
+    except _UNREADABLE as error:
+        said = str(error).partition("\n")[0][:200]
+        raise Refused(f"init: {place} cannot be read as weights: {type(error).__name__}: {said}") from None
+    if isinstance(found, Mapping) and isinstance(found.get("state_dict"), Mapping):
+        found = found["state_dict"]
+    if not isinstance(found, Mapping) or not all(isinstance(v, Tensor) for v in found.values()):
+        raise Refused(f"init: {place} is no state_dict of torch: names with a tensor each")
+    return {str(name): tensor for name, tensor in found.items()}
+
+
+def _entries(network: nn.Module) -> dict[str, Tensor]:
+    """What a file gives, under the file's names: all parameters and running statistics but private ones."""
+    found: dict[str, Tensor] = {}
+    for prefix, module in network.named_modules():
+        for name, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
+            if tag_of(module, name) not in (Tag.PRIVATE, Tag.COUNTER):
+                found[_released(network, f"{prefix}.{name}".lstrip("."))] = tensor
+    return found
+
+
+def _released(network: nn.Module, name: str) -> str:
+    """The name that released weights have for an entry."""
+    first, _, rest = name.partition(".")
+    given = network.released if isinstance(network, Network) else {}
+    return f"{given[first]}.{rest}" if first in given else name
+
+
+def _head(network: nn.Module) -> frozenset[str]:
+    """The entries of the last linear layer."""
+    linear = [(name, m) for name, m in network.named_modules() if isinstance(m, nn.Linear)]
+    if not linear:
+        return frozenset()
+    name, layer = linear[-1]
+    return frozenset(_released(network, f"{name}.{entry}") for entry, _ in layer.named_parameters(recurse=False))
+
+
+def _no_statistics_here(name: str, layers: set[str]) -> bool:
+    """Whether an entry is a running statistic of a layer that has none of its own."""
+    layer, _, leaf = name.rpartition(".")
+    return leaf in _STATISTICS and layer in layers
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more

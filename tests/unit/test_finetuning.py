@@ -1,0 +1,122 @@
+"""Fine-tuning: AT users train first, ST users afterwards, and the layers they are told to leave stay as they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from robustfl.errors import Refused, UsageError
+from robustfl.federation import train
+from robustfl.scenarios import run_cell
+from robustfl.scenarios.build import build
+from robustfl.scenarios.expand import key_of, refusal, resolve
+from robustfl.scenarios.spec import Cell
+from robustfl.vectors import layout_of
+
+SMALL: dict[str, Any] = {
+    "dataset": "digits(limit=240, test_limit=40)", "model": "domains-cnn", "norm": "naive-bn", "clients": 4,
+    "batch": 16, "algorithm": "fedavg", "objective": "at", "at": "users(ids=(0, 2))", "train_evasion": "pgd(steps=1)",
+    "rounds": 3,
+    "evasions": [], "dtype": "float64",
+}  # fmt: skip
+
+
+def states(**more: Any) -> list[torch.Tensor]:
+    """θ after every round, the initial one first."""
+    built = build(Cell.of({**SMALL, **more}))
+    theta = built.experiment.flat
+    return [theta.clone(), *(record.state.theta.clone() for record in train(built.experiment))]
+
+
+def test_at_users_take_part_first_and_st_users_afterwards() -> None:
+    settings = build(Cell.of({**SMALL, "finetune": "st(rounds=2)"})).experiment.settings
+    assert [settings.sample(t) for t in range(3)] == [[0, 2], [1, 3], [1, 3]]
+
+
+def test_the_first_phase_knows_nothing_of_the_second() -> None:
+    """What ST users do, and with which layers, changes no round before theirs."""
+    one, other = states(finetune="st(rounds=1, frozen=0)"), states(finetune="st(rounds=1, frozen=2)")
+    assert [torch.equal(a, b) for a, b in zip(one, other, strict=True)] == [True, True, True, False]
+    everybody = states()
+    assert not torch.equal(everybody[1], one[1])
+
+
+@pytest.mark.parametrize(("frozen", "layers"), [(0, 0), (1, 1), (3, 3)])
+def test_frozen_layers_stay_and_the_others_move(frozen: int, layers: int) -> None:
+    """``domains-cnn`` has four layers of weights; a normalization belongs to the layer before it."""
+    cell = Cell.of({**SMALL, "finetune": f"st(rounds=2, frozen={frozen})"})
+    slots = layout_of(build(cell).experiment.model).update
+    starts = [slot.start for slot in slots if len(slot.shape) > 1]
+    thetas = states(finetune=cell.finetune)
+    boundary = starts[layers]
+    assert torch.equal(thetas[1][:boundary], thetas[3][:boundary])
+    moved = thetas[1] != thetas[3]
+    for slot in slots:
+        if slot.start >= boundary:
+            assert bool(moved[slot.start : slot.stop].any()), slot.name
+    assert bool((thetas[0] != thetas[1])[:boundary].any()) == bool(boundary)
+
+
+def test_statistics_of_frozen_layers_follow_the_st_users() -> None:
+    built = build(Cell.of({**SMALL, "finetune": "st(rounds=1, frozen=3)"}))
+    statistics = [record.state.statistics.clone() for record in train(built.experiment)]
+    first = built.experiment.layout.layers[0]
+    assert not torch.equal(statistics[1][first.mean], statistics[2][first.mean])
+
+
+def test_a_network_keeps_one_layer_to_train() -> None:
+    """It is said before the first round."""
+    cell = Cell.of({**SMALL, "finetune": "st(rounds=1, frozen=4)"})
+    with pytest.raises(Refused, match="frozen=4 of the network's 4 layers leaves nothing to train; at most 3 can be"):
+        build(cell)
+    assert run_cell(cell, fingerprint="x").status == "refused"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"finetune": "st(rounds=3)"}, "at most 2 can be the others'"),
+        ({"at": "all"}, "makes 4 of 4 clients AT users"),
+        ({"f": 1}, "without Byzantine clients"),
+        ({"participation": 0.5}, "full participation"),
+        ({"algorithm": "dsgd", "objective": "ce"}, "local steps"),
+        ({"algorithm": "fedavg(weight_decay=0.1)"}, "would move frozen layers"),
+        ({"algorithm": "scaffold"}, "would move frozen layers"),
+        ({"algorithm": "fedadam"}, "would move frozen layers"),
+        ({"defense": "krum", "f_declared": 1}, "at least 5 clients"),
+    ],
+)
+def test_what_fine_tuning_does_not_go_with_is_refused(changes: dict[str, Any], said: str) -> None:
+    reason = refusal(Cell.of({**SMALL, "finetune": "st(rounds=2, frozen=1)", **changes}))
+    assert reason is not None
+    assert said in reason
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("st", "'rounds' is required"),
+        ("st(rounds=0)", "rounds=0"),
+        ("st(rounds=1, frozen=-1)", "frozen=-1"),
+        ("at(rounds=1)", "no such rule"),
+        ("st(steps=1)", "no parameter 'steps'"),
+    ],
+)
+def test_fine_tuning_that_is_no_rule_is_an_error(spec: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        Cell.of({**SMALL, "finetune": spec})
+
+
+def test_no_fine_tuning_leaves_keys_as_they_were() -> None:
+    without, spelled = (resolve(Cell.of({**SMALL, **more}), "x") for more in ({}, {"finetune": "none"}))
+    assert key_of(without) == key_of(spelled)
+    assert "finetune" not in without["cell"]
+
+
+def test_traffic_counts_those_who_take_part() -> None:
+    record = run_cell(Cell.of({**SMALL, "at": "users(ids=(0,))", "finetune": "st(rounds=2)"}), fingerprint="x")
+    traffic = record.certificates["traffic"]
+    each = traffic["numbers_each_way"] * 4 / 2**20
+    assert traffic["mebibytes"] == pytest.approx((1 + 1) * each + 2 * (3 + 1) * each)

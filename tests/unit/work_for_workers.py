@@ -1,0 +1,23 @@
+"""Functions that end the worker that runs them, in a module that takes no time to import."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+
+def half(x: int) -> int:
+    """Half of ``x``, of 3 the end."""
+    if x == 3:
+        os._exit(7)
+    return x // 2
+
+
+def forking(x: int) -> int:
+    """``x``; of 0 the end, with a child left behind."""
+    if x == 0:
+        if os.fork() == 0:
+            signal.alarm(60)
+            signal.pause()
+        os._exit(3)
+    return x
