@@ -11,6 +11,7 @@ from robustfl.contracts import Model, Norm
 from robustfl.errors import UsageError, closest
 from robustfl.evaluation import traffic
 from robustfl.registry import create
+from robustfl.reports.reproduction.measures import Panels
 from robustfl.vectors import Layout, layout_of
 
 from .clusters import normalize_clusters, separability
@@ -28,6 +29,18 @@ def compute(name: str, arguments: Arguments) -> float:
     if name not in _COUNTED:
         raise UsageError(f"no arithmetic {name!r}; {closest(name, _COUNTED)}")
     return _COUNTED[name](arguments)
+
+
+def trace(name: str, arguments: Arguments) -> Panels:
+    """What a computed plot shows. Raises ``UsageError`` for an unknown name.
+
+    >>> found = trace("cluster-errors", {"norms": ["fbn"], "gammas": [1.0], "seeds": 1})
+    >>> {panel: list(lines) for panel, lines in found.items()}, len(found["γ = 1"]["fbn"])
+    ({'γ = 1': ['fbn']}, 100)
+    """
+    if name not in _TRACED:
+        raise UsageError(f"no trace {name!r}; {closest(name, _TRACED)}")
+    return _TRACED[name](arguments)
 
 
 def _layout(a: Arguments) -> tuple[Norm, Layout]:
@@ -145,6 +158,34 @@ def _cluster_accuracy(a: Arguments) -> float:
     return _over_seeds(a, accuracy)
 
 
+def _cluster_points(a: Arguments) -> Panels:
+    """The clusters of the last round, a panel per scheme."""
+    return {name: _clusters(str(name), float(a["gamma"]), int(a.get("seed", 0))) for name in a["norms"]}
+
+
+def _clusters(name: str, gamma: float, seed: int) -> Mapping[str, list[tuple[float, float]]]:
+    found = normalize_clusters(cast(Norm, create("norm", name)), gamma=gamma, seed=seed)
+    places: dict[int, list[tuple[float, float]]] = {}
+    for (x, y), label in zip(found.points.tolist(), found.labels.tolist(), strict=True):
+        places.setdefault(label, []).append((x, y))
+    return {f"cluster {label}": places[label] for label in sorted(places)}
+
+
+def _cluster_errors(a: Arguments) -> Panels:
+    """The error of every round, mean over seeds: a panel per γ, a line per scheme."""
+
+    def line(name: str, gamma: float) -> list[tuple[float, float]]:
+        norm, seeds = cast(Norm, create("norm", name)), range(int(a.get("seeds", 5)))
+        errors = torch.stack([normalize_clusters(norm, gamma=gamma, seed=seed).errors for seed in seeds]).mean(0)
+        return [(float(t), float(e)) for t, e in enumerate(errors, 1)]
+
+    return {f"γ = {gamma:g}": {str(n): line(str(n), float(gamma)) for n in a["norms"]} for gamma in a["gammas"]}
+
+
+_TRACED: dict[str, Callable[[Arguments], Panels]] = {
+    "cluster-points": _cluster_points,
+    "cluster-errors": _cluster_errors,
+}
 _COUNTED: dict[str, Callable[[Arguments], float]] = {
     "parameters": _parameters,
     "sent": _sent,

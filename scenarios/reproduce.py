@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -17,7 +17,7 @@ from robustfl.reports.reproduction.measures import Planned
 from robustfl.reports.reproduction.protocols import SCALES, Run, ScaleName
 from robustfl.reports.store import Store
 
-from .arithmetic import compute
+from .arithmetic import compute, trace
 from .expand import expand, fingerprints, key_of, labels, refusal, resolve
 from .spec import Cell, Scenario
 
@@ -55,6 +55,8 @@ def entry(
     """What has been measured of a table or figure, judged; from the stores under ``out`` or from ``records``."""
     chosen = item.at(scale)
     evidence = Evidence((), {}) if chosen is None else gather(chosen, out=out, root=root, records=records)
+    computed = tuple(trace(plot.compute, plot.arguments) if plot.compute else None for plot in item.plots)
+    evidence = replace(evidence, computed=computed)
     return Entry(paper, item, scale, evidence, findings(item.statements_at(scale), evidence))
 
 

@@ -11,6 +11,9 @@ from robustfl.records import CellResult
 from ..ranking import text
 from .protocols import Selector, Statement
 
+Panels = Mapping[str, Mapping[str, Sequence[tuple[float, float]]]]
+"""What a plot shows that needs no training: per panel and line (or kind of point) its places (x, y)."""
+
 
 @dataclass(frozen=True)
 class Planned:
@@ -26,6 +29,7 @@ class Evidence:
 
     ``stale`` counts records of the same store or board whose key no cell of the protocol has: the preset, a method's
     version or the data changed since. ``lacking`` says what is missing on this machine (data, where to put it).
+    ``computed`` has what the item's plots show without training, ``None`` for those drawn from cells.
     """
 
     planned: tuple[Planned, ...]
@@ -33,6 +37,7 @@ class Evidence:
     stale: int = 0
     lacking: str = ""
     seconds: float = 0.0
+    computed: tuple[Panels | None, ...] = ()
 
     @property
     def done(self) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from robustfl.records import CellResult
 
 from ..board import natural
-from .measures import Evidence, matches, number
+from .measures import Evidence, Panels, matches, number
 from .protocols import Item, Plot
 
 if TYPE_CHECKING:
@@ -23,17 +23,51 @@ _NAMES = {"sa": "accuracy on clean inputs (%)", "ra_worst": "accuracy on adversa
 
 
 def drawings(item: Item, evidence: Evidence) -> list[tuple[str, Figure]]:
-    """A title and a figure for every plot of an item of which at least one cell has run."""
+    """A title and a figure for every plot of an item that is computed, or of which at least one cell has run."""
     found = []
     for place, plot in enumerate(item.plots, 1):
+        title = f"{item.id}-{place}" if len(item.plots) > 1 else item.id
+        panels = evidence.computed[place - 1] if evidence.computed else None
+        if panels is not None:
+            found.append((title, _computed(plot, panels)))
+            continue
         ran = [
             (evidence.records[c.key], c.labels)
             for c in evidence.planned
             if c.key in evidence.records and matches(c.labels, plot.where)
         ]
         if ran:
-            found.append((f"{item.id}-{place}" if len(item.plots) > 1 else item.id, _figure(plot, ran)))
+            found.append((title, _figure(plot, ran)))
     return found
+
+
+def _computed(plot: Plot, panels: Panels) -> Figure:
+    """A panel for each of ``panels``: points in the plane, each kind in its colour, or one line per kind."""
+    import seaborn
+    from matplotlib.figure import Figure
+
+    width = 2.6 if plot.kind == "points" else 3.3
+    figure = Figure(figsize=(width * len(panels) + 0.6, 3.0), layout="constrained")
+    axes = figure.subplots(1, len(panels), sharey=plot.kind == "paths", squeeze=False)[0]
+    for axis, (name, kinds) in zip(axes, panels.items(), strict=True):
+        axis.set_title(name, fontsize=9)
+        axis.tick_params(labelsize=7)
+        for place, (kind, places) in enumerate(kinds.items()):
+            x, y = zip(*places, strict=True)
+            if plot.kind == "points":
+                axis.scatter(x, y, s=6, color=seaborn.color_palette("husl", len(kinds))[place], linewidths=0)
+            else:
+                axis.plot(x, y, label=kind, **_look(place))
+        if plot.kind == "points":
+            axis.set_aspect("equal", adjustable="datalim")
+        else:
+            axis.set_yscale("log")
+            axis.set_xlabel(plot.x)
+            axis.grid(alpha=0.3)
+    axes[0].set_ylabel(plot.y)
+    if plot.kind == "paths":
+        axes[0].legend(fontsize=8)
+    return figure
 
 
 def _figure(plot: Plot, ran: Sequence[tuple[CellResult, Mapping[str, Any]]]) -> Figure:
@@ -64,7 +98,7 @@ def _look(place: int) -> dict[str, Any]:
     import seaborn
 
     colours = seaborn.color_palette("colorblind", 10)
-    return {"color": colours[place % 10], "linestyle": _DASHES[(place // 3) % len(_DASHES)]}
+    return {"color": colours[place % 10], "linestyle": _DASHES[place % len(_DASHES)]}
 
 
 def _curves(axis: Axes, plot: Plot, series: Series, lines: Sequence[str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from functools import cache
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -121,15 +121,27 @@ class Statement(Record):
 
 
 class Plot(Record):
-    """A drawing with the paper's axes: ``lines`` over rounds in one panel per ``panels``, or ``bars`` over ``x``."""
+    """A drawing with the paper's axes: ``lines`` over rounds in one panel per ``panels``, or ``bars`` over ``x``.
 
-    kind: Literal["curves", "bars", "lines"] = "curves"
+    ``points`` and ``paths`` show what ``compute`` makes of ``arguments`` instead of cells.
+    """
+
+    kind: Literal["curves", "bars", "lines", "points", "paths"] = "curves"
+    compute: str = ""
+    arguments: Mapping[str, Any] = Field(default_factory=dict)
+    y: str = ""
     panels: str = ""
     lines: str = "norm"
     x: str = "round"
     metric: str = "sa"
     statistic: Literal["final", "best", "tail", "selected"] = "final"
     where: Selector = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Plot:
+        if (self.kind in ("points", "paths")) != bool(self.compute):
+            raise ValueError("a plot of kind points or paths computes, and no other does")
+        return self
 
 
 class Item(Record):

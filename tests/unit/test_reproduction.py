@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -521,3 +522,36 @@ def test_a_plot_has_a_line_per_label_with_a_band_over_seeds() -> None:
     axis = drawn[0][1].axes[0]
     assert sorted(str(line.get_label()) for line in axis.get_lines()) == ["a", "b"]
     assert next(list(line.get_ydata()) for line in axis.get_lines()) == pytest.approx([10, 20])  # type: ignore[arg-type]
+
+
+# --- computed plots --------------------------------------------------------------------------------------------------
+
+
+def test_computed_plots_show_what_their_statements_count() -> None:
+    from robustfl.scenarios.arithmetic import compute, trace
+
+    figure = trace("cluster-points", {"norms": ["fbn", "naive-bn"], "gamma": 0.0})
+    assert {name: [len(places) for places in kinds.values()] for name, kinds in figure.items()} == {
+        "fbn": [30] * 10, "naive-bn": [30] * 10
+    }  # fmt: skip
+    radii = [math.hypot(x, y) for places in figure["fbn"].values() for x, y in places]
+    assert 1.2 < sum(radii) / len(radii) < 1.6  # the circle of radius 10, divided by about 7.1
+    errors = trace("cluster-errors", {"norms": ["fbn"], "gammas": [0.0, 1.0], "seeds": 2})
+    counted = compute("cluster-error", {"norm": "fbn", "gamma": 0.0, "seeds": 2})
+    line = errors["γ = 0"]["fbn"]
+    assert [t for t, _ in line] == list(range(1, 101))
+    assert sum(e for _, e in line) / len(line) == pytest.approx(counted)
+    with pytest.raises(UsageError, match="did you mean 'cluster-points'"):
+        trace("cluster-point", {})
+
+
+@pytest.mark.parametrize("name", ["figure1", "figure2"])
+def test_computed_plots_are_drawn_without_any_cell(name: str) -> None:
+    from robustfl.reports.reproduction.plots import drawings
+    from robustfl.scenarios.reproduce import entry
+
+    ((paper, item),) = find_items(f"fbn/{name}")
+    made = entry(paper, item, "reduced")
+    ((title, figure),) = drawings(made.item, made.evidence)
+    assert title == name
+    assert len(figure.axes) == {"figure1": 4, "figure2": 3}[name]
