@@ -247,7 +247,7 @@ def refusal(cell: Cell) -> str | None:
     if active and attack.forges and cell.scope == "statistics" and no_statistics:
         return f"{cell.norm} sends no statistics, so {cell.attack} has nothing to forge with scope='statistics'"
     shared = norm.sends_statistics and (cell.statistics_defense == SAME or norm.centralised)
-    beside = shared or norm.private or norm.lockstep_kinds or algorithm.aggregates_twice
+    beside = shared or norm.private or norm.lockstep_kinds or "aggregates" in algorithm.asks
     if defense.aggregator.needs_reference and beside:
         return (
             f"{cell.defense} compares updates with the server's own, and {cell.norm} with {cell.algorithm} sends more"
@@ -311,9 +311,9 @@ def _objective_refusal(cell: Cell, norm: Norm, algorithm: Algorithm, objective: 
         )
     if objective.replays > 1 and algorithm.one_batch:
         return f"{cell.objective} replays batches, and {cell.algorithm} takes one step a round"
-    if algorithm.contrasts and not objective.plain:
+    if "contrast" in algorithm.asks and not objective.plain:
         return f"{cell.algorithm} adds to the loss of one clean forward, which {cell.objective} has not"
-    if norm.lockstep_kinds and (algorithm.contrasts or algorithm.repeats or not objective.plain):
+    if norm.lockstep_kinds and (algorithm.asks & {"again", "contrast"} or not objective.plain):
         other = cell.algorithm if objective.plain else cell.objective
         return f"{cell.norm} takes its first step in one plain pass of all clients, and {other} needs more than that"
     if objective.needs_branches and not norm.branched:

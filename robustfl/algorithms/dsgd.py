@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from robustfl.contracts import Algorithm, LocalWork
+from robustfl.contracts import Algorithm, Asked, LocalWork
 from robustfl.parameters import param
 from robustfl.registry import register
 
@@ -43,8 +43,8 @@ class DSGD(Algorithm):
     replacement: bool = param(False, doc="draw batches with replacement", later=True)
 
     @property
-    def resamples(self) -> bool:
-        return self.replacement
+    def asks(self) -> frozenset[Asked]:
+        return frozenset({"replacement"} if self.replacement else ())
 
     def steps(self, samples: int, batch: int) -> int:
         del samples, batch
@@ -53,21 +53,11 @@ class DSGD(Algorithm):
     def local(self, work: LocalWork) -> tuple[Tensor, Tensor | None]:
         gradient = work.gradient(work.theta)
         if self.weight_decay:
-            gradient = gradient.add(work.theta, alpha=self.weight_decay)
-        if self.momentum == 0.0:
-            return gradient, None
-        old = work.memory
-        message = gradient * (1.0 - self.momentum)
-        if old is not None:
-            message = message.add_(old, alpha=self.momentum)
+            gradient.add_(work.theta, alpha=self.weight_decay)
+        if self.momentum == 0.0 or work.memory is None:
+            return gradient * (1.0 - self.momentum) if self.momentum else gradient, None
+        message = torch.lerp(work.memory, gradient, 1.0 - self.momentum, out=gradient)
         return message, message
-
-    def stacked(self, gradients: Tensor, memory: Tensor | None, *, out: Tensor, theta: Tensor | None = None) -> Tensor:
-        if self.weight_decay and theta is not None:
-            gradients.add_(theta, alpha=self.weight_decay)
-        if memory is None:
-            return torch.mul(gradients, 1.0 - self.momentum, out=out)
-        return torch.lerp(memory, gradients, 1.0 - self.momentum, out=out)
 
     @property
     def remembers(self) -> bool:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from robustfl.algorithms.fedavg import FedAvg
-from robustfl.contracts import LocalWork
+from robustfl.contracts import LocalWork, ServerWork
 from robustfl.parameters import param
 from robustfl.registry import register
 
@@ -37,7 +37,6 @@ class FedACG(FedAvg):
 
     paper: ClassVar[str] = "@kim2024communication"
     cost: ClassVar[str] = "the local steps; d numbers each way; the server keeps d numbers"
-    rowwise: ClassVar[bool] = True
 
     server_momentum: float = param(0.85, ge=0.0, lt=1.0, doc="λ, momentum of the server")
     beta: float = param(2e-3, ge=0.0, doc="β, weight of the proximal term")
@@ -51,9 +50,7 @@ class FedACG(FedAvg):
     def broadcast(self, theta: Tensor, state: Mapping[str, Tensor]) -> Tensor:
         return theta.add(state["momentum"], alpha=self.server_momentum)
 
-    def server_step(
-        self, theta: Tensor, aggregate: Tensor, lr: float, state: Mapping[str, Tensor], second: Tensor | None
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        del lr, second
-        moved = state["momentum"] * self.server_momentum + aggregate
-        return theta + moved, {"momentum": moved}
+    def server_step(self, work: ServerWork) -> tuple[Tensor, dict[str, Tensor]]:
+        state = work.state
+        moved = state["momentum"] * self.server_momentum + work.aggregate
+        return work.theta + moved, {"momentum": moved}

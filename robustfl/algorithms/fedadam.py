@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 
 from robustfl.algorithms.fedavg import FedAvg
+from robustfl.contracts import ServerWork
 from robustfl.parameters import param
 from robustfl.registry import register
 
@@ -38,7 +38,6 @@ class FedAdam(FedAvg):
 
     paper: ClassVar[str] = "@reddi2021adaptive"
     cost: ClassVar[str] = "the local steps; d numbers each way; the server keeps 2d numbers"
-    rowwise: ClassVar[bool] = True
 
     beta1: float = param(0.9, ge=0.0, lt=1.0, doc="decay of the first moment")
     beta2: float = param(0.99, ge=0.0, lt=1.0, doc="decay of the second moment")
@@ -48,10 +47,8 @@ class FedAdam(FedAvg):
     def server_state(self, theta: Tensor) -> dict[str, Tensor]:
         return {"first": torch.zeros_like(theta), "second": torch.full_like(theta, self.tau**2)}
 
-    def server_step(
-        self, theta: Tensor, aggregate: Tensor, lr: float, state: Mapping[str, Tensor], second: Tensor | None
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        del lr, second
-        first = state["first"] * self.beta1 + aggregate * (1 - self.beta1)
-        squares = state["second"] * self.beta2 + aggregate.square() * (1 - self.beta2)
-        return theta + self.server_lr * first / (squares.sqrt() + self.tau), {"first": first, "second": squares}
+    def server_step(self, work: ServerWork) -> tuple[Tensor, dict[str, Tensor]]:
+        state = work.state
+        first = state["first"] * self.beta1 + work.aggregate * (1 - self.beta1)
+        squares = state["second"] * self.beta2 + work.aggregate.square() * (1 - self.beta2)
+        return work.theta + self.server_lr * first / (squares.sqrt() + self.tau), {"first": first, "second": squares}

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from robustfl.contracts import Algorithm, LocalWork
+from robustfl.contracts import Algorithm, Asked, LocalWork
 from robustfl.errors import UsageError
 from robustfl.parameters import check, param
 from robustfl.registry import register
@@ -41,7 +41,6 @@ class FedAvg(Algorithm):
 
     paper: ClassVar[str] = "@mcmahan2017communication"
     cost: ClassVar[str] = "the local steps; d numbers each way"
-    rowwise: ClassVar[bool] = True
     batches_per_step: ClassVar[int] = 1
 
     epochs: int = param(1, ge=1, doc="local passes over the data")
@@ -63,8 +62,8 @@ class FedAvg(Algorithm):
         return self.weighting == "samples"
 
     @property
-    def resamples(self) -> bool:
-        return self.replacement
+    def asks(self) -> frozenset[Asked]:
+        return frozenset({"replacement"} if self.replacement else ())
 
     def steps(self, samples: int, batch: int) -> int:
         if self.local_steps is not None:
@@ -72,7 +71,7 @@ class FedAvg(Algorithm):
         return self.epochs * math.ceil(samples / min(batch, samples))
 
     def local(self, work: LocalWork) -> tuple[Tensor, Tensor | None]:
-        theta = work.theta.clone()
+        theta = work.theta
         buffer = work.memory.clone() if self.keep_momentum and work.memory is not None else None
         for _ in range(work.steps // self.batches_per_step):
             gradient = self.corrected(self.gradient(theta, work), theta, work)
@@ -84,11 +83,11 @@ class FedAvg(Algorithm):
             if self.momentum:
                 buffer = gradient.clone() if buffer is None else buffer.mul_(self.momentum).add_(gradient)
                 gradient = buffer
-            theta.sub_(gradient, alpha=work.lr)
+            theta = theta.sub(gradient, alpha=work.lr) if theta is work.theta else theta.sub_(gradient, alpha=work.lr)
         return theta.sub_(work.theta), buffer if self.keep_momentum else None
 
     def gradient(self, theta: Tensor, work: LocalWork) -> Tensor:
-        """The gradient ``[d]`` of one local step; algorithms built on this one take it elsewhere."""
+        """The gradients ``[n d]`` of one local step; algorithms built on this one take it elsewhere."""
         return work.gradient(theta)
 
     def corrected(self, gradient: Tensor, theta: Tensor, work: LocalWork) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 
 from robustfl.algorithms.fedavg import FedAvg
+from robustfl.contracts import ServerWork
 from robustfl.parameters import param
 from robustfl.registry import register
 
@@ -35,7 +35,6 @@ class FedAvgM(FedAvg):
 
     paper: ClassVar[str] = "@hsu2019measuring"
     cost: ClassVar[str] = "the local steps; d numbers each way; the server keeps d numbers"
-    rowwise: ClassVar[bool] = True
 
     server_momentum: float = param(0.9, ge=0.0, lt=1.0, doc="λ, momentum of the server")
     server_lr: float = param(1.0, gt=0.0, doc="η_g, the server's step")
@@ -43,9 +42,7 @@ class FedAvgM(FedAvg):
     def server_state(self, theta: Tensor) -> dict[str, Tensor]:
         return {"momentum": torch.zeros_like(theta)}
 
-    def server_step(
-        self, theta: Tensor, aggregate: Tensor, lr: float, state: Mapping[str, Tensor], second: Tensor | None
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        del lr, second
-        moved = state["momentum"] * self.server_momentum + aggregate
-        return theta + moved * self.server_lr, {"momentum": moved}
+    def server_step(self, work: ServerWork) -> tuple[Tensor, dict[str, Tensor]]:
+        state = work.state
+        moved = state["momentum"] * self.server_momentum + work.aggregate
+        return work.theta + moved * self.server_lr, {"momentum": moved}

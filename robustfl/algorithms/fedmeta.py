@@ -36,7 +36,6 @@ class FedMeta(FedAvg):
 
     paper: ClassVar[str] = "@finn2017model"
     cost: ClassVar[str] = "two gradients per local step; d numbers each way"
-    rowwise: ClassVar[bool] = True
     batches_per_step: ClassVar[int] = 2
 
     inner_lr: float = param(0.02, gt=0.0, doc="α, the inner step")

@@ -33,7 +33,6 @@ class FedProx(FedAvg):
 
     paper: ClassVar[str] = "@li2020federated"
     cost: ClassVar[str] = "the local steps; d numbers each way"
-    rowwise: ClassVar[bool] = True
 
     mu: float = param(0.01, ge=0.0, doc="weight of the proximal term")
     legacy_unsquared: bool = param(False, doc="penalise the norm instead of its square")

@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from robustfl.algorithms.fedavg import FedAvg
-from robustfl.contracts import LocalWork
+from robustfl.contracts import Asked, LocalWork
 from robustfl.parameters import param
 from robustfl.registry import register
 
@@ -33,10 +33,12 @@ class FedSAM(FedAvg):
 
     paper: ClassVar[str] = "@qu2022generalized"
     cost: ClassVar[str] = "two gradients per local step; d numbers each way"
-    rowwise: ClassVar[bool] = True
-    repeats: ClassVar[bool] = True
 
     rho: float = param(0.1, ge=0.0, doc="ρ, radius of the perturbation")
+
+    @property
+    def asks(self) -> frozenset[Asked]:
+        return super().asks | {"again"}
 
     def gradient(self, theta: Tensor, work: LocalWork) -> Tensor:
         gradient = work.gradient(theta)

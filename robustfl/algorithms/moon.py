@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from robustfl.algorithms.fedavg import FedAvg
-from robustfl.contracts import LocalWork
+from robustfl.contracts import Asked, Contrast, LocalWork
 from robustfl.errors import UsageError
 from robustfl.parameters import check, param
 from robustfl.registry import register
@@ -40,7 +41,6 @@ class Moon(FedAvg):
 
     paper: ClassVar[str] = "@li2021model"
     cost: ClassVar[str] = "three forwards per local step; d numbers each way; every client keeps its last model"
-    rowwise: ClassVar[bool] = True
 
     mu: float = param(1.0, ge=0.0, doc="weight of the contrastive term")
     temperature: float = param(0.5, gt=0.0, doc="T of the cosines")
@@ -52,17 +52,26 @@ class Moon(FedAvg):
 
     @property
     def remembers(self) -> bool:
-        return self.contrasts
+        return self.mu > 0
 
     @property
-    def contrasts(self) -> bool:
-        return self.mu > 0
+    def asks(self) -> frozenset[Asked]:
+        return super().asks | ({"contrast"} if self.mu > 0 else frozenset())
 
     def local(self, work: LocalWork) -> tuple[Tensor, Tensor | None]:
         message, _ = super().local(work)
-        return message, work.theta + message if self.contrasts else None
+        return message, work.theta + message if self.mu > 0 else None
 
-    def term(self, features: Tensor, received: Tensor, previous: Tensor) -> Tensor | None:
+    def gradient(self, theta: Tensor, work: LocalWork) -> Tensor:
+        if self.mu == 0:
+            return work.gradient(theta)
+        assert work.memory is not None
+        # A client that has never taken part has no previous model; then it is the received one.
+        previous = torch.where(work.memory.any(1, keepdim=True), work.memory, work.theta)
+        return work.gradient(theta, Contrast((work.theta, previous), self.term))
+
+    def term(self, features: Tensor, received: Tensor, previous: Tensor) -> Tensor:
+        """The contrastive term of each sample ``[b]`` from representations ``[b k]``."""
         near = F.cosine_similarity(features, received, dim=1) / self.temperature
         away = F.cosine_similarity(features, previous, dim=1) / self.temperature
-        return self.mu * F.softplus(away - near).mean()
+        return self.mu * F.softplus(away - near)

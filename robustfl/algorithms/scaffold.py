@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from robustfl.algorithms.fedavg import FedAvg
-from robustfl.contracts import LocalWork
+from robustfl.contracts import Asked, LocalWork, ServerWork
 from robustfl.errors import UsageError
 from robustfl.parameters import check, param
 from robustfl.registry import register
@@ -39,8 +39,6 @@ class Scaffold(FedAvg):
 
     paper: ClassVar[str] = "@karimireddy2020scaffold"
     cost: ClassVar[str] = "the local steps; d numbers up, 2d down; every client keeps d numbers"
-    rowwise: ClassVar[bool] = True
-    aggregates_twice: ClassVar[bool] = True
 
     server_lr: float = param(1.0, gt=0.0, doc="η_g, the server's step")
     weighting: str = param("uniform", choices=("uniform",), doc="client weights of the mean")
@@ -49,6 +47,10 @@ class Scaffold(FedAvg):
         check(self)
         if self.keep_momentum:
             raise UsageError("Scaffold: clients keep their control variate between rounds, not a momentum")
+
+    @property
+    def asks(self) -> frozenset[Asked]:
+        return super().asks | {"aggregates"}
 
     @property
     def remembers(self) -> bool:
@@ -76,15 +78,14 @@ class Scaffold(FedAvg):
     def server_state(self, theta: Tensor) -> dict[str, Tensor]:
         return {"variate": torch.zeros_like(theta)}
 
-    def second_messages(
-        self, messages: Tensor, steps: Sequence[int], lr: float, state: Mapping[str, Tensor], clients: int
-    ) -> Tensor | None:
-        scale = torch.tensor([1 / (tau * lr) for tau in steps], dtype=messages.dtype, device=messages.device)
-        return (-state["variate"] - messages * scale[:, None]) * (len(messages) / clients)
+    def server_step(self, work: ServerWork) -> tuple[Tensor, dict[str, Tensor]]:
+        assert work.again is not None
 
-    def server_step(
-        self, theta: Tensor, aggregate: Tensor, lr: float, state: Mapping[str, Tensor], second: Tensor | None
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        del lr
-        assert second is not None
-        return theta + aggregate * self.server_lr, {"variate": state["variate"] + second}
+        def changes(messages: Tensor, state: Mapping[str, Tensor]) -> Tensor:
+            """``c_k⁺ - c_k`` of the clients present, times their share of all."""
+            scale = torch.tensor([1 / (tau * work.lr) for tau in work.steps], dtype=messages.dtype)
+            moved = -state["variate"] - messages * scale.to(messages.device)[:, None]
+            return moved * (len(messages) / work.clients)
+
+        variate = work.state["variate"] + work.again(changes)
+        return work.theta + work.aggregate * self.server_lr, {"variate": variate}

@@ -15,7 +15,7 @@ from robustfl.parameters import allowed
 from robustfl.registry import Entry
 from robustfl.testing import laws
 
-_OWN_LINES = {"kind", "name", "version", "paper", "cost", "exempt", "rowwise"}
+_OWN_LINES = {"kind", "name", "version", "paper", "cost", "exempt"}
 _MATHEMATICS = re.compile(r"[=←→↦∼~√Σ∏∈≤≥²‖⁻·/∘-]|\w\(.*\)")
 _EQUATION = re.compile(r"(\w+: )?``")
 _PLAIN_KINDS = {"model", "dataset"}
@@ -108,7 +108,7 @@ def _declared(cls: type[Method]) -> dict[str, str]:
     """The class variables of the method's contract; what is False goes without saying."""
     found = {}
     for base in reversed(cls.__mro__):
-        if base.__module__ != Method.__module__:
+        if not base.__module__.startswith("robustfl.contracts."):
             continue
         for name, annotation in vars(base).get("__annotations__", {}).items():
             if "ClassVar" not in str(annotation) or name in _OWN_LINES or name.startswith("_"):

@@ -1,11 +1,12 @@
 """The engine: what a federation does round by round. It knows contracts, never a method by name."""
 
 from robustfl.federation.cost import macs_per_epoch
-from robustfl.federation.engine import LocalModels, RoundRecord, State, initial_state, train
+from robustfl.federation.engine import train
 from robustfl.federation.experiment import Experiment, FineTuning, Settings
 from robustfl.federation.packing import packed, unpacked
 from robustfl.federation.personal import Personal, Privacy, lent
 from robustfl.federation.propagation import propagate_statistics
+from robustfl.federation.state import LocalModels, RoundRecord, State, initial_state
 
 __all__ = [
     "Experiment", "FineTuning", "LocalModels", "Personal", "Privacy", "RoundRecord", "Settings", "State",

@@ -11,7 +11,7 @@ from torch import Tensor
 from robustfl.contracts import Reports, Task
 from robustfl.errors import Refused
 from robustfl.federation.experiment import Experiment
-from robustfl.federation.gradients import channels_last
+from robustfl.federation.passes import channels_last
 from robustfl.federation.personal import lent
 from robustfl.federation.statistics import begin, collect, collecting
 from robustfl.models.dropout import ClientDropout
@@ -73,13 +73,14 @@ class ClientData:
         self._byzantine = settings.byzantine()
         self._places = {k: place for place, k in enumerate(sorted(self._byzantine))}
         self._dropout = any(isinstance(m, ClientDropout) and m.p > 0 for m in experiment.model.modules())
-        self.fast = settings.engine == "fast"
-        self.side_by_side = self.fast
+        self._fast = settings.engine == "fast"
+        self.together = self._fast and experiment.objective.plain
         self._warn = warn
         self._dtype = next(experiment.model.parameters()).dtype
         self._batches = Batches(
             experiment.seats, settings.batch, settings.seed,
-            whole=experiment.algorithm.one_batch, least=self._least_samples(), anew=experiment.algorithm.resamples,
+            whole=experiment.algorithm.one_batch, least=self._least_samples(),
+            anew="replacement" in experiment.algorithm.asks,
         )  # fmt: skip
 
     def _least_samples(self) -> int:
@@ -111,10 +112,9 @@ class ClientData:
         return e.algorithm.steps(self._batches.usable(client), e.settings.batch)
 
     def walk_alone(self, why: str) -> None:
-        """From now on clients walk one after another; on a GPU, where that is slow, say so."""
-        self.side_by_side = False
-        if self.experiment.device.type != "cpu":
-            self._warn(f"clients take their local steps one after another ({why})")
+        """From now on clients walk one after another, by the model's own forward and backward; say so."""
+        self.together = False
+        self._warn(f"clients run one after another ({why})")
 
     def statistics(self, client: int, round: int, theta: Tensor, *, refresh: bool = False) -> Reports:
         """What a client reports of its data at ``theta [d]`` without training (``Norm.statistics_pass``).
@@ -176,7 +176,7 @@ class ClientData:
 
     def layout_of_batch(self, x: Tensor) -> Tensor:
         """The batch in the memory layout of the engine."""
-        return channels_last(x) if self.fast else x
+        return channels_last(x) if self._fast else x
 
     def generators(self, ids: Sequence[int], round: int, step: int) -> tuple[torch.Generator, ...]:
         """The clients' streams for dropout masks; none where nothing is dropped."""

@@ -9,7 +9,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from robustfl.contracts import Task
 from robustfl.federation.experiment import Experiment
-from robustfl.federation.gradients import forget_gradients
 from robustfl.federation.statistics import begin
 from robustfl.models.dropout import ClientDropout
 from robustfl.randomness import stream
@@ -62,7 +61,7 @@ def _per_sample(e: Experiment, user: int) -> float:
     with torch.enable_grad(), counter:
         e.objective.backward(e.model, x, y, task)
     begin(e.model, None)
-    forget_gradients(e.model)
+    e.model.zero_grad(set_to_none=True)
     e.model.train(training)
     replays = e.objective.replays if user in e.adversarial else 1
     return counter.get_total_flops() / 2 / len(index) * replays

@@ -2,108 +2,27 @@
 
 from __future__ import annotations
 
-import mmap
+import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from robustfl.attacks.byzantine.statistics import forge_statistics, forged_statistics
-from robustfl.contracts import Aggregated, Context, Forged, Reducer, Reports, View
-from robustfl.defenses.slices import NeedsWhole, run_sliced
+from robustfl.contracts import Aggregated, Context, ServerWork, View
 from robustfl.errors import Diverged, Refused
-from robustfl.federation.clients import Clients, Messages
+from robustfl.federation.channel import StatisticsChannel
+from robustfl.federation.clients import Clients
 from robustfl.federation.experiment import Experiment
-from robustfl.federation.personal import Personal
+from robustfl.federation.local_steps import Messages
 from robustfl.federation.propagation import propagate_statistics
 from robustfl.federation.rehearsal import rehearsal_of
-from robustfl.federation.statistics import DefendedStatistics, PlainMean
-from robustfl.federation.storage import LIMIT, kept, settle
-from robustfl.randomness import stream
+from robustfl.federation.stack import Exchange, MessageStack
+from robustfl.federation.state import LocalModels, RoundRecord, State, initial_state
+from robustfl.federation.storage import LIMIT, settle
 from robustfl.team import ALONE, Team
-from robustfl.vectors import Layout, write_statistics
-from robustfl.watch import checked, watched
-
-
-@dataclass(frozen=True)
-class State:
-    """What the server and the clients carry from round to round.
-
-    ``theta [d]`` is the vector the model's parameters are views of; ``memory [N d]`` holds what clients keep between
-    rounds (a momentum, a control variate), honest clients first; ``personal`` their private entries; ``server`` what
-    the algorithm's server carries; ``attack`` what the attack keeps, by channel; ``previous`` the last aggregate;
-    ``root [1 d]`` what the server keeps when it works on data of its own; ``files`` where clients' rows lie if
-    they take too much memory; ``smallest_variance`` the least so far. All are the engine's own memory and move with
-    the rounds.
-    """
-
-    round: int
-    theta: Tensor
-    statistics: Tensor
-    memory: Tensor | None
-    defense: dict[str, Tensor] = field(default_factory=dict)
-    server: dict[str, Tensor] = field(default_factory=dict)
-    personal: Personal | None = None
-    attack: dict[str, Mapping[str, Tensor]] = field(default_factory=dict)
-    previous: Tensor | None = None
-    root: Tensor | None = None
-    files: tuple[mmap.mmap, ...] = ()
-    smallest_variance: float = 1.0
-
-
-@dataclass(frozen=True)
-class LocalModels:
-    """The honest participants' models after local training, for as long as the round's record is looked at.
-
-    ``received [d]`` and ``before [s]`` are what all started from, ``updates [h d']`` and ``statistics [h s]`` what each
-    made of them.
-    """
-
-    clients: tuple[int, ...]
-    received: Tensor
-    before: Tensor
-    updates: Tensor
-    statistics: Tensor
-
-
-@dataclass(frozen=True)
-class RoundRecord:
-    """Facts about a round; the model holds the round's result when it is handed out.
-
-    ``tested`` is the state evaluation should look at, where it differs from the one training goes on from.
-    """
-
-    round: int
-    loss: float
-    facts: dict[str, Any]
-    state: State
-    tested: State | None = None
-    local: LocalModels | None = None
-
-
-def initial_state(experiment: Experiment, team: Team = ALONE, *, limit: int = LIMIT) -> State:
-    """θ as the model has it, statistics (0, 1), empty memories, the same private entries for everybody."""
-    e, clients = experiment, experiment.settings.clients
-    theta = e.flat
-    memory, personal, files = None, None, list[mmap.mmap]()
-    if e.algorithm.remembers:
-        memory, file = kept(theta.new_zeros(e.layout.d), len(team.mine(range(clients))), limit)
-        files += [file] if file is not None else []
-    if e.privacy.personal:
-        personal, more = Personal.initial(e.privacy, e.layout, theta, clients, limit)
-        files += more
-    return State(
-        round=0,
-        theta=theta,
-        statistics=e.layout.initial_statistics(theta),
-        memory=memory,
-        server=e.algorithm.server_state(theta),
-        root=theta.new_zeros((1, e.layout.d)) if e.algorithm.remembers and e.root is not None else None,
-        personal=personal,
-        files=tuple(files),
-    )
+from robustfl.vectors import write_statistics
 
 
 def train(
@@ -137,462 +56,237 @@ def train(
         if experiment.norm.refreshes == "none" or not (last or measure(current.round)):
             yield record
             continue
-        tested = replace(current, statistics=loop.refreshed(current))
+        tested = replace(current, statistics=loop.channel.refreshed(current))
         write_statistics(experiment.model, experiment.layout, tested.statistics)
         yield replace(record, tested=tested)
         write_statistics(experiment.model, experiment.layout, current.statistics)
 
 
+@dataclass(frozen=True)
+class Present:
+    """The participants of a round: ``ids``, ``h`` honest ones first, then ``f`` attackers."""
+
+    ids: list[int]
+    h: int
+    f: int
+
+    @property
+    def honest(self) -> list[int]:
+        """The honest ones."""
+        return self.ids[: self.h]
+
+
 class _Loop:
     def __init__(self, experiment: Experiment, warn: Callable[[str], None], team: Team = ALONE) -> None:
-        self._e, self._team, self._warn = experiment, team, warn
-        self._whole = False
+        self._e, self._rows = experiment, None
         self._clients = Clients(experiment, warn)
-        self._byzantine = experiment.settings.byzantine()
-        everyone = range(experiment.settings.clients)
-        self._seats = {k: i for i, k in enumerate(sorted(everyone, key=lambda k: (k in self._byzantine, k)))}
-        self._stack: Tensor | None = None
-        self._variance = experiment.layout.variance_mask().to(experiment.device)
+        everybody = sorted(range(experiment.settings.clients), key=lambda k: (k in experiment.byzantine, k))
+        self._exchange = Exchange(team, everybody, warn)
+        self.channel = StatisticsChannel(experiment, self._clients, self._exchange)
+
+    _rows: Tensor | None
 
     def round(self, state: State, *, measured: bool, local: bool = False) -> RoundRecord:
-        e, t = self._e, state.round
-        ids = e.settings.sample(t)
-        honest_ids = [k for k in ids if k not in self._byzantine]
-        attacker_ids = [k for k in ids if k in self._byzantine]
-        h, f = len(honest_ids), len(attacker_ids)
-        if h == 0:  # nobody honest was drawn: there is nothing to learn from and nothing to measure
-            return RoundRecord(t + 1, float("nan"), {"no_honest_client": True}, replace(state, round=t + 1))
-        ids_in_order = honest_ids + attacker_ids
-        computing = honest_ids + (attacker_ids if e.computes_own else [])
-        frozen = e.norm.frozen(t, e.settings.rounds)
+        """Sample, work, forge, defend, step, merge."""
+        who = self._sample(state.round)
+        if who.h == 0:  # nobody honest was drawn: there is nothing to learn from and nothing to measure
+            state = replace(state, round=state.round + 1)
+            return RoundRecord(state.round, float("nan"), {"no_honest_client": True}, state)
+        self._propagate(state)
+        stack, messages, memory = self._work(state, who)
+        loss = self._loss(state, stack, messages)
+        context = self._context(state, who)
+        attack = dict(state.attack) | self._forge(state, who, stack, context)
+        result = stack.defended(self._e.defense, f=self._e.settings.f_declared, context=context)
+        facts = dict(result.facts) | (self._shifts(who, stack, result, context) if measured else {})
+        aggregate = stack.whole(result.vector)
+        models = self._local_models(state, who, stack, messages) if local else None
+        server = self._step(state, who, stack, aggregate, context)
+        statistics, known = self._merge(state, who, messages, context, facts if measured else None)
+        smallest = self._settled(state, who, statistics)
+        previous = aggregate.clone() if self._e.attack.forges else None
+        new = replace(
+            state, round=state.round + 1, statistics=statistics, memory=memory, defense=dict(result.state),
+            server=server, attack=attack | known, previous=previous, smallest_variance=smallest,
+        )  # fmt: skip
+        facts["smallest_variance"] = smallest if self._e.layout.s else None
+        return RoundRecord(new.round, loss, facts, new, local=models)
+
+    def _sample(self, round: int) -> Present:
+        ids = self._e.settings.sample(round)
+        honest, attackers = ([k for k in ids if (k in self._e.byzantine) == bad] for bad in (False, True))
+        return Present(honest + attackers, len(honest), len(attackers))
+
+    def _propagate(self, state: State) -> None:
+        """Let users send each other statistics, in place, where they do so every round."""
+        e = self._e
         if e.propagate is not None and e.propagate.propagation.every_round and state.personal is not None:
-            propagate_statistics(e, state.personal.statistics, t, memory=state.attack)
-        if local and self._team.size > 1:
-            raise Refused("forgetting looks at local models, which no process has as a whole; run it in one process")
-        start = state.theta.clone() if local else None
-        here = self._here(computing)
-        stack, memory, seats = self._memory(state, here, h + f)
-        rows = stack[: len(here)]
+            propagate_statistics(e, state.personal.statistics, state.round, memory=state.attack)
+
+    # --- work --------------------------------------------------------------------------------------------------------
+
+    def _work(self, state: State, who: Present) -> tuple[MessageStack, Messages, Tensor | None]:
+        """The stack of honest messages, with room for the attackers'; what goes beside it; the clients' memories."""
+        e, t = self._e, state.round
+        computing = who.ids if e.computes_own else who.honest
+        here = [computing[place] for place in self._exchange.mine(computing)]
+        rows, memory, seats = self._room(state, here, len(who.ids))
         received = e.algorithm.broadcast(state.theta, state.server)
         passed = None
         if e.norm.statistics_pass is not None:
-            passed = self._passes(state, ids_in_order, h, t, received)
+            passed = self.channel.passes(state, who.ids, who.h, t, received)
+        together = e.norm.lockstep(t, e.settings.rounds)
         messages = self._clients.work(
             here, t, state.theta, memory,
-            frozen=frozen, out=rows, received=received,
+            frozen=e.norm.frozen(t, e.settings.rounds), out=rows[: len(here)], received=received,
             server=state.server, personal=state.personal,
-            reducer=self._reducer(ids_in_order, h, f, state) if e.norm.lockstep(t, e.settings.rounds) else None,
+            reducer=self.channel.reducer(who.ids, who.h, who.f, state) if together else None,
+            lends=memory is not None and seats is None,
         )  # fmt: skip
-        if seats is not None and memory is not None and state.memory is not None:
-            state.memory[seats] = memory.to(state.memory.device)
-        width = stack.shape[1]
-        if self._team.size > 1:
-            stack, messages = self._shared(stack[: len(here)], messages, computing, h + f, state.personal)
-            rows = stack[: len(computing)]
-        if passed is not None:
-            messages = replace(messages, reports=passed)
-        loss = float(messages.losses[:h].mean())
-        if not self._team.agree(bool(torch.isfinite(messages.losses[:h].sum() + rows[:h].sum()))):
-            raise Diverged(t + 1, "an honest message")
+        kept = state.memory
+        if messages.kept:  # the next round's messages go where the memory was
+            kept, self._rows = rows, kept
+        elif seats is not None and memory is not None and kept is not None:
+            kept[seats] = memory.to(kept.device)
+        stack, messages = self._exchange.stack(rows, messages, computing, who.h, len(who.ids), state.personal)
+        return stack, messages if passed is None else replace(messages, reports=passed), kept
 
-        attack_state = dict(state.attack)
-        context = Context(
-            generator=self._stream("defense", t),
-            round=t,
-            weights=self._weights(ids_in_order, stack),
-            state=state.defense,
-            clients=torch.tensor(ids_in_order),
-            reference=self._reference(state, t),
-        )
-        if f and e.attacks_updates and width:
-            own = rows[h:].clone() if e.computes_own else None
-            attack_state["update"] = self._forge(stack, own, f, context, state, width)
-        with watched(e.defense.parts, stack):
-            result = self._defend(stack, context, width)
-        aggregate = checked(result.vector, stack[0], e.defense.parts)
-        facts: dict[str, Any] = dict(result.facts)
-        if measured and width:
-            attacked = e.attacks_updates or e.attack.poisons_data
-            facts["attack_shift"] = _attack_shift(stack, h, context.weights, self._team) if f and attacked else 0.0
-            facts["defense_shift"] = _defense_shift(stack[:h], aggregate, context.weights, self._team)
-        aggregate = self._team.whole(aggregate, width)
-        server = self._server_step(state, stack, ids_in_order, aggregate, context)
-        statistics = state.statistics
-        if e.norm.sends_statistics and e.layout.s and not frozen:
-            again = replace(context, state={}, reference=None)
-            statistics, kept = self._merge(messages.reports, h, f, state, again, facts=facts if measured else None)
-            attack_state["statistics"] = kept
-        smallest = self._smallest(state, statistics)
-        own_models = 0.0
-        if state.personal is not None:
-            own_models = float(state.personal.sum(computing if state.files else None))
-        for file in state.files:
-            settle(file)
-        if not bool(torch.isfinite(state.theta.sum() + statistics.sum() + own_models)):
-            raise Diverged(t + 1, "the model")
-        write_statistics(e.model, e.layout, statistics)
-        facts["smallest_variance"] = smallest if e.layout.s else None
-        new = replace(
-            state, round=t + 1, statistics=statistics, defense=dict(result.state), server=server,
-            attack=attack_state, previous=aggregate.clone() if e.attack.forges else None,
-            smallest_variance=smallest,
-        )  # fmt: skip
-        models = None
-        if start is not None:
-            received = e.algorithm.broadcast(start, state.server)
-            own = self._own_statistics(messages.reports, state.statistics)[:h]
-            models = LocalModels(tuple(honest_ids), received, state.statistics, stack[:h], own)
-        return RoundRecord(t + 1, loss, facts, new, local=models)
+    def _room(self, state: State, ids: list[int], n: int) -> tuple[Tensor, Tensor | None, list[int] | None]:
+        """Rows ``[n d']`` for the messages, the memories of the computing clients, and where to write them back.
 
-    def _own_statistics(self, reports: Reports, received: Tensor) -> Tensor:
-        """What local training made of the received statistics ``[n s]``: what clients would send, before any attack.
-
-        Reports of a pass before training are no part of the local model.
+        Nowhere, if everybody is there and no attacker's own memory counts: then messages that clients keep as they are
+        need no copy, and what is forged in the place of the attackers' does no harm.
         """
-        norm = self._e.norm
-        if not norm.sends_statistics or norm.statistics_pass is not None:
-            return received.expand(len(reports.rows), -1)
-        return norm.messages(reports, received, self._e.layout.layers)
+        e, memory, back, alone = self._e, None, None, self._exchange.team.size == 1
+        if state.memory is not None:
+            seats = self._exchange.seats(ids)
+            everybody = alone and not state.files and n == len(state.memory) and seats == list(range(len(seats)))
+            if everybody and not (e.byzantine and e.computes_own):
+                memory = state.memory[: len(ids)]
+            else:
+                memory, back = state.memory[seats].to(state.theta.device), seats
+        shape = (n if alone else len(ids), len(e.privacy.sent(state.theta)))
+        if self._rows is None or self._rows.shape != shape:
+            self._rows = state.theta.new_empty(shape)
+        return self._rows, memory, back
 
-    def _reference(self, state: State, round: int) -> Tensor | None:
+    def _loss(self, state: State, stack: MessageStack, messages: Messages) -> float:
+        """The honest clients' mean loss; raises ``Diverged`` if a message of theirs is not finite."""
+        losses = messages.losses[: stack.honest]
+        loss, total = torch.stack([losses.mean(), losses.sum() + stack.rows[: stack.honest].sum()]).tolist()
+        if not self._exchange.team.agree(math.isfinite(total)):
+            raise Diverged(state.round + 1, "an honest message")
+        return float(loss)
+
+    def _context(self, state: State, who: Present) -> Context:
+        e, t = self._e, state.round
+        return Context(
+            generator=e.stream("defense", t),
+            round=t,
+            weights=e.weights(who.ids),
+            state=state.defense,
+            clients=torch.tensor(who.ids),
+            reference=self._reference(state),
+        )
+
+    def _reference(self, state: State) -> Tensor | None:
         """The update ``[d]`` of the server itself, on data of its own, for defenses that trust it."""
-        e = self._e
+        e, t = self._e, state.round
         if e.root is None or not e.defense.aggregator.needs_reference:
             return None
         out = state.theta.new_empty((1, e.layout.d))
         self._clients.work(
-            [e.settings.clients], round, state.theta, state.root,
-            frozen=e.norm.frozen(round, e.settings.rounds), out=out,
+            [e.settings.clients], t, state.theta, state.root,
+            frozen=e.norm.frozen(t, e.settings.rounds), out=out,
             received=e.algorithm.broadcast(state.theta, state.server), server=state.server,
         )  # fmt: skip
         return out[0]
 
-    def _server_step(
-        self, state: State, stack: Tensor, ids: list[int], aggregate: Tensor, context: Context
-    ) -> dict[str, Tensor]:
-        """Move θ, in place, and return the server's new state."""
-        e, privacy, lr = self._e, self._e.privacy, self._e.lr(state.round)
-        second = None
-        if state.server:
-            sent = {name: privacy.sent(value) for name, value in state.server.items()}
-            steps = [self._clients.steps(k) for k in ids]
-            width = aggregate.shape[0]
-            sent = {name: value[self._team.part(width)] for name, value in sent.items()}
-            rows = e.algorithm.second_messages(stack, steps, lr, sent, e.settings.clients)
-            if rows is not None:
-                again = replace(context, generator=self._stream("defense-second", state.round), state={})
-                found = self._team.whole(self._defend(rows, again, width).vector, width)
-                second = privacy.whole(found, e.layout.d)
-        whole = privacy.whole(aggregate, e.layout.d)
-        theta, server = e.algorithm.server_step(state.theta, whole, lr, state.server, second)
-        state.theta.copy_(theta)
-        return server
-
-    # --- a team ------------------------------------------------------------------------------------------------------
-
-    def _here(self, ids: list[int]) -> list[int]:
-        """Those of the clients that this process works for."""
-        return [ids[i] for i in self._team.mine([self._seats[k] for k in ids])]
-
-    def _shared(
-        self, rows: Tensor, messages: Messages, ids: list[int], n: int, personal: Personal | None
-    ) -> tuple[Tensor, Messages]:
-        """What all processes' clients sent: of their updates this process's columns ``[n d_r]``, the rest in full."""
-        team, k, like = self._team, len(ids), rows
-        seats = [self._seats[i] for i in ids]
-        places = team.mine(seats)
-        losses = team.rows(messages.losses, places, k).to(like)
-        reported = team.rows(messages.reports.rows, places, k).to(like)
-        counts = team.rows(messages.reports.counts, places, k).to(device=like.device, dtype=torch.int64)
-        if personal is not None:
-            for own in (personal.parameters, personal.statistics):
-                own[ids] = team.rows(own[[ids[i] for i in places]], places, k).to(own)
-        stack = team.columns(rows, seats, n)
-        return stack, Messages(stack[:k], Reports(reported, counts), losses)
+    # --- attack and server -------------------------------------------------------------------------------------------
 
     def _forge(
-        self, stack: Tensor, own: Tensor | None, f: int, context: Context, state: State, width: int
-    ) -> Mapping[str, Tensor]:
-        """Put forged rows in the place of the last ``f``; returns what the attack remembers."""
-        e, team, h = self._e, self._team, len(stack) - f
-        if team.size == 1 or e.attack.columnwise:
-            previous = None if state.previous is None else state.previous[team.part(width)]
-            view = self._view(stack[:h], own, f, context, state, previous)
-            with watched(e.attack, stack, own):
-                forged = Forged.of(e.attack.forge(view, generator=self._stream("attack", context.round)))
-            stack[h:] = checked(forged.rows, stack[h:], e.attack)
-            return forged.state
-        self._warn(f"{e.attack.name} looks at messages as a whole: one process gathers them in every round")
-        honest, mine = team.gathered(stack[:h], width), None if own is None else team.gathered(own, width)
-        rows, kept = None, {}
-        if honest is not None:
-            view = self._view(honest, mine, f, context, state, state.previous)
-            with watched(e.attack, honest, mine):
-                forged = Forged.of(e.attack.forge(view, generator=self._stream("attack", context.round)))
-            rows, kept = checked(forged.rows, honest.new_empty((f, width)), e.attack), dict(forged.state)
-        stack[h:] = team.scattered(rows, stack, f, width)
-        return kept
-
-    def _defend(self, stack: Tensor, context: Context, width: int) -> Aggregated:
-        """The defense on the stack, or on the columns of it that this process has."""
-        e, team = self._e, self._team
-        if team.size == 1:
-            return e.defense.run(stack, f=e.settings.f_declared, context=context)
-        draws = None if context.generator is None else context.generator.get_state()
-        if not self._whole:
-            try:
-                return run_sliced(e.defense, stack, width, f=e.settings.f_declared, context=context, team=team)
-            except NeedsWhole:
-                self._whole = True
-                self._warn(f"{e.defense.describe()} looks at messages as a whole: one process gathers them")
-        if context.generator is not None and draws is not None:
-            context.generator.set_state(draws)
-        rows, result = team.gathered(stack, width), None
-        if rows is not None:
-            result = e.defense.run(rows, f=e.settings.f_declared, context=context)
-        vector = team.scattered(None if result is None else result.vector[None], stack, 1, width)[0]
-        facts = team.told(None if result is None else dict(result.facts))
-        return Aggregated(vector, state={} if result is None else result.state, facts=facts)
-
-    def _smallest(self, state: State, statistics: Tensor) -> float:
-        """The smallest variance of any round so far."""
-        if not self._e.layout.s:
-            return state.smallest_variance
-        own = state.personal is not None and self._e.privacy.statistics
-        rows = state.personal.statistics if own and state.personal is not None else statistics[None]
-        return min(state.smallest_variance, float(rows[:, self._variance].min()))
-
-    # --- messages ----------------------------------------------------------------------------------------------------
-
-    def _memory(self, state: State, ids: list[int], n: int) -> tuple[Tensor, Tensor | None, list[int] | None]:
-        """The stack ``[n d']`` of the round, the memories of the computing clients, and where to write them back.
-
-        With everybody present and attackers that never compute, the momenta of a one-batch algorithm are the stack
-        itself: its last rows, which no momentum needs, take what the attackers forge. That saves two passes over the
-        messages.
-        """
-        memory, seats_back = None, None
-        if state.memory is not None:
-            seats = [self._seats[k] // self._team.size for k in ids]
-            everybody = (
-                self._team.size == 1
-                and not state.files
-                and n == state.memory.shape[0]
-                and seats == list(range(len(seats)))
-            )
-            if everybody and len(ids) < n and self._e.algorithm.one_batch and not self._e.computes_own:
-                return state.memory, state.memory[: len(ids)], None
-            if everybody and len(ids) == n:
-                memory = state.memory
-            else:
-                memory, seats_back = state.memory[seats].to(state.theta.device), seats
-        width = self._e.privacy.sent(state.theta).shape[0]
-        n = n if self._team.size == 1 else len(ids)
-        if self._stack is None or self._stack.shape != (n, width):
-            self._stack = state.theta.new_empty((n, width))
-        return self._stack, memory, seats_back
-
-    def _view(
-        self, honest: Tensor, own: Tensor | None, f: int, context: Context, state: State, previous: Tensor | None
-    ) -> View:
-        """The updates as this attack may see them."""
-        e = self._e
+        self, state: State, who: Present, stack: MessageStack, context: Context
+    ) -> dict[str, Mapping[str, Tensor]]:
+        """Put the attackers' updates on the stack; returns what the attack remembers of the channel."""
+        e, f = self._e, who.f
+        if not (f and e.attacks_updates and stack.width):
+            return {}
 
         def defended(rows: Tensor, context: Context) -> Tensor:
             return e.defense.run(rows, f=e.settings.f_declared, context=context).vector
 
-        return View(
-            n=honest.shape[0] + f,
-            f=f,
-            honest=honest,
-            own=own,
-            aggregate=rehearsal_of(defended, context, isometric=e.defense.isometric),
-            round=context.round,
-            previous=previous,
-            state=state.attack.get("update", {}),
-        ).redacted(e.attack)
+        def view(honest: Tensor, own: Tensor | None, previous: Tensor | None) -> View:
+            return View(
+                n=len(honest) + f,
+                f=f,
+                honest=honest,
+                own=own,
+                aggregate=rehearsal_of(defended, context, isometric=e.defense.isometric),
+                round=context.round,
+                previous=previous,
+                state=state.attack.get("update", {}),
+            ).redacted(e.attack)
 
-    def _weights(self, ids: list[int], like: Tensor) -> Tensor | None:
-        if not self._e.algorithm.weighted:
-            return None
-        sizes = torch.tensor([len(self._e.parts[k]) for k in ids], dtype=torch.float64, device=like.device)
-        return sizes / sizes.sum()
+        own = stack.rows[who.h :].clone() if e.computes_own else None
+        return {"update": stack.forge(e.attack, own, state.previous, view, e.stream("attack", context.round))}
 
-    def _stream(self, name: str, *at: int) -> torch.Generator:
-        return stream(self._e.settings.seed, name, *at, device=self._e.device)
+    def _shifts(self, who: Present, stack: MessageStack, result: Aggregated, context: Context) -> dict[str, float]:
+        """How far the attack moved the mean of the updates, and how far from the honest one the defense ended."""
+        e, weights = self._e, context.weights
+        if not stack.width:
+            return {}
+        attacked = who.f and (e.attacks_updates or e.attack.poisons_data)
+        moved = stack.attack_shift(weights) if attacked else 0.0
+        return {"attack_shift": moved, "defense_shift": stack.defense_shift(result.vector, weights)}
 
-    # --- lock-step ---------------------------------------------------------------------------------------------------
+    def _step(
+        self, state: State, who: Present, stack: MessageStack, aggregate: Tensor, context: Context
+    ) -> dict[str, Tensor]:
+        """Move θ, in place, and return the server's new state."""
+        e, privacy = self._e, self._e.privacy
 
-    def _reducer(self, ids: list[int], h: int, f: int, state: State) -> Reducer:
-        """What the server answers to the clients' rows in the layers: attackers' rows forged, then the defense.
+        def again(make: Callable[[Tensor, Mapping[str, Tensor]], Tensor]) -> Tensor:
+            sent = {name: stack.columns(privacy.sent(value)) for name, value in state.server.items()}
+            fresh = replace(context, generator=e.stream("defense-second", state.round), state={})
+            found = stack.defended(e.defense, f=e.settings.f_declared, context=fresh, rows=make(stack.rows, sent))
+            return privacy.whole(stack.whole(found.vector), e.layout.d)
 
-        Clients weigh as their updates do, else the weighted mean of their gradients is that of no loss.
-        Attacks remember nothing here: there are several exchanges in every layer.
-        """
-        e, round = self._e, state.round
-        weights, count = self._weights(ids, state.theta), iter(range(1 << 30))
-
-        def defended(rows: Tensor, context: Context) -> Tensor:
-            return e.statistics_rule.run(rows, f=e.settings.f_declared, context=context).vector
-
-        def reduce(kind: str, rows: Tensor) -> Tensor:
-            place = next(count)
-            context = Context(generator=self._stream("defense-lockstep", round, place), round=round, weights=weights)
-            if f and e.attacks_statistics and e.settings.target in ("both", "mean" if "mean" in kind else "var"):
-                honest = rows[:h]
-                view = View(
-                    n=h + f,
-                    f=f,
-                    channel="statistics",
-                    honest=honest,
-                    own=rows[h:],
-                    aggregate=rehearsal_of(defended, context, origin=_mean(honest, weights)),
-                    variance=torch.full((rows.shape[1],), kind == "variance", device=rows.device),
-                    round=round,
-                ).redacted(e.attack)
-                generator = self._stream("attack-lockstep", round, place)
-                forged = forge_statistics(e.attack, view, target="both", generator=generator)
-                rows = torch.cat([honest, checked(forged, rows[h:], e.attack)])
-            return defended(rows, context)
-
-        return reduce
-
-    # --- statistics --------------------------------------------------------------------------------------------------
-
-    def refreshed(self, state: State) -> Tensor:
-        """Statistics collected anew at the current model, for testing (``Norm.refreshes``)."""
-        e, t = self._e, state.round
-        everybody = e.norm.refreshes == "all"
-        ids = list(range(e.settings.clients)) if everybody else e.settings.sample(max(0, t - 1))
-        honest = [k for k in ids if k not in self._byzantine]
-        ids = honest + [k for k in ids if k in self._byzantine]
-        if not honest:
-            return state.statistics
-        h = len(honest)
-        reports = self._passes(state, ids, h, t, state.theta, refresh=True)
-        context = Context(generator=self._stream("defense", t), round=t, weights=self._weights(ids, state.theta))
-        merged, _ = self._merge(reports, h, len(ids) - h, state, context, refreshing=True)
-        return merged
-
-    def _passes(
-        self, state: State, ids: list[int], h: int, round: int, model: Tensor, *, refresh: bool = False
-    ) -> Reports:
-        """What clients, ``h`` honest ones first, report of a pass over their data at ``model [d]``.
-
-        A pass that repeats (``Norm.statistics_pass``) starts from what the server makes of the one before it.
-        """
-        e, plan = self._e, self._e.norm.statistics_pass
-        assert plan is not None
-        computing = ids if e.computes_own else ids[:h]
-        reports, found = self._pass(state, computing, round, model, refresh), state.statistics
-        for again in range(1, len(e.layout.layers) if plan.repeats else 1):
-            before, generator = found, self._stream("defense-pass", round, again)
-            context = Context(generator=generator, round=round, weights=self._weights(ids, state.theta))
-            found, _ = self._merge(reports, h, len(ids) - h, state, context, refreshing=True)
-            if _moved(before, found, e.layout) <= plan.tolerance:
-                break
-            write_statistics(e.model, e.layout, found)
-            reports = self._pass(state, computing, round, model, refresh)
-        write_statistics(e.model, e.layout, state.statistics)
-        return reports
-
-    def _pass(self, state: State, ids: list[int], round: int, model: Tensor, refresh: bool) -> Reports:
-        """One pass over the clients' data with the statistics the model holds; each process takes its own clients."""
-        e, team = self._e, self._team
-        places = team.mine([self._seats[k] for k in ids])
-        rows = state.theta.new_empty((len(places), e.layout.s))
-        counts = torch.empty((len(places), len(e.layout.layers)), dtype=torch.int64, device=rows.device)
-        for i, place in enumerate(places):
-            k = ids[place]
-            own = model if state.personal is None else state.personal.model_of(k, e.privacy, model)
-            seen = self._clients.statistics(k, round, own, refresh=refresh)
-            rows[i], counts[i] = seen.rows[0], seen.counts[0]
-        if team.size > 1:
-            rows, whole = team.rows(rows, places, len(ids)).to(rows), team.rows(counts, places, len(ids))
-            counts = whole.to(counts)
-        return Reports(rows, counts)
+        steps = tuple(self._clients.steps(k) for k in who.ids)
+        whole, lr, n = privacy.whole(aggregate, e.layout.d), e.lr(state.round), e.settings.clients
+        theta, server = e.algorithm.server_step(ServerWork(state.theta, whole, lr, state.server, again, steps, n))
+        state.theta.copy_(theta)
+        return server
 
     def _merge(
-        self, reports: Reports, h: int, f: int, state: State, context: Context, *,
-        refreshing: bool = False, facts: dict[str, Any] | None = None,
-    ) -> tuple[Tensor, Mapping[str, Tensor]]:  # fmt: skip
-        """The server's new statistics: honest reports to messages, attackers' rows forged, the norm's own merge.
+        self, state: State, who: Present, messages: Messages, context: Context, facts: dict[str, Any] | None
+    ) -> tuple[Tensor, dict[str, Mapping[str, Tensor]]]:
+        """The server's new statistics, and what the attack remembers of that channel; ``facts`` are added to."""
+        e = self._e
+        if not (e.norm.sends_statistics and e.layout.s) or e.norm.frozen(state.round, e.settings.rounds):
+            return state.statistics, {}
+        plain = replace(context, state={}, reference=None)
+        statistics, known = self.channel.merge(messages.reports, who.h, who.f, state, plain, facts=facts)
+        return statistics, {"statistics": known}
 
-        And what the attack wants to remember of this channel. ``facts`` is told how far it moved the mean.
-        """
-        e, kept = self._e, state.attack.get("statistics", {})
-        computed = reports.rows.shape[0]
-        if computed < h + f:  # one batch of equal size each: attackers claim the counts every client has
-            absent = (h + f - computed, -1)
-            rows = torch.cat([reports.rows, reports.rows[:1].expand(absent)])
-            reports = Reports(rows, torch.cat([reports.counts, reports.counts[:1].expand(absent)]))
-        rows = e.norm.messages(reports, state.statistics, e.layout.layers)
-        if not bool(torch.isfinite(rows[:h]).all()):
-            raise Diverged(state.round + 1, "an honest report")
+    def _settled(self, state: State, who: Present, statistics: Tensor) -> float:
+        """Load the statistics and let go of files; the smallest variance so far. Raises ``Diverged``."""
+        e, own = self._e, state.theta.new_zeros(())
+        if state.personal is not None:
+            computing = who.ids if e.computes_own else who.honest
+            own = state.personal.sum(computing if state.files else None).to(own)
+        for file in state.files:
+            settle(file)
+        finite = (state.theta.sum() + statistics.sum() + own).double()
+        smallest = self.channel.smallest(state, statistics).to(finite) if e.layout.s else finite.new_tensor(1.0)
+        total, least = torch.stack([finite, smallest]).tolist()
+        if not math.isfinite(total):
+            raise Diverged(state.round + 1, "the model")
+        write_statistics(e.model, e.layout, statistics)
+        return float(least) if e.layout.s else state.smallest_variance
 
-        def merged(rows: Tensor, context: Context) -> Tensor:
-            defended = DefendedStatistics(e.statistics_rule, e.settings.f_declared, context, refreshing)
-            return e.norm.merge(rows, reports.counts, state.statistics, e.layout.layers, defended)
-
-        if f and e.attacks_statistics:
-            own = rows[h:] if computed == h + f else None
-            origin = None
-            if e.attack.knowledge == "defense":
-                plain = PlainMean(None if context.weights is None else context.weights[:h], context.round, refreshing)
-                origin = e.norm.merge(rows[:h], reports.counts[:h], state.statistics, e.layout.layers, plain)
-            view = View(
-                n=h + f,
-                f=f,
-                channel="statistics",
-                honest=rows[:h],
-                own=own,
-                aggregate=rehearsal_of(merged, context, origin=origin),
-                variance=self._variance,
-                round=context.round,
-                previous=state.statistics if state.round else None,
-                state=kept,
-            ).redacted(e.attack)
-            generator = self._stream("attack-statistics", context.round)
-            forged = forged_statistics(e.attack, view, target=e.settings.target, generator=generator)
-            rows, kept = torch.cat([rows[:h], checked(forged.rows, rows[h:], e.attack)]), forged.state
-            if facts is not None:
-                facts["statistics_shift"] = _attack_shift(rows, h, context.weights)
-        return checked(merged(rows, context), state.statistics, e.norm), kept
-
-
-def _mean(honest: Tensor, weights: Tensor | None) -> Tensor:
-    """The mean of honest rows ``[h d]``, the first of clients weighed by ``weights [n]``."""
-    if weights is None:
-        return honest.mean(0)
-    shares = weights[: len(honest)].to(honest.dtype)
-    return shares / shares.sum() @ honest
-
-
-def _moved(before: Tensor, after: Tensor, layout: Layout) -> float:
-    """The farthest that a mean or a standard deviation has moved, in standard deviations ``after``."""
-    farthest = 0.0
-    for layer in layout.layers:
-        scale = after[layer.variance].clamp(min=1e-30).sqrt()
-        means = (after[layer.mean] - before[layer.mean]).abs() / scale
-        deviations = (scale - before[layer.variance].clamp(min=0.0).sqrt()).abs() / scale
-        farthest = max(farthest, float(means.max()), float(deviations.max()))
-    return farthest
-
-
-def _defense_shift(honest: Tensor, aggregate: Tensor, weights: Tensor | None, team: Team) -> float:
-    """How far the defense's result lies from the mean of the ``honest`` rows ``[h d]``, relative to its length."""
-    mean = _mean(honest, weights)
-    return team.norm(aggregate - mean) / max(team.norm(mean), 1e-30)
-
-
-def _attack_shift(rows: Tensor, h: int, weights: Tensor | None, team: Team = ALONE) -> float:
-    """How far, relative to the mean of the ``h`` honest rows, the other rows move the mean of ``rows [n d]``.
-
-    Both are means of a server without a defense: of clients weighed by ``weights [n]``, without broken rows.
-    """
-    shares = rows.new_ones(len(rows)) if weights is None else weights.to(rows.dtype)
-    honest = _mean(rows[:h], weights)
-    sound = team.total(torch.isfinite(rows[h:]).all(1).double().cpu()).to(rows.device) == team.size
-    away = torch.where(sound[:, None], rows[h:] - honest, 0.0)
-    moved = shares[h:] @ away / (shares[:h].sum() + shares[h:][sound].sum())
-    return team.norm(moved) / max(team.norm(honest), 1e-30)
+    def _local_models(self, state: State, who: Present, stack: MessageStack, messages: Messages) -> LocalModels:
+        if self._exchange.team.size > 1:
+            raise Refused("forgetting looks at local models, which no process has as a whole; run it in one process")
+        received = self._e.algorithm.broadcast(state.theta.clone(), state.server)
+        own = self.channel.local(messages.reports, state.statistics)[: who.h]
+        return LocalModels(tuple(who.honest), received, state.statistics, stack.rows[: who.h], own)

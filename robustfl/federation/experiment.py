@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -16,7 +16,7 @@ from robustfl.defenses import Pipeline, Propagate
 from robustfl.errors import Refused
 from robustfl.federation.personal import Privacy
 from robustfl.federation.precision import Precision
-from robustfl.randomness import numpy_stream
+from robustfl.randomness import numpy_stream, stream
 from robustfl.vectors import Layout, flatten_parameters
 
 Scope = Literal["update", "statistics", "both"]
@@ -156,6 +156,22 @@ class Experiment:
     def flat(self) -> Tensor:
         """θ ``[d]``: the vector the model's parameters become views of."""
         return flatten_parameters(self.model, self.layout)
+
+    @cached_property
+    def byzantine(self) -> frozenset[int]:
+        """Which clients are Byzantine."""
+        return self.settings.byzantine()
+
+    def stream(self, name: str, *at: int) -> torch.Generator:
+        """The generator of the stream ``name`` of this run, on its device."""
+        return stream(self.settings.seed, name, *at, device=self.device)
+
+    def weights(self, ids: Sequence[int]) -> Tensor | None:
+        """The clients' shares of their samples ``[n]``, for algorithms whose mean weighs them."""
+        if not self.algorithm.weighted:
+            return None
+        sizes = torch.tensor([len(self.parts[k]) for k in ids], dtype=torch.float64, device=self.device)
+        return sizes / sizes.sum()
 
     def held(self, round: int) -> int:
         """How many entries of θ, the first ones, stay what they are in a round of fine-tuning."""

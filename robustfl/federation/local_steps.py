@@ -1,288 +1,306 @@
-"""Local steps: every client walks its own way from the model it received, alone or side by side with others."""
+"""The one client loop: groups of clients take their batches, from one model or each from its own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from robustfl.contracts import LocalWork, Reports
+from robustfl.contracts import Contrast, LocalWork, Reports
 from robustfl.errors import Refused
 from robustfl.federation.client_data import ClientData
-from robustfl.federation.gradients import ClientPass, at_once, client_losses
-from robustfl.federation.own_weights import own_weights
+from robustfl.federation.passes import Unsupported, at_once, client_means, plain, serving, together
 from robustfl.federation.personal import Personal
 from robustfl.federation.precision import computing
-from robustfl.federation.shared_layers import Unsupported
 from robustfl.federation.statistics import begin, collect, resize, seen_by_client, unseen
-from robustfl.vectors import read_gradient, write_statistics
+from robustfl.vectors import write_statistics
 
 
-class Walk:
-    """The local steps of one round: ``all`` fills ``out [n d']``, ``memory`` and ``personal``; then ``reports`` and
-    ``losses [n]`` are there.
+@dataclass(frozen=True)
+class Messages:
+    """What the computing clients would send honestly: updates ``[n d']``, statistics reports, mean loss per client.
 
-    ``theta`` and the model's statistics are scratch. ``first``, with the gradients ``firsts [n d]``, is a local step
-    that all clients have taken in lock-step.
+    ``kept``: the updates are also what the clients keep for the next round.
     """
 
-    def __init__(
-        self,
-        clients: ClientData,
-        ids: tuple[int, ...],
-        round: int,
-        theta: Tensor,
-        received: Tensor,
-        memory: Tensor | None,
-        *,
-        frozen: bool,
-        out: Tensor,
-        server: Mapping[str, Tensor],
-        personal: Personal | None,
-        first: ClientPass | None,
-        firsts: Tensor | None,
-    ) -> None:
-        self._clients, self._e, self._ids, self._round = clients, clients.experiment, ids, round
-        self._theta, self._received, self._memory, self._frozen, self._out = theta, received, memory, frozen, out
-        self._server, self._personal, self._first, self._firsts = server, personal, first, firsts
-        n, layout = len(ids), self._e.layout
-        counts = torch.empty((n, len(layout.layers)), dtype=torch.int64, device=theta.device)
-        self.reports = Reports(theta.new_empty((n, layout.s)), counts)
-        self.losses = theta.new_empty(n)
-
-    def all(self) -> None:
-        """Let every client walk."""
-        for places in self._groups():
-            if len(places) > 1 and self._clients.side_by_side:
-                try:
-                    self._together(places)
-                    continue
-                except Unsupported as error:
-                    self._clients.walk_alone(str(error))
-            for place in places:
-                self._alone(place)
-
-    def _groups(self) -> list[list[int]]:
-        """Places of clients that walk side by side: with equally many steps, and as many as pay and fit.
-
-        Adversarial training, private entries and steps in lock-step keep clients apart.
-        """
-        e, clients = self._e, self._clients
-        rowwise = vars(type(e.algorithm)).get("rowwise", False) and not e.algorithm.contrasts
-        plain = e.objective.plain and not e.norm.centralised and self._personal is None and self._first is None
-        most = 1
-        if clients.side_by_side and rowwise and plain:
-            most = at_once(e.model, e.layout.d, e.train.x[0, ..., 0].numel(), e.settings.batch, self._theta)
-        if most == 1:
-            return [[place] for place in range(len(self._ids))]
-        equal: dict[int, list[int]] = {}
-        for place, k in enumerate(self._ids):
-            equal.setdefault(clients.steps(k), []).append(place)
-        return [places[i : i + most] for places in equal.values() for i in range(0, len(places), most)]
-
-    def _together(self, places: list[int]) -> None:
-        e, clients, round = self._e, self._clients, self._round
-        ids = tuple(self._ids[place] for place in places)
-        turn = _SideBySide(clients, ids, round, self._received, frozen=self._frozen)
-        memory = None if self._memory is None else self._memory[places]
-        self._work(places, turn, self._received.expand(len(ids), -1), memory, clients.steps(ids[0]))
-        reports = collect(e.model, e.layout, clients=len(ids))
-        self.reports.rows[places], self.reports.counts[places] = reports.rows, reports.counts
-        self.losses[places] = torch.stack(turn.losses).mean(0)
-
-    def _alone(self, place: int) -> None:
-        e, clients, privacy, personal = self._e, self._clients, self._e.privacy, self._personal
-        k, round, first = self._ids[place], self._round, self._first
-        start = self._received if personal is None else personal.model_of(k, privacy, self._received)
-        if personal is not None and privacy.statistics:
-            write_statistics(e.model, e.layout, personal.statistics[k])
-        if first is not None:
-            write_statistics(e.model, e.layout, first.reports.rows[place])
-        # The step in lock-step has drawn from the first stream already.
-        begin(e.model, None, frozen=self._frozen, generators=clients.generators([k], round, int(first is not None)))
-        memory = None if self._memory is None else self._memory[place]
-        turn = _Turn(clients, k, round, self._theta, start, memory)
-        if first is not None and self._firsts is not None:
-            turn.take(self._firsts[place], first.losses[place])
-        message = self._work(place, turn, start, memory, clients.steps(k))
-        reports = collect(e.model, e.layout)
-        rows, counts = self.reports.rows, self.reports.counts
-        rows[place], counts[place] = reports.rows[0], reports.counts[0]
-        if first is not None:
-            counts[place] += first.reports.counts[place]
-        if personal is not None:
-            if privacy.private is not None:
-                personal.parameters[k] = e.algorithm.server(start, message, e.lr(round))[privacy.private]
-            if privacy.statistics:
-                personal.statistics[k] = rows[place]
-        self.losses[place] = torch.stack(turn.losses).mean()
-
-    def _work(
-        self, at: int | list[int], turn: _Turn | _SideBySide, start: Tensor, memory: Tensor | None, steps: int
-    ) -> Tensor:
-        """Let the algorithm take the ``turn`` from the model, or the rows, ``start``; what is sent and kept goes to
-        the places ``at``. The whole message comes back, private entries included."""
-        e, held = self._e, self._e.held(self._round)
-        work = LocalWork(
-            theta=start,
-            lr=e.lr(self._round),
-            steps=steps,
-            gradient=_holding(turn.gradient, held),
-            memory=memory,
-            server=self._server,
-            again=_holding(turn.again, held),
-            shared=e.privacy.mask,
-        )
-        message, kept = e.algorithm.local(work)
-        self._out[at] = e.privacy.sent(message)
-        if kept is not None and self._memory is not None:
-            self._memory[at] = kept
-        return message
+    updates: Tensor
+    reports: Reports
+    losses: Tensor
+    kept: bool = False
 
 
-def _holding(gradient: Callable[[Tensor], Tensor], entries: int) -> Callable[[Tensor], Tensor]:
-    """``gradient`` with its first ``entries`` 0, so that these are held."""
+@dataclass(frozen=True)
+class Round:
+    """What all clients of a round are given: the model ``received [d]`` with what the server sent beside it.
+
+    ``first`` are the gradients, as updates ``[n d]``, of a local step that everybody took in lock-step.
+    """
+
+    number: int
+    received: Tensor
+    frozen: bool
+    server: Mapping[str, Tensor]
+    personal: Personal | None = None
+    first: Messages | None = None
+
+
+def walk(
+    clients: ClientData, ids: Sequence[int], given: Round, memory: Tensor | None, *, out: Tensor, lends: bool
+) -> Messages:
+    """Let every client take its local steps; their messages go to ``out [n d']``.
+
+    ``memory [n d]`` and the clients' rows of ``given.personal`` are updated in place; with ``lends``, ``out`` may be
+    what clients keep instead (``Messages.kept``). The model's statistics and the vector its parameters are views of
+    are scratch.
+    """
+    e, n = clients.experiment, len(ids)
+    counts = torch.empty((n, len(e.layout.layers)), dtype=torch.int64, device=out.device)
+    done = Messages(out, Reports(out.new_empty((n, e.layout.s)), counts), out.new_empty(n))
+    groups, kept = _groups(clients, ids, given), []
+    while groups:
+        places = groups.pop(0)
+        try:
+            kept.append(_walk_group(clients, ids, places, given, memory, done, lends=lends))
+        except Unsupported as error:
+            clients.walk_alone(str(error))
+            alone = [place for group in (places, *groups) for place in group]
+            groups = [alone] if e.norm.centralised else [[place] for place in alone]
+    if memory is None or not all(kept):
+        return done
+    return Messages(done.updates, done.reports, done.losses, kept=True)
+
+
+def _groups(clients: ClientData, ids: Sequence[int], given: Round) -> list[list[int]]:
+    """Places of clients that walk together: with equally many steps, and as many as pay and fit.
+
+    Statistics of a client's own, and what follows a step in lock-step, keep clients apart.
+    """
+    e, n = clients.experiment, len(ids)
+    if e.norm.centralised:
+        return [list(range(n))]
+    if not clients.together or e.privacy.statistics or given.first is not None:
+        return [[place] for place in range(n)]
+    equal: dict[int, list[int]] = {}
+    for place, k in enumerate(ids):
+        equal.setdefault(clients.steps(k), []).append(place)
+    groups = []
+    for steps, places in equal.items():
+        alike = steps == 1 and given.personal is None
+        pixels = e.train.x[0, ..., 0].numel()
+        most = at_once(e.model, e.layout.d, pixels, e.settings.batch, given.received, alike=alike)
+        parts = -(-len(places) // most)
+        sizes = [len(places) // parts + (k < len(places) % parts) for k in range(parts)]
+        groups += [places[sum(sizes[:k]) : sum(sizes[: k + 1])] for k in range(parts)]
+    return groups
+
+
+def _walk_group(
+    clients: ClientData,
+    ids: Sequence[int],
+    places: list[int],
+    given: Round,
+    memory: Tensor | None,
+    done: Messages,
+    *,
+    lends: bool,
+) -> bool:
+    """Let the clients at ``places`` walk; whether their messages are what they keep."""
+    e, first, held = clients.experiment, given.first, clients.experiment.held(given.number)
+    chosen, at = tuple(ids[place] for place in places), _index(places)
+    start = _start(clients, chosen, given, None if first is None else first.reports.rows[places[0]])
+    turn = Turn(clients, chosen, given, start, done.updates[at])
+    if first is not None:
+        turn.take(first.updates[at], first.losses[at])
+    work = LocalWork(
+        theta=start,
+        lr=e.lr(given.number),
+        steps=clients.steps(chosen[0]),
+        gradient=_holding(turn.gradient, held),
+        memory=None if memory is None else memory[at],
+        server=given.server,
+        again=_holding(turn.again, held),
+        shared=e.privacy.mask,
+    )
+    message, kept = e.algorithm.local(work)
+    same = kept is not None and kept.data_ptr() == message.data_ptr() == done.updates[at].data_ptr()
+    if message.data_ptr() != done.updates[at].data_ptr():
+        done.updates[at] = e.privacy.sent(message)
+    if kept is not None and memory is not None and not (lends and same):
+        memory[at] = kept
+    reports = collect(e.model, e.layout, clients=len(places))
+    done.reports.rows[at], done.reports.counts[at] = reports.rows, reports.counts
+    done.losses[at] = torch.stack(turn.losses).mean(0)
+    if first is not None:
+        done.reports.counts[at] += first.reports.counts[at]
+    if given.personal is not None:
+        rows = list(chosen)
+        if e.privacy.private is not None:
+            moved = e.algorithm.server(start, message, e.lr(given.number))
+            given.personal.parameters[rows] = moved[:, e.privacy.private].to(given.personal.parameters)
+        if e.privacy.statistics:
+            given.personal.statistics[rows] = reports.rows.to(given.personal.statistics)
+    return lends and same
+
+
+def _holding(gradients: Callable[..., Tensor], entries: int) -> Callable[..., Tensor]:
+    """``gradients`` with the first ``entries`` 0, so that these are held."""
     if not entries:
-        return gradient
+        return gradients
 
-    def held(at: Tensor) -> Tensor:
-        found = gradient(at).clone()
-        found[..., :entries] = 0
+    def held(at: Tensor, *more: Contrast | None) -> Tensor:
+        found = gradients(at, *more)
+        found[:, :entries] = 0
         return found
 
     return held
 
 
-class _SideBySide:
-    """Several clients' local steps: ``gradient`` takes everybody's next batch, ``again`` the same once more.
+def _index(places: list[int]) -> slice | list[int]:
+    """The places, as a slice where they follow each other."""
+    first, last = places[0], places[-1]
+    return slice(first, last + 1) if places == list(range(first, last + 1)) else places
 
-    Models and gradients are rows ``[n d]``.
+
+def _start(clients: ClientData, ids: tuple[int, ...], given: Round, statistics: Tensor | None) -> Tensor:
+    """The models ``[n d]`` the clients start from; a single one's statistics, if it has its own, are loaded."""
+    e, personal = clients.experiment, given.personal
+    if personal is not None and e.privacy.statistics:
+        statistics = personal.statistics[ids[0]]
+    if statistics is not None:
+        write_statistics(e.model, e.layout, statistics)
+    if personal is None or e.privacy.private is None:
+        return given.received.expand(len(ids), -1)
+    return torch.stack([personal.model_of(k, e.privacy, given.received) for k in ids])
+
+
+class Turn:
+    """Some clients' local steps of a round: ``gradient`` takes everybody's next batch, ``again`` the same once more.
+
+    Models and gradients are rows ``[n d]``. The first gradients lie in ``rows``, if these are wide enough.
     """
 
-    def __init__(
-        self, clients: ClientData, ids: tuple[int, ...], round: int, received: Tensor, *, frozen: bool
-    ) -> None:
-        self._clients, self._e, self._ids, self._round = clients, clients.experiment, ids, round
-        self._received, self._frozen, self._step = received, frozen, 0
+    def __init__(self, clients: ClientData, ids: tuple[int, ...], given: Round, start: Tensor, rows: Tensor) -> None:
+        self._clients, self._e, self._ids, self._round = clients, clients.experiment, ids, given.number
+        self._start, self._step, self._at = start, 0, -1
+        self._rows: Tensor | None = rows if rows.shape == start.shape else None
+        self._first: tuple[Tensor, Tensor] | None = None
+        self._replays = clients.replays(ids[0])
+        self._tasks = [] if clients.together else [clients.task(k, given.number) for k in ids]
+        # The step in lock-step has drawn from the first stream already.
+        generators = clients.generators(ids, given.number, int(given.first is not None))
+        alone = len(ids) == 1
+        begin(self._e.model, None if alone else (1,) * len(ids), frozen=given.frozen, generators=generators)
         self.losses: list[Tensor] = []
 
-    def gradient(self, at: Tensor) -> Tensor:
-        """The gradients of the next batches' mean losses at the models ``at``."""
-        x, self._y, self._sizes = self._clients.batches(self._ids, self._round, self._step)
-        self._x = self._clients.layout_of_batch(x)
-        if self._step == 0:
-            generators = self._clients.generators(self._ids, self._round, 0)
-            begin(self._e.model, self._sizes, frozen=self._frozen, generators=generators)
-        else:
-            resize(self._e.model, self._sizes)
+    def take(self, gradients: Tensor, losses: Tensor) -> None:
+        """Let the first local step be one that was computed together with all other clients."""
+        self._first = (gradients, losses)
+
+    def gradient(self, at: Tensor, contrast: Contrast | None = None) -> Tensor:
+        """The gradients of the next batches' mean losses at the models ``at``; what to add to these (``contrast``)."""
+        if self._first is not None:
+            (gradients, losses), self._first = self._first, None
+            self._step += 1
+            self.losses.append(losses)
+            return self._constrained(gradients, self._start)
+        place = self._step // self._replays
+        if place != self._at:
+            self._load(place)
         self._step += 1
-        gradients, losses = self._compute(at)
+        gradients, losses = self._compute(at, contrast)
         self.losses.append(losses)
         return gradients
 
     def again(self, at: Tensor) -> Tensor:
         """The gradients of the last batches at other models; statistics do not see this pass."""
         with unseen(self._e.model):
-            return self._compute(at)[0]
+            return self._compute(at, None)[0]
 
-    def _compute(self, at: Tensor) -> tuple[Tensor, Tensor]:
-        e, sizes = self._e, self._sizes
-        gradients = torch.empty_like(at, memory_format=torch.contiguous_format)
-        priors = self._clients.priors(self._ids, sizes)
-        with computing(e.model, e.settings.precision), own_weights(e.model, e.layout, at, sizes, gradients):
-            losses = client_losses(e.objective.per_sample(e.model(self._x), self._y, priors), sizes)
-            losses.sum().backward()  # type: ignore[no-untyped-call]
+    def _load(self, place: int) -> None:
+        x, self._y, self._sizes = self._clients.batches(self._ids, self._round, place)
+        self._x, self._at = self._clients.layout_of_batch(x), place
+        self._priors = self._clients.priors(self._ids, self._sizes)
+        if len(self._ids) > 1:
+            resize(self._e.model, self._sizes)
+
+    def _compute(self, at: Tensor, contrast: Contrast | None) -> tuple[Tensor, Tensor]:
+        out, self._rows = self._rows, None
+        if out is None:
+            out = torch.empty_like(at, memory_format=torch.contiguous_format)
+        with computing(self._e.model, self._e.settings.precision):
+            way = self._together if self._clients.together else self._plain
+            losses = way(at, contrast, out)
+        if self._e.norm.centralised:
+            out[1:] = out[0]
+            losses = client_means(self._each, self._sizes)
+        return self._constrained(out, at), losses
+
+    def _together(self, at: Tensor, contrast: Contrast | None, out: Tensor) -> Tensor:
+        e, n, sizes = self._e, len(self._ids), self._sizes
+        if e.norm.centralised:
+            n, sizes = 1, (sum(sizes),)
+
+        def features(models: Tensor) -> Tensor:
+            with serving(e.model, e.layout, models, sizes), _features(e.model) as seen:
+                e.model(self._x)
+            return seen[0]
+
+        others = self._others(contrast, features)
+        return together(e.model, e.layout, at[:n], sizes, lambda: self._losses(contrast, others, sizes), out=out[:n])
+
+    def _plain(self, at: Tensor, contrast: Contrast | None, out: Tensor) -> Tensor:
+        """One client, or one machine, by the model's own forward."""
+        e = self._e
+
+        def features(models: Tensor) -> Tensor:
+            e.flat.copy_(models[0])
+            with _features(e.model) as seen:
+                e.model(self._x)
+            return seen[0]
+
+        others = self._others(contrast, features)
+
+        def backward(k: int) -> Tensor:
+            if not (e.norm.centralised or contrast is not None):
+                return e.objective.backward(e.model, self._x, self._y, self._tasks[k])
+            loss = self._losses(contrast, others, (len(self._x),))[0]
+            loss.backward()  # type: ignore[no-untyped-call]
+            return loss.detach()
+
+        with seen_by_client(e.model):
+            return plain(e.model, e.layout, e.flat, at[:1], backward, out=out[:1])
+
+    def _losses(self, contrast: Contrast | None, others: list[Tensor], sizes: tuple[int, ...]) -> Tensor:
+        """The clients' mean losses ``[n]``, as the model stands."""
+        e = self._e
+        if contrast is None:
+            each = e.objective.per_sample(e.model(self._x), self._y, self._priors)
+        else:
+            with _features(e.model) as seen:
+                each = e.objective.per_sample(e.model(self._x), self._y, self._priors)
+            each = each + contrast.term(seen[0], *others)
+        self._each = each.detach()
+        return client_means(each, sizes)
+
+    def _others(self, contrast: Contrast | None, features: Callable[[Tensor], Tensor]) -> list[Tensor]:
+        """Representations of the batch by the models to contrast with, in evaluation mode."""
+        if contrast is None:
+            return []
+        self._e.model.eval()
+        try:
+            with torch.no_grad():
+                return [features(models) for models in contrast.models]
+        finally:
+            self._e.model.train()
+
+    def _constrained(self, gradients: Tensor, at: Tensor) -> Tensor:
         for place in [place for place, k in enumerate(self._ids) if self._clients.poisons(k)]:
-            row = gradients[place]
-            row.copy_(e.attack.constrain(row, at[place] - self._received, round=self._round))
-        return gradients, losses.detach()
-
-
-class _Turn:
-    """One client's local steps of a round: ``gradient`` takes the next batch, ``again`` the same once more."""
-
-    def __init__(
-        self, clients: ClientData, client: int, round: int, theta: Tensor, received: Tensor, memory: Tensor | None
-    ) -> None:
-        e = clients.experiment
-        self._clients, self._e, self._client, self._round = clients, e, client, round
-        self._theta, self._received = theta, received
-        # A client that has never taken part has no previous model; then it is the received one.
-        self._previous = memory.clone() if memory is not None and bool(memory.any()) else received
-        self._task = clients.task(client, round)
-        self._replays = clients.replays(client)
-        self._first: tuple[Tensor, Tensor] | None = None
-        self._step, self._at = 0, -1
-        self._x = self._y = theta
-        self.losses: list[Tensor] = []
-
-    def take(self, gradient: Tensor, loss: Tensor) -> None:
-        """Let the first local step be one that was computed together with the other clients."""
-        self._first = (gradient, loss)
-
-    def gradient(self, at: Tensor) -> Tensor:
-        """The gradient ``[d]`` of the next batch's mean loss at the model ``at [d]``."""
-        if self._first is not None:
-            (gradient, loss), self._first = self._first, None
-            self._step += 1
-            self.losses.append(loss)
-            return self._constrained(gradient, self._received)
-        place = self._step // self._replays
-        if place != self._at:
-            x, self._y, _ = self._clients.batches([self._client], self._round, place)
-            self._x, self._at = self._clients.layout_of_batch(x), place
-        self._step += 1
-        gradient, loss = self._compute(at)
-        self.losses.append(loss)
-        return gradient
-
-    def again(self, at: Tensor) -> Tensor:
-        """The gradient of the last batch at another model; statistics do not see this pass."""
-        with unseen(self._e.model):
-            return self._compute(at)[0]
-
-    def _compute(self, at: Tensor) -> tuple[Tensor, Tensor]:
-        e = self._e
-        with computing(e.model, e.settings.precision):
-            others = self._other_features() if e.algorithm.contrasts else None
-        self._theta.copy_(at)
-        e.model.zero_grad(set_to_none=True)
-        with seen_by_client(e.model), computing(e.model, e.settings.precision):
-            if others is None:
-                loss = e.objective.backward(e.model, self._x, self._y, self._task)
-            else:
-                loss = self._contrast(*others)
-        return self._constrained(read_gradient(e.model, e.layout, torch.empty_like(self._theta)), at), loss
-
-    def _constrained(self, gradient: Tensor, at: Tensor) -> Tensor:
-        if not self._clients.poisons(self._client):
-            return gradient
-        return self._e.attack.constrain(gradient, at - self._received, round=self._round)
-
-    # --- the contrastive term of MOON --------------------------------------------------------------------------------
-
-    def _contrast(self, received: Tensor, previous: Tensor) -> Tensor:
-        e = self._e
-        with _features(e.model) as seen:
-            loss = e.objective.per_sample(e.model(self._x), self._y, self._task.prior).mean()
-        term = e.algorithm.term(seen[0], received, previous)
-        total = loss if term is None else loss + term
-        total.backward()  # type: ignore[no-untyped-call]
-        return total.detach()
-
-    def _other_features(self) -> tuple[Tensor, Tensor]:
-        """Representations of the batch by the received and the previous local model, in evaluation mode."""
-        model, found = self._e.model, []
-        model.eval()
-        for other in (self._received, self._previous):
-            self._theta.copy_(other)
-            with torch.no_grad(), _features(model) as seen:
-                model(self._x)
-            found.append(seen[0])
-        model.train()
-        return found[0], found[1]
+            moved = at[place] - self._start[place]
+            gradients[place] = self._e.attack.constrain(gradients[place].clone(), moved, round=self._round)
+        return gradients
 
 
 @contextmanager

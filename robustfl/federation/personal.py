@@ -44,8 +44,8 @@ class Privacy:
         return self.private is not None or self.statistics
 
     def sent(self, message: Tensor) -> Tensor:
-        """The communicated entries of ``[d]``."""
-        return message if self.shared is None else message[self.shared]
+        """The communicated entries of ``[d]``, or of every row of ``[n d]``."""
+        return message if self.shared is None else message[..., self.shared]
 
     def whole(self, aggregate: Tensor, d: int) -> Tensor:
         """Communicated entries as a vector ``[d]``, zero where clients keep theirs."""

@@ -61,9 +61,3 @@ def _device_of(inputs: tuple[Any, ...]) -> str:
 
 def _full(value: Any) -> Any:
     return value.float() if isinstance(value, Tensor) and value.is_floating_point() else value
-
-
-def as_product(x: Tensor) -> Tensor:
-    """``x`` in the dtype in which torch's autocast, where it is on, hands it to a product."""
-    kind = x.device.type
-    return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x

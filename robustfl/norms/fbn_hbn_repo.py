@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from robustfl.contracts import Norm, StatisticsAggregation, StatisticsSlices
-from robustfl.norms.layers import ServerBatchNorm
+from robustfl.layer_kinds import layer_kind
+from robustfl.norms.layers import Normalization, ServerBatchNorm
 from robustfl.norms.sums import client_moments
 from robustfl.parameters import param
 from robustfl.registry import register
@@ -18,8 +19,6 @@ from robustfl.registry import register
 
 class AveragedStatistics(ServerBatchNorm):
     """As ``ServerBatchNorm``, but reports the plain average over batches of mean and variance, counting samples."""
-
-    scales_last: ClassVar[bool] = True
 
     def _pool(self, x: Tensor, sizes: tuple[int, ...]) -> None:
         mean, variance = client_moments(x, sizes)
@@ -30,6 +29,9 @@ class AveragedStatistics(ServerBatchNorm):
         old_mean, old_variance = self._moments
         share = 1 / self._batches
         self._moments = (torch.lerp(old_mean, mean, share), torch.lerp(old_variance, variance, share))
+
+
+layer_kind(AveragedStatistics)(Normalization)
 
 
 @register("fbn-hbn-repo", version=1)

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from robustfl.contracts import Norm, StatisticsAggregation, StatisticsPass, StatisticsSlices, Tag
 from robustfl.errors import UsageError
+from robustfl.layer_kinds import layer_kind
 from robustfl.norms.functional import values_per_channel
-from robustfl.norms.layers import ServerBatchNorm, check_values
+from robustfl.norms.layers import Normalization, ServerBatchNorm, check_values
 from robustfl.norms.merging import merge_layers
 from robustfl.norms.standardised import standardise
 from robustfl.norms.sums import client_moments
@@ -42,16 +43,21 @@ class HybridBatchNorm(ServerBatchNorm):
         self.hybrid_reports, self.share, self.moving = hybrid_reports, share, moving
 
     def forward(self, x: Tensor) -> Tensor:
-        sizes = self.sizes_of(x)
+        n = len(self.sizes_of(x))
+        return self.normalised(x, *(own.expand(n, -1) for own in (self.weight, self.bias, self.factor)))
+
+    def normalised(self, x: Tensor, weight: Tensor, bias: Tensor, factor: Tensor) -> Tensor:  # type: ignore[override]
+        sizes = self.sizes_of(x, len(weight))
         if not self.training:
             if self.collects:
                 self._pool(x, (len(x),))
-            return self.by_server(x, sizes)
+            return self.by_server(x, weight, bias, sizes)
         counts = values_per_channel(x, sizes)
         check_values(counts, "hbn")
         if self.moving and not self.unseen:
             self._average(*client_moments(x.detach(), sizes), counts)
-        return torch.cat([self._hybrid(part) for part in torch.split(x, list(sizes))])
+        each = zip(torch.split(x, list(sizes)), weight, bias, factor, strict=True)
+        return torch.cat([self._hybrid(*own) for own in each])
 
     def _average(self, mean: Tensor, variance: Tensor, counts: list[int]) -> None:
         """Move the clients' averages ``[n C]`` towards a batch's mean and biased variance."""
@@ -60,19 +66,22 @@ class HybridBatchNorm(ServerBatchNorm):
         old_mean, old_variance = self._moments
         self._moments = torch.lerp(old_mean, mean, MOMENTUM), torch.lerp(old_variance, variance, MOMENTUM)
 
-    def _hybrid(self, x: Tensor) -> Tensor:
+    def _hybrid(self, x: Tensor, weight: Tensor, bias: Tensor, factor: Tensor) -> Tensor:
         axes = [0, *range(2, x.dim())]
         shape = (1, -1, *(1,) * (x.dim() - 2))
         own_variance, own_mean = torch.var_mean(x, axes, correction=0)
-        share = torch.sigmoid(self.factor) if self.share is None else self.share
+        share = torch.sigmoid(factor) if self.share is None else self.share
         mean = (1 - share) * own_mean + share * self.running_mean
         variance = (1 - share) * own_variance + share * self.running_var
         if self.collects:
             mixed = self.refreshes or self.hybrid_reports
             seen_mean, seen_variance = (mean, variance) if mixed else (own_mean, own_variance)
             self.pool(seen_mean.detach()[None], seen_variance.detach()[None], [x.numel() // x.shape[1]])
-        scale = self.weight * (variance + self.eps).rsqrt()
-        return (x - mean.view(shape)) * scale.view(shape) + self.bias.view(shape)
+        scale = weight * (variance + self.eps).rsqrt()
+        return (x - mean.view(shape)) * scale.view(shape) + bias.view(shape)
+
+
+layer_kind(HybridBatchNorm)(Normalization)
 
 
 @register("hbn", version=2)

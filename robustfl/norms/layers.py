@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from robustfl.contracts import NormLayer, StatisticsLayer
 from robustfl.errors import Refused
+from robustfl.layer_kinds import LayerKind, Rows, layer_kind
 from robustfl.norms.functional import (
     group_statistics,
     own_statistics,
@@ -30,11 +31,24 @@ class _Affine(NormLayer):
         self.bias = nn.Parameter(torch.zeros(channels))
         self.channels, self.eps = channels, eps
 
-    def sizes_of(self, x: Tensor) -> tuple[int, ...]:
-        """The clients' samples in ``x``; raises ``Refused`` for an input that is not ``[b C]`` or ``[b C H W]``."""
+    def forward(self, x: Tensor) -> Tensor:
+        """The layer with its own scale and shift for all clients."""
+        n = len(self.sizes_of(x))
+        return self.normalised(x, self.weight.expand(n, -1), self.bias.expand(n, -1))
+
+    def normalised(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """The layer with the clients' scales and shifts, both ``[n C]``."""
+        raise NotImplementedError
+
+    def sizes_of(self, x: Tensor, clients: int = 1) -> tuple[int, ...]:
+        """The clients' samples in ``x``, in evaluation those of one client unless there are more.
+
+        Raises ``Refused`` for an input that is not ``[b C]`` or ``[b C H W]``.
+        """
         if x.dim() not in (2, 4) or x.shape[1] != self.channels:
             raise Refused(f"normalization of {self.channels} channels got an input of shape {tuple(x.shape)}")
-        sizes = self.sizes if self.training and self.sizes is not None else (x.shape[0],)
+        apart = self.sizes is not None and (self.training or clients > 1)
+        sizes = self.sizes if apart and self.sizes is not None else (x.shape[0],)
         if sum(sizes) != x.shape[0]:
             raise Refused(f"clients with {sizes} samples announced, {x.shape[0]} given")
         return sizes
@@ -64,12 +78,9 @@ class _Statistics(_Affine, StatisticsLayer):
         self._counts = [old + new for old, new in zip(self._counts, counts, strict=True)]
         return False
 
-    def by_server(self, x: Tensor, sizes: tuple[int, ...]) -> Tensor:
+    def by_server(self, x: Tensor, weight: Tensor, bias: Tensor, sizes: tuple[int, ...]) -> Tensor:
         """``x`` normalised with the server's statistics, which are constants in the backward pass."""
-        server = (self.running_mean, self.running_var)
-        return server_statistics(
-            x, self.weight, self.bias, sizes, server, self.eps, self.gradients if self.training else None
-        )
+        return server_statistics(x, weight, bias, sizes, (self.running_mean, self.running_var), self.eps)
 
     def nothing_seen(self) -> tuple[Tensor, Tensor, Tensor]:
         """The report of clients without a value this round: the server's own statistics, count 0."""
@@ -94,30 +105,32 @@ def check_values(counts: list[int], scheme: str) -> None:
 class OwnBatchNorm(_Statistics):
     """Training with the statistics of each client's own batch, or the server's once frozen."""
 
-    scales_last: ClassVar[bool] = True
-
     def __init__(self, channels: int, *, momentum: float, eps: float) -> None:
         super().__init__(channels, eps)
         self.momentum = momentum
         self._running: tuple[Tensor, Tensor] | None = None
 
-    def forward(self, x: Tensor) -> Tensor:
-        sizes = self.sizes_of(x)
+    def normalised(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        sizes = self.sizes_of(x, len(weight))
         if not self.training and self.as_client and self._running is not None:
             own = (self._running[0][0], self._running[1][0])
-            return server_statistics(x, self.weight, self.bias, sizes, own, self.eps, None)
+            return server_statistics(x, weight, bias, sizes, own, self.eps)
         if not self.training or self.frozen:
-            return self.by_server(x, sizes)
+            return self.by_server(x, weight, bias, sizes)
         counts = values_per_channel(x, sizes)
         check_values(counts, "batch statistics")
-        n = len(sizes)
-        if self.unseen:
-            running = (self.running_mean.repeat(n, 1), self.running_var.repeat(n, 1))
-        else:
-            if self.add(counts) or self._running is None:
-                self._running = (self.running_mean.repeat(n, 1), self.running_var.repeat(n, 1))
-            running = self._running
-        return own_statistics(x, self.weight, self.bias, sizes, running, self.momentum, self.eps, self.gradients)
+        out, mean, variance = own_statistics(x, weight, bias, sizes, self.eps)
+        if not self.unseen:
+            self.move(mean, variance, counts)
+        return out
+
+    def move(self, mean: Tensor, variance: Tensor, counts: list[int]) -> None:
+        """Move the clients' running statistics by torch's rule, from the server's at first."""
+        n = len(counts)
+        if self.add(counts) or self._running is None:
+            self._running = (self.running_mean.expand(n, -1), self.running_var.expand(n, -1))
+        old_mean, old_variance = self._running
+        self._running = (torch.lerp(old_mean, mean, self.momentum), torch.lerp(old_variance, variance, self.momentum))
 
     def begin(self, sizes: tuple[int, ...] | None, *, frozen: bool = False) -> None:
         super().begin(sizes, frozen=frozen)
@@ -133,17 +146,15 @@ class OwnBatchNorm(_Statistics):
 class ServerBatchNorm(_Statistics):
     """Training with the server's statistics while the clients' own are pooled."""
 
-    scales_last: ClassVar[bool] = True
-
     def __init__(self, channels: int, *, eps: float) -> None:
         super().__init__(channels, eps)
         self._moments: tuple[Tensor, Tensor] | None = None
 
-    def forward(self, x: Tensor) -> Tensor:
-        sizes = self.sizes_of(x)
+    def normalised(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        sizes = self.sizes_of(x, len(weight))
         if self.training and not self.unseen:
             self._pool(x, sizes)
-        return self.by_server(x, sizes)
+        return self.by_server(x, weight, bias, sizes)
 
     def _pool(self, x: Tensor, sizes: tuple[int, ...]) -> None:
         self.pool(*client_moments(x, sizes), values_per_channel(x, sizes))
@@ -168,38 +179,24 @@ class ServerBatchNorm(_Statistics):
         return *self._moments, self.counts()
 
 
-class MergedBatchNorm(_Statistics):
+class MergedBatchNorm(OwnBatchNorm):
     """Ordinary batch normalization of the merged batch, whoever the samples belong to."""
 
     centralised: ClassVar[bool] = True
 
-    def __init__(self, channels: int, *, momentum: float, eps: float) -> None:
-        super().__init__(channels, eps)
-        self.momentum = momentum
-        self._running: tuple[Tensor, Tensor] | None = None
-
-    def forward(self, x: Tensor) -> Tensor:
-        sizes = self.sizes_of(x)
+    def normalised(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        sizes = self.sizes_of(x, len(weight))
         if not self.training:
-            return self.by_server(x, sizes)
+            return self.by_server(x, weight[:1], bias[:1], (len(x),))
         counts = values_per_channel(x, sizes)
         check_values([sum(counts)], "centralised-bn")
-        if self.add(counts) or self._running is None:
-            self._running = (self.running_mean.repeat(1, 1), self.running_var.repeat(1, 1))
-        return own_statistics(x, self.weight, self.bias, (x.shape[0],), self._running, self.momentum, self.eps, None)
-
-    def report(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The merged batch's running statistics, in every client's row."""
-        if self._counts is None or self._running is None:
-            return self.nothing_seen()
-        n = len(self._counts)
-        return self._running[0].repeat(n, 1), self._running[1].repeat(n, 1), self.counts()
+        out, mean, variance = own_statistics(x, weight[:1], bias[:1], (len(x),), self.eps)
+        self.move(mean, variance, counts)
+        return out
 
 
 class ClientGroupNorm(_Affine):
     """Group normalization of each sample by itself: no statistics to share."""
-
-    scales_last: ClassVar[bool] = True
 
     def __init__(self, channels: int, groups: int, *, eps: float) -> None:
         if channels % groups:
@@ -207,12 +204,24 @@ class ClientGroupNorm(_Affine):
         super().__init__(channels, eps)
         self.groups = groups
 
-    def forward(self, x: Tensor) -> Tensor:
-        sizes = self.sizes_of(x)
+    def normalised(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        sizes = self.sizes_of(x, len(weight))
         if x.shape[2:].numel() * self.channels // self.groups < 2:
             raise Refused(
                 f"group normalization: {self.groups} groups of {self.channels} channels leave one value per group "
                 f"in an input of shape {tuple(x.shape)}"
             )
-        rows = self.gradients if self.training else None
-        return group_statistics(x, self.weight, self.bias, sizes, self.groups, self.eps, rows)
+        return group_statistics(x, weight, bias, sizes, self.groups, self.eps)
+
+
+@layer_kind(OwnBatchNorm, ServerBatchNorm, MergedBatchNorm, ClientGroupNorm)
+class Normalization(LayerKind):
+    """A normalization layer, which keeps clients apart by itself; its type must be registered by name."""
+
+    def forward(self, layer: Any, x: Tensor, weights: Rows) -> Tensor:
+        return self.own(layer, x, {name: weight[None] for name, weight in weights.items()}, (len(x),))
+
+    def own(self, layer: Any, x: Tensor, rows: Rows, sizes: tuple[int, ...]) -> Tensor:
+        del sizes  # the layer was told by ``begin``
+        y: Tensor = layer.normalised(x, **rows)
+        return y

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from robustfl.contracts import LockstepLayer, Reducer
-from robustfl.norms.functional import Rows, first_order, like_layout, values_per_channel
-from robustfl.norms.layers import OwnBatchNorm, check_values
+from robustfl.layer_kinds import first_order, layer_kind
+from robustfl.norms.functional import factors, like_layout, values_per_channel
+from robustfl.norms.layers import Normalization, OwnBatchNorm, check_values
 
 MEAN, VARIANCE, MEAN_GRADIENT, VARIANCE_GRADIENT = KINDS = ("mean", "variance", "mean-gradient", "variance-gradient")
 
@@ -33,7 +34,6 @@ class UnionStatistics(torch.autograd.Function):
         reducer: Reducer,
         backward_too: bool,
         eps: float,
-        rows: Rows,
         received: list[Tensor],
     ) -> Tensor:
         """``received`` takes the ``μ`` and ``v`` that all clients normalise with."""
@@ -46,14 +46,14 @@ class UnionStatistics(torch.autograd.Function):
         received[:] = [mean, variance]
         inverse = (variance + eps).rsqrt()
         ctx.save_for_backward(centred, weight, inverse)
-        ctx.settings = (sizes, reducer, backward_too, rows)
-        return centred * (weight * inverse).view(shape) + bias.view(shape)
+        ctx.settings = (sizes, reducer, backward_too)
+        return centred * factors(weight * inverse, x, sizes) + factors(bias, x, sizes)
 
     @staticmethod
     @first_order
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         centred, weight, inverse = ctx.saved_tensors
-        sizes, reducer, backward_too, rows = ctx.settings
+        sizes, reducer, backward_too = ctx.settings
         axes, shape = _axes(centred)
         gradient = like_layout(gradient, centred)
         outers, inners = torch.split(gradient, list(sizes)), torch.split(centred, list(sizes))
@@ -66,16 +66,11 @@ class UnionStatistics(torch.autograd.Function):
             to_mean = reducer(MEAN_GRADIENT, to_mean).expand_as(to_mean)
             to_variance = reducer(VARIANCE_GRADIENT, to_variance).expand_as(to_variance)
         into = torch.empty_like(centred)
-        scale = (inverse * weight).view(shape)
         for k, (outer, inner, target) in enumerate(zip(outers, inners, torch.split(into, list(sizes)), strict=True)):
             values = inner.numel() // inner.shape[1]
             own = inner * (2 / values * to_variance[k]).view(shape) + (to_mean[k] / values).view(shape)
-            target.copy_(outer * scale + own)
-        if rows is not None:
-            rows[0].add_(dw)
-            rows[1].add_(db)
-            return into, *(None,) * 8
-        return into, dw.sum(0), db.sum(0), *(None,) * 6
+            target.copy_(outer * (inverse * weight[k]).view(shape) + own)
+        return into, dw, db, *(None,) * 5
 
 
 def _axes(x: Tensor) -> tuple[list[int], tuple[int, ...]]:
@@ -96,16 +91,14 @@ class UnionBatchNorm(OwnBatchNorm, LockstepLayer):
         super().__init__(channels, momentum=momentum, eps=eps)
         self.backward_too = backward_too
 
-    def forward(self, x: Tensor) -> Tensor:
+    def normalised(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         if not self.training or self.frozen or self.reducer is None:
-            return super().forward(x)
-        sizes = self.sizes_of(x)
+            return super().normalised(x, weight, bias)
+        sizes = self.sizes_of(x, len(weight))
         counts = values_per_channel(x, sizes)
         check_values([sum(counts)], "the union of all batches")
         received: list[Tensor] = []
-        y = union_statistics(
-            x, self.weight, self.bias, sizes, self.reducer, self.backward_too, self.eps, self.gradients, received
-        )
+        y = union_statistics(x, weight, bias, sizes, self.reducer, self.backward_too, self.eps, received)
         self.add(counts)
         total = sum(counts)
         mean, variance = received[0], received[1] * (total / (total - 1))
@@ -114,3 +107,6 @@ class UnionBatchNorm(OwnBatchNorm, LockstepLayer):
         n = len(sizes)
         self._running = (moved[0].repeat(n, 1), moved[1].repeat(n, 1))
         return y
+
+
+layer_kind(UnionBatchNorm)(Normalization)

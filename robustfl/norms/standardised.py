@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from robustfl.errors import Refused
+from robustfl.layer_kinds import Convolution, LayerKind, Rows, layer_kind
 
 GAMMA = math.sqrt(2 / (1 - 1 / math.pi))  # for ReLU
 
@@ -37,6 +38,35 @@ class StandardisedConv2d(nn.Conv2d):
         weight = standardised(self.weight)
         out: Tensor = self._conv_forward(x, weight if self.gain is None else weight * self.gain, self.bias)
         return out
+
+
+@layer_kind(StandardisedConv2d)
+class StandardisedConvolution(LayerKind):
+    """A convolution whose rows are standardised first, which the gradient goes back through."""
+
+    _plain = Convolution()
+
+    def serves(self, layer: Any) -> bool:
+        return self._plain.serves(layer)
+
+    def forward(self, layer: Any, x: Tensor, weights: Rows) -> Tensor:
+        return self.own(layer, x, {name: weight[None] for name, weight in weights.items()}, (len(x),))
+
+    def own(self, layer: Any, x: Tensor, rows: Rows, sizes: tuple[int, ...]) -> Tensor:
+        return self._plain.own(layer, x, _standardised_rows(rows), sizes)
+
+    def shared(self, layer: Any, x: Tensor, rows: Rows, sizes: tuple[int, ...]) -> Tensor:
+        return self._plain.shared(layer, x, _standardised_rows(rows), sizes)
+
+    def width(self, layer: Any, pixels: int) -> int:
+        return self._plain.width(layer, pixels)
+
+
+def _standardised_rows(rows: Rows) -> Rows:
+    weight = rows["weight"]
+    made = standardised(weight.flatten(0, 1)).view_as(weight)
+    scaled = {"weight": made * rows["gain"] if "gain" in rows else made}
+    return scaled | ({"bias": rows["bias"]} if "bias" in rows else {})
 
 
 def standardise(network: nn.Module, scheme: str, *, gain: bool = False) -> None:

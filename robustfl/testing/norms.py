@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from robustfl.contracts import Norm, NormLayer, Reports, StatisticsLayer, Tag
+from robustfl.federation.passes import Unsupported, together
 from robustfl.federation.statistics import PlainMean, begin, collect
 from robustfl.testing.common import COMMON, FIRST, built
 from robustfl.testing.guards import Broken, devices, expect, own_memory, refused, untouched
@@ -142,21 +143,22 @@ def _rows(trial: NormTrial) -> str | None:
     (network(x) * x.flip(0)).sum().backward()
     named = {n: p for n, p in network.named_parameters() if p.grad is not None}
     ordinary = {n: p.grad.clone() for n, p in named.items() if p.grad is not None}
-    network.zero_grad(set_to_none=True)
+    layout, named = layout_of(network), dict(network.named_parameters())
+    theta = torch.cat([named[slot.name].detach().flatten() for slot in layout.update])
     begin(network, SIZES)
-    for layer in layers:
-        zeros = torch.zeros(2, CHANNELS, dtype=torch.float64)
-        layer.gradients = (zeros, zeros.clone())
-    (network(x) * x.flip(0)).sum().backward()
-    if any(p.grad is not None for p in network.parameters()):
-        return "the layer ignores `gradients`: it works, on the slower reference engine"
-    for name, module in network.named_modules():
-        if not isinstance(module, NormLayer) or module.gradients is None:
-            continue
-        for part, found in zip(("weight", "bias"), module.gradients, strict=True):
-            whole = ordinary.get(f"{name}.{part}")
-            if whole is not None and not torch.allclose(found.sum(0), whole, rtol=1e-6, atol=1e-9):
-                raise Broken(f"the clients' gradients of {name}.{part} do not add up to the ordinary gradient")
+    found = torch.zeros(2, layout.d, dtype=torch.float64)
+
+    def losses() -> Tensor:
+        return torch.stack([part.sum() for part in torch.split(network(x) * x.flip(0), list(SIZES))])
+
+    try:
+        together(network, layout, theta.expand(2, -1), SIZES, losses, out=found)
+    except Unsupported as error:
+        return f"it works, one client after another ({error})"
+    for slot in layout.update:
+        whole, mine = ordinary.get(slot.name), found[:, slot.start : slot.stop].sum(0).view(slot.shape)
+        if whole is not None and not torch.allclose(mine, whole, rtol=1e-6, atol=1e-9):
+            raise Broken(f"the clients' gradients of {slot.name} do not add up to the ordinary gradient")
     return None
 
 

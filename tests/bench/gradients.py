@@ -1,8 +1,9 @@
 """Gradient phase of a DSGD round against one centralised SGD step on the merged batch.
 
 ``python -m tests.bench.gradients`` prints, for each model and norm: the step's time and, as ratios to it in the same
-run, the shared pass and the reference loop, with their spread. The centralised step is torch's own: the same network
-with ``nn.BatchNorm2d`` and ``nn.Dropout``, forward, backward and SGD update, in the same memory format and dtype.
+run, the pass of all clients together and the loop over them, with their spread. The centralised step is torch's own:
+the same network with ``nn.BatchNorm2d`` and ``nn.Dropout``, forward, backward and SGD update, in the same memory format
+and dtype.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ import torch
 from torch import nn
 
 from robustfl.contracts import NormLayer
-from robustfl.federation.gradients import channels_last, reference_gradients, shared_gradients
+from robustfl.federation.passes import channels_last
 from robustfl.models.dropout import ClientDropout
 from robustfl.randomness import stream
 from robustfl.registry import create
+from robustfl.testing.passes import plain_gradients, shared_gradients
 from robustfl.vectors import flatten_parameters, layout_of
 
 
@@ -97,7 +99,7 @@ def ways_of(case: Case) -> dict[str, Callable[[], None]]:
         flatten_parameters(network, layout)
         out = torch.empty(case.clients, layout.d)
         streams = tuple(stream(0, "dropout", k) for k in range(case.clients))
-        for label, method in (("shared", shared_gradients), ("loop", reference_gradients)):
+        for label, method in (("shared", shared_gradients), ("loop", plain_gradients)):
 
             def way(method=method, network=network, layout=layout, out=out, streams=streams) -> None:  # type: ignore[no-untyped-def]
                 method(network, layout, x, y, sizes, generators=streams, out=out)

@@ -26,7 +26,9 @@ LARGE: tuple[Case, ...] = (
 )  # fmt: skip
 STEPS = 5
 Choice = Callable[..., int]
-WAYS: dict[str, Choice] = {"alone": lambda *at: 1, "all": lambda *at: 10**6, "as decided": local_steps.at_once}
+WAYS: dict[str, Choice] = {
+    "alone": lambda *at, alike: 1, "all": lambda *at, alike: 10**6, "as decided": local_steps.at_once
+}  # fmt: skip
 
 
 def rounds(case: Case, choice: Choice, device: torch.device, count: int) -> list[float]:

@@ -10,10 +10,9 @@ from golden_cases import Arithmetic, Case, require
 from torch import Tensor, nn
 
 import robustfl
-from robustfl.contracts import LocalWork, StatisticsSlices
+from robustfl.contracts import LocalWork, ServerWork, StatisticsSlices
 from robustfl.defenses import parse_propagation
 from robustfl.evaluation import forgetting, traffic
-from robustfl.federation.gradients import shared_gradients
 from robustfl.federation.statistics import PlainMean, begin, collect, collecting, lockstep
 from robustfl.norms.fedfn import feature_norm
 from robustfl.norms.fedwon import clipped_by_unit
@@ -21,6 +20,7 @@ from robustfl.norms.lockstep import weighted_sum
 from robustfl.norms.standardised import GAMMA, standardised
 from robustfl.objectives.pnc import clipped_sum
 from robustfl.registry import create
+from robustfl.testing.passes import shared_gradients
 from robustfl.vectors import Layout, layout_of
 
 # --- §1: algorithms --------------------------------------------------------------------------------------------------
@@ -37,14 +37,14 @@ def _fedavgm(case: Case, on: Arithmetic) -> dict[str, Any]:
         "algorithm", "fedavgm", server_momentum=case.params["beta"], server_lr=case.params.get("server_lr", 1.0)
     )
     theta, momentum, delta = (on.tensor(case.inputs[k]) for k in ("theta", "momentum", "delta"))
-    theta, state = method.server_step(theta, delta, 0.1, {"momentum": momentum}, None)
+    theta, state = method.server_step(ServerWork(theta, delta, 0.1, {"momentum": momentum}))
     return {"theta": theta, "momentum": state["momentum"]}
 
 
 def _fedadam(case: Case, on: Arithmetic) -> dict[str, Any]:
     method = create("algorithm", "fedadam", **case.params)
     theta, m, v, delta = (on.tensor(case.inputs[k]) for k in ("theta", "m", "v", "delta"))
-    theta, state = method.server_step(theta, delta, 0.1, {"first": m, "second": v}, None)
+    theta, state = method.server_step(ServerWork(theta, delta, 0.1, {"first": m, "second": v}))
     return {"theta": theta, "m": state["first"], "v": state["second"]}
 
 
@@ -53,7 +53,7 @@ def _fedacg(case: Case, on: Arithmetic) -> dict[str, Any]:
     theta, momentum, local = (on.tensor(case.inputs[k]) for k in ("theta", "momentum", "local"))
     sent = method.broadcast(theta, {"momentum": momentum})
     aggregate = robustfl.defense("mean")(local - sent, f=0, weights=case.inputs["n"])
-    theta, state = method.server_step(theta, aggregate, 0.1, {"momentum": momentum}, None)
+    theta, state = method.server_step(ServerWork(theta, aggregate, 0.1, {"momentum": momentum}))
     return {"sent": sent, "theta": theta, "momentum": state["momentum"]}
 
 
@@ -67,15 +67,19 @@ def _scaffold(case: Case, on: Arithmetic) -> dict[str, Any]:
         ids, messages = wanted["participants"], []
         for k in ids:
             work = LocalWork(
-                theta, lr=lr, steps=steps, gradient=lambda at, k=k: A[k].T @ (A[k] @ at - b[k]),
-                memory=memory[k].clone(), server=server,
+                theta[None], lr=lr, steps=steps, gradient=lambda at, k=k: ((at @ A[k].T - b[k]) @ A[k]),
+                memory=memory[k : k + 1].clone(), server=server,
             )  # fmt: skip
-            message, memory[k] = method.local(work)
+            message, kept = method.local(work)
+            memory[k] = kept[0]
             messages.append(message)
-        stack = torch.stack(messages)
-        second = method.second_messages(stack, [steps] * len(ids), lr, server, clients)
-        mean = robustfl.defense("mean")
-        theta, server = method.server_step(theta, mean(stack, f=0), lr, server, mean(second, f=0))
+        stack = torch.cat(messages)
+        mean, given = robustfl.defense("mean"), (stack, server)
+        work = ServerWork(
+            theta, mean(stack, f=0), lr, server, lambda make, given=given, mean=mean: mean(make(*given), f=0),
+            [steps] * len(ids), clients,
+        )  # fmt: skip
+        theta, server = method.server_step(work)
         rounds.append({"participants": ids, "x": theta, "c_server": server["variate"], "c_clients": memory.clone()})
     return {"rounds": rounds}
 
@@ -84,16 +88,16 @@ def _fedsam(case: Case, on: Arithmetic) -> dict[str, Any]:
     A, b, theta = (on.tensor(case.inputs[k]) for k in ("A", "b", "x0"))
 
     def gradient(at: Tensor) -> Tensor:
-        return A.T @ (A @ at - b)
+        return (at @ A.T - b) @ A
 
     method = create("algorithm", "fedsam", rho=case.params["rho"])
-    work = LocalWork(theta, lr=case.params["lr"], steps=3, gradient=gradient, again=gradient)
-    return {"x": theta + method.local(work)[0]}
+    work = LocalWork(theta[None], lr=case.params["lr"], steps=3, gradient=gradient, again=gradient)
+    return {"x": theta + method.local(work)[0][0]}
 
 
 def _moon(case: Case, on: Arithmetic) -> dict[str, Any]:
     method = create("algorithm", "moon", mu=1.0, temperature=case.params["tau"])
-    return {"loss_mean": method.term(*(on.tensor(case.inputs[k]) for k in ("z", "z_global", "z_prev")))}
+    return {"loss_mean": method.term(*(on.tensor(case.inputs[k]) for k in ("z", "z_global", "z_prev"))).mean()}
 
 
 def _wsm(case: Case, on: Arithmetic) -> dict[str, Any]:
@@ -167,7 +171,7 @@ def _fedtan(case: Case, on: Arithmetic) -> dict[str, Any]:
         layout = layout_of(model)
         rows = torch.empty(len(sizes), layout.d, dtype=on.dtype, device=on.device)
         with lockstep(model, reducer):
-            done = shared_gradients(model, layout, x, y, sizes, together=True, out=rows)
+            done = shared_gradients(model, layout, x, y, sizes, out=rows)
         found[key] = _by_name(shares @ rows, layout)
         if key == "grad_fedtan":
             found["loss"] = shares @ done.losses

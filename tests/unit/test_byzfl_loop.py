@@ -52,7 +52,9 @@ class Drawn(DataLoader[Any]):
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         e = self._experiment
-        drawn = Batches(e.parts, e.settings.batch, e.settings.seed, whole=True, least=1, anew=e.algorithm.resamples)
+        drawn = Batches(
+            e.parts, e.settings.batch, e.settings.seed, whole=True, least=1, anew="replacement" in e.algorithm.asks
+        )
         for place in range(e.settings.rounds):
             index = drawn.indices(self._client, place)
             yield e.train.pixels(index, dtype=torch.float32), e.train.labels(index)

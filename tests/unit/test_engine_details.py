@@ -10,7 +10,7 @@ from torch import Tensor
 
 from robustfl.contracts import View
 from robustfl.defenses import Propagate
-from robustfl.federation import RoundRecord, engine, propagate_statistics, train
+from robustfl.federation import RoundRecord, channel, engine, propagate_statistics, train
 from robustfl.federation.clients import Clients
 from robustfl.federation.statistics import begin
 from robustfl.norms.lockstep import KINDS
@@ -30,7 +30,7 @@ def cell(**more: object) -> Cell:
 def test_exchanges_of_the_target_are_forged_forward_and_backward(target: str) -> None:
     e = build(cell(norm="fedtan", f=1, attack="foe(eta=5)", target=target, scope="statistics")).experiment
     loop = engine._Loop(e, lambda message: None)
-    reduce = loop._reducer([0, 1, 2, 3, 4, 5], 5, 1, engine.initial_state(e))
+    reduce = loop.channel.reducer([0, 1, 2, 3, 4, 5], 5, 1, engine.initial_state(e))
     rows = torch.rand(6, 4, dtype=torch.float64) + 1
     forged = {kind for kind in KINDS if not torch.allclose(reduce(kind, rows), rows.mean(0))}
     means, variances = set(KINDS[0::2]), set(KINDS[1::2])
@@ -39,13 +39,13 @@ def test_exchanges_of_the_target_are_forged_forward_and_backward(target: str) ->
 
 def test_attackers_of_statistics_know_what_the_server_sent_last(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Tensor | None] = []
-    original = engine.forged_statistics
+    original = channel.forged_statistics
 
     def noted(attack: Any, view: View, **more: Any) -> Any:
         seen.append(None if view.previous is None else view.previous.clone())
         return original(attack, view, **more)
 
-    monkeypatch.setattr(engine, "forged_statistics", noted)
+    monkeypatch.setattr(channel, "forged_statistics", noted)
     after = [r.state.statistics.clone() for r in train(build(cell(f=1, attack="sf")).experiment)]
     assert seen[0] is None
     assert all(torch.equal(had, sent) for had, sent in zip(seen[1:], after, strict=False) if had is not None)

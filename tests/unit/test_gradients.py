@@ -5,15 +5,15 @@ import torch
 from torch import nn
 
 from robustfl.contracts import NormLayer
-from robustfl.federation.gradients import Unsupported, channels_last, reference_gradients, shared_gradients
+from robustfl.federation.passes import Unsupported, channels_last
 from robustfl.federation.statistics import begin
 from robustfl.models.dropout import ClientDropout
 from robustfl.randomness import stream
 from robustfl.registry import create, entries
+from robustfl.testing.passes import plain_gradients, shared_gradients
 from robustfl.vectors import flatten_parameters, layout_of, write_statistics
 
-# Hybrid normalization has a factor of each client's own, so its clients never share a pass.
-NORMS = [entry.name for entry in entries("norm") if entry.name != "hbn"]
+NORMS = [entry.name for entry in entries("norm")]
 # Networks that want larger images than the small ones here.
 TOO_LARGE = {"resnet18", "alexnet", "mobilenetv2", "tv-resnet18", "tv-resnet50", "vgg11", "vgg19"}
 CLIENTS = {"equal": (4, 4, 4), "unequal": (3, 5, 2), "one": (6,)}
@@ -60,7 +60,7 @@ def batch(sizes, shape, dtype, classes=3):
 
 def both(network, layout, x, y, sizes, *, frozen=False):
     results = []
-    for method in (reference_gradients, shared_gradients):
+    for method in (plain_gradients, shared_gradients):
         out = torch.full((len(sizes), layout.d), float("nan"), dtype=x.dtype)
         generators = tuple(stream(1, "dropout", k) for k in range(len(sizes)))
         done = method(network, layout, x, y, sizes, generators=generators, frozen=frozen, out=out)
@@ -95,17 +95,8 @@ def test_shared_equals_reference_on_vectors(name, sizes):
 
 @pytest.mark.parametrize("norm", ["naive-bn", "fbn"])
 @pytest.mark.parametrize("sizes", CLIENTS.values(), ids=CLIENTS.keys())
-@pytest.mark.parametrize(
-    "setting",
-    [
-        ("federation.gradients.LARGEST_ACTIVATION", 1),
-        ("federation.gradients.LARGEST_ACTIVATION", 9000),
-        ("federation.shared_layers.SMALL", 0),
-    ],
-    ids=["one client at a time", "some clients at a time", "no grouped convolution"],
-)
-def test_shared_equals_reference_however_the_work_is_cut(monkeypatch, setting, sizes, norm):
-    monkeypatch.setattr(f"robustfl.{setting[0]}", setting[1])
+def test_shared_equals_reference_without_grouped_convolutions(monkeypatch, sizes, norm):
+    monkeypatch.setattr("robustfl.layer_kinds.SMALL", 0)
     network, layout = prepared(image_net(create("norm", norm)), torch.float64)
     x, y = batch(sizes, (2, 8, 8), torch.float64)
     assert_equal_passes(both(network, layout, x, y, sizes), 1e-10)
@@ -154,7 +145,7 @@ def test_reference_row_is_the_gradient_of_the_clients_own_mean_loss():
     network, layout = prepared(nn.Sequential(nn.Linear(5, 3)), torch.float64)
     x, y = batch((2, 3), (5,), torch.float64)
     out = torch.empty(2, layout.d, dtype=torch.float64)
-    done = reference_gradients(network, layout, x, y, (2, 3), out=out)
+    done = plain_gradients(network, layout, x, y, (2, 3), out=out)
     residual = torch.softmax(network(x[2:]), 1) - nn.functional.one_hot(y[2:], 3)
     torch.testing.assert_close(out[1, :15].view(3, 5), residual.detach().T @ x[2:] / 3)
     torch.testing.assert_close(done.losses[1], nn.functional.cross_entropy(network(x[2:]), y[2:]).detach())
@@ -242,7 +233,7 @@ def test_models_that_cannot_be_kept_apart_are_refused_and_left_as_they_were(make
     }
 
 
-@pytest.mark.parametrize("method", [reference_gradients, shared_gradients])
+@pytest.mark.parametrize("method", [plain_gradients, shared_gradients])
 def test_a_pass_writes_neither_model_nor_inputs(method):
     network, layout = prepared(image_net(create("norm", "naive-bn")), torch.float64)
     x, y = batch((4, 4), (2, 8, 8), torch.float64)
@@ -254,7 +245,8 @@ def test_a_pass_writes_neither_model_nor_inputs(method):
     assert all(torch.equal(value, state[name]) for name, value in network.state_dict().items())
     assert all(parameter.grad is None for parameter in network.parameters())
     layers = [m for m in network.modules() if isinstance(m, NormLayer)]
-    assert all(layer.gradients is None for layer in layers)
+    assert layers
+    assert all("forward" not in vars(module) for module in network.modules())
 
 
 def test_centralised_rows_are_the_gradient_of_ordinary_batch_norm_on_the_merged_batch():

@@ -247,7 +247,7 @@ def passes_of(norm: str) -> int:
         return original(client, *rest, **more)  # type: ignore[arg-type]
 
     loop._clients.statistics = counted  # type: ignore[method-assign, assignment]
-    loop.refreshed(before)
+    loop.channel.refreshed(before)
     return seen
 
 
@@ -314,7 +314,7 @@ def test_one_refresh_is_as_good_as_one_for_every_layer(norm: str) -> None:
     once, loop = accuracy(built), _Loop(e, lambda message: None)
     for _ in range(len(e.layout.layers) - 1):
         state = replace(state, statistics=tested.statistics)
-        tested = replace(tested, statistics=loop.refreshed(state))
+        tested = replace(tested, statistics=loop.channel.refreshed(state))
         write_statistics(e.model, e.layout, tested.statistics)
     assert accuracy(built) == pytest.approx(once, abs=1)
 

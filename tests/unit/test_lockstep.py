@@ -8,13 +8,13 @@ from torch import nn
 from torch.nn import functional as F
 
 from robustfl.federation import train
-from robustfl.federation.gradients import shared_gradients
 from robustfl.federation.statistics import lockstep
 from robustfl.norms.lockstep import weighted_sum
 from robustfl.registry import create
 from robustfl.scenarios.build import build
 from robustfl.scenarios.expand import refusal
 from robustfl.scenarios.spec import Cell
+from robustfl.testing.passes import shared_gradients
 from robustfl.vectors import layout_of
 
 
@@ -48,7 +48,7 @@ def averaged(norm: str, sizes: tuple[int, ...]) -> torch.Tensor:
     rows = torch.empty(len(sizes), layout.d, dtype=torch.float64)
     shares = torch.tensor(sizes, dtype=torch.float64) / sum(sizes)
     with lockstep(model, weighted_sum(shares)):
-        shared_gradients(model, layout, x, y, sizes, together=True, out=rows)
+        shared_gradients(model, layout, x, y, sizes, out=rows)
     return shares @ rows
 
 

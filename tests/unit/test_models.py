@@ -210,14 +210,14 @@ SHARED = [(MobileNetV2(), n) for n in ("naive-bn", "fbn", "gn", "dual-bn", "none
 
 @pytest.mark.parametrize(("model", "norm"), SHARED, ids=[f"{m.name}-{n}" for m, n in SHARED])
 def test_torchvisions_networks_share_a_pass_with_any_norm(model, norm):
-    from robustfl.federation.gradients import reference_gradients, shared_gradients
+    from robustfl.testing.passes import plain_gradients, shared_gradients
 
     network = model.build(create("norm", norm), shape=CIFAR, classes=3).double()
     model.initialise(network, stream(0, "init"))
     layout, sizes = layout_of(network), (5, 6)  # batch norm of two values has no gradient but rounding
     x = torch.rand(11, 3, 32, 32, generator=stream(0, "x"), dtype=torch.float64)
     y, rows = torch.arange(11) % 3, []
-    for gradients in (reference_gradients, shared_gradients):
+    for gradients in (plain_gradients, shared_gradients):
         out = torch.full((2, layout.d), float("nan"), dtype=torch.float64)
         gradients(network, layout, x, y, sizes, generators=(stream(0, "a"), stream(0, "b")), frozen=False, out=out)
         rows.append(out)

@@ -113,19 +113,18 @@ def test_batches_larger_than_the_cache_are_normalised_piece_by_piece_alike(monke
     draw = torch.Generator().manual_seed(0)
     x = 3 + torch.randn(3 * 5, 4, 6, 6, generator=draw, dtype=torch.float64)
     x = x.contiguous(memory_format=torch.channels_last).requires_grad_()
-    weight, bias, outer = (torch.randn(s, generator=draw, dtype=torch.float64) for s in ((4,), (4,), x.shape))
+    weight, bias, outer = (torch.randn(s, generator=draw, dtype=torch.float64) for s in ((3, 4), (3, 4), x.shape))
+    weight.requires_grad_(), bias.requires_grad_()
     outer = outer.contiguous(memory_format=torch.channels_last)
-    running = torch.zeros(3, 4, dtype=torch.float64), torch.ones(3, 4, dtype=torch.float64)
-    rows = torch.zeros(3, 4, dtype=torch.float64), torch.zeros(3, 4, dtype=torch.float64)
-    out = functional.own_statistics(x, weight, bias, (5, 5, 5), running, 0.1, 1e-5, rows)
-    (into,) = torch.autograd.grad(out, x, outer)
+    out, *moments = functional.own_statistics(x, weight, bias, (5, 5, 5), 1e-5)
+    into, *rows = torch.autograd.grad(out, (x, weight, bias), outer)
     for k, part in enumerate(x.detach().split(5)):
-        inner, w, b = part.clone().requires_grad_(), weight.clone().requires_grad_(), bias.clone().requires_grad_()
+        inner, (w, b) = part.clone().requires_grad_(), (t[k].detach().clone().requires_grad_() for t in (weight, bias))
         mean, variance = torch.zeros(4, dtype=torch.float64), torch.ones(4, dtype=torch.float64)
-        expected = torch.nn.functional.batch_norm(inner, mean, variance, w, b, training=True, momentum=0.1, eps=1e-5)
+        expected = torch.nn.functional.batch_norm(inner, mean, variance, w, b, training=True, momentum=1.0, eps=1e-5)
         given = torch.autograd.grad(expected, (inner, w, b), outer.split(5)[k])
         for mine, right in zip(
-            (out.split(5)[k], into.split(5)[k], rows[0][k], rows[1][k], running[0][k], running[1][k]),
+            (out.split(5)[k], into.split(5)[k], rows[0][k], rows[1][k], *(m[k] for m in moments)),
             (expected, *given, mean, variance),
             strict=True,
         ):

@@ -7,9 +7,9 @@ from torch import nn
 from robustfl.contracts import Context, Reports
 from robustfl.defenses.pipeline import parse_pipeline
 from robustfl.errors import Refused, UsageError
-from robustfl.federation.gradients import shared_gradients
 from robustfl.federation.statistics import DefendedStatistics, PlainMean, begin, collect
 from robustfl.norms import FBN, FixBN, NaiveBN
+from robustfl.testing.passes import shared_gradients
 from robustfl.vectors import flatten_parameters, layout_of, read_statistics, write_statistics
 
 SHAPES = {"vectors": (3,), "images": (3, 4, 5), "single pixels": (3, 1, 1)}

@@ -12,7 +12,6 @@ from torch import nn
 
 from robustfl.contracts import BranchedLayer, NormLayer, StatisticsLayer
 from robustfl.errors import UsageError
-from robustfl.federation.gradients import reference_gradients, shared_gradients
 from robustfl.federation.precision import computing
 from robustfl.federation.statistics import begin, lockstep
 from robustfl.norms.fedfn import FeatureNorm
@@ -22,6 +21,7 @@ from robustfl.registry import create
 from robustfl.scenarios import run
 from robustfl.scenarios.expand import fingerprints, key_of, refusal, resolve
 from robustfl.scenarios.spec import Cell
+from robustfl.testing.passes import plain_gradients, shared_gradients
 from robustfl.vectors import Layout, flatten_parameters, layout_of
 
 TINY = {"model": "mlp(hidden=(8,))", "rounds": 1, "batch": 8, "evasions": ["fgsm"]}
@@ -84,8 +84,8 @@ def test_both_engines_agree_in_bfloat16_and_are_as_far_from_float32(name: str, s
         with computing(network, precision):
             return out, way(network, layout, x, y, sizes, generators=streams, out=out)
 
-    exact, full = gradients(reference_gradients, "full")
-    (slow, first), (fast, second) = (gradients(way, "bf16") for way in (reference_gradients, shared_gradients))
+    exact, full = gradients(plain_gradients, "full")
+    (slow, first), (fast, second) = (gradients(way, "bf16") for way in (plain_gradients, shared_gradients))
     assert _off(fast, slow) < 3e-2
     errors = [_off(slow, exact), _off(fast, exact)]
     assert 1e-4 < min(errors) <= max(errors) < 2 * min(errors)
@@ -93,7 +93,7 @@ def test_both_engines_agree_in_bfloat16_and_are_as_far_from_float32(name: str, s
         assert done.reports.rows.dtype == done.losses.dtype == torch.float32
         torch.testing.assert_close(done.reports.rows, full.reports.rows, rtol=2e-2, atol=2e-2)
         assert torch.equal(done.reports.counts, full.reports.counts)
-    assert torch.equal(gradients(reference_gradients, "full")[0], exact)  # nothing is left on
+    assert torch.equal(gradients(plain_gradients, "full")[0], exact)  # nothing is left on
 
 
 def test_lock_step_in_bfloat16_still_gives_the_gradient_of_one_machine() -> None:
@@ -109,7 +109,7 @@ def test_lock_step_in_bfloat16_still_gives_the_gradient_of_one_machine() -> None
         for precision in ("bf16", "full"):
             out = torch.full((2, layout.d), float("nan"))
             with lockstep(network, reducer), computing(network, precision):
-                shared_gradients(network, layout, x, y, (6, 10), together=True, out=out)
+                shared_gradients(network, layout, x, y, (6, 10), out=out)
             found.append(shares @ out)
     short, full, merged, _ = found
     assert _off(short, merged) < 1e-2 < _off(short, full) < 1e-1
@@ -212,9 +212,10 @@ def test_every_scheme_trains_in_bfloat16_by_either_engine(name: str) -> None:
 
 
 def test_what_the_shared_pass_cannot_do_is_said_in_bfloat16_too() -> None:
-    cell = Cell.of({**TINY, "model": "digits-cnn", "norm": "fedwon", "precision": "bf16"})
+    cell = Cell.of({**TINY, "model": "digits-cnn", "norm": "fedwon(clip=0.01)", "precision": "bf16"})
     (warning,) = run.run_cell(cell, fingerprint=fingerprints([cell], None)[cell]).certificates["warnings"]
-    assert "using the reference engine" in warning
+    assert "one after another" in warning
+    assert "hook" in warning
 
 
 def test_bfloat16_learns_as_well_as_float32() -> None:

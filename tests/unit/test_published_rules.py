@@ -40,7 +40,9 @@ def last(experiment: Experiment) -> State:
 def batch(experiment: Experiment, client: int, place: int) -> tuple[Tensor, Tensor]:
     """The ``place``-th batch that a client draws."""
     e = experiment
-    drawn = Batches(e.parts, e.settings.batch, e.settings.seed, whole=False, least=1, anew=e.algorithm.resamples)
+    drawn = Batches(
+        e.parts, e.settings.batch, e.settings.seed, whole=False, least=1, anew="replacement" in e.algorithm.asks
+    )
     index = drawn.indices(client, place)
     return e.train.pixels(index, dtype=torch.float64), e.train.labels(index)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 import robustfl
 from robustfl.contracts import Attack, Context, Knowledge, Reports, View
 from robustfl.defenses import Propagate
-from robustfl.federation import Experiment, engine, propagate_statistics, train
+from robustfl.federation import Experiment, channel, engine, propagate_statistics, train
 from robustfl.norms.lockstep import KINDS
 from robustfl.randomness import stream
 from robustfl.registry import create, entries
@@ -99,7 +99,7 @@ def test_statistics_collected_for_tests_come_out_as_rehearsed() -> None:
 @pytest.mark.parametrize("rule", DRAWING)
 def test_exchanges_in_lockstep_come_out_as_rehearsed(rule: str) -> None:
     e = probed(norm="fedtan", algorithm="fedavg", defense="mean", statistics_defense=rule, scope="statistics")
-    reduce = engine._Loop(e, lambda message: None)._reducer(list(range(9)), 7, 2, engine.initial_state(e))
+    reduce = engine._Loop(e, lambda message: None).channel.reducer(list(range(9)), 7, 2, engine.initial_state(e))
     rows = torch.rand(9, 4, dtype=torch.float64) + torch.arange(9)[:, None]
     made = [reduce(kind, rows) for kind in KINDS]
     assert len(told("statistics")) == len(KINDS)
@@ -228,15 +228,15 @@ def test_search_hides_in_the_layer_where_clients_differ(
     rows[:, first.mean] = 1000 + noise[:, first.mean]
     rows[:, second.mean] = 3 + 30 * noise[:, second.mean]
     views: list[View] = []
-    original = engine.forged_statistics
+    original = channel.forged_statistics
 
     def noted(attack: Attack, view: View, **more: Any) -> Any:
         views.append(view)
         return original(attack, view, **more)
 
-    monkeypatch.setattr(engine, "forged_statistics", noted)
+    monkeypatch.setattr(channel, "forged_statistics", noted)
     reports = Reports(rows, torch.full((7, 2), 8))
-    merged, _ = engine._Loop(e, lambda message: None)._merge(reports, 7, 3, engine.initial_state(e), Context())
+    merged, _ = engine._Loop(e, lambda message: None).channel.merge(reports, 7, 3, engine.initial_state(e), Context())
     (view,) = views
     assert view.honest is not None
     assert view.aggregate is not None

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from robustfl.contracts import LocalWork
-from robustfl.federation import gradients, local_steps, train
-from robustfl.federation.gradients import at_once, client_losses, reference_gradients
-from robustfl.federation.local_steps import Walk
-from robustfl.federation.own_weights import own_weights
-from robustfl.federation.shared_layers import Unsupported
-from robustfl.federation.statistics import begin, collect, resize
+from robustfl.contracts import Tag
+from robustfl.federation import local_steps, passes, train
+from robustfl.federation.passes import Unsupported, at_once, client_means, together
+from robustfl.layer_kinds import TABLE, LayerKind, Rows, layer_kind
 from robustfl.norms.layers import OwnBatchNorm
 from robustfl.randomness import stream
 from robustfl.registry import create, entries
 from robustfl.scenarios.build import build
 from robustfl.scenarios.expand import refusal
 from robustfl.scenarios.spec import Cell
+from robustfl.testing.passes import plain_gradients, shared_gradients
 from robustfl.vectors import Layout, flatten_parameters, layout_of
 
 BASE = {"dataset": "digits(limit=300, test_limit=40)", "model": "digits-cnn", "norm": "fbn", "clients": 6, "rounds": 3,
@@ -34,13 +31,15 @@ Groups = list[list[int]]
 def groups(monkeypatch: pytest.MonkeyPatch) -> Groups:
     """The places of all groups that walk side by side."""
     seen: Groups = []
-    original = Walk._together
+    original = local_steps._walk_group
 
-    def noted(self: Walk, places: list[int]) -> None:
-        original(self, places)
-        seen.append(places)
+    def noted(clients: Any, ids: Any, places: list[int], *rest: Any, **more: Any) -> bool:
+        kept = original(clients, ids, places, *rest, **more)
+        if len(places) > 1:
+            seen.append(places)
+        return kept
 
-    monkeypatch.setattr(Walk, "_together", noted)
+    monkeypatch.setattr(local_steps, "_walk_group", noted)
     return seen
 
 
@@ -69,6 +68,7 @@ def agree(**settings: object) -> None:
         "fedmeta(local_steps=4)",
         "fedavgm(local_steps=3)",
         "fedadam(local_steps=3)",
+        "moon(local_steps=3)",
     ],
 )
 def test_algorithms_walk_side_by_side_to_the_same_place(algorithm: str, groups: Groups) -> None:
@@ -78,8 +78,8 @@ def test_algorithms_walk_side_by_side_to_the_same_place(algorithm: str, groups: 
 
 def walks(norm: str) -> bool:
     """Whether clients with this norm walk side by side on the digits network."""
-    apart = {"fedtan", "fedtan-ii", "fedavg-alg2", "hbn", "fedwon"}
-    return norm not in apart and not create("norm", norm).private
+    apart = {"fedtan", "fedtan-ii", "fedavg-alg2"}
+    return norm not in apart and not create("norm", norm).private & {Tag.MEAN, Tag.VARIANCE}
 
 
 STEPPING = "fedavg(local_steps=3)"
@@ -110,8 +110,8 @@ def test_norms_keep_clients_apart_by_themselves_or_walk_alone(norm: str, groups:
 def test_settings_make_no_difference_to_walking_side_by_side(
     more: dict[str, Any], groups: Groups, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gradients, "SIDE_BY_SIDE", 10**9)
-    monkeypatch.setattr(gradients, "LARGEST_WEIGHTS", 10**9)
+    monkeypatch.setattr(passes, "SIDE_BY_SIDE", 10**9)
+    monkeypatch.setattr(passes, "LARGEST_WEIGHTS", 10**9)
     agree(**more)
     assert groups
 
@@ -124,34 +124,19 @@ def test_only_clients_with_equally_many_steps_walk_together(groups: Groups) -> N
     assert all(len({steps[place] for place in places}) == 1 for places in groups)
 
 
-@pytest.mark.parametrize("more", [{"objective": "at", "at": "all"}, {"norm": "fedbn"}, {"engine": "reference"},
-                                  {"algorithm": "moon(mu=1)", "norm": "none"}])  # fmt: skip
+@pytest.mark.parametrize("more", [{"objective": "at", "at": "all"}, {"norm": "fedbn"}, {"engine": "reference"}])
 def test_who_must_walk_alone_does(more: dict[str, Any], groups: Groups) -> None:
     end(**more, rounds=1)
     assert groups == []
 
 
-def test_an_algorithm_that_does_not_say_so_itself_is_never_given_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A subclass inherits ``local`` but may do in it what only makes sense for one client."""
-    parent = type(create("algorithm", "fedavg"))
-    e = build(Cell.of({**BASE, "rounds": 1})).experiment
-
-    @dataclass(frozen=True)
-    class Own(parent):  # type: ignore[misc, valid-type]
-        def corrected(self, gradient: Tensor, theta: Tensor, work: LocalWork) -> Tensor:
-            assert gradient.dim() == theta.dim() == 1
-            return super().corrected(gradient, theta, work)
-
-    object.__setattr__(e, "algorithm", Own())
-    list(train(e))
-
-
-def test_a_layer_that_does_not_say_so_itself_keeps_clients_alone(
+def test_a_layer_that_is_not_in_the_table_itself_keeps_clients_alone(
     groups: Groups, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Squared(OwnBatchNorm):
         def forward(self, x: Tensor) -> Tensor:
-            return super().forward(x) * self.weight
+            squared: Tensor = super().forward(x) * self.weight
+            return squared
 
     norm = type(create("norm", "naive-bn"))
     monkeypatch.setattr(norm, "layer", lambda self, channels: Squared(channels, momentum=0.1, eps=1e-5))
@@ -159,18 +144,21 @@ def test_a_layer_that_does_not_say_so_itself_keeps_clients_alone(
     assert groups == []
 
 
-def test_a_gpu_is_told_about_who_walks_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    e = build(Cell.of({**BASE, "norm": "fedwon", "rounds": 2})).experiment
+def test_who_walks_alone_for_want_of_a_layer_kind_is_told_so_once() -> None:
     said: list[str] = []
-    list(train(e, warn=said.append))
-    assert said == []
-    monkeypatch.setattr(type(e), "device", property(lambda self: torch.device("cuda")))
-    from robustfl.federation.clients import Clients
+    list(train(build(Cell.of({**BASE, "norm": "fedwon(clip=0.01)", "rounds": 2})).experiment, warn=said.append))
+    assert said == ["clients run one after another (1.0: a hook on its gradients sees one model at a time)"]
 
-    clients = Clients(e, said.append)
-    clients.walk_alone("why")
-    assert said == ["clients take their local steps one after another (why)"]
-    assert not clients.side_by_side
+
+@pytest.mark.parametrize("algorithm", ["dsgd(momentum=0.9)", "fedavg(local_steps=1)", "fedavg(local_steps=2)"])
+@pytest.mark.parametrize("sizes", ["iid", "dirichlet(alpha=1)"])
+@pytest.mark.parametrize("most", [1, 2, 4])
+def test_groups_of_any_size_come_to_the_same(
+    algorithm: str, sizes: str, most: int, groups: Groups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_steps, "at_once", lambda *args, **more: most)
+    agree(algorithm=algorithm, partition=sizes, f=1, attack="foe", defense="median")
+    assert max((len(places) for places in groups), default=1) <= most
 
 
 # --- the layers ------------------------------------------------------------------------------------------------------
@@ -192,22 +180,16 @@ def test_every_row_is_the_gradient_at_its_own_model(norm: str, sizes: tuple[int,
     thetas = theta + 0.1 * torch.randn((3, layout.d), generator=draw, dtype=torch.float64)
     x = torch.rand((sum(sizes), 1, 8, 8), generator=draw, dtype=torch.float64)
     y = torch.randint(10, (sum(sizes),), generator=draw)
-    found, kept = torch.full_like(thetas, torch.nan), theta.clone()
-    begin(model, (1, 1, 1))
-    resize(model, sizes)
-    with own_weights(model, layout, thetas, sizes, found):
-        losses = client_losses(nn.functional.cross_entropy(model(x), y, reduction="none"), sizes)
-        losses.sum().backward()
-    reports = collect(model, layout, clients=3)
-    assert torch.equal(theta, kept)
-    for k, (inputs, labels) in enumerate(zip(x.split(sizes), y.split(sizes), strict=True)):
-        theta.copy_(thetas[k])
-        row = torch.empty((1, layout.d), dtype=torch.float64)
-        done = reference_gradients(model, layout, inputs, labels, sizes[k : k + 1], out=row)
-        torch.testing.assert_close(found[k], row[0], rtol=1e-10, atol=1e-12)
-        torch.testing.assert_close(losses[k].detach(), done.losses[0])
-        torch.testing.assert_close(reports.rows[k], done.reports.rows[0])
-        assert torch.equal(reports.counts[k], done.reports.counts[0])
+    rows = []
+    for gradients in (plain_gradients, shared_gradients):
+        found, kept = torch.full_like(thetas, torch.nan), theta.clone()
+        rows.append((found, gradients(model, layout, x, y, sizes, thetas=thetas, out=found)))
+        assert torch.equal(theta, kept)
+    (slow, first), (fast, second) = rows
+    torch.testing.assert_close(fast, slow, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(second.losses, first.losses)
+    torch.testing.assert_close(second.reports.rows, first.reports.rows)
+    assert torch.equal(second.reports.counts, first.reports.counts)
 
 
 @pytest.mark.parametrize("sizes", [(4, 4), (3, 5)])
@@ -220,9 +202,14 @@ def test_convolutions_keep_their_groups_strides_and_dilation(sizes: tuple[int, .
     theta = flatten_parameters(model, layout)
     thetas, x = torch.rand((2, layout.d), dtype=torch.float64), torch.rand((8, 4, 7, 6), dtype=torch.float64)
     found = torch.empty_like(thetas)
-    with own_weights(model, layout, thetas, sizes, found):
-        y = model(x)
-        y.square().sum().backward()
+    made: list[Tensor] = []
+
+    def losses() -> Tensor:
+        made.append(model(x))
+        return torch.stack([part.square().sum() for part in made[0].split(list(sizes))])
+
+    together(model, layout, thetas, sizes, losses, out=found)
+    y = made[0]
     for k, (inputs, out) in enumerate(zip(x.split(sizes), y.split(sizes), strict=True)):
         theta.copy_(thetas[k])
         expected = model(inputs)
@@ -231,12 +218,17 @@ def test_convolutions_keep_their_groups_strides_and_dilation(sizes: tuple[int, .
         torch.testing.assert_close(found[k], row)
 
 
+def tried(model: nn.Module, layout: Layout, theta: Tensor, x: Tensor) -> None:
+    """A pass of two clients with models of their own and two samples each."""
+    thetas = theta.repeat(2, 1)
+    together(model, layout, thetas, (2, 2), lambda: client_means(model(x).sum(1), (2, 2)), out=torch.empty_like(thetas))
+
+
 def test_layers_are_as_before_afterwards_also_after_an_error() -> None:
     model, layout, theta = network("fbn")
     before = {name: id(p) for name, p in model.named_parameters()}
-    with pytest.raises(Unsupported, match="not the clients' samples"), \
-            own_weights(model, layout, theta.repeat(2, 1), (2, 2), theta.new_empty(2, layout.d)):  # fmt: skip
-        model(torch.rand((3, 1, 8, 8), dtype=torch.float64))
+    with pytest.raises(Unsupported, match="not the clients' samples"):
+        tried(model, layout, theta, torch.rand((3, 1, 8, 8), dtype=torch.float64))
     assert {name: id(p) for name, p in model.named_parameters()} == before
     assert all("forward" not in vars(m) for m in model.modules())
     assert all(p.requires_grad for p in model.parameters())
@@ -269,23 +261,28 @@ def hooked() -> nn.Module:
 @pytest.mark.parametrize(
     ("model", "why"),
     [
-        (Loose(), "no layer's weight or bias"),
+        (Loose(), "Loose is not in the table of layer kinds"),
         (nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)), "mixes the clients' samples"),
-        (nn.Sequential(nn.Linear(3, 2), nn.LayerNorm(2)), "LayerNorm does not know"),
+        (nn.Sequential(nn.Linear(3, 2), nn.PReLU()), "PReLU is not in the table"),
         (hooked(), "hook"),
     ],
 )
 def test_what_cannot_be_told_apart_is_refused(model: nn.Module, why: str) -> None:
     layout = layout_of(model)
     theta = flatten_parameters(model, layout)
-    with pytest.raises(Unsupported, match=why), \
-            own_weights(model, layout, theta.repeat(2, 1), (2, 2), theta.new_empty(2, layout.d)):  # fmt: skip
-        model(torch.rand(4, 3)).sum().backward()
+    with pytest.raises(Unsupported, match=why):
+        tried(model, layout, theta, torch.rand(4, 3))
 
 
 def test_a_weight_used_outside_its_layer_is_noticed() -> None:
     """Inside the layer it is every client's own, outside it would be the common one."""
+    model = Tied()
+    layout = layout_of(model)
+    with pytest.raises(Unsupported, match="outside its own layer"):
+        tried(model, layout, flatten_parameters(model, layout), torch.rand(4, 3))
 
+
+def test_a_weight_that_two_layers_share_is_every_clients_own_in_both() -> None:
     class Twice(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -293,31 +290,86 @@ def test_a_weight_used_outside_its_layer_is_noticed() -> None:
             self.second.weight = self.first.weight
 
         def forward(self, x: Tensor) -> Tensor:
-            return self.second(self.first(x))
+            return torch.as_tensor(self.second(self.first(x)))
 
-    for model in (Tied(), Twice()):
-        layout = layout_of(model)
-        theta = flatten_parameters(model, layout)
-        with pytest.raises(Unsupported), \
-                own_weights(model, layout, theta.repeat(2, 1), (2, 2), theta.new_empty(2, layout.d)):  # fmt: skip
-            model(torch.rand(4, 3)).sum().backward()
+    model = Twice().double()
+    compared(model, torch.rand((5, 3), dtype=torch.float64), (2, 3))
+
+
+def compared(model: nn.Module, x: Tensor, sizes: tuple[int, ...]) -> None:
+    """Both passes agree, at one model and at one for each client."""
+    layout = layout_of(model)
+    theta, draw = flatten_parameters(model, layout), torch.Generator().manual_seed(1)
+    moved = theta + 0.1 * torch.randn((len(sizes), layout.d), generator=draw, dtype=theta.dtype)
+    y = torch.arange(len(x)) % 2
+    for thetas in (theta.expand(len(sizes), -1), moved):
+        rows = [torch.empty((len(sizes), layout.d), dtype=theta.dtype) for _ in range(2)]
+        for out, gradients in zip(rows, (plain_gradients, shared_gradients), strict=True):
+            gradients(model, layout, x, y, sizes, thetas=thetas, out=out)
+        torch.testing.assert_close(rows[1], rows[0], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("sizes", [(3, 3), (2, 4)])
+@pytest.mark.parametrize("norm", ["fedwon", "fedwon(gain=true)"])
+def test_standardised_convolutions_run_together(norm: str, sizes: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    scheme = create("norm", norm)
+    model = nn.Sequential(nn.Conv2d(2, 4, 3, groups=2), nn.ReLU(), nn.Flatten(), nn.Linear(16, 2))
+    scheme.adapt(model)
+    compared(model.double(), torch.rand((6, 2, 4, 4), dtype=torch.float64), sizes)
+
+
+class Words(nn.Module):
+    """A small transformer: tokens, one attention head, layer normalization."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.first, self.last = nn.Embedding(7, 4), nn.LayerNorm(4), nn.LayerNorm([5, 4], bias=False)
+        self.asked, self.found, self.told = nn.Linear(4, 4), nn.Linear(4, 4, bias=False), nn.Linear(4, 4)
+        self.out = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(self.tokens(x))
+        shares = torch.softmax(self.asked(x) @ self.found(x).transpose(1, 2), dim=2)
+        return torch.as_tensor(self.out(self.last(x + shares @ self.told(x)).mean(1)))
+
+
+@pytest.mark.parametrize("sizes", [(3, 3), (2, 4), (6,)])
+def test_a_transformer_runs_together_by_rows_of_the_table(sizes: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    compared(Words().double(), torch.randint(7, (6, 5)), sizes)
+
+
+def test_a_new_layer_kind_is_one_row_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slopes(LayerKind):
+        def forward(self, layer: nn.PReLU, x: Tensor, weights: Rows) -> Tensor:
+            return nn.functional.prelu(x, weights["weight"])
+
+    monkeypatch.setitem(TABLE, nn.PReLU, Slopes())
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.PReLU(4), nn.Linear(4, 2), nn.PReLU()).double()
+    compared(model, torch.randn((5, 3), dtype=torch.float64), (2, 3))
+
+
+def test_a_type_has_one_layer_kind() -> None:
+    with pytest.raises(ValueError, match="Linear has a layer kind already"):
+        layer_kind(nn.Linear)(type(TABLE[nn.Linear]))
 
 
 def test_how_many_walk_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     model, layout, theta = network("gn")
     widest = max(m.out_channels for m in model.modules() if isinstance(m, nn.Conv2d)) * 64
-    few = gradients.SIDE_BY_SIDE // widest
-    assert at_once(model, layout.d, 64, few, theta) == 2**24 // (8 * layout.d)
-    assert at_once(model, layout.d, 64, few + 1, theta) == 1
-    assert at_once(model, 2**30, 64, few, theta) == 1
-    monkeypatch.setattr(gradients, "free_memory", lambda device: 10**9)
+    few = passes.SIDE_BY_SIDE // widest
+
+    def many(d: int, batch: int, like: Tensor = theta, *, alike: bool = False) -> int:
+        return at_once(model, d, 64, batch, like, alike=alike)
+
+    assert many(layout.d, few) == 2**24 // (8 * layout.d)
+    assert many(layout.d, few + 1) == 1
+    assert many(2**30, few) == 1
+    assert many(2**30, 1, alike=True) == 2**25 // (8 * widest)
+    monkeypatch.setattr(passes, "free_memory", lambda device: 10**9)
     on_gpu = torch.empty(1, device="meta")
-    counts = [at_once(model, layout.d, 64, b, on_gpu) for b in (1, 2, 10**6)]
+    counts = [many(layout.d, b, on_gpu) for b in (1, 2, 10**6)]
     assert counts[0] > counts[1] > counts[2] == 1
-    assert at_once(model, 10 * layout.d, 64, 1, on_gpu) < counts[0]
-
-
-def test_groups_are_no_larger_than_pays(groups: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_steps, "at_once", lambda *args: 4)
-    agree(algorithm="fedavg(local_steps=2)")
-    assert groups == [[0, 1, 2, 3], [4, 5]] * 3
+    assert many(10 * layout.d, 1, on_gpu) < counts[0] < many(layout.d, 1, on_gpu, alike=True)

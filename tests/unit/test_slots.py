@@ -15,7 +15,7 @@ import torch
 
 from robustfl.cli import invoke
 from robustfl.errors import UsageError
-from robustfl.federation import gradients
+from robustfl.federation import passes
 from robustfl.scenarios import Scenario, grid, run, slots
 from robustfl.scenarios.build import build
 from robustfl.scenarios.expand import expand, fingerprints
@@ -135,12 +135,12 @@ def test_a_full_device_fails_the_cell_with_a_remedy(monkeypatch: pytest.MonkeyPa
     assert "Traceback" not in record.reason
 
 
-@pytest.mark.parametrize(("free", "groups"), [(1 << 30, [6]), (2 * 3 * 8 * 14 * 4 * 4, [3, 3]), (0, [1] * 6)])
+@pytest.mark.parametrize(("free", "most"), [(1 << 30, 306_000), (2 * 3 * (102 + 3 * 8 * 14) * 4, 3), (0, 1)])
 def test_clients_take_turns_where_a_gpu_does_not_hold_them_all(
-    free: int, groups: list[int], monkeypatch: pytest.MonkeyPatch
+    free: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """14 numbers per sample and three clients of eight in half of the free memory; with nothing free, one by one."""
-    monkeypatch.setattr(gradients, "free_memory", lambda device: free)
+    """102 gradients and eight samples with 14 numbers each per client, in half of the free memory; at least one."""
+    monkeypatch.setattr(passes, "free_memory", lambda device: free)
     network = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.Linear(8, 6))
-    x = torch.empty(48, 5, device="meta")
-    assert gradients._groups(network, x, (8,) * 6) == groups
+    on_gpu = torch.empty(1, device="meta")
+    assert passes.at_once(network, 102, 1, 8, on_gpu, alike=True) == pytest.approx(most, rel=0.01)

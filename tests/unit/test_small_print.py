@@ -158,7 +158,7 @@ def test_hbn_as_released_tests_with_statistics_of_the_clients_own_factors() -> N
         from robustfl.federation.engine import _Loop
 
         before.personal.parameters.fill_(factor)
-        return _Loop(e, lambda message: None).refreshed(before)
+        return _Loop(e, lambda message: None).channel.refreshed(before)
 
     assert not torch.equal(tested(3.0), tested(-3.0))
 

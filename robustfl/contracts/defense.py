@@ -1,0 +1,120 @@
+"""Defenses: steps before a rule, the rule, and what users propagate to each other."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from robustfl.contracts.method import Method
+from robustfl.contracts.norm import StatisticsSlices
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a defense may use besides the stack: randomness, the round, sample weights ``[n]`` and its own state.
+
+    ``clients [n]`` says whose rows these are (integers; ``None``: row ``i`` is client ``i``), for rules that remember
+    clients; ``reference [d]`` is the server's own update, for rules with ``needs_reference``; ``slack [n n]`` tells a
+    step that is ``centred`` how far every squared distance between rows may be off by rounding.
+    """
+
+    generator: torch.Generator | None = None
+    round: int = 0
+    weights: Tensor | None = None
+    state: Mapping[str, Tensor] = field(default_factory=dict)
+    clients: Tensor | None = None
+    reference: Tensor | None = None
+    slack: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Aggregated:
+    """An aggregate ``[d]`` with the state to hand back next round and facts worth reporting."""
+
+    vector: Tensor
+    state: Mapping[str, Tensor] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Step(Method):
+    """A pre-aggregation step: a linear map of the rows whose coefficients depend on inner products only.
+
+    A step that only asks how far rows are from each other says ``centred = True`` and gets the inner products about
+    one of the rows instead of the origin: the distances are the same, without loss of digits for close rows. One that
+    only asks how long rows are says ``lengths_only = True`` and gets a diagonal matrix, which is cheaper.
+
+    ``unfit_for_statistics`` says why it makes no sense on normalization statistics, where it does not: it changes
+    rows on which all clients agree.
+    """
+
+    kind: ClassVar[str] = "defense"
+    centred: ClassVar[bool] = False
+    lengths_only: ClassVar[bool] = False
+    unfit_for_statistics: ClassVar[str] = ""
+
+    @abstractmethod
+    def mix(self, gram: Tensor, *, f: int, context: Context) -> Tensor:
+        """The coefficients ``[m n]`` such that the new rows are ``coefficients @ X``; ``gram [n n]`` is ``X Xᵀ``."""
+
+    @abstractmethod
+    def min_clients(self, f: int) -> int:
+        """The least ``n`` for which the step is defined with ``f`` Byzantine clients."""
+
+    def rows_after(self, n: int, f: int) -> int:
+        """How many rows ``m`` the step makes of ``n``."""
+        del f
+        return n
+
+    def refuses(self, n: int, f: int) -> str | None:
+        """Why ``n`` clients are refused although they are enough, or ``None``."""
+        del n, f
+        return None
+
+
+class Aggregator(Method):
+    """A rule ``[n d] -> [d]``; ``needs_reference``: it compares rows with the server's own update.
+
+    ``unfit_for_statistics`` says why it makes no sense on normalization statistics, where it does not: rows that
+    everybody agrees on are not what it returns, or it needs what that channel lacks (memory, a reference).
+    """
+
+    kind: ClassVar[str] = "defense"
+    needs_reference: ClassVar[bool] = False
+    unfit_for_statistics: ClassVar[str] = ""
+
+    @abstractmethod
+    def aggregate(self, X: Tensor, *, f: int, context: Context) -> Tensor | Aggregated:
+        """The aggregate of the finite rows of ``X``, which must not be written to."""
+
+    @abstractmethod
+    def min_clients(self, f: int) -> int:
+        """The least ``n`` for which the rule is defined with ``f`` Byzantine clients."""
+
+    def refuses(self, n: int, f: int) -> str | None:
+        """Why ``n`` clients are refused although they are enough, as for rules of exponential cost, or ``None``."""
+        del n, f
+        return None
+
+
+class Propagation(Method):
+    """How robustness travels between users through batch-norm statistics.
+
+    It says how much each source counts for a target; the sources' adversarial-branch statistics are then aggregated
+    with these weights by a pipeline, the weighted mean unless the scenario names another.
+    """
+
+    kind: ClassVar[str] = "defense"
+
+    @abstractmethod
+    def weights(self, sources: Tensor, target: Tensor, layers: Sequence[StatisticsSlices]) -> Tensor:
+        """Weights ``[A]``, summing to one, from clean-branch statistics: ``sources [A s]`` and ``target [s]``."""
+
+    @property
+    def every_round(self) -> bool:
+        """Whether statistics are propagated at the start of every round, or only before testing."""
+        return True

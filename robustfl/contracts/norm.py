@@ -1,0 +1,221 @@
+"""Normalization: layers that keep clients apart, what clients report, how the server merges reports."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import ClassVar, Literal
+
+from torch import Tensor, nn
+
+from robustfl.contracts.method import Method
+
+
+class Tag(Enum):
+    """What an entry of a model's state is, told by the type of its module and never by its name."""
+
+    WEIGHT = "weight"
+    AFFINE = "affine"
+    MEAN = "mean"
+    VARIANCE = "variance"
+    COUNTER = "counter"
+    PRIVATE = "private"
+
+
+class NormLayer(nn.Module):
+    """A normalization layer that several clients can use at once.
+
+    Between ``begin`` and the end of the round a training forward takes the samples of all clients one after another
+    and keeps them apart; ``sizes`` are the samples each client contributes (``None``: one client, all samples). With a
+    row in the table of layer kinds (``robustfl.layer_kinds``) all clients of a round can share one forward.
+    """
+
+    tags: ClassVar[Mapping[str, Tag]] = {"weight": Tag.AFFINE, "bias": Tag.AFFINE}
+    centralised: ClassVar[bool] = False
+
+    sizes: tuple[int, ...] | None = None
+    frozen: bool = False
+
+    def begin(self, sizes: tuple[int, ...] | None, *, frozen: bool = False) -> None:
+        """Start a round: whose samples the next training forwards hold; ``frozen`` as in ``Norm.frozen``."""
+        self.sizes, self.frozen = sizes, frozen
+
+
+class StatisticsLayer(NormLayer, ABC):
+    """A normalization layer with the server's statistics in ``running_mean`` and ``running_var``, both ``[C]``.
+
+    No forward writes these buffers; evaluation normalises with them. What the clients saw since ``begin`` is kept
+    apart from them until ``report``. While ``as_client`` is set, evaluation normalises with what the one client of the
+    round has made of them so far; while ``unseen`` is set, training forwards leave no trace in the report;
+    while ``collects`` is set, those of a ``StatisticsPass`` do, which is for a test and not for the round while
+    ``refreshes`` is set.
+    """
+
+    as_client: bool = False
+    unseen: bool = False
+    collects: bool = False
+    refreshes: bool = False
+
+    tags: ClassVar[Mapping[str, Tag]] = {
+        "weight": Tag.AFFINE,
+        "bias": Tag.AFFINE,
+        "running_mean": Tag.MEAN,
+        "running_var": Tag.VARIANCE,
+    }
+
+    running_mean: Tensor
+    running_var: Tensor
+
+    @abstractmethod
+    def report(self) -> tuple[Tensor, Tensor, Tensor]:
+        """What the clients saw since ``begin``: mean ``[n C]``, second moment ``[n C]``, values per channel ``[n]``."""
+
+
+@dataclass(frozen=True)
+class StatisticsSlices:
+    """Where one layer's mean and variance lie in a statistics row, both ``[C]``; ``branch`` of a branched layer."""
+
+    name: str
+    mean: slice
+    variance: slice
+    branch: str = ""
+
+
+@dataclass(frozen=True)
+class Reports:
+    """What ``n`` clients collected in a round: ``rows [n s]`` and the number of values per channel ``counts [n L]``."""
+
+    rows: Tensor
+    counts: Tensor
+
+
+class StatisticsAggregation(ABC):
+    """The server's defense as a norm's merge sees it.
+
+    ``round`` counts from 0; ``refresh``: the merge is for evaluation only and nothing is carried over.
+    """
+
+    @property
+    def round(self) -> int:
+        return 0
+
+    @property
+    def refresh(self) -> bool:
+        return False
+
+    @abstractmethod
+    def mixed(self, basis: Tensor, *, weights: Tensor | None = None) -> Callable[[Tensor], Tensor]:
+        """Fix the pre-aggregation on ``basis [n k]``; the result aggregates any ``[n j]`` rows with that mixing.
+
+        ``weights [n]`` take the place of the round's sample weights, for rules that weigh clients at all.
+        """
+
+
+Reducer = Callable[[str, Tensor], Tensor]
+
+
+class LockstepLayer(StatisticsLayer):
+    """A normalization layer whose clients, while ``reducer`` is set, exchange quantities in every forward and backward.
+
+    ``reducer(kind, rows)`` makes of the clients' rows ``[n C]`` what all of them receive, ``[C]``; kinds are those of
+    ``Norm.lockstep_kinds``.
+    """
+
+    reducer: Reducer | None = None
+
+
+@dataclass(frozen=True)
+class StatisticsPass:
+    """How clients collect statistics without training: on how many samples (None: all), in which mode.
+
+    ``repeats``: a pass follows with what the server made of the last one, as often as there are layers, so that every
+    layer's statistics are those of inputs normalised with the statistics below it; or until no mean and no standard
+    deviation moves by more than ``tolerance`` standard deviations.
+    """
+
+    samples: int | None = None
+    training: bool = False
+    repeats: bool = False
+    tolerance: float = 0.0
+
+
+class BranchedLayer(NormLayer):
+    """A normalization layer with named sets of statistics; every forward goes through the chosen ``branch``.
+
+    ``frozen_branch``: training forwards normalise with the branch's statistics and collect nothing.
+    """
+
+    branches: ClassVar[tuple[str, ...]] = ("clean", "adversarial")
+
+    branch: str = "clean"
+    frozen_branch: bool = False
+
+
+class Norm(Method):
+    """A normalization scheme: its layer, what a client reports, how the server merges reports.
+
+    ``shares_statistics``: clients send statistics to the server. What is in ``private`` never leaves a client, and
+    clients that have private parts are evaluated with models of their own.
+    """
+
+    kind: ClassVar[str] = "norm"
+    shares_statistics: ClassVar[bool] = False
+    centralised: ClassVar[bool] = False
+    branched: ClassVar[bool] = False
+    lockstep_kinds: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def private(self) -> frozenset[Tag]:
+        """The tags of the entries each client keeps for itself."""
+        return frozenset()
+
+    @property
+    def sends_statistics(self) -> bool:
+        """Whether the server receives statistics rows and merges them."""
+        return self.shares_statistics and not self.private & {Tag.MEAN, Tag.VARIANCE}
+
+    @abstractmethod
+    def layer(self, channels: int) -> nn.Module:
+        """A layer for inputs ``[b C]`` or ``[b C H W]``."""
+
+    def adapt(self, network: nn.Module) -> None:
+        """Change a freshly built network in place, for schemes that are not a matter of one layer."""
+
+    def frozen(self, round: int, rounds: int) -> bool:
+        """Whether layers normalise with the server's statistics in training and report nothing."""
+        del round, rounds
+        return False
+
+    def lockstep(self, round: int, rounds: int) -> bool:
+        """Whether all clients take the first local step of the round together, exchanging ``lockstep_kinds``."""
+        del round, rounds
+        return False
+
+    @property
+    def statistics_pass(self) -> StatisticsPass | None:
+        """A pass over the clients' data before they train, whose reports take the place of those of training."""
+        return None
+
+    @property
+    def refreshes(self) -> Literal["none", "participants", "all"]:
+        """Whose statistics are collected anew, with the current model, for every evaluation."""
+        return "none"
+
+    def messages(self, reports: Reports, previous: Tensor, layers: Sequence[StatisticsSlices]) -> Tensor:
+        """The statistics rows ``[n s]`` honest clients send."""
+        del previous, layers
+        return reports.rows
+
+    def merge(
+        self,
+        messages: Tensor,
+        counts: Tensor,
+        previous: Tensor,
+        layers: Sequence[StatisticsSlices],
+        defense: StatisticsAggregation,
+    ) -> Tensor:
+        """The server's new statistics ``[s]`` from the received rows ``[n s]``."""
+        del messages, counts, layers, defense
+        return previous

@@ -1,0 +1,178 @@
+"""Training: what clients do between two messages, and what their gradients are gradients of."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from robustfl.contracts.attack import Evasion
+from robustfl.contracts.method import Method
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """What a local step adds to the objective: a term of the representations of its batch by several models.
+
+    ``models`` are rows ``[n d]`` each, whose representations are computed in evaluation mode; ``term(own, *theirs)``
+    makes one number per sample ``[b]`` of representations ``[b k]``, of the current models and of those.
+    """
+
+    models: tuple[Tensor, ...]
+    term: Callable[..., Tensor]
+
+
+class Gradients(Protocol):
+    """The gradients of the clients' next batches."""
+
+    def __call__(self, at: Tensor, contrast: Contrast | None = None, /) -> Tensor:
+        """The gradients ``[n d]`` of the mean losses at the models ``at [n d]``; the caller may write to them."""
+
+
+@dataclass(frozen=True)
+class LocalWork:
+    """The round of ``n`` clients as an algorithm sees it, with a row for each; the engine supplies the callables.
+
+    ``theta [n d]`` are the models they start from, which must not be written to. ``gradient(at)`` draws everybody's
+    next batch; ``again(at)`` gives the gradients of the same batches once more, unseen by normalization statistics.
+    ``memory [n d]`` holds what the clients kept of their last round (``Algorithm.remembers``), zeros the first time;
+    ``server`` what the server sends beside the model (``Algorithm.server_state``); ``shared [d]`` is False for entries
+    the clients keep for themselves (None: all are shared). All take ``steps`` batches.
+    """
+
+    theta: Tensor
+    lr: float
+    steps: int
+    gradient: Gradients
+    memory: Tensor | None = None
+    server: Mapping[str, Tensor] = field(default_factory=dict)
+    again: Callable[[Tensor], Tensor] | None = None
+    shared: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class ServerWork:
+    """The server's step as an algorithm sees it; the engine supplies the callable.
+
+    ``theta [d]`` is the model, ``aggregate [d]`` the aggregated message, ``state`` what the server carries
+    (``Algorithm.server_state``). ``again(make)`` aggregates further rows ``make(messages, state)``, ``[n d]`` like the
+    received messages, by the same rule, to a vector ``[d]``; ``make`` sees those columns of both that are here. ``steps
+    [n]`` are the clients' local steps, ``clients`` the size of the federation.
+    """
+
+    theta: Tensor
+    aggregate: Tensor
+    lr: float
+    state: Mapping[str, Tensor] = field(default_factory=dict)
+    again: Callable[[Callable[[Tensor, Mapping[str, Tensor]], Tensor]], Tensor] | None = None
+    steps: Sequence[int] = ()
+    clients: int = 0
+
+
+Asked = Literal["again", "contrast", "aggregates", "replacement"]
+
+
+class Algorithm(Method):
+    """What clients do with their data between two messages, and the server's step.
+
+    ``one_batch``: the message is made of one gradient, of a full batch, at the common model.
+    """
+
+    kind: ClassVar[str] = "algorithm"
+    one_batch: ClassVar[bool] = False
+
+    @property
+    def asks(self) -> frozenset[Asked]:
+        """What it wants beyond gradients of the next batches and one aggregate.
+
+        ``again``: a second gradient of every batch (``LocalWork.again``). ``contrast``: terms added to the loss
+        (``Contrast``). ``aggregates``: a second aggregate (``ServerWork.again``). ``replacement``: every batch drawn
+        from all of the client's samples, with replacement.
+        """
+        return frozenset()
+
+    @property
+    def weighted(self) -> bool:
+        """Whether the mean weighs clients by their number of samples."""
+        return False
+
+    @property
+    def remembers(self) -> bool:
+        """Whether clients keep a vector ``[d]`` between rounds, such as a momentum."""
+        return False
+
+    @abstractmethod
+    def steps(self, samples: int, batch: int) -> int:
+        """The number of local batches of a client with ``samples`` training samples."""
+
+    @abstractmethod
+    def local(self, work: LocalWork) -> tuple[Tensor, Tensor | None]:
+        """The clients' messages ``[n d]`` and the memories ``[n d]`` they keep."""
+
+    @abstractmethod
+    def server(self, theta: Tensor, aggregate: Tensor, lr: float) -> Tensor:
+        """The new model ``[d]`` from the aggregated message ``[d]``; also what a client makes of its private parts."""
+
+    def server_state(self, theta: Tensor) -> dict[str, Tensor]:
+        """What the server carries from round to round besides the model, at the start; each like ``theta``."""
+        del theta
+        return {}
+
+    def broadcast(self, theta: Tensor, state: Mapping[str, Tensor]) -> Tensor:
+        """The model clients receive."""
+        del state
+        return theta
+
+    def server_step(self, work: ServerWork) -> tuple[Tensor, dict[str, Tensor]]:
+        """The new model and server state, for algorithms whose server carries something."""
+        return self.server(work.theta, work.aggregate, work.lr), dict(work.state)
+
+
+@dataclass(frozen=True)
+class Task:
+    """What an objective knows beside a batch: the client's role, its training labels, the training attack.
+
+    ``adversarial``: an AT (adversarial training) user. ``prior [c]``: shares of the classes in its training split.
+    ``evasion`` crafts the training examples of AT users from ``generator``. ``notes`` last as long as the client's
+    round, for what an objective carries from batch to batch.
+    """
+
+    round: int
+    adversarial: bool
+    prior: Tensor
+    evasion: Evasion
+    generator: torch.Generator
+    notes: dict[str, Tensor] = field(default_factory=dict)
+
+
+class Objective(Method):
+    """What a client's gradient of a batch is the gradient of.
+
+    ``replays``: local steps taken on every batch. ``needs_adversaries``, ``needs_branches``: it makes no
+    sense without AT users, without a norm with branches.
+    ``plain``: it is ``per_sample`` of the model's output, for every client alike but for its ``prior``.
+    """
+
+    kind: ClassVar[str] = "objective"
+    plain: ClassVar[bool] = False
+    needs_adversaries: ClassVar[bool] = False
+    needs_branches: ClassVar[bool] = False
+
+    @property
+    def replays(self) -> int:
+        return 1
+
+    def per_sample(self, logits: Tensor, y: Tensor, prior: Tensor) -> Tensor:
+        """The loss of each sample ``[b]``; ``prior [c]`` or ``[b c]``. For objectives that are ``plain``."""
+        del prior
+        return nn.functional.cross_entropy(logits, y, reduction="none")
+
+    def backward(self, model: nn.Module, x: Tensor, y: Tensor, task: Task) -> Tensor:
+        """Add the gradient of the batch's mean loss to the parameters' ``.grad`` and return the loss (detached)."""
+        loss = self.per_sample(model(x), y, task.prior).mean()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.detach()

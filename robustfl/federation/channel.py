@@ -1,0 +1,191 @@
+"""The server's side of normalization statistics: passes over data, exchanges in lock-step, forged rows, the merge."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from robustfl.attacks.byzantine.statistics import forge_statistics, forged_statistics
+from robustfl.contracts import Context, Reducer, Reports, View
+from robustfl.errors import Diverged
+from robustfl.federation.clients import Clients
+from robustfl.federation.experiment import Experiment
+from robustfl.federation.rehearsal import rehearsal_of
+from robustfl.federation.stack import Exchange, attack_shift, mean
+from robustfl.federation.state import State
+from robustfl.federation.statistics import DefendedStatistics, PlainMean
+from robustfl.vectors import Layout, write_statistics
+from robustfl.watch import checked
+
+
+class StatisticsChannel:
+    """What the server receives of normalization statistics, and what it makes of them."""
+
+    def __init__(self, experiment: Experiment, clients: Clients, exchange: Exchange) -> None:
+        self._e, self._clients, self._exchange = experiment, clients, exchange
+        self._variance = experiment.layout.variance_mask().to(experiment.device)
+
+    def merge(
+        self, reports: Reports, h: int, f: int, state: State, context: Context, *,
+        refreshing: bool = False, facts: dict[str, Any] | None = None,
+    ) -> tuple[Tensor, Mapping[str, Tensor]]:  # fmt: skip
+        """The server's new statistics: honest reports to messages, attackers' rows forged, the norm's own merge.
+
+        And what the attack wants to remember of this channel. ``facts`` is told how far it moved the mean.
+        """
+        e, known = self._e, state.attack.get("statistics", {})
+        computed = len(reports.rows)
+        if computed < h + f:  # one batch of equal size each: attackers claim the counts every client has
+            absent = (h + f - computed, -1)
+            rows = torch.cat([reports.rows, reports.rows[:1].expand(absent)])
+            reports = Reports(rows, torch.cat([reports.counts, reports.counts[:1].expand(absent)]))
+        rows = e.norm.messages(reports, state.statistics, e.layout.layers)
+        if not bool(torch.isfinite(rows[:h]).all()):
+            raise Diverged(state.round + 1, "an honest report")
+
+        def merged(rows: Tensor, context: Context) -> Tensor:
+            defended = DefendedStatistics(e.statistics_rule, e.settings.f_declared, context, refreshing)
+            return e.norm.merge(rows, reports.counts, state.statistics, e.layout.layers, defended)
+
+        if f and e.attacks_statistics:
+            view = View(
+                n=h + f,
+                f=f,
+                channel="statistics",
+                honest=rows[:h],
+                own=rows[h:] if computed == h + f else None,
+                aggregate=rehearsal_of(
+                    merged, context, origin=self._origin(rows, reports, h, state, context, refreshing)
+                ),
+                variance=self._variance,
+                round=context.round,
+                previous=state.statistics if state.round else None,
+                state=known,
+            ).redacted(e.attack)
+            generator = e.stream("attack-statistics", context.round)
+            forged = forged_statistics(e.attack, view, target=e.settings.target, generator=generator)
+            rows, known = torch.cat([rows[:h], checked(forged.rows, rows[h:], e.attack)]), forged.state
+            if facts is not None:
+                facts["statistics_shift"] = attack_shift(rows, h, context.weights)
+        return checked(merged(rows, context), state.statistics, e.norm), known
+
+    def _origin(
+        self, rows: Tensor, reports: Reports, h: int, state: State, context: Context, refreshing: bool
+    ) -> Tensor | None:
+        """What the server would make of the honest rows alone without a defense, for attacks that know the server."""
+        e = self._e
+        if e.attack.knowledge != "defense":
+            return None
+        plain = PlainMean(None if context.weights is None else context.weights[:h], context.round, refreshing)
+        return e.norm.merge(rows[:h], reports.counts[:h], state.statistics, e.layout.layers, plain)
+
+    def local(self, reports: Reports, received: Tensor) -> Tensor:
+        """What local training made of the received statistics ``[n s]``: what clients would send, before any attack.
+
+        Reports of a pass before training are no part of the local model.
+        """
+        norm = self._e.norm
+        if not norm.sends_statistics or norm.statistics_pass is not None:
+            return received.expand(len(reports.rows), -1)
+        return norm.messages(reports, received, self._e.layout.layers)
+
+    def smallest(self, state: State, statistics: Tensor) -> Tensor:
+        """The smallest variance of this round, at most that of the rounds before."""
+        own = state.personal is not None and self._e.privacy.statistics
+        rows = state.personal.statistics if own and state.personal is not None else statistics[None]
+        return rows[:, self._variance.to(rows.device)].min().clamp(max=state.smallest_variance)
+
+    def refreshed(self, state: State) -> Tensor:
+        """Statistics collected anew at the current model, for testing (``Norm.refreshes``)."""
+        e, t = self._e, state.round
+        everybody = e.norm.refreshes == "all"
+        ids = list(range(e.settings.clients)) if everybody else e.settings.sample(max(0, t - 1))
+        honest = [k for k in ids if k not in e.byzantine]
+        ids = honest + [k for k in ids if k in e.byzantine]
+        if not honest:
+            return state.statistics
+        h = len(honest)
+        reports = self.passes(state, ids, h, t, state.theta, refresh=True)
+        context = Context(generator=e.stream("defense", t), round=t, weights=e.weights(ids))
+        return self.merge(reports, h, len(ids) - h, state, context, refreshing=True)[0]
+
+    def passes(
+        self, state: State, ids: list[int], h: int, round: int, model: Tensor, *, refresh: bool = False
+    ) -> Reports:
+        """What clients, ``h`` honest ones first, report of a pass over their data at ``model [d]``.
+
+        A pass that repeats (``Norm.statistics_pass``) starts from what the server makes of the one before it.
+        """
+        e, plan = self._e, self._e.norm.statistics_pass
+        assert plan is not None
+        computing = ids if e.computes_own else ids[:h]
+        reports, found = self._pass(state, computing, round, model, refresh), state.statistics
+        for again in range(1, len(e.layout.layers) if plan.repeats else 1):
+            before, generator = found, e.stream("defense-pass", round, again)
+            context = Context(generator=generator, round=round, weights=e.weights(ids))
+            found, _ = self.merge(reports, h, len(ids) - h, state, context, refreshing=True)
+            if _moved(before, found, e.layout) <= plan.tolerance:
+                break
+            write_statistics(e.model, e.layout, found)
+            reports = self._pass(state, computing, round, model, refresh)
+        write_statistics(e.model, e.layout, state.statistics)
+        return reports
+
+    def _pass(self, state: State, ids: list[int], round: int, model: Tensor, refresh: bool) -> Reports:
+        """One pass over the clients' data with the statistics the model holds; each process takes its own clients."""
+        e, places = self._e, self._exchange.mine(ids)
+        rows = state.theta.new_empty((len(places), e.layout.s))
+        counts = torch.empty((len(places), len(e.layout.layers)), dtype=torch.int64)
+        for i, k in enumerate(ids[place] for place in places):
+            own = model if state.personal is None else state.personal.model_of(k, e.privacy, model)
+            seen = self._clients.statistics(k, round, own, refresh=refresh)
+            rows[i], counts[i] = seen.rows[0], seen.counts[0]
+        return Reports(self._exchange.rows(rows, ids), self._exchange.rows(counts, ids))
+
+    def reducer(self, ids: list[int], h: int, f: int, state: State) -> Reducer:
+        """What the server answers to the clients' rows in the layers: attackers' rows forged, then the defense.
+
+        Clients weigh as their updates do, else the weighted mean of their gradients is that of no loss.
+        Attacks remember nothing here: there are several exchanges in every layer.
+        """
+        e, round = self._e, state.round
+        weights, count = e.weights(ids), iter(range(1 << 30))
+
+        def defended(rows: Tensor, context: Context) -> Tensor:
+            return e.statistics_rule.run(rows, f=e.settings.f_declared, context=context).vector
+
+        def reduce(kind: str, rows: Tensor) -> Tensor:
+            place = next(count)
+            context = Context(generator=e.stream("defense-lockstep", round, place), round=round, weights=weights)
+            if f and e.attacks_statistics and e.settings.target in ("both", "mean" if "mean" in kind else "var"):
+                honest = rows[:h]
+                view = View(
+                    n=h + f,
+                    f=f,
+                    channel="statistics",
+                    honest=honest,
+                    own=rows[h:],
+                    aggregate=rehearsal_of(defended, context, origin=mean(honest, weights)),
+                    variance=torch.full((rows.shape[1],), kind == "variance", device=rows.device),
+                    round=round,
+                ).redacted(e.attack)
+                generator = e.stream("attack-lockstep", round, place)
+                forged = forge_statistics(e.attack, view, target="both", generator=generator)
+                rows = torch.cat([honest, checked(forged, rows[h:], e.attack)])
+            return defended(rows, context)
+
+        return reduce
+
+
+def _moved(before: Tensor, after: Tensor, layout: Layout) -> float:
+    """The farthest that a mean or a standard deviation has moved, in standard deviations ``after``."""
+    farthest = 0.0
+    for layer in layout.layers:
+        scale = after[layer.variance].clamp(min=1e-30).sqrt()
+        means = (after[layer.mean] - before[layer.mean]).abs() / scale
+        deviations = (scale - before[layer.variance].clamp(min=0.0).sqrt()).abs() / scale
+        farthest = max(farthest, float(means.max()), float(deviations.max()))
+    return farthest

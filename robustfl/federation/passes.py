@@ -1,0 +1,185 @@
+"""The gradients of several clients' batches at one model each: *plain*, one client at a time, or *together*.
+
+Both take models ``thetas [n d]``, a row per client (equal rows, an expanded vector, where all share one model), write
+every client's gradient to ``out [n d]``, and return the clients' losses ``[n]``. What normalization layers report is
+collected by whoever told them whose samples come (``statistics.begin``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from robustfl.contracts import NormLayer
+from robustfl.errors import RobustflError
+from robustfl.layer_kinds import LayerKind, Rows, Sizes, equal, kind_of
+from robustfl.vectors import Layout, read_gradient
+
+
+class Unsupported(RobustflError):
+    """The clients of this model cannot be kept apart in one pass; it runs one client at a time."""
+
+
+def plain(
+    model: nn.Module, layout: Layout, theta: Tensor, thetas: Tensor, backward: Callable[[int], Tensor], *, out: Tensor
+) -> Tensor:
+    """Client after client: load its model into ``theta``, which the parameters are views of; backward; read."""
+    losses = []
+    for k, own in enumerate(thetas):
+        theta.copy_(own)
+        model.zero_grad(set_to_none=True)
+        losses.append(backward(k))
+        read_gradient(model, layout, out[k])
+    model.zero_grad(set_to_none=True)
+    return torch.stack(losses)
+
+
+def together(
+    model: nn.Module, layout: Layout, thetas: Tensor, sizes: Sizes, losses: Callable[[], Tensor], *, out: Tensor
+) -> Tensor:
+    """One forward and one backward over all clients, by the table of layer kinds (``robustfl.layer_kinds``).
+
+    ``losses()`` runs the model on the clients' samples, ``sizes[k]`` of each, one client after another, and returns
+    their mean losses. Raises ``Unsupported``, and nothing wrong is returned, for a model that the table does not cover
+    or that mixes clients.
+    """
+    with serving(model, layout, thetas, sizes) as leaves:
+        return differentiated(model, leaves, losses, out)
+
+
+def differentiated(
+    model: nn.Module, leaves: list[tuple[slice, Tensor]], losses: Callable[[], Tensor], out: Tensor
+) -> Tensor:
+    """The losses ``[n]`` of a model that is ``serving``, with their gradients by the leaves in ``out [n d]``.
+
+    Nothing here waits for a value or depends on one, so that ``torch.compile`` takes it whole.
+    """
+    found, rows, named = losses(), [leaf for _, leaf in leaves], dict(model.named_parameters())
+    made = torch.autograd.grad(found.sum(), [*rows, *named.values()], allow_unused=True)
+    for name, outside in zip(named, made[len(rows) :], strict=True):
+        if outside is not None:
+            raise Unsupported(f"{name} is used outside its own layer's forward")
+    for (at, _), gradient in zip(leaves, made, strict=False):
+        out[:, at] = 0.0 if gradient is None else gradient.reshape(len(out), -1)
+    return found.detach()
+
+
+@contextmanager
+def serving(model: nn.Module, layout: Layout, thetas: Tensor, sizes: Sizes) -> Iterator[list[tuple[slice, Tensor]]]:
+    """Within, a forward of the model takes each client's samples through its own row of ``thetas [n d]``.
+
+    Yields those rows cut up by parameter, ``[n …]``, with their places in a row; they are what to differentiate by.
+    """
+    n = len(sizes)
+    alike = n == 1 or thetas.stride(0) == 0
+    leaves = {id(parameter): _leaf(thetas, at, parameter, n, alike) for parameter, at in _places(model, layout)}
+    lent: list[Any] = []
+    try:
+        for name, module in model.named_modules():
+            _check(name, module)
+            rows = {k: leaves[id(p)][1] for k, p in module.named_parameters(recurse=False)}
+            kind = kind_of(module)
+            if kind is None:
+                if rows:
+                    raise Unsupported(f"{name}: {type(module).__name__} is not in the table of layer kinds")
+                continue
+            module.forward = _forward(kind, module, name, rows, sizes, alike)
+            lent.append(module)
+        yield list(leaves.values())
+    finally:
+        for module in lent:
+            del module.forward
+
+
+def _places(model: nn.Module, layout: Layout) -> Iterator[tuple[nn.Parameter, slice]]:
+    named = dict(model.named_parameters())
+    for slot in layout.update:
+        yield named[slot.name], slice(slot.start, slot.stop)
+
+
+def _leaf(thetas: Tensor, at: slice, like: Tensor, n: int, alike: bool) -> tuple[slice, Tensor]:
+    rows = thetas[:1, at].view(like.shape).expand(n, *like.shape) if alike else thetas[:, at].view(n, *like.shape)
+    return at, rows.detach().requires_grad_()
+
+
+def _check(name: str, module: nn.Module) -> None:
+    """Raise ``Unsupported`` for a layer that mixes the clients' samples or whose gradients somebody watches."""
+    if isinstance(module, nn.modules.batchnorm._NormBase):
+        raise Unsupported(f"{name}: {type(module).__name__} mixes the clients' samples")
+    for parameter in module.parameters(recurse=False):
+        if not parameter.requires_grad:
+            raise Unsupported(f"{name}: some parameters are switched off (requires_grad=False)")
+        if parameter._backward_hooks:
+            raise Unsupported(f"{name}: a hook on its gradients sees one model at a time")
+
+
+def _forward(
+    kind: LayerKind, layer: nn.Module, name: str, rows: Rows, sizes: Sizes, alike: bool
+) -> Callable[[Tensor], Tensor]:
+    serve = kind.shared if alike else kind.own
+
+    def forward(x: Tensor) -> Tensor:
+        if x.shape[0] != sum(sizes):
+            raise Unsupported(f"{name}: the first axis of its input {tuple(x.shape)} is not the clients' samples")
+        return serve(layer, x, rows, sizes)
+
+    return forward
+
+
+def channels_last(x: Tensor) -> Tensor:
+    """Images ``[b C H W]`` with channels innermost in memory, also where one channel makes that ambiguous to torch.
+
+    Layers keep the layout; with it normalization and pooling are several times faster on the CPU.
+    """
+    if x.dim() != 4:
+        return x
+    _, c, h, w = x.shape
+    return x.contiguous(memory_format=torch.channels_last).as_strided(x.shape, (c * h * w, 1, w * c, c))
+
+
+def client_means(per_sample: Tensor, sizes: Sizes) -> Tensor:
+    """Each client's mean ``[n]`` of ``[Σb]``."""
+    if equal(sizes):
+        return per_sample.view(len(sizes), -1).mean(1)
+    return torch.stack([part.mean() for part in torch.split(per_sample, list(sizes))])
+
+
+def is_centralised(model: nn.Module) -> bool:
+    """Whether one machine runs the model on everybody's samples."""
+    return any(isinstance(m, NormLayer) and m.centralised for m in model.modules())
+
+
+# --- how many at once ------------------------------------------------------------------------------------------------
+
+LARGEST_ACTIVATION = 2**25  # bytes; beyond, the C library maps and clears the memory of every tensor anew
+SIDE_BY_SIDE = 2**16  # entries of a client's activation up to which walking side by side is faster on the CPU
+LARGEST_WEIGHTS = 2**24  # bytes of the models that walk side by side on the CPU
+_COPIES = 8  # of a client's model while it walks beside others: weights, gradients, momentum and what is between them
+
+
+def at_once(model: nn.Module, d: int, pixels: int, batch: int, like: Tensor, *, alike: bool) -> int:
+    """How many clients with ``batch`` samples each to take together, in the dtype and on the device of ``like``.
+
+    On a GPU as many as fit. On the CPU, at one model (``alike``), as many as keep activations below 32 MiB; with models
+    of their own one where layers are so large that calling them takes no time to speak of, several with small layers,
+    two to six times as fast, as long as their weights fit a cache.
+    """
+    widths = [w for m in model.modules() if (kind := kind_of(m)) is not None and (w := kind.width(m, pixels))]
+    size = like.element_size()
+    if like.device.type != "cpu":
+        rows = (1 if alike else _COPIES) * d + 3 * batch * sum(widths)
+        return max(1, free_memory(like.device) // 2 // (rows * size))
+    if alike:
+        return max(1, LARGEST_ACTIVATION // max(1, batch * max(widths, default=1) * size))
+    small = batch * max(widths, default=1) <= SIDE_BY_SIDE
+    return max(1, LARGEST_WEIGHTS // (d * size)) if small else 1
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that new tensors can take on a GPU, those that torch holds in reserve included."""
+    reserve = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(torch.cuda.mem_get_info(device)[0]) + reserve
