@@ -120,7 +120,9 @@ def _extra_bits(a: Arguments) -> float:
 
 def _at_users(a: Arguments) -> float:
     """How many of ``clients`` in ``domains`` equal blocks the rule ``at`` makes train adversarially."""
-    return float(len(at_users(str(a["at"]), int(a["clients"]), int(a["domains"]))))
+    each, over = divmod(int(a["clients"]), int(a["domains"]))
+    assert over == 0
+    return float(len(at_users(str(a["at"]), [each] * int(a["domains"]))))
 
 
 def _over_seeds(a: Arguments, measure: Callable[[int], float]) -> float:

@@ -336,7 +336,8 @@ def _finetuning_refusal(cell: Cell) -> str | None:
     assert isinstance(algorithm, Algorithm)
     if algorithm.one_batch:
         return f"{what} needs an algorithm with local steps, not {cell.algorithm}"
-    carried = algorithm.remembers or algorithm.server_state(torch.zeros(1)) or getattr(algorithm, "weight_decay", 0)
+    carried = bool(algorithm.remembers) or bool(algorithm.server_state(torch.zeros(1)))
+    carried = carried or bool(getattr(algorithm, "weight_decay", 0))
     if tuning.frozen and carried:
         return (
             f"{what}: the weight decay, or what {cell.algorithm} carries from round to round, would move frozen layers"

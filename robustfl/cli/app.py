@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
@@ -37,7 +37,13 @@ class _Finite(click.FloatRange):
         return number
 
 
-class _Word(click.ParamType):
+if TYPE_CHECKING:
+    _Kind = click.ParamType[str]
+else:  # older versions of click have no generic types
+    _Kind = click.ParamType
+
+
+class _Word(_Kind):
     """One of some words; an error names the nearest."""
 
     name = "word"

@@ -67,7 +67,7 @@ def methods(kind: str) -> set[str]:
     >>> {"foe", "alie"} <= methods("attack"), "iid" in methods("dataset"), "iid" in methods("partition")
     (True, False, True)
     """
-    found = {}
+    found: dict[str, str] = {}
     for path in _folder(_ROOMS[kind]).rglob("*.py"):
         found |= dict(_METHOD.findall(path.read_text(encoding="utf-8")))
     if _ROOMS[kind] == "robustfl.data":
