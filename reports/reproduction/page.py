@@ -107,7 +107,8 @@ def claim_words(finding: Finding) -> str:
     """The statement with its bound."""
     if finding.verdict == "not comparable":
         return finding.statement.says
-    return f"{finding.statement.says} ({finding.statement.bound})"
+    bound = finding.statement.bound
+    return f"{finding.statement.says} ({bound})" if bound else finding.statement.says
 
 
 def paper_words(entry: Entry, finding: Finding) -> str:
@@ -171,9 +172,9 @@ def to_markdown(page: Page) -> str:
             lines += [f"| {' | '.join(HEAD)} |", "| :-- | :-- | :-- | :-- |"]
             lines += [f"| {' | '.join(md(c) for c in cells)} |" for _, cells in rows_of(entry)]
             lines += [""]
-        lines += [md(text) for text in (entry.reduced, entry.state) if text]
-        lines += [f"![{md(entry.item.title)}]({name})" for name in entry.figures if name.endswith(".png")]
-        lines += [f"Repeat it: `{entry.command}`", ""]
+        paragraphs = [md(text) for text in (entry.reduced, entry.state) if text]
+        paragraphs += [f"![{md(entry.item.title)}]({name})" for name in entry.figures if name.endswith(".png")]
+        lines += [line for text in (*paragraphs, f"Repeat it: `{entry.command}`") for line in (text, "")]
     return "\n".join(lines)
 
 
@@ -234,9 +235,7 @@ def to_html(page: Page) -> str:
 def write_page(page: Page, folder: str | Path) -> list[Path]:
     """Write the page in every form into ``folder``; returns the files."""
     forms = {"md": to_markdown, "html": to_html, "tex": to_latex, "json": to_json}
-    written = []
-    for suffix, form in forms.items():
-        path = Path(folder) / f"reproduction.{suffix}"
-        write_atomic(path, form(page))
-        written.append(path)
-    return written
+    texts = {Path(folder) / f"reproduction.{suffix}": form(page) for suffix, form in forms.items()}
+    for path, text in texts.items():
+        write_atomic(path, text)
+    return list(texts)

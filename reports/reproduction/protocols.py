@@ -103,21 +103,23 @@ class Statement(Record):
     @property
     def percent(self) -> bool:
         """Whether the metric is an accuracy or a loss of accuracy, shown in percent."""
+        if self.compute:
+            return False
         whole = self.metric in ("sa", "ra_worst", "asr")
         return whole or self.metric.startswith(("ra:", "group:", "certificate:forgetting."))
 
     @property
     def bound(self) -> str:
-        """What must hold, in words."""
+        """What must hold, in words; empty where nothing can be held against each other."""
         unit = " points" if self.percent and self.right is not None else " %" if self.percent else ""
         what = "difference" if self.right is not None else "value"
         if self.at_least is not None:
             return f"{what} ≥ {self.at_least:g}{unit}"
         if self.at_most is not None:
             return f"{what} ≤ {self.at_most:g}{unit}"
-        if self.value:
+        if self.value and self.within is not None:
             return f"within {self.within:g} of {self.value:g}{unit}"
-        return f"|{what}| ≤ {self.within:g}{unit}"
+        return "" if self.within is None else f"|{what}| ≤ {self.within:g}{unit}"
 
 
 class Plot(Record):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -567,3 +568,16 @@ def test_counted_statements_hold_but_for_two_slips_in_print() -> None:
         counted = findings([s for s in item.statements if s.compute], Evidence((), {}))
         against += [(f"{one.name}/{item.id}", f.statement.id) for f in counted if f.verdict != "confirmed"]
     assert against == [("fedtan/table3", "above-gn"), ("fedtan/table5", "gibibits-500")]
+
+
+@pytest.mark.parametrize("form", [to_markdown, to_html, to_latex, to_json])
+def test_the_page_of_all_tables_is_written_in_every_form_before_anything_has_run(form: Callable[[Page], str]) -> None:
+    from robustfl.scenarios.reproduce import findings
+
+    held = [(one, item, [s for s in item.statements if not s.compute]) for one, item in find_items(None)]
+    nothing = Evidence((), {})
+    entries = tuple(Entry(one, item, "reduced", nothing, findings(kept, nothing)) for one, item, kept in held)
+    text = form(Page(entries, "0"))
+    plain_words = [max(re.findall(r"[A-Za-z ]+", item.title), key=len).strip() for _, item, kept in held if kept]
+    assert [words for words in plain_words if words not in text] == []
+    assert "()" not in text

@@ -1,0 +1,28 @@
+"""The page of claims beside measurements is what the boards of the repository give."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from robustfl.cli import invoke
+
+pytestmark = pytest.mark.docs
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_page_is_that_of_the_boards(tmp_path: Path) -> None:
+    boards = sorted((ROOT / "boards").glob("reproduction-*.json"))
+    assert boards
+    read = [word for board in boards for word in ("--from", str(board))]
+    assert invoke(["reproduce", *read, "--report", str(tmp_path)]) == 0
+    made = (tmp_path / "reproduction.md").read_text(encoding="utf-8")
+    kept = (ROOT / "docs" / "evidence" / "reproduction.md").read_text(encoding="utf-8")
+    assert made == kept, "write it again: docs/reproduction.md says how"
+
+
+def test_boards_of_the_repository_are_whole() -> None:
+    for board in sorted((ROOT / "boards").glob("*.json")):
+        assert invoke(["verify", str(board), "--check-only"]) == 0, board
