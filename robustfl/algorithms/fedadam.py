@@ -32,7 +32,7 @@ class FedAdam(FedAvg):
     entries have moments; running statistics are merged by the norm.
 
     >>> fresh = FedAdam().server_state(torch.zeros(1))
-    >>> FedAdam(tau=0.1).server_step(torch.zeros(1), torch.ones(1), 0.1, fresh, None)[0]
+    >>> FedAdam(tau=0.1).server_step(ServerWork(torch.zeros(1), torch.ones(1), 0.1, fresh))[0]
     tensor([0.0050])
     """
 

@@ -29,7 +29,8 @@ class FedAvgM(FedAvg):
     Reference: Hsu, Qi, Brown, Measuring the Effects of Non-Identical Data Distribution for Federated Visual
     Classification, 2019, arXiv:1909.06335, Section 4.
 
-    >>> FedAvgM().server_step(torch.zeros(1), torch.ones(1), 0.1, {"momentum": torch.ones(1)}, None)[0]
+    >>> work = ServerWork(torch.zeros(1), torch.ones(1), 0.1, {"momentum": torch.ones(1)})
+    >>> FedAvgM().server_step(work)[0]
     tensor([1.9000])
     """
 
