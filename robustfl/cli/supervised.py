@@ -21,7 +21,7 @@ from robustfl.workers import Died
 
 _PASSED_ON = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
 _CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGKILL, signal.SIGSYS}
-_TOGETHER = 0.2  # seconds within which two interrupts are one, sent to both processes
+_TOGETHER = 0.5  # seconds within which two interrupts are one, sent to both processes
 _DIE_WITH_PARENT = 1  # prctl's PR_SET_PDEATHSIG
 
 _told: list[int] = []
