@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 
 import pytest
 
@@ -47,3 +48,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--inputs", type=int, metavar="N", default=0, help="inputs of each kind in tests/fuzz (default: a few)"
     )
+
+
+@pytest.fixture
+def clean_registry() -> Iterator[None]:
+    """Methods registered in a test are gone after it."""
+    from robustfl import registry
+
+    registry.load_plugins()
+    before = {kind: dict(names) for kind, names in registry._entries.items()}
+    yield
+    for kind, names in before.items():
+        registry._entries[kind].clear()
+        registry._entries[kind].update(names)

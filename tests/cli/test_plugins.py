@@ -49,15 +49,10 @@ PERTURB = ("Evasion", "def perturb(self, model, x, y, *, generator=None):")
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty working folder; methods registered in a test are gone after it."""
+def folder(clean_registry: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty working folder; files of methods loaded in a test are forgotten after it."""
     monkeypatch.chdir(tmp_path)
-    registry.load_plugins()
-    before = {kind: dict(names) for kind, names in registry._entries.items()}
     yield tmp_path
-    for kind, names in before.items():
-        registry._entries[kind].clear()
-        registry._entries[kind].update(names)
     registry._files.clear()
 
 

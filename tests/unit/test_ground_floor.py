@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,17 +18,6 @@ from robustfl.parameters import param
 from robustfl.randomness import derive, numpy_stream, stream
 from robustfl.records import canonical, plain
 from robustfl.vectors import flatten_parameters, layout_of, read_statistics, tag_of, write_statistics
-
-
-@pytest.fixture
-def clean_registry() -> Iterator[None]:
-    """Methods registered in a test are gone after it."""
-    registry.load_plugins()
-    before = {kind: dict(names) for kind, names in registry._entries.items()}
-    yield
-    for kind, names in before.items():
-        registry._entries[kind].clear()
-        registry._entries[kind].update(names)
 
 
 class Copy(Attack):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -69,15 +68,7 @@ CELLS = [
 FEWER = [*CELLS[:3], *CELLS[7:9], *CELLS[-2:]]
 
 
-@pytest.fixture(autouse=True)
-def registered() -> Iterator[None]:
-    """The registries as they were."""
-    registry.load_plugins()
-    before = {kind: dict(names) for kind, names in registry._entries.items()}
-    yield
-    for kind, names in before.items():
-        registry._entries[kind].clear()
-        registry._entries[kind].update(names)
+pytestmark = pytest.mark.usefixtures("clean_registry")
 
 
 def run_cell(text: str, space: dict[str, Any] | None = None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,15 +16,7 @@ from robustfl.contracts import Arrays, Dataset, Method, Model, Norm, Partition
 from robustfl.data import data_root, dataset_from_spec
 from robustfl.testing import check
 
-
-@pytest.fixture(autouse=True)
-def registered() -> Iterator[None]:
-    registry.load_plugins()
-    before = {kind: dict(names) for kind, names in registry._entries.items()}
-    yield
-    for kind, names in before.items():
-        registry._entries[kind].clear()
-        registry._entries[kind].update(names)
+pytestmark = pytest.mark.usefixtures("clean_registry")
 
 
 def broken(method: Method) -> dict[str, str]:

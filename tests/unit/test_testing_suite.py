@@ -7,7 +7,6 @@ import itertools
 import random
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -65,14 +64,7 @@ MEAN = "view.honest.mean(0).expand(view.f, -1)"
 CLIENTS = "def min_clients(self, f): return 2 * f + 1"
 
 
-@pytest.fixture(autouse=True)
-def clean_registry() -> Iterator[None]:
-    """Methods registered in a test are gone after it."""
-    before = {kind: dict(names) for kind, names in registry._entries.items()}
-    yield
-    for kind, names in before.items():
-        registry._entries[kind].clear()
-        registry._entries[kind].update(names)
+pytestmark = pytest.mark.usefixtures("clean_registry")
 
 
 @pytest.fixture
