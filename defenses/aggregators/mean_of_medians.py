@@ -45,7 +45,7 @@ class MeanOfMedians(MixedRule):
         n = rows.count
         groups = n // (2 * f + 1) if self.groups is None else self.groups
         if groups == n:
-            return Aggregated(rows.combine(torch.full((n,), 1 / n, dtype=torch.float64)))
+            return Aggregated(rows.combine(rows.even()))
         if groups == 1:
             return Aggregated(rows.median())
         order = permutation(n, generator_of(context, "mean-of-medians"))

@@ -19,8 +19,8 @@ def grouped(order: Tensor, s: int) -> Tensor:
     """Coefficients ``[⌈n/s⌉ n]`` of the means of ``s`` consecutive rows in the given order; the last may have fewer."""
     n = len(order)
     buckets = -(-n // s)
-    mixing = torch.zeros((buckets, n), dtype=torch.float64)
-    mixing[torch.arange(n) // s, order] = 1.0
+    mixing = torch.zeros((buckets, n), dtype=torch.float64, device=order.device)
+    mixing[torch.arange(n, device=order.device) // s, order] = 1.0
     return mixing / mixing.sum(dim=1, keepdim=True)
 
 

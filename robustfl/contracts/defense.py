@@ -34,7 +34,10 @@ class Context:
 
 @dataclass(frozen=True)
 class Aggregated:
-    """An aggregate ``[d]`` with the state to hand back next round and facts worth reporting."""
+    """An aggregate ``[d]`` with the state to hand back next round and facts worth reporting.
+
+    Facts may be small tensors: they become numbers and lists when somebody reads them.
+    """
 
     vector: Tensor
     state: Mapping[str, Tensor] = field(default_factory=dict)
