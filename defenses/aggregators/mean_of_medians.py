@@ -38,6 +38,7 @@ class MeanOfMedians(MixedRule):
 
     paper: ClassVar[str] = "after @chen2017distributed"
     cost: ClassVar[str] = "O(n log² n) comparisons per entry"
+    on_host: ClassVar[str] = "draws which rows make a group"
 
     groups: int | None = param(None, ge=1, doc="number of groups; None means as many as have 2f + 1 clients each")
 

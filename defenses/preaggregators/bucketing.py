@@ -46,6 +46,7 @@ class Bucketing(Step):
 
     paper: ClassVar[str] = "@karimireddy2022byzantine"
     cost: ClassVar[str] = "nd"
+    on_host: ClassVar[str] = "draws which rows share a bucket"
     lengths_only: ClassVar[bool] = True
 
     s: int | None = param(None, ge=1, doc="rows in a bucket; None means as many as f allows, at most n/2f")
