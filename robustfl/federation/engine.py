@@ -202,7 +202,7 @@ class _Loop:
             values.append(own.sum(computing if state.files else None).to(losses))
         if own is not None and e.privacy.statistics:
             values.append(self.channel.smallest(own.statistics).to(losses))
-        rows = reports.rows if e.norm.sends_statistics else reports.rows[:0]
+        rows = reports.rows if e.norm.sends_statistics else reports.rows[:, :0]
         read = torch.cat([torch.stack(values), rows.flatten().to(losses)]).cpu()
         loss, total, model, *kept = read[: len(values)].tolist()
         if not math.isfinite(model):
