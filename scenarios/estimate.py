@@ -22,8 +22,9 @@ from .build import build
 from .effect import effect_warnings
 from .expand import expand, fingerprints, key_of, labels, refusal, resolve
 from .grid import workers_for
+from .methods import method
 from .run import device_of
-from .spec import Cell, Scenario, method
+from .spec import Cell, Scenario
 
 _PROBE_ROUNDS = 2
 _EMPTY: dict[type, str] = {MemoryError: "this machine has not enough memory"}  # what errors without words mean
@@ -235,6 +236,6 @@ def _probe(cell: Cell, root: str | Path | None, device: str) -> _Probe:
 
 def _passes(evasion: str) -> int:
     """Forward-sized passes of an evasion attack per image: a step is one forward and about two of backward."""
-    built = method("evasion", evasion)
+    built = method("train_evasion", evasion)
     steps = 3 * int(getattr(built, "steps", 1)) * int(getattr(built, "restarts", 1))
     return int(getattr(built, "passes", steps)) + 1
