@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from robustfl.registry import load_plugins
 from robustfl.scenarios import Cell, Scenario, expand, methods
 from robustfl.scenarios.build import build
 from robustfl.scenarios.expand import key_of, refusal, resolve
@@ -25,6 +26,7 @@ def test_a_plan_reads_every_text_once(monkeypatch: pytest.MonkeyPatch) -> None:
         read[setting, text] += 1
         return made(setting, text)
 
+    load_plugins()  # every registration makes what was read before doubtful
     monkeypatch.setattr(methods, "_made", counted)
     methods._read.cache_clear()
     cells = expand(Scenario.of({"name": "s", "cell": AXES}))
