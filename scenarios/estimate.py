@@ -20,12 +20,12 @@ from robustfl.surroundings import kept
 
 from .build import build
 from .effect import effect_warnings
+from .execution import Execution
 from .expand import expand, fingerprints, key_of, labels, refusal, resolve
-from .grid import workers_for
 from .methods import method
-from .run import device_of
 from .spec import Cell, Scenario
 
+AS_GRID = Execution()
 _PROBE_ROUNDS = 2
 _EMPTY: dict[type, str] = {MemoryError: "this machine has not enough memory"}  # what errors without words mean
 _LONG = 5.0  # seconds of a round that need no second to warm up
@@ -91,10 +91,7 @@ def estimate(
     scenario: Scenario,
     *,
     out: str | Path = "runs",
-    jobs: int | None = None,
-    threads: int = 1,
-    device: str = "auto",
-    root: str | Path | None = None,
+    execution: Execution = AS_GRID,
     on_probe: Callable[[int, int], None] = lambda done, kinds: None,
 ) -> Estimate:
     """Expand ``scenario``, look into its store, and time two rounds of every kind of cell.
@@ -104,10 +101,10 @@ def estimate(
     cells = expand(scenario)
     reasons = [refusal(cell) for cell in cells]
     axes = tuple(k for k in Cell.model_fields if len({getattr(c, k) for c in cells}) > 1) or ("attack", "defense")
-    workers = workers_for(jobs, threads, device)
+    workers = execution.workers
     warnings = tuple(effect_warnings(c for c, why in zip(cells, reasons, strict=True) if why is None))
     try:
-        known = fingerprints(cells, root, download=False)
+        known = fingerprints(cells, execution.root, download=False)
     except DataMissing as error:
         planned = tuple(_planned(c, why, None) for c, why in zip(cells, reasons, strict=True))
         return Estimate(planned, axes, workers, None, None, f"No estimate: {error}", warnings)
@@ -115,7 +112,7 @@ def estimate(
     stored = Store(Path(out) / scenario.name).done(keys)
     rows = list(zip(cells, keys, reasons, strict=True))
     kinds = {_kind(c): c for c, key, why in rows if why is None and key not in stored}
-    probes = _probes(kinds, root, device, threads, on_probe)
+    probes = _probes(kinds, execution, on_probe)
     planned = tuple(
         PlannedCell("stored", c, None) if key in stored else _planned(c, why, _seconds(c, probes.get(_kind(c))))
         for c, key, why in rows
@@ -148,22 +145,20 @@ def _kind(cell: Cell) -> tuple[Any, ...]:
 
 def _probes(
     kinds: Mapping[tuple[Any, ...], Cell],
-    root: str | Path | None,
-    device: str,
-    threads: int,
+    execution: Execution,
     on_probe: Callable[[int, int], None],
 ) -> dict[tuple[Any, ...], _Probe]:
     """Time and memory of a cell of each kind."""
     probes: dict[tuple[Any, ...], _Probe] = {}
     before = torch.get_num_threads()
-    torch.set_num_threads(threads)
+    torch.set_num_threads(execution.threads)
     try:
         for kind, cell in kinds.items():
             on_probe(len(probes), len(kinds))
             foreign = in_words(origins(resolve(cell, "")))
             try:
                 with running(foreign), kept():
-                    probes[kind] = _probe(cell, root, device)
+                    probes[kind] = _probe(cell, execution)
             except (Refused, Diverged):  # the grid will record it; it costs next to nothing
                 probes[kind] = _Probe(0.0, 0.0, 0, 0)
             except BaseException as error:  # too large for this machine, or a plug-in's: the others go on
@@ -207,10 +202,10 @@ def _seconds(cell: Cell, probe: _Probe | None) -> float | None:
     return cell.rounds * probe.round + images * probe.image
 
 
-def _probe(cell: Cell, root: str | Path | None, device: str) -> _Probe:
+def _probe(cell: Cell, execution: Execution) -> _Probe:
     """Time two rounds and one forward; memory is 2.5 message stacks beside the libraries themselves."""
-    where = device_of(device)
-    built = build(cell, root=root, device=where)
+    where = execution.first_device
+    built = build(cell, root=execution.root, device=where)
     e = built.experiment
     clock, times = time.perf_counter(), []
     for record in train(e, initial_state(e)):

@@ -232,7 +232,7 @@ def _finetuning_refusal(cell: Cell, m: Methods) -> str | None:
 def _present(cell: Cell) -> int:
     """The fewest clients of a round."""
     if cell.finetune == "none":
-        return settings_of(cell).participants
+        return cell.participants
     return min(len(cell.adversarial), cell.clients - len(cell.adversarial))
 
 

@@ -283,6 +283,11 @@ class Cell(Frozen):
         return self.domain_users or (self.clients // domains,) * domains
 
     @property
+    def participants(self) -> int:
+        """Clients per round."""
+        return max(1, int(self.participation * self.clients + 1e-9))
+
+    @property
     def adversarial(self) -> frozenset[int]:
         """The users that train adversarially."""
         return _at_users(self.at, self.users)
