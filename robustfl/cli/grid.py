@@ -108,9 +108,9 @@ def _dry_run(scenario: Any, execution: Execution, *, out: str, form: str) -> int
 
         def probing(done: int, kinds: int) -> None:
             if status is not None:
-                status.update(f"timing two rounds of each kind of cell: {done} of {kinds}; Ctrl-C stops it")
+                status.update(f"timing kinds of cells: {done} of {kinds}; Ctrl-C stops it")
             elif done == 0:
-                say(f"timing two rounds of {kinds} kind(s) of cells …", err=True)
+                say(f"timing {kinds} kind(s) of cells …", err=True)
 
         found = estimate(
             scenario, out=out, execution=execution,

@@ -19,7 +19,8 @@ from robustfl.reports.frame import frame
 from robustfl.reports.ranking import rank_board
 from robustfl.scenarios import Execution, Scenario, run_cell
 from robustfl.scenarios.build import build
-from robustfl.scenarios.estimate import _kind, estimate
+from robustfl.scenarios.costs import kind_of
+from robustfl.scenarios.estimate import estimate
 from robustfl.scenarios.expand import expand, key_of, labels, refusal, resolve
 from robustfl.scenarios.spec import Cell
 
@@ -151,7 +152,7 @@ def test_dry_run_tells_apart_what_differs_in_the_rule_on_statistics(tmp_path: An
     found = estimate(Scenario.of({"name": "x", "cell": axes}), out=tmp_path, execution=Execution(jobs=1))
     assert "statistics_defense" in found.axes
     assert [c.state for c in found.cells] == ["to run", "to run", "refused"]
-    assert len({_kind(cell(statistics_defense=rule)) for rule in ("same", "median", "nnm+median")}) == 3
+    assert len({kind_of(cell(statistics_defense=rule)) for rule in ("same", "median", "nnm+median")}) == 3
 
 
 # --- what it does ----------------------------------------------------------------------------------------------------
