@@ -152,7 +152,7 @@ def _seconds(cell: Cell, cost: Cost | None) -> float | None:
         return None
     points = 1 + (cell.rounds // cell.evaluate_every if cell.evaluate_every else 10)
     attacked = sum(passes(e) for e in cell.evasions) * (points if cell.evaluate_ra else 1)
-    images = points * cost.images + attacked * min(cost.images, cell.ra_limit or cost.images)
+    images: float = points * cost.images + attacked * min(cost.images, cell.ra_limit or cost.images)
     if cell.select == "validation":  # and the selected model is tested beside the last one
         images += points * cost.validated + cost.images
         images += sum(passes(e) for e in cell.evasions) * min(cost.images, cell.ra_limit or cost.images)
