@@ -23,7 +23,10 @@ KINDS = (
     "attacks", "evasions", "defenses", "norms", "algorithms", "objectives", "models", "datasets", "partitions",
     "presets",
 )  # fmt: skip
-TEMPLATES = ("attack", "defense", "norm", "evasion")
+TEMPLATES = (
+    "attack", "defense", "stateful-defense", "norm", "evasion", "algorithm", "objective", "model", "dataset",
+    "partition",
+)  # fmt: skip
 PLOTS = ("curves", "heatmap", "breakdown", "pareto", "ranks", "forgetting", "labels", "bn-pca", "representations")
 
 
@@ -361,7 +364,7 @@ def new(**options: Any) -> int:
     """Write a working plug-in package with one method of KIND called NAME, to start from.
 
     \b
-    robustfl new attack my-attack
+    robustfl new attack my-attack               # or: new stateful-defense my-rule, new model my-model, ...
     pip install -e robustfl-my-attack && robustfl check my-attack
     """
     from robustfl.cli.new import new as command
