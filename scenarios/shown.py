@@ -8,18 +8,17 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-if TYPE_CHECKING:
-    from .grid import Finished, Plan
-
 _EVERY = 0.2  # seconds between two updates; a notebook stores each of them on its way
 
-OnStart = Callable[["Plan"], None]
-OnCell = Callable[["Finished"], None]
+OnStart = Callable[[Any], None]
+"""Called with the plan of the grid."""
+OnCell = Callable[[Any], None]
+"""Called with each cell that just ended."""
 OnRound = Callable[[str, int, int], None]
 
 
@@ -103,13 +102,13 @@ class _Bar:
         self._over: set[str] = set()
         self._lock = threading.Lock()  # rounds are told from a thread of their own
 
-    def start(self, plan: Plan) -> None:
+    def start(self, plan: Any) -> None:
         self._total = len(plan.missing)
         if self._total:
             self._show(f"{plan.scenario.name}, {len(plan.cells) - self._total} were there", now=True)
         self._next[0](plan)
 
-    def cell(self, finished: Finished) -> None:
+    def cell(self, finished: Any) -> None:
         with self._lock:
             self._count += 1
             self._ended[finished.status] += 1

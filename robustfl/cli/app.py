@@ -316,6 +316,8 @@ def diff(**options: Any) -> int:
 @click.argument("store", type=click.Path(path_type=Path))
 @click.option("--save", type=click.Path(path_type=Path), help="File, .pdf .png or .svg [default: KIND.pdf].")
 @click.option("--metric", help="sa, ra, ... where the figure has one.")
+@click.option("--width", type=click.Choice(["column", "page"]), help="For print: one column (3.4 in) or two (7 in).")
+@click.option("--lines", type=click.Choice(["defense", "norm", "objective"]), help="What the panels of curves overlay.")
 @click.option("--where", multiple=True, metavar="LABEL=VALUE", help="Only these cells, e.g. attack=alie.")
 def plot(**options: Any) -> int:
     """Draw one KIND of figure of STORE into a file; several figures get numbers.
