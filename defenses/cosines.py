@@ -10,7 +10,7 @@ from .ties import snapped
 
 
 def cosine_distances(rows: Mixed) -> tuple[Tensor, Tensor]:
-    """``1 - cos`` between all rows ``[n n]`` and how far each may be off; 1 for a row of zeros, which points nowhere."""
+    """``1 - cos`` of all rows ``[n n]`` and how far each may be off; 1 for a row of zeros, which points nowhere."""
     length = rows.norms()
     distance = _distances(rows.inner(), length > rows.slack_of_norms(length))
     # A last bit turns a row by so much, which moves a cosine near 1 in second order only.

@@ -224,16 +224,27 @@ def _check_split(cell: Cell, train: list[Indices], algorithm: Algorithm) -> None
 # --- the model -------------------------------------------------------------------------------------------------------
 
 
-def _model(cell: Cell, arrays: Arrays, root: str | Path | None) -> nn.Module:
-    architecture = cast(Model, method("model", cell.model))
+def skeleton(cell: Cell, *, shape: tuple[int, int, int], classes: int) -> nn.Module:
+    """The cell's model for images of a ``shape`` (C, H, W), with values that do not matter."""
+    scaling = nn.Identity() if cell.scaling == "none" else Normalize([0.5] * shape[0], [0.5] * shape[0])
+    return nn.Sequential(scaling, _network(cell, shape, classes))
+
+
+def _network(cell: Cell, shape: tuple[int, int, int], classes: int) -> nn.Module:
     norm = cast(Norm, method("norm", cell.norm))
     with torch.random.fork_rng(devices=[]):  # constructors draw; what they draw is overwritten from our own stream
-        network = architecture.build(norm, shape=arrays.shape, classes=arrays.classes)
+        network = cast(Model, method("model", cell.model)).build(norm, shape=shape, classes=classes)
         norm.adapt(network)
     layer = _layer_type(norm)
     if layer is not nn.Identity and not any(isinstance(m, layer) for m in network.modules()):
         raise Refused(f"{cell.model} has no normalization layers for {cell.norm} to take the place of")
     seed_dropout(network)
+    return network
+
+
+def _model(cell: Cell, arrays: Arrays, root: str | Path | None) -> nn.Module:
+    architecture = cast(Model, method("model", cell.model))
+    network = _network(cell, arrays.shape, arrays.classes)
     architecture.initialise(network, stream(cell.seed, "init"))
     weights = rule_of("init", cell.init)
     if weights is not None:

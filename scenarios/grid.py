@@ -31,6 +31,7 @@ from . import limit, pace
 from .checkpoint import checkpoint_path, discard
 from .effect import effect_warnings
 from .expand import expand, fingerprints, key_of, labels, refusal, resolve
+from .kept_models import missing_models
 from .memory import REMEDY
 from .pace import OnRoundOf
 from .run import CHECKPOINT_MINUTES, check_threads, cores, device_of, run_cell
@@ -131,6 +132,7 @@ def grid(
     device: str = "auto",
     root: str | Path | None = None,
     checkpoint_minutes: float = CHECKPOINT_MINUTES,
+    keep_model: bool = False,
     cell_minutes: float | None = None,
     on_start: Callable[[Plan], None] = lambda plan: None,
     on_cell: Callable[[Finished], None] = lambda finished: None,
@@ -150,13 +152,14 @@ def grid(
     ``scenarios/cluster.py``); with ``gpus``, cells are spread over these, ``slots`` at a time on each (default: as many
     as their memory holds). ``track`` names trackers (``"tensorboard"``) that follow every cell into the store's folder.
     ``on_round`` hears about once a second of every running cell: its key, the round and the rounds; not on a cluster.
-    Every ``checkpoint_minutes`` (0: never) a cell that runs here keeps what it needs to go on. Raises ``UsageError``
+    Every ``checkpoint_minutes`` (0: never) a cell that runs here keeps what it needs to go on. ``keep_model`` keeps
+    every trained model in the store (``load_model``), not on a cluster. Raises ``UsageError``
     for a wrong scenario and ``StoreError`` for a folder that cannot be written; a cell that crashes, or takes longer
     than ``cell_minutes``, is recorded as *failed* and the others go on.
     """
     check_execution(
         jobs=jobs, device=device, gpus=gpus, slots=slots, cluster=cluster, track=track,
-        checkpoint_minutes=checkpoint_minutes, cell_minutes=cell_minutes,
+        checkpoint_minutes=checkpoint_minutes, cell_minutes=cell_minutes, keep_model=keep_model,
     )  # fmt: skip
     if not isinstance(scenario, Scenario):
         scenario = Scenario.load(scenario)
@@ -169,6 +172,9 @@ def grid(
     on_start(todo)
     for warning in effect_warnings(cell for cell in todo.cells.values() if refusal(cell) is None):
         on_note(f"warning: {warning}")
+    without = missing_models(store, todo.cells.keys() - set(todo.missing)) if keep_model else 0
+    if without:
+        on_note(f"warning: {without} stored cells have no model and do not run again; take a fresh --out for theirs")
     counts: Counter[str] = Counter()
     with _terminable(), ExitStack() as stack:
         places: _Places | None = None
@@ -184,7 +190,7 @@ def grid(
             _Work(key, todo.cells[key], scenario.name, str(todo.folder), todo.fingerprints[todo.cells[key]],
                   plugins, None if root is None else str(root), device, threads,
                   checkpoint_minutes, cell_minutes, track=tuple(track), state_memory=state_memory, places=places,
-                  guests=brought)
+                  guests=brought, keep_model=keep_model)
             for key in todo.missing
         ]  # fmt: skip
         for finished in _run(work, workers, on_round) if cluster is None else _remote(work, cluster, on_note):
@@ -220,6 +226,7 @@ def check_execution(
     track: Sequence[str] = (),
     checkpoint_minutes: float = CHECKPOINT_MINUTES,
     cell_minutes: float | None = None,
+    keep_model: bool = False,
 ) -> None:
     """Raise ``UsageError`` for what ``grid`` would refuse of how cells are to run, before it looks at any of them."""
     tracking.check(track)
@@ -229,6 +236,8 @@ def check_execution(
         raise UsageError(f"cell_minutes={cell_minutes:g} must be a finite number of minutes above 0")
     if cell_minutes is not None and cluster is not None:
         raise UsageError(f"cell_minutes={cell_minutes:g} is for cells that run here, not on cluster={cluster!r}")
+    if keep_model and cluster is not None:
+        raise UsageError(f"keep_model is for cells that run here: models do not travel from cluster={cluster!r}")
     if slots is not None and (gpus is None or slots < 1):
         raise UsageError(f"slots={slots} is how many cells share each of the gpus, at least 1; it goes with gpus")
     if gpus is not None:
@@ -286,6 +295,7 @@ class _Work:
     places: _Places | None = None
     guests: tuple[Guest, ...] = ()
     sent: bytes = b""
+    keep_model: bool = False
 
     @property
     def trace(self) -> Path:
@@ -443,6 +453,7 @@ def _execute(item: _Work, on_round: OnRoundOf | None = None) -> Finished | Store
                 state_memory=item.state_memory,
                 store=item.folder,
                 checkpoint_minutes=item.checkpoint_minutes,
+                keep_model=item.keep_model,
             )
         Store(item.folder).commit(record)
         if record.status not in RERUN:

@@ -32,6 +32,7 @@ from robustfl.running import running
 from robustfl.surroundings import Surroundings, kept
 from robustfl.team import ALONE, Team
 
+from . import kept_models
 from .build import Built, build
 from .checkpoint import Checkpoint, Keeper, checkpoint_path
 from .effect import no_effect
@@ -112,6 +113,7 @@ def run_cell(
     on_note: Callable[[str], None] = lambda note: None,
     store: str | Path | None = None,
     checkpoint_minutes: float = CHECKPOINT_MINUTES,
+    keep_model: bool = False,
 ) -> CellResult:
     """Run one cell. Refusal, divergence and crash become records; only interrupts escape.
 
@@ -122,8 +124,11 @@ def run_cell(
     Of a ``team`` of processes that share the cell only the leading one evaluates; the others' records say less.
     With the folder of a ``store`` the cell keeps a checkpoint there every ``checkpoint_minutes`` (0: none) and goes on
     from one that it finds; the record is the same as without. Whoever commits the record discards the checkpoint.
-    ``on_note`` hears of both, as does the record's ``timing``. A team keeps no checkpoints.
+    ``on_note`` hears of both, as does the record's ``timing``. A team keeps no checkpoints. With ``keep_model`` the
+    model that was tested lies in the store, too, and the record says so (``load_model``).
     """
+    if keep_model and store is None:
+        raise UsageError("keep_model needs a store to keep the model in; give out (--out)")
     check_threads(threads)
     resolved = resolve(cell, fingerprint)
     known: dict[str, Any] = {
@@ -150,8 +155,8 @@ def run_cell(
             if reason is not None:
                 raise Refused(reason)
             built = build(cell, root=root, device=where)
-            run = _Run(cell, built, on_round, on_point, keeper, team, state_memory)
-            outcome = {"status": "done", **run.complete()}
+            run = _Run(cell, known["key"], built, on_round, on_point, keeper, team, state_memory)
+            outcome = {"status": "done", **run.complete(keep=store if keep_model else None)}
         except Refused as error:
             outcome = {"status": "refused", "reason": str(error)}
         except Diverged as error:
@@ -222,6 +227,7 @@ class _Run:
     def __init__(
         self,
         cell: Cell,
+        key: str,
         built: Built,
         on_round: OnRound | None,
         on_point: OnPoint | None,
@@ -229,7 +235,8 @@ class _Run:
         team: Team,
         limit: int,
     ) -> None:
-        self._cell, self._built, self._on_round, self._on_point = cell, built, on_round, on_point
+        self._cell, self._key, self._built = cell, key, built
+        self._on_round, self._on_point = on_round, on_point
         self._keeper, self._team, self._limit = keeper, team, limit
         self._every = cell.evaluate_every or max(1, math.ceil(cell.rounds / 10))
         self._curve: list[CurvePoint] = []
@@ -240,8 +247,8 @@ class _Run:
         self._selection = Selection(built.experiment, limit) if cell.select == "validation" else None
         self.seconds, self.rounds = 0.0, 0
 
-    def complete(self) -> dict[str, Any]:
-        """Train to the end and evaluate: the fields of a finished record."""
+    def complete(self, *, keep: str | Path | None = None) -> dict[str, Any]:
+        """Train to the end and evaluate: the fields of a finished record. ``keep``: the store of the model tested."""
         e = self._built.experiment
         if e.adversarial:
             self._facts["macs_per_epoch"] = macs_per_epoch(e)
@@ -284,6 +291,8 @@ class _Run:
         if not self._team.leads:
             return self.so_far()
         metrics = self._evaluator.metrics(tested)
+        if keep is not None:
+            self._facts["model"] = kept_models.keep_model(keep, self._key, self._built, self._evaluator, tested)
         if self._cell.representations:
             seen = self._evaluator.representations(tested)
             self._facts |= {} if seen is None else {"representations": seen}

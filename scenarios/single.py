@@ -28,6 +28,7 @@ def run(
     threads: int = 1,
     root: str | Path | None = None,
     checkpoint_minutes: float = CHECKPOINT_MINUTES,
+    keep_model: bool = False,
     track: Sequence[str] = (),
     state_memory: int = LIMIT,
     on_round: OnRound = lambda round, rounds, loss: None,
@@ -38,6 +39,7 @@ def run(
     ``scenario`` is a mapping of cell settings such as ``{"attack": "alie", "f": 3, "defense": "krum"}``, the others at
     their defaults; or a scenario, a preset's name or a file, with exactly one cell. With ``out`` the record is also
     kept in the store ``<out>/<name>``, where the cell keeps checkpoints; it runs whether or not a record is there.
+    ``keep_model`` keeps the trained model there as well (``load_model``).
     ``on_round(round, rounds, loss)`` is called after every round; the other arguments are those of ``grid``. Under
     ``torchrun`` the processes share the cell, and the first one's record is the whole one. A cell that is refused,
     diverges or crashes says so in its record. Raises ``UsageError`` for settings that are none, or make several cells.
@@ -62,7 +64,7 @@ def run(
         record = run_cell(
             cell, scenario=chosen.name, fingerprint=fingerprint, root=root, device=where, threads=threads,
             on_point=followed.evaluated, team=team, state_memory=state_memory, on_round=on_round, on_note=on_note,
-            store=None if store is None else store.folder, checkpoint_minutes=checkpoint_minutes,
+            store=None if store is None else store.folder, checkpoint_minutes=checkpoint_minutes, keep_model=keep_model,
         )  # fmt: skip
     if not team.leads:
         return record

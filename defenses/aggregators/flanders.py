@@ -105,18 +105,18 @@ def forecast(series: Sequence[Tensor], alpha: float, beta: float, steps: int) ->
     """
     before, after = list(series[:-1]), torch.cat(list(series[1:]), dim=1)
     n = series[0].shape[1]
-    B = torch.eye(n, dtype=torch.float64)  # noqa: N806 - the paper's name
+    B = torch.eye(n, dtype=torch.float64)
     for _ in range(steps):
-        C = torch.cat([Z @ B for Z in before], dim=1)  # noqa: N806
+        C = torch.cat([Z @ B for Z in before], dim=1)
         inner = torch.linalg.solve(C.T @ C + alpha * torch.eye(C.shape[1], dtype=torch.float64), C.T)
         # A Z_{s-1} for every s, then B from the rows of all of them.
         pushed = torch.cat([after @ (inner @ Z) for Z in before], dim=0)
         target = torch.cat(list(series[1:]), dim=0)
         new = torch.linalg.solve(pushed.T @ pushed + beta * torch.eye(n, dtype=torch.float64), pushed.T @ target)
-        moved, B = float((new - B).abs().max()), new  # noqa: N806
+        moved, B = float((new - B).abs().max()), new
         if moved < _CLOSE:
             break
-    C = torch.cat([Z @ B for Z in before], dim=1)  # noqa: N806
+    C = torch.cat([Z @ B for Z in before], dim=1)
     inner = torch.linalg.solve(C.T @ C + alpha * torch.eye(C.shape[1], dtype=torch.float64), C.T)
     return after @ (inner @ (series[-1] @ B))
 

@@ -39,9 +39,9 @@ class LayerAdaptiveSparsified(MixedRule):
     >>> robustfl.defense("lasa(sparsity=0)")(rows, f=1)
     [tensor([1.]), tensor([1.])]
 
-    Reference: the algorithm of the paper below. Notes: where nobody is usual in a layer, everybody is averaged, as in the
-    authors' code. As there, tensors are the layers, only those of two or more axes are made sparse, by one threshold
-    for the whole row, and what is averaged is sparse. Medians are means of the middle two; entries at the threshold
+    Reference: the algorithm of the paper below. Notes: where nobody is usual in a layer, everybody is averaged, as in
+    the authors' code. As there, tensors are the layers, only those of two or more axes are made sparse, by one
+    threshold for the whole row, and what is averaged is sparse. Medians are means of the middle two; entries at the threshold
     are kept, where the code drops them. Equal scores are usual, whatever their deviation.
     """
 
@@ -61,7 +61,7 @@ class LayerAdaptiveSparsified(MixedRule):
         if sum(map(prod, shapes)) != X.shape[1]:
             raise UsageError(f"lasa: layers {list(shapes)} have {sum(map(prod, shapes))} entries, rows {X.shape[1]}")
         share = (length.quantile(0.5) / length.clamp(min=1e-300)).clamp(max=1)
-        Y = self._sparse(X * share.to(X)[:, None], shapes)  # noqa: N806 - rows, as X
+        Y = self._sparse(X * share.to(X)[:, None], shapes)
         made, kept = torch.empty_like(X[0]), []
         for layer, out in zip(_pieces(Y, shapes), _pieces(made, shapes), strict=True):
             usual = self._usual(layer)
@@ -69,7 +69,7 @@ class LayerAdaptiveSparsified(MixedRule):
             kept.append(int(usual.sum()))
         return Aggregated(made, facts={"kept_by_layer": kept})
 
-    def _sparse(self, Y: Tensor, shapes: Sequence[tuple[int, ...]]) -> Tensor:  # noqa: N803 - rows, as X
+    def _sparse(self, Y: Tensor, shapes: Sequence[tuple[int, ...]]) -> Tensor:
         """The rows without their smallest weights; other tensors (biases, affine parameters) as they are."""
         weights = torch.cat([torch.full((prod(shape),), len(shape) > 1) for shape in shapes]).to(Y.device)
         count = int(weights.sum())
@@ -84,7 +84,9 @@ class LayerAdaptiveSparsified(MixedRule):
         """Which rows ``[n]`` of a layer ``[n k]`` have a usual length and a usual balance of signs."""
         signs = layer.sign()
         balance = signs.double().sum(1) / signs.abs().double().sum(1).clamp(min=1)
-        usual = _near(torch.linalg.vector_norm(layer.double(), dim=1), self.norm_bound) & _near(balance, self.sign_bound)
+        usual = _near(torch.linalg.vector_norm(layer.double(), dim=1), self.norm_bound) & _near(
+            balance, self.sign_bound
+        )
         return usual if bool(usual.any()) else torch.ones_like(usual)
 
     def min_clients(self, f: int) -> int:

@@ -121,6 +121,7 @@ def _scenario_options(command: F) -> F:
             type=_Finite(0),
             help="How often a running cell keeps what it needs to go on; 0: never.",
         ),
+        click.option("--keep-model", is_flag=True, help="Keep the trained model of every cell beside its record."),
         click.option("--threads", default=1, show_default=True, type=click.IntRange(1), help="Threads per cell."),
         click.option("--data-root", type=click.Path(), help="Data folder [default: $ROBUSTFL_DATA or the user cache]."),
         click.option(

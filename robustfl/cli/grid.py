@@ -26,6 +26,7 @@ def grid(
     plugins: tuple[str, ...],
     device: str,
     checkpoint_minutes: float,
+    keep_model: bool,
     cell_minutes: float | None,
     threads: int,
     data_root: str | None,
@@ -46,7 +47,7 @@ def grid(
     if dry_run:
         check_execution(
             jobs=jobs, device=device, gpus=indices, slots=slots, cluster=cluster, track=track,
-            checkpoint_minutes=checkpoint_minutes, cell_minutes=cell_minutes,
+            checkpoint_minutes=checkpoint_minutes, cell_minutes=cell_minutes, keep_model=keep_model,
         )  # fmt: skip
         if indices is not None:
             jobs, device = len(indices) * (slots or 1), f"cuda:{indices[0]}"
@@ -54,7 +55,7 @@ def grid(
     with GridProgress(quiet=form == "json") as progress:
         results = run_grid(
             chosen, out=out, jobs=jobs, threads=threads, device=device, root=data_root,
-            checkpoint_minutes=checkpoint_minutes, cell_minutes=cell_minutes,
+            checkpoint_minutes=checkpoint_minutes, cell_minutes=cell_minutes, keep_model=keep_model,
             on_start=progress.start, on_cell=progress.cell, on_round=progress.round,
             on_note=lambda text: say(text, err=True),
             cluster=cluster, gpus=indices, slots=slots, state_memory=limit, track=track,

@@ -104,10 +104,22 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
         "bulyan": "among few rows left two are each other's nearest and tie, and the lower index wins",
     },
     "translation": dict.fromkeys(
-        ["clipping", "arc", "centered-clipping", "cge", "fltrust", "foolsgold", "flame", "signguard", "sign-majority",
-         "clipped-clustering", "lasa", "rlr"],
+        [
+            "clipping",
+            "arc",
+            "centered-clipping",
+            "cge",
+            "fltrust",
+            "foolsgold",
+            "flame",
+            "signguard",
+            "sign-majority",
+            "clipped-clustering",
+            "lasa",
+            "rlr",
+        ],
         BY_LENGTH,
-    ),  # fmt: skip
+    ),
     "scale": {
         "clipping": A_RADIUS,
         "centered-clipping": A_RADIUS,

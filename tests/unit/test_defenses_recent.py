@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -134,7 +135,7 @@ def test_the_forecast_minimises_the_ridge_loss_of_both_matrices():
         right = sum(P.T @ Y for P, Y in zip(pushed, series[1:], strict=True))
         B = torch.linalg.inv(sum(P.T @ P for P in pushed) + 0.7 * torch.eye(3)) @ right
     A, B = A.requires_grad_(), B.requires_grad_()
-    loss = sum((Y - A @ Z @ B).square().sum() for Z, Y in zip(series[:-1], series[1:], strict=True))
+    loss = sum((Y - A @ Z @ B).square().sum() for Z, Y in pairwise(series))
     (loss + 0.5 * A.square().sum() + 0.7 * B.square().sum()).backward()
     assert max(float(A.grad.abs().max()), float(B.grad.abs().max())) < 1e-6
     with torch.no_grad():
@@ -289,7 +290,10 @@ def test_the_layers_of_a_list_are_known_and_those_of_a_network_in_training_too()
     from robustfl.scenarios.build import build
     from robustfl.scenarios.spec import Cell
 
-    for norm, shapes in [("fbn", ((8, 64), (8,), (8,), (8,), (10, 8), (10,))), ("fedbn", ((8, 64), (8,), (10, 8), (10,)))]:
+    for norm, shapes in [
+        ("fbn", ((8, 64), (8,), (8,), (8,), (10, 8), (10,))),
+        ("fedbn", ((8, 64), (8,), (10, 8), (10,))),
+    ]:
         cell = Cell.of({"model": "mlp(hidden=(8,))", "norm": norm, "algorithm": "fedavg", "batch": 8, "rounds": 1})
         assert build(cell).experiment.shapes == shapes
 
