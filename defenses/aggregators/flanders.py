@@ -118,7 +118,8 @@ def forecast(series: Sequence[Tensor], alpha: float, beta: float, steps: int) ->
             break
     C = torch.cat([Z @ B for Z in before], dim=1)
     inner = torch.linalg.solve(C.T @ C + alpha * torch.eye(C.shape[1], dtype=torch.float64), C.T)
-    return after @ (inner @ (series[-1] @ B))
+    found: Tensor = after @ (inner @ (series[-1] @ B))
+    return found
 
 
 def _history_of(state: Mapping[str, Tensor], clients: Tensor) -> Tensor:

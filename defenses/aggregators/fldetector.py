@@ -130,7 +130,8 @@ def hessian_product(steps: Tensor, changes: Tensor, vector: Tensor) -> Tensor:
     middle = torch.cat([torch.cat([sigma * ss, lower], 1), torch.cat([lower.T, -torch.diag(sy.diagonal())], 1)])
     both = torch.cat([sigma * steps, changes])
     scale = middle.abs().max().clamp(min=1e-300)
-    return sigma * vector - both.T @ (torch.linalg.pinv(middle / scale, rtol=1e-10) @ (both @ vector)) / scale
+    found: Tensor = sigma * vector - both.T @ (torch.linalg.pinv(middle / scale, rtol=1e-10) @ (both @ vector)) / scale
+    return found
 
 
 def suspicious(scores: Tensor, generator: torch.Generator) -> Tensor:

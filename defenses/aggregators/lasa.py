@@ -101,4 +101,4 @@ def _near(values: Tensor, bound: float) -> Tensor:
 
 
 def _pieces(rows: Tensor, shapes: Sequence[tuple[int, ...]]) -> Sequence[Tensor]:
-    return rows.split([prod(shape) for shape in shapes], dim=-1)
+    return torch.split(rows, [prod(shape) for shape in shapes], dim=-1)

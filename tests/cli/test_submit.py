@@ -288,7 +288,7 @@ def test_who_looks_at_the_test_set_is_refused(tmp_path: Path, monkeypatch: pytes
     said = refused(checked(folder, cells=1))
     assert "secrecy: defense calm: other test data change what is trained: model " in said
     assert "digits.csv.gz" in said
-    assert "attack push: " not in said
+    assert "secrecy: attack push" not in said
 
 
 @pytest.mark.parametrize(
