@@ -31,7 +31,8 @@ from robustfl.vectors import flatten_parameters, layout_of, write_statistics
 
 from .build import Built, skeleton
 from .evaluate import Evaluator
-from .spec import Cell, method
+from .methods import method
+from .spec import Cell
 
 FORMAT = 1
 _NOTE, _OWN = "note", ("own/parameters", "own/statistics")

@@ -34,6 +34,7 @@ from robustfl.running import running
 from robustfl.testing import Check as Law
 from robustfl.testing import check as laws_of
 
+from .execution import Execution
 from .expand import fingerprints
 from .run import run_cell
 from .spec import Cell
@@ -252,10 +253,8 @@ def _trained(record: CellResult, root: str | Path | None) -> str:
     # Attacks on the result and evaluations on the way cost time and change nothing.
     cell = Cell.of({**record.cell.get("cell", {}), "evasions": [], "evaluate_every": 0, "select": "last", "tail": 1})
     with tempfile.TemporaryDirectory() as store:
-        made = run_cell(
-            cell, fingerprint=fingerprints([cell], root)[cell], root=root, device="cpu", store=store,
-            checkpoint_minutes=0, keep_model=True,
-        )  # fmt: skip
+        here = Execution(device="cpu", root=root, store=Path(store), checkpoint_minutes=0, keep_model=True)
+        made = run_cell(cell, fingerprint=fingerprints([cell], root)[cell], execution=here)
     kept = made.certificates.get("model")
     return f"model {kept['digest'][:12]}" if kept else f"{made.status}: {(made.reason or '').partition(chr(10))[0]}"
 

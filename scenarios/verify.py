@@ -15,11 +15,13 @@ from robustfl.registry import load_file
 from robustfl.reports.agreement import agree, settings_apart, versions_apart
 from robustfl.reports.published import TOLERANCE, is_count, read_board
 
+from .execution import Execution
 from .expand import fingerprints, key_of, resolve
 from .run import run_cell
 from .spec import Cell
 
 AGREES = ("identical", "within tolerance")
+ELSEWHERE = "cannot be run here"
 DOUBTS = ("evaluation", "unreliable")
 """What a record says about its own numbers: certificates that must come out again."""
 
@@ -70,6 +72,12 @@ class Verification:
     def agrees(self) -> bool:
         """Whether the board is accepted: a sound file, the same methods, and every cell that ran agrees."""
         return not (self.file or self.versions or self.disagreeing)
+
+    @property
+    def undecided(self) -> bool:
+        """Whether nothing speaks against the board but cells that cannot be run here, for want of data, say."""
+        elsewhere = all(check.verdict == ELSEWHERE for check in self.disagreeing)
+        return bool(self.disagreeing) and elsewhere and not (self.file or self.versions)
 
 
 def verify(
@@ -137,7 +145,7 @@ def _check(
         fingerprint = fingerprints([cell], root)[cell]
         resolved = resolve(cell, fingerprint)
     except RobustflError as error:
-        return Check(record.key, record.labels, "cannot be run here", str(error))
+        return Check(record.key, record.labels, ELSEWHERE, str(error))
     versions = tuple(versions_apart(record.cell.get("methods", {}), resolved["methods"]))
     if versions:
         return Check(record.key, record.labels, "other versions", "; ".join(versions), versions)
@@ -146,11 +154,13 @@ def _check(
         detail = "; ".join(f"{path}: {a} published, {b} here" for path, a, b in apart[:3])
         return Check(record.key, record.labels, "another cell", detail or "the settings have another key")
     known = record.certificates
-    where, claimed = device or str(known.get("device") or "auto"), known.get("threads")
-    again = run_cell(
-        cell, scenario=record.scenario, fingerprint=fingerprint, root=root, device=where,
+    claimed = known.get("threads")
+    execution = Execution(
+        device=device or str(known.get("device") or "auto"),
         threads=threads or (claimed if is_count(claimed) else 1),
-    )  # fmt: skip
+        root=root,
+    )
+    again = run_cell(cell, scenario=record.scenario, fingerprint=fingerprint, execution=execution)
     found = agree(record, again, tolerance=tolerance)
     verdict = {"identical": "identical", "within": "within tolerance", "differs": "differs"}[found.verdict]
     detail = "" if found.verdict == "identical" else found.words().partition(": ")[2]
