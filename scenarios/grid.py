@@ -159,8 +159,8 @@ def grid(
     """
     execution = Execution(
         device=device, threads=threads, root=root, state_memory=state_memory, checkpoint_minutes=checkpoint_minutes,
-        keep_model=keep_model, cell_minutes=cell_minutes, track=tuple(track), jobs=jobs, gpus=None if gpus is None else tuple(gpus),
-        slots=slots, cluster=cluster, on_note=on_note,
+        keep_model=keep_model, cell_minutes=cell_minutes, track=tuple(track), jobs=jobs,
+        gpus=None if gpus is None else tuple(gpus), slots=slots, cluster=cluster, on_note=on_note,
     )  # fmt: skip
     return run_grid(scenario, execution, out=out, on_start=on_start, on_cell=on_cell, on_round=on_round)
 

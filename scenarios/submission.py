@@ -38,7 +38,7 @@ from .execution import Execution
 from .expand import fingerprints
 from .run import run_cell
 from .spec import Cell
-from .verify import Check, Verification, verify
+from .verify import ELSEWHERE, Check, Verification, verify
 
 _CODE = (".py", ".pyc", ".so", ".pyd")
 _SYSTEM = ("/proc/", "/sys/", "/dev/")
@@ -206,8 +206,7 @@ def _numbers(verification: Verification, note: Note) -> None:
     for check in verification.checks:
         detail = f"{check.verdict}: {check.detail}" if check.detail else check.verdict
         if not check.agrees:
-            elsewhere = check.verdict == "cannot be run here"
-            note("numbers", None if elsewhere else False, f"cell {check.key[:12]}: {detail}")
+            note("numbers", None if check.verdict == ELSEWHERE else False, f"cell {check.key[:12]}: {detail}")
     agree = sum(check.agrees for check in verification.checks)
     if agree == len(verification.checks):
         note(
