@@ -117,6 +117,7 @@ class Pipeline:
             state=state or {},
             clients=as_clients(clients, len(stack), self.describe()),
             reference=None if reference is None else as_stack([reference], f"{self.describe()}: reference")[0][0],
+            shapes=() if form.layers is None else tuple(tuple(part.shape) for part in form.parts),
         )
         result = self.run(stack, f=f, context=context)
         return form.row(result.vector), result.state
