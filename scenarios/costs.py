@@ -24,7 +24,6 @@ from .build import Built, build
 from .execution import Execution
 from .expand import resolve
 from .methods import method
-from .settings import settings_of
 from .spec import Cell
 
 ROUNDS = 2  # of a cell that is timed; the first one warms up
@@ -154,7 +153,7 @@ class Costs:
         key = (*_network_of(cell), cell.objective, cell.at, cell.train_evasion)
         if key not in self._works:
             small = replace(
-                like, settings=replace(settings_of(cell), batch=2), objective=m.objective, evasion=m.train_evasion,
+                like, settings=replace(cell.settings, batch=2), objective=m.objective, evasion=m.train_evasion,
                 adversarial=cell.adversarial,
             )  # fmt: skip
             self._works[key] = macs_per_epoch(small)["mean"] * cell.clients / sum(len(part) for part in like.parts)
