@@ -194,6 +194,8 @@ def _pass(e: Experiment, images: int) -> None:
     index = torch.arange(images, device=e.device)
     x = e.train.pixels(index, dtype=next(e.model.parameters()).dtype)
     nn.functional.cross_entropy(e.model(x), e.train.labels(index)).backward()  # type: ignore[no-untyped-call]
+    if e.device.type == "cuda":  # which works on while this process goes on
+        torch.cuda.synchronize(e.device)
 
 
 def passes(evasion: str) -> int:
