@@ -18,6 +18,10 @@ class Broken(AssertionError):
     """A law is broken; the message says what was seen."""
 
 
+class Differs(Broken):
+    """Two results that should be equal are not, for whatever reason."""
+
+
 class Hung(Exception):
     """The work did not end in time."""
 
