@@ -21,7 +21,7 @@ _NEAR = 2 << 20
 
 
 def width(n: int, d: int, like: Tensor, *, itemsize: int | None = None) -> int:
-    """How many columns of ``n`` rows make a block; all ``d`` on an accelerator, where blocks only add launches."""
+    """Columns of ``n`` rows in a block; all ``d`` on an accelerator, where blocks only add launches."""
     if like.device.type != "cpu":
         return max(d, 1)
     fitting = _CACHE // max(1, n * (itemsize or like.element_size()))
@@ -39,10 +39,10 @@ class ColumnRule(Protocol):
 
     @property
     def scratch_rows(self) -> int:
-        """How many buffers of one block's width ``reduce`` needs."""
+        """The number of buffers of one block's width that ``reduce`` needs."""
 
     def whole(self, X: Tensor) -> bool:
-        """Whether ``reduce`` should be given all columns of ``X`` at once."""
+        """True if ``reduce`` should be given all columns of ``X`` at once."""
 
     def reduce(self, rows: Tensor, out: Tensor, scratch: Tensor) -> None:
         """Write the result for ``rows [n w]`` to ``out [w]``; ``scratch [scratch_rows w]`` may be overwritten."""

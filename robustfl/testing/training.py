@@ -54,7 +54,7 @@ class _Batches:
 
 @dataclass(frozen=True)
 class _Round:
-    """What two rounds came to."""
+    """The state after two rounds."""
 
     messages: Tensor
     memory: Tensor | None
