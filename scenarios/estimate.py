@@ -125,6 +125,8 @@ def estimate(
     note = (
         f"Timed on up to {_PROBE_ROUNDS} rounds of {len(kinds)} kind(s) of cells; other load on the machine counts in."
     )
+    for words, count in Counter(p.refused for p in probes.values() if p.refused).items():
+        note += f"\n{count} kind(s) of cells could not be timed, since the first of each is refused: {words}"
     wrong = Counter(p.failed for p in probes.values() if p.failed)
     for words, count in wrong.items():
         note += f"\n{count} kind(s) of cells could not be timed, and will not run here: {words}"
@@ -163,7 +165,9 @@ def _probes(
             try:
                 with running(foreign), kept():
                     probes[kind] = _probe(cell, root, device)
-            except (Refused, Diverged):  # the grid will record it; it costs next to nothing
+            except Refused as error:  # what only the data or the network tell
+                probes[kind] = _Probe(0.0, 0.0, 0, 0, refused=str(error))
+            except Diverged:  # the grid will record it; it costs next to nothing
                 probes[kind] = _Probe(0.0, 0.0, 0, 0)
             except BaseException as error:  # too large for this machine, or a plug-in's: the others go on
                 if isinstance(error, (KeyboardInterrupt, Terminated)):
@@ -192,10 +196,11 @@ class _Probe:
     memory: int
     validated: int = 0  # images of one look at the validation data, times the passes over each
     failed: str = ""
+    refused: str = ""
 
 
 def _seconds(cell: Cell, probe: _Probe | None) -> float | None:
-    if probe is None or probe.failed:
+    if probe is None or probe.failed or probe.refused:
         return None
     points = 1 + (cell.rounds // cell.evaluate_every if cell.evaluate_every else 10)
     attacked = sum(_passes(e) for e in cell.evasions) * (points if cell.evaluate_ra else 1)
