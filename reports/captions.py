@@ -57,7 +57,11 @@ def _note_text(note: _Note) -> str:
 
 def caption(board: Board, *, seeds: set[str]) -> str:
     """Caption of every table of the board: constants, statistics, worst case, marks."""
-    attacks = [a for a in board.attacks if a != "none"] or list(board.attacks)
+    idle = {
+        attack for i, attack in enumerate(board.attacks)
+        if all(row.cells[i].idle for section in board.sections for row in section.rows)
+    }  # fmt: skip
+    attacks = [a for a in board.attacks if a != "none" and a not in idle] or list(board.attacks)
     places = [e for s in board.sections for r in s.rows for e in (*r.cells, r.worst)]
     parts = [
         _seeds(len(seeds), places),

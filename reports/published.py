@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from robustfl.errors import StoreError, UsageError
 from robustfl.outside import read_json, shown, texts, unsafe
-from robustfl.records import CellResult, CurvePoint, Metrics, Status, canonical, misnamed, plain
+from robustfl.records import CellResult, CurvePoint, Metrics, Seconds, Status, canonical, misnamed, plain
 
 from .store import unlikely, write_atomic
 
@@ -53,8 +53,8 @@ class PublishedCell(Published):
     labels: dict[str, Any]
     metrics: Metrics | None = Field(default=None, description="accuracies in [0, 1]")
     curve: list[CurvePoint] = Field(default_factory=list, description="accuracies in [0, 1] during training")
-    seconds: float = Field(description="how long the cell took")
-    seconds_per_round: float | None = None
+    seconds: Seconds = Field(description="how long the cell took")
+    seconds_per_round: Seconds | None = None
     peak_memory_bytes: int = 0
     certificates: dict[str, Any] = Field(default_factory=dict, description="device, threads, versions, source, doubts")
 

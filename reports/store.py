@@ -224,6 +224,11 @@ def unlikely(record: CellResult) -> str | None:
         return None
     if record.metrics is None:
         return "done, but without metrics"
+    settings = record.cell.get("cell")
+    asked = settings.get("evasions") if isinstance(settings, Mapping) else None
+    unasked = [name for name in record.metrics.ra if isinstance(asked, (list, tuple)) and name not in asked]
+    if unasked:
+        return f"ra of {unasked[0]!r}, which the cell does not have among its evasions"
     accuracies = {"sa": record.metrics.sa, **record.metrics.ra}
     if record.metrics.ra_worst is not None:
         accuracies["ra_worst"] = record.metrics.ra_worst

@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 from collections.abc import Collection, Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -67,16 +67,20 @@ class Metrics(Record):
     samples: int = 0
 
 
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+"""A measured time."""
+
+
 class Timing(Record):
     """The measurements that may differ between two runs of one cell; of one that was resumed, all runs together.
 
     ``notes`` say where it was resumed, and why a checkpoint could not be used or written.
     """
 
-    seconds: float = 0.0
-    seconds_training: float = 0.0
-    seconds_per_round: float | None = None
-    peak_memory_bytes: int = 0
+    seconds: Seconds = 0.0
+    seconds_training: Seconds = 0.0
+    seconds_per_round: Seconds | None = None
+    peak_memory_bytes: int = Field(0, ge=0)
     started: str = ""
     host: str = ""
     device: str = ""

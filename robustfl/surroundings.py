@@ -74,6 +74,16 @@ def _precisions() -> Iterator[_Setting]:
             yield _Setting(f"{path}.fp32_precision".lstrip("."), *_attribute(place, "fp32_precision"))
 
 
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith("ROBUSTFL_")}
+
+
+def _put_environment(value: dict[str, str]) -> None:
+    for name in _environment():
+        del os.environ[name]
+    os.environ.update(value)
+
+
 _cudnn, _products = torch.backends.cudnn, torch.backends.cuda.matmul
 _SETTINGS = (
     *_precisions(),  # before the older names for the same
@@ -95,6 +105,7 @@ _SETTINGS = (
     _Setting("flushing of denormal numbers", lambda: _SMALLEST / 2 == 0, torch.set_flush_denormal),
     _Setting("numpy's handling of floating-point errors", np.geterr, lambda value: np.seterr(**value)),
     _Setting("the working directory", os.getcwd, os.chdir),
+    _Setting("robustfl's settings in the environment", _environment, _put_environment),
 )
 
 
@@ -104,6 +115,7 @@ class Surroundings:
     def __init__(self) -> None:
         self._settings = [_read(s) for s in _SETTINGS]
         self._generators = _generators()
+        self._process = os.getpid()
 
     def settings(self) -> list[str]:
         """The settings that have changed since, by name."""
@@ -115,7 +127,9 @@ class Surroundings:
         return [n for n in now if n in self._generators and not _same(n, now[n], self._generators[n])]
 
     def restore(self) -> None:
-        """Put back what has changed since."""
+        """Put back what has changed since. In a copy of the process, which somebody's fork made, there is an end."""
+        if os.getpid() != self._process:
+            os._exit(0)
         for setting, old in 2 * list(zip(_SETTINGS, self._settings, strict=True)):  # some move others along
             if _read(setting) != old:
                 with suppress(RuntimeError, OSError):  # one that cannot be put back must not keep the others

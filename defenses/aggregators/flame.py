@@ -37,7 +37,9 @@ class Flame(MixedRule):
 
     Reference: Algorithm 1 of the paper below. Notes: rows are updates, so directions are theirs and not those of whole
     models. HDBSCAN keeps the densest part of a single cluster, often just over half of all rows; if there is none all
-    rows are kept, which the fact ``no_cluster`` says. Distances that are equal but for rounding are made equal first.
+    rows are kept, which the fact ``no_cluster`` says. The noise has one size for all entries: on normalization
+    statistics it can make a small variance negative, which the merge then lifts to its floor; ``noise=0`` leaves them
+    alone. Distances that are equal but for rounding are made equal first.
     """
 
     paper: ClassVar[str] = "@nguyen2022flame"

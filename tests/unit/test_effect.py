@@ -9,9 +9,10 @@ import pytest
 
 from robustfl.reports import load_board
 from robustfl.scenarios import Scenario, grid
-from robustfl.scenarios.effect import effect_warnings, no_effect
+from robustfl.scenarios.effect import effect_warnings, idle_settings, no_effect
+from robustfl.scenarios.expand import expand, refusal
 from robustfl.scenarios.run import run_cell
-from robustfl.scenarios.spec import Cell
+from robustfl.scenarios.spec import Cell, preset_names
 
 SMALL = {"dataset": "digits(limit=200, test_limit=40)", "model": "mlp(hidden=(8,))", "norm": "gn", "rounds": 2,
          "batch": 8, "evasions": []}  # fmt: skip
@@ -43,6 +44,30 @@ def test_a_reason_is_told_once_with_its_cells() -> None:
     (words,) = effect_warnings(cells)
     assert words.startswith("alie has no effect with n = 10 and f = 2: its z is 0")
     assert "(3 cells)" in words
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"attack": "sf", "f": 2, "scope": "update", "target": "var"}, "leave statistics alone"),
+        ({"branch": "clean", "norm": "fbn"}, "fbn has no branches"),
+        ({"train_evasion": "fgsm"}, "nobody trains adversarially"),
+        ({"quota": True, "f": 0, "participation": 0.5}, "f = 0"),
+        ({"quota": True, "attack": "sf", "f": 2}, "every client takes part"),
+        ({"evaluate_ra": True, "evasions": []}, "evasions = []"),
+        ({"tail": 9, "rounds": 5}, "more than rounds = 5"),
+    ],
+)
+def test_a_setting_that_changes_nothing_is_told(settings: dict[str, Any], words: str) -> None:
+    (told,) = effect_warnings([Cell.of(settings)] * 2)
+    assert words in told
+    assert told.endswith("(2 cells)")
+
+
+def test_no_preset_has_a_setting_that_changes_nothing() -> None:
+    for name in preset_names():
+        cells = [cell for cell in expand(Scenario.load(name)) if refusal(cell) is None]
+        assert not {words for cell in cells for words in idle_settings(cell)}, name
 
 
 @pytest.mark.parametrize(("f", "settings"), [(2, {}), (2, {"norm": "naive-bn"}), (2, {"attack": "foe(eta=0)"})])
@@ -80,3 +105,4 @@ def test_the_grid_warns_and_its_board_counts_it_in_no_worst_case(tmp_path: Path)
     shown = dict(zip(board.attacks, (e.status for e in row.cells), strict=True))
     assert shown == {"none": "ok", "sf": "ok", "alie": "no effect", "foe(eta=0)": "no effect"}
     assert row.worst.values == row.cells[board.attacks.index("sf")].values
+    assert "the minimum over sf, then" in board.caption

@@ -22,6 +22,7 @@ from test_grid import CELL, PLUGIN
 from work_for_workers import forking, half
 
 from robustfl import registry, scratch
+from robustfl.alarms import alarm
 from robustfl.contracts import Attack
 from robustfl.errors import UsageError
 from robustfl.reports.store import Store
@@ -203,6 +204,23 @@ def test_everything_that_is_looked_at_can_be_put_back() -> None:
             change()
             assert before.settings() or before.generators()
         assert (before.settings(), before.generators()) == ([], [])
+
+
+def test_a_copy_that_foreign_code_forks_ends_where_that_code_does(tmp_path: Path) -> None:
+    """Else a copy of robustfl would go on beside it, or wait without end for a thread that it does not have."""
+    mark = tmp_path / "mark"
+    for within in (kept, lambda: alarm(60, lambda frame: TimeoutError())):
+        ours, read, write = os.getpid(), *os.pipe()
+        with within():
+            os.fork()
+        if os.getpid() != ours:  # pragma: no cover
+            mark.write_text("a copy went on")
+            os._exit(1)
+        os.close(write)
+        assert os.read(read, 1) == b""  # until the copy has ended
+        os.close(read)
+        assert os.wait()[1] == 0
+    assert not mark.exists()
 
 
 # --- workers and what they leave -------------------------------------------------------------------------------------

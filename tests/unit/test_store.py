@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import multiprocessing
 import os
 import time
@@ -68,6 +69,11 @@ def test_a_truncated_file_is_not_done_and_is_reported_as_a_problem(tmp_path: Pat
         ({"metrics": None}, "done, but without metrics"),
         ({"metrics": {"sa": "nan", "loss": 0.1}}, "sa=nan is no accuracy"),
         ({"metrics": {"sa": 0.5, "loss": 0.1, "ra": {"pgd": 1.5}}}, "pgd=1.5 is no accuracy"),
+        (
+            {"timing": {"seconds_per_round": -3.0}},
+            "timing.seconds_per_round: Input should be greater than or equal to 0",
+        ),
+        ({"timing": {"seconds": math.nan}}, "timing.seconds: Input should be a finite number"),
         ({"surprise": 1}, "surprise"),
         ({"curve": 3}, "curve"),
     ],
