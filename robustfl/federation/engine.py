@@ -74,8 +74,8 @@ def sound(state: State) -> None:
 
 @dataclass(frozen=True)
 class Seen:
-    """What is read from the device in a round, all at once: of the honest clients the mean ``loss``, everybody's
-    statistics reports, and of what clients keep to themselves the sum and the smallest variance.
+    """Values read from the device in a round, all at once: of the honest clients the mean ``loss``, everybody's
+    statistics reports, and of all that clients keep to themselves the sum and the smallest variance.
     """
 
     loss: float

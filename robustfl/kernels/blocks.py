@@ -21,7 +21,7 @@ _NEAR = 2 << 20
 
 
 def at_once(X: Tensor) -> bool:
-    """Whether ``X`` is worked on as a whole: on an accelerator, and where ``torch.compile`` looks on.
+    """True if ``X`` is worked on as a whole: on an accelerator, and where ``torch.compile`` looks on.
 
     There blocks and loops over rows only add launches, and C code is not to be had.
     """
@@ -50,7 +50,7 @@ class ColumnRule(Protocol):
         """The number of buffers of one block's width that ``reduce`` needs."""
 
     def whole(self, X: Tensor) -> bool:
-        """Whether ``reduce`` should be given all columns of ``X`` at once, and needs no scratch for that."""
+        """True if ``reduce`` should be given all columns of ``X`` at once, and needs no scratch for that."""
 
     def reduce(self, rows: Tensor, out: Tensor, scratch: Tensor) -> None:
         """Write the result for ``rows [n w]`` to ``out [w]``; ``scratch [scratch_rows w]`` may be overwritten."""
