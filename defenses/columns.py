@@ -48,9 +48,8 @@ class NearestMean:
         return self.n + 2 + max(1, self.centre.scratch_rows, self.radius.scratch_rows)
 
     def whole(self, X: Tensor) -> bool:
-        """Never: a block of distances must stay in cache."""
-        del X
-        return False
+        """Not on the CPU: a block of distances must stay in cache."""
+        return at_once(X)
 
     def reduce(self, rows: Tensor, out: Tensor, scratch: Tensor) -> None:
         if at_once(rows):
@@ -157,9 +156,8 @@ class SignMajority:
     scratch_rows: int = 1
 
     def whole(self, X: Tensor) -> bool:
-        """Never: signs of a block are made one row at a time."""
-        del X
-        return False
+        """Not on the CPU: signs of a block are made one row at a time."""
+        return at_once(X)
 
     def reduce(self, rows: Tensor, out: Tensor, scratch: Tensor) -> None:
         if at_once(rows):

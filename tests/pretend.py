@@ -17,6 +17,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from types import FunctionType
 from typing import Any
 from unittest import mock
 
@@ -40,6 +41,7 @@ _FREE = {
 }  # fmt: skip
 _INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_"}
 _JOINING = {"cat", "stack"}
+_BY_INDEX = {"__getitem__", "__setitem__"}
 _GET_DEVICE = Tensor.device.__get__  # type: ignore[attr-defined]
 _Generator, _run_backward = torch.Generator, torch.autograd._engine_run_backward  # type: ignore[attr-defined]
 
@@ -164,6 +166,9 @@ class _Functions(TorchFunctionMode):
         _check_generator(kwargs, device if first is None else world.device_of(first), name)
         if "device" in kwargs:
             kwargs["device"] = HOST if kwargs["device"] is not None else None
+        if device == HOST and name not in _BY_INDEX and not isinstance(func, FunctionType):
+            # What torch makes on the way, in C++, it makes where its arguments are.
+            device = DEVICE if any(world.has(t) for t in _tensors([args, kwargs])) else HOST
         if device == HOST:
             return func(*args, **kwargs)
         if name in ("tensor", "as_tensor", "new_tensor"):

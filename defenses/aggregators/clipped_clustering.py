@@ -41,6 +41,7 @@ class ClippedClustering(MixedRule):
 
     paper: ClassVar[str] = "@li2024experimental"
     cost: ClassVar[str] = "n²d for the inner products, n³ for the clusters, one sum"
+    on_host: ClassVar[str] = "clusters rows"
     unfit_for_statistics: ClassVar[str] = "rows are shortened towards the origin, so variances would shrink"
 
     tau: float = param(1e5, gt=0, doc="bound of the clipping radius")

@@ -55,6 +55,7 @@ class Flanders(MixedRule):
 
     paper: ClassVar[str] = "@gabrielli2023protecting"
     cost: ClassVar[str] = "steps times (n·window)³ on b entries a row, one sum"
+    on_host: ClassVar[str] = "draws coordinates and predicts from past rounds"
     unfit_for_statistics: ClassVar[str] = "no state is kept of statistics, so there is nothing to predict from"
 
     window: int = param(5, ge=2, doc="past rounds that are learnt from")

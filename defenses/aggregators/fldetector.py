@@ -54,6 +54,7 @@ class FLDetector(MixedRule):
 
     paper: ClassVar[str] = "@zhang2022fldetector"
     cost: ClassVar[str] = "(n + window) d for predictions, clusters of n numbers; n·d memory"
+    on_host: ClassVar[str] = "clusters scores of past rounds"
     unfit_for_statistics: ClassVar[str] = "no state is kept of statistics, so there is nothing to predict from"
 
     window: int = param(10, ge=2, doc="rounds that a score looks back on")

@@ -44,6 +44,7 @@ class GradientSplitting(Aggregator):
 
     paper: ClassVar[str] = "@liu2023byzantine"
     cost: ClassVar[str] = "the rule on every piece, 2nd for the scores, one sum"
+    on_host: ClassVar[str] = "draws which coordinates go together"
 
     rule: str = param("multi-krum", doc="aggregator of a piece")
     p: int = param(100, ge=1, doc="pieces of the coordinates, at most all")

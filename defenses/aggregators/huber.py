@@ -38,6 +38,7 @@ class HuberLoss(MixedRule):
 
     paper: ClassVar[str] = "@zhao2024huber"
     cost: ClassVar[str] = "n²d for the inner products, n² per step, one sum"
+    on_host: ClassVar[str] = "stops once a step is short"
 
     T: float | None = param(None, gt=0, doc="radius within which rows count fully; None for the median distance")
     max_steps: int = param(100, ge=1, doc="most steps")

@@ -47,6 +47,7 @@ class LayerAdaptiveSparsified(MixedRule):
 
     paper: ClassVar[str] = "@xu2025achieving"
     cost: ClassVar[str] = "a selection of the largest of d entries a row, 4nd"
+    on_host: ClassVar[str] = "leaves out rows layer by layer"
     unfit_for_statistics: ClassVar[str] = "rows are shortened and made sparse, so variances would become zero"
     exempt: ClassVar[Mapping[str, str]] = {"no harm": "small entries become zero"}
 

@@ -155,7 +155,10 @@ class Attack(Method):
 
 
 class Evasion(Method):
-    """A test-time attack on inputs in pixel space [0, 1]."""
+    """A test-time attack on inputs in pixel space [0, 1].
+
+    Attacks that go image by image derive from ``robustfl.attacks.evasion.points.PixelAttack``.
+    """
 
     kind: ClassVar[str] = "evasion"
 

@@ -88,6 +88,7 @@ class Aggregator(Method):
     ``unfit_for_statistics`` says why it makes no sense on normalization statistics, where it does not: rows that
     everybody agrees on are not what it returns, or it needs what that channel lacks (memory, a reference).
 
+    Rules on inner products or single columns derive from ``robustfl.defenses.MixedRule`` and never make the mixed rows.
     ``on_host`` says what makes it decide or draw on the host, where something does: an accelerator then waits for it,
     and ``torch.compile`` cannot take it as one graph.
     """

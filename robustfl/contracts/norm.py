@@ -138,13 +138,15 @@ class StatisticsPass:
 
     ``repeats``: a pass follows with what the server made of the last one, as often as there are layers, so that every
     layer's statistics are those of inputs normalised with the statistics below it; or until no mean and no standard
-    deviation moves by more than ``tolerance`` standard deviations.
+    deviation moves by more than ``tolerance`` standard deviations. ``refreshes``: whose statistics are collected anew,
+    with the current model, for every evaluation.
     """
 
     samples: int | None = None
     training: bool = False
     repeats: bool = False
     tolerance: float = 0.0
+    refreshes: Literal["none", "participants", "all"] = "none"
 
 
 class BranchedLayer(NormLayer):
@@ -163,7 +165,8 @@ class Norm(Method):
     """A normalization scheme: its layer, what a client reports, how the server merges reports.
 
     ``shares_statistics``: clients send statistics to the server. What is in ``private`` never leaves a client, and
-    clients that have private parts are evaluated with models of their own.
+    clients that have private parts are evaluated with models of their own. With ``lockstep_kinds`` all clients take
+    the first local step of a round together, exchanging these, unless their statistics are ``frozen``.
     """
 
     kind: ClassVar[str] = "norm"
@@ -194,20 +197,10 @@ class Norm(Method):
         del round, rounds
         return False
 
-    def lockstep(self, round: int, rounds: int) -> bool:
-        """Whether all clients take the first local step of the round together, exchanging ``lockstep_kinds``."""
-        del round, rounds
-        return False
-
     @property
     def statistics_pass(self) -> StatisticsPass | None:
         """A pass over the clients' data before they train, whose reports take the place of those of training."""
         return None
-
-    @property
-    def refreshes(self) -> Literal["none", "participants", "all"]:
-        """Whose statistics are collected anew, with the current model, for every evaluation."""
-        return "none"
 
     def messages(self, reports: Reports, previous: Tensor, layers: Sequence[StatisticsSlices]) -> Tensor:
         """The statistics rows ``[n s]`` honest clients send."""

@@ -157,14 +157,17 @@ class Objective(Method):
     """What a client's gradient of a batch is the gradient of.
 
     ``replays``: local steps taken on every batch. ``needs_adversaries``, ``needs_branches``: it makes no
-    sense without AT users, without a norm with branches.
-    ``plain``: it is ``per_sample`` of the model's output, for every client alike but for its ``prior``.
+    sense without AT users, without a norm with branches. One that leaves ``backward`` as it is is ``plain``:
+    ``per_sample`` of the model's output, for every client alike but for its ``prior``; such clients compute together.
     """
 
     kind: ClassVar[str] = "objective"
-    plain: ClassVar[bool] = False
     needs_adversaries: ClassVar[bool] = False
     needs_branches: ClassVar[bool] = False
+
+    @property
+    def plain(self) -> bool:
+        return type(self).backward is Objective.backward
 
     @property
     def replays(self) -> int:

@@ -104,9 +104,9 @@ class StatisticsChannel:
         return rows.index_select(1, self._variances.to(rows.device)).min()
 
     def refreshed(self, state: State) -> Tensor:
-        """Statistics collected anew at the current model, for testing (``Norm.refreshes``)."""
-        e, t = self._e, state.round
-        everybody = e.norm.refreshes == "all"
+        """Statistics collected anew at the current model, for testing (``StatisticsPass.refreshes``)."""
+        e, t, plan = self._e, state.round, self._e.norm.statistics_pass
+        everybody = plan is not None and plan.refreshes == "all"
         ids = list(range(e.settings.clients)) if everybody else e.settings.sample(max(0, t - 1))
         honest = [k for k in ids if k not in e.byzantine]
         ids = honest + [k for k in ids if k in e.byzantine]

@@ -46,7 +46,8 @@ def train(
         warn(experiment.algorithm.caution)
     if team.size > 1 and (experiment.norm.centralised or experiment.norm.lockstep_kinds):
         raise Refused(f"{experiment.norm.name} lets clients meet in every layer; run it in one process")
-    loop = _Loop(experiment, warn, team)
+    loop, plan = _Loop(experiment, warn, team), experiment.norm.statistics_pass
+    refreshes = plan is not None and plan.refreshes != "none"
     current = initial_state(experiment, team, limit=limit) if state is None else state
     write_statistics(experiment.model, experiment.layout, current.statistics)
     experiment.model.train()
@@ -57,7 +58,7 @@ def train(
         last = current.round == experiment.settings.rounds
         if last or measured or handed:
             sound(current)
-        if experiment.norm.refreshes == "none" or not (last or measured):
+        if not refreshes or not (last or measured):
             yield record
             continue
         tested = replace(current, statistics=loop.channel.refreshed(current))
@@ -74,8 +75,8 @@ def sound(state: State) -> None:
 
 @dataclass(frozen=True)
 class Seen:
-    """What is read from the device in a round, all at once: of the honest clients the mean ``loss``, everybody's
-    statistics reports, and of what clients keep to themselves the sum and the smallest variance.
+    """Values read from the device in a round, all at once: of the honest clients the mean ``loss``, everybody's
+    statistics reports, and of all that clients keep to themselves the sum and the smallest variance.
     """
 
     loss: float
@@ -158,10 +159,10 @@ class _Loop:
             sound(state)
         if e.norm.statistics_pass is not None:
             passed = self.channel.passes(state, who.ids, who.h, t, received)
-        together = e.norm.lockstep(t, e.settings.rounds)
+        frozen = e.norm.frozen(t, e.settings.rounds)
+        together = e.norm.lockstep_kinds and not frozen
         messages = self._clients.work(
-            here, t, state.theta, memory,
-            frozen=e.norm.frozen(t, e.settings.rounds), out=rows[: len(here)], received=received,
+            here, t, state.theta, memory, frozen=frozen, out=rows[: len(here)], received=received,
             server=state.server, personal=state.personal,
             reducer=self.channel.reducer(who.ids, who.h, who.f, state) if together else None,
             lends=memory is not None and seats is None,

@@ -21,7 +21,7 @@ _NEAR = 2 << 20
 
 
 def at_once(X: Tensor) -> bool:
-    """Whether ``X`` is worked on as a whole: on an accelerator, and where ``torch.compile`` looks on.
+    """True if ``X`` is worked on as a whole: on an accelerator, and where ``torch.compile`` looks on.
 
     There blocks and loops over rows only add launches, and C code is not to be had.
     """
@@ -50,13 +50,10 @@ class ColumnRule(Protocol):
         """The number of buffers of one block's width that ``reduce`` needs."""
 
     def whole(self, X: Tensor) -> bool:
-        """True if ``reduce`` should be given all columns of ``X`` at once, on the CPU."""
+        """True if ``reduce`` should be given all columns of ``X`` at once, and needs no scratch for that."""
 
     def reduce(self, rows: Tensor, out: Tensor, scratch: Tensor) -> None:
-        """Write the result for ``rows [n w]`` to ``out [w]``; ``scratch [scratch_rows w]`` may be overwritten.
-
-        There is no scratch for rows that are worked on ``at_once``.
-        """
+        """Write the result for ``rows [n w]`` to ``out [w]``; ``scratch [scratch_rows w]`` may be overwritten."""
 
 
 def over_columns(X: Tensor, rule: ColumnRule, *, mixing: Tensor | None = None) -> Tensor:
@@ -65,7 +62,7 @@ def over_columns(X: Tensor, rule: ColumnRule, *, mixing: Tensor | None = None) -
     out = torch.empty(d, dtype=X.dtype, device=X.device)
     if at_once(X):
         rows = X if mixing is None else mixing.to(dtype=X.dtype, device=X.device) @ X
-        rule.reduce(rows, out, X.new_empty((0, d)))
+        rule.reduce(rows, out, X.new_empty((0 if rule.whole(X) else rule.scratch_rows, d)))
         return out
     if mixing is None and rule.whole(X):
         rule.reduce(X, out, X.new_empty((0, d)))

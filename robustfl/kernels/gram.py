@@ -98,7 +98,7 @@ def _typical(distances: Tensor) -> Tensor:
 
 def _promising(X: Tensor) -> Tensor:
     """The row ``[1]`` that is nearest to its neighbours in some of the columns; nobody waits to know which."""
-    some = X[:, :: -(-X.shape[1] // _SAMPLE)].double()
+    some = X[:, :: max(1, X.shape[1] // _SAMPLE)].double()
     some = some - some[:1]
     return _typical(squared_distances(some @ some.T)).argmin(dim=0, keepdim=True)
 

@@ -41,7 +41,7 @@ class RankMean:
         return self.program.buffers
 
     def whole(self, X: Tensor) -> bool:
-        return native.ready(X)
+        return at_once(X) or native.ready(X)
 
     def reduce(self, rows: Tensor, out: Tensor, scratch: Tensor) -> None:
         if at_once(rows):

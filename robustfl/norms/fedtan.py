@@ -29,10 +29,6 @@ class _Lockstep(Norm):
             channels, momentum=self.momentum, eps=self.eps, backward_too="mean-gradient" in self.lockstep_kinds
         )
 
-    def lockstep(self, round: int, rounds: int) -> bool:
-        del round, rounds
-        return True
-
     def merge(
         self,
         messages: Tensor,
@@ -86,18 +82,14 @@ class FedTANII(_Lockstep):
         eps: added to variances, > 0.
 
     >>> norm = FedTANII(switch_round=10)
-    >>> norm.lockstep(9, 100), norm.frozen(9, 100), norm.lockstep(10, 100), norm.frozen(10, 100)
-    (True, False, False, True)
+    >>> norm.frozen(9, 100), norm.frozen(10, 100)
+    (False, True)
     """
 
     paper: ClassVar[str] = "@wang2025batch, Section V"
     cost: ClassVar[str] = "as fedtan up to switch_round, then as ordinary batch normalization"
 
     switch_round: int = param(100, ge=1, doc="rounds of FedTAN before statistics are frozen")
-
-    def lockstep(self, round: int, rounds: int) -> bool:
-        del rounds
-        return round < self.switch_round
 
     def frozen(self, round: int, rounds: int) -> bool:
         del rounds

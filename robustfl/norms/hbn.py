@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import ClassVar, Literal, cast
+from dataclasses import dataclass, fields, replace
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,7 @@ from robustfl.registry import register
 
 REPO_SAMPLES = 64
 MOMENTUM = 0.1  # of moving averages in training, torch's default
+REFRESHES: dict[str, Literal["none", "participants", "all"]] = {"ema": "none", "subset": "participants", "all": "all"}
 MIXTURES = {"learned": None, "global": 1.0, "batch": 0.0, "half": 0.5}  # shares of the server's statistics
 
 
@@ -191,16 +192,11 @@ class HBN(Norm):
         if self.collection == "training":
             return None
         if self.stats_mode == "eval":
-            return StatisticsPass(samples=self.stats_samples, repeats=True, tolerance=self.tolerance)
-        few = REPO_SAMPLES if self.stats_mode == "repo" else None
-        return StatisticsPass(samples=self.stats_samples or few, training=True)
-
-    @property
-    def refreshes(self) -> Literal["none", "participants", "all"]:
-        return cast(
-            Literal["none", "participants", "all"],
-            {"ema": "none", "subset": "participants", "all": "all"}[self.eval_stats],
-        )
+            plan = StatisticsPass(samples=self.stats_samples, repeats=True, tolerance=self.tolerance)
+        else:
+            few = REPO_SAMPLES if self.stats_mode == "repo" else None
+            plan = StatisticsPass(samples=self.stats_samples or few, training=True)
+        return replace(plan, refreshes=REFRESHES[self.eval_stats])
 
     def merge(
         self,

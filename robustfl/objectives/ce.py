@@ -25,4 +25,3 @@ class CrossEntropy(Objective):
     """
 
     paper: ClassVar[str] = "@mcmahan2017communication"
-    plain: ClassVar[bool] = True

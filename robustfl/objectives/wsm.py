@@ -39,7 +39,6 @@ class WSM(Objective):
     """
 
     paper: ClassVar[str] = "@legate2023weighted"
-    plain: ClassVar[bool] = True
 
     def per_sample(self, logits: Tensor, y: Tensor, prior: Tensor) -> Tensor:
         return wsm_loss(logits, y, prior)

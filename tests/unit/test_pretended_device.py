@@ -1,0 +1,81 @@
+"""Rounds on a device that is not the CPU (``tests.pretend``): nothing is mixed with tensors of the CPU.
+
+Code takes another way there (whole columns, no C code, reports copied at once), and has to arrive at the same model.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import replace
+
+import pytest
+import torch
+
+from robustfl.contracts import Aggregator, Propagation
+from robustfl.federation import Experiment, train
+from robustfl.registry import create, entries
+from tests.bench.federations import federation
+from tests.pretend import DEVICE, HOST, Pretend
+
+
+def names(kind: str, *without: str) -> list[str]:
+    return [e.name for e in entries(kind) if e.name not in without and not issubclass(e.cls, Propagation)]
+
+
+def pipelines() -> list[str]:
+    found = [(e.name, e.cls) for e in entries("defense") if not issubclass(e.cls, Propagation)]
+    return [name if issubclass(cls, Aggregator) else f"{name}+trimmed-mean" for name, cls in found]
+
+
+def trained(device: torch.device, objective: str = "ce", **methods: str) -> tuple[Experiment, float]:
+    """The experiment after two measured rounds of seven clients, one of them Byzantine, and the last round's loss."""
+    with Pretend() if device == DEVICE else nullcontext():
+        e = federation("digits-cnn", (1, 8, 8), n=7, f=1, batch=3, rounds=2, device=device, **methods)
+        if methods.get("defense") == "fltrust":
+            e = replace(e, root=torch.arange(3, device=device))
+        if objective != "ce":
+            evasion = create("evasion", "pgd(steps=2)")
+            e = replace(e, objective=create("objective", objective), adversarial=frozenset({0, 3}), evasion=evasion)
+        *_, last = train(e, measure=lambda round: True, local=lambda round: round == 2)
+        assert {e.flat.device, last.state.theta.device} == {device}
+        assert last.state.statistics.device == HOST
+        return e, last.loss
+
+
+def same_on_the_device(objective: str = "ce", **methods: str) -> None:
+    chosen = {"norm": "fbn", "defense": "nnm+trimmed-mean", "attack": "sf"} | methods
+    (here, loss), (there, other) = (trained(device, objective, **chosen) for device in (HOST, DEVICE))
+    torch.testing.assert_close(there.flat, here.flat, rtol=1e-4, atol=1e-5)
+    assert other == pytest.approx(loss, rel=1e-4)
+
+
+@pytest.mark.parametrize("defense", [*pipelines(), "median(weighted=true)", "trimmed-mean(weighted=true)"])
+def test_every_defense(defense: str) -> None:
+    more = {"algorithm": "fedavg(local_steps=1)"} if "weighted" in defense else {}
+    more |= {"norm": "gn"} if defense == "fltrust" else {}  # no statistics: the server has none to compare with
+    same_on_the_device(defense=defense, attack="alie(z=1)", **more)
+
+
+@pytest.mark.parametrize("attack", names("attack"))
+def test_every_attack(attack: str) -> None:
+    same_on_the_device(attack=attack)
+
+
+@pytest.mark.parametrize("norm", names("norm", "in", "centralised-bn"))  # the first sees one value in hidden layers
+def test_every_norm(norm: str) -> None:
+    same_on_the_device(norm=norm)
+
+
+def test_the_oracle_of_normalization() -> None:
+    same_on_the_device(norm="centralised-bn", attack="none", defense="mean")
+
+
+@pytest.mark.parametrize("algorithm", names("algorithm"))
+def test_every_algorithm(algorithm: str) -> None:
+    same_on_the_device(algorithm=algorithm)
+
+
+@pytest.mark.parametrize("objective", names("objective", "ce"))
+def test_every_objective(objective: str) -> None:
+    branched = create("objective", objective).needs_branches
+    same_on_the_device(objective=objective, norm="dual-bn" if branched else "fbn")
