@@ -99,7 +99,7 @@ def _seeds(count: int, places: Sequence[Estimate]) -> str:
 
 
 def _test_error(places: Sequence[Estimate]) -> str:
-    """What the test set adds to the doubt; all seeds and rows of a task share it, so it is in no interval."""
+    """The uncertainty that the test set adds; all seeds and rows of a task share it, so it is in no interval."""
     known = {p.samples for p in places if p.samples}
     if not known:
         return ""

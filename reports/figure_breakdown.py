@@ -46,7 +46,7 @@ def _figure(found: Breakdown, width: str) -> Figure:
     for i, (_, points) in enumerate(lines[:_NAMED]):
         xs, ys = zip(*points, strict=True)
         axes.plot(xs, ys, color=palette[i], linestyle=DASHES[i % 4], linewidth=1.4, zorder=3)
-        look = {"markersize": 4.5, "markerfacecolor": "white", "markeredgewidth": 1.1}
+        look: dict[str, Any] = {"markersize": 4.5, "markerfacecolor": "white", "markeredgewidth": 1.1}
         axes.plot(xs, ys, color=palette[i], linestyle="", marker=MARKERS[i], zorder=4, **look)
     low, high = _limits([y for _, points in lines for _, y in points])
     letters = 6.5 if column else 8

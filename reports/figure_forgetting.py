@@ -39,7 +39,7 @@ def _order(record: CellResult) -> tuple[Any, ...]:
 
 
 def _measured(record: CellResult) -> dict[str, Mapping[str, Any]]:
-    """What was measured in each listed round, in their order, or under ``""`` in the last one."""
+    """The measurements of each listed round, in their order, or under ``""`` in the last one."""
     found = record.certificates.get("forgetting")
     if not isinstance(found, dict):
         return {}

@@ -71,7 +71,11 @@ def _points(axes: Any, board: Board, found: Pareto) -> None:
     norms = sorted({n[at] for n, _, _ in found.points}) if at is not None else [""]
     best = set(found.front)
     for k, norm in enumerate(norms):
-        look = {"marker": MARKERS[k % len(MARKERS)], "edgecolor": [colours[k % len(colours)]], "label": norm}
+        look: dict[str, Any] = {
+            "marker": MARKERS[k % len(MARKERS)],
+            "edgecolor": [colours[k % len(colours)]],
+            "label": norm,
+        }
         for first in (True, False):
             own = [
                 (x, y) for i, (n, x, y) in enumerate(found.points)

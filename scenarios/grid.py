@@ -31,6 +31,7 @@ from .checkpoint import checkpoint_path, discard
 from .effect import effect_warnings
 from .execution import CHECKPOINT_MINUTES, Execution
 from .expand import expand, fingerprints, key_of, labels, refusal, resolve
+from .kept_models import missing_models
 from .memory import REMEDY
 from .pace import OnRoundOf
 from .run import run_cell
@@ -136,6 +137,7 @@ def grid(
     device: str = "auto",
     root: str | Path | None = None,
     checkpoint_minutes: float = CHECKPOINT_MINUTES,
+    keep_model: bool = False,
     cell_minutes: float | None = None,
     on_start: Callable[[Plan], None] = _ignored,
     on_cell: Callable[[Finished], None] = _ignored,
@@ -157,14 +159,15 @@ def grid(
     as their memory holds). ``track`` names trackers (``"tensorboard"``) that follow every cell into the store's folder.
     ``on_round`` hears about once a second of every running cell: its key, the round and the rounds; not on a cluster.
     ``progress`` shows a bar; by default in notebooks, where nobody else listens (``on_cell``, ``on_start``).
-    Every ``checkpoint_minutes`` (0: never) a cell that runs here keeps what it needs to go on. Raises ``UsageError``
+    Every ``checkpoint_minutes`` (0: never) a cell that runs here keeps what it needs to go on. ``keep_model`` keeps
+    every trained model in the store (``load_model``). Raises ``UsageError``
     for a wrong scenario and ``StoreError`` for a folder that cannot be written; a cell that crashes, or takes longer
     than ``cell_minutes``, is recorded as *failed* and the others go on.
     """
     execution = Execution(
         device=device, threads=threads, root=root, state_memory=state_memory, checkpoint_minutes=checkpoint_minutes,
-        cell_minutes=cell_minutes, track=tuple(track), jobs=jobs, gpus=None if gpus is None else tuple(gpus),
-        slots=slots, cluster=cluster, on_note=on_note,
+        keep_model=keep_model, cell_minutes=cell_minutes, track=tuple(track), jobs=jobs,
+        gpus=None if gpus is None else tuple(gpus), slots=slots, cluster=cluster, on_note=on_note,
     )  # fmt: skip
     heard = on_start is not _ignored or on_cell is not _ignored or on_round is not None
     on_start, on_cell, on_round = shown(progress, on_start, on_cell, on_round, heard=heard)
@@ -192,6 +195,11 @@ def run_grid(
     on_start(todo)
     for warning in effect_warnings(cell for cell in todo.cells.values() if refusal(cell) is None):
         execution.on_note(f"warning: {warning}")
+    without = missing_models(store, todo.cells.keys() - set(todo.missing)) if execution.keep_model else 0
+    if without:
+        execution.on_note(
+            f"warning: {without} stored cells have no model and do not run again; take a fresh --out for theirs"
+        )
     counts: Counter[str] = Counter()
     with _terminable(), ExitStack() as stack:
         places = _places(todo, execution, stack)

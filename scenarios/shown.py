@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any, Protocol
 
 from rich.console import Console
@@ -36,14 +37,13 @@ class NotebookDisplay:
         self._handle: Any = None
 
     def show(self, done: float, total: int, words: str) -> None:
-        from IPython.display import HTML, display
-
-        bar = HTML(
+        ipython: Any = import_module("IPython.display")
+        bar = ipython.HTML(
             f'<progress max="{total}" value="{done:.3g}" style="width:20em"></progress> '
             f"{int(done)} of {total} cells <small>{html.escape(words)}</small>"
-        )  # type: ignore[no-untyped-call]
+        )
         if self._handle is None:
-            self._handle = display(bar, display_id=True)  # type: ignore[no-untyped-call]
+            self._handle = ipython.display(bar, display_id=True)
         else:
             self._handle.update(bar)
 

@@ -40,7 +40,7 @@ class AttackTrial(Trial[Attack]):
         ).redacted(self.method)
 
     def forged(self, view: View, method: Attack | None = None, seed: int = 1) -> Forged:
-        """What the attack sends and wants to be handed next round."""
+        """The rows the attack sends, and the state it wants to be handed next round."""
         device = next((t.device for t in (view.honest, view.own) if t is not None), torch.device("cpu"))
         chosen = self.method if method is None else method
         try:

@@ -31,7 +31,7 @@ def _documented(trial: Trial[Any]) -> str | None:
 
 
 def _declared(trial: Trial[Any]) -> str | None:
-    """What looks like a parameter and is no field is in no key: results with another value would pass for these."""
+    """Refuse what looks like a parameter and is in no key: results with another value would pass for these."""
     cls = type(trial.method)
     fields = {f.name for f in dataclasses.fields(cls)}
     for owner in cls.__mro__:
@@ -142,7 +142,7 @@ def _matter(trial: Trial[Any]) -> str | None:
 
 
 def _differs(trial: Trial[Any], name: str, value: Any, first: list[tuple[Tensor, ...]]) -> bool:
-    """Whether a value changes what comes out; one that is refused says that it is looked at."""
+    """True if a value changes what comes out; one that is refused says that it is looked at."""
     try:
         other = dataclasses.replace(trial.method, **{name: value})
         facts = [[getattr(m, p) for p in _properties(m)] for m in (trial.method, other)]

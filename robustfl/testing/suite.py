@@ -1,4 +1,4 @@
-"""What a check is, and how laws are run: each in its own thread with a time limit, none stopping the others."""
+"""Checks, and the way laws are run: each in its own thread with a time limit, none stopping the others."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Trial(ABC, Generic[M]):
 
     @abstractmethod
     def outcome(self, method: M, case: int = 0) -> tuple[Tensor, ...]:
-        """What ``method`` makes of work ``case`` (0 or 1) with generators made anew from a fixed seed."""
+        """The results of ``method`` for work ``case`` (0 or 1) with generators made anew from a fixed seed."""
 
     def fresh(self) -> M:
         """The same method, constructed anew."""

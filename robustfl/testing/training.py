@@ -39,7 +39,7 @@ class _Batches:
         found = self.again(at)
         if contrast is not None:  # the models stand for their representations
             own = at.detach().clone().requires_grad_(True)
-            contrast.term(own, *(m.detach() for m in contrast.models)).sum().backward()
+            contrast.term(own, *(m.detach() for m in contrast.models)).sum().backward()  # type: ignore[no-untyped-call]
             found = found if own.grad is None else found + own.grad
         return found
 
@@ -54,7 +54,7 @@ class _Batches:
 
 @dataclass(frozen=True)
 class _Round:
-    """What two rounds came to."""
+    """The state after two rounds."""
 
     messages: Tensor
     memory: Tensor | None
@@ -83,7 +83,8 @@ class _Training(Trial[Algorithm]):
         """``rounds`` rounds from the model ``(1, 1, …)`` with the mean in the place of a defense."""
         goals = self.goals() if goals is None else goals
         theta = torch.full((D,), 1.0 + case, dtype=goals.dtype)
-        state, memory, taken = method.server_state(theta), torch.zeros_like(goals), 0
+        state: Mapping[str, Tensor] = method.server_state(theta)
+        memory, taken = torch.zeros_like(goals), 0
         messages = torch.zeros_like(goals)
         for _ in range(rounds):
             batches = _Batches(goals, noise, frozenset(method.asks))
