@@ -12,7 +12,7 @@ from robustfl.errors import StoreError, UsageError, closest
 from robustfl.records import CellResult, canonical
 
 from .agreement import agree, settings_apart
-from .merging import Source, read_source
+from .joining import Source, read_source
 from .store import Store
 
 Difference = tuple[str, Any, Any]

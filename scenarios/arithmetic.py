@@ -32,7 +32,7 @@ def compute(name: str, arguments: Arguments) -> float:
 
 
 def trace(name: str, arguments: Arguments) -> Panels:
-    """What a computed plot shows. Raises ``UsageError`` for an unknown name.
+    """The lines of a computed plot, by panel. Raises ``UsageError`` for an unknown name.
 
     >>> found = trace("cluster-errors", {"norms": ["fbn"], "gammas": [1.0], "seeds": 1})
     >>> {panel: list(lines) for panel, lines in found.items()}, len(found["γ = 1"]["fbn"])

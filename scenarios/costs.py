@@ -1,4 +1,4 @@
-"""What cells cost, from a bounded number of timed passes: rounds of the cheap ones, one batch per network for the rest.
+"""Costs of cells from a bounded number of timed passes: rounds of the cheap ones, one batch per network for the rest.
 
 Work is counted in multiply-accumulates. A network's batch, timed once, tells how many seconds so much work takes here;
 what no round was timed of costs its work at that pace. Attacks and defenses count where a round was timed.
@@ -28,7 +28,7 @@ from .spec import Cell
 
 ROUNDS = 2  # of a cell that is timed; the first one warms up
 MOST_TIMED = 16  # cells of which rounds are timed
-WORK = 2e10  # multiply-accumulates of all timed rounds together: seconds on any machine
+WORK = 1e10  # multiply-accumulates of all timed rounds together: seconds on any machine
 BATCH_WORK = 3e9  # of the batch that is timed of a network
 STEP_WORK = 2e7  # what a step costs beside its images, in multiply-accumulates
 _EMPTY: dict[type, str] = {MemoryError: "this machine has not enough memory"}  # what errors without words mean

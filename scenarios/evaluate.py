@@ -83,7 +83,7 @@ class Evaluator:
             return _worst([self._measure(at, named, self.branch) for named in self._built.evasions])
 
     def on_validation(self, state: State) -> float:
-        """What a round is selected by: the mean over honest users of accuracy on their own validation data.
+        """The value a round is selected by: the mean over honest users of accuracy on their own validation data.
 
         Of users that train adversarially it is accuracy under the attack they train against.
         """
@@ -293,7 +293,7 @@ class Evaluator:
         return {"branch clean": values, "branch min": lower}
 
     def representations(self, state: State) -> dict[str, Any] | None:
-        """How the model sees test images: what its last layer receives of them, in two principal components.
+        """The model's view of test images: what its last layer receives of them, in two principal components.
 
         Of every domain (or of the test set) the first ``representations`` images, clean and, where the cell has an
         evasion attack, attacked by the first one, through every branch, by the first honest user's model of the domain.
@@ -370,7 +370,7 @@ class Evaluator:
 
 
 def represented(model: nn.Module, x: Tensor) -> Tensor:
-    """What the model's last linear layer receives of the inputs, ``[b k]``, in evaluation mode."""
+    """The inputs as the model's last linear layer receives them, ``[b k]``, in evaluation mode."""
     linear = [m for m in model.modules() if isinstance(m, nn.Linear)]
     if not linear:
         raise Refused(f"{type(model).__name__} has no linear layer, so its representation is unknown")

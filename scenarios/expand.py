@@ -392,5 +392,5 @@ def key_of(resolved: Mapping[str, Any]) -> str:
 
 
 def labels(cell: Cell) -> dict[str, Any]:
-    """What tables print of a cell: every setting, methods as specs."""
+    """A cell as tables print it: every setting, methods as specs."""
     return labels_of(cell.model_dump(mode="json"))

@@ -61,7 +61,7 @@ class Finished:
 
 @dataclass(frozen=True)
 class Results:
-    """What a grid left behind: the store's folder, how many cells ran now, how many there are of each status, and their
+    """The outcome of a grid: the store's folder, how many cells ran now, how many there are of each status, and their
     keys.
     """
 
@@ -110,7 +110,7 @@ class Plan:
 
     @property
     def begun(self) -> int:
-        """How many of the missing cells have a checkpoint to go on from."""
+        """The number of missing cells that have a checkpoint to go on from."""
         return sum(checkpoint_path(self.folder, key).is_file() for key in self.missing)
 
 

@@ -52,7 +52,7 @@ def entry(
     root: str | Path | None = None,
     records: Iterable[CellResult] | None = None,
 ) -> Entry:
-    """What has been measured of a table or figure, judged; from the stores under ``out`` or from ``records``."""
+    """The measured part of a table or figure, judged; from the stores under ``out`` or from ``records``."""
     chosen = item.at(scale)
     evidence = Evidence((), {}) if chosen is None else gather(chosen, out=out, root=root, records=records)
     computed = tuple(trace(plot.compute, plot.arguments) if plot.compute else None for plot in item.plots)

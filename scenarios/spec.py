@@ -493,7 +493,7 @@ def _scale(data: dict[str, Any], name: str) -> None:
 
 
 def is_axis(setting: str, value: Any) -> bool:
-    """Whether a list gives a setting several values; for settings that are lists themselves, a list of lists does."""
+    """True if a list gives a setting several values; for settings that are lists themselves, a list of lists does."""
     several = setting not in LISTS or (isinstance(value, list) and any(isinstance(v, (list, bool)) for v in value))
     return isinstance(value, list) and several
 

@@ -11,9 +11,8 @@ from robustfl.contracts import Evasion
 from robustfl.randomness import stream
 from robustfl.registry import create
 
-from .draws import Draws
-from .in_turn import in_turn
-from .points import resists
+from .image_draws import Draws
+from .points import in_turn, resists
 from .whitebox import check_labels, check_pixels, frozen, take
 
 

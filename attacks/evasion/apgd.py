@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from .balls import directions, into_ball, noise_on
-from .draws import Draws
+from .image_draws import Draws
 from .whitebox import channels_last, gradient_of, per_image, take
 
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]

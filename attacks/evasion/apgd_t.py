@@ -13,7 +13,7 @@ from robustfl.registry import register
 
 from .apgd import climb
 from .balls import NORMS
-from .draws import Draws
+from .image_draws import Draws
 from .losses import targeted_dlr
 from .points import Harvest, PixelAttack
 from .targets import nearest_classes

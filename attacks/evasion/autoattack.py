@@ -15,10 +15,9 @@ from robustfl.registry import register
 from .apgd_ce import APGDCE
 from .apgd_t import APGDT
 from .balls import NORMS
-from .draws import Draws
 from .fab_t import FABT
-from .in_turn import in_turn
-from .points import PixelAttack
+from .image_draws import Draws
+from .points import PixelAttack, in_turn
 from .square import Square
 
 

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from robustfl.parameters import check, param
 from robustfl.registry import register
 
-from .balls import NORMS, directions, into_ball
-from .draws import Draws
-from .legacy import box
+from .balls import NORMS, box, directions, into_ball
+from .image_draws import Draws
 from .points import PixelAttack
 from .targets import aim, check_target
 from .whitebox import input_gradient, per_image

@@ -14,7 +14,7 @@ from robustfl.errors import UsageError
 from robustfl.parameters import param
 from robustfl.registry import register
 
-from .draws import Draws
+from .image_draws import Draws
 from .points import PixelAttack
 from .whitebox import check_images, logits_of
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from robustfl.contracts import Evasion
 from robustfl.randomness import stream
 
-from .draws import Draws
+from .image_draws import Draws
 from .whitebox import channels_last, check_labels, check_pixels, cross_entropy, frozen, logits_of, per_image, take
 
 
@@ -80,3 +81,26 @@ class Harvest:
         self.images[self.rows] = torch.where(per_image(worse, found), found, self.images[self.rows])
         self._loss[self.rows] = torch.maximum(loss, self._loss[self.rows])
         self.rows = self.rows[holds]
+
+
+def in_turn(
+    parts: Sequence[Evasion], model: nn.Module, x: Tensor, y: Tensor, draws: Draws
+) -> Iterator[tuple[Evasion, Harvest]]:
+    """After each part: the part, and what has been found by it and those before it.
+
+    Each part draws from the same state of the generator, as it would alone, so no part alone fools an image that all
+    together do not.
+    """
+    harvest, others = Harvest(model, x, y, draws), draws.fork()
+    for i, part in enumerate(parts):
+        own = draws if i == 0 else others.fork()
+        if len(harvest.rows):
+            left, labels, _ = harvest.left()
+            harvest.offer(_made(part, model, left, labels, own.of(harvest.rows)))
+        yield part, harvest
+
+
+def _made(part: Evasion, model: nn.Module, x: Tensor, y: Tensor, draws: Draws) -> Tensor:
+    if isinstance(part, PixelAttack):
+        return part.craft(model, x, y, draws)
+    return part.perturb(model, x, y, generator=draws.generator)

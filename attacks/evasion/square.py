@@ -13,7 +13,7 @@ from robustfl.parameters import param
 from robustfl.registry import register
 
 from .balls import NORMS
-from .draws import Draws
+from .image_draws import Draws
 from .losses import margin
 from .points import Harvest, PixelAttack
 from .squares import p_at, recoloured, redistributed, side_of, stripes, tiles

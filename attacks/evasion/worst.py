@@ -12,9 +12,8 @@ from robustfl.errors import UsageError
 from robustfl.parameters import check, param
 from robustfl.registry import create, describe, register
 
-from .draws import Draws
-from .in_turn import in_turn
-from .points import PixelAttack
+from .image_draws import Draws
+from .points import PixelAttack, in_turn
 
 
 @register("worst", version=1)

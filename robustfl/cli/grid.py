@@ -102,7 +102,7 @@ def _print(results: Any, form: str) -> None:
 
 
 def _dry_run(scenario: Any, execution: Execution, *, out: str, form: str) -> int:
-    from robustfl.scenarios.estimate import estimate
+    from robustfl.scenarios.dry_run import estimate
 
     screen = console(err=True)
     with screen.status("") if screen.is_terminal else nullcontext() as status:

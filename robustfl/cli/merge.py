@@ -10,15 +10,15 @@ from robustfl.cli.printing import as_json, console, say, table
 def merge(*, sources: tuple[Path, ...], out: Path, names: tuple[str, ...], tolerance: float, form: str) -> int:
     """Join stores into ``out``; 1 and nothing written if cells are in conflict."""
     from robustfl.errors import UsageError
-    from robustfl.reports import merging
+    from robustfl.reports import joining
 
     if len(sources) < 2 and not sources[0].is_file():
         raise UsageError("merge: name at least two stores or boards, or one board to make a store of")
-    called = merging.distinct_names(sources, names)
-    read = [merging.read_source(path, name=name) for path, name in zip(sources, called, strict=True)]
-    merged = merging.merge(read, tolerance=tolerance)
+    called = joining.distinct_names(sources, names)
+    read = [joining.read_source(path, name=name) for path, name in zip(sources, called, strict=True)]
+    merged = joining.merge(read, tolerance=tolerance)
     if not merged.conflicts:
-        merging.write_merge(merged, read, out)
+        joining.write_merge(merged, read, out)
     if form == "json":
         as_json({
             "cells": len(merged.results), "agreed": merged.agreed, "out": None if merged.conflicts else str(out),

@@ -13,7 +13,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from torch import Tensor, nn
 
-from robustfl.attacks.byzantine.statistics import Target, forged_statistics
+from robustfl.attacks.byzantine.forged_statistics import Target, forged_statistics
 from robustfl.contracts import Attack, Forged, View
 from robustfl.errors import UsageError
 from robustfl.federation.rehearsal import rehearsal_of

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import robustfl
-from robustfl.attacks.evasion.ascent import ascend
+from robustfl.attacks.evasion.pgd import ascend
 from robustfl.attacks.evasion.whitebox import frozen
 from robustfl.federation.passes import channels_last
 from robustfl.registry import create

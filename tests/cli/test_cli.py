@@ -13,7 +13,7 @@ import pytest
 from robustfl.cli import invoke
 from robustfl.cli.facts import _parameter as parameters
 from robustfl.parameters import param
-from robustfl.scenarios.estimate import Estimate
+from robustfl.scenarios.dry_run import Estimate
 
 TINY = [
     "--set", "rounds=2", "--set", "model=mlp(hidden=(8,))", "--set", 'attack=["none","sf"]', "--set", "seed=0",

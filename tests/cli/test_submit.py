@@ -15,7 +15,7 @@ import robustfl
 from robustfl import registry
 from robustfl.cli import invoke
 from robustfl.errors import UsageError
-from robustfl.reports import merging
+from robustfl.reports import joining
 from robustfl.reports.bundle import Manifest, _digest, _digest_of, read_bundle, write_bundle
 from robustfl.reports.published import content_digest, read_board, write_board
 from robustfl.scenarios.submission import Submission, check_submission
@@ -162,8 +162,8 @@ def test_an_honest_bundle_is_accepted_and_its_board_joins_the_others(honest: Pat
     assert len(found.verification.checks) == 8
     assert all(check.verdict == "identical" for check in found.verification.checks)
     board = honest / "board.json"
-    joined = merging.merge([merging.read_source(board, name="theirs")] * 2, tolerance=0.01)
-    merging.write_merge(joined, [merging.read_source(board)], tmp_path / "all")
+    joined = joining.merge([joining.read_source(board, name="theirs")] * 2, tolerance=0.01)
+    joining.write_merge(joined, [joining.read_source(board)], tmp_path / "all")
     assert invoke(["report", str(tmp_path / "all"), "--no-figures", "--site", str(tmp_path / "site")]) == 0
     assert any("calm" in page.read_text() for page in (tmp_path / "site").rglob("*.html"))
 

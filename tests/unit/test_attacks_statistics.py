@@ -10,7 +10,7 @@ import torch
 
 import robustfl
 from robustfl.attacks import forge_statistics
-from robustfl.attacks.byzantine.statistics import forged_statistics
+from robustfl.attacks.byzantine.forged_statistics import forged_statistics
 from robustfl.contracts import Rehearsal, View
 from robustfl.errors import UsageError
 from robustfl.randomness import stream

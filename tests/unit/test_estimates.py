@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from robustfl.scenarios import Cell, Execution, Scenario, costs, expand, grid
-from robustfl.scenarios.estimate import estimate
+from robustfl.scenarios.dry_run import estimate
 
 SMALL: dict[str, Any] = {
     "dataset": "digits(limit=200, test_limit=20)", "model": "mlp(hidden=(8,))", "clients": 7, "rounds": 2, "batch": 8,

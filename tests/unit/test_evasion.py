@@ -13,7 +13,7 @@ from torch.nn import functional as F
 import robustfl
 from robustfl.attacks.evasion import PGD
 from robustfl.attacks.evasion.balls import into_ball, noise_in
-from robustfl.attacks.evasion.draws import Draws
+from robustfl.attacks.evasion.image_draws import Draws
 from robustfl.attacks.evasion.targets import aim
 from robustfl.errors import UsageError
 from robustfl.evaluation import robust_accuracy, standard_accuracy

@@ -15,8 +15,8 @@ import robustfl
 from robustfl.attacks.evasion import checkpoints, targeted_dlr
 from robustfl.attacks.evasion.apgd import _Climb, climb
 from robustfl.attacks.evasion.apgd_t import _loss
-from robustfl.attacks.evasion.draws import Draws
 from robustfl.attacks.evasion.fab_t import _final_search
+from robustfl.attacks.evasion.image_draws import Draws
 from robustfl.attacks.evasion.points import Harvest
 from robustfl.attacks.evasion.whitebox import frozen
 from robustfl.randomness import stream

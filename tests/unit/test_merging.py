@@ -12,7 +12,7 @@ from fake_store import record, stored
 from robustfl.errors import UsageError
 from robustfl.records import CellResult
 from robustfl.reports.agreement import agree, settings_apart, versions_apart
-from robustfl.reports.merging import Source, distinct_names, merge, read_source, write_merge
+from robustfl.reports.joining import Source, distinct_names, merge, read_source, write_merge
 from robustfl.reports.published import publish, write_board
 from robustfl.reports.store import Store
 

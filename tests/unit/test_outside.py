@@ -25,11 +25,11 @@ from robustfl.outside import LARGEST_FILE, parse_toml, read_file, read_json, sho
 from robustfl.records import digest, misnamed
 from robustfl.registry import create, register
 from robustfl.reports.agreement import agree
-from robustfl.reports.merging import merge, read_source, write_merge
+from robustfl.reports.joining import merge, read_source, write_merge
 from robustfl.reports.store import Store, write_stream
 from robustfl.reports.writers import FORMS
 from robustfl.scenarios import Scenario, expand
-from robustfl.scenarios.estimate import estimate
+from robustfl.scenarios.dry_run import estimate
 from robustfl.scenarios.execution import check_threads
 from robustfl.scenarios.spec import Cell, apply_settings
 

@@ -20,7 +20,7 @@ from robustfl.reports.ranking import rank_board
 from robustfl.scenarios import Execution, Scenario, run_cell
 from robustfl.scenarios.build import build
 from robustfl.scenarios.costs import kind_of
-from robustfl.scenarios.estimate import estimate
+from robustfl.scenarios.dry_run import estimate
 from robustfl.scenarios.expand import expand, key_of, labels, refusal, resolve
 from robustfl.scenarios.spec import Cell
 

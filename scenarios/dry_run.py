@@ -1,4 +1,4 @@
-"""What a grid would do and cost: cells, refusals, seconds and memory, without training it."""
+"""The plan and the cost of a grid: cells, refusals, seconds and memory, without training it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class PlannedCell:
 
     @property
     def labels(self) -> dict[str, Any]:
-        """What tables print of the cell."""
+        """The settings as tables print them."""
         return labels(self.cell)
 
 
@@ -52,7 +52,7 @@ class Estimate:
 
     @property
     def refusals(self) -> dict[str, int]:
-        """How many cells are refused for each reason."""
+        """The number of refused cells for each reason."""
         return dict(Counter(c.reason for c in self.cells if c.reason is not None))
 
     def summary(self) -> str:
