@@ -36,8 +36,8 @@ class Execution:
     bytes lies in a file. With the folder of a ``store`` a cell keeps a checkpoint there every ``checkpoint_minutes``
     (0: none) and goes on from one that it finds, and with ``keep_model`` leaves its trained model there
     (``load_model``); it fails after ``cell_minutes``. ``track`` names the trackers that follow it. Of a ``team`` of
-    processes that share a cell only the leading one evaluates; it keeps no checkpoints. ``on_round`` is called after every round, ``on_point`` after every evaluation of one, ``on_note`` with what a user
-    should know.
+    processes that share a cell only the leading one evaluates; it keeps no checkpoints. ``on_round`` is called after
+    every round, ``on_point`` after every evaluation of one, ``on_note`` with what a user should know.
 
     Of a grid: ``jobs`` worker processes, or the ``slots`` on each of some ``gpus``, or the workers of a ``cluster``.
     """
