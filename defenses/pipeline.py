@@ -178,7 +178,7 @@ class Pipeline:
 
     @property
     def isometric(self) -> bool:
-        """Whether the result turns with the rows; steps look at inner products only and never stand in the way."""
+        """True if the result turns with the rows; steps look at inner products only and never stand in the way."""
         return isinstance(self.aggregator, MixedRule) and self.aggregator.isometric
 
     def min_clients(self, f: int) -> int:

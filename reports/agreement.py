@@ -17,7 +17,7 @@ LOSS = 10.0
 
 @dataclass(frozen=True)
 class Agreement:
-    """Whether two records of one cell agree: ``identical``, ``within`` the tolerance, or ``differs``, and in what."""
+    """Agreement of two records of a cell: ``identical``, ``within`` the tolerance, or ``differs``, and in what."""
 
     verdict: str
     differences: tuple[tuple[str, Any, Any], ...] = ()
@@ -25,7 +25,7 @@ class Agreement:
 
     @property
     def agrees(self) -> bool:
-        """Whether the records agree."""
+        """True if the records agree."""
         return self.verdict != "differs"
 
     def words(self) -> str:
@@ -69,7 +69,7 @@ def agree(first: CellResult, second: CellResult, *, tolerance: float) -> Agreeme
 
 
 def _beside(first: CellResult, second: CellResult) -> Iterator[tuple[str, Any, Any, float]]:
-    """What differs beside the accuracies, and by how much, in points of accuracy."""
+    """The differences beside the accuracies, in points of accuracy."""
     if first.metrics is None or second.metrics is None:
         return
     for name in ("samples", "evaluation"):

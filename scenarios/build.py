@@ -30,7 +30,6 @@ from robustfl.randomness import numpy_stream, stream
 from robustfl.vectors import layout_of, read_statistics
 
 from .methods import Methods
-from .settings import settings_of
 from .spec import Cell
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -77,7 +76,7 @@ def build(cell: Cell, *, root: str | Path | None = None, device: torch.device | 
     if m.init is not None and layout.s:
         layout = replace(layout, start=read_statistics(model, layout, next(model.parameters()).detach()))
     experiment = Experiment(
-        settings=settings_of(cell),
+        settings=cell.settings,
         model=model,
         layout=layout,
         train=train,

@@ -24,7 +24,6 @@ from .build import Built, build
 from .execution import Execution
 from .expand import resolve
 from .methods import method
-from .settings import settings_of
 from .spec import Cell
 
 ROUNDS = 2  # of a cell that is timed; the first one warms up
@@ -154,7 +153,7 @@ class Costs:
         key = (*_network_of(cell), cell.objective, cell.at, cell.train_evasion)
         if key not in self._works:
             small = replace(
-                like, settings=replace(settings_of(cell), batch=2), objective=m.objective, evasion=m.train_evasion,
+                like, settings=replace(cell.settings, batch=2), objective=m.objective, evasion=m.train_evasion,
                 adversarial=cell.adversarial,
             )  # fmt: skip
             self._works[key] = macs_per_epoch(small)["mean"] * cell.clients / sum(len(part) for part in like.parts)
@@ -195,6 +194,8 @@ def _pass(e: Experiment, images: int) -> None:
     index = torch.arange(images, device=e.device)
     x = e.train.pixels(index, dtype=next(e.model.parameters()).dtype)
     nn.functional.cross_entropy(e.model(x), e.train.labels(index)).backward()  # type: ignore[no-untyped-call]
+    if e.device.type == "cuda":  # which works on while this process goes on
+        torch.cuda.synchronize(e.device)
 
 
 def passes(evasion: str) -> int:

@@ -28,7 +28,7 @@ from robustfl.records import Metrics
 from robustfl.vectors import write_statistics
 
 from .build import DTYPES, Built
-from .components import components, short
+from .portrait import components, short
 from .spec import Cell
 
 

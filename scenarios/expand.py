@@ -21,7 +21,6 @@ from robustfl.records import LATER, SCHEMA, digest, labels_of
 from robustfl.registry import KINDS, identity, load_file, lookup, reread_session
 
 from .methods import LISTED, METHODS, PIPELINES, SAME, TEXTS, Methods, canonical_method, canonical_methods
-from .settings import settings_of
 from .spec import LISTS, Cell, LearningRate, Scenario, as_table, canonical_users, is_axis, setting
 
 MOST_CELLS = 200_000
@@ -329,7 +328,7 @@ def _users_refusal(cell: Cell, m: Methods) -> str | None:
         return None
     if not m.norm.branched or not m.norm.private & {Tag.MEAN, Tag.VARIANCE}:
         return f"{cell.propagation} propagates private statistics between branches: use dual-bn(local=true) as norm"
-    sources, byzantine = len(at), len(settings_of(cell).byzantine() & at)
+    sources, byzantine = len(at), len(cell.settings.byzantine() & at)
     if sources and sources == byzantine:
         return f"all {sources} AT users are Byzantine: there is nothing honest to propagate"
     return m.propagation.refusal(sources, min(cell.f_declared, sources))

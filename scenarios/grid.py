@@ -35,6 +35,7 @@ from .kept_models import missing_models
 from .memory import REMEDY
 from .pace import OnRoundOf
 from .run import run_cell
+from .shown import shown
 from .slots import claim, memory_of, slots_on
 from .spec import Cell, Scenario
 
@@ -123,6 +124,10 @@ def plan(scenario: Scenario, *, out: str | Path = "runs", root: str | Path | Non
     return Plan(scenario, folder, keyed, tuple(k for k in keyed if k not in finished), known)
 
 
+def _ignored(told: Plan | Finished) -> None:
+    """Nobody listens."""
+
+
 def grid(
     scenario: Scenario | str | Path,
     *,
@@ -134,8 +139,8 @@ def grid(
     checkpoint_minutes: float = CHECKPOINT_MINUTES,
     keep_model: bool = False,
     cell_minutes: float | None = None,
-    on_start: Callable[[Plan], None] = lambda plan: None,
-    on_cell: Callable[[Finished], None] = lambda finished: None,
+    on_start: Callable[[Plan], None] = _ignored,
+    on_cell: Callable[[Finished], None] = _ignored,
     on_round: OnRoundOf | None = None,
     track: Sequence[str] = (),
     on_note: Callable[[str], None] = lambda text: None,
@@ -143,6 +148,7 @@ def grid(
     state_memory: int = LIMIT,
     gpus: Sequence[int] | None = None,
     slots: int | None = None,
+    progress: bool | None = None,
 ) -> Results:
     """Run every cell of ``scenario`` that the store ``<out>/<name>`` does not have yet.
 
@@ -152,6 +158,7 @@ def grid(
     ``scenarios/cluster.py``); with ``gpus``, cells are spread over these, ``slots`` at a time on each (default: as many
     as their memory holds). ``track`` names trackers (``"tensorboard"``) that follow every cell into the store's folder.
     ``on_round`` hears about once a second of every running cell: its key, the round and the rounds; not on a cluster.
+    ``progress`` shows a bar; by default in notebooks, where nobody else listens (``on_cell``, ``on_start``).
     Every ``checkpoint_minutes`` (0: never) a cell that runs here keeps what it needs to go on. ``keep_model`` keeps
     every trained model in the store (``load_model``). Raises ``UsageError``
     for a wrong scenario and ``StoreError`` for a folder that cannot be written; a cell that crashes, or takes longer
@@ -162,6 +169,8 @@ def grid(
         keep_model=keep_model, cell_minutes=cell_minutes, track=tuple(track), jobs=jobs,
         gpus=None if gpus is None else tuple(gpus), slots=slots, cluster=cluster, on_note=on_note,
     )  # fmt: skip
+    heard = on_start is not _ignored or on_cell is not _ignored or on_round is not None
+    on_start, on_cell, on_round = shown(progress, on_start, on_cell, on_round, heard=heard)
     return run_grid(scenario, execution, out=out, on_start=on_start, on_cell=on_cell, on_round=on_round)
 
 
@@ -170,8 +179,8 @@ def run_grid(
     execution: Execution,
     *,
     out: str | Path,
-    on_start: Callable[[Plan], None] = lambda plan: None,
-    on_cell: Callable[[Finished], None] = lambda finished: None,
+    on_start: Callable[[Plan], None] = _ignored,
+    on_cell: Callable[[Finished], None] = _ignored,
     on_round: OnRoundOf | None = None,
 ) -> Results:
     """Run every cell of ``scenario`` that the store ``<out>/<name>`` does not have yet, as ``grid`` does."""

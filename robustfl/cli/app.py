@@ -23,7 +23,10 @@ KINDS = (
     "attacks", "evasions", "defenses", "norms", "algorithms", "objectives", "models", "datasets", "partitions",
     "presets",
 )  # fmt: skip
-TEMPLATES = ("attack", "defense", "norm", "evasion")
+TEMPLATES = (
+    "attack", "defense", "stateful-defense", "norm", "evasion", "algorithm", "objective", "model", "dataset",
+    "partition",
+)  # fmt: skip
 PLOTS = ("curves", "heatmap", "breakdown", "pareto", "ranks", "forgetting", "labels", "bn-pca", "representations")
 
 
@@ -349,6 +352,8 @@ def diff(**options: Any) -> int:
 @click.argument("store", type=click.Path(path_type=Path))
 @click.option("--save", type=click.Path(path_type=Path), help="File, .pdf .png or .svg [default: KIND.pdf].")
 @click.option("--metric", help="sa, ra, ... where the figure has one.")
+@click.option("--width", type=click.Choice(["column", "page"]), help="For print: one column (3.4 in) or two (7 in).")
+@click.option("--lines", type=click.Choice(["defense", "norm", "objective"]), help="What the panels of curves overlay.")
 @click.option("--where", multiple=True, metavar="LABEL=VALUE", help="Only these cells, e.g. attack=alie.")
 def plot(**options: Any) -> int:
     """Draw one KIND of figure of STORE into a file; several figures get numbers.
@@ -397,7 +402,7 @@ def new(**options: Any) -> int:
     """Write a working plug-in package with one method of KIND called NAME, to start from.
 
     \b
-    robustfl new attack my-attack
+    robustfl new attack my-attack               # or: new stateful-defense my-rule, new model my-model, ...
     pip install -e robustfl-my-attack && robustfl check my-attack
     """
     from robustfl.cli.new import new as command
