@@ -15,9 +15,11 @@ import robustfl
 from robustfl import registry
 from robustfl.cli import invoke
 from robustfl.errors import UsageError
+from robustfl.records import CellResult
 from robustfl.reports import merging
-from robustfl.reports.bundle import Manifest, _digest, _digest_of, read_bundle, write_bundle
+from robustfl.reports.bundle import Manifest, _brought, _digest, _digest_of, read_bundle, write_bundle
 from robustfl.reports.published import content_digest, read_board, write_board
+from robustfl.reports.store import Store
 from robustfl.scenarios.submission import Submission, check_submission
 
 HEAD = """
@@ -267,6 +269,18 @@ def test_a_bundle_is_not_made_of_what_others_cannot_have(honest: Path, tmp_path:
     with pytest.raises(UsageError, match="is not an empty folder"):
         write_bundle(store, honest, by="Ada", plugins=[honest / name for name in BOTH])
     assert not (tmp_path / "b").exists()
+
+
+def test_installed_plugins_are_named_by_what_to_install(honest: Path) -> None:
+    (record, *_) = Store(honest.parent / "runs" / "outside").load().results
+
+    def using(origin: str) -> list[CellResult]:
+        return [record.model_copy(update={"cell": {"methods": {"attack": {"name": "a", "origin": origin}}}})]
+
+    assert _brought(using("robustfl-mine 1.0"), []) == ({}, {"robustfl-mine 1.0": "robustfl-mine==1.0"})
+    assert _brought(using("mine 2.1.dev0+0123456789ab"), [])[1].popitem()[1] == "mine==2.1.dev0"
+    with pytest.raises(UsageError, match="which nobody else has"):
+        _brought(using("session 0123456789ab"), [])
 
 
 # --- what only shows when it runs ------------------------------------------------------------------------------------
