@@ -37,7 +37,7 @@ _EMPTY: dict[type, str] = {MemoryError: "this machine has not enough memory"}  #
 @dataclass(frozen=True)
 class Cost:
     """Seconds of a round and of a test image, test images of one evaluation, bytes, and images of one look at the
-    validation data; or why the cell fails.
+    validation data; or why the cell fails or is refused.
     """
 
     round: float = 0.0
@@ -46,6 +46,7 @@ class Cost:
     memory: int = 0
     validated: float = 0.0
     failed: str = ""
+    refused: str = ""
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,9 @@ class Costs:
         try:
             with running(foreign), kept():
                 return self._cost(kind, cell)
-        except (Refused, Diverged):  # the grid will record it; it costs next to nothing
+        except Refused as error:  # what only the data or the network tell
+            return Cost(refused=str(error))
+        except Diverged:  # the grid will record it; it costs next to nothing
             return Cost()
         except BaseException as error:  # too large for this machine, or a plug-in's: the others go on
             if isinstance(error, (KeyboardInterrupt, Terminated)):

@@ -441,3 +441,10 @@ def test_a_key_is_the_digest_of_what_it_is_made_of() -> None:
     for cell in (Cell(), Cell(attack="foe(eta=1e300)"), Cell(evasions=())):
         resolved = resolve(cell, "ü")
         assert key_of(resolved) == digest(resolved)
+
+
+def test_a_dry_run_tells_what_only_building_a_cell_refuses(tmp_path: Path) -> None:
+    cell = {"model": "mlp", "rounds": 1, "evasions": [], "batch": [32, 100_000]}
+    found = estimate(Scenario.of({"name": "refused", "cell": cell}), out=tmp_path)
+    assert [planned.seconds is None for planned in found.cells] == [False, True]
+    assert "since the first of each is refused: batch=100000 is larger than" in found.summary()
