@@ -17,10 +17,10 @@ from robustfl.cli import invoke
 from robustfl.errors import UsageError
 from robustfl.records import CellResult
 from robustfl.reports import merging
-from robustfl.reports.bundle import Manifest, _brought, _digest, _digest_of, read_bundle, write_bundle
+from robustfl.reports.bundle import Bundle, Manifest, _brought, _digest, _digest_of, read_bundle, write_bundle
 from robustfl.reports.published import content_digest, read_board, write_board
 from robustfl.reports.store import Store
-from robustfl.scenarios.submission import Submission, check_submission
+from robustfl.scenarios.submission import Submission, _methods_of, check_submission
 
 HEAD = """
 from dataclasses import dataclass
@@ -279,6 +279,12 @@ def test_installed_plugins_are_named_by_what_to_install(honest: Path) -> None:
 
     assert _brought(using("robustfl-mine 1.0"), []) == ({}, {"robustfl-mine 1.0": "robustfl-mine==1.0"})
     assert _brought(using("mine 2.1.dev0+0123456789ab"), [])[1].popitem()[1] == "mine==2.1.dev0"
+    made = read_bundle(honest)
+    manifest = made.manifest.model_copy(update={"plugins": {}, "packages": {"x 1": "x==1"}})
+    absent = Bundle(honest, manifest, made.board)
+    noted: list[tuple[str, bool | None, str]] = []
+    assert _methods_of(absent, lambda *finding: noted.append(finding)) == []
+    assert noted == [("contract", None, "x==1 is not installed here as the cells had it (x 1)")]
     with pytest.raises(UsageError, match="which nobody else has"):
         _brought(using("session 0123456789ab"), [])
 
