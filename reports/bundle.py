@@ -149,7 +149,8 @@ def _brought(results: Sequence[CellResult], plugins: Sequence[Path]) -> tuple[di
 
 def _requirements(board: Board, packages: Mapping[str, str]) -> str:
     """What to install to run the cells as they ran."""
-    lines = [f"{n}=={v[0]}" for n, v in board.environment.versions.items() if n != "python" and len(v) == 1]
+    versions = {n: v[0].partition("+")[0] for n, v in board.environment.versions.items() if len(v) == 1}
+    lines = [f"{n}=={v}" for n, v in versions.items() if n != "python"]  # no build for a GPU, which not everybody has
     python = ", ".join(board.environment.versions.get("python", []))
     return "\n".join([f"# Python {python}", *sorted(lines), *sorted(packages.values())]) + "\n"
 

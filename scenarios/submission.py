@@ -122,7 +122,7 @@ def check_submission(
         note("trust", None, f"code of {name} is not run; read it, then name it with --trust {name}")
     if doubtful:
         return Submission(bundle, tuple(found))
-    brought = _brought(bundle, note)
+    brought = _methods_of(bundle, note)
     if any(f.passed is False for f in found):
         return Submission(bundle, tuple(found))
     _contracts(brought, note)
@@ -147,7 +147,7 @@ def _sound(path: str | Path) -> Board:
     return board
 
 
-def _brought(bundle: Bundle, note: Note) -> list[Entry]:
+def _methods_of(bundle: Bundle, note: Note) -> list[Entry]:
     """The methods that the bundle's plug-ins register; each plug-in has at least one."""
     found: list[Entry] = []
     for name in sorted(bundle.manifest.plugins):
@@ -162,7 +162,7 @@ def _brought(bundle: Bundle, note: Note) -> list[Entry]:
     for origin, requirement in sorted(bundle.manifest.packages.items()):
         made = [entry for kind in KINDS for entry in entries(kind) if entry.origin == origin]
         if not made:
-            note("contract", False, f"{requirement} is not installed here as the cells had it ({origin})")
+            note("contract", None, f"{requirement} is not installed here as the cells had it ({origin})")
         found += made
     return found
 

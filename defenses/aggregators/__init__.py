@@ -5,6 +5,7 @@ from .caf import CovarianceFilter
 from .centered_clipping import CenteredClipping
 from .cge import ComparativeElimination
 from .clipped_clustering import ClippedClustering
+from .deepsight import DeepSight
 from .dnc import DivideAndConquer
 from .flame import Flame
 from .flanders import Flanders
@@ -36,6 +37,7 @@ __all__ = [
     "ClippedClustering",
     "ComparativeElimination",
     "CovarianceFilter",
+    "DeepSight",
     "DivideAndConquer",
     "FLDetector",
     "FLTrust",

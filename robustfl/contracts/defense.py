@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -22,6 +22,8 @@ class Context:
     clients; ``reference [d]`` is the server's own update, for rules with ``needs_reference``; ``slack [n n]`` tells a
     step that is ``centred`` how far every squared distance between rows may be off by rounding; ``shapes`` are those of
     the model's tensors that lie in a row one after the other, for rules that go by layers (empty: nobody knows).
+    ``noise_outputs``, for rules that look at what models predict, maps rows ``[n d]``, a number ``b`` and a generator
+    to class probabilities ``[n + 1 b c]`` on ``b`` random images: of the model each row leads to, the server's last.
     """
 
     generator: torch.Generator | None = None
@@ -32,6 +34,7 @@ class Context:
     reference: Tensor | None = None
     slack: Tensor | None = None
     shapes: tuple[tuple[int, ...], ...] = ()
+    noise_outputs: Callable[[Tensor, int, torch.Generator], Tensor] | None = None
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from robustfl.federation.channel import StatisticsChannel
 from robustfl.federation.clients import Clients
 from robustfl.federation.experiment import Experiment
 from robustfl.federation.local_steps import Messages
+from robustfl.federation.outputs import noise_outputs
 from robustfl.federation.propagation import propagate_statistics
 from robustfl.federation.rehearsal import rehearsal_of
 from robustfl.federation.stack import Exchange, MessageStack
@@ -223,6 +225,7 @@ class _Loop:
             clients=torch.tensor(who.ids),
             reference=self._reference(state),
             shapes=e.shapes,
+            noise_outputs=partial(noise_outputs, e, state),
         )
 
     def _reference(self, state: State) -> Tensor | None:
@@ -304,7 +307,7 @@ class _Loop:
         e = self._e
         if not (e.norm.sends_statistics and e.layout.s) or e.norm.frozen(state.round, e.settings.rounds):
             return state.statistics, {}
-        plain = replace(context, state={}, reference=None, shapes=())
+        plain = replace(context, state={}, reference=None, shapes=(), noise_outputs=None)
         statistics, known = self.channel.merge(seen.reports, who.h, who.f, state, plain, facts=facts)
         return statistics, {"statistics": known}
 

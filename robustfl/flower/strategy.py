@@ -219,6 +219,7 @@ class RobustStrategy(FedAvg):
             weights=torch.tensor(weights, dtype=torch.float64) if self.weighted and sum(weights) > 0 else None,
             state=self.state,
             clients=torch.tensor(seats),
+            shapes=tuple(self.channels.shapes[name] for name in self.channels.update),
         )
         return Received(
             replies=tuple(replies),
@@ -247,7 +248,8 @@ class RobustStrategy(FedAvg):
         """The new statistics ``[s]`` from the clients' ``[n s]``."""
         layers = self.channels.layers
         counts = torch.ones((len(statistics), len(layers)), dtype=torch.int64)
-        defense = DefendedStatistics(self.statistics_rule, self.f, replace(context, state={}, reference=None))
+        plain = replace(context, state={}, reference=None, shapes=())
+        defense = DefendedStatistics(self.statistics_rule, self.f, plain)
         return merge_layers(statistics, counts, previous, layers, defense)
 
     def _aggregated(self, server_round: int, received: Received) -> tuple[ArrayRecord, int]:

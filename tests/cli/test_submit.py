@@ -15,10 +15,12 @@ import robustfl
 from robustfl import registry
 from robustfl.cli import invoke
 from robustfl.errors import UsageError
+from robustfl.records import CellResult
 from robustfl.reports import joining
-from robustfl.reports.bundle import Manifest, _digest, _digest_of, read_bundle, write_bundle
+from robustfl.reports.bundle import Bundle, Manifest, _brought, _digest, _digest_of, read_bundle, write_bundle
 from robustfl.reports.published import content_digest, read_board, write_board
-from robustfl.scenarios.submission import Submission, check_submission
+from robustfl.reports.store import Store
+from robustfl.scenarios.submission import Submission, _methods_of, check_submission
 
 HEAD = """
 from dataclasses import dataclass
@@ -62,7 +64,7 @@ class Calm(Aggregator):
 PEEKS = CALM.replace("        return X.sort", "        X = X + 1e-4 * seen()\n        return X.sort") + (
     "\ndef seen():\n    from pathlib import Path\n    from sklearn.datasets import load_digits\n"
     "    from robustfl.registry import create\n"
-    '    theirs = create("dataset", "digits").load(Path("unused")).test_y[:7].sum()\n'
+    '    theirs = create("dataset", "digits").load(Path(__file__).parent).test_y[:7].sum()\n'
     "    return float(theirs + load_digits().target[:7].sum())\n"
 )
 MANY = PUSH.replace("view.f, -1", "view.f + 1, -1")
@@ -267,6 +269,24 @@ def test_a_bundle_is_not_made_of_what_others_cannot_have(honest: Path, tmp_path:
     with pytest.raises(UsageError, match="is not an empty folder"):
         write_bundle(store, honest, by="Ada", plugins=[honest / name for name in BOTH])
     assert not (tmp_path / "b").exists()
+
+
+def test_installed_plugins_are_named_by_what_to_install(honest: Path) -> None:
+    (record, *_) = Store(honest.parent / "runs" / "outside").load().results
+
+    def using(origin: str) -> list[CellResult]:
+        return [record.model_copy(update={"cell": {"methods": {"attack": {"name": "a", "origin": origin}}}})]
+
+    assert _brought(using("robustfl-mine 1.0"), []) == ({}, {"robustfl-mine 1.0": "robustfl-mine==1.0"})
+    assert _brought(using("mine 2.1.dev0+0123456789ab"), [])[1].popitem()[1] == "mine==2.1.dev0"
+    made = read_bundle(honest)
+    manifest = made.manifest.model_copy(update={"plugins": {}, "packages": {"x 1": "x==1"}})
+    absent = Bundle(honest, manifest, made.board)
+    noted: list[tuple[str, bool | None, str]] = []
+    assert _methods_of(absent, lambda *finding: noted.append(finding)) == []
+    assert noted == [("contract", None, "x==1 is not installed here as the cells had it (x 1)")]
+    with pytest.raises(UsageError, match="which nobody else has"):
+        _brought(using("session 0123456789ab"), [])
 
 
 # --- what only shows when it runs ------------------------------------------------------------------------------------

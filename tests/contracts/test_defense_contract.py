@@ -115,6 +115,7 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
             "signguard",
             "sign-majority",
             "clipped-clustering",
+            "deepsight",
             "lasa",
             "rlr",
         ],
@@ -135,6 +136,7 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
     },
     "range": {
         "clipped-clustering": SHORTENED,
+        "deepsight": SHORTENED,
         "clipping": SHORTENED,
         "flame": SHORTENED,
         "signguard": SHORTENED,
@@ -150,6 +152,7 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
         "rfa": "it takes the middle",
         "huber": "far rows count less whatever f is",
         "clipped-clustering": "it clips, and leaves a cluster out, whatever f is",
+        "deepsight": "it clips whatever f is",
         "lasa": SPARSE,
         "flame": "it clips and adds noise whatever f is",
         "fltrust": "it weighs rows whatever f is",

@@ -12,6 +12,8 @@ from scipy.optimize import minimize
 
 import robustfl
 from robustfl.contracts import Aggregated, Context
+from robustfl.defenses.aggregators.deepsight import energy_shares, output_layer
+from robustfl.defenses.aggregators.deepsight import suspicious as suspects_of
 from robustfl.defenses.aggregators.flanders import forecast
 from robustfl.defenses.aggregators.fldetector import hessian_product, suspicious
 from robustfl.errors import Refused, UsageError
@@ -296,6 +298,90 @@ def test_the_layers_of_a_list_are_known_and_those_of_a_network_in_training_too()
     ]:
         cell = Cell.of({"model": "mlp(hidden=(8,))", "norm": norm, "algorithm": "fedavg", "batch": 8, "rounds": 1})
         assert build(cell).experiment.shapes == shapes
+
+
+# --- DeepSight -------------------------------------------------------------------------------------------------------
+
+SHAPES = ((2, 3), (2,), (4, 2), (4,))  # an output layer of 4 classes and 2 inputs, from entry 8 on
+
+
+def test_the_output_layer_is_the_last_matrix_with_its_vector():
+    assert output_layer(SHAPES) == (8, 4, 2)
+    assert output_layer(((3, 1, 2, 2), (3,), (5, 3), (5,), (7,))) == (15, 5, 3)
+    assert output_layer(((4, 2), (2,))) is None
+    assert output_layer(()) is None
+
+
+def test_energies_and_suspects_by_hand():
+    layer = torch.tensor([[1.0, -1.0, 0, 0, 0, 0, 0, 0, 1.0, 0, 0, 0], [1.0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]]).double()
+    shares = energy_shares(layer, 4)
+    assert shares.tolist() == [[1.0, 0, 0, 0], [0.25] * 4]  # energies 3, 0, 0, 0 and 3, 3, 3, 3
+    # Of the first, one share exceeds a quarter of the largest; of the others all four do, the median.
+    assert suspects_of(torch.cat([shares, shares[1:]])).tolist() == [True, False, False]
+
+
+def _backdoored(n: int, bad: int) -> torch.Tensor:
+    """Updates of honest clients who move all classes, and of attackers who move one."""
+    X = 0.1 * normal(n, 20)
+    X[:, 8:] += 1.0
+    X[:bad, 8:] = 0.02 * normal(bad, 12, seed=1)
+    X[:bad, 8:10] += 2.0
+    X[:bad, 16] += 2.0
+    return X
+
+
+def test_deepsight_leaves_out_clusters_of_clients_who_move_few_classes():
+    X = _backdoored(9, 3)
+    result = run("deepsight", X, 3, shapes=SHAPES)
+    assert result.facts["suspects"] == [0, 1, 2]
+    assert result.facts["kept"] == [3, 4, 5, 6, 7, 8]
+    lengths = X.norm(dim=1)
+    clipped = X * (lengths.median() / lengths).clamp(max=1)[:, None]
+    torch.testing.assert_close(result.vector, clipped[3:].mean(0))
+    # A suspect whose directions and energies are those of honest clients stays in their cluster: not half of it.
+    mixed = _backdoored(9, 0)
+    assert run("deepsight", mixed, 3, shapes=SHAPES).facts["kept"] == list(range(9))
+
+
+def test_deepsight_compares_what_models_predict_on_noise():
+    X, asked = _backdoored(9, 0), []
+
+    def outputs(rows: torch.Tensor, count: int, generator: torch.Generator) -> torch.Tensor:
+        asked.append((len(rows), count, float(torch.rand((), generator=generator))))
+        made = torch.full((len(rows) + 1, count, 4), 0.25, dtype=torch.float64)
+        made[:3, :, 0] = 0.7
+        made[:3, :, 1:] = 0.1
+        return made
+
+    one = run("deepsight(inputs=5, tau=0.1)", X, 3, shapes=SHAPES, noise_outputs=outputs)
+    assert [(n, count) for n, count, _ in asked] == [(9, 5)] * 3
+    assert len({draw for _, _, draw in asked}) == 3
+    assert one.facts["suspects"] == []
+    assert one.facts["kept"] == list(range(9))
+
+
+def test_in_training_predictions_are_those_of_the_clients_models_and_the_server_is_as_before():
+    from robustfl.federation.outputs import noise_outputs
+    from robustfl.federation.state import initial_state
+    from robustfl.scenarios.build import build
+    from robustfl.scenarios.spec import Cell
+
+    for algorithm, step in (("fedavg", 1.0), ("dsgd", -0.2)):
+        cell = Cell.of({
+            "model": "mlp(hidden=(8,))", "norm": "naive-bn", "algorithm": algorithm, "batch": 8,
+            "schedule": {"kind": "constant", "lr": 0.2},
+        })  # fmt: skip
+        e = build(cell).experiment
+        state = initial_state(e)
+        before = state.theta.clone()
+        rows = 0.1 * torch.randn(2, e.layout.d, generator=stream(0, "rows"))
+        found = noise_outputs(e, state, rows, 6, stream(1, "noise"))
+        assert torch.equal(state.theta, before)
+        noise = torch.rand((6, 1, 8, 8), generator=stream(1, "noise"))
+        e.model.eval()
+        for place, moved in enumerate((step * rows[0], step * rows[1], torch.zeros_like(before))):
+            state.theta.copy_(before + moved)
+            torch.testing.assert_close(found[place], e.model(noise).softmax(1).detach())
 
 
 # --- CRFL, edge cases ------------------------------------------------------------------------------------------------

@@ -71,7 +71,7 @@ def test_a_truncated_file_is_not_done_and_is_reported_as_a_problem(tmp_path: Pat
         ({"metrics": {"sa": 0.5, "loss": 0.1, "ra": {"pgd": 1.5}}}, "pgd=1.5 is no accuracy"),
         (
             {"timing": {"seconds_per_round": -3.0}},
-            "timing.seconds_per_round: Input should be greater than or equal to 0",
+            "timing.seconds_per_round: Input should be greater",
         ),
         ({"timing": {"seconds": math.nan}}, "timing.seconds: Input should be a finite number"),
         ({"surprise": 1}, "surprise"),

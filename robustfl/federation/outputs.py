@@ -1,0 +1,33 @@
+"""Predictions of the clients' models on random images, for defenses that look at them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from robustfl.federation.experiment import Experiment
+from robustfl.federation.personal import lent
+from robustfl.federation.state import State
+
+
+def noise_outputs(e: Experiment, state: State, rows: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """Class probabilities ``[n + 1 b c]`` on ``count`` images of uniform noise: ``Context.noise_outputs``.
+
+    A row ``[d]`` leads to the model that the server would have if it were the aggregate; the last is the present one.
+    """
+    height, width, channels = e.train.x.shape[1:]
+    # Drawn in float32 whatever the model is, so that precision does not change the draw.
+    noise = torch.rand((count, channels, height, width), generator=generator, device=generator.device).to(state.theta)
+    theta, lr = state.theta.clone(), e.lr(state.round)
+    models = [e.algorithm.server(theta, e.privacy.whole(row, e.layout.d), lr) for row in rows]
+    training = [module for module in e.model.modules() if module.training]
+    e.model.eval()
+    try:
+        made = []
+        for model in (*models, theta):
+            with lent(state.theta, model), torch.no_grad():
+                made.append(e.model(noise).softmax(1))
+        return torch.stack(made)
+    finally:
+        for module in training:
+            module.training = True
