@@ -104,7 +104,7 @@ class Board(Published):
 
 _KEPT = (
     "device", "threads", "versions", "source", "unreliable", "evaluation",
-    "attack_shift", "statistics", "statistics_shift", "dropped", "no_effect",
+    "model", "attack_shift", "statistics", "statistics_shift", "dropped", "no_effect",
 )  # fmt: skip
 """Certificates that a board's own tables need; the last five say whether an attack had an effect."""
 

@@ -63,6 +63,6 @@ def _tail_words(table: pd.DataFrame) -> str:
 
 def _metrics(table: pd.DataFrame) -> list[tuple[str, str]]:
     """The columns with numbers, and how groups call them."""
-    robust = [(c, c.removeprefix("ra_")) for c in robust_columns(table)]
+    robust = [(c, c.removeprefix("ra_").removesuffix("()")) for c in robust_columns(table)]
     worst = [("ra_worst", "ra_worst")] if "ra_worst" in table else []
     return [("sa", "sa"), *robust, *worst]

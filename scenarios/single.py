@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ from robustfl.reports.store import RERUN, Store
 
 from .checkpoint import discard
 from .effect import effect_warnings
+from .execution import CHECKPOINT_MINUTES, Execution, OnRound
 from .expand import expand, fingerprints, key_of, labels, resolve
 from .ranks import joined
-from .run import CHECKPOINT_MINUTES, OnRound, run_cell
+from .run import run_cell
 from .spec import Cell, Scenario
 
 
@@ -28,6 +30,7 @@ def run(
     threads: int = 1,
     root: str | Path | None = None,
     checkpoint_minutes: float = CHECKPOINT_MINUTES,
+    keep_model: bool = False,
     track: Sequence[str] = (),
     state_memory: int = LIMIT,
     on_round: OnRound = lambda round, rounds, loss: None,
@@ -38,6 +41,7 @@ def run(
     ``scenario`` is a mapping of cell settings such as ``{"attack": "alie", "f": 3, "defense": "krum"}``, the others at
     their defaults; or a scenario, a preset's name or a file, with exactly one cell. With ``out`` the record is also
     kept in the store ``<out>/<name>``, where the cell keeps checkpoints; it runs whether or not a record is there.
+    ``keep_model`` keeps the trained model there as well (``load_model``).
     ``on_round(round, rounds, loss)`` is called after every round; the other arguments are those of ``grid``. Under
     ``torchrun`` the processes share the cell, and the first one's record is the whole one. A cell that is refused,
     diverges or crashes says so in its record. Raises ``UsageError`` for settings that are none, or make several cells.
@@ -46,24 +50,30 @@ def run(
     >>> record.status, 0 <= record.metrics.sa <= 1
     ('done', True)
     """
-    tracking.check(track)
-    chosen = _scenario(scenario)
-    cell = _only(chosen)
-    folder = Path(out or "runs") / chosen.name
+    execution = Execution(
+        device=device, threads=threads, root=root, state_memory=state_memory, checkpoint_minutes=checkpoint_minutes,
+        keep_model=keep_model, track=tuple(track), on_round=on_round, on_note=on_note,
+    )  # fmt: skip
+    return run_one(_scenario(scenario), execution, out=out)
+
+
+def run_one(scenario: Scenario, execution: Execution, *, out: str | Path | None) -> CellResult:
+    """Run the one cell of ``scenario``, as ``run`` does."""
+    cell = _only(scenario)
+    folder = Path(out or "runs") / scenario.name
     store = None if out is None else Store(folder)
     for warning in effect_warnings([cell]):
-        on_note(f"warning: {warning}")
-    with joined(device) as (team, where):
+        execution.on_note(f"warning: {warning}")
+    with joined(execution.device) as (team, where):
         # The data are fetched and decoded by one process, while the others wait for the digest.
-        known = fingerprints([cell], root)[cell] if team.leads else ""
+        known = fingerprints([cell], execution.root)[cell] if team.leads else ""
         fingerprint = known if team.size == 1 else team.told(known)
-        names = track if team.leads else ()
+        names = execution.track if team.leads else ()
         followed = tracking.Followed(names, folder, key_of(resolve(cell, fingerprint)), plain(labels(cell)))
-        record = run_cell(
-            cell, scenario=chosen.name, fingerprint=fingerprint, root=root, device=where, threads=threads,
-            on_point=followed.evaluated, team=team, state_memory=state_memory, on_round=on_round, on_note=on_note,
-            store=None if store is None else store.folder, checkpoint_minutes=checkpoint_minutes,
-        )  # fmt: skip
+        here = replace(
+            execution, device=where, team=team, on_point=followed.evaluated, store=None if store is None else folder
+        )
+        record = run_cell(cell, scenario=scenario.name, fingerprint=fingerprint, execution=here)
     if not team.leads:
         return record
     if store is not None:

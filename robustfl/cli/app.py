@@ -124,6 +124,7 @@ def _scenario_options(command: F) -> F:
             type=_Finite(0),
             help="How often a running cell keeps what it needs to go on; 0: never.",
         ),
+        click.option("--keep-model", is_flag=True, help="Keep the trained model of every cell beside its record."),
         click.option("--threads", default=1, show_default=True, type=click.IntRange(1), help="Threads per cell."),
         click.option("--data-root", type=click.Path(), help="Data folder [default: $ROBUSTFL_DATA or the user cache]."),
         click.option(
@@ -244,6 +245,41 @@ def verify(**options: Any) -> int:
     from robustfl.cli.verify import verify as command
 
     return command(**options)
+
+
+@app.command(short_help="Bundle results for others, or check such a bundle.")
+@click.argument("target", metavar="STORE|BUNDLE", type=click.Path(path_type=Path))
+@click.option("--check", "checks", is_flag=True, help="Check a bundle instead of making one.")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder of the bundle  [default: submissions/NAME]")
+@click.option("--by", default="", help="Who is to be asked about it: a name, a handle, an address.")
+@click.option("--name", help="What it is called  [default: the store's name]")
+@click.option(
+    "--plugin", "plugins", multiple=True, type=click.Path(), help="A file that methods of the cells are from."
+)
+@click.option(
+    "--tolerance",
+    default=0.01,
+    show_default=True,
+    type=_Finite(0, 1),
+    help="By how much an accuracy may differ when a cell is run again.",
+)
+@click.option("--trust", multiple=True, metavar="CODE", help="Run this code of the bundle, e.g. plugins/mine.py.")
+@click.option("--against", type=click.Path(path_type=Path), help="The board it wants to join: its attacks and seeds.")
+@click.option("--cells", type=click.IntRange(1), help="How many cells to run again.  [default: 3]")
+@click.option("--all", "everything", is_flag=True, help="Run every cell again.")
+@click.option("--sample", type=click.IntRange(0), help="Seed of the draw of cells [default: another one every time].")
+@click.option("--data-root", type=click.Path(), help="Data folder [default: $ROBUSTFL_DATA or the user cache].")
+@click.option("--format", "form", type=_FORMAT, default="table", show_default=True, help="What to print.")
+def submit(target: Path, **options: Any) -> int:
+    """Bundle the results of STORE for others: board, plug-in sources, recipe, digests. --check looks at a BUNDLE.
+
+    \b
+    robustfl submit runs/my-study --by "Ada, ada@example.org" --plugin my_defense.py
+    robustfl submit --check submissions/my-study --trust plugins/my_defense.py
+    """
+    from robustfl.cli.submit import submit as command
+
+    return command(target, **options)
 
 
 @app.command(short_help="Measure the papers' tables and figures again; write claim beside measurement.")

@@ -20,7 +20,8 @@ class Context:
 
     ``clients [n]`` says whose rows these are (integers; ``None``: row ``i`` is client ``i``), for rules that remember
     clients; ``reference [d]`` is the server's own update, for rules with ``needs_reference``; ``slack [n n]`` tells a
-    step that is ``centred`` how far every squared distance between rows may be off by rounding.
+    step that is ``centred`` how far every squared distance between rows may be off by rounding; ``shapes`` are those of
+    the model's tensors that lie in a row one after the other, for rules that go by layers (empty: nobody knows).
     """
 
     generator: torch.Generator | None = None
@@ -30,11 +31,15 @@ class Context:
     clients: Tensor | None = None
     reference: Tensor | None = None
     slack: Tensor | None = None
+    shapes: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True)
 class Aggregated:
-    """An aggregate ``[d]`` with the state to hand back next round and facts worth reporting."""
+    """An aggregate ``[d]`` with the state to hand back next round and facts worth reporting.
+
+    Facts may be small tensors: they become numbers and lists when somebody reads them.
+    """
 
     vector: Tensor
     state: Mapping[str, Tensor] = field(default_factory=dict)
@@ -49,13 +54,14 @@ class Step(Method):
     only asks how long rows are says ``lengths_only = True`` and gets a diagonal matrix, which is cheaper.
 
     ``unfit_for_statistics`` says why it makes no sense on normalization statistics, where it does not: it changes
-    rows on which all clients agree.
+    rows on which all clients agree. ``on_host`` is that of ``Aggregator``.
     """
 
     kind: ClassVar[str] = "defense"
     centred: ClassVar[bool] = False
     lengths_only: ClassVar[bool] = False
     unfit_for_statistics: ClassVar[str] = ""
+    on_host: ClassVar[str] = ""
 
     @abstractmethod
     def mix(self, gram: Tensor, *, f: int, context: Context) -> Tensor:
@@ -81,11 +87,15 @@ class Aggregator(Method):
 
     ``unfit_for_statistics`` says why it makes no sense on normalization statistics, where it does not: rows that
     everybody agrees on are not what it returns, or it needs what that channel lacks (memory, a reference).
+
+    ``on_host`` says what makes it decide or draw on the host, where something does: an accelerator then waits for it,
+    and ``torch.compile`` cannot take it as one graph.
     """
 
     kind: ClassVar[str] = "defense"
     needs_reference: ClassVar[bool] = False
     unfit_for_statistics: ClassVar[str] = ""
+    on_host: ClassVar[str] = ""
 
     @abstractmethod
     def aggregate(self, X: Tensor, *, f: int, context: Context) -> Tensor | Aggregated:

@@ -136,6 +136,12 @@ class Experiment:
         """What clients keep to themselves."""
         return Privacy.of(self.norm, self.layout, self.device)
 
+    @cached_property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The shapes of the tensors that clients send updates of, in the order of a row."""
+        mask = self.privacy.mask
+        return tuple(slot.shape for slot in self.layout.update if mask is None or bool(mask[slot.start]))
+
     @property
     def statistics_rule(self) -> Pipeline:
         """The server's rule on statistics: of merges, and of every exchange in lock-step."""
@@ -167,10 +173,10 @@ class Experiment:
         return stream(self.settings.seed, name, *at, device=self.device)
 
     def weights(self, ids: Sequence[int]) -> Tensor | None:
-        """The clients' shares of their samples ``[n]``, for algorithms whose mean weighs them."""
+        """The clients' shares of their samples ``[n]`` (CPU), for algorithms whose mean weighs them."""
         if not self.algorithm.weighted:
             return None
-        sizes = torch.tensor([len(self.parts[k]) for k in ids], dtype=torch.float64, device=self.device)
+        sizes = torch.tensor([len(self.parts[k]) for k in ids], dtype=torch.float64)
         return sizes / sizes.sum()
 
     def held(self, round: int) -> int:

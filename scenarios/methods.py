@@ -1,0 +1,170 @@
+"""The methods of a cell, read from their texts here and nowhere else."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar
+
+from robustfl.contracts import Algorithm, Attack, Dataset, Evasion, Model, Norm, Objective, Partition
+from robustfl.data import DirichletSizes, dataset_from_spec
+from robustfl.defenses import Pipeline, Propagate, parse_pipeline, parse_propagation
+from robustfl.errors import UsageError, closest
+from robustfl.federation import FineTuning
+from robustfl.models import Weights
+from robustfl.parameters import check, param, reject_unknown
+from robustfl.registry import create, describe, generation, parse
+
+
+@dataclass(frozen=True)
+class StUsers:
+    """Fine-tuning by ST users: AT users train first, among themselves; the last rounds belong to the others.
+
+    For ``rounds`` rounds only ST users take part, with the model that AT users have made in all rounds before, and
+    leave its first ``frozen`` layers as they are: convolutions and linear layers in the network's order, each with
+    the scales and shifts after it. Running statistics move in all layers, as they do in the released code of FedRBN,
+    whose ``AT_iters`` and ``freeze_n_layer`` this follows; the paper's text on it was not at hand.
+    """
+
+    name: ClassVar[str] = "st"
+
+    rounds: int = param(ge=1, doc="rounds of ST users alone, the last ones")
+    frozen: int = param(0, ge=0, doc="layers, from the input, that keep their weights")
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def of(self, rounds: int, clients: int, at: frozenset[int]) -> FineTuning:
+        """The fine-tuning in a training of ``rounds`` rounds with the AT users ``at``."""
+        return FineTuning(rounds - self.rounds, frozenset(range(clients)) - at, self.frozen)
+
+
+Rule = type[StUsers] | type[Weights] | type[DirichletSizes]
+RULES: Mapping[str, tuple[str, Rule]] = {
+    "finetune": ("none", StUsers), "init": ("random", Weights), "user_sizes": ("equal", DirichletSizes),
+}  # fmt: skip
+"""Per setting the word for doing nothing of the kind, and the rule there is beside it."""
+
+
+METHODS = ("dataset", "partition", "model", "norm", "algorithm", "objective", "attack", "defense")
+PIPELINES = ("defense", "statistics_defense")
+LISTED = {"domains": "dataset", "evasions": "evasion"}
+"""Settings that list methods of a kind."""
+SAME = "same"
+"""What ``statistics_defense`` says where the defense of updates defends the statistics too."""
+_WORDS = {"statistics_defense": SAME, "propagation": "none"} | {name: word for name, (word, _) in RULES.items()}
+"""What a setting says where it names nothing."""
+_FORMS = {
+    "statistics_defense": "'same' or a pipeline such as 'nnm+median'",
+    "train_evasion": "a spec such as 'pgd(eps=8/255)'",
+    "propagation": "a spec such as 'fedrbn' or 'fedrbn+trimmed-mean'",
+    "domains": "a list of data sets such as ['mnist', 'usps']",
+    "evasions": "a list of specs such as ['pgd(eps=8/255)']",
+} | {name: f"{word!r} or a rule such as '{rule.name}(...)'" for name, (word, rule) in RULES.items()}
+TEXTS = (*METHODS, "train_evasion", "propagation", *RULES)
+"""Settings whose text is read by itself; that of ``statistics_defense`` is compared with the defense's, too."""
+
+
+@dataclass(frozen=True)
+class Methods:
+    """Everything that a cell names by text, under the names of its settings; None where it says so in a word."""
+
+    dataset: Dataset
+    domains: tuple[Dataset, ...]
+    partition: Partition
+    model: Model
+    norm: Norm
+    algorithm: Algorithm
+    objective: Objective
+    attack: Attack
+    defense: Pipeline
+    statistics_defense: Pipeline | None
+    propagation: Propagate | None
+    train_evasion: Evasion
+    evasions: tuple[Evasion, ...]
+    finetune: StUsers | None
+    init: Weights | None
+    user_sizes: DirichletSizes | None
+
+    @classmethod
+    def of(cls, settings: object, *, fresh: bool) -> Methods:
+        """The methods of a cell; ``fresh`` ones for a run, which may keep things on them, else those that all share."""
+        read = _made if fresh else method
+
+        def found(name: str, value: Any) -> Any:
+            return tuple(read(name, text) for text in value) if name in LISTED else read(name, value)
+
+        return cls(**{f.name: found(f.name, getattr(settings, f.name)) for f in dataclasses.fields(cls)})
+
+    @property
+    def statistics_rule(self) -> Pipeline:
+        """The pipeline that merges statistics."""
+        return self.statistics_defense or self.defense
+
+    @property
+    def datasets(self) -> tuple[Dataset, ...]:
+        """Where the images come from: the domains, or the one data set."""
+        return self.domains or (self.dataset,)
+
+
+def method(setting: str, text: str) -> Any:
+    """The method, pipeline or rule that a setting names, to ask for its facts; None for a word such as ``"none"``.
+
+    Raises ``UsageError``.
+    """
+    return _read(setting, text, generation())[0]
+
+
+def canonical_method(setting: str, text: Any) -> str:
+    """The shortest text of the method that ``text`` names; equal methods get equal text. Raises ``UsageError``."""
+    if not isinstance(text, str):
+        form = _FORMS.get(setting, "a method spec such as 'name' or 'name(a=1)'")
+        raise UsageError(f"{setting}={text!r} must be {form}")
+    return _read(setting, text, generation())[1]
+
+
+def canonical_methods(setting: str, texts: Any) -> tuple[str, ...]:
+    """The shortest texts of methods in a list, or of one alone. Raises ``UsageError``."""
+    items = [texts] if isinstance(texts, str) else texts
+    if not isinstance(items, (list, tuple)) or not all(isinstance(item, str) for item in items):
+        raise UsageError(f"{setting}={texts!r} must be {_FORMS[setting]}")
+    return tuple(canonical_method(setting, item) for item in items)
+
+
+@lru_cache(4096)
+def _read(setting: str, text: str, since: int) -> tuple[Any, str]:
+    """What a text names, and its shortest text."""
+    del since
+    made = _made(setting, text)
+    if made is None:
+        return None, _WORDS[setting]
+    return made, made.describe() if isinstance(made, (Pipeline, Propagate)) else describe(made)
+
+
+def _made(setting: str, text: str) -> Any:
+    if setting in _WORDS and text.strip() == _WORDS[setting]:
+        return None
+    if setting in RULES:
+        return _rule(setting, text)
+    if setting in PIPELINES:
+        return parse_pipeline(text)
+    if setting == "propagation":
+        return parse_propagation(text)
+    kind = "evasion" if setting == "train_evasion" else LISTED.get(setting, setting)
+    return dataset_from_spec(text) if kind == "dataset" else create(kind, text)
+
+
+def _rule(setting: str, spec: str) -> StUsers | Weights | DirichletSizes:
+    """The rule that a setting names. Raises ``UsageError``."""
+    plain, kind = RULES[setting]
+    found, params = parse(spec)
+    if found != kind.name:
+        raise UsageError(f"{setting}={spec!r}: no such rule; {closest(found, (plain, kind.name))}")
+    fields = dataclasses.fields(kind)
+    reject_unknown(f"{setting}={spec!r}", params, [f.name for f in fields])
+    for field in fields:
+        if field.default is dataclasses.MISSING and field.name not in params:
+            raise UsageError(f"{setting}={spec!r}: parameter {field.name!r} is required")
+    return kind(**params)
