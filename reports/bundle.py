@@ -44,7 +44,7 @@ _OF_A_CONTESTANT = (
 
 
 class Manifest(BaseModel):
-    """What ``bundle.json`` says; unknown fields are errors."""
+    """The content of ``bundle.json``; unknown fields are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -71,7 +71,7 @@ class Bundle:
 
     @property
     def foreign(self) -> tuple[str, ...]:
-        """What somebody has to trust before any cell can run: files of plug-ins, and requirements."""
+        """The code to trust before any cell can run: files of plug-ins, and requirements."""
         return (*sorted(self.manifest.plugins), *sorted(self.manifest.packages.values()))
 
 
@@ -148,7 +148,7 @@ def _brought(results: Sequence[CellResult], plugins: Sequence[Path]) -> tuple[di
 
 
 def _requirements(board: Board, packages: Mapping[str, str]) -> str:
-    """What to install to run the cells as they ran."""
+    """The requirements to run the cells as they ran."""
     lines = [f"{n}=={v[0]}" for n, v in board.environment.versions.items() if n != "python" and len(v) == 1]
     python = ", ".join(board.environment.versions.get("python", []))
     return "\n".join([f"# Python {python}", *sorted(lines), *sorted(packages.values())]) + "\n"

@@ -48,7 +48,7 @@ class Checkpoint:
         write_stream(self.path, partial(_save, content))
 
     def load(self, device: torch.device) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        """What was saved, or None without a file. Raises ``IgnoredError`` for a file that cannot be trusted."""
+        """The saved state, or None without a file. Raises ``IgnoredError`` for a file that cannot be trusted."""
         if not self.path.is_file():
             return None
         content = self.content(device)

@@ -56,7 +56,7 @@ class RemoteCell:
 
 
 def software() -> dict[str, str]:
-    """What client and workers must have in common: robustfl with a digest of its code, and torch without its build."""
+    """Software that client and workers must share: robustfl with a digest of its code, and torch without its build."""
     return {"robustfl": f"{version('robustfl')} (code {_code()})", "torch": str(torch.__version__).partition("+")[0]}
 
 

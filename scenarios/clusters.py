@@ -24,7 +24,7 @@ CLIENTS, POINTS, RADIUS, ROUNDS, EPS = 10, 30, 10.0, 100, 1e-5
 
 @dataclass(frozen=True)
 class Normalized:
-    """What a scheme made of the clusters: ``errors [rounds]``, the last round's ``points [P 2]`` and ``labels [P]``."""
+    """Clusters as a scheme leaves them: ``errors [rounds]``, the last round's ``points [P 2]`` and ``labels [P]``."""
 
     errors: Tensor
     points: Tensor

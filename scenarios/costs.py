@@ -1,4 +1,4 @@
-"""What cells cost, from a bounded number of timed passes: rounds of the cheap ones, one batch per network for the rest.
+"""Costs of cells, from a bounded number of timed passes: rounds of the cheap ones, one batch per network for the rest.
 
 Work is counted in multiply-accumulates. A network's batch, timed once, tells how many seconds so much work takes here;
 what no round was timed of costs its work at that pace. Attacks and defenses count where a round was timed.

@@ -1,4 +1,4 @@
-"""What a grid would do and cost: cells, refusals, seconds and memory, without training it."""
+"""The estimate of a grid: cells, refusals, seconds and memory, without training it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class PlannedCell:
 
     @property
     def labels(self) -> dict[str, Any]:
-        """What tables print of the cell."""
+        """The cell's labels for tables."""
         return labels(self.cell)
 
 
@@ -52,7 +52,7 @@ class Estimate:
 
     @property
     def refusals(self) -> dict[str, int]:
-        """How many cells are refused for each reason."""
+        """The number of cells refused for each reason."""
         return dict(Counter(c.reason for c in self.cells if c.reason is not None))
 
     def summary(self) -> str:

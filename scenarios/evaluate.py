@@ -83,7 +83,7 @@ class Evaluator:
             return _worst([self._measure(at, named, self.branch) for named in self._built.evasions])
 
     def on_validation(self, state: State) -> float:
-        """What a round is selected by: the mean over honest users of accuracy on their own validation data.
+        """The number that a round is selected by: the mean over honest users of accuracy on their own validation data.
 
         Of users that train adversarially it is accuracy under the attack they train against.
         """
@@ -237,7 +237,7 @@ class Evaluator:
         return robust_accuracy(e.model, pixels, e.train.y[index], e.evasion, batch=self._batch, generator=draws).value
 
     def _attack_success(self, state: State) -> float | None:
-        """How often the attack's backdoor works, or None for attacks without one."""
+        """The success rate of the attack's backdoor, or None for attacks without one."""
         e, test = self._e, self._built.test
         if not e.attack.triggers or not e.settings.f:
             return None
@@ -293,7 +293,7 @@ class Evaluator:
         return {"branch clean": values, "branch min": lower}
 
     def representations(self, state: State) -> dict[str, Any] | None:
-        """How the model sees test images: what its last layer receives of them, in two principal components.
+        """The model's representations of test images, its last layer's inputs, in two principal components.
 
         Of every domain (or of the test set) the first ``representations`` images, clean and, where the cell has an
         evasion attack, attacked by the first one, through every branch, by the first honest user's model of the domain.
@@ -370,7 +370,7 @@ class Evaluator:
 
 
 def represented(model: nn.Module, x: Tensor) -> Tensor:
-    """What the model's last linear layer receives of the inputs, ``[b k]``, in evaluation mode."""
+    """The inputs of the model's last linear layer, ``[b k]``, in evaluation mode."""
     linear = [m for m in model.modules() if isinstance(m, nn.Linear)]
     if not linear:
         raise Refused(f"{type(model).__name__} has no linear layer, so its representation is unknown")

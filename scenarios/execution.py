@@ -1,4 +1,4 @@
-"""How cells run, in one value: where, with what at hand, and who hears of it. None of it is in a cell's key."""
+"""The execution of cells in one value: where, with what at hand, and who hears of it. None of it is in a cell's key."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _unheard(*told: object) -> None:
 
 @dataclass(frozen=True)
 class Execution:
-    """What decides how cells run, and nothing of what they measure. Raises ``UsageError`` for what cannot be.
+    """Settings that decide how cells run, and nothing of what they measure. Raises ``UsageError`` for what cannot be.
 
     Of every cell: its ``device``, ``threads``, the ``root`` of the data; clients' state of more than ``state_memory``
     bytes lies in a file. With the folder of a ``store`` a cell keeps a checkpoint there every ``checkpoint_minutes``
@@ -121,7 +121,7 @@ class Execution:
 
     @property
     def of_a_cell(self) -> Execution:
-        """What concerns a single cell, with nobody listening: as other processes get it."""
+        """The part that concerns a single cell, with nobody listening: as other processes get it."""
         return replace(
             self, jobs=None, gpus=None, slots=None, cluster=None,
             on_round=_unheard, on_point=_unheard, on_note=_unheard,

@@ -61,7 +61,7 @@ class Finished:
 
 @dataclass(frozen=True)
 class Results:
-    """What a grid left behind: the store's folder, how many cells ran now, how many there are of each status, and their
+    """The results of a grid: the store's folder, how many cells ran now, how many there are of each status, and their
     keys.
     """
 
@@ -110,7 +110,7 @@ class Plan:
 
     @property
     def begun(self) -> int:
-        """How many of the missing cells have a checkpoint to go on from."""
+        """The number of missing cells that have a checkpoint to go on from."""
         return sum(checkpoint_path(self.folder, key).is_file() for key in self.missing)
 
 
@@ -315,7 +315,7 @@ def _run(work: Sequence[_Work], workers: int, on_round: OnRoundOf | None = None)
 
 
 def _settled(item: _Work) -> Finished | None:
-    """What became of a cell whose worker died, if there is no need to try it again."""
+    """The end of a cell whose worker died, if there is no need to try it again."""
     if Store(item.folder).done([item.key]):  # committed by a worker that died before it could say so
         return _finished(Store(item.folder).read(item.key))
     trace = item.trace.read_text(encoding="utf-8", errors="replace") if item.trace.is_file() else ""

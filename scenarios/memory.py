@@ -54,7 +54,7 @@ REMEDY = "run fewer cells at once (--jobs), or smaller ones (batch, clients, mod
 
 
 def exhausted(error: BaseException) -> bool:
-    """Whether memory ran out, of the machine or of the device."""
+    """True if memory ran out, of the machine or of the device."""
     if isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError)):
         return True
     return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)

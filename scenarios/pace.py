@@ -1,4 +1,4 @@
-"""How far running cells are: told by workers through one small file each, about once a second."""
+"""The progress of running cells: told by workers through one small file each, about once a second."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SUFFIX = ".round"
 
 
 def teller(key: str, folder: str, on_round: OnRoundOf | None) -> Callable[[int, int, float], None]:
-    """What a running cell calls after every round: tells ``on_round``, or in a worker a file in ``folder``."""
+    """A callback for every round of a running cell: it tells ``on_round``, or in a worker a file in ``folder``."""
     last = time.monotonic()
 
     def tell(round: int, rounds: int, loss: float) -> None:

@@ -20,7 +20,7 @@ _PATIENCE = timedelta(days=2)
 
 
 def processes() -> int:
-    """How many processes torchrun started; 1 without it."""
+    """The number of processes that torchrun started; 1 without it."""
     return int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
 
 

@@ -52,7 +52,7 @@ def entry(
     root: str | Path | None = None,
     records: Iterable[CellResult] | None = None,
 ) -> Entry:
-    """What has been measured of a table or figure, judged; from the stores under ``out`` or from ``records``."""
+    """The measurements of a table or figure, judged; from the stores under ``out`` or from ``records``."""
     chosen = item.at(scale)
     evidence = Evidence((), {}) if chosen is None else gather(chosen, out=out, root=root, records=records)
     computed = tuple(trace(plot.compute, plot.arguments) if plot.compute else None for plot in item.plots)
@@ -100,7 +100,7 @@ def gather(
 
 
 def _stale(run: Run, unasked: Sequence[CellResult], root: str | Path | None, *, local: bool) -> int:
-    """How many of these records the whole preset does not ask for either; a table may show a part of its cells."""
+    """The number of records that the whole preset does not ask for either; a table may show a part of its cells."""
     whole = Scenario.load(run.preset, settings=[s for s in run.settings if s.startswith("scale=")])
     keys, _ = _keys([cell for cell in expand(whole) if refusal(cell) is None], unasked, root, local=local)
     asked = {k for options in keys.values() for k in options}

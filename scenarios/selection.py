@@ -40,7 +40,7 @@ class Selection:
             self._keep(_telling(state))
 
     def progress(self) -> dict[str, Any]:
-        """What a checkpoint holds of it."""
+        """The part of it that a checkpoint holds."""
         return {"kept": self._kept, "values": self.values}
 
     def resume(self, progress: Mapping[str, Any], like: State) -> None:

@@ -29,7 +29,7 @@ _MOST = 16
 
 
 def slots_on(gpus: Sequence[int], need: int) -> int:
-    """How many cells of ``need`` bytes fit at once on every one of the GPUs, at least one and at most 16."""
+    """The number of cells of ``need`` bytes that fit at once on every one of the GPUs, at least one and at most 16."""
     free = min(int(torch.cuda.mem_get_info(index)[0]) for index in gpus)
     return max(1, min(_MOST, int(free * _USABLE) // max(1, need)))
 

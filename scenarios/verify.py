@@ -28,7 +28,7 @@ DOUBTS = ("evaluation", "unreliable")
 
 @dataclass(frozen=True)
 class Check:
-    """What came out for one cell: its verdict, in what it differs, and the methods of another version."""
+    """The result for one cell: its verdict, in what it differs, and the methods of another version."""
 
     key: str
     labels: dict[str, Any]
@@ -38,13 +38,13 @@ class Check:
 
     @property
     def agrees(self) -> bool:
-        """Whether the cell came out as published, within the tolerance."""
+        """True if the cell came out as published, within the tolerance."""
         return self.verdict in AGREES
 
 
 @dataclass(frozen=True)
 class Verification:
-    """What is known of a board: ``file`` is what is wrong without running anything, ``checks`` the cells run again.
+    """The verdict on a board: ``file`` is what is wrong without running anything, ``checks`` the cells run again.
 
     Of the ``published`` cells of the board, ``cells`` match, and ``chosen`` of these were to be run, drawn with the
     number ``sample``. ``claimed`` is the tolerance that the board claims. ``environment`` says in what this
@@ -70,12 +70,12 @@ class Verification:
 
     @property
     def agrees(self) -> bool:
-        """Whether the board is accepted: a sound file, the same methods, and every cell that ran agrees."""
+        """True if the board is accepted: a sound file, the same methods, and every cell that ran agrees."""
         return not (self.file or self.versions or self.disagreeing)
 
     @property
     def undecided(self) -> bool:
-        """Whether nothing speaks against the board but cells that cannot be run here, for want of data, say."""
+        """True if nothing speaks against the board but cells that cannot be run here, for want of data, say."""
         elsewhere = all(check.verdict == ELSEWHERE for check in self.disagreeing)
         return bool(self.disagreeing) and elsewhere and not (self.file or self.versions)
 
@@ -175,14 +175,14 @@ def _check(
 
 
 def _untold(name: str, published: CellResult, again: CellResult) -> bool:
-    """Whether two records of one outcome say different things under ``name``."""
+    """True if two records of one outcome say different things under ``name``."""
     return published.status == again.status == "done" and published.certificates.get(name) != again.certificates.get(
         name
     )
 
 
 def _effect_apart(published: CellResult, again: CellResult) -> list[str]:
-    """Whether the attack had an effect, in words, if only one of the records says so: boards leave out what had none.
+    """True if the attack had an effect, in words, if only one of the records says so: boards leave out what had none.
 
     A record that does not say what its attack moved counts as one with an effect.
     """
@@ -197,7 +197,7 @@ def _effect_apart(published: CellResult, again: CellResult) -> list[str]:
 
 
 def _versions(record: CellResult) -> list[str]:
-    """What is installed in another version than the record names, without data and without running."""
+    """The packages installed in another version than the record names, without data and without running."""
     try:
         resolved = resolve(Cell.of(record.cell.get("cell", {})), str(record.cell.get("data", "")))
     except RobustflError as error:

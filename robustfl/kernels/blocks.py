@@ -21,7 +21,7 @@ _NEAR = 2 << 20
 
 
 def at_once(X: Tensor) -> bool:
-    """Whether ``X`` is worked on as a whole: on an accelerator, and where ``torch.compile`` looks on.
+    """True if ``X`` is worked on as a whole: on an accelerator, and where ``torch.compile`` looks on.
 
     There blocks and loops over rows only add launches, and C code is not to be had.
     """
