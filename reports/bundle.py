@@ -44,7 +44,7 @@ _OF_A_CONTESTANT = (
 
 
 class Manifest(BaseModel):
-    """What ``bundle.json`` says; unknown fields are errors."""
+    """The content of ``bundle.json``; unknown fields are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -71,7 +71,7 @@ class Bundle:
 
     @property
     def foreign(self) -> tuple[str, ...]:
-        """What somebody has to trust before any cell can run: files of plug-ins, and requirements."""
+        """The code to trust before any cell can run: files of plug-ins, and requirements."""
         return (*sorted(self.manifest.plugins), *sorted(self.manifest.packages.values()))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 
 from .board import Board, Row, Section
 from .captions import setting
@@ -14,8 +15,11 @@ _SPECIAL = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
     "±": r"$\pm$", "≤": r"$\le$", "≥": r"$\ge$", "×": r"$\times$", "–": "--", "—": "---", "…": r"\ldots{}",
-    "γ": r"$\gamma$", "ε": r"$\varepsilon$", "σ": r"$\sigma$", "τ": r"$\tau$", "η": r"$\eta$", "²": r"$^2$",
+    "−": "$-$", "·": r"$\cdot$", "→": r"$\to$", "←": r"$\leftarrow$", "≠": r"$\ne$", "∞": r"$\infty$", "∈": r"$\in$",
+    "‖": r"$\|$", "√": r"$\surd$", "²": "$^2$", "³": "$^3$", "½": r"$\frac12$", "ε": r"$\varepsilon$",
 }  # fmt: skip
+_CAPITALS = "ΓΔΘΛΞΠΣΥΦΨΩ"
+"""Greek capitals that TeX has letters for; the others are Latin ones."""
 
 
 def to_latex(board: Board) -> str:
@@ -30,8 +34,20 @@ def escape(text: str) -> str:
     >>> escape("nnm_50%")
     'nnm\\\\_50\\\\%'
     """
-    text = re.sub(r"\s+", " ", text)
-    return "".join(_SPECIAL.get(c, c if c.isascii() or (c.isalpha() and ord(c) < 0x250) else "?") for c in text)
+    return "".join(map(_letter, re.sub(r"\s+", " ", text)))
+
+
+def _letter(sign: str) -> str:
+    """One character in TeX; letters with accents are left to its input encoding."""
+    if sign in _SPECIAL:
+        return _SPECIAL[sign]
+    if sign.isascii() or (sign.isalpha() and ord(sign) < 0x250):
+        return sign
+    greek = re.fullmatch(r"GREEK (SMALL|CAPITAL) LETTER ([A-Z]+)", unicodedata.name(sign, ""))
+    if greek is None or greek[2] == "OMICRON" or (greek[1] == "CAPITAL" and sign not in _CAPITALS):
+        return "?"
+    name = {"LAMDA": "lambda"}.get(greek[2], greek[2].lower())
+    return f"$\\{name.capitalize() if greek[1] == 'CAPITAL' else name}$"
 
 
 def _table(board: Board, section: Section, *, number: int) -> str:

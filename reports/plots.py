@@ -75,7 +75,7 @@ def plot(
     if not found:
         raise UsageError(f"plot {kind}: {_WHY_NONE[kind]}")
     files = write_numbered(target, found)
-    on_caption(caption_of(results, kind))
+    on_caption(caption_of(results, kind, store.description().get("defaults")))
     return files
 
 
@@ -110,9 +110,13 @@ _SHOWS = {
 }
 
 
-def caption_of(results: Sequence[CellResult], kind: str) -> str:
-    """One sentence for below a figure: what it shows, and the settings that are not the defaults."""
-    board = _board(results, None)
+def caption_of(results: Sequence[CellResult], kind: str, defaults: object = None) -> str:
+    """One sentence for below a figure: what it shows, and the settings that are not the ``defaults``.
+
+    Where a store does not know its defaults, all settings are named.
+    """
+    table, _ = counted(frame(results))
+    board = rank_board(table, defaults=defaults if isinstance(defaults, dict) else {})
     told = setting(board)
     seeds = len({r.labels.get("seed") for r in results if r.status == "done"})
     count = f"; {seeds} seeds" if seeds > 1 and "seed" in _SHOWS[kind] and "lowest" not in _SHOWS[kind] else ""

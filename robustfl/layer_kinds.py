@@ -38,7 +38,7 @@ class LayerKind(ABC):
     """One row of the table: how layers of one type serve several clients at once."""
 
     def serves(self, layer: Any) -> bool:
-        """Whether it holds for this layer, whatever its settings."""
+        """True if it holds for this layer, whatever its settings."""
         del layer
         return True
 
@@ -85,7 +85,7 @@ def kind_of(layer: nn.Module) -> LayerKind | None:
 
 
 def equal(sizes: Sizes) -> bool:
-    """Whether all clients have equally many samples."""
+    """True if all clients have equally many samples."""
     return min(sizes) == max(sizes)
 
 

@@ -61,7 +61,7 @@ def _sent(a: Arguments) -> float:
 
 
 def _exchanges(a: Arguments) -> float:
-    """How often clients and server talk in a round."""
+    """The number of exchanges of a round."""
     return float(traffic(*_layout(a)).exchanges)
 
 
@@ -119,7 +119,7 @@ def _extra_bits(a: Arguments) -> float:
 
 
 def _at_users(a: Arguments) -> float:
-    """How many of ``clients`` in ``domains`` equal blocks the rule ``at`` makes train adversarially."""
+    """The number of ``clients`` in ``domains`` equal blocks that the rule ``at`` makes train adversarially."""
     each, over = divmod(int(a["clients"]), int(a["domains"]))
     assert over == 0
     return float(len(at_users(str(a["at"]), [each] * int(a["domains"]))))

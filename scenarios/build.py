@@ -228,7 +228,7 @@ def _model(cell: Cell, m: Methods, arrays: Arrays, root: str | Path | None) -> n
 
 
 def _layer_type(norm: Norm) -> type[nn.Module]:
-    """What a norm makes its layers of; of a number of channels that almost any number of groups divides."""
+    """The type of a norm's layers; of a number of channels that almost any number of groups divides."""
     try:
         return type(norm.layer(5040))
     except Refused:
@@ -236,7 +236,7 @@ def _layer_type(norm: Norm) -> type[nn.Module]:
 
 
 def _scaling(cell: Cell, m: Methods, arrays: Arrays) -> nn.Module:
-    """What happens to pixels in [0, 1] before the first layer, inside the model."""
+    """The scaling of pixels in [0, 1] before the first layer, inside the model."""
     channels = arrays.shape[0]
     if cell.scaling == "none":
         return nn.Identity()

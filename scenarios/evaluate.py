@@ -237,7 +237,7 @@ class Evaluator:
         return robust_accuracy(e.model, pixels, e.train.y[index], e.evasion, batch=self._batch, generator=draws).value
 
     def _attack_success(self, state: State) -> float | None:
-        """How often the attack's backdoor works, or None for attacks without one."""
+        """The success rate of the attack's backdoor, or None for attacks without one."""
         e, test = self._e, self._built.test
         if not e.attack.triggers or not e.settings.f:
             return None

@@ -145,7 +145,7 @@ class _Rule:
     wanted: Mapping[str, list[Any]]
 
     def matches(self, cell: Cell) -> bool:
-        """Whether all entries match; ``"alie"`` matches every ``alie``, ``"alie(z=1)"`` only that one."""
+        """True if all entries match; ``"alie"`` matches every ``alie``, ``"alie(z=1)"`` only that one."""
         for field, options in self.wanted.items():
             held = [getattr(cell, field)] + ([cell.statistics_rule] if field == "statistics_defense" else [])
             if not any(h == o or (isinstance(h, str) and h.split("(")[0] == o) for o in options for h in held):
@@ -374,7 +374,7 @@ def resolve(cell: Cell, fingerprint: str) -> dict[str, Any]:
 
 
 def _identified(made: Any) -> Any:
-    """What of a method, or of the methods of a list, a pipeline or a propagation, enters a key."""
+    """The part of a method, or of the methods of a list, a pipeline or a propagation, enters a key."""
     if isinstance(made, Propagate):
         made = (made.propagation, *made.rule.parts)
     elif isinstance(made, Pipeline):

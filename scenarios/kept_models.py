@@ -218,5 +218,5 @@ def _personalise(model: nn.Module, norm: Norm, arrays: Mapping[str, np.ndarray[A
 
 
 def missing_models(store: Store, keys: set[str]) -> int:
-    """How many of the stored cells ``keys`` that are done have no model."""
+    """The number of the stored cells ``keys`` that are done have no model."""
     return sum(1 for key in keys if store.has(key) and not model_path(store.folder, key).is_file())

@@ -135,7 +135,7 @@ def canonical_methods(setting: str, texts: Any) -> tuple[str, ...]:
 
 @lru_cache(4096)
 def _read(setting: str, text: str, since: int) -> tuple[Any, str]:
-    """What a text names, and its shortest text."""
+    """The method a text names, and its shortest text."""
     del since
     made = _made(setting, text)
     if made is None:

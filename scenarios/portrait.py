@@ -69,7 +69,7 @@ def _statistics(built: Built, state: State, local: LocalModels | None) -> tuple[
 
 
 def _adversarial(built: Built, client: int) -> bool:
-    """Whether the client has an adversarial branch of its own making, or one that is propagated to it."""
+    """True if the client has an adversarial branch of its own making, or one that is propagated to it."""
     e = built.experiment
     return not e.adversarial or client in e.adversarial or e.propagate is not None
 

@@ -100,7 +100,7 @@ def gather(
 
 
 def _stale(run: Run, unasked: Sequence[CellResult], root: str | Path | None, *, local: bool) -> int:
-    """How many of these records the whole preset does not ask for either; a table may show a part of its cells."""
+    """The number of records that the whole preset does not ask for either; a table may show a part of its cells."""
     whole = Scenario.load(run.preset, settings=[s for s in run.settings if s.startswith("scale=")])
     keys, _ = _keys([cell for cell in expand(whole) if refusal(cell) is None], unasked, root, local=local)
     asked = {k for options in keys.values() for k in options}

@@ -99,7 +99,7 @@ def run_cell(cell: Cell, *, fingerprint: str, scenario: str = "cell", execution:
 
 
 def _keeper(key: str, software: Mapping[str, Any], where: torch.device, execution: Execution) -> Keeper:
-    """What keeps the cell's checkpoint, if it is to have one."""
+    """The keeper of the cell's checkpoint, if it is to have one."""
     checkpoint, minutes = None, execution.checkpoint_minutes
     if execution.store is not None and minutes > 0 and execution.team.size == 1:
         checkpoint = Checkpoint(checkpoint_path(execution.store, key), {"key": key, **software})
@@ -109,7 +109,7 @@ def _keeper(key: str, software: Mapping[str, Any], where: torch.device, executio
 def _outcome(
     cell: Cell, key: str, where: torch.device, keeper: Keeper, execution: Execution, guests: str
 ) -> tuple[_Run | None, dict[str, Any]]:
-    """What became of the cell: the fields of its record, and the run as far as it came."""
+    """The outcome of the cell: the fields of its record, and the run as far as it came."""
     run: _Run | None = None
     try:
         reason = refusal(cell)
@@ -313,7 +313,7 @@ class _Run:
         return state, state if content["tested"] is None else replace(state, statistics=content["tested"])
 
     def so_far(self) -> dict[str, Any]:
-        """What is known at any time: curve, label counts, certificates."""
+        """The facts known at any time: curve, label counts, certificates."""
         e = self._built.experiment
         means = {k: math.fsum(v) / len(v) for k, v in self._shifts.items() if v}
         settings = e.settings

@@ -70,7 +70,7 @@ class TerminalDisplay:
 
 
 def in_notebook() -> bool:
-    """Whether this code runs in a kernel that a notebook shows the outputs of."""
+    """True if this code runs in a kernel that a notebook shows the outputs of."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return getattr(shell, "kernel", None) is not None

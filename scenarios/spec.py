@@ -464,7 +464,7 @@ _SHAPES: dict[str, tuple[type, type | None, str]] = {
 
 
 def _check_shape(data: Mapping[str, Any]) -> None:
-    """What must hold of a scenario before its parts can be looked at."""
+    """Check a scenario as a whole, before its parts."""
     for key, (outer, inner, words) in _SHAPES.items():
         if key not in data:
             continue
@@ -585,7 +585,7 @@ def _setting_value(path: str, text: str) -> Any:
 
 
 def _commented(text: str, data: Mapping[str, Any]) -> bool:
-    """Whether a line of a TOML value ends in a comment: then nothing changes when it goes on."""
+    """True if a line of a TOML value ends in a comment: then nothing changes when it goes on."""
     lines = text.splitlines()
     for i, line in enumerate(lines):
         with contextlib.suppress(ValueError):

@@ -48,7 +48,7 @@ _OUTSIDE = ("socket.connect", "socket.sendto", "subprocess.Popen", "os.system", 
 
 @dataclass(frozen=True)
 class Finding:
-    """What one step of the check found: ``passed`` is None where it could not be made."""
+    """The finding of one step of the check: ``passed`` is None where it could not be made."""
 
     step: str
     passed: bool | None
@@ -65,17 +65,17 @@ class Submission:
 
     @property
     def refused(self) -> tuple[Finding, ...]:
-        """What speaks against it."""
+        """The findings that speak against it."""
         return tuple(f for f in self.findings if f.passed is False)
 
     @property
     def undecided(self) -> tuple[Finding, ...]:
-        """What could not be looked at."""
+        """The steps that could not be made."""
         return tuple(f for f in self.findings if f.passed is None)
 
     @property
     def accepted(self) -> bool:
-        """Whether every step was made and nothing speaks against it."""
+        """True if every step was made and nothing speaks against it."""
         return not (self.refused or self.undecided)
 
 
@@ -295,7 +295,7 @@ def _heard(event: str, arguments: tuple[Any, ...], own: Collection[str]) -> None
 
 
 def _is_data(path: str) -> bool:
-    """Whether a file is neither code nor part of the system or of an installed library, data of libraries excepted."""
+    """True if a file is neither code nor part of the system or of an installed library, data of libraries excepted."""
     if path.endswith(_CODE) or path.startswith(_SYSTEM) or path in sys.path:
         return False
     return path.endswith(_DATA) or not path.startswith((sys.prefix, sys.base_prefix))

@@ -175,14 +175,14 @@ def _check(
 
 
 def _untold(name: str, published: CellResult, again: CellResult) -> bool:
-    """Whether two records of one outcome say different things under ``name``."""
+    """True if two records of one outcome say different things under ``name``."""
     return published.status == again.status == "done" and published.certificates.get(name) != again.certificates.get(
         name
     )
 
 
 def _effect_apart(published: CellResult, again: CellResult) -> list[str]:
-    """Whether the attack had an effect, in words, if only one of the records says so: boards leave out what had none.
+    """True if the attack had an effect, in words, if only one of the records says so: boards leave out what had none.
 
     A record that does not say what its attack moved counts as one with an effect.
     """
@@ -197,7 +197,7 @@ def _effect_apart(published: CellResult, again: CellResult) -> list[str]:
 
 
 def _versions(record: CellResult) -> list[str]:
-    """What is installed in another version than the record names, without data and without running."""
+    """The packages installed in another version than the record names, without data and without running."""
     try:
         resolved = resolve(Cell.of(record.cell.get("cell", {})), str(record.cell.get("data", "")))
     except RobustflError as error:

@@ -87,7 +87,7 @@ class Flanders(MixedRule):
         return Aggregated(rows.combine(weights), state={"columns": columns, **state}, facts=facts)
 
     def _predicted(self, past: Tensor) -> Tensor:
-        """What follows on the matrices ``past [t n b]`` (rows are clients, so the transposed equation)."""
+        """The prediction after the matrices ``past [t n b]`` (rows are clients, so the transposed equation)."""
         scale = float(past.abs().max())
         if not scale > 0:
             return torch.zeros_like(past[0])

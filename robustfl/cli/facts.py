@@ -61,12 +61,21 @@ def facts_of(entry: Entry) -> Facts:
         name=entry.name,
         version=entry.version,
         origin=entry.origin,
-        summary=doc.split("\n\n")[0].replace("\n", " ").replace("``", ""),
+        summary=summary(doc),
         formula="" if entry.kind in _PLAIN_KINDS else formula(doc),
         doc=doc,
         parameters=tuple(map(_parameter, dataclasses.fields(entry.cls))),  # type: ignore[arg-type]
         facts=_facts(entry.cls),
     )
+
+
+def summary(doc: str) -> str:
+    """The first paragraph of a docstring as a sentence, also where an equation goes on with it.
+
+    >>> summary("Signed steps, projected:\\n\\n``x + g``")
+    'Signed steps, projected.'
+    """
+    return re.sub(r"(; then|[:,;])$", ".", doc.split("\n\n")[0].replace("\n", " ").replace("``", ""))
 
 
 def formula(doc: str) -> str:

@@ -18,7 +18,7 @@ Knowledge = Literal["blind", "partial", "omniscient", "defense"]
 
 @dataclass(frozen=True)
 class View:
-    """What Byzantine clients see of one channel in one round. Fields beyond the declared knowledge are ``None``.
+    """The Byzantine clients' view of one channel in one round. Fields beyond the declared knowledge are ``None``.
 
     ``honest [h d]`` rows of the honest clients (omniscient, defense); ``own [f d]`` the rows the attackers would have
     sent honestly (blind, partial, and attacks with ``needs_own``); ``aggregate``, a ``Rehearsal``, maps a full stack
@@ -84,7 +84,7 @@ class Forged:
 
     @classmethod
     def of(cls, made: Tensor | Forged) -> Forged:
-        """What ``Attack.forge`` returned, in one form."""
+        """The result of ``Attack.forge`` in one form."""
         return made if isinstance(made, Forged) else cls(made)
 
 
@@ -113,7 +113,7 @@ class Attack(Method):
 
     @property
     def sees_own(self) -> bool:
-        """Whether the attackers see what they would have sent honestly: all who see nobody else's rows do."""
+        """True if the attackers see what they would have sent honestly: all who see nobody else's rows do."""
         return self.needs_own or self.knowledge in ("blind", "partial")
 
     @property

@@ -48,7 +48,7 @@ class Dataset(Method):
 
 
 class Partition(Method):
-    """How training samples are spread over clients."""
+    """A way to spread training samples over clients."""
 
     kind: ClassVar[str] = "partition"
 

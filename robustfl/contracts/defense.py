@@ -16,7 +16,7 @@ from robustfl.contracts.norm import StatisticsSlices
 
 @dataclass(frozen=True)
 class Context:
-    """What a defense may use besides the stack: randomness, the round, sample weights ``[n]`` and its own state.
+    """The context a defense may use besides the stack: randomness, the round, sample weights ``[n]`` and its own state.
 
     ``clients [n]`` says whose rows these are (integers; ``None``: row ``i`` is client ``i``), for rules that remember
     clients; ``reference [d]`` is the server's own update, for rules with ``needs_reference``; ``slack [n n]`` tells a
@@ -75,7 +75,7 @@ class Step(Method):
         """The least ``n`` for which the step is defined with ``f`` Byzantine clients."""
 
     def rows_after(self, n: int, f: int) -> int:
-        """How many rows ``m`` the step makes of ``n``."""
+        """The number of rows ``m`` that the step makes of ``n``."""
         del f
         return n
 
@@ -116,7 +116,7 @@ class Aggregator(Method):
 
 
 class Propagation(Method):
-    """How robustness travels between users through batch-norm statistics.
+    """A way for robustness to travel between users through batch-norm statistics.
 
     It says how much each source counts for a target; the sources' adversarial-branch statistics are then aggregated
     with these weights by a pipeline, the weighted mean unless the scenario names another.
@@ -130,5 +130,5 @@ class Propagation(Method):
 
     @property
     def every_round(self) -> bool:
-        """Whether statistics are propagated at the start of every round, or only before testing."""
+        """True if statistics are propagated at the start of every round, or only before testing."""
         return True

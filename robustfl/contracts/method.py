@@ -1,4 +1,4 @@
-"""What every method is: a frozen dataclass with a name, a version and facts."""
+"""The base of every method: a frozen dataclass with a name, a version and facts."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from robustfl.contracts.method import Method
 
 
 class Tag(Enum):
-    """What an entry of a model's state is, told by the type of its module and never by its name."""
+    """The kind of an entry of a model's state, told by the type of its module and never by its name."""
 
     WEIGHT = "weight"
     AFFINE = "affine"
@@ -70,7 +70,7 @@ class StatisticsLayer(NormLayer, ABC):
 
     @abstractmethod
     def report(self) -> tuple[Tensor, Tensor, Tensor]:
-        """What the clients saw since ``begin``: mean ``[n C]``, second moment ``[n C]``, values per channel ``[n]``.
+        """The statistics since ``begin``: mean ``[n C]``, second moment ``[n C]``, values per channel ``[n]``.
 
         The values per channel are on the CPU.
         """
@@ -88,7 +88,7 @@ class StatisticsSlices:
 
 @dataclass(frozen=True)
 class Reports:
-    """What ``n`` clients collected in a round: ``rows [n s]`` and the number of values per channel ``counts [n L]``.
+    """Statistics of ``n`` clients' round: ``rows [n s]`` and the number of values per channel ``counts [n L]``.
 
     Counts, known without looking at values, are on the CPU; so is everything the server has to do with statistics.
     """
@@ -134,7 +134,7 @@ class LockstepLayer(StatisticsLayer):
 
 @dataclass(frozen=True)
 class StatisticsPass:
-    """How clients collect statistics without training: on how many samples (None: all), in which mode.
+    """A pass to collect statistics without training: on how many samples (None: all), in which mode.
 
     ``repeats``: a pass follows with what the server made of the last one, as often as there are layers, so that every
     layer's statistics are those of inputs normalised with the statistics below it; or until no mean and no standard
@@ -182,7 +182,7 @@ class Norm(Method):
 
     @property
     def sends_statistics(self) -> bool:
-        """Whether the server receives statistics rows and merges them."""
+        """True if the server receives statistics rows and merges them."""
         return self.shares_statistics and not self.private & {Tag.MEAN, Tag.VARIANCE}
 
     @abstractmethod
@@ -193,7 +193,7 @@ class Norm(Method):
         """Change a freshly built network in place, for schemes that are not a matter of one layer."""
 
     def frozen(self, round: int, rounds: int) -> bool:
-        """Whether layers normalise with the server's statistics in training and report nothing."""
+        """True if layers normalise with the server's statistics in training and report nothing."""
         del round, rounds
         return False
 

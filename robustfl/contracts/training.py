@@ -16,7 +16,7 @@ from robustfl.contracts.method import Method
 
 @dataclass(frozen=True)
 class Contrast:
-    """What a local step adds to the objective: a term of the representations of its batch by several models.
+    """A term that a local step adds to the objective: a term of the representations of its batch by several models.
 
     ``models`` are rows ``[n d]`` each, whose representations are computed in evaluation mode; ``term(own, *theirs)``
     makes one number per sample ``[b]`` of representations ``[b k]``, of the current models and of those.
@@ -80,7 +80,7 @@ Asked = Literal["again", "contrast", "aggregates", "replacement", "draws"]
 
 
 class Algorithm(Method):
-    """What clients do with their data between two messages, and the server's step.
+    """The work of clients between two messages, and the server's step.
 
     ``one_batch``: the message is made of one gradient, of a full batch, at the common model.
     """
@@ -90,7 +90,7 @@ class Algorithm(Method):
 
     @property
     def asks(self) -> frozenset[Asked]:
-        """What it wants beyond gradients of the next batches and one aggregate.
+        """The requests beyond gradients of the next batches and one aggregate.
 
         ``again``: a second gradient of every batch (``LocalWork.again``). ``contrast``: terms added to the loss
         (``Contrast``). ``aggregates``: a second aggregate (``ServerWork.again``). ``replacement``: every batch drawn
@@ -101,12 +101,12 @@ class Algorithm(Method):
 
     @property
     def weighted(self) -> bool:
-        """Whether the mean weighs clients by their number of samples."""
+        """True if the mean weighs clients by their number of samples."""
         return False
 
     @property
     def remembers(self) -> bool:
-        """Whether clients keep a vector ``[d]`` between rounds, such as a momentum."""
+        """True if clients keep a vector ``[d]`` between rounds, such as a momentum."""
         return False
 
     @abstractmethod
@@ -122,7 +122,7 @@ class Algorithm(Method):
         """The new model ``[d]`` from the aggregated message ``[d]``; also what a client makes of its private parts."""
 
     def server_state(self, theta: Tensor) -> dict[str, Tensor]:
-        """What the server carries from round to round besides the model, at the start; each like ``theta``."""
+        """The state that the server carries besides the model, at the start; each like ``theta``."""
         del theta
         return {}
 
@@ -138,7 +138,7 @@ class Algorithm(Method):
 
 @dataclass(frozen=True)
 class Task:
-    """What an objective knows beside a batch: the client's role, its training labels, the training attack.
+    """The task of an objective beside a batch: the client's role, its training labels, the training attack.
 
     ``adversarial``: an AT (adversarial training) user. ``prior [c]``: shares of the classes in its training split.
     ``evasion`` crafts the training examples of AT users from ``generator``. ``notes`` last as long as the client's
@@ -154,7 +154,7 @@ class Task:
 
 
 class Objective(Method):
-    """What a client's gradient of a batch is the gradient of.
+    """A loss: the function whose gradient a client's gradient of a batch is.
 
     ``replays``: local steps taken on every batch. ``needs_adversaries``, ``needs_branches``: it makes no
     sense without AT users, without a norm with branches. One that leaves ``backward`` as it is is ``plain``:

@@ -23,7 +23,7 @@ from robustfl.watch import checked
 
 
 class StatisticsChannel:
-    """What the server receives of normalization statistics, and what it makes of them.
+    """The channel of normalization statistics: messages, attack, and the server's merge.
 
     Rows of statistics are short, and their merge is many small steps, layer by layer, some of which decide by values:
     all of it happens on the CPU, wherever the model is.
@@ -82,7 +82,7 @@ class StatisticsChannel:
     def _origin(
         self, rows: Tensor, reports: Reports, h: int, state: State, context: Context, refreshing: bool
     ) -> Tensor | None:
-        """What the server would make of the honest rows alone without a defense, for attacks that know the server."""
+        """The server's merge of the honest rows alone without a defense, for attacks that know the server."""
         e = self._e
         if e.attack.knowledge != "defense":
             return None
@@ -90,7 +90,7 @@ class StatisticsChannel:
         return e.norm.merge(rows[:h], reports.counts[:h], state.statistics, e.layout.layers, plain)
 
     def local(self, reports: Reports, received: Tensor) -> Tensor:
-        """What local training made of the received statistics ``[n s]``: what clients would send, before any attack.
+        """The statistics ``[n s]`` that clients would send after local training, before any attack.
 
         Reports of a pass before training are no part of the local model.
         """
@@ -120,7 +120,7 @@ class StatisticsChannel:
     def passes(
         self, state: State, ids: list[int], h: int, round: int, model: Tensor, *, refresh: bool = False
     ) -> Reports:
-        """What clients, ``h`` honest ones first, report of a pass over their data at ``model [d]``.
+        """The reports of clients, ``h`` honest ones first, of a pass over their data at ``model [d]``.
 
         A pass that repeats (``Norm.statistics_pass``) starts from what the server makes of the one before it.
         """
@@ -151,7 +151,7 @@ class StatisticsChannel:
         return Reports(self._exchange.rows(rows, ids), self._exchange.rows(counts, ids))
 
     def reducer(self, ids: list[int], h: int, f: int, state: State) -> Reducer:
-        """What the server answers to the clients' rows in the layers: attackers' rows forged, then the defense.
+        """The server's answer to the clients' rows in the layers: attackers' rows forged, then the defense.
 
         Clients weigh as their updates do, else the weighted mean of their gradients is that of no loss.
         Attacks remember nothing here: there are several exchanges in every layer.

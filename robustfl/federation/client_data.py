@@ -1,4 +1,4 @@
-"""What clients compute on: batches from their own streams, augmented and poisoned, and passes over all their data."""
+"""Clients' data: batches from their own streams, augmented and poisoned, and passes over all their data."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Batches:
         self._orders: dict[int, tuple[int, Tensor]] = {}
 
     def usable(self, client: int) -> int:
-        """How many of the client's samples take part in an epoch."""
+        """The number of the client's samples that take part in an epoch."""
         samples = len(self._parts[client])
         if self._anew:
             return samples
@@ -119,7 +119,7 @@ class ClientData:
         self._warn(f"clients run one after another ({why})")
 
     def statistics(self, client: int, round: int, theta: Tensor, *, refresh: bool = False) -> Reports:
-        """What a client reports of its data at ``theta [d]`` without training (``Norm.statistics_pass``).
+        """The report of a client's data at ``theta [d]`` without training (``Norm.statistics_pass``).
 
         ``refresh``: for a test, not for the round.
         """
@@ -152,7 +152,7 @@ class ClientData:
         return self.experiment.priors.index_select(0, each.to(self.experiment.device))
 
     def poisons(self, client: int) -> bool:
-        """Whether the client is an attacker who trains on poisoned data."""
+        """True if the client is an attacker who trains on poisoned data."""
         return client in self._byzantine and self.experiment.attack.poisons_data
 
     def _inputs(
@@ -188,7 +188,7 @@ class ClientData:
         return tuple(self._stream("dropout", k, round, step) for k in ids)
 
     def task(self, client: int, round: int) -> Task:
-        """What the objective knows about the client."""
+        """The client's task, as its objective sees it."""
         e = self.experiment
         return Task(
             round=round,

@@ -1,4 +1,4 @@
-"""What clients do between two messages: the honest messages of a round."""
+"""The clients' work between two messages: the honest messages of a round."""
 
 from __future__ import annotations
 

@@ -270,7 +270,7 @@ class _Loop:
         return {"update": stack.forge(e.attack, own, state.previous, view, e.stream("attack", context.round))}
 
     def _shifts(self, who: Present, stack: MessageStack, result: Aggregated, context: Context) -> dict[str, float]:
-        """How far the attack moved the mean of the updates, and how far from the honest one the defense ended."""
+        """The shifts of the mean of the updates by the attack, and of the defense's result from the honest one."""
         e, weights = self._e, context.weights
         if not stack.width:
             return {}

@@ -133,7 +133,7 @@ class Experiment:
 
     @cached_property
     def privacy(self) -> Privacy:
-        """What clients keep to themselves."""
+        """The entries that clients keep to themselves."""
         return Privacy.of(self.norm, self.layout, self.device)
 
     @cached_property
@@ -180,7 +180,7 @@ class Experiment:
         return sizes / sizes.sum()
 
     def held(self, round: int) -> int:
-        """How many entries of θ, the first ones, stay what they are in a round of fine-tuning."""
+        """The number of entries of θ, the first ones, that stay as they are in a round of fine-tuning."""
         tuning = self.settings.finetuning
         return 0 if tuning is None or round < tuning.start else self._frozen_entries
 
@@ -206,18 +206,18 @@ class Experiment:
 
     @property
     def attacks_updates(self) -> bool:
-        """Whether attackers replace their updates."""
+        """True if attackers replace their updates."""
         return self.attack.forges and self.settings.scope in ("update", "both")
 
     @property
     def attacks_statistics(self) -> bool:
-        """Whether attackers replace their statistics."""
+        """True if attackers replace their statistics."""
         sent = self.norm.sends_statistics or self.propagate is not None
         return sent and self.attack.forges and self.settings.scope in ("statistics", "both")
 
     @property
     def computes_own(self) -> bool:
-        """Whether attackers must do the honest work too, because a channel of theirs stays honest or starts from it."""
+        """True if attackers must do the honest work too, because a channel of theirs stays honest or starts from it."""
         if self.attack.sees_own or not self.attacks_updates or self.privacy.personal or self.norm.lockstep_kinds:
             return True
         return self.layout.s > 0 and not (self.attacks_statistics and self.algorithm.one_batch)

@@ -21,7 +21,7 @@ from robustfl.vectors import write_statistics
 
 @dataclass(frozen=True)
 class Messages:
-    """What the computing clients would send honestly: updates ``[n d']``, statistics reports, mean loss per client.
+    """Honest messages of the computing clients: updates ``[n d']``, statistics reports, mean loss per client.
 
     ``kept``: the updates are also what the clients keep for the next round.
     """
@@ -34,7 +34,7 @@ class Messages:
 
 @dataclass(frozen=True)
 class Round:
-    """What all clients of a round are given: the model ``received [d]`` with what the server sent beside it.
+    """The round as clients are given it: the model ``received [d]`` with what the server sent beside it.
 
     ``first`` are the gradients, as updates ``[n d]``, of a local step that everybody took in lock-step.
     """

@@ -149,7 +149,7 @@ def client_means(per_sample: Tensor, sizes: Sizes) -> Tensor:
 
 
 def is_centralised(model: nn.Module) -> bool:
-    """Whether one machine runs the model on everybody's samples."""
+    """True if one machine runs the model on everybody's samples."""
     return any(isinstance(m, NormLayer) and m.centralised for m in model.modules())
 
 
@@ -162,7 +162,7 @@ _COPIES = 8  # of a client's model while it walks beside others: weights, gradie
 
 
 def at_once(model: nn.Module, d: int, pixels: int, batch: int, like: Tensor, *, alike: bool) -> int:
-    """How many clients with ``batch`` samples each to take together, in the dtype and on the device of ``like``.
+    """The number of clients with ``batch`` samples each to take together, in the dtype and on the device of ``like``.
 
     On a GPU as many as fit. On the CPU, at one model (``alike``), as many as keep activations below 32 MiB; with models
     of their own one where layers are so large that calling them takes no time to speak of, several with small layers,

@@ -1,4 +1,4 @@
-"""What clients keep to themselves under a norm with private parts."""
+"""Entries that clients keep to themselves under a norm with private parts."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Privacy:
 
     @property
     def personal(self) -> bool:
-        """Whether clients have models of their own."""
+        """True if clients have models of their own."""
         return self.private is not None or self.statistics
 
     def sent(self, message: Tensor) -> Tensor:

@@ -57,7 +57,7 @@ def _received(e: Experiment, sources: Tensor, targets: Tensor, context: Context)
 
 
 def _forged(e: Experiment, rows: Tensor, targets: Tensor, f: int, context: Context, memory: Memory) -> Tensor:
-    """What the last ``f`` sources send: their own clean statistics, by which they are judged, and forged others."""
+    """Messages of the last ``f`` sources: their own clean statistics, by which they are judged, and forged others."""
     attack, propagate, round = e.attack, e.propagate, context.round
     assert propagate is not None
     columns = e.layout.branch_mask(ADVERSARIAL).to(rows.device)

@@ -121,7 +121,7 @@ class MessageStack:
         return {} if made_here is None else made_here.state
 
     def defended(self, rule: Pipeline, *, f: int, context: Context, rows: Tensor | None = None) -> Aggregated:
-        """What the rule makes of the rows, or of others in their place; of the vector, the columns that are here."""
+        """The rule's result for the rows, or of others in their place; of the vector, the columns that are here."""
         stack, team = self.rows if rows is None else rows, self._team
         with watched(rule.parts, stack):
             result = rule.run(stack, f=f, context=context) if team.size == 1 else self._sliced(rule, stack, f, context)
@@ -146,12 +146,12 @@ class MessageStack:
         return Aggregated(vector, state={} if result is None else result.state, facts=facts)
 
     def defense_shift(self, aggregate: Tensor, weights: Tensor | None) -> float:
-        """How far the defense's result lies from the mean of the honest rows, relative to its length."""
+        """The distance of the defense's result from the mean of the honest rows, relative to its length."""
         honest = mean(self.rows[: self.honest], weights)
         return self._team.norm(aggregate - honest) / max(self._team.norm(honest), 1e-30)
 
     def attack_shift(self, weights: Tensor | None) -> float:
-        """How far the attackers' rows move the mean of all rows, relative to that of the honest ones."""
+        """The distance by which the attackers' rows move the mean of all rows, relative to that of the honest ones."""
         return attack_shift(self.rows, self.honest, weights, self._team)
 
 
@@ -164,7 +164,7 @@ def mean(honest: Tensor, weights: Tensor | None) -> Tensor:
 
 
 def attack_shift(rows: Tensor, h: int, weights: Tensor | None, team: Team = ALONE) -> float:
-    """How far, relative to the mean of the ``h`` honest rows, the other rows move the mean of ``rows [n d]``.
+    """The distance, relative to the mean of ``h`` honest rows, by which the others move the mean of ``rows [n d]``.
 
     Both are means of a server without a defense: of clients weighed by ``weights [n]``, without broken rows.
     """

@@ -1,4 +1,4 @@
-"""What a training run carries from round to round, and what it tells about each."""
+"""The state of a training run, and the record of each round."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from robustfl.team import ALONE, Team
 
 @dataclass(frozen=True)
 class State:
-    """What the server and the clients carry from round to round.
+    """The state that server and clients carry from round to round.
 
     ``theta [d]`` is the vector the model's parameters are views of; ``statistics [s]``, on the CPU like all the server
     has to do with statistics, is what the model's layers hold of them; ``memory [N d]`` holds what clients keep between

@@ -106,7 +106,7 @@ def unseen(model: nn.Module) -> Iterator[None]:
 
 
 def collect(model: nn.Module, layout: Layout, *, clients: int = 1) -> Reports:
-    """What the clients saw since ``begin``, in the layout's order: per layer the mean, then the second moment.
+    """Collect clients' statistics since ``begin``, in the layout's order: per layer the mean, then the second moment.
 
     ``clients`` tells the number of rows where no layer has statistics to report.
     """

@@ -1,4 +1,4 @@
-"""What thousands of clients keep between rounds: in memory, or beyond a limit in a file that is mapped into it.
+"""Storage of thousands of clients' state: in memory, or beyond a limit in a file that is mapped into it.
 
 The file has no name, so that nothing is left behind however the process ends, and its space is taken at once, so that
 a full disk is an error at the start and not a crash in mid-training.

@@ -92,7 +92,7 @@ def centred_gram(X: Tensor, *points: Tensor) -> CentredGram:
 
 
 def _typical(distances: Tensor) -> Tensor:
-    """How far each row typically is from the others, from ``distances [n n]``."""
+    """The typical distance of each row from the others, from ``distances [n n]``."""
     return distances.sort(dim=1).values[:, distances.shape[0] // 2]
 
 

@@ -1,23 +1,24 @@
-"""The two kernels that gain most, in C: compiled on the spot where there is a C compiler, used only when it pays.
+"""The two kernels that gain most, in C: from the wheel or compiled on the spot, used only when it pays.
 
 The C code does the same floating-point operations in the same order as the torch code beside it, so results are the
-same bit for bit and nothing depends on whether a compiler is there. It is compiled (a fraction of a second) once the
-torch code has cost a process more time than that. ``ROBUSTFL_NATIVE=never`` or ``always`` overrules.
+same bit for bit and nothing depends on whether it is there. A wheel may hold it (``setup.py``); else it is compiled (a
+fraction of a second) once the torch code has cost a process more time than that. ``ROBUSTFL_NATIVE=never`` or
+``always`` overrules.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
-import shutil
-import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from robustfl.kernels.compiling import HERE, compiled, prebuilt
 from robustfl.kernels.networks import Network
 from robustfl.scratch import scratch
 
@@ -29,8 +30,6 @@ _ENTRIES_PER_THREAD = 1 << 16
 _TAME = {torch.float32: torch.finfo(torch.float32).max, torch.float64: 1e140}
 _NO_MEMORY, _WILD = 1, 2
 _SUFFIX = {torch.float32: "f32", torch.float64: "f64"}
-_WISHES: tuple[tuple[str, ...], ...] = (("-march=native",), ("-mcpu=native",), ())
-_FLAGS = ("-std=c11", "-O3", "-ffp-contract=off", "-fno-trapping-math", "-shared", "-fPIC", "-pthread")
 
 
 class _Account:
@@ -60,22 +59,18 @@ def ready(X: Tensor) -> bool:
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """The compiled kernels, or ``None`` without a working C compiler."""
-    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    if not compiler or os.name != "posix":
-        return None
-    source = Path(__file__).with_name("native.c")
+    """The compiled kernels: those of the wheel, or compiled now; ``None`` without either."""
+    here = Path(__file__).parent
+    found = prebuilt(here, torch.backends.cpu.get_cpu_capability())
+    if found is not None:
+        with suppress(OSError):  # of another platform: a folder copied by hand
+            return ctypes.CDLL(str(found))
     with scratch("kernels") as folder:
         target = folder / "kernels.so"
-        for wish in _WISHES:
-            command = [*compiler.split(), *_FLAGS, *wish, "-o", str(target), str(source)]
-            try:
-                done = subprocess.run(command, capture_output=True, timeout=60, check=False)
-                if done.returncode == 0:
-                    # A loaded library stays mapped after its file is gone.
-                    return ctypes.CDLL(str(target))
-            except (OSError, subprocess.SubprocessError):
-                continue
+        for options in HERE:
+            if compiled(here / "native.c", target, options):
+                with suppress(OSError):
+                    return ctypes.CDLL(str(target))  # a loaded library stays mapped after its file is gone
     return None
 
 

@@ -47,7 +47,7 @@ class FixBN(Norm):
         return OwnBatchNorm(channels, momentum=self.momentum, eps=self.eps)
 
     def frozen(self, round: int, rounds: int) -> bool:
-        """Whether ``round`` (from 0) lies in the second phase; a product like 100 · 0.29 counts as 29."""
+        """True if ``round`` (from 0) lies in the second phase; a product like 100 · 0.29 counts as 29."""
         return round >= math.floor(rounds * self.switch + 1e-9)
 
     def merge(

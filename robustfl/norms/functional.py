@@ -20,7 +20,7 @@ aten = torch.ops.aten
 
 
 def values_per_channel(x: Tensor, sizes: tuple[int, ...]) -> list[int]:
-    """How many values each client's part of ``x`` contributes to one channel (``K_i``)."""
+    """The number of values that each client's part of ``x`` contributes to one channel (``K_i``)."""
     spatial = x.shape[2:].numel()
     return [size * spatial for size in sizes]
 

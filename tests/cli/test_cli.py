@@ -214,6 +214,16 @@ def test_show_prints_parameters_ranges_and_paper(capsys: pytest.CaptureFixture[s
     assert "[cell]" in capsys.readouterr().out
 
 
+def test_a_summary_is_a_sentence_also_where_an_equation_goes_on_with_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["list", "--format", "json"]) == 0
+    found = {
+        name: [m["summary"].strip() for m in members] for name, members in json.loads(capsys.readouterr().out).items()
+    }
+    assert [
+        s for name, summaries in found.items() if name != "presets" for s in summaries if not s.endswith((".", ")"))
+    ] == []
+
+
 def test_doctor_lists_packages_and_data(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     assert invoke(["doctor", "--data-root", str(folder), "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out)

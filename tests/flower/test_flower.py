@@ -168,6 +168,23 @@ def test_a_simulation_by_ray_is_that_of_the_engine(example: dict[str, Any], tmp_
     assert (found["sa"], found["ra"]) == (record.metrics.sa, record.metrics.ra)
 
 
+@pytest.mark.flower
+def test_the_whole_run_of_the_page_works_as_a_reader_would_start_it(tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="ray is not installed (flwr[simulation])")
+    text = (EXAMPLE.parents[1] / "docs" / "flower.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r'```python title="flower_run.py"\n(.*?)```', text, flags=re.DOTALL)
+    file = tmp_path / "flower_run.py"
+    file.write_text(code, encoding="utf-8")
+    surroundings = os.environ | {"OMP_NUM_THREADS": "1", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
+    made = subprocess.run(
+        [sys.executable, str(file)], cwd=tmp_path, env=surroundings, capture_output=True, text=True, check=False
+    )
+    assert made.returncode == 0, made.stderr
+    broken, kept = (float(found) for found in re.findall(r"^sa +([0-9.]+) %", made.stdout, flags=re.MULTILINE))
+    assert broken < 40
+    assert kept > 60
+
+
 def test_what_an_attack_tries_out_is_what_the_server_does() -> None:
     """Also by a rule that draws, with the attackers anywhere among the clients."""
     tried: list[torch.Tensor] = []

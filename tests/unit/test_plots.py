@@ -204,6 +204,10 @@ def test_a_caption_is_one_sentence_with_the_settings_of_all_cells() -> None:
     assert "dataset digits" in said
     assert "2 seeds" in said
     assert said.count(". ") == 0
+    assert "clients = 10" in said
+    fewer = caption_of(grid(points=2), "breakdown", {"clients": 10, "scope": "both", "dataset": "digits"})
+    assert "clients" not in fewer
+    assert "dataset digits" in fewer  # data set and model are always named
 
 
 def test_every_kind_is_a_method_of_plots() -> None:

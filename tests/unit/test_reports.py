@@ -22,10 +22,11 @@ from rich.console import Console
 from robustfl.errors import StoreError, UsageError
 from robustfl.records import CellResult
 from robustfl.reports import leaderboard, load_board, rank_board, report
-from robustfl.reports.board import Board, Row
+from robustfl.reports.board import Board, Row, in_words
 from robustfl.reports.captions import setting
 from robustfl.reports.estimate import Estimate
 from robustfl.reports.frame import frame, label_columns
+from robustfl.reports.latex import escape
 from robustfl.reports.writers import FORMS, terminal, to_csv, to_json, to_latex, to_markdown, to_text
 
 
@@ -434,6 +435,12 @@ def test_markdown_keeps_its_columns_when_names_hold_pipes_and_line_breaks() -> N
     table = [line for line in to_markdown(made).splitlines() if line.startswith("|")]
     assert len({line.replace("\\|", "").count("|") for line in table}) == 1
     assert "<b>" not in "".join(table)
+
+
+def test_latex_knows_greek_letters_and_the_signs_of_labels() -> None:
+    assert escape(in_words("partition", "dirichlet(alpha=0.3)")) == r"Dirichlet $\alpha$ = 0.3"
+    assert escape("λ θ Σ ε → −1 é") == r"$\lambda$ $\theta$ $\Sigma$ $\varepsilon$ $\to$ $-$1 é"
+    assert escape("中 Α") == "? ?"
 
 
 def test_latex_escapes_special_characters_and_keeps_its_columns() -> None:
