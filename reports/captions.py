@@ -57,7 +57,8 @@ def _note_text(note: _Note) -> str:
 
 def caption(board: Board, *, seeds: set[str]) -> str:
     """What every table of the board shows: constants, statistics, worst case, marks."""
-    attacks = [a for a in board.attacks if a != "none"] or list(board.attacks)
+    inside = () if board.autobyz is None else board.autobyz.members
+    attacks = [a for a in board.attacks if a != "none" and a not in inside] or list(board.attacks)
     places = [e for s in board.sections for r in s.rows for e in (*r.cells, r.worst)]
     parts = [
         _seeds(len(seeds), places),

@@ -12,6 +12,8 @@ from robustfl.origins import origins
 from robustfl.records import CellResult
 
 from .board import Board
+from .ensembles import Asked, asked_of
+from .estimate import DROPPED
 from .frame import frame, label_columns
 from .ranking import rank_board, text
 from .statistic import counted
@@ -40,7 +42,8 @@ def board_of(
         raise UsageError(f"{str(store.folder)!r} has no finished cell yet; run `robustfl grid`")
     table, words = counted(frame(loaded.results), statistic)
     described = store.description()
-    planned = _planned(described, set(table["key"]), set(label_columns(table)))
+    autobyz = asked_of(described)
+    planned = _planned(described, set(table["key"]), set(label_columns(table)), autobyz)
     wanted = [
         p for p in planned
         if (keys is None or p["key"] in keys) and all(matches(text(p.get(n)), v) for n, v in (where or {}).items())
@@ -49,8 +52,9 @@ def board_of(
         table = pd.DataFrame([*table.to_dict("records"), *wanted], columns=table.columns)
     defaults = described.get("defaults")
     board = rank_board(
-        table, compare=compare, problems=problems, defaults=defaults if isinstance(defaults, dict) else {}
-    )
+        table, compare=compare, problems=problems, defaults=defaults if isinstance(defaults, dict) else {},
+        autobyz=autobyz,
+    )  # fmt: skip
     board = replace(board, caption=f"{board.caption}{words}")
     guests = {name: origin for result in loaded.results for name, origin in origins(result.cell).items()}
     if not guests:
@@ -95,14 +99,19 @@ def matches(have: str, wanted: str) -> bool:
     return have == wanted or have.split("(")[0] == wanted
 
 
-def _planned(described: Mapping[str, object], have: set[str], known: set[str]) -> list[dict[str, object]]:
-    """The cells that the grid was asked for and that have no record, with status ``missing`` and ``known`` labels."""
+def _planned(
+    described: Mapping[str, object], have: set[str], known: set[str], autobyz: Asked | None
+) -> list[dict[str, object]]:
+    """The cells that the grid was asked for and that have no record, with status ``missing`` and ``known`` labels.
+
+    And those that the cheap mode of AutoByz left out, with status ``dropped``.
+    """
     cells = described.get("cells", {})
-    if not isinstance(cells, dict):
-        return []
+    dropped = {} if autobyz is None else autobyz.dropped
+    wanted = {**(cells if isinstance(cells, dict) else {}), **dropped}
     return [
         {k: v for k, v in labels.items() if k in known and not isinstance(v, (dict, list))}
-        | {"key": key, "status": "missing"}
-        for key, labels in sorted(cells.items())
+        | {"key": key, "status": DROPPED if key in dropped else "missing"}
+        for key, labels in sorted(wanted.items())
         if key not in have and isinstance(labels, dict)
     ]

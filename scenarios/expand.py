@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from robustfl.autobyz import named
 from robustfl.contracts import Aggregator, Algorithm, Attack, Norm, Objective, Tag
 from robustfl.data import data_root
 from robustfl.defenses import Pipeline, parse_pipeline, parse_propagation
@@ -21,6 +22,7 @@ from robustfl.errors import UsageError
 from robustfl.records import LATER, SCHEMA, digest, labels_of
 from robustfl.registry import generation, identity, load_file, lookup, reread_session
 
+from .ensemble import asked, members
 from .rules import RULES, canonical_rule, rule_of
 from .settings import settings_of
 from .spec import (
@@ -52,12 +54,14 @@ def expand(scenario: Scenario) -> list[Cell]:
     for field in axes:
         if field not in Cell.model_fields:
             Cell.of({field: axes[field][0]})
+    asked(scenario)
     rules = [_rule(rule) for rule in scenario.exclude]
     cells: dict[Cell, None] = {}
     for combination in _combinations(scenario, axes):
-        cell = Cell.of(combination)
-        if not any(rule.matches(cell) for rule in rules):
-            cells[cell] = None
+        for settings, ensemble in members(combination):
+            cell = Cell.of(settings)
+            if not any(rule.matches(cell, ensemble) for rule in rules):
+                cells[cell] = None
     if not cells:
         raise UsageError(f"scenario {scenario.name!r} has no cells: its exclude rules drop every combination")
     return list(cells)
@@ -160,10 +164,14 @@ class _Rule:
 
     wanted: Mapping[str, list[Any]]
 
-    def matches(self, cell: Cell) -> bool:
-        """Whether all entries match; ``"alie"`` matches every ``alie``, ``"alie(z=1)"`` only that one."""
+    def matches(self, cell: Cell, ensemble: str = "") -> bool:
+        """Whether all entries match; ``"alie"`` matches every ``alie``, ``"alie(z=1)"`` only that one.
+
+        ``ensemble`` is the set of attacks that the cell stands for, if any: as an attack, it matches too.
+        """
         for field, options in self.wanted.items():
             held = [getattr(cell, field)] + ([cell.statistics_rule] if field == "statistics_defense" else [])
+            held += [ensemble] if field == "attack" else []
             if not any(h == o or (isinstance(h, str) and h.split("(")[0] == o) for o in options for h in held):
                 return False
         return True
@@ -201,6 +209,8 @@ def _resolved(field: str, option: Any) -> Any:
 def _bare_or_whole(kind: str, option: Any) -> str:
     if not isinstance(option, str):
         raise UsageError(f"{kind}={option!r} must be a method spec such as 'name' or 'name(a=1)'")
+    if kind == "attack" and (ensemble := named(option)) is not None:
+        return ensemble.spec if "(" in option else option
     if any(sign in option for sign in "(+:") or (kind == "statistics_defense" and option == SAME):
         return canonical_method(kind, option)
     registry = "defense" if kind in PIPELINES else kind

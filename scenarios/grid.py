@@ -30,6 +30,7 @@ from robustfl.workers import Died, spread
 from . import limit, pace
 from .checkpoint import checkpoint_path, discard
 from .effect import effect_warnings
+from .ensemble import SCOPE, asked
 from .expand import expand, fingerprints, key_of, labels, refusal, resolve
 from .memory import REMEDY
 from .pace import OnRoundOf
@@ -247,7 +248,9 @@ def check_execution(
 
 def _description(todo: Plan) -> dict[str, Any]:
     scenario = todo.scenario
-    return {
+    ensemble = asked(scenario)
+    scope = scenario.cell.get("scope", SCOPE)
+    return ({} if ensemble is None else {"autobyz": {"version": ensemble.version, "scope": scope}}) | {
         "name": scenario.name,
         "description": scenario.description,
         "scenario": plain(scenario.model_dump(mode="json")),
