@@ -76,18 +76,16 @@ def summaries(board: Board, results: Sequence[CellResult]) -> Iterator[tuple[str
 
 def drawn(figures: Iterable[tuple[str, Figure]], form: str) -> Iterator[tuple[str, bytes]]:
     """Every figure's title with the bytes of a ``pdf``, ``png`` or ``svg`` file."""
+    for title, figure in titled(figures):
+        yield title, picture(figure, form)
+
+
+def titled(figures: Iterable[tuple[str, Figure]]) -> Iterator[tuple[str, Figure]]:
+    """The titles and figures themselves, laid out, in the look of all figures."""
     with _style():
         for title, figure in figures:
             _laid_out(figure)
-            yield title, _bytes(figure, form)
-
-
-def styled(figures: Iterable[tuple[str, Figure]]) -> Iterator[Figure]:
-    """The figures themselves, laid out, in the look of all figures."""
-    with _style():
-        for _, figure in figures:
-            _laid_out(figure)
-            yield figure
+            yield title, figure
 
 
 def picture(figure: Figure, form: str) -> bytes:
@@ -99,14 +97,11 @@ def picture(figure: Figure, form: str) -> bytes:
 def _write(figures: Iterable[tuple[str, Figure]], folder: str | Path, forms: Sequence[str]) -> list[Path]:
     written = []
     taken: set[str] = set()
-    with _style():
-        for title, figure in figures:
-            stem = _free(title, taken)
-            _laid_out(figure)
-            for form in forms:
-                path = Path(folder) / f"{stem}.{form}"
-                write_atomic(path, _bytes(figure, form))
-                written.append(path)
+    for title, figure in titled(figures):
+        stem = _free(title, taken)
+        for form in forms:
+            written.append(Path(folder) / f"{stem}.{form}")
+            write_atomic(written[-1], picture(figure, form))
     return written
 
 

@@ -8,7 +8,6 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from robustfl.errors import UsageError
 from robustfl.records import CellResult
 
 from .board import Board, Row, Section
@@ -70,18 +69,10 @@ class Drawn(list["Axes"]):
     def save(self, path: str | Path) -> list[Path]:
         """Write the figures to ``path`` (pdf, png or svg), several of them as ``x-1.pdf``, ``x-2.pdf``."""
         from .figures import picture
-        from .plots import FORMATS
-        from .store import write_atomic
+        from .plots import target_of, write_numbered
 
-        target = Path(path)
-        form = target.suffix.lstrip(".").lower()
-        if form not in FORMATS:
-            raise UsageError(f"save: {str(path)!r} must end in .{', .'.join(FORMATS)}")
-        names = [target.with_name(f"{target.stem}-{i}{target.suffix}") for i in range(1, len(self.figures) + 1)]
-        files = [target] if len(self.figures) == 1 else names
-        for file, figure in zip(files, self.figures, strict=True):
-            write_atomic(file, picture(figure, form))
-        return files
+        target, form = target_of(path, "save")
+        return write_numbered(target, [picture(figure, form) for figure in self.figures])
 
 
 class Plots:

@@ -54,10 +54,7 @@ def plot(
     """
     if kind not in KINDS:
         raise UsageError(f"plot: no kind {kind!r}; {closest(kind, KINDS)}")
-    target = Path(save)
-    form = target.suffix.lstrip(".").lower()
-    if form not in FORMATS:
-        raise UsageError(f"plot: {str(save)!r} must end in .{', .'.join(FORMATS)}")
+    target, form = target_of(save, "plot")
     store = open_store(path)
     loaded = store.load()
     problems = [f"{p.path.name}: {p.reason}" for p in loaded.problems]
@@ -68,14 +65,27 @@ def plot(
     results = matching(loaded.results, where or {})
     from .figures import drawn
 
-    files = []
-    found = list(drawn(_figures(kind, results, metric), form))
+    found = [content for _, content in drawn(_figures(kind, results, metric), form)]
     if not found:
         raise UsageError(f"plot {kind}: {_WHY_NONE[kind]}")
-    for i, (_, content) in enumerate(found, 1):
-        file = target if len(found) == 1 else target.with_name(f"{target.stem}-{i}{target.suffix}")
+    return write_numbered(target, found)
+
+
+def target_of(save: str | Path, what: str) -> tuple[Path, str]:
+    """A file that figures go into, and the form that its ending names; ``UsageError`` in the name of ``what``."""
+    target = Path(save)
+    form = target.suffix.lstrip(".").lower()
+    if form not in FORMATS:
+        raise UsageError(f"{what}: {str(save)!r} must end in .{', .'.join(FORMATS)}")
+    return target, form
+
+
+def write_numbered(target: Path, contents: Sequence[bytes]) -> list[Path]:
+    """Write figures to ``target``, several of them as ``x-1.pdf``, ``x-2.pdf``; the files."""
+    names = [target.with_name(f"{target.stem}-{i}{target.suffix}") for i in range(1, len(contents) + 1)]
+    files = [target] if len(contents) == 1 else names
+    for file, content in zip(files, contents, strict=True):
         write_atomic(file, content)
-        files.append(file)
     return files
 
 
@@ -83,10 +93,10 @@ def figures_of(
     results: Sequence[CellResult], kind: str, *, metric: str | None = None, where: Mapping[str, str] | None = None
 ) -> list[Figure]:
     """The figures of one kind, of records. Raises ``UsageError`` if there is nothing to draw."""
-    from .figures import styled
+    from .figures import titled
 
     chosen = matching(results, where or {})
-    found = list(styled(_figures(kind, chosen, metric)))
+    found = [figure for _, figure in titled(_figures(kind, chosen, metric))]
     if not found:
         raise UsageError(f"plot {kind}: {_WHY_NONE[kind]}")
     return found

@@ -27,8 +27,6 @@ def at_users(rule: str, users: Sequence[int]) -> frozenset[int]:
     >>> sorted(at_users("ratio(rho=0.5)", [4, 2]))
     [0, 1, 4]
     """
-    if rule == "none":
-        return frozenset()
     clients, domains = sum(users), len(users)
     name, params = parse(rule)
     if name not in RULES:
@@ -37,10 +35,10 @@ def at_users(rule: str, users: Sequence[int]) -> frozenset[int]:
         if key not in RULES[name]:
             allowed = ", ".join(RULES[name]) or "nothing"
             raise UsageError(f"at={rule!r}: {name!r} takes {allowed}, not {key!r}")
-    if name != "none" and clients > _MOST:
-        raise UsageError(f"at={rule!r} of clients={clients}: at most {_MOST} can be told apart")
     if name == "none":
         return frozenset()
+    if clients > _MOST:
+        raise UsageError(f"at={rule!r} of clients={clients}: at most {_MOST} can be told apart")
     if name == "all":
         return frozenset(range(clients))
     if name == "users":

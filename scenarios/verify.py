@@ -20,6 +20,7 @@ from .run import run_cell
 from .spec import Cell
 
 AGREES = ("identical", "within tolerance")
+ELSEWHERE = "cannot be run here"
 DOUBTS = ("evaluation", "unreliable")
 """What a record says about its own numbers: certificates that must come out again."""
 
@@ -70,6 +71,12 @@ class Verification:
     def agrees(self) -> bool:
         """Whether the board is accepted: a sound file, the same methods, and every cell that ran agrees."""
         return not (self.file or self.versions or self.disagreeing)
+
+    @property
+    def undecided(self) -> bool:
+        """Whether nothing speaks against the board but cells that cannot be run here, for want of data, say."""
+        elsewhere = all(check.verdict == ELSEWHERE for check in self.disagreeing)
+        return bool(self.disagreeing) and elsewhere and not (self.file or self.versions)
 
 
 def verify(
@@ -137,7 +144,7 @@ def _check(
         fingerprint = fingerprints([cell], root)[cell]
         resolved = resolve(cell, fingerprint)
     except RobustflError as error:
-        return Check(record.key, record.labels, "cannot be run here", str(error))
+        return Check(record.key, record.labels, ELSEWHERE, str(error))
     versions = tuple(versions_apart(record.cell.get("methods", {}), resolved["methods"]))
     if versions:
         return Check(record.key, record.labels, "other versions", "; ".join(versions), versions)

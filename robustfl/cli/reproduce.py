@@ -124,17 +124,17 @@ def _with_figures(page: Any, folder: Path) -> Any:
     """The page with every plot drawn into ``folder``, as PNG and PDF."""
     from dataclasses import replace
 
-    from robustfl.reports.figures import drawn
+    from robustfl.reports.figures import picture, titled
     from robustfl.reports.reproduction.plots import drawings
     from robustfl.reports.store import write_atomic
 
     entries = []
     for entry in page.entries:
         names = []
-        for form in ("png", "pdf"):
-            for title, content in drawn(drawings(entry.item, entry.evidence), form):
+        for title, figure in titled(drawings(entry.item, entry.evidence)):
+            for form in ("png", "pdf"):
                 names.append(f"{entry.paper.name}-{title}.{form}")
-                write_atomic(folder / names[-1], content)
+                write_atomic(folder / names[-1], picture(figure, form))
         entries.append(replace(entry, figures=tuple(names)))
     return replace(page, entries=tuple(entries))
 

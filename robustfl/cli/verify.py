@@ -41,8 +41,8 @@ def verify(
     )  # fmt: skip
     if form == "json":
         as_json({
-            "board": found.board, "agrees": found.agrees, "file": list(found.file), "tolerance": found.tolerance,
-            "claimed_tolerance": found.claimed,
+            "board": found.board, "agrees": found.agrees, "undecided": found.undecided,
+            "file": list(found.file), "tolerance": found.tolerance, "claimed_tolerance": found.claimed,
             "sample": found.sample, "versions": list(found.versions), "environment": list(found.environment),
             "cells": [{"key": c.key, "verdict": c.verdict, "detail": c.detail} for c in found.checks],
         })  # fmt: skip
@@ -100,7 +100,10 @@ def _tail(found: Verification, drawn: str) -> None:
     same = sum(c.verdict == "identical" for c in found.checks)
     n = len(found.checks)
     say(f"\n{n} cells{drawn}: {n - len(bad)} agree, {same} of them identical.")
-    say("ACCEPTED" if found.agrees else "REJECTED")
+    if found.undecided:
+        say(f"UNDECIDED: {len(bad)} cells could not be run here, nothing else speaks against the board")
+    else:
+        say("ACCEPTED" if found.agrees else "REJECTED")
 
 
 def _labels(labels: Mapping[str, Any]) -> str:

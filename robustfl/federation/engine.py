@@ -78,13 +78,12 @@ class Present:
 
 class _Loop:
     def __init__(self, experiment: Experiment, warn: Callable[[str], None], team: Team = ALONE) -> None:
-        self._e, self._rows = experiment, None
+        self._e = experiment
+        self._rows: Tensor | None = None
         self._clients = Clients(experiment, warn)
         everybody = sorted(range(experiment.settings.clients), key=lambda k: (k in experiment.byzantine, k))
         self._exchange = Exchange(team, everybody, warn)
         self.channel = StatisticsChannel(experiment, self._clients, self._exchange)
-
-    _rows: Tensor | None
 
     def round(self, state: State, *, measured: bool, local: bool = False) -> RoundRecord:
         """Sample, work, forge, defend, step, merge."""

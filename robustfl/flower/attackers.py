@@ -18,7 +18,7 @@ from robustfl.contracts import Attack, Forged, View
 from robustfl.errors import UsageError
 from robustfl.federation.rehearsal import rehearsal_of
 from robustfl.federation.statistics import PlainMean
-from robustfl.flower.channels import NUMBER, Channels, Rows, arrays_of, number_of
+from robustfl.flower.channels import NUMBER, Channels, Rows, arrays_of, in_order, number_of
 from robustfl.flower.strategy import Received, RobustStrategy
 from robustfl.norms.merging import merge_layers
 from robustfl.randomness import stream
@@ -266,7 +266,7 @@ class Attacked(Strategy):
             raise UsageError(
                 "Attacked: replies do not tell their clients' numbers; write ClientApp(mods=[robustfl.flower.numbered])"
             )
-        ordered = [reply for _, reply in sorted(zip(numbers, replies, strict=True), key=lambda pair: pair[0] or 0)]
+        ordered = in_order(replies)
         attackers = [place for place, reply in enumerate(ordered) if number_of(reply) in self.clients]
         honest = [place for place in range(len(ordered)) if place not in attackers]
         if not attackers or not honest or not self.attack.forges:

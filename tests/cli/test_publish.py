@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from robustfl.cli import invoke
+from robustfl.errors import UsageError
 from robustfl.records import CellResult, Metrics, digest
 from robustfl.reports.published import content_digest, read_board, write_board
 from robustfl.reports.store import Store
@@ -251,6 +253,20 @@ def test_a_cell_that_cannot_be_run_here_is_no_agreement(cli: Any) -> None:
     assert code == 1
     assert "cannot be run here" in said
     assert "secret-norm" in said
+    assert "REJECTED" in said  # the labels do not follow from these settings
+
+
+def test_data_that_is_not_here_leaves_a_board_undecided(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere(*given: object, **named: object) -> None:
+        raise UsageError("data set 'digits': it could not be fetched")
+
+    monkeypatch.setattr(sys.modules["robustfl.scenarios.verify"], "fingerprints", nowhere)
+    code, said = cli("verify", "board.json", "--cells", "1")
+    assert code == 1
+    assert said.endswith("UNDECIDED: 1 cells could not be run here, nothing else speaks against the board")
+    code, said = cli("verify", rewritten(lambda d: d.update(description="ours")), "--cells", "1")
+    assert code == 1
+    assert said.endswith("REJECTED")
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,7 @@ def test_no_worker_outlives_the_grid(number: signal.Signals, status: int, tmp_pa
             time.sleep(0.1)
         time.sleep(3)  # into the cells
         process.send_signal(number)
-        assert process.wait(20) == status
+        assert process.wait(60) == status
         deadline = time.monotonic() + 60  # a worker looks every second, a loaded machine lets it look later
         while members(process.pid) and time.monotonic() < deadline:
             time.sleep(0.1)
