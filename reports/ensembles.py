@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+import pandas as pd
 
 from robustfl.autobyz import TITLE, Ensemble, ensemble_of
 from robustfl.errors import UsageError
 
-from .estimate import Estimate, worst
+from .estimate import DROPPED, Estimate, worst
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,10 @@ class Asked:
     def members(self) -> tuple[str, ...]:
         """The labels of the members."""
         return tuple(member.label for member in self.ensemble.within(self.scope))
+
+    def where(self, wanted: Callable[[Mapping[str, Any]], bool]) -> Asked:
+        """The same, with the dropped cells whose labels are wanted."""
+        return replace(self, dropped={key: labels for key, labels in self.dropped.items() if wanted(labels)})
 
     def renamed(self, cells: Sequence[Mapping[Hashable, Any]]) -> list[dict[Hashable, Any]]:
         """The cells, with the channel of a member that forges its own one in the attack's name, and no other."""
@@ -51,7 +57,32 @@ def asked_of(description: Mapping[str, Any]) -> Asked | None:
     dropped = found.get("dropped", {})
     if not isinstance(dropped, Mapping) or not all(isinstance(v, Mapping) for v in dropped.values()):
         raise UsageError("autobyz: what was dropped is no table of cells")
-    return Asked(ensemble_of(found.get("version")), str(found.get("scope", "both")), str(found.get("cheap", "")), dropped)
+    return Asked(
+        ensemble_of(found.get("version")), str(found.get("scope", "both")), str(found.get("cheap", "")), dropped
+    )
+
+
+def with_dropped(table: pd.DataFrame, asked: Asked | None) -> pd.DataFrame:
+    """The table of cells with those that the cheap mode left out, with status ``dropped``."""
+    if asked is None:
+        return table
+    known = list(table.columns)
+    have = set(table["key"])
+    lines = [
+        {name: value for name, value in labels.items() if name in known} | {"key": key, "status": DROPPED}
+        for key, labels in sorted(asked.dropped.items())
+        if key not in have
+    ]
+    return pd.DataFrame([*table.to_dict("records"), *lines], columns=known) if lines else table
+
+
+CARRIED = ("autobyz", "benchmark")
+"""What of a store's description its boards carry along: how to count its attacks, and the benchmark it follows."""
+
+
+def carried(description: Mapping[str, Any]) -> dict[str, Any]:
+    """What a board says of the protocol of a store with this description; empty if it follows none."""
+    return {name: description[name] for name in CARRIED if isinstance(description.get(name), Mapping)}
 
 
 def columns(attacks: Sequence[str], asked: Asked | None, none: str) -> tuple[str, ...]:
@@ -108,6 +139,6 @@ def words(asked: Asked, refused: Mapping[str, int]) -> str:
     said = f"{TITLE} version {asked.ensemble.version}: per seed the worst of {', '.join(asked.members)}"
     said += "; worst member: which it was, and in how many of the seeds."
     if refused:
-        listed = ", ".join(f"{name} ({count} cell{'s' if count > 1 else ''})" for name, count in refused.items())
+        listed = ", ".join(f"{name} ({count} row{'s' if count > 1 else ''})" for name, count in refused.items())
         said += f" Refused members are no attacks on a row and do not count in it: {listed}."
     return f"{said} {asked.cheap}".rstrip()

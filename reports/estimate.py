@@ -158,7 +158,8 @@ def worst(parts: Sequence[Estimate]) -> Estimate:
     if not numbers:
         return Estimate((), expected, _largest(parts), notes=_notes(parts))
     values = tuple((s, min(dict(p.values)[s] for p in numbers)) for s in _shared_seeds(numbers))
-    return Estimate(values, expected, (), len(numbers) < len(parts), samples=_samples(numbers))
+    bound = len(numbers) < len(parts) or any(p.bound for p in numbers)
+    return Estimate(values, expected, (), bound, samples=_samples(numbers))
 
 
 def _summed(parts: Iterable[Estimate]) -> tuple[tuple[str, int], ...]:

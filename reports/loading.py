@@ -12,8 +12,7 @@ from robustfl.origins import origins
 from robustfl.records import CellResult
 
 from .board import Board
-from .ensembles import Asked, asked_of
-from .estimate import DROPPED
+from .ensembles import asked_of, with_dropped
 from .frame import frame, label_columns
 from .ranking import rank_board, text
 from .statistic import counted
@@ -43,13 +42,16 @@ def board_of(
     table, words = counted(frame(loaded.results), statistic)
     described = store.description()
     autobyz = asked_of(described)
-    planned = _planned(described, set(table["key"]), set(label_columns(table)), autobyz)
+    if autobyz is not None:
+        autobyz = autobyz.where(lambda labels: all(matches(text(labels.get(n)), v) for n, v in (where or {}).items()))
+    planned = _planned(described, set(table["key"]), set(label_columns(table)))
     wanted = [
         p for p in planned
         if (keys is None or p["key"] in keys) and all(matches(text(p.get(n)), v) for n, v in (where or {}).items())
     ]  # fmt: skip
     if wanted:
         table = pd.DataFrame([*table.to_dict("records"), *wanted], columns=table.columns)
+    table = with_dropped(table, autobyz)
     defaults = described.get("defaults")
     board = rank_board(
         table, compare=compare, problems=problems, defaults=defaults if isinstance(defaults, dict) else {},
@@ -99,19 +101,14 @@ def matches(have: str, wanted: str) -> bool:
     return have == wanted or have.split("(")[0] == wanted
 
 
-def _planned(
-    described: Mapping[str, object], have: set[str], known: set[str], autobyz: Asked | None
-) -> list[dict[str, object]]:
-    """The cells that the grid was asked for and that have no record, with status ``missing`` and ``known`` labels.
-
-    And those that the cheap mode of AutoByz left out, with status ``dropped``.
-    """
+def _planned(described: Mapping[str, object], have: set[str], known: set[str]) -> list[dict[str, object]]:
+    """The cells that the grid was asked for and that have no record, with status ``missing`` and ``known`` labels."""
     cells = described.get("cells", {})
-    dropped = {} if autobyz is None else autobyz.dropped
-    wanted = {**(cells if isinstance(cells, dict) else {}), **dropped}
+    if not isinstance(cells, dict):
+        return []
     return [
         {k: v for k, v in labels.items() if k in known and not isinstance(v, (dict, list))}
-        | {"key": key, "status": DROPPED if key in dropped else "missing"}
-        for key, labels in sorted(wanted.items())
+        | {"key": key, "status": "missing"}
+        for key, labels in sorted(cells.items())
         if key not in have and isinstance(labels, dict)
     ]

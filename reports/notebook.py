@@ -41,7 +41,12 @@ def _cells(board: Board, row: Row) -> str:
     shown = [_place(place) for place in places(row)]
     if row.rank == 1:
         shown[-1] = f"<b>{shown[-1]}</b>"
-    texts = [escape(rank_text(row)), *map(escape, row.labels), *shown, *map(escape, [*members(board, row), *costs(row)])]
+    texts = [
+        escape(rank_text(row)),
+        *map(escape, row.labels),
+        *shown,
+        *map(escape, [*members(board, row), *costs(row)]),
+    ]
     return "".join(f"<td>{text}</td>" for text in texts)
 
 

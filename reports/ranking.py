@@ -93,7 +93,9 @@ def rank_board(
     ``UsageError`` for a table without cells, a column that is not there, or two cells that share every label.
     """
     _check(table, compare)
-    cells = spread(autobyz.renamed(table.to_dict("records")) if autobyz else [dict(r) for r in table.to_dict("records")])
+    cells = spread(
+        autobyz.renamed(table.to_dict("records")) if autobyz else [dict(r) for r in table.to_dict("records")]
+    )
     axes = axes_of(cells, label_columns(table), compare=compare)
     attacks = sorted({text(c["attack"]) for c in cells}, key=lambda a: (a != NO_ATTACK, natural(a)))
     attacks = list(columns(attacks, autobyz, NO_ATTACK))
@@ -130,9 +132,19 @@ def rank_board(
     )
     said = caption(board, seeds={text(c["seed"]) for c in measured})
     if autobyz is not None:
-        members = [text(c["attack"]) for c in cells if c["status"] == "refused" and text(c["attack"]) in autobyz.members]
-        said += f" {words(autobyz, Counter(members))}"
+        said += f" {words(autobyz, _refused_members(board, autobyz))}"
     return replace(board, caption=f"{said}{_tested(measured)}")
+
+
+def _refused_members(board: Board, autobyz: Asked) -> dict[str, int]:
+    """The members that are refused in rows where others are not, with the number of these rows over all tasks."""
+    at = board.attacks.index(TITLE)
+    rows = [r for s in board.tasks if s.metric == "sa" for r in s.rows if not r.cells[at].count("refused")]
+    places = {
+        name: [r.cells[board.attacks.index(name)] for r in rows] for name in autobyz.members if name in board.attacks
+    }
+    counts = {name: sum(e.count("refused") > 0 for e in found) for name, found in places.items()}
+    return {name: count for name, count in counts.items() if count}
 
 
 def axes_of(cells: Sequence[Cell], labels: Sequence[str], *, compare: Sequence[str] = ()) -> Axes:
@@ -315,7 +327,9 @@ def _row(labels: Labels, group: _Group, metric: str, attacks: Sequence[str], aut
     inside = autobyz.members if autobyz is not None else ()
     attacked = [e for a, e in found.items() if a != NO_ATTACK and a not in inside and not e.idle]
     calm = [e for a, e in found.items() if a == NO_ATTACK and e.expected]
-    counted = attacked if any(e.expected for e in attacked) else calm or [replace(e, idle=False) for e in found.values()]
+    counted = (
+        attacked if any(e.expected for e in attacked) else calm or [replace(e, idle=False) for e in found.values()]
+    )
     seconds = math.fsum(group.seconds) / len(group.seconds) if group.seconds else None
     memory = max(group.memory, default=None)
     cells = tuple(found[a] for a in attacks)

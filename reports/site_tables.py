@@ -131,7 +131,12 @@ def ranking(board: Board, found: Sequence[Contestant], notes: Notes) -> Table:
                 why="; ".join(dict.fromkeys(b.reason for b in doubts)),
             )
             lines.append(line)
-    heads = [*("SA clean" for _ in clean), "SA worst", *(f"{metric_title(m)} worst" for m in robust), *members_head(board)]
+    heads = [
+        *("SA clean" for _ in clean),
+        "SA worst",
+        *(f"{metric_title(m)} worst" for m in robust),
+        *members_head(board),
+    ]
     made = _table((*board.label_names, *([TASK] if board.task_names else [])), heads, lines, _lead(board))
     if not board.task_names:
         return made

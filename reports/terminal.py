@@ -185,7 +185,9 @@ def by_harm(board: Board, rows: Sequence[Row]) -> tuple[int, ...]:
 
 def _known(board: Board, row: Row) -> dict[int, float]:
     """The row's values under attacks that had an effect, as far as there are some."""
-    values = {i: _value(e) for i, e in enumerate(row.cells) if board.attacks[i] not in (NO_ATTACK, TITLE) and not e.idle}
+    values = {
+        i: _value(e) for i, e in enumerate(row.cells) if board.attacks[i] not in (NO_ATTACK, TITLE) and not e.idle
+    }
     return {i: v for i, v in values.items() if v is not None}
 
 

@@ -78,9 +78,17 @@ def to_json(board: Board) -> str:
         "settings": dict(board.constants),
         "labels": list(board.label_names),
         "attacks": list(board.attacks),
-        **({} if board.autobyz is None else {"autobyz": {
-            "version": board.autobyz.ensemble.version, "members": board.autobyz.members, "cheap": board.autobyz.cheap,
-        }}),
+        **(
+            {}
+            if board.autobyz is None
+            else {
+                "autobyz": {
+                    "version": board.autobyz.ensemble.version,
+                    "members": board.autobyz.members,
+                    "cheap": board.autobyz.cheap,
+                }
+            }
+        ),
         "tables": [_table(board, s) for s in board.sections],
         "footnotes": {str(i): text for i, text in enumerate(board.footnotes, 1)},
         "problems": list(board.problems),

@@ -1,4 +1,4 @@
-"""AutoByz: a fixed, versioned set of training-time attacks, of which the worst per seed counts. No torch: reports read it.
+"""AutoByz: a fixed, versioned set of training-time attacks, of which the worst per seed counts. No torch here.
 
 In a scenario ``attack = "autobyz"`` stands for its members, each an ordinary cell; boards show their worst case as one
 attack. The members are data, in ``autobyz.toml``, chosen by a study.
@@ -41,10 +41,14 @@ class Member:
 
 @dataclass(frozen=True)
 class Ensemble:
-    """One version of AutoByz."""
+    """One version of AutoByz; ``margin`` is the accuracy by which a member must be above the worst to be left out.
+
+    That is what the cheap mode asks after a third of the rounds on one seed.
+    """
 
     version: int
     members: tuple[Member, ...]
+    margin: float = 0.1
 
     @property
     def spec(self) -> str:
@@ -71,7 +75,10 @@ class Ensemble:
 def ensembles() -> Mapping[int, Ensemble]:
     """All versions of AutoByz."""
     found = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-    made = (Ensemble(e["version"], tuple(Member(**member) for member in e["member"])) for e in found["ensemble"])
+    made = (
+        Ensemble(e["version"], tuple(Member(**member) for member in e["member"]), e["margin"])
+        for e in found["ensemble"]
+    )
     return {ensemble.version: ensemble for ensemble in made}
 
 

@@ -26,7 +26,9 @@ def asked(scenario: Scenario) -> Ensemble | None:
         raise UsageError(f"attack: {NAME} in {len(found)} versions; a scenario takes one")
     scope = scenario.cell.get("scope")
     if found and is_axis("scope", scope):
-        raise UsageError(f"scope={scope!r}: beside attack={NAME!r}, whose members forge channels of their own, one value")
+        raise UsageError(
+            f"scope={scope!r}: beside attack={NAME!r}, whose members forge channels of their own, one value"
+        )
     return next(iter(found), None)
 
 

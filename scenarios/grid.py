@@ -9,7 +9,7 @@ import signal
 import threading
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -99,13 +99,14 @@ class Results:
 
 @dataclass(frozen=True)
 class Plan:
-    """The cells of a scenario with their keys, and those that still have to run."""
+    """The cells of a scenario with their keys, those that still have to run, and those that were left out."""
 
     scenario: Scenario
     folder: Path
     cells: dict[str, Cell]
     missing: tuple[str, ...]
     fingerprints: dict[Cell, str]
+    left_out: Mapping[str, Cell] = field(default_factory=dict)
 
     @property
     def begun(self) -> int:
@@ -113,14 +114,22 @@ class Plan:
         return sum(checkpoint_path(self.folder, key).is_file() for key in self.missing)
 
 
-def plan(scenario: Scenario, *, out: str | Path = "runs", root: str | Path | None = None) -> Plan:
+def plan(
+    scenario: Scenario,
+    *,
+    out: str | Path = "runs",
+    root: str | Path | None = None,
+    left_out: Collection[Cell] = (),
+) -> Plan:
     """Expand a scenario and compare with the store. Fetches data sets that are not there; computes nothing."""
     cells = expand(scenario)
     known = fingerprints(cells, root)
     keyed = {key_of(resolve(cell, known[cell])): cell for cell in cells}
+    out_of_it = {key: cell for key, cell in keyed.items() if cell in left_out}
+    keyed = {key: cell for key, cell in keyed.items() if key not in out_of_it}
     folder = Path(out) / scenario.name
     finished = Store(folder).done(keyed)
-    return Plan(scenario, folder, keyed, tuple(k for k in keyed if k not in finished), known)
+    return Plan(scenario, folder, keyed, tuple(k for k in keyed if k not in finished), known, out_of_it)
 
 
 def grid(
@@ -142,6 +151,8 @@ def grid(
     state_memory: int = LIMIT,
     gpus: Sequence[int] | None = None,
     slots: int | None = None,
+    left_out: Collection[Cell] = (),
+    facts: Mapping[str, Any] | None = None,
 ) -> Results:
     """Run every cell of ``scenario`` that the store ``<out>/<name>`` does not have yet.
 
@@ -153,7 +164,8 @@ def grid(
     ``on_round`` hears about once a second of every running cell: its key, the round and the rounds; not on a cluster.
     Every ``checkpoint_minutes`` (0: never) a cell that runs here keeps what it needs to go on. Raises ``UsageError``
     for a wrong scenario and ``StoreError`` for a folder that cannot be written; a cell that crashes, or takes longer
-    than ``cell_minutes``, is recorded as *failed* and the others go on.
+    than ``cell_minutes``, is recorded as *failed* and the others go on. Cells in ``left_out`` do not run and are named
+    as dropped; ``facts`` join the store's description.
     """
     check_execution(
         jobs=jobs, device=device, gpus=gpus, slots=slots, cluster=cluster, track=track,
@@ -162,9 +174,9 @@ def grid(
     if not isinstance(scenario, Scenario):
         scenario = Scenario.load(scenario)
     workers = workers_for(jobs, threads, device if cluster is None else "cpu")
-    todo = plan(scenario, out=out, root=root)
+    todo = plan(scenario, out=out, root=root, left_out=left_out)
     store = Store(todo.folder)
-    store.describe(_description(todo))
+    store.describe(_described(todo, facts or {}))
     for key in todo.cells.keys() - set(todo.missing):
         discard(todo.folder, key)  # of a cell that was killed between its record and this
     on_start(todo)
@@ -246,11 +258,22 @@ def check_execution(
         check_address(cluster)
 
 
+def _described(todo: Plan, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The description of a store, with what its boards must know of AutoByz and the ``facts`` of who runs it."""
+    described = _description(todo)
+    ensemble = asked(todo.scenario)
+    if ensemble is not None:
+        dropped = {key: plain(labels(cell)) for key, cell in todo.left_out.items()}
+        scope = todo.scenario.cell.get("scope", SCOPE)
+        described["autobyz"] = {"version": ensemble.version, "scope": scope} | ({"dropped": dropped} if dropped else {})
+    for name, fact in facts.items():
+        described[name] = {**described.get(name, {}), **plain(fact)} if isinstance(fact, Mapping) else fact
+    return described
+
+
 def _description(todo: Plan) -> dict[str, Any]:
     scenario = todo.scenario
-    ensemble = asked(scenario)
-    scope = scenario.cell.get("scope", SCOPE)
-    return ({} if ensemble is None else {"autobyz": {"version": ensemble.version, "scope": scope}}) | {
+    return {
         "name": scenario.name,
         "description": scenario.description,
         "scenario": plain(scenario.model_dump(mode="json")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ def grid(
     gpus: str | None,
     slots: int | None,
     cluster: str | None,
+    cheap: bool,
     dry_run: bool,
     settings: tuple[str, ...],
     plugins: tuple[str, ...],
@@ -36,6 +38,7 @@ def grid(
     """Run a grid and print its leaderboard; 1 if a cell failed."""
     from robustfl.scenarios import check_execution
     from robustfl.scenarios import grid as run_grid
+    from robustfl.scenarios.halving import cheap_grid
     from robustfl.scenarios.memory import bytes_of
     from robustfl.scenarios.ranks import processes
 
@@ -52,13 +55,14 @@ def grid(
             jobs, device = len(indices) * (slots or 1), f"cuda:{indices[0]}"
         return _dry_run(chosen, out=out, jobs=jobs, threads=threads, device=device, root=data_root, form=form)
     with GridProgress(quiet=form == "json") as progress:
-        results = run_grid(
-            chosen, out=out, jobs=jobs, threads=threads, device=device, root=data_root,
+        run = partial(
+            run_grid, out=out, jobs=jobs, threads=threads, device=device, root=data_root,
             checkpoint_minutes=checkpoint_minutes, cell_minutes=cell_minutes,
             on_start=progress.start, on_cell=progress.cell, on_round=progress.round,
             on_note=lambda text: say(text, err=True),
             cluster=cluster, gpus=indices, slots=slots, state_memory=limit, track=track,
         )  # fmt: skip
+        results = cheap_grid(chosen, run, out=out, root=data_root) if cheap else run(chosen)
     _print(results, form)
     if form == "table":
         states = ", ".join(f"{n} {status}" for status, n in results.statuses.items() if n)
