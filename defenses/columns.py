@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from robustfl.kernels.blocks import at_once
 from robustfl.kernels.order import RankMean
 
 from .ties import largest, smallest
@@ -52,6 +53,9 @@ class NearestMean:
         return False
 
     def reduce(self, rows: Tensor, out: Tensor, scratch: Tensor) -> None:
+        if at_once(rows):
+            self._whole(rows, out)
+            return
         distance, (centre, radius), rest = scratch[: self.n], scratch[self.n : self.n + 2], scratch[self.n + 2 :]
         self.centre.reduce(rows, centre, rest)
         torch.sub(rows, centre, out=distance).abs_()
@@ -73,6 +77,17 @@ class NearestMean:
             slack = (self._blur(centre[crowded], bound) / 2).expand(away.T.shape[::-1])
             chosen = smallest(away.T, self.keep, slack.T).T
             out[crowded] = values.gather(0, chosen).mean(0)
+
+    def _whole(self, rows: Tensor, out: Tensor) -> None:
+        """The same, without asking where there are ties."""
+        centre = rows.sort(dim=0).values[self.low : self.high].mean(0)
+        distance = (rows - centre).abs_()
+        radius = distance.sort(dim=0).values[self.keep - 1]
+        blur = self._blur(centre, radius)
+        nearer = distance < radius - blur
+        tied = (distance <= radius + blur) & ~nearer
+        chosen = nearer | (tied & (tied.cumsum(0) <= self.keep - nearer.sum(0)))
+        torch.div((rows * chosen).sum(0), self.keep, out=out)
 
     def _blur(self, centre: Tensor, radius: Tensor) -> Tensor:
         return (centre.abs() + radius) * (16 * torch.finfo(centre.dtype).eps)
@@ -147,6 +162,9 @@ class SignMajority:
         return False
 
     def reduce(self, rows: Tensor, out: Tensor, scratch: Tensor) -> None:
+        if at_once(rows):
+            torch.sign(rows.sign().sum(0), out=out)
+            return
         (sign,) = scratch
         out.zero_()
         for row in rows:

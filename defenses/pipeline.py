@@ -125,7 +125,8 @@ class Pipeline:
         """The aggregate of ``X [n d]`` (float32 or float64) with state and facts: ``dropped`` rows and ``f`` used."""
         self._refuse(X, f, context)
         draws = None if context.generator is None else context.generator.get_state()
-        if bool(torch.isfinite(X.detach()[:, :_HEAD]).all()):
+        # Elsewhere than on the CPU even a short look stops everything: there all rows are hoped to be good.
+        if X.device.type != "cpu" or bool(torch.isfinite(X.detach()[:, :_HEAD]).all()):
             try:
                 return self._through(Stack(X.detach(), seen=False), f, context, dropped=0)
             except BrokenRows:
@@ -140,7 +141,7 @@ class Pipeline:
             rows = rows.after(step, f=f, context=context)
         result = self._reduce(rows, f, context)
         stack.look()
-        return replace(result, facts={"dropped": dropped, "f": f, **result.facts})
+        return replace(result, facts={"dropped": dropped, "f": f, **told(result.facts)})
 
     def mixed(self, basis: Tensor, *, f: int, context: Context) -> Callable[[Tensor], Tensor]:
         """Fix the steps' coefficients on ``basis [n k]``; the result aggregates any ``[n j]`` rows with that mixing.
@@ -262,6 +263,11 @@ class Pipeline:
             return self.aggregator.reduce(rows, f=f, context=context)
         result = self.aggregator.aggregate(rows.materialise(), f=f, context=context)
         return result if isinstance(result, Aggregated) else Aggregated(result)
+
+
+def told(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Facts with numbers and lists in the place of tensors."""
+    return {name: value.tolist() if isinstance(value, Tensor) else value for name, value in facts.items()}
 
 
 def _formula(part: Step | Aggregator, f: int) -> str:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from robustfl import kernels
 from robustfl.contracts import Aggregated, Aggregator, Context, Step
+from robustfl.errors import UsageError
 from robustfl.kernels.blocks import ColumnRule, blocks, over_columns, width
 
 from .stack import LONGEST, finite_rows
@@ -39,6 +39,7 @@ class Stack:
         self.shape = X.shape
         self._X = X
         self._seen = seen
+        self._gram: kernels.CentredGram | None = None
 
     @property
     def dtype(self) -> torch.dtype:
@@ -51,6 +52,11 @@ class Stack:
         return self._X.device
 
     @property
+    def place(self) -> torch.device:
+        """Where small matrices and weights of rows are (``kernels.at_hand``)."""
+        return kernels.at_hand(self._X)
+
+    @property
     def last_bits(self) -> float:
         """How far a row may be off by the last bits of its entries, relative to its length."""
         return kernels.last_bits(self.dtype)
@@ -61,9 +67,14 @@ class Stack:
         self.look()
         return self._X
 
-    @cached_property
+    @property
     def gram(self) -> kernels.CentredGram:
         """Inner products of the rows and the origin about one of the rows."""
+        if self._gram is None:
+            self._gram = self._products()
+        return self._gram
+
+    def _products(self) -> kernels.CentredGram:
         made = kernels.centred_gram(self._X)
         if not self._seen:
             square = _about(made.products, len(made.products) - 1).diagonal()
@@ -108,7 +119,11 @@ class Stack:
 
 @dataclass(frozen=True)
 class Mixed:
-    """The rows ``coefficients [m n] @ X``; ``None`` stands for ``X`` itself. Coefficients are float64 on the CPU."""
+    """The rows ``coefficients [m n] @ X``; ``None`` stands for ``X`` itself.
+
+    Coefficients, and all inner products and lengths, are float64 and at the stack's ``place``, which is the CPU unless
+    ``torch.compile`` looks on.
+    """
 
     stack: Stack
     coefficients: Tensor | None = None
@@ -117,6 +132,14 @@ class Mixed:
     def count(self) -> int:
         """The number of rows ``m``."""
         return self.stack.shape[0] if self.coefficients is None else self.coefficients.shape[0]
+
+    def even(self) -> Tensor:
+        """Weights ``[m]`` that count all rows alike: their mean."""
+        return torch.full((self.count,), 1 / self.count, dtype=torch.float64, device=self.stack.place)
+
+    def mean_of(self, rows: Tensor) -> Tensor:
+        """Weights ``[m]`` that make the mean of the rows with the indices ``rows [k]``."""
+        return self.even().zero_().index_fill_(0, rows, 1 / rows.shape[0])
 
     def after(self, step: Step, *, f: int, context: Context) -> Mixed:
         """The rows after one more step."""
@@ -128,7 +151,7 @@ class Mixed:
             inner = self.inner()
         if step.centred:
             context = replace(context, slack=self.slack())
-        new = step.mix(inner, f=f, context=context).to(device="cpu", dtype=torch.float64)
+        new = step.mix(inner, f=f, context=context).to(device=self.stack.place, dtype=torch.float64)
         return Mixed(self.stack, new if self.coefficients is None else new @ self.coefficients)
 
     def products(self, *points: Tensor) -> Tensor:
@@ -143,7 +166,7 @@ class Mixed:
         (point,) = points
         bordered = kernels.products_with(self.stack.X, gram.centre, point)
         size = lift.shape[0]
-        products = torch.empty((size + 1, size + 1), dtype=torch.float64)
+        products = lift.new_empty((size + 1, size + 1))
         products[:size, :size] = lift @ gram.products @ lift.T
         products[size, :size] = products[:size, size] = lift @ bordered[:-1]
         products[size, size] = bordered[-1]
@@ -156,11 +179,11 @@ class Mixed:
         return products[keep][:, keep]
 
     def norms(self) -> Tensor:
-        """Lengths ``[m]`` of the rows (float64, CPU); 0 for a row of zeros."""
+        """Lengths ``[m]`` of the rows; 0 for a row of zeros."""
         return self.distances_to(None)
 
     def distances_to(self, point: Tensor | None) -> Tensor:
-        """Distances ``[m]`` of the rows from ``point [d]``, or from the origin (float64, CPU)."""
+        """Distances ``[m]`` of the rows from ``point [d]``, or from the origin."""
         if self.coefficients is None:
             return self.stack.lengths(point)
         products = self.products() if point is None else self.products(point)
@@ -169,17 +192,17 @@ class Mixed:
         return square.clamp(min=0).sqrt()
 
     def squared_distances(self) -> Tensor:
-        """Squared distances ``[m m]`` between the rows (float64, CPU)."""
+        """Squared distances ``[m m]`` between the rows."""
         return kernels.squared_distances(self.products()[:-1, :-1])
 
     def distances_from(self, row: int) -> Tensor:
-        """Distances ``[m]`` of the rows from one of them (float64, CPU)."""
+        """Distances ``[m]`` of the rows from one of them."""
         if self.coefficients is not None:
             return self.squared_distances()[row].sqrt()
         return self.stack.lengths(row)
 
     def slack(self) -> Tensor:
-        """How far each of ``squared_distances`` may be off by rounding ``[m m]`` (float64, CPU)."""
+        """How far each of ``squared_distances`` may be off by rounding ``[m m]``."""
         return self._slack()[:-1, :-1]
 
     def slack_of_norms(self, norms: Tensor) -> Tensor:
@@ -228,6 +251,8 @@ class Mixed:
     def combine(self, weights: Tensor) -> Tensor:
         """``weights [m] @ rows``; a single weight of one returns that row exactly."""
         over = weights if self.coefficients is None else weights @ self.coefficients
+        if torch.compiler.is_compiling():
+            return self.stack.combine(over)
         chosen = over.nonzero().flatten().tolist()
         if len(chosen) == 1 and float(over[chosen[0]]) == 1.0:
             return self.stack.X[chosen[0]].clone()
@@ -249,7 +274,7 @@ class Mixed:
         """The rows with the indices ``rows [k]`` alone."""
         if self.coefficients is not None:
             return Mixed(self.stack, self.coefficients[rows])
-        return Mixed(self.stack, torch.eye(self.count, dtype=torch.float64)[rows])
+        return Mixed(self.stack, torch.eye(self.count, dtype=torch.float64, device=self.stack.place)[rows])
 
     def at(self, columns: Tensor) -> Mixed:
         """The same rows with the columns ``[k]`` alone."""
@@ -279,11 +304,24 @@ class Mixed:
         """``[m+1 n+1]``: rows and origin as weights, each summing to one, over the received rows and the origin."""
         n = self.stack.shape[0]
         if self.coefficients is None:
-            return torch.eye(n + 1, dtype=torch.float64)
-        lift = torch.zeros((self.count + 1, n + 1), dtype=torch.float64)
+            return torch.eye(n + 1, dtype=torch.float64, device=self.stack.place)
+        lift = self.coefficients.new_zeros((self.count + 1, n + 1))
         lift[:-1, :-1] = self.coefficients
         lift[:, -1] = 1 - lift.sum(dim=1)
         return lift
+
+
+def shares(rows: Mixed, context: Context, owner: str) -> Tensor:
+    """The rows' sample weights ``[m]``, equal ones where there are none, as shares of their sum.
+
+    Raises ``UsageError`` if they are all zero, as those of the rows that are left may be.
+    """
+    if context.weights is None:
+        return rows.even()
+    weights = context.weights.to(device=rows.stack.place, dtype=torch.float64)
+    if not torch.compiler.is_compiling() and not bool(weights.sum() > 0):
+        raise UsageError(f"{owner}: weights={weights.tolist()} of the remaining rows must not all be zero")
+    return weights / weights.sum()
 
 
 def slack_of_root(root: Tensor, slack: Tensor) -> Tensor:
@@ -309,11 +347,12 @@ def _lengths(X: Tensor, *, about: Tensor | None = None) -> Tensor:
             rows = torch.sub(rows, about[block], out=buffer[:, : rows.shape[1]])
         # Squares of float32 entries are summed over a block only, and blocks in float64: errors stay near 1e-7.
         total += torch.linalg.vector_norm(rows, dim=1).double().square_()
-    if not bool(torch.isfinite(total).all()):
+    total = total.to(kernels.at_hand(X))
+    if not torch.compiler.is_compiling() and not bool(torch.isfinite(total).all()):
         # A float32 entry of 1e20 is finite, its square is not.
         rows = X.double()
-        total = torch.linalg.vector_norm(rows if about is None else rows - about, dim=1).square_()
-    return total.sqrt_().cpu()
+        total = torch.linalg.vector_norm(rows if about is None else rows - about, dim=1).square_().cpu()
+    return total.sqrt_()
 
 
 class MixedRule(Aggregator):

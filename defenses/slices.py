@@ -7,7 +7,6 @@ rule that looks at the rows themselves finds out by ``NeedsWhole``; then one pro
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -17,7 +16,7 @@ from robustfl.contracts import Aggregated, Context, Step
 from robustfl.kernels.blocks import ColumnRule, over_columns
 from robustfl.team import Team
 
-from .pipeline import Pipeline
+from .pipeline import Pipeline, told
 from .rows import Mixed, Stack
 from .stack import finite_rows
 
@@ -30,7 +29,7 @@ class SlicedStack(Stack):
     """The columns ``part [n d_r]`` of rows ``[n d]``."""
 
     def __init__(self, part: Tensor, d: int, team: Team) -> None:
-        self.part, self.team = part, team
+        self.part, self.team, self._gram = part, team, None
         self.shape = torch.Size((len(part), d))
 
     @property
@@ -47,8 +46,11 @@ class SlicedStack(Stack):
     def last_bits(self) -> float:
         return kernels.last_bits(self.part.dtype)
 
-    @cached_property
-    def gram(self) -> kernels.CentredGram:
+    @property
+    def place(self) -> torch.device:
+        return kernels.at_hand(self.part)
+
+    def _products(self) -> kernels.CentredGram:
         """As of the whole rows."""
         return _gram(self.part, self.team)
 
@@ -130,8 +132,8 @@ def _gram(part: Tensor, team: Team) -> kernels.CentredGram:
         distances = torch.zeros((n + 1, n + 1), dtype=torch.float64)
     distances = team.total(distances)
     rows = distances[:n, :n]
-    centre = int(rows.sort(dim=1).values[:, n // 2].argmin())
-    to = distances[centre]
+    centre = rows.sort(dim=1).values[:, n // 2].argmin(dim=0, keepdim=True)
+    to = distances[centre[0]]
     # A sum, so that all processes hold the same bound.
     rounding = float(team.total(torch.tensor(rounding, dtype=torch.float64)))
     return kernels.CentredGram((to[:, None] + to[None, :] - distances) / 2, centre, rounding)
@@ -149,4 +151,4 @@ def run_sliced(pipeline: Pipeline, part: Tensor, d: int, *, f: int, context: Con
     for step in pipeline.steps:
         rows = rows.after(step, f=f_left, context=context)
     result = pipeline._reduce(rows, f_left, context)
-    return replace(result, facts={"dropped": int((~keep).sum()), "f": f_left, **result.facts})
+    return replace(result, facts={"dropped": int((~keep).sum()), "f": f_left, **told(result.facts)})

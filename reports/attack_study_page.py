@@ -36,7 +36,7 @@ def study_page(study: Study, choice: Choice, ensemble: Ensemble) -> str:
     head = _HEAD.format(within=100 * WITHIN, covered=COVERED, version=ensemble.version)
     parts = [
         f"{head}\n\n{len(rows)} contestants (rule × norm × heterogeneity) and {len(study.attacks)} attacks: "
-        f"{cells} cells in which an attack was possible and had an effect. A training that diverged counts as accuracy 0.",
+        f"{cells} cells in which an attack was possible and had an effect. A diverged training has accuracy 0.",
         f"## The choice\n\n{_choice(study, choice)}",
         f"## Every attack\n\n{_attacks(study, choice)}",
         f"## The cheap mode\n\n{_cheap(study, choice, ensemble)}",

@@ -164,6 +164,10 @@ def read_statistics(model: nn.Module, layout: Layout, like: Tensor) -> Tensor:
 
 def write_statistics(model: nn.Module, layout: Layout, row: Tensor) -> None:
     """Load a statistics row ``[s]`` into the model's running statistics."""
-    for slices, (_, module) in zip(layout.layers, statistics_layers(model), strict=True):
-        module.running_mean.copy_(row[slices.mean])  # type: ignore[operator]
-        module.running_var.copy_(row[slices.variance])  # type: ignore[operator]
+    layers = statistics_layers(model)
+    if not layers:
+        return
+    into: list[Tensor] = [buffer for _, m in layers for buffer in (m.running_mean, m.running_var)]  # type: ignore[misc]
+    row = row.to(into[0].device)
+    parts = [row[part] for slices in layout.layers for part in (slices.mean, slices.variance)]
+    torch._foreach_copy_(into, parts)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from .execution import Execution
 from .expand import expand
-from .grid import Finished, Plan, Results, check_execution, grid, plan
+from .grid import Finished, Plan, Results, grid, plan
 from .run import run_cell
 from .spec import Cell, Scenario, preset_names
 from .verify import Verification, verify
 
 __all__ = [
-    "Cell", "Finished", "Plan", "Results", "Scenario", "Verification", "check_execution", "expand", "grid", "plan",
+    "Cell", "Execution", "Finished", "Plan", "Results", "Scenario", "Verification", "expand", "grid", "plan",
     "preset_names", "run_cell", "verify",
 ]  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -44,8 +44,8 @@ def trace(name: str, arguments: Arguments) -> Panels:
 
 
 def _layout(a: Arguments) -> tuple[Norm, Layout]:
-    norm = cast(Norm, create("norm", a["norm"]))
-    model = cast(Model, create("model", a["model"]))
+    norm: Norm = create("norm", a["norm"])
+    model: Model = create("model", a["model"])
     with torch.random.fork_rng(devices=[]):
         return norm, layout_of(model.build(norm, shape=tuple(a["shape"]), classes=int(a.get("classes", 10))))
 
@@ -134,7 +134,7 @@ def _cluster_error(a: Arguments) -> float:
     """Distance to centralised batch norm over all rounds, or, with ``last``, of the last one; mean over seeds."""
 
     def error(seed: int) -> float:
-        found = normalize_clusters(cast(Norm, create("norm", a["norm"])), gamma=float(a["gamma"]), seed=seed)
+        found = normalize_clusters(create("norm", a["norm"]), gamma=float(a["gamma"]), seed=seed)
         return found.last_error if a.get("last") else found.mean_error
 
     return _over_seeds(a, error)
@@ -154,7 +154,7 @@ def _cluster_accuracy(a: Arguments) -> float:
     """Training accuracy, in percent, of softmax regression on the normalised clusters of the last round."""
 
     def accuracy(seed: int) -> float:
-        found = normalize_clusters(cast(Norm, create("norm", a["norm"])), gamma=float(a["gamma"]), seed=seed)
+        found = normalize_clusters(create("norm", a["norm"]), gamma=float(a["gamma"]), seed=seed)
         return 100 * separability(found.points, found.labels)
 
     return _over_seeds(a, accuracy)
@@ -166,7 +166,7 @@ def _cluster_points(a: Arguments) -> Panels:
 
 
 def _clusters(name: str, gamma: float, seed: int) -> Mapping[str, list[tuple[float, float]]]:
-    found = normalize_clusters(cast(Norm, create("norm", name)), gamma=gamma, seed=seed)
+    found = normalize_clusters(create("norm", name), gamma=gamma, seed=seed)
     places: dict[int, list[tuple[float, float]]] = {}
     for (x, y), label in zip(found.points.tolist(), found.labels.tolist(), strict=True):
         places.setdefault(label, []).append((x, y))
@@ -177,7 +177,7 @@ def _cluster_errors(a: Arguments) -> Panels:
     """The error of every round, mean over seeds: a panel per γ, a line per scheme."""
 
     def line(name: str, gamma: float) -> list[tuple[float, float]]:
-        norm, seeds = cast(Norm, create("norm", name)), range(int(a.get("seeds", 5)))
+        norm, seeds = create("norm", name), range(int(a.get("seeds", 5)))
         errors = torch.stack([normalize_clusters(norm, gamma=gamma, seed=seed).errors for seed in seeds]).mean(0)
         return [(float(t), float(e)) for t, e in enumerate(errors, 1)]
 

@@ -24,7 +24,8 @@ from .ensemble import asked
 from .expand import expand, fingerprints, key_of, resolve
 from .grid import Results
 from .halving import cheap_grid
-from .spec import Cell, Scenario, canonical_method, is_axis
+from .methods import canonical_method
+from .spec import Cell, Scenario, is_axis
 
 WHO = ("defense", "norm", "algorithm", "objective", "propagation")
 """The settings that make a contestant; the last two where a tier varies them."""
@@ -308,7 +309,7 @@ def bench(
     root: str | Path | None = None,
     plugins: Sequence[str] = (),
 ) -> Benchmark:
-    """Tune the contestants of a tier, then measure them under AutoByz: ``run`` is ``grid`` but for the scenario.
+    """Tune the contestants of a tier, then measure them under AutoByz: ``run`` is ``run_grid`` but for the scenario.
 
     Both parts are ordinary grids with stores of their own (``bench-d-tuning``, ``bench-d``), so that an interrupted
     benchmark resumes. The final store's description, and every board made of it, carries the protocol's version, what

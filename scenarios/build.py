@@ -5,23 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from robustfl.contracts import (
-    Algorithm,
-    Arrays,
-    Attack,
-    Dataset,
-    Evasion,
-    Model,
-    Norm,
-    Objective,
-    Partition,
-)
+from robustfl.contracts import Algorithm, Arrays, Evasion, Norm
 from robustfl.data import (
     Augment,
     Normalize,
@@ -33,16 +23,15 @@ from robustfl.data import (
     label_counts,
     train_validation,
 )
-from robustfl.defenses import parse_pipeline, parse_propagation
 from robustfl.errors import Refused
 from robustfl.federation import Experiment
 from robustfl.models.dropout import seed_dropout
 from robustfl.randomness import numpy_stream, stream
 from robustfl.vectors import layout_of, read_statistics
 
-from .rules import rule_of
+from .methods import Methods
 from .settings import settings_of
-from .spec import Cell, method
+from .spec import Cell
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 Indices = np.ndarray[Any, np.dtype[np.int64]]
@@ -76,21 +65,16 @@ class _Split:
 
 def build(cell: Cell, *, root: str | Path | None = None, device: torch.device | None = None) -> Built:
     """Load the data, split it, draw the initial model. Raises ``Refused`` or ``UsageError`` before training."""
-    where = torch.device("cpu") if device is None else device
-    algorithm = cast(Algorithm, method("algorithm", cell.algorithm))
-    if cell.domains:
-        domains = [_load(name, root) for name in cell.domains]
-        arrays = _joined(cell, domains)
-        split = _domain_split(cell, domains)
-    else:
-        arrays = _load(cell.dataset, root)
-        split = _partition(cell, arrays)
+    where, m = device or torch.device("cpu"), Methods.of(cell, fresh=True)
+    parts = [dataset.load(data_root(root), download=False) for dataset in m.datasets]
+    arrays = _joined(cell, parts) if cell.domains else parts[0]
+    split = _domain_split(cell, m, parts) if cell.domains else _partition(cell, m, arrays)
     root_set = _root_set(cell, split)
-    _check_split(cell, split.train, algorithm)
+    _check_split(cell, split.train, m.algorithm)
     train = Resident.of(arrays.train_x, arrays.train_y, device=where)
-    model = _model(cell, arrays, root).to(device=where, dtype=DTYPES[cell.dtype])
+    model = _model(cell, m, arrays, root).to(device=where, dtype=DTYPES[cell.dtype])
     layout = layout_of(model)
-    if cell.init != "random" and layout.s:
+    if m.init is not None and layout.s:
         layout = replace(layout, start=read_statistics(model, layout, next(model.parameters()).detach()))
     experiment = Experiment(
         settings=settings_of(cell),
@@ -99,17 +83,17 @@ def build(cell: Cell, *, root: str | Path | None = None, device: torch.device | 
         train=train,
         parts=_on(where, split.train),
         classes=arrays.classes,
-        algorithm=algorithm,
-        norm=cast(Norm, method("norm", cell.norm)),
-        attack=cast(Attack, method("attack", cell.attack)),
-        defense=parse_pipeline(cell.defense),
-        statistics_defense=parse_pipeline(cell.statistics_rule),
+        algorithm=m.algorithm,
+        norm=m.norm,
+        attack=m.attack,
+        defense=m.defense,
+        statistics_defense=m.statistics_rule,
         lr=cell.schedule.function(),
-        objective=cast(Objective, method("objective", cell.objective)),
-        evasion=cast(Evasion, method("evasion", cell.train_evasion)),
+        objective=m.objective,
+        evasion=m.train_evasion,
         adversarial=cell.adversarial,
         root=None if root_set is None else _on(where, [root_set])[0],
-        propagate=None if cell.propagation == "none" else parse_propagation(cell.propagation),
+        propagate=m.propagation,
         augment=Augment(cell.flip, cell.crop, cell.rotate) if cell.flip or cell.crop or cell.rotate else None,
     )
     experiment.held(cell.rounds - 1)  # refuses to freeze every layer
@@ -117,15 +101,11 @@ def build(cell: Cell, *, root: str | Path | None = None, device: torch.device | 
         experiment=experiment,
         test=Resident.of(arrays.test_x, arrays.test_y, device=where),
         validation=_on(where, split.validation),
-        evasions=tuple((e, cast(Evasion, method("evasion", e))) for e in cell.evasions),
+        evasions=tuple(zip(cell.evasions, m.evasions, strict=True)),
         label_counts=label_counts(arrays.train_y, split.train, arrays.classes),
         tests=_on(where, split.tests),
         domain_of=split.domain_of,
     )
-
-
-def _load(name: str, root: str | Path | None) -> Arrays:
-    return cast(Dataset, method("dataset", name)).load(data_root(root), download=False)
 
 
 def _on(device: torch.device, indices: list[Indices]) -> tuple[Tensor, ...]:
@@ -135,9 +115,8 @@ def _on(device: torch.device, indices: list[Indices]) -> tuple[Tensor, ...]:
 # --- who has which samples -------------------------------------------------------------------------------------------
 
 
-def _partition(cell: Cell, arrays: Arrays) -> _Split:
-    partition = cast(Partition, method("partition", cell.partition))
-    whole = partition.split(
+def _partition(cell: Cell, m: Methods, arrays: Arrays) -> _Split:
+    whole = m.partition.split(
         np.asarray(arrays.train_y),
         clients=cell.clients,
         classes=arrays.classes,
@@ -153,8 +132,8 @@ def _partition(cell: Cell, arrays: Arrays) -> _Split:
     return _Split(train, validation, [], ())
 
 
-def _domain_split(cell: Cell, domains: list[Arrays]) -> _Split:
-    sizes = rule_of("user_sizes", cell.user_sizes)
+def _domain_split(cell: Cell, m: Methods, domains: list[Arrays]) -> _Split:
+    sizes = m.user_sizes
     slices = domain_split(
         [len(d.train_y) for d in domains],
         [len(d.test_y) for d in domains],
@@ -224,21 +203,18 @@ def _check_split(cell: Cell, train: list[Indices], algorithm: Algorithm) -> None
 # --- the model -------------------------------------------------------------------------------------------------------
 
 
-def _model(cell: Cell, arrays: Arrays, root: str | Path | None) -> nn.Module:
-    architecture = cast(Model, method("model", cell.model))
-    norm = cast(Norm, method("norm", cell.norm))
+def _model(cell: Cell, m: Methods, arrays: Arrays, root: str | Path | None) -> nn.Module:
     with torch.random.fork_rng(devices=[]):  # constructors draw; what they draw is overwritten from our own stream
-        network = architecture.build(norm, shape=arrays.shape, classes=arrays.classes)
-        norm.adapt(network)
-    layer = _layer_type(norm)
-    if layer is not nn.Identity and not any(isinstance(m, layer) for m in network.modules()):
+        network = m.model.build(m.norm, shape=arrays.shape, classes=arrays.classes)
+        m.norm.adapt(network)
+    layer = _layer_type(m.norm)
+    if layer is not nn.Identity and not any(isinstance(part, layer) for part in network.modules()):
         raise Refused(f"{cell.model} has no normalization layers for {cell.norm} to take the place of")
     seed_dropout(network)
-    architecture.initialise(network, stream(cell.seed, "init"))
-    weights = rule_of("init", cell.init)
-    if weights is not None:
-        weights.load(network, data_root(root))
-    return nn.Sequential(_scaling(cell, arrays), network)
+    m.model.initialise(network, stream(cell.seed, "init"))
+    if m.init is not None:
+        m.init.load(network, data_root(root))
+    return nn.Sequential(_scaling(cell, m, arrays), network)
 
 
 def _layer_type(norm: Norm) -> type[nn.Module]:
@@ -249,12 +225,12 @@ def _layer_type(norm: Norm) -> type[nn.Module]:
         return nn.Module
 
 
-def _scaling(cell: Cell, arrays: Arrays) -> nn.Module:
+def _scaling(cell: Cell, m: Methods, arrays: Arrays) -> nn.Module:
     """What happens to pixels in [0, 1] before the first layer, inside the model."""
     channels = arrays.shape[0]
     if cell.scaling == "none":
         return nn.Identity()
     if cell.scaling == "unit":
         return Normalize([0.5] * channels, [0.5] * channels)
-    name = "" if cell.domains else method("dataset", cell.dataset).name
+    name = "" if cell.domains else m.dataset.name
     return Normalize(*channel_statistics(arrays, name))

@@ -25,18 +25,17 @@ from typing import Any
 import torch
 
 from robustfl.errors import ClusterError, RobustflError, UsageError
-from robustfl.federation.storage import LIMIT
 from robustfl.records import CellResult, canonical, plain
 from robustfl.registry import Guest, admit, forget_files, load_file, load_plugins
 from robustfl.scratch import scratch
 
+from .execution import Execution
 from .expand import fingerprints, key_of, labels, resolve
 from .run import run_cell
 from .spec import Cell
 
 CONNECT_SECONDS = 10
 LONELY_SECONDS = 20.0
-_SCHEMES = ("tcp", "tls", "ucx", "ws", "wss")
 _one_at_a_time = threading.Lock()
 
 
@@ -52,10 +51,7 @@ class RemoteCell:
     plugins: tuple[tuple[str, bytes], ...]
     software: dict[str, str]
     methods: tuple[str, ...]
-    root: str | None
-    device: str
-    threads: int
-    state_memory: int = LIMIT
+    execution: Execution
     guests: tuple[Guest, ...] = ()
 
 
@@ -84,15 +80,6 @@ def contents(plugins: Sequence[str]) -> tuple[tuple[str, bytes], ...]:
 
 
 # --- here ------------------------------------------------------------------------------------------------------------
-
-
-def check_address(address: str) -> None:
-    """Raise ``UsageError`` for what is no scheduler's address, or where dask is not installed."""
-    scheme, colon, place = address.partition("://")
-    if not colon or scheme not in _SCHEMES or not place.rpartition(":")[2].isdigit() or place.startswith(":"):
-        raise UsageError(f"cluster {address!r} must be the address of a dask scheduler such as tcp://HOST:8786")
-    if find_spec("distributed") is None:
-        raise UsageError("a cluster needs dask.distributed: pip install 'robustfl[cluster]'")
 
 
 @contextmanager
@@ -233,10 +220,7 @@ def execute(item: RemoteCell) -> str | RobustflError:
             load_plugins()
             admit(item.guests)
             _check_identity(name, item)
-            record = run_cell(
-                item.cell, scenario=item.scenario, fingerprint=item.fingerprint, root=item.root, device=item.device,
-                threads=item.threads, state_memory=item.state_memory,
-            )  # fmt: skip
+            record = run_cell(item.cell, scenario=item.scenario, fingerprint=item.fingerprint, execution=item.execution)
         except UsageError as error:
             return UsageError(f"worker {name}: {error}")
         except RobustflError as error:
@@ -246,7 +230,7 @@ def execute(item: RemoteCell) -> str | RobustflError:
 
 def _check_identity(name: str, item: RemoteCell) -> None:
     """Refuse a worker on which the cell is another one: other data, or another version of a method."""
-    found = fingerprints([item.cell], item.root)[item.cell]
+    found = fingerprints([item.cell], item.execution.root)[item.cell]
     if found != item.fingerprint:
         raise ClusterError(f"worker {name} has other data for {item.cell.dataset} ({found}) than this side "
                            f"({item.fingerprint}); remove its data folder or give --data-root")  # fmt: skip

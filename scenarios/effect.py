@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from robustfl.contracts import Attack
-
-from .expand import looked_at
 from .settings import settings_of
 from .spec import Cell
 
@@ -18,8 +15,7 @@ def no_effect(cell: Cell) -> str | None:
     Nobody attacks, or the attack's certificate has strength 0. A strength that an attack searches while it runs is in
     no certificate; the run then measures what it moved.
     """
-    attack = looked_at("attack", cell.attack)
-    assert isinstance(attack, Attack)
+    attack = cell.methods.attack
     if not (attack.forges or attack.poisons_data):
         return None
     settings = settings_of(cell)

@@ -8,38 +8,23 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from robustfl.autobyz import named
-from robustfl.contracts import Aggregator, Algorithm, Attack, Norm, Objective, Tag
+from robustfl.contracts import Aggregator, Tag
 from robustfl.data import data_root
-from robustfl.defenses import Pipeline, parse_pipeline, parse_propagation
+from robustfl.defenses import Pipeline, Propagate
 from robustfl.errors import UsageError
 from robustfl.records import LATER, SCHEMA, digest, labels_of
-from robustfl.registry import generation, identity, load_file, lookup, reread_session
+from robustfl.registry import KINDS, identity, load_file, lookup, reread_session
 
 from .ensemble import asked, members
-from .rules import RULES, canonical_rule, rule_of
+from .methods import LISTED, METHODS, PIPELINES, SAME, TEXTS, Methods, canonical_method, canonical_methods
 from .settings import settings_of
-from .spec import (
-    LISTS,
-    METHODS,
-    PIPELINES,
-    SAME,
-    Cell,
-    LearningRate,
-    Scenario,
-    as_table,
-    canonical_method,
-    canonical_users,
-    is_axis,
-    method,
-    setting,
-)
+from .spec import LISTS, Cell, LearningRate, Scenario, as_table, canonical_users, is_axis, setting
 
 MOST_CELLS = 200_000
 CELL_BYTES = 2500  # of a planned cell and its key, measured
@@ -191,31 +176,25 @@ def _resolved(field: str, option: Any) -> Any:
     """One option of an exclusion in the form in which cells hold it; a bare name stays one."""
     if field == "schedule":
         return Cell.of({field: option}).schedule
-    kind = {"evasions": "evasion", "domains": "dataset"}.get(field)
-    if kind is not None:
-        return tuple(canonical_method(kind, spec) for spec in ([option] if isinstance(option, str) else option))
-    if field == "propagation" and option != "none":
-        return parse_propagation(str(option)).describe()
-    if field in (*METHODS, *PIPELINES) or field == "train_evasion":
-        return _bare_or_whole("evasion" if field == "train_evasion" else field, option)
+    if field in LISTED:
+        return canonical_methods(field, option)
+    if field in TEXTS or field == "statistics_defense":
+        return _bare_or_whole(field, option)
     if field == "domain_users":
         return canonical_users(option)
-    if field in RULES:
-        return canonical_rule(field, option)
     found = setting(field, option)
     return tuple(sorted(set(found))) if isinstance(found, tuple) else found  # rounds of forgetting, as cells hold them
 
 
-def _bare_or_whole(kind: str, option: Any) -> str:
-    if not isinstance(option, str):
-        raise UsageError(f"{kind}={option!r} must be a method spec such as 'name' or 'name(a=1)'")
-    if kind == "attack" and (ensemble := named(option)) is not None:
-        return ensemble.spec if "(" in option else option
-    if any(sign in option for sign in "(+:") or (kind == "statistics_defense" and option == SAME):
-        return canonical_method(kind, option)
-    registry = "defense" if kind in PIPELINES else kind
-    if not issubclass(lookup(registry, option).cls, Aggregator) and registry == "defense":
-        parse_pipeline(option)  # a step alone is no defense, and says so
+def _bare_or_whole(field: str, option: Any) -> str:
+    """A method's bare name, which matches it with whatever parameters, or else a whole text as cells hold it."""
+    if field == "attack" and (ensemble := named(option)) is not None:
+        return ensemble.spec if "(" in option else str(option)
+    kind = "evasion" if field == "train_evasion" else "defense" if field in PIPELINES else field
+    if kind not in KINDS or not isinstance(option, str) or any(sign in option for sign in "(+:") or option == SAME:
+        return canonical_method(field, option)
+    if not issubclass(lookup(kind, option).cls, Aggregator) and kind == "defense":
+        canonical_method(field, option)  # a step alone is no defense, and says so
     return option
 
 
@@ -224,97 +203,116 @@ def _bare_or_whole(kind: str, option: Any) -> str:
 
 def refusal(cell: Cell) -> str | None:
     """Why the cell makes no sense, or None."""
+    methods = cell.methods
+    return next((reason for check in _CHECKS if (reason := check(cell, methods)) is not None), None)
+
+
+def _numbers_refusal(cell: Cell, m: Methods) -> str | None:
+    del m
     if cell.precision == "bf16" and cell.dtype != "float32":
         return f"precision='bf16' shortens float32, not dtype={cell.dtype!r}; use dtype='float32' or precision='full'"
     if 2 * cell.f >= cell.clients and cell.f > 0:
         return f"f={cell.f} of {cell.clients} clients: fewer than half may be Byzantine (f ≤ {(cell.clients - 1) // 2})"
-    reason = _finetuning_refusal(cell)
-    if reason is not None:
-        return reason
-    n = max(1, int(cell.participation * cell.clients + 1e-9))
-    if cell.finetune != "none":
-        n = min(len(cell.adversarial), cell.clients - len(cell.adversarial))
-    defense: Pipeline = looked_at("defense", cell.defense)
-    reason = defense.refusal(n, cell.f_declared)
-    if reason is not None:
-        return reason
-    if defense.aggregator.needs_reference and not cell.server_samples:
+    return None
+
+
+def _finetuning_refusal(cell: Cell, m: Methods) -> str | None:
+    tuning, at = m.finetune, len(cell.adversarial)
+    if tuning is None:
+        return None
+    what = f"finetune={cell.finetune!r}"
+    if tuning.rounds >= cell.rounds:
+        return f"{what} leaves AT users no round of rounds={cell.rounds}; at most {cell.rounds - 1} can be the others'"
+    if not 0 < at < cell.clients:
+        return f"{what} needs AT users and ST users; at={cell.at!r} makes {at} of {cell.clients} clients AT users"
+    if cell.f or cell.participation < 1:
+        return f"{what} is defined without Byzantine clients and with full participation (f=0, participation=1)"
+    if m.algorithm.one_batch:
+        return f"{what} needs an algorithm with local steps, not {cell.algorithm}"
+    carried = bool(m.algorithm.remembers) or bool(m.algorithm.server_state(torch.zeros(1)))
+    carried = carried or bool(getattr(m.algorithm, "weight_decay", 0))
+    if tuning.frozen and carried:
+        return (
+            f"{what}: the weight decay, or what {cell.algorithm} carries from round to round, would move frozen layers"
+            "; use frozen=0 or plain local steps"
+        )
+    return None
+
+
+def _present(cell: Cell) -> int:
+    """The fewest clients of a round."""
+    if cell.finetune == "none":
+        return cell.participants
+    return min(len(cell.adversarial), cell.clients - len(cell.adversarial))
+
+
+def _defense_refusal(cell: Cell, m: Methods) -> str | None:
+    reason = m.defense.refusal(_present(cell), cell.f_declared)
+    if reason is None and m.defense.aggregator.needs_reference and not cell.server_samples:
         return f"{cell.defense} compares with an update of the server's own; give it data with 'server_samples'"
-    norm, attack, algorithm, objective = (
-        looked_at(k, getattr(cell, k)) for k in ("norm", "attack", "algorithm", "objective")
-    )
-    assert isinstance(norm, Norm)
-    assert isinstance(attack, Attack)
-    assert isinstance(algorithm, Algorithm)
-    assert isinstance(objective, Objective)
-    active = cell.f > 0 and (attack.forges or attack.poisons_data)
-    together = objective.plain and algorithm.one_batch
-    if norm.centralised and (active or n < cell.clients or not together):
+    return reason
+
+
+def _norm_refusal(cell: Cell, m: Methods) -> str | None:
+    norm, forges = m.norm, cell.f > 0 and m.attack.forges
+    active = forges or (cell.f > 0 and m.attack.poisons_data)
+    together = m.objective.plain and m.algorithm.one_batch
+    if norm.centralised and (active or _present(cell) < cell.clients or not together):
         return (
             f"{cell.norm} is one machine on all data: it needs full participation, one plain batch a round, no attack"
         )
-    no_statistics = not norm.sends_statistics and cell.propagation == "none"
-    if active and attack.forges and cell.scope == "statistics" and no_statistics:
+    no_statistics = not norm.sends_statistics and m.propagation is None
+    if forges and cell.scope == "statistics" and no_statistics:
         return f"{cell.norm} sends no statistics, so {cell.attack} has nothing to forge with scope='statistics'"
-    shared = norm.sends_statistics and (cell.statistics_defense == SAME or norm.centralised)
-    beside = shared or norm.private or norm.lockstep_kinds or "aggregates" in algorithm.asks
-    if defense.aggregator.needs_reference and beside:
+    shared = norm.sends_statistics and (m.statistics_defense is None or norm.centralised)
+    beside = shared or norm.private or norm.lockstep_kinds or "aggregates" in m.algorithm.asks
+    if m.defense.aggregator.needs_reference and beside:
         return (
             f"{cell.defense} compares updates with the server's own, and {cell.norm} with {cell.algorithm} sends more"
         )
     if cell.across and not norm.private:
         return f"across=true tests users' own models on other domains, and with {cell.norm} they have none of their own"
+    return None
+
+
+def _selection_refusal(cell: Cell, m: Methods) -> str | None:
+    del m
     if cell.select == "validation" and not (cell.validation and cell.evaluate_every):
         return (
             "select='validation' takes the best of the evaluated rounds on the clients' validation data: it needs "
             f"validation > 0 and evaluate_every > 0 (here {cell.validation:g} and {cell.evaluate_every})"
         )
-    reason = _statistics_refusal(cell, norm, n)
-    if reason is not None:
-        return reason
-    if cell.forgetting and (not cell.validation or algorithm.one_batch or norm.private):
-        return (
-            "forgetting compares local models on the clients' validation data: it needs validation > 0, an algorithm "
-            f"with local steps (not {cell.algorithm}) and a common model (not {cell.norm})"
-        )
-    return _objective_refusal(cell, norm, algorithm, objective) or _users_refusal(cell, norm)
+    return None
 
 
-def looked_at(field: str, spec: str) -> Any:
-    """A method or pipeline to ask for its facts; cells that run make their own."""
-    return _looked_at(field, spec, generation())
-
-
-@lru_cache(4096)
-def _looked_at(field: str, spec: str, since: int) -> Any:
-    del since
-    return parse_pipeline(spec) if field in PIPELINES else method(field, spec)
-
-
-def _identities(field: str, spec: str) -> Any:
-    """What of a method or pipeline enters a key."""
-    made = looked_at(field, spec)
-    return [identity(part) for part in made.parts] if field in PIPELINES else identity(made)
-
-
-def _statistics_refusal(cell: Cell, norm: Norm, n: int) -> str | None:
+def _statistics_refusal(cell: Cell, m: Methods) -> str | None:
     """Why the pipeline for statistics is refused: it cannot merge them, or there are none to merge; or None."""
-    own = cell.statistics_defense != SAME
-    if not norm.sends_statistics:
+    own = m.statistics_defense is not None
+    if not m.norm.sends_statistics:
         if not own:
             return None
         instead = "its users send each other statistics: name a rule in 'propagation', such as 'fedrbn+trimmed-mean'"
-        why = "nothing would be defended" if cell.propagation == "none" else instead
+        why = "nothing would be defended" if m.propagation is None else instead
         return f"statistics_defense={cell.statistics_defense!r}: {cell.norm} sends the server no statistics; {why}"
-    if norm.centralised:
+    if m.norm.centralised:
         return None
-    reason = parse_pipeline(cell.statistics_rule).statistics_refusal(n, cell.f_declared)
+    reason = m.statistics_rule.statistics_refusal(_present(cell), cell.f_declared)
     if reason is None or own:
         return reason and f"statistics_defense={cell.statistics_defense!r}: {reason}"
     return f"on statistics, {reason}; give them a rule of their own, such as statistics_defense='median'"
 
 
-def _objective_refusal(cell: Cell, norm: Norm, algorithm: Algorithm, objective: Objective) -> str | None:
+def _forgetting_refusal(cell: Cell, m: Methods) -> str | None:
+    if cell.forgetting and (not cell.validation or m.algorithm.one_batch or m.norm.private):
+        return (
+            "forgetting compares local models on the clients' validation data: it needs validation > 0, an algorithm "
+            f"with local steps (not {cell.algorithm}) and a common model (not {cell.norm})"
+        )
+    return None
+
+
+def _objective_refusal(cell: Cell, m: Methods) -> str | None:
+    norm, algorithm, objective = m.norm, m.algorithm, m.objective
     if objective.needs_adversaries and not cell.adversarial:
         return (
             f"{cell.objective} needs users that train adversarially; name them with 'at', such as at='ratio(rho=0.2)'"
@@ -331,46 +329,26 @@ def _objective_refusal(cell: Cell, norm: Norm, algorithm: Algorithm, objective: 
     return None
 
 
-def _finetuning_refusal(cell: Cell) -> str | None:
-    tuning, at = rule_of("finetune", cell.finetune), len(cell.adversarial)
-    if tuning is None:
-        return None
-    what = f"finetune={cell.finetune!r}"
-    if tuning.rounds >= cell.rounds:
-        return f"{what} leaves AT users no round of rounds={cell.rounds}; at most {cell.rounds - 1} can be the others'"
-    if not 0 < at < cell.clients:
-        return f"{what} needs AT users and ST users; at={cell.at!r} makes {at} of {cell.clients} clients AT users"
-    if cell.f or cell.participation < 1:
-        return f"{what} is defined without Byzantine clients and with full participation (f=0, participation=1)"
-    algorithm = looked_at("algorithm", cell.algorithm)
-    assert isinstance(algorithm, Algorithm)
-    if algorithm.one_batch:
-        return f"{what} needs an algorithm with local steps, not {cell.algorithm}"
-    carried = bool(algorithm.remembers) or bool(algorithm.server_state(torch.zeros(1)))
-    carried = carried or bool(getattr(algorithm, "weight_decay", 0))
-    if tuning.frozen and carried:
-        return (
-            f"{what}: the weight decay, or what {cell.algorithm} carries from round to round, would move frozen layers"
-            "; use frozen=0 or plain local steps"
-        )
-    return None
-
-
-def _users_refusal(cell: Cell, norm: Norm) -> str | None:
+def _users_refusal(cell: Cell, m: Methods) -> str | None:
     at = cell.adversarial
     if cell.byzantine != "any" and cell.f:
         pool = len(at) if cell.byzantine == "at" else cell.clients - len(at)
         if pool < cell.f:
             return f"f={cell.f} Byzantine clients among the {pool} {cell.byzantine.upper()} users"
-    if cell.propagation == "none":
+    if m.propagation is None:
         return None
-    if not norm.branched or not norm.private & {Tag.MEAN, Tag.VARIANCE}:
+    if not m.norm.branched or not m.norm.private & {Tag.MEAN, Tag.VARIANCE}:
         return f"{cell.propagation} propagates private statistics between branches: use dual-bn(local=true) as norm"
-    settings = settings_of(cell)
-    sources, byzantine = len(at), len(settings.byzantine() & at)
+    sources, byzantine = len(at), len(settings_of(cell).byzantine() & at)
     if sources and sources == byzantine:
         return f"all {sources} AT users are Byzantine: there is nothing honest to propagate"
-    return parse_propagation(cell.propagation).refusal(sources, min(cell.f_declared, sources))
+    return m.propagation.refusal(sources, min(cell.f_declared, sources))
+
+
+_CHECKS = (
+    _numbers_refusal, _finetuning_refusal, _defense_refusal, _norm_refusal, _selection_refusal, _statistics_refusal,
+    _forgetting_refusal, _objective_refusal, _users_refusal,
+)  # fmt: skip
 
 
 # --- identity --------------------------------------------------------------------------------------------------------
@@ -378,39 +356,41 @@ def _users_refusal(cell: Cell, norm: Norm) -> str | None:
 
 def fingerprints(cells: list[Cell], root: str | Path | None, *, download: bool = True) -> dict[Cell, str]:
     """The digest of every cell's data, and of the file of its initial weights. Raises ``DataMissing``."""
-    from robustfl.contracts import Dataset
-
     known: dict[str, str] = {}
-    for name in dict.fromkeys(name for cell in cells for name in cell.domains or (cell.dataset,)):
-        dataset = method("dataset", name)
-        assert isinstance(dataset, Dataset)
-        known[name] = dataset.fingerprint(data_root(root), download=download)
-    found = {cell: [known[name] for name in cell.domains or (cell.dataset,)] for cell in cells}
-    for cell, digests in found.items():
-        weights = rule_of("init", cell.init)
-        if weights is not None:
-            digests.append(f"weights:{weights.digest(data_root(root))}")
-    return {cell: "+".join(digests) for cell, digests in found.items()}
+    found: dict[Cell, str] = {}
+    for cell in cells:
+        names, methods = cell.domains or (cell.dataset,), cell.methods
+        for name, dataset in zip(names, methods.datasets, strict=True):
+            if name not in known:
+                known[name] = dataset.fingerprint(data_root(root), download=download)
+        weights = () if methods.init is None else (f"weights:{methods.init.digest(data_root(root))}",)
+        found[cell] = "+".join((*(known[name] for name in names), *weights))
+    return found
 
 
 def resolve(cell: Cell, fingerprint: str) -> dict[str, Any]:
-    """The cell with every method's version and parameters and the data's digest: what the key is made of."""
-    methods: dict[str, Any] = {k: _identities(k, getattr(cell, k)) for k in METHODS}
-    methods["evasions"] = [_identities("evasion", e) for e in cell.evasions]
-    if cell.domains:
-        methods["domains"] = [_identities("dataset", name) for name in cell.domains]
-    if cell.adversarial:
-        methods["train_evasion"] = _identities("evasion", cell.train_evasion)
-    if cell.propagation != "none":
-        spread = parse_propagation(cell.propagation)
-        methods["propagation"] = [identity(part) for part in (spread.propagation, *spread.rule.parts)]
-    settings = cell.model_dump(mode="json")
-    if cell.statistics_defense != SAME:
-        methods["statistics_defense"] = [identity(part) for part in parse_pipeline(cell.statistics_rule).parts]
-    for name, before in LATER.items():
-        if settings[name] == before:
-            del settings[name]
+    """The cell with every method's version and parameters and the data's digest: what the key is made of.
+
+    A setting in ``LATER`` is left out at its default, as a parameter declared ``later`` is: a cell from before there
+    was a choice keeps its key.
+    """
+    told = {
+        "domains": cell.domains, "train_evasion": cell.adversarial, "propagation": cell.propagation != "none",
+        "statistics_defense": cell.statistics_defense != SAME,
+    }  # fmt: skip
+    names, made = (*METHODS, "evasions", *(name for name, has in told.items() if has)), cell.methods
+    methods = {name: _identified(getattr(made, name)) for name in names}
+    settings = {k: v for k, v in cell.model_dump(mode="json").items() if k not in LATER or v != LATER[k]}
     return {"schema": SCHEMA, "cell": settings, "methods": methods, "data": fingerprint}
+
+
+def _identified(made: Any) -> Any:
+    """What of a method, or of the methods of a list, a pipeline or a propagation, enters a key."""
+    if isinstance(made, Propagate):
+        made = (made.propagation, *made.rule.parts)
+    elif isinstance(made, Pipeline):
+        made = made.parts
+    return [identity(part) for part in made] if isinstance(made, tuple) else identity(made)
 
 
 def key_of(resolved: Mapping[str, Any]) -> str:

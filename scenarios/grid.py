@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import faulthandler
-import math
 import pickle
 import signal
 import threading
@@ -31,11 +30,12 @@ from . import limit, pace
 from .checkpoint import checkpoint_path, discard
 from .effect import effect_warnings
 from .ensemble import SCOPE, asked
+from .execution import CHECKPOINT_MINUTES, Execution
 from .expand import expand, fingerprints, key_of, labels, refusal, resolve
 from .memory import REMEDY
 from .pace import OnRoundOf
-from .run import CHECKPOINT_MINUTES, check_threads, cores, device_of, run_cell
-from .slots import checked_gpus, claim, memory_of, slots_on
+from .run import run_cell
+from .slots import claim, memory_of, slots_on
 from .spec import Cell, Scenario
 
 if TYPE_CHECKING:
@@ -151,8 +151,6 @@ def grid(
     state_memory: int = LIMIT,
     gpus: Sequence[int] | None = None,
     slots: int | None = None,
-    left_out: Collection[Cell] = (),
-    facts: Mapping[str, Any] | None = None,
 ) -> Results:
     """Run every cell of ``scenario`` that the store ``<out>/<name>`` does not have yet.
 
@@ -164,47 +162,76 @@ def grid(
     ``on_round`` hears about once a second of every running cell: its key, the round and the rounds; not on a cluster.
     Every ``checkpoint_minutes`` (0: never) a cell that runs here keeps what it needs to go on. Raises ``UsageError``
     for a wrong scenario and ``StoreError`` for a folder that cannot be written; a cell that crashes, or takes longer
-    than ``cell_minutes``, is recorded as *failed* and the others go on. Cells in ``left_out`` do not run and are named
-    as dropped; ``facts`` join the store's description.
+    than ``cell_minutes``, is recorded as *failed* and the others go on.
     """
-    check_execution(
-        jobs=jobs, device=device, gpus=gpus, slots=slots, cluster=cluster, track=track,
-        checkpoint_minutes=checkpoint_minutes, cell_minutes=cell_minutes,
+    execution = Execution(
+        device=device, threads=threads, root=root, state_memory=state_memory, checkpoint_minutes=checkpoint_minutes,
+        cell_minutes=cell_minutes, track=tuple(track), jobs=jobs, gpus=None if gpus is None else tuple(gpus),
+        slots=slots, cluster=cluster, on_note=on_note,
     )  # fmt: skip
+    return run_grid(scenario, execution, out=out, on_start=on_start, on_cell=on_cell, on_round=on_round)
+
+
+def run_grid(
+    scenario: Scenario | str | Path,
+    execution: Execution,
+    *,
+    out: str | Path,
+    on_start: Callable[[Plan], None] = lambda plan: None,
+    on_cell: Callable[[Finished], None] = lambda finished: None,
+    on_round: OnRoundOf | None = None,
+    left_out: Collection[Cell] = (),
+    facts: Mapping[str, Any] | None = None,
+) -> Results:
+    """Run every cell of ``scenario`` that the store ``<out>/<name>`` does not have yet, as ``grid`` does.
+
+    Cells in ``left_out`` do not run and are named as dropped; ``facts`` join the store's description.
+    """
     if not isinstance(scenario, Scenario):
         scenario = Scenario.load(scenario)
-    workers = workers_for(jobs, threads, device if cluster is None else "cpu")
-    todo = plan(scenario, out=out, root=root, left_out=left_out)
+    workers = execution.workers
+    todo = plan(scenario, out=out, root=execution.root, left_out=left_out)
     store = Store(todo.folder)
     store.describe(_described(todo, facts or {}))
     for key in todo.cells.keys() - set(todo.missing):
         discard(todo.folder, key)  # of a cell that was killed between its record and this
     on_start(todo)
     for warning in effect_warnings(cell for cell in todo.cells.values() if refusal(cell) is None):
-        on_note(f"warning: {warning}")
+        execution.on_note(f"warning: {warning}")
     counts: Counter[str] = Counter()
     with _terminable(), ExitStack() as stack:
-        places: _Places | None = None
-        if gpus is not None:
-            folder = str(stack.enter_context(scratch("slots")))
-            each = slots or slots_on(gpus, memory_of((todo.cells[key] for key in todo.missing), root))
-            workers = len(gpus) * each
-            places = _Places(folder, tuple(gpus), each)
-            on_note(f"{workers} cells at once: {each} on each of the GPUs {', '.join(map(str, gpus))}")
-        files, brought = _brought(todo)
-        plugins = tuple(dict.fromkeys([*scenario.plugins, *files]))
-        work = [
-            _Work(key, todo.cells[key], scenario.name, str(todo.folder), todo.fingerprints[todo.cells[key]],
-                  plugins, None if root is None else str(root), device, threads,
-                  checkpoint_minutes, cell_minutes, track=tuple(track), state_memory=state_memory, places=places,
-                  guests=brought)
-            for key in todo.missing
-        ]  # fmt: skip
-        for finished in _run(work, workers, on_round) if cluster is None else _remote(work, cluster, on_note):
+        places = _places(todo, execution, stack)
+        workers = workers if places is None else len(places.gpus) * places.slots
+        work = _work(todo, execution, places)
+        for finished in _run(work, workers, on_round) if execution.cluster is None else _remote(work, execution):
             counts[finished.status] += 1
             on_cell(finished)
     kept = store.statuses(todo.cells)
     return Results(todo.folder, sum(counts.values()), len(todo.cells) - len(todo.missing), kept, frozenset(todo.cells))
+
+
+def _places(todo: Plan, execution: Execution, stack: ExitStack) -> _Places | None:
+    """The slots of the GPUs to run on, if these were named."""
+    if execution.gpus is None:
+        return None
+    folder = str(stack.enter_context(scratch("slots")))
+    need = memory_of((todo.cells[key] for key in todo.missing), execution.root)
+    each = execution.slots or slots_on(execution.gpus, need)
+    named = ", ".join(map(str, execution.gpus))
+    execution.on_note(f"{len(execution.gpus) * each} cells at once: {each} on each of the GPUs {named}")
+    return _Places(folder, execution.gpus, each)
+
+
+def _work(todo: Plan, execution: Execution, places: _Places | None) -> list[_Work]:
+    """The missing cells, each with what a worker needs for it."""
+    files, brought = _brought(todo)
+    plugins = tuple(dict.fromkeys([*todo.scenario.plugins, *files]))
+    here = replace(execution.of_a_cell, store=todo.folder)
+    return [
+        _Work(key, todo.cells[key], todo.scenario.name, todo.fingerprints[todo.cells[key]], plugins, here, todo.folder,
+              places=places, guests=brought)
+        for key in todo.missing
+    ]  # fmt: skip
 
 
 def _brought(todo: Plan) -> tuple[list[str], tuple[Guest, ...]]:
@@ -212,50 +239,6 @@ def _brought(todo: Plan) -> tuple[list[str], tuple[Guest, ...]]:
     cells = [todo.cells[key] for key in todo.missing]
     used = set().union(*(all_origins(resolve(cell, todo.fingerprints[cell])["methods"]) for cell in cells))
     return loaded_files(used), tuple(guest for guest in guests() if guest.entry.origin in used)
-
-
-def workers_for(jobs: int | None, threads: int, device: str) -> int:
-    """The number of worker processes. Raises ``UsageError`` for impossible counts and devices."""
-    if jobs is not None and jobs < 0:
-        raise UsageError(f"jobs={jobs} must be ≥ 1, or 0 for cells in this very process")
-    check_threads(threads)
-    on_gpu = device_of(device).type == "cuda"
-    return jobs if jobs is not None else 1 if on_gpu else max(1, cores() // threads)
-
-
-def check_execution(
-    *,
-    jobs: int | None = None,
-    device: str = "auto",
-    gpus: Sequence[int] | None = None,
-    slots: int | None = None,
-    cluster: str | None = None,
-    track: Sequence[str] = (),
-    checkpoint_minutes: float = CHECKPOINT_MINUTES,
-    cell_minutes: float | None = None,
-) -> None:
-    """Raise ``UsageError`` for what ``grid`` would refuse of how cells are to run, before it looks at any of them."""
-    tracking.check(track)
-    if not 0 <= checkpoint_minutes < math.inf:
-        raise UsageError(f"checkpoint_minutes={checkpoint_minutes:g} must be a finite number of minutes; 0: never")
-    if cell_minutes is not None and not 0 < cell_minutes < math.inf:
-        raise UsageError(f"cell_minutes={cell_minutes:g} must be a finite number of minutes above 0")
-    if cell_minutes is not None and cluster is not None:
-        raise UsageError(f"cell_minutes={cell_minutes:g} is for cells that run here, not on cluster={cluster!r}")
-    if slots is not None and (gpus is None or slots < 1):
-        raise UsageError(f"slots={slots} is how many cells share each of the gpus, at least 1; it goes with gpus")
-    if gpus is not None:
-        other = {"jobs": jobs, "cluster": cluster, "device": None if device == "auto" else device}
-        for name, value in other.items():
-            if value is not None:
-                raise UsageError(f"{name}={value} and gpus={list(gpus)} say two things; with gpus, slots is the number")
-        checked_gpus(gpus)
-    if cluster is not None:
-        if jobs is not None:
-            raise UsageError(f"jobs={jobs} with cluster={cluster!r}: the cluster's workers decide how many cells run")
-        from .cluster import check_address
-
-        check_address(cluster)
 
 
 def _described(todo: Plan, facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -298,17 +281,11 @@ class _Work:
     key: str
     cell: Cell
     scenario: str
-    folder: str
     fingerprint: str
     plugins: tuple[str, ...]
-    root: str | None
-    device: str
-    threads: int
-    checkpoint_minutes: float
-    cell_minutes: float | None
+    execution: Execution
+    folder: Path
     traces: str = ""
-    track: tuple[str, ...] = ()
-    state_memory: int = LIMIT
     places: _Places | None = None
     guests: tuple[Guest, ...] = ()
     sent: bytes = b""
@@ -335,7 +312,7 @@ def _run(work: Sequence[_Work], workers: int, on_round: OnRoundOf | None = None)
     with scratch("traces") as traces, pace.watched(str(traces), on_round):
         left = [replace(item, traces=str(traces), guests=(), sent=sent) for item in work]
         for together, some in ((True, workers), (False, 1)):
-            threads, again = work[0].threads if work else 1, list[_Work]()
+            threads, again = work[0].execution.threads if work else 1, list[_Work]()
             for item, outcome in spread(_in_worker, left, some, threads=threads):
                 if not isinstance(outcome, Died):
                     yield _unwrap(outcome)
@@ -353,9 +330,10 @@ def _settled(item: _Work) -> Finished | None:
     if Store(item.folder).done([item.key]):  # committed by a worker that died before it could say so
         return _finished(Store(item.folder).read(item.key))
     trace = item.trace.read_text(encoding="utf-8", errors="replace") if item.trace.is_file() else ""
-    if item.cell_minutes is None or not trace.startswith("Timeout"):
+    minutes = item.execution.cell_minutes
+    if minutes is None or not trace.startswith("Timeout"):
         return None
-    return _failed(item, f"{limit.reason(item.cell_minutes, item.plug_ins)}\n{trace}")
+    return _failed(item, f"{limit.reason(minutes, item.plug_ins)}\n{trace}")
 
 
 def _crashed(item: _Work, end: Died) -> Finished:
@@ -368,7 +346,7 @@ def _crashed(item: _Work, end: Died) -> Finished:
     return _failed(item, reason.rstrip())
 
 
-def _remote(work: Sequence[_Work], address: str, note: Callable[[str], None]) -> Iterator[Finished]:
+def _remote(work: Sequence[_Work], execution: Execution) -> Iterator[Finished]:
     """Run all of ``work`` on a cluster; every record is committed here, as soon as it arrives."""
     from .cluster import RemoteCell, connected, contents, methods_of, run_remotely, software
 
@@ -376,13 +354,13 @@ def _remote(work: Sequence[_Work], address: str, note: Callable[[str], None]) ->
         return
     mine, plugins = software(), contents(work[0].plugins)
     brought = tuple(g for g in work[0].guests if written_here(g.entry.cls))
-    with connected(address) as client:
+    with connected(str(execution.cluster)) as client:
         cells = [
             RemoteCell(i.key, i.cell, i.scenario, i.fingerprint, plugins, mine,
-                       methods_of(resolve(i.cell, i.fingerprint)), i.root, i.device, i.threads, i.state_memory, brought)
+                       methods_of(resolve(i.cell, i.fingerprint)), execution.of_a_cell, brought)
             for i in work
         ]  # fmt: skip
-        for record in run_remotely(client, cells, note):
+        for record in run_remotely(client, cells, execution.on_note):
             Store(work[0].folder).commit(record)
             yield _finished(record)
 
@@ -455,21 +433,15 @@ def _execute(item: _Work, on_round: OnRoundOf | None = None) -> Finished | Store
     try:
         for plugin in item.plugins:
             load_file(plugin)
-        followed = tracking.Followed(item.track, item.folder, item.key, plain(labels(item.cell)))
-        with limit.limited(item.cell_minutes, item.trace):
-            record = run_cell(
-                item.cell,
-                scenario=item.scenario,
-                fingerprint=item.fingerprint,
-                root=item.root,
-                device=claim(*item.places) if item.places else item.device,
-                threads=item.threads,
-                on_round=pace.teller(item.key, item.traces, on_round),
-                on_point=followed.evaluated,
-                state_memory=item.state_memory,
-                store=item.folder,
-                checkpoint_minutes=item.checkpoint_minutes,
-            )
+        followed = tracking.Followed(item.execution.track, item.folder, item.key, plain(labels(item.cell)))
+        execution = replace(
+            item.execution,
+            device=claim(*item.places) if item.places else item.execution.device,
+            on_round=pace.teller(item.key, item.traces, on_round),
+            on_point=followed.evaluated,
+        )
+        with limit.limited(execution.cell_minutes, item.trace):
+            record = run_cell(item.cell, scenario=item.scenario, fingerprint=item.fingerprint, execution=execution)
         Store(item.folder).commit(record)
         if record.status not in RERUN:
             discard(item.folder, item.key)

@@ -108,7 +108,7 @@ def cheap_grid(
     scenario: Scenario, run: RunGrid, *, out: str | Path = "runs", root: str | Path | None = None,
     facts: Mapping[str, Any] | None = None,
 ) -> Results:  # fmt: skip
-    """Run a scenario with AutoByz in the cheap mode: ``run`` is ``grid`` with everything set but the scenario.
+    """Run a scenario with AutoByz in the cheap mode: ``run`` is ``run_grid`` with everything set but the scenario.
 
     The first parts are ordinary cells in a store of their own (``<name>-third``); both stores resume.
     """

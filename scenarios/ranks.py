@@ -13,7 +13,7 @@ import torch.distributed as dist
 from robustfl.errors import UsageError
 from robustfl.team import ALONE, Team
 
-from .run import device_of
+from .execution import device_of
 
 # As long as a round may take, and the evaluation for which the others wait.
 _PATIENCE = timedelta(days=2)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from robustfl.data import DirichletSizes
 from robustfl.errors import UsageError, closest
 from robustfl.federation import FineTuning
 from robustfl.models import Weights
 from robustfl.parameters import check, param, reject_unknown
-from robustfl.registry import describe, parse
+from robustfl.registry import parse
 
 
 @dataclass(frozen=True)
@@ -38,32 +38,22 @@ class StUsers:
         return FineTuning(rounds - self.rounds, frozenset(range(clients)) - at, self.frozen)
 
 
-RULES: Mapping[str, tuple[str, type]] = {
+Rule = type[StUsers] | type[Weights] | type[DirichletSizes]
+RULES: Mapping[str, tuple[str, Rule]] = {
     "finetune": ("none", StUsers), "init": ("random", Weights), "user_sizes": ("equal", DirichletSizes),
 }  # fmt: skip
 """Per setting the word for doing nothing of the kind, and the rule there is beside it."""
 
 
-def rule_of(setting: str, spec: Any) -> Any:
-    """The rule that a setting names, or None for its plain word. Raises ``UsageError``."""
+def rule_of(setting: str, spec: str) -> StUsers | Weights | DirichletSizes:
+    """The rule that a setting names. Raises ``UsageError``."""
     plain, kind = RULES[setting]
-    name = kind.name  # type: ignore[attr-defined]
-    if not isinstance(spec, str):
-        raise UsageError(f"{setting}={spec!r} must be {plain!r} or a rule such as '{name}(...)'")
-    if spec.strip() == plain:
-        return None
     found, params = parse(spec)
-    if found != name:
-        raise UsageError(f"{setting}={spec!r}: no such rule; {closest(found, (plain, name))}")
+    if found != kind.name:
+        raise UsageError(f"{setting}={spec!r}: no such rule; {closest(found, (plain, kind.name))}")
     fields = dataclasses.fields(kind)
     reject_unknown(f"{setting}={spec!r}", params, [f.name for f in fields])
     for field in fields:
         if field.default is dataclasses.MISSING and field.name not in params:
             raise UsageError(f"{setting}={spec!r}: parameter {field.name!r} is required")
     return kind(**params)
-
-
-def canonical_rule(setting: str, spec: Any) -> str:
-    """The shortest text of the rule: equal rules get equal text."""
-    rule = rule_of(setting, spec)
-    return RULES[setting][0] if rule is None else describe(rule)

@@ -3,39 +3,36 @@
 from __future__ import annotations
 
 import math
-import os
 import platform
 import socket
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from robustfl.attacks.evasion.accounts import masking
-from robustfl.errors import Diverged, Refused, RobustflError, UsageError, told
+from robustfl.errors import Diverged, Refused, RobustflError, told
 from robustfl.evaluation import traffic
 from robustfl.federation import Experiment, RoundRecord, State, macs_per_epoch, packed, train, unpacked
-from robustfl.federation.storage import LIMIT
 from robustfl.origins import in_words, origins
 from robustfl.outside import unsafe
 from robustfl.records import CellResult, CurvePoint, Metrics, Timing, plain
 from robustfl.running import running
 from robustfl.surroundings import Surroundings, kept
-from robustfl.team import ALONE, Team
 
 from .build import Built, build
 from .checkpoint import Checkpoint, Keeper, checkpoint_path
 from .effect import no_effect
 from .evaluate import Evaluator
+from .execution import Execution
 from .expand import key_of, labels, refusal, resolve
 from .limit import OutOfTimeError
 from .memory import REMEDY, exhausted, reset_peak
@@ -43,138 +40,47 @@ from .portrait import portrait
 from .selection import Selection
 from .spec import Cell
 
-OnRound = Callable[[int, int, float], None]
-OnPoint = Callable[[CurvePoint], None]
-CHECKPOINT_MINUTES = 5.0
-THREADS = 512  # of one cell; more than any machine gains from
 LARGEST = 2**1000  # whole numbers beyond that are no floats
-
-
-def device_of(name: str) -> torch.device:
-    """``auto``, ``cpu``, ``cuda`` or ``cuda:i`` as a device. Raises ``UsageError`` for one that is not there."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise UsageError(f"device {name!r}: use auto, cpu, cuda or cuda:0") from None
-    if device.type not in ("cpu", "cuda"):
-        raise UsageError(f"device {name!r}: use auto, cpu, cuda or cuda:0")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise UsageError(f"device {name!r}: this machine has {torch.cuda.device_count()} CUDA device(s); use cpu")
-    return device
-
-
-def check_threads(count: int) -> int:
-    """``count``, if this machine can have so many threads. Raises ``UsageError``; torch would end the process."""
-    most = max(THREADS, cores())
-    if type(count) is not int or not 1 <= count <= most:
-        raise UsageError(f"threads={count!r:.40} must be a whole number from 1 to {most}")
-    return count
+ON_CPU = Execution(device="cpu")
 
 
 @contextmanager
-def _threads(count: int) -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@contextmanager
-def _products(precision: str) -> Any:
-    """Float32 products on a GPU in full or in TF32, whatever torch's own defaults are."""
+def _settings(cell: Cell, execution: Execution) -> Iterator[None]:
+    """So many threads, and float32 products on a GPU in full or in TF32, whatever torch's own defaults are."""
     places: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn)
-    before = [place.allow_tf32 for place in places]
+    threads, before = torch.get_num_threads(), [place.allow_tf32 for place in places]
+    torch.set_num_threads(execution.threads)
     try:
         for place in places:
-            place.allow_tf32 = precision == "tf32"
+            place.allow_tf32 = cell.precision == "tf32"
         yield
     finally:
+        torch.set_num_threads(threads)
         for place, value in zip(places, before, strict=True):
             place.allow_tf32 = value
 
 
-def run_cell(
-    cell: Cell,
-    *,
-    scenario: str = "cell",
-    fingerprint: str,
-    root: str | Path | None = None,
-    device: str = "cpu",
-    threads: int = 1,
-    on_round: OnRound | None = None,
-    on_point: OnPoint | None = None,
-    team: Team = ALONE,
-    state_memory: int = LIMIT,
-    on_note: Callable[[str], None] = lambda note: None,
-    store: str | Path | None = None,
-    checkpoint_minutes: float = CHECKPOINT_MINUTES,
-) -> CellResult:
+def run_cell(cell: Cell, *, fingerprint: str, scenario: str = "cell", execution: Execution = ON_CPU) -> CellResult:
     """Run one cell. Refusal, divergence and crash become records; only interrupts escape.
 
     Global settings and generators are as before afterwards; a cell whose plug-ins change them has failed.
-
-    ``on_round`` is called after every round, ``on_point`` after every evaluation of one.
-    Clients' state of more than ``state_memory`` bytes lies in a file, with the same result.
-    Of a ``team`` of processes that share the cell only the leading one evaluates; the others' records say less.
-    With the folder of a ``store`` the cell keeps a checkpoint there every ``checkpoint_minutes`` (0: none) and goes on
-    from one that it finds; the record is the same as without. Whoever commits the record discards the checkpoint.
-    ``on_note`` hears of both, as does the record's ``timing``. A team keeps no checkpoints.
+    The record of a cell that goes on from a checkpoint is the same as without; whoever commits the record discards the
+    checkpoint. ``timing`` tells of it, as ``execution.on_note`` does. Of a team the leading process alone evaluates;
+    the others' records say less.
     """
-    check_threads(threads)
-    resolved = resolve(cell, fingerprint)
-    known: dict[str, Any] = {
-        "key": key_of(resolved),
-        "scenario": scenario,
-        "cell": plain(resolved),
-        "labels": plain(labels(cell)),
-    }
-    started = datetime.now(UTC).isoformat(timespec="seconds")
-    where = device_of(device)
+    resolved, started = resolve(cell, fingerprint), datetime.now(UTC).isoformat(timespec="seconds")
+    key, where, foreign = key_of(resolved), execution.first_device, origins(resolved)
     reset_peak(where)
-    outcome: dict[str, Any]
-    run: _Run | None = None
-    checkpoint = None
-    if store is not None and checkpoint_minutes > 0 and team.size == 1:
-        made_by = {"key": known["key"], **_software(where, threads)}
-        checkpoint = Checkpoint(checkpoint_path(store, known["key"]), made_by)
-    keeper = Keeper(checkpoint, every=60 * checkpoint_minutes, device=where, on_note=on_note)
-    foreign = origins(resolved)
+    software = _software(where, execution.threads)
+    keeper = _keeper(key, software, where, execution)
     guests = "".join(f" [{name}: {origin}]" for name, origin in foreign.items())
-    with running(in_words(foreign)), kept(), _threads(threads), _products(cell.precision), _surrounded() as moved:
-        try:
-            reason = refusal(cell)
-            if reason is not None:
-                raise Refused(reason)
-            built = build(cell, root=root, device=where)
-            run = _Run(cell, built, on_round, on_point, keeper, team, state_memory)
-            outcome = {"status": "done", **run.complete()}
-        except Refused as error:
-            outcome = {"status": "refused", "reason": str(error)}
-        except Diverged as error:
-            known_so_far = run.so_far() if run else {}
-            outcome = {"status": "diverged", "reason": str(error), "round": error.round, **known_so_far}
-        except torch.OutOfMemoryError as error:
-            first = str(error).partition(". ")[0]
-            reason = f"out of memory on {where}: {first}; use fewer --slots, a smaller batch or --device cpu"
-            outcome = {"status": "failed", "reason": reason}
-        except BaseException as error:
-            if not (isinstance(error, Exception) or guests) or isinstance(error, (KeyboardInterrupt, OutOfTimeError)):
-                raise
-            detail = "".join(traceback.format_exception(error))
-            if exhausted(error):
-                said = "".join(str(error).splitlines()[:1]) or "too much was asked for at once"
-                error = MemoryError(f"out of memory: {said}; {REMEDY}")
-            outcome = _failure(error, guests, detail)
+    with running(in_words(foreign)), kept(), _settings(cell, execution), _surrounded() as moved:
+        run, outcome = _outcome(cell, where, keeper, execution, guests)
     if moved and guests and outcome["status"] == "done":
         broken = RobustflError(f"a plug-in changed {', '.join(moved)}, which other methods share")
         outcome = _failure(broken, guests, "")
-    certificates = outcome.pop("certificates", {}) | _software(where, threads)
-    certificates["precision"] = cell.precision
-    certificates |= {"processes": team.size} if team.size > 1 else {}
+    certificates = outcome.pop("certificates", {}) | software | {"precision": cell.precision}
+    certificates |= {"processes": execution.team.size} if execution.team.size > 1 else {}
     timing = Timing(
         seconds=keeper.seconds,
         seconds_training=run.seconds if run else 0.0,
@@ -185,7 +91,46 @@ def run_cell(
         device=torch.cuda.get_device_name(where) if where.type == "cuda" else platform.processor() or "cpu",
         notes=keeper.notes,
     )
+    known = {"key": key, "scenario": scenario, "cell": plain(resolved), "labels": plain(labels(cell))}
     return CellResult(**known, **outcome, certificates=plain(certificates), timing=timing)
+
+
+def _keeper(key: str, software: Mapping[str, Any], where: torch.device, execution: Execution) -> Keeper:
+    """What keeps the cell's checkpoint, if it is to have one."""
+    checkpoint, minutes = None, execution.checkpoint_minutes
+    if execution.store is not None and minutes > 0 and execution.team.size == 1:
+        checkpoint = Checkpoint(checkpoint_path(execution.store, key), {"key": key, **software})
+    return Keeper(checkpoint, every=60 * minutes, device=where, on_note=execution.on_note)
+
+
+def _outcome(
+    cell: Cell, where: torch.device, keeper: Keeper, execution: Execution, guests: str
+) -> tuple[_Run | None, dict[str, Any]]:
+    """What became of the cell: the fields of its record, and the run as far as it came."""
+    run: _Run | None = None
+    try:
+        reason = refusal(cell)
+        if reason is not None:
+            raise Refused(reason)
+        run = _Run(cell, build(cell, root=execution.root, device=where), keeper, execution)
+        return run, {"status": "done", **run.complete()}
+    except Refused as error:
+        return run, {"status": "refused", "reason": str(error)}
+    except Diverged as error:
+        known_so_far = run.so_far() if run else {}
+        return run, {"status": "diverged", "reason": str(error), "round": error.round, **known_so_far}
+    except torch.OutOfMemoryError as error:
+        first = str(error).partition(". ")[0]
+        reason = f"out of memory on {where}: {first}; use fewer --slots, a smaller batch or --device cpu"
+        return run, {"status": "failed", "reason": reason}
+    except BaseException as error:
+        if not (isinstance(error, Exception) or guests) or isinstance(error, (KeyboardInterrupt, OutOfTimeError)):
+            raise
+        detail = "".join(traceback.format_exception(error))
+        if exhausted(error):
+            said = "".join(str(error).splitlines()[:1]) or "too much was asked for at once"
+            error = MemoryError(f"out of memory: {said}; {REMEDY}")
+        return run, _failure(error, guests, detail)
 
 
 @contextmanager
@@ -219,29 +164,40 @@ def _software(device: torch.device, threads: int) -> dict[str, Any]:
 class _Run:
     """Training and evaluation of one built cell, with what is known if it stops half-way."""
 
-    def __init__(
-        self,
-        cell: Cell,
-        built: Built,
-        on_round: OnRound | None,
-        on_point: OnPoint | None,
-        keeper: Keeper,
-        team: Team,
-        limit: int,
-    ) -> None:
-        self._cell, self._built, self._on_round, self._on_point = cell, built, on_round, on_point
-        self._keeper, self._team, self._limit = keeper, team, limit
+    def __init__(self, cell: Cell, built: Built, keeper: Keeper, execution: Execution) -> None:
+        self._cell, self._built, self._keeper, self._execution = cell, built, keeper, execution
         self._every = cell.evaluate_every or max(1, math.ceil(cell.rounds / 10))
         self._curve: list[CurvePoint] = []
         self._shifts: dict[str, list[float]] = {}
         self._facts: dict[str, Any] = {}
         self._warnings: list[str] = []
         self._evaluator = Evaluator(cell, built)
-        self._selection = Selection(built.experiment, limit) if cell.select == "validation" else None
+        self._selection = Selection(built.experiment, execution.state_memory) if cell.select == "validation" else None
         self.seconds, self.rounds = 0.0, 0
 
     def complete(self) -> dict[str, Any]:
         """Train to the end and evaluate: the fields of a finished record."""
+        e, team = self._built.experiment, self._execution.team
+        self._begin()
+        looked_at = self._cell.forgetting_rounds | ({self._cell.rounds} if team.size == 1 else set())
+        state, tested = self._resumed()
+        clock = time.perf_counter()
+        for record in train(
+            e, state, measure=self._measured, warn=self._warn, local=lambda round: round in looked_at,
+            team=team, limit=self._execution.state_memory,
+        ):  # fmt: skip
+            tested = record.tested or record.state
+            if record.round in self._cell.forgetting_rounds:
+                self._forgetting(record)
+            self.seconds += time.perf_counter() - clock
+            self._look(record, tested)
+            self._keeper.save(partial(self._progress, record))
+            clock = time.perf_counter()
+        assert tested is not None
+        return {**(self._final(tested) if team.leads else {}), **self.so_far()}
+
+    def _begin(self) -> None:
+        """Note what is known of a cell with users that train adversarially."""
         e = self._built.experiment
         if e.adversarial:
             self._facts["macs_per_epoch"] = macs_per_epoch(e)
@@ -249,40 +205,23 @@ class _Run:
                 self._warn(
                     f"at={self._cell.at!r} names users, but nobody trains adversarially with {e.objective.name!r}"
                 )
-        forgotten = self._cell.forgetting_rounds
-        looked_at = forgotten | ({self._cell.rounds} if self._team.size == 1 else set())
-        state, tested = self._resumed()
-        clock = time.perf_counter()
-        for record in train(
-            e,
-            state,
-            measure=self._measured,
-            warn=self._warn,
-            local=lambda round: round in looked_at,
-            team=self._team,
-            limit=self._limit,
-        ):
-            tested = record.tested or record.state
-            if record.round in forgotten:
-                self._forgetting(record)
-            self.seconds += time.perf_counter() - clock
-            self.rounds = record.round
-            self._note(record)
-            if self._measured(record.round) and self._team.leads:
-                if self._selection is not None:
-                    self._selection.see(tested, self._evaluator.on_validation(tested))
-                if record.round < self._cell.rounds:
-                    self._seen(self._point(record))
-            if self._on_round is not None:
-                self._on_round(record.round, self._cell.rounds, record.loss)
-            if record.round == self._cell.rounds:
-                picture = portrait(self._cell, self._built, record.state, record.local)
-                self._facts |= {} if picture is None else {"bn_statistics": picture}
-            self._keeper.save(partial(self._progress, record))
-            clock = time.perf_counter()
-        assert tested is not None
-        if not self._team.leads:
-            return self.so_far()
+
+    def _look(self, record: RoundRecord, tested: State) -> None:
+        """Evaluate and tell what there is to tell of a round."""
+        self.rounds = record.round
+        self._note(record)
+        if self._measured(record.round) and self._execution.team.leads:
+            if self._selection is not None:
+                self._selection.see(tested, self._evaluator.on_validation(tested))
+            if record.round < self._cell.rounds:
+                self._seen(self._point(record))
+        self._execution.on_round(record.round, self._cell.rounds, record.loss)
+        if record.round == self._cell.rounds:
+            picture = portrait(self._cell, self._built, record.state, record.local)
+            self._facts |= {} if picture is None else {"bn_statistics": picture}
+
+    def _final(self, tested: State) -> dict[str, Any]:
+        """The metrics of the model that training ended with."""
         metrics = self._evaluator.metrics(tested)
         if self._cell.representations:
             seen = self._evaluator.representations(tested)
@@ -293,7 +232,7 @@ class _Run:
         final = CurvePoint(round=self._cell.rounds, sa=metrics.sa, loss=metrics.loss, ra=metrics.ra_worst)
         self._seen(final)
         groups = metrics.groups | self._tail(metrics) | self._selected(tested, metrics)
-        return {"metrics": metrics.model_copy(update={"groups": groups}), **self.so_far()}
+        return {"metrics": metrics.model_copy(update={"groups": groups})}
 
     def _forgetting(self, record: RoundRecord) -> None:
         """Note forgetting of a round: by itself for the last one, under its number where rounds are listed."""
@@ -353,7 +292,7 @@ class _Run:
         e = self._built.experiment
 
         def unpack(content: Mapping[str, Any]) -> State:
-            state = unpacked(e, content, limit=self._limit)
+            state = unpacked(e, content, limit=self._execution.state_memory)
             if self._selection is not None:
                 self._selection.resume(content["selected"], state)
             return state
@@ -395,8 +334,7 @@ class _Run:
 
     def _seen(self, point: CurvePoint) -> None:
         self._curve.append(point)
-        if self._on_point is not None:
-            self._on_point(point)
+        self._execution.on_point(point)
 
     def _warn(self, message: str) -> None:
         if message not in self._warnings:
@@ -439,8 +377,3 @@ def _traffic(e: Experiment) -> dict[str, float]:
     # Rounds in lock-step, or of AT users alone, come first.
     whole = per_round[0] * together + per_round[1] * (rounds - together) if together else per_round[1] * rounds
     return {"numbers_each_way": first.each_way, "exchanges": first.exchanges, "mebibytes": whole}
-
-
-def cores() -> int:
-    """The cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

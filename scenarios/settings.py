@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from robustfl.federation import Settings
 
-from .rules import rule_of
+from .methods import method
 from .spec import Cell
 
 
 def settings_of(cell: Cell) -> Settings:
     """The federation's settings."""
-    at, tuning = cell.adversarial, rule_of("finetune", cell.finetune)
+    at, tuning = cell.adversarial, method("finetune", cell.finetune)
     pool = None
     if cell.byzantine != "any":
         pool = sorted(at) if cell.byzantine == "at" else [k for k in range(cell.clients) if k not in at]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ from robustfl.reports.store import RERUN, Store
 
 from .checkpoint import discard
 from .effect import effect_warnings
+from .execution import CHECKPOINT_MINUTES, Execution, OnRound
 from .expand import expand, fingerprints, key_of, labels, resolve
 from .ranks import joined
-from .run import CHECKPOINT_MINUTES, OnRound, run_cell
+from .run import run_cell
 from .spec import Cell, Scenario
 
 
@@ -46,24 +48,30 @@ def run(
     >>> record.status, 0 <= record.metrics.sa <= 1
     ('done', True)
     """
-    tracking.check(track)
-    chosen = _scenario(scenario)
-    cell = _only(chosen)
-    folder = Path(out or "runs") / chosen.name
+    execution = Execution(
+        device=device, threads=threads, root=root, state_memory=state_memory, checkpoint_minutes=checkpoint_minutes,
+        track=tuple(track), on_round=on_round, on_note=on_note,
+    )  # fmt: skip
+    return run_one(_scenario(scenario), execution, out=out)
+
+
+def run_one(scenario: Scenario, execution: Execution, *, out: str | Path | None) -> CellResult:
+    """Run the one cell of ``scenario``, as ``run`` does."""
+    cell = _only(scenario)
+    folder = Path(out or "runs") / scenario.name
     store = None if out is None else Store(folder)
     for warning in effect_warnings([cell]):
-        on_note(f"warning: {warning}")
-    with joined(device) as (team, where):
+        execution.on_note(f"warning: {warning}")
+    with joined(execution.device) as (team, where):
         # The data are fetched and decoded by one process, while the others wait for the digest.
-        known = fingerprints([cell], root)[cell] if team.leads else ""
+        known = fingerprints([cell], execution.root)[cell] if team.leads else ""
         fingerprint = known if team.size == 1 else team.told(known)
-        names = track if team.leads else ()
+        names = execution.track if team.leads else ()
         followed = tracking.Followed(names, folder, key_of(resolve(cell, fingerprint)), plain(labels(cell)))
-        record = run_cell(
-            cell, scenario=chosen.name, fingerprint=fingerprint, root=root, device=where, threads=threads,
-            on_point=followed.evaluated, team=team, state_memory=state_memory, on_round=on_round, on_note=on_note,
-            store=None if store is None else store.folder, checkpoint_minutes=checkpoint_minutes,
-        )  # fmt: skip
+        here = replace(
+            execution, device=where, team=team, on_point=followed.evaluated, store=None if store is None else folder
+        )
+        record = run_cell(cell, scenario=scenario.name, fingerprint=fingerprint, execution=here)
     if not team.leads:
         return record
     if store is not None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from robustfl.errors import Refused, UsageError
+from robustfl.errors import Refused
 
 from .build import Built, build
 from .spec import Cell
@@ -26,18 +26,6 @@ _CONTEXT = 600 << 20
 # A share of the free memory stays free.
 _USABLE = 0.9
 _MOST = 16
-
-
-def checked_gpus(gpus: Sequence[int]) -> tuple[int, ...]:
-    """The indices, if these GPUs exist. Raises ``UsageError``."""
-    have = torch.cuda.device_count()
-    known = ", ".join(map(str, range(have))) or "none"
-    for index in gpus:
-        if not 0 <= index < have:
-            raise UsageError(f"gpus: there is no GPU {index}; this machine has {known} (see robustfl doctor)")
-    if not gpus or len(set(gpus)) != len(gpus):
-        raise UsageError(f"gpus={list(gpus)} must name each GPU once; this machine has {known}")
-    return tuple(gpus)
 
 
 def slots_on(gpus: Sequence[int], need: int) -> int:
@@ -65,11 +53,10 @@ def _bytes(cell: Cell, built: Built) -> int:
     """2.5 message stacks, the images, and the activations of all clients' batches with their gradients."""
     e = built.experiment
     size = torch.finfo(next(e.model.parameters()).dtype).bits // 8
-    participants = max(1, int(cell.participation * cell.clients))
-    stack = participants * e.layout.d * size
+    stack = cell.participants * e.layout.d * size
     kept = cell.clients * e.layout.d * size if e.algorithm.remembers else 0
     images = e.train.x.numel() * e.train.x.element_size() + built.test.x.numel() * built.test.x.element_size()
-    samples = participants * cell.batch if e.algorithm.one_batch else cell.batch
+    samples = cell.participants * cell.batch if e.algorithm.one_batch else cell.batch
     return _CONTEXT + int(2.5 * stack) + kept + images + 2 * samples * _activations(built) * size
 
 

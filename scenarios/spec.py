@@ -23,25 +23,18 @@ from pydantic import (
 
 from robustfl.algorithms.schedules import Schedule, constant, geometric, step
 from robustfl.autobyz import named
-from robustfl.contracts import Method
-from robustfl.data import dataset_from_spec
-from robustfl.defenses import parse_pipeline, parse_propagation
 from robustfl.errors import UsageError, closest
 from robustfl.federation.precision import Precision
 from robustfl.outside import parse_toml, read_file, unsafe
-from robustfl.registry import KINDS, create, describe, entries, generation, parse
+from robustfl.registry import KINDS, entries, parse
 
+from .methods import LISTED, METHODS, SAME, TEXTS, Methods, canonical_method, canonical_methods
 from .roles import RULES as ROLES
 from .roles import at_users
-from .rules import RULES, canonical_rule
 
 PRESETS = Path(__file__).parent / "presets"
-METHODS = ("dataset", "partition", "model", "norm", "algorithm", "objective", "attack", "defense")
-PIPELINES = ("defense", "statistics_defense")
 LISTS = ("evasions", "domains", "domain_users", "forgetting")
 """Settings that are lists themselves."""
-SAME = "same"
-"""What ``statistics_defense`` says where the defense of updates defends the statistics too."""
 
 
 class Frozen(BaseModel):
@@ -195,26 +188,32 @@ class Cell(Frozen):
     engine: Literal["fast", "reference"] = "fast"
     precision: Precision = "full"
 
-    @field_validator(*METHODS, mode="before")
+    @field_validator(*TEXTS, mode="before")
     @classmethod
-    def _canonical(cls, value: Any, info: Any) -> str:
-        if not isinstance(value, str):
-            raise UsageError(f"{info.field_name}={value!r} must be a method spec such as 'name' or 'name(a=1)'")
+    def _canonical(cls, value: Any, info: ValidationInfo) -> str:
         if info.field_name == "attack" and (ensemble := named(value)) is not None:
             raise UsageError(
                 f"attack={value!r} is {len(ensemble.members)} attacks, and a cell has one; write it in a scenario, "
                 f"whose cells have one each: {', '.join(dict.fromkeys(m.attack for m in ensemble.members))}"
             )
-        return canonical_method(info.field_name, value)
+        return canonical_method(str(info.field_name), value)
+
+    @field_validator(*LISTED, mode="before")
+    @classmethod
+    def _canonical_lists(cls, value: Any, info: ValidationInfo) -> tuple[str, ...]:
+        return canonical_methods(str(info.field_name), value)
 
     @field_validator("statistics_defense", mode="before")
     @classmethod
     def _canonical_statistics(cls, value: Any, info: Any) -> str:
         """``same`` also where the pipeline is spelled out: one experiment has one key."""
-        if not isinstance(value, str):
-            raise UsageError(f"statistics_defense={value!r} must be 'same' or a pipeline such as 'nnm+median'")
         rule = canonical_method("statistics_defense", value)
         return SAME if rule == info.data.get("defense") else rule
+
+    @property
+    def methods(self) -> Methods:
+        """Everything that texts of this cell name, to ask for its facts."""
+        return Methods.of(self, fresh=False)
 
     @property
     def statistics_rule(self) -> str:
@@ -225,20 +224,6 @@ class Cell(Frozen):
     @classmethod
     def _kinds(cls, value: Any, info: ValidationInfo) -> Any:
         return _typed(cls, str(info.field_name), value)
-
-    @field_validator("train_evasion", mode="before")
-    @classmethod
-    def _canonical_training(cls, value: Any) -> str:
-        if not isinstance(value, str):
-            raise UsageError(f"train_evasion={value!r} must be a spec such as 'pgd(eps=8/255)'")
-        return canonical_method("evasion", value)
-
-    @field_validator("propagation", mode="before")
-    @classmethod
-    def _canonical_propagation(cls, value: Any) -> str:
-        if not isinstance(value, str):
-            raise UsageError(f"propagation={value!r} must be a spec such as 'fedrbn' or 'fedrbn+trimmed-mean'")
-        return value.strip() if value.strip() == "none" else parse_propagation(value).describe()
 
     @field_validator("forgetting", mode="before")
     @classmethod
@@ -260,23 +245,10 @@ class Cell(Frozen):
             return frozenset({self.rounds} if self.forgetting else ())
         return frozenset(self.forgetting)
 
-    @field_validator("domains", mode="before")
-    @classmethod
-    def _canonical_domains(cls, value: Any) -> tuple[str, ...]:
-        items = [value] if isinstance(value, str) else value
-        if not isinstance(items, (list, tuple)) or not all(isinstance(v, str) for v in items):
-            raise UsageError(f"domains={value!r} must be a list of data sets such as ['mnist', 'usps']")
-        return tuple(canonical_method("dataset", v) for v in items)
-
     @field_validator("domain_users", mode="before")
     @classmethod
     def _canonical_users(cls, value: Any) -> tuple[int, ...]:
         return canonical_users(value)
-
-    @field_validator(*RULES, mode="before")
-    @classmethod
-    def _canonical_rules(cls, value: Any, info: Any) -> str:
-        return canonical_rule(info.field_name, value)
 
     @model_validator(mode="after")
     def _domains_and_roles(self) -> Cell:
@@ -302,7 +274,7 @@ class Cell(Frozen):
             for name in ("domain_share", "domain_users", "user_sizes", "across"):
                 if getattr(self, name) != type(self).model_fields[name].default:
                     raise UsageError(f"{name}={_shown(getattr(self, name))} belongs to domains, and there are none")
-        at_users(self.at, self.users)
+        _at_users(self.at, self.users)
         if self.participation * self.clients + 1e-9 < 1:
             raise UsageError(
                 f"participation={self.participation:g} of {self.clients} clients is less than one client a round; "
@@ -317,17 +289,14 @@ class Cell(Frozen):
         return self.domain_users or (self.clients // domains,) * domains
 
     @property
+    def participants(self) -> int:
+        """Clients per round."""
+        return max(1, int(self.participation * self.clients + 1e-9))
+
+    @property
     def adversarial(self) -> frozenset[int]:
         """The users that train adversarially."""
-        return at_users(self.at, self.users)
-
-    @field_validator("evasions", mode="before")
-    @classmethod
-    def _canonical_evasions(cls, value: Any) -> tuple[str, ...]:
-        items = [value] if isinstance(value, str) else value
-        if not isinstance(items, (list, tuple)) or not all(isinstance(v, str) for v in items):
-            raise UsageError(f"evasions={value!r} must be a list of specs such as ['pgd(eps=8/255)']")
-        return tuple(canonical_method("evasion", v) for v in items)
+        return _at_users(self.at, self.users)
 
     @model_validator(mode="before")
     @classmethod
@@ -359,6 +328,9 @@ class Cell(Frozen):
             raise UsageError(_first_problem(error)) from None
 
 
+_at_users = lru_cache(1024)(at_users)
+
+
 def canonical_users(value: Any) -> tuple[int, ...]:
     """Numbers of users per domain; nothing where all are the same: one experiment has one key."""
     if not isinstance(value, (list, tuple)) or not all(type(v) is int and 1 <= v <= _WHOLE for v in value):
@@ -385,29 +357,6 @@ def setting(field: str, value: Any) -> Any:
     if field == "at" and parse(value)[0] not in ROLES:
         raise UsageError(f"at={value!r}: no such rule; {closest(value, ROLES)}")
     return found
-
-
-def canonical_method(field: str, spec: str) -> str:
-    """The shortest spec of the method that ``spec`` names; equal methods get equal text."""
-    return _canonical_method(field, spec, generation())
-
-
-@lru_cache(4096)
-def _canonical_method(field: str, spec: str, since: int) -> str:
-    del since
-    if field == "statistics_defense" and spec.strip() == SAME:
-        return SAME
-    if field in PIPELINES:
-        return parse_pipeline(spec).describe()
-    return describe(method(field, spec))
-
-
-def method(field: str, spec: str) -> Method:
-    """Build a method from its spec."""
-    if field == "dataset":
-        return dataset_from_spec(spec)
-    built: Method = create(field, spec)
-    return built
 
 
 def _first_problem(error: ValidationError) -> str:

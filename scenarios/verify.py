@@ -15,6 +15,7 @@ from robustfl.registry import load_file
 from robustfl.reports.agreement import agree, settings_apart, versions_apart
 from robustfl.reports.published import TOLERANCE, is_count, read_board
 
+from .execution import Execution
 from .expand import fingerprints, key_of, resolve
 from .run import run_cell
 from .spec import Cell
@@ -153,11 +154,13 @@ def _check(
         detail = "; ".join(f"{path}: {a} published, {b} here" for path, a, b in apart[:3])
         return Check(record.key, record.labels, "another cell", detail or "the settings have another key")
     known = record.certificates
-    where, claimed = device or str(known.get("device") or "auto"), known.get("threads")
-    again = run_cell(
-        cell, scenario=record.scenario, fingerprint=fingerprint, root=root, device=where,
+    claimed = known.get("threads")
+    execution = Execution(
+        device=device or str(known.get("device") or "auto"),
         threads=threads or (claimed if is_count(claimed) else 1),
-    )  # fmt: skip
+        root=root,
+    )
+    again = run_cell(cell, scenario=record.scenario, fingerprint=fingerprint, execution=execution)
     found = agree(record, again, tolerance=tolerance)
     verdict = {"identical": "identical", "within": "within tolerance", "differs": "differs"}[found.verdict]
     detail = "" if found.verdict == "identical" else found.words().partition(": ")[2]

@@ -36,6 +36,7 @@ class Bulyan(MixedRule):
 
     paper: ClassVar[str] = "@elmhamdi2018hidden"
     cost: ClassVar[str] = "n²d for the inner products, (n-2f) n² log n for the choice, sorted columns"
+    on_host: ClassVar[str] = "picks rows one after another"
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del context

@@ -43,6 +43,7 @@ class CovarianceFilter(MixedRule):
 
     paper: ClassVar[str] = "@allouah2025towards"
     cost: ClassVar[str] = "n²d for the inner products; an eigenvalue problem n³ for each of at most max_steps + n steps"
+    on_host: ClassVar[str] = "takes weight away until enough is gone"
 
     max_steps: int = param(1000, ge=1, doc="filter steps after which rows without weight no longer set the pace")
 

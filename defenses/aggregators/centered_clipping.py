@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from robustfl.contracts import Aggregated, Context
@@ -58,7 +57,7 @@ class CenteredClipping(MixedRule):
             return self._once(rows, start)
         products = rows.products() if start is None else rows.products(start)
         # Points are the rows, the origin and, if there is one, the last aggregate: the last one is the start.
-        place = torch.zeros(len(products), dtype=torch.float64)
+        place = products.new_zeros(len(products))
         place[-1] = 1.0
         square = products.diagonal()[:m]
         for _ in range(self.L):
@@ -69,7 +68,7 @@ class CenteredClipping(MixedRule):
             place[:m] += share
         vector = rows.combine(place[:m])
         if start is not None:
-            vector.add_(start, alpha=float(place[-1]))
+            vector.addcmul_(start, place[-1].to(start))
         return Aggregated(vector, state={"v": vector})
 
     def _once(self, rows: Mixed, start: Tensor | None) -> Aggregated:
@@ -77,7 +76,7 @@ class CenteredClipping(MixedRule):
         share = (self.tau / rows.distances_to(start)).clamp(max=1) / rows.count
         vector = rows.combine(share)
         if start is not None:
-            vector.add_(start, alpha=float(1 - share.sum()))
+            vector.addcmul_(start, (1 - share.sum()).to(start))
         return Aggregated(vector, state={"v": vector})
 
     def min_clients(self, f: int) -> int:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-
 from robustfl.contracts import Aggregated, Context
 from robustfl.registry import register
 
@@ -42,9 +40,7 @@ class ComparativeElimination(MixedRule):
         del context
         norms = rows.norms()
         shortest = smallest(norms, rows.count - f, rows.slack_of_norms(norms))
-        weights = torch.zeros(rows.count, dtype=torch.float64)
-        weights[shortest] = 1 / len(shortest)
-        return Aggregated(rows.combine(weights), facts={"selected": shortest.tolist()})
+        return Aggregated(rows.combine(rows.mean_of(shortest)), facts={"selected": shortest})
 
     def min_clients(self, f: int) -> int:
         return 2 * f + 1

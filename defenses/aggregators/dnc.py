@@ -43,6 +43,7 @@ class DivideAndConquer(MixedRule):
 
     paper: ClassVar[str] = "@shejwalkar2021manipulating"
     cost: ClassVar[str] = "niters times b·n² + n³ on b sampled entries, one sum"
+    on_host: ClassVar[str] = "draws coordinates and compares spreads"
 
     c: float = param(1.0, gt=0, doc="rows dropped per attacker and round")
     niters: int = param(5, ge=1, doc="rounds of dropping")

@@ -42,6 +42,7 @@ class Flame(MixedRule):
 
     paper: ClassVar[str] = "@nguyen2022flame"
     cost: ClassVar[str] = "n²d for the inner products, a clustering of n points, one sum"
+    on_host: ClassVar[str] = "clusters rows and draws noise"
 
     noise: float = param(0.001, ge=0, doc="standard deviation of the noise, in median lengths")
 

@@ -43,20 +43,17 @@ class FLTrust(MixedRule):
             raise UsageError("fltrust compares clients with the server's own update; give reference=[d]")
         if reference.shape != X.shape[1:]:
             raise UsageError(f"fltrust: the reference has {reference.numel()} entries, rows have {X.shape[1]}")
-        if not bool(torch.isfinite(reference).all()):
+        if not torch.compiler.is_compiling() and not bool(torch.isfinite(reference).all()):
             raise UsageError("fltrust: the server's own update is not finite")
         inner = rows.inner(reference.detach().to(dtype=X.dtype, device=X.device))
-        length, own = rows.norms(), float(inner[-1, -1].clamp(min=0).sqrt())
+        length, own = rows.norms(), inner[-1, -1].clamp(min=0).sqrt()
         # A row too short for its direction to be known beside the others counts as zero.
-        known = length > 1e-7 * torch.cat([length, torch.tensor([own])]).max()
+        known = length > 1e-7 * torch.maximum(length.max(), own)
         cosine = torch.where(known, inner[:-1, -1] / (length * own).clamp(min=1e-300), 0.0)
-        trust = cosine.clamp(min=0, max=1) if own > 0 else torch.zeros_like(length)
-        total = float(trust.sum())
-        facts = {"trust": trust.tolist(), "no_trust": not total > 0}
-        if not total > 0:
-            return Aggregated(torch.zeros_like(X[0]), facts=facts)
-        weights = torch.where(known, trust * own / (length * total), 0.0)
-        return Aggregated(rows.combine(weights), facts=facts)
+        trust = torch.where(own > 0, cosine.clamp(min=0, max=1), 0.0)
+        total = trust.sum()
+        weights = torch.where(known & (total > 0), trust * own / (length * total), 0.0)
+        return Aggregated(rows.combine(weights), facts={"trust": trust, "no_trust": ~(total > 0)})
 
     def min_clients(self, f: int) -> int:
         return f + 1

@@ -43,6 +43,7 @@ class FoolsGold(MixedRule):
 
     paper: ClassVar[str] = "@fung2020limitations"
     cost: ClassVar[str] = "n²d for the inner products of the histories, which take n·d memory"
+    on_host: ClassVar[str] = "looks up whose rows it has seen"
     unfit_for_statistics: ClassVar[str] = (
         "variances point the same way in honest clients, who would count as copies of one attacker"
     )

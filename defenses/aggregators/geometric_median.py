@@ -41,6 +41,7 @@ class GeometricMedian(MixedRule):
 
     paper: ClassVar[str] = "@pillutla2022robust"
     cost: ClassVar[str] = "n²d for the inner products, nd log² n for the start at the median, n² per step"
+    on_host: ClassVar[str] = "stops once a step is short"
 
     nu: float = param(1e-6, gt=0, doc="smallest distance a weight is computed from")
     max_steps: int = param(200, ge=1, doc="largest number of Weiszfeld steps")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import torch
 from torch import Tensor
 
 from robustfl.contracts import Aggregated, Context
@@ -66,10 +65,8 @@ class Krum(MixedRule):
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del context
-        best = int(_selected(rows, f, self.variant, 1))
-        weights = torch.zeros(rows.count, dtype=torch.float64)
-        weights[best] = 1.0
-        return Aggregated(rows.combine(weights), facts={"selected": [best]})
+        best = _selected(rows, f, self.variant, 1)
+        return Aggregated(rows.combine(rows.mean_of(best)), facts={"selected": best})
 
     def min_clients(self, f: int) -> int:
         return _least_clients(f, self.variant)
@@ -108,9 +105,7 @@ class MultiKrum(MixedRule):
         del context
         m = rows.count - f if self.m is None else self.m
         chosen = _selected(rows, f, self.variant, m)
-        weights = torch.zeros(rows.count, dtype=torch.float64)
-        weights[chosen] = 1 / m
-        return Aggregated(rows.combine(weights), facts={"selected": chosen.tolist()})
+        return Aggregated(rows.combine(rows.mean_of(chosen)), facts={"selected": chosen})
 
     def min_clients(self, f: int) -> int:
         return max(_least_clients(f, self.variant), self.m or 1)

@@ -35,6 +35,7 @@ class MinimumDiameterAveraging(MixedRule):
 
     paper: ClassVar[str] = "@elmhamdi2020genuinely"
     cost: ClassVar[str] = "n²d for the inner products; the search is exponential in f"
+    on_host: ClassVar[str] = "searches subsets of rows"
 
     @property
     def isometric(self) -> bool:

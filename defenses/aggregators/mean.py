@@ -5,13 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-
 from robustfl.contracts import Aggregated, Context
-from robustfl.errors import UsageError
 from robustfl.registry import register
 
-from ..rows import Mixed, MixedRule
+from ..rows import Mixed, MixedRule, shares
 
 
 @register("mean", version=1)
@@ -39,13 +36,7 @@ class Mean(MixedRule):
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del f
-        weights = torch.ones(rows.count, dtype=torch.float64)
-        if context.weights is not None:
-            weights = context.weights.to(device="cpu", dtype=torch.float64)
-        total = float(weights.sum())
-        if not total > 0:
-            raise UsageError(f"mean: weights={weights.tolist()} of the remaining rows must not all be zero")
-        return Aggregated(rows.combine(weights / total))
+        return Aggregated(rows.combine(shares(rows, context, self.name)))
 
     def min_clients(self, f: int) -> int:
         del f

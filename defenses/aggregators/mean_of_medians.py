@@ -38,6 +38,7 @@ class MeanOfMedians(MixedRule):
 
     paper: ClassVar[str] = "after @chen2017distributed"
     cost: ClassVar[str] = "O(n log² n) comparisons per entry"
+    on_host: ClassVar[str] = "draws which rows make a group"
 
     groups: int | None = param(None, ge=1, doc="number of groups; None means as many as have 2f + 1 clients each")
 
@@ -45,7 +46,7 @@ class MeanOfMedians(MixedRule):
         n = rows.count
         groups = n // (2 * f + 1) if self.groups is None else self.groups
         if groups == n:
-            return Aggregated(rows.combine(torch.full((n,), 1 / n, dtype=torch.float64)))
+            return Aggregated(rows.combine(rows.even()))
         if groups == 1:
             return Aggregated(rows.median())
         order = permutation(n, generator_of(context, "mean-of-medians"))

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-
 from robustfl.contracts import Aggregated, Context
 from robustfl.parameters import param
 from robustfl.registry import register
@@ -48,9 +46,7 @@ class NearestNeighborAveraging(MixedRule):
         del context
         distances = rows.distances_from(self.pivot)
         nearest = smallest(distances, rows.count - f, rows.slack_from(self.pivot, distances))
-        weights = torch.zeros(rows.count, dtype=torch.float64)
-        weights[nearest] = 1 / len(nearest)
-        return Aggregated(rows.combine(weights), facts={"selected": nearest.tolist()})
+        return Aggregated(rows.combine(rows.mean_of(nearest)), facts={"selected": nearest})
 
     def min_clients(self, f: int) -> int:
         return max(2 * f + 1, self.pivot + 1)

@@ -5,14 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-
 from robustfl.contracts import Aggregated, Context
-from robustfl.errors import UsageError
 from robustfl.parameters import param
 from robustfl.registry import register
 
-from ..rows import Mixed, MixedRule
+from ..rows import Mixed, MixedRule, shares
 
 
 @register("rfa", version=1)
@@ -45,13 +42,8 @@ class RobustFederatedAveraging(MixedRule):
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del f
-        share = torch.ones(rows.count, dtype=torch.float64)
-        if context.weights is not None:
-            share = context.weights.to(device="cpu", dtype=torch.float64)
-        if not float(share.sum()) > 0:
-            raise UsageError(f"rfa: weights={share.tolist()} of the remaining rows must not all be zero")
         products = rows.products()[:-1, :-1]
-        place = share = share / share.sum()
+        place = share = shares(rows, context, self.name)
         for _ in range(self.steps):
             along = products @ place
             distances = (products.diagonal() - 2 * along + place @ along).clamp(min=0).sqrt()

@@ -49,6 +49,7 @@ class SignGuard(MixedRule):
 
     paper: ClassVar[str] = "@xu2022byzantine"
     cost: ClassVar[str] = "fraction·n·d signs, a clustering of n points, 2nd for lengths and the sum"
+    on_host: ClassVar[str] = "draws coordinates and clusters rows"
 
     lower: float = param(0.1, ge=0, doc="least length, in median lengths")
     upper: float = param(3.0, gt=0, doc="greatest length, in median lengths")

@@ -40,6 +40,7 @@ class SmallestMaximumEigenvalue(MixedRule):
 
     paper: ClassVar[str] = "@allouah2023privacy"
     cost: ClassVar[str] = "n²d for the inner products; binom(n, f) largest eigenvalues of (n-f)² matrices"
+    on_host: ClassVar[str] = "searches subsets of rows"
 
     @property
     def isometric(self) -> bool:

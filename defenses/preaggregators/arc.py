@@ -43,7 +43,7 @@ class AdaptiveRobustClipping(Step):
         n, length = len(gram), lengths(gram)
         longest = length.sort(descending=True, stable=True)
         clipped = 2 * f * (n - f) // n
-        scale = torch.ones(n, dtype=torch.float64)
+        scale = torch.ones_like(length)
         threshold = longest.values[clipped]
         rows = longest.indices[:clipped]
         scale[rows] = (threshold / length[rows]).nan_to_num(nan=1.0)

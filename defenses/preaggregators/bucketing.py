@@ -19,8 +19,8 @@ def grouped(order: Tensor, s: int) -> Tensor:
     """Coefficients ``[⌈n/s⌉ n]`` of the means of ``s`` consecutive rows in the given order; the last may have fewer."""
     n = len(order)
     buckets = -(-n // s)
-    mixing = torch.zeros((buckets, n), dtype=torch.float64)
-    mixing[torch.arange(n) // s, order] = 1.0
+    mixing = torch.zeros((buckets, n), dtype=torch.float64, device=order.device)
+    mixing[torch.arange(n, device=order.device) // s, order] = 1.0
     return mixing / mixing.sum(dim=1, keepdim=True)
 
 
@@ -46,6 +46,7 @@ class Bucketing(Step):
 
     paper: ClassVar[str] = "@karimireddy2022byzantine"
     cost: ClassVar[str] = "nd"
+    on_host: ClassVar[str] = "draws which rows share a bucket"
     lengths_only: ClassVar[bool] = True
 
     s: int | None = param(None, ge=1, doc="rows in a bucket; None means as many as f allows, at most n/2f")

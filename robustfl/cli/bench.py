@@ -11,7 +11,7 @@ from robustfl.cli.progress import GridProgress
 from robustfl.errors import UsageError
 
 if TYPE_CHECKING:
-    from robustfl.scenarios import Results
+    from robustfl.scenarios import Execution, Results
     from robustfl.scenarios.bench import Contestant, Protocol, Tier
 
 STUDY = "study"
@@ -23,9 +23,12 @@ def bench(
     data_root: str | None, plugins: tuple[str, ...], form: str,
 ) -> int:  # fmt: skip
     """Run a tier of the benchmark, or the study behind AutoByz; 1 if a cell failed, or the study chose another set."""
-    run = partial(
-        _run, out=out, jobs=jobs, threads=threads, device=device, root=data_root, quiet=form == "json"
-    )  # fmt: skip
+    from robustfl.scenarios import Execution
+
+    execution = Execution(
+        device=device, threads=threads, root=data_root, jobs=jobs, on_note=lambda text: say(text, err=True)
+    )
+    run = partial(_run, execution=execution, out=out, quiet=form == "json")
     if tier == STUDY:
         for name, given in (("contestant", contestants), ("list", listing), ("whole", whole), ("set", settings),
                             ("board", board), ("plugin", plugins)):  # fmt: skip
@@ -51,16 +54,19 @@ def bench(
     return 1 if found.results.statuses.get("failed") else 0
 
 
-def _run(
-    scenario: Any, *, out: str, jobs: int | None, threads: int, device: str, root: str | None, quiet: bool, **more: Any
-) -> Results:
-    from robustfl.scenarios import grid
+def _run(scenario: Any, *, execution: Execution, out: str, quiet: bool, **more: Any) -> Results:
+    from robustfl.scenarios.grid import run_grid
 
     with GridProgress(quiet=quiet) as progress:
-        return grid(
-            scenario, out=out, jobs=jobs, threads=threads, device=device, root=root, on_start=progress.start,
-            on_cell=progress.cell, on_round=progress.round, on_note=lambda text: say(text, err=True), **more,
-        )  # fmt: skip
+        return run_grid(
+            scenario,
+            execution,
+            out=out,
+            on_start=progress.start,
+            on_cell=progress.cell,
+            on_round=progress.round,
+            **more,
+        )
 
 
 def _list(tier: Tier, rules: Protocol, contestants: tuple[Contestant, ...], form: str) -> int:

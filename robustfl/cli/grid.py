@@ -5,11 +5,14 @@ from __future__ import annotations
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from robustfl.cli.printing import as_json, console, say, seconds, table
 from robustfl.cli.progress import GridProgress
 from robustfl.errors import UsageError
+
+if TYPE_CHECKING:
+    from robustfl.scenarios import Execution
 
 _ROWS = 1000  # of a dry run's table
 
@@ -36,31 +39,27 @@ def grid(
     form: str,
 ) -> int:
     """Run a grid and print its leaderboard; 1 if a cell failed."""
-    from robustfl.scenarios import check_execution
-    from robustfl.scenarios import grid as run_grid
+    from robustfl.scenarios import Execution
+    from robustfl.scenarios.grid import run_grid
     from robustfl.scenarios.halving import cheap_grid
     from robustfl.scenarios.memory import bytes_of
     from robustfl.scenarios.ranks import processes
 
     if processes() > 1:
         raise UsageError("torchrun shares one cell between processes: use it with `robustfl run`, not with `grid`")
-    limit, indices = bytes_of(state_memory), None if gpus is None else _indices(gpus)
+    execution = Execution(
+        device=device, threads=threads, root=data_root, state_memory=bytes_of(state_memory),
+        checkpoint_minutes=checkpoint_minutes, cell_minutes=cell_minutes, track=track, jobs=jobs,
+        gpus=None if gpus is None else _indices(gpus), slots=slots, cluster=cluster,
+        on_note=lambda text: say(text, err=True),
+    )  # fmt: skip
     chosen = load(scenario, settings, plugins)
     if dry_run:
-        check_execution(
-            jobs=jobs, device=device, gpus=indices, slots=slots, cluster=cluster, track=track,
-            checkpoint_minutes=checkpoint_minutes, cell_minutes=cell_minutes,
-        )  # fmt: skip
-        if indices is not None:
-            jobs, device = len(indices) * (slots or 1), f"cuda:{indices[0]}"
-        return _dry_run(chosen, out=out, jobs=jobs, threads=threads, device=device, root=data_root, form=form)
+        return _dry_run(chosen, execution, out=out, form=form)
     with GridProgress(quiet=form == "json") as progress:
         run = partial(
-            run_grid, out=out, jobs=jobs, threads=threads, device=device, root=data_root,
-            checkpoint_minutes=checkpoint_minutes, cell_minutes=cell_minutes,
-            on_start=progress.start, on_cell=progress.cell, on_round=progress.round,
-            on_note=lambda text: say(text, err=True),
-            cluster=cluster, gpus=indices, slots=slots, state_memory=limit, track=track,
+            run_grid, execution=execution, out=out, on_start=progress.start, on_cell=progress.cell,
+            on_round=progress.round,
         )  # fmt: skip
         results = cheap_grid(chosen, run, out=out, root=data_root) if cheap else run(chosen)
     _print(results, form)
@@ -74,9 +73,9 @@ def grid(
     return 1 if results.statuses.get("failed") else 0
 
 
-def _indices(text: str) -> list[int]:
+def _indices(text: str) -> tuple[int, ...]:
     try:
-        return [int(part) for part in text.split(",")]
+        return tuple(int(part) for part in text.split(","))
     except ValueError:
         raise UsageError(f"--gpus {text!r} must be indices such as 0,1") from None
 
@@ -106,9 +105,7 @@ def _print(results: Any, form: str) -> None:
             screen.print(block)
 
 
-def _dry_run(
-    scenario: Any, *, out: str, jobs: int | None, threads: int, device: str, root: str | None, form: str
-) -> int:
+def _dry_run(scenario: Any, execution: Execution, *, out: str, form: str) -> int:
     from robustfl.scenarios.estimate import estimate
 
     screen = console(err=True)
@@ -116,12 +113,12 @@ def _dry_run(
 
         def probing(done: int, kinds: int) -> None:
             if status is not None:
-                status.update(f"timing two rounds of each kind of cell: {done} of {kinds}; Ctrl-C stops it")
+                status.update(f"timing kinds of cells: {done} of {kinds}; Ctrl-C stops it")
             elif done == 0:
-                say(f"timing two rounds of {kinds} kind(s) of cells …", err=True)
+                say(f"timing {kinds} kind(s) of cells …", err=True)
 
         found = estimate(
-            scenario, out=out, jobs=jobs, threads=threads, device=device, root=root,
+            scenario, out=out, execution=execution,
             on_probe=lambda done, kinds: None if form == "json" else probing(done, kinds),
         )  # fmt: skip
     if form == "json":

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from robustfl.cli.printing import console, say, seconds, table
 from robustfl.errors import UsageError
 from robustfl.records import CellResult
+
+if TYPE_CHECKING:
+    from robustfl.scenarios import Execution
 
 
 def reproduce(
@@ -29,6 +32,7 @@ def reproduce(
 ) -> int:
     """Run what is missing of the papers' tables and figures, and write the page; 1 if a cell failed."""
     from robustfl.reports.reproduction import Page, find_items
+    from robustfl.scenarios import Execution
     from robustfl.scenarios.reproduce import entry, run_missing, scale_of
 
     chosen, size = find_items(target), scale_of(scale)
@@ -36,14 +40,17 @@ def reproduce(
         return _list(chosen, size, out=out, root=data_root, form=form)
     if boards and board is not None:
         raise UsageError("--from reads boards and --board writes one; use one of them")
+    execution = Execution(
+        device=device, threads=threads, root=data_root, jobs=jobs, on_note=lambda text: say(text, err=True)
+    )
     failed = False
     if run and not boards:
         for paper, item in chosen:
             at = item.at(size)
             if at is not None:
                 say(f"{paper.name}/{item.id}: {item.title}", err=True)
-                runner = _Runner(out, jobs, threads, device, data_root, quiet=form == "json")
-                run_missing(at, runner.run, on_refused=lambda text: say(text, err=True))
+                runner = _Runner(out, execution, quiet=form == "json")
+                run_missing(at, runner.run, on_refused=execution.on_note)
                 failed = failed or runner.failed
     records = _read(boards) if boards else None
     entries = tuple(entry(p, item, size, out=out, root=data_root, records=records) for p, item in chosen)
@@ -60,20 +67,16 @@ def reproduce(
 class _Runner:
     """Runs scenarios through the ordinary grid, with its progress."""
 
-    def __init__(self, out: str, jobs: int | None, threads: int, device: str, root: str | None, *, quiet: bool) -> None:
-        self._out, self._jobs, self._threads, self._device, self._root = out, jobs, threads, device, root
-        self._quiet = quiet
+    def __init__(self, out: str, execution: Execution, *, quiet: bool) -> None:
+        self._out, self._execution, self._quiet = out, execution, quiet
         self.failed = False
 
     def run(self, scenario: Any) -> None:
         from robustfl.cli.progress import GridProgress
-        from robustfl.scenarios import grid
+        from robustfl.scenarios.grid import run_grid
 
         with GridProgress(quiet=self._quiet) as progress:
-            results = grid(
-                scenario, out=self._out, jobs=self._jobs, threads=self._threads, device=self._device, root=self._root,
-                on_start=progress.start, on_cell=progress.cell, on_note=lambda text: say(text, err=True),
-            )  # fmt: skip
+            results = run_grid(scenario, self._execution, out=self._out, on_start=progress.start, on_cell=progress.cell)
         self.failed = self.failed or bool(results.statuses.get("failed"))
 
 

@@ -26,9 +26,10 @@ def run(
 ) -> int:
     """Run one cell and print its record; 1 unless it is done."""
     from robustfl.registry import load_file
+    from robustfl.scenarios import Execution
     from robustfl.scenarios.memory import bytes_of
     from robustfl.scenarios.ranks import rank
-    from robustfl.scenarios.single import run as run_one
+    from robustfl.scenarios.single import run_one
     from robustfl.scenarios.spec import apply_settings
 
     if scenario is None:
@@ -45,11 +46,12 @@ def run(
         TextColumn("{task.fields[loss]}"), console=screen, transient=True, disable=quiet,
     ) as bar:  # fmt: skip
         task = bar.add_task("rounds", total=None, loss="")
-        record = run_one(
-            chosen, out=out, device=device, threads=threads, root=data_root, checkpoint_minutes=checkpoint_minutes,
-            track=track, state_memory=limit, on_note=lambda note: say(note, err=True),
+        execution = Execution(
+            device=device, threads=threads, root=data_root, state_memory=limit, checkpoint_minutes=checkpoint_minutes,
+            track=track, on_note=lambda note: say(note, err=True),
             on_round=lambda r, total, loss: bar.update(task, completed=r, total=total, loss=f"loss {loss:.3f}"),
         )  # fmt: skip
+        record = run_one(chosen, execution, out=out)
     if rank() > 0:
         if record.status == "failed":
             say(f"process {rank()}: {record.reason}", err=True)

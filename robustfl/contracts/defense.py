@@ -34,7 +34,10 @@ class Context:
 
 @dataclass(frozen=True)
 class Aggregated:
-    """An aggregate ``[d]`` with the state to hand back next round and facts worth reporting."""
+    """An aggregate ``[d]`` with the state to hand back next round and facts worth reporting.
+
+    Facts may be small tensors: they become numbers and lists when somebody reads them.
+    """
 
     vector: Tensor
     state: Mapping[str, Tensor] = field(default_factory=dict)
@@ -49,13 +52,14 @@ class Step(Method):
     only asks how long rows are says ``lengths_only = True`` and gets a diagonal matrix, which is cheaper.
 
     ``unfit_for_statistics`` says why it makes no sense on normalization statistics, where it does not: it changes
-    rows on which all clients agree.
+    rows on which all clients agree. ``on_host`` is that of ``Aggregator``.
     """
 
     kind: ClassVar[str] = "defense"
     centred: ClassVar[bool] = False
     lengths_only: ClassVar[bool] = False
     unfit_for_statistics: ClassVar[str] = ""
+    on_host: ClassVar[str] = ""
 
     @abstractmethod
     def mix(self, gram: Tensor, *, f: int, context: Context) -> Tensor:
@@ -81,11 +85,15 @@ class Aggregator(Method):
 
     ``unfit_for_statistics`` says why it makes no sense on normalization statistics, where it does not: rows that
     everybody agrees on are not what it returns, or it needs what that channel lacks (memory, a reference).
+
+    ``on_host`` says what makes it decide or draw on the host, where something does: an accelerator then waits for it,
+    and ``torch.compile`` cannot take it as one graph.
     """
 
     kind: ClassVar[str] = "defense"
     needs_reference: ClassVar[bool] = False
     unfit_for_statistics: ClassVar[str] = ""
+    on_host: ClassVar[str] = ""
 
     @abstractmethod
     def aggregate(self, X: Tensor, *, f: int, context: Context) -> Tensor | Aggregated:

@@ -70,7 +70,10 @@ class StatisticsLayer(NormLayer, ABC):
 
     @abstractmethod
     def report(self) -> tuple[Tensor, Tensor, Tensor]:
-        """What the clients saw since ``begin``: mean ``[n C]``, second moment ``[n C]``, values per channel ``[n]``."""
+        """What the clients saw since ``begin``: mean ``[n C]``, second moment ``[n C]``, values per channel ``[n]``.
+
+        The values per channel are on the CPU.
+        """
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,10 @@ class StatisticsSlices:
 
 @dataclass(frozen=True)
 class Reports:
-    """What ``n`` clients collected in a round: ``rows [n s]`` and the number of values per channel ``counts [n L]``."""
+    """What ``n`` clients collected in a round: ``rows [n s]`` and the number of values per channel ``counts [n L]``.
+
+    Counts, known without looking at values, are on the CPU; so is everything the server has to do with statistics.
+    """
 
     rows: Tensor
     counts: Tensor

@@ -17,16 +17,22 @@ from robustfl.federation.rehearsal import rehearsal_of
 from robustfl.federation.stack import Exchange, attack_shift, mean
 from robustfl.federation.state import State
 from robustfl.federation.statistics import DefendedStatistics, PlainMean
+from robustfl.randomness import stream
 from robustfl.vectors import Layout, write_statistics
 from robustfl.watch import checked
 
 
 class StatisticsChannel:
-    """What the server receives of normalization statistics, and what it makes of them."""
+    """What the server receives of normalization statistics, and what it makes of them.
+
+    Rows of statistics are short, and their merge is many small steps, layer by layer, some of which decide by values:
+    all of it happens on the CPU, wherever the model is.
+    """
 
     def __init__(self, experiment: Experiment, clients: Clients, exchange: Exchange) -> None:
         self._e, self._clients, self._exchange = experiment, clients, exchange
-        self._variance = experiment.layout.variance_mask().to(experiment.device)
+        self._variance = experiment.layout.variance_mask()
+        self._variances = self._variance.nonzero().flatten()
 
     def merge(
         self, reports: Reports, h: int, f: int, state: State, context: Context, *,
@@ -38,6 +44,7 @@ class StatisticsChannel:
         """
         e, known = self._e, state.attack.get("statistics", {})
         computed = len(reports.rows)
+        reports = Reports(reports.rows.cpu(), reports.counts)
         if computed < h + f:  # one batch of equal size each: attackers claim the counts every client has
             absent = (h + f - computed, -1)
             rows = torch.cat([reports.rows, reports.rows[:1].expand(absent)])
@@ -65,7 +72,7 @@ class StatisticsChannel:
                 previous=state.statistics if state.round else None,
                 state=known,
             ).redacted(e.attack)
-            generator = e.stream("attack-statistics", context.round)
+            generator = stream(e.settings.seed, "attack-statistics", context.round)
             forged = forged_statistics(e.attack, view, target=e.settings.target, generator=generator)
             rows, known = torch.cat([rows[:h], checked(forged.rows, rows[h:], e.attack)]), forged.state
             if facts is not None:
@@ -92,11 +99,9 @@ class StatisticsChannel:
             return received.expand(len(reports.rows), -1)
         return norm.messages(reports, received, self._e.layout.layers)
 
-    def smallest(self, state: State, statistics: Tensor) -> Tensor:
-        """The smallest variance of this round, at most that of the rounds before."""
-        own = state.personal is not None and self._e.privacy.statistics
-        rows = state.personal.statistics if own and state.personal is not None else statistics[None]
-        return rows[:, self._variance.to(rows.device)].min().clamp(max=state.smallest_variance)
+    def smallest(self, rows: Tensor) -> Tensor:
+        """The smallest variance in rows of statistics ``[n s]``."""
+        return rows.index_select(1, self._variances.to(rows.device)).min()
 
     def refreshed(self, state: State) -> Tensor:
         """Statistics collected anew at the current model, for testing (``Norm.refreshes``)."""

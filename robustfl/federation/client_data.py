@@ -32,7 +32,9 @@ class Batches:
     def __init__(
         self, parts: Sequence[Tensor], batch: int, seed: int, *, whole: bool, least: int = 1, anew: bool = False
     ) -> None:
-        self._parts, self._batch, self._seed, self._whole, self._least = parts, batch, seed, whole, least
+        # Whose samples come next is settled on the CPU, for all clients; one copy of that goes to the device.
+        self._parts = [part.cpu() for part in parts]
+        self._batch, self._seed, self._whole, self._least = batch, seed, whole, least
         self._anew = anew
         self._orders: dict[int, tuple[int, Tensor]] = {}
 
@@ -45,18 +47,18 @@ class Batches:
         return samples - rest if 0 < rest < self._least else samples
 
     def indices(self, client: int, step: int) -> Tensor:
-        """The training indices ``[b]`` of the ``step``-th batch of ``client``."""
+        """The training indices ``[b]`` of the ``step``-th batch of ``client``, on the CPU."""
         part = self._parts[client]
         if self._anew:
             drawn = numpy_stream(self._seed, "batch-anew", client, step).integers(len(part), size=self._batch)
-            return part[torch.from_numpy(drawn).to(part.device)]
+            return part[torch.from_numpy(drawn)]
         size = min(self._batch, len(part))
         per_epoch = len(part) // size if self._whole else -(-self.usable(client) // size)
         epoch, place = divmod(step, per_epoch)
         known = self._orders.get(client)
         if known is None or known[0] != epoch:
             order = numpy_stream(self._seed, "batch", client, epoch).permutation(len(part)).astype(np.int64)
-            known = (epoch, part[torch.from_numpy(order).to(part.device)])
+            known = (epoch, part[torch.from_numpy(order)])
             self._orders[client] = known
         return known[1][place * size : (place + 1) * size]
 
@@ -141,12 +143,13 @@ class ClientData:
         each = [1 if self.experiment.algorithm.one_batch else self.batch_count(k) for k in ids]
         index = [self._batches.indices(k, round * steps + step) for k, steps in zip(ids, each, strict=True)]
         sizes = tuple(map(len, index))
-        return *self._inputs(ids, torch.cat(index), sizes, round, step), sizes
+        chosen = torch.cat(index).to(self.experiment.device)
+        return *self._inputs(ids, chosen, sizes, round, step), sizes
 
     def priors(self, ids: Sequence[int], sizes: tuple[int, ...]) -> Tensor:
         """The shares of the classes in the data of each sample's client ``[Σb c]``."""
-        counts = torch.tensor(sizes, device=self.experiment.device)
-        return self.experiment.priors[list(ids)].repeat_interleave(counts, dim=0, output_size=sum(sizes))
+        each = torch.tensor(ids).repeat_interleave(torch.tensor(sizes))
+        return self.experiment.priors.index_select(0, each.to(self.experiment.device))
 
     def poisons(self, client: int) -> bool:
         """Whether the client is an attacker who trains on poisoned data."""

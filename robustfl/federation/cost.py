@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import ClassVar
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from robustfl.contracts import Task
 from robustfl.federation.experiment import Experiment
@@ -41,6 +40,8 @@ def macs_per_epoch(experiment: Experiment) -> dict[str, float]:
 
 
 def _per_sample(e: Experiment, user: int) -> float:
+    from torch.utils.flop_counter import FlopCounterMode  # a second of imports that few runs need
+
     index = e.parts[user][: e.settings.batch]
     dtype = next(e.model.parameters()).dtype
     x, y = e.train.pixels(index, dtype=dtype), e.train.labels(index)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robustfl.contracts import Aggregated, Context, ServerWork, View
+from robustfl.contracts import Aggregated, Context, Reports, ServerWork, View
 from robustfl.errors import Diverged, Refused
 from robustfl.federation.channel import StatisticsChannel
 from robustfl.federation.clients import Clients
@@ -39,7 +39,8 @@ def train(
 
     ``measure(round)`` says in which rounds to compute how far attack and defense move the aggregate (it costs one
     more pass over the messages), ``local(round)`` in which to hand out the local models. Raises ``Diverged`` when
-    honest messages or the model become non-finite. What clients keep lies in a file beyond ``limit`` bytes.
+    honest messages or the model become non-finite; the model is looked at in the rounds that measure something, in
+    the last, and with the next round's messages. What clients keep lies in a file beyond ``limit`` bytes.
     """
     if experiment.algorithm.caution:
         warn(experiment.algorithm.caution)
@@ -50,16 +51,37 @@ def train(
     write_statistics(experiment.model, experiment.layout, current.statistics)
     experiment.model.train()
     while current.round < experiment.settings.rounds:
-        record = loop.round(current, measured=measure(current.round + 1), local=local(current.round + 1))
+        measured, handed = measure(current.round + 1), local(current.round + 1)
+        record = loop.round(current, measured=measured, local=handed)
         current = record.state
         last = current.round == experiment.settings.rounds
-        if experiment.norm.refreshes == "none" or not (last or measure(current.round)):
+        if last or measured or handed:
+            sound(current)
+        if experiment.norm.refreshes == "none" or not (last or measured):
             yield record
             continue
         tested = replace(current, statistics=loop.channel.refreshed(current))
         write_statistics(experiment.model, experiment.layout, tested.statistics)
         yield replace(record, tested=tested)
         write_statistics(experiment.model, experiment.layout, current.statistics)
+
+
+def sound(state: State) -> None:
+    """Raise ``Diverged`` if the model is not finite."""
+    if not math.isfinite(float(state.theta.sum())):
+        raise Diverged(state.round, "the model")
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What is read from the device in a round, all at once: of the honest clients the mean ``loss``, everybody's
+    statistics reports, and of what clients keep to themselves the sum and the smallest variance.
+    """
+
+    loss: float
+    reports: Reports
+    own: float
+    smallest: float
 
 
 @dataclass(frozen=True)
@@ -93,23 +115,23 @@ class _Loop:
             return RoundRecord(state.round, float("nan"), {"no_honest_client": True}, state)
         self._propagate(state)
         stack, messages, memory = self._work(state, who)
-        loss = self._loss(state, stack, messages)
+        seen = self._look(state, who, stack, messages)
         context = self._context(state, who)
         attack = dict(state.attack) | self._forge(state, who, stack, context)
         result = stack.defended(self._e.defense, f=self._e.settings.f_declared, context=context)
         facts = dict(result.facts) | (self._shifts(who, stack, result, context) if measured else {})
         aggregate = stack.whole(result.vector)
-        models = self._local_models(state, who, stack, messages) if local else None
+        models = self._local_models(state, who, stack, seen) if local else None
         server = self._step(state, who, stack, aggregate, context)
-        statistics, known = self._merge(state, who, messages, context, facts if measured else None)
-        smallest = self._settled(state, who, statistics)
+        statistics, known = self._merge(state, who, seen, context, facts if measured else None)
+        smallest = self._settled(state, seen, statistics)
         previous = aggregate.clone() if self._e.attack.forges else None
         new = replace(
             state, round=state.round + 1, statistics=statistics, memory=memory, defense=dict(result.state),
             server=server, attack=attack | known, previous=previous, smallest_variance=smallest,
         )  # fmt: skip
         facts["smallest_variance"] = smallest if self._e.layout.s else None
-        return RoundRecord(new.round, loss, facts, new, local=models)
+        return RoundRecord(new.round, seen.loss, facts, new, local=models)
 
     def _sample(self, round: int) -> Present:
         ids = self._e.settings.sample(round)
@@ -132,6 +154,8 @@ class _Loop:
         rows, memory, seats = self._room(state, here, len(who.ids))
         received = e.algorithm.broadcast(state.theta, state.server)
         passed = None
+        if e.norm.statistics_pass is not None or e.norm.lockstep_kinds:  # where servers decide on the way
+            sound(state)
         if e.norm.statistics_pass is not None:
             passed = self.channel.passes(state, who.ids, who.h, t, received)
         together = e.norm.lockstep(t, e.settings.rounds)
@@ -169,13 +193,24 @@ class _Loop:
             self._rows = state.theta.new_empty(shape)
         return self._rows, memory, back
 
-    def _loss(self, state: State, stack: MessageStack, messages: Messages) -> float:
-        """The honest clients' mean loss; raises ``Diverged`` if a message of theirs is not finite."""
-        losses = messages.losses[: stack.honest]
-        loss, total = torch.stack([losses.mean(), losses.sum() + stack.rows[: stack.honest].sum()]).tolist()
+    def _look(self, state: State, who: Present, stack: MessageStack, messages: Messages) -> Seen:
+        """Read what has to be known on the CPU. Raises ``Diverged`` for a model or an honest message not finite."""
+        e, losses, reports, own = self._e, messages.losses[: who.h], messages.reports, state.personal
+        values = [losses.mean(), losses.sum() + stack.rows[: who.h].sum(), state.theta.sum()]
+        if own is not None:
+            computing = who.ids if e.computes_own else who.honest
+            values.append(own.sum(computing if state.files else None).to(losses))
+        if own is not None and e.privacy.statistics:
+            values.append(self.channel.smallest(own.statistics).to(losses))
+        rows = reports.rows if e.norm.sends_statistics else reports.rows[:, :0]
+        read = torch.cat([torch.stack(values), rows.flatten().to(losses)]).cpu()
+        loss, total, model, *kept = read[: len(values)].tolist()
+        if not math.isfinite(model):
+            raise Diverged(state.round, "the model")
         if not self._exchange.team.agree(math.isfinite(total)):
             raise Diverged(state.round + 1, "an honest message")
-        return float(loss)
+        received = Reports(read[len(values) :].view(rows.shape).to(rows.dtype), reports.counts)
+        return Seen(loss, received, *(kept + [0.0, 1.0][len(kept) :]))
 
     def _context(self, state: State, who: Present) -> Context:
         e, t = self._e, state.round
@@ -257,35 +292,32 @@ class _Loop:
         return server
 
     def _merge(
-        self, state: State, who: Present, messages: Messages, context: Context, facts: dict[str, Any] | None
+        self, state: State, who: Present, seen: Seen, context: Context, facts: dict[str, Any] | None
     ) -> tuple[Tensor, dict[str, Mapping[str, Tensor]]]:
         """The server's new statistics, and what the attack remembers of that channel; ``facts`` are added to."""
         e = self._e
         if not (e.norm.sends_statistics and e.layout.s) or e.norm.frozen(state.round, e.settings.rounds):
             return state.statistics, {}
         plain = replace(context, state={}, reference=None)
-        statistics, known = self.channel.merge(messages.reports, who.h, who.f, state, plain, facts=facts)
+        statistics, known = self.channel.merge(seen.reports, who.h, who.f, state, plain, facts=facts)
         return statistics, {"statistics": known}
 
-    def _settled(self, state: State, who: Present, statistics: Tensor) -> float:
+    def _settled(self, state: State, seen: Seen, statistics: Tensor) -> float:
         """Load the statistics and let go of files; the smallest variance so far. Raises ``Diverged``."""
-        e, own = self._e, state.theta.new_zeros(())
-        if state.personal is not None:
-            computing = who.ids if e.computes_own else who.honest
-            own = state.personal.sum(computing if state.files else None).to(own)
+        e, own = self._e, state.personal is not None and self._e.privacy.statistics
         for file in state.files:
             settle(file)
-        finite = (state.theta.sum() + statistics.sum() + own).double()
-        smallest = self.channel.smallest(state, statistics).to(finite) if e.layout.s else finite.new_tensor(1.0)
-        total, least = torch.stack([finite, smallest]).tolist()
-        if not math.isfinite(total):
+        if not math.isfinite(float(statistics.sum()) + seen.own):
             raise Diverged(state.round + 1, "the model")
         write_statistics(e.model, e.layout, statistics)
-        return float(least) if e.layout.s else state.smallest_variance
+        if not e.layout.s:
+            return state.smallest_variance
+        least = seen.smallest if own else float(self.channel.smallest(statistics[None]))
+        return min(least, state.smallest_variance)
 
-    def _local_models(self, state: State, who: Present, stack: MessageStack, messages: Messages) -> LocalModels:
+    def _local_models(self, state: State, who: Present, stack: MessageStack, seen: Seen) -> LocalModels:
         if self._exchange.team.size > 1:
             raise Refused("forgetting looks at local models, which no process has as a whole; run it in one process")
         received = self._e.algorithm.broadcast(state.theta.clone(), state.server)
-        own = self.channel.local(messages.reports, state.statistics)[: who.h]
+        own = self.channel.local(seen.reports, state.statistics)[: who.h]
         return LocalModels(tuple(who.honest), received, state.statistics, stack.rows[: who.h], own)

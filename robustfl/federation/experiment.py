@@ -167,10 +167,10 @@ class Experiment:
         return stream(self.settings.seed, name, *at, device=self.device)
 
     def weights(self, ids: Sequence[int]) -> Tensor | None:
-        """The clients' shares of their samples ``[n]``, for algorithms whose mean weighs them."""
+        """The clients' shares of their samples ``[n]`` (CPU), for algorithms whose mean weighs them."""
         if not self.algorithm.weighted:
             return None
-        sizes = torch.tensor([len(self.parts[k]) for k in ids], dtype=torch.float64, device=self.device)
+        sizes = torch.tensor([len(self.parts[k]) for k in ids], dtype=torch.float64)
         return sizes / sizes.sum()
 
     def held(self, round: int) -> int:

@@ -57,7 +57,7 @@ def walk(
     are scratch.
     """
     e, n = clients.experiment, len(ids)
-    counts = torch.empty((n, len(e.layout.layers)), dtype=torch.int64, device=out.device)
+    counts = torch.empty((n, len(e.layout.layers)), dtype=torch.int64)
     done = Messages(out, Reports(out.new_empty((n, e.layout.s)), counts), out.new_empty(n))
     groups, kept = _groups(clients, ids, given), []
     while groups:

@@ -159,7 +159,7 @@ def mean(honest: Tensor, weights: Tensor | None) -> Tensor:
     """The mean of honest rows ``[h d]``, the first of clients weighed by ``weights [n]``."""
     if weights is None:
         return honest.mean(0)
-    shares = weights[: len(honest)].to(honest.dtype)
+    shares = weights[: len(honest)].to(honest)
     return shares / shares.sum() @ honest
 
 
@@ -168,7 +168,7 @@ def attack_shift(rows: Tensor, h: int, weights: Tensor | None, team: Team = ALON
 
     Both are means of a server without a defense: of clients weighed by ``weights [n]``, without broken rows.
     """
-    shares = rows.new_ones(len(rows)) if weights is None else weights.to(rows.dtype)
+    shares = rows.new_ones(len(rows)) if weights is None else weights.to(rows)
     honest = mean(rows[:h], weights)
     sound = team.total(torch.isfinite(rows[h:]).all(1).double().cpu()).to(rows.device) == team.size
     away = torch.where(sound[:, None], rows[h:] - honest, 0.0)

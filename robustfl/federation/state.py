@@ -19,7 +19,8 @@ from robustfl.team import ALONE, Team
 class State:
     """What the server and the clients carry from round to round.
 
-    ``theta [d]`` is the vector the model's parameters are views of; ``memory [N d]`` holds what clients keep between
+    ``theta [d]`` is the vector the model's parameters are views of; ``statistics [s]``, on the CPU like all the server
+    has to do with statistics, is what the model's layers hold of them; ``memory [N d]`` holds what clients keep between
     rounds (a momentum, a control variate), honest clients first; ``personal`` their private entries; ``server`` what
     the algorithm's server carries; ``attack`` what the attack keeps, by channel; ``previous`` the last aggregate;
     ``root [1 d]`` what the server keeps when it works on data of its own; ``files`` where clients' rows lie if
@@ -85,7 +86,7 @@ def initial_state(experiment: Experiment, team: Team = ALONE, *, limit: int = LI
     return State(
         round=0,
         theta=theta,
-        statistics=e.layout.initial_statistics(theta),
+        statistics=e.layout.initial_statistics(theta).cpu(),
         memory=memory,
         server=e.algorithm.server_state(theta),
         root=theta.new_zeros((1, e.layout.d)) if e.algorithm.remembers and e.root is not None else None,

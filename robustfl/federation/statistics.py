@@ -113,7 +113,7 @@ def collect(model: nn.Module, layout: Layout, *, clients: int = 1) -> Reports:
     layers = [m for m in model.modules() if isinstance(m, StatisticsLayer)]
     if not layers:
         like = next(model.parameters(), torch.empty(0)).detach()
-        return Reports(like.new_zeros((clients, 0)), like.new_zeros((clients, 0), dtype=torch.int64))
+        return Reports(like.new_zeros((clients, 0)), torch.zeros((clients, 0), dtype=torch.int64))
     reports = [layer.report() for layer in layers]
     rows = torch.cat([part for mean, second, _ in reports for part in (mean, second)], dim=1)
     if rows.shape[1] != layout.s:

@@ -4,13 +4,14 @@ Rows must be finite. On the CPU a C compiler, where there is one, makes medians,
 (see ``native``); without one the results are the same bit for bit.
 """
 
-from robustfl.kernels.gram import CentredGram, centred_gram, last_bits, products_with, squared_distances
+from robustfl.kernels.gram import CentredGram, at_hand, centred_gram, last_bits, products_with, squared_distances
 from robustfl.kernels.moments import mean_and_std, weighted_sum
 from robustfl.kernels.order import RankMean, median, median_rule, tame_rank_mean, trimmed_mean, trimmed_mean_rule
 
 __all__ = [
     "CentredGram",
     "RankMean",
+    "at_hand",
     "centred_gram",
     "last_bits",
     "mean_and_std",

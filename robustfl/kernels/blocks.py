@@ -20,9 +20,17 @@ _CACHE = 8 << 20
 _NEAR = 2 << 20
 
 
+def at_once(X: Tensor) -> bool:
+    """Whether ``X`` is worked on as a whole: on an accelerator, and where ``torch.compile`` looks on.
+
+    There blocks and loops over rows only add launches, and C code is not to be had.
+    """
+    return X.device.type != "cpu" or torch.compiler.is_compiling()
+
+
 def width(n: int, d: int, like: Tensor, *, itemsize: int | None = None) -> int:
-    """How many columns of ``n`` rows make a block; all ``d`` on an accelerator, where blocks only add launches."""
-    if like.device.type != "cpu":
+    """How many columns of ``n`` rows make a block; all ``d`` where rows are worked on ``at_once``."""
+    if at_once(like):
         return max(d, 1)
     fitting = _CACHE // max(1, n * (itemsize or like.element_size()))
     return max(1, min(d, WIDTH, max(8_192, fitting // 4_096 * 4_096)))
@@ -42,22 +50,29 @@ class ColumnRule(Protocol):
         """How many buffers of one block's width ``reduce`` needs."""
 
     def whole(self, X: Tensor) -> bool:
-        """Whether ``reduce`` should be given all columns of ``X`` at once."""
+        """Whether ``reduce`` should be given all columns of ``X`` at once, on the CPU."""
 
     def reduce(self, rows: Tensor, out: Tensor, scratch: Tensor) -> None:
-        """Write the result for ``rows [n w]`` to ``out [w]``; ``scratch [scratch_rows w]`` may be overwritten."""
+        """Write the result for ``rows [n w]`` to ``out [w]``; ``scratch [scratch_rows w]`` may be overwritten.
+
+        There is no scratch for rows that are worked on ``at_once``.
+        """
 
 
 def over_columns(X: Tensor, rule: ColumnRule, *, mixing: Tensor | None = None) -> Tensor:
     """``rule`` on every column of ``X [n d]``, or of ``mixing [m n] @ X`` without ever holding the mixed stack."""
     n, d = X.shape
     out = torch.empty(d, dtype=X.dtype, device=X.device)
+    if at_once(X):
+        rows = X if mixing is None else mixing.to(dtype=X.dtype, device=X.device) @ X
+        rule.reduce(rows, out, X.new_empty((0, d)))
+        return out
     if mixing is None and rule.whole(X):
         rule.reduce(X, out, X.new_empty((0, d)))
         return out
     m = n if mixing is None else mixing.shape[0]
     step = width(m + rule.scratch_rows, d, X)
-    if mixing is not None and X.device.type == "cpu":
+    if mixing is not None:
         step = min(step, max(4_096, _NEAR // (n * X.element_size()) // 4_096 * 4_096))
     scratch = X.new_empty((rule.scratch_rows, step))
     if mixing is None:

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from robustfl.kernels.blocks import blocks, width
+from robustfl.kernels.blocks import at_once, blocks, width
 
 _PASSES = 4
+_SAMPLE = 8_192
 _CHUNK = 1_024
 # Long float32 rows are multiplied in float32, in chunks summed in float64: errors average out to about 1e-8.
 _LONG = 1 << 16
@@ -30,15 +31,23 @@ _LOPSIDED = {torch.float64: 1e6, torch.float32: 10.0}
 
 @dataclass(frozen=True)
 class CentredGram:
-    """``products [n+1+k n+1+k]``: inner products (float64, CPU) of ``x_i - x_c``; point ``n`` is ``0 - x_c``.
+    """``products [n+1+k n+1+k]``: inner products (float64) of ``x_i - x_c``; point ``n`` is ``0 - x_c``.
 
-    After it come the ``k`` further points, less ``x_c``. ``rounding`` is the error of a product relative to the lengths
-    of both factors.
+    After it come the ``k`` further points, less ``x_c``. ``centre [1]`` is ``c``, where the rows are; the products are
+    ``at_hand``. ``rounding`` is the error of a product relative to the lengths of both factors.
     """
 
     products: Tensor
-    centre: int
+    centre: Tensor
     rounding: float = _OF_A_PRODUCT[torch.float64]
+
+
+def at_hand(X: Tensor) -> torch.device:
+    """Where small matrices made of the rows ``X`` are worked on: on the CPU, where decisions by values cost nothing.
+
+    Where ``torch.compile`` looks on nothing is decided, and they stay where the rows are.
+    """
+    return X.device if torch.compiler.is_compiling() else torch.device("cpu")
 
 
 def last_bits(dtype: torch.dtype) -> float:
@@ -60,72 +69,87 @@ def squared_distances(products: Tensor) -> Tensor:
 def centred_gram(X: Tensor, *points: Tensor) -> CentredGram:
     """The Gram matrix of finite rows ``X [n d]``, the origin and ``points [d]`` about a row among its neighbours."""
     X, points = X.detach(), tuple(point.detach() for point in points)
-    n = X.shape[0]
-    precision = _precision(X)
-    centre, tried = 0, set()
-    while True:
+    n, precision, rounding = X.shape[0], _precision(X), _OF_A_PRODUCT[_precision(X)]
+    centre = _promising(X) if at_once(X) else torch.zeros(1, dtype=torch.int64)
+    tried = set() if at_once(X) else {0}
+    for _ in range(_PASSES):
         products = _products(X, points, centre, precision)
+        if torch.compiler.is_compiling():
+            break
         if not bool(torch.isfinite(products).all()):
             # A float32 entry of 1e20 is finite, its square is not.
-            precision = torch.float64
+            precision, rounding = torch.float64, _OF_A_PRODUCT[torch.float64]
             products = _products(X, points, centre, precision)
-        tried.add(centre)
-        distances = squared_distances(products)[:n, :n]
-        typical = distances.sort(dim=1).values[:, n // 2]
+        typical = _typical(squared_distances(products)[:n, :n])
         best = int(typical.argmin())
-        lopsided = float(distances[centre, best]) > _LOPSIDED[precision] * float(typical[best])
-        if not lopsided or best in tried or len(tried) == _PASSES:
-            return CentredGram(products, centre, _OF_A_PRODUCT[precision])
-        centre = best
+        lopsided = float(products[best, best]) > _LOPSIDED[precision] * float(typical[best])
+        if not lopsided or best in tried:
+            break
+        tried.add(best)
+        if len(tried) < _PASSES:
+            centre = torch.tensor([best], device=X.device)
+    return CentredGram(products, centre, rounding)
 
 
-def _products(X: Tensor, points: Sequence[Tensor], centre: int, precision: torch.dtype) -> Tensor:
+def _typical(distances: Tensor) -> Tensor:
+    """How far each row typically is from the others, from ``distances [n n]``."""
+    return distances.sort(dim=1).values[:, distances.shape[0] // 2]
+
+
+def _promising(X: Tensor) -> Tensor:
+    """The row ``[1]`` that is nearest to its neighbours in some of the columns; nobody waits to know which."""
+    some = X[:, :: -(-X.shape[1] // _SAMPLE)].double()
+    some = some - some[:1]
+    return _typical(squared_distances(some @ some.T)).argmin(dim=0, keepdim=True)
+
+
+def _products(X: Tensor, points: Sequence[Tensor], centre: Tensor, precision: torch.dtype) -> Tensor:
     """In the place of the centred row ``c``, which is zero, stands the centred origin."""
     n = X.shape[0]
     m = n + len(points)
     total = torch.zeros((m, m), dtype=torch.float64, device=X.device)
     for chunks in _centred(X, centre, precision, *points):
         total += torch.bmm(chunks, chunks.transpose(1, 2)).sum(0, dtype=torch.float64)
-    total = total.cpu()
     products = total.new_zeros((m + 1, m + 1))
     place = _places(n, m, centre)
     products[place[:, None], place[None, :]] = (total + total.T) / 2
-    return products
+    return products.to(at_hand(X))
 
 
-def products_with(X: Tensor, centre: int, point: Tensor) -> Tensor:
-    """Inner products ``[n+2]`` of ``point - x_c`` with every ``x_i - x_c``, ``0 - x_c`` and itself (float64, CPU)."""
+def products_with(X: Tensor, centre: Tensor, point: Tensor) -> Tensor:
+    """Inner products ``[n+2]`` of ``point - x_c`` with every ``x_i - x_c``, ``0 - x_c`` and itself (float64)."""
     X, point = X.detach(), point.detach()
     precision = _precision(X)
     found = _products_with(X, centre, point, precision)
-    if not bool(torch.isfinite(found).all()) and precision != torch.float64:
+    if precision == torch.float64 or torch.compiler.is_compiling():
+        return found
+    if not bool(torch.isfinite(found).all()):
         found = _products_with(X, centre, point, torch.float64)
     return found
 
 
-def _products_with(X: Tensor, centre: int, point: Tensor, precision: torch.dtype) -> Tensor:
+def _products_with(X: Tensor, centre: Tensor, point: Tensor, precision: torch.dtype) -> Tensor:
     n = X.shape[0]
     total = torch.zeros(n + 1, dtype=torch.float64, device=X.device)
     for chunks in _centred(X, centre, precision, point):
         total += torch.bmm(chunks, chunks[:, -1:].transpose(1, 2))[:, :, 0].sum(0, dtype=torch.float64)
-    products = torch.zeros(n + 2, dtype=torch.float64)
-    products[_places(n, n + 1, centre)] = total.cpu()
-    return products
+    products = total.new_zeros(n + 2)
+    products[_places(n, n + 1, centre)] = total
+    return products.to(at_hand(X))
 
 
 def _precision(X: Tensor) -> torch.dtype:
     return torch.float32 if X.dtype == torch.float32 and X.shape[1] >= _LONG else torch.float64
 
 
-def _places(n: int, m: int, centre: int) -> Tensor:
+def _places(n: int, m: int, centre: Tensor) -> Tensor:
     """Where products of ``n`` centred rows and ``m - n`` points belong; the one in the place of ``c`` is the origin."""
-    place = torch.arange(m)
+    place = torch.arange(m, device=centre.device)
     place[n:] += 1
-    place[centre] = n
-    return place
+    return place.index_fill(0, centre, n)
 
 
-def _centred(X: Tensor, centre: int, precision: torch.dtype, *points: Tensor) -> Iterator[Tensor]:
+def _centred(X: Tensor, centre: Tensor, precision: torch.dtype, *points: Tensor) -> Iterator[Tensor]:
     """One pass over the rows ``x_i - x_c``, with ``0 - x_c`` for ``i = c``, and ``point - x_c``, as ``[k m chunk]``.
 
     The buffer is the same every time, zero where columns are missing.
@@ -139,13 +163,13 @@ def _centred(X: Tensor, centre: int, precision: torch.dtype, *points: Tensor) ->
     chunks = buffer.view(m, step // chunk, chunk).transpose(0, 1)
     for block in blocks(d, step):
         rows = buffer[:n, : block.stop - block.start]
-        origin = X[centre, block].to(precision).neg()
+        origin = X[:, block].index_select(0, centre)[0].to(precision).neg()
         if X.dtype == precision:
             torch.add(X[:, block], origin, out=rows)
         else:
             rows.copy_(X[:, block])
             rows.add_(origin)
-        rows[centre] = origin
+        rows.index_copy_(0, centre, origin[None])
         for place, point in enumerate(points, start=n):
             torch.add(point[block], origin, out=buffer[place, : rows.shape[1]])
         buffer[:, rows.shape[1] :].zero_()

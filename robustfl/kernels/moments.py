@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from robustfl.kernels import native
-from robustfl.kernels.blocks import blocks, width
+from robustfl.kernels.blocks import at_once, blocks, width
 
 
 def weighted_sum(X: Tensor, weights: Tensor) -> Tensor:
@@ -33,6 +33,9 @@ def mean_and_std(X: Tensor, ddof: int = 1) -> tuple[Tensor, Tensor]:
     X = X.detach()
     mean, std = X.new_empty(d), X.new_empty(d)
     divisor = n - ddof if n > ddof else math.nan
+    if at_once(X):
+        mean = (X - X[0]).mean(0).add_(X[0])
+        return mean, (X - mean).square_().sum(0).div_(divisor).sqrt_()
     if native.ready(X):
         native.mean_and_variance(X, divisor, mean, std)
         return mean, std.sqrt_()
@@ -42,8 +45,7 @@ def mean_and_std(X: Tensor, ddof: int = 1) -> tuple[Tensor, Tensor]:
     for block in blocks(d, step):
         w = block.stop - block.start
         _mean_and_variance(X[:, block], mean[block], std[block], scratch[:, :w], divisor)
-    if X.device.type == "cpu":
-        native.charge(perf_counter() - began)
+    native.charge(perf_counter() - began)
     return mean, std.sqrt_()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from time import perf_counter
 
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from robustfl.errors import UsageError
 from robustfl.kernels import native
-from robustfl.kernels.blocks import over_columns
+from robustfl.kernels.blocks import at_once, over_columns
 from robustfl.kernels.networks import MIN, Network, Program, network, program
 
 
@@ -45,13 +44,16 @@ class RankMean:
         return native.ready(X)
 
     def reduce(self, rows: Tensor, out: Tensor, scratch: Tensor) -> None:
-        if native.ready(rows):
+        if at_once(rows):
+            kept = rows.sort(dim=0).values[self.low : self.high]
+            torch.mean(kept, dim=0, out=out)
+            out.add_(0.0)  # as in ``run``
+        elif native.ready(rows):
             native.rank_mean(rows, self.network, out)
         else:
             start = perf_counter()
             run(self.program, rows, out, scratch)
-            if rows.device.type == "cpu":
-                native.charge(perf_counter() - start)
+            native.charge(perf_counter() - start)
 
 
 def tame_rank_mean(X: Tensor, rule: RankMean) -> Tensor | None:
@@ -59,7 +61,7 @@ def tame_rank_mean(X: Tensor, rule: RankMean) -> Tensor | None:
 
     ``None`` without C, or if an entry is not finite or so large that its row may be longer than 1e150.
     """
-    if not native.ready(X):
+    if at_once(X) or not native.ready(X):
         return None
     out = torch.empty(X.shape[1], dtype=X.dtype)
     return out if native.rank_mean(X, rule.network, out) else None
@@ -83,13 +85,11 @@ def run(plan: Program, rows: Tensor, out: Tensor, scratch: Tensor) -> None:
     out.add_(0.0)
 
 
-@lru_cache(maxsize=256)
 def trimmed_mean_rule(n: int, f: int) -> RankMean:
     """The rule that drops the ``f`` lowest and the ``f`` highest of ``n`` values."""
     return RankMean(n, f, n - f)
 
 
-@lru_cache(maxsize=256)
 def median_rule(n: int) -> RankMean:
     """The rule that takes the middle value, or the mean of the two middle ones."""
     return RankMean(n, (n - 1) // 2, n // 2 + 1)

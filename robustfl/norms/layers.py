@@ -85,12 +85,12 @@ class _Statistics(_Affine, StatisticsLayer):
     def nothing_seen(self) -> tuple[Tensor, Tensor, Tensor]:
         """The report of clients without a value this round: the server's own statistics, count 0."""
         n = 1 if self.sizes is None else len(self.sizes)
-        counts = torch.zeros(n, dtype=torch.int64, device=self.running_mean.device)
+        counts = torch.zeros(n, dtype=torch.int64)
         return self.running_mean.expand(n, -1).clone(), self.running_var.expand(n, -1).clone(), counts
 
     def counts(self) -> Tensor:
-        """Values per channel ``[n]`` seen since ``begin``."""
-        return torch.tensor(self._counts, dtype=torch.int64, device=self.running_mean.device)
+        """Values per channel ``[n]`` seen since ``begin``, on the CPU: nothing on a device depends on them."""
+        return torch.tensor(self._counts, dtype=torch.int64)
 
 
 def check_values(counts: list[int], scheme: str) -> None:
@@ -166,8 +166,7 @@ class ServerBatchNorm(_Statistics):
             self._moments = (mean, variance)
             return
         old_mean, old_variance = self._moments
-        total = self.counts().unsqueeze(1)
-        share = torch.tensor(counts, device=mean.device).unsqueeze(1).to(mean.dtype) / total
+        share = (torch.tensor(counts).to(mean.dtype) / self.counts()).unsqueeze(1).to(mean.device)
         step = mean - old_mean
         pooled = old_variance + share * (variance - old_variance) + share * (1 - share) * step.square()
         self._moments = (old_mean + share * step, pooled)

@@ -14,6 +14,7 @@ TABLES = (
     "zoo",
     "gradients",
     "local_steps",
+    "operations",
     "evasion",
     "rounds",
     "grid",

@@ -20,7 +20,7 @@ import pytest
 
 from robustfl.errors import ClusterError, UsageError
 from robustfl.registry import create, forget_files
-from robustfl.scenarios import Cell, Scenario, cluster, expand, grid
+from robustfl.scenarios import Cell, Execution, Scenario, cluster, expand, grid
 from robustfl.scenarios.expand import fingerprints, key_of, resolve
 
 CELL = {
@@ -183,8 +183,8 @@ def remote(**changed: Any) -> cluster.RemoteCell:
     resolved = resolve(cell, fingerprint)
     known: dict[str, Any] = {
         "key": key_of(resolved), "cell": cell, "scenario": "x", "fingerprint": fingerprint, "plugins": (),
-        "software": cluster.software(), "methods": cluster.methods_of(resolved), "root": None, "device": "cpu",
-        "threads": 1,
+        "software": cluster.software(), "methods": cluster.methods_of(resolved),
+        "execution": Execution(device="cpu"),
     }  # fmt: skip
     return cluster.RemoteCell(**{**known, **changed})
 
@@ -228,7 +228,7 @@ def test_a_newer_version_of_a_plug_in_takes_the_place_of_the_one_a_worker_has_lo
 
 @pytest.mark.usefixtures("on_a_worker")
 def test_misuse_on_a_worker_reaches_the_grid_with_the_workers_name() -> None:
-    error = cluster.execute(remote(device="cuda:99"))
+    error = cluster.execute(remote(execution=Execution(device="cuda:99")))
     assert isinstance(error, UsageError)
     assert "worker tcp://there:1: device 'cuda:99'" in str(error)
 

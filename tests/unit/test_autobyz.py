@@ -20,7 +20,8 @@ from robustfl.reports.published import publish, read_board, write_board
 from robustfl.reports.ranking import rank_board
 from robustfl.reports.store import Store
 from robustfl.reports.writers import to_csv, to_json, to_latex, to_markdown, to_text
-from robustfl.scenarios import Cell, Scenario, expand, grid
+from robustfl.scenarios import Cell, Execution, Scenario, expand
+from robustfl.scenarios.grid import run_grid
 from robustfl.scenarios.halving import cheap_grid, dropped, first_part
 
 SMALL = Ensemble(1, (Member("alie"), Member("sf"), Member("foe(eta=10)", "statistics")), margin=0.1)
@@ -292,7 +293,7 @@ def test_a_cheap_grid_resumes_and_its_board_says_what_was_dropped(
     calls: list[int] = []
 
     def run(given: Scenario, **more: Any) -> Any:
-        found = grid(given, out=tmp_path, jobs=0, **more)
+        found = run_grid(given, Execution(jobs=0), out=tmp_path, **more)
         calls.append(found.computed)
         return found
 

@@ -10,7 +10,7 @@ import torch
 
 from robustfl.records import CellResult, plain
 from robustfl.reports.store import Store
-from robustfl.scenarios import Scenario, checkpoint, grid, plan, run_cell
+from robustfl.scenarios import Execution, Scenario, checkpoint, grid, plan, run_cell
 from robustfl.scenarios.checkpoint import checkpoint_path
 from robustfl.scenarios.expand import expand, fingerprints
 from robustfl.scenarios.spec import Cell
@@ -78,8 +78,8 @@ def run(chosen: Cell, store: Path | None = None, *, until: int | None = None, **
             raise KilledError
 
     known = fingerprints([chosen], None)[chosen]
-    given = {"checkpoint_minutes": ALWAYS, "on_round": on_round} | more
-    return run_cell(chosen, fingerprint=known, store=store, **given)
+    given = {"device": "cpu", "checkpoint_minutes": ALWAYS, "on_round": on_round} | more
+    return run_cell(chosen, fingerprint=known, execution=Execution(store=store, **given))
 
 
 def kept(record: CellResult) -> Any:

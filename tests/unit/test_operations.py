@@ -1,5 +1,9 @@
-"""A pass as an accelerator would see it: few operations, as many for many clients as for few, none waited for, and one
-graph for ``torch.compile``."""
+"""A round as an accelerator would see it: few operations, as many for many clients as for few, two values waited for.
+
+And one graph for ``torch.compile`` of a pass and of every rule that decides nothing by values.
+
+What is counted, and how, says ``tests.pretend``: operations that compute or copy on the device, without views.
+"""
 
 from __future__ import annotations
 
@@ -9,23 +13,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from robustfl import layer_kinds
+from robustfl.contracts import Aggregator, Context, Step
+from robustfl.defenses import parse_pipeline
+from robustfl.defenses.rows import Mixed, Stack
 from robustfl.federation.passes import channels_last, client_means, differentiated, serving
 from robustfl.federation.statistics import begin, collect
-from robustfl.norms import sums
 from robustfl.randomness import stream
-from robustfl.registry import create
+from robustfl.registry import create, entries
 from robustfl.vectors import Layout, flatten_parameters, layout_of
-from tests.bench.operations import Operations, counted
-
-SHAPES = {"mnist-cnn": (1, 28, 28), "digits-cnn": (1, 8, 8)}
-
-
-@pytest.fixture(autouse=True)
-def whole_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No blocks for the CPU's caches."""
-    monkeypatch.setattr(sums, "_PIECE", 1 << 60)
-    monkeypatch.setattr(layer_kinds, "SMALL", 1 << 60)
+from tests.bench.operations import SHAPES, round_of
+from tests.pretend import DEVICE, HOST, Pretend
 
 
 def prepared(model: str, norm: str) -> tuple[nn.Module, Layout, Tensor]:
@@ -36,16 +33,19 @@ def prepared(model: str, norm: str) -> tuple[nn.Module, Layout, Tensor]:
     return network, layout, flatten_parameters(network, layout).clone()
 
 
-def a_pass(model: str, norm: str, n: int, *, own: bool, dtype: torch.dtype = torch.float32) -> tuple[
+def a_pass(
+    model: str, norm: str, n: int, *, own: bool, dtype: torch.dtype = torch.float32, device: torch.device = HOST
+) -> tuple[
     Callable[[list[tuple[slice, Tensor]], Tensor], tuple[Tensor, Tensor]], Callable[..., object], Tensor
 ]:  # fmt: skip
     """A pass of ``n`` clients with four samples each; what makes the model serve them; room for the gradients."""
     network, layout, theta = prepared(model, norm)
-    network, theta, sizes = network.to(dtype), theta.to(dtype), (4,) * n
+    network, theta, sizes = network.to(device, dtype), theta.to(device, dtype), (4,) * n
     draw = torch.Generator().manual_seed(0)
     x = channels_last(torch.rand((4 * n, *SHAPES[model]), generator=draw, dtype=dtype))
     y = torch.randint(10, (4 * n,), generator=draw)
-    moved = theta + 0.01 * torch.randn((n, layout.d), generator=draw, dtype=dtype)
+    x, y = x.to(device), y.to(device)
+    moved = theta + 0.01 * torch.randn((n, layout.d), generator=draw, dtype=dtype).to(device)
     thetas = moved if own else theta.expand(n, -1)
 
     def run(leaves: list[tuple[slice, Tensor]], out: Tensor) -> tuple[Tensor, Tensor]:
@@ -57,13 +57,16 @@ def a_pass(model: str, norm: str, n: int, *, own: bool, dtype: torch.dtype = tor
         found = differentiated(network, leaves, losses, out)
         return found, collect(network, layout, clients=n).rows
 
-    return run, lambda: serving(network, layout, thetas, sizes), torch.zeros((n, layout.d), dtype=dtype)
+    return run, lambda: serving(network, layout, thetas, sizes), torch.zeros((n, layout.d), dtype=dtype, device=device)
 
 
-def operations(model: str, norm: str, n: int, *, own: bool) -> Operations:
-    run, serve, out = a_pass(model, norm, n, own=own)
-    with serve() as leaves:  # type: ignore[attr-defined]
-        return counted(lambda: run(leaves, out))
+def operations(model: str, norm: str, n: int, *, own: bool) -> Pretend:
+    with Pretend() as device:
+        run, serve, out = a_pass(model, norm, n, own=own, device=DEVICE)
+        with serve() as leaves:  # type: ignore[attr-defined]
+            device.start()
+            run(leaves, out)
+    return device
 
 
 @pytest.mark.parametrize("own", [False, True], ids=["one model", "own models"])
@@ -74,11 +77,21 @@ def test_a_pass_issues_few_operations_whose_number_does_not_grow_with_clients(no
     assert not many.waits
 
 
-def test_the_count_sees_a_loop_over_clients_and_a_wait() -> None:
-    x = torch.rand(6, 3)
-    assert counted(lambda: [part.sum() for part in x.split(1)]).issued == {"sum": 6}
-    assert counted(lambda: float(x.sum())).waits == {"_local_scalar_dense": 1}
-    assert not counted(lambda: x.view(3, 6)[1:]).issued
+@pytest.mark.parametrize(("algorithm", "steps"), [("dsgd(momentum=0.9)", 1), ("fedavg(local_steps=2)", 2)])
+def test_a_round_issues_few_operations_and_waits_for_two_values(algorithm: str, steps: int) -> None:
+    few, many = (round_of("mnist-cnn", n, algorithm=algorithm, batch=2) for n in (10, 100))
+    for found in (few, many):
+        assert found.issued.total() <= 200 * steps, found.issued.most_common()
+        assert found.waits.total() <= 2, found.waits
+    assert many.issued.total() <= 1.1 * few.issued.total()
+    assert many.copies == few.copies
+
+
+@pytest.mark.parametrize("norm", ["naive-bn", "gn", "none"])
+@pytest.mark.parametrize("defense", ["mean", "median", "multi-krum", "arc+trimmed-mean", "centered-clipping", "meamed"])
+def test_two_values_are_enough_for_every_rule_that_decides_nothing_on_the_way(norm: str, defense: str) -> None:
+    found = round_of("digits-cnn", 7, norm=norm, defense=defense)
+    assert found.waits.total() <= 2, found.waits
 
 
 @pytest.mark.parametrize(("norm", "own", "backend"), [
@@ -92,3 +105,76 @@ def test_torch_compiles_a_pass_as_one_graph(norm: str, own: bool, backend: str) 
         torch._dynamo.reset()
         compiled = torch.compile(run, fullgraph=True, backend=backend)(leaves, again)
     torch.testing.assert_close((again, *compiled), (out, *plain), rtol=1e-10, atol=1e-12)
+
+
+def rules(*, on_host: bool) -> list[str]:
+    """The registered rules and steps that decide by values on the host, or those that do not, as pipelines."""
+    found = [e for e in entries("defense") if issubclass(e.cls, (Aggregator, Step)) and bool(e.cls.on_host) == on_host]
+    return [e.name if issubclass(e.cls, Aggregator) else f"{e.name}+mean" for e in found]
+
+
+def captured(spec: str, X: Tensor) -> Tensor:
+    """What ``torch.compile`` of a rule makes of the rows ``X``."""
+    rule = parse_pipeline(spec)
+
+    def run(X: Tensor, reference: Tensor) -> Tensor:
+        rows, context = Mixed(Stack(X)), Context(reference=reference)
+        for step in rule.steps:
+            rows = rows.after(step, f=2, context=context)
+        return rule._reduce(rows, 2, context).vector
+
+    torch._dynamo.reset()
+    made: Tensor = torch.compile(run, fullgraph=True, backend="eager")(X, X.mean(0))
+    return made
+
+
+@pytest.fixture
+def rows() -> Tensor:
+    return torch.randn((11, 40), dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("spec", [*rules(on_host=False), "centered-clipping(L=3)", "nnm+trimmed-mean", "arc+nnm+krum"])
+def test_torch_compiles_a_rule_as_one_graph(spec: str, rows: Tensor) -> None:
+    plain = parse_pipeline(spec).run(rows, f=2, context=Context(reference=rows.mean(0))).vector
+    torch.testing.assert_close(captured(spec, rows), plain, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("spec", rules(on_host=True))
+def test_rules_that_say_they_decide_on_the_host_do(spec: str, rows: Tensor) -> None:
+    with pytest.raises(torch._dynamo.exc.TorchDynamoException):
+        captured(spec, rows)
+
+
+def test_the_pretended_device_counts_and_refuses_what_a_gpu_would() -> None:
+    with Pretend() as device:
+        x, there = torch.rand(6, 3), torch.zeros(6, 3, device=DEVICE)
+        y = x.to(DEVICE)
+        assert (y.device, x.device, y.cpu().device) == (DEVICE, HOST, HOST)
+        device.start()
+        assert {part.sum().device for part in y.split(1)} == {DEVICE}
+        assert device.issued == {"sum": 6}
+        device.start()
+        assert float(y.sum()) == bool(y.any()) + float(y.sum()) - 1
+        _, _ = y[y > 0.5], y.tolist()
+        assert device.waits == {"_local_scalar_dense": 3, "index": 1, "tolist": 1}
+        device.start()
+        _ = y.view(3, 6)[1:], 2 * torch.tensor(1.0), x.index_select(0, torch.tensor([1]))
+        there.copy_(x)
+        assert not device.issued
+        assert device.copies == {"copy_": 1}
+        assert y.requires_grad_().sigmoid().sum().backward() is None
+        assert y.grad is not None
+        assert y.grad.device == DEVICE
+        for mixed in (
+            lambda: x + there,
+            lambda: torch.cat([x, there]),
+            lambda: x[there[0].long()],
+            lambda: there @ x.T,
+        ):
+            with pytest.raises(RuntimeError, match="mixes tensors"):
+                mixed()
+        with pytest.raises(RuntimeError, match="generator"):
+            torch.rand(2, generator=stream(0, "x", device=DEVICE))
+        with pytest.raises(TypeError, match="not on the CPU"):
+            there.numpy()
+    assert there.device == HOST

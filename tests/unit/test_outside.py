@@ -30,7 +30,7 @@ from robustfl.reports.store import Store, write_stream
 from robustfl.reports.writers import FORMS
 from robustfl.scenarios import Scenario, expand
 from robustfl.scenarios.estimate import estimate
-from robustfl.scenarios.run import check_threads
+from robustfl.scenarios.execution import check_threads
 from robustfl.scenarios.settings import settings_of
 from robustfl.scenarios.spec import Cell, apply_settings
 

@@ -208,7 +208,7 @@ def test_every_scheme_trains_in_bfloat16_by_either_engine(name: str) -> None:
     full, fast, slow = (record.metrics.loss for record in records if record.metrics is not None)
     assert fast != full
     assert fast == pytest.approx(full, rel=0.05)
-    assert fast == pytest.approx(slow, rel=2e-3)
+    assert fast == pytest.approx(slow, rel=2 * torch.finfo(torch.bfloat16).eps)  # sums in another order, step by step
 
 
 def test_what_the_shared_pass_cannot_do_is_said_in_bfloat16_too() -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import torch
 from robustfl.cli import invoke
 from robustfl.errors import UsageError
 from robustfl.federation import passes
-from robustfl.scenarios import Scenario, grid, run, slots
+from robustfl.scenarios import Execution, Scenario, grid, run, slots
 from robustfl.scenarios.build import build
 from robustfl.scenarios.expand import expand, fingerprints
 from robustfl.scenarios.spec import Cell
@@ -25,6 +26,7 @@ TINY = {"model": "mlp(hidden=(8,))", "rounds": 1, "batch": 8, "evasions": ["fgsm
 CLAIM = f"""
 import os, sys, time
 from functools import cache
+from dataclasses import replace
 from pathlib import Path
 {inspect.getsource(slots.claim.__wrapped__)}
 print(claim(sys.argv[1], (0, 1), 2), flush=True)
@@ -108,9 +110,9 @@ def test_cells_run_where_their_slot_is(tmp_path: Path, monkeypatch: pytest.Monke
     seen: list[str] = []
     original = run.run_cell
 
-    def record(cell: Cell, *, device: str, **rest: Any) -> Any:
-        seen.append(device)
-        return original(cell, device="cpu", **rest)
+    def record(cell: Cell, *, execution: Execution, **rest: Any) -> Any:
+        seen.append(execution.device)
+        return original(cell, execution=replace(execution, device="cpu"), **rest)
 
     def here(function: Any, work: list[Any], workers: int, *, threads: int) -> Iterator[Any]:
         yield from ((item, function(item)) for item in work)

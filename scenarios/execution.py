@@ -1,0 +1,173 @@
+"""How cells run, in one value: where, with what at hand, and who hears of it. None of it is in a cell's key."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+
+from robustfl.errors import UsageError
+from robustfl.federation.storage import LIMIT
+from robustfl.records import CurvePoint
+from robustfl.reports import tracking
+from robustfl.team import ALONE, Team
+
+CHECKPOINT_MINUTES = 5.0
+THREADS = 512  # of one cell; more than any machine gains from
+_SCHEMES = ("tcp", "tls", "ucx", "ws", "wss")
+OnRound = Callable[[int, int, float], None]
+"""Round, rounds, loss."""
+
+
+def _unheard(*told: object) -> None:
+    """Nobody listens; unlike a lambda, this travels to other processes."""
+
+
+@dataclass(frozen=True)
+class Execution:
+    """What decides how cells run, and nothing of what they measure. Raises ``UsageError`` for what cannot be.
+
+    Of every cell: its ``device``, ``threads``, the ``root`` of the data; clients' state of more than ``state_memory``
+    bytes lies in a file. With the folder of a ``store`` a cell keeps a checkpoint there every ``checkpoint_minutes``
+    (0: none) and goes on from one that it finds; it fails after ``cell_minutes``. ``track`` names the trackers that
+    follow it. Of a ``team`` of processes that share a cell only the leading one evaluates; it keeps no checkpoints.
+    ``on_round`` is called after every round, ``on_point`` after every evaluation of one, ``on_note`` with what a user
+    should know.
+
+    Of a grid: ``jobs`` worker processes, or the ``slots`` on each of some ``gpus``, or the workers of a ``cluster``.
+    """
+
+    device: str = "auto"
+    threads: int = 1
+    root: str | Path | None = None
+    state_memory: int = LIMIT
+    checkpoint_minutes: float = CHECKPOINT_MINUTES
+    cell_minutes: float | None = None
+    track: tuple[str, ...] = ()
+    store: Path | None = None
+    team: Team = ALONE
+    jobs: int | None = None
+    gpus: tuple[int, ...] | None = None
+    slots: int | None = None
+    cluster: str | None = None
+    on_round: OnRound = field(default=_unheard, repr=False)
+    on_point: Callable[[CurvePoint], None] = field(default=_unheard, repr=False)
+    on_note: Callable[[str], None] = field(default=_unheard, repr=False)
+
+    def __post_init__(self) -> None:
+        tracking.check(self.track)
+        if not 0 <= self.checkpoint_minutes < math.inf:
+            raise UsageError(
+                f"checkpoint_minutes={self.checkpoint_minutes:g} must be a finite number of minutes; 0: never"
+            )
+        if self.cell_minutes is not None and not 0 < self.cell_minutes < math.inf:
+            raise UsageError(f"cell_minutes={self.cell_minutes:g} must be a finite number of minutes above 0")
+        check_threads(self.threads)
+        self._check_workers()
+
+    def _check_workers(self) -> None:
+        """Refuse what contradicts itself about who runs the cells of a grid."""
+        if self.jobs is not None and self.jobs < 0:
+            raise UsageError(f"jobs={self.jobs} must be ≥ 1, or 0 for cells in this very process")
+        if self.slots is not None and (self.gpus is None or self.slots < 1):
+            raise UsageError(
+                f"slots={self.slots} is how many cells share each of the gpus, at least 1; it goes with gpus"
+            )
+        if self.gpus is not None:
+            other = {
+                "jobs": self.jobs, "cluster": self.cluster, "device": None if self.device == "auto" else self.device,
+            }  # fmt: skip
+            for name, value in other.items():
+                if value is not None:
+                    raise UsageError(
+                        f"{name}={value} and gpus={list(self.gpus)} say two things; with gpus, slots is the number"
+                    )
+            check_gpus(self.gpus)
+        if self.cluster is None:
+            return
+        if self.cell_minutes is not None:
+            raise UsageError(
+                f"cell_minutes={self.cell_minutes:g} is for cells that run here, not on cluster={self.cluster!r}"
+            )
+        if self.jobs is not None:
+            raise UsageError(
+                f"jobs={self.jobs} with cluster={self.cluster!r}: the cluster's workers decide how many cells run"
+            )
+        _check_address(self.cluster)
+
+    @property
+    def workers(self) -> int:
+        """The number of worker processes: one per core, or one on a GPU, unless the user says otherwise.
+
+        Raises ``UsageError`` for a device that is not there.
+        """
+        if self.gpus is not None:
+            return len(self.gpus) * (self.slots or 1)
+        on_gpu = self.cluster is None and self.first_device.type == "cuda"
+        return self.jobs if self.jobs is not None else 1 if on_gpu else max(1, cores() // self.threads)
+
+    @property
+    def first_device(self) -> torch.device:
+        """Where the first cell runs, or the first process of a team."""
+        return device_of(self.device if self.gpus is None else f"cuda:{self.gpus[0]}")
+
+    @property
+    def of_a_cell(self) -> Execution:
+        """What concerns a single cell, with nobody listening: as other processes get it."""
+        return replace(
+            self, jobs=None, gpus=None, slots=None, cluster=None,
+            on_round=_unheard, on_point=_unheard, on_note=_unheard,
+        )  # fmt: skip
+
+
+def device_of(name: str) -> torch.device:
+    """``auto``, ``cpu``, ``cuda`` or ``cuda:i`` as a device. Raises ``UsageError`` for one that is not there."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise UsageError(f"device {name!r}: use auto, cpu, cuda or cuda:0") from None
+    if device.type not in ("cpu", "cuda"):
+        raise UsageError(f"device {name!r}: use auto, cpu, cuda or cuda:0")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UsageError(f"device {name!r}: this machine has {torch.cuda.device_count()} CUDA device(s); use cpu")
+    return device
+
+
+def check_gpus(gpus: Sequence[int]) -> None:
+    """Raise ``UsageError`` for GPUs that are not there, or are named twice."""
+    have = torch.cuda.device_count()
+    known = ", ".join(map(str, range(have))) or "none"
+    for index in gpus:
+        if not 0 <= index < have:
+            raise UsageError(f"gpus: there is no GPU {index}; this machine has {known} (see robustfl doctor)")
+    if not gpus or len(set(gpus)) != len(gpus):
+        raise UsageError(f"gpus={list(gpus)} must name each GPU once; this machine has {known}")
+
+
+def check_threads(count: int) -> int:
+    """``count``, if this machine can have so many threads. Raises ``UsageError``; torch would end the process."""
+    most = max(THREADS, cores())
+    if type(count) is not int or not 1 <= count <= most:
+        raise UsageError(f"threads={count!r:.40} must be a whole number from 1 to {most}")
+    return count
+
+
+def _check_address(address: str) -> None:
+    """Raise ``UsageError`` for what is no scheduler's address, or where dask is not installed."""
+    scheme, colon, place = address.partition("://")
+    if not colon or scheme not in _SCHEMES or not place.rpartition(":")[2].isdigit() or place.startswith(":"):
+        raise UsageError(f"cluster {address!r} must be the address of a dask scheduler such as tcp://HOST:8786")
+    if find_spec("distributed") is None:
+        raise UsageError("a cluster needs dask.distributed: pip install 'robustfl[cluster]'")
+
+
+def cores() -> int:
+    """The cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

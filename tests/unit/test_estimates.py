@@ -1,0 +1,100 @@
+"""A dry run times a bounded number of rounds and batches, however many cells there are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from robustfl.scenarios import Cell, Execution, Scenario, costs, expand, grid
+from robustfl.scenarios.estimate import estimate
+
+SMALL: dict[str, Any] = {
+    "dataset": "digits(limit=200, test_limit=20)", "model": "mlp(hidden=(8,))", "clients": 7, "rounds": 2, "batch": 8,
+    "evasions": [],
+}  # fmt: skip
+
+
+def scenario(**axes: Any) -> Scenario:
+    return Scenario.of({"name": "s", "cell": {**SMALL, **axes}})
+
+
+class Counted:
+    """What was built, and of which cells rounds were timed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.built: list[Cell] = []
+        self.timed: list[Cell] = []
+        build, timed = costs.build, costs.Costs._timed
+
+        def counted(cell: Cell, **options: Any) -> Any:
+            self.built.append(cell)
+            return build(cell, **options)
+
+        def noted(self_: costs.Costs, cell: Cell) -> float:
+            self.timed.append(cell)
+            return timed(self_, cell)
+
+        monkeypatch.setattr(costs, "build", counted)
+        monkeypatch.setattr(costs.Costs, "_timed", noted)
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
+    return Counted(monkeypatch)
+
+
+def rounds(cells: Iterable[Cell]) -> dict[Cell, float]:
+    listed = list(cells)
+    found = costs.Costs(Execution(device="cpu"), {}).of(listed, lambda done: None)
+    return {cell: found[costs.kind_of(cell)].round for cell in listed}
+
+
+def test_of_many_kinds_of_cells_a_few_are_timed_and_all_have_an_estimate(counted: Counted, tmp_path: Path) -> None:
+    axes = {"attack": ["none", "sf", "foe", "alie", "ipm"], "defense": ["mean", "median", "krum", "nnm+median"],
+            "norm": ["gn", "fbn"], "f": 1, "seed": [0, 1, 2]}  # fmt: skip
+    found = estimate(scenario(**axes), out=tmp_path, execution=Execution(jobs=1, device="cpu"))
+    assert len(found.cells) == 120
+    assert all(cell.seconds for cell in found.cells)
+    assert len(counted.timed) == costs.MOST_TIMED
+    assert {cell.norm for cell in counted.timed[:2]} == {"gn", "fbn"}  # every shape before a second of one
+    assert len(counted.built) == costs.MOST_TIMED + 2  # the networks
+    assert f"Timed: 2 rounds of {costs.MOST_TIMED} of 40 kind(s) of cells, and a batch of 1 network(s)" in found.note
+
+
+def test_what_is_too_much_work_costs_its_work_at_the_networks_pace(
+    counted: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(costs, "WORK", 0.0)
+    monkeypatch.setattr(costs, "STEP_WORK", 0.0)
+    users = {"at": "users(ids=(0,))", "objective": "at", "train_evasion": "fgsm"}
+    fed = {"algorithm": "fedavg(local_steps=3)"}
+    plain, twice, local, adversarial = (
+        Cell.of({**SMALL, **more}) for more in ({}, {"batch": 16}, fed, {**fed, **users, "batch": 16})
+    )
+    found = rounds([plain, twice, local, adversarial])
+    assert counted.timed == []
+    assert found[plain] > 0
+    assert found[twice] == pytest.approx(2 * found[plain])
+    assert found[local] == pytest.approx(3 * found[plain])
+    assert found[adversarial] > 6.5 * found[plain]  # one user's batches are attacked first
+
+
+def test_what_stored_cells_took_is_timed_no_more(counted: Counted, tmp_path: Path) -> None:
+    results = grid(scenario(seed=0), out=tmp_path, jobs=0, device="cpu")
+    assert results.statuses["done"] == 1
+    found = estimate(scenario(seed=[0, 1]), out=tmp_path, execution=Execution(jobs=1, device="cpu"))
+    assert [cell.state for cell in found.cells] == ["stored", "to run"]
+    assert counted.timed == []
+    assert "Timed: 2 rounds of 0 of 1 kind(s)" in found.note
+    assert "Of 1 kind(s), what stored cells took." in found.note
+
+
+def test_a_cell_of_known_shape_is_not_timed_when_it_is_too_much_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(costs, "WORK", 0.0)
+    one, other = expand(scenario(defense=["mean", "median"]))
+    known = {costs.shape_of(one): 3.25}
+    found = costs.Costs(Execution(device="cpu"), known).of([one, other], lambda done: None)
+    assert [found[costs.kind_of(cell)].round for cell in (one, other)] == [3.25, 3.25]

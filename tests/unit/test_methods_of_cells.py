@@ -1,0 +1,47 @@
+"""The methods of a cell are read from their texts once, and typed from then on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from robustfl.registry import load_plugins
+from robustfl.scenarios import Cell, Scenario, expand, methods
+from robustfl.scenarios.build import build
+from robustfl.scenarios.expand import key_of, refusal, resolve
+
+AXES: dict[str, Any] = {
+    "attack": ["none", "alie"], "defense": ["nnm+median", "krum"], "norm": ["fbn", "hbn(lam=0.02)"], "f": [0, 1],
+    "train_evasion": "fgsm", "evasions": ["pgd(steps=3)", "fgsm"], "statistics_defense": "median",
+}  # fmt: skip
+
+
+def test_a_plan_reads_every_text_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: Counter[tuple[str, str]] = Counter()
+    made = methods._made
+
+    def counted(setting: str, text: str) -> Any:
+        read[setting, text] += 1
+        return made(setting, text)
+
+    load_plugins()  # every registration makes what was read before doubtful
+    monkeypatch.setattr(methods, "_made", counted)
+    methods._read.cache_clear()
+    cells = expand(Scenario.of({"name": "s", "cell": AXES}))
+    assert len({key_of(resolve(cell, "x")) for cell in cells if refusal(cell) is None}) == 16
+    assert ("attack", "alie") in read
+    assert ("evasions", "fgsm") in read
+    assert set(read.values()) == {1}
+
+
+def test_every_run_has_methods_of_its_own() -> None:
+    """What a method keeps on itself reaches no other run."""
+    cell = Cell.of({"dataset": "digits(limit=60, test_limit=20)", "model": "mlp", "clients": 3, "batch": 4})
+    assert cell.methods.attack is cell.methods.attack
+    one, other = (build(cell).experiment for _ in range(2))
+    for name in ("attack", "algorithm", "norm", "objective", "defense", "evasion"):
+        assert getattr(one, name) == getattr(other, name)
+        assert getattr(one, name) is not getattr(other, name)
+    assert one.attack is not cell.methods.attack
