@@ -55,7 +55,7 @@ def _choice(study: Study, choice: Choice) -> str:
             why = f"known to defeat {', '.join(entry['rules'])} ({spelled_out(entry['paper'])})"
         else:
             count = study.attained(attack).bit_count()
-            why = f"attains the worst case of {count} contestants; no smaller set does without"
+            why = f"attains the worst case of {count} contestants; one of the fewest that reach enough together"
         lines.append(f"| `{attack}` | {why} |")
     missed = "; ".join(f"{_who(who)} by {100 * gap:.1f} points" for who, gap in choice.missed)
     said = (
