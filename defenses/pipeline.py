@@ -117,6 +117,7 @@ class Pipeline:
             state=state or {},
             clients=as_clients(clients, len(stack), self.describe()),
             reference=None if reference is None else as_stack([reference], f"{self.describe()}: reference")[0][0],
+            shapes=() if form.layers is None else tuple(tuple(part.shape) for part in form.parts),
         )
         result = self.run(stack, f=f, context=context)
         return form.row(result.vector), result.state
@@ -177,7 +178,7 @@ class Pipeline:
 
     @property
     def isometric(self) -> bool:
-        """Whether the result turns with the rows; steps look at inner products only and never stand in the way."""
+        """True if the result turns with the rows; steps look at inner products only and never stand in the way."""
         return isinstance(self.aggregator, MixedRule) and self.aggregator.isometric
 
     def min_clients(self, f: int) -> int:

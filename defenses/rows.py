@@ -58,7 +58,7 @@ class Stack:
 
     @property
     def last_bits(self) -> float:
-        """How far a row may be off by the last bits of its entries, relative to its length."""
+        """The error of a row by the last bits of its entries, relative to its length."""
         return kernels.last_bits(self.dtype)
 
     @property
@@ -202,17 +202,17 @@ class Mixed:
         return self.stack.lengths(row)
 
     def slack(self) -> Tensor:
-        """How far each of ``squared_distances`` may be off by rounding ``[m m]``."""
+        """The rounding error of each of ``squared_distances``, ``[m m]`` (float64)."""
         return self._slack()[:-1, :-1]
 
     def slack_of_norms(self, norms: Tensor) -> Tensor:
-        """How far each of the ``norms [m]`` may be off by rounding."""
+        """The rounding error of each of the ``norms [m]``."""
         if self.coefficients is None:
             return 2 * self.stack.last_bits * norms
         return slack_of_root(norms, self._slack()[-1, :-1])
 
     def slack_from(self, row: int, distances: Tensor) -> Tensor:
-        """How far each of the ``distances [m]`` from one of the rows may be off by rounding."""
+        """The rounding error of each of the ``distances [m]`` from one of the rows."""
         if self.coefficients is not None:
             return slack_of_root(distances, self.slack()[row])
         norms = self.norms()
@@ -291,7 +291,7 @@ class Mixed:
         return X if self.coefficients is None else self.coefficients.to(dtype=X.dtype, device=X.device) @ X
 
     def magnitudes(self) -> Tensor:
-        """How large the numbers were of which the entries ``[m d]`` of mixed rows are sums; 0 for rows as received."""
+        """Magnitudes of the numbers of which the entries ``[m d]`` of mixed rows are sums; 0 for rows as received."""
         X = self.stack.X
         if self.coefficients is None:
             return X.new_zeros(())
@@ -325,7 +325,7 @@ def shares(rows: Mixed, context: Context, owner: str) -> Tensor:
 
 
 def slack_of_root(root: Tensor, slack: Tensor) -> Tensor:
-    """How far a square root may be off whose square may be by ``slack``."""
+    """The error of a square root whose square may be off by ``slack``."""
     return torch.minimum(slack.sqrt(), slack / root.clamp(min=1e-300))
 
 
@@ -360,7 +360,7 @@ class MixedRule(Aggregator):
 
     @property
     def isometric(self) -> bool:
-        """Whether the result turns with the rows: it is a sum of rows whose weights depend on inner products only."""
+        """True if the result turns with the rows: it is a sum of rows whose weights depend on inner products only."""
         return False
 
     @abstractmethod

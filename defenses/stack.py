@@ -38,7 +38,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Form:
-    """How rows were handed over. ``layers`` and ``rows`` are the list types around them, if there are any."""
+    """The form of rows as handed over. ``layers`` and ``rows`` are the list types around them, if there are any."""
 
     parts: tuple[Part, ...]
     layers: type[list[Any]] | type[tuple[Any, ...]] | None
@@ -90,7 +90,7 @@ def _container(values: Sequence[Any]) -> type[list[Any]] | type[tuple[Any, ...]]
 
 
 def _is_layered(row: Any) -> bool:
-    """Whether a row is a list of layers, rather than of numbers."""
+    """True if a row is a list of layers, rather than of numbers."""
     return isinstance(row, (list, tuple)) and any(isinstance(layer, (Tensor, np.ndarray)) for layer in row)
 
 

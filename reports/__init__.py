@@ -1,4 +1,4 @@
-"""What a grid left behind, as tables and figures. This room reads records only and never imports torch."""
+"""Tables and figures of what a grid left behind. This room reads records only and never imports torch."""
 
 from __future__ import annotations
 

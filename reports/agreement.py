@@ -17,7 +17,7 @@ LOSS = 10.0
 
 @dataclass(frozen=True)
 class Agreement:
-    """Whether two records of one cell agree: ``identical``, ``within`` the tolerance, or ``differs``, and in what."""
+    """Agreement of two records of a cell: ``identical``, ``within`` the tolerance, or ``differs``, and in what."""
 
     verdict: str
     differences: tuple[tuple[str, Any, Any], ...] = ()
@@ -25,7 +25,7 @@ class Agreement:
 
     @property
     def agrees(self) -> bool:
-        """Whether the records agree."""
+        """True if the records agree."""
         return self.verdict != "differs"
 
     def words(self) -> str:
@@ -40,16 +40,18 @@ class Agreement:
 def agree(first: CellResult, second: CellResult, *, tolerance: float) -> Agreement:
     """Compare status and accuracies of two records of the same cell.
 
-    Accuracies (SA, every RA, attack success) may differ by ``tolerance``, the loss by ``LOSS`` times that of itself
-    (at least of 1); on how many samples what was evaluated must be the same. A divergence agrees with a divergence
-    whatever its round, a refusal with a refusal. A number that one record lacks is a difference. Raises ``UsageError``
-    for a tolerance outside [0, 1].
+    Accuracies (SA, every RA, attack success, those during training where both records have them, mean forgetting) may
+    differ by ``tolerance``, the loss by ``LOSS`` times that of itself (at least of 1); on how many samples what was
+    evaluated must be the same. A divergence agrees with a divergence whatever its round, a refusal with a refusal. A
+    number that one record lacks is a difference. Raises ``UsageError`` for a tolerance outside [0, 1].
     """
     if not 0 <= tolerance <= 1:
         raise UsageError(f"tolerance={tolerance:g} must be in [0, 1], a difference of accuracies")
     if first.status != second.status:
         return Agreement("differs", (("status", first.status, second.status),), math.inf)
     mine, yours = accuracies(first), accuracies(second)
+    if first.status == "done" and first.curve and second.curve:
+        mine, yours = mine | _curve(first), yours | _curve(second)
     found: list[tuple[str, Any, Any]] = []
     largest = 0.0
     for name in {**mine, **yours}:
@@ -69,7 +71,7 @@ def agree(first: CellResult, second: CellResult, *, tolerance: float) -> Agreeme
 
 
 def _beside(first: CellResult, second: CellResult) -> Iterator[tuple[str, Any, Any, float]]:
-    """What differs beside the accuracies, and by how much, in points of accuracy."""
+    """The differences beside the accuracies, in points of accuracy."""
     if first.metrics is None or second.metrics is None:
         return
     for name in ("samples", "evaluation"):
@@ -91,8 +93,21 @@ def accuracies(record: CellResult) -> dict[str, float | None]:
     found |= {f"ra {name}": value for name, value in m.ra.items()}
     found |= {} if m.ra_worst is None else {"ra_worst": m.ra_worst}
     found |= {} if m.asr is None else {"asr": m.asr}
+    forgotten = record.certificates.get("forgetting")
+    for round, told in forgotten.items() if isinstance(forgotten, Mapping) else ():
+        mean = told.get("mean") if isinstance(told, Mapping) else None
+        found |= {f"forgetting {round}": mean} if isinstance(mean, (int, float)) else {}
     groups = {g: values for g, values in m.groups.items() if g != "best"}  # of older records: nothing measures it now
     return found | {f"{g} {name}": value for g, values in groups.items() for name, value in values.items()}
+
+
+def _curve(record: CellResult) -> dict[str, float | None]:
+    """The accuracies during training."""
+    found: dict[str, float | None] = {}
+    for point in record.curve:
+        found |= {f"round {point.round} sa": point.sa}
+        found |= {} if point.ra is None else {f"round {point.round} ra": point.ra}
+    return found
 
 
 def settings_apart(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:

@@ -56,7 +56,7 @@ def _note_text(note: _Note) -> str:
 
 
 def caption(board: Board, *, seeds: set[str]) -> str:
-    """What every table of the board shows: constants, statistics, worst case, marks."""
+    """Caption of every table of the board: constants, statistics, worst case, marks."""
     inside = () if board.autobyz is None else board.autobyz.members
     attacks = [a for a in board.attacks if a != "none" and a not in inside] or list(board.attacks)
     places = [e for s in board.sections for r in s.rows for e in (*r.cells, r.worst)]
@@ -78,7 +78,7 @@ def caption(board: Board, *, seeds: set[str]) -> str:
     if any(p.is_number and len(p.values) < p.expected for p in places):
         parts.append("k/n: only k of n seeds have finished.")
     if any(p.states for p in places):
-        parts.append("A place where any seed diverged, failed or was refused says so and is never a number.")
+        parts.append("If any seed of a cell diverged, failed or was refused, the table says so instead of a number.")
     if any(p.mean is None and not p.states for p in places):
         parts.append("–: not run.")
     parts.append(_test_error(places))
@@ -100,7 +100,7 @@ def _seeds(count: int, places: Sequence[Estimate]) -> str:
 
 
 def _test_error(places: Sequence[Estimate]) -> str:
-    """What the test set adds to the doubt; all seeds and rows of a task share it, so it is in no interval."""
+    """The uncertainty that the test set adds; all seeds and rows of a task share it, so it is in no interval."""
     known = {p.samples for p in places if p.samples}
     if not known:
         return ""

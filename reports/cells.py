@@ -1,4 +1,4 @@
-"""What the readable forms share: the columns of a table and the texts of its places."""
+"""The common part of the readable forms: the columns of a table and the texts of its places."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def title(board: Board, section: Section) -> str:
 
 
 def state_counts(board: Board) -> str:
-    """How many cells there are of each status."""
+    """The number of cells of each status."""
     return ", ".join(f"{n} {status}" for status, n in board.counts.items())
 
 

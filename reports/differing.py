@@ -1,4 +1,4 @@
-"""What differs between two records, or between two stores, field by field."""
+"""Differences between two records, or between two stores, field by field."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class CellDiff:
 
     @property
     def same(self) -> bool:
-        """Whether nothing but timing and environment differs."""
+        """True if nothing but timing and environment differs."""
         return not (self.settings or self.outcome or self.certificates)
 
 
@@ -53,7 +53,7 @@ class StoreDiff:
 
     @property
     def same(self) -> bool:
-        """Whether both have the same cells with the same results."""
+        """True if both have the same cells with the same results."""
         return not (self.only_first or self.only_second or self.results)
 
 
@@ -152,7 +152,7 @@ def _name(record: CellResult) -> str:
 
 
 def find(target: str) -> CellResult | Source:
-    """What ``target`` names: a store or board, a record's file, or one cell of a store as ``STORE:KEY`` (or its start).
+    """The target: a store or board, a record's file, or one cell of a store as ``STORE:KEY`` (or its start).
 
     Raises ``UsageError`` if it is none of these or damaged, or if a key's start is not unique.
     """

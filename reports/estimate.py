@@ -21,12 +21,12 @@ MIN_SEEDS = 5
 
 @dataclass(frozen=True)
 class Estimate:
-    """What is known of one place: the values per seed, how many there should be, and the states of the others.
+    """One place of a table: the values per seed, how many there should be, and the states of the others.
 
     ``bound`` marks a minimum over fewer attacks than the board has: the true worst case may be lower. ``idle`` marks an
     attack that left the mean of the honest clients where it was. ``notes`` are the numbers of the footnotes. ``prior``
-    is what the place's table says about variances, ``samples`` the number of test samples of the accuracies. An
-    estimate with a state is never a number.
+    is what the place's table says about variances, ``samples`` the number of test samples of the accuracies. Where
+    there is a state, the table shows it instead of a number.
     """
 
     values: tuple[tuple[str, float], ...] = ()
@@ -41,7 +41,7 @@ class Estimate:
 
     @property
     def is_number(self) -> bool:
-        """Whether the place has a number: some seed has a value and none has diverged, failed or been refused."""
+        """True if the place has a number: some seed has a value and none has diverged, failed or been refused."""
         return bool(self.values) and not self.states
 
     @cached_property
@@ -76,7 +76,7 @@ class Estimate:
         return NORMAL * math.sqrt(max(self.mean * (1 - self.mean), 0.0) / self.samples)
 
     def count(self, state: str) -> int:
-        """How many cells have this state."""
+        """The number of cells with this state."""
         return dict(self.states).get(state, 0)
 
     @property
@@ -120,7 +120,7 @@ NORMAL = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
 
 
 def table_prior(parts: Sequence[Estimate]) -> Prior | None:
-    """What the places of one table say about variances over seeds, on the logit scale."""
+    """The prior that the places of one table give for variances over seeds, on the logit scale."""
     found = [p for p in parts if p.is_number and len(p.values) > 1]
     numbers = [[v for _, v in p.values] for p in found]
     variances = [

@@ -132,7 +132,7 @@ def _look(colour: Any, *, filled: bool) -> dict[str, Any]:
 
 
 def _legend(colours: Mapping[str, Any], markers: Mapping[str, Any], filled: Mapping[str, Any]) -> list[Any]:
-    """What colours, markers and filling stand for; nothing for a kind of which there is one."""
+    """The legend of colours, markers and filling; nothing for a kind of which there is one."""
     from matplotlib.lines import Line2D
 
     def handle(label: str, *, colour: Any = "#555555", marker: str = "o", full: bool = True) -> Any:

@@ -4,53 +4,84 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .board import Board, metric_title
-from .figure_layout import wrapped
+from .figure_layout import DASHES, MARKERS, WIDTHS, spread_out, wrapped
 from .tradeoff import Breakdown, breakdowns
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_DASHES = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
-_LINES = 16
+_NAMED = 6
+"""So many lines are told apart at a glance; the others stay in the background."""
 
 
-def breakdown_figures(board: Board) -> Iterator[tuple[str, Figure]]:
-    """For every metric, and for ``f`` and each measure of heterogeneity that varies, a title and a figure."""
+def breakdown_figures(board: Board, width: str = "page") -> Iterator[tuple[str, Figure]]:
+    """For every metric, and for ``f`` and each measure of heterogeneity that varies, a title and a figure.
+
+    The best lines on average are named at their ends; the others are grey.
+    """
     labels = list(dict.fromkeys(r.labels for s in board.sections for r in s.rows))
     for found in breakdowns(board, labels):
-        yield f"breakdown {found.metric} {_ASCII.get(found.against, found.against)}", _figure(found)
+        yield f"breakdown {found.metric} {_ASCII.get(found.against, found.against)}", _figure(found, width)
 
 
 _ASCII = {"γ": "gamma", "α": "alpha"}
 
 
-def _figure(found: Breakdown) -> Figure:
+def _figure(found: Breakdown, width: str) -> Figure:
     import seaborn
     from matplotlib.figure import Figure
 
-    lines = sorted(found.lines, key=lambda line: -_mean(line[1]))[:_LINES]
-    columns = 2 if len(lines) > 6 else 1
-    rows = math.ceil(len(lines) / columns)
-    figure = Figure(figsize=(5.6 if columns == 1 else 7.2, 3.4 + 0.22 * rows), layout="constrained")
+    column = width == "column"
+    lines = sorted(found.lines, key=lambda line: (-_mean(line[1]), line[0]))
+    names = [wrapped(name or "all", 24 if column else 34) for name, _ in lines[:_NAMED]]
+    size = (WIDTHS[width], 2.5 if column else 3.6)
+    figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots()
+    for _, points in lines[_NAMED:]:
+        axes.plot(*zip(*points, strict=True), color="#c8c8c8", linewidth=0.8, zorder=1)
     palette = seaborn.color_palette("colorblind", 10)
-    for i, (name, points) in enumerate(lines):
+    for i, (_, points) in enumerate(lines[:_NAMED]):
         xs, ys = zip(*points, strict=True)
-        look = {"color": palette[i % 10], "linestyle": _DASHES[(i // 10 + i) % 4]}
-        axes.plot(xs, ys, marker="o", markersize=3.5, linewidth=1.5, label=wrapped(name or "all", 44), **look)
-    label = "Byzantine clients f" if found.against == "f" else f"heterogeneity {found.against}"
-    title = f"{metric_title(found.metric)}, worst case (%)"
-    axes.set(xlabel=label, ylabel=title, ylim=(-2, 102))
+        axes.plot(xs, ys, color=palette[i], linestyle=DASHES[i % 4], linewidth=1.4, zorder=3)
+        look: dict[str, Any] = {"markersize": 4.5, "markerfacecolor": "white", "markeredgewidth": 1.1}
+        axes.plot(xs, ys, color=palette[i], linestyle="", marker=MARKERS[i], zorder=4, **look)
+    low, high = _limits([y for _, points in lines for _, y in points])
+    letters = 6.5 if column else 8
+    tall = letters * 1.25 / 72 / (size[1] - 0.75) * (high - low)
+    gap = tall * max(name.count("\n") + 1 for name in names)
+    lasts = [points[-1] for _, points in lines[:_NAMED]]
+    for i, y in enumerate(spread_out([y for _, y in lasts], gap, low + gap / 2, high - gap / 2)):
+        _named(axes, names[i], y, lasts[i][1], {"color": palette[i], "marker": MARKERS[i]}, letters)
+    axes.set(ylim=(low, high))
     axes.set_xticks(sorted({x for _, points in lines for x, _ in points}))
-    left = len(found.lines) - len(lines)
-    figure.suptitle(
-        f"{title}; a divergence counts as zero" + (f"; the best {_LINES} of {len(lines) + left}" if left else "")
-    )
-    figure.legend(loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
+    axes.tick_params(labelsize=letters)
+    label = "Byzantine clients f" if found.against == "f" else f"heterogeneity {found.against}"
+    axes.set_xlabel(label, fontsize=letters + 1)
+    axes.set_ylabel(f"{metric_title(found.metric)}, worst case (%)", fontsize=letters + 1)
+    others = len(lines) - _NAMED
+    if others > 0:
+        axes.set_title(f"grey: {others} others, lower on average", fontsize=letters, loc="left")
     return figure
+
+
+def _named(axes: Any, name: str, at: float, end: float, look: dict[str, Any], letters: float) -> None:
+    """The name of a line beside its end, with its marker, and a hair line between them."""
+    across = axes.get_yaxis_transform()
+    room = 1.0 if letters > 7 else 1.6  # a column's axes are narrower
+    hair = {"color": "#9a9a9a", "linewidth": 0.5, "clip_on": False, "transform": across}
+    axes.plot([1.0, 1.0 + 0.03 * room], [end, at], **hair)
+    marked = {"markersize": 4, "markerfacecolor": "white", "markeredgewidth": 1.0, "clip_on": False}
+    axes.plot(1.0 + 0.045 * room, at, transform=across, **marked, **look)
+    beside = {"xycoords": across, "annotation_clip": False, "va": "center", "linespacing": 1.0}
+    axes.annotate(name, (1.0 + 0.075 * room, at), fontsize=letters, **beside)
+
+
+def _limits(values: Sequence[float]) -> tuple[float, float]:
+    """From zero to just above the highest value: accuracies are compared with zero, not with each other alone."""
+    return -2.0, min(102.0, max(20.0, max(values) * 1.06 + 1))
 
 
 def _mean(points: Sequence[tuple[float, float]]) -> float:

@@ -10,36 +10,44 @@ from typing import TYPE_CHECKING, Any
 from robustfl.records import CellResult
 
 from .board import in_words, natural
-from .figure_layout import longest, panel_title, roomy, simple_first, wrapped
+from .figure_layout import DASHES, longest, panel_title, roomy, simple_first, wrapped
 from .frame import frame, label_columns
 from .ranking import spread, text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_DASHES = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
 _WIDTH = 2.5
-_PANEL = ("partition", "norm", "defense")
+LINES = ("defense", "norm", "objective")
+"""Labels that can be the lines of a panel."""
 _METRICS = {"sa": "accuracy on clean inputs (%)", "ra": "accuracy on adversarial inputs (%)"}
 
 Runs = Mapping[tuple[str, ...], Sequence[CellResult]]
-"""The seeds of each (partition, norm, defense)."""
+"""The seeds of each (row of panels, column of panels, line)."""
 
 
-def curves(results: Sequence[CellResult], metrics: Sequence[str] = ("sa", "ra")) -> Iterator[tuple[str, Figure]]:
+def curves(
+    results: Sequence[CellResult], metrics: Sequence[str] = ("sa", "ra"), *, lines: str = "defense"
+) -> Iterator[tuple[str, Figure]]:
     """For every metric, attack and setting of the other labels, a title and a figure.
+
+    Rows of panels are partitions, columns are norms, ``lines`` is the label that each panel overlays: with ``norm``,
+    columns are defenses.
 
     Lines are means over seeds, bands reach from the lowest to the highest seed. Where a seed diverged, every seed is
     its own line and a cross marks the last evaluation before the divergence.
     """
-    groups = _groups([r for r in results if len(r.curve) > 1])
+    panel = ("partition", "defense" if lines == "norm" else "norm", lines)
+    groups = _groups([r for r in results if len(r.curve) > 1], panel)
     for metric in metrics:
         for (attack, setting), runs in sorted(groups.items(), key=lambda item: natural(" ".join(item[0]))):
             if any(len(_points(r, metric)) > 1 for records in runs.values() for r in records):
                 yield f"curves {metric} {attack} {setting}", _figure(runs, metric, attack, setting)
 
 
-def _groups(results: Sequence[CellResult]) -> dict[tuple[str, str], dict[tuple[str, ...], list[CellResult]]]:
+def _groups(
+    results: Sequence[CellResult], panel_of: tuple[str, ...]
+) -> dict[tuple[str, str], dict[tuple[str, ...], list[CellResult]]]:
     table = frame(results)
     if not len(results) or "attack" not in table:
         return {}
@@ -48,14 +56,14 @@ def _groups(results: Sequence[CellResult]) -> dict[tuple[str, str], dict[tuple[s
     others = [
         c
         for c in label_columns(table)
-        if c not in (*_PANEL, "attack", "seed") and len({text(cell.get(c)) for cell in cells}) > 1
+        if c not in (*panel_of, "attack", "seed") and len({text(cell.get(c)) for cell in cells}) > 1
     ]
     if {"f", "f_declared"} <= set(others) and all(text(c["f"]) == text(c["f_declared"]) for c in cells):
         others.remove("f_declared")
     groups: dict[tuple[str, str], dict[tuple[str, ...], list[CellResult]]] = defaultdict(lambda: defaultdict(list))
     for cell in cells:
         setting = ", ".join(f"{c.removeprefix('cell.')}={text(cell.get(c))}" for c in others)
-        panel = tuple(text(cell.get(name)) for name in _PANEL)
+        panel = tuple(text(cell.get(name)) for name in panel_of)
         groups[text(cell["attack"]), setting][panel].append(records[str(cell["key"])])
     return groups
 
@@ -70,7 +78,7 @@ def _figure(runs: Runs, metric: str, attack: str, setting: str) -> Figure:
     norms = sorted({n for _, n, _ in runs}, key=natural)
     defenses = sorted({d for _, _, d in runs}, key=simple_first)
     palette = seaborn.color_palette("colorblind", len(defenses))
-    looks = {d: {"color": palette[i], "linestyle": _DASHES[i % 4]} for i, d in enumerate(defenses)}
+    looks = {d: {"color": palette[i], "linestyle": DASHES[i % 4]} for i, d in enumerate(defenses)}
     titles = [[panel_title(norm, in_words("partition", p), _WIDTH) for norm in norms] for p in partitions]
     heading = 0.17 * max(t.count("\n") + 1 for line in titles for t in line)
     labels = [wrapped(d) for d in defenses]

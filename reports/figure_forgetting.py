@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from robustfl.records import CellResult
 
 from .board import natural
-from .figure_layout import wrapped
+from .figure_layout import WIDTHS, wrapped
 from .ranking import text
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _NAMES = ("dataset", "partition", "model", "norm", "algorithm", "objective", "defense", "attack")
 
 
-def forgetting_maps(results: Sequence[CellResult]) -> Iterator[tuple[str, Figure]]:
+def forgetting_maps(results: Sequence[CellResult], width: str = "page") -> Iterator[tuple[str, Figure]]:
     """For every experiment and round in which forgetting was measured (lowest seed), a title and two heatmaps.
 
     Over clients × data sets: left the loss of accuracy ``F = Acc(received) - Acc(local)``, right the accuracy after
@@ -28,10 +28,10 @@ def forgetting_maps(results: Sequence[CellResult]) -> Iterator[tuple[str, Figure
         chosen.setdefault(tuple(text(record.labels.get(n)) for n in _NAMES), record)
     told = [n for i, n in enumerate(_NAMES) if len({key[i] for key in chosen}) > 1 or n in ("norm", "objective")]
     for record in chosen.values():
-        name = " ".join(text(record.labels.get(n)) for n in told)
+        name = " ".join(value for n in told if (value := text(record.labels.get(n))) != "–")
         for round, facts in _measured(record).items():
             told_round = f", round {round}" if round else ""
-            yield f"forgetting {name}{told_round}", _figure(f"{name}{told_round}", record, facts)
+            yield f"forgetting {name}{told_round}", _figure(f"{name}{told_round}", record, facts, width)
 
 
 def _order(record: CellResult) -> tuple[Any, ...]:
@@ -39,7 +39,7 @@ def _order(record: CellResult) -> tuple[Any, ...]:
 
 
 def _measured(record: CellResult) -> dict[str, Mapping[str, Any]]:
-    """What was measured in each listed round, in their order, or under ``""`` in the last one."""
+    """The measurements of each listed round, in their order, or under ``""`` in the last one."""
     found = record.certificates.get("forgetting")
     if not isinstance(found, dict):
         return {}
@@ -52,26 +52,46 @@ def _matrix(facts: Mapping[str, Any], name: str) -> list[list[float]]:
     return matrix if isinstance(matrix, list) else []
 
 
-def _figure(name: str, record: CellResult, facts: Mapping[str, Any]) -> Figure:
-    import seaborn
+def _figure(name: str, record: CellResult, facts: Mapping[str, Any], width: str) -> Figure:
     from matplotlib.figure import Figure
 
     clients = [str(k) for k in facts["clients"]]
-    size = max(2.6, 0.36 * len(clients))
-    figure = Figure(figsize=(2 * size + 2.2, size + 1.3), layout="constrained")
+    wide = WIDTHS[width]
+    figure = Figure(figsize=(wide, 0.5 * wide + 0.35), layout="constrained")
     left, right = figure.subplots(1, 2)
-    numbers = {"annot": len(clients) <= 10, "fmt": ".0f", "annot_kws": {"size": 7}, "square": True}
-    axes = {"xticklabels": clients, "yticklabels": clients, "linewidths": 0.4}
+    letters = 6.0 if width == "column" else 8
+    few = len(clients) <= (6 if width == "column" else 12)
     lost = [[100 * v for v in row] for row in _matrix(facts, "matrix")]
     after = [[100 * v for v in row] for row in _matrix(facts, "after")]
-    seaborn.heatmap(lost, ax=left, cmap="vlag", center=0, vmin=-100, vmax=100, **numbers, **axes)
-    seaborn.heatmap(after, ax=right, cmap="crest", vmin=0, vmax=100, **numbers, **axes)
-    left.set_title("accuracy lost (points)")
-    right.set_title("accuracy after local training (%)")
-    for axis in (left, right):
-        axis.set_xlabel("data of client")
-        axis.set_ylabel("model of client")
+    for axes, values, title in ((left, lost, "accuracy lost (points)"), (right, after, "accuracy after (%)")):
+        _map(axes, values, clients, letters, numbers=few)
+        axes.set_title(title, fontsize=letters + 1)
+        axes.set_xlabel("data of client", fontsize=letters)
+    left.set_ylabel("model of client", fontsize=letters)
     mean = facts.get("mean")
     share = f"mean off the diagonal {100 * mean:.1f} points, " if isinstance(mean, float) else ""
-    figure.suptitle(f"{wrapped(name, 60)}\n{share}seed {text(record.labels.get('seed'))}", fontsize=10)
+    figure.suptitle(f"{wrapped(name, 60)}\n{share}seed {text(record.labels.get('seed'))}", fontsize=letters)
     return figure
+
+
+def _map(axes: Any, values: list[list[float]], clients: Sequence[str], letters: float, *, numbers: bool) -> None:
+    """A heatmap over the values that there are; its lightness rises with them, so that it is read in grey, too."""
+    flat = [v for row in values for v in row]
+    low, high = min(flat), max(flat)
+    if high - low < 1:  # nothing is made of rounding
+        low, high = low - 0.5, high + 0.5
+    mesh = axes.pcolormesh(values, cmap="cividis", vmin=low, vmax=high, edgecolors="white", linewidth=0.4)
+    axes.set(aspect="equal", ylim=(len(values), 0))
+    axes.grid(visible=False)
+    every = max(1, -(-len(clients) // 16))
+    places = [i + 0.5 for i in range(0, len(clients), every)]
+    axes.set_xticks(places, clients[::every])
+    axes.set_yticks(places, clients[::every])
+    axes.tick_params(labelsize=letters, length=0)
+    bar = axes.figure.colorbar(mesh, ax=axes, shrink=0.75, pad=0.03)
+    bar.ax.tick_params(labelsize=letters)
+    for y, row in enumerate(values if numbers else ()):
+        for x, value in enumerate(row):
+            dark = value < low + 0.55 * (high - low)
+            axes.text(x + 0.5, y + 0.5, f"{value:.0f}", ha="center", va="center", fontsize=letters - 1,
+                      color="white" if dark else "black")  # fmt: skip

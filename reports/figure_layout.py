@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
+
+from robustfl.errors import UsageError
 
 from .board import natural
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from matplotlib.layout_engine import LayoutEngine
+
+WIDTHS = {"column": 3.4, "page": 7.0}
+"""Inches of one column of a two-column paper, and of both."""
+SMALLEST, SMALLEST_SCALE = 5.0, 0.55
+"""Points, below which letters are not read in print; and how far a figure may shrink before its letters collide."""
+MARKERS = "osD^vPX<>*"
+DASHES = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
 
 
 def wrapped(name: str, width: float = 24) -> str:
@@ -46,3 +56,40 @@ def roomy(width: float, *, between: float = 0.02) -> LayoutEngine:
 def simple_first(defense: str) -> tuple[bool, int, Any]:
     """A sort key: the plain mean, then single rules, then pipelines."""
     return defense != "mean", defense.count("+"), natural(defense)
+
+
+def spread_out(places: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+    """The places moved apart so that neighbours are at least ``gap`` from each other, in [low, high] where they fit.
+
+    >>> spread_out([10, 11, 50], 5, 0, 100)
+    [10, 15, 50]
+    """
+    order = sorted(range(len(places)), key=lambda i: (places[i], i))
+    moved = list(places)
+    for before, i in zip([None, *order], order, strict=False):
+        moved[i] = max(places[i], low) if before is None else max(places[i], moved[before] + gap)
+    top = high
+    for i in reversed(order):
+        moved[i] = min(moved[i], top)
+        top = moved[i] - gap
+    return moved
+
+
+def fitted(figure: Figure, kind: str, width: str) -> None:
+    """Bring a figure to the width of a column or a page, its letters with it.
+
+    Raises ``UsageError`` where letters would become too small to read.
+    """
+    from matplotlib.text import Text
+
+    wide, tall = figure.get_size_inches()
+    scale = min(1.0, WIDTHS[width] / wide)
+    if scale < SMALLEST_SCALE:
+        remedy = "--width page, or " if width == "column" else ""
+        raise UsageError(
+            f"plot {kind}: the figure is {wide:.1f} inches wide, and in {WIDTHS[width]:g} its letters could not be "
+            f"read; use {remedy}--where LABEL=VALUE for fewer panels"
+        )
+    for shown in figure.findobj(Text):
+        shown.set_fontsize(max(SMALLEST, shown.get_fontsize() * scale))
+    figure.set_size_inches(WIDTHS[width], tall * scale)

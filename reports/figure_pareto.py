@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from .board import Board, row_name
-from .figure_layout import wrapped
-from .tradeoff import pareto
+from .figure_layout import MARKERS, WIDTHS, wrapped
+from .tradeoff import Pareto, pareto
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -15,42 +15,82 @@ if TYPE_CHECKING:
 _NAMED = 12
 
 
-def pareto_figures(board: Board) -> Iterator[tuple[str, Figure]]:
-    """A title and a figure, if at least two rows have both numbers."""
+def pareto_figures(board: Board, width: str = "page") -> Iterator[tuple[str, Figure]]:
+    """A title and a figure, if at least two rows have both numbers.
+
+    Norms, or what else the board has instead, differ in marker and colour; the front is numbered and its numbers named.
+    """
     found = pareto(board)
-    if len(found.points) < 2:
-        return
-    import seaborn
+    if len(found.points) >= 2:
+        yield "pareto", _figure(board, found, width)
+
+
+def _figure(board: Board, found: Pareto, width: str) -> Figure:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6.4, 4.4), layout="constrained")
+    column = width == "column"
+    letters = 6.5 if column else 8
+    named = found.front[:_NAMED]
+    names = [
+        f"{k}  {wrapped(row_name(board.label_names, found.points[i][0]), 44 if column else 40)}"
+        for k, i in enumerate(named, 1)
+    ]
+    lines = sum(name.count("\n") + 1 for name in names)
+    figure = Figure(figsize=(WIDTHS[width], 2.6 + 0.115 * lines if column else 3.6), layout="constrained")
     axes = figure.subplots()
+    _points(axes, board, found)
+    line = [found.points[i][1:] for i in found.front]
+    axes.plot(*zip(*line, strict=True), color="#777777", linewidth=1.0, linestyle=(0, (4, 2)), zorder=2)
+    placed: list[tuple[float, float]] = []
+    for k, i in enumerate(named, 1):
+        _, x, y = found.points[i]
+        _number(axes, str(k), (x, y), placed, letters)
+    axes.set_xlabel(f"{found.x_label} (%)", fontsize=letters + 1)
+    axes.set_ylabel(f"{found.y_label} (%)", fontsize=letters + 1)
+    axes.tick_params(labelsize=letters)
+    axes.margins(0.09)
+    if len(axes.get_legend_handles_labels()[1]) > 1:
+        axes.legend(title="norm", loc="best", fontsize=letters, title_fontsize=letters, framealpha=0.9)
+    said = "\n".join(names)
+    if column:
+        figure.supxlabel(said, fontsize=letters, x=0.02, ha="left", linespacing=1.15)
+    else:
+        axes.annotate(
+            f"not beaten by any row:\n{said}", (1.03, 1.0), xycoords="axes fraction", va="top", fontsize=letters,
+            linespacing=1.5, annotation_clip=False,
+        )  # fmt: skip
+    return figure
+
+
+def _points(axes: Any, board: Board, found: Pareto) -> None:
+    """All rows; those on the front are larger and filled."""
+    import seaborn
+
     colours = seaborn.color_palette("colorblind")
     at = board.label_names.index("norm") if "norm" in board.label_names else None
     norms = sorted({n[at] for n, _, _ in found.points}) if at is not None else [""]
+    best = set(found.front)
     for k, norm in enumerate(norms):
-        own = [(x, y) for n, x, y in found.points if at is None or n[at] == norm]
-        axes.scatter(
-            [x for x, _ in own],
-            [y for _, y in own],
-            s=26,
-            color=colours[k % len(colours)],
-            label=norm,
-            zorder=3,
-            linewidth=0,
-        )
-    line = [found.points[i][1:] for i in found.front]
-    axes.plot(*zip(*line, strict=True), color="#777777", linewidth=1.0, linestyle=(0, (4, 2)), zorder=2)
-    for k, i in enumerate(found.front[:_NAMED], 1):
-        _, x, y = found.points[i]
-        axes.annotate(str(k), (x, y), textcoords="offset points", xytext=(5, 4), fontsize=8)
-    names = [
-        f"{k}  {wrapped(row_name(board.label_names, found.points[i][0]), 60)}"
-        for k, i in enumerate(found.front[:_NAMED], 1)
-    ]
-    axes.set(xlabel=f"{found.x_label} (%)", ylabel=f"{found.y_label} (%)", xlim=(-2, 102), ylim=(-2, 102))
-    if norms != [""]:
-        axes.legend(title="norm", frameon=False, loc="upper left", fontsize=8)
-    figure.suptitle("No row beats these in one accuracy without losing in the other", fontsize=10)
-    figure.supxlabel("\n".join(names), fontsize=8, x=0.01, ha="left")
-    yield "pareto", figure
+        look: dict[str, Any] = {
+            "marker": MARKERS[k % len(MARKERS)],
+            "edgecolor": [colours[k % len(colours)]],
+            "label": norm,
+        }
+        for first in (True, False):
+            own = [
+                (x, y) for i, (n, x, y) in enumerate(found.points)
+                if (at is None or n[at] == norm) and (i in best) is first
+            ]  # fmt: skip
+            if own:
+                face = {"facecolor": look["edgecolor"]} if first else {"facecolor": "none"}
+                axes.scatter(*zip(*own, strict=True), s=34 if first else 20, zorder=4 - (not first), linewidth=1.0,
+                             **look, **face)  # fmt: skip
+                look["label"] = None
+
+
+def _number(axes: Any, text: str, at: tuple[float, float], placed: list[tuple[float, float]], letters: float) -> None:
+    """A number beside its point, above it where the last one is near."""
+    near: Sequence[tuple[float, float]] = [p for p in placed if abs(p[0] - at[0]) < 2 and abs(p[1] - at[1]) < 2]
+    offset = [(5, 4), (-9, -9), (5, -9), (-9, 5)][len(near) % 4]
+    axes.annotate(text, at, textcoords="offset points", xytext=offset, fontsize=letters, fontweight="bold", zorder=5)
+    placed.append(at)

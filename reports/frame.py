@@ -24,6 +24,12 @@ def label_columns(table: pd.DataFrame) -> list[str]:
     return [c for c in table.columns if c in SETTINGS or (c not in FACTS and not c.startswith(PREFIXES))]
 
 
+def robust_column(evasion: str) -> str:
+    """The column of an evasion attack; one that is called ``worst`` is not the worst of all."""
+    column = f"ra_{evasion}"
+    return f"{column}()" if column in (*FACTS, *SETTINGS) else column
+
+
 def robust_columns(table: pd.DataFrame) -> list[str]:
     """The columns with the robust accuracy under one evasion attack each."""
     return [c for c in map(str, table.columns) if c.startswith("ra_") and c not in (*SETTINGS, "ra_worst")]
@@ -70,7 +76,7 @@ def _row(record: CellResult) -> dict[str, Any]:
     if record.metrics is not None and record.status == "done":
         metrics = record.metrics
         row |= {"sa": metrics.sa, "loss": metrics.loss, "samples": metrics.samples}
-        row |= {f"ra_{name}": value for name, value in metrics.ra.items()}
+        row |= {robust_column(name): value for name, value in metrics.ra.items()}
         row |= {"ra_worst": metrics.ra_worst, "asr": metrics.asr, "evaluation": metrics.evaluation}
         row |= {f"group.{name}.{m}": v for name, group in metrics.groups.items() for m, v in group.items()}
     timing = record.timing

@@ -97,7 +97,7 @@ def matching(results: Sequence[CellResult], where: Mapping[str, str], *, what: s
 
 
 def matches(have: str, wanted: str) -> bool:
-    """Whether a label is the wanted one; ``alie`` matches every ``alie(...)``."""
+    """True if a label is the wanted one; ``alie`` matches every ``alie(...)``."""
     return have == wanted or have.split("(")[0] == wanted
 
 

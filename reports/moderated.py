@@ -25,7 +25,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Prior:
-    """What a table says about variances: ``variance`` with the weight of ``dof`` degrees of freedom.
+    """The prior of a table for variances: ``variance`` with the weight of ``dof`` degrees of freedom.
 
     ``pooled`` are the degrees of freedom of the whole table, which no estimate from it can exceed.
     """

@@ -113,9 +113,11 @@ class Plots:
         """Mean ranks with the critical difference."""
         return self._drawn("ranks", metric, where)
 
-    def curves(self, *, metric: str | None = None, where: Mapping[str, str] | None = None) -> Drawn:
-        """Accuracy by round."""
-        return self._drawn("curves", metric, where)
+    def curves(
+        self, *, metric: str | None = None, where: Mapping[str, str] | None = None, lines: str | None = None
+    ) -> Drawn:
+        """Accuracy by round; ``lines`` is the label that panels overlay: ``defense``, ``norm`` or ``objective``."""
+        return self._drawn("curves", metric, where, lines)
 
     def forgetting(self, *, where: Mapping[str, str] | None = None) -> Drawn:
         """Client forgetting, model by data."""
@@ -129,7 +131,11 @@ class Plots:
         """The clients' batch-norm statistics in two dimensions."""
         return self._drawn("bn-pca", None, where)
 
-    def _drawn(self, kind: str, metric: str | None, where: Mapping[str, str] | None) -> Drawn:
+    def representations(self, *, where: Mapping[str, str] | None = None) -> Drawn:
+        """Inputs of the last layer for test images, clean and attacked, in two dimensions."""
+        return self._drawn("representations", None, where)
+
+    def _drawn(self, kind: str, metric: str | None, where: Mapping[str, str] | None, lines: str | None = None) -> Drawn:
         from .plots import figures_of
 
-        return Drawn(kind, figures_of(self._records(), kind, metric=metric, where=where))
+        return Drawn(kind, figures_of(self._records(), kind, metric=metric, where=where, lines=lines))

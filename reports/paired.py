@@ -29,7 +29,7 @@ class Comparison:
 
     @property
     def significant(self) -> bool:
-        """Whether the adjusted p-value is at most the level."""
+        """True if the adjusted p-value is at most the level."""
         return self.adjusted <= LEVEL
 
 
@@ -126,7 +126,7 @@ def _table(rows: Sequence[Row]) -> Array:
 
 
 def words_below(section: Section) -> str:
-    """What may be claimed of a table, as a line below it; empty where there is nothing to compare."""
+    """The claims a table allows, as a line below it; empty where there is nothing to compare."""
     found = compare(section)
     return found.verdict if found.results else ""
 

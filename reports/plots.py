@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from robustfl.errors import StoreError, UsageError, closest
 from robustfl.records import CellResult
 
+from .captions import setting
 from .frame import frame
 from .loading import matching
 from .ranking import rank_board
@@ -43,14 +44,19 @@ def plot(
     *,
     metric: str | None = None,
     where: Mapping[str, str] | None = None,
+    width: str | None = None,
+    lines: str | None = None,
     on_problem: Callable[[str], None] = lambda words: None,
+    on_caption: Callable[[str], None] = lambda words: None,
 ) -> list[Path]:
     """Draw the figures of one kind from the store at ``path`` into ``save`` (pdf, png or svg).
 
     Several figures become ``x-1.pdf``, ``x-2.pdf``. ``metric`` keeps one metric, ``where`` cells with these labels
-    (``"alie"`` matches every ``alie(...)``). ``on_problem`` is told of every file that is not counted. Returns the
-    files. Raises ``UsageError`` if there is nothing to draw, saying what the records lack, ``StoreError`` if none of
-    the files can be read.
+    (``"alie"`` matches every ``alie(...)``). ``width`` is that of a ``column`` or a ``page`` of a paper, 3.4 or 7
+    inches; ``lines`` the label whose values the panels of curves overlay: ``defense``, ``norm`` or ``objective``.
+    ``on_problem`` is told of every file that is not counted, ``on_caption`` a sentence to print below the figures.
+    Returns the files. Raises ``UsageError`` if there is
+    nothing to draw, saying what the records lack, ``StoreError`` if none of the files can be read.
     """
     if kind not in KINDS:
         raise UsageError(f"plot: no kind {kind!r}; {closest(kind, KINDS)}")
@@ -65,10 +71,12 @@ def plot(
     results = matching(loaded.results, where or {})
     from .figures import drawn
 
-    found = [content for _, content in drawn(_figures(kind, results, metric), form)]
+    found = [content for _, content in drawn(_figures(kind, results, metric, width, lines), form)]
     if not found:
         raise UsageError(f"plot {kind}: {_WHY_NONE[kind]}")
-    return write_numbered(target, found)
+    files = write_numbered(target, found)
+    on_caption(caption_of(results, kind))
+    return files
 
 
 def target_of(save: str | Path, what: str) -> tuple[Path, str]:
@@ -89,34 +97,85 @@ def write_numbered(target: Path, contents: Sequence[bytes]) -> list[Path]:
     return files
 
 
+_SHOWS = {
+    "curves": "Accuracy by round, mean and range over seeds",
+    "heatmap": "Accuracy of every defense under every attack, and the worst case, mean over seeds",
+    "breakdown": "Worst-case accuracy, mean over seeds; a divergence counts as zero",
+    "pareto": "Clean against robust accuracy in the worst case; numbered rows are beaten by no other in both",
+    "ranks": "Mean ranks over scenarios; contestants whose bars overlap do not differ by Nemenyi's test",
+    "forgetting": "Accuracy that a client's local training loses on the data of the others, and what is left",
+    "labels": "Samples per client and class",
+    "bn-pca": "Clients' batch-norm means and variances in two principal components, lowest seed",
+    "representations": "Inputs of the last layer for test images in two principal components, lowest seed",
+}
+
+
+def caption_of(results: Sequence[CellResult], kind: str) -> str:
+    """One sentence for below a figure: what it shows, and the settings that are not the defaults."""
+    board = _board(results, None)
+    told = setting(board)
+    seeds = len({r.labels.get("seed") for r in results if r.status == "done"})
+    count = f"; {seeds} seeds" if seeds > 1 and "seed" in _SHOWS[kind] and "lowest" not in _SHOWS[kind] else ""
+    return f"{_SHOWS[kind]} ({told}{count})." if told else f"{_SHOWS[kind]}{count}."
+
+
 def figures_of(
-    results: Sequence[CellResult], kind: str, *, metric: str | None = None, where: Mapping[str, str] | None = None
+    results: Sequence[CellResult],
+    kind: str,
+    *,
+    metric: str | None = None,
+    where: Mapping[str, str] | None = None,
+    width: str | None = None,
+    lines: str | None = None,
 ) -> list[Figure]:
     """The figures of one kind, of records. Raises ``UsageError`` if there is nothing to draw."""
     from .figures import titled
 
     chosen = matching(results, where or {})
-    found = [figure for _, figure in titled(_figures(kind, chosen, metric))]
+    found = [figure for _, figure in titled(_figures(kind, chosen, metric, width, lines))]
     if not found:
         raise UsageError(f"plot {kind}: {_WHY_NONE[kind]}")
     return found
 
 
-def _figures(kind: str, results: Sequence[CellResult], metric: str | None) -> Iterator[tuple[str, Figure]]:
+def _figures(
+    kind: str, results: Sequence[CellResult], metric: str | None, width: str | None, lines: str | None
+) -> Iterator[tuple[str, Figure]]:
+    from .figure_layout import WIDTHS, fitted
+
+    if width is not None and width not in WIDTHS:
+        raise UsageError(f"plot: no width {width!r}; {closest(width, WIDTHS)}")
+    if lines is not None and kind != "curves":
+        raise UsageError(f"plot {kind} has no lines to choose; plot curves has")
+    made = _of_records(kind, results, width, lines) or _of_board(kind, _board(results, metric), width)
+    for count, (title, figure) in enumerate(_checked(made, kind, metric), 1):
+        if count > MAX_FIGURES:
+            raise UsageError(f"plot {kind}: more than {MAX_FIGURES} figures; choose cells with --where LABEL=VALUE")
+        if width is not None and kind not in _NATIVE:
+            fitted(figure, kind, width)
+        yield title, figure
+
+
+_NATIVE = ("breakdown", "pareto", "ranks", "forgetting")
+"""Kinds that are drawn anew for every width; the others are brought to it."""
+
+
+def _of_records(
+    kind: str, results: Sequence[CellResult], width: str | None, lines: str | None
+) -> Iterator[tuple[str, Figure]] | None:
     from .figure_bn_pca import bn_pca_figures, representation_figures
-    from .figure_curves import curves
+    from .figure_curves import LINES, curves
     from .figure_distribution import distributions
     from .figure_forgetting import forgetting_maps
 
-    by_records = {
-        "curves": curves, "labels": distributions, "forgetting": forgetting_maps, "bn-pca": bn_pca_figures,
-        "representations": representation_figures,
-    }  # fmt: skip
-    made = by_records[kind](results) if kind in by_records else _of_board(kind, _board(results, metric))
-    for count, figure in enumerate(_checked(made, kind, metric), 1):
-        if count > MAX_FIGURES:
-            raise UsageError(f"plot {kind}: more than {MAX_FIGURES} figures; choose cells with --where LABEL=VALUE")
-        yield figure
+    if kind == "curves":
+        if lines is not None and lines not in LINES:
+            raise UsageError(f"plot curves: no lines {lines!r}; {closest(lines, LINES)}")
+        return curves(results, lines=lines or "defense")
+    if kind == "forgetting":
+        return forgetting_maps(results, width or "page")
+    others = {"labels": distributions, "bn-pca": bn_pca_figures, "representations": representation_figures}
+    return others[kind](results) if kind in others else None
 
 
 def _board(results: Sequence[CellResult], metric: str | None) -> Board:
@@ -125,14 +184,16 @@ def _board(results: Sequence[CellResult], metric: str | None) -> Board:
     return board.select(metric=metric) if metric else board
 
 
-def _of_board(kind: str, board: Board) -> Iterator[tuple[str, Figure]]:
+def _of_board(kind: str, board: Board, width: str | None) -> Iterator[tuple[str, Figure]]:
     from .figure_breakdown import breakdown_figures
     from .figure_heatmap import heatmaps
     from .figure_pareto import pareto_figures
     from .figure_ranks import rank_figures
 
-    makers = {"heatmap": heatmaps, "breakdown": breakdown_figures, "pareto": pareto_figures, "ranks": rank_figures}
-    return makers[kind](board)
+    if kind == "heatmap":
+        return heatmaps(board)
+    makers = {"breakdown": breakdown_figures, "pareto": pareto_figures, "ranks": rank_figures}
+    return makers[kind](board, width or "page")
 
 
 def _checked(made: Iterable[tuple[str, Figure]], kind: str, metric: str | None) -> Iterator[tuple[str, Figure]]:

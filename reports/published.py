@@ -34,7 +34,7 @@ class Published(BaseModel):
 
 
 class Environment(Published):
-    """What the cells ran with; several values where cells differ."""
+    """Software and machine that the cells ran with; several values where cells differ."""
 
     versions: dict[str, list[str]] = Field(description="software and its versions")
     devices: list[str] = Field(description="cpu or cuda")
@@ -60,7 +60,7 @@ class PublishedCell(Published):
 
 
 class Common(Published):
-    """What all cells share; the cells' own entries go on top, at every depth."""
+    """The entries that all cells share; the cells' own entries go on top, at every depth."""
 
     cell: dict[str, Any]
     labels: dict[str, Any]
@@ -107,7 +107,7 @@ class Board(Published):
 
 _KEPT = (
     "device", "threads", "versions", "source", "unreliable", "evaluation",
-    "traffic", "attack_shift", "statistics", "statistics_shift", "dropped", "no_effect",
+    "model", "traffic", "attack_shift", "statistics", "statistics_shift", "dropped", "no_effect",
 )  # fmt: skip
 """Certificates that a board's own tables need; the last five say whether an attack had an effect."""
 
@@ -172,7 +172,7 @@ def _forgetting(record: CellResult) -> dict[str, Any]:
 
 
 def _is_number(value: Any) -> bool:
-    """Whether a certificate is a number, of which 0 says something, too."""
+    """True if a certificate is a number, of which 0 says something, too."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
@@ -192,7 +192,7 @@ def _environment(results: Sequence[CellResult]) -> dict[str, Any]:
 
 
 def is_count(value: Any) -> TypeGuard[int]:
-    """Whether a certificate is a number of threads that a machine may have."""
+    """True if a certificate is a number of threads that a machine may have."""
     return type(value) is int and 1 <= value <= 2**16
 
 
@@ -271,7 +271,7 @@ def read_board(path: str | Path) -> tuple[Board, list[str]]:
 
 
 def _undeclared(record: CellResult) -> str | None:
-    """What is wrong with how a record says it ran, or ``None``."""
+    """The fault in how a record says it ran, or ``None``."""
     threads, device = (record.certificates.get(name) for name in ("threads", "device"))
     if threads is not None and not is_count(threads):
         return f"threads={threads!r} is no number of threads"
@@ -281,7 +281,7 @@ def _undeclared(record: CellResult) -> str | None:
 
 
 def _tells(where: str) -> bool:
-    """Whether a text of a board may have several lines."""
+    """True if a text of a board may have several lines."""
     return where == "description" or where.endswith(".reason")
 
 
@@ -314,7 +314,7 @@ def shared(values: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def without(value: Mapping[str, Any], common: Mapping[str, Any]) -> dict[str, Any]:
-    """What ``value`` has beside ``common``; ``merged(common, without(value, common))`` is ``value``."""
+    """The entries that ``value`` has beside ``common``; ``merged(common, without(value, common))`` is ``value``."""
     left: dict[str, Any] = {}
     for key, own in value.items():
         if key not in common:

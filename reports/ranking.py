@@ -71,7 +71,7 @@ class _Group:
 
 @dataclass(frozen=True)
 class Axes:
-    """What the labels that vary are: of the contestants, each contestant's own, of the task."""
+    """The roles of the labels that vary: of the contestants, each contestant's own, of the task."""
 
     contestant: tuple[str, ...]
     own: tuple[str, ...]
@@ -174,7 +174,7 @@ def _own(cells: Sequence[Cell], contestant: Sequence[str], task: Sequence[str]) 
 
 
 def _tells(cells: Sequence[Cell], by: Sequence[str], names: Sequence[str]) -> bool:
-    """Whether the labels ``by`` determine the labels ``names``."""
+    """True if the labels ``by`` determine the labels ``names``."""
     found: dict[Labels, Labels] = {}
     return all(found.setdefault(_labels(c, by), _labels(c, names)) == _labels(c, names) for c in cells)
 
@@ -188,7 +188,7 @@ def _plain(column: str) -> str:
 
 
 def without_effect(cell: Cell) -> bool:
-    """Whether a finished cell's certificates say that its attack left the honest mean where it was.
+    """True if a finished cell's certificates say that its attack left the honest mean where it was.
 
     Either the attack's own, known before training (``no_effect``), or the measured one: no row of the attackers was
     dropped, and the mean of the updates, and of the statistics where attackers send some, stayed where it was.

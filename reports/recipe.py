@@ -1,4 +1,4 @@
-"""How to run cells again: a scenario that expands to exactly them, and a command for one of them."""
+"""Recipes to run cells again: a scenario that expands to exactly them, and a command for one of them."""
 
 from __future__ import annotations
 

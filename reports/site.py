@@ -39,7 +39,7 @@ DOWNLOADS = {"csv": "CSV", "json": "JSON", "tex": "LaTeX", "md": "Markdown"}
 
 @dataclass(frozen=True)
 class Site:
-    """What every page needs: the board and what is made of it once."""
+    """The data every page needs: the board and what is made of it once."""
 
     board: Board
     results: tuple[CellResult, ...]

@@ -1,4 +1,4 @@
-"""What the pages of the site show beside its tables: heatmaps, curves, bars, certificates, recipes."""
+"""The parts of the site's pages beside its tables: heatmaps, curves, bars, certificates, recipes."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _shaded(row: Row, notes: Notes) -> tuple[tuple[Value, str], ...]:
 
 
 def shade(place: Estimate) -> str:
-    """How much of a bar or of a colour a place has; empty where a word stands."""
+    """The share of a bar or of a colour that a place has; empty where a word stands."""
     return "" if place.shown is None else f"{place.shown:.3f}"
 
 
@@ -221,7 +221,7 @@ def _certificate(board: Board, contestant: Contestant) -> tuple[list[str], list[
 
 
 def _facts(records: Sequence[CellResult]) -> list[tuple[str, str]]:
-    """What was tested, on what machine and with which software; several values are all named."""
+    """The tests, the machines and the software; several values are all named."""
     found: dict[str, list[str]] = defaultdict(list)
     for record in records:
         certificates = record.certificates

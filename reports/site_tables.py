@@ -202,7 +202,7 @@ def _doubts_of(notes: Notes, section: Section, row: Row) -> tuple[Badge, ...]:
 
 
 def _lead(board: Board) -> int:
-    """How many labels come before the numbers: defense and norm, or whatever comes first."""
+    """The number of labels before the numbers: defense and norm, or whatever comes first."""
     return max(1, sum(n in ("defense", "norm") for n in board.label_names[:2]))
 
 

@@ -56,13 +56,13 @@ def _tail(table: pd.DataFrame, done: pd.Series) -> pd.DataFrame:
 
 
 def _tail_words(table: pd.DataFrame) -> str:
-    """How many rounds the means are over; a cell without the setting has a tail of one."""
+    """The number of rounds the means are over, in words; a cell without the setting has a tail of one."""
     lengths = sorted({int(v) for v in table["tail"].dropna()}) if "tail" in table else [1]
     return f" Numbers are means over the evaluations of the last {', '.join(map(str, lengths or [1]))} round(s)."
 
 
 def _metrics(table: pd.DataFrame) -> list[tuple[str, str]]:
     """The columns with numbers, and how groups call them."""
-    robust = [(c, c.removeprefix("ra_")) for c in robust_columns(table)]
+    robust = [(c, c.removeprefix("ra_").removesuffix("()")) for c in robust_columns(table)]
     worst = [("ra_worst", "ra_worst")] if "ra_worst" in table else []
     return [("sa", "sa"), *robust, *worst]

@@ -77,7 +77,7 @@ class Store:
         return self.cells / f"{key}.json"
 
     def has(self, key: str) -> bool:
-        """Whether the cell has a file, whatever its status."""
+        """True if the cell has a file, whatever its status."""
         return self.path(key).is_file()
 
     def keys(self) -> set[str]:
@@ -101,7 +101,7 @@ class Store:
         return {key for key, status in self._statuses(keys).items() if status not in RERUN}
 
     def statuses(self, keys: Iterable[str]) -> dict[str, int]:
-        """How many of ``keys`` are stored with each status; unreadable files count as nothing."""
+        """The number of ``keys`` stored with each status; unreadable files count as nothing."""
         counts = Counter(self._statuses(keys).values())
         return {status: counts[status] for status in STATUSES if counts[status]}
 
@@ -159,7 +159,7 @@ class Store:
         return path
 
     def description(self) -> dict[str, Any]:
-        """What ``describe`` wrote; empty if there is none or it cannot be read."""
+        """The description that ``describe`` wrote; empty if there is none or it cannot be read."""
         try:
             data = read_json(self.folder / "scenario.json")
         except (OSError, ValueError):
@@ -213,7 +213,7 @@ class Store:
 
 
 def unlikely(record: CellResult) -> str | None:
-    """What is wrong with a record whose form is right, or ``None``."""
+    """The fault in a record whose form is right, or ``None``."""
     for name, label in record.labels.items():
         if isinstance(label, (dict, list)):
             return f"labels.{name} is a {type(label).__name__}, not a text or a number"

@@ -51,7 +51,7 @@ def terminal(board: Board, *, full: str = "", whole: bool = False) -> Iterator[R
 
 @dataclass(frozen=True)
 class _Detail:
-    """What a table shows: its attacks (places), how many columns of costs, intervals, names on one line."""
+    """The detail a table shows: its attacks (places), how many columns of costs, intervals, names on one line."""
 
     attacks: tuple[int, ...]
     costs: int = len(COSTS)

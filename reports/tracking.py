@@ -16,7 +16,7 @@ from robustfl.records import CellResult, CurvePoint
 
 
 class Tracker(Protocol):
-    """What follows one cell. It is made in the process that runs the cell, and may keep files or connections open."""
+    """A tracker of one cell. It is made in the process that runs the cell, and may keep files or connections open."""
 
     def evaluated(self, point: CurvePoint) -> None:
         """A round was evaluated."""

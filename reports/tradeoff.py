@@ -1,4 +1,4 @@
-"""What a board says about trade-offs: clean against robust accuracy, and accuracy against what the defense faces."""
+"""Trade-offs of a board: clean against robust accuracy, and accuracy against what the defense faces."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ The public surface (importing it does not import torch until one of these is use
     robustfl.evaluate(model, "cifar10")            # Evaluation: .sa, .ra, .worst of a model of one's own
     robustfl.leaderboard("runs/quickstart")        # pandas.DataFrame
     robustfl.verify("board.json", cells=3)         # Verification: .agrees, .checks
+    robustfl.load_model("runs/quickstart", key)    # the trained model of a cell, a torch module
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ _HOMES = {
     "grid": "robustfl.scenarios",
     "run": "robustfl.scenarios.single",
     "verify": "robustfl.scenarios",
+    "load_model": "robustfl.scenarios.kept_models",
     "leaderboard": "robustfl.reports",
 }
 __all__ = ["__version__", *_HOMES]
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
     from robustfl.reports import leaderboard as leaderboard
     from robustfl.scenarios import Scenario as Scenario
     from robustfl.scenarios.grid import grid as grid
+    from robustfl.scenarios.kept_models import load_model as load_model
     from robustfl.scenarios.single import run as run
     from robustfl.scenarios.verify import verify as verify
     from robustfl.surface import attack as attack

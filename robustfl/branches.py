@@ -13,7 +13,7 @@ CLEAN, ADVERSARIAL = BranchedLayer.branches
 
 
 def branched(model: nn.Module) -> bool:
-    """Whether the model has layers with branches."""
+    """True if the model has layers with branches."""
     return any(isinstance(m, BranchedLayer) for m in model.modules())
 
 

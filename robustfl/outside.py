@@ -1,4 +1,4 @@
-"""What comes from outside: files that are read whole and within bounds, texts that are safe to show. No torch here."""
+"""Input from outside: files that are read whole and within bounds, texts that are safe to show. No torch here."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def unsafe(text: str, *, lines: bool = False) -> bool:
-    """Whether a text holds what a terminal would obey or cannot print; line ends and tabs count unless ``lines``."""
+    """True if a text holds what a terminal would obey or cannot print; line ends and tabs count unless ``lines``."""
     return (_UNSAFE if lines else _UNSAFE_OR_LINES).search(text) is not None
 
 

@@ -42,7 +42,7 @@ def param(
 
 
 def is_plain(value: Any) -> bool:
-    """Whether a value is one that a method's parameter may have: a number, a text, None, a list or tuple of these."""
+    """True if a value is one that a method's parameter may have: a number, a text, None, a list or tuple of these."""
     if isinstance(value, (list, tuple)):
         return all(is_plain(v) for v in value)
     return value is None or type(value) in (bool, int, float, str)
@@ -106,7 +106,7 @@ def _is_union(hint: Any) -> bool:
 
 
 def _as(option: Any, value: Any) -> tuple[bool, Any]:
-    """Whether ``value`` can be read as ``option``, and the value it becomes."""
+    """True if ``value`` can be read as ``option``, with the value it becomes."""
     if option is bool or option is str:
         return type(value) is option, value
     if option is int:

@@ -1,4 +1,4 @@
-"""What a grid leaves behind: one JSON record per cell. No torch here; reports read nothing else.
+"""Records of a grid: one JSON file per cell. No torch here; reports read nothing else.
 
 A record is pure data. Everything that may differ between two runs of the same cell is under ``timing``; all other
 fields of a finished cell are identical, bit for bit, for the same key, software and thread count.
@@ -68,7 +68,7 @@ class Metrics(Record):
 
 
 class Timing(Record):
-    """What may differ between two runs of one cell; of one that was resumed, all runs together.
+    """The measurements that may differ between two runs of one cell; of one that was resumed, all runs together.
 
     ``notes`` say where it was resumed, and why a checkpoint could not be used or written.
     """
@@ -127,7 +127,7 @@ class CellResult(Record):
     @field_validator("reason")
     @classmethod
     def _shown(cls, reason: str | None) -> str | None:
-        """What a method said when it failed may hold anything."""
+        """Make the words of a failed method safe to show: they may hold anything."""
         return None if reason is None else shown(reason)
 
 
@@ -153,7 +153,7 @@ def digest(value: Any) -> str:
 
 
 def labels_of(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What tables print of a cell's settings (``record.cell["cell"]``): every one of them, methods as specs."""
+    """Labels of a cell's settings for tables (``record.cell["cell"]``): every one of them, methods as specs."""
     flat = dict(settings)
     schedule = flat.get("schedule")
     if isinstance(schedule, Mapping):

@@ -131,7 +131,7 @@ def _changed() -> None:
 
 
 def _check_fields(cls: type, version: Any) -> None:
-    """What a cell's key is made of must be data: a version, plain defaults. So must what lists print."""
+    """Refuse a class whose version, defaults or printed facts are no plain data: a cell's key is made of them."""
     for fact, kind in (("paper", str), ("cost", str), ("exempt", Mapping)):
         if not isinstance(getattr(cls, fact), kind):
             raise UsageError(
@@ -439,7 +439,7 @@ def parse(spec: str) -> tuple[str, dict[str, Any]]:
 
 
 def _depth(text: str) -> int:
-    """How deep brackets are nested."""
+    """The depth to which brackets are nested."""
     deepest = depth = 0
     for letter in text:
         depth += (letter in "([{") - (letter in ")]}")
@@ -496,7 +496,7 @@ def _write_value(value: Any) -> str:
 
 
 def identity(method: Method) -> Mapping[str, Any]:
-    """What of a method enters a cell key: name, version, every parameter, the origin of a plug-in, what it wraps."""
+    """A method's part in a cell key: name, version, every parameter, the origin of a plug-in, what it wraps."""
     entry = lookup(method.kind, method.name)
     values = [(f, getattr(method, f.name)) for f in dataclasses.fields(method)]  # type: ignore[arg-type]
     params = {f.name: value for f, value in values if not (f.metadata.get("later") and value == f.default)}

@@ -31,7 +31,7 @@ class Page:
         self._plug_ins: list[str] = []
 
     def read(self) -> Whereabouts:
-        """What was written last, by this process or a child."""
+        """The text written last, by this process or a child."""
         now, loaded = self._memory[:_HALF], self._memory[_HALF:]
         return Whereabouts(_text(now[1:]), now[:1] == _IMPORT, _text(loaded))
 

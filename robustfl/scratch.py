@@ -70,13 +70,13 @@ def sweep() -> None:
 
 
 def _ours(folder: Path) -> bool:
-    """Whether it is a folder as ``tempfile`` makes them, without a lock and with nothing foreign in it."""
+    """True if it is a folder as ``tempfile`` makes them, without a lock and with nothing foreign in it."""
     private = stat.S_ISDIR(mode := folder.lstat().st_mode) and stat.S_IMODE(mode) == 0o700
     return private and all(_CONTENT.fullmatch(inner.name) for inner in folder.iterdir())
 
 
 def _abandoned(path: Path) -> bool:
-    """Whether it is this user's, and nothing in it has changed for long."""
+    """True if it is this user's, and nothing in it has changed for long."""
     about = [p.lstat() for p in (path, *path.rglob("*"))]
     return all(a.st_uid == os.getuid() for a in about) and max(a.st_mtime for a in about) < time.time() - (
         ABANDONED_SECONDS
@@ -84,7 +84,7 @@ def _abandoned(path: Path) -> bool:
 
 
 def _lives(process: int) -> bool:
-    """Whether there is a process of this number."""
+    """True if there is a process of this number."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:

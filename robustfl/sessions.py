@@ -25,7 +25,7 @@ _SKIPPED = {
 
 
 def written_here(cls: type) -> bool:
-    """Whether a class belongs to the main program: a script, a notebook or a prompt."""
+    """True if a class belongs to the main program: a script, a notebook or a prompt."""
     return cls.__module__ == MAIN
 
 
@@ -53,7 +53,7 @@ def _function(value: Any) -> FunctionType | None:
 
 
 def _words(value: Any, seen: set[int]) -> Iterator[str]:
-    """What makes up a value, in an order that does not depend on the session."""
+    """The parts that make up a value, in an order that does not depend on the session."""
     if isinstance(value, _PLAIN):
         yield f"{type(value).__name__} {value!r}"
     elif isinstance(value, ModuleType):

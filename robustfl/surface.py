@@ -103,5 +103,5 @@ def forge(
 
 
 def _finite(rows: Tensor) -> bool:
-    """Whether all entries are finite: a sum is so only if they are; the rare others are looked at."""
+    """True if all entries are finite: a sum is so only if they are; the rare others are looked at."""
     return math.isfinite(float(rows.sum())) or bool(torch.isfinite(rows).all())

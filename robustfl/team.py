@@ -28,7 +28,7 @@ class Team:
 
     @property
     def leads(self) -> bool:
-        """Whether this process writes and speaks for all."""
+        """True if this process writes and speaks for all."""
         return self.rank == 0
 
     def mine(self, seats: Sequence[int]) -> list[int]:
@@ -94,7 +94,7 @@ class Team:
         return float(self.total(columns.double().square().sum().cpu()).sqrt())
 
     def agree(self, fine: bool) -> bool:
-        """Whether all ranks say so."""
+        """True if all ranks say so."""
         return fine if self.size == 1 else int(self.total(torch.tensor(int(fine)))) == self.size
 
     def gathered(self, columns: Tensor, d: int) -> Tensor | None:
@@ -119,7 +119,7 @@ class Team:
         return mine[:, : part.stop - part.start]
 
     def told(self, value: Any) -> Any:
-        """What rank 0 says."""
+        """The value that rank 0 has."""
         box = [value]
         dist.broadcast_object_list(box, device=torch.device(self.device))
         return box[0]

@@ -1,4 +1,4 @@
-"""What a method does beside its result: writing to what it was shown, global randomness, memory between calls.
+"""Side effects of a method: writing to what it was shown, global randomness, memory between calls.
 
 The contract suite (``robustfl.testing``) and the engine look through the same eyes.
 """
@@ -129,7 +129,7 @@ def _observed(parts: Sequence[Method], guests: list[type[Method]]) -> Iterator[N
 
 
 def checked(made: Any, like: Tensor, methods: Method | Sequence[Method]) -> Tensor:
-    """What methods made, if it is a tensor like ``like``; of plug-ins from elsewhere it must be finite, too.
+    """Return what methods made, if it is a tensor like ``like``; of plug-ins from elsewhere it must be finite, too.
 
     Raises ``RobustflError`` naming them otherwise. A method whose ``exempt`` names ``finite`` may send what it likes.
     """

@@ -40,7 +40,7 @@ class Died:
 
     @property
     def words(self) -> str:
-        """How it ended, in words."""
+        """The way it ended, in words."""
         if self.status >= 0:
             return f"exit status {self.status}"
         with suppress(ValueError):
@@ -103,11 +103,11 @@ class _Worker:
 
     @property
     def gone(self) -> bool:
-        """Whether the process has ended; one that it started may still hold the pipe open."""
+        """True if the process has ended; one that it started may still hold the pipe open."""
         return self._process.poll() is not None
 
     def result(self) -> Any:
-        """What ``function`` returned, or how the process ended."""
+        """The result of ``function``, or the way the process ended."""
         if self.connection.poll():
             with suppress(EOFError, OSError, pickle.UnpicklingError):
                 return self.connection.recv()

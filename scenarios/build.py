@@ -30,7 +30,6 @@ from robustfl.randomness import numpy_stream, stream
 from robustfl.vectors import layout_of, read_statistics
 
 from .methods import Methods
-from .settings import settings_of
 from .spec import Cell
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -77,7 +76,7 @@ def build(cell: Cell, *, root: str | Path | None = None, device: torch.device | 
     if m.init is not None and layout.s:
         layout = replace(layout, start=read_statistics(model, layout, next(model.parameters()).detach()))
     experiment = Experiment(
-        settings=settings_of(cell),
+        settings=cell.settings,
         model=model,
         layout=layout,
         train=train,
@@ -203,14 +202,25 @@ def _check_split(cell: Cell, train: list[Indices], algorithm: Algorithm) -> None
 # --- the model -------------------------------------------------------------------------------------------------------
 
 
-def _model(cell: Cell, m: Methods, arrays: Arrays, root: str | Path | None) -> nn.Module:
+def skeleton(cell: Cell, *, shape: tuple[int, int, int], classes: int) -> nn.Module:
+    """The cell's model for images of a ``shape`` (C, H, W), with values that do not matter."""
+    scaling = nn.Identity() if cell.scaling == "none" else Normalize([0.5] * shape[0], [0.5] * shape[0])
+    return nn.Sequential(scaling, _network(cell, Methods.of(cell, fresh=True), shape, classes))
+
+
+def _network(cell: Cell, m: Methods, shape: tuple[int, int, int], classes: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):  # constructors draw; what they draw is overwritten from our own stream
-        network = m.model.build(m.norm, shape=arrays.shape, classes=arrays.classes)
+        network = m.model.build(m.norm, shape=shape, classes=classes)
         m.norm.adapt(network)
     layer = _layer_type(m.norm)
     if layer is not nn.Identity and not any(isinstance(part, layer) for part in network.modules()):
         raise Refused(f"{cell.model} has no normalization layers for {cell.norm} to take the place of")
     seed_dropout(network)
+    return network
+
+
+def _model(cell: Cell, m: Methods, arrays: Arrays, root: str | Path | None) -> nn.Module:
+    network = _network(cell, m, arrays.shape, arrays.classes)
     m.model.initialise(network, stream(cell.seed, "init"))
     if m.init is not None:
         m.init.load(network, data_root(root))

@@ -24,7 +24,6 @@ from .build import Built, build
 from .execution import Execution
 from .expand import resolve
 from .methods import method
-from .settings import settings_of
 from .spec import Cell
 
 ROUNDS = 2  # of a cell that is timed; the first one warms up
@@ -38,7 +37,7 @@ _EMPTY: dict[type, str] = {MemoryError: "this machine has not enough memory"}  #
 @dataclass(frozen=True)
 class Cost:
     """Seconds of a round and of a test image, test images of one evaluation, bytes, and images of one look at the
-    validation data; or why the cell fails.
+    validation data; or why the cell fails or is refused.
     """
 
     round: float = 0.0
@@ -47,6 +46,7 @@ class Cost:
     memory: int = 0
     validated: float = 0.0
     failed: str = ""
+    refused: str = ""
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,9 @@ class Costs:
         try:
             with running(foreign), kept():
                 return self._cost(kind, cell)
-        except (Refused, Diverged):  # the grid will record it; it costs next to nothing
+        except Refused as error:  # what only the data or the network tell
+            return Cost(refused=str(error))
+        except Diverged:  # the grid will record it; it costs next to nothing
             return Cost()
         except BaseException as error:  # too large for this machine, or a plug-in's: the others go on
             if isinstance(error, (KeyboardInterrupt, Terminated)):
@@ -154,7 +156,7 @@ class Costs:
         key = (*_network_of(cell), cell.objective, cell.at, cell.train_evasion)
         if key not in self._works:
             small = replace(
-                like, settings=replace(settings_of(cell), batch=2), objective=m.objective, evasion=m.train_evasion,
+                like, settings=replace(cell.settings, batch=2), objective=m.objective, evasion=m.train_evasion,
                 adversarial=cell.adversarial,
             )  # fmt: skip
             self._works[key] = macs_per_epoch(small)["mean"] * cell.clients / sum(len(part) for part in like.parts)
@@ -195,6 +197,8 @@ def _pass(e: Experiment, images: int) -> None:
     index = torch.arange(images, device=e.device)
     x = e.train.pixels(index, dtype=next(e.model.parameters()).dtype)
     nn.functional.cross_entropy(e.model(x), e.train.labels(index)).backward()  # type: ignore[no-untyped-call]
+    if e.device.type == "cuda":  # which works on while this process goes on
+        torch.cuda.synchronize(e.device)
 
 
 def passes(evasion: str) -> int:

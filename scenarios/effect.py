@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from .settings import settings_of
 from .spec import Cell
 
 
@@ -18,7 +17,7 @@ def no_effect(cell: Cell) -> str | None:
     attack = cell.methods.attack
     if not (attack.forges or attack.poisons_data):
         return None
-    settings = settings_of(cell)
+    settings = cell.settings
     n, f = settings.participants, settings.attackers
     if cell.f == 0 or f == 0:
         return f"f = {cell.f}: nobody attacks, though the attack is {cell.attack}; give f, such as --set f=3"

@@ -119,6 +119,8 @@ def estimate(
     )
     if known_before := len(kinds & measured.keys()):
         note += f" Of {known_before} kind(s), what stored cells took."
+    for words, count in Counter(cost.refused for cost in found.values() if cost.refused).items():
+        note += f"\n{count} kind(s) of cells could not be timed, since the first of each is refused: {words}"
     wrong = Counter(cost.failed for cost in found.values() if cost.failed)
     for words, count in wrong.items():
         note += f"\n{count} kind(s) of cells could not be timed, and will not run here: {words}"
@@ -148,7 +150,7 @@ def _duration(seconds: float) -> str:
 
 
 def _seconds(cell: Cell, cost: Cost | None) -> float | None:
-    if cost is None or cost.failed:
+    if cost is None or cost.failed or cost.refused:
         return None
     points = 1 + (cell.rounds // cell.evaluate_every if cell.evaluate_every else 10)
     attacked = sum(passes(e) for e in cell.evasions) * (points if cell.evaluate_ra else 1)

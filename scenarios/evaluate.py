@@ -28,7 +28,7 @@ from robustfl.records import Metrics
 from robustfl.vectors import write_statistics
 
 from .build import DTYPES, Built
-from .components import components, short
+from .portrait import components, short
 from .spec import Cell
 
 
@@ -45,16 +45,17 @@ class Evaluator:
         first = torch.zeros(1, dtype=torch.int64, device=self._e.device)
         self._batch = evaluation_batch(self._e.model, built.test.pixels(first, dtype=DTYPES[cell.dtype]))
         byzantine = self._e.settings.byzantine()
-        self._users = [k for k in range(cell.clients) if k not in byzantine]
-        self._personal = bool(self._e.norm.private)
+        self.users = [k for k in range(cell.clients) if k not in byzantine]
+        # Factors of layers are private, too, but no model is tested with them.
+        self.personal = bool(self._e.norm.private)
         self.branch = CLEAN if cell.branch == "clean" else ADVERSARIAL
 
     @property
     def description(self) -> str:
         """Which model is tested on what, in words."""
         where = "their own test parts" if self._built.tests else "the test set"
-        who = "the honest users' own models" if self._personal else "the global model"
-        if self._built.tests and not self._personal:
+        who = "the honest users' own models" if self.personal else "the global model"
+        if self._built.tests and not self.personal:
             where = "the honest users' test parts"
         through_branch = f", {self.branch} branch" if branched(self._e.model) else ""
         return f"{who} on {where}, evaluation mode, white box through the evaluated model{through_branch}"
@@ -62,23 +63,23 @@ class Evaluator:
     @property
     def samples(self) -> int:
         """Images that accuracy is measured on, of all honest users together where each has its own."""
-        return sum(len(self._built.tests[k]) for k in self._users) if self._built.tests else len(self._built.test)
+        return sum(len(self._built.tests[k]) for k in self.users) if self._built.tests else len(self._built.test)
 
     @property
     def ra_samples(self) -> int:
         """Images that robust accuracy is measured on, of one user where users differ."""
-        sizes = [len(self._built.tests[k]) for k in self._users] if self._built.tests else [len(self._built.test)]
+        sizes = [len(self._built.tests[k]) for k in self.users] if self._built.tests else [len(self._built.test)]
         return min(max(sizes), self._cell.ra_limit or max(sizes))
 
     def standard(self, state: State) -> tuple[float, float]:
         """Standard accuracy and test loss."""
-        with self._tested(state) as at:
+        with self.as_tested(state) as at:
             found = self._measure(at, None, self.branch)
             return mean_over_users([a.value for a in found]), mean_over_users([a.loss for a in found])
 
     def robust_worst(self, state: State) -> float | None:
         """Accuracy on the inputs that resist every evasion attack of the cell, or None without one."""
-        with self._tested(state) as at:
+        with self.as_tested(state) as at:
             return _worst([self._measure(at, named, self.branch) for named in self._built.evasions])
 
     def on_validation(self, state: State) -> float:
@@ -87,19 +88,19 @@ class Evaluator:
         Of users that train adversarially it is accuracy under the attack they train against.
         """
         e = self._e
-        users = [k for k in self._users if len(self._built.validation[k])]
+        users = [k for k in self.users if len(self._built.validation[k])]
         if not users:
             raise Refused("select='validation': no honest client keeps a sample for validation; use a larger share")
         values = []
-        with self._tested(state) as at:
+        with self.as_tested(state) as at:
             for k in users:
-                with self._model_of(at, k) if self._personal else nullcontext(), through(e.model, self.branch):
+                with self._model_of(at, k) if self.personal else nullcontext(), through(e.model, self.branch):
                     values.append(self._validated(self._built.validation[k], k if k in e.adversarial else None))
         return mean_over_users(values)
 
     def metrics(self, state: State) -> Metrics:
         """Everything about a model."""
-        with self._tested(state) as at:
+        with self.as_tested(state) as at:
             standard = self._measure(at, None, self.branch)
             robust = {spec: self._measure(at, (spec, attack), self.branch) for spec, attack in self._built.evasions}
             loss = mean_over_users([a.loss for a in standard])
@@ -111,7 +112,7 @@ class Evaluator:
                 groups |= self._branches(at, everything)
             if self._cell.across:
                 groups |= self._across(at)
-            per_user = len(standard) == len(self._users)
+            per_user = len(standard) == len(self.users)
             return Metrics(
                 sa=mean_over_users([a.value for a in standard]),
                 loss=loss,
@@ -154,7 +155,7 @@ class Evaluator:
     # --- users and their models --------------------------------------------------------------------------------------
 
     @contextmanager
-    def _tested(self, state: State) -> Iterator[State]:
+    def as_tested(self, state: State) -> Iterator[State]:
         """The state as it is tested: with what is propagated to users just before."""
         e, personal = self._e, state.personal
         write_statistics(e.model, e.layout, state.statistics)
@@ -181,14 +182,14 @@ class Evaluator:
         """Accuracy of every honest user, or one for all where model and data are common."""
         limit = None if named is None else self._cell.ra_limit
         with through(self._e.model, branch):
-            if not self._personal and not self._built.tests:
+            if not self.personal and not self._built.tests:
                 whole = torch.arange(len(self._built.test), device=self._e.device)
                 return [self._accuracy(whole[:limit], named, ())]
-            parts = [self._part(k)[:limit] for k in self._users]
-            if not self._personal:
+            parts = [self._part(k)[:limit] for k in self.users]
+            if not self.personal:
                 return _apart(self._accuracy(torch.cat(parts), named, ("users",)), [len(p) for p in parts])
             found = []
-            for k, part in zip(self._users, parts, strict=True):
+            for k, part in zip(self.users, parts, strict=True):
                 with self._model_of(state, k):
                     found.append(self._accuracy(part, named, (k,)))
             return found
@@ -218,7 +219,7 @@ class Evaluator:
             if not len(index):
                 values.append(None)
                 continue
-            if self._personal:
+            if self.personal:
                 with self._model_of(state, k), through(e.model, self.branch):
                     values.append(self._validated(index))
             else:
@@ -248,11 +249,11 @@ class Evaluator:
             return attack_success(e.model, pixels, test.y[index], e.attack, batch=self._batch)
 
         with through(e.model, self.branch):
-            if not self._personal:
-                parts = [self._part(k) for k in self._users] if self._built.tests else [self._part(0)]
+            if not self.personal:
+                parts = [self._part(k) for k in self.users] if self._built.tests else [self._part(0)]
                 return mean_over_users([success(part) for part in parts])
             found = []
-            for k in self._users:
+            for k in self.users:
                 with self._model_of(state, k):
                     found.append(success(self._part(k)))
             return mean_over_users(found)
@@ -262,7 +263,7 @@ class Evaluator:
     def _seated(self, found: list[Accuracy]) -> list[float | None]:
         """Values by client, None for Byzantine ones."""
         values: list[float | None] = [None] * self._cell.clients
-        for k, accuracy in zip(self._users, found, strict=True):
+        for k, accuracy in zip(self.users, found, strict=True):
             values[k] = accuracy.value
         return values
 
@@ -270,10 +271,10 @@ class Evaluator:
         """Means over the users of each domain and role, and the spread over all users."""
         groups: dict[str, dict[str, float]] = {}
         first = next(iter(everything.values()))
-        if len(first) != len(self._users):
+        if len(first) != len(self.users):
             return groups
         members: dict[str, list[int]] = {}
-        for place, k in enumerate(self._users):
+        for place, k in enumerate(self.users):
             if self._built.domain_of:
                 members.setdefault(f"domain {self._cell.domains[self._built.domain_of[k]]}", []).append(place)
             if self._e.adversarial:
@@ -302,16 +303,14 @@ class Evaluator:
         names = self._cell.domains or ("",)
         branches = (CLEAN, ADVERSARIAL) if branched(self._e.model) else ("",)
         rows, told = [], list[tuple[int, str, str]]()
-        with self._tested(state) as at:
+        with self.as_tested(state) as at:
             for d, name in enumerate(names):
-                user = next(
-                    (k for k in self._users if not self._built.domain_of or self._built.domain_of[k] == d), None
-                )
+                user = next((k for k in self.users if not self._built.domain_of or self._built.domain_of[k] == d), None)
                 if user is None:
                     continue
                 index = self._part(user)[: self._cell.representations]
                 for branch in branches:
-                    with self._model_of(at, user) if self._personal else nullcontext(), through(self._e.model, branch):
+                    with self._model_of(at, user) if self.personal else nullcontext(), through(self._e.model, branch):
                         for images, features in self._seen(index, user, branch).items():
                             rows.append(features)
                             told += [(user, branch, " · ".join(w for w in (name, images) if w))] * len(index)
@@ -344,7 +343,7 @@ class Evaluator:
         its users together, and of domains with equally many images each counts alike.
         """
         domain_of, names = self._built.domain_of, self._cell.domains
-        owners = [[k for k in self._users if domain_of[k] == d] for d in range(len(names))]
+        owners = [[k for k in self.users if domain_of[k] == d] for d in range(len(names))]
         tests = [
             torch.cat([part for k, part in enumerate(self._built.tests) if domain_of[k] == d])
             for d in range(len(names))

@@ -34,10 +34,10 @@ class Execution:
 
     Of every cell: its ``device``, ``threads``, the ``root`` of the data; clients' state of more than ``state_memory``
     bytes lies in a file. With the folder of a ``store`` a cell keeps a checkpoint there every ``checkpoint_minutes``
-    (0: none) and goes on from one that it finds; it fails after ``cell_minutes``. ``track`` names the trackers that
-    follow it. Of a ``team`` of processes that share a cell only the leading one evaluates; it keeps no checkpoints.
-    ``on_round`` is called after every round, ``on_point`` after every evaluation of one, ``on_note`` with what a user
-    should know.
+    (0: none) and goes on from one that it finds, and with ``keep_model`` leaves its trained model there
+    (``load_model``); it fails after ``cell_minutes``. ``track`` names the trackers that follow it. Of a ``team`` of
+    processes that share a cell only the leading one evaluates; it keeps no checkpoints. ``on_round`` is called after
+    every round, ``on_point`` after every evaluation of one, ``on_note`` with what a user should know.
 
     Of a grid: ``jobs`` worker processes, or the ``slots`` on each of some ``gpus``, or the workers of a ``cluster``.
     """
@@ -50,6 +50,7 @@ class Execution:
     cell_minutes: float | None = None
     track: tuple[str, ...] = ()
     store: Path | None = None
+    keep_model: bool = False
     team: Team = ALONE
     jobs: int | None = None
     gpus: tuple[int, ...] | None = None
@@ -94,6 +95,8 @@ class Execution:
             raise UsageError(
                 f"cell_minutes={self.cell_minutes:g} is for cells that run here, not on cluster={self.cluster!r}"
             )
+        if self.keep_model:
+            raise UsageError(f"keep_model is for cells that run here: models do not travel from {self.cluster!r}")
         if self.jobs is not None:
             raise UsageError(
                 f"jobs={self.jobs} with cluster={self.cluster!r}: the cluster's workers decide how many cells run"

@@ -23,7 +23,6 @@ from robustfl.registry import KINDS, identity, load_file, lookup, reread_session
 
 from .ensemble import asked, members
 from .methods import LISTED, METHODS, PIPELINES, SAME, TEXTS, Methods, canonical_method, canonical_methods
-from .settings import settings_of
 from .spec import LISTS, Cell, LearningRate, Scenario, as_table, canonical_users, is_axis, setting
 
 MOST_CELLS = 200_000
@@ -339,7 +338,7 @@ def _users_refusal(cell: Cell, m: Methods) -> str | None:
         return None
     if not m.norm.branched or not m.norm.private & {Tag.MEAN, Tag.VARIANCE}:
         return f"{cell.propagation} propagates private statistics between branches: use dual-bn(local=true) as norm"
-    sources, byzantine = len(at), len(settings_of(cell).byzantine() & at)
+    sources, byzantine = len(at), len(cell.settings.byzantine() & at)
     if sources and sources == byzantine:
         return f"all {sources} AT users are Byzantine: there is nothing honest to propagate"
     return m.propagation.refusal(sources, min(cell.f_declared, sources))

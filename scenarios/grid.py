@@ -32,9 +32,11 @@ from .effect import effect_warnings
 from .ensemble import SCOPE, asked
 from .execution import CHECKPOINT_MINUTES, Execution
 from .expand import expand, fingerprints, key_of, labels, refusal, resolve
+from .kept_models import missing_models
 from .memory import REMEDY
 from .pace import OnRoundOf
 from .run import run_cell
+from .shown import shown
 from .slots import claim, memory_of, slots_on
 from .spec import Cell, Scenario
 
@@ -132,6 +134,10 @@ def plan(
     return Plan(scenario, folder, keyed, tuple(k for k in keyed if k not in finished), known, out_of_it)
 
 
+def _ignored(told: Plan | Finished) -> None:
+    """Nobody listens."""
+
+
 def grid(
     scenario: Scenario | str | Path,
     *,
@@ -141,9 +147,10 @@ def grid(
     device: str = "auto",
     root: str | Path | None = None,
     checkpoint_minutes: float = CHECKPOINT_MINUTES,
+    keep_model: bool = False,
     cell_minutes: float | None = None,
-    on_start: Callable[[Plan], None] = lambda plan: None,
-    on_cell: Callable[[Finished], None] = lambda finished: None,
+    on_start: Callable[[Plan], None] = _ignored,
+    on_cell: Callable[[Finished], None] = _ignored,
     on_round: OnRoundOf | None = None,
     track: Sequence[str] = (),
     on_note: Callable[[str], None] = lambda text: None,
@@ -151,6 +158,7 @@ def grid(
     state_memory: int = LIMIT,
     gpus: Sequence[int] | None = None,
     slots: int | None = None,
+    progress: bool | None = None,
 ) -> Results:
     """Run every cell of ``scenario`` that the store ``<out>/<name>`` does not have yet.
 
@@ -160,15 +168,19 @@ def grid(
     ``scenarios/cluster.py``); with ``gpus``, cells are spread over these, ``slots`` at a time on each (default: as many
     as their memory holds). ``track`` names trackers (``"tensorboard"``) that follow every cell into the store's folder.
     ``on_round`` hears about once a second of every running cell: its key, the round and the rounds; not on a cluster.
-    Every ``checkpoint_minutes`` (0: never) a cell that runs here keeps what it needs to go on. Raises ``UsageError``
+    ``progress`` shows a bar; by default in notebooks, where nobody else listens (``on_cell``, ``on_start``).
+    Every ``checkpoint_minutes`` (0: never) a cell that runs here keeps what it needs to go on. ``keep_model`` keeps
+    every trained model in the store (``load_model``). Raises ``UsageError``
     for a wrong scenario and ``StoreError`` for a folder that cannot be written; a cell that crashes, or takes longer
     than ``cell_minutes``, is recorded as *failed* and the others go on.
     """
     execution = Execution(
         device=device, threads=threads, root=root, state_memory=state_memory, checkpoint_minutes=checkpoint_minutes,
-        cell_minutes=cell_minutes, track=tuple(track), jobs=jobs, gpus=None if gpus is None else tuple(gpus),
-        slots=slots, cluster=cluster, on_note=on_note,
+        keep_model=keep_model, cell_minutes=cell_minutes, track=tuple(track), jobs=jobs,
+        gpus=None if gpus is None else tuple(gpus), slots=slots, cluster=cluster, on_note=on_note,
     )  # fmt: skip
+    heard = on_start is not _ignored or on_cell is not _ignored or on_round is not None
+    on_start, on_cell, on_round = shown(progress, on_start, on_cell, on_round, heard=heard)
     return run_grid(scenario, execution, out=out, on_start=on_start, on_cell=on_cell, on_round=on_round)
 
 
@@ -177,8 +189,8 @@ def run_grid(
     execution: Execution,
     *,
     out: str | Path,
-    on_start: Callable[[Plan], None] = lambda plan: None,
-    on_cell: Callable[[Finished], None] = lambda finished: None,
+    on_start: Callable[[Plan], None] = _ignored,
+    on_cell: Callable[[Finished], None] = _ignored,
     on_round: OnRoundOf | None = None,
     left_out: Collection[Cell] = (),
     facts: Mapping[str, Any] | None = None,
@@ -198,6 +210,11 @@ def run_grid(
     on_start(todo)
     for warning in effect_warnings(cell for cell in todo.cells.values() if refusal(cell) is None):
         execution.on_note(f"warning: {warning}")
+    without = missing_models(store, todo.cells.keys() - set(todo.missing)) if execution.keep_model else 0
+    if without:
+        execution.on_note(
+            f"warning: {without} stored cells have no model and do not run again; take a fresh --out for theirs"
+        )
     counts: Counter[str] = Counter()
     with _terminable(), ExitStack() as stack:
         places = _places(todo, execution, stack)

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from robustfl.attacks.evasion.accounts import masking
-from robustfl.errors import Diverged, Refused, RobustflError, told
+from robustfl.errors import Diverged, Refused, RobustflError, UsageError, told
 from robustfl.evaluation import traffic
 from robustfl.federation import Experiment, RoundRecord, State, macs_per_epoch, packed, train, unpacked
 from robustfl.origins import in_words, origins
@@ -34,6 +34,7 @@ from .effect import no_effect
 from .evaluate import Evaluator
 from .execution import Execution
 from .expand import key_of, labels, refusal, resolve
+from .kept_models import keep_model
 from .limit import OutOfTimeError
 from .memory import REMEDY, exhausted, reset_peak
 from .portrait import portrait
@@ -68,6 +69,8 @@ def run_cell(cell: Cell, *, fingerprint: str, scenario: str = "cell", execution:
     checkpoint. ``timing`` tells of it, as ``execution.on_note`` does. Of a team the leading process alone evaluates;
     the others' records say less.
     """
+    if execution.keep_model and execution.store is None:
+        raise UsageError("keep_model needs a store to keep the model in; give out (--out)")
     resolved, started = resolve(cell, fingerprint), datetime.now(UTC).isoformat(timespec="seconds")
     key, where, foreign = key_of(resolved), execution.first_device, origins(resolved)
     reset_peak(where)
@@ -75,7 +78,7 @@ def run_cell(cell: Cell, *, fingerprint: str, scenario: str = "cell", execution:
     keeper = _keeper(key, software, where, execution)
     guests = "".join(f" [{name}: {origin}]" for name, origin in foreign.items())
     with running(in_words(foreign)), kept(), _settings(cell, execution), _surrounded() as moved:
-        run, outcome = _outcome(cell, where, keeper, execution, guests)
+        run, outcome = _outcome(cell, key, where, keeper, execution, guests)
     if moved and guests and outcome["status"] == "done":
         broken = RobustflError(f"a plug-in changed {', '.join(moved)}, which other methods share")
         outcome = _failure(broken, guests, "")
@@ -104,7 +107,7 @@ def _keeper(key: str, software: Mapping[str, Any], where: torch.device, executio
 
 
 def _outcome(
-    cell: Cell, where: torch.device, keeper: Keeper, execution: Execution, guests: str
+    cell: Cell, key: str, where: torch.device, keeper: Keeper, execution: Execution, guests: str
 ) -> tuple[_Run | None, dict[str, Any]]:
     """What became of the cell: the fields of its record, and the run as far as it came."""
     run: _Run | None = None
@@ -112,7 +115,7 @@ def _outcome(
         reason = refusal(cell)
         if reason is not None:
             raise Refused(reason)
-        run = _Run(cell, build(cell, root=execution.root, device=where), keeper, execution)
+        run = _Run(cell, key, build(cell, root=execution.root, device=where), keeper, execution)
         return run, {"status": "done", **run.complete()}
     except Refused as error:
         return run, {"status": "refused", "reason": str(error)}
@@ -164,8 +167,9 @@ def _software(device: torch.device, threads: int) -> dict[str, Any]:
 class _Run:
     """Training and evaluation of one built cell, with what is known if it stops half-way."""
 
-    def __init__(self, cell: Cell, built: Built, keeper: Keeper, execution: Execution) -> None:
+    def __init__(self, cell: Cell, key: str, built: Built, keeper: Keeper, execution: Execution) -> None:
         self._cell, self._built, self._keeper, self._execution = cell, built, keeper, execution
+        self._key = key
         self._every = cell.evaluate_every or max(1, math.ceil(cell.rounds / 10))
         self._curve: list[CurvePoint] = []
         self._shifts: dict[str, list[float]] = {}
@@ -223,6 +227,8 @@ class _Run:
     def _final(self, tested: State) -> dict[str, Any]:
         """The metrics of the model that training ended with."""
         metrics = self._evaluator.metrics(tested)
+        if self._execution.keep_model and self._execution.store is not None:
+            self._facts["model"] = keep_model(self._execution.store, self._key, self._built, self._evaluator, tested)
         if self._cell.representations:
             seen = self._evaluator.representations(tested)
             self._facts |= {} if seen is None else {"representations": seen}

@@ -30,6 +30,7 @@ def run(
     threads: int = 1,
     root: str | Path | None = None,
     checkpoint_minutes: float = CHECKPOINT_MINUTES,
+    keep_model: bool = False,
     track: Sequence[str] = (),
     state_memory: int = LIMIT,
     on_round: OnRound = lambda round, rounds, loss: None,
@@ -40,6 +41,7 @@ def run(
     ``scenario`` is a mapping of cell settings such as ``{"attack": "alie", "f": 3, "defense": "krum"}``, the others at
     their defaults; or a scenario, a preset's name or a file, with exactly one cell. With ``out`` the record is also
     kept in the store ``<out>/<name>``, where the cell keeps checkpoints; it runs whether or not a record is there.
+    ``keep_model`` keeps the trained model there as well (``load_model``).
     ``on_round(round, rounds, loss)`` is called after every round; the other arguments are those of ``grid``. Under
     ``torchrun`` the processes share the cell, and the first one's record is the whole one. A cell that is refused,
     diverges or crashes says so in its record. Raises ``UsageError`` for settings that are none, or make several cells.
@@ -50,7 +52,7 @@ def run(
     """
     execution = Execution(
         device=device, threads=threads, root=root, state_memory=state_memory, checkpoint_minutes=checkpoint_minutes,
-        track=tuple(track), on_round=on_round, on_note=on_note,
+        keep_model=keep_model, track=tuple(track), on_round=on_round, on_note=on_note,
     )  # fmt: skip
     return run_one(_scenario(scenario), execution, out=out)
 

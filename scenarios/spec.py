@@ -24,11 +24,12 @@ from pydantic import (
 from robustfl.algorithms.schedules import Schedule, constant, geometric, step
 from robustfl.autobyz import named
 from robustfl.errors import UsageError, closest
+from robustfl.federation import Settings
 from robustfl.federation.precision import Precision
 from robustfl.outside import parse_toml, read_file, unsafe
 from robustfl.registry import KINDS, entries, parse
 
-from .methods import LISTED, METHODS, SAME, TEXTS, Methods, canonical_method, canonical_methods
+from .methods import LISTED, METHODS, SAME, TEXTS, Methods, canonical_method, canonical_methods, method
 from .roles import RULES as ROLES
 from .roles import at_users
 
@@ -292,6 +293,30 @@ class Cell(Frozen):
     def participants(self) -> int:
         """Clients per round."""
         return max(1, int(self.participation * self.clients + 1e-9))
+
+    @property
+    def settings(self) -> Settings:
+        """The numbers of the cell as the engine takes them."""
+        at, tuning = self.adversarial, method("finetune", self.finetune)
+        pool = None
+        if self.byzantine != "any":
+            pool = sorted(at) if self.byzantine == "at" else [k for k in range(self.clients) if k not in at]
+        return Settings(
+            clients=self.clients,
+            f=self.f,
+            f_declared=self.f_declared,
+            rounds=self.rounds,
+            batch=self.batch,
+            participation=self.participation,
+            scope=self.scope,
+            target=self.target,
+            seed=self.seed,
+            engine=self.engine,
+            candidates=None if pool is None else tuple(pool),
+            quota=self.quota,
+            precision=self.precision,
+            finetuning=None if tuning is None else tuning.of(self.rounds, self.clients, at),
+        )
 
     @property
     def adversarial(self) -> frozenset[int]:

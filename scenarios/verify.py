@@ -101,10 +101,12 @@ def verify(
     by default a fresh one. The ``tolerance`` is yours, whatever the board claims; ``device`` and ``threads`` are the
     board's own unless given. Cells that failed count: they must fail here, too. With ``check_only`` nothing is run.
     ``on_start`` is called before the first cell, ``on_cell`` after each. Raises ``UsageError`` for a file that is no
-    board, for labels that no cell has and for a tolerance outside [0, 1].
+    board, for labels that no cell has, for a tolerance outside [0, 1] and for less than one of ``cells``.
     """
     from robustfl.reports.loading import matching  # with pandas, which no worker needs
 
+    if cells is not None and cells < 1:
+        raise UsageError(f"verify: cells={cells} must be at least 1, or None for all; check_only=True runs none")
     if not 0 <= tolerance <= 1:
         raise UsageError(f"verify: tolerance={tolerance:g} must be in [0, 1], a difference of accuracies")
     for plugin in plugins:
@@ -165,6 +167,7 @@ def _check(
     verdict = {"identical": "identical", "within": "within tolerance", "differs": "differs"}[found.verdict]
     detail = "" if found.verdict == "identical" else found.words().partition(": ")[2]
     told = [f"{n} {known.get(n)} → {again.certificates.get(n)}" for n in DOUBTS if _untold(n, record, again)]
+    told += _effect_apart(record, again)
     if told:
         verdict, detail = "differs", "; ".join([*([detail] if detail else []), *told])
     reason = f" ({(again.reason or '').strip().splitlines()[0]})" if again.status == "failed" and again.reason else ""
@@ -176,6 +179,21 @@ def _untold(name: str, published: CellResult, again: CellResult) -> bool:
     return published.status == again.status == "done" and published.certificates.get(name) != again.certificates.get(
         name
     )
+
+
+def _effect_apart(published: CellResult, again: CellResult) -> list[str]:
+    """Whether the attack had an effect, in words, if only one of the records says so: boards leave out what had none.
+
+    A record that does not say what its attack moved counts as one with an effect.
+    """
+    from robustfl.reports.frame import frame
+    from robustfl.reports.ranking import without_effect
+
+    if not (published.status == again.status == "done" and {"attack_shift", "no_effect"} & set(published.certificates)):
+        return []
+    idle, found = (without_effect(dict(frame([r]).to_dict("records")[0])) for r in (published, again))
+    words = {True: "no effect", False: "an effect"}
+    return [] if idle == found else [f"the attack had {words[idle]} → {words[found]}"]
 
 
 def _versions(record: CellResult) -> list[str]:

@@ -5,6 +5,7 @@ from .badnets import BadNets
 from .clipped_clustering_adaptive import ClippedClusteringAdaptive
 from .dba import DBA
 from .dirty_labels import DirtyLabels
+from .edge_case import EdgeCase
 from .fang import Fang
 from .foe import FOE
 from .gaussian import Gaussian
@@ -39,6 +40,7 @@ __all__ = [
     "BadNets",
     "ClippedClusteringAdaptive",
     "DirtyLabels",
+    "EdgeCase",
     "Fang",
     "Gaussian",
     "Inf",

@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 def supporters(n: int, f: int) -> int:
-    """How many honest clients the attackers must win for a majority, ``⌊n/2⌋ + 1 - f``, at least one.
+    """The number of honest clients that the attackers must win for a majority, ``⌊n/2⌋ + 1 - f``, at least one.
 
     >>> supporters(10, 3)
     3

@@ -1,4 +1,4 @@
-"""What min-max and min-sum share: the honest mean, a direction to leave it, and the distances that bound how far."""
+"""Shared by min-max and min-sum: the honest mean, a direction to leave it, and the distances that bound how far."""
 
 from __future__ import annotations
 

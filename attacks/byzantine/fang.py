@@ -87,7 +87,7 @@ class Fang(Attack):
 
 
 def _selected(pairs: Tensor, away: Tensor, f: int) -> bool:
-    """Whether Krum takes the row that ``f`` attackers send; ``pairs [h h]``, ``away [h]`` are squared distances."""
+    """True if Krum takes the row that ``f`` attackers send; ``pairs [h h]``, ``away [h]`` are squared distances."""
     h = pairs.shape[0]
     neighbours = max(h - 2, 1)
     forged = torch.cat([away.new_zeros(f - 1), away]).sort().values[:neighbours].sum()

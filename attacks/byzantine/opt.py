@@ -145,7 +145,7 @@ class Opt(Attack):
         return Search(self.search, self.evals, low, self.delta, self.ratio, high)
 
     def _scales(self, honest: Tensor, origin: Tensor, rows: Callable[[float | None], Forged]) -> Scales:
-        """How much of the strength takes a forged row as far as honest rows are, judged by what one unit does."""
+        """The strength that takes a forged row as far as honest rows are, judged by what one unit does."""
         low, high = self._interval
         unit = min(1.0, (high - low) / 2)
         if self.search != "scan" or not unit > 0:
@@ -154,7 +154,7 @@ class Opt(Attack):
         return Scales(found.spread * unit, found.length * unit)
 
     def _family(self, view: View, origin: Tensor, generator: torch.Generator) -> Callable[[float | None], Forged]:
-        """What the attackers send at a strength, or as given for None; always with the same draws."""
+        """The rows that the attackers send at a strength, or as given for None; always with the same draws."""
         sight, draws = view.redacted(self.inner), generator.get_state()
 
         def forged(attack: Attack) -> Forged:

@@ -1,4 +1,4 @@
-"""What an attack may look at: the rows of its view, or an error that names what is missing."""
+"""The rows an attack may look at: the rows of its view, or an error that names what is missing."""
 
 from __future__ import annotations
 

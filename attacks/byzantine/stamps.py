@@ -1,4 +1,4 @@
-"""What backdoors share: bright rectangles on images, and the part of a batch that gets them."""
+"""The common part of backdoors: bright rectangles on images, and the part of a batch that gets them."""
 
 from __future__ import annotations
 

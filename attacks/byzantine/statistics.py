@@ -52,7 +52,7 @@ def forged_statistics(attack: Attack, view: View, *, target: Target = "mean", ge
 
 
 def _unattacked(attack: Attack, view: View) -> Tensor:
-    """What stands in the entries the attackers leave honest, ``[s]`` or ``[f s]``."""
+    """The values of the entries that the attackers leave honest, ``[s]`` or ``[f s]``."""
     if view.honest is not None:
         return centre(view.honest)
     if view.own is not None:

@@ -69,7 +69,7 @@ class Timed(Attack):
         return self.inner.target
 
     def on(self, round: int) -> bool:
-        """Whether the attackers attack in this round."""
+        """True if the attackers attack in this round."""
         inside = round >= self.start and (self.stop is None or round < self.stop)
         return inside and (round - self.start) % self.every == 0
 

@@ -1,4 +1,4 @@
-"""What attacks that wrap another one share: building it, and taking over its facts."""
+"""The common part of attacks that wrap another one: building it, and taking over its facts."""
 
 from __future__ import annotations
 

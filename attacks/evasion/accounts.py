@@ -1,4 +1,4 @@
-"""What each attack of a sequence adds, and whether gradients are to be trusted."""
+"""Accounts of a sequence: the number of images each attack adds, and whether gradients are to be trusted."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _black(attack: Evasion) -> bool:
 
 
 def _rivals(white: Evasion, black: Evasion) -> bool:
-    """Whether ``white`` uses gradients throughout, in a ball where it should do at least as well as ``black``."""
+    """True if ``white`` uses gradients throughout, in a ball where it should do at least as well as ``black``."""
     parts = _parts(white)
     return not any(_black(part) for part in parts) and any(
         all(_holds(part, other) for other in _parts(black)) for part in parts
@@ -86,7 +86,7 @@ def _rivals(white: Evasion, black: Evasion) -> bool:
 
 
 def _holds(white: Evasion, black: Evasion) -> bool:
-    """Whether the ball of ``white`` holds that of ``black``; what has no radius is compared with everything."""
+    """True if the ball of ``white`` holds that of ``black``; what has no radius is compared with everything."""
     ours, theirs = getattr(white, "eps", None), getattr(black, "eps", None)
     if ours is None or theirs is None:
         return True

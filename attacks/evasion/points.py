@@ -1,4 +1,4 @@
-"""What evasion attacks share: which images are attacked, and what is kept of them."""
+"""The common part of evasion attacks: the images attacked, and the best points found for them."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def tiles(x: Tensor, u: Tensor, eps: float) -> Tensor:
 
 
 def redistributed(x: Tensor, best: Tensor, u: Tensor, side: int, eps: float) -> Tensor:
-    """What ``best`` has moved in a second square goes into η in a first, with what is unused of ε; ``u [b 5+C]``."""
+    """Move the change of ``best`` in a second square into η in a first, with what is unused of ε; ``u [b 5+C]``."""
     c = x.shape[1]
     first, second = window(u[:, :2], side, *x.shape[2:]), window(u[:, 2:4], side, *x.shape[2:])
     moves = best - x

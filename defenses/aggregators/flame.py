@@ -13,9 +13,9 @@ from robustfl.contracts import Aggregated, Context
 from robustfl.parameters import param
 from robustfl.registry import register
 
+from ..cosines import cosine_distances, settled
 from ..draws import generator_of
 from ..rows import Mixed, MixedRule
-from ..ties import snapped
 
 
 @register("flame", version=2)
@@ -50,10 +50,7 @@ class Flame(MixedRule):
         del f
         length = rows.norms()
         middle = length.quantile(0.5)
-        distance = _cosine_distances(rows.inner(), length > rows.slack_of_norms(length))
-        # A last bit turns a row by so much, which moves a cosine near 1 in second order only.
-        turn = rows.stack.last_bits
-        off = turn * (8 * distance).sqrt() + 4 * turn**2 + 8 * rows.stack.gram.rounding
+        distance, off = cosine_distances(rows)
         admitted = _majority(distance, off)
         kept = admitted if bool(admitted.any()) else torch.ones_like(admitted)
         weights = torch.where(kept, (middle / length.clamp(min=1e-300)).clamp(max=1), 0.0) / kept.sum()
@@ -70,22 +67,6 @@ class Flame(MixedRule):
 
     def min_clients(self, f: int) -> int:
         return 2 * f + 1
-
-
-def settled(distance: Tensor, off: Tensor) -> Tensor:
-    """Distances that are equal but for rounding made equal, and free of the digits that rounding has made.
-
-    The clustering then meets its ties in the order of rows; it also sums and compares inverses of distances.
-    """
-    digit = torch.exp2(torch.log2(8 * snapped(off, off / 2)).ceil())
-    return (snapped(distance, off) / digit).round() * digit
-
-
-def _cosine_distances(inner: Tensor, directed: Tensor) -> Tensor:
-    """``[n n]``, 1 for a row of zeros: it has no direction, though rounding may say otherwise."""
-    length = torch.where(directed, inner.diagonal().clamp(min=1e-300).sqrt(), torch.inf)
-    cosine = (inner / (length[:, None] * length[None, :])).clamp(-1, 1)
-    return (1 - (cosine + cosine.T) / 2).fill_diagonal_(0)
 
 
 def _majority(distance: Tensor, off: Tensor) -> Tensor:

@@ -92,7 +92,7 @@ def _far_pairs(distances: Tensor, level: float) -> list[int]:
 
 
 def _separable(far: list[int], rows: int, budget: int) -> bool:
-    """Whether leaving out at most ``budget`` of the ``rows`` leaves no two that are far apart."""
+    """True if leaving out at most ``budget`` of the ``rows`` leaves no two that are far apart."""
     degrees = {i: (far[i] & rows).bit_count() for i in range(len(far)) if rows >> i & 1}
     pairs = sum(degrees.values()) // 2
     if pairs == 0:

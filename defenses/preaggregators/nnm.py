@@ -50,6 +50,6 @@ class NearestNeighborMixing(Step):
 
 
 def _slack(gram: Tensor) -> Tensor:
-    """What rounding does to squared distances if the inner products ``[n n]`` come from nowhere in particular."""
+    """The rounding error of squared distances if the inner products ``[n n]`` come from nowhere in particular."""
     length = gram.diagonal().clamp(min=0).sqrt()
     return 16 * torch.finfo(gram.dtype).eps * (length[:, None] + length[None, :]).square()

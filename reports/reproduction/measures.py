@@ -1,4 +1,4 @@
-"""What was measured for one table or figure: the records of its cells, those that are missing, those out of date."""
+"""The measurements for one table or figure: the records of its cells, those that are missing, those out of date."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Evidence:
 
     @property
     def done(self) -> int:
-        """How many cells have a record."""
+        """The number of cells with a record."""
         return sum(1 for cell in self.planned if cell.key in self.records)
 
     def of(self, selector: Selector) -> list[Planned]:
@@ -50,7 +50,7 @@ class Evidence:
 
 
 def matches(labels: Mapping[str, Any], selector: Selector) -> bool:
-    """Whether every label has the selector's value, or one of its values."""
+    """True if every label has the selector's value, or one of its values."""
     return all(text(labels.get(name)) in _texts(value) for name, value in selector.items())
 
 

@@ -44,7 +44,7 @@ class Entry:
 
     @property
     def reduced(self) -> str:
-        """What is smaller than in the paper, and why the claims should survive it."""
+        """The respects in which it is smaller than in the paper, and why the claims should survive it."""
         scale = self.item.at(self.scale)
         if scale is None or not scale.reduced:
             return ""
@@ -52,7 +52,7 @@ class Entry:
 
     @property
     def state(self) -> str:
-        """How much of it has run, and what it cost."""
+        """The share of it that has run, and its cost."""
         if self.item.missing:
             return self.item.missing
         scale = self.item.at(self.scale)
@@ -83,7 +83,7 @@ class Page:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many statements have each verdict."""
+        """The number of statements with each verdict."""
         found = Counter(f.verdict for e in self.entries for f in e.findings)
         return {verdict: found[verdict] for verdict in ORDER if found[verdict]}
 

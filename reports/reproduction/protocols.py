@@ -1,4 +1,4 @@
-"""How each table and figure is measured again: runs at the paper's scale and reduced, statements a run can refute."""
+"""Protocols of tables and figures: runs at the paper's scale and reduced, statements a run can refute."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Run(Record):
 
 
 class Scale(Record):
-    """What is run at one scale.
+    """The runs at one scale.
 
     ``reduced`` says what is smaller than in the paper and ``why`` the claim should survive it. ``needs`` names what a
     plain machine lacks (data, a GPU). ``seconds`` a cell takes on the reference machine with one thread, for estimates;
@@ -102,7 +102,7 @@ class Statement(Record):
 
     @property
     def percent(self) -> bool:
-        """Whether the metric is an accuracy or a loss of accuracy, shown in percent."""
+        """True if the metric is an accuracy or a loss of accuracy, shown in percent."""
         if self.compute:
             return False
         whole = self.metric in ("sa", "ra_worst", "asr")
@@ -110,7 +110,7 @@ class Statement(Record):
 
     @property
     def bound(self) -> str:
-        """What must hold, in words; empty where nothing can be held against each other."""
+        """The condition that must hold, in words; empty where nothing can be held against each other."""
         unit = " points" if self.percent and self.right is not None else " %" if self.percent else ""
         what = "difference" if self.right is not None else "value"
         if self.at_least is not None:
@@ -165,7 +165,7 @@ class Item(Record):
         return tuple(s for s in self.statements if s.scale in (None, scale))
 
     def at(self, scale: ScaleName) -> Scale | None:
-        """What is run at a scale, or None."""
+        """The runs at a scale, or None."""
         return self.paper if scale == "paper" else self.reduced
 
 

@@ -1,4 +1,4 @@
-"""What may be said of a statement: confirmed, contradicted, or undecided, from differences paired by seed.
+"""Verdicts on statements: confirmed, contradicted, or undecided, from differences paired by seed.
 
 A statement about a mean difference is *confirmed* if the whole interval of that mean satisfies it and *contradicted* if
 none of it does. The interval is that of the boards' paired test, in the metric's own unit as bounds are: Student's at
@@ -175,7 +175,7 @@ def interval(differences: Sequence[float], prior: Prior | None) -> tuple[float, 
 
 
 def _holds(statement: Statement, low: float, high: float) -> bool:
-    """Whether every value in ``[low, high]`` satisfies the statement."""
+    """True if every value in ``[low, high]`` satisfies the statement."""
     if statement.at_least is not None:
         return low >= statement.at_least
     if statement.at_most is not None:
@@ -185,7 +185,7 @@ def _holds(statement: Statement, low: float, high: float) -> bool:
 
 
 def _fails(statement: Statement, low: float, high: float) -> bool:
-    """Whether no value in ``[low, high]`` satisfies the statement."""
+    """True if no value in ``[low, high]`` satisfies the statement."""
     if statement.at_least is not None:
         return high < statement.at_least
     if statement.at_most is not None:

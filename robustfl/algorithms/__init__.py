@@ -1,5 +1,6 @@
 """Federated algorithms: what a client does between two messages, and the server's step."""
 
+from robustfl.algorithms.crfl import CRFL
 from robustfl.algorithms.dsgd import DSGD
 from robustfl.algorithms.fedacg import FedACG
 from robustfl.algorithms.fedadam import FedAdam
@@ -13,6 +14,6 @@ from robustfl.algorithms.scaffold import Scaffold
 from robustfl.algorithms.schedules import constant, geometric, step
 
 __all__ = [
-    "DSGD", "FedACG", "FedAdam", "FedAvg", "FedAvgM", "FedMeta", "FedProx", "FedSAM", "Moon", "Scaffold",
+    "CRFL", "DSGD", "FedACG", "FedAdam", "FedAvg", "FedAvgM", "FedMeta", "FedProx", "FedSAM", "Moon", "Scaffold",
     "constant", "geometric", "step",
 ]  # fmt: skip

@@ -23,8 +23,11 @@ KINDS = (
     "attacks", "evasions", "defenses", "norms", "algorithms", "objectives", "models", "datasets", "partitions",
     "presets",
 )  # fmt: skip
-TEMPLATES = ("attack", "defense", "norm", "evasion")
 BENCHMARKS = ("d", "m", "c", "p", "study")
+TEMPLATES = (
+    "attack", "defense", "stateful-defense", "norm", "evasion", "algorithm", "objective", "model", "dataset",
+    "partition",
+)  # fmt: skip
 PLOTS = ("curves", "heatmap", "breakdown", "pareto", "ranks", "forgetting", "labels", "bn-pca", "representations")
 
 
@@ -122,6 +125,7 @@ def _scenario_options(command: F) -> F:
             type=_Finite(0),
             help="How often a running cell keeps what it needs to go on; 0: never.",
         ),
+        click.option("--keep-model", is_flag=True, help="Keep the trained model of every cell beside its record."),
         click.option("--threads", default=1, show_default=True, type=click.IntRange(1), help="Threads per cell."),
         click.option("--data-root", type=click.Path(), help="Data folder [default: $ROBUSTFL_DATA or the user cache]."),
         click.option(
@@ -245,6 +249,41 @@ def verify(**options: Any) -> int:
     return command(**options)
 
 
+@app.command(short_help="Bundle results for others, or check such a bundle.")
+@click.argument("target", metavar="STORE|BUNDLE", type=click.Path(path_type=Path))
+@click.option("--check", "checks", is_flag=True, help="Check a bundle instead of making one.")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder of the bundle  [default: submissions/NAME]")
+@click.option("--by", default="", help="Who is to be asked about it: a name, a handle, an address.")
+@click.option("--name", help="What it is called  [default: the store's name]")
+@click.option(
+    "--plugin", "plugins", multiple=True, type=click.Path(), help="A file that methods of the cells are from."
+)
+@click.option(
+    "--tolerance",
+    default=0.01,
+    show_default=True,
+    type=_Finite(0, 1),
+    help="By how much an accuracy may differ when a cell is run again.",
+)
+@click.option("--trust", multiple=True, metavar="CODE", help="Run this code of the bundle, e.g. plugins/mine.py.")
+@click.option("--against", type=click.Path(path_type=Path), help="The board it wants to join: its attacks and seeds.")
+@click.option("--cells", type=click.IntRange(1), help="How many cells to run again.  [default: 3]")
+@click.option("--all", "everything", is_flag=True, help="Run every cell again.")
+@click.option("--sample", type=click.IntRange(0), help="Seed of the draw of cells [default: another one every time].")
+@click.option("--data-root", type=click.Path(), help="Data folder [default: $ROBUSTFL_DATA or the user cache].")
+@click.option("--format", "form", type=_FORMAT, default="table", show_default=True, help="What to print.")
+def submit(target: Path, **options: Any) -> int:
+    """Bundle the results of STORE for others: board, plug-in sources, recipe, digests. --check looks at a BUNDLE.
+
+    \b
+    robustfl submit runs/my-study --by "Ada, ada@example.org" --plugin my_defense.py
+    robustfl submit --check submissions/my-study --trust plugins/my_defense.py
+    """
+    from robustfl.cli.submit import submit as command
+
+    return command(target, **options)
+
+
 @app.command(short_help="Measure the papers' tables and figures again; write claim beside measurement.")
 @click.argument("target", required=False, metavar="[PAPER[/TABLE]]")
 @click.option("--scale", default="reduced", show_default=True, metavar="paper|reduced", help="The protocol's size.")
@@ -356,6 +395,8 @@ def diff(**options: Any) -> int:
 @click.argument("store", type=click.Path(path_type=Path))
 @click.option("--save", type=click.Path(path_type=Path), help="File, .pdf .png or .svg [default: KIND.pdf].")
 @click.option("--metric", help="sa, ra, ... where the figure has one.")
+@click.option("--width", type=click.Choice(["column", "page"]), help="For print: one column (3.4 in) or two (7 in).")
+@click.option("--lines", type=click.Choice(["defense", "norm", "objective"]), help="What the panels of curves overlay.")
 @click.option("--where", multiple=True, metavar="LABEL=VALUE", help="Only these cells, e.g. attack=alie.")
 def plot(**options: Any) -> int:
     """Draw one KIND of figure of STORE into a file; several figures get numbers.
@@ -404,7 +445,7 @@ def new(**options: Any) -> int:
     """Write a working plug-in package with one method of KIND called NAME, to start from.
 
     \b
-    robustfl new attack my-attack
+    robustfl new attack my-attack               # or: new stateful-defense my-rule, new model my-model, ...
     pip install -e robustfl-my-attack && robustfl check my-attack
     """
     from robustfl.cli.new import new as command

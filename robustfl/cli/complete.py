@@ -1,4 +1,4 @@
-"""What a shell completes: presets, files, methods, settings; read off the sources, as importing torch takes seconds."""
+"""Shell completion: presets, files, methods, settings; read off the sources, as importing torch takes seconds."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class Facts:
 
 
 def facts_of(entry: Entry) -> Facts:
-    """What the class of a registered method says about itself."""
+    """Facts that the class of a registered method states about itself."""
     doc = inspect.getdoc(entry.cls) or ""
     return Facts(
         kind=entry.kind,
@@ -122,7 +122,7 @@ def _declared(cls: type[Method]) -> dict[str, str]:
 
 
 def _clients(cls: type[Method]) -> str:
-    """How many clients a defense needs, read off its own rule at f = 0..3."""
+    """The number of clients a defense needs, read off its own rule at f = 0..3."""
     if not hasattr(cls, "min_clients"):
         return ""
     try:

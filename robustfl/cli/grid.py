@@ -31,6 +31,7 @@ def grid(
     plugins: tuple[str, ...],
     device: str,
     checkpoint_minutes: float,
+    keep_model: bool,
     cell_minutes: float | None,
     threads: int,
     data_root: str | None,
@@ -49,7 +50,7 @@ def grid(
         raise UsageError("torchrun shares one cell between processes: use it with `robustfl run`, not with `grid`")
     execution = Execution(
         device=device, threads=threads, root=data_root, state_memory=bytes_of(state_memory),
-        checkpoint_minutes=checkpoint_minutes, cell_minutes=cell_minutes, track=track, jobs=jobs,
+        checkpoint_minutes=checkpoint_minutes, cell_minutes=cell_minutes, keep_model=keep_model, track=track, jobs=jobs,
         gpus=None if gpus is None else _indices(gpus), slots=slots, cluster=cluster,
         on_note=lambda text: say(text, err=True),
     )  # fmt: skip

@@ -12,8 +12,8 @@ def merge(*, sources: tuple[Path, ...], out: Path, names: tuple[str, ...], toler
     from robustfl.errors import UsageError
     from robustfl.reports import merging
 
-    if len(sources) < 2:
-        raise UsageError("merge: name at least two stores or boards")
+    if len(sources) < 2 and not sources[0].is_file():
+        raise UsageError("merge: name at least two stores or boards, or one board to make a store of")
     called = merging.distinct_names(sources, names)
     read = [merging.read_source(path, name=name) for path, name in zip(sources, called, strict=True)]
     merged = merging.merge(read, tolerance=tolerance)

@@ -38,7 +38,7 @@ def _overview(found: Iterable[Facts]) -> str:
 
 
 def _laws(kind: str) -> list[str]:
-    """What every method of the kind is held to; defenses have several contracts."""
+    """The laws that every method of the kind is held to; defenses have several contracts."""
     suites = {laws(e.cls): None for e in entries(kind) if not e.origin}
     blocks = []
     for suite in suites:

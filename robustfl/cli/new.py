@@ -16,14 +16,17 @@ _FILES = {
     "pyproject.toml": "pyproject.toml.tmpl",
     "README.md": "README.md.tmpl",
     "src/{package}/__init__.py": "init.py.tmpl",
-    "src/{package}/{kind}.py": "{kind}.py.tmpl",
-    "tests/test_{module}.py": "test_{kind}.py.tmpl",
+    "src/{package}/{kind}.py": "{template}.py.tmpl",
+    "tests/test_{module}.py": "test_{template}.py.tmpl",
 }
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9.\-]*[a-z0-9])?")
 
 
 def new(*, kind: str, name: str, folder: Path) -> int:
-    """Write the package ``robustfl-NAME`` into ``folder`` and say what to do next."""
+    """Write the package ``robustfl-NAME`` into ``folder`` and say what to do next.
+
+    ``kind`` is a kind of method, or ``stateful-defense`` for an aggregator with state.
+    """
     target = write(kind, name, folder)
     say(f"Written to {target}:")
     for path in sorted(p for p in target.rglob("*") if p.is_file()):
@@ -36,6 +39,7 @@ def write(kind: str, name: str, folder: Path) -> Path:
     """The folder of the new package. Raises ``UsageError`` for a name that cannot be or is taken."""
     from robustfl.registry import entries
 
+    template, kind = kind, kind.removeprefix("stateful-")
     if not _NAME.fullmatch(name):
         raise UsageError(f"{name!r} is no method name: small letters, digits, '-' and '.' only")
     taken = next((e for e in entries(kind) if e.name == name), None)
@@ -44,7 +48,7 @@ def write(kind: str, name: str, folder: Path) -> Path:
     target = folder / f"robustfl-{name}"
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UsageError(f"{str(target)!r} is already there; choose another name or --dir")
-    words = facts(kind, name)
+    words = {**facts(kind, name), "template": template}
     templates = files("robustfl.cli") / "templates"
     try:
         for path, template in _FILES.items():
@@ -58,7 +62,7 @@ def write(kind: str, name: str, folder: Path) -> Path:
 
 
 def facts(kind: str, name: str) -> dict[str, str]:
-    """What the templates are filled with."""
+    """The words that the templates are filled with."""
     module = re.sub(r"[^a-z0-9]+", "_", name)
     words = "".join(part.capitalize() for part in module.split("_"))
     title = words if words[0].isalpha() else f"{kind.capitalize()}{words}"

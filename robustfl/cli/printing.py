@@ -1,4 +1,4 @@
-"""What commands share when they print."""
+"""Printing, shared by all commands."""
 
 from __future__ import annotations
 

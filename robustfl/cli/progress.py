@@ -35,7 +35,7 @@ def varying(labels: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def cause(reason: str) -> tuple[str, ...]:
-    """What failed: the kind of error and the line it came from; the same in all cells that a bug hits."""
+    """The cause of a failure: the kind of error and the line it came from; the same in all cells that a bug hits."""
     places = _PLACE.findall(reason)
     kind = reason.partition(":")[0]
     return (kind, *places[-1]) if places else (reason.partition("\n")[0],)
@@ -140,7 +140,7 @@ class GridProgress:
         say(f"[{where}] running {told}", err=True)
 
     def _troubles(self) -> list[str]:
-        """How many cells failed and diverged."""
+        """The numbers of cells that failed and diverged."""
         return [f"{self._ended[s]} {s}" for s in ("failed", "diverged") if self._ended[s]]
 
     def _failure(self, finished: Finished) -> str:

@@ -18,6 +18,7 @@ def run(
     plugins: tuple[str, ...],
     device: str,
     checkpoint_minutes: float,
+    keep_model: bool,
     threads: int,
     data_root: str | None,
     track: tuple[str, ...],
@@ -48,7 +49,7 @@ def run(
         task = bar.add_task("rounds", total=None, loss="")
         execution = Execution(
             device=device, threads=threads, root=data_root, state_memory=limit, checkpoint_minutes=checkpoint_minutes,
-            track=track, on_note=lambda note: say(note, err=True),
+            keep_model=keep_model, track=track, on_note=lambda note: say(note, err=True),
             on_round=lambda r, total, loss: bar.update(task, completed=r, total=total, loss=f"loss {loss:.3f}"),
         )  # fmt: skip
         record = run_one(chosen, execution, out=out)

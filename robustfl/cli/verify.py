@@ -63,7 +63,7 @@ def conditions(where: tuple[str, ...]) -> dict[str, str]:
 
 
 class _Lines:
-    """What is printed while cells run."""
+    """Lines printed while cells run."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet, self._done, self._all = quiet, 0, 0

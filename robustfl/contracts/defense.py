@@ -20,7 +20,8 @@ class Context:
 
     ``clients [n]`` says whose rows these are (integers; ``None``: row ``i`` is client ``i``), for rules that remember
     clients; ``reference [d]`` is the server's own update, for rules with ``needs_reference``; ``slack [n n]`` tells a
-    step that is ``centred`` how far every squared distance between rows may be off by rounding.
+    step that is ``centred`` how far every squared distance between rows may be off by rounding; ``shapes`` are those of
+    the model's tensors that lie in a row one after the other, for rules that go by layers (empty: nobody knows).
     """
 
     generator: torch.Generator | None = None
@@ -30,6 +31,7 @@ class Context:
     clients: Tensor | None = None
     reference: Tensor | None = None
     slack: Tensor | None = None
+    shapes: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True)

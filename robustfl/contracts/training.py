@@ -61,7 +61,8 @@ class ServerWork:
     ``theta [d]`` is the model, ``aggregate [d]`` the aggregated message, ``state`` what the server carries
     (``Algorithm.server_state``). ``again(make)`` aggregates further rows ``make(messages, state)``, ``[n d]`` like the
     received messages, by the same rule, to a vector ``[d]``; ``make`` sees those columns of both that are here. ``steps
-    [n]`` are the clients' local steps, ``clients`` the size of the federation.
+    [n]`` are the clients' local steps, ``clients`` the size of the federation. ``generator`` is for servers that draw,
+    ``last`` says that no round follows.
     """
 
     theta: Tensor
@@ -71,9 +72,11 @@ class ServerWork:
     again: Callable[[Callable[[Tensor, Mapping[str, Tensor]], Tensor]], Tensor] | None = None
     steps: Sequence[int] = ()
     clients: int = 0
+    generator: torch.Generator | None = None
+    last: bool = False
 
 
-Asked = Literal["again", "contrast", "aggregates", "replacement"]
+Asked = Literal["again", "contrast", "aggregates", "replacement", "draws"]
 
 
 class Algorithm(Method):
@@ -91,7 +94,8 @@ class Algorithm(Method):
 
         ``again``: a second gradient of every batch (``LocalWork.again``). ``contrast``: terms added to the loss
         (``Contrast``). ``aggregates``: a second aggregate (``ServerWork.again``). ``replacement``: every batch drawn
-        from all of the client's samples, with replacement.
+        from all of the client's samples, with replacement. ``draws``: random numbers of the server
+        (``ServerWork.generator``).
         """
         return frozenset()
 

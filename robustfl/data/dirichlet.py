@@ -123,7 +123,7 @@ def _dirichlet(alpha: Array, rows: int, generator: np.random.Generator) -> Array
 
 
 def _draw(q: Array, left: Array, size: int, generator: np.random.Generator) -> Array:
-    """How many of each class, drawing from ``q`` without replacement.
+    """The numbers of each class, drawing from ``q`` without replacement.
 
     Drawn in bulk: what exceeds a class's stock is drawn again from the other classes, which has the same distribution
     as dropping the class the moment it is exhausted.

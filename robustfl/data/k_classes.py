@@ -16,7 +16,7 @@ from robustfl.registry import register
 
 
 def _holds(clients: int, classes: int, k: int) -> Array:
-    """Whether client ``i`` holds class ``c``, ``[clients classes]``; refuses what leaves classes unequally shared."""
+    """A table ``[clients classes]`` of who holds which class; refuses what leaves classes unequally shared."""
     if not 1 <= k <= classes:
         raise Refused(f"classes: k={k} must lie in [1, {classes}], the number of classes")
     if clients < 1 or (classes % clients and clients % classes):

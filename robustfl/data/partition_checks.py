@@ -1,4 +1,4 @@
-"""What every partition asks of its input."""
+"""Checks of a partition's input."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def train_validation(indices: Array, fraction: float, generator: np.random.Gener
 
 
 def label_counts(labels: Array, parts: Sequence[Array], classes: int) -> list[list[int]]:
-    """How many samples of each class each client has, ``[clients][classes]``.
+    """The number of samples of each class that each client has, ``[clients][classes]``.
 
     >>> label_counts(np.array([0, 2, 2]), [np.array([0, 1]), np.array([2])], 3)
     [[1, 0, 1], [0, 0, 1]]

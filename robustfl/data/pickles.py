@@ -22,7 +22,7 @@ _KINDS = re.compile(r"[biufSUO]\d{0,6}")
 
 
 class _Note:
-    """What a pickle says about one thing: the arguments it is made with and the state it is then given."""
+    """One object of a pickle: the arguments it is made with and the state it is then given."""
 
     __slots__ = ("arguments", "state")
 

@@ -1,4 +1,4 @@
-"""What all data sets share: the cache, and taking a part of the images."""
+"""The base of stored data sets: the cache, and taking a part of the images."""
 
 from __future__ import annotations
 

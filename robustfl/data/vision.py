@@ -24,7 +24,7 @@ Read = Callable[[Any, Path, bool, bool], tuple[Array, Array]]
 
 @dataclass(frozen=True)
 class Vision:
-    """How one data set lies on disk: ``files`` are patterns that all must match, ``read`` the images of one split.
+    """The layout of one data set on disk: ``files`` are patterns that all must match, ``read`` the images of one split.
 
     ``read(datasets, folder, train, download)`` gets the module ``torchvision.datasets``. ``npz`` is the name of the
     archive that takes precedence.
@@ -94,7 +94,7 @@ class Vision:
 
 
 def not_there(name: str, places: tuple[Path, ...], archive: Path, why: str) -> DataMissing:
-    """What to raise, and say, about a public data set that is in none of ``places`` nor in ``archive``."""
+    """The error to raise for a public data set that is in none of ``places`` nor in ``archive``."""
     looked, why = " and ".join(map(str, places)), " ".join(why.split()).replace(" )", ")")  # errors may have many lines
     return DataMissing(
         f"data set {name!r}: {why}. Looked in {looked} and for {archive}; "

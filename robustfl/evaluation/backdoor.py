@@ -1,4 +1,4 @@
-"""How often a backdoor works."""
+"""The success rate of a backdoor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a scheme sends: numbers per round and message, and exchanges per round (FedTAN's Tables 3-5)."""
+"""The traffic of a scheme: numbers per round and message, and exchanges per round (FedTAN's Tables 3-5)."""
 
 from __future__ import annotations
 

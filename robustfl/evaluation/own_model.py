@@ -157,7 +157,7 @@ def evaluate(
 
 
 class _Measured:
-    """What is known of the images seen so far."""
+    """Counts over the images seen so far."""
 
     def __init__(
         self, model: nn.Module, attacks: dict[str, Evasion], batch: int | None, ra_limit: int | None, seed: int

@@ -221,6 +221,7 @@ class _Loop:
             state=state.defense,
             clients=torch.tensor(who.ids),
             reference=self._reference(state),
+            shapes=e.shapes,
         )
 
     def _reference(self, state: State) -> Tensor | None:
@@ -287,7 +288,11 @@ class _Loop:
 
         steps = tuple(self._clients.steps(k) for k in who.ids)
         whole, lr, n = privacy.whole(aggregate, e.layout.d), e.lr(state.round), e.settings.clients
-        theta, server = e.algorithm.server_step(ServerWork(state.theta, whole, lr, state.server, again, steps, n))
+        draws = e.stream("server", state.round) if "draws" in e.algorithm.asks else None
+        last = state.round + 1 == e.settings.rounds
+        theta, server = e.algorithm.server_step(
+            ServerWork(state.theta, whole, lr, state.server, again, steps, n, draws, last)
+        )
         state.theta.copy_(theta)
         return server
 
@@ -298,7 +303,7 @@ class _Loop:
         e = self._e
         if not (e.norm.sends_statistics and e.layout.s) or e.norm.frozen(state.round, e.settings.rounds):
             return state.statistics, {}
-        plain = replace(context, state={}, reference=None)
+        plain = replace(context, state={}, reference=None, shapes=())
         statistics, known = self.channel.merge(seen.reports, who.h, who.f, state, plain, facts=facts)
         return statistics, {"statistics": known}
 

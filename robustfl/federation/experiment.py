@@ -136,6 +136,12 @@ class Experiment:
         """What clients keep to themselves."""
         return Privacy.of(self.norm, self.layout, self.device)
 
+    @cached_property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The shapes of the tensors that clients send updates of, in the order of a row."""
+        mask = self.privacy.mask
+        return tuple(slot.shape for slot in self.layout.update if mask is None or bool(mask[slot.start]))
+
     @property
     def statistics_rule(self) -> Pipeline:
         """The server's rule on statistics: of merges, and of every exchange in lock-step."""

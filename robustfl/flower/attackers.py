@@ -118,7 +118,7 @@ class _Attacker:
 
 
 class _Memory:
-    """What an attacker keeps from round to round, in the state that Flower keeps for its node."""
+    """The state that an attacker keeps from round to round, in the state that Flower keeps for its node."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -126,15 +126,15 @@ class _Memory:
 
     @property
     def round(self) -> int:
-        """How often this client has attacked."""
+        """The number of rounds in which this client has attacked."""
         return int(self._kept["round"].numpy()) if "round" in self._kept else 0
 
     def moved(self, now: Tensor) -> Tensor | None:
-        """How far the model has moved since this client was last sent it."""
+        """The difference of the model since this client was last sent it."""
         return now - torch.from_numpy(self._kept["received"].numpy()) if "received" in self._kept else None
 
     def of(self, channel: str) -> Mapping[str, Tensor]:
-        """What the attack keeps on a channel."""
+        """The state that the attack keeps for a channel."""
         start = f"{channel}."
         return {
             name.removeprefix(start): torch.from_numpy(value.numpy())
@@ -234,14 +234,14 @@ class Attacked(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """What the strategy sends."""
+        """Return the messages that the strategy sends."""
         self._eyes.look_at(arrays)
         return self.strategy.configure_train(server_round, arrays, config, grid)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """What the strategy makes of the replies once the attackers' are forged."""
+        """Return the strategy's aggregate of the replies once the attackers' are forged."""
         everything = list(replies)
         self._forge(server_round, [reply for reply in everything if not reply.has_error()])
         arrays, metrics = self.strategy.aggregate_train(server_round, everything)
@@ -252,11 +252,11 @@ class Attacked(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """What the strategy asks for."""
+        """Return the strategy's requests for evaluation."""
         return self.strategy.configure_evaluate(server_round, arrays, config, grid)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """What the strategy makes of evaluations."""
+        """Return the strategy's aggregate of evaluations."""
         return self.strategy.aggregate_evaluate(server_round, replies)
 
     def _forge(self, server_round: int, replies: Sequence[Message]) -> None:

@@ -89,7 +89,7 @@ class Channels:
 
     @property
     def dtype(self) -> torch.dtype:
-        """What rows are computed in: the widest dtype there is, float32 at least."""
+        """The dtype that rows are computed in: the widest dtype there is, float32 at least."""
         return torch.float64 if any(d in ("float64", ">f8") for d in self.dtypes.values()) else torch.float32
 
     @property

@@ -29,7 +29,7 @@ def at_once(X: Tensor) -> bool:
 
 
 def width(n: int, d: int, like: Tensor, *, itemsize: int | None = None) -> int:
-    """How many columns of ``n`` rows make a block; all ``d`` where rows are worked on ``at_once``."""
+    """Columns of ``n`` rows in a block; all ``d`` where rows are worked on ``at_once``."""
     if at_once(like):
         return max(d, 1)
     fitting = _CACHE // max(1, n * (itemsize or like.element_size()))
@@ -47,10 +47,10 @@ class ColumnRule(Protocol):
 
     @property
     def scratch_rows(self) -> int:
-        """How many buffers of one block's width ``reduce`` needs."""
+        """The number of buffers of one block's width that ``reduce`` needs."""
 
     def whole(self, X: Tensor) -> bool:
-        """Whether ``reduce`` should be given all columns of ``X`` at once, on the CPU."""
+        """True if ``reduce`` should be given all columns of ``X`` at once, on the CPU."""
 
     def reduce(self, rows: Tensor, out: Tensor, scratch: Tensor) -> None:
         """Write the result for ``rows [n w]`` to ``out [w]``; ``scratch [scratch_rows w]`` may be overwritten.

@@ -51,7 +51,7 @@ def at_hand(X: Tensor) -> torch.device:
 
 
 def last_bits(dtype: torch.dtype) -> float:
-    """How far, relative to its length, a row of this dtype lies from one that differs in the last bits of its entries.
+    """The relative distance at which a row of this dtype lies from one that differs in the last bits of its entries.
 
     >>> last_bits(torch.float32) < 3e-7
     True

@@ -49,7 +49,7 @@ def charge(seconds: float) -> None:
 
 
 def ready(X: Tensor) -> bool:
-    """Whether the C code can and should take the stack ``X [n d]``."""
+    """True if the C code can and should take the stack ``X [n d]``."""
     if X.device.type != "cpu" or X.dtype not in _SUFFIX or (X.shape[1] > 1 and X.stride(1) != 1):
         return False
     wish = os.environ.get("ROBUSTFL_NATIVE", "auto")

@@ -1,4 +1,4 @@
-"""What every model asks of its input."""
+"""Checks of a model's input shape."""
 
 from __future__ import annotations
 

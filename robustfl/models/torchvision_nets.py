@@ -115,7 +115,7 @@ class Vgg19(Model):
 
 
 def _made(make: Make, channels: int) -> nn.Module:
-    """What ``make`` builds of ``torchvision.models``, for ``channels``; no activation overwrites its input."""
+    """The network ``make`` builds of ``torchvision.models``, for ``channels``; no activation overwrites its input."""
     from torchvision import models  # a second to import; only needed by these networks
 
     with torch.random.fork_rng(devices=[]):  # constructors draw parameters from the global stream; leave it as it was

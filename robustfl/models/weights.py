@@ -110,7 +110,7 @@ def _read(place: Path) -> Mapping[str, Tensor]:
 
 
 def _entries(network: nn.Module) -> dict[str, Tensor]:
-    """What a file gives, under the file's names: all parameters and running statistics but private ones."""
+    """The entries a file gives, under the file's names: all parameters and running statistics but private ones."""
     found: dict[str, Tensor] = {}
     for prefix, module in network.named_modules():
         for name, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
@@ -136,7 +136,7 @@ def _head(network: nn.Module) -> frozenset[str]:
 
 
 def _no_statistics_here(name: str, layers: set[str]) -> bool:
-    """Whether an entry is a running statistic of a layer that has none of its own."""
+    """True if an entry is a running statistic of a layer that has none of its own."""
     layer, _, leaf = name.rpartition(".")
     return leaf in _STATISTICS and layer in layers
 

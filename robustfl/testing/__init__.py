@@ -1,7 +1,8 @@
 """The public contract suite: what robustfl expects of every method, also of one it has never seen.
 
-``check_attack``, ``check_evasion``, ``check_defense``, ``check_norm``, ``check_partition``, ``check_dataset`` and
-``check_model`` return one ``Check`` per law; ``check`` takes a method of any kind; ``laws`` names what is checked.
+``check_attack``, ``check_evasion``, ``check_defense``, ``check_norm``, ``check_algorithm``, ``check_objective``,
+``check_partition``, ``check_dataset`` and ``check_model`` return one ``Check`` per law; ``check`` takes a method of any
+kind; ``laws`` names what is checked.
 """
 
 from __future__ import annotations
@@ -10,18 +11,18 @@ from collections.abc import Callable
 from typing import Any
 
 from robustfl.contracts import Method, Propagation, Step
-from robustfl.testing import attacks, data, defenses, evasions, norms
+from robustfl.testing import attacks, data, defenses, evasions, norms, training
 from robustfl.testing.attacks import check_attack
-from robustfl.testing.common import FORM, built, check_form
 from robustfl.testing.data import check_dataset, check_model, check_partition
 from robustfl.testing.defenses import check_defense
 from robustfl.testing.evasions import check_evasion
 from robustfl.testing.norms import check_norm
 from robustfl.testing.suite import LIMIT, Check, Law
+from robustfl.testing.training import check_algorithm, check_objective
 
 __all__ = [
-    "Check", "Law", "check", "check_attack", "check_dataset", "check_defense", "check_evasion", "check_model",
-    "check_norm", "check_partition", "laws",
+    "Check", "Law", "check", "check_algorithm", "check_attack", "check_dataset", "check_defense", "check_evasion",
+    "check_model", "check_norm", "check_objective", "check_partition", "laws",
 ]  # fmt: skip
 
 _CHECKS: dict[str, Callable[..., list[Check]]] = {
@@ -29,6 +30,8 @@ _CHECKS: dict[str, Callable[..., list[Check]]] = {
     "evasion": check_evasion,
     "defense": check_defense,
     "norm": check_norm,
+    "algorithm": check_algorithm,
+    "objective": check_objective,
     "partition": check_partition,
     "dataset": check_dataset,
     "model": check_model,
@@ -36,21 +39,19 @@ _CHECKS: dict[str, Callable[..., list[Check]]] = {
 
 
 def check(method: Method | type[Method], *, limit: float = LIMIT, **params: Any) -> list[Check]:
-    """The contract of a method, law by law; kinds without a suite of their own are held to the laws of all methods."""
-    suite = _CHECKS.get(method.kind)
-    if suite is None:
-        return check_form(built(method.kind, method, params), limit=limit)
-    return suite(method, limit=limit, **params)
+    """Check the contract of a method of any kind, law by law."""
+    return _CHECKS[method.kind](method, limit=limit, **params)
 
 
 def laws(cls: type[Method]) -> tuple[Law, ...]:
-    """What the suite checks of such a method, in order."""
+    """The laws that the suite checks of such a method, in order."""
     if cls.kind == "defense":
         if issubclass(cls, Step):
             return defenses.STEP_LAWS
         return defenses.PROPAGATION_LAWS if issubclass(cls, Propagation) else defenses.AGGREGATOR_LAWS
     known = {
         "attack": attacks.LAWS, "evasion": evasions.LAWS, "norm": norms.LAWS, "partition": data.PARTITION_LAWS,
-        "dataset": data.DATASET_LAWS, "model": data.MODEL_LAWS,
+        "dataset": data.DATASET_LAWS, "model": data.MODEL_LAWS, "algorithm": training.ALGORITHM_LAWS,
+        "objective": training.OBJECTIVE_LAWS,
     }  # fmt: skip
-    return known.get(cls.kind, FORM)
+    return known[cls.kind]

@@ -15,7 +15,7 @@ from robustfl.contracts import Attack, Forged, Rehearsal, View
 from robustfl.defenses import parse_pipeline
 from robustfl.randomness import stream
 from robustfl.testing.common import COMMON, FIRST, built
-from robustfl.testing.guards import Broken, devices, expect, own_memory, refused, same, tensor, untouched
+from robustfl.testing.guards import Broken, Differs, devices, expect, own_memory, refused, same, tensor, untouched
 from robustfl.testing.suite import LIMIT, Check, Law, Trial, run
 
 D = 6
@@ -40,7 +40,7 @@ class AttackTrial(Trial[Attack]):
         ).redacted(self.method)
 
     def forged(self, view: View, method: Attack | None = None, seed: int = 1) -> Forged:
-        """What the attack sends and wants to be handed next round."""
+        """The rows the attack sends, and the state it wants to be handed next round."""
         device = next((t.device for t in (view.honest, view.own) if t is not None), torch.device("cpu"))
         chosen = self.method if method is None else method
         try:
@@ -165,7 +165,7 @@ def _poison(trial: AttackTrial) -> str | None:
     if not (int(new_y.min()) >= 0 and int(new_y.max()) < 5):
         raise Broken(f"poisoned labels reach from {int(new_y.min())} to {int(new_y.max())}; there are 5 classes")
     if not same((new_x, new_y), again):
-        raise Broken("two calls with generators in the same state poison differently")
+        raise Differs("two calls with generators in the same state poison differently")
     return None
 
 
@@ -181,7 +181,7 @@ def _state(trial: AttackTrial) -> str | None:
         second, again = trial.forged(view), trial.forged(view)
     expect(second.rows, torch.empty(0, dtype=torch.float64), (2, D), "the result of the next round")
     if not same((second.rows,), (again.rows,)):
-        raise Broken("two calls with the same state and generator give different results")
+        raise Differs("two calls with the same state and generator give different results")
     return ", ".join(sorted(first.state))
 
 

@@ -17,7 +17,7 @@ from robustfl.models.dropout import seed_dropout
 from robustfl.randomness import numpy_stream, stream
 from robustfl.registry import create
 from robustfl.testing.common import COMMON, FIRST, FORM, built
-from robustfl.testing.guards import Broken, same
+from robustfl.testing.guards import Broken, Differs, same
 from robustfl.testing.suite import LIMIT, Check, Law, Trial, run
 
 _CLIENTS, _CLASSES, _IMAGES = 5, 10, 400
@@ -222,7 +222,7 @@ def _apart(trial: _Building) -> str | None:
             together, alone = made(x), torch.cat([made(part[None]) for part in x])
         off = float((together - alone).abs().max())
         if off > 1e-6 * max(1.0, float(alone.abs().max())):
-            raise Broken(
+            raise Differs(
                 f"an image's logits depend on the rest of the batch (by up to {off:.2g}, evaluation mode, {norm}); the "
                 "engine computes the batches of several clients together, which such a model would mix"
             )
@@ -233,7 +233,7 @@ def _initialised(trial: _Building) -> str | None:
     method = trial.fresh()
     one, two = (list(trial.network(method, built=seed)[0].parameters()) for seed in (0, 1))
     if not same(tuple(p.detach() for p in one), tuple(p.detach() for p in two)):
-        raise Broken("two initialisations from one generator's state differ; initialise must draw every parameter")
+        raise Differs("two initialisations from one generator's state differ; initialise must draw every parameter")
     other = list(trial.network(method, case=1)[0].parameters())
     if same(tuple(p.detach() for p in one), tuple(p.detach() for p in other)):
         raise Broken("two generators gave the same parameters; initialise must draw from generator")

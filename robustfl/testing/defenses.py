@@ -13,7 +13,7 @@ from robustfl.contracts import Aggregated, Aggregator, Context, Propagation, Sta
 from robustfl.defenses import Pipeline, parse_pipeline
 from robustfl.randomness import stream
 from robustfl.testing.common import COMMON, FIRST, built
-from robustfl.testing.guards import Broken, devices, expect, own_memory, refused, same, tensor, untouched
+from robustfl.testing.guards import Broken, Differs, devices, expect, own_memory, refused, same, tensor, untouched
 from robustfl.testing.suite import LIMIT, Check, Law, Trial, run
 
 D = 6
@@ -145,8 +145,38 @@ def _precision(trial: AggregatorTrial) -> str | None:
     single, exact = trial.aggregate(X, 2).vector.double(), trial.aggregate(X.double(), 2).vector
     error = float((single - exact).abs().max())
     if not error <= 1e-4:
-        raise Broken(f"float32 and float64 differ by {error:.2g} on the same rows")
+        raise Differs(f"float32 and float64 differ by {error:.2g} on the same rows")
     return None
+
+
+def _behaviour(trial: AggregatorTrial) -> str | None:
+    """Facts that rules may differ in: none is wrong, and each is worth knowing before a grid."""
+    n = trial.size(2) + 2
+    if trial.method.refuses(n, 2):
+        return None
+    stacks = [rows(n, seed=seed) for seed in range(3)]
+    for X in stacks:
+        X[:2] += 20
+    turn, _ = torch.linalg.qr(torch.randn(D, D, generator=stream(0, "turn"), dtype=torch.float64))
+    shift = torch.arange(D, dtype=torch.float64) - 2
+    order = torch.randperm(n, generator=stream(0, "order"))
+
+    def made(X: Tensor, f: int = 2) -> Tensor:
+        return trial.aggregate(X, f).vector
+
+    found = {
+        "ignores f": all(torch.equal(made(X, f), made(X, 0)) for X in stacks for f in (1, 2)),
+        "depends on the order of the rows": any(_off(made(X[order]), made(X)) for X in stacks),
+        "does not follow a shift of all rows": any(_off(made(X + shift), made(X) + shift) for X in stacks),
+        "does not follow their scale": any(_off(made(3 * X), 3 * made(X)) for X in stacks),
+        "does not follow a rotation": any(_off(made(X @ turn), made(X) @ turn) for X in stacks),
+    }
+    seen = [name for name, holds in found.items() if holds]
+    return f"fact: {'; '.join(seen)}" if seen else None
+
+
+def _off(made: Tensor, expected: Tensor) -> bool:
+    return not torch.allclose(made, expected, rtol=1e-5, atol=1e-5)
 
 
 AGGREGATOR_LAWS = (
@@ -158,6 +188,7 @@ AGGREGATOR_LAWS = (
     Law("state", "state goes in by the context and out by the result", _state),
     Law("no harm", "rows that lie close together give something close to them", _calm, waivable=True),
     Law("precision", "float32 agrees with float64", _precision, waivable=True),
+    Law("behaviour", "facts: whether f matters, and what order, shift, scale and rotation of the rows do", _behaviour),
 )
 
 
@@ -192,6 +223,26 @@ def _step_in_pipeline(trial: StepTrial) -> str | None:
     return " and ".join(devices())
 
 
+def _step_behaviour(trial: StepTrial) -> str | None:
+    n = trial.size(2) + 2
+    if trial.method.refuses(n, 2):
+        return None
+    stacks = [rows(n, seed=seed) for seed in range(3)]
+    order = torch.randperm(n, generator=stream(0, "order"))
+
+    def made(X: Tensor, f: int = 2) -> Tensor:
+        return torch.as_tensor(trial.mix(X, f)).double() @ X
+
+    found = {
+        "ignores f": all(torch.equal(made(X, f), made(X, 0)) for X in stacks for f in (1, 2)),
+        "depends on the order of the rows": any(_off(made(X[order]), made(X)[order[: len(made(X))]]) for X in stacks)
+        if trial.method.rows_after(n, 2) == n
+        else False,
+    }
+    seen = [name for name, holds in found.items() if holds]
+    return f"fact: {'; '.join(seen)}" if seen else None
+
+
 STEP_LAWS = (
     *FIRST,
     Law("shape", "the coefficients are [rows_after(n, f), n]", _coefficients),
@@ -199,6 +250,7 @@ STEP_LAWS = (
     Law("clients", "fewer than min_clients(f) clients are refused", _clients),
     Law("inputs untouched", "the inner products are not written to", _gram_untouched),
     *COMMON,
+    Law("behaviour", "facts: whether f matters, and the order of the rows", _step_behaviour),
 )
 
 
@@ -222,7 +274,7 @@ def _weights(trial: PropagationTrial) -> str | None:
     if not abs(float(weights.sum()) - 1) < 1e-6:
         raise Broken(f"the weights sum to {float(weights.sum()):g}, not 1")
     if not same(trial.outcome(trial.method), (weights,)):
-        raise Broken("two calls give different weights")
+        raise Differs("two calls give different weights")
     return None
 
 

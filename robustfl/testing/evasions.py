@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from robustfl.contracts import Evasion
 from robustfl.randomness import stream
 from robustfl.testing.common import COMMON, FIRST, built
-from robustfl.testing.guards import Broken, devices, expect, untouched
+from robustfl.testing.guards import Broken, Differs, devices, expect, untouched
 from robustfl.testing.suite import LIMIT, Check, Law, Trial, run
 
 CLASSES, SHAPE = 5, (3, 8, 8)
@@ -177,7 +177,7 @@ def _without_gradients(trial: EvasionTrial) -> str | None:
     with torch.no_grad():
         off = trial.perturb()
     if not torch.equal(off, trial.perturb()):
-        raise Broken("under torch.no_grad() it finds another x_adv; switch gradients on where they are needed")
+        raise Differs("under torch.no_grad() it finds another x_adv; switch gradients on where they are needed")
     return None
 
 
@@ -192,7 +192,7 @@ def _no_generator(trial: EvasionTrial) -> str | None:
     model = small_network()
     once, again = (trial.fresh().perturb(copy.deepcopy(model), x, y) for _ in range(2))
     if not torch.equal(once, again):
-        raise Broken(
+        raise Differs(
             "without a generator two calls differ; take a stream of your own: stream(0, name, device=x.device)"
         )
     return None

@@ -1,4 +1,4 @@
-"""What laws measure with: time limits, global states put back, inputs compared, results looked at."""
+"""Instruments of the laws: time limits, global states put back, inputs compared, results looked at."""
 
 from __future__ import annotations
 
@@ -16,6 +16,10 @@ from robustfl.errors import Refused, UsageError
 
 class Broken(AssertionError):
     """A law is broken; the message says what was seen."""
+
+
+class Differs(Broken):
+    """Two results that should be equal are not, for whatever reason."""
 
 
 class Hung(Exception):
@@ -51,7 +55,7 @@ def within(limit: float, work: Callable[[], Any]) -> Any:
 
 
 def same(once: Sequence[Tensor], again: Sequence[Tensor]) -> bool:
-    """Whether two outcomes are equal bit for bit; NaN equals NaN."""
+    """True if two outcomes are equal bit for bit; NaN equals NaN."""
     return len(once) == len(again) and all(
         a.shape == b.shape and torch.equal(a.nan_to_num(nan=7e7), b.nan_to_num(nan=7e7))
         for a, b in zip(once, again, strict=True)

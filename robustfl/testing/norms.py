@@ -14,7 +14,7 @@ from robustfl.contracts import Norm, NormLayer, Reports, StatisticsLayer, Tag
 from robustfl.federation.passes import Unsupported, together
 from robustfl.federation.statistics import PlainMean, begin, collect
 from robustfl.testing.common import COMMON, FIRST, built
-from robustfl.testing.guards import Broken, devices, expect, own_memory, refused, untouched
+from robustfl.testing.guards import Broken, Differs, devices, expect, own_memory, refused, untouched
 from robustfl.testing.suite import LIMIT, Check, Law, Trial, run
 from robustfl.vectors import Layout, layout_of, statistics_layers
 
@@ -131,7 +131,7 @@ def _apart(trial: NormTrial) -> str | None:
         begin(network, None)
         alone.append(network(part))
     if not torch.allclose(together, torch.cat(alone), rtol=1e-9, atol=1e-9):
-        raise Broken("two clients' samples in one forward give something else than each client alone (NormLayer.sizes)")
+        raise Differs("two clients' samples in one forward give other outputs than each client alone (NormLayer.sizes)")
     return None
 
 
@@ -158,7 +158,7 @@ def _rows(trial: NormTrial) -> str | None:
     for slot in layout.update:
         whole, mine = ordinary.get(slot.name), found[:, slot.start : slot.stop].sum(0).view(slot.shape)
         if whole is not None and not torch.allclose(mine, whole, rtol=1e-6, atol=1e-9):
-            raise Broken(f"the clients' gradients of {slot.name} do not add up to the ordinary gradient")
+            raise Differs(f"the clients' gradients of {slot.name} do not add up to the ordinary gradient")
     return None
 
 
@@ -176,7 +176,7 @@ def _report(trial: NormTrial) -> str | None:
     network(x)
     again = collect(network, layout, clients=2)
     if not (torch.equal(first.rows, again.rows) and torch.equal(first.counts, again.counts)):
-        raise Broken("the same batch reports something else in the next round: begin must forget the last one")
+        raise Differs("the same batch reports something else in the next round: begin must forget the last one")
     return None
 
 
@@ -212,7 +212,7 @@ def _copies(trial: NormTrial) -> str | None:
     network, x = trial.network().eval(), images()
     for other in (pickle.loads(pickle.dumps(network)), copy.deepcopy(network)):
         if not torch.equal(other(x), network(x)):
-            raise Broken("a copy of the layer gives another output")
+            raise Differs("a copy of the layer gives another output")
     return None
 
 

@@ -32,7 +32,7 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class ClientPass:
-    """What a pass yields besides the gradients: mean loss per client ``[n]`` and the statistics reports."""
+    """The results of a pass besides the gradients: mean loss per client ``[n]`` and the statistics reports."""
 
     losses: Tensor
     reports: Reports

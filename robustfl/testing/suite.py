@@ -1,4 +1,4 @@
-"""What a check is, and how laws are run: each in its own thread with a time limit, none stopping the others."""
+"""Checks, and the way laws are run: each in its own thread with a time limit, none stopping the others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from robustfl.contracts import Method
 from robustfl.errors import told
 from robustfl.surroundings import kept
-from robustfl.testing.guards import Broken, Hung, within
+from robustfl.testing.guards import Broken, Differs, Hung, within
 from robustfl.watch import kept_state
 
 LIMIT = 60.0
@@ -22,11 +22,16 @@ LIMIT = 60.0
 
 @dataclass(frozen=True)
 class Check:
-    """One law and whether the method keeps it; ``reason`` says what was seen, or why the law does not apply."""
+    """One law and whether the method keeps it; ``reason`` says what was seen, or why the law does not apply.
+
+    ``because`` names the broken law that explains what this one showed, or kept it from being run. Such a check counts
+    as passed, so that one cause is one failure; mend the cause and check again.
+    """
 
     name: str
     passed: bool
     reason: str = ""
+    because: str = ""
 
 
 M = TypeVar("M", bound=Method)
@@ -41,7 +46,7 @@ class Trial(ABC, Generic[M]):
 
     @abstractmethod
     def outcome(self, method: M, case: int = 0) -> tuple[Tensor, ...]:
-        """What ``method`` makes of work ``case`` (0 or 1) with generators made anew from a fixed seed."""
+        """The results of ``method`` for work ``case`` (0 or 1) with generators made anew from a fixed seed."""
 
     def fresh(self) -> M:
         """The same method, constructed anew."""
@@ -58,41 +63,84 @@ class Law:
     waivable: bool = False
 
 
+@dataclass(frozen=True)
+class _Finding:
+    """A check with the kind of its failure: ``difference`` of two results, and where an error was raised."""
+
+    check: Check
+    difference: bool = False
+    hung: bool = False
+
+
+ROOTS = ("no global settings", "no global randomness", "no memory")
+"""Laws whose breach makes results differ from call to call, and that can see it happen."""
+
+
 def run(laws: Sequence[Law], trial: Trial[Any], *, limit: float = LIMIT) -> list[Check]:
-    """Every law's check, in order. After a failure of the first, or a hang, the others are not run."""
-    checks: list[Check] = []
-    stop = ""
+    """Check every law, in order. After a failure of the first, or a hang, the others are not run."""
+    findings: list[_Finding] = []
+    cause = ""
     trial.kept.update(held(trial.method))
     for law in laws:
         reason = trial.method.exempt.get(law.name, "")
-        if stop:
-            check = Check(law.name, False, stop)
+        if cause:
+            findings.append(_Finding(Check(law.name, True, f"not run, because of {cause!r}", cause)))
         elif reason and law.waivable:
-            check = Check(law.name, True, f"exempt: {reason}")
+            findings.append(_Finding(Check(law.name, True, f"exempt: {reason}")))
         else:
-            check, hung = _one(law, trial, limit)
-            if hung or (not checks and not check.passed):
-                stop = f"not run, because of {law.name!r}"
-        checks.append(check)
+            found = _one(law, trial, limit)
+            if found.hung or (not findings and not found.check.passed):
+                cause = law.name
+            findings.append(found)
+    checks = _one_failure_per_cause(findings)
     known = {law.name for law in laws if law.waivable}
     for name in sorted(set(trial.method.exempt) - known):
         checks.append(Check("exempt", False, f"{name!r} cannot be waived; exempt may name {', '.join(sorted(known))}"))
     return checks
 
 
-def _one(law: Law, trial: Trial[Any], limit: float) -> tuple[Check, bool]:
+def _one_failure_per_cause(findings: Sequence[_Finding]) -> list[Check]:
+    """The checks, with every failure that another explains counted as that one's.
+
+    The same words, and the same error from the same place, are one cause; so are results that differ from call to call
+    and the law that says why they do.
+    """
+    first: dict[str, str] = {}
+    for f in findings:
+        if not f.check.passed:
+            first.setdefault(f.check.reason, f.check.name)
+    unsteady = _unsteady(findings)
+    checks = []
+    for f in findings:
+        c = f.check
+        cause = "" if c.passed else first[c.reason]
+        if cause == c.name and f.difference and unsteady:
+            cause = unsteady
+        explained = cause not in ("", c.name)
+        checks.append(Check(c.name, True, f"not decided, because of {cause!r}", cause) if explained else c)
+    return checks
+
+
+def _unsteady(findings: Sequence[_Finding]) -> str:
+    """The law that says why results differ from call to call: one that saw it happen, else one that saw two results."""
+    failed = {f.check.name: f.difference for f in findings if not f.check.passed}
+    seen = [name for name in ROOTS if failed.get(name) is False]
+    return next((name for name in (*seen, "deterministic", *reversed(ROOTS)) if name in failed), "")
+
+
+def _one(law: Law, trial: Trial[Any], limit: float) -> _Finding:
     try:
         with kept():
             remark = within(limit, lambda: law.test(trial))
     except Hung:
-        return Check(law.name, False, f"still running after {limit:g} s"), True
+        return _Finding(Check(law.name, False, f"still running after {limit:g} s"), hung=True)
     except Broken as broken:
-        return Check(law.name, False, str(broken)), False
+        return _Finding(Check(law.name, False, str(broken)), difference=isinstance(broken, Differs))
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
-        return Check(law.name, False, told(error) + _place(error)), False
-    return Check(law.name, True, remark or ""), False
+        return _Finding(Check(law.name, False, told(error) + _place(error)))
+    return _Finding(Check(law.name, True, remark or ""))
 
 
 def _place(error: BaseException) -> str:

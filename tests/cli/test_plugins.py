@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 import sysconfig
@@ -19,6 +20,7 @@ import pytest
 
 from robustfl import registry
 from robustfl.cli import invoke
+from robustfl.cli.app import TEMPLATES
 from robustfl.cli.new import facts, write
 from robustfl.errors import UsageError
 from robustfl.origins import origins
@@ -65,24 +67,30 @@ def plug_in(name: str, body: str, of: tuple[str, str] = FORGE) -> str:
 # --- new -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TEMPLATES)
 def test_new_writes_a_package_that_passes_its_check(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["new", kind, "my-own.x", "--dir", "here"]) == 0
     assert "robustfl check my-own.x" in capsys.readouterr().out
     package = Path("here/robustfl-my-own.x")
     written = {str(p.relative_to(package)) for p in package.rglob("*") if p.is_file()}
-    source = f"src/robustfl_my_own_x/{kind}.py"
+    source = f"src/robustfl_my_own_x/{kind.removeprefix('stateful-')}.py"
     assert written == {
         "README.md", "pyproject.toml", source, "src/robustfl_my_own_x/__init__.py", "tests/test_my_own_x.py"
     }  # fmt: skip
     assert not any("$" in (package / p).read_text(encoding="utf-8") for p in written)
     assert invoke(["check", str(package / source)]) == 0
     assert "laws hold" in capsys.readouterr().out
+    test = runpy.run_path(str(package / "tests" / "test_my_own_x.py"))
+    arguments = {"tmp_path": Path("cache").absolute()} if kind == "dataset" else {}
+    examples = [run for name, run in test.items() if name.startswith("test_") and name != "test_contract"]
+    assert len(examples) == 1
+    examples[0](**arguments)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_new_writes_is_in_style(kind: str) -> None:
-    package = write(kind, "a", Path())
+def test_what_new_writes_is_in_style() -> None:
+    package = Path("packages")
+    for kind in TEMPLATES:
+        write(kind, f"a-{kind}", package)
     for command in (
         ["check", "--select", "E,F,W,I,B,UP,SIM,RUF,N", "--ignore", "N803,RUF001,RUF002"],
         ["format", "--check"],
@@ -116,7 +124,8 @@ def test_every_name_makes_a_class(kind: str, name: str, cls: str) -> None:
         (["new", "attack", "alie"], "'alie' is taken by robustfl.attacks"),
         (["new", "attack", "My Attack"], "no method name"),
         (["new", "attack", "x-"], "no method name"),
-        (["new", "model", "x"], "'model' is none of"),
+        (["new", "preset", "x"], "'preset' is none of"),
+        (["new", "stateful-defense", "krum"], "defense 'krum' is taken by robustfl.defenses"),
         (["new", "attack", "there"], "already there"),
         (["check", "aile"], "did you mean 'alie'"),
         (["check", "nowhere.py"], "'nowhere.py' is not a file"),

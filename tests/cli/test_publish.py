@@ -126,9 +126,35 @@ def unlike(name: str, value: Any) -> Callable[[dict[str, Any]], None]:
     return change
 
 
+def harmless(data: dict[str, Any]) -> None:
+    """Every attack counts in no worst case."""
+    for cell in data["cells"]:
+        if cell["labels"]["attack"] != "none":
+            cell["certificates"]["no_effect"] = True
+
+
+def unmoved(data: dict[str, Any]) -> None:
+    for cell in data["cells"]:
+        cell["certificates"] |= {"attack_shift": 0.0, "statistics_shift": 0.0}
+
+
+def drawn(data: dict[str, Any]) -> None:
+    for cell in data["cells"]:
+        cell["curve"] = [{"round": 1, "sa": 0.99, "loss": 0.1}, {"round": 2, "sa": cell["metrics"]["sa"], "loss": 0.1}]
+
+
+def recalled(data: dict[str, Any]) -> None:
+    for cell in data["cells"]:
+        cell["certificates"]["forgetting"] = {"1": {"mean": 0.0}}
+
+
 @pytest.mark.parametrize(
     ("lie", "words"),
     [
+        (harmless, "the attack had no effect → an effect"),
+        (unmoved, "the attack had no effect → an effect"),
+        (drawn, "round 1 sa 0.9900 →"),
+        (recalled, "forgetting 1 0.0000 → none"),
         (swapped, "is not its setting"),
         (praised, "0 agree"),
         (failed, "status failed → done"),

@@ -22,6 +22,7 @@ DEFENSES = (
     "mean", "median", "trimmed-mean", "meamed", "phocas", "sign-majority", "mean-of-medians", "krum", "multi-krum",
     "nnm+trimmed-mean", "geometric-median", "rfa", "bulyan", "mda", "smea", "cge", "monna", "caf", "arc+median",
     "bucketing+median", "dnc(b=100)", "centered-clipping(L=2, tau=0.1)", "flame", "foolsgold",
+    "clipped-clustering", "rlr", "huber", "gas(p=4)", "lasa", "fldetector(window=2)", "flanders",
 )  # fmt: skip
 OTHERS: tuple[dict[str, Any], ...] = (
     {"attack": "min-max"},

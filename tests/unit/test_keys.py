@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from test_every_setting import CHANGES, cell_of
 
+from robustfl.records import LATER
 from robustfl.scenarios import Cell, Scenario, expand, preset_names
 from robustfl.scenarios.expand import key_of, resolve
 
@@ -35,3 +36,20 @@ def test_the_cells_of_a_preset_keep_their_keys(name: str) -> None:
 def test_cells_that_differ_in_a_setting_keep_their_keys(setting: str) -> None:
     cells = [cell_of(setting, changed=False), cell_of(setting, changed=True)]
     assert summary(cells) == RECORDED["settings"].get(setting)
+
+
+class Newer(Cell):
+    """A cell with a setting that nobody had before."""
+
+    novel: int = 0
+
+
+def test_a_new_setting_that_is_declared_changes_no_old_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    def key(cell: Cell) -> str:
+        return key_of(resolve(cell, "data"))
+
+    old = key(Cell.of({"attack": "alie", "f": 1}))
+    assert key(Newer.of({"attack": "alie", "f": 1})) != old
+    monkeypatch.setitem(LATER, "novel", 0)
+    assert key(Newer.of({"attack": "alie", "f": 1})) == old
+    assert key(Newer.of({"attack": "alie", "f": 1, "novel": 1})) != old

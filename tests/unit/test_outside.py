@@ -31,7 +31,6 @@ from robustfl.reports.writers import FORMS
 from robustfl.scenarios import Scenario, expand
 from robustfl.scenarios.estimate import estimate
 from robustfl.scenarios.execution import check_threads
-from robustfl.scenarios.settings import settings_of
 from robustfl.scenarios.spec import Cell, apply_settings
 
 # --- files -----------------------------------------------------------------------------------------------------------
@@ -392,7 +391,7 @@ def test_a_dry_run_names_what_this_machine_cannot_do(cell: dict[str, Any], tmp_p
 
 
 def test_looking_at_a_cell_lists_no_clients() -> None:
-    assert settings_of(Cell(clients=10**15, attack="alie", f=1)).candidates is None
+    assert Cell(clients=10**15, attack="alie", f=1).settings.candidates is None
 
 
 def test_too_many_cells_are_counted_and_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -442,3 +441,10 @@ def test_a_key_is_the_digest_of_what_it_is_made_of() -> None:
     for cell in (Cell(), Cell(attack="foe(eta=1e300)"), Cell(evasions=())):
         resolved = resolve(cell, "ü")
         assert key_of(resolved) == digest(resolved)
+
+
+def test_a_dry_run_tells_what_only_building_a_cell_refuses(tmp_path: Path) -> None:
+    cell = {"model": "mlp", "rounds": 1, "evasions": [], "batch": [32, 100_000]}
+    found = estimate(Scenario.of({"name": "refused", "cell": cell}), out=tmp_path)
+    assert [planned.seconds is None for planned in found.cells] == [False, True]
+    assert "since the first of each is refused: batch=100000 is larger than" in found.summary()

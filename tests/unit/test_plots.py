@@ -7,14 +7,17 @@ from typing import Any
 
 import pytest
 from fake_store import grid, record, stored
+from matplotlib.text import Text
 
 from robustfl.errors import UsageError
 from robustfl.records import CellResult
 from robustfl.reports.figure_bn_pca import bn_pca_figures, statistics_of
 from robustfl.reports.figure_breakdown import breakdown_figures
 from robustfl.reports.figure_forgetting import forgetting_maps
+from robustfl.reports.figure_pareto import pareto_figures
 from robustfl.reports.frame import frame
-from robustfl.reports.plots import KINDS, plot
+from robustfl.reports.notebook import Plots
+from robustfl.reports.plots import KINDS, caption_of, figures_of, plot
 from robustfl.reports.ranking import rank_board
 
 SIGNATURES = {"png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<?xml"}
@@ -131,6 +134,82 @@ def test_forgetting_of_listed_rounds_is_one_figure_each_in_their_order() -> None
     assert frame([listed])["certificates.forgetting.2800.mean"].tolist() == [0.28]
 
 
+# --- print -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["breakdown", "pareto", "ranks", "forgetting", "labels", "bn-pca"])
+@pytest.mark.parametrize(("width", "inches"), [("column", 3.4), ("page", 7.0)])
+def test_a_figure_is_as_wide_as_a_column_or_a_page(kind: str, width: str, inches: float) -> None:
+    some = [forgot(with_statistics(r)) for r in grid(points=2, seeds=1) if r.labels["norm"] == "fbn"]
+    where = {"attack": "sf", "defense": "median"} if kind in ("forgetting", "bn-pca") else {}
+    few = [r.model_copy(update={"label_counts": [row[:5] for row in (r.label_counts or [])[:5]]}) for r in some]
+    figures = figures_of(few, kind, where=where, width=width)
+    assert {float(figure.get_size_inches()[0]) for figure in figures} == {inches}
+    sizes = [t.get_fontsize() for figure in figures for t in figure.findobj(Text) if t.get_text()]
+    assert min(sizes) >= 5
+
+
+def test_a_figure_too_wide_for_a_column_says_what_to_do(study: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"inches wide, .* use --width page, or --where LABEL=VALUE"):
+        plot(study, "heatmap", tmp_path / "x.png", width="column")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_breakdown_names_six_lines_at_their_ends_with_their_markers_and_greys_the_rest() -> None:
+    cells = [
+        record(partition=f"gamma(gamma={g})", defense=d, sa=0.1 + 0.08 * i, ra={})
+        for g in (0.0, 0.5) for i, d in enumerate(("mean", "median", "krum", "mda", "cge", "rfa", "monna", "phocas"))
+    ]  # fmt: skip
+    ((_, figure),) = breakdown_figures(rank_board(frame(cells)), "column")
+    (axes,) = figure.axes
+    named = [t.get_text() for t in axes.texts]
+    assert [name.split(" ")[0] for name in named] == ["phocas", "monna", "rfa", "cge", "mda", "krum"]
+    heights = [t.xy[1] for t in axes.texts]
+    assert heights == sorted(heights, reverse=True)
+    assert len({line.get_marker() for line in axes.lines} - {"None", ""}) == 6
+    assert axes.get_title("left") == "grey: 2 others, lower on average"
+
+
+def test_norms_differ_in_marker_and_rows_on_the_front_are_numbered_and_named() -> None:
+    cells = [
+        record(norm=n, defense=d, attack=a, sa=sa, ra={"pgd": ra})
+        for n, d, sa, ra in (("fbn", "mean", 0.9, 0.1), ("gn", "mean", 0.5, 0.5), ("gn", "median", 0.4, 0.4))
+        for a in ("none", "sf")
+    ]
+    ((_, figure),) = pareto_figures(rank_board(frame(cells)))
+    (axes,) = figure.axes
+    paths = {group.get_paths()[0].vertices.tobytes() for group in axes.collections}
+    assert len(paths) == 2
+    assert [t.get_text() for t in axes.texts[:2]] == ["1", "2"]
+    assert axes.texts[2].get_text().splitlines()[1:] == ["1  mean · gn", "2  mean · fbn"]
+
+
+def test_the_scale_of_forgetting_fits_what_was_measured() -> None:
+    ((_, figure),) = forgetting_maps([forgot(record())])
+    lost = figure.axes[0].collections[0]
+    assert lost.get_clim() == (0.0, 50.0)
+
+
+def test_norms_can_be_the_lines_of_a_panel() -> None:
+    figures = figures_of(grid(points=3, seeds=1), "curves", metric="sa", where={"attack": "sf"}, lines="norm")
+    (figure,) = figures
+    assert [t.get_text() for t in figure.legends[0].get_texts()] == ["fbn", "gn", "naive-bn"]
+    with pytest.raises(UsageError, match="no lines 'nrom'; did you mean 'norm'"):
+        figures_of(grid(points=3, seeds=1), "curves", lines="nrom")
+
+
+def test_a_caption_is_one_sentence_with_the_settings_of_all_cells() -> None:
+    said = caption_of(grid(points=2), "breakdown")
+    assert said.startswith("Worst-case accuracy, mean over seeds; a divergence counts as zero (")
+    assert "dataset digits" in said
+    assert "2 seeds" in said
+    assert said.count(". ") == 0
+
+
+def test_every_kind_is_a_method_of_plots() -> None:
+    assert {kind.replace("-", "_") for kind in KINDS} <= set(dir(Plots))
+
+
 # --- breakdown -------------------------------------------------------------------------------------------------------
 
 
@@ -142,7 +221,7 @@ def test_a_breakdown_line_has_the_worst_case_per_f_and_a_divergence_is_zero() ->
     ]
     broken = record(f=3, f_declared=3, attack="sf", status="diverged", reason="x", round=2)
     ((title, figure),) = breakdown_figures(rank_board(frame([*cells, broken])))
-    (line,) = figure.axes[0].lines
+    line = figure.axes[0].lines[0]
     assert title == "breakdown sa f"
     assert [float(x) for x in line.get_xdata()] == [1, 2, 3]
     assert [round(float(y), 6) for y in line.get_ydata()] == [60.0, 50.0, 0.0]

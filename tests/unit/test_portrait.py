@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from robustfl.scenarios import Cell, run_cell
-from robustfl.scenarios.components import components
 from robustfl.scenarios.evaluate import represented
 from robustfl.scenarios.expand import fingerprints
+from robustfl.scenarios.portrait import components
 
 SMALL: dict[str, Any] = {
     "model": "digits-cnn(hidden=8)", "norm": "fbn", "clients": 6, "rounds": 1, "batch": 8,

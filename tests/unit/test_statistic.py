@@ -99,3 +99,16 @@ def test_a_maximum_over_test_accuracies_in_an_older_record_is_no_difference() ->
     old = told("mean", 0.9, groups={"tail": {"sa": 0.5}, "best": {"sa": 0.95}})
     assert agree(old, told("mean", 0.9, groups={"tail": {"sa": 0.5}}), tolerance=0).verdict == "identical"
     assert agree(old, told("mean", 0.9, groups={"tail": {"sa": 0.4}}), tolerance=0).verdict == "differs"
+
+
+@pytest.mark.parametrize("others", [{}, {"pgd": 0.6}])
+def test_the_evasion_called_worst_is_ranked_by_its_own_accuracy(others: dict[str, float], tmp_path: Path) -> None:
+    made = record(defense="mean", sa=0.9, ra={**others, "worst": 0.4})
+    assert made.metrics is not None
+    groups = {"selected": {"sa": 0.8, "ra_worst": 0.1, "worst": 0.2}}
+    made = made.model_copy(update={"metrics": made.metrics.model_copy(update={"ra_worst": 0.3, "groups": groups})})
+    stored(tmp_path / "s", [made])
+    shown = {s.metric: s.rows[0].cells[0].mean for s in load_board(tmp_path / "s", statistic="final").sections}
+    assert shown["ra_worst()"] == 0.4
+    assert shown.get("ra_worst") == (0.3 if others else None)
+    assert counted(frame([made]), "selected")[0]["ra_worst()"].tolist() == [0.2]

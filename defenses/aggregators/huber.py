@@ -1,0 +1,74 @@
+"""Minimum of a Huber loss."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from robustfl.contracts import Aggregated, Context
+from robustfl.parameters import param
+from robustfl.registry import register
+
+from ..rows import Mixed, MixedRule
+
+
+@register("huber", version=1)
+@dataclass(frozen=True)
+class HuberLoss(MixedRule):
+    """The point with the least sum of Huber losses: a mean of the near rows that far rows pull with constant force.
+
+        F(X) = argmin_s Σ φ(‖s - x_i‖),   φ(u) = u²/2 for u ≤ T,   T u - T²/2 beyond
+
+    by ``s ← Σ c_i x_i / Σ c_i``, ``c_i = min(1, T / ‖s - x_i‖)``, until it stays. A large ``T`` is the mean, a small
+    one the geometric median; ``f`` far rows move it by at most about ``T f / (n - 2f)``.
+
+    Args: ``T`` > 0, a length, or None (default) for the median distance between two rows; ``max_steps`` ≥ 1 (100).
+
+    >>> import robustfl
+    >>> robustfl.defense("huber(T=1)")(torch.tensor([[0.0], [0.0], [0.0], [90.0]]), f=1).round(decimals=4)
+    tensor([0.3333])
+
+    Reference: the aggregator of the paper below, for clients that count alike. Notes: the paper gives each
+    client a radius ``T_i`` that falls with its number of samples, from constants to be tuned; the default radius here
+    is ours. It is found once, so that the objective stays convex.
+    """
+
+    paper: ClassVar[str] = "@zhao2024huber"
+    cost: ClassVar[str] = "n²d for the inner products, n² per step, one sum"
+
+    T: float | None = param(None, gt=0, doc="radius within which rows count fully; None for the median distance")
+    max_steps: int = param(100, ge=1, doc="most steps")
+
+    @property
+    def isometric(self) -> bool:
+        return self.T is None
+
+    def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
+        del f, context
+        products, m = rows.products()[:-1, :-1], rows.count
+        radius = self.T if self.T is not None else _median_distance(rows.squared_distances())
+        square, place = products.diagonal(), torch.full((m,), 1 / m, dtype=torch.float64)
+        steps = 0
+        for steps in range(1, self.max_steps + 1):  # noqa: B007 - reported
+            along = products @ place
+            distance = (square - 2 * along + place @ along).clamp_(min=0).sqrt_()
+            share = (radius / distance.clamp(min=1e-300)).clamp_(max=1)
+            new = share / share.sum() if float(share.sum()) > 0 else place
+            moved, place = float((new - place).abs().max()), new
+            if moved < 1e-12:
+                break
+        return Aggregated(rows.combine(place), facts={"steps": steps, "radius": radius})
+
+    def min_clients(self, f: int) -> int:
+        return 2 * f + 1
+
+
+def _median_distance(squares: Tensor) -> float:
+    n = len(squares)
+    if n < 2:
+        return 1.0
+    pairs = torch.triu_indices(n, n, offset=1)
+    return float(squares[pairs[0], pairs[1]].clamp(min=0).sqrt().quantile(0.5))

@@ -1,0 +1,104 @@
+"""LASA: layer-adaptive sparsified aggregation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from robustfl.contracts import Aggregated, Context
+from robustfl.errors import UsageError
+from robustfl.parameters import param
+from robustfl.registry import register
+
+from ..rows import Mixed, MixedRule
+
+# A score on the bound is within it, on whichever side its last bit lies.
+_LAST_BITS = 1e-9
+
+
+@register("lasa", version=1)
+@dataclass(frozen=True)
+class LayerAdaptiveSparsified(MixedRule):
+    """Clipped rows lose their small entries; layer by layer, those of usual length and usual signs are averaged.
+
+        F(X)^l = mean of y_i^l over i with |z(‖y_i^l‖)| ≤ λ_n and |z(ρ_i^l)| ≤ λ_s,   z(u)_i = (u_i - median u) / std u
+
+    ``y_i``: row ``i`` clipped to the median length, with zeros for the share ``sparsity`` of its smallest weights;
+    ``ρ_i^l = Σ sign(y_i^l) / Σ |sign(y_i^l)|``, by which signs a layer goes. It needs to know the layers: in training
+    it does, of a plain row it takes the whole for one. Attackers that match lengths and shares of signs pass.
+
+    Args: ``sparsity`` in [0, 1) (0.3); ``norm_bound`` λ_n > 0 (2) and ``sign_bound`` λ_s > 0 (1), in deviations.
+
+    >>> import robustfl
+    >>> rows = [[torch.tensor([v]), torch.tensor([w])] for v, w in [(1.0, 1.0), (1.0, 1.0), (1.0, 1.0), (1.0, -1.0)]]
+    >>> robustfl.defense("lasa(sparsity=0)")(rows, f=1)
+    [tensor([1.]), tensor([1.])]
+
+    Reference: the algorithm of the paper below. Notes: where nobody is usual in a layer, everybody is averaged, as in
+    the authors' code. As there, tensors are the layers, only those of two or more axes are made sparse, by one
+    threshold for the whole row, and what is averaged is sparse. Medians are means of the middle two; entries at the
+    threshold are kept, where the code drops them. Equal scores are usual, whatever their deviation.
+    """
+
+    paper: ClassVar[str] = "@xu2025achieving"
+    cost: ClassVar[str] = "a selection of the largest of d entries a row, 4nd"
+    unfit_for_statistics: ClassVar[str] = "rows are shortened and made sparse, so variances would become zero"
+    exempt: ClassVar[Mapping[str, str]] = {"no harm": "small entries become zero"}
+
+    sparsity: float = param(0.3, ge=0, lt=1, doc="share of the weights that become zero")
+    norm_bound: float = param(2.0, gt=0, doc="farthest length from the median, in deviations")
+    sign_bound: float = param(1.0, gt=0, doc="farthest balance of signs from the median, in deviations")
+
+    def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
+        del f
+        X, length = rows.materialise(), rows.norms()
+        shapes = context.shapes or ((1, X.shape[1]),)
+        if sum(map(prod, shapes)) != X.shape[1]:
+            raise UsageError(f"lasa: layers {list(shapes)} have {sum(map(prod, shapes))} entries, rows {X.shape[1]}")
+        share = (length.quantile(0.5) / length.clamp(min=1e-300)).clamp(max=1)
+        Y = self._sparse(X * share.to(X)[:, None], shapes)
+        made, kept = torch.empty_like(X[0]), []
+        for layer, out in zip(_pieces(Y, shapes), _pieces(made, shapes), strict=True):
+            usual = self._usual(layer)
+            out.copy_(layer[usual.to(layer.device)].mean(0))
+            kept.append(int(usual.sum()))
+        return Aggregated(made, facts={"kept_by_layer": kept})
+
+    def _sparse(self, Y: Tensor, shapes: Sequence[tuple[int, ...]]) -> Tensor:
+        """The rows without their smallest weights; other tensors (biases, affine parameters) as they are."""
+        weights = torch.cat([torch.full((prod(shape),), len(shape) > 1) for shape in shapes]).to(Y.device)
+        count = int(weights.sum())
+        drop = count - int(count * (1 - self.sparsity) + 1e-9)
+        if drop == 0:
+            return Y
+        sizes = Y.abs()
+        threshold = sizes[:, weights].kthvalue(drop + 1, dim=1).values
+        return Y.masked_fill(weights & (sizes < threshold[:, None]), 0.0)
+
+    def _usual(self, layer: Tensor) -> Tensor:
+        """Which rows ``[n]`` of a layer ``[n k]`` have a usual length and a usual balance of signs."""
+        signs = layer.sign()
+        balance = signs.double().sum(1) / signs.abs().double().sum(1).clamp(min=1)
+        usual = _near(torch.linalg.vector_norm(layer.double(), dim=1), self.norm_bound) & _near(
+            balance, self.sign_bound
+        )
+        return usual if bool(usual.any()) else torch.ones_like(usual)
+
+    def min_clients(self, f: int) -> int:
+        return 2 * f + 1
+
+
+def _near(values: Tensor, bound: float) -> Tensor:
+    """Which values ``[n]`` are within ``bound`` standard deviations of their median."""
+    away = (values - values.quantile(0.5)).abs()
+    deviation = values.std(correction=0)
+    return away <= (bound + _LAST_BITS) * deviation + 1e-6 * values.abs().max()
+
+
+def _pieces(rows: Tensor, shapes: Sequence[tuple[int, ...]]) -> Sequence[Tensor]:
+    return torch.split(rows, [prod(shape) for shape in shapes], dim=-1)

@@ -1,0 +1,78 @@
+"""Robust learning rate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from robustfl.contracts import Aggregated, Context
+from robustfl.errors import Refused
+from robustfl.parameters import param
+from robustfl.registry import register
+
+from ..rows import Mixed, MixedRule
+
+
+@register("rlr", version=1)
+@dataclass(frozen=True)
+class RobustLearningRate(MixedRule):
+    """The mean, turned around in every coordinate on whose sign too few rows agree.
+
+        F(X)_j = mean_i x_ij   if |Σ_i sign(x_ij)| ≥ θ,   else   -mean_i x_ij
+
+    Made against backdoors, which live in coordinates that few clients move: there the model is moved away from what
+    they want. It bounds no lengths, so that one huge row rules the mean (put ``clipping`` before it), and where honest
+    clients disagree it unlearns what they learn.
+
+    Args: ``theta`` ≥ 0, or None (default) for ``f + 1``: with it, the majority that is followed is an honest one.
+
+    >>> import robustfl
+    >>> robustfl.defense("rlr")(torch.tensor([[1.0, 1.0], [1.0, -1.0], [1.0, -4.0], [1.0, 8.0]]), f=1)
+    tensor([ 1., -1.])
+
+    Reference: the robust learning rate of the paper below. Notes: rows count alike, as in the mean without weights; the
+    paper chooses ``theta`` by hand, larger than the number of corrupt clients.
+    """
+
+    paper: ClassVar[str] = "@ozdayi2021defending"
+    cost: ClassVar[str] = "nd"
+    unfit_for_statistics: ClassVar[str] = "a variance on which too few rows agree would turn negative"
+
+    theta: int | None = param(None, ge=0, doc="least surplus of one sign; None for f + 1")
+
+    def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
+        del context
+        theta = f + 1 if self.theta is None else self.theta
+        if theta > rows.count:
+            raise Refused(f"rlr: theta={theta} is more than the {rows.count} rows, so that no coordinate could pass")
+        return Aggregated(rows.columns(_Voted(rows.count, theta)), facts={"theta": theta})
+
+    def min_clients(self, f: int) -> int:
+        return max(2 * f + 1, self.theta or 0)
+
+
+@dataclass(frozen=True)
+class _Voted:
+    """Per column, the mean, negative where the signs sum to less than ``theta``."""
+
+    n: int
+    theta: int
+    scratch_rows: int = 2
+
+    def whole(self, X: Tensor) -> bool:
+        """Never: signs of a block are made one row at a time."""
+        del X
+        return False
+
+    def reduce(self, rows: Tensor, out: Tensor, scratch: Tensor) -> None:
+        votes, sign = scratch
+        votes.zero_()
+        out.zero_()
+        for row in rows:
+            votes.add_(torch.sign(row, out=sign))
+            out.add_(row)
+        out.div_(self.n)
+        out.mul_(torch.where(votes.abs_() >= self.theta, 1.0, -1.0).to(out))

@@ -1,0 +1,298 @@
+"""A bundle: a board with everything somebody needs to check it - plug-in sources, environment, recipe, digests.
+
+A folder with ``bundle.json``, the manifest, and the files it names. Reading one runs nothing and imports nothing of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from robustfl.errors import StoreError, UsageError
+from robustfl.origins import all_origins
+from robustfl.outside import read_json, shown, texts, unsafe
+from robustfl.records import CellResult, canonical
+
+from .published import TOLERANCE, Board, publish, read_board, write_board
+from .recipe import scenario_toml
+from .store import open_store, write_atomic
+
+FORMAT = "robustfl-bundle"
+SCHEMA: Literal[1] = 1
+MANIFEST, BOARD, RECIPE, REQUIREMENTS, PLUGINS = (
+    "bundle.json",
+    "board.json",
+    "recipe.toml",
+    "requirements.txt",
+    "plugins",
+)
+LARGEST = 64 * 2**20
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
+_FILE_ORIGIN = re.compile(r"(?P<file>[^/\\ ]+\.py) (?P<digest>[0-9a-f]{12})")
+_PACKAGE_ORIGIN = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*) (?P<version>[A-Za-z0-9][A-Za-z0-9.!_-]*)(?:\+.*)?")
+# What a contestant brings; by everything else that is labelled, tasks differ.
+_OF_A_CONTESTANT = (
+    "defense", "statistics_defense", "norm", "algorithm", "schedule", "objective", "propagation",
+)  # fmt: skip
+
+
+class Manifest(BaseModel):
+    """What ``bundle.json`` says; unknown fields are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: Literal["robustfl-bundle"] = "robustfl-bundle"
+    schema_version: Literal[1] = SCHEMA
+    name: str = Field(description="lower-case letters, digits and dashes", pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")
+    by: str = Field(min_length=1, max_length=200, description="who is to be asked, and credited")
+    plugins: dict[str, str] = Field(description="sources of plug-ins: file in the bundle to origin in the cells")
+    packages: dict[str, str] = Field(
+        description="installed plug-ins: origin in the cells to the requirement, name==1.0"
+    )
+    files: dict[str, str] = Field(description="every other file of the bundle and its SHA-256")
+    digest: str = Field(pattern=r"^[0-9a-f]{64}$", description="SHA-256 of the canonical JSON of everything else")
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A bundle as it was read: ``wrong`` is what speaks against it before anything runs."""
+
+    folder: Path
+    manifest: Manifest
+    board: Board
+    wrong: tuple[str, ...] = ()
+
+    @property
+    def foreign(self) -> tuple[str, ...]:
+        """What somebody has to trust before any cell can run: files of plug-ins, and requirements."""
+        return (*sorted(self.manifest.plugins), *sorted(self.manifest.packages.values()))
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------
+
+
+def write_bundle(
+    store: str | Path,
+    folder: str | Path,
+    *,
+    by: str,
+    name: str | None = None,
+    plugins: Sequence[str | Path] = (),
+    tolerance: float = TOLERANCE,
+) -> Bundle:
+    """Bundle the cells of ``store``. The folder must be new or empty; it is whole once ``bundle.json`` is there.
+
+    ``plugins`` are the files that methods of the cells come from; installed ones are named by distribution and version.
+    Raises ``UsageError`` where a plug-in is missing, has changed since, or cannot be had by others at all.
+    """
+    source, place = open_store(store), Path(folder)
+    loaded = source.load()
+    if loaded.problems:
+        raise UsageError(f"submit: {loaded.problems[0].path}: {loaded.problems[0].reason}")
+    title = re.sub(r"[^a-z0-9]+", "-", source.folder.resolve().name.lower()).strip("-") if name is None else name
+    if not _NAME.fullmatch(title):
+        raise UsageError(f"submit: name={title!r} must be lower-case letters, digits and dashes")
+    if not by.strip():
+        raise UsageError("submit: by= (--by) says who is to be asked: a name, a handle, an address")
+    if place.exists() and (not place.is_dir() or any(place.iterdir())):
+        raise UsageError(f"submit: {str(place)!r} is not an empty folder")
+    sources, packages = _brought(loaded.results, [Path(p) for p in plugins])
+    board = publish(loaded.results, name=title, description=str(source.description().get("description", "")),
+                    tolerance=tolerance)  # fmt: skip
+    write_board(board, place / BOARD)
+    write_atomic(place / RECIPE, scenario_toml(loaded.results, name=title))
+    write_atomic(place / REQUIREMENTS, _requirements(board, packages))
+    for target, content in sources.items():
+        write_atomic(place / target, content)
+    origins = {target: f"{PurePosixPath(target).name} {_digest(content)[:12]}" for target, content in sources.items()}
+    files = [BOARD, RECIPE, REQUIREMENTS, *sources]
+    known = {
+        "name": title, "by": " ".join(by.split()), "plugins": origins, "packages": packages,
+        "files": {f: _digest((place / f).read_bytes()) for f in files},
+    }  # fmt: skip
+    made = Manifest.model_validate({**known, "digest": "0" * 64})
+    made = made.model_copy(update={"digest": _digest_of(made)})
+    write_atomic(place / MANIFEST, json.dumps(made.model_dump(mode="json"), indent=1, sort_keys=True) + "\n")
+    return read_bundle(place)
+
+
+def _brought(results: Sequence[CellResult], plugins: Sequence[Path]) -> tuple[dict[str, bytes], dict[str, str]]:
+    """Sources of the plug-ins of these cells by their place in the bundle, and requirements of installed ones."""
+    given = {}
+    for file in plugins:
+        try:
+            given[file.name] = file.read_bytes()
+        except OSError as error:
+            raise UsageError(f"submit: plug-in {str(file)!r} cannot be read: {error.strerror}") from None
+    sources, packages = {}, {}
+    for origin in sorted(set().union(*(all_origins(r.cell.get("methods", {})) for r in results))):
+        if found := _FILE_ORIGIN.fullmatch(origin):
+            content = given.get(found["file"])
+            if content is None:
+                raise UsageError(f"submit: cells use {origin}; give the file with --plugin path/to/{found['file']}")
+            if _digest(content)[:12] != found["digest"]:
+                raise UsageError(f"submit: {found['file']} has changed since the cells ran ({origin}); run them again")
+            sources[f"{PLUGINS}/{found['file']}"] = content
+        elif (found := _PACKAGE_ORIGIN.fullmatch(origin)) and found["name"] != "session":
+            packages[origin] = f"{found['name']}=={found['version']}"
+        else:
+            raise UsageError(f"submit: cells use {origin}, which nobody else has; put it in a file, and run them again")
+    return sources, packages
+
+
+def _requirements(board: Board, packages: Mapping[str, str]) -> str:
+    """What to install to run the cells as they ran."""
+    lines = [f"{n}=={v[0]}" for n, v in board.environment.versions.items() if n != "python" and len(v) == 1]
+    python = ", ".join(board.environment.versions.get("python", []))
+    return "\n".join([f"# Python {python}", *sorted(lines), *sorted(packages.values())]) + "\n"
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+def read_bundle(folder: str | Path, *, against: Board | None = None) -> Bundle:
+    """A bundle and what is wrong with it, without running anything: its form, digests, board, and what it leaves out.
+
+    ``against`` is the board it wants to join, whose attacks and seeds it has to have on the tasks they share. Raises
+    ``UsageError`` for a folder that is no bundle and ``StoreError`` for one that cannot be read.
+    """
+    place = Path(folder)
+    manifest = _manifest(place)
+    wrong = [] if _digest_of(manifest) == manifest.digest else ["bundle.json was edited after it was written"]
+    wrong += _files_apart(place, manifest)
+    if wrong:  # nobody knows what the other files are
+        return Bundle(place, manifest, _empty(manifest.name), tuple(wrong))
+    board, said = read_board(place / BOARD)
+    records = board.records()
+    wrong += [f"board.json: {words}" for words in said]
+    wrong += _unbrought(records, manifest)
+    wrong += incomplete(records, () if against is None else against.records())
+    return Bundle(place, manifest, board, tuple(wrong))
+
+
+def _manifest(place: Path) -> Manifest:
+    try:
+        data = read_json(place / MANIFEST)
+    except (FileNotFoundError, NotADirectoryError):
+        raise UsageError(
+            f"{str(place)!r} is no bundle: no bundle.json; make one with `robustfl submit STORE`"
+        ) from None
+    except OSError as error:
+        raise StoreError(f"{place / MANIFEST}: cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise UsageError(f"{place / MANIFEST}: {error}") from None
+    said = next((where for where, text in texts(data) if unsafe(text)), None)
+    if said is not None:
+        raise UsageError(f"{place / MANIFEST}: {shown(said)} holds control characters")
+    if not isinstance(data, dict) or data.get("format") != FORMAT or data.get("schema_version") != SCHEMA:
+        raise UsageError(f"{place / MANIFEST}: none that this robustfl reads ({FORMAT}, schema {SCHEMA})")
+    try:
+        return Manifest.model_validate(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UsageError(f"{place / MANIFEST}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+
+def _files_apart(place: Path, manifest: Manifest) -> list[str]:
+    """Files that are missing, changed, not named, too large, or not inside the folder."""
+    wrong = []
+    there = {p.relative_to(place).as_posix() for p in place.rglob("*") if p.is_symlink() or not p.is_dir()} - {MANIFEST}
+    named = set(manifest.files)
+    for name in (BOARD, RECIPE, REQUIREMENTS, *manifest.plugins):
+        if name not in named:
+            wrong.append(f"{shown(name)} is not among its files")
+    wrong += [f"{shown(name)} is no file of it: not named in bundle.json" for name in sorted(there - named)]
+    for name, digest in sorted(manifest.files.items()):
+        file = place / name
+        if name not in there or file.is_symlink():
+            wrong.append(f"{shown(name)} is missing")
+        elif file.stat().st_size > LARGEST:
+            wrong.append(f"{shown(name)} is larger than {LARGEST // 2**20} MiB")
+        elif _digest(file.read_bytes()) != digest:
+            wrong.append(f"{shown(name)} was changed: its digest is not the one in bundle.json")
+    for name, origin in manifest.plugins.items():
+        if name in named and not origin.endswith(f" {manifest.files[name][:12]}"):
+            wrong.append(f"{shown(name)} is not the plug-in it is said to be, {shown(origin)}")
+    return wrong
+
+
+def _unbrought(records: Sequence[CellResult], manifest: Manifest) -> list[str]:
+    """Methods of the cells that the bundle does not bring."""
+    brought = {*manifest.plugins.values(), *manifest.packages}
+    used = set().union(*(all_origins(r.cell.get("methods", {})) for r in records))
+    return [f"cells use {shown(origin)}, which it does not bring" for origin in sorted(used - brought)]
+
+
+def incomplete(records: Sequence[CellResult], wanted: Sequence[CellResult] = ()) -> list[str]:
+    """Cells that are missing: every contestant meets every attack of its task with every seed of the task.
+
+    A task's attacks and seeds are those of all ``records``, and of the records ``wanted`` of the same task.
+    """
+    tasks: dict[str, _Task] = {}
+    for record in records:
+        tasks.setdefault(_task(record), _Task()).add(record)
+    for record in wanted:
+        if (task := tasks.get(_task(record))) is not None:
+            task.meets.add(_meeting(record))
+    return [words for task in tasks.values() for words in task.missing()]
+
+
+@dataclass
+class _Task:
+    """The contestants of one task with what each of them has met, and what there is to meet: attacks and seeds."""
+
+    names: dict[str, str] = field(default_factory=dict)
+    met: dict[str, set[tuple[str, int]]] = field(default_factory=dict)
+    meets: set[tuple[str, int]] = field(default_factory=set)
+
+    def add(self, record: CellResult) -> None:
+        who = {name: record.labels.get(name) for name in _OF_A_CONTESTANT}
+        key = canonical(who)
+        self.names[key] = f"{who['defense']}, {who['norm']}"
+        self.met.setdefault(key, set()).add(_meeting(record))
+        self.meets.add(_meeting(record))
+
+    def missing(self) -> list[str]:
+        attacks, seeds = {attack for attack, _ in self.meets}, {seed for _, seed in self.meets}
+        whole = {(attack, seed) for attack in attacks for seed in seeds}
+        found = []
+        for key, met in self.met.items():
+            left = sorted(whole - met)
+            if left:
+                some = ", ".join(f"{shown(attack)} with seed {seed}" for attack, seed in left[:3])
+                more = f" and {len(left) - 3} more" if len(left) > 3 else ""
+                found.append(f"{shown(self.names[key])} lacks {some}{more}")
+        return found
+
+
+def _task(record: CellResult) -> str:
+    apart = {*_OF_A_CONTESTANT, "attack", "seed"}
+    return canonical({name: value for name, value in record.labels.items() if name not in apart})
+
+
+def _meeting(record: CellResult) -> tuple[str, int]:
+    seed: Any = record.labels.get("seed", 0)
+    return str(record.labels.get("attack")), seed if isinstance(seed, int) else 0
+
+
+def _empty(name: str) -> Board:
+    nothing: dict[str, Any] = {
+        "name": name, "tolerance": 0.0, "environment": {"versions": {}, "devices": [], "threads": []},
+        "common": {"cell": {}, "labels": {}}, "cells": [], "digest": "0" * 64,
+    }  # fmt: skip
+    return Board.model_validate(nothing)
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _digest_of(manifest: Manifest) -> str:
+    return _digest(canonical(manifest.model_dump(mode="json", exclude={"digest"})).encode())

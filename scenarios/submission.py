@@ -1,0 +1,312 @@
+"""Check what somebody submits, from its form to its numbers: ``robustfl submit --check``.
+
+Nothing of a bundle runs before everything that can be read has been read, and code of a bundle only where it is named.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import torch
+
+from robustfl.contracts import Aggregator, Arrays, Dataset
+from robustfl.defenses import Pipeline
+from robustfl.errors import RobustflError, UsageError, closest, told
+from robustfl.origins import origins
+from robustfl.randomness import stream
+from robustfl.records import CellResult
+from robustfl.registry import KINDS, Entry, entries, load_file
+from robustfl.reports.bundle import Bundle, read_bundle
+from robustfl.reports.published import TOLERANCE, Board, read_board
+from robustfl.running import running
+from robustfl.testing import Check as Law
+from robustfl.testing import check as laws_of
+
+from .execution import Execution
+from .expand import fingerprints
+from .run import run_cell
+from .spec import Cell
+from .verify import ELSEWHERE, Check, Verification, verify
+
+_CODE = (".py", ".pyc", ".so", ".pyd")
+_SYSTEM = ("/proc/", "/sys/", "/dev/")
+_DATA = (".npy", ".npz", ".csv", ".gz", ".zip", ".tar", ".pt", ".pth", ".pkl", ".pickle", ".parquet", ".h5", ".mat")
+_OUTSIDE = ("socket.connect", "socket.sendto", "subprocess.Popen", "os.system", "os.exec", "os.posix_spawn")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one step of the check found: ``passed`` is None where it could not be made."""
+
+    step: str
+    passed: bool | None
+    words: str
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A bundle with everything found, step by step; the numbers are accepted or not as in ``verify``."""
+
+    bundle: Bundle
+    findings: tuple[Finding, ...]
+    verification: Verification | None = None
+
+    @property
+    def refused(self) -> tuple[Finding, ...]:
+        """What speaks against it."""
+        return tuple(f for f in self.findings if f.passed is False)
+
+    @property
+    def undecided(self) -> tuple[Finding, ...]:
+        """What could not be looked at."""
+        return tuple(f for f in self.findings if f.passed is None)
+
+    @property
+    def accepted(self) -> bool:
+        """Whether every step was made and nothing speaks against it."""
+        return not (self.refused or self.undecided)
+
+
+def check_submission(
+    folder: str | Path,
+    *,
+    trust: Collection[str] = (),
+    against: str | Path | None = None,
+    cells: int | None = 3,
+    sample: int | None = None,
+    tolerance: float = TOLERANCE,
+    root: str | Path | None = None,
+    on_finding: Callable[[Finding], None] = lambda finding: None,
+    on_cell: Callable[[Check], None] = lambda check: None,
+) -> Submission:
+    """Check a bundle: its form, its plug-ins' contracts, some cells' numbers, and whether plug-ins see test data.
+
+    What costs more comes later, and the first step that speaks against the bundle is the last.
+
+    Code of a bundle runs in this process and can do what you can do. ``trust`` names what may: files of the bundle
+    (``"plugins/mine.py"``) and requirements of installed plug-ins (``"mine==1.0"``), each by itself; without all of
+    them nothing runs. ``against`` is a published board whose attacks and seeds the bundle has to have on the tasks they
+    share. ``cells``, ``sample`` and ``tolerance`` are those of ``verify``. Raises ``UsageError`` for a folder that is
+    no bundle, and for trust in what the bundle does not bring.
+    """
+    beside = None if against is None else _sound(against)
+    bundle = read_bundle(folder, against=beside)
+    strange = [name for name in trust if name not in bundle.foreign]
+    if strange:
+        raise UsageError(f"trust={strange[0]!r}: the bundle brings no such code; {closest(strange[0], bundle.foreign)}")
+    found: list[Finding] = []
+
+    def note(step: str, passed: bool | None, words: str) -> None:
+        found.append(Finding(step, passed, words))
+        on_finding(found[-1])
+
+    for words in bundle.wrong:
+        note("form", False, words)
+    if bundle.wrong:
+        return Submission(bundle, tuple(found))
+    note("form", True, f"{len(bundle.board.cells)} cells, {len(bundle.manifest.files)} files")
+    doubtful = [name for name in bundle.foreign if name not in trust]
+    for name in doubtful:
+        note("trust", None, f"code of {name} is not run; read it, then name it with --trust {name}")
+    if doubtful:
+        return Submission(bundle, tuple(found))
+    brought = _brought(bundle, note)
+    if any(f.passed is False for f in found):
+        return Submission(bundle, tuple(found))
+    _contracts(brought, note)
+    if any(f.passed is False for f in found):
+        return Submission(bundle, tuple(found))
+    verification = verify(
+        bundle.folder / "board.json", cells=cells, sample=sample, tolerance=tolerance, root=root, on_cell=on_cell
+    )
+    _numbers(verification, note)
+    if brought and verification.agrees:
+        _secrecy(bundle, root, note)
+    return Submission(bundle, tuple(found), verification)
+
+
+Note = Callable[[str, bool | None, str], None]
+
+
+def _sound(path: str | Path) -> Board:
+    board, wrong = read_board(path)
+    if wrong:
+        raise UsageError(f"against={str(path)!r}: {wrong[0]}")
+    return board
+
+
+def _brought(bundle: Bundle, note: Note) -> list[Entry]:
+    """The methods that the bundle's plug-ins register; each plug-in has at least one."""
+    found: list[Entry] = []
+    for name in sorted(bundle.manifest.plugins):
+        try:
+            made = load_file(bundle.folder / name)
+        except (UsageError, RobustflError) as error:
+            note("contract", False, f"{name}: {error}")
+            continue
+        if not made:
+            note("contract", False, f"{name} registers no method")
+        found += made
+    for origin, requirement in sorted(bundle.manifest.packages.items()):
+        made = [entry for kind in KINDS for entry in entries(kind) if entry.origin == origin]
+        if not made:
+            note("contract", False, f"{requirement} is not installed here as the cells had it ({origin})")
+        found += made
+    return found
+
+
+def _contracts(brought: Sequence[Entry], note: Note) -> None:
+    """The contract suite on every method that came with the bundle."""
+    for entry in brought:
+        who = f"{entry.kind} {entry.name}"
+        with running(f"{who} ({entry.origin})"):
+            try:
+                method = entry.cls()
+                broken = [c for c in laws_of(method) if not c.passed]
+                broken += [] if broken or not isinstance(method, Aggregator) else _order(method)
+            except (TypeError, ValueError, SystemExit) as error:
+                note("contract", False, f"{who} cannot be made of its defaults: {told(error)}")
+                continue
+        for law in broken:
+            note("contract", False, f"{who}: {law.name}: {law.reason}")
+        if not broken:
+            note("contract", True, f"{who} keeps the contract")
+
+
+def _order(method: Aggregator) -> list[Law]:
+    """A defense must not know where attackers stand: far rows that come first harm no more than if they come last."""
+    rule, f = Pipeline((), method), 2
+    n = max(rule.min_clients(f), 11)
+    for seed in range(3):
+        near = 1 + 0.1 * torch.randn(n - f, 8, generator=stream(seed, "order"), dtype=torch.float64)
+        far = 60 + torch.randn(f, 8, generator=stream(seed, "far"), dtype=torch.float64)
+        first, last = (
+            float((rule(torch.cat(rows), f, generator=stream(seed, "rule"), reference=near.mean(0)) - 1).norm())
+            for rows in ((far, near), (near, far))
+        )
+        if first > 3 * last + 3:
+            words = f"{f} far rows move the result by {first:.3g} where they come first and by {last:.3g} where last"
+            return [Law("order", False, words)]
+    return []
+
+
+def _numbers(verification: Verification, note: Note) -> None:
+    for check in verification.checks:
+        detail = f"{check.verdict}: {check.detail}" if check.detail else check.verdict
+        if not check.agrees:
+            note("numbers", None if check.verdict == ELSEWHERE else False, f"cell {check.key[:12]}: {detail}")
+    agree = sum(check.agrees for check in verification.checks)
+    if agree == len(verification.checks):
+        note(
+            "numbers", True, f"{agree} cells of {verification.cells} came out again (drawn with {verification.sample})"
+        )
+
+
+# --- whether training depends on test data ---------------------------------------------------------------------------
+
+
+def _secrecy(bundle: Bundle, root: str | Path | None, note: Note) -> None:
+    """Train a cell with every plug-in method twice, once with other test data: the models must be the same.
+
+    The second time in a fresh process, so that nothing remembers the first, and files that plug-ins open are noted.
+    """
+    shortest: dict[str, CellResult] = {}
+    for record in sorted(bundle.board.records(), key=lambda r: (r.timing.seconds, r.key)):
+        for method in origins(record.cell) if record.status == "done" else ():
+            shortest.setdefault(method, record)
+    files = tuple(str(bundle.folder / name) for name in sorted(bundle.manifest.plugins))
+    packages = tuple(bundle.manifest.packages)
+    with ProcessPoolExecutor(
+        1, mp_context=get_context("spawn"), initializer=_overhear, initargs=(files, packages)
+    ) as fresh:
+        for key, record in {r.key: r for r in shortest.values()}.items():
+            methods = ", ".join(sorted(m for m, r in shortest.items() if r.key == key))
+            try:
+                other, opened = fresh.submit(_trained_elsewhere, record, root).result()
+                model = _trained(record, root)
+            except (RobustflError, BrokenProcessPool) as error:
+                note("secrecy", None, f"cell {key[:12]} cannot be run here: {told(error)}")
+                continue
+            if opened:
+                note("secrecy", False, f"{methods}: the plug-in reaches for {', '.join(opened)}")
+            if model != other:
+                note("secrecy", False, f"{methods}: other test data change what is trained: {model}, then {other}")
+            elif not opened:
+                note("secrecy", True, f"{methods}: the trained model does not depend on the test data")
+
+
+def _trained(record: CellResult, root: str | Path | None) -> str:
+    """The digest of the model that a cell trains, or how it ends without one."""
+    # Attacks on the result and evaluations on the way cost time and change nothing.
+    cell = Cell.of({**record.cell.get("cell", {}), "evasions": [], "evaluate_every": 0, "select": "last", "tail": 1})
+    with tempfile.TemporaryDirectory() as store:
+        here = Execution(device="cpu", root=root, store=Path(store), checkpoint_minutes=0, keep_model=True)
+        made = run_cell(cell, fingerprint=fingerprints([cell], root)[cell], execution=here)
+    kept = made.certificates.get("model")
+    return f"model {kept['digest'][:12]}" if kept else f"{made.status}: {(made.reason or '').partition(chr(10))[0]}"
+
+
+_opened: list[str] = []
+
+
+def _overhear(files: tuple[str, ...], packages: tuple[str, ...]) -> None:
+    """Prepare a process: from now on test data are others, and what plug-ins' code reaches for is noted."""
+    own = {str(Path(file).resolve()) for file in files}
+    own |= {inspect.getfile(e.cls) for kind in KINDS for e in entries(kind) if e.origin in packages}
+    sys.addaudithook(lambda event, arguments: _heard(event, arguments, own))
+    loads = {entry.cls: entry.cls.load for entry in entries("dataset")}  # type: ignore[attr-defined]
+    for cls, load in loads.items():
+        cls.load = _altered(load)  # type: ignore[attr-defined]
+    for file in files:
+        load_file(file)
+
+
+def _trained_elsewhere(record: CellResult, root: str | Path | None) -> tuple[str, list[str]]:
+    """In the prepared process: how the cell ends, and what the plug-ins' code has reached for by then."""
+    return _trained(record, root), list(dict.fromkeys(_opened))
+
+
+def _heard(event: str, arguments: tuple[Any, ...], own: Collection[str]) -> None:
+    """Note it if code of the files ``own`` reaches for data files, the network or other programs."""
+    if event == "open":
+        what = arguments[0]
+        if not isinstance(what, (str, bytes)) or not _is_data(os.fsdecode(what)):
+            return
+    elif event not in _OUTSIDE:
+        return
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        if frame.f_code.co_filename in own:
+            _opened.append(Path(os.fsdecode(arguments[0])).name if event == "open" else event)
+            return
+        frame = frame.f_back
+
+
+def _is_data(path: str) -> bool:
+    """Whether a file is neither code nor part of the system or of an installed library, data of libraries excepted."""
+    if path.endswith(_CODE) or path.startswith(_SYSTEM) or path in sys.path:
+        return False
+    return path.endswith(_DATA) or not path.startswith((sys.prefix, sys.base_prefix))
+
+
+def _altered(load: Callable[..., Arrays]) -> Callable[..., Arrays]:
+    """``Dataset.load`` with test images moved by one place and their labels by one class."""
+
+    def loaded(self: Dataset, root: Path, *, download: bool = True) -> Arrays:
+        arrays = load(self, root, download=download)
+        labels = (np.asarray(arrays.test_y) + 1) % arrays.classes
+        return replace(arrays, test_x=np.roll(arrays.test_x, 1, axis=0), test_y=labels)
+
+    return loaded

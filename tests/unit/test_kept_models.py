@@ -1,0 +1,151 @@
+"""A trained model leaves with its record, is the one that was tested, and is not taken for another."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import robustfl
+from robustfl.cli import invoke
+from robustfl.errors import RobustflError, StoreError, UsageError
+from robustfl.records import CellResult
+from robustfl.reports.published import publish, write_board
+from robustfl.reports.store import Store
+from robustfl.scenarios.build import build
+from robustfl.scenarios.kept_models import load_model, model_path
+from robustfl.scenarios.spec import Cell
+
+SMALL: dict[str, Any] = {
+    "model": "mlp(hidden=(8,))", "norm": "fbn", "clients": 5, "f": 1, "attack": "sf", "defense": "median", "rounds": 2,
+    "batch": 16, "evasions": ["fgsm(eps=0.05)"],
+}  # fmt: skip
+LOCAL = {"algorithm": "fedavg(local_steps=2)"}
+
+
+def kept(out: Path, **more: Any) -> CellResult:
+    return robustfl.run({**SMALL, **more}, out=out, keep_model=True, device="cpu")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"norm": "gn", "dtype": "float64", "scaling": "unit"},
+        {"norm": "hbn", **LOCAL},
+        {"norm": "fedavg-alg2", **LOCAL},
+    ],
+    ids=lambda more: more.get("norm", "fbn"),
+)
+def test_the_model_is_as_accurate_as_its_record_says(tmp_path: Path, more: dict[str, Any]) -> None:
+    record = kept(tmp_path, **more)
+    assert record.metrics is not None
+    model = robustfl.load_model(tmp_path / "run", record.key[:8])
+    assert not model.training
+    found = robustfl.evaluate(model, "digits", evasions=SMALL["evasions"])
+    assert found.sa == record.metrics.sa
+    assert found.ra == record.metrics.ra
+    assert next(model.parameters()).dtype == getattr(torch, more.get("dtype", "float32"))
+    x = torch.rand(2, 1, 8, 8, dtype=next(model.parameters()).dtype, requires_grad=True)
+    model(x).sum().backward()  # anybody can attack it
+    assert float(x.grad.abs().sum()) > 0  # type: ignore[union-attr]
+
+
+def test_every_honest_user_has_a_model_of_its_own(tmp_path: Path) -> None:
+    record = kept(tmp_path, norm="fedbn", **LOCAL)
+    assert record.metrics is not None
+    byzantine = build(Cell.of({**SMALL, "norm": "fedbn", **LOCAL})).experiment.byzantine
+    honest = [k for k in range(5) if k not in byzantine]
+    models = {k: load_model(tmp_path / "run", record.key, user=k) for k in honest}
+    found = [robustfl.evaluate(model, "digits", evasions=[]).sa for model in models.values()]
+    assert sum(found) / 4 == pytest.approx(record.metrics.sa, abs=1e-12)
+    assert not torch.equal(models[honest[0]](torch.ones(1, 1, 8, 8)), models[honest[1]](torch.ones(1, 1, 8, 8)))
+    for user, why in [
+        (None, "models of their own; give user="),
+        (next(iter(byzantine)), "no honest user"),
+        (9, "user=9"),
+    ]:
+        with pytest.raises(UsageError, match=why):
+            load_model(tmp_path / "run", record.key, user=user)
+
+
+def test_models_with_branches_are_tested_through_the_chosen_one(tmp_path: Path) -> None:
+    settings = {
+        **LOCAL, "norm": "dual-bn", "objective": "at", "at": "ratio(rho=0.5)", "attack": "none", "f": 0,
+        "train_evasion": "pgd(eps=0.1, steps=1)", "evasions": [], "defense": "mean",
+    }  # fmt: skip
+    record = kept(tmp_path, **settings)
+    assert record.metrics is not None, record.reason
+    assert robustfl.evaluate(load_model(tmp_path / "run", record.key), "digits", evasions=[]).sa == record.metrics.sa
+
+
+def test_a_board_has_its_models_beside_it_and_the_form_of_the_file_is_open(tmp_path: Path) -> None:
+    record = kept(tmp_path)
+    write_board(publish([record], name="one"), tmp_path / "run" / "board.json")
+    model = load_model(tmp_path / "run" / "board.json", record.key)
+    with np.load(model_path(tmp_path / "run", record.key), allow_pickle=False) as file:
+        for name, parameter in model.named_parameters():
+            assert np.array_equal(file[name], parameter.detach().numpy())
+    write_board(publish([record], name="one"), tmp_path / "board.json")
+    with pytest.raises(UsageError, match="put the folder 'models' of the store there"):
+        load_model(tmp_path / "board.json", record.key)
+
+
+def test_what_is_missing_or_changed_is_said(tmp_path: Path) -> None:
+    record = kept(tmp_path)
+    store, path = tmp_path / "run", model_path(tmp_path / "run", record.key)
+    with pytest.raises(UsageError, match="has no cell"):
+        load_model(store, "0" * 32)
+    with pytest.raises(UsageError, match="has no cell"):
+        load_model(store, record.key[:5])  # too short to stand for a key
+    with np.load(path) as file:
+        arrays = dict(file)
+    name = next(n for n in arrays if n.endswith("weight"))
+    np.savez(path, **{**arrays, name: arrays[name] + 1e-6})
+    with pytest.raises(StoreError, match="digest is another"):
+        load_model(store, record.key)
+    np.savez(path, **arrays)
+    load_model(store, record.key)  # packed anew, the same content
+    path.write_bytes(path.read_bytes()[:-30])
+    with pytest.raises(StoreError, match="torn, or no model"):
+        load_model(store, record.key)
+    np.savez(path, evil=np.array([object()], dtype=object))
+    with pytest.raises(StoreError, match="torn, or no model"):
+        load_model(store, record.key)
+    path.unlink()
+    with pytest.raises(UsageError, match="no file"):
+        load_model(store, record.key)
+    without = robustfl.run(SMALL, out=tmp_path / "bare", device="cpu")
+    with pytest.raises(UsageError, match="has kept no model; run it with --keep-model"):
+        load_model(tmp_path / "bare" / "run", without.key)
+
+
+def test_another_version_of_the_network_is_not_filled_with_its_values(tmp_path: Path) -> None:
+    record = kept(tmp_path)
+    store = Store(tmp_path / "run")
+    file = store.path(record.key)
+    data = json.loads(file.read_text())
+    data["cell"]["methods"]["model"]["version"] += 1
+    file.write_text(json.dumps(data))
+    with pytest.raises(RobustflError):
+        load_model(store.folder, record.key)
+
+
+def test_a_grid_keeps_models_and_says_where_it_has_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def two(seeds: list[int], keep: bool) -> list[str]:
+        notes: list[str] = []
+        scenario = robustfl.Scenario.of({"name": "two", "cell": {**SMALL, "evasions": [], "seed": seeds}})
+        robustfl.grid(scenario, out=tmp_path, jobs=0, device="cpu", keep_model=keep, on_note=notes.append)
+        return notes
+
+    assert two([0], False) == []
+    assert "1 stored cells have no model" in two([0, 1], True)[0]
+    assert len(list((tmp_path / "two" / "models").glob("*.npz"))) == 1
+    with pytest.raises(UsageError, match="do not travel"):
+        robustfl.grid("quickstart", out=tmp_path, keep_model=True, cluster="tcp://127.0.0.1:1")
+    assert invoke(["run", "--keep-model", "--set", "rounds=1"]) == 2
+    assert "--out" in capsys.readouterr().err
