@@ -79,7 +79,7 @@ def caption(board: Board, *, seeds: set[str]) -> str:
         parts.append("k/n: only k of n seeds have finished.")
     if any(p.states for p in places):
         parts.append("If any seed of a cell diverged, failed or was refused, the table says so instead of a number.")
-    if any(p.mean is None and not p.states for p in places):
+    if any(p.mean is None and not (p.states or p.dropped) for p in places):
         parts.append("–: not run.")
     parts.append(_test_error(places))
     parts.append("Costs: seconds per round (mean) and peak memory (maximum) over a row's finished cells.")

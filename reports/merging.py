@@ -129,19 +129,22 @@ def joined_protocol(sources: Sequence[Source]) -> dict[str, Any]:
     Raises ``UsageError`` naming the sources where two follow different ones, or searched one contestant's settings
     with different outcomes.
     """
-    for name, facts in (("autobyz", ("version", "scope")), ("benchmark", ("tier", "version"))):
-        said = {s.name: tuple(s.protocol[name].get(f) for f in facts) for s in sources if name in s.protocol}
-        if len(set(said.values())) > 1 or (name == "benchmark" and 0 < len(said) < len(sources)):
-            each = ((s.name, said.get(s.name)) for s in sources)
-            words = "; ".join(f"{n}: {' '.join(map(str, v)) if v else 'none'}" for n, v in each)
-            raise UsageError(
-                f"merge: sources of different protocols are not merged ({name} {' and '.join(facts)}: {words})"
-            )
+    for name, facts in (("autobyz", ("version", "scope")), ("benchmark", ("tier", "version", "changed"))):
+        said = [(s.name, [s.protocol[name].get(f) for f in facts] if name in s.protocol else None) for s in sources]
+        stated = [facts_of for _, facts_of in said if facts_of is not None]
+        partly = name == "benchmark" and 0 < len(stated) < len(said)
+        if partly or any(other != stated[0] for other in stated[1:]):
+            each = "; ".join(f"{n}: {_protocol_words(facts_of)}" for n, facts_of in said)
+            raise UsageError(f"merge: sources of different protocols are not merged ({name}: {each})")
     joined: dict[str, Any] = {}
     for source in sources:
         for name, facts in source.protocol.items():
             joined[name] = _joined(joined.get(name, {}), facts, source.name)
     return joined
+
+
+def _protocol_words(facts: Sequence[Any] | None) -> str:
+    return "none" if facts is None else " ".join(str(f) for f in facts if f not in ([], None))
 
 
 def _joined(first: Mapping[str, Any], second: Mapping[str, Any], name: str) -> dict[str, Any]:

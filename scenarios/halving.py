@@ -16,7 +16,6 @@ from robustfl.autobyz import Ensemble
 from robustfl.errors import UsageError
 from robustfl.records import CellResult, canonical
 from robustfl.reports.frame import frame, ranked_metrics
-from robustfl.reports.ranking import without_effect
 from robustfl.reports.store import Store
 
 from .ensemble import asked
@@ -56,7 +55,7 @@ def dropped(scenario: Scenario, early: Mapping[Cell, CellResult]) -> set[Cell]:
     """The cells of AutoByz's members that need not run, by what their first parts (``first_part``) came to.
 
     A member stays if it diverged or failed, is refused, has no record, or is within the margin of the worst member of
-    its row in any metric that boards rank; one without effect goes, unless all are without.
+    its row in any metric that boards rank; one that is known to have no effect goes, unless all are such.
     """
     ensemble = asked(scenario)
     assert ensemble is not None
@@ -82,7 +81,7 @@ def _row(cell: Cell, rounds: int) -> str:
 def _hopeless(records: Mapping[str, CellResult], ensemble: Ensemble) -> set[str]:
     table = frame(records.values())
     lines = dict(zip(records, table.to_dict("records"), strict=True))
-    idle = {name for name, line in lines.items() if without_effect(line)}
+    idle = {name for name, line in lines.items() if line.get("certificates.no_effect") is True}
     done = {name for name, line in lines.items() if line["status"] == "done" and name not in idle}
     if not done and not any(line["status"] in ("diverged", "failed") for line in lines.values()):
         return set()

@@ -235,6 +235,9 @@ def test_sources_of_different_protocols_are_named_and_not_merged() -> None:
         joined_protocol([one, source("later", benchmark={"tier": "d", "version": 2})])
     with pytest.raises(UsageError, match=r"one: d 1; plain: none"):
         joined_protocol([one, source("plain")])
+    assert joined_protocol([one, one])["benchmark"] == one.protocol["benchmark"]  # two files of one name
+    with pytest.raises(UsageError, match=r"one: d 1; short: d 1 \['rounds=3'\]"):
+        joined_protocol([one, source("short", benchmark={**tier, "changed": ["rounds=3"]})])
     with pytest.raises(UsageError, match="rival has another search of a"):
         joined_protocol([one, source("rival", benchmark={**tier, "contestants": {"a": {"chosen": 5}}})])
 
@@ -269,6 +272,17 @@ def test_only_members_near_the_worst_go_on(values: dict[str, Any], gone: set[str
     found = dropped(HALVED, early(**values))
     assert {c.attack for c in found} == gone
     assert {c.seed for c in found} == ({4, 5} if gone else set())
+
+
+@pytest.mark.usefixtures("small")
+def test_a_member_that_is_known_to_have_no_effect_does_not_go_on_unless_all_are_such() -> None:
+    found = early(alie=0.5, sf=0.5, own=0.5)
+    for count, gone in ((1, {"alie"}), (3, set())):
+        idle = {
+            cell: r.model_copy(update={"certificates": {**r.certificates, "no_effect": i < count}})
+            for i, (cell, r) in enumerate(found.items())
+        }
+        assert {c.attack for c in dropped(HALVED, idle)} == gone
 
 
 @pytest.mark.usefixtures("small")

@@ -259,6 +259,15 @@ def test_the_committed_data_choose_autobyz_and_make_the_committed_page() -> None
     assert study_page(found, choice, ensemble) == (DOCS / "study.md").read_text(encoding="utf-8")
 
 
+def test_the_committed_page_of_a_tier_is_that_of_its_board(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    board = DOCS.parents[1] / "boards" / "bench-d.json"
+    assert invoke(["bench", "d", "--from", str(board), "--page", str(tmp_path)]) == 0
+    assert (tmp_path / "d.md").read_text(encoding="utf-8") == (DOCS / "d.md").read_text(encoding="utf-8")
+    assert "AutoByz" in capsys.readouterr().out
+    assert invoke(["bench", "m", "--from", str(board)]) == 2
+    assert "no board of tier m of the benchmark; its tier: d" in capsys.readouterr().err
+
+
 def test_other_data_choose_another_set_and_say_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = tmp_path / "study.csv"
     data.write_text(study(p={"alie": 0.5, "mine": 0.1}).to_csv(), encoding="utf-8")
