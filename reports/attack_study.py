@@ -44,7 +44,7 @@ class Tried:
 
     @property
     def counts(self) -> bool:
-        """Whether the attack was possible and had an effect."""
+        """True for an attack that was possible and had an effect."""
         return self.status in ("done", "diverged") and self.effect
 
 
@@ -65,7 +65,7 @@ class Choice:
 
 
 class Study:
-    """What every attack did to every contestant, from records or from the file made of them."""
+    """The outcome of every attack on every contestant, from records or from the file made of them."""
 
     def __init__(self, tried: Mapping[Contestant, Sequence[Tried]], baseline: Mapping[Contestant, float]) -> None:
         self._tried, self._baseline = tried, baseline
@@ -127,7 +127,7 @@ class Study:
         return tuple(missed)
 
     def cheap(self, members: Sequence[str], margin: float) -> tuple[int, int, float]:
-        """How often the cheap mode names the worst member, of how many contestants, and the share of rounds it runs.
+        """Count how often the cheap mode names the worst member, of how many rows, and the share of rounds it runs.
 
         A worst member is named if the least final accuracy of those kept is that of all. On one seed a member that is
         kept costs what it would have cost anyway, and one that is dropped a third.

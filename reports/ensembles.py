@@ -17,7 +17,7 @@ from .estimate import DROPPED, Estimate, worst
 
 @dataclass(frozen=True)
 class Asked:
-    """What a store was asked to count as AutoByz: the ensemble, the channels of its attackers, and how it ran.
+    """The order to count an ensemble as AutoByz: the channels of its attackers, and the mode in which it ran.
 
     ``dropped`` are the cells that the cheap mode left out, by key with their labels; ``cheap`` says it in words.
     """
@@ -47,7 +47,7 @@ class Asked:
 
 
 def asked_of(description: Mapping[str, Any]) -> Asked | None:
-    """What a store's description, or a published board's protocol, says of AutoByz.
+    """Read off a store's description, or a published board's protocol, what counts as AutoByz; None if nothing does.
 
     Raises ``UsageError`` for a version that is not known here.
     """
@@ -77,11 +77,11 @@ def with_dropped(table: pd.DataFrame, asked: Asked | None) -> pd.DataFrame:
 
 
 CARRIED = ("autobyz", "benchmark")
-"""What of a store's description its boards carry along: how to count its attacks, and the benchmark it follows."""
+"""The parts of a store's description that its boards carry along: how to count attacks, the benchmark it follows."""
 
 
 def carried(description: Mapping[str, Any]) -> dict[str, Any]:
-    """What a board says of the protocol of a store with this description; empty if it follows none."""
+    """The protocol that boards of a store with this description carry; empty if it follows none."""
     return {name: description[name] for name in CARRIED if isinstance(description.get(name), Mapping)}
 
 
@@ -135,7 +135,7 @@ def member_text(members: Sequence[tuple[str, int]]) -> str:
 
 
 def words(asked: Asked, refused: Mapping[str, int]) -> str:
-    """What a board says of its AutoByz column."""
+    """The words of a caption on the AutoByz column."""
     said = f"{TITLE} version {asked.ensemble.version}: per seed the worst of {', '.join(asked.members)}"
     said += "; worst member: which it was, and in how many of the seeds."
     if refused:

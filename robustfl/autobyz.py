@@ -35,7 +35,7 @@ class Member:
 
     @property
     def label(self) -> str:
-        """What boards call it."""
+        """Its name on boards."""
         return f"{self.attack} [{self.scope}]" if self.scope else self.attack
 
 
@@ -52,7 +52,7 @@ class Ensemble:
 
     @property
     def spec(self) -> str:
-        """How a scenario names it.
+        """Its name in a scenario.
 
         >>> Ensemble(1, ()).spec
         'autobyz(version=1)'

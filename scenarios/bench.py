@@ -82,7 +82,7 @@ class Contestant:
 
     @property
     def name(self) -> str:
-        """What boards call it: its methods in the order of ``WHO``."""
+        """Its name on boards: its methods in the order of ``WHO``."""
         return " · ".join(value for _, value in self.settings)
 
     def of(self, setting: str) -> str:
@@ -187,7 +187,7 @@ def _zipped(scenario: Scenario, name: str, cell: Mapping[str, Any], tried: Seque
 
 @dataclass(frozen=True)
 class Search:
-    """What tuning found for one contestant: per configuration its validation accuracy under every attack.
+    """The search for one contestant: per configuration its validation accuracy under every attack.
 
     ``None`` stands for a training that diverged, failed or was refused, and ``reason`` says why if all were.
     """
@@ -207,7 +207,7 @@ class Search:
         return min(-1.0 if value is None else value for value in self.tried[i][1].values())
 
     def as_dict(self) -> dict[str, Any]:
-        """What boards carry."""
+        """The search as boards carry it."""
         tried = [
             {**labels_of(settings), "validation": scores, "worst": None if self.worst(i) < 0 else self.worst(i)}
             for i, (settings, scores) in enumerate(self.tried)
@@ -220,7 +220,7 @@ def searches(
     tier: Tier, scenario: Scenario, chosen: Sequence[Contestant], rules: Protocol, *, out: str | Path,
     root: str | Path | None = None,
 ) -> dict[str, Search]:  # fmt: skip
-    """What the tuning store says of every contestant, by name."""
+    """The searches of contestants, by name, from the tuning store."""
     tuning = tuning_scenario(tier, scenario, chosen, rules)
     cells = expand(tuning)
     known = fingerprints(cells, root)
@@ -263,7 +263,7 @@ def _validated(record: CellResult | None) -> float | None:
 
 @cache
 def knowledge(defense: str) -> str:
-    """What a defense is told: ``f declared``, ``clean server data``, both, or ``none``.
+    """The knowledge of a defense: ``f declared``, ``clean server data``, both, or ``none``.
 
     Whether it uses f is tried: on some of the same rows, a defense that does returns something else for another f.
     """

@@ -96,7 +96,7 @@ def _hopeless(records: Mapping[str, CellResult], ensemble: Ensemble) -> set[str]
 
 
 def cheap_words(ensemble: Ensemble) -> str:
-    """What a board says of the cheap mode."""
+    """The words of a caption on the cheap mode."""
     return (
         "Cheap mode: members ran on the first seed for a third of the rounds; those more than "
         f"{100 * ensemble.margin:g} points above the worst were dropped, and the others ran to the end on every seed."
