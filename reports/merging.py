@@ -148,13 +148,13 @@ def _protocol_words(facts: Sequence[Any] | None) -> str:
 
 
 def _joined(first: Mapping[str, Any], second: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Two sources' facts, and the entries of both where facts are tables."""
+    """Two sources' facts, and the entries of both where facts are tables; of one search that both made, the first's."""
     both = {**second, **first}
     for fact in ("contestants", "dropped"):
         one, other = first.get(fact, {}), second.get(fact, {})
         for entry in sorted(one.keys() & other.keys()):
-            if one[entry] != other[entry]:
-                raise UsageError(f"merge: {name} has another search of {entry} than the sources before it")
+            if one[entry].get("chosen") != other[entry].get("chosen"):
+                raise UsageError(f"merge: {name} chose another configuration of {entry} than the sources before it")
         if one or other:
             both[fact] = {**other, **one}
     return both

@@ -238,7 +238,7 @@ def test_sources_of_different_protocols_are_named_and_not_merged() -> None:
     assert joined_protocol([one, one])["benchmark"] == one.protocol["benchmark"]  # two files of one name
     with pytest.raises(UsageError, match=r"one: d 1; short: d 1 \['rounds=3'\]"):
         joined_protocol([one, source("short", benchmark={**tier, "changed": ["rounds=3"]})])
-    with pytest.raises(UsageError, match="rival has another search of a"):
+    with pytest.raises(UsageError, match="rival chose another configuration of a"):
         joined_protocol([one, source("rival", benchmark={**tier, "contestants": {"a": {"chosen": 5}}})])
 
 
