@@ -71,7 +71,7 @@ def _answer(board: Board) -> str:
         best = own[0]
         high = (best.ranks or (1, 1))[1]
         rivals = [r for r in own[1:] if r.ranks is not None and r.ranks[0] <= high]
-        sure = "alone in its ranks" if not rivals else f"not told apart from {len(rivals)} of the other {len(own) - 1}"
+        sure = f"its ranks overlap those of {len(rivals)} of the other {len(own) - 1}"
         defense = best.labels[board.label_names.index("defense")]
         cost = _relative(best, rows, board)
         where = f"rank {rank_text(best)} of {len(rows)}, {sure} with this norm"
