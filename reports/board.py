@@ -10,9 +10,11 @@ import pandas as pd
 
 from robustfl.errors import UsageError, closest
 
+from .ensembles import Asked, member_text
 from .estimate import Estimate
 
 OVERALL = "overall"
+WORST_MEMBER = "worst member"
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,8 @@ class Row:
 
     ``rank`` is ``None`` if the worst case is unknown or only a bound; ``ranks`` are the lowest and the highest rank it
     may have, since some rows cannot be told apart. ``own`` are the values of the board's ``own_names``.
-    ``seconds_per_round`` is the mean and ``peak_memory`` (bytes) the maximum over the row's finished cells.
+    ``seconds_per_round`` is the mean and ``peak_memory`` (bytes) the maximum over the row's finished cells. ``members``
+    are the worst members of AutoByz with how often they were it.
     """
 
     labels: tuple[str, ...]
@@ -32,6 +35,7 @@ class Row:
     peak_memory: int | None = None
     ranks: tuple[int, int] | None = None
     own: tuple[str, ...] = ()
+    members: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,8 @@ class Board:
 
     Rows are contestants, named by ``label_names``; whatever else varies (``task_names``) makes tables of its own, so
     that rows of one table solve one task. ``own_names`` are settings of training that each contestant has its own of.
-    ``defaults`` are the labels of a cell that says nothing, as far as the store knows them.
+    ``defaults`` are the labels of a cell that says nothing, as far as the store knows them. ``autobyz`` is what the
+    column AutoByz, if there is one, is the worst case of.
     """
 
     scenario: str
@@ -75,6 +80,7 @@ class Board:
     problems: tuple[str, ...] = ()
     counts: Mapping[str, int] = field(default_factory=dict)
     versions: tuple[tuple[str, str], ...] = ()
+    autobyz: Asked | None = None
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -133,6 +139,7 @@ class Board:
                     low, high = place.interval or place.seeds or (None, None)
                     line |= {f"{name} low": _percent(low), f"{name} high": _percent(high)}
                 line |= dict(zip(self.own_names, row.own, strict=True))
+                line |= {} if self.autobyz is None else {WORST_MEMBER: member_text(row.members)}
                 rows.append(line)
         table = pd.DataFrame(rows)
         if table.empty:

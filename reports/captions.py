@@ -61,7 +61,8 @@ def caption(board: Board, *, seeds: set[str]) -> str:
         attack for i, attack in enumerate(board.attacks)
         if all(row.cells[i].idle for section in board.sections for row in section.rows)
     }  # fmt: skip
-    attacks = [a for a in board.attacks if a != "none" and a not in idle] or list(board.attacks)
+    inside = set() if board.autobyz is None else set(board.autobyz.members)
+    attacks = [a for a in board.attacks if a not in {"none"} | idle | inside] or list(board.attacks)
     places = [e for s in board.sections for r in s.rows for e in (*r.cells, r.worst)]
     parts = [
         _seeds(len(seeds), places),
@@ -82,7 +83,7 @@ def caption(board: Board, *, seeds: set[str]) -> str:
         parts.append("k/n: only k of n seeds have finished.")
     if any(p.states for p in places):
         parts.append("If any seed of a cell diverged, failed or was refused, the table says so instead of a number.")
-    if any(p.mean is None and not p.states for p in places):
+    if any(p.mean is None and not (p.states or p.dropped) for p in places):
         parts.append("–: not run.")
     parts.append(_test_error(places))
     parts.append("Costs: seconds per round (mean) and peak memory (maximum) over a row's finished cells.")

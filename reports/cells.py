@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .board import Board, Row, Section, metric_meaning
+from .board import WORST_MEMBER, Board, Row, Section, metric_meaning
+from .ensembles import member_text
 from .estimate import Estimate
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -20,7 +21,17 @@ def note_mark(number: int) -> str:
 
 def header(board: Board) -> list[str]:
     """The headings of all columns."""
-    return ["#", *board.label_names, *board.attacks, "worst case", *COSTS]
+    return ["#", *board.label_names, *board.attacks, "worst case", *members_head(board), *COSTS]
+
+
+def members_head(board: Board) -> tuple[str, ...]:
+    """The heading of the worst member of AutoByz, on a board that has it."""
+    return () if board.autobyz is None else (WORST_MEMBER,)
+
+
+def members(board: Board, row: Row) -> list[str]:
+    """The worst member of AutoByz as a text, on a board that has it."""
+    return [] if board.autobyz is None else [member_text(row.members)]
 
 
 def places(row: Row) -> list[Estimate]:

@@ -52,6 +52,7 @@ def entries(board: Board, results: Sequence[CellResult]) -> list[Entry]:
         [n if n in table else f"cell.{n}" for n in names] for names in (board.label_names, board.task_names)
     )
     records = {r.key: r for r in results}
+    cells = [dict(r) for r in table.to_dict("records")]
     return [
         Entry(
             block=row_name(board.task_names, [text(cell.get(c)) for c in tasks]) or OVERALL,
@@ -59,7 +60,7 @@ def entries(board: Board, results: Sequence[CellResult]) -> list[Entry]:
             attack=text(cell.get("attack")),
             record=records[str(cell["key"])],
         )
-        for cell in spread([dict(r) for r in table.to_dict("records")])
+        for cell in spread(cells if board.autobyz is None else board.autobyz.renamed(cells))
     ]
 
 

@@ -14,6 +14,7 @@ from .moderated import Prior, interval, logit, prior_of, resolution
 CONFIDENCE = 0.95
 STATES = ("diverged", "failed", "refused")
 NO_EFFECT = "no effect"
+DROPPED = "dropped"
 MIN_SEEDS = 5
 """Fewer seeds are shown themselves, from the lowest to the highest; so many have an interval."""
 
@@ -36,6 +37,7 @@ class Estimate:
     idle: bool = False
     samples: int | None = None
     prior: Prior | None = None
+    dropped: bool = False
 
     @property
     def is_number(self) -> bool:
@@ -84,6 +86,8 @@ class Estimate:
             return ", ".join(s if k == self.expected else f"{s} {k}/{self.expected}" for s, k in self.states)
         if self.idle:
             return NO_EFFECT
+        if self.dropped:
+            return DROPPED
         if self.mean is None:
             return "missing"
         return "at most" if self.bound else "ok"
@@ -100,7 +104,7 @@ class Estimate:
 
     def text(self, *, at_most: str = "≤ ", none: str = "–", spread: bool = True) -> str:
         """The place in percent with one decimal, or its states: ``85.0 (80.0–90.0)``, ``≤ 70.0``, ``diverged 2/3``."""
-        if self.states or self.idle:
+        if self.states or self.idle or self.dropped:
             return self.status
         if self.mean is None:
             return none
@@ -134,16 +138,17 @@ def averaged(parts: Sequence[Estimate]) -> Estimate:
     values = tuple((s, math.fsum(dict(p.values)[s] for p in parts) / len(parts)) for s in shared)
     expected = sum(p.expected for p in parts) if states else max((p.expected for p in parts), default=0)
     idle = bool(parts) and all(p.idle for p in parts)
-    return Estimate(values, expected, states, any(p.bound for p in parts), _notes(parts), idle, _samples(parts))
+    bound, dropped = any(p.bound for p in parts), any(p.dropped for p in parts)
+    return Estimate(values, expected, states, bound, _notes(parts), idle, _samples(parts), dropped=dropped)
 
 
 def worst(parts: Sequence[Estimate]) -> Estimate:
     """The worst case over attacks: seed by seed the minimum, over the seeds that every attack has.
 
     A divergence is worse than any number, so one attack that made training diverge makes the worst case ``diverged``.
-    Attacks without a number make it a bound. Attacks without effect do not count.
+    Attacks without a number make it a bound. Attacks without effect, and dropped ones, do not count.
     """
-    parts = [p for p in parts if not p.idle]
+    parts = [p for p in parts if not (p.idle or p.dropped)]
     expected = max((p.expected for p in parts), default=0)
     diverged = max((p.count("diverged") for p in parts), default=0)
     if diverged:
@@ -153,7 +158,8 @@ def worst(parts: Sequence[Estimate]) -> Estimate:
     if not numbers:
         return Estimate((), expected, _largest(parts), notes=_notes(parts))
     values = tuple((s, min(dict(p.values)[s] for p in numbers)) for s in _shared_seeds(numbers))
-    return Estimate(values, expected, (), len(numbers) < len(parts), samples=_samples(numbers))
+    bound = len(numbers) < len(parts) or any(p.bound for p in numbers)
+    return Estimate(values, expected, (), bound, samples=_samples(numbers))
 
 
 def _summed(parts: Iterable[Estimate]) -> tuple[tuple[str, int], ...]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +12,20 @@ from robustfl.outside import unsafe
 from robustfl.records import CellResult
 
 from .agreement import Agreement, agree
+from .ensembles import carried
 from .published import read_board
 from .store import RERUN, Store, open_store
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where records come from: a name, the records, the plan they belong to, and files that are no records."""
+    """Where records come from: a name, the records, their plan, files that are no records, the protocol they follow."""
 
     name: str
     results: tuple[CellResult, ...]
     planned: dict[str, Any]
     problems: tuple[str, ...]
+    protocol: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -53,13 +55,15 @@ def read_source(path: str | Path, *, name: str | None = None) -> Source:
         board, wrong = read_board(path)
         if wrong:
             raise UsageError(f"{path}: {wrong[0]}")
-        return Source(name or board.name, tuple(board.records()), {}, ())
+        return Source(name or board.name, tuple(board.records()), {}, (), board.protocol or {})
     store = open_store(path)
     loaded = store.load()
-    planned = store.description().get("cells", {})
+    described = store.description()
+    planned = described.get("cells", {})
     problems = [f"{p.path}: {p.reason}" for p in loaded.problems]
     own = name or store.folder.resolve().name
-    return Source(own, loaded.results, planned if isinstance(planned, dict) else {}, tuple(problems))
+    cells = planned if isinstance(planned, dict) else {}
+    return Source(own, loaded.results, cells, tuple(problems), carried(described))
 
 
 def merge(sources: Sequence[Source], *, tolerance: float) -> Merge:
@@ -111,11 +115,49 @@ def write_merge(merged: Merge, sources: Sequence[Source], folder: str | Path) ->
     if store.keys():
         raise UsageError(f"merge: {str(folder)!r} holds records already; name a new folder")
     planned = {key: labels for s in sources for key, labels in s.planned.items()}
-    if planned:
+    protocol = joined_protocol(sources)
+    if planned or protocol:
         names = ", ".join(s.name for s in sources)
-        store.describe({"name": Path(folder).name, "description": f"merged from {names}", "cells": planned})
+        store.describe({"name": Path(folder).name, "description": f"merged from {names}", "cells": planned, **protocol})
     store.commit_all(merged.results)
     return store
+
+
+def joined_protocol(sources: Sequence[Source]) -> dict[str, Any]:
+    """The protocol that all sources follow, with what each of them searched and left out.
+
+    Raises ``UsageError`` naming the sources where two follow different ones, or searched one contestant's settings
+    with different outcomes.
+    """
+    for name, facts in (("autobyz", ("version", "scope")), ("benchmark", ("tier", "version", "changed"))):
+        said = [(s.name, [s.protocol[name].get(f) for f in facts] if name in s.protocol else None) for s in sources]
+        stated = [facts_of for _, facts_of in said if facts_of is not None]
+        partly = name == "benchmark" and 0 < len(stated) < len(said)
+        if partly or any(other != stated[0] for other in stated[1:]):
+            each = "; ".join(f"{n}: {_protocol_words(facts_of)}" for n, facts_of in said)
+            raise UsageError(f"merge: sources of different protocols are not merged ({name}: {each})")
+    joined: dict[str, Any] = {}
+    for source in sources:
+        for name, facts in source.protocol.items():
+            joined[name] = _joined(joined.get(name, {}), facts, source.name)
+    return joined
+
+
+def _protocol_words(facts: Sequence[Any] | None) -> str:
+    return "none" if facts is None else " ".join(str(f) for f in facts if f not in ([], None))
+
+
+def _joined(first: Mapping[str, Any], second: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Two sources' facts, and the entries of both where facts are tables; of one search that both made, the first's."""
+    both = {**second, **first}
+    for fact in ("contestants", "dropped"):
+        one, other = first.get(fact, {}), second.get(fact, {})
+        for entry in sorted(one.keys() & other.keys()):
+            if one[entry].get("chosen") != other[entry].get("chosen"):
+                raise UsageError(f"merge: {name} chose another configuration of {entry} than the sources before it")
+        if one or other:
+            both[fact] = {**other, **one}
+    return both
 
 
 def distinct_names(paths: Sequence[str | Path], names: Sequence[str]) -> list[str | None]:

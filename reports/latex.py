@@ -7,7 +7,7 @@ import unicodedata
 
 from .board import Board, Row, Section
 from .captions import setting
-from .cells import costs, header, note_mark, places, rank_text, remarks, title
+from .cells import costs, header, members, note_mark, places, rank_text, remarks, title
 from .estimate import Estimate
 from .paired import words_below
 
@@ -66,7 +66,7 @@ def _table(board: Board, section: Section, *, number: int) -> str:
         r"\toprule",
         " & ".join(map(escape, head)) + r" \\",
         r"\midrule",
-        *[" & ".join(_cells(row)) + r" \\" for row in section.rows],
+        *[" & ".join(_cells(board, row)) + r" \\" for row in section.rows],
         r"\bottomrule",
         r"\end{tabular}}",
         *[rf"\par\footnotesize\textsuperscript{{{m}}} {escape(text)}" for m, text in _used(board, section)],
@@ -81,11 +81,12 @@ def _used(board: Board, section: Section) -> list[tuple[str, str]]:
     return [(m, text) for m, text in remarks(board) if m in marks]
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(board: Board, row: Row) -> list[str]:
     shown = [_place(e) for e in places(row)]
     if row.rank == 1:
         shown[-1] = rf"\textbf{{{shown[-1]}}}"
-    return [escape(t) for t in (rank_text(row), *row.labels)] + shown + [escape(t) for t in costs(row)]
+    ends = [*members(board, row), *costs(row)]
+    return [escape(t) for t in (rank_text(row), *row.labels)] + shown + [escape(t) for t in ends]
 
 
 def _place(place: Estimate) -> str:

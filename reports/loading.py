@@ -12,6 +12,7 @@ from robustfl.origins import origins
 from robustfl.records import CellResult
 
 from .board import Board
+from .ensembles import asked_of, with_dropped
 from .frame import frame, label_columns
 from .ranking import rank_board, text
 from .statistic import counted
@@ -40,6 +41,9 @@ def board_of(
         raise UsageError(f"{str(store.folder)!r} has no finished cell yet; run `robustfl grid`")
     table, words = counted(frame(loaded.results), statistic)
     described = store.description()
+    autobyz = asked_of(described)
+    if autobyz is not None:
+        autobyz = autobyz.where(lambda labels: all(matches(text(labels.get(n)), v) for n, v in (where or {}).items()))
     planned = _planned(described, set(table["key"]), set(label_columns(table)))
     wanted = [
         p for p in planned
@@ -47,10 +51,12 @@ def board_of(
     ]  # fmt: skip
     if wanted:
         table = pd.DataFrame([*table.to_dict("records"), *wanted], columns=table.columns)
+    table = with_dropped(table, autobyz)
     defaults = described.get("defaults")
     board = rank_board(
-        table, compare=compare, problems=problems, defaults=defaults if isinstance(defaults, dict) else {}
-    )
+        table, compare=compare, problems=problems, defaults=defaults if isinstance(defaults, dict) else {},
+        autobyz=autobyz,
+    )  # fmt: skip
     board = replace(board, caption=f"{board.caption}{words}")
     guests = {name: origin for result in loaded.results for name, origin in origins(result.cell).items()}
     if not guests:

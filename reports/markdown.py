@@ -6,7 +6,7 @@ import re
 
 from .board import Board, Row, Section
 from .captions import setting
-from .cells import costs, header, note_mark, places, rank_text, remarks, state_counts, title
+from .cells import costs, header, members, note_mark, places, rank_text, remarks, state_counts, title
 from .estimate import Estimate
 from .paired import words_below
 
@@ -40,15 +40,15 @@ def _table(board: Board, section: Section) -> list[str]:
     left = 1 + len(board.label_names)
     rule = ["--:", *[":--"] * (left - 1), *["--:"] * (len(head) - left)]
     best = [row.rank == 1 for row in section.rows]
-    rows = [_cells(row, bold=first) for row, first in zip(section.rows, best, strict=True)]
+    rows = [_cells(board, row, bold=first) for row, first in zip(section.rows, best, strict=True)]
     return ["| " + " | ".join(line) + " |" for line in ([escape(h) for h in head], rule, *rows)]
 
 
-def _cells(row: Row, *, bold: bool) -> list[str]:
+def _cells(board: Board, row: Row, *, bold: bool) -> list[str]:
     shown = [_place(e) for e in places(row)]
     if bold:
         shown[-1] = f"**{shown[-1]}**"
-    return [rank_text(row), *map(escape, row.labels), *shown, *costs(row)]
+    return [rank_text(row), *map(escape, row.labels), *shown, *map(escape, members(board, row)), *costs(row)]
 
 
 def _place(place: Estimate) -> str:

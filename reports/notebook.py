@@ -12,7 +12,7 @@ from robustfl.records import CellResult
 
 from .board import Board, Row, Section
 from .captions import setting
-from .cells import costs, header, note_mark, places, rank_text, remarks, state_counts, title
+from .cells import costs, header, members, note_mark, places, rank_text, remarks, state_counts, title
 from .estimate import Estimate
 from .paired import words_below
 
@@ -33,15 +33,20 @@ def to_html(board: Board) -> str:
 
 def _table(board: Board, section: Section) -> str:
     head = "".join(f"<th>{escape(name)}</th>" for name in header(board))
-    rows = "".join(f"<tr>{_cells(row)}</tr>" for row in section.rows)
+    rows = "".join(f"<tr>{_cells(board, row)}</tr>" for row in section.rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
 
 
-def _cells(row: Row) -> str:
+def _cells(board: Board, row: Row) -> str:
     shown = [_place(place) for place in places(row)]
     if row.rank == 1:
         shown[-1] = f"<b>{shown[-1]}</b>"
-    texts = [escape(rank_text(row)), *map(escape, row.labels), *shown, *map(escape, costs(row))]
+    texts = [
+        escape(rank_text(row)),
+        *map(escape, row.labels),
+        *shown,
+        *map(escape, [*members(board, row), *costs(row)]),
+    ]
     return "".join(f"<td>{text}</td>" for text in texts)
 
 

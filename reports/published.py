@@ -78,6 +78,9 @@ class Board(Published):
     )
     environment: Environment
     common: Common
+    protocol: dict[str, Any] | None = Field(
+        default=None, description="the attacks counted as AutoByz; of a benchmark, its version and every search"
+    )
     cells: list[PublishedCell]
     digest: str = Field(description="SHA-256 of the canonical JSON of everything else", pattern=r"^[0-9a-f]{64}$")
 
@@ -104,7 +107,7 @@ class Board(Published):
 
 _KEPT = (
     "device", "threads", "versions", "source", "unreliable", "evaluation",
-    "model", "attack_shift", "statistics", "statistics_shift", "dropped", "no_effect",
+    "model", "traffic", "attack_shift", "statistics", "statistics_shift", "dropped", "no_effect",
 )  # fmt: skip
 """Certificates that a board's own tables need; the last five say whether an attack had an effect."""
 
@@ -116,8 +119,9 @@ def publish(
     description: str = "",
     tolerance: float = TOLERANCE,
     curves: bool = False,
+    protocol: Mapping[str, Any] | None = None,
 ) -> Board:
-    """The board of some records, with their ``curves`` during training if wanted.
+    """The board of some records, with their ``curves`` during training if wanted, and the ``protocol`` they follow.
 
     Raises ``UsageError`` for a tolerance outside [0, 1] and for no records.
     """
@@ -131,6 +135,7 @@ def publish(
         "format": FORMAT, "schema_version": SCHEMA, "name": shown(name), "description": shown(description),
         "tolerance": tolerance,
         "environment": _environment(results), "common": common, "cells": cells,
+        "protocol": dict(protocol) if protocol else None,
     }  # fmt: skip
     board = Board.model_validate({**plain(known), "digest": "0" * 64})
     return board.model_copy(update={"digest": content_digest(board)})
@@ -193,14 +198,20 @@ def is_count(value: Any) -> TypeGuard[int]:
 
 def content_digest(board: Board) -> str:
     """The digest of a board's content, the digest itself left out; what is not set counts as absent."""
-    data = board.model_dump(mode="json", exclude={"digest"})
+    data = _dumped(board)
+    del data["digest"]
     data["cells"] = [_sparse(c) for c in data["cells"]]
     return hashlib.sha256(canonical(data).encode()).hexdigest()
 
 
+def _dumped(board: Board) -> dict[str, Any]:
+    """A board as JSON data; one that follows no protocol says nothing of one."""
+    return board.model_dump(mode="json", exclude={"protocol"} if board.protocol is None else None)
+
+
 def write_board(board: Board, path: str | Path) -> Path:
     """Write a board as JSON, one cell a line."""
-    data = board.model_dump(mode="json")
+    data = _dumped(board)
     cells = ",\n".join("  " + canonical(_sparse(c)) for c in data.pop("cells"))
     sign = data.pop("digest")
     head = "".join(f' "{k}": {json.dumps(plain(v), sort_keys=True, ensure_ascii=False)},\n' for k, v in data.items())

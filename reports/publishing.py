@@ -10,6 +10,7 @@ from robustfl.errors import UsageError
 from robustfl.records import CellResult
 
 from .board import Board
+from .ensembles import carried
 from .loading import board_of, chosen
 from .store import open_store, write_atomic
 from .writers import write_all
@@ -58,12 +59,15 @@ def publish_store(
         from .figures import write_figures
 
         files += write_figures(made, loaded.results, folder)
-    description = str(store.description().get("description") or "")
+    described = store.description()
+    description = str(described.get("description") or "")
     if board is not None:
         from .published import TOLERANCE, publish, write_board
 
         claimed = TOLERANCE if tolerance is None else tolerance
-        published = publish(loaded.results, name=made.scenario, description=description, tolerance=claimed)
+        published = publish(
+            loaded.results, name=made.scenario, description=description, tolerance=claimed, protocol=carried(described)
+        )
         files.append(write_board(published, board))
     pages: list[Path] = []
     if site is not None:

@@ -10,11 +10,13 @@ from typing import Any
 
 import pandas as pd
 
+from robustfl.autobyz import TITLE
 from robustfl.errors import UsageError, closest
 
 from .board import OVERALL, Board, Row, Section, natural, row_name
 from .captions import Footnotes, caption
-from .estimate import STATES, Estimate, averaged, table_prior, worst
+from .ensembles import Asked, columns, of_members, words
+from .estimate import DROPPED, STATES, Estimate, averaged, table_prior, worst
 from .frame import label_columns, ranked_metrics, samples_of
 from .paired import rank_ranges
 
@@ -45,6 +47,7 @@ class _Place:
     seeds: set[str] = field(default_factory=set)
     samples: dict[str, int] = field(default_factory=dict)
     idle: set[str] = field(default_factory=set)
+    dropped: bool = False
 
     def estimate(self, metric: str) -> Estimate:
         found = self.values.get(metric, {})
@@ -52,7 +55,8 @@ class _Place:
         states = tuple((s, self.states[s]) for s in STATES if self.states[s])
         idle = bool(values) and not states and set(found) <= self.idle
         notes = tuple(sorted(self.notes))
-        return Estimate(values, len(self.seeds), states, notes=notes, idle=idle, samples=self.samples.get(metric))
+        samples, dropped = self.samples.get(metric), self.dropped and not (values or states)
+        return Estimate(values, len(self.seeds), states, notes=notes, idle=idle, samples=samples, dropped=dropped)
 
 
 @dataclass
@@ -80,22 +84,27 @@ def rank_board(
     compare: Sequence[str] = (),
     problems: Sequence[str] = (),
     defaults: Mapping[str, object] | None = None,
+    autobyz: Asked | None = None,
 ) -> Board:
     """The board of a table of cells (``frame``): one ranking of the contestants for every task, and their mean.
 
-    Labels in ``compare`` say who competes, too. A cell with status ``missing`` is planned but has not run. Raises
+    Labels in ``compare`` say who competes, too. A cell with status ``missing`` is planned but has not run. With
+    ``autobyz`` the worst of its members is an attack of its own, and its members count through it. Raises
     ``UsageError`` for a table without cells, a column that is not there, or two cells that share every label.
     """
     _check(table, compare)
-    cells = spread([dict(r) for r in table.to_dict("records")])
+    cells = spread(
+        autobyz.renamed(table.to_dict("records")) if autobyz else [dict(r) for r in table.to_dict("records")]
+    )
     axes = axes_of(cells, label_columns(table), compare=compare)
     attacks = sorted({text(c["attack"]) for c in cells}, key=lambda a: (a != NO_ATTACK, natural(a)))
+    attacks = list(columns(attacks, autobyz, NO_ATTACK))
     notes = Footnotes()
     metrics = ranked_metrics(table)
     groups = _grouped(cells, axes, notes, metrics)
     sections = [
         _section(block, task, metric, rows)
-        for block, task, rows_of in _blocks(groups, axes)
+        for block, task, rows_of in _blocks(groups, axes, autobyz)
         for metric in sorted(metrics, key=_metric_order)
         if (rows := rows_of(metric, attacks))
     ]
@@ -117,11 +126,25 @@ def rank_board(
         ),
         footnotes=notes.texts(),
         problems=tuple(problems),
-        counts={s: counts[s] for s in ("done", "missing", *STATES) if counts[s]},
+        counts={s: counts[s] for s in ("done", "missing", *STATES, DROPPED) if counts[s]},
         versions=_versions(table),
+        autobyz=autobyz,
     )
-    words = caption(board, seeds={text(c["seed"]) for c in measured})
-    return replace(board, caption=f"{words}{_tested(measured)}")
+    said = caption(board, seeds={text(c["seed"]) for c in measured})
+    if autobyz is not None:
+        said += f" {words(autobyz, _refused_members(board, autobyz))}"
+    return replace(board, caption=f"{said}{_tested(measured)}")
+
+
+def _refused_members(board: Board, autobyz: Asked) -> dict[str, int]:
+    """The members that are refused in rows where others are not, with the number of these rows over all tasks."""
+    at = board.attacks.index(TITLE)
+    rows = [r for s in board.tasks if s.metric == "sa" for r in s.rows if not r.cells[at].count("refused")]
+    places = {
+        name: [r.cells[board.attacks.index(name)] for r in rows] for name in autobyz.members if name in board.attacks
+    }
+    counts = {name: sum(e.count("refused") > 0 for e in found) for name, found in places.items()}
+    return {name: count for name, count in counts.items() if count}
 
 
 def axes_of(cells: Sequence[Cell], labels: Sequence[str], *, compare: Sequence[str] = ()) -> Axes:
@@ -260,6 +283,7 @@ def _grouped(cells: Iterable[Cell], axes: Axes, notes: Footnotes, metrics: Colle
 
 def _add(cell: Cell, seed: str, group: _Group, place: _Place, notes: Footnotes, metrics: Collection[str]) -> None:
     """Take what one cell measured, or why it did not, into its place."""
+    place.dropped |= cell["status"] == DROPPED
     if cell["status"] in STATES:
         place.states[cell["status"]] += 1
         place.notes.add(notes.number(str(cell["status"]), cell.get("reason"), cell.get("round")))
@@ -275,13 +299,13 @@ def _add(cell: Cell, seed: str, group: _Group, place: _Place, notes: Footnotes, 
     group.memory += [] if not cell.get("peak_memory") else [int(cell["peak_memory"])]
 
 
-def _blocks(groups: Groups, axes: Axes) -> list[tuple[str, Labels, Any]]:
+def _blocks(groups: Groups, axes: Axes, autobyz: Asked | None = None) -> list[tuple[str, Labels, Any]]:
     """Each task in words and its labels with a function of metric and attacks to its rows; their mean comes first."""
     tasks = sorted(groups, key=lambda task: natural(" ".join(task)))
     names = [_plain(c) for c in axes.task]
 
     def rows(task: Labels, metric: str, attacks: Sequence[str]) -> dict[Labels, Row]:
-        return {labels: _row(labels, group, metric, attacks) for labels, group in groups[task].items()}
+        return {labels: _row(labels, group, metric, attacks, autobyz) for labels, group in groups[task].items()}
 
     def overall(metric: str, attacks: Sequence[str]) -> list[Row]:
         tables = [rows(task, metric, attacks) for task in tasks]
@@ -295,13 +319,21 @@ def _blocks(groups: Groups, axes: Axes) -> list[tuple[str, Labels, Any]]:
     return [(OVERALL, (), overall), *blocks] if len(tasks) > 1 else blocks
 
 
-def _row(labels: Labels, group: _Group, metric: str, attacks: Sequence[str]) -> Row:
-    cells = tuple(group.places[a].estimate(metric) if a in group.places else Estimate() for a in attacks)
-    attacked = [e for a, e in zip(attacks, cells, strict=True) if a != NO_ATTACK and not e.idle]
-    calm = [e for a, e in zip(attacks, cells, strict=True) if a == NO_ATTACK and e.expected]
-    counted = attacked if any(e.expected for e in attacked) else calm or [replace(e, idle=False) for e in cells]
+def _row(labels: Labels, group: _Group, metric: str, attacks: Sequence[str], autobyz: Asked | None = None) -> Row:
+    found = {a: group.places[a].estimate(metric) if a in group.places else Estimate() for a in attacks}
+    members: tuple[tuple[str, int], ...] = ()
+    if autobyz is not None:
+        found[TITLE], members = of_members({a: found.get(a, Estimate()) for a in autobyz.members})
+    inside = autobyz.members if autobyz is not None else ()
+    attacked = [e for a, e in found.items() if a != NO_ATTACK and a not in inside and not e.idle]
+    calm = [e for a, e in found.items() if a == NO_ATTACK and e.expected]
+    counted = (
+        attacked if any(e.expected for e in attacked) else calm or [replace(e, idle=False) for e in found.values()]
+    )
     seconds = math.fsum(group.seconds) / len(group.seconds) if group.seconds else None
-    return Row(labels, None, cells, worst(counted), seconds, max(group.memory, default=None), own=group.own)
+    memory = max(group.memory, default=None)
+    cells = tuple(found[a] for a in attacks)
+    return Row(labels, None, cells, worst(counted), seconds, memory, own=group.own, members=members)
 
 
 def _mean_row(labels: Labels, rows: Sequence[Row]) -> Row:
@@ -315,6 +347,7 @@ def _mean_row(labels: Labels, rows: Sequence[Row]) -> Row:
         math.fsum(seconds) / len(seconds) if seconds else None,
         max((r.peak_memory for r in rows if r.peak_memory is not None), default=None),
         own=tuple(v[0] if len(set(v)) == 1 else "several" for v in zip(*owns, strict=True)),
+        members=tuple(sum((Counter(dict(r.members)) for r in rows), Counter[str]()).most_common()),
     )
 
 

@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from .board import OVERALL, Board, Row, Section, in_words, metric_title, natural
-from .cells import costs, note_mark, rank_text
+from .cells import costs, members, members_head, note_mark, rank_text
 from .contestants import Contestant, Entry, unreliable
 from .estimate import Estimate
 from .ranking import NO_ATTACK
 
 TASK = "task"
+LEFT_OUT = "after a third of the rounds this attack could no longer be the worst of AutoByz: it did not run to the end"
 IDLE = "the attackers left the honest mean where it was: it counts in no worst case"
 
 
@@ -93,6 +94,8 @@ def notes_of(board: Board, entries: Sequence[Entry]) -> Notes:
 
 def value(place: Estimate, notes: Notes) -> Value:
     """A place as the site prints it."""
+    if place.dropped:
+        return Value("", "", "", (Badge("idle", place.status, LEFT_OUT),))
     if place.states:
         return Value("", "", "-1" if place.count("diverged") else "", notes.of(place))
     if place.mean is None:
@@ -121,14 +124,19 @@ def ranking(board: Board, found: Sequence[Contestant], notes: Notes) -> Table:
                 slug=slugs[row.labels],
                 rank=rank_text(row),
                 texts=(*row.labels, *([section.block] if board.task_names else [])),
-                values=tuple(value(p, notes) for p in places),
+                values=(*(value(p, notes) for p in places), *(Value(text=name) for name in members(board, row))),
                 seeds=_seeds(row.worst),
                 costs=tuple(costs(row)),
                 badges=doubts,
                 why="; ".join(dict.fromkeys(b.reason for b in doubts)),
             )
             lines.append(line)
-    heads = [*("SA clean" for _ in clean), "SA worst", *(f"{metric_title(m)} worst" for m in robust)]
+    heads = [
+        *("SA clean" for _ in clean),
+        "SA worst",
+        *(f"{metric_title(m)} worst" for m in robust),
+        *members_head(board),
+    ]
     made = _table((*board.label_names, *([TASK] if board.task_names else [])), heads, lines, _lead(board))
     if not board.task_names:
         return made
@@ -148,7 +156,7 @@ def everything(board: Board, found: Sequence[Contestant], notes: Notes) -> Table
             for i, attack in enumerate(board.attacks):
                 others = [table[m, section.block].get(row.labels) for m in robust]
                 places = [row.cells[i], *(r.cells[i] if r else Estimate() for r in others)]
-                if not row.cells[i].expected:
+                if not row.cells[i].expected and not row.cells[i].dropped:
                     continue
                 doubt = notes.doubts.get((section.block, row.labels, attack), "")
                 badges = (Badge("unreliable", "unreliable", doubt),) if doubt else ()

@@ -13,9 +13,11 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from robustfl.autobyz import TITLE
+
 from .board import Board, Row, Section
 from .captions import setting
-from .cells import COSTS, costs, note_mark, rank_text, remarks, state_counts, title
+from .cells import COSTS, costs, members, members_head, note_mark, rank_text, remarks, state_counts, title
 from .estimate import Estimate
 from .figure_layout import wrapped
 from .paired import words_below
@@ -140,16 +142,17 @@ def _table(board: Board, section: Section, detail: _Detail) -> Table:
         add(name, "right" if name == "#" else "left")
     for name in (*(board.attacks[i] for i in kept), "worst case", *COSTS[: detail.costs]):
         add(name, "right")
-    if some_left_out:
-        add(HARDEST, "left")
+    hardest = board.autobyz is None and some_left_out
+    for name in (*members_head(board), *((HARDEST,) if hardest else ())):
+        add(name, "left")
     for row in section.rows:
         labels = [Text(wrapped(v, _NARROW) if detail.broken else v) for v in row.labels]
         worst = _place(row.worst, spread=detail.worst_spread)
         worst.stylize("bold green" if row.ranks is not None and row.ranks[0] == 1 else "bold")
         shown = [*(_place(row.cells[i], spread=detail.spreads) for i in kept), worst]
         ends = [Text(t, style="dim") for t in costs(row)[: detail.costs]]
-        hardest = [Text(_hardest(board, row))] if some_left_out else []
-        table.add_row(Text(rank_text(row)), *labels, *shown, *ends, *hardest)
+        named = [*members(board, row), *([_hardest(board, row)] if hardest else [])]
+        table.add_row(Text(rank_text(row)), *labels, *shown, *ends, *map(Text, named))
     return table
 
 
@@ -160,7 +163,7 @@ def _hardest(board: Board, row: Row) -> str:
 
 
 def by_harm(board: Board, rows: Sequence[Row]) -> tuple[int, ...]:
-    """The places of the attacks: no attack first, then those that make most rows' worst case, then the lowest means.
+    """The places of the attacks: no attack first, AutoByz, those that make most rows' worst case, the lowest means.
 
     A place without a number counts as harm: it is what a reader should not miss.
     """
@@ -173,16 +176,18 @@ def by_harm(board: Board, rows: Sequence[Row]) -> tuple[int, ...]:
         if known:
             worst[min(known, key=lambda i: (known[i], i))] += 1
 
-    def harm(i: int) -> tuple[bool, int, float, int]:
+    def harm(i: int) -> tuple[bool, bool, int, float, int]:
         mean = sum(means[i]) / len(means[i]) if means[i] else 1.0
-        return board.attacks[i] != NO_ATTACK, -worst[i], mean, i
+        return board.attacks[i] != NO_ATTACK, board.attacks[i] != TITLE, -worst[i], mean, i
 
     return tuple(sorted(range(len(board.attacks)), key=harm))
 
 
 def _known(board: Board, row: Row) -> dict[int, float]:
     """The row's values under attacks that had an effect, as far as there are some."""
-    values = {i: _value(e) for i, e in enumerate(row.cells) if board.attacks[i] != NO_ATTACK and not e.idle}
+    values = {
+        i: _value(e) for i, e in enumerate(row.cells) if board.attacks[i] not in (NO_ATTACK, TITLE) and not e.idle
+    }
     return {i: v for i, v in values.items() if v is not None}
 
 
@@ -195,6 +200,6 @@ def _place(place: Estimate, *, spread: bool) -> Text:
     if place.states:
         text.stylize(_STYLES[place.states[0][0]])
         text.append(f" [{','.join(note_mark(n) for n in place.notes)}]")
-    elif place.idle:
+    elif place.idle or place.dropped:
         text.stylize("dim")
     return text

@@ -78,6 +78,17 @@ def to_json(board: Board) -> str:
         "settings": dict(board.constants),
         "labels": list(board.label_names),
         "attacks": list(board.attacks),
+        **(
+            {}
+            if board.autobyz is None
+            else {
+                "autobyz": {
+                    "version": board.autobyz.ensemble.version,
+                    "members": board.autobyz.members,
+                    "cheap": board.autobyz.cheap,
+                }
+            }
+        ),
         "tables": [_table(board, s) for s in board.sections],
         "footnotes": {str(i): text for i, text in enumerate(board.footnotes, 1)},
         "problems": list(board.problems),
@@ -121,6 +132,7 @@ def _row(board: Board, row: Row) -> dict[str, Any]:
         "labels": dict(zip(board.label_names, row.labels, strict=True)),
         "attacks": {a: _place(e) for a, e in zip(board.attacks, row.cells, strict=True)},
         "worst_case": _place(row.worst),
+        **({} if board.autobyz is None else {"worst_members": dict(row.members)}),
         "seconds_per_round": row.seconds_per_round,
         "peak_memory_bytes": row.peak_memory,
     }

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from robustfl.autobyz import named
 from robustfl.contracts import Aggregator, Tag
 from robustfl.data import data_root
 from robustfl.defenses import Pipeline, Propagate
@@ -20,6 +21,7 @@ from robustfl.errors import UsageError
 from robustfl.records import LATER, SCHEMA, digest, labels_of
 from robustfl.registry import KINDS, identity, load_file, lookup, reread_session
 
+from .ensemble import asked, members
 from .methods import LISTED, METHODS, PIPELINES, SAME, TEXTS, Methods, canonical_method, canonical_methods
 from .spec import LISTS, Cell, LearningRate, Scenario, as_table, canonical_users, is_axis, setting
 
@@ -36,12 +38,14 @@ def expand(scenario: Scenario) -> list[Cell]:
     for field in axes:
         if field not in Cell.model_fields:
             Cell.of({field: axes[field][0]})
+    asked(scenario)
     rules = [_rule(rule) for rule in scenario.exclude]
     cells: dict[Cell, None] = {}
     for combination in _combinations(scenario, axes):
-        cell = Cell.of(combination)
-        if not any(rule.matches(cell) for rule in rules):
-            cells[cell] = None
+        for settings, ensemble in members(combination):
+            cell = Cell.of(settings)
+            if not any(rule.matches(cell, ensemble) for rule in rules):
+                cells[cell] = None
     if not cells:
         raise UsageError(f"scenario {scenario.name!r} has no cells: its exclude rules drop every combination")
     return list(cells)
@@ -144,10 +148,14 @@ class _Rule:
 
     wanted: Mapping[str, list[Any]]
 
-    def matches(self, cell: Cell) -> bool:
-        """True if all entries match; ``"alie"`` matches every ``alie``, ``"alie(z=1)"`` only that one."""
+    def matches(self, cell: Cell, ensemble: str = "") -> bool:
+        """True if all entries match; ``"alie"`` matches every ``alie``, ``"alie(z=1)"`` only that one.
+
+        ``ensemble`` is the set of attacks that the cell stands for, if any: as an attack, it matches too.
+        """
         for field, options in self.wanted.items():
             held = [getattr(cell, field)] + ([cell.statistics_rule] if field == "statistics_defense" else [])
+            held += [ensemble] if field == "attack" else []
             if not any(h == o or (isinstance(h, str) and h.split("(")[0] == o) for o in options for h in held):
                 return False
         return True
@@ -179,6 +187,8 @@ def _resolved(field: str, option: Any) -> Any:
 
 def _bare_or_whole(field: str, option: Any) -> str:
     """A method's bare name, which matches it with whatever parameters, or else a whole text as cells hold it."""
+    if field == "attack" and (ensemble := named(option)) is not None:
+        return ensemble.spec if "(" in option else str(option)
     kind = "evasion" if field == "train_evasion" else "defense" if field in PIPELINES else field
     if kind not in KINDS or not isinstance(option, str) or any(sign in option for sign in "(+:") or option == SAME:
         return canonical_method(field, option)

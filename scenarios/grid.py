@@ -8,7 +8,7 @@ import signal
 import threading
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,6 +29,7 @@ from robustfl.workers import Died, spread
 from . import limit, pace
 from .checkpoint import checkpoint_path, discard
 from .effect import effect_warnings
+from .ensemble import SCOPE, asked
 from .execution import CHECKPOINT_MINUTES, Execution
 from .expand import expand, fingerprints, key_of, labels, refusal, resolve
 from .kept_models import missing_models
@@ -100,13 +101,14 @@ class Results:
 
 @dataclass(frozen=True)
 class Plan:
-    """The cells of a scenario with their keys, and those that still have to run."""
+    """The cells of a scenario with their keys, those that still have to run, and those that were left out."""
 
     scenario: Scenario
     folder: Path
     cells: dict[str, Cell]
     missing: tuple[str, ...]
     fingerprints: dict[Cell, str]
+    left_out: Mapping[str, Cell] = field(default_factory=dict)
 
     @property
     def begun(self) -> int:
@@ -114,14 +116,22 @@ class Plan:
         return sum(checkpoint_path(self.folder, key).is_file() for key in self.missing)
 
 
-def plan(scenario: Scenario, *, out: str | Path = "runs", root: str | Path | None = None) -> Plan:
+def plan(
+    scenario: Scenario,
+    *,
+    out: str | Path = "runs",
+    root: str | Path | None = None,
+    left_out: Collection[Cell] = (),
+) -> Plan:
     """Expand a scenario and compare with the store. Fetches data sets that are not there; computes nothing."""
     cells = expand(scenario)
     known = fingerprints(cells, root)
     keyed = {key_of(resolve(cell, known[cell])): cell for cell in cells}
+    out_of_it = {key: cell for key, cell in keyed.items() if cell in left_out}
+    keyed = {key: cell for key, cell in keyed.items() if key not in out_of_it}
     folder = Path(out) / scenario.name
     finished = Store(folder).done(keyed)
-    return Plan(scenario, folder, keyed, tuple(k for k in keyed if k not in finished), known)
+    return Plan(scenario, folder, keyed, tuple(k for k in keyed if k not in finished), known, out_of_it)
 
 
 def _ignored(told: Plan | Finished) -> None:
@@ -182,14 +192,19 @@ def run_grid(
     on_start: Callable[[Plan], None] = _ignored,
     on_cell: Callable[[Finished], None] = _ignored,
     on_round: OnRoundOf | None = None,
+    left_out: Collection[Cell] = (),
+    facts: Mapping[str, Any] | None = None,
 ) -> Results:
-    """Run every cell of ``scenario`` that the store ``<out>/<name>`` does not have yet, as ``grid`` does."""
+    """Run every cell of ``scenario`` that the store ``<out>/<name>`` does not have yet, as ``grid`` does.
+
+    Cells in ``left_out`` do not run and are named as dropped; ``facts`` join the store's description.
+    """
     if not isinstance(scenario, Scenario):
         scenario = Scenario.load(scenario)
     workers = execution.workers
-    todo = plan(scenario, out=out, root=execution.root)
+    todo = plan(scenario, out=out, root=execution.root, left_out=left_out)
     store = Store(todo.folder)
-    store.describe(_description(todo))
+    store.describe(_described(todo, facts or {}))
     for key in todo.cells.keys() - set(todo.missing):
         discard(todo.folder, key)  # of a cell that was killed between its record and this
     on_start(todo)
@@ -241,6 +256,19 @@ def _brought(todo: Plan) -> tuple[list[str], tuple[Guest, ...]]:
     cells = [todo.cells[key] for key in todo.missing]
     used = set().union(*(all_origins(resolve(cell, todo.fingerprints[cell])["methods"]) for cell in cells))
     return loaded_files(used), tuple(guest for guest in guests() if guest.entry.origin in used)
+
+
+def _described(todo: Plan, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The description of a store, with what its boards must know of AutoByz and the ``facts`` of who runs it."""
+    described = _description(todo)
+    ensemble = asked(todo.scenario)
+    if ensemble is not None:
+        dropped = {key: plain(labels(cell)) for key, cell in todo.left_out.items()}
+        scope = todo.scenario.cell.get("scope", SCOPE)
+        described["autobyz"] = {"version": ensemble.version, "scope": scope} | ({"dropped": dropped} if dropped else {})
+    for name, fact in facts.items():
+        described[name] = {**described.get(name, {}), **plain(fact)} if isinstance(fact, Mapping) else fact
+    return described
 
 
 def _description(todo: Plan) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from pydantic import (
 )
 
 from robustfl.algorithms.schedules import Schedule, constant, geometric, step
+from robustfl.autobyz import named
 from robustfl.errors import UsageError, closest
 from robustfl.federation import Settings
 from robustfl.federation.precision import Precision
@@ -191,6 +192,11 @@ class Cell(Frozen):
     @field_validator(*TEXTS, mode="before")
     @classmethod
     def _canonical(cls, value: Any, info: ValidationInfo) -> str:
+        if info.field_name == "attack" and (ensemble := named(value)) is not None:
+            raise UsageError(
+                f"attack={value!r} is {len(ensemble.members)} attacks, and a cell has one; write it in a scenario, "
+                f"whose cells have one each: {', '.join(dict.fromkeys(m.attack for m in ensemble.members))}"
+            )
         return canonical_method(str(info.field_name), value)
 
     @field_validator(*LISTED, mode="before")
@@ -500,13 +506,13 @@ def is_axis(setting: str, value: Any) -> bool:
 
 def preset_names() -> list[str]:
     """The names of the built-in scenarios."""
-    return sorted(p.stem for p in PRESETS.glob("*.toml"))
+    return sorted(p.relative_to(PRESETS).with_suffix("").as_posix() for p in PRESETS.rglob("*.toml"))
 
 
 def _find(source: str | Path) -> Path:
     preset = PRESETS / f"{source}.toml"
     path = Path(source)
-    if isinstance(source, str) and "/" not in source and preset.is_file() and not path.is_file():
+    if isinstance(source, str) and source in preset_names() and not path.is_file():
         return preset
     if path.is_file():
         return path

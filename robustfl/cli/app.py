@@ -23,6 +23,7 @@ KINDS = (
     "attacks", "evasions", "defenses", "norms", "algorithms", "objectives", "models", "datasets", "partitions",
     "presets",
 )  # fmt: skip
+BENCHMARKS = ("d", "m", "c", "p", "study")
 TEMPLATES = (
     "attack", "defense", "stateful-defense", "norm", "evasion", "algorithm", "objective", "model", "dataset",
     "partition",
@@ -150,6 +151,7 @@ def _scenario_options(command: F) -> F:
 @click.option("--slots", type=click.IntRange(1), help="Cells at once on each GPU [default: by memory].")
 @click.option("--cluster", metavar="tcp://HOST:PORT", help="Run cells on the workers of this dask scheduler.")
 @click.option("--cell-minutes", type=_Finite(0, min_open=True), help="Fail cells that take longer [default: no limit].")
+@click.option("--cheap", is_flag=True, help="Finish only the members of AutoByz that can still be the worst.")
 @click.option("--dry-run", is_flag=True, help="Print the cells, refusals and an estimate; train nothing.")
 @_scenario_options
 def grid(scenario: str, **options: Any) -> int:
@@ -308,6 +310,47 @@ def reproduce(target: str | None, **options: Any) -> int:
     from robustfl.cli.reproduce import reproduce as command
 
     return command(target, **options)
+
+
+@app.command(short_help="Run the benchmark: tune every contestant alike, measure it under AutoByz.")
+@click.argument("tier", type=_Word(BENCHMARKS), metavar="TIER")
+@click.option(
+    "--contestant",
+    "contestants",
+    multiple=True,
+    metavar="DEFENSE[/NORM[/ALGORITHM]]",
+    help="Only these, or others that the tier does not have [default: all of the tier].",
+)
+@click.option("--list", "listing", is_flag=True, help="Print the tier's contestants and what each tries; run nothing.")
+@click.option("--whole", is_flag=True, help="Run every member of AutoByz to the end [default: the cheap mode].")
+@click.option("--set", "settings", multiple=True, metavar="A.B=C", help="Change the protocol; the board says so.")
+@click.option("--out", default="runs", show_default=True, type=click.Path(), help="Folder of the result stores.")
+@click.option("--board", type=click.Path(path_type=Path), help="Also write the board, with every search.")
+@click.option(
+    "--page", type=click.Path(path_type=Path), help="Also write the page of the tier or study into this folder."
+)
+@click.option(
+    "--from", "source", type=click.Path(path_type=Path), help="Read this board, or this data of the study; run nothing."
+)
+@click.option("--jobs", type=click.IntRange(1), help="Worker processes [default: one per core].")
+@click.option("--threads", default=1, show_default=True, type=click.IntRange(1), help="Threads per cell.")
+@click.option("--device", default="auto", show_default=True, metavar="auto|cpu|cuda[:i]", help="Where to train.")
+@click.option("--data-root", type=click.Path(), help="Data folder [default: $ROBUSTFL_DATA or the user cache].")
+@click.option("--plugin", "plugins", multiple=True, type=click.Path(), help="Load methods from a Python file.")
+@click.option("--format", "form", type=_FORMAT, default="table", show_default=True, help="What to print.")
+def bench(tier: str, **options: Any) -> int:
+    """Run a TIER of the benchmark: d (embedded digits), m (MNIST), c (CIFAR-10), p (propagation); or the study.
+
+    Every contestant tries equally many configurations on validation data, then runs under AutoByz. The study is what
+    AutoByz was chosen by; it ends with 1 if its data choose another set.
+
+    \b
+    robustfl bench d --contestant nnm+median/fbn
+    robustfl bench d --list
+    """
+    from robustfl.cli.bench import bench as command
+
+    return command(tier, **options)
 
 
 @app.command(short_help="Join the stores or boards of several people.")

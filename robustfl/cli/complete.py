@@ -84,7 +84,8 @@ def cell_settings() -> list[str]:
 
 
 def _presets() -> set[str]:
-    return {path.stem for path in (_folder("robustfl.scenarios") / "presets").glob("*.toml")}
+    folder = _folder("robustfl.scenarios") / "presets"
+    return {path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.toml")}
 
 
 def _folder(room: str) -> Path:

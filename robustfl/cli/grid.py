@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ def grid(
     gpus: str | None,
     slots: int | None,
     cluster: str | None,
+    cheap: bool,
     dry_run: bool,
     settings: tuple[str, ...],
     plugins: tuple[str, ...],
@@ -40,6 +42,7 @@ def grid(
     """Run a grid and print its leaderboard; 1 if a cell failed."""
     from robustfl.scenarios import Execution
     from robustfl.scenarios.grid import run_grid
+    from robustfl.scenarios.halving import cheap_grid
     from robustfl.scenarios.memory import bytes_of
     from robustfl.scenarios.ranks import processes
 
@@ -55,9 +58,11 @@ def grid(
     if dry_run:
         return _dry_run(chosen, execution, out=out, form=form)
     with GridProgress(quiet=form == "json") as progress:
-        results = run_grid(
-            chosen, execution, out=out, on_start=progress.start, on_cell=progress.cell, on_round=progress.round
-        )
+        run = partial(
+            run_grid, execution=execution, out=out, on_start=progress.start, on_cell=progress.cell,
+            on_round=progress.round,
+        )  # fmt: skip
+        results = cheap_grid(chosen, run, out=out, root=data_root) if cheap else run(chosen)
     _print(results, form)
     if form == "table":
         states = ", ".join(f"{n} {status}" for status, n in results.statuses.items() if n)

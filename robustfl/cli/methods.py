@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from robustfl.cli.printing import as_json, console, say, table
 from robustfl.errors import UsageError, closest
+
+if TYPE_CHECKING:
+    from robustfl.autobyz import Ensemble
 
 
 def list_methods(kind: str | None, *, plugins: tuple[str, ...], markdown: bool, form: str) -> int:
@@ -39,11 +42,15 @@ def show(name: str, *, plugins: tuple[str, ...], form: str) -> int:
     _load(plugins)
     found = [facts_of(e) for kind in KINDS for e in entries(kind) if e.name == name]
     if not found:
+        from robustfl.autobyz import NAME, named
         from robustfl.scenarios import preset_names
 
         if name in preset_names():
             return _show_preset(name, form)
-        known = [e.name for kind in KINDS for e in entries(kind)] + preset_names()
+        ensemble = named(name)
+        if ensemble is not None:
+            return _show_ensemble(ensemble, form)
+        known = [e.name for kind in KINDS for e in entries(kind)] + preset_names() + [NAME]
         raise UsageError(f"no method or preset {name!r}; {closest(name, known)}")
     if form == "json":
         as_json([dataclasses.asdict(facts) for facts in found])
@@ -92,6 +99,16 @@ def _members(plural: str) -> list[dict[str, Any]]:
         member = {"name": facts.name, "summary": facts.summary, "version": facts.version}
         members.append(member | ({"origin": facts.origin} if facts.origin else {}))
     return members
+
+
+def _show_ensemble(ensemble: Ensemble, form: str) -> int:
+    if form == "json":
+        as_json(dataclasses.asdict(ensemble))
+        return 0
+    rows = [[member.attack, member.scope or "as the cell says", member.reason] for member in ensemble.members]
+    title = f"attack {ensemble.spec}: the worst of these per seed"
+    console().print(table(["member", "forges", "why"], rows, title=title))
+    return 0
 
 
 def _show_preset(name: str, form: str) -> int:

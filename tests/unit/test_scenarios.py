@@ -184,6 +184,7 @@ def _with_scales() -> list[tuple[str, tuple[str, ...]]]:
     return [
         (name, settings)
         for name in preset_names()
+        if not name.startswith("bench/")  # a benchmark's refusals are on its board, and its cells are many
         for settings in ((), *((f"scale={scale}",) for scale in Scenario.load(name).scales))
     ]
 

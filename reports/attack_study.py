@@ -1,0 +1,219 @@
+"""The study behind AutoByz: which few attacks come as close to the worst case as the whole zoo, on every contestant."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import math
+import tomllib
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from robustfl.errors import UsageError
+from robustfl.records import CellResult
+
+from .frame import frame
+from .ranking import NO_ATTACK, text, without_effect
+
+WITHIN = 0.01
+"""An attack attains a contestant's worst case if its accuracy is at most this much higher."""
+COVERED = 0.99
+AGREEING = 0.95
+MARGINS = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3)
+_HEAD = ("defense", "norm", "partition", "f", "seed", "attack", "scope", "status", "sa", "early", "effect")
+
+Contestant = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One attack on one contestant: the final accuracy and the one after a third of the rounds, in [0, 1].
+
+    A training that diverged has accuracy 0; ``effect`` is false where the attack left the honest mean as it was.
+    """
+
+    attack: str
+    status: str
+    sa: float
+    early: float
+    effect: bool = True
+
+    @property
+    def counts(self) -> bool:
+        """True for an attack that was possible and had an effect."""
+        return self.status in ("done", "diverged") and self.effect
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The chosen attacks in the order of the data: those required, those added, and what they attain."""
+
+    required: Mapping[str, tuple[str, ...]]
+    added: tuple[str, ...]
+    covered: int
+    total: int
+    missed: tuple[tuple[Contestant, float], ...]
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """All chosen attacks."""
+        return (*self.required, *self.added)
+
+
+class Study:
+    """The outcome of every attack on every contestant, from records or from the file made of them."""
+
+    def __init__(self, tried: Mapping[Contestant, Sequence[Tried]], baseline: Mapping[Contestant, float]) -> None:
+        self._tried, self._baseline = tried, baseline
+
+    @cached_property
+    def attacks(self) -> tuple[str, ...]:
+        """All attacks, in the order of the data."""
+        return tuple(dict.fromkeys(t.attack for row in self._tried.values() for t in row))
+
+    @cached_property
+    def contestants(self) -> dict[Contestant, dict[str, Tried]]:
+        """By contestant (defense, norm, partition, f, seed) the attacks that count, if any does."""
+        rows = {who: {t.attack: t for t in row if t.counts} for who, row in self._tried.items()}
+        return {who: row for who, row in rows.items() if row}
+
+    def unattacked(self, who: Contestant) -> float | None:
+        """The accuracy of a contestant that nobody attacks."""
+        return self._baseline.get(who)
+
+    def worst(self, who: Contestant) -> float:
+        """The zoo's worst case of a contestant."""
+        return min(t.sa for t in self.contestants[who].values())
+
+    def attained(self, attack: str) -> int:
+        """The contestants whose worst case the attack attains, as bits."""
+        bits = 0
+        for i, (who, row) in enumerate(self.contestants.items()):
+            if attack in row and row[attack].sa <= self.worst(who) + WITHIN:
+                bits |= 1 << i
+        return bits
+
+    def choose(self, killers: Mapping[str, tuple[str, ...]]) -> Choice:
+        """The smallest set with every known killer that attains the worst case of enough contestants.
+
+        All sets of a size are looked at before any larger one; of several, the one that attains most, then the first
+        in the order of the data.
+        """
+        total = len(self.contestants)
+        needed = math.ceil(COVERED * total - 1e-9)
+        bits = {attack: self.attained(attack) for attack in self.attacks}
+        base = 0
+        for attack in killers:
+            base |= bits.get(attack, 0)
+        free = [a for a in self.attacks if a not in killers and bits[a] & ~base]
+        for size in range(len(free) + 1):
+            found = [(_union(base, bits, chosen).bit_count(), chosen) for chosen in itertools.combinations(free, size)]
+            covered, chosen = max(found, key=lambda pair: pair[0])
+            if covered >= needed:
+                return Choice(dict(killers), chosen, covered, total, self._missed((*killers, *chosen)))
+        raise UsageError("study: no contestant has a number")
+
+    def _missed(self, chosen: Sequence[str]) -> tuple[tuple[Contestant, float], ...]:
+        """The contestants whose worst case the chosen attacks miss, with by how much."""
+        missed = []
+        for who, row in self.contestants.items():
+            gap = min((row[a].sa for a in chosen if a in row), default=1.0) - self.worst(who)
+            if gap > WITHIN:
+                missed.append((who, gap))
+        return tuple(missed)
+
+    def cheap(self, members: Sequence[str], margin: float) -> tuple[int, int, float]:
+        """Count how often the cheap mode names the worst member, of how many rows, and the share of rounds it runs.
+
+        A worst member is named if the least final accuracy of those kept is that of all. On one seed a member that is
+        kept costs what it would have cost anyway, and one that is dropped a third.
+        """
+        same = rows = kept_runs = runs = 0
+        for row in self.contestants.values():
+            own = {a: t for a, t in row.items() if a in members}
+            if not own:
+                continue
+            least = min(t.early for t in own.values())
+            kept = [t for t in own.values() if t.early <= least + margin + 1e-12]
+            rows += 1
+            same += min(t.sa for t in kept) == min(t.sa for t in own.values())
+            kept_runs += len(kept)
+            runs += len(own)
+        return same, rows, (kept_runs + (runs - kept_runs) / 3) / max(runs, 1)
+
+    def margin(self, members: Sequence[str]) -> float:
+        """The least margin with which the cheap mode names the worst member often enough."""
+        for margin in MARGINS:
+            same, rows, _ = self.cheap(members, margin)
+            if same >= AGREEING * rows:
+                return margin
+        return MARGINS[-1]
+
+    def to_csv(self) -> str:
+        """The data as a file: one line per cell."""
+        out = io.StringIO()
+        table = csv.writer(out, lineterminator="\n")
+        table.writerow(_HEAD)
+        for who, row in self._tried.items():
+            if who in self._baseline:
+                table.writerow([*who, NO_ATTACK, "", "done", f"{self._baseline[who]:.4f}", "", ""])
+            for t in row:
+                attack, _, scope = t.attack.partition(" [")
+                numbers = [f"{t.sa:.4f}", f"{t.early:.4f}"] if t.status == "done" else ["", ""]
+                table.writerow([*who, attack, scope.rstrip("]"), t.status, *numbers, "" if t.effect else "none"])
+        return out.getvalue()
+
+
+def _union(base: int, bits: Mapping[str, int], chosen: Sequence[str]) -> int:
+    for attack in chosen:
+        base |= bits[attack]
+    return base
+
+
+def study_of(records: Sequence[CellResult], *, rounds: int) -> Study:
+    """The study of finished records; ``rounds`` is where a third of the training ends."""
+    known = {r.key: r for r in records}
+    tried: dict[Contestant, list[Tried]] = defaultdict(list)
+    baseline: dict[Contestant, float] = {}
+    for line in frame(records).to_dict("records"):
+        who = tuple(text(line[name]) for name in _HEAD[:5])
+        record = known[str(line["key"])]
+        if line["attack"] == NO_ATTACK:
+            baseline |= {who: record.metrics.sa} if record.metrics else {}
+            continue
+        scope = "" if line["scope"] == "both" else f" [{line['scope']}]"
+        sa = record.metrics.sa if record.metrics else 0.0
+        early = next((p.sa for p in record.curve if p.round == rounds), 0.0)
+        effect = not without_effect(line)
+        tried[who].append(Tried(f"{line['attack']}{scope}", record.status, sa, early, effect))
+    ordered = {who: sorted(tried[who], key=lambda t: t.attack) for who in sorted(tried)}
+    return Study(ordered, baseline)
+
+
+def read_study(path: str | Path) -> Study:
+    """The study from its file. Raises ``UsageError`` for a file that is none."""
+    try:
+        lines = list(csv.DictReader(io.StringIO(Path(path).read_text(encoding="utf-8"))))
+        tried: dict[Contestant, list[Tried]] = defaultdict(list)
+        baseline: dict[Contestant, float] = {}
+        for line in lines:
+            who = tuple(line[name] for name in _HEAD[:5])
+            if line["attack"] == NO_ATTACK:
+                baseline[who] = float(line["sa"])
+                continue
+            label = f"{line['attack']} [{line['scope']}]" if line["scope"] else line["attack"]
+            sa, early = (float(line[name] or 0) for name in ("sa", "early"))
+            tried[who].append(Tried(label, line["status"], sa, early, line["effect"] != "none"))
+    except (KeyError, ValueError, OSError) as error:
+        raise UsageError(f"{path}: no file of the study ({error})") from None
+    return Study(tried, baseline)
+
+
+def killers() -> dict[str, tuple[str, ...]]:
+    """By attack the rules that it is known to defeat, from ``attack_study.toml``."""
+    found = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+    return {entry["attack"]: tuple(entry["rules"]) for entry in found["killer"]}

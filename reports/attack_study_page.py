@@ -1,0 +1,125 @@
+"""The page of the study behind AutoByz, made from its data alone."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+from robustfl.autobyz import TITLE, Ensemble
+from robustfl.papers import spelled_out
+
+from .attack_study import AGREEING, COVERED, MARGINS, WITHIN, Choice, Study
+from .board import in_words
+
+_HEAD = """# The study behind AutoByz
+
+Which attacks must a defense survive? Every paper picks its own. [AutoByz](autobyz.md) is a set that no author picked:
+the smallest one with every attack known to defeat some rule that comes within {within:g} point of the worst case of
+*all* attacks below, for at least {covered:.0%} of the contestants. This page and the choice are made from
+[the data](study.csv) by
+
+<!-- not run: it writes into the repository -->
+```bash
+robustfl bench study --from docs/benchmark/study.csv --page docs/benchmark
+```
+
+which ends with exit code 1 if the data say another choice than AutoByz version {version}. Without `--from` it runs what
+is missing of the preset `bench/study` first."""
+
+
+def study_page(study: Study, choice: Choice, ensemble: Ensemble) -> str:
+    """The page in Markdown: the choice and what it misses, every attack and contestant, the cheap mode, the cuts."""
+    rows = study.contestants
+    cells = sum(len(row) for row in rows.values())
+    head = _HEAD.format(within=100 * WITHIN, covered=COVERED, version=ensemble.version)
+    parts = [
+        f"{head}\n\n{len(rows)} contestants (rule × norm × heterogeneity) and {len(study.attacks)} attacks: "
+        f"{cells} cells in which an attack was possible and had an effect. A diverged training has accuracy 0.",
+        f"## The choice\n\n{_choice(study, choice)}",
+        f"## Every attack\n\n{_attacks(study, choice)}",
+        f"## The cheap mode\n\n{_cheap(study, choice, ensemble)}",
+        f"## Every contestant\n\n{_contestants(study, choice)}",
+        f"## What was cut\n\n{_cut()}",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _choice(study: Study, choice: Choice) -> str:
+    papers = {k["attack"]: k for k in _facts()["killer"]}
+    lines = ["| member | why |", "| --- | --- |"]
+    for attack in choice.members:
+        if attack in choice.required:
+            entry = papers[attack]
+            why = f"known to defeat {', '.join(entry['rules'])} ({spelled_out(entry['paper'])})"
+        else:
+            count = study.attained(attack).bit_count()
+            why = f"attains the worst case of {count} contestants; one of the fewest that reach enough together"
+        lines.append(f"| `{attack}` | {why} |")
+    missed = "; ".join(f"{_who(who)} by {100 * gap:.1f} points" for who, gap in choice.missed)
+    said = (
+        f"{TITLE} attains the worst case of {choice.covered} of {choice.total} contestants "
+        f"({choice.covered / choice.total:.1%}). {f'It misses {missed}.' if missed else 'It misses none.'}"
+    )
+    return "\n".join(lines) + f"\n\n{said}"
+
+
+def _attacks(study: Study, choice: Choice) -> str:
+    lines = [
+        "| attack | member | attains the worst case of | of | mean distance to it (points) |",
+        "| --- | --- | --: | --: | --: |",
+    ]
+    found = []
+    for attack in study.attacks:
+        gaps = [row[attack].sa - study.worst(who) for who, row in study.contestants.items() if attack in row]
+        mean = 100 * math.fsum(gaps) / len(gaps) if gaps else math.nan
+        found.append((-study.attained(attack).bit_count(), attack, len(gaps), mean))
+    for count, attack, tried, mean in sorted(found):
+        member = "yes" if attack in choice.members else ""
+        lines.append(f"| `{attack}` | {member} | {-count} | {tried} | {f'{mean:.1f}' if tried else '–'} |")
+    return "\n".join(lines)
+
+
+def _cheap(study: Study, choice: Choice, ensemble: Ensemble) -> str:
+    lines = ["| margin (points) | same worst member | of | rounds run |", "| --: | --: | --: | --: |"]
+    for margin in MARGINS:
+        same, rows, share = study.cheap(choice.members, margin)
+        mark = "**" if margin == ensemble.margin else ""
+        lines.append(f"| {mark}{100 * margin:g}{mark} | {same} ({same / max(rows, 1):.1%}) | {rows} | {share:.0%} |")
+    return (
+        "Members run for a third of the rounds on one seed; those more than a margin above the worst are dropped. The "
+        f"version's margin is the least that names the same worst member for at least {AGREEING:.0%} of the "
+        "contestants.\n\n"
+        + "\n".join(lines)
+        + "\n\nRounds run are those of the first seed; on further seeds only the members that were kept run at all."
+    )
+
+
+def _contestants(study: Study, choice: Choice) -> str:
+    lines = [
+        f"| contestant | no attack | worst case | by | {TITLE} | by |",
+        "| --- | --: | --: | --- | --: | --- |",
+    ]
+    for who, row in study.contestants.items():
+        clean, names = study.unattacked(who), list(row)
+        worst = min(names, key=lambda a: (row[a].sa, names.index(a)))
+        own = [a for a in choice.members if a in row]
+        member = min(own, key=lambda a: (row[a].sa, own.index(a))) if own else ""
+        attained = f"{100 * row[member].sa:.1f} | `{member}`" if member else "– | –"
+        shown = "–" if clean is None else f"{100 * clean:.1f}"
+        lines.append(f"| {_who(who)} | {shown} | {100 * row[worst].sa:.1f} | `{worst}` | {attained} |")
+    return "SA in %, one seed.\n\n" + "\n".join(lines)
+
+
+def _who(who: Sequence[str]) -> str:
+    defense, norm, partition, _, _ = who
+    return f"{defense} · {norm} · {in_words('partition', partition)}"
+
+
+def _cut() -> str:
+    return "\n".join(f"- **{entry['what']}**: {entry['words']}." for entry in _facts()["cut"])
+
+
+def _facts() -> dict[str, list[dict[str, str]]]:
+    return tomllib.loads(Path(__file__).with_name("attack_study.toml").read_text(encoding="utf-8"))

@@ -1,0 +1,144 @@
+"""AutoByz on a board: the column that is the worst of its members per seed, and which member that was."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pandas as pd
+
+from robustfl.autobyz import TITLE, Ensemble, ensemble_of
+from robustfl.errors import UsageError
+
+from .estimate import DROPPED, Estimate, worst
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The order to count an ensemble as AutoByz: the channels of its attackers, and the mode in which it ran.
+
+    ``dropped`` are the cells that the cheap mode left out, by key with their labels; ``cheap`` says it in words.
+    """
+
+    ensemble: Ensemble
+    scope: str = "both"
+    cheap: str = ""
+    dropped: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """The labels of the members."""
+        return tuple(member.label for member in self.ensemble.within(self.scope))
+
+    def where(self, wanted: Callable[[Mapping[str, Any]], bool]) -> Asked:
+        """The same, with the dropped cells whose labels are wanted."""
+        return replace(self, dropped={key: labels for key, labels in self.dropped.items() if wanted(labels)})
+
+    def renamed(self, cells: Sequence[Mapping[Hashable, Any]]) -> list[dict[Hashable, Any]]:
+        """The cells, with the channel of a member that forges its own one in the attack's name, and no other."""
+        own = {(m.attack, m.scope): m.label for m in self.ensemble.within(self.scope) if m.scope}
+        named = []
+        for cell in cells:
+            label = own.get((str(cell.get("attack")), str(cell.get("scope"))))
+            named.append(dict(cell) if label is None else {**cell, "attack": label, "scope": self.scope})
+        return named
+
+
+def asked_of(description: Mapping[str, Any]) -> Asked | None:
+    """Read off a store's description, or a published board's protocol, what counts as AutoByz; None if nothing does.
+
+    Raises ``UsageError`` for a version that is not known here.
+    """
+    found = description.get("autobyz")
+    if not isinstance(found, Mapping):
+        return None
+    dropped = found.get("dropped", {})
+    if not isinstance(dropped, Mapping) or not all(isinstance(v, Mapping) for v in dropped.values()):
+        raise UsageError("autobyz: what was dropped is no table of cells")
+    return Asked(
+        ensemble_of(found.get("version")), str(found.get("scope", "both")), str(found.get("cheap", "")), dropped
+    )
+
+
+def with_dropped(table: pd.DataFrame, asked: Asked | None) -> pd.DataFrame:
+    """The table of cells with those that the cheap mode left out, with status ``dropped``."""
+    if asked is None:
+        return table
+    known = list(table.columns)
+    have = set(table["key"])
+    lines = [
+        {name: value for name, value in labels.items() if name in known} | {"key": key, "status": DROPPED}
+        for key, labels in sorted(asked.dropped.items())
+        if key not in have
+    ]
+    return pd.DataFrame([*table.to_dict("records"), *lines], columns=known) if lines else table
+
+
+CARRIED = ("autobyz", "benchmark")
+"""The parts of a store's description that its boards carry along: how to count attacks, the benchmark it follows."""
+
+
+def carried(description: Mapping[str, Any]) -> dict[str, Any]:
+    """The protocol that boards of a store with this description carry; empty if it follows none."""
+    return {name: description[name] for name in CARRIED if isinstance(description.get(name), Mapping)}
+
+
+def columns(attacks: Sequence[str], asked: Asked | None, none: str) -> tuple[str, ...]:
+    """The attacks of a board with AutoByz before its members, which come in their own order."""
+    if asked is None:
+        return tuple(attacks)
+    members = [label for label in asked.members if label in attacks]
+    first = [a for a in attacks if a == none]
+    return (*first, TITLE, *members, *(a for a in attacks if a not in members and a not in first))
+
+
+def of_members(parts: Mapping[str, Estimate]) -> tuple[Estimate, tuple[tuple[str, int], ...]]:
+    """The worst of the members per seed, and how often each was it, most often first.
+
+    Members that are refused in every cell are no attacks on this row and do not count, unless all are; nor do members
+    without effect, and those that the cheap mode dropped.
+    """
+    tried = {name: part for name, part in parts.items() if part.expected and not part.dropped}
+    possible = {name: part for name, part in tried.items() if part.count("refused") < part.expected}
+    counted = possible or tried
+    if counted and all(part.idle for part in counted.values()):
+        return replace(worst([replace(p, idle=False) for p in counted.values()]), idle=True), ()
+    found = worst(list(counted.values()))
+    if any(not part.expected for part in parts.values()):  # some member is not among the cells
+        found = replace(found, bound=found.is_number)
+    counts: Counter[str] = Counter()
+    if found.count("diverged"):
+        counts.update({name: part.count("diverged") for name, part in possible.items() if part.count("diverged")})
+    for seed, value in found.values:
+        counts[next(n for n, p in possible.items() if _counts(p) and dict(p.values)[seed] == value)] += 1
+    order = list(parts)
+    return found, tuple(sorted(counts.items(), key=lambda item: (-item[1], order.index(item[0]))))
+
+
+def _counts(part: Estimate) -> bool:
+    return part.is_number and not part.idle
+
+
+def member_text(members: Sequence[tuple[str, int]]) -> str:
+    """The worst member of a row, with how many of its seeds where it was not all.
+
+    >>> member_text([("alie", 3), ("sf", 2)]), member_text([("alie", 5)])
+    ('alie 3/5', 'alie')
+    """
+    if not members:
+        return "–"
+    name, count = members[0]
+    total = sum(n for _, n in members)
+    return name if count == total else f"{name} {count}/{total}"
+
+
+def words(asked: Asked, refused: Mapping[str, int]) -> str:
+    """The words of a caption on the AutoByz column."""
+    said = f"{TITLE} version {asked.ensemble.version}: per seed the worst of {', '.join(asked.members)}"
+    said += "; worst member: which it was, and in how many of the seeds."
+    if refused:
+        listed = ", ".join(f"{name} ({count} row{'s' if count > 1 else ''})" for name, count in refused.items())
+        said += f" Refused members are no attacks on a row and do not count in it: {listed}."
+    return f"{said} {asked.cheap}".rstrip()

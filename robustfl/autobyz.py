@@ -1,0 +1,109 @@
+"""AutoByz: a fixed, versioned set of training-time attacks, of which the worst per seed counts. No torch here.
+
+In a scenario ``attack = "autobyz"`` stands for its members, each an ordinary cell; boards show their worst case as one
+attack. The members are data, in ``autobyz.toml``, chosen by a study.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from robustfl.errors import UsageError
+
+NAME = "autobyz"
+TITLE = "AutoByz"
+"""The heading of its column."""
+_SPEC = re.compile(rf"{NAME}(?:\((.*)\))?", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Member:
+    """One attack of an ensemble, the only channel it forges (empty: what the cell's ``scope`` says), and its reason.
+
+    >>> Member("alie", "statistics").label
+    'alie [statistics]'
+    """
+
+    attack: str
+    scope: str = ""
+    reason: str = ""
+
+    @property
+    def label(self) -> str:
+        """Its name on boards."""
+        return f"{self.attack} [{self.scope}]" if self.scope else self.attack
+
+
+@dataclass(frozen=True)
+class Ensemble:
+    """One version of AutoByz; ``margin`` is the accuracy by which a member must be above the worst to be left out.
+
+    That is what the cheap mode asks after a third of the rounds on one seed.
+    """
+
+    version: int
+    members: tuple[Member, ...]
+    margin: float = 0.1
+
+    @property
+    def spec(self) -> str:
+        """Its name in a scenario.
+
+        >>> Ensemble(1, ()).spec
+        'autobyz(version=1)'
+        """
+        return f"{NAME}(version={self.version})"
+
+    def within(self, scope: str) -> tuple[Member, ...]:
+        """The members where attackers may forge ``scope`` only: each attack once, on that channel.
+
+        >>> both = Ensemble(1, (Member("alie"), Member("alie", "update")))
+        >>> [m.label for m in both.within("both")], [m.label for m in both.within("statistics")]
+        (['alie', 'alie [update]'], ['alie'])
+        """
+        if scope == "both":
+            return self.members
+        return tuple({m.attack: Member(m.attack, reason=m.reason) for m in self.members}.values())
+
+
+@cache
+def ensembles() -> Mapping[int, Ensemble]:
+    """All versions of AutoByz."""
+    found = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+    made = (
+        Ensemble(e["version"], tuple(Member(**member) for member in e["member"]), e["margin"])
+        for e in found["ensemble"]
+    )
+    return {ensemble.version: ensemble for ensemble in made}
+
+
+def ensemble_of(version: object) -> Ensemble:
+    """One version of AutoByz. Raises ``UsageError`` for a version there is not."""
+    if type(version) is not int or version not in ensembles():
+        raise UsageError(f"{NAME}: version={version!r} is not known here; known: {', '.join(map(str, ensembles()))}")
+    return ensembles()[version]
+
+
+def named(spec: object) -> Ensemble | None:
+    """The ensemble that an attack's spec names, ``autobyz`` (the latest) or ``autobyz(version=1)``; None for an attack.
+
+    Raises ``UsageError`` for another parameter and for a version there is not.
+
+    >>> named("alie"), named("autobyz(version=1)").version
+    (None, 1)
+    """
+    match = _SPEC.fullmatch(spec.strip()) if isinstance(spec, str) else None
+    if match is None:
+        return None
+    inside = (match[1] or "").strip()
+    if not inside:
+        return ensembles()[max(ensembles())]
+    version = re.fullmatch(r"version\s*=\s*(\d{1,9})", inside)
+    if version is None:
+        raise UsageError(f"attack={spec!r}: {NAME} takes version, a whole number, and nothing else: {NAME}(version=1)")
+    return ensemble_of(int(version[1]))

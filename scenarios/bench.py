@@ -1,0 +1,335 @@
+"""The benchmark: a fixed protocol that tunes every contestant alike, then measures it under AutoByz."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from robustfl.contracts import Context
+from robustfl.defenses import Pipeline, parse_pipeline
+from robustfl.errors import UsageError, closest
+from robustfl.records import CellResult, labels_of, plain
+from robustfl.registry import describe, entries, parse
+from robustfl.reports.store import Store
+
+from .ensemble import asked
+from .expand import expand, fingerprints, key_of, resolve
+from .grid import Results
+from .halving import cheap_grid
+from .methods import canonical_method
+from .spec import Cell, Scenario, is_axis
+
+WHO = ("defense", "norm", "algorithm", "objective", "propagation")
+"""The settings that make a contestant; the last two where a tier varies them."""
+RunGrid = Callable[..., Results]
+
+
+@dataclass(frozen=True)
+class Tier:
+    """One tier: its name, what it is about, and the settings with which contestants are tuned."""
+
+    name: str
+    title: str
+    tuning: Mapping[str, Any]
+
+    def scenario(self, settings: Sequence[str] = ()) -> Scenario:
+        """The tier's preset, with ``settings`` such as ``"rounds=30"`` on top, which make it another experiment."""
+        return Scenario.load(f"bench/{self.name}", settings=settings)
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """The rules of one version: budget, learning rates, the rules' own parameters, tiers."""
+
+    version: int
+    budget: int
+    rates: tuple[float, ...]
+    coarse: tuple[float, ...]
+    own: Mapping[str, Mapping[str, tuple[Any, ...]]]
+    tiers: Mapping[str, Tier]
+
+    def tier(self, name: str) -> Tier:
+        """One tier. Raises ``UsageError`` naming the nearest."""
+        if name not in self.tiers:
+            raise UsageError(f"bench: no tier {name!r}; {closest(name, self.tiers)}")
+        return self.tiers[name]
+
+
+@cache
+def protocol() -> Protocol:
+    """The protocol of this version of robustfl."""
+    found = tomllib.loads(Path(__file__).with_name("protocol.toml").read_text(encoding="utf-8"))
+    own = {rule: {name: tuple(values) for name, values in given.items()} for rule, given in found["own"].items()}
+    tiers = {name: Tier(name, entry["title"], entry["tuning"]) for name, entry in found["tiers"].items()}
+    return Protocol(
+        found["version"], found["budget"], tuple(found["rates"]), tuple(found["coarse"]), own, tiers
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A defense, a norm and an algorithm (and what else a tier varies), before it is tuned."""
+
+    settings: tuple[tuple[str, str], ...]
+
+    @property
+    def name(self) -> str:
+        """Its name on boards: its methods in the order of ``WHO``."""
+        return " · ".join(value for _, value in self.settings)
+
+    def of(self, setting: str) -> str:
+        """One of its methods."""
+        return dict(self.settings)[setting]
+
+
+def contestants(scenario: Scenario, wanted: Sequence[str] = ()) -> tuple[Contestant, ...]:
+    """The contestants of a tier; of them those that ``wanted`` names, and new ones that it names in full.
+
+    A wish is ``DEFENSE[/NORM[/ALGORITHM]]``; a part that is left out or ``*`` takes all of the tier's. A defense, norm
+    or algorithm that the tier does not have joins if it is a method of this installation. Raises ``UsageError`` with
+    the nearest name otherwise.
+    """
+    fixed = {name: value[0] if is_axis(name, value) else value
+             for name, value in scenario.cell.items() if name not in (*WHO, "attack")}  # fmt: skip
+    plain_cell = {**fixed, **{name: scenario.cell[name] for name in WHO if name in scenario.cell}}
+    for name in ("domains", "evasions"):
+        plain_cell |= {name: scenario.cell[name]} if name in scenario.cell else {}
+    reduced = scenario.model_copy(update={"cell": plain_cell})
+    varied = [
+        name for name in WHO if name in ("defense", "norm", "algorithm") or is_axis(name, scenario.cell.get(name))
+    ]
+    all_of_it = tuple(
+        dict.fromkeys(Contestant(tuple((n, str(getattr(c, n))) for n in varied)) for c in expand(reduced))
+    )
+    if not wanted:
+        return all_of_it
+    return tuple(dict.fromkeys(c for wish in wanted for c in _matching(wish, all_of_it)))
+
+
+def _matching(wish: str, known: Sequence[Contestant]) -> list[Contestant]:
+    parts = [part.strip() for part in wish.split("/")]
+    if not all(parts) or len(parts) > 3:
+        raise UsageError(f"contestant {wish!r} must be DEFENSE, DEFENSE/NORM or DEFENSE/NORM/ALGORITHM")
+    choices: dict[str, list[str]] = {}
+    for name, part in itertools.zip_longest(("defense", "norm", "algorithm"), parts, fillvalue="*"):
+        have = list(dict.fromkeys(c.of(name) for c in known))
+        choices[name] = have if part == "*" else [_method(name, part, have)]
+    found = [c for c in known if all(c.of(name) in options for name, options in choices.items())]
+    if found:
+        return found
+    rest = dict(known[0].settings[3:])
+    return [
+        Contestant((*zip(choices, combination, strict=True), *rest.items()))
+        for combination in itertools.product(*choices.values())
+    ]
+
+
+def _method(kind: str, part: str, have: Sequence[str]) -> str:
+    """The method that a part of a wish names. Raises ``UsageError`` with the nearest name."""
+    if part in have:
+        return part
+    try:
+        return canonical_method(kind, part)
+    except UsageError as error:
+        known = [*have, *(e.name for e in entries(kind))]
+        raise UsageError(f"contestant: no {kind} {part!r} ({error}); {closest(part, known)}") from None
+
+
+# --- tuning ----------------------------------------------------------------------------------------------------------
+
+
+def configurations(contestant: Contestant, rules: Protocol) -> tuple[dict[str, Any], ...]:
+    """The settings that a contestant tries, equally many for every contestant: its methods with a learning rate."""
+    base = dict(contestant.settings)
+    options = _own_values(base["defense"], rules)
+    rates = rules.coarse if len(options) > 1 else rules.rates
+    tried = [
+        {**base, "defense": defense, "schedule": {"kind": "constant", "lr": lr}} for lr in rates for defense in options
+    ]
+    assert len(tried) == rules.budget, f"{contestant.name} has {len(tried)} configurations"
+    return tuple(tried)
+
+
+def _own_values(defense: str, rules: Protocol) -> list[str]:
+    """The defense with every value of its first part that has parameters to tune and was not given any."""
+    steps = [describe(part) for part in parse_pipeline(defense).parts]
+    for i, step in enumerate(steps):
+        name, given = parse(step)
+        if name in rules.own and not given:
+            ((parameter, values),) = rules.own[name].items()
+            made = ["+".join([*steps[:i], f"{name}({parameter}={value})", *steps[i + 1 :]]) for value in values]
+            return [canonical_method("defense", spec) for spec in made]
+    return [defense]
+
+
+def tuning_scenario(tier: Tier, scenario: Scenario, chosen: Sequence[Contestant], rules: Protocol) -> Scenario:
+    """Every configuration of the contestants under every tuning attack, on validation data of honest clients."""
+    cell = {k: v for k, v in scenario.cell.items() if k not in WHO} | dict(tier.tuning)
+    cell |= {"evasions": [], "evaluate_every": cell["rounds"]}
+    tried = [configuration for contestant in chosen for configuration in configurations(contestant, rules)]
+    return _zipped(scenario, f"{scenario.name}-tuning", cell, tried)
+
+
+def _zipped(scenario: Scenario, name: str, cell: Mapping[str, Any], tried: Sequence[Mapping[str, Any]]) -> Scenario:
+    axes = {setting: [settings[setting] for settings in tried] for setting in tried[0]}
+    fixed = {n: scenario.cell[n] for n in WHO if n in scenario.cell and n not in axes}
+    about = {"name": name, "description": scenario.description, "plugins": scenario.plugins}
+    return Scenario.of({**about, "cell": {**cell, **fixed, **axes}, "zip": [list(axes)]})
+
+
+@dataclass(frozen=True)
+class Search:
+    """The search for one contestant: per configuration its validation accuracy under every attack.
+
+    ``None`` stands for a training that diverged, failed or was refused, and ``reason`` says why if all were.
+    """
+
+    contestant: Contestant
+    knowledge: str
+    tried: tuple[tuple[dict[str, Any], dict[str, float | None]], ...]
+    reason: str = ""
+
+    @property
+    def best(self) -> int:
+        """The place of the chosen configuration: the highest worst case over attacks, of equal ones the first."""
+        return max(range(len(self.tried)), key=lambda i: (self.worst(i), -i))
+
+    def worst(self, i: int) -> float:
+        """The worst case of a configuration over the tuning attacks; -1 if one has no number."""
+        return min(-1.0 if value is None else value for value in self.tried[i][1].values())
+
+    def as_dict(self) -> dict[str, Any]:
+        """The search as boards carry it."""
+        tried = [
+            {**labels_of(settings), "validation": scores, "worst": None if self.worst(i) < 0 else self.worst(i)}
+            for i, (settings, scores) in enumerate(self.tried)
+        ]
+        found: dict[str, Any] = {"knowledge": self.knowledge, "chosen": self.best, "search": tried}
+        return found | ({"reason": self.reason} if self.reason else {})
+
+
+def searches(
+    tier: Tier, scenario: Scenario, chosen: Sequence[Contestant], rules: Protocol, *, out: str | Path,
+    root: str | Path | None = None,
+) -> dict[str, Search]:  # fmt: skip
+    """The searches of contestants, by name, from the tuning store."""
+    tuning = tuning_scenario(tier, scenario, chosen, rules)
+    cells = expand(tuning)
+    known = fingerprints(cells, root)
+    records = {r.key: r for r in Store(Path(out) / tuning.name).load().results}
+    by_settings: dict[str, dict[str, CellResult | None]] = {}
+    for cell in cells:
+        own = by_settings.setdefault(_settings_of(cell), {})
+        own[cell.attack] = records.get(key_of(resolve(cell, known[cell])))
+    found = {}
+    for contestant in chosen:
+        tried, reasons = [], list[str]()
+        for settings in configurations(contestant, rules):
+            own = by_settings[_settings_of(Cell.of({**_fixed(tuning), **settings}))]
+            tried.append((settings, {attack: _validated(record) for attack, record in own.items()}))
+            reasons += [str(r.reason).splitlines()[0] for r in own.values() if r is not None and r.reason]
+        lost = all(value is None for _, scores in tried for value in scores.values())
+        reason = reasons[0] if lost and reasons else ""
+        found[contestant.name] = Search(contestant, knowledge(contestant.of("defense")), tuple(tried), reason)
+    return found
+
+
+def _fixed(scenario: Scenario) -> dict[str, Any]:
+    zipped = {name for group in scenario.zip for name in group}
+    return {k: v for k, v in scenario.cell.items() if k not in zipped and k != "attack"}
+
+
+def _settings_of(cell: Cell) -> str:
+    return repr([(name, getattr(cell, name)) for name in (*WHO, "schedule")])
+
+
+def _validated(record: CellResult | None) -> float | None:
+    """The mean accuracy of honest clients on their validation data after the last round; None without a number."""
+    if record is None or record.status != "done" or record.metrics is None:
+        return None
+    byzantine = set(record.certificates.get("byzantine", ()))
+    found = enumerate(record.metrics.per_client.get("sa", []))
+    values = [value for k, value in found if value is not None and k not in byzantine]
+    return math.fsum(values) / len(values) if values else None
+
+
+@cache
+def knowledge(defense: str) -> str:
+    """The knowledge of a defense: ``f declared``, ``clean server data``, both, or ``none``.
+
+    Whether it uses f is tried: on some of the same rows, a defense that does returns something else for another f.
+    """
+    pipeline = parse_pipeline(defense)
+    told = ["f declared"] if any(_uses_f(pipeline, seed) for seed in range(20)) else []
+    told += ["clean server data"] if pipeline.aggregator.needs_reference else []
+    return ", ".join(told) or "none"
+
+
+def _uses_f(pipeline: Pipeline, seed: int) -> bool:
+    rows = torch.randn((11, 12), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    one, two = (
+        pipeline.run(rows, f=f, context=Context(generator=torch.Generator().manual_seed(1), reference=rows.mean(0)))
+        for f in (1, 2)
+    )
+    return not torch.equal(one.vector, two.vector)
+
+
+# --- the tier --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """One run of a tier: the results of the final cells, and what every contestant's tuning came to."""
+
+    results: Results
+    searches: Mapping[str, Search] = field(default_factory=dict)
+
+
+def final_scenario(scenario: Scenario, found: Mapping[str, Search]) -> Scenario:
+    """The tier's cells with every contestant in its chosen configuration."""
+    cell = {k: v for k, v in scenario.cell.items() if k not in WHO}
+    return _zipped(scenario, scenario.name, cell, [search.tried[search.best][0] for search in found.values()])
+
+
+def bench(
+    tier: Tier,
+    run: RunGrid,
+    *,
+    wanted: Sequence[str] = (),
+    settings: Sequence[str] = (),
+    cheap: bool = True,
+    out: str | Path = "runs",
+    root: str | Path | None = None,
+    plugins: Sequence[str] = (),
+) -> Benchmark:
+    """Tune the contestants of a tier, then measure them under AutoByz: ``run`` is ``run_grid`` but for the scenario.
+
+    Both parts are ordinary grids with stores of their own (``bench-d-tuning``, ``bench-d``), so that an interrupted
+    benchmark resumes. The final store's description, and every board made of it, carries the protocol's version, what
+    ``settings`` changed of it, and every contestant's whole search.
+    """
+    rules, scenario = protocol(), tier.scenario(settings)
+    scenario = scenario.model_copy(update={"plugins": (*scenario.plugins, *plugins)})
+    ensemble = asked(scenario)
+    chosen = contestants(scenario, wanted)
+    run(tuning_scenario(tier, scenario, chosen, rules))
+    found = searches(tier, scenario, chosen, rules, out=out, root=root)
+    facts = {
+        "benchmark": {
+            "tier": tier.name, "title": tier.title, "version": rules.version, "changed": list(settings),
+            "autobyz": ensemble.version if ensemble else None, "budget": rules.budget,
+            "tuning": plain(dict(tier.tuning)),
+            "contestants": {name: search.as_dict() for name, search in found.items()},
+        }
+    }  # fmt: skip
+    final = final_scenario(scenario, found)
+    results = cheap_grid(final, run, out=out, root=root, facts=facts) if cheap else run(final, facts=facts)
+    return Benchmark(results, found)

@@ -1,0 +1,127 @@
+"""The cheap mode of AutoByz: members that after a third of the rounds cannot be the worst any more do not go on.
+
+One step of successive halving (Jamieson, Talwalkar, AISTATS 2016): every member runs on the first seed for a third of
+the rounds; those within the ensemble's margin of the worst run to the end on all seeds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from robustfl.autobyz import Ensemble
+from robustfl.errors import UsageError
+from robustfl.records import CellResult, canonical
+from robustfl.reports.frame import frame, ranked_metrics
+from robustfl.reports.store import Store
+
+from .ensemble import asked
+from .expand import expand
+from .grid import Results, plan
+from .spec import Cell, Scenario, is_axis
+
+SHARE = 3
+"""The part of the rounds after which members are compared: one in so many."""
+RunGrid = Callable[..., Results]
+
+
+def first_part(scenario: Scenario) -> Scenario:
+    """The scenario with its first seed and a third of its rounds, and of its attacks AutoByz alone."""
+    ensemble = asked(scenario)
+    if ensemble is None:
+        raise UsageError(
+            f"scenario {scenario.name!r}: the cheap mode is for attack = 'autobyz', which it does not name"
+        )
+    cell = dict(scenario.cell)
+    rounds = cell.get("rounds", Cell.model_fields["rounds"].default)
+    cell["rounds"] = [_third(r) for r in rounds] if is_axis("rounds", rounds) else _third(rounds)
+    seeds = cell.get("seed", Cell.model_fields["seed"].default)
+    cell["seed"] = seeds[0] if is_axis("seed", seeds) else seeds
+    if not any("attack" in group for group in scenario.zip):
+        cell["attack"] = ensemble.spec
+    return scenario.model_copy(update={"name": f"{scenario.name}-third", "cell": cell})
+
+
+def _third(rounds: Any) -> int:
+    if type(rounds) is not int or rounds < SHARE:
+        raise UsageError(f"rounds={rounds!r}: the cheap mode looks at a third of them and needs at least {SHARE}")
+    return math.ceil(rounds / SHARE)
+
+
+def dropped(scenario: Scenario, early: Mapping[Cell, CellResult]) -> set[Cell]:
+    """The cells of AutoByz's members that need not run, by what their first parts (``first_part``) came to.
+
+    A member stays if it diverged or failed, is refused, has no record, or is within the margin of the worst member of
+    its row in any metric that boards rank; one that is known to have no effect goes, unless all are such.
+    """
+    ensemble = asked(scenario)
+    assert ensemble is not None
+    rows: dict[str, dict[str, CellResult]] = defaultdict(dict)
+    for cell, record in early.items():
+        rows[_row(cell, cell.rounds)][_member(cell)] = record
+    out = {row: _hopeless(records, ensemble) for row, records in rows.items()}
+    return {
+        cell for cell in expand(scenario) if _member(cell) in out.get(_row(cell, math.ceil(cell.rounds / SHARE)), ())
+    }
+
+
+def _member(cell: Cell) -> str:
+    return f"{cell.attack} {cell.scope}"
+
+
+def _row(cell: Cell, rounds: int) -> str:
+    """What tells one row of a board from another, and its task; all members and seeds of a row have one."""
+    own = cell.model_dump(mode="json", exclude={"attack", "scope", "seed", "rounds"})
+    return canonical({**own, "rounds": rounds})
+
+
+def _hopeless(records: Mapping[str, CellResult], ensemble: Ensemble) -> set[str]:
+    table = frame(records.values())
+    lines = dict(zip(records, table.to_dict("records"), strict=True))
+    idle = {name for name, line in lines.items() if line.get("certificates.no_effect") is True}
+    done = {name for name, line in lines.items() if line["status"] == "done" and name not in idle}
+    if not done and not any(line["status"] in ("diverged", "failed") for line in lines.values()):
+        return set()
+    lost = any(line["status"] == "diverged" for line in lines.values())
+    near = set() if lost else {
+        name
+        for metric in ranked_metrics(table)
+        for name in done
+        if lines[name][metric] <= min(lines[other][metric] for other in done) + ensemble.margin
+    }  # fmt: skip
+    return (done - near) | idle
+
+
+def cheap_words(ensemble: Ensemble) -> str:
+    """The words of a caption on the cheap mode."""
+    return (
+        "Cheap mode: members ran on the first seed for a third of the rounds; those more than "
+        f"{100 * ensemble.margin:g} points above the worst were dropped, and the others ran to the end on every seed."
+    )
+
+
+def cheap_grid(
+    scenario: Scenario, run: RunGrid, *, out: str | Path = "runs", root: str | Path | None = None,
+    facts: Mapping[str, Any] | None = None,
+) -> Results:  # fmt: skip
+    """Run a scenario with AutoByz in the cheap mode: ``run`` is ``run_grid`` with everything set but the scenario.
+
+    The first parts are ordinary cells in a store of their own (``<name>-third``); both stores resume.
+    """
+    ensemble = asked(scenario)
+    begun = first_part(scenario)
+    run(begun)
+    assert ensemble is not None
+    gone = dropped(scenario, _records(begun, out, root))
+    said = {**(facts or {}), "autobyz": {"cheap": cheap_words(ensemble)}}
+    return run(scenario, left_out=frozenset(gone), facts=said)
+
+
+def _records(scenario: Scenario, out: str | Path, root: str | Path | None) -> dict[Cell, CellResult]:
+    found = plan(scenario, out=out, root=root)
+    records: Iterable[CellResult] = Store(found.folder).load().results
+    known = {record.key: record for record in records}
+    return {cell: known[key] for key, cell in found.cells.items() if key in known}

@@ -1,0 +1,320 @@
+"""AutoByz: one attack of a scenario that stands for several, and the column that is the worst of them per seed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fake_store import record
+
+from robustfl import autobyz
+from robustfl.autobyz import Ensemble, Member, ensembles, named
+from robustfl.errors import UsageError
+from robustfl.records import CellResult, digest
+from robustfl.reports.board import Board, Row
+from robustfl.reports.ensembles import Asked, asked_of, member_text, with_dropped
+from robustfl.reports.frame import frame
+from robustfl.reports.loading import board_of
+from robustfl.reports.merging import Source, joined_protocol
+from robustfl.reports.published import publish, read_board, write_board
+from robustfl.reports.ranking import rank_board
+from robustfl.reports.store import Store
+from robustfl.reports.writers import to_csv, to_json, to_latex, to_markdown, to_text
+from robustfl.scenarios import Cell, Execution, Scenario, expand
+from robustfl.scenarios.grid import run_grid
+from robustfl.scenarios.halving import cheap_grid, dropped, first_part
+
+SMALL = Ensemble(1, (Member("alie"), Member("sf"), Member("foe(eta=10)", "statistics")), margin=0.1)
+SPECS = {name: (name, "both") for name in ("none", "alie", "sf")} | {"own": ("foe(eta=10)", "statistics")}
+LABEL = "foe(eta=10) [statistics]"
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> Ensemble:
+    """Three members, whatever the study chose."""
+    monkeypatch.setattr(autobyz, "ensembles", lambda: {1: SMALL})
+    return SMALL
+
+
+def scenario(exclude: tuple[dict[str, Any], ...] = (), zip: Any = (), **cell: Any) -> Scenario:
+    return Scenario.of({"name": "s", "cell": {"f": 3, "evasions": [], **cell}, "exclude": exclude, "zip": zip})
+
+
+def attacks(made: Scenario) -> list[tuple[str, str, str]]:
+    return [(c.attack, c.scope, c.defense) for c in expand(made)]
+
+
+# --- in a scenario ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("small")
+def test_members_are_ordinary_cells() -> None:
+    found = expand(scenario(attack=["none", "autobyz"]))
+    assert [(c.attack, c.scope) for c in found] == [
+        ("none", "both"), ("alie", "both"), ("sf", "both"), ("foe(eta=10)", "statistics"),
+    ]  # fmt: skip
+    assert found[1] == Cell.of({"attack": "alie", "f": 3, "evasions": ()})
+
+
+@pytest.mark.usefixtures("small")
+def test_a_member_that_is_listed_too_is_one_cell() -> None:
+    assert len(expand(scenario(attack=["alie", "autobyz(version=1)"]))) == 3
+    assert len(expand(scenario(attack=["alie", {"name": "autobyz", "version": 1}]))) == 3
+
+
+@pytest.mark.usefixtures("small")
+def test_where_one_channel_is_open_members_forge_that_one() -> None:
+    assert {(a, s) for a, s, _ in attacks(scenario(attack="autobyz", scope="statistics"))} == {
+        ("alie", "statistics"), ("sf", "statistics"), ("foe(eta=10)", "statistics"),
+    }  # fmt: skip
+
+
+@pytest.mark.usefixtures("small")
+def test_an_exclusion_of_autobyz_keeps_what_is_listed_beside_it() -> None:
+    rule = {"attack": "autobyz", "defense": "mean"}
+    found = attacks(scenario((rule,), attack=["sf", "autobyz"], defense=["mean", "median"]))
+    assert [a for a, _, d in found if d == "mean"] == ["sf"]
+    assert len([a for a, _, d in found if d == "median"]) == 3
+
+
+@pytest.mark.usefixtures("small")
+def test_autobyz_advances_with_other_axes_as_one_value() -> None:
+    found = attacks(scenario(attack=["none", "autobyz"], defense=["mean", "median"], zip=[["attack", "defense"]]))
+    assert {d for a, _, d in found if a != "none"} == {"median"}
+
+
+@pytest.mark.parametrize(
+    ("cell", "said"),
+    [
+        ({"attack": "autobyz(version=9)"}, "version=9 is not known here; known: 1"),
+        ({"attack": "autobyz(z=1)"}, "takes version, a whole number, and nothing else"),
+        ({"attack": {"name": "autobyz", "z": 1}}, "takes version, a whole number, and nothing else"),
+        ({"attack": "autobyz", "scope": ["both", "update"]}, "one value"),
+    ],
+)
+def test_what_autobyz_does_not_take(cell: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        expand(scenario(**cell))
+
+
+def test_a_cell_has_one_attack() -> None:
+    with pytest.raises(UsageError, match="a cell has one; write it in a scenario"):
+        Cell.of({"attack": "autobyz"})
+
+
+def test_the_data_file_names_every_member_as_cells_do_and_says_why() -> None:
+    for version, ensemble in ensembles().items():
+        assert len({m.label for m in ensemble.members}) == len(ensemble.members)
+        assert 0 < ensemble.margin < 1
+        cells = expand(scenario(attack=f"autobyz(version={version})"))
+        assert [(c.attack, c.scope) for c in cells] == [(m.attack, m.scope or "both") for m in ensemble.members]
+        assert all(len(m.reason) > 20 for m in ensemble.members)
+    assert named("autobyz") == ensembles()[max(ensembles())]
+
+
+# --- on a board ------------------------------------------------------------------------------------------------------
+
+
+def cells(**values: list[Any]) -> list[CellResult]:
+    """Records by attack: a number per seed, or a status."""
+    made = []
+    for name, seeds in values.items():
+        attack, scope = SPECS[name]
+        for seed, value in enumerate(seeds):
+            number = {"sa": value} if isinstance(value, float) else {"status": value, "reason": "why"}
+            made.append(record(attack=attack, scope=scope, seed=seed, **number))
+    return made
+
+
+def row_of(records: list[CellResult], asked: Asked | None = None) -> tuple[Board, Row]:
+    asked = asked or Asked(SMALL)
+    made = rank_board(with_dropped(frame(records), asked), autobyz=asked)
+    (section,) = [s for s in made.sections if s.metric == "sa"]
+    return made, section.rows[0]
+
+
+def test_the_worst_member_counts_per_seed() -> None:
+    made, row = row_of(cells(none=[0.9, 0.9, 0.9], alie=[0.5, 0.8, 0.6], sf=[0.7, 0.4, 0.7], own=[0.8, 0.8, 0.8]))
+    assert made.attacks == ("none", "AutoByz", "alie", "sf", LABEL)
+    found = row.cells[1]
+    assert [v for _, v in found.values] == [0.5, 0.4, 0.6]
+    assert row.worst == found
+    assert row.members == (("alie", 2), ("sf", 1))
+    assert member_text(row.members) == "alie 2/3"
+    assert made.task_names == ()  # the channel of a member is no task
+
+
+def test_refused_members_do_not_count_and_are_named() -> None:
+    made, row = row_of(cells(none=[0.9], alie=[0.5], sf=[0.7], own=["refused"]))
+    assert (row.cells[1].mean, row.worst.bound, row.rank) == (0.5, False, 1)
+    assert f"Refused members are no attacks on a row and do not count in it: {LABEL} (1 row)." in made.caption
+
+
+def test_a_row_whose_members_are_all_refused_is_refused() -> None:
+    _, row = row_of(cells(none=["refused"], alie=["refused"], sf=["refused"], own=["refused"]))
+    assert row.worst.status == "refused"
+    assert row.rank is None
+
+
+def test_a_missing_or_failed_member_makes_a_bound() -> None:
+    assert row_of(cells(none=[0.9], alie=[0.5], sf=[0.7]))[1].worst.bound
+    assert row_of(cells(none=[0.9], alie=[0.5], sf=[0.7], own=["failed"]))[1].worst.bound
+
+
+def test_divergence_under_a_member_is_the_worst() -> None:
+    _, row = row_of(cells(none=[0.9, 0.9], alie=[0.5, 0.5], sf=["diverged", 0.7], own=[0.8, 0.8]))
+    assert row.worst.status == "diverged 1/2"
+    assert row.members == (("sf", 1),)
+
+
+def test_a_member_without_effect_does_not_count() -> None:
+    records = cells(none=[0.9], alie=[0.5], sf=[0.7], own=[0.8])
+    idle = {"certificates": {**records[1].certificates, "no_effect": True}}
+    records[1] = records[1].model_copy(update=idle)
+    assert row_of(records)[1].cells[1].mean == 0.7
+
+
+def test_dropped_members_do_not_count_and_are_shown() -> None:
+    gone = record(attack="sf", seed=0).labels
+    asked = Asked(SMALL, cheap="Cheap mode: so.", dropped={"a" * 32: gone})
+    made, row = row_of(cells(none=[0.9], alie=[0.5], own=[0.8]), asked)
+    assert (row.worst.mean, row.worst.bound) == (0.5, False)
+    assert row.cells[made.attacks.index("sf")].text() == "dropped"
+    assert "Cheap mode: so." in made.caption
+    assert made.counts["dropped"] == 1
+
+
+def test_an_attack_beside_autobyz_counts_in_the_worst_case_only() -> None:
+    records = [*cells(none=[0.9], alie=[0.5], sf=[0.7], own=[0.8]), record(attack="ipm", sa=0.1)]
+    made, row = row_of(records)
+    assert (row.cells[1].mean, row.worst.mean) == (0.5, 0.1)
+    assert "the minimum over AutoByz, ipm," in made.caption
+
+
+def test_every_form_names_the_worst_member() -> None:
+    made, _ = row_of(cells(none=[0.9], alie=[0.5], sf=[0.7], own=[0.8]))
+    for form in (to_markdown, to_latex, to_text):
+        assert "worst member" in form(made)
+    assert '"worst_members": {\n' in to_json(made)
+    assert ",AutoByz,ok,0.5," in to_csv(made)
+    assert made.frame()["worst member"].tolist() == ["alie"] * len(made.sections)
+
+
+def test_a_board_carries_its_protocol_and_one_without_is_as_before(tmp_path: Any) -> None:
+    ran = [{**r.cell, "methods": {"norm": {"name": "fbn", "version": 1}}} for r in cells(none=[0.9], alie=[0.5])]
+    records = [record(**cell["cell"]).model_copy(update={"cell": cell, "key": digest(cell)}) for cell in ran]
+    plain = write_board(publish(records, name="x"), tmp_path / "plain.json")
+    assert '"protocol"' not in plain.read_text()
+    facts = {"autobyz": {"version": 1, "scope": "both"}}
+    made = write_board(publish(records, name="x", protocol=facts), tmp_path / "made.json")
+    read, wrong = read_board(made)
+    assert (read.protocol, wrong) == (facts, [])
+    made.write_text(made.read_text().replace('"version": 1}', '"version": 2}'))
+    assert "does not have the digest" in read_board(made)[1][0]
+
+
+def test_a_board_of_an_ensemble_that_is_not_known_is_refused() -> None:
+    assert asked_of({}) is None
+    with pytest.raises(UsageError, match="version=99 is not known"):
+        asked_of({"autobyz": {"version": 99}})
+
+
+def test_sources_of_different_protocols_are_named_and_not_merged() -> None:
+    def source(name: str, **protocol: Any) -> Source:
+        return Source(name, (), {}, (), protocol)
+
+    tier = {"tier": "d", "version": 1}
+    one = source(
+        "one", benchmark={**tier, "contestants": {"a": {"chosen": 0}}}, autobyz={"version": 1, "dropped": {"k": {}}}
+    )
+    two = source("two", benchmark={**tier, "contestants": {"b": {"chosen": 1}}}, autobyz={"version": 1})
+    joined = joined_protocol([one, two])
+    assert joined["benchmark"]["contestants"] == {"a": {"chosen": 0}, "b": {"chosen": 1}}
+    assert joined["autobyz"]["dropped"] == {"k": {}}
+    with pytest.raises(UsageError, match=r"different protocols .*one: d 1; later: d 2"):
+        joined_protocol([one, source("later", benchmark={"tier": "d", "version": 2})])
+    with pytest.raises(UsageError, match=r"one: d 1; plain: none"):
+        joined_protocol([one, source("plain")])
+    assert joined_protocol([one, one])["benchmark"] == one.protocol["benchmark"]  # two files of one name
+    with pytest.raises(UsageError, match=r"one: d 1; short: d 1 \['rounds=3'\]"):
+        joined_protocol([one, source("short", benchmark={**tier, "changed": ["rounds=3"]})])
+    with pytest.raises(UsageError, match="rival chose another configuration of a"):
+        joined_protocol([one, source("rival", benchmark={**tier, "contestants": {"a": {"chosen": 5}}})])
+
+
+# --- the cheap mode --------------------------------------------------------------------------------------------------
+
+
+def early(**values: Any) -> dict[Cell, CellResult]:
+    """Records of first parts by attack: an accuracy or a status."""
+    begun = {(c.attack, c.scope): c for c in expand(first_part(HALVED))}
+    return {
+        begun[SPECS[name]]: record(attack=SPECS[name][0], scope=SPECS[name][1],
+                                   **({"sa": v, "ra": {}} if isinstance(v, float) else {"status": v}))
+        for name, v in values.items()
+    }  # fmt: skip
+
+
+HALVED = scenario(attack=["none", "autobyz"], rounds=10, seed=[4, 5])
+
+
+@pytest.mark.parametrize(
+    ("values", "gone"),
+    [
+        ({"alie": 0.5, "sf": 0.59, "own": 0.61}, {"foe(eta=10)"}),
+        ({"alie": 0.5, "sf": 0.5, "own": 0.5}, set()),
+        ({"alie": 0.5, "sf": "diverged", "own": 0.5}, {"alie", "foe(eta=10)"}),
+        ({"alie": 0.5, "sf": "failed", "own": "refused"}, set()),
+    ],
+)
+@pytest.mark.usefixtures("small")
+def test_only_members_near_the_worst_go_on(values: dict[str, Any], gone: set[str]) -> None:
+    found = dropped(HALVED, early(**values))
+    assert {c.attack for c in found} == gone
+    assert {c.seed for c in found} == ({4, 5} if gone else set())
+
+
+@pytest.mark.usefixtures("small")
+def test_a_member_that_is_known_to_have_no_effect_does_not_go_on_unless_all_are_such() -> None:
+    found = early(alie=0.5, sf=0.5, own=0.5)
+    for count, gone in ((1, {"alie"}), (3, set())):
+        idle = {
+            cell: r.model_copy(update={"certificates": {**r.certificates, "no_effect": i < count}})
+            for i, (cell, r) in enumerate(found.items())
+        }
+        assert {c.attack for c in dropped(HALVED, idle)} == gone
+
+
+@pytest.mark.usefixtures("small")
+def test_the_first_part_is_a_third_of_the_rounds_on_the_first_seed() -> None:
+    found = expand(first_part(HALVED))
+    assert {(c.rounds, c.seed) for c in found} == {(4, 4)}
+    assert {c.attack for c in found} == {"alie", "sf", "foe(eta=10)"}
+    with pytest.raises(UsageError, match="needs at least 3"):
+        first_part(scenario(attack="autobyz", rounds=2))
+    with pytest.raises(UsageError, match="which it does not name"):
+        first_part(scenario(attack="alie"))
+
+
+@pytest.mark.usefixtures("small")
+def test_a_cheap_grid_resumes_and_its_board_says_what_was_dropped(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = scenario(
+        attack=["none", "autobyz"], rounds=3, model="mlp(hidden=(8,))", norm="naive-bn", batch=8, seed=[0, 1],
+    )  # fmt: skip
+    monkeypatch.setattr("robustfl.scenarios.halving._hopeless", lambda records, ensemble: {"sf both"})
+    calls: list[int] = []
+
+    def run(given: Scenario, **more: Any) -> Any:
+        found = run_grid(given, Execution(jobs=0), out=tmp_path, **more)
+        calls.append(found.computed)
+        return found
+
+    found = cheap_grid(made, run, out=tmp_path)
+    cheap_grid(made, run, out=tmp_path)
+    assert calls == [3, 6, 0, 0]
+    board = board_of(Store(found.folder), keys=found.keys)
+    assert board.counts == {"done": 6, "dropped": 2}
+    assert "Cheap mode" in board.caption
+    assert not board.sections[0].rows[0].worst.bound

@@ -1,0 +1,278 @@
+"""The benchmark: who competes, what each may try, what is chosen, and what boards carry of it; the study of AutoByz."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+from fake_store import record
+
+from robustfl import autobyz
+from robustfl.autobyz import Ensemble, Member, ensembles
+from robustfl.cli import invoke
+from robustfl.records import CurvePoint
+from robustfl.reports.attack_study import Study, Tried, killers, read_study, study_of
+from robustfl.reports.attack_study_page import study_page
+from robustfl.reports.benchmark_page import tier_page
+from robustfl.reports.loading import board_of
+from robustfl.reports.store import Store
+from robustfl.scenarios import Execution, Scenario
+from robustfl.scenarios.bench import (
+    Contestant,
+    Search,
+    bench,
+    configurations,
+    contestants,
+    knowledge,
+    protocol,
+    searches,
+    tuning_scenario,
+)
+from robustfl.scenarios.grid import run_grid
+
+DOCS = Path(__file__).parents[2] / "docs" / "benchmark"
+RULES = protocol()
+
+
+# --- who competes and what they try ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(RULES.tiers))
+def test_every_contestant_of_a_tier_tries_equally_many_configurations(name: str) -> None:
+    scenario = RULES.tier(name).scenario()
+    found = contestants(scenario)
+    tried = [configurations(contestant, RULES) for contestant in found]
+    assert len(found) == len({c.name for c in found}) >= 4
+    assert {len({str(c) for c in each}) for each in tried} == {RULES.budget}
+    tuning = tuning_scenario(RULES.tier(name), scenario, found[:1], RULES).cell
+    assert tuning["seed"] not in scenario.cell["seed"]  # what tuning saw is no final seed
+    assert tuning["validation"] > 0
+
+
+def test_a_rule_with_parameters_of_its_own_tries_them_at_fewer_rates() -> None:
+    scenario = RULES.tier("d").scenario()
+    plain, own = (
+        configurations(contestants(scenario, [wish])[0], RULES) for wish in ("median/gn", "clipping+median/gn")
+    )
+    assert [c["schedule"]["lr"] for c in plain] == list(RULES.rates)
+    assert {c["defense"] for c in own} == {"clipping(c=0.5)+median", "clipping+median"}
+    assert {c["schedule"]["lr"] for c in own} == set(RULES.coarse)
+
+
+@pytest.mark.parametrize(
+    ("wish", "found"),
+    [
+        ("krum/gn", ["krum · gn · dsgd"]),
+        ("*/gn/dsgd", 28),
+        ("nnm+krum/silobn", ["nnm+krum · silobn · dsgd"]),
+        ("median/gn/fedavg", ["median · gn · fedavg"]),
+    ],
+)
+def test_a_contestant_is_one_of_the_tier_or_a_new_one(wish: str, found: Any) -> None:
+    names = [c.name for c in contestants(RULES.tier("d").scenario(), [wish])]
+    assert (len(names) if isinstance(found, int) else names) == found
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["bench", "studdy"], "did you mean 'study'"),
+        (["bench", "d", "--contestant", "nmm+median"], "did you mean 'nnm+median'"),
+        (["bench", "d", "--contestant", "krum/fbm"], "did you mean 'fbn'"),
+        (["bench", "d", "--contestant", "a/b/c/d"], "must be DEFENSE, DEFENSE/NORM or DEFENSE/NORM/ALGORITHM"),
+        (["bench", "study", "--whole"], "bench study takes no --whole"),
+    ],
+)
+def test_what_is_unknown_is_named_with_exit_code_2(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert invoke(arguments) == 2
+    assert any(part in capsys.readouterr().err.replace("\n", " ") for part in said.split("|"))
+
+
+@pytest.mark.parametrize(
+    ("defense", "told"),
+    [
+        ("mean", "none"), ("geometric-median", "none"), ("krum", "f declared"), ("nnm+median", "f declared"),
+        ("fltrust", "clean server data"),
+    ],
+)  # fmt: skip
+def test_what_a_defense_is_told_is_found_by_trying(defense: str, told: str) -> None:
+    assert knowledge(defense) == told
+
+
+# --- tuning ----------------------------------------------------------------------------------------------------------
+
+
+def search(*scores: dict[str, float | None]) -> Search:
+    tried = tuple(
+        ({"defense": "mean", "schedule": {"kind": "constant", "lr": 0.1 * i}}, s) for i, s in enumerate(scores)
+    )
+    return Search(Contestant((("defense", "mean"),)), "none", tried)
+
+
+def test_the_highest_worst_case_is_chosen_and_of_equal_ones_the_first() -> None:
+    assert search({"a": 0.9, "b": 0.1}, {"a": 0.4, "b": 0.3}, {"a": 0.3, "b": 0.9}).best == 1
+    assert search({"a": None, "b": 0.9}, {"a": 0.1, "b": 0.1}).best == 1
+    assert search({"a": None}, {"a": None}).best == 0
+    assert search({"a": None, "b": 0.9}).as_dict()["search"][0]["worst"] is None
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A tier of the tiniest cells, with two members and two rates."""
+    small = Ensemble(1, (Member("sf"), Member("foe(eta=10)")), margin=0.15)
+    monkeypatch.setattr(autobyz, "ensembles", lambda: {1: small})
+    rules = replace(RULES, budget=2, rates=(0.1, 0.2), coarse=(0.1,))
+    monkeypatch.setattr("robustfl.scenarios.bench.protocol", lambda: rules)
+    tier = replace(rules.tier("d"), tuning=MappingProxyType({"attack": ["sf", "foe(eta=10)"], "seed": 1000}))
+    settings = ["rounds=3", "seed=[0, 1]", "f=2", "partition=iid", "evasions=[]", 'model="mlp(hidden=(8,))"', "batch=8"]
+    return tier, settings
+
+
+def test_a_tier_from_tuning_to_page_and_again(tmp_path: Path, tiny: Any) -> None:
+    tier, settings = tiny
+    computed: list[int] = []
+
+    def run(scenario: Scenario, **more: Any) -> Any:
+        found = run_grid(scenario, Execution(jobs=0), out=tmp_path, **more)
+        computed.append(found.computed)
+        return found
+
+    wanted = ["mean/naive-bn", "foolsgold/naive-bn"]
+    found = bench(tier, run, wanted=wanted, settings=settings, out=tmp_path)
+    again = bench(tier, run, wanted=wanted, settings=settings, out=tmp_path)
+    assert computed[:2] == [8, 4]
+    assert computed[3:] == [0, 0, 0]
+    assert again.searches == found.searches
+
+    tuned = found.searches["mean · naive-bn · dsgd"]
+    assert all(0 < value < 1 for _, scores in tuned.tried for value in scores.values() if value is not None)
+    refused = found.searches["foolsgold · naive-bn · dsgd"]
+    assert refused.reason.startswith("on statistics, foolsgold")
+
+    store = Store(found.results.folder)
+    facts = store.description()["benchmark"]
+    assert (facts["tier"], facts["version"], facts["changed"]) == ("d", RULES.version, settings)
+    assert facts["contestants"]["mean · naive-bn · dsgd"]["chosen"] == tuned.best
+    chosen = tuned.tried[tuned.best][0]["schedule"]["lr"]
+    ran = {r.labels["schedule"] for r in store.load().results if r.labels["defense"] == "mean"}
+    assert ran == {f"constant(lr={chosen:g})"}
+
+    board = board_of(store, keys=found.results.keys)
+    last = board.sections[0].rows[-1]
+    assert (last.labels[0], last.worst.status) == ("foolsgold", "refused")  # shown, and last
+    page = tier_page(board, facts, store.load().results)
+    assert "**Not the whole protocol**: this run changed `rounds=3`" in page
+    assert "| foolsgold · naive-bn | none | refused |" in page
+
+
+def test_tuning_reads_validation_data_and_never_test_accuracy(tmp_path: Path, tiny: Any) -> None:
+    tier, settings = tiny
+    scenario = tier.scenario(settings)
+    chosen = contestants(scenario, ["mean/naive-bn"])
+    rules = replace(RULES, budget=2, rates=(0.1, 0.2), coarse=(0.1,))
+    tuning = tuning_scenario(tier, scenario, chosen, rules)
+    results = run_grid(tuning, Execution(jobs=0), out=tmp_path)
+    store = Store(results.folder)
+    before = searches(tier, scenario, chosen, rules, out=tmp_path)
+    for r in store.load().results:
+        assert r.metrics is not None
+        byzantine = r.certificates["byzantine"]
+        assert len(byzantine) == 2
+        own = [0.0 if k in byzantine else v for k, v in enumerate(r.metrics.per_client["sa"])]  # nor that of attackers
+        changed = r.metrics.model_copy(update={"sa": 0.0, "per_client": {"sa": own}})
+        store.commit(r.model_copy(update={"metrics": changed}))
+    assert searches(tier, scenario, chosen, rules, out=tmp_path) == before
+
+
+# --- the study -------------------------------------------------------------------------------------------------------
+
+
+def study(**rows: dict[str, float]) -> Study:
+    """A study from final accuracies by contestant and attack, the early ones the same."""
+    tried = {
+        (name, "gn", "iid", "2", "0"): [Tried(a, "done", sa, sa) for a, sa in row.items()] for name, row in rows.items()
+    }
+    return Study(tried, {})
+
+
+def test_the_smallest_set_is_chosen_where_taking_the_best_first_would_take_more() -> None:
+    """``wide`` attains most contestants, but two narrower attacks attain all."""
+    found = study(
+        p={"wide": 0.1, "left": 0.1, "right": 0.5}, q={"wide": 0.1, "left": 0.1, "right": 0.5},
+        r={"wide": 0.1, "left": 0.5, "right": 0.1}, s={"wide": 0.1, "left": 0.5, "right": 0.1},
+        t={"wide": 0.5, "left": 0.1, "right": 0.5}, u={"wide": 0.5, "left": 0.5, "right": 0.1},
+    )  # fmt: skip
+    assert found.choose({}).members == ("left", "right")
+    assert found.choose({}).covered == 6
+
+
+def test_known_killers_are_members_whatever_they_attain() -> None:
+    found = study(p={"weak": 0.9, "strong": 0.1})
+    choice = found.choose({"weak": ("p",)})
+    assert choice.members == ("weak", "strong")
+    assert choice.missed == ()
+
+
+def test_an_attack_within_a_point_attains_the_worst_case() -> None:
+    found = study(p={"near": 0.109, "far": 0.111, "least": 0.1})
+    assert [found.attained(a) for a in ("near", "far", "least")] == [1, 0, 1]
+
+
+def test_refused_attacks_and_those_without_effect_do_not_count_and_divergence_is_zero() -> None:
+    def made(attack: str, sa: float = 0.5, **more: Any) -> Any:
+        one = record(attack=attack, sa=sa, **more)
+        return one.model_copy(update={"curve": [CurvePoint(round=10, sa=0.4, loss=1.0)]}) if one.metrics else one
+
+    idle = made("zero", 0.0)
+    idle = idle.model_copy(update={"certificates": {**idle.certificates, "no_effect": True}})
+    found = study_of(
+        [made("none", 0.9), made("alie"), made("sf", status="refused"), made("foe", status="diverged"), idle], rounds=10
+    )
+    ((who, row),) = found.contestants.items()
+    assert {a: t.sa for a, t in row.items()} == {"alie": 0.5, "foe": 0.0}
+    assert row["alie"].early == 0.4
+    assert found.unattacked(who) == 0.9
+    assert "zero" in found.attacks
+
+
+def test_the_cheap_mode_misses_a_worst_member_that_starts_late() -> None:
+    row = [Tried("early", "done", 0.5, 0.1), Tried("late", "done", 0.2, 0.2), Tried("mild", "done", 0.9, 0.9)]
+    found = Study({("p", "gn", "iid", "2", "0"): row}, {})
+    names = ("early", "late", "mild")
+    assert found.cheap(names, 0.05) == (0, 1, pytest.approx((1 + 2 / 3) / 3))
+    assert found.cheap(names, 0.1) == (1, 1, pytest.approx((2 + 1 / 3) / 3))
+    assert found.margin(names) == 0.1
+
+
+def test_the_committed_data_choose_autobyz_and_make_the_committed_page() -> None:
+    found = read_study(DOCS / "study.csv")
+    choice = found.choose(killers())
+    ensemble = ensembles()[1]
+    assert list(choice.members) == [m.label for m in ensemble.members]
+    assert found.margin(choice.members) == ensemble.margin
+    assert found.to_csv() == (DOCS / "study.csv").read_text(encoding="utf-8")
+    assert study_page(found, choice, ensemble) == (DOCS / "study.md").read_text(encoding="utf-8")
+
+
+def test_the_committed_page_of_a_tier_is_that_of_its_board(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    board = DOCS.parents[1] / "boards" / "bench-d.json"
+    assert invoke(["bench", "d", "--from", str(board), "--page", str(tmp_path)]) == 0
+    assert (tmp_path / "d.md").read_text(encoding="utf-8") == (DOCS / "d.md").read_text(encoding="utf-8")
+    assert "AutoByz" in capsys.readouterr().out
+    assert invoke(["bench", "m", "--from", str(board)]) == 2
+    assert "no board of tier m of the benchmark; its tier: d" in capsys.readouterr().err
+
+
+def test_other_data_choose_another_set_and_say_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = tmp_path / "study.csv"
+    data.write_text(study(p={"alie": 0.5, "mine": 0.1}).to_csv(), encoding="utf-8")
+    assert invoke(["bench", "study", "--from", str(data)]) == 1
+    assert "That is not AutoByz version 1." in capsys.readouterr().out
+    data.write_text("defense,norm\nmean,gn\n", encoding="utf-8")
+    assert invoke(["bench", "study", "--from", str(data)]) == 2
+    assert "no file of the study" in capsys.readouterr().err
