@@ -77,6 +77,8 @@ class LayerAdaptiveSparsified(MixedRule):
         drop = count - int(count * (1 - self.sparsity) + 1e-9)
         if drop == 0:
             return Y
+        if drop == count:
+            return Y.masked_fill(weights, 0.0)
         sizes = Y.abs()
         threshold = sizes[:, weights].kthvalue(drop + 1, dim=1).values
         return Y.masked_fill(weights & (sizes < threshold[:, None]), 0.0)

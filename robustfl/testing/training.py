@@ -137,6 +137,7 @@ class _Training(Trial[Algorithm]):
                 ServerWork(
                     theta, aggregate, LR, state, again if "aggregates" in method.asks else None,
                     [size] * len(messages), len(messages),
+                    generator=torch.Generator().manual_seed(0) if "draws" in method.asks else None,
                 )
             )  # fmt: skip
         if not (isinstance(made, tuple) and len(made) == 2):
@@ -152,7 +153,7 @@ class _Training(Trial[Algorithm]):
 
 
 def _asks(trial: _Training) -> str | None:
-    allowed = {"again", "contrast", "aggregates", "replacement"}
+    allowed = {"again", "contrast", "aggregates", "draws", "replacement"}
     unknown = sorted(set(trial.method.asks) - allowed)
     if unknown:
         raise Broken(f"asks names {unknown[0]!r}; it may name {', '.join(sorted(allowed))}")

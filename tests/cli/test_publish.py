@@ -458,8 +458,11 @@ def test_two_stores_without_a_finished_cell_do_not_merge(cli: Any) -> None:
 
 
 def test_plot_names_its_files(cli: Any) -> None:
-    assert cli("plot", "labels", "mine", "--save", "l.pdf") == (0, "l.pdf")
-    assert cli("plot", "bn-pca", "mine", "--where", "attack=sf") == (0, "bn-pca.pdf")
+    code, said = cli("plot", "labels", "mine", "--save", "l.pdf")
+    assert (code, said.split()[0]) == (0, "l.pdf")
+    assert "caption: Samples per client and class (batch = 25, dataset digits" in said
+    code, said = cli("plot", "bn-pca", "mine", "--where", "attack=sf")
+    assert (code, said.split()[0]) == (0, "bn-pca.pdf")
     assert Path("bn-pca.pdf").read_bytes().startswith(b"%PDF")
 
 

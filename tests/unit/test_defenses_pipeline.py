@@ -323,7 +323,7 @@ def _isometric() -> list[str]:
 def test_the_rules_that_turn_with_their_rows_are_these():
     # Others depend on the axes (median, signs) or on more than the rows (a state, the server's own row).
     assert sorted(_isometric()) == [
-        "cge", "geometric-median", "krum", "mda", "mean", "monna", "multi-krum", "rfa", "smea",
+        "cge", "geometric-median", "huber", "krum", "mda", "mean", "monna", "multi-krum", "rfa", "smea",
     ]  # fmt: skip
 
 

@@ -83,6 +83,10 @@ def test_what_is_no_rule_is_an_error(value: Any, said: str) -> None:
 AGREED = torch.tensor([40.0, -300.0, 0.01, 900.0, 5.0], dtype=torch.float64).expand(11, -1)
 
 
+DISAGREEING = {"clipped-clustering", "deepsight", "flanders", "fldetector", "lasa", "rlr"}
+"""Rules that are unfit for what they do where rows do not agree, or for a state that nobody keeps."""
+
+
 def _rules() -> list[tuple[str, str]]:
     found = []
     for entry in entries("defense"):
@@ -101,7 +105,8 @@ def test_rules_are_fit_for_statistics_if_they_leave_what_all_agree_on(spec: str,
     context = Context(generator=stream(0, "defense"))
     made = parse_pipeline(spec).mixed(AGREED, f=2, context=context)(AGREED)
     # FLAME adds noise of a thousandth of the rows' length.
-    assert torch.allclose(made, AGREED[0], rtol=1e-9, atol=5.0) == (not unfit)
+    left = torch.allclose(made, AGREED[0], rtol=1e-9, atol=5.0)
+    assert left == (not unfit or spec in DISAGREEING)
 
 
 @pytest.mark.parametrize("rule", ["sign-majority", "clipping+mean", "centered-clipping", "foolsgold"])
