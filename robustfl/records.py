@@ -80,7 +80,7 @@ class Timing(Record):
     seconds: Seconds = 0.0
     seconds_training: Seconds = 0.0
     seconds_per_round: Seconds | None = None
-    peak_memory_bytes: int = Field(0, ge=0)
+    peak_memory_bytes: int = Field(default=0, ge=0)
     started: str = ""
     host: str = ""
     device: str = ""
