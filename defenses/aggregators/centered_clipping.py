@@ -27,7 +27,7 @@ class CenteredClipping(MixedRule):
     Args: ``tau`` > 0 clipping radius (100, or 10/(1 - momentum) in the paper); ``L`` ≥ 1 iterations (1). State:
     ``"v" [d]``, zero at the start.
 
-    >>> import robustfl
+    >>> import robustfl, torch
     >>> robustfl.defense("centered-clipping", tau=1)(torch.tensor([[0.5], [1.0], [90.0]]), f=1)
     tensor([0.8333])
 

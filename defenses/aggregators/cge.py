@@ -21,7 +21,7 @@ class ComparativeElimination(MixedRule):
 
     Attackers that are no longer than honest clients (sign flipping) are all kept.
 
-    >>> import robustfl
+    >>> import robustfl, torch
     >>> robustfl.defense("cge")(torch.tensor([[1.0], [-2.0], [4.0], [90.0]]), f=1)
     tensor([1.])
 

@@ -47,7 +47,7 @@ class Krum(MixedRule):
 
     Args: ``variant`` ``"blanchard"`` (default, the paper's n-f-2 neighbors) or ``"nf"`` (n-f-1, for f up to n/2).
 
-    >>> import robustfl
+    >>> import robustfl, torch
     >>> robustfl.defense("krum")(torch.tensor([[0.0], [1.0], [1.5], [3.0], [90.0]]), f=1)
     tensor([1.])
 
@@ -83,7 +83,7 @@ class MultiKrum(MixedRule):
 
     Args: ``variant`` as in ``krum``; ``m`` ≥ 1 rows to average, ``None`` (default) for ``n - f``.
 
-    >>> import robustfl
+    >>> import robustfl, torch
     >>> robustfl.defense("multi-krum", m=2)(torch.tensor([[0.0], [1.0], [2.0], [4.0], [90.0]]), f=1)
     tensor([0.5000])
 

@@ -20,7 +20,7 @@ class Mean(MixedRule):
 
     A single Byzantine client moves it anywhere; it is the baseline.
 
-    >>> import robustfl
+    >>> import robustfl, torch
     >>> robustfl.defense("mean")(torch.tensor([[0.0], [4.0]]), f=0, weights=[3, 1])
     tensor([1.])
 

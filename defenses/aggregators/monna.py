@@ -24,7 +24,7 @@ class NearestNeighborAveraging(MixedRule):
 
     Args: ``pivot`` ≥ 0, the number of the trusted row (0).
 
-    >>> import robustfl
+    >>> import robustfl, torch
     >>> robustfl.defense("monna")(torch.tensor([[1.0], [0.0], [2.0], [90.0]]), f=1)
     tensor([1.])
 

@@ -23,7 +23,7 @@ class RobustFederatedAveraging(MixedRule):
 
     Args: ``steps`` ≥ 1 (3, the paper's budget of communication); ``nu`` > 0 smoothing (1e-6).
 
-    >>> import robustfl
+    >>> import robustfl, torch
     >>> robustfl.defense("rfa(steps=20)")(torch.tensor([[0.0], [0.0], [0.0], [90.0]]), f=1) < 1e-3
     tensor([True])
 
