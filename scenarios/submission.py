@@ -36,6 +36,7 @@ from robustfl.testing import check as laws_of
 
 from .execution import Execution
 from .expand import fingerprints
+from .protocol_check import words_of
 from .run import run_cell
 from .spec import Cell
 from .verify import ELSEWHERE, Check, Verification, verify
@@ -131,6 +132,10 @@ def check_submission(
     verification = verify(
         bundle.folder / "board.json", cells=cells, sample=sample, tolerance=tolerance, root=root, on_cell=on_cell
     )
+    for words in verification.file:  # a sound file whose cells or searches are not those of its protocol
+        note("protocol", False, words)
+    if not verification.file and (words := words_of(bundle.board)):
+        note("protocol", True, words)
     _numbers(verification, note)
     if brought and verification.agrees:
         _secrecy(bundle, root, note)

@@ -17,6 +17,7 @@ from robustfl.reports.published import TOLERANCE, is_count, read_board
 
 from .execution import Execution
 from .expand import fingerprints, key_of, resolve
+from .protocol_check import apart_from_protocol
 from .run import run_cell
 from .spec import Cell
 
@@ -123,7 +124,7 @@ def verify(
         cells=len(records),
         chosen=0 if check_only else len(chosen),
         sample=seed,
-        file=tuple(wrong),
+        file=(*wrong, *apart_from_protocol(published)),
         environment=tuple(_environment(published)),
         versions=tuple(sorted({words for r in records for words in _versions(r)})) if check_only else (),
     )

@@ -1,0 +1,134 @@
+"""Holding a board against the protocol that it says it follows: attacks complete, tuning within budget, its cells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from robustfl.errors import UsageError
+from robustfl.records import canonical, labels_of, plain
+from robustfl.reports.ensembles import Asked, asked_of
+from robustfl.reports.published import Board
+
+from .bench import WHO, Contestant, Protocol, Search, configurations, final_scenario, knowledge, protocol
+from .expand import expand, labels
+
+_SCORES = ("validation", "worst")
+_SHOWN = 3
+
+
+def apart_from_protocol(board: Board) -> list[str]:
+    """The faults in a board's word that it counts AutoByz and follows the protocol; none if it gives no word."""
+    said = board.protocol or {}
+    try:
+        asked = asked_of(said)
+        found = [] if asked is None else list(_left_out(board, asked))
+        facts = said.get("benchmark")
+        return found + ([] if facts is None else list(_apart(board, facts, asked, protocol())))
+    except UsageError as error:
+        return [str(error)]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        return [f"what it says of its protocol has another form: {type(error).__name__}: {error}"]
+
+
+def words_of(board: Board) -> str:
+    """The protocol that a board says it follows, with what was changed and left out; empty without one."""
+    said = board.protocol or {}
+    facts, asked = said.get("benchmark"), asked_of(said)
+    parts = [] if asked is None else [f"AutoByz version {asked.ensemble.version} complete"]
+    if asked is not None and asked.dropped:
+        parts.append(f"{len(asked.dropped)} cells left out by the cheap mode, on their word")
+    if facts is not None:
+        parts.append(f"tier {facts['tier']}, {len(facts['contestants'])} contestants tuned within the budget")
+        if facts["changed"]:
+            parts.append(f"not the whole protocol, which it says: {', '.join(facts['changed'])}")
+    return "; ".join(parts)
+
+
+def _present(board: Board, asked: Asked | None) -> list[Mapping[str, Any]]:
+    """The labels of all cells, those that the cheap mode left out among them."""
+    return [r.labels for r in board.records()] + ([] if asked is None else list(asked.dropped.values()))
+
+
+def _left_out(board: Board, asked: Asked) -> Iterator[str]:
+    """Members that a contestant did not meet with some seed, of those that met any attack with it."""
+    if asked.dropped and not asked.cheap:
+        yield f"{len(asked.dropped)} cells were dropped, and no cheap mode is said"
+    met: dict[str, set[tuple[Any, Any]]] = {}
+    names: dict[str, str] = {}
+    for cell in _present(board, asked):
+        if cell["attack"] == "none":
+            continue
+        place = canonical({k: v for k, v in cell.items() if k not in ("attack", "scope")})
+        names[place] = f"{cell['defense']}, {cell['norm']}, seed {cell['seed']}"
+        met.setdefault(place, set()).add((cell["attack"], cell["scope"]))
+    for place, attacks in met.items():
+        members = {(m.attack, m.scope or asked.scope): m.label for m in asked.ensemble.within(asked.scope)}
+        missing = [label for member, label in members.items() if member not in attacks]
+        if missing:
+            yield f"{names[place]}: AutoByz without {_some(missing)}"
+
+
+def _apart(board: Board, facts: Mapping[str, Any], asked: Asked | None, rules: Protocol) -> Iterator[str]:
+    """What is not as a tier of the protocol has it."""
+    if facts["version"] != rules.version:
+        yield f"protocol version {facts['version']!r}; this robustfl has {rules.version}"
+        return
+    tier = rules.tier(facts["tier"])
+    found: dict[str, Search] = {}
+    for name, entry in facts["contestants"].items():
+        who = [setting for setting in WHO if setting in entry["search"][0]]
+        contestant = Contestant(tuple(zip(who, name.split(" · "), strict=True)))
+        wrong = list(_search_apart(contestant, entry, tuple(tier.tuning["attack"]), rules))
+        yield from (f"{name}: {words}" for words in wrong)
+        if not wrong:
+            scores = [tried["validation"] for tried in entry["search"]]
+            settings = configurations(contestant, rules)
+            found[name] = Search(contestant, entry["knowledge"], tuple(zip(settings, scores, strict=True)))
+    if len(found) < len(facts["contestants"]):
+        return
+    wanted = expand(final_scenario(tier.scenario(facts["changed"]), found))
+    yield from _cells_apart([plain(labels(cell)) for cell in wanted], _present(board, asked))
+
+
+def _search_apart(
+    contestant: Contestant, entry: Mapping[str, Any], attacks: tuple[str, ...], rules: Protocol
+) -> Iterator[str]:
+    """What is not as the search of a contestant has to be."""
+    tried = [{k: v for k, v in one.items() if k not in _SCORES} for one in entry["search"]]
+    if len(tried) != rules.budget:
+        yield f"tuned on {len(tried)} configurations; the budget is {rules.budget}"
+        return
+    if tried != [plain(labels_of(settings)) for settings in configurations(contestant, rules)]:
+        yield "tuned on other configurations than those of the protocol"
+    if any(set(one["validation"]) != set(attacks) for one in entry["search"]):
+        yield f"tuned under other attacks than {', '.join(attacks)}"
+        return
+    worst = [min(-1.0 if v is None else v for v in one["validation"].values()) for one in entry["search"]]
+    if worst != [-1.0 if one["worst"] is None else one["worst"] for one in entry["search"]]:
+        yield "a worst case of its search is not the worst of its scores"
+    if entry["chosen"] != worst.index(max(worst)):
+        yield f"chose configuration {entry['chosen']}, where {worst.index(max(worst))} has the highest worst case"
+    known = knowledge(contestant.of("defense"))
+    if entry["knowledge"] != known:
+        yield f"is told {known}, not {entry['knowledge']}"
+
+
+def _cells_apart(wanted: Iterable[Mapping[str, Any]], present: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Cells that the tier has and the board lacks, and the other way round."""
+    asked, here = ({canonical(cell): cell for cell in cells} for cells in (wanted, present))
+    for words, found in (
+        ("lacks", [asked[k] for k in asked.keys() - here.keys()]),
+        ("has what the tier does not:", [here[k] for k in here.keys() - asked.keys()]),
+    ):
+        if found:
+            yield f"it {words} {_some(sorted(map(_named, found)))}"
+
+
+def _named(cell: Mapping[str, Any]) -> str:
+    return f"{cell['defense']}, {cell['norm']}, {cell['attack']}, seed {cell['seed']}"
+
+
+def _some(found: list[str]) -> str:
+    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    return ", ".join(found[:_SHOWN]) + more
