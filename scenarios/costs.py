@@ -124,6 +124,9 @@ class Costs:
 
     def _cost(self, kind: tuple[Any, ...], cell: Cell) -> Cost:
         network = self._network(cell)
+        samples = _samples(cell, network.built.experiment)
+        if cell.methods.algorithm.one_batch and cell.batch > samples:  # some client has no more than the mean
+            raise Refused(f"batch={cell.batch} is larger than a client's {int(samples)} training samples in the mean")
         work = self._work(cell, network.built.experiment)
         seconds = self._rounds.get(kind)
         if seconds is None and self.timed < MOST_TIMED and ROUNDS * work <= self._left:
@@ -152,7 +155,7 @@ class Costs:
 
     def _work(self, cell: Cell, like: Experiment) -> float:
         """Multiply-accumulates of a round of a cell whose data and network are those of ``like``."""
-        m, samples = cell.methods, len(like.train) * cell.domain_share * (1 - cell.validation) / cell.clients
+        m, samples = cell.methods, _samples(cell, like)
         key = (*_network_of(cell), cell.objective, cell.at, cell.train_evasion)
         if key not in self._works:
             small = replace(
@@ -175,6 +178,11 @@ class Costs:
                 break
             clock = time.perf_counter()
         return min(times)
+
+
+def _samples(cell: Cell, like: Experiment) -> float:
+    """Training samples of a client in the mean."""
+    return len(like.train) * cell.domain_share * (1 - cell.validation) / cell.clients
 
 
 def _pace(e: Experiment) -> tuple[float, float]:

@@ -14,8 +14,8 @@ from robustfl.records import CellResult, digest
 from robustfl.reports.board import Board, Row
 from robustfl.reports.ensembles import Asked, asked_of, member_text, with_dropped
 from robustfl.reports.frame import frame
+from robustfl.reports.joining import Source, joined_protocol
 from robustfl.reports.loading import board_of
-from robustfl.reports.merging import Source, joined_protocol
 from robustfl.reports.published import publish, read_board, write_board
 from robustfl.reports.ranking import rank_board
 from robustfl.reports.store import Store
