@@ -77,10 +77,8 @@ class _Command(click.Command):
         except click.NoSuchOption as error:
             setting = error.option_name.lstrip("-").replace("-", "_")
             if any(p.name == "settings" for p in self.params) and setting in complete.cell_settings():
-                error.message = (
-                    f"No such option: {error.option_name}; settings of a cell are set with --set {setting}=VALUE"
-                )
-                error.possibilities = None
+                words = f"No such option: {error.option_name}; settings of a cell are set with --set {setting}=VALUE"
+                raise click.NoSuchOption(error.option_name, words, ctx=error.ctx) from None
             raise
 
     def invoke(self, ctx: click.Context) -> Any:
