@@ -75,6 +75,8 @@ def _exists(words: list[str], runs: list[str]) -> None:
     if words[:2] == ["python", "-m"]:
         wanted = INSTALLED_BY[words[2]]
         assert not wanted or any(wanted in other for other in runs), f"{words[2]} is not installed"
+    elif words[0] in INSTALLED_BY:
+        _exists(["python", "-m", *words], runs)
     elif words[0] == "python":
         assert (ROOT / words[1]).is_file(), words
     elif words[0] not in ("gh", "pip"):
