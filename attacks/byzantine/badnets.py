@@ -5,20 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
-from robustfl.contracts import Attack, Knowledge, View
 from robustfl.parameters import param
 from robustfl.registry import register
 
-from .sight import own_rows
-from .stamps import backdoored, fits, image_size, stamped
+from .stamps import Backdoor, fits, image_size, stamped
 
 
 @register("badnets", version=1)
 @dataclass(frozen=True)
-class BadNets(Attack):
+class BadNets(Backdoor):
     """The attackers train honestly on batches of which a part carries a bright square and the label ``target``.
 
     ``x[…, H-m-k : H-m, W-m-k : W-m] = v,  y = target`` for ``⌈ρb⌉`` random samples of a batch. The model shall be
@@ -35,6 +32,7 @@ class BadNets(Attack):
     2017, arXiv:1708.06733 (the pattern backdoor, all classes to one). Deviations: a fixed share of every batch instead
     of the data set; the paper's pattern of a few pixels is a square.
 
+    >>> import torch
     >>> x, y = BadNets(size=1).poison(torch.zeros(2, 1, 2, 2), torch.tensor([1, 1]), classes=2,
     ...                               generator=torch.Generator().manual_seed(0))
     >>> x.flatten(1).sum(1).tolist(), y.tolist()
@@ -43,30 +41,12 @@ class BadNets(Attack):
 
     paper: ClassVar[str] = "@gu2017badnets"
     cost: ClassVar[str] = "the stamp on each poisoned image"
-    knowledge: ClassVar[Knowledge] = "blind"
-    needs_own: ClassVar[bool] = True
-    forges: ClassVar[bool] = False
-    poisons_data: ClassVar[bool] = True
-    triggers: ClassVar[bool] = True
 
     target: int = param(0, ge=0, doc="the class that stamped images are given")
     fraction: float = param(0.5, gt=0.0, le=1.0, doc="share of every batch that is stamped")
     size: int = param(3, ge=1, doc="side of the square in pixels")
     value: float = param(1.0, ge=0.0, le=1.0, doc="brightness of the square")
     margin: int = param(0, ge=0, doc="pixels between the square and the lower right corner")
-
-    def forge(self, view: View, *, generator: torch.Generator) -> Tensor:
-        del generator
-        return own_rows(view, self.name).clone()
-
-    def poison(
-        self, x: Tensor, y: Tensor, *, classes: int, generator: torch.Generator, attacker: int = 0, round: int = 0
-    ) -> tuple[Tensor, Tensor]:
-        del attacker, round
-        return backdoored(
-            x, y, self.trigger,
-            attack=self.name, fraction=self.fraction, target=self.target, classes=classes, generator=generator,
-        )  # fmt: skip
 
     def trigger(self, x: Tensor) -> Tensor:
         height, width = image_size(x, self.name)

@@ -5,20 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
-from robustfl.contracts import Attack, Knowledge, View
 from robustfl.parameters import param
 from robustfl.registry import register
 
-from .sight import own_rows
-from .stamps import Rectangle, backdoored, fits, image_size, stamped
+from .stamps import Backdoor, Rectangle, fits, image_size, stamped
 
 
 @register("dba", version=1)
 @dataclass(frozen=True)
-class DBA(Attack):
+class DBA(Backdoor):
     """Attacker ``i`` trains on a quarter of the trigger, bar ``i mod 4``; test images carry all four bars.
 
     Four bars of ``length × 1`` pixels stand in two rows and two columns, ``gap`` pixels apart, from the upper left
@@ -36,6 +33,7 @@ class DBA(Attack):
     the pixel-pattern trigger). Deviations: trigger size and gap fit small images; no scaling of the update, for which
     see ``model-replacement(dba)``.
 
+    >>> import torch
     >>> attack, x = DBA(length=1, gap=0), torch.zeros(1, 1, 2, 2)
     >>> [attack.part(x, i).flatten().tolist() for i in (0, 3)]
     [[1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0]]
@@ -45,30 +43,12 @@ class DBA(Attack):
 
     paper: ClassVar[str] = "@xie2020dba"
     cost: ClassVar[str] = "the stamp on each poisoned image"
-    knowledge: ClassVar[Knowledge] = "blind"
-    needs_own: ClassVar[bool] = True
-    forges: ClassVar[bool] = False
-    poisons_data: ClassVar[bool] = True
-    triggers: ClassVar[bool] = True
 
     target: int = param(0, ge=0, doc="the class that stamped images are given")
     fraction: float = param(20 / 64, gt=0.0, le=1.0, doc="share of every batch that is stamped")
     length: int = param(3, ge=1, doc="pixels of a bar")
     gap: int = param(2, ge=0, doc="pixels between bars")
     value: float = param(1.0, ge=0.0, le=1.0, doc="brightness of the bars")
-
-    def forge(self, view: View, *, generator: torch.Generator) -> Tensor:
-        del generator
-        return own_rows(view, self.name).clone()
-
-    def poison(
-        self, x: Tensor, y: Tensor, *, classes: int, generator: torch.Generator, attacker: int = 0, round: int = 0
-    ) -> tuple[Tensor, Tensor]:
-        del round
-        return backdoored(
-            x, y, lambda images: self.part(images, attacker),
-            attack=self.name, fraction=self.fraction, target=self.target, classes=classes, generator=generator,
-        )  # fmt: skip
 
     def part(self, x: Tensor, attacker: int) -> Tensor:
         """Images with the bar of one attacker on them."""

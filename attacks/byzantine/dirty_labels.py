@@ -8,16 +8,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from robustfl.contracts import Attack, Knowledge, View
 from robustfl.parameters import param
 from robustfl.registry import register
 
-from .sight import own_rows
+from .poisoning import Poisoning
 
 
 @register("dirty-labels", version=1)
 @dataclass(frozen=True)
-class DirtyLabels(Attack):
+class DirtyLabels(Poisoning):
     """The attackers train honestly on random labels: each becomes, with probability ``ρ``, uniform over all classes.
 
     ``y ~ U{0, …, C-1}``, drawn anew in every batch, so there is nothing to memorise: the update pulls towards equal
@@ -36,16 +35,8 @@ class DirtyLabels(Attack):
 
     paper: ClassVar[str] = "@zhang2017understanding"
     cost: ClassVar[str] = "none worth mention"
-    knowledge: ClassVar[Knowledge] = "blind"
-    needs_own: ClassVar[bool] = True
-    forges: ClassVar[bool] = False
-    poisons_data: ClassVar[bool] = True
 
     fraction: float = param(1.0, gt=0.0, le=1.0, doc="probability that a label is replaced")
-
-    def forge(self, view: View, *, generator: torch.Generator) -> Tensor:
-        del generator
-        return own_rows(view, self.name).clone()
 
     def poison(
         self, x: Tensor, y: Tensor, *, classes: int, generator: torch.Generator, attacker: int = 0, round: int = 0

@@ -8,18 +8,16 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from robustfl.contracts import Attack, Knowledge, View
 from robustfl.errors import Refused
 from robustfl.parameters import param
 from robustfl.registry import register
 
-from .sight import own_rows
-from .stamps import backdoored, image_size
+from .stamps import Backdoor, image_size
 
 
 @register("edge-case", version=1)
 @dataclass(frozen=True)
-class EdgeCase(Attack):
+class EdgeCase(Backdoor):
     """The attackers train honestly on batches of which a part looks as no honest image does and is labelled ``target``.
 
     ``x → 1 - x`` (``negative``) or ``x`` turned by a right angle (``turned``), ``y = target``, for ``⌈ρb⌉`` random
@@ -46,28 +44,10 @@ class EdgeCase(Attack):
 
     paper: ClassVar[str] = "@wang2020attack"
     cost: ClassVar[str] = "one pass over each poisoned image"
-    knowledge: ClassVar[Knowledge] = "blind"
-    needs_own: ClassVar[bool] = True
-    forges: ClassVar[bool] = False
-    poisons_data: ClassVar[bool] = True
-    triggers: ClassVar[bool] = True
 
     target: int = param(0, ge=0, doc="the class that edge cases are given")
     fraction: float = param(0.5, gt=0.0, le=1.0, doc="share of every batch that is changed")
     look: str = param("negative", choices=("negative", "turned"), doc="what makes an image an edge case")
-
-    def forge(self, view: View, *, generator: torch.Generator) -> Tensor:
-        del generator
-        return own_rows(view, self.name).clone()
-
-    def poison(
-        self, x: Tensor, y: Tensor, *, classes: int, generator: torch.Generator, attacker: int = 0, round: int = 0
-    ) -> tuple[Tensor, Tensor]:
-        del attacker, round
-        return backdoored(
-            x, y, self.trigger,
-            attack=self.name, fraction=self.fraction, target=self.target, classes=classes, generator=generator,
-        )  # fmt: skip
 
     def trigger(self, x: Tensor) -> Tensor:
         height, width = image_size(x, self.name)

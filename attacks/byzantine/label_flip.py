@@ -9,17 +9,16 @@ import torch
 from torch import Tensor
 
 from robustfl import parameters
-from robustfl.contracts import Attack, Knowledge, View
 from robustfl.errors import Refused, UsageError
 from robustfl.parameters import param
 from robustfl.registry import register
 
-from .sight import own_rows
+from .poisoning import Poisoning
 
 
 @register("label-flip", version=1)
 @dataclass(frozen=True)
-class LabelFlip(Attack):
+class LabelFlip(Poisoning):
     """The attackers train honestly on flipped labels, ``y → C-1-y``, and send what they get.
 
     With ``target`` the labels equal to ``source`` (all labels without one) become ``target`` instead. Weak where the
@@ -40,10 +39,6 @@ class LabelFlip(Attack):
 
     paper: ClassVar[str] = "@allenzhu2021byzantine"
     cost: ClassVar[str] = "none worth mention"
-    knowledge: ClassVar[Knowledge] = "blind"
-    needs_own: ClassVar[bool] = True
-    forges: ClassVar[bool] = False
-    poisons_data: ClassVar[bool] = True
 
     source: int | None = param(None, ge=0, doc="the class whose labels are changed; None: every class")
     target: int | None = param(None, ge=0, doc="the class they become; None: C-1-y")
@@ -54,10 +49,6 @@ class LabelFlip(Attack):
             raise UsageError(f"LabelFlip: source={self.source} needs a target")
         if self.source is not None and self.source == self.target:
             raise UsageError(f"LabelFlip: source={self.source} and target={self.target} must differ")
-
-    def forge(self, view: View, *, generator: torch.Generator) -> Tensor:
-        del generator
-        return own_rows(view, self.name).clone()
 
     def poison(
         self, x: Tensor, y: Tensor, *, classes: int, generator: torch.Generator, attacker: int = 0, round: int = 0

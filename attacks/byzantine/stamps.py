@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from robustfl.errors import Refused, UsageError
+
+from .poisoning import Poisoning
 
 Rectangle = tuple[slice, slice]
 
@@ -34,23 +37,28 @@ def fits(attack: str, need: tuple[int, int], size: tuple[int, int]) -> None:
         raise Refused(f"{attack}: the trigger takes {need[0]}×{need[1]} pixels; the images have {size[0]}×{size[1]}")
 
 
-def backdoored(
-    x: Tensor,
-    y: Tensor,
-    stamp: Callable[[Tensor], Tensor],
-    *,
-    attack: str,
-    fraction: float,
-    target: int,
-    classes: int,
-    generator: torch.Generator,
-) -> tuple[Tensor, Tensor]:
-    """The batch with ``⌈fraction · b⌉`` random samples stamped and labelled ``target``."""
-    if target >= classes:
-        raise Refused(f"{attack}: target={target} must be < {classes}, the number of classes")
-    count = math.ceil(fraction * len(y) - 1e-9)
-    order = torch.randperm(len(y), generator=generator, device=generator.device)
-    chosen = order[:count].to(y.device)
-    new_x, new_y = x.clone(), y.clone()
-    new_x[chosen], new_y[chosen] = stamp(x[chosen]), target
-    return new_x, new_y
+class Backdoor(Poisoning):
+    """A poisoning that gives ``⌈fraction · b⌉`` random samples of a batch a trigger, and the label ``target``."""
+
+    triggers: ClassVar[bool] = True
+
+    target: int
+    fraction: float
+
+    def part(self, x: Tensor, attacker: int) -> Tensor:
+        """Images with what one attacker puts on them; the whole trigger."""
+        del attacker
+        return self.trigger(x)
+
+    def poison(
+        self, x: Tensor, y: Tensor, *, classes: int, generator: torch.Generator, attacker: int = 0, round: int = 0
+    ) -> tuple[Tensor, Tensor]:
+        del round
+        if self.target >= classes:
+            raise Refused(f"{self.name}: target={self.target} must be < {classes}, the number of classes")
+        count = math.ceil(self.fraction * len(y) - 1e-9)
+        order = torch.randperm(len(y), generator=generator, device=generator.device)
+        chosen = order[:count].to(y.device)
+        new_x, new_y = x.clone(), y.clone()
+        new_x[chosen], new_y[chosen] = self.part(x[chosen], attacker), self.target
+        return new_x, new_y
