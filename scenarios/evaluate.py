@@ -23,6 +23,7 @@ from robustfl.evaluation import (
 )
 from robustfl.evaluation.backdoor import attack_success
 from robustfl.federation import LocalModels, Personal, State, lent, propagate_statistics
+from robustfl.models.network import representing
 from robustfl.randomness import stream
 from robustfl.records import Metrics
 from robustfl.vectors import write_statistics
@@ -371,17 +372,11 @@ class Evaluator:
 
 def represented(model: nn.Module, x: Tensor) -> Tensor:
     """The inputs as the model's last linear layer receives them, ``[b k]``, in evaluation mode."""
-    linear = [m for m in model.modules() if isinstance(m, nn.Linear)]
-    if not linear:
-        raise Refused(f"{type(model).__name__} has no linear layer, so its representation is unknown")
-    seen: list[Tensor] = []
-    handle = linear[-1].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].flatten(1)))
     training = model.training
     try:
-        with torch.no_grad():
+        with torch.no_grad(), representing(model) as seen:
             model.eval()(x)
     finally:
-        handle.remove()
         model.train(training)
     return seen[0]
 

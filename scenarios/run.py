@@ -21,7 +21,7 @@ import torch
 from robustfl.attacks.evasion.accounts import masking
 from robustfl.errors import Diverged, Refused, RobustflError, UsageError, told
 from robustfl.evaluation import macs_per_epoch, traffic
-from robustfl.federation import Experiment, RoundRecord, State, packed, train, unpacked
+from robustfl.federation import Experiment, RoundRecord, State, train
 from robustfl.origins import in_words, origins
 from robustfl.outside import unsafe
 from robustfl.records import CellResult, CurvePoint, Metrics, Timing, plain
@@ -37,6 +37,7 @@ from .expand import key_of, labels, refusal, resolve
 from .kept_models import keep_model
 from .limit import OutOfTimeError
 from .memory import REMEDY, exhausted, reset_peak
+from .packing import packed, unpacked
 from .portrait import portrait
 from .selection import Selection
 from .spec import Cell

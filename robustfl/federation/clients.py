@@ -11,10 +11,10 @@ from robustfl.contracts import Reports, StatisticsPass, Task
 from robustfl.data import Batches
 from robustfl.errors import Refused
 from robustfl.federation.experiment import Experiment
-from robustfl.federation.passes import Unsupported, at_once, channels_last, serving
 from robustfl.federation.personal import lent
 from robustfl.federation.statistics import begin, collect, collecting, resize
 from robustfl.models.dropout import ClientDropout
+from robustfl.passes import Unsupported, at_once, channels_last, serving
 from robustfl.randomness import stream
 
 STATISTICS_BATCH = 256
@@ -24,7 +24,7 @@ STATISTICS_STEP = -1  # dropout masks of a pass before training are not those of
 class Clients:
     """The data of one experiment's clients as their training sees it.
 
-    ``fast`` and ``side_by_side`` say how clients compute; both turn off for good once a model does not allow it.
+    ``together`` says whether several clients compute at once; it turns off for good where a model does not allow it.
     """
 
     def __init__(self, experiment: Experiment, warn: Callable[[str], None]) -> None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from robustfl.contracts import Contrast, LocalWork, Reducer, Reports
 from robustfl.errors import Refused
 from robustfl.federation.clients import Clients
-from robustfl.federation.passes import Unsupported, client_means, plain, serving, together
 from robustfl.federation.personal import Personal
 from robustfl.federation.statistics import (
     begin,
@@ -24,6 +22,8 @@ from robustfl.federation.statistics import (
     starting,
     unseen,
 )
+from robustfl.models.network import representing
+from robustfl.passes import Unsupported, client_means, plain, serving, together
 from robustfl.precision import computing
 from robustfl.vectors import read_statistics, write_statistics
 
@@ -271,7 +271,7 @@ class Turn:
             n, sizes = 1, (sum(sizes),)
 
         def features(models: Tensor) -> Tensor:
-            with serving(e.model, e.layout, models, sizes), _features(e.model) as seen:
+            with serving(e.model, e.layout, models, sizes), representing(e.model) as seen:
                 e.model(self._x)
             return seen[0]
 
@@ -284,7 +284,7 @@ class Turn:
 
         def features(models: Tensor) -> Tensor:
             e.flat.copy_(models[0])
-            with _features(e.model) as seen:
+            with representing(e.model) as seen:
                 e.model(self._x)
             return seen[0]
 
@@ -306,7 +306,7 @@ class Turn:
         if contrast is None:
             each = e.objective.per_sample(e.model(self._x), self._y, self._priors)
         else:
-            with _features(e.model) as seen:
+            with representing(e.model) as seen:
                 each = e.objective.per_sample(e.model(self._x), self._y, self._priors)
             each = each + contrast.term(seen[0], *others)
         self._each = each.detach()
@@ -328,18 +328,3 @@ class Turn:
             moved = at[place] - self._start[place]
             gradients[place] = self._e.attack.constrain(gradients[place].clone(), moved, round=self._round)
         return gradients
-
-
-@contextmanager
-def _features(model: nn.Module) -> Iterator[list[Tensor]]:
-    """Within, what the model's last layer receives is kept."""
-    seen: list[Tensor] = []
-    linear = [m for m in model.modules() if isinstance(m, nn.Linear)]
-    if not linear:
-        raise Refused(f"{type(model).__name__} has no linear layer, so its representation is unknown")
-    kind = linear[-1].weight.dtype
-    handle = linear[-1].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].flatten(1).to(kind)))
-    try:
-        yield seen
-    finally:
-        handle.remove()

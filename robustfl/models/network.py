@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
-from torch import nn
+from torch import Tensor, nn
+
+from robustfl.errors import Refused
 
 
 class Network(nn.Sequential):
@@ -17,10 +20,25 @@ class Network(nn.Sequential):
         super().__init__(*layers)
         self.released = dict(released or {})
 
-    @property
-    def classifier(self) -> nn.Linear:
-        """The linear layer that makes the logits; what it receives is the representation.
 
-        It is found anew, because a norm's ``adapt`` may put it inside another module.
-        """
-        return [m for m in self.modules() if isinstance(m, nn.Linear)][-1]
+def classifier(model: nn.Module) -> nn.Linear:
+    """The last linear layer of any model, which makes the logits; raises ``Refused`` where there is none.
+
+    It is found anew every time, because a norm's ``adapt`` may put it inside another module.
+    """
+    linear = [m for m in model.modules() if isinstance(m, nn.Linear)]
+    if not linear:
+        raise Refused(f"{type(model).__name__} has no linear layer, so its representation is unknown")
+    return linear[-1]
+
+
+@contextmanager
+def representing(model: nn.Module) -> Iterator[list[Tensor]]:
+    """Within, what the classifier receives in each forward is kept, ``[b k]``: the representation of the inputs."""
+    seen: list[Tensor] = []
+    last = classifier(model)
+    handle = last.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].flatten(1).to(last.weight.dtype)))
+    try:
+        yield seen
+    finally:
+        handle.remove()

@@ -22,8 +22,8 @@ from robustfl.contracts import (
     StatisticsLayer,
     Tag,
 )
-from robustfl.federation.passes import Unsupported, together
 from robustfl.federation.statistics import PlainMean, begin, collect
+from robustfl.passes import Unsupported, together
 from robustfl.testing.common import COMMON, FIRST, built
 from robustfl.testing.guards import Broken, Differs, devices, expect, own_memory, refused, untouched
 from robustfl.testing.suite import LIMIT, Check, Law, Trial, run

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from robustfl.contracts import Reports
-from robustfl.federation.passes import channels_last, client_means, is_centralised, plain, together
 from robustfl.federation.statistics import begin, collect
+from robustfl.passes import channels_last, client_means, is_centralised, plain, together
 from robustfl.vectors import Layout, flatten_parameters
 
 Loss = Callable[[Tensor, Tensor], Tensor]

@@ -19,7 +19,7 @@ from torch import nn
 
 import robustfl
 from robustfl.federation import train
-from robustfl.federation.passes import channels_last
+from robustfl.passes import channels_last
 from robustfl.registry import create
 from tests.bench import local_steps
 from tests.bench.federations import federation

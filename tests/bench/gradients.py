@@ -19,8 +19,8 @@ import torch
 from torch import nn
 
 from robustfl.contracts import NormLayer
-from robustfl.federation.passes import channels_last
 from robustfl.models.dropout import ClientDropout
+from robustfl.passes import channels_last
 from robustfl.randomness import stream
 from robustfl.registry import create
 from robustfl.testing.passes import plain_gradients, shared_gradients

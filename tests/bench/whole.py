@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from robustfl.federation import train
-from robustfl.federation.passes import channels_last
+from robustfl.passes import channels_last
 from robustfl.registry import create
 from tests.bench.federations import federation
 from tests.bench.gradients import centralised

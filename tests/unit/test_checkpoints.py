@@ -233,8 +233,9 @@ def test_a_disk_without_room_costs_the_checkpoint_and_not_the_cell(tmp_path: Pat
 
 
 def test_a_method_that_keeps_something_else_than_tensors_has_no_checkpoints(tmp_path: Path) -> None:
-    from robustfl.federation import initial_state, packed
+    from robustfl.federation import initial_state
     from robustfl.scenarios.build import build
+    from robustfl.scenarios.packing import packed
 
     experiment = build(cell()).experiment
     state = initial_state(experiment)

@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 from robustfl.contracts import NormLayer
-from robustfl.federation.passes import Unsupported, channels_last
 from robustfl.federation.statistics import begin
 from robustfl.models.dropout import ClientDropout
+from robustfl.passes import Unsupported, channels_last
 from robustfl.randomness import stream
 from robustfl.registry import create, entries
 from robustfl.testing.passes import plain_gradients, shared_gradients

@@ -32,6 +32,7 @@ from robustfl.models import (
     Vgg19,
     seed_dropout,
 )
+from robustfl.models.network import classifier, representing
 from robustfl.randomness import stream
 from robustfl.registry import create, entries
 from robustfl.vectors import layout_of
@@ -152,10 +153,22 @@ def test_the_classifier_makes_the_logits_wherever_a_norm_puts_it(name):
         network = create("model", name).build(norm, shape=(3, 64, 64), classes=7).eval()
         norm.adapt(network)
         made = []
-        network.classifier.register_forward_hook(lambda module, inputs, output: made.append(output))
+        classifier(network).register_forward_hook(lambda module, inputs, output: made.append(output))
         assert network(torch.zeros(2, 3, 64, 64)) is made[0]
-    assert network.classifier.out_features == 7
+    assert classifier(network).out_features == 7
     assert all("classifier" not in key for key in network.state_dict())
+
+
+def test_a_representation_is_what_the_last_linear_layer_receives() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+    x = torch.randn(5, 1, 2, 2)
+    with representing(model) as seen:
+        y = model(x)
+    model(x)
+    assert len(seen) == 1
+    assert torch.equal(model[3](seen[0]), y)
+    with pytest.raises(Refused, match="Sequential has no linear layer"), representing(nn.Sequential(nn.ReLU())):
+        pass
 
 
 @pytest.mark.parametrize("name", [e.name for e in entries("model") if not e.origin and e.name != "mlp"])

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from robustfl.contracts import Aggregator, Context, Step
 from robustfl.defenses import parse_pipeline
 from robustfl.defenses.rows import Mixed, Stack
-from robustfl.federation.passes import channels_last, client_means, differentiated, serving
 from robustfl.federation.statistics import begin, collect
+from robustfl.passes import channels_last, client_means, differentiated, serving
 from robustfl.randomness import stream
 from robustfl.registry import create, entries
 from robustfl.vectors import Layout, flatten_parameters, layout_of

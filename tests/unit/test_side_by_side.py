@@ -8,11 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from robustfl import passes
 from robustfl.contracts import Tag
-from robustfl.federation import clients, local_steps, passes, train
-from robustfl.federation.passes import Unsupported, at_once, client_means, together
+from robustfl.federation import clients, local_steps, train
 from robustfl.layer_kinds import TABLE, LayerKind, Rows, layer_kind
 from robustfl.norms.layers import OwnBatchNorm
+from robustfl.passes import Unsupported, at_once, client_means, together
 from robustfl.randomness import stream
 from robustfl.registry import create, entries
 from robustfl.scenarios.build import build

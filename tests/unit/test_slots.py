@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import torch
 
+from robustfl import passes
 from robustfl.cli import invoke
 from robustfl.errors import UsageError
-from robustfl.federation import passes
 from robustfl.scenarios import Execution, Scenario, grid, run, slots
 from robustfl.scenarios.build import build
 from robustfl.scenarios.expand import expand, fingerprints

@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robustfl.federation.experiment import Experiment
-from robustfl.federation.state import State, initial_state
+from robustfl.federation import Experiment, State, initial_state
 from robustfl.storage import LIMIT
 
 _OWN = ("theta", "statistics", "memory", "root")  # with the clients' entries and the server's: the engine's memory
