@@ -93,9 +93,8 @@ def rank_board(
     ``UsageError`` for a table without cells, a column that is not there, or two cells that share every label.
     """
     _check(table, compare)
-    cells = spread(
-        autobyz.renamed(table.to_dict("records")) if autobyz else [dict(r) for r in table.to_dict("records")]
-    )
+    records = table.to_dict("records")
+    cells = spread(autobyz.renamed(records) if autobyz else [dict(r) for r in records])
     axes = axes_of(cells, label_columns(table), compare=compare)
     attacks = sorted({text(c["attack"]) for c in cells}, key=lambda a: (a != NO_ATTACK, natural(a)))
     attacks = list(columns(attacks, autobyz, NO_ATTACK))
@@ -119,22 +118,21 @@ def rank_board(
         task_names=tuple(_plain(c) for c in axes.task),
         own_names=tuple(_plain(c) for c in axes.own),
         defaults={k: text(v) for k, v in (defaults or {}).items()},
-        constants=tuple(
-            (c, text(cells[0].get(c)))
-            for c in label_columns(table)
-            if c not in varying and len({text(cell.get(c)) for cell in cells}) == 1
-        ),
+        constants=_constants(cells, [c for c in label_columns(table) if c not in varying]),
         footnotes=notes.texts(),
         problems=tuple(problems),
         counts={s: counts[s] for s in ("done", "missing", *STATES, DROPPED) if counts[s]},
         versions=_versions(table),
         autobyz=autobyz,
     )
-    told = how_to_read(board)
-    if autobyz is not None:
-        told += (words(autobyz, _refused_members(board, autobyz)),)
-    told += tuple(filter(None, [_tested(measured)]))
+    members = () if autobyz is None else (words(autobyz, _refused_members(board, autobyz)),)
+    told = (*how_to_read(board), *members, *filter(None, [_tested(measured)]))
     return replace(board, caption=caption(board, seeds={text(c["seed"]) for c in measured}), notes=told)
+
+
+def _constants(cells: Sequence[Cell], names: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """The labels with one value in all cells, and that value."""
+    return tuple((c, text(cells[0].get(c))) for c in names if len({text(cell.get(c)) for cell in cells}) == 1)
 
 
 def _refused_members(board: Board, autobyz: Asked) -> dict[str, int]:

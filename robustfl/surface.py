@@ -91,13 +91,7 @@ def forge(
         return server(stack, f=declared, generator=stream(0, "rehearsal", device=rows.device))
 
     rehearsal = None if server is None else Rehearsal(rehearse, getattr(server, "isometric", False))
-    view = View(
-        n=rows.shape[0] + f,
-        f=f,
-        honest=rows,
-        own=mine,
-        aggregate=rehearsal,
-    ).redacted(chosen)
+    view = View(n=len(rows) + f, f=f, honest=rows, own=mine, aggregate=rehearsal).redacted(chosen)
     made = Forged.of(chosen.forge(view, generator=generator or stream(0, "forge", device=rows.device))).rows
     return cast(Stacked, form.stack(made))
 

@@ -13,6 +13,7 @@ from robustfl.errors import UsageError
 
 if TYPE_CHECKING:
     from robustfl.scenarios import Execution
+    from robustfl.scenarios.grid import Results
 
 _ROWS = 1000  # of a dry run's table
 
@@ -52,28 +53,30 @@ def grid(
     execution = Execution(
         device=device, threads=threads, root=data_root, state_memory=bytes_of(state_memory),
         checkpoint_minutes=checkpoint_minutes, cell_minutes=cell_minutes, keep_model=keep_model, track=track, jobs=jobs,
-        gpus=None if gpus is None else _indices(gpus), slots=slots, cluster=cluster,
-        on_note=lambda text: say(text, err=True),
+        gpus=None if gpus is None else _indices(gpus), slots=slots, cluster=cluster, on_note=partial(say, err=True),
     )  # fmt: skip
     chosen = load(scenario, settings, plugins)
     if dry_run:
         return _dry_run(chosen, execution, out=out, form=form)
     with GridProgress(quiet=form == "json") as progress:
-        run = partial(
-            run_grid, execution=execution, out=out, on_start=progress.start, on_cell=progress.cell,
-            on_round=progress.round,
-        )  # fmt: skip
+        shown = partial(run_grid, on_start=progress.start, on_cell=progress.cell, on_round=progress.round)
+        run = partial(shown, execution=execution, out=out)
         results = cheap_grid(chosen, run, out=out, root=data_root) if cheap else run(chosen)
     board = load_board(results.folder, keys=results.keys)
     print_board(board, form, full=f"robustfl report {results.folder}")
     if form == "table":
-        states = ", ".join(f"{n} {status}" for status, n in results.statuses.items() if n)
-        say(f"\n{results.computed} cells run now, {results.stored} were there already: {states}.")
-        say(f"Cells: {results.folder / 'cells'}")
-        say(f"Leaderboard and figures: robustfl report {results.folder}")
-        if "tensorboard" in track:
-            say(f"TensorBoard: tensorboard --logdir {results.folder / 'tensorboard'}")
+        _say_where(results, tensorboard="tensorboard" in track)
     return 1 if results.statuses.get("failed") else 0
+
+
+def _say_where(results: Results, *, tensorboard: bool) -> None:
+    """Say how many cells ran, and where everything is."""
+    states = ", ".join(f"{n} {status}" for status, n in results.statuses.items() if n)
+    say(f"\n{results.computed} cells run now, {results.stored} were there already: {states}.")
+    say(f"Cells: {results.folder / 'cells'}")
+    say(f"Leaderboard and figures: robustfl report {results.folder}")
+    if tensorboard:
+        say(f"TensorBoard: tensorboard --logdir {results.folder / 'tensorboard'}")
 
 
 def _indices(text: str) -> tuple[int, ...]:

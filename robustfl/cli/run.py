@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from robustfl.cli.grid import load
 from robustfl.cli.printing import as_json, console, percent, say, table
+
+if TYPE_CHECKING:
+    from robustfl.records import CellResult
 
 
 def run(
@@ -53,14 +56,19 @@ def run(
             on_round=lambda r, total, loss: bar.update(task, completed=r, total=total, loss=f"loss {loss:.3f}"),
         )  # fmt: skip
         record = run_one(chosen, execution, out=out)
-    if rank() > 0:
+    _tell(record, form, rank())
+    return 0 if record.status == "done" else 1
+
+
+def _tell(record: CellResult, form: str, process: int) -> None:
+    """Print the record; processes beside the first one speak of failures only."""
+    if process > 0:
         if record.status == "failed":
-            say(f"process {rank()}: {record.reason}", err=True)
+            say(f"process {process}: {record.reason}", err=True)
     elif form == "json":
         as_json(record.model_dump(mode="json"))
     else:
         _print(record)
-    return 0 if record.status == "done" else 1
 
 
 def _print(record: Any) -> None:

@@ -107,18 +107,8 @@ class RobustStrategy(FedAvg):
         same = isinstance(statistics_defense, str) and statistics_defense == SAME
         chosen = self.rule if same else statistics_defense
         self.statistics_rule = parse_pipeline(chosen) if isinstance(chosen, str) else chosen
-        if model is not None and not isinstance(model, nn.Module):
-            raise UsageError(f"RobustStrategy: model is a {type(model).__name__}, not a torch.nn.Module")
-        if self.rule.aggregator.needs_reference and reference is None:
-            raise UsageError(
-                f"RobustStrategy: {self.rule.aggregator.name} compares clients with the server's own update; give "
-                "reference=, a function of the round and the model sent that returns a model trained on server data"
-            )
-        needed = max(2, self.rule.min_clients(self.f))
-        asked = needed if min_train_nodes is None else min_train_nodes
-        refusal = self.rule.refusal(asked, self.f)
-        if refusal is not None:
-            raise Refused(f"RobustStrategy: min_train_nodes={asked}: {refusal}")
+        asked = max(2, self.rule.min_clients(self.f)) if min_train_nodes is None else min_train_nodes
+        _check_served(self.rule, asked, self.f, model, reference)
         self.model, self.weighted, self.reference, self.seed = model, weighted, reference, seed
         self.device, self.state = torch.device(device), dict(state or {})
         self._channels: Channels | None = None
@@ -281,3 +271,17 @@ class RobustStrategy(FedAvg):
         except Exception as error:  # anything may come from outside; the model is more than its metrics
             _log.warning("the clients' metrics cannot be averaged: %s: %s", type(error).__name__, error)
             return {}
+
+
+def _check_served(rule: Pipeline, clients: int, f: int, model: nn.Module | None, reference: Reference | None) -> None:
+    """Raise ``UsageError`` or ``Refused`` for what the rule cannot work with."""
+    if model is not None and not isinstance(model, nn.Module):
+        raise UsageError(f"RobustStrategy: model is a {type(model).__name__}, not a torch.nn.Module")
+    if rule.aggregator.needs_reference and reference is None:
+        raise UsageError(
+            f"RobustStrategy: {rule.aggregator.name} compares clients with the server's own update; give reference=, "
+            "a function of the round and the model sent that returns a model trained on server data"
+        )
+    refusal = rule.refusal(clients, f)
+    if refusal is not None:
+        raise Refused(f"RobustStrategy: min_train_nodes={clients}: {refusal}")
