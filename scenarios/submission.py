@@ -102,11 +102,10 @@ def check_submission(
     share. ``cells``, ``sample`` and ``tolerance`` are those of ``verify``. Raises ``UsageError`` for a folder that is
     no bundle, and for trust in what the bundle does not bring.
     """
-    beside = None if against is None else _sound(against)
-    bundle = read_bundle(folder, against=beside)
-    strange = [name for name in trust if name not in bundle.foreign]
-    if strange:
-        raise UsageError(f"trust={strange[0]!r}: the bundle brings no such code; {closest(strange[0], bundle.foreign)}")
+    bundle = read_bundle(folder, against=None if against is None else _sound(against))
+    for name in trust:
+        if name not in bundle.foreign:
+            raise UsageError(f"trust={name!r}: the bundle brings no such code; {closest(name, bundle.foreign)}")
     found: list[Finding] = []
 
     def note(step: str, passed: bool | None, words: str) -> None:
@@ -124,13 +123,9 @@ def check_submission(
         step()
         if any(f.passed is False or f.step == "trust" for f in found):
             return Submission(bundle, tuple(found))
-    verification = verify(
-        bundle.folder / "board.json", cells=cells, sample=sample, tolerance=tolerance, root=root, on_cell=on_cell
-    )
-    for words in verification.file:  # a sound file whose cells or searches are not those of its protocol
-        note("protocol", False, words)
-    if not verification.file and (words := words_of(bundle.board)):
-        note("protocol", True, words)
+    board = bundle.folder / "board.json"
+    verification = verify(board, cells=cells, sample=sample, tolerance=tolerance, root=root, on_cell=on_cell)
+    _protocol(verification, bundle, note)
     _numbers(verification, note)
     if brought and verification.agrees:
         _secrecy(bundle, root, note)
@@ -214,6 +209,14 @@ def _order(method: Aggregator) -> list[Law]:
             words = f"{f} far rows move the result by {first:.3g} where they come first and by {last:.3g} where last"
             return [Law("order", False, words)]
     return []
+
+
+def _protocol(verification: Verification, bundle: Bundle, note: Note) -> None:
+    """A sound file whose cells or searches are not those of its protocol, or that follows it."""
+    for words in verification.file:
+        note("protocol", False, words)
+    if not verification.file and (words := words_of(bundle.board)):
+        note("protocol", True, words)
 
 
 def _numbers(verification: Verification, note: Note) -> None:

@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from robustfl.errors import RobustflError, UsageError
 from robustfl.records import CellResult, plain
@@ -23,6 +23,9 @@ from .protocol_check import apart_from_protocol
 from .run import run_cell
 from .spec import Cell
 from .tuning_check import Trial, trials_of
+
+if TYPE_CHECKING:
+    from robustfl.reports.ensembles import Asked
 
 AGREES = ("identical", "within tolerance", RIGHTLY)
 ELSEWHERE = "cannot be run here"
@@ -114,24 +117,42 @@ def verify(
     ``on_start`` is called before the first cell, ``on_cell`` after each. Raises ``UsageError`` for a file that is no
     board, for labels that no cell has, for a tolerance outside [0, 1] and for less than one of ``cells``.
     """
-    from robustfl.reports.ensembles import asked_of  # with pandas, which no worker needs
-    from robustfl.reports.loading import has_labels, matching
-
     if cells is not None and cells < 1:
         raise UsageError(f"verify: cells={cells} must be at least 1, or None for all; check_only=True runs none")
     if not 0 <= tolerance <= 1:
         raise UsageError(f"verify: tolerance={tolerance:g} must be in [0, 1], a difference of accuracies")
     for plugin in plugins:
         load_file(plugin)
-    published, wrong = read_board(Path(board))
+    seed = secrets.randbelow(10**6) if sample is None else sample
+    known, chosen, left_out = _looked_through(Path(board), dict(where or {}), cells, seed, tolerance, check_only)
+    on_start(known)
+    if check_only:
+        return known
+    run = _runner(device, threads, root)
+    dropped = None if left_out is None else Dropped(*left_out, tolerance, root, run)
+    checks = []
+    for one in chosen:
+        checks.append(_again(one, dropped, tolerance, root, run))
+        on_cell(checks[-1])
+    versions = tuple(sorted({words for check in checks for words in check.versions}))
+    return replace(known, checks=tuple(checks), versions=versions)
+
+
+def _looked_through(
+    board: Path, wanted: Mapping[str, str], cells: int | None, seed: int, tolerance: float, check_only: bool
+) -> tuple[Verification, list[CellResult | str | Trial], tuple[Asked, list[CellResult]] | None]:
+    """The findings without running anything, what is drawn to run, and what the cheap mode needs to be judged by."""
+    from robustfl.reports.ensembles import asked_of  # with pandas, which no worker needs
+    from robustfl.reports.loading import has_labels, matching
+
+    published, wrong = read_board(board)
     apart = apart_from_protocol(published)
-    everything, wanted = published.records(), dict(where or {})
+    everything = published.records()
     asked = None if apart else asked_of(published.protocol or {})
     left_out = [] if asked is None else [k for k, said in sorted(asked.dropped.items()) if has_labels(said, wanted)]
     records = [r for r in everything if has_labels(r.labels, wanted)]
     if not (records or left_out):
         matching(everything, wanted, what="verify")  # says what is wrong with the labels
-    seed = secrets.randbelow(10**6) if sample is None else sample
     there: list[CellResult | str] = [*records, *left_out]
     trials = [] if apart or wanted else trials_of(published)
     chosen = [*_drawn(there, cells, seed), *_few(trials, cells, seed)]
@@ -148,9 +169,11 @@ def verify(
         environment=tuple(_environment(published)),
         versions=tuple(sorted({words for r in records for words in _versions(r)})) if check_only else (),
     )
-    on_start(known)
-    if check_only:
-        return known
+    return known, chosen, None if asked is None else (asked, everything)
+
+
+def _runner(device: str | None, threads: int | None, root: str | Path | None) -> Callable[..., CellResult]:
+    """Runs a cell again as its record says it ran, unless ``device`` and ``threads`` are given."""
 
     def run(cell: Cell, fingerprint: str, said: Mapping[str, Any], scenario: str = "") -> CellResult:
         claimed = said.get("threads")
@@ -161,18 +184,7 @@ def verify(
         )
         return run_cell(cell, scenario=scenario, fingerprint=fingerprint, execution=execution)
 
-    dropped = None if asked is None else Dropped(asked, everything, tolerance, root, run)
-    checks = []
-    for one in chosen:
-        if isinstance(one, CellResult):
-            checks.append(_check(one, known.tolerance, root, run))
-        elif isinstance(one, Trial):
-            checks.append(_check_trial(one, known.tolerance, root, run))
-        elif dropped is not None:
-            checks.append(_check_dropped(one, dropped))
-        on_cell(checks[-1])
-    versions = tuple(sorted({words for check in checks for words in check.versions}))
-    return replace(known, checks=tuple(checks), versions=versions)
+    return run
 
 
 T = TypeVar("T")
@@ -204,6 +216,22 @@ def _left_out_of_the_worst(records: Sequence[CellResult]) -> list[CellResult]:
     lines = frame(records).to_dict("records") if records else []
     idle = {line["key"] for line in lines if without_effect(dict(line))}
     return [r for r in records if unexplained(r) or (r.key in idle and not r.certificates.get("no_effect"))]
+
+
+def _again(
+    one: CellResult | Trial | str,
+    dropped: Dropped | None,
+    tolerance: float,
+    root: str | Path | None,
+    run: Callable[..., CellResult],
+) -> Check:
+    """Run what was drawn: a cell, a training of a search, or the key of what the cheap mode left out."""
+    if isinstance(one, str):
+        assert dropped is not None  # else no such key is drawn
+        return _check_dropped(one, dropped)
+    if isinstance(one, Trial):
+        return _check_trial(one, tolerance, root, run)
+    return _check(one, tolerance, root, run)
 
 
 def _check_trial(trial: Trial, tolerance: float, root: str | Path | None, run: Callable[..., CellResult]) -> Check:

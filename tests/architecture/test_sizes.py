@@ -1,0 +1,31 @@
+"""Functions fit a screen."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("robustfl", "attacks", "defenses", "reports", "scenarios")
+LONGEST = 50
+
+
+def too_long(text: str, name: str) -> Iterator[str]:
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            if lines > LONGEST:
+                yield f"{name}:{node.lineno} {node.name} has {lines} lines"
+
+
+def test_no_function_is_longer_than_a_screen() -> None:
+    files = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
+    assert len(files) > 300
+    found = [said for path in files for said in too_long(path.read_text(encoding="utf-8"), str(path.relative_to(ROOT)))]
+    assert found == []
+
+
+def test_a_long_function_is_found() -> None:
+    text = "class A:\n  def b(self):\n" + "    pass\n" * LONGEST + "def c():\n" + "  pass\n" * (LONGEST - 1)
+    assert list(too_long(text, "m")) == ["m:2 b has 51 lines"]
