@@ -124,8 +124,8 @@ def verify(
     for plugin in plugins:
         load_file(plugin)
     published, wrong = read_board(Path(board))
-    apart = apart_from_protocol(published)
     everything, wanted = published.records(), dict(where or {})
+    apart = apart_from_protocol(published, everything)
     asked = None if apart else asked_of(published.protocol or {})
     left_out = [] if asked is None else [k for k, said in sorted(asked.dropped.items()) if has_labels(said, wanted)]
     records = [r for r in everything if has_labels(r.labels, wanted)]
