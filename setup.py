@@ -1,4 +1,4 @@
-"""Wheels with the C kernels compiled in, where ``ROBUSTFL_PREBUILD=1`` asks for them; else plain Python.
+"""Wheels that know their commit; with the C kernels compiled in where ``ROBUSTFL_PREBUILD=1`` asks for them.
 
 Everything else about the package is in pyproject.toml. A plain installation compiles the kernels when they first pay.
 """
@@ -22,11 +22,20 @@ class BuildKernels(build_py):
 
     def run(self) -> None:
         super().run()
+        if not self.editable_mode:
+            self._say_the_commit()
         if PREBUILD and not self.editable_mode:
             compiled = runpy.run_path(str(KERNELS / "compiling.py"))
             made = compiled["prebuild"](KERNELS / "native.c", Path(self.build_lib) / "robustfl" / "kernels")
             if not made:
                 raise SystemExit("ROBUSTFL_PREBUILD=1, but no C compiler made the kernels")
+
+    def _say_the_commit(self) -> None:
+        """Write into the package which commit it was built from, if this is a checkout."""
+        provenance = runpy.run_path(str(KERNELS.parent / "provenance.py"))
+        found = provenance["commit_of"](KERNELS.parents[1])
+        if found != provenance["UNKNOWN"]:
+            (Path(self.build_lib) / "robustfl" / provenance["BUILT"]).write_text(f"{found}\n", encoding="ascii")
 
 
 class PlatformWheel(bdist_wheel):

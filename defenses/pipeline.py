@@ -210,6 +210,8 @@ class Pipeline:
                 return f"{part.name}: {reason}"
             if isinstance(part, Step):
                 rows = part.rows_after(rows, f)
+        if self.aggregator.weighted and rows != n:
+            return f"{self.aggregator.name}: weighted=True changes nothing: {rows} rows made of {n} weigh alike"
         return None
 
     def statistics_refusal(self, n: int, f: int) -> str | None:

@@ -51,7 +51,15 @@ def changed_words(facts: Facts) -> str:
 def _software(it: Measured) -> str:
     known = it.published.environment
     versions = [f"{name} {' and '.join(found)}" for name, found in known.versions.items()]
-    return escape(f"{', '.join(versions)} on {' and '.join(known.devices) or 'an unnamed device'}")
+    versions += [f"commit {' and '.join(_commit_words(c) for c in known.commits)}"] if known.commits else []
+    where = " and ".join(known.processors or known.devices) or "an unnamed device"
+    return escape(f"{', '.join(versions)} on {where}")
+
+
+def _commit_words(commit: str) -> str:
+    """The first letters of a commit, with the mark of changed files."""
+    short, dash, modified = commit.partition("-")
+    return f"{short[:12]}{dash}{modified}"
 
 
 def linked(it: Measured, row: Row, up: str = "") -> str:

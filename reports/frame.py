@@ -11,7 +11,7 @@ from robustfl.records import CellResult, completed, labels_of
 
 FACTS = (
     "key", "scenario", "status", "reason", "round", "sa", "loss", "samples", "ra_worst", "seconds",
-    "seconds_training", "seconds_per_round", "peak_memory", "asr", "evaluation",
+    "seconds_training", "seconds_per_round", "peak_memory", "asr", "evaluation", "commit", "processor",
 )  # fmt: skip
 PREFIXES = ("ra_", "certificates.", "group.")
 
@@ -82,7 +82,8 @@ def _row(record: CellResult) -> dict[str, Any]:
     timing = record.timing
     row |= {"seconds": timing.seconds, "seconds_training": timing.seconds_training}
     row |= {"seconds_per_round": timing.seconds_per_round, "peak_memory": timing.peak_memory_bytes}
-    return row | _shallow(record.certificates)
+    told = {"commit": " then ".join(timing.commits), "processor": timing.device}
+    return row | {name: words for name, words in told.items() if words} | _shallow(record.certificates)
 
 
 def _shallow(certificates: Mapping[str, Any], where: str = "certificates") -> dict[str, Any]:

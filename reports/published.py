@@ -17,7 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from robustfl.errors import UsageError
 from robustfl.outside import shown
-from robustfl.records import CellResult, CurvePoint, Metrics, Seconds, Status, canonical, misnamed, plain
+from robustfl.provenance import UNKNOWN
+from robustfl.records import CellResult, Commit, CurvePoint, Metrics, Seconds, Status, canonical, misnamed, plain
 
 from .documents import first_fault, read_document
 from .store import unlikely, write_atomic
@@ -40,6 +41,8 @@ class Environment(Published):
     versions: dict[str, list[str]] = Field(description="software and its versions")
     devices: list[str] = Field(description="cpu or cuda")
     threads: list[int] = Field(description="threads per cell")
+    commits: list[Commit] = Field(default_factory=list, description="of robustfl's own code; none: not written down")
+    processors: list[str] = Field(default_factory=list, description="names of processors or GPUs")
 
 
 class PublishedCell(Published):
@@ -57,6 +60,7 @@ class PublishedCell(Published):
     seconds: Seconds = Field(description="how long the cell took")
     seconds_per_round: Seconds | None = None
     peak_memory_bytes: int = 0
+    commits: list[Commit] = Field(default_factory=list, description="by which it was computed, if not all by the same")
     certificates: dict[str, Any] = Field(default_factory=dict, description="device, threads, versions, source, doubts")
 
 
@@ -101,6 +105,7 @@ class Board(Published):
                     "seconds": cell.seconds,
                     "seconds_per_round": cell.seconds_per_round,
                     "peak_memory_bytes": cell.peak_memory_bytes,
+                    "commits": cell.commits or self.environment.commits,
                 },
             }
         )  # fmt: skip
@@ -131,11 +136,16 @@ def publish(
     if not 0 <= tolerance <= 1:
         raise UsageError(f"board: tolerance={tolerance:g} must be in [0, 1], a difference of accuracies")
     common = {"cell": shared([r.cell for r in results]), "labels": shared([r.labels for r in results])}
-    cells = [_cell(r, common, curves=curves) for r in sorted(results, key=lambda r: r.key)]
+    environment = _environment(results)
+    several = len(environment["commits"]) > 1
+    cells = [
+        _cell(r, common, curves=curves) | ({"commits": r.timing.commits or [UNKNOWN]} if several else {})
+        for r in sorted(results, key=lambda r: r.key)
+    ]
     known = {
         "format": FORMAT, "schema_version": SCHEMA, "name": shown(name), "description": shown(description),
         "tolerance": tolerance,
-        "environment": _environment(results), "common": common, "cells": cells,
+        "environment": environment, "common": common, "cells": cells,
         "protocol": dict(protocol) if protocol else None,
     }  # fmt: skip
     board = Board.model_validate({**plain(known), "digest": "0" * 64})
@@ -213,10 +223,14 @@ def _environment(results: Sequence[CellResult]) -> dict[str, Any]:
             versions.setdefault(str(name), set()).add(str(version))
     devices = {str(d) for r in results if (d := r.certificates.get("device"))}
     threads = {t for r in results if is_count(t := r.certificates.get("threads"))}
+    told = any(r.timing.commits for r in results)
+    commits = {c for r in results for c in r.timing.commits or [UNKNOWN]} if told else set[str]()
     return {
         "versions": {n: sorted(v) for n, v in sorted(versions.items())},
         "devices": sorted(devices),
         "threads": sorted(threads),
+        "commits": sorted(commits),
+        "processors": sorted({shown(r.timing.device) for r in results if r.timing.device}),
     }
 
 
@@ -234,8 +248,10 @@ def content_digest(board: Board) -> str:
 
 
 def _dumped(board: Board) -> dict[str, Any]:
-    """A board as JSON data; one that follows no protocol says nothing of one."""
-    return board.model_dump(mode="json", exclude={"protocol"} if board.protocol is None else None)
+    """A board as JSON data; what boards from before could not say is left out where there is nothing to say."""
+    data = board.model_dump(mode="json", exclude={"protocol"} if board.protocol is None else None)
+    data["environment"] = {k: v for k, v in data["environment"].items() if v or k not in ("commits", "processors")}
+    return data
 
 
 def write_board(board: Board, path: str | Path) -> Path:
@@ -254,7 +270,7 @@ def _sparse(cell: Mapping[str, Any]) -> dict[str, Any]:
     slim = dict(cell)
     if metrics is not None:
         slim["metrics"] = {k: v for k, v in metrics.items() if v not in ({}, None)}
-    return {k: v for k, v in slim.items() if v is not None and (v or k != "curve")}
+    return {k: v for k, v in slim.items() if v is not None and (v or k not in ("curve", "commits"))}
 
 
 def read_board(path: str | Path) -> tuple[Board, list[str]]:

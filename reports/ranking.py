@@ -387,7 +387,9 @@ def _metric_order(metric: str) -> tuple[bool, bool, Any]:
 def _versions(table: pd.DataFrame) -> tuple[tuple[str, str], ...]:
     prefix = "certificates.versions."
     names = sorted(c for c in map(str, table.columns) if c.startswith(prefix))
-    return tuple((n.removeprefix(prefix), ", ".join(sorted({str(v) for v in table[n].dropna()}))) for n in names)
+    names += [name for name in ("commit", "processor") if name in table.columns]
+    found = [(n.removeprefix(prefix), ", ".join(sorted({str(v) for v in table[n].dropna()}))) for n in names]
+    return tuple((name, words) for name, words in found if words)
 
 
 def _absent(value: object) -> bool:

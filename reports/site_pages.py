@@ -229,6 +229,8 @@ def _facts(records: Sequence[CellResult]) -> list[tuple[str, str]]:
         found["tested"].append(in_plain_words(str(certificates.get("evaluation") or "")))
         found["test samples"].append(text(record.metrics.samples) if record.metrics else "")
         found["trainable parameters"].append(text(certificates.get("trainable")))
+        found["processor"].append(record.timing.device)
+        found["commit"].append(" then ".join(record.timing.commits))
         found["device"].append(str(certificates.get("device") or ""))
         found["source"].append(str(certificates.get("source") or ""))
         versions = certificates.get("versions")

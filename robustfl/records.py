@@ -69,12 +69,15 @@ class Metrics(Record):
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 """A measured time."""
+Commit = Annotated[str, Field(pattern=r"^([0-9a-f]{40,64}(-modified)?|unknown)$")]
+"""The commit of robustfl's own code (``robustfl.provenance.commit``)."""
 
 
 class Timing(Record):
     """The measurements that may differ between two runs of one cell; of one that was resumed, all runs together.
 
-    ``notes`` say where it was resumed, and why a checkpoint could not be used or written.
+    ``notes`` say where it was resumed, and why a checkpoint could not be used or written. ``device`` is the name of the
+    processor or GPU; ``commits`` are those of robustfl's own code that computed it, several where it was resumed.
     """
 
     seconds: Seconds = 0.0
@@ -84,6 +87,7 @@ class Timing(Record):
     started: str = ""
     host: str = ""
     device: str = ""
+    commits: list[Commit] = Field(default_factory=list)
     notes: list[str] = Field(default_factory=list)
 
     @field_validator("notes")

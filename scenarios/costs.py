@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -103,9 +104,10 @@ class Costs:
         before = torch.get_num_threads()
         torch.set_num_threads(self._execution.threads)
         try:
-            for kind in sorted(kinds, key=lambda kind: kind not in first):  # a round of every shape comes first
-                on_cell(len(found))
-                found[kind] = self._guarded(kind, kinds[kind])
+            with kept():
+                for kind in sorted(kinds, key=lambda kind: kind not in first):  # a round of every shape comes first
+                    on_cell(len(found))
+                    found[kind] = self._guarded(kind, kinds[kind])
         finally:
             torch.set_num_threads(before)
         return found
@@ -113,7 +115,7 @@ class Costs:
     def _guarded(self, kind: tuple[Any, ...], cell: Cell) -> Cost:
         foreign = in_words(origins(resolve(cell, "")))
         try:
-            with running(foreign), kept():
+            with running(foreign), kept() if foreign else nullcontext():
                 return self._cost(kind, cell)
         except Refused as error:  # what only the data or the network tell
             return Cost(refused=str(error))

@@ -90,7 +90,7 @@ def estimate(
     """
     cells = expand(scenario)
     reasons = [refusal(cell) for cell in cells]
-    axes = tuple(k for k in Cell.model_fields if len({getattr(c, k) for c in cells}) > 1) or ("attack", "defense")
+    axes = _axes(cells) or ("attack", "defense")
     workers = execution.workers
     warnings = tuple(effect_warnings(c for c, why in zip(cells, reasons, strict=True) if why is None))
     try:
@@ -98,8 +98,12 @@ def estimate(
     except DataMissing as error:
         planned = tuple(_planned(c, why, None) for c, why in zip(cells, reasons, strict=True))
         return Estimate(planned, axes, workers, None, None, f"No estimate: {error}", warnings)
-    rows = [(cell, key_of(resolve(cell, known[cell])), why) for cell, why in zip(cells, reasons, strict=True)]
     store = Store(Path(out) / scenario.name)
+    filled = bool(store.keys())  # else no cell's key is asked for
+    rows = [
+        (cell, key_of(resolve(cell, known[cell])) if filled else "", why)
+        for cell, why in zip(cells, reasons, strict=True)
+    ]
     stored = store.done([key for _, key, _ in rows])
     todo = [cell for cell, key, why in rows if why is None and key not in stored]
     measured = _measured([(cell, store.read(key)) for cell, key, _ in rows if key in stored], execution) if todo else {}
@@ -125,6 +129,12 @@ def estimate(
     for words, count in wrong.items():
         note += f"\n{count} kind(s) of cells could not be timed, and will not run here: {words}"
     return Estimate(planned, axes, workers, total, memory, note, warnings, wrong.total())
+
+
+def _axes(cells: Sequence[Cell]) -> tuple[str, ...]:
+    """The settings in which cells differ."""
+    settings = [vars(cell) for cell in cells]
+    return tuple(k for k, value in settings[0].items() if any(s[k] is not value and s[k] != value for s in settings))
 
 
 def _measured(records: Sequence[tuple[Cell, CellResult]], execution: Execution) -> dict[tuple[Any, ...], float]:

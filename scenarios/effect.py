@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from typing import Any
 
-from robustfl.contracts import BranchedNorm
+from robustfl.contracts import BranchedNorm, OneMachineNorm
 
 from .spec import Cell
 
@@ -33,19 +34,64 @@ def no_effect(cell: Cell) -> str | None:
 
 def idle_settings(cell: Cell) -> Iterator[str]:
     """Every setting of a cell that changes no number of it, with the reason."""
+    yield from _idle_of_attackers(cell)
+    yield from _idle_of_users(cell)
+    if cell.evaluate_ra and not cell.evasions:
+        yield "evaluate_ra = true changes nothing: evasions = []"
+    if cell.ra_limit is not None and not cell.evasions:
+        yield f"ra_limit = {cell.ra_limit} changes nothing: evasions = []"
+    if cell.tail > cell.rounds:
+        yield f"tail = {cell.tail} is more than rounds = {cell.rounds}: the mean is over all of them"
+    if cell.defense != _default("defense") and isinstance(cell.methods.norm, OneMachineNorm):
+        yield f"defense = {cell.defense!r} changes nothing: {cell.norm} is one machine, whose rows are all the same"
+
+
+def _idle_of_attackers(cell: Cell) -> Iterator[str]:
+    """Settings of Byzantine clients. Of cells that nobody attacks only what no attack would need."""
+    m = cell.methods
     if cell.target != "mean" and cell.scope == "update":
         yield f"target = {cell.target!r} changes nothing: with scope = 'update' attackers leave statistics alone"
-    if cell.branch != "both" and not isinstance(cell.methods.norm, BranchedNorm):
-        yield f"branch = {cell.branch!r} changes nothing: {cell.norm} has no branches"
-    if cell.train_evasion != Cell.model_fields["train_evasion"].default and not cell.adversarial:
-        yield f"train_evasion = {cell.train_evasion!r} changes nothing: at = {cell.at!r}, nobody trains adversarially"
+    elif cell.target != "mean" and m.attack.forges and cell.f and not m.norm.sends_statistics and m.propagation is None:
+        yield f"target = {cell.target!r} changes nothing: {cell.norm} sends no statistics"
+    for name in ("scope", "target"):
+        if m.attack.poisons_data and not m.attack.forges and cell.f and getattr(cell, name) != _default(name):
+            yield f"{name} = {getattr(cell, name)!r} changes nothing: {cell.attack} forges no message, it poisons data"
     if cell.quota and (cell.f == 0 or cell.participation == 1):
         why = "f = 0" if cell.f == 0 else "every client takes part in every round"
         yield f"quota = true changes nothing: {why}"
-    if cell.evaluate_ra and not cell.evasions:
-        yield "evaluate_ra = true changes nothing: evasions = []"
-    if cell.tail > cell.rounds:
-        yield f"tail = {cell.tail} is more than rounds = {cell.rounds}: the mean is over all of them"
+    everybody = len(cell.adversarial) == (cell.clients if cell.byzantine == "at" else 0)
+    if cell.byzantine != "any" and (cell.f == 0 or everybody):
+        why = "f = 0" if cell.f == 0 else f"with at = {cell.at!r} that is everybody"
+        yield f"byzantine = {cell.byzantine!r} changes nothing: {why}"
+
+
+def _idle_of_users(cell: Cell) -> Iterator[str]:
+    """Settings of users that train adversarially, and of the branch that is tested."""
+    m = cell.methods
+    branched, trains = isinstance(m.norm, BranchedNorm), cell.adversarial and m.objective.needs_adversaries
+    if cell.branch != "both" and not branched:
+        yield f"branch = {cell.branch!r} changes nothing: {cell.norm} has no branches"
+    if cell.branch != "clean" and branched and not trains:
+        yield (
+            f"branch = {cell.branch!r} tests the adversarial branch of {cell.norm}, which nobody trains; with branch = "
+            "'clean' the other one is tested"
+        )
+    chosen = cell.select == "validation" and bool(cell.adversarial)  # by the robust accuracy of AT users
+    why = f"with objective = {cell.objective!r} nobody trains adversarially"
+    why = why if cell.adversarial else f"at = {cell.at!r}, nobody trains adversarially"
+    if cell.train_evasion != _default("train_evasion") and not chosen and not (trains and m.objective.asks_evasion):
+        known = f"{cell.objective} makes adversarial examples of its own" if trains else why
+        yield f"train_evasion = {cell.train_evasion!r} changes nothing: {known}"
+    if trains:
+        return
+    if m.propagation is not None:
+        yield f"propagation = {cell.propagation!r} changes nothing: {why}"
+    if cell.adversarial and cell.byzantine == "any" and m.finetune is None and not chosen:
+        yield f"at = {cell.at!r} changes nothing: {why}"
+
+
+def _default(name: str) -> Any:
+    return Cell.model_fields[name].default
 
 
 def effect_warnings(cells: Iterable[Cell]) -> list[str]:

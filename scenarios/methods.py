@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,6 +15,7 @@ from robustfl.defenses import Pipeline, Propagate, parse_pipeline, parse_propaga
 from robustfl.errors import UsageError, closest
 from robustfl.federation import FineTuning
 from robustfl.models import Weights
+from robustfl.outside import unsafe
 from robustfl.parameters import check, param, reject_unknown
 from robustfl.registry import create, describe, generation, identity, parse
 
@@ -91,7 +93,7 @@ class Methods:
     @classmethod
     def of(cls, settings: object, *, fresh: bool) -> Methods:
         """The methods of a cell; ``fresh`` ones for a run, which may keep things on them, else those that all share."""
-        texts = tuple(getattr(settings, f.name) for f in dataclasses.fields(cls))
+        texts = _texts(settings)
         return cls(*_read_all(texts, _made)) if fresh else _shared(texts, generation())
 
     @property
@@ -105,9 +107,13 @@ class Methods:
         return self.domains or (self.dataset,)
 
 
+_NAMES = tuple(field.name for field in dataclasses.fields(Methods))
+_texts = operator.attrgetter(*_NAMES)
+
+
 def _read_all(texts: tuple[Any, ...], read: Callable[[str, str], Any]) -> Iterator[Any]:
-    for f, text in zip(dataclasses.fields(Methods), texts, strict=True):
-        yield tuple(read(f.name, item) for item in text) if f.name in LISTED else read(f.name, text)
+    for name, text in zip(_NAMES, texts, strict=True):
+        yield tuple(read(name, item) for item in text) if name in LISTED else read(name, text)
 
 
 @lru_cache(4096)
@@ -153,6 +159,8 @@ def canonical_methods(setting: str, texts: Any) -> tuple[str, ...]:
 def _read(setting: str, text: str, since: int) -> tuple[Any, str]:
     """The method a text names, and its shortest text."""
     del since
+    if unsafe(text):
+        raise UsageError(f"{setting}={text!r} holds control characters")
     made = _made(setting, text)
     if made is None:
         return None, _WORDS[setting]

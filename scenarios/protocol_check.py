@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from robustfl.errors import UsageError
-from robustfl.records import canonical, labels_of, plain
+from robustfl.records import CellResult, canonical, labels_of, plain
 from robustfl.reports.ensembles import Asked, asked_of, labels_present
 from robustfl.reports.published import Board
 
@@ -22,14 +22,17 @@ _WHERE = ("attack", "scope", "seed")
 Labels = Mapping[str, Any]
 
 
-def apart_from_protocol(board: Board) -> list[str]:
-    """The faults in a board's word that it counts AutoByz and follows the protocol; none if it gives no word."""
+def apart_from_protocol(board: Board, records: Sequence[CellResult] | None = None) -> list[str]:
+    """The faults in a board's word that it counts AutoByz and follows the protocol; none if it gives no word.
+
+    ``records`` are the board's, where somebody has made them already.
+    """
     said = board.protocol or {}
     try:
         asked, facts = asked_of(said), said.get("benchmark")
         if asked is None and facts is None:
             return []
-        present = labels_present(board.records(), asked)
+        present = labels_present(board.records() if records is None else records, asked)
         found = [] if asked is None else list(_left_out(present, asked))
         return found + ([] if facts is None else list(_apart(present, facts, protocol())))
     except UsageError as error:

@@ -24,6 +24,7 @@ from robustfl.evaluation import macs_per_epoch, traffic
 from robustfl.federation import Experiment, RoundRecord, State, train
 from robustfl.origins import in_words, origins
 from robustfl.outside import unsafe
+from robustfl.provenance import UNKNOWN, commit, processor
 from robustfl.records import CellResult, CurvePoint, Metrics, Timing, plain
 from robustfl.running import running
 from robustfl.surroundings import Surroundings, kept
@@ -92,7 +93,8 @@ def run_cell(cell: Cell, *, fingerprint: str, scenario: str = "cell", execution:
         peak_memory_bytes=keeper.peak_memory_bytes,
         started=started,
         host=socket.gethostname(),
-        device=torch.cuda.get_device_name(where) if where.type == "cuda" else platform.processor() or "cpu",
+        device=torch.cuda.get_device_name(where) if where.type == "cuda" else processor(),
+        commits=run.commits if run else [commit()],
         notes=keeper.notes,
     )
     known = {"key": key, "scenario": scenario, "cell": plain(resolved), "labels": plain(labels(cell))}
@@ -179,6 +181,7 @@ class _Run:
         self._evaluator = Evaluator(cell, built)
         self._selection = Selection(built.experiment, execution.state_memory) if cell.select == "validation" else None
         self.seconds, self.rounds = 0.0, 0
+        self.commits = [commit()]
 
     def complete(self) -> dict[str, Any]:
         """Train to the end and evaluate: the fields of a finished record."""
@@ -292,6 +295,7 @@ class _Run:
             "facts": self._facts,
             "warnings": self._warnings,
             "seconds": self.seconds,
+            "commits": self.commits,
         }
 
     def _resumed(self) -> tuple[State | None, State | None]:
@@ -311,6 +315,7 @@ class _Run:
         self._curve = [CurvePoint(**point) for point in noted["curve"]]
         self._shifts, self._facts, self._warnings = noted["shifts"], noted["facts"], noted["warnings"]
         self.seconds, self.rounds = noted["seconds"], state.round
+        self.commits = list(dict.fromkeys([*noted.get("commits", [UNKNOWN]), commit()]))
         return state, state if content["tested"] is None else replace(state, statistics=content["tested"])
 
     def so_far(self) -> dict[str, Any]:

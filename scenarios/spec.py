@@ -36,6 +36,8 @@ from .roles import at_users
 PRESETS = Path(__file__).parent / "presets"
 LISTS = ("evasions", "domains", "domain_users", "forgetting")
 """Settings that are lists themselves."""
+OF_DOMAINS = ("domain_share", "domain_users", "user_sizes", "across")
+"""Settings that make no sense without domains."""
 
 
 class Frozen(BaseModel):
@@ -47,15 +49,16 @@ _WHOLE = 2**63 - 1
 
 
 @cache
-def _kinds_of(cls: type[BaseModel], name: str) -> frozenset[Any]:
+def _kinds_of(cls: type[BaseModel], name: str) -> tuple[bool, bool]:
+    """True if a setting may be a number; true if it may be a truth value."""
     annotation = cls.model_fields[name].annotation
-    return frozenset(get_args(annotation) or (annotation,))
+    kinds = frozenset(get_args(annotation) or (annotation,))
+    return not kinds.isdisjoint({int, float}), bool in kinds
 
 
 def _typed(cls: type[BaseModel], name: str, value: Any) -> Any:
     """``value`` as it stands, if it is of the kind that the setting has: no text or truth for a number, and so on."""
-    kinds = _kinds_of(cls, name)
-    number, truth = not kinds.isdisjoint({int, float}), bool in kinds
+    number, truth = _kinds_of(cls, name)
     if isinstance(value, str):
         wrong = number or truth
         if unsafe(value):
@@ -224,7 +227,7 @@ class Cell(Frozen):
     @field_validator("*", mode="before")
     @classmethod
     def _kinds(cls, value: Any, info: ValidationInfo) -> Any:
-        return _typed(cls, str(info.field_name), value)
+        return value if info.field_name in TEXTS else _typed(cls, str(info.field_name), value)  # methods check theirs
 
     @field_validator("forgetting", mode="before")
     @classmethod
@@ -272,7 +275,7 @@ class Cell(Frozen):
             if self.dataset != self.domains[0] or self.partition != "iid":
                 raise UsageError("domains take the place of dataset and partition; leave those two out")
         else:
-            for name in ("domain_share", "domain_users", "user_sizes", "across"):
+            for name in sorted(self.model_fields_set.intersection(OF_DOMAINS)):
                 if getattr(self, name) != type(self).model_fields[name].default:
                     raise UsageError(f"{name}={_shown(getattr(self, name))} belongs to domains, and there are none")
         _at_users(self.at, self.users)
@@ -321,6 +324,8 @@ class Cell(Frozen):
     @property
     def adversarial(self) -> frozenset[int]:
         """The users that train adversarially."""
+        if self.at == "none":
+            return frozenset()
         return _at_users(self.at, self.users)
 
     @model_validator(mode="before")
@@ -343,7 +348,7 @@ class Cell(Frozen):
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Cell:
         """A cell from plain values; raises ``UsageError`` naming the field, the value and what is allowed."""
-        known = list(cls.model_fields)
+        known = cls.model_fields
         for key in values:
             if key not in known:
                 raise UsageError(f"no cell setting {key!r}; {closest(key, known)}")

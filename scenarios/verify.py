@@ -146,8 +146,8 @@ def _looked_through(
     from robustfl.reports.loading import has_labels, matching
 
     published, wrong = read_board(board)
-    apart = apart_from_protocol(published)
     everything = published.records()
+    apart = apart_from_protocol(published, everything)
     asked = None if apart else asked_of(published.protocol or {})
     left_out = [] if asked is None else [k for k, said in sorted(asked.dropped.items()) if has_labels(said, wanted)]
     records = [r for r in everything if has_labels(r.labels, wanted)]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from robustfl.errors import UsageError
-from robustfl.parameters import check, param
+from robustfl.parameters import check, only_where, param
 from robustfl.registry import register
 
 from .balls import NORMS, box, directions, into_ball, noise_in
@@ -74,6 +74,7 @@ class PGD(PixelAttack):
 
     def __post_init__(self) -> None:
         check(self)
+        only_where(self, self.step is None, "step=None", "step_rule")
         if self.restarts > 1 and not self.random_start:
             raise UsageError(f"PGD: restarts={self.restarts} without random_start would repeat one run")
         check_target("PGD", self.targeted, self.target)

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from robustfl.cli.printing import as_json, console, say, table
 from robustfl.errors import DataMissing
+from robustfl.provenance import commit, processor
 
 _PACKAGES = ("robustfl", "torch", "torchvision", "numpy", "scipy", "pandas", "seaborn", "joblib", "pydantic")
 
@@ -32,6 +33,8 @@ def doctor(*, data_root: str | None, fetch: tuple[str, ...], form: str) -> int:
     found: dict[str, Any] = {
         "python": platform.python_version(),
         "packages": packages,
+        "commit": commit(),
+        "processor": processor(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "cuda": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
         "c_compiler": shutil.which("cc") or shutil.which("gcc") or shutil.which("clang"),
@@ -60,6 +63,8 @@ def doctor(*, data_root: str | None, fetch: tuple[str, ...], form: str) -> int:
 def _print(found: dict[str, Any]) -> None:
     rows = [["python", found["python"]], *([k, v or "MISSING"] for k, v in found["packages"].items())]
     rows += [
+        ["commit", found["commit"]],
+        ["processor", found["processor"]],
         ["cores", found["cores"]],
         ["cuda", ", ".join(found["cuda"]) or "none: everything runs on the CPU"],
         ["C compiler", found["c_compiler"] or "none: aggregation runs without its compiled kernels, slower"],

@@ -103,6 +103,11 @@ class Aggregator(Method):
     unfit_for_statistics: ClassVar[str] = ""
     on_host: ClassVar[str] = ""
 
+    @property
+    def weighted(self) -> bool:
+        """True if rows weigh by their clients' samples because a parameter asks for it."""
+        return False
+
     @abstractmethod
     def aggregate(self, X: Tensor, *, f: int, context: Context) -> Tensor | Aggregated:
         """The aggregate of the finite rows of ``X``, which must not be written to."""

@@ -97,7 +97,8 @@ class HBN(Norm):
     more such pass at the current weights, merged with λ = 1 and forgotten afterwards.
 
     Args:
-        lam: λ in (0, 1]; the first update takes ``lambda_first`` instead.
+        lam: λ in (0, 1]; the first update takes ``lambda_first`` instead. With ``mixture=batch`` only
+            ``eval_stats=ema`` serves what they make.
         lambda_first: λ of round 0, in (0, 1]; 1 by default, since the initial (0, 1) would live for long.
         stats_samples: samples each client collects statistics on, ≥ 2, or None for all (the paper's ablation: 128).
         stats_mode: what normalises during a pass. ``hybrid``: the mixture, as in training, on batches of up to 256; for
@@ -157,6 +158,9 @@ class HBN(Norm):
 
     def __post_init__(self) -> None:
         check(self)
+        served = self.mixture != "batch" or self.eval_stats == "ema" or self.tolerance > 0  # else nobody reads μ_g, v_g
+        words = "eval_stats=ema or a mixture other than batch"
+        only_where(self, served, words, "lam", "lambda_first", owner="HBN")
         if self.collection == "pass":
             only_where(self, self.stats_mode == "eval", "stats_mode=eval", "tolerance", owner="HBN")
             return
