@@ -240,7 +240,7 @@ def _initialised(trial: _Building) -> str | None:
     if not same(tuple(p.detach() for p in one), tuple(p.detach() for p in two)):
         name = next(n for (n, p), q in zip(named, two, strict=True) if not torch.equal(p, q))
         raise Differs(
-            f"two initialisations from one generator's state differ in {name}, which a constructor has drawn; draw it in "
+            f"two initialisations from one generator's state differ in {name}, which a constructor drew; draw it in "
             "initialise(network, generator), after super().initialise(network, generator)"
         )
     other = list(trial.network(method, case=1)[0].parameters())
