@@ -123,6 +123,11 @@ def _part(value: Any, owner: str) -> tuple[Tensor, Part]:
         array = np.asarray(value)
     except (ValueError, TypeError, RuntimeError) as error:
         raise UsageError(f"{owner}: rows are ragged: {error}") from error
+    if array.dtype == object and not isinstance(value, (list, tuple)):
+        raise UsageError(
+            f"{owner}: a row is a {type(value).__name__}; a tensor, an array or a list of layers is needed, such as "
+            "list(x.values()) of a dictionary of tensors or list(model.parameters())"
+        )
     if array.dtype.kind != "f" or array.dtype.itemsize > 8:
         raise UsageError(f"{owner}: rows have dtype {array.dtype}; {_FLOATING}")
     # A copy: torch shares memory with numpy, and read-only or byte-swapped arrays cannot be shared.

@@ -26,6 +26,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from robustfl.errors import UsageError
+
 Rows = Mapping[str, Tensor]
 Sizes = tuple[int, ...]
 SMALL = 2**15  # entries of a client's output gradient up to which, on the CPU, one grouped convolution beats a loop
@@ -68,10 +70,16 @@ TABLE: dict[type[nn.Module], LayerKind] = {}
 def layer_kind(*types: type[nn.Module]) -> Callable[[type[LayerKind]], type[LayerKind]]:
     """Register a kind for layers of exactly these types: a subclass may do something else in its forward."""
 
+    for type_ in types:
+        if not isinstance(type_, type) or issubclass(type_, LayerKind):
+            raise UsageError(f"layer_kind takes types of layers, as in @layer_kind(nn.PReLU); {type_!r} is none")
+
     def registered(kind: type[LayerKind]) -> type[LayerKind]:
+        if not issubclass(kind, LayerKind):
+            raise UsageError(f"{kind.__name__} must derive from LayerKind to be a row of the table of layer kinds")
         for type_ in types:
             if type_ in TABLE:
-                raise ValueError(f"{type_.__name__} has a layer kind already: {type(TABLE[type_]).__name__}")
+                raise UsageError(f"{type_.__name__} has a layer kind already: {type(TABLE[type_]).__name__}")
             TABLE[type_] = kind()
         return kind
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import dataclasses
+import difflib
 import hashlib
 import importlib
 import importlib.util
@@ -37,6 +38,8 @@ KINDS = ("attack", "evasion", "defense", "norm", "algorithm", "objective", "mode
 GROUP = "robustfl.plugins"
 OWN = "robustfl"
 _RESERVED = {"kind", "name", "version", "paper", "cost", "exempt"}
+_SHORT = {"kind", "name", "cost"}  # too short for one letter more or less to be a slip
+_NEAR = 0.8
 _NAME = re.compile(r"[a-z0-9][a-z0-9.\-]*")
 _DEEPEST = 16  # brackets in one spec
 _BARE = re.compile(r"[a-z][a-z0-9.\-]*(\(.*\))?", re.DOTALL)
@@ -99,10 +102,13 @@ def register(name: str, *, version: int = 1) -> Callable[[M], M]:
             raise UsageError(f"{name!r} is no method name: small letters, digits, '-' and '.' only")
         if not dataclasses.is_dataclass(cls) or not cls.__dataclass_params__.frozen:
             raise UsageError(f"{cls.__name__} must be a frozen dataclass (@dataclass(frozen=True) below @register)")
+        _check_names(cls)
         if inspect.isabstract(cls):
             missing = ", ".join(sorted(cls.__abstractmethods__))
             raise UsageError(f"{cls.__name__} does not implement {missing}")
         _check_fields(cls, version)
+        if fault := cls._fault():
+            raise UsageError(f"{cls.__name__}: {fault}")
         taken = _entries[kind].get(name)
         if taken is not None and not _same_place(taken.cls, cls):
             of = f" ({taken.origin})" if taken.origin else ""
@@ -128,6 +134,24 @@ def generation() -> int:
 
 def _changed() -> None:
     _state["generation"] = next(_generation)
+
+
+def _check_names(cls: type) -> None:
+    """Refuse a misspelt method or fact of the contract, which nobody would ever ask for."""
+    contract = {name for base in cls.__mro__[1:] for name in vars(base) if not name.startswith("_")}
+    own = vars(cls).keys() - contract - set(_field_names(cls))
+    for name, meant in itertools.product(sorted(own), sorted(contract - vars(cls).keys() - _SHORT)):
+        if not name.startswith("_") and _misspelt(name, meant):
+            raise UsageError(
+                f"{cls.__name__}: {name!r} is no part of its contract; did you mean {meant!r}? "
+                f"The name of a helper may begin with '_'"
+            )
+
+
+def _misspelt(name: str, meant: str) -> bool:
+    """True for letters that changed places, and for about one that is wrong, missing or too many."""
+    near = difflib.SequenceMatcher(None, name, meant).ratio() >= _NEAR and abs(len(name) - len(meant)) <= 1
+    return near or sorted(name) == sorted(meant)
 
 
 def _check_fields(cls: type, version: Any) -> None:

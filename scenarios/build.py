@@ -209,7 +209,8 @@ def skeleton(cell: Cell, *, shape: tuple[int, int, int], classes: int) -> nn.Mod
 
 
 def _network(cell: Cell, m: Methods, shape: tuple[int, int, int], classes: int) -> nn.Module:
-    with torch.random.fork_rng(devices=[]):  # constructors draw; what they draw is overwritten from our own stream
+    with torch.random.fork_rng(devices=[]):  # constructors draw, and initialise may keep what those of a plug-in drew
+        torch.manual_seed(stream(cell.seed, "constructors").initial_seed())
         network = m.model.build(m.norm, shape=shape, classes=classes)
         m.norm.adapt(network)
     layer = _layer_type(m.norm)

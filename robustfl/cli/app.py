@@ -356,6 +356,8 @@ def show(name: str, **options: Any) -> int:
 def new(**options: Any) -> int:
     """Write a working plug-in package with one method of KIND called NAME, to start from.
 
+    KIND: attack, defense, stateful-defense, norm, evasion, algorithm, objective, model, dataset, partition.
+
     \b
     robustfl new attack my-attack               # or: new stateful-defense my-rule, new model my-model, ...
     pip install -e robustfl-my-attack && robustfl check my-attack

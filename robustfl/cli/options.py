@@ -31,6 +31,12 @@ else:  # older versions of click have no generic types
     _Kind = click.ParamType
 
 
+def _nearest(value: str, words: Sequence[str]) -> str:
+    """The nearest of words that the message has named already, if one is near."""
+    near = closest(value, words)
+    return f"; {near}" if near.startswith("did you mean") else ""
+
+
 class Word(_Kind):
     """One of some words; an error names the nearest."""
 
@@ -42,7 +48,7 @@ class Word(_Kind):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """The word itself."""
         if value not in self.words:
-            self.fail(f"{value!r} is none of {', '.join(self.words)}; {closest(str(value), self.words)}", param, ctx)
+            self.fail(f"{value!r} is none of {', '.join(self.words)}{_nearest(str(value), self.words)}", param, ctx)
         return str(value)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:

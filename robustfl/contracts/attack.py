@@ -5,13 +5,14 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from robustfl.contracts.defense import Context
 from robustfl.contracts.method import Method
+from robustfl.errors import closest
 
 Channel = Literal["update", "statistics"]
 Knowledge = Literal["blind", "partial", "omniscient", "defense"]
@@ -130,6 +131,11 @@ class Attack(Method):
     forges: ClassVar[bool] = True
     triggers: ClassVar[bool] = False
     strength: ClassVar[str] = ""
+
+    @classmethod
+    def _fault(cls) -> str:
+        known = get_args(Knowledge)
+        return "" if cls.knowledge in known else f"knowledge={cls.knowledge!r}; {closest(str(cls.knowledge), known)}"
 
     @property
     def inner(self) -> Attack | None:

@@ -71,9 +71,10 @@ class StatisticsLayer(NormLayer, ABC):
 
     @abstractmethod
     def report(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The statistics since ``begin``: mean ``[n C]``, second moment ``[n C]``, values per channel ``[n]``.
+        """The statistics since ``begin``: mean ``[n C]``, variance ``[n C]``, values per channel ``[n]``.
 
-        The values per channel are on the CPU.
+        They are what clients send, unless ``Norm.messages`` makes something else of them. The variance is that about
+        the mean, and never E[x²]: it goes to ``running_var``. The values per channel are on the CPU.
         """
 
     def start(self, mean: Tensor, variance: Tensor) -> None:
@@ -189,7 +190,8 @@ def _refuse_old_facts(cls: type[Norm]) -> None:
 class Norm(Method):
     """A normalization scheme: its layer, what a client reports, how the server merges reports.
 
-    Clients send the server the statistics of their layers if the scheme overrides ``merge``. What is in ``private``
+    Clients send the server the statistics of their layers if the scheme overrides ``merge``, two numbers per channel:
+    a location in ``running_mean`` and a squared scale in ``running_var``. What is in ``private``
     never leaves a client, and clients that have private parts are evaluated with models of their own. Schemes whose
     layers do more than keep clients apart derive from ``LockstepNorm``, ``BranchedNorm`` or ``OneMachineNorm``.
     """
@@ -228,7 +230,7 @@ class Norm(Method):
         return None
 
     def messages(self, reports: Reports, previous: Tensor, layers: Sequence[StatisticsSlices]) -> Tensor:
-        """The statistics rows ``[n s]`` honest clients send."""
+        """The statistics rows ``[n s]`` honest clients send: by default means and variances as layers report them."""
         del previous, layers
         return reports.rows
 
@@ -240,7 +242,12 @@ class Norm(Method):
         layers: Sequence[StatisticsSlices],
         defense: StatisticsAggregation,
     ) -> Tensor:
-        """The server's new statistics ``[s]`` from the received rows ``[n s]``; without it nobody sends any."""
+        """The server's new statistics ``[s]`` from the received rows ``[n s]``; without it nobody sends any.
+
+        ``counts [n L]`` are the clients' values per channel, ``previous [s]`` the server's last statistics,
+        ``layers`` says where each layer's mean and variance lie in a row, and ``defense`` is the server's rule:
+        ``defense.mixed(rows)(rows)`` aggregates rows ``[n k]`` to ``[k]``. A merge that does not ask it is undefended.
+        """
         del messages, counts, layers, defense
         return previous
 

@@ -88,6 +88,12 @@ class Algorithm(Method):
     kind: ClassVar[str] = "algorithm"
     one_batch: ClassVar[bool] = False
 
+    @classmethod
+    def _fault(cls) -> str:
+        if cls.server_state is Algorithm.server_state or cls.server_step is not Algorithm.server_step:
+            return ""
+        return "it has a server_state and no server_step(work), which alone can use and change it"
+
     @property
     def asks(self) -> frozenset[Asked]:
         """The requests beyond gradients of the next batches and one aggregate.

@@ -112,7 +112,7 @@ def starting(model: nn.Module, layout: Layout, rows: Tensor | None) -> Iterator[
 
 
 def collect(model: nn.Module, layout: Layout, *, clients: int = 1) -> Reports:
-    """Collect clients' statistics since ``begin``, in the layout's order: per layer the mean, then the second moment.
+    """Collect clients' statistics since ``begin``, in the layout's order: per layer the mean, then the variance.
 
     ``clients`` tells the number of rows where no layer has statistics to report.
     """
@@ -121,9 +121,12 @@ def collect(model: nn.Module, layout: Layout, *, clients: int = 1) -> Reports:
         like = next(model.parameters(), torch.empty(0)).detach()
         return Reports(like.new_zeros((clients, 0)), torch.zeros((clients, 0), dtype=torch.int64))
     reports = [layer.report() for layer in layers]
-    rows = torch.cat([part for mean, second, _ in reports for part in (mean, second)], dim=1)
+    rows = torch.cat([part for mean, variance, _ in reports for part in (mean, variance)], dim=1)
     if rows.shape[1] != layout.s:
-        raise ValueError(f"the layers report {rows.shape[1]} statistics, the layout has {layout.s}")
+        raise ValueError(
+            f"the layers report {rows.shape[1]} statistics, the layout has {layout.s}; a StatisticsLayer keeps its two "
+            "in buffers called running_mean and running_var, [C] each"
+        )
     return Reports(rows, torch.stack([counts for _, _, counts in reports], dim=1))
 
 

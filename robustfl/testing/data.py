@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,15 @@ from torch import Tensor, nn
 from robustfl.contracts import Arrays, Dataset, Model, Partition
 from robustfl.data import data_root
 from robustfl.errors import DataMissing, Refused
+from robustfl.federation.passes import Unsupported, together
+from robustfl.federation.statistics import begin
 from robustfl.models.dropout import seed_dropout
 from robustfl.randomness import numpy_stream, stream
 from robustfl.registry import create
 from robustfl.testing.common import COMMON, FIRST, FORM, built
 from robustfl.testing.guards import Broken, Differs, same
 from robustfl.testing.suite import LIMIT, Check, Law, Trial, run
+from robustfl.vectors import Layout, layout_of
 
 _CLIENTS, _CLASSES, _IMAGES = 5, 10, 400
 _SHAPES = ((3, 32, 32), (1, 28, 28), (1, 8, 8), (3, 64, 64))
@@ -231,9 +235,14 @@ def _apart(trial: _Building) -> str | None:
 
 def _initialised(trial: _Building) -> str | None:
     method = trial.fresh()
-    one, two = (list(trial.network(method, built=seed)[0].parameters()) for seed in (0, 1))
+    named = list(trial.network(method, built=0)[0].named_parameters())
+    one, two = [p for _, p in named], list(trial.network(method, built=1)[0].parameters())
     if not same(tuple(p.detach() for p in one), tuple(p.detach() for p in two)):
-        raise Differs("two initialisations from one generator's state differ; initialise must draw every parameter")
+        name = next(n for (n, p), q in zip(named, two, strict=True) if not torch.equal(p, q))
+        raise Differs(
+            f"two initialisations from one generator's state differ in {name}, which a constructor drew; draw it in "
+            "initialise(network, generator), after super().initialise(network, generator)"
+        )
     other = list(trial.network(method, case=1)[0].parameters())
     if same(tuple(p.detach() for p in one), tuple(p.detach() for p in other)):
         raise Broken("two generators gave the same parameters; initialise must draw from generator")
@@ -247,6 +256,50 @@ def _trained(trial: _Building) -> str | None:
     return f"fact: no gradient reaches {idle[0]}" if idle else None
 
 
+def _served(trial: _Building) -> str | None:
+    made, x = trial.network(trial.fresh())
+    made, x = made.double(), x.double()
+    layout, named = layout_of(made), dict(made.named_parameters())
+    theta = torch.cat([named[slot.name].detach().flatten() for slot in layout.update])
+    weights = torch.randn(3, _CLASSES, generator=stream(0, "check loss"), dtype=torch.float64)
+    noise = torch.randn(2, layout.d, generator=stream(0, "check rows"), dtype=torch.float64)
+
+    def losses() -> Tensor:
+        return torch.stack([part.sum() for part in torch.split(made(x) * weights, [2, 1])])
+
+    for rows in (theta.expand(2, -1), theta + 0.1 * noise):
+        found = torch.zeros(2, layout.d, dtype=torch.float64)
+        begin(made, (2, 1))
+        try:
+            values = together(made, layout, rows, (2, 1), losses, out=found)
+        except Unsupported as error:
+            return f"clients run one after another ({error})"
+        for k, row in enumerate(rows):
+            value, gradient = _alone(made, layout, row, lambda k=k: losses()[k])  # type: ignore[misc]
+            if not torch.allclose(values[k], value, rtol=1e-6, atol=1e-9):
+                raise Broken(f"clients in one pass have the loss {values[k]:.6g}, alone {value:.6g}; {_TABLE}")
+            for slot in layout.update:
+                mine, own = found[k, slot.start : slot.stop], gradient[slot.start : slot.stop]
+                if not torch.allclose(mine, own, rtol=1e-5, atol=1e-8 * max(1.0, float(gradient.abs().max()))):
+                    raise Broken(f"the gradient of {slot.name} in one pass with others is not that alone; {_TABLE}")
+    return "all clients in one pass"
+
+
+_TABLE = "a layer's row in the table of layer kinds must compute what the layer's own forward does"
+
+
+def _alone(made: nn.Module, layout: Layout, row: Tensor, loss: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
+    """The loss of a client that trains alone at its model ``row [d]``, and its gradient ``[d]``."""
+    named = dict(made.named_parameters())
+    with torch.no_grad():
+        for slot in layout.update:
+            named[slot.name].copy_(row[slot.start : slot.stop].view(slot.shape))
+    value, parts = loss(), [named[slot.name] for slot in layout.update]
+    grads = torch.autograd.grad(value, parts, allow_unused=True)
+    flat = [torch.zeros_like(p) if g is None else g for p, g in zip(parts, grads, strict=True)]
+    return value.detach(), torch.cat([part.flatten() for part in flat])
+
+
 MODEL_LAWS = (
     *FIRST,
     *FORM,
@@ -254,6 +307,7 @@ MODEL_LAWS = (
     Law("images apart", "an image's logits do not depend on the rest of the batch", _apart, waivable=True),
     Law("initialised", "all parameters are drawn, from the generator alone", _initialised),
     Law("trains", "gradients reach its parameters; those they do not reach are told", _trained),
+    Law("clients in one pass", "served together, clients have the losses and gradients of each alone", _served),
     *_PLAIN,
 )
 

@@ -33,7 +33,7 @@ class AggregatorTrial(Trial[Aggregator]):
     def context(self, X: Tensor, state: Mapping[str, Tensor] | None = None) -> Context:
         model = torch.linspace(-1, 1, X.shape[1], dtype=X.dtype, device=X.device)
         draws = stream(1, "rule", device=X.device)
-        return Context(generator=draws, state=state or {}, reference=X.mean(0), model=model)
+        return Context(generator=draws, state={} if state is None else state, reference=X.mean(0), model=model)
 
     def size(self, f: int) -> int:
         """A number of clients that is enough, and at least seven."""
@@ -118,11 +118,28 @@ def _rows_untouched(trial: AggregatorTrial) -> str | None:
     return None
 
 
+class _Asked(dict[str, Tensor]):
+    """An empty state that notices what it is asked for."""
+
+    name = ""
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.name = key
+        return default
+
+    def __contains__(self, key: object) -> bool:
+        self.name = str(key)
+        return False
+
+
 def _state(trial: AggregatorTrial) -> str | None:
     X = rows(trial.size(1))
     first = trial.aggregate(X, 1)
     if not first.state:
-        return "it keeps no state"
+        asked = _Asked()
+        trial.aggregate(X, 1, state=asked)
+        lost = f"fact: it asks for the state {asked.name!r}, which it never hands back in Aggregated(vector, state=...)"
+        return lost if asked.name else "it keeps no state"
     wrong = [k for k, v in first.state.items() if not isinstance(v, Tensor)]
     if wrong:
         raise Broken(f"state {wrong} is no tensor; state is a mapping from names to tensors")

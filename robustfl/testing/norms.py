@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ from robustfl.contracts import (
     NormLayer,
     OneMachineNorm,
     Reports,
+    StatisticsAggregation,
     StatisticsLayer,
     Tag,
 )
@@ -191,7 +193,24 @@ def _report(trial: NormTrial) -> str | None:
     again = collect(network, layout, clients=2)
     if not (torch.equal(first.rows, again.rows) and torch.equal(first.counts, again.counts)):
         raise Differs("the same batch reports something else in the next round: begin must forget the last one")
-    return None
+    values = torch.tensor([float(x[0, 0].numel()) * size for size in SIZES])
+    if not torch.equal(first.counts.double(), values.double()[:, None].expand_as(first.counts)):
+        raise Broken(f"the report counts {first.counts[:, 0].tolist()} values per channel; there are {values.tolist()}")
+    return _moved(trial, layout, first.rows)
+
+
+def _moved(trial: NormTrial, layout: Layout, rows: Tensor) -> str | None:
+    """A fact: what is reported as a variance is far larger of inputs that lie farther from zero."""
+    network = trial.network()
+    network(images() + 100)
+    moved = collect(network, layout, clients=2).rows
+    before, after = (found[:, layout.variance_mask()].abs().max() for found in (rows, moved))
+    if not float(after) > 10 * float(before) + 10:
+        return None
+    return (
+        f"fact: the second statistic grows from {float(before):.3g} to {float(after):.3g} if inputs move by 100; the "
+        "server takes it for a variance, not for E[x²]"
+    )
 
 
 def _merge(trial: NormTrial) -> str | None:
@@ -212,7 +231,19 @@ def _merge(trial: NormTrial) -> str | None:
     lowest = float(new[layout.variance_mask()].min())
     if not lowest >= 0:
         raise Broken(f"a merged variance is {lowest:g}")
-    return None
+    listening = _Listening()
+    method.merge(messages, reports.counts, previous, layout.layers, listening)
+    return None if listening.asked else "fact: it never asks defense.mixed, so that no rule defends its statistics"
+
+
+class _Listening(StatisticsAggregation):
+    """The plain mean, which notices whether it is asked at all."""
+
+    asked = False
+
+    def mixed(self, basis: Tensor, *, weights: Tensor | None = None) -> Callable[[Tensor], Tensor]:
+        self.asked = True
+        return PlainMean().mixed(basis, weights=weights)
 
 
 def _phases(trial: NormTrial) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import FrozenInstanceError, dataclass
 from typing import Any, Generic, TypeVar, cast
 
 from torch import Tensor
@@ -139,7 +139,7 @@ def _one(law: Law, trial: Trial[Any], limit: float) -> _Finding:
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
-        return _Finding(Check(law.name, False, told(error) + _place(error)))
+        return _Finding(Check(law.name, False, told(error) + _place(error) + _remedy(error, trial.method.kind)))
     return _Finding(Check(law.name, True, remark or ""))
 
 
@@ -151,6 +151,17 @@ def _place(error: BaseException) -> str:
     while trace.tb_next is not None:
         trace = trace.tb_next
     return f" ({trace.tb_frame.f_code.co_filename}:{trace.tb_lineno})"
+
+
+def _remedy(error: BaseException, kind: str) -> str:
+    """What to do about errors whose text does not say it."""
+    if isinstance(error, FrozenInstanceError):
+        return "; nothing is kept on self: state goes in with the call and out with its result"
+    if isinstance(error, KeyError) and kind == "algorithm":
+        return "; the server's state holds what server_state(theta) returns at the start"
+    if isinstance(error, KeyError) and kind == "defense":
+        return "; a rule's state is empty in the first round: context.state.get(name, start)"
+    return ""
 
 
 def held(method: Method) -> dict[str, str]:

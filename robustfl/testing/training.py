@@ -84,6 +84,8 @@ class _Training(Trial[Algorithm]):
         goals = self.goals() if goals is None else goals
         theta = torch.full((D,), 1.0 + case, dtype=goals.dtype)
         state: Mapping[str, Tensor] = method.server_state(theta)
+        for name, value in state.items():
+            expect(value, theta, (D,), f"server_state's {name!r}")
         memory, taken = torch.zeros_like(goals), 0
         messages = torch.zeros_like(goals)
         for _ in range(rounds):
