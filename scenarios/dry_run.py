@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -117,6 +117,20 @@ def estimate(
     spent = [p.seconds for p in planned if p.state == "to run" and p.seconds is not None]
     total = sum(spent) / max(1, min(workers, len(spent))) if spent or not found else None
     memory = max((cost.memory for cost in found.values()), default=0)
+    note = _timed_words(costs, found, kinds, measured)
+    wrong = Counter(cost.failed for cost in found.values() if cost.failed)
+    for words, count in wrong.items():
+        note += f"\n{count} kind(s) of cells could not be timed, and will not run here: {words}"
+    return Estimate(planned, axes, workers, total, memory, note, warnings, wrong.total())
+
+
+def _timed_words(
+    costs: Costs,
+    found: Mapping[tuple[Any, ...], Cost],
+    kinds: set[tuple[Any, ...]],
+    measured: Mapping[tuple[Any, ...], float],
+) -> str:
+    """Sentences about what was timed, and about what could not be because it is refused."""
     note = (
         f"Timed: {ROUNDS} rounds of {costs.timed} of {len(kinds)} kind(s) of cells, and a batch of {costs.networks} "
         "network(s), from which the others follow; other load on the machine counts in."
@@ -125,10 +139,7 @@ def estimate(
         note += f" Of {known_before} kind(s), what stored cells took."
     for words, count in Counter(cost.refused for cost in found.values() if cost.refused).items():
         note += f"\n{count} kind(s) of cells could not be timed, since the first of each is refused: {words}"
-    wrong = Counter(cost.failed for cost in found.values() if cost.failed)
-    for words, count in wrong.items():
-        note += f"\n{count} kind(s) of cells could not be timed, and will not run here: {words}"
-    return Estimate(planned, axes, workers, total, memory, note, warnings, wrong.total())
+    return note
 
 
 def _axes(cells: Sequence[Cell]) -> tuple[str, ...]:

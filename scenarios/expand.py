@@ -249,12 +249,9 @@ def _defense_refusal(cell: Cell, m: Methods) -> str | None:
     if reason is None and m.defense.aggregator.needs_reference and not cell.server_samples:
         return f"{cell.defense} compares with an update of the server's own; give it data with 'server_samples'"
     if reason is None and m.defense.aggregator.weighted and not m.algorithm.weighted:
-        return f"{cell.defense}: weighted=True changes nothing: {_alike(cell)}"
+        why = f"all clients weigh alike with {cell.algorithm}; leave it out, or use local steps and weighting=samples"
+        return f"{cell.defense}: weighted=True changes nothing: {why}"
     return reason
-
-
-def _alike(cell: Cell) -> str:
-    return f"all clients weigh alike with {cell.algorithm}; leave it out, or use local steps and weighting=samples"
 
 
 def _norm_refusal(cell: Cell, m: Methods) -> str | None:
@@ -301,8 +298,6 @@ def _statistics_refusal(cell: Cell, m: Methods) -> str | None:
     if isinstance(m.norm, OneMachineNorm):
         words = f"statistics_defense={cell.statistics_defense!r} has nothing to merge: {cell.norm} is one machine"
         return words if own else None
-    if own and m.statistics_rule.aggregator.weighted and m.algorithm.one_batch and m.norm.statistics_pass is None:
-        return f"statistics_defense={cell.statistics_defense!r}: weighted=True changes nothing: {_alike(cell)}"
     reason = m.statistics_rule.statistics_refusal(_present(cell), cell.f_declared)
     if reason is None or own:
         return reason and f"statistics_defense={cell.statistics_defense!r}: {reason}"

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from robustfl.errors import UsageError
 from robustfl.kernels import centred_gram, squared_distances
 
 from .sight import centre_and_spread
@@ -31,19 +30,10 @@ class Bounds:
     pairs: Tensor
 
 
-def check_divisor(attack: object, ddof: int) -> None:
-    """Raise ``UsageError`` for a ``ddof`` that scales the direction: ``γ`` is the largest, so nothing else changes."""
-    if ddof != 1:
-        raise UsageError(
-            f"{type(attack).__name__}: ddof={ddof} changes nothing: it scales the direction p alone, and γ makes up "
-            "for it; leave it out"
-        )
-
-
-def bounds(honest: Tensor, deviation: str) -> Bounds:
+def bounds(honest: Tensor, deviation: str, ddof: int) -> Bounds:
     """The mean, the direction ``deviation`` and all that the closed forms need, without a copy of the rows."""
     h = honest.shape[0]
-    mean, std = centre_and_spread(honest, 1)
+    mean, std = centre_and_spread(honest, ddof)
     direction = _direction(mean, std, deviation)
     exact = direction.double()
     along, square = torch.zeros(h, dtype=torch.float64), torch.zeros(h, dtype=torch.float64)

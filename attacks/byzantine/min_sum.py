@@ -9,12 +9,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from robustfl import parameters
 from robustfl.contracts import Attack, Knowledge, View
-from robustfl.parameters import param
+from robustfl.parameters import check, only_where, param
 from robustfl.registry import register
 
-from .deviation import DIRECTIONS, bounds, check_divisor
+from .deviation import DIRECTIONS, bounds
 from .sight import alike, honest_rows
 
 
@@ -31,7 +30,8 @@ class MinSum(Attack):
     Args:
         deviation: direction ``p``: ``std`` is ``-s`` (default, the paper's strongest on most tasks), ``unit_vec``
             ``-ḡ/‖ḡ‖``, ``sign`` ``-sign ḡ``.
-        ddof: 1, as ``s`` divides by ``h - 1``. Any other would change the length of ``p`` alone, for which γ makes up.
+        ddof: 1 (default) or 0: ``s`` divides by ``h - ddof``. It changes the length of ``p`` alone, for which γ, the
+            largest, makes up: what is sent is the same.
         bound: ``max`` (default): ``B`` as above, the paper's; ``min``: the least of the honest sums, as in the code the
             paper's authors released and those that follow it, which moves less far.
 
@@ -49,16 +49,16 @@ class MinSum(Attack):
     knowledge: ClassVar[Knowledge] = "omniscient"
 
     deviation: str = param("std", choices=DIRECTIONS, doc="direction p of ḡ + γp: -ḡ/‖ḡ‖, -s or -sign ḡ")
-    ddof: int = param(1, ge=0, le=1, doc="1: the standard deviation divides by h - 1; γ would make up for another")
+    ddof: int = param(1, ge=0, le=1, doc="s divides by h - ddof, for which γ makes up")
     bound: str = param("max", choices=("max", "min"), doc="which honest row's sum bounds the forged one's", later=True)
 
     def __post_init__(self) -> None:
-        parameters.check(self)
-        check_divisor(self, self.ddof)
+        check(self)
+        only_where(self, self.deviation == "std", "deviation=std", "ddof")
 
     def solve(self, view: View) -> tuple[float, Tensor]:
         """The factor ``γ`` and the vector ``[d]`` to send."""
-        b = bounds(honest_rows(view, self.name), self.deviation)
+        b = bounds(honest_rows(view, self.name), self.deviation, self.ddof)
         if b.length == 0.0:
             return 0.0, b.mean.clone()
         sums = b.pairs.sum(1)

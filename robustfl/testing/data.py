@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from robustfl.contracts import Arrays, Dataset, Model, Partition
 from robustfl.data import data_root
 from robustfl.errors import DataMissing, Refused
-from robustfl.federation.passes import Unsupported, together
 from robustfl.federation.statistics import begin
 from robustfl.models.dropout import seed_dropout
+from robustfl.passes import Unsupported, together
 from robustfl.randomness import numpy_stream, stream
 from robustfl.registry import create
 from robustfl.testing.common import COMMON, FIRST, FORM, built

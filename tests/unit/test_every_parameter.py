@@ -83,6 +83,10 @@ ABSENT = {
 
 # (kind, method, parameter): why nothing changes, in which forms (a switch with its value; "" is the default form).
 IDLE: dict[tuple[str, str, str], tuple[str, set[str]]] = {
+    **{
+        ("attack", name, "ddof"): ("γ makes up for the length of s", forms)
+        for name, forms in (("min-max", {""}), ("min-sum", {"", "bound=min"}))
+    },
     ("attack", "opt", "parameter"): (
         "ALIE's z and its deviation run along one line; the others have no number, or are given one they have",
         {"", "parameter=deviation", "attack=sf", "attack=badnets(target=1)", "search=golden"},
