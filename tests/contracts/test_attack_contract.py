@@ -23,7 +23,7 @@ SPECS = [
     "fang(against=krum)",
     "lazy(source=aggregate)",
     "min-max(deviation=unit_vec)",
-    "min-sum(deviation=sign, ddof=0)",
+    "min-sum(deviation=sign)",
     "mimic(variant=variance)",
     "opt(gaussian, search=golden)",
     "opt(mimic(variant=variance))",
