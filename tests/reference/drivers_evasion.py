@@ -31,7 +31,8 @@ def _fgsm(case: Case, on: Arithmetic) -> dict[str, Any]:
 
 
 def _pgd(case: Case, on: Arithmetic) -> dict[str, Any]:
-    params = {"steps": case.params["n"], "step": case.params.get("step"), "step_rule": "released"}
+    step = case.params.get("step")
+    params = {"steps": case.params["n"], **({"step_rule": "released"} if step is None else {"step": step})}
     attack = robustfl.evasion("pgd", eps=case.params["eps"], random_start=False, **params)
     if "delta0" not in case.inputs:
         return {"X_adv": _perturbed(case, on, "pgd", random_start=False, **params), "step": attack.step_size}

@@ -342,7 +342,7 @@ def of_cell(settings: dict[str, Any]) -> Values:
 def of_norm(norm: Method) -> Values:
     text = describe(norm)
     layered = norm.name in ("in", "fedwon", "fedfn") or "standardised" in text
-    mixing = {"defense": "nnm+median", "f": 1, **(IMAGES if layered else {})}
+    mixing = {"defense": "nnm+median", "f": 1, "rounds": 3, **(IMAGES if layered else {})}
     branches = ("clean", "both") if norm.name == "dual-bn" else ("both",)
     return tuple(v for branch in branches for v in of_cell({"norm": text, "branch": branch, **mixing}))
 
