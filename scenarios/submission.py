@@ -206,22 +206,26 @@ def _order(method: Aggregator) -> list[Law]:
 
     In few columns of a first round, and in many of a later one: a rule may look at which it is.
     """
-    rule, f = Pipeline((), method), 2
-    n = max(rule.min_clients(f), 11)
+    f = 2
+    n = max(Pipeline((), method).min_clients(f), 11)
     for seed, (width, round) in enumerate(((8, 0), (8, 1), (8, 2), (4_000, 60))):
         near = 1 + 0.1 * torch.randn(n - f, width, generator=stream(seed, "order"), dtype=torch.float64)
         far = 60 + torch.randn(f, width, generator=stream(seed, "far"), dtype=torch.float64)
-
-        def moved(rows: tuple[Tensor, Tensor]) -> float:
-            context = Context(generator=stream(seed, "rule"), round=round, reference=near.mean(0))
-            made = rule.run(torch.cat(rows), f=f, context=context).vector
-            return float((made - 1).norm()) * math.sqrt(8 / width)
-
-        first, last = moved((far, near)), moved((near, far))
+        context = Context(round=round, reference=near.mean(0))
+        first, last = (
+            _moved(method, torch.cat(rows), f, replace(context, generator=stream(seed, "rule")))
+            for rows in ((far, near), (near, far))
+        )
         if first > 3 * last + 3:
             words = f"{f} far rows move the result by {first:.3g} where they come first and by {last:.3g} where last"
             return [Law("order", False, words)]
     return []
+
+
+def _moved(method: Aggregator, X: Tensor, f: int, context: Context) -> float:
+    """How far from 1 the aggregate lies, in eight columns of it on average."""
+    made = Pipeline((), method).run(X, f=f, context=context).vector
+    return float((made - 1).norm()) * math.sqrt(8 / len(made))
 
 
 def _numbers(verification: Verification, note: Note) -> None:

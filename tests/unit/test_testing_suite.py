@@ -410,14 +410,15 @@ def test_state_hidden_in_generators_counters_tensors_and_functions_is_seen(plug_
     assert {k.rpartition(".")[2] for k in after if after[k] != before.get(k)} == {"g", "c", "t", "f"}
 
 
+AROUND = "def make():\n    n = {}\n    def seen():\n        {}\n    return seen\nseen = make()"
 HIDDEN = {
-    "closure": ("def make():\n    n = [0]\n    def seen():\n        n[0] += 1\n    return seen\nseen = make()", r"seen\(n\)"),
-    "nonlocal": ("def make():\n    n = 0\n    def seen():\n        nonlocal n\n        n += 1\n    return seen\nseen = make()", r"seen\(n\)"),
+    "closure": (AROUND.format("[0]", "n[0] += 1"), r"seen\(n\)"),
+    "nonlocal": (AROUND.format("0", "nonlocal n; n += 1"), r"seen\(n\)"),
     "default": ("def seen(a=1, b=[]):\n    b.append(a)", r"seen\(b\)"),
     "keyword": ("def seen(*, b={}):\n    b[len(b)] = 1", r"seen\(b\)"),
-    "object": ("class Notes:\n    pass\nNOTES = Notes()\ndef seen():\n    NOTES.n = getattr(NOTES, 'n', 0) + 1", r"NOTES\.n"),
+    "object": ("class Notes:\n    pass\nNOTES = Notes()\ndef seen():\n    NOTES.n = len(vars(NOTES))", r"NOTES\.n"),
     "namespace": ("import types\nBOX = types.SimpleNamespace(n=0)\ndef seen():\n    BOX.n += 1", r"BOX\.n"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("where", HIDDEN)
