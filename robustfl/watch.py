@@ -13,8 +13,8 @@ import random
 import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from types import FunctionType
+from contextlib import contextmanager, suppress
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -46,19 +46,54 @@ def random_state() -> dict[str, str]:
 
 
 def kept_state(cls: type) -> dict[str, str]:
-    """A digest of each piece of data that the class or its module could remember something in."""
+    """A digest of each piece of data that the class or its module could remember something in.
+
+    Also what their functions hold in closures and defaults, and what objects of the module's own classes hold.
+    """
     module = sys.modules.get(cls.__module__)
     spaces = {cls.__qualname__: vars(cls)} | ({} if module is None else {cls.__module__: vars(module)})
     found: dict[str, str] = {}
     for space, names in spaces.items():
         for name, value in list(names.items()):
-            if name.startswith("__"):
-                continue
-            if isinstance(value, FunctionType):
-                value = {k: v for k, v in vars(value).items() if not k.startswith("__")}
-            if isinstance(value, _PLAIN):
-                found[f"{space}.{name}"] = _digest(value)
+            if not name.startswith("__"):
+                for place, held in _held(f"{space}.{name}", value, cls.__module__, set()):
+                    found[place] = _digest(held)
     return found
+
+
+def _held(place: str, value: Any, module: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
+    """The data that a name of ``module`` leads to, by where it is held."""
+    if isinstance(value, (staticmethod, classmethod)):
+        value = value.__func__
+    if isinstance(value, _PLAIN):
+        yield place, value
+    elif isinstance(value, FunctionType):
+        yield place, {k: v for k, v in vars(value).items() if not k.startswith("__")}
+        if value.__module__ == module and id(value) not in seen:
+            seen.add(id(value))
+            for name, inner in _inside(value):
+                yield from _held(f"{place}({name})", inner, module, seen)
+    elif _keeps(value, module) and id(value) not in seen:
+        seen.add(id(value))
+        for name, inner in list(vars(value).items()):
+            yield from _held(f"{place}.{name}", inner, module, seen)
+
+
+def _keeps(value: Any, module: str) -> bool:
+    """True for an object that keeps what it likes: of a class of ``module``, or a bare namespace."""
+    if isinstance(value, type) or not hasattr(value, "__dict__"):
+        return False
+    return type(value).__module__ == module or isinstance(value, SimpleNamespace)
+
+
+def _inside(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """What a function holds by name: defaults, and the variables around it."""
+    names, defaults = function.__code__.co_varnames, function.__defaults__ or ()
+    yield from zip(names[function.__code__.co_argcount - len(defaults) :], defaults, strict=False)
+    yield from (function.__kwdefaults__ or {}).items()
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with suppress(ValueError):  # nothing is in it yet
+            yield name, cell.cell_contents
 
 
 def changed(before: dict[str, str], after: dict[str, str]) -> list[str]:

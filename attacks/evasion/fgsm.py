@@ -31,7 +31,7 @@ class FGSM(PixelAttack):
         eps: radius ε ≥ 0 of the ball in pixel units of [0, 1]; 8/255 as in Hong et al. 2023.
         norm: ``linf``, or ``l2``, where ε is a Euclidean length over all pixels.
         targeted: go down the cross-entropy of another class; images of that class stay as they are.
-        target: that class, or None for each image's least likely one.
+        target: that class, or None for each image's least likely other one.
         legacy_digits_clip: the threat model of the Digits code released with Hong et al.: images as 2x - 1, clipped to
             [0, 1]. Black jumps to mid-grey and ε is halved, so x_adv may leave the ball.
 
@@ -51,7 +51,7 @@ class FGSM(PixelAttack):
     eps: float = param(8 / 255, ge=0.0, lt=math.inf, doc="radius of the ball in pixel units")
     norm: str = param("linf", choices=NORMS, doc="norm of the ball")
     targeted: bool = param(False, doc="towards a class instead of away from the label")
-    target: int | None = param(None, ge=0, doc="class aimed at; None: the least likely one")
+    target: int | None = param(None, ge=0, doc="class aimed at; None: the least likely other one")
     legacy_digits_clip: bool = param(False, doc="attack 2x - 1 clipped to [0, 1] (released Digits code)")
 
     def __post_init__(self) -> None:

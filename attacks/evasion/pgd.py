@@ -43,7 +43,7 @@ class PGD(PixelAttack):
         keep: ``last`` iterate, or the ``best`` (highest loss) on the way.
         norm: ``linf``, or ``l2``, where ε and α are Euclidean lengths over all pixels.
         targeted: go down the cross-entropy of another class; images of that class stay as they are.
-        target: that class, or None for each image's least likely one.
+        target: that class, or None for each image's least likely other one.
         legacy_digits_clip: the threat model of the Digits code released with Hong et al.: images as 2x - 1, clipped to
             [0, 1]. Black jumps to mid-grey, and ε and α are halved, so x_adv may leave the ball.
 
@@ -69,7 +69,7 @@ class PGD(PixelAttack):
     keep: str = param("last", choices=("last", "best"), doc="which iterate to return")
     norm: str = param("linf", choices=NORMS, doc="norm of the ball")
     targeted: bool = param(False, doc="towards a class instead of away from the label")
-    target: int | None = param(None, ge=0, doc="class aimed at; None: the least likely one")
+    target: int | None = param(None, ge=0, doc="class aimed at; None: the least likely other one")
     legacy_digits_clip: bool = param(False, doc="attack 2x - 1 clipped to [0, 1] (released Digits code)")
 
     def __post_init__(self) -> None:

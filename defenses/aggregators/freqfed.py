@@ -43,8 +43,9 @@ class FreqFed(MixedRule):
     Reference: Algorithm 1 of the paper below. Notes: no code of the authors is public, and others' differs in what is
     transformed (all weights, the last layer; one axis, two) and in what is low; here it is all layers in two axes, and
     a triangle of coefficients. ``least`` is HDBSCAN's own default; with clusters of two, pairs of attackers win where
-    honest data differ. One cluster is allowed, of equally large ones it is that of the lowest row; if there is none all
-    rows are kept, which the fact ``no_cluster`` says. The paper transforms models, here it is the messages.
+    honest data differ. Its other number, of neighbors that make a point dense, is one. One cluster is allowed, of
+    equally large ones it is that of the lowest row; if there is none all rows are kept, which the fact ``no_cluster``
+    says. The paper transforms models, here it is the messages.
     """
 
     paper: ClassVar[str] = "@fereidooni2024freqfed"

@@ -40,7 +40,8 @@ class LayerAdaptiveSparsified(MixedRule):
     Reference: the algorithm of the paper below. Notes: where nobody is usual in a layer, everybody is averaged, as in
     the authors' code. As there, tensors are the layers, only those of two or more axes are made sparse, by one
     threshold for the whole row, and what is averaged is sparse. Medians are means of the middle two; entries at the
-    threshold are kept, where the code drops them. Equal scores are usual, whatever their deviation.
+    threshold are kept, where the code drops them. Of ``k`` weights ``⌊(1 - sparsity) k⌋`` are kept. Standard deviations
+    divide by ``n``. Equal scores are usual, whatever their deviation.
     """
 
     paper: ClassVar[str] = "@xu2025achieving"

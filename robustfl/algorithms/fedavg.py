@@ -27,7 +27,7 @@ class FedAvg(Algorithm):
         momentum: SGD momentum inside the client, in [0, 1); starts anew every round unless ``keep_momentum``.
         keep_momentum: keep the buffer between rounds (FixBN's momentum variant).
         weight_decay: L2 coefficient added to the gradient, ≥ 0.
-        clip_norm: bound on the norm of every gradient, or None.
+        clip_norm: bound on the norm of every gradient, before weight decay is added, or None.
         weighting: ``samples`` or ``uniform``.
         replacement: draw every batch with replacement from all of the client's samples, always full, instead of
             walking through them in a new order every epoch.

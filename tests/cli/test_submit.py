@@ -67,6 +67,8 @@ PEEKS = CALM.replace("        return X.sort", "        X = X + 1e-4 * seen()\n  
 )
 MANY = PUSH.replace("view.f, -1", "view.f + 1, -1")
 LAST = CALM.replace("X.sort(dim=0).values[f : len(X) - f].mean(0)", "X[: len(X) - f].mean(0)")
+WIDE = CALM.replace("return X.sort", "return X[: len(X) - f].mean(0) if X.shape[1] > 100 else X.sort")
+LATE = CALM.replace("return X.sort", "return X[: len(X) - f].mean(0) if context.round > 20 else X.sort")
 
 CELL: dict[str, Any] = {
     "model": "mlp(hidden=(8,))", "norm": "none", "clients": 5, "f": 1, "rounds": 2, "batch": 8, "evasions": [],
@@ -296,8 +298,13 @@ def test_who_looks_at_the_test_set_is_refused(tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.parametrize(
     ("attack", "defense", "why"),
-    [(MANY, CALM, "contract: attack push: "), (PUSH, LAST, "contract: defense calm: order: 2 far rows move")],
-    ids=["an attack with more rows than f", "a defense that knows where attackers stand"],
+    [
+        (MANY, CALM, "contract: attack push: "),
+        (PUSH, LAST, "contract: defense calm: order: 2 far rows move"),
+        (PUSH, WIDE, "contract: defense calm: order: 2 far rows move"),
+        (PUSH, LATE, "contract: defense calm: order: 2 far rows move"),
+    ],
+    ids=["an attack with more rows than f", "a defense that knows where attackers stand", "of wide rows", "later on"],
 )
 def test_who_ignores_f_is_refused(attack: str, defense: str, why: str, tmp_path: Path) -> None:
     folder = bundled(tmp_path, ran(tmp_path, attack=attack, defense=defense, seed=0, rounds=1))

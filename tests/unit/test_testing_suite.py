@@ -410,6 +410,27 @@ def test_state_hidden_in_generators_counters_tensors_and_functions_is_seen(plug_
     assert {k.rpartition(".")[2] for k in after if after[k] != before.get(k)} == {"g", "c", "t", "f"}
 
 
+AROUND = "def make():\n    n = {}\n    def seen():\n        {}\n    return seen\nseen = make()"
+HIDDEN = {
+    "closure": (AROUND.format("[0]", "n[0] += 1"), r"seen\(n\)"),
+    "nonlocal": (AROUND.format("0", "nonlocal n; n += 1"), r"seen\(n\)"),
+    "default": ("def seen(a=1, b=[]):\n    b.append(a)", r"seen\(b\)"),
+    "keyword": ("def seen(*, b={}):\n    b[len(b)] = 1", r"seen\(b\)"),
+    "object": ("class Notes:\n    pass\nNOTES = Notes()\ndef seen():\n    NOTES.n = len(vars(NOTES))", r"NOTES\.n"),
+    "namespace": ("import types\nBOX = types.SimpleNamespace(n=0)\ndef seen():\n    BOX.n += 1", r"BOX\.n"),
+}
+
+
+@pytest.mark.parametrize("where", HIDDEN)
+def test_state_hidden_in_closures_defaults_and_objects_is_found_and_named(where: str, plug_in: Any) -> None:
+    before, name = HIDDEN[where]
+    cls = plug_in("attack", f"seen()\nreturn {MEAN}", before=before)
+    assert kept_state(cls) == kept_state(cls)
+    seen = vars(sys.modules[cls.__module__])["seen"]
+    with pytest.raises(RobustflError, match=rf"keeps global state in \w+\.{name}"), watched(cls()):
+        seen()
+
+
 def test_a_thread_that_is_given_up_is_stopped() -> None:
     alive: list[float] = []
 
