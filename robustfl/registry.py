@@ -39,7 +39,6 @@ GROUP = "robustfl.plugins"
 OWN = "robustfl"
 _RESERVED = {"kind", "name", "version", "paper", "cost", "exempt"}
 _SHORT = {"kind", "name", "cost"}  # too short for one letter more or less to be a slip
-_NEAR = 0.8
 _NAME = re.compile(r"[a-z0-9][a-z0-9.\-]*")
 _DEEPEST = 16  # brackets in one spec
 _BARE = re.compile(r"[a-z][a-z0-9.\-]*(\(.*\))?", re.DOTALL)
@@ -149,9 +148,9 @@ def _check_names(cls: type) -> None:
 
 
 def _misspelt(name: str, meant: str) -> bool:
-    """True for letters that changed places, and for about one that is wrong, missing or too many."""
-    near = difflib.SequenceMatcher(None, name, meant).ratio() >= _NEAR and abs(len(name) - len(meant)) <= 1
-    return near or sorted(name) == sorted(meant)
+    """True for letters that changed places, and for one that is wrong, missing or too many."""
+    equal = sum(block.size for block in difflib.SequenceMatcher(None, name, meant).get_matching_blocks())
+    return equal >= max(len(name), len(meant)) - 1 or sorted(name) == sorted(meant)
 
 
 def _check_fields(cls: type, version: Any) -> None:

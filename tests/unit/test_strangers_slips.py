@@ -1,0 +1,173 @@
+"""What somebody who writes a first plug-in gets wrong is refused or told, and never silently ignored."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from robustfl import defense
+from robustfl.contracts import Algorithm, Attack
+from robustfl.errors import UsageError
+from robustfl.layer_kinds import TABLE, LayerKind, layer_kind
+from robustfl.registry import create, load_file, register
+from robustfl.testing.data import _Building, _served
+from robustfl.testing.defenses import AggregatorTrial, _state
+from robustfl.testing.norms import NormTrial, _merge, _report
+
+pytestmark = pytest.mark.usefixtures("clean_registry")
+
+HEAD = """
+from dataclasses import dataclass
+import torch
+from torch import nn
+from robustfl.contracts import *
+from robustfl.norms.layers import OwnBatchNorm
+from robustfl.registry import register
+"""
+STATEFUL = """
+@register("slip", version=1)
+@dataclass(frozen=True)
+class Slip(Algorithm):
+    def steps(self, samples, batch): return 1
+    def local(self, work): return work.gradient(work.theta), None
+    def server(self, theta, aggregate, lr): return theta - lr * aggregate
+    def server_state(self, theta): return {"m": theta}
+    def %s(self, work): return work.theta, {"m": work.aggregate}
+"""
+NORM = """
+class Layer(OwnBatchNorm):
+    def report(self):
+        mean, variance, counts = super().report()
+        return %s
+
+@register("slip", version=1)
+@dataclass(frozen=True)
+class Slip(Norm):
+    def layer(self, channels): return Layer(channels, momentum=1.0, eps=1e-5)
+    def merge(self, messages, counts, previous, layers, defense): return %s
+"""
+RULE = """
+@register("slip", version=1)
+@dataclass(frozen=True)
+class Slip(Aggregator):
+    def aggregate(self, X, *, f, context): return X.mean(0) + context.state.get("v", 0.0)
+    def min_clients(self, f): return 2 * f + 1
+"""
+MODEL = """
+class Scale(nn.Module):
+    def __init__(self, channels):
+        super().__init__()
+        self.weight = nn.Parameter(%s)
+    def forward(self, x): return x * self.weight
+
+@register("slip", version=1)
+@dataclass(frozen=True)
+class Slip(Model):
+    def build(self, norm, *, shape, classes):
+        pixels = shape[0] * shape[1] * shape[2]
+        return nn.Sequential(nn.Flatten(), nn.Linear(pixels, 8), norm.layer(8), Scale(8), nn.Linear(8, classes))
+"""
+KIND = """
+from robustfl.layer_kinds import LayerKind, layer_kind
+@layer_kind(Scale)
+class Kind(LayerKind):
+    def forward(self, layer, x, weights): return x * weights["weight"] * %s
+"""
+
+
+def loaded(tmp_path: Path, text: str) -> type[Any]:
+    file = tmp_path / "slip.py"
+    file.write_text(HEAD + text, encoding="utf-8")
+    (entry,) = load_file(file)
+    return entry.cls
+
+
+@pytest.mark.parametrize(
+    ("step", "words"),
+    [
+        ("server_setp", "'server_setp' is no part of its contract; did you mean 'server_step'"),
+        ("_later", "it has a server_state and no server_step"),
+    ],
+)
+def test_a_server_whose_state_nobody_would_use_is_refused(step: str, words: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=words.replace("(", r"\(")):
+        loaded(tmp_path, STATEFUL % step)
+
+
+def test_a_server_with_a_step_and_a_helper_of_its_own_is_registered(tmp_path: Path) -> None:
+    cls = loaded(tmp_path, STATEFUL % "server_step" + "    def halved(self, x): return x / 2\n")
+    assert issubclass(cls, Algorithm)
+
+
+def test_knowledge_that_is_none_is_refused() -> None:
+    base = type(create("attack", "sf"))
+    cls = type("Slip", (base,), {"knowledge": "omnisicent", "__module__": __name__})
+    with pytest.raises(UsageError, match="omnisicent'; did you mean 'omniscient'"):
+        register("slip")(cls)
+    assert issubclass(cls, Attack)
+
+
+@pytest.mark.parametrize(("report", "fact"), [
+    ("mean, variance, counts", False), ("mean, variance + mean.square(), counts", True),
+])  # fmt: skip
+def test_a_second_moment_in_the_place_of_a_variance_is_told(report: str, fact: bool, tmp_path: Path) -> None:
+    trial = NormTrial(loaded(tmp_path, NORM % (report, "defense.mixed(messages)(messages)"))())
+    assert ("not for E[x²]" in (_report(trial) or "")) == fact
+    assert _merge(trial) is None
+
+
+def test_a_merge_that_does_not_ask_the_rule_is_told(tmp_path: Path) -> None:
+    trial = NormTrial(loaded(tmp_path, NORM % ("mean, variance, counts", "messages.mean(0)"))())
+    assert "never asks defense.mixed" in (_merge(trial) or "")
+
+
+def test_a_state_that_is_never_handed_back_is_told(tmp_path: Path) -> None:
+    assert "the state 'v'" in (_state(AggregatorTrial(loaded(tmp_path, RULE)())) or "")
+
+
+@pytest.mark.parametrize(("kind", "words"), [("", "one after another"), (KIND % "1", "all clients in one pass")])
+def test_a_model_is_told_how_its_clients_run(kind: str, words: str, tmp_path: Path) -> None:
+    assert words in (_served(_Building(loaded(tmp_path, MODEL % "torch.ones(channels)" + kind)())) or "")
+
+
+def test_a_layer_kind_that_computes_something_else_breaks_the_law(tmp_path: Path) -> None:
+    cls = loaded(tmp_path, MODEL % "torch.ones(channels)" + KIND % "1.01")
+    with pytest.raises(AssertionError, match="a layer's row in the table of layer kinds must compute"):
+        _served(_Building(cls()))
+
+
+def test_what_a_constructor_draws_depends_on_the_seed_alone(tmp_path: Path) -> None:
+    from robustfl.scenarios import Cell
+    from robustfl.scenarios.build import Methods, _network
+
+    loaded(tmp_path, MODEL % "torch.randn(channels)")
+
+    def drawn(seed: int) -> torch.Tensor:
+        cell = Cell(model="slip", norm="gn(groups=1)", seed=seed)
+        with torch.random.fork_rng(devices=[]):
+            torch.seed()
+            network = _network(cell, Methods.of(cell, fresh=True), (1, 8, 8), 10)
+        return network[3].weight.detach()  # type: ignore[index, union-attr, no-any-return]
+
+    assert torch.equal(drawn(1), drawn(1))
+    assert not torch.equal(drawn(1), drawn(2))
+
+
+@pytest.mark.parametrize("what", ["PReLU", nn.PReLU(), LayerKind])
+def test_a_layer_kind_is_for_types_of_layers(what: Any) -> None:
+    with pytest.raises(UsageError, match="takes types of layers"):
+        layer_kind(what)
+    with pytest.raises(UsageError, match="must derive from LayerKind"):
+        layer_kind(nn.PReLU)(nn.Module)  # type: ignore[type-var]
+    assert nn.PReLU not in TABLE
+
+
+def test_dictionaries_and_iterators_are_told_what_to_become() -> None:
+    model = nn.Linear(2, 2)
+    for rows in ([dict(model.state_dict())] * 3, [model.parameters() for _ in range(3)]):
+        with pytest.raises(UsageError, match=r"list\(x.values\(\)\)"):
+            defense("median")(rows, f=1)
