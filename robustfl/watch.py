@@ -169,15 +169,33 @@ def checked(made: Any, like: Tensor, methods: Method | Sequence[Method]) -> Tens
     Raises ``RobustflError`` naming them otherwise. A method whose ``exempt`` names ``finite`` may send what it likes.
     """
     parts = (methods,) if isinstance(methods, Method) else tuple(methods)
+    shaped(made, like, parts)
+    if any(origin_of(m) and "finite" not in m.exempt for m in parts) and not bool(torch.isfinite(made).all()):
+        raise RobustflError(f"{names(parts)} returned entries that are not finite")
+    return made
+
+
+def shaped(made: Any, like: Tensor, methods: Sequence[Method]) -> Tensor:
+    """Return what methods made, if it is a tensor like ``like``: anything else torch might stretch to fit.
+
+    Raises ``RobustflError`` naming them otherwise.
+    """
     if not isinstance(made, Tensor):
-        raise RobustflError(f"{names(parts)} returned {type(made).__name__}, not a tensor of shape {tuple(like.shape)}")
+        raise RobustflError(
+            f"{names(methods)} returned {type(made).__name__}, not a tensor of shape {tuple(like.shape)}"
+        )
     if made.shape != like.shape or made.dtype != like.dtype or made.device != like.device:
         expected = f"{tuple(like.shape)} {like.dtype} on {like.device}"
         raise RobustflError(
-            f"{names(parts)} returned {tuple(made.shape)} {made.dtype} on {made.device}, not {expected}"
+            f"{names(methods)} returned {tuple(made.shape)} {made.dtype} on {made.device}, not {expected}"
         )
-    if any(origin_of(m) and "finite" not in m.exempt for m in parts) and not bool(torch.isfinite(made).all()):
-        raise RobustflError(f"{names(parts)} returned entries that are not finite")
+    return made
+
+
+def paired(made: Any, words: str, method: Method) -> tuple[Any, Any]:
+    """Return what a method made, if it is a pair, of what ``words`` say. Raises ``RobustflError`` otherwise."""
+    if not isinstance(made, tuple) or len(made) != 2:
+        raise RobustflError(f"{names((method,))} returned {type(made).__name__}, not a pair ({words})")
     return made
 
 

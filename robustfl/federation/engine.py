@@ -24,6 +24,7 @@ from robustfl.federation.state import LocalModels, RoundRecord, State, initial_s
 from robustfl.storage import LIMIT, settle
 from robustfl.team import ALONE, Team
 from robustfl.vectors import write_statistics
+from robustfl.watch import paired, shaped
 
 
 def train(
@@ -290,11 +291,11 @@ class _Loop:
         whole, lr, n = privacy.whole(aggregate, e.layout.d), e.lr(state.round), e.settings.clients
         draws = e.stream("server", state.round) if "draws" in e.algorithm.asks else None
         last = state.round + 1 == e.settings.rounds
-        theta, server = e.algorithm.server_step(
-            ServerWork(state.theta, whole, lr, state.server, again, steps, n, draws, last)
-        )
-        state.theta.copy_(theta)
-        return server
+        given = ServerWork(state.theta, whole, lr, state.server, again, steps, n, draws, last)
+        theta, server = paired(e.algorithm.server_step(given), "the model, the server's state", e.algorithm)
+        state.theta.copy_(shaped(theta, state.theta, (e.algorithm,)))
+        kept: dict[str, Tensor] = server
+        return kept
 
     def _merge(
         self, state: State, who: Present, seen: Seen, context: Context, facts: dict[str, Any] | None

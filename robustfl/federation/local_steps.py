@@ -26,6 +26,7 @@ from robustfl.models.network import representing
 from robustfl.passes import Unsupported, client_means, plain, serving, together
 from robustfl.precision import computing
 from robustfl.vectors import read_statistics, write_statistics
+from robustfl.watch import paired, shaped
 
 
 @dataclass(frozen=True)
@@ -167,8 +168,10 @@ def _walk_group(
         shared=e.privacy.mask,
     )
     with starting(e.model, e.layout, own):
-        message, kept = e.algorithm.local(work)
+        message, kept = paired(e.algorithm.local(work), "messages [n d], what clients keep or None", e.algorithm)
         reports = collect(e.model, e.layout, clients=len(places))
+    for made in (message,) if kept is None else (message, kept):
+        shaped(made, start, (e.algorithm,))
     same = kept is not None and kept.data_ptr() == message.data_ptr() == done.updates[at].data_ptr()
     if message.data_ptr() != done.updates[at].data_ptr():
         done.updates[at] = e.privacy.sent(message)

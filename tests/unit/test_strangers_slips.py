@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from robustfl import defense
+from robustfl import defense, run
 from robustfl.contracts import Algorithm, Attack
 from robustfl.errors import UsageError
 from robustfl.layer_kinds import TABLE, LayerKind, layer_kind
@@ -101,6 +101,26 @@ def test_a_server_whose_state_nobody_would_use_is_refused(step: str, words: str,
 def test_a_server_with_a_step_and_a_helper_of_its_own_is_registered(tmp_path: Path) -> None:
     cls = loaded(tmp_path, STATEFUL % "server_step" + "    def halved(self, x): return x / 2\n")
     assert issubclass(cls, Algorithm)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "words"),
+    [
+        ("work.gradient(work.theta), None", "work.gradient(work.theta).mean(0), None", "returned (650,)"),
+        ("work.gradient(work.theta), None", "work.gradient(work.theta)", "returned Tensor, not a pair (messages"),
+        ('work.theta, {"m": work.aggregate}', "work.theta", "returned Tensor, not a pair (the model"),
+        ('work.theta, {"m": work.aggregate}', "work.theta.mean(), {}", "returned ()"),
+    ],
+)
+def test_what_torch_would_stretch_to_fit_is_no_message_and_no_model(
+    right: str, wrong: str, words: str, tmp_path: Path
+) -> None:
+    assert STATEFUL.count(right) == 1
+    loaded(tmp_path, (STATEFUL % "server_step").replace(right, wrong))
+    record = run({"algorithm": "slip", "model": "mlp(hidden=())", "norm": "none", "rounds": 1, "evasions": []})
+    assert record.status == "failed"
+    assert "algorithm 'slip' (slip.py" in str(record.reason)
+    assert words in str(record.reason)
 
 
 def test_knowledge_that_is_none_is_refused() -> None:
