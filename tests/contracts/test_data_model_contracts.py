@@ -21,6 +21,7 @@ from robustfl.contracts import Norm
 from robustfl.data import Dirichlet, Gamma, KClasses, Npz, Resized, dataset_from_spec
 from robustfl.errors import DataMissing, Refused
 from robustfl.models import ClientDropout
+from robustfl.models.network import classifier
 from robustfl.randomness import stream
 from robustfl.registry import create, describe, entries
 from robustfl.vectors import layout_of
@@ -153,8 +154,8 @@ def test_initial_parameters_come_from_the_generator_alone(model):
 def test_the_last_linear_layer_is_the_classifier(model):
     with torch.device("meta"):
         network = model.build(_Groups(), shape=(2, 64, 64), classes=5)
-    assert type(network.classifier) is nn.Linear
-    assert network.classifier.out_features == 5
+    assert type(classifier(network)) is nn.Linear
+    assert classifier(network).out_features == 5
 
 
 MODULES = [

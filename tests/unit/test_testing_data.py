@@ -125,7 +125,7 @@ FAULTS = [
     (OtherDigest, "fingerprint", "load() says 'other'"),
     (Mixing, "images apart", "depend on the rest of the batch"),
     (Narrow, "logits", "gave (3, 9); logits (3, 10)"),
-    (Undrawn, "initialised", "initialise must draw every parameter"),
+    (Undrawn, "initialised", "which a constructor drew; draw it in initialise"),
 ]
 
 
