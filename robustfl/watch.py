@@ -169,10 +169,10 @@ def checked(made: Any, like: Tensor, methods: Method | Sequence[Method]) -> Tens
     Raises ``RobustflError`` naming them otherwise. A method whose ``exempt`` names ``finite`` may send what it likes.
     """
     parts = (methods,) if isinstance(methods, Method) else tuple(methods)
-    shaped(made, like, parts)
-    if any(origin_of(m) and "finite" not in m.exempt for m in parts) and not bool(torch.isfinite(made).all()):
+    found = shaped(made, like, parts)
+    if any(origin_of(m) and "finite" not in m.exempt for m in parts) and not bool(torch.isfinite(found).all()):
         raise RobustflError(f"{names(parts)} returned entries that are not finite")
-    return made
+    return found
 
 
 def shaped(made: Any, like: Tensor, methods: Sequence[Method]) -> Tensor:
