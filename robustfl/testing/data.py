@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,13 +15,13 @@ from robustfl.data import data_root
 from robustfl.errors import DataMissing, Refused
 from robustfl.federation.statistics import begin
 from robustfl.models.dropout import seed_dropout
-from robustfl.passes import Unsupported, together
+from robustfl.passes import Unsupported, plain, together
 from robustfl.randomness import numpy_stream, stream
 from robustfl.registry import create
 from robustfl.testing.common import COMMON, FIRST, FORM, built
 from robustfl.testing.guards import Broken, Differs, same
 from robustfl.testing.suite import LIMIT, Check, Law, Trial, run
-from robustfl.vectors import Layout, layout_of
+from robustfl.vectors import flatten_parameters, layout_of
 
 _CLIENTS, _CLASSES, _IMAGES = 5, 10, 400
 _SHAPES = ((3, 32, 32), (1, 28, 28), (1, 8, 8), (3, 64, 64))
@@ -259,45 +258,37 @@ def _trained(trial: _Building) -> str | None:
 def _served(trial: _Building) -> str | None:
     made, x = trial.network(trial.fresh())
     made, x = made.double(), x.double()
-    layout, named = layout_of(made), dict(made.named_parameters())
-    theta = torch.cat([named[slot.name].detach().flatten() for slot in layout.update])
+    layout = layout_of(made)
+    flat = flatten_parameters(made, layout)
+    theta, found, alone = flat.clone(), flat.new_zeros(2, layout.d), flat.new_zeros(2, layout.d)
     weights = torch.randn(3, _CLASSES, generator=stream(0, "check loss"), dtype=torch.float64)
     noise = torch.randn(2, layout.d, generator=stream(0, "check rows"), dtype=torch.float64)
 
     def losses() -> Tensor:
         return torch.stack([part.sum() for part in torch.split(made(x) * weights, [2, 1])])
 
+    def backward(k: int) -> Tensor:
+        loss = losses()[k]
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
     for rows in (theta.expand(2, -1), theta + 0.1 * noise):
-        found = torch.zeros(2, layout.d, dtype=torch.float64)
         begin(made, (2, 1))
         try:
             values = together(made, layout, rows, (2, 1), losses, out=found)
         except Unsupported as error:
             return f"clients run one after another ({error})"
-        for k, row in enumerate(rows):
-            value, gradient = _alone(made, layout, row, lambda k=k: losses()[k])  # type: ignore[misc]
+        for k, value in enumerate(plain(made, layout, flat, rows, backward, out=alone)):
             if not torch.allclose(values[k], value, rtol=1e-6, atol=1e-9):
                 raise Broken(f"clients in one pass have the loss {values[k]:.6g}, alone {value:.6g}; {_TABLE}")
             for slot in layout.update:
-                mine, own = found[k, slot.start : slot.stop], gradient[slot.start : slot.stop]
-                if not torch.allclose(mine, own, rtol=1e-5, atol=1e-8 * max(1.0, float(gradient.abs().max()))):
+                mine, own = found[k, slot.start : slot.stop], alone[k, slot.start : slot.stop]
+                if not torch.allclose(mine, own, rtol=1e-5, atol=1e-8 * max(1.0, float(alone[k].abs().max()))):
                     raise Broken(f"the gradient of {slot.name} in one pass with others is not that alone; {_TABLE}")
     return "all clients in one pass"
 
 
 _TABLE = "a layer's row in the table of layer kinds must compute what the layer's own forward does"
-
-
-def _alone(made: nn.Module, layout: Layout, row: Tensor, loss: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
-    """The loss of a client that trains alone at its model ``row [d]``, and its gradient ``[d]``."""
-    named = dict(made.named_parameters())
-    with torch.no_grad():
-        for slot in layout.update:
-            named[slot.name].copy_(row[slot.start : slot.stop].view(slot.shape))
-    value, parts = loss(), [named[slot.name] for slot in layout.update]
-    grads = torch.autograd.grad(value, parts, allow_unused=True)
-    flat = [torch.zeros_like(p) if g is None else g for p, g in zip(parts, grads, strict=True)]
-    return value.detach(), torch.cat([part.flatten() for part in flat])
 
 
 MODEL_LAWS = (
