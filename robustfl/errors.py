@@ -62,10 +62,13 @@ def told(error: BaseException) -> str:
         return f"{type(error).__name__}, whose text cannot be made ({type(another).__name__})"
 
 
+def near(name: str, known: Iterable[str]) -> str:
+    """Ends an error message that has named what is known: the close matches of ``name``, or nothing."""
+    found = difflib.get_close_matches(name, sorted(set(known)), n=3, cutoff=0.55)
+    return "did you mean " + " or ".join(repr(n) for n in found) + "?" if found else ""
+
+
 def closest(name: str, known: Iterable[str]) -> str:
     """Ends an error message: the close matches of ``name`` among ``known``, or all of them if none is close."""
     names = sorted(set(known))
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.55)
-    if near:
-        return "did you mean " + " or ".join(repr(n) for n in near) + "?"
-    return "known: " + ", ".join(names) if names else "none is known"
+    return near(name, names) or ("known: " + ", ".join(names) if names else "none is known")

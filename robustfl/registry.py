@@ -149,6 +149,8 @@ def _check_names(cls: type) -> None:
 
 def _misspelt(name: str, meant: str) -> bool:
     """True for letters that changed places, and for one that is wrong, missing or too many."""
+    if abs(len(name) - len(meant)) > 1:
+        return False
     equal = sum(block.size for block in difflib.SequenceMatcher(None, name, meant).get_matching_blocks())
     return equal >= max(len(name), len(meant)) - 1 or sorted(name) == sorted(meant)
 

@@ -147,6 +147,12 @@ def canonical_method(setting: str, text: Any) -> str:
     return _read(setting, text, generation())[1]
 
 
+def refuse_unsafe(setting: str, text: str) -> None:
+    """Raise ``UsageError`` for a text with control characters."""
+    if unsafe(text):
+        raise UsageError(f"{setting}={text!r} holds control characters")
+
+
 def canonical_methods(setting: str, texts: Any) -> tuple[str, ...]:
     """The shortest texts of methods in a list, or of one alone. Raises ``UsageError``."""
     items = [texts] if isinstance(texts, str) else texts
@@ -159,8 +165,7 @@ def canonical_methods(setting: str, texts: Any) -> tuple[str, ...]:
 def _read(setting: str, text: str, since: int) -> tuple[Any, str]:
     """The method a text names, and its shortest text."""
     del since
-    if unsafe(text):
-        raise UsageError(f"{setting}={text!r} holds control characters")
+    refuse_unsafe(setting, text)
     made = _made(setting, text)
     if made is None:
         return None, _WORDS[setting]

@@ -23,13 +23,13 @@ from pydantic import (
 
 from robustfl.algorithms.schedules import Schedule, constant, geometric, step
 from robustfl.autobyz import named
-from robustfl.errors import UsageError, closest
+from robustfl.errors import UsageError, closest, near
 from robustfl.federation import Settings
-from robustfl.outside import parse_toml, read_file, unsafe
+from robustfl.outside import parse_toml, read_file
 from robustfl.precision import Precision
 from robustfl.registry import KINDS, entries, parse
 
-from .methods import LISTED, METHODS, SAME, TEXTS, Methods, canonical_method, canonical_methods, method
+from .methods import LISTED, METHODS, SAME, TEXTS, Methods, canonical_method, canonical_methods, method, refuse_unsafe
 from .roles import RULES as ROLES
 from .roles import at_users
 
@@ -61,8 +61,7 @@ def _typed(cls: type[BaseModel], name: str, value: Any) -> Any:
     number, truth = _kinds_of(cls, name)
     if isinstance(value, str):
         wrong = number or truth
-        if unsafe(value):
-            raise UsageError(f"{name}={value!r} holds control characters")
+        refuse_unsafe(name, value)
     else:
         wrong = (isinstance(value, bool) and number) or (type(value) in (int, float) and truth)
     if wrong:
@@ -524,19 +523,19 @@ def _find(source: str | Path) -> Path:
     if path.exists():
         raise UsageError(f"{str(source)!r} is {'a folder' if path.is_dir() else 'no regular file'}; name a TOML file")
     nearby = [p.name for p in path.parent.glob("*.toml")] if path.parent.is_dir() else []
-    near = difflib.get_close_matches(path.name, nearby, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else closest(str(source), preset_names())
-    if not hint.startswith("did"):
-        hint = _method_like(str(source)) or hint
+    beside = difflib.get_close_matches(path.name, nearby, n=1)
+    presets = preset_names()
+    hint = f"did you mean {beside[0]!r}?" if beside else near(str(source), presets)
+    hint = hint or _method_like(str(source)) or closest(str(source), presets)
     raise UsageError(f"no preset or file {str(source)!r}; {hint}")
 
 
 def _method_like(name: str) -> str:
     """For a method in a scenario's place: how it gets into one."""
     for kind in KINDS:
-        near = difflib.get_close_matches(name, [e.name for e in entries(kind)], n=1, cutoff=0.8)
-        if near:
-            return f"{near[0]!r} is the name of a method: robustfl grid quickstart --set {kind}={near[0]}"
+        found = difflib.get_close_matches(name, [e.name for e in entries(kind)], n=1, cutoff=0.8)
+        if found:
+            return f"{found[0]!r} is the name of a method: robustfl grid quickstart --set {kind}={found[0]}"
     return ""
 
 

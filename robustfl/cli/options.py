@@ -10,7 +10,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from robustfl.cli import complete
-from robustfl.errors import closest
+from robustfl.errors import near
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -31,12 +31,6 @@ else:  # older versions of click have no generic types
     _Kind = click.ParamType
 
 
-def _nearest(value: str, words: Sequence[str]) -> str:
-    """The nearest of words that the message has named already, if one is near."""
-    near = closest(value, words)
-    return f"; {near}" if near.startswith("did you mean") else ""
-
-
 class Word(_Kind):
     """One of some words; an error names the nearest."""
 
@@ -48,7 +42,8 @@ class Word(_Kind):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """The word itself."""
         if value not in self.words:
-            self.fail(f"{value!r} is none of {', '.join(self.words)}{_nearest(str(value), self.words)}", param, ctx)
+            hint = near(str(value), self.words)
+            self.fail(f"{value!r} is none of {', '.join(self.words)}{hint and f'; {hint}'}", param, ctx)
         return str(value)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:

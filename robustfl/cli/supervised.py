@@ -65,7 +65,7 @@ class _Interrupt:
     """The usual answer to an interrupt, given once where a process group and the waiting process both pass it on."""
 
     def __init__(self) -> None:
-        self._last = -_TOGETHER
+        self._last = float("-inf")
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         before, self._last = self._last, time.monotonic()

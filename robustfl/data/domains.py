@@ -80,7 +80,7 @@ def domain_split(
     ([10, 11, 12, 13], [14, 15, 16, 17], [4, 5, 6, 7])
     """
     counts = [users] * len(sizes) if isinstance(users, int) else list(users)
-    _check_domains(sizes, test_sizes, counts, share=share, validation=validation)
+    _check_domains(sizes, test_sizes, users, counts, share=share, validation=validation)
     usable = int(min(sizes) * share + 1e-9)
     slices, start, test_start = [], 0, 0
     for domain, n in enumerate(counts):
@@ -107,14 +107,20 @@ def domain_split(
 
 
 def _check_domains(
-    sizes: Sequence[int], test_sizes: Sequence[int], counts: Sequence[int], *, share: float, validation: float
+    sizes: Sequence[int],
+    test_sizes: Sequence[int],
+    users: int | Sequence[int],
+    counts: Sequence[int],
+    *,
+    share: float,
+    validation: float,
 ) -> None:
     if not len(sizes) == len(test_sizes) == len(counts) or not sizes:
         raise UsageError(
             f"{len(sizes)} training and {len(test_sizes)} test sets, {len(counts)} with users, are no domains"
         )
     if min(counts) < 1 or not 0 < share <= 1 or not 0 <= validation < 1:
-        raise UsageError(f"users={counts} must be ≥ 1, share={share:g} in (0, 1], validation={validation:g} in [0, 1)")
+        raise UsageError(f"users={users} must be ≥ 1, share={share:g} in (0, 1], validation={validation:g} in [0, 1)")
 
 
 def _held(length: int, validation: float) -> int:
