@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import subprocess
@@ -9,12 +10,12 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from test_plugins import FORGE, PLUGIN
 
 from robustfl.cli import invoke
-from robustfl.cli.supervised import _Interrupt
 from robustfl.registry import _entries, load_plugins
 
 ENDS = {
@@ -96,7 +97,7 @@ def kill_group(pid: int, number: int) -> None:
 @pytest.mark.parametrize("send", [os.kill, kill_group], ids=["to one", "to the group"])
 def test_an_interrupt_arrives_once(send: Callable[[int, int], None], tmp_path: Path) -> None:
     body = (
-        "import robustfl.cli.supervised as s; s._TOGETHER = 60\n"  # however late the second comes on a busy machine
+        "sys.modules[supervised.__module__]._TOGETHER = 60\n"  # however late the second comes on a busy machine
         "got = []\nsignal.default_int_handler = lambda *_: got.append(1)\nprint('ready', flush=True)\n"
         "while not got: time.sleep(0.05)\n"
         "time.sleep(1)\n"  # a second one would have come by now
@@ -112,8 +113,9 @@ def test_an_interrupt_arrives_once(send: Callable[[int, int], None], tmp_path: P
 
 def test_a_later_interrupt_counts_again(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter([0.0, 0.4, 0.8, 1.4])
-    monkeypatch.setattr("robustfl.cli.supervised.time.monotonic", lambda: next(times))
-    handler, raised = _Interrupt(), []
+    supervised = importlib.import_module("robustfl.cli.supervised")
+    monkeypatch.setattr(supervised, "time", SimpleNamespace(monotonic=lambda: next(times)))
+    handler, raised = supervised._Interrupt(), []
     for n in range(4):
         try:
             handler(signal.SIGINT, None)
