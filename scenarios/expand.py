@@ -40,14 +40,31 @@ def expand(scenario: Scenario) -> list[Cell]:
     asked(scenario)
     rules = [_rule(rule) for rule in scenario.exclude]
     cells: dict[Cell, None] = {}
+    seeded = _Seeded()
     for combination in _combinations(scenario, axes):
         for settings, ensemble in members(combination):
-            cell = Cell.of(settings)
+            cell = seeded(settings)
             if not any(rule.matches(cell, ensemble) for rule in rules):
                 cells[cell] = None
     if not cells:
         raise UsageError(f"scenario {scenario.name!r} has no cells: its exclude rules drop every combination")
     return list(cells)
+
+
+class _Seeded:
+    """Cells from settings; of those that differ in nothing but a seed seen before, one is checked."""
+
+    def __init__(self) -> None:
+        self._checked: dict[tuple[int, ...], tuple[Mapping[str, Any], Cell]] = {}
+        self._seeds: set[int] = set()
+
+    def __call__(self, settings: Mapping[str, Any]) -> Cell:
+        seed = settings.get("seed", Cell.model_fields["seed"].default)
+        key = tuple(id(value) for name, value in settings.items() if name != "seed")
+        if key not in self._checked or type(seed) is not int or seed not in self._seeds:
+            self._checked[key] = settings, Cell.of(settings)  # kept, so that no other value gets its identity
+            self._seeds.add(seed)
+        return self._checked[key][1].model_copy(update={"seed": seed})
 
 
 def _combinations(scenario: Scenario, axes: dict[str, list[Any]]) -> Iterator[dict[str, Any]]:

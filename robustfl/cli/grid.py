@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from robustfl.scenarios import Execution
     from robustfl.scenarios.grid import Results
 
-_ROWS = 1000  # of a dry run's table
+_ROWS = 200  # of a dry run's table
 
 
 def grid(

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import product
 from typing import Any
 
 import pytest
 
+from robustfl.autobyz import named
+from robustfl.errors import UsageError
 from robustfl.registry import load_plugins
 from robustfl.scenarios import Cell, Scenario, expand, methods
 from robustfl.scenarios.build import build
@@ -45,3 +48,20 @@ def test_every_run_has_methods_of_its_own() -> None:
         assert getattr(one, name) == getattr(other, name)
         assert getattr(one, name) is not getattr(other, name)
     assert one.attack is not cell.methods.attack
+
+
+def test_cells_that_differ_in_a_seed_are_those_of_their_settings() -> None:
+    """One of them is checked, and the others are like it."""
+    cell = {"attack": ["none", "autobyz"], "f": 2, "batch": [8, 16], "seed": [3, 0, 7]}
+    cells = expand(Scenario.of({"name": "x", "cell": cell}))
+    autobyz = named("autobyz")
+    assert autobyz is not None
+    assert [(c.batch, c.seed) for c in cells if c.attack == "none"] == [*product([8, 16], [3, 0, 7])]
+    assert len(cells) == 2 * 3 * (1 + len(autobyz.members))
+    assert all(c == Cell.of(c.model_dump()) for c in cells)
+
+
+@pytest.mark.parametrize("seed", [True, -1, 1.5, "0"])
+def test_every_seed_is_checked(seed: object) -> None:
+    with pytest.raises(UsageError, match=f"seed={seed!r}"):
+        expand(Scenario.of({"name": "x", "cell": {"seed": [0, 1, seed]}}))
