@@ -58,6 +58,7 @@ class Finished:
     ra: float | None
     seconds: float
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -488,4 +489,5 @@ def _finished(record: CellResult) -> Finished:
         ra=metrics.ra_worst if metrics else None,
         seconds=record.timing.seconds,
         notes=tuple(record.timing.notes),
+        warnings=tuple(record.certificates.get("warnings") or ()),
     )

@@ -22,6 +22,7 @@ _EVERY_SECONDS = 10.0
 _QUIET_SECONDS = 60.0
 _AXES = ("dataset", "partition", "norm", "defense", "attack")
 """What is named first, and alone where nothing varies."""
+_NUMBER = re.compile(r"\d+(\.\d+)?")
 _PLACE = re.compile(r'^  File "(.*)", line (\d+)', re.MULTILINE)
 
 
@@ -42,7 +43,10 @@ def cause(reason: str) -> tuple[str, ...]:
 
 
 class GridProgress:
-    """Shows a running grid on standard error. Crashed cells are shown at once, each cause once with its traceback."""
+    """Shows a running grid on standard error.
+
+    Crashed cells are shown at once, each cause once with its traceback; warnings with the first cell that has them.
+    """
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._console = console(err=True)
@@ -56,6 +60,7 @@ class GridProgress:
         self._names: dict[str, str] = {}
         self._ended: Counter[str] = Counter()
         self._causes: set[tuple[str, ...]] = set()
+        self._warned: set[str] = set()
         self._rounds: dict[str, tuple[int, int]] = {}
         self._tasks: dict[str, TaskID] = {}
         self._over: set[str] = set()
@@ -110,6 +115,8 @@ class GridProgress:
         if not self._quiet:
             for note in finished.notes:
                 self._console.print(Text(f"{self._words(finished.labels)}: {note}"))
+            for warning in self._new(finished.warnings):
+                self._console.print(Text(f"warning: {warning} ({self._words(finished.labels)}, the first cell of it)"))
         if self._bar is not None:
             words = ", ".join([self._name, *self._troubles()])
             self._bar.update(self._bar.task_ids[0], advance=1, description=words, last=self.summary(finished))
@@ -142,6 +149,13 @@ class GridProgress:
     def _troubles(self) -> list[str]:
         """The numbers of cells that failed and diverged."""
         return [f"{self._ended[s]} {s}" for s in ("failed", "diverged") if self._ended[s]]
+
+    def _new(self, warnings: Sequence[str]) -> list[str]:
+        """The warnings that no cell has had so far; others say the same with other numbers."""
+        kinds = {_NUMBER.sub("", warning): warning for warning in warnings}
+        new = [warning for kind, warning in kinds.items() if kind not in self._warned]
+        self._warned |= kinds.keys()
+        return new
 
     def _failure(self, finished: Finished) -> str:
         """A failure in words, with its traceback if there was none like it."""

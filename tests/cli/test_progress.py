@@ -48,6 +48,18 @@ def test_one_cause_has_one_traceback_and_failures_are_counted(capsys: pytest.Cap
     assert "[4/4, < 1 s, 3 failed] seed = 3: SA 50.0" in said
 
 
+def test_a_warning_is_told_with_the_first_cell_that_has_it(capsys: pytest.CaptureFixture[str]) -> None:
+    cells = expand(Scenario.of({"name": "s", "cell": {"seed": [0, 1]}}))
+    with GridProgress() as bar:
+        for cell, share in zip(cells, ("61.0", "7"), strict=True):
+            warnings = ("clients run one after another (a layer)", f"gradients may be masked: {share} %")
+            bar.cell(Finished("k", labels(cell), "done", None, 0.5, None, 1.0, warnings=warnings))
+    said = capsys.readouterr().err
+    assert said.count("clients run one after another (a layer)") == 1
+    assert said.count("masked: 61.0 %") == 1
+    assert "masked: 7" not in said
+
+
 def test_a_failure_without_a_traceback_is_its_own_cause() -> None:
     assert cause("took longer\n") == ("took longer",)
     assert cause(TRACE.format(1, 7, 1)) == ("ValueError", "a.py", "7")
