@@ -132,9 +132,9 @@ def ranking(board: Board, found: Sequence[Contestant], notes: Notes) -> Table:
             )
             lines.append(line)
     heads = [
-        *("SA clean" for _ in clean),
-        "SA worst",
-        *(f"{metric_title(m)} worst" for m in robust),
+        *("SA, no attack" for _ in clean),
+        "SA, attacked",
+        *(f"{metric_title(m)}, attacked" for m in robust),
         *members_head(board),
     ]
     made = _table((*board.label_names, *([TASK] if board.task_names else [])), heads, lines, _lead(board))

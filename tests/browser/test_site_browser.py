@@ -103,12 +103,12 @@ def test_a_heading_sorts_best_first_then_worst_first_and_what_has_no_number_stay
     records += [record(defense="a", status="refused", reason="no"), record(defense="b", status="diverged", round=2)]
     write_site(rank_board(frame(records)), records, tmp_path)
     opened(browser, tmp_path / "index.html")
-    press_heading(browser, "SA worst")
+    press_heading(browser, "SA, attacked")
     assert find(browser, "th[aria-sort]")[0].get_attribute("aria-sort") == "descending"
-    assert [t[:7] for t in column(browser, "SA worst")] == ["100.0", "50.0", "5.0", "diverge", "refused"]
-    press_heading(browser, "SA worst")
+    assert [t[:7] for t in column(browser, "SA, attacked")] == ["100.0", "50.0", "5.0", "diverge", "refused"]
+    press_heading(browser, "SA, attacked")
     assert find(browser, "th[aria-sort]")[0].get_attribute("aria-sort") == "ascending"
-    assert [t[:7] for t in column(browser, "SA worst")] == ["diverge", "5.0", "50.0", "100.0", "refused"]
+    assert [t[:7] for t in column(browser, "SA, attacked")] == ["diverge", "5.0", "50.0", "100.0", "refused"]
 
 
 def test_numbers_in_names_sort_as_numbers(browser: Any, tmp_path: Path) -> None:
@@ -275,14 +275,14 @@ def test_everything_works_with_the_keyboard_alone(browser: Any, site: Path) -> N
     first = tab()
     assert first.text == "Skip to the content"
     seen = [first]
-    while not (seen[-1].tag_name == "button" and seen[-1].text.startswith("SA worst")):
+    while not (seen[-1].tag_name == "button" and seen[-1].text.startswith("SA, attacked")):
         assert len(seen) < 60
         seen.append(tab())
     assert {"select", "input", "button", "a"} <= {e.tag_name for e in seen}
     width = "return parseFloat(getComputedStyle(document.activeElement).outlineWidth)"
     assert browser.execute_script(width) >= 2  # the focus is seen
     seen[-1].send_keys(Keys.ENTER)
-    assert find(browser, "th[aria-sort]")[0].text.startswith("SA worst")
+    assert find(browser, "th[aria-sort]")[0].text.startswith("SA, attacked")
     while not (seen[-1].tag_name == "a" and seen[-1].get_attribute("class") == "name"):
         assert len(seen) < 90
         seen.append(tab())

@@ -77,7 +77,7 @@ def test_the_leaderboard_shows_clean_and_worst_case_and_cost_side_by_side(tmp_pa
     shown = dict(zip(head, row, strict=True))
     assert shown["#"] == "1"
     assert shown["defense"] == "median"
-    assert (shown["SA clean"], shown["SA worst"], shown["RA pgd worst"]) == ("90.0", "60.0", "30.0")
+    assert (shown["SA, no attack"], shown["SA, attacked"], shown["RA pgd, attacked"]) == ("90.0", "60.0", "30.0")
     assert (shown["seeds"], shown["s/round"], shown["peak MiB"]) == ("1", "0.010", "200")
 
 
