@@ -461,6 +461,9 @@ def apply_settings(data: Mapping[str, Any], settings: Sequence[str]) -> Scenario
             _scale(changed, setting.partition("=")[2].strip().strip("\"'"))
         else:
             _apply(changed, setting)
+    if changed.get("description") and changed["description"] == data.get("description"):
+        told = [s for s in settings if s.partition("=")[0].strip() != "name"]
+        changed["description"] += f" (with {', '.join(told)})" if told else ""
     return Scenario.of(changed)
 
 

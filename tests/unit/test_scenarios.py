@@ -378,3 +378,11 @@ def test_small_scales_of_norm_papers_run(name: str) -> None:
     cell = expand(Scenario.load(name, settings=["scale=small", "seed=0", "rounds=2", "evaluate_every=2"]))[-1]
     record = run_cell(cell, fingerprint=fingerprints([cell], None)[cell])
     assert record.status == "done", record.reason
+
+
+def test_a_description_says_what_was_changed() -> None:
+    plain = Scenario.load("quickstart").description
+    settings = ["rounds=3", "name=mine", "cell.f=2"]
+    assert Scenario.load("quickstart", settings=settings).description == f"{plain} (with rounds=3, cell.f=2)"
+    assert Scenario.load("quickstart", settings=[*settings, "description=Mine."]).description == "Mine."
+    assert Scenario.load("quickstart", settings=["name=mine"]).description == plain
