@@ -7,13 +7,13 @@ from typing import Any
 
 from robustfl.autobyz import TITLE
 
-from .benchmark_data import Measured, methods_of, noted, percent, ranks_of
+from .benchmark_data import Measured, methods_of, percent, ranks_of
 from .benchmark_tier import configuration, linked, rate_of, tuning_words
 from .board import Row, Section, metric_title
 from .cells import note_mark
 from .ensembles import member_text
 from .estimate import Estimate
-from .markdown import escape
+from .markdown import escape, noted, table
 
 Facts = Mapping[str, Any]
 
@@ -69,19 +69,17 @@ def _tables(it: Measured, row: Row) -> list[str]:
 
 def _table(it: Measured, block: str, found: Sequence[tuple[Section, Row]]) -> str:
     metrics = [metric_title(section.metric) for section, _ in found]
-    heads = [*metrics, *(f"{metric} by seed" for metric in metrics)]
-    lines = [
-        f"| attack | {' | '.join(map(escape, heads))} |",
-        f"| :-- |{' --: |' * len(metrics)}{' :-- |' * len(metrics)}",
-    ]
+    heads = ["attack", *map(escape, [*metrics, *(f"{metric} by seed" for metric in metrics)])]
     members = () if it.board.autobyz is None else it.board.autobyz.members
+    lines = []
     for i, attack in enumerate(it.board.attacks):
         places = [row.cells[i] for _, row in found]
         if not any(p.expected or p.dropped for p in places):
             continue
         name = f"**{attack}**" if attack == TITLE else f"{escape(attack)}{' (member)' if attack in members else ''}"
-        lines.append(f"| {name} | {' | '.join([*map(noted, places), *(_seeds(p) for p in places)])} |")
-    return (f"### {escape(block)}\n\n" if block else "") + "\n".join(lines)
+        lines.append([name, *map(noted, places), *(_seeds(p) for p in places)])
+    shown = table(heads, "l" + "r" * len(metrics) + "l" * len(metrics), lines)
+    return (f"### {escape(block)}\n\n" if block else "") + shown
 
 
 def _left_out(it: Measured, row: Row) -> str:
@@ -98,16 +96,14 @@ def _tuning(facts: Facts, search: Facts) -> str:
     if not search:
         return "The board holds no search for it."
     attacks = list(search["search"][0]["validation"])
-    lines = [
-        f"| configuration | {' | '.join(map(escape, attacks))} | worst |",
-        f"| :-- |{' --: |' * (len(attacks) + 1)}",
-    ]
+    lines = []
     for i, tried in enumerate(search["search"]):
         name = escape(configuration(tried, ""))
         values = [_percent(tried["validation"].get(a)) for a in attacks] + [_percent(tried["worst"])]
-        lines.append(f"| {f'**{name}**' if i == search['chosen'] else name} | {' | '.join(values)} |")
+        lines.append([f"**{name}**" if i == search["chosen"] else name, *values])
+    shown = table(["configuration", *map(escape, attacks), "worst"], "lr" + "r" * len(attacks), lines)
     why = f"\n\nNo configuration left a number: {escape(search['reason'])}." if search.get("reason") else ""
-    return f"{tuning_words(facts)} In bold: the chosen one.\n\n" + "\n".join(lines) + why
+    return f"{tuning_words(facts)} In bold: the chosen one.\n\n{shown}{why}"
 
 
 def _percent(value: float | None) -> str:

@@ -13,12 +13,11 @@ from robustfl.autobyz import TITLE
 from robustfl.records import CellResult
 
 from .board import Board, Row, Section, in_words, metric_title, natural, row_name
-from .cells import note_mark, rank_text
+from .cells import rank_text
 from .contestants import Contestant, contestants, entries
 from .ensembles import asked_of, with_dropped
 from .estimate import Estimate
 from .frame import frame
-from .markdown import escape
 from .paired import alike
 from .published import Board as Published
 from .ranking import ALWAYS, NO_ATTACK, rank_board
@@ -221,12 +220,6 @@ def percent(place: Estimate) -> str:
     if place.shown is None:
         return place.text()
     return f"{100 * place.shown:.1f} % {place.spread()}".rstrip().replace(" ", "\N{NO-BREAK SPACE}")
-
-
-def noted(place: Estimate) -> str:
-    """A place in Markdown, with the marks of its footnotes."""
-    marks = ", ".join(note_mark(n) for n in place.notes) if place.states else ""
-    return escape(place.text()) + (f" <sup>{marks}</sup>" if marks else "")
 
 
 def ranks_of(measured: Measured, row: Row) -> str:

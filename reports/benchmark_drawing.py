@@ -37,17 +37,14 @@ def pareto_svg(it: Measured) -> str:
         inside = colour if first else "#ffffff"
         look = f'r="{6 if first else 4}" fill="{inside}" stroke="{colour}" stroke-width="1.5"'
         drawn.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" {look}><title>{escape(told)}</title></circle>')
-    drawn += [_text(*_beside(*spot(row)), str(k), weight="bold") for k, row in enumerate(front, 1)]
+    numbered = [(k, *spot(row)) for k, row in enumerate(front, 1)]
+    drawn += [_text(x + 9, y - 6, str(k), weight="bold") for k, x, y in numbered]
     lines = [*_axes(10**low, 10**high, low, high), *drawn, *_legend(norms)]
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" '
         'font-family="sans-serif" font-size="12">\n'
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>\n' + "\n".join(lines) + "\n</svg>\n"
     )
-
-
-def _beside(x: float, y: float) -> tuple[float, float]:
-    return x + 9, y - 6
 
 
 def _axes(first: float, last: float, low: float, high: float) -> list[str]:

@@ -10,7 +10,7 @@ from .benchmark_data import Labels, Measured, best, percent, ranked, ranks_of
 from .benchmark_history import Entry, entry_words
 from .benchmark_tier import changed_words, linked, refused_or_diverged
 from .board import Row
-from .markdown import escape
+from .markdown import escape, table
 
 _NAMED = 3
 QUESTION = "Which defense should I use with batch norm, at what cost, and how sure is that?"
@@ -43,21 +43,19 @@ def front_page(
 
 def _short(boards: Sequence[Measured]) -> str:
     """A line per tier: the first contestant with batch statistics."""
-    lines = [
-        f"| tier | with batch norm, use | SA under {TITLE} | RA under {TITLE} | time | how sure |",
-        "| :-- | :-- | --: | --: | --: | :-- |",
-    ]
+    heads = ["tier", "with batch norm, use", f"SA under {TITLE}", f"RA under {TITLE}", "time", "how sure"]
+    lines = []
     for it in boards:
         first = best(r for r in it.rows if it.of(r, "norm") in it.with_statistics)
         if first is None:
-            lines.append(f"| [{it.tier}]({it.tier}.md) | no contestant has a number | – | – | – | – |")
+            lines.append([f"[{it.tier}]({it.tier}.md)", "no contestant has a number", *"––––"])
             continue
         cells = [escape(percent(first.worst)), escape(_robust(it, first)), it.cost(first), _sure(it, first)]
-        lines.append(f"| [{it.tier}]({it.tier}.md) | **{linked(it, first)}** | {' | '.join(cells)} |")
+        lines.append([f"[{it.tier}]({it.tier}.md)", f"**{linked(it, first)}**", *cells])
     words = (
         f"A tier is one kind of data and says nothing of others; SA and RA are the worst of {TITLE}'s attacks per seed."
     )
-    return "\n".join(lines) + f"\n\n{words}"
+    return f"{table(heads, 'llrrrl', lines)}\n\n{words}"
 
 
 def _robust(it: Measured, row: Row) -> str:
@@ -77,10 +75,7 @@ def _tier(it: Measured) -> str:
     """The first contestant of every norm, those with batch statistics first, and who has no number."""
     norms = sorted(dict.fromkeys(it.of(r, "norm") for r in it.rows), key=lambda n: n not in it.with_statistics)
     heads = [f"SA under {TITLE}", *([it.robust_title] if it.robust else []), "SA, no attack", "time", "how sure"]
-    lines = [
-        f"| norm | first | {' | '.join(map(escape, heads))} |",
-        f"| :-- | :-- |{' --: |' * (len(heads) - 1)} :-- |",
-    ]
+    lines = []
     for norm in norms:
         for row, why in _firsts(it, norm):
             rivals = len(it.alike.get(row.labels, ()))
@@ -88,12 +83,13 @@ def _tier(it: Measured) -> str:
                 percent(row.worst), *([_robust(it, row)] if it.robust else []), percent(it.clean(row)), it.cost(row),
                 f"{ranks_of(it, row)}; {rivals or 'no'} other{'' if rivals == 1 else 's'} may be as good",
             ]  # fmt: skip
-            lines.append(f"| {escape(norm)} | {_beside(it, row)}{why} | {' | '.join(map(escape, cells))} |")
+            lines.append([escape(norm), f"{_beside(it, row)}{why}", *map(escape, cells)])
     told = [f"Norms with batch statistics: {', '.join(f'`{n}`' for n in norms if n in it.with_statistics) or 'none'}."]
     lost = [f"{linked(it, r)} ({_state(r)})" for r in refused_or_diverged(it)]
     told += [f"Last, without a number under attack: {', '.join(lost)}."] if lost else []
     head = f"## {it.heading}\n\n{escape(it.conditions)}. {changed_words(it.facts)}[Everything]({it.tier}.md)."
-    return f"{head}\n\n" + "\n".join(lines) + f"\n\n{' '.join(told)}"
+    shown = table(["norm", "first", *map(escape, heads)], "ll" + "r" * (len(heads) - 1) + "l", lines)
+    return f"{head}\n\n{shown}\n\n{' '.join(told)}"
 
 
 def _state(row: Row) -> str:
@@ -117,16 +113,17 @@ def _beside(it: Measured, row: Row) -> str:
 
 def _tiers(boards: Sequence[Measured], entries: Mapping[str, Entry], tiers: Mapping[str, str]) -> str:
     shown = {it.tier: it for it in boards}
-    lines = ["## Tiers and boards\n", "| tier | what | contestants | board |", "| :-- | :-- | --: | :-- |"]
+    lines = []
     for name, title in tiers.items():
         it = shown.get(name)
         if it is None:
-            lines.append(f"| {name} | {escape(title)} | – | not run yet |")
+            lines.append([name, escape(title), "–", "not run yet"])
             continue
         part = " (not the whole protocol)" if it.facts["changed"] else ""
         board = f"[{it.file}](boards/{it.file}), {entry_words(entries[it.published.digest])}"
-        lines.append(f"| [{name}]({name}.md) | {escape(title)}{part} | {len(it.rows)} | {board} |")
-    return "\n".join(lines) + "\n\nWhat was shown before: [history](history.md)."
+        lines.append([f"[{name}]({name}.md)", f"{escape(title)}{part}", str(len(it.rows)), board])
+    shown_as = table(["tier", "what", "contestants", "board"], "llrl", lines)
+    return f"## Tiers and boards\n\n{shown_as}\n\nWhat was shown before: [history](history.md)."
 
 
 _MEASURED = f"""## How it is measured

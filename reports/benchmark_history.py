@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from .benchmark_data import Measured, ranked
 from .board import Row
 from .documents import read_document
-from .markdown import escape
+from .markdown import escape, table
 from .store import write_atomic
 
 FORMAT = "robustfl-history"
@@ -105,19 +105,16 @@ def history_page(history: History, shown: Sequence[str]) -> str:
         "# History of boards\n\nEvery board that the [benchmark](index.md) has shown, the newest first; as data: "
         "[history.json](history.json). A board is never edited: a later one takes its place.\n"
     )
-    lines = [
-        "| since | tier | protocol | AutoByz | robustfl | commit | contestants | cells | what changed |",
-        "| :-- | :-- | --: | --: | :-- | :-- | --: | --: | :-- |",
-    ]
+    heads = ["since", "tier", "protocol", "AutoByz", "robustfl", "commit", "contestants", "cells", "what changed"]
+    lines = []
     for entry in reversed(history.boards):
         tier = f"[{entry.tier}]({entry.tier}.md)" if entry.digest in shown else entry.tier
-        cells = [
+        lines.append([
             entry.date, tier, str(entry.protocol), str(entry.autobyz or "–"), " and ".join(entry.robustfl),
             f"`{entry.commit[:12]}`" if entry.commit else "–", str(len(entry.scores)), str(entry.cells),
             _change(entry, history.before(entry)),
-        ]  # fmt: skip
-        lines.append(f"| {' | '.join(cells)} |")
-    return f"{head}\n" + "\n".join(lines) + "\n"
+        ])  # fmt: skip
+    return f"{head}\n{table(heads, 'llrrllrrl', lines)}\n"
 
 
 def _change(entry: Entry, before: Entry | None) -> str:

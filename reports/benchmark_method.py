@@ -15,7 +15,7 @@ from .benchmark_tier import linked
 from .board import Row
 from .cells import rank_text
 from .ensembles import member_text
-from .markdown import escape
+from .markdown import escape, table
 from .ranking import NO_ATTACK
 
 Method = tuple[str, str]
@@ -78,10 +78,8 @@ def _page(method: Method, about: About | None, results: str) -> str:
 
 def _results(found: Sequence[tuple[Measured, Row]]) -> str:
     """Every contestant that the method is part of."""
-    lines = [
-        f"| tier | rank | contestant | SA, no attack | SA under {TITLE} | RA under {TITLE} | worst member | time |",
-        "| :-- | --: | :-- | --: | --: | --: | --: | --: |",
-    ]
+    heads = ["tier", "rank", "contestant", "SA, no attack", f"SA under {TITLE}", f"RA under {TITLE}", "worst member"]
+    lines = []
     for it, row in found:
         other = it.robust_rows.get(row.labels)
         cells = [
@@ -89,16 +87,14 @@ def _results(found: Sequence[tuple[Measured, Row]]) -> str:
             member_text(row.members), it.cost(row),
         ]  # fmt: skip
         first = [f"[{it.tier}](../{it.tier}.md)", f"{rank_text(row)} of {len(it.rows)}", linked(it, row, "../")]
-        lines.append(f"| {' | '.join([*first, *map(escape, cells)])} |")
-    return "\n".join(lines)
+        lines.append([*first, *map(escape, cells)])
+    return table([*heads, "time"], "lrlrrrrr", lines)
 
 
 def _struck(found: Sequence[tuple[Measured, str]]) -> str:
     """Every contestant under the attack, and how often it was the worst member."""
-    lines = [
-        f"| tier | attack | contestant | SA under it | SA under {TITLE} | seeds in which it is the worst |",
-        "| :-- | :-- | :-- | --: | --: | --: |",
-    ]
+    heads = ["tier", "attack", "contestant", "SA under it", f"SA under {TITLE}", "seeds in which it is the worst"]
+    lines = []
     for it, attack in found:
         place = it.board.attacks.index(attack)
         for row in it.rows:
@@ -107,5 +103,5 @@ def _struck(found: Sequence[tuple[Measured, str]]) -> str:
             times = dict(row.members).get(attack, 0)
             cells = [own.text(), row.worst.text(), f"{times}/{total}" if total else "–"]
             first = [f"[{it.tier}](../{it.tier}.md)", escape(attack), linked(it, row, "../")]
-            lines.append(f"| {' | '.join([*first, *map(escape, cells)])} |")
-    return "\n".join(lines)
+            lines.append([*first, *map(escape, cells)])
+    return table(heads, "lllrrr", lines)

@@ -7,13 +7,13 @@ from typing import Any
 
 from robustfl.autobyz import TITLE
 
-from .benchmark_data import Measured, noted, percent, ranked
+from .benchmark_data import Measured, percent, ranked
 from .benchmark_history import Entry, entry_words
 from .board import Row
 from .cells import rank_text, remarks
 from .ensembles import member_text
 from .estimate import Estimate
-from .markdown import escape
+from .markdown import escape, noted, table
 from .paired import words_below
 
 Facts = Mapping[str, Any]
@@ -71,7 +71,7 @@ def _ranking(it: Measured) -> str:
     ra = [it.robust_title] if it.robust else []
     head = ["rank", "contestant", f"SA under {TITLE}", *ra, "SA, no attack", f"time × {it.yardstick}", "worst member",
             "is told", "lr", "Pareto", "peak MiB", "MiB sent a round"]  # fmt: skip
-    lines = [f"| {' | '.join(map(escape, head))} |", f"| --: | :-- |{' --: |' * (len(head) - 2)}"]
+    lines = []
     for row in it.rows:
         search, other = it.search(row), it.robust_rows.get(row.labels)
         cells = [
@@ -82,12 +82,12 @@ def _ranking(it: Measured) -> str:
         ]  # fmt: skip
         first = [rank_text(row), linked(it, row), noted(row.worst)]
         first += [noted(other.worst) if other else "–"] if it.robust else []
-        lines.append(f"| {' | '.join([*first, *map(escape, cells)])} |")
+        lines.append([*first, *map(escape, cells)])
     words = (
         f"*is told*: what the defense knows beside the rows it aggregates. *time × {it.yardstick}*: seconds per round "
         f"relative to the {it.yardstick} with the same norm. *Pareto*: nobody is both better under attack and faster."
     )
-    return "\n".join(lines) + f"\n\n{words}"
+    return f"{table([escape(h) for h in head], 'rl' + 'r' * (len(head) - 2), lines)}\n\n{words}"
 
 
 def rate_of(search: Facts) -> str:
@@ -104,13 +104,14 @@ def _tasks(it: Measured) -> str:
     metrics = ["sa", *([it.robust] if it.robust else [])]
     blocks = list(dict.fromkeys(s.block for s in it.board.tasks))
     found = {(s.metric, s.block): {r.labels: r.worst for r in s.rows} for s in it.board.tasks}
-    lines = [f"| contestant | {' | '.join(map(escape, blocks))} |", f"| :-- |{' --: |' * len(blocks)}"]
+    lines = []
     for row in it.rows:
         places = [[found[m, block].get(row.labels, Estimate()) for m in metrics] for block in blocks]
         told = [escape(" / ".join(place.text(spread=False) for place in each)) for each in places]
-        lines.append(f"| {linked(it, row)} | {' | '.join(told)} |")
+        lines.append([linked(it, row), *told])
     what = f"SA / {it.robust_title}" if it.robust else f"SA under {TITLE}"
-    return f"## Task by task\n\n{escape(what)}.\n\n" + "\n".join(lines)
+    shown = table(["contestant", *map(escape, blocks)], "l" + "r" * len(blocks), lines)
+    return f"## Task by task\n\n{escape(what)}.\n\n{shown}"
 
 
 def _front(it: Measured) -> str:
@@ -126,7 +127,8 @@ def _front(it: Measured) -> str:
 
 def _tuning(it: Measured) -> str:
     """Every configuration's worst case on validation data, the chosen one in bold."""
-    lines = ["| contestant | configurations: worst validation accuracy over the tuning attacks, % |", "| :-- | :-- |"]
+    heads = ["contestant", "configurations: worst validation accuracy over the tuning attacks, %"]
+    lines = []
     for name, found in it.facts.get("contestants", {}).items():
         shown = []
         for i, tried in enumerate(found["search"]):
@@ -134,8 +136,8 @@ def _tuning(it: Measured) -> str:
             text = escape(f"{configuration(tried, name.split(' · ')[0])}: {worst}")
             shown.append(f"**{text}**" if i == found["chosen"] else text)
         why = f" ({escape(found['reason'])})" if found.get("reason") else ""
-        lines.append(f"| {escape(name)} | {'; '.join(shown)}{why} |")
-    return f"{tuning_words(it.facts)}\n\n" + "\n".join(lines)
+        lines.append([escape(name), f"{'; '.join(shown)}{why}"])
+    return f"{tuning_words(it.facts)}\n\n{table(heads, 'll', lines)}"
 
 
 def tuning_words(facts: Facts) -> str:

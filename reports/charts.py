@@ -152,15 +152,15 @@ def _path(spots: Sequence[tuple[float, float]]) -> str:
     return " ".join(f"{x:g},{y:g}" for x, y in spots)
 
 
-def _round_ticks(low: float, high: float, count: int = 5) -> list[float]:
-    """At most about ``count`` round numbers between ``low`` and ``high``.
+def _round_ticks(low: float, high: float) -> list[float]:
+    """At most about five round numbers between ``low`` and ``high``.
 
     >>> _round_ticks(0, 80)
     [0.0, 20.0, 40.0, 60.0, 80.0]
     """
     if high <= low:
         return [low]
-    raw = (high - low) / count
+    raw = (high - low) / 5
     size = 10.0 ** math.floor(math.log10(raw))
     step = next(size * m for m in (1, 2, 5, 10) if size * m >= raw * 0.999)
     first = math.ceil(low / step - 1e-9)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 
 from .board import Board, Row, Section
 from .cells import costs, header, members, note_mark, places, rank_text, remarks, state_counts, title
@@ -17,7 +18,7 @@ def to_markdown(board: Board) -> str:
         lines += [
             f"## {escape(title(board, section))}",
             "",
-            *_table(board, section),
+            _table(board, section),
             "",
             escape(words_below(section)),
             "",
@@ -35,22 +36,32 @@ def escape(text: str) -> str:
     return re.sub(r"([\\`*_\[\]|~#$])", r"\\\1", text)
 
 
-def _table(board: Board, section: Section) -> list[str]:
-    head = header(board)
-    left = 1 + len(board.label_names)
-    rule = ["--:", *[":--"] * (left - 1), *["--:"] * (len(head) - left)]
-    best = [row.rank == 1 for row in section.rows]
-    rows = [_cells(board, row, bold=first) for row, first in zip(section.rows, best, strict=True)]
-    return ["| " + " | ".join(line) + " |" for line in ([escape(h) for h in head], rule, *rows)]
+def table(heads: Sequence[str], sides: str, rows: Iterable[Sequence[str]]) -> str:
+    """A table of Markdown texts; ``sides`` has an ``l`` or ``r`` for every column, as LaTeX's tables have.
+
+    >>> print(table(["name", "SA"], "lr", [["fbn", "85.0"]]))
+    | name | SA |
+    | :-- | --: |
+    | fbn | 85.0 |
+    """
+    rule = [{"l": ":--", "r": "--:"}[side] for side in sides]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (heads, rule, *rows))
 
 
-def _cells(board: Board, row: Row, *, bold: bool) -> list[str]:
-    shown = [_place(e) for e in places(row)]
-    if bold:
+def _table(board: Board, section: Section) -> str:
+    head, labels = header(board), len(board.label_names)
+    sides = "r" + "l" * labels + "r" * (len(head) - labels - 1)
+    return table([escape(h) for h in head], sides, [_cells(board, row) for row in section.rows])
+
+
+def _cells(board: Board, row: Row) -> list[str]:
+    shown = [noted(e) for e in places(row)]
+    if row.rank == 1:
         shown[-1] = f"**{shown[-1]}**"
     return [rank_text(row), *map(escape, row.labels), *shown, *map(escape, members(board, row)), *costs(row)]
 
 
-def _place(place: Estimate) -> str:
+def noted(place: Estimate) -> str:
+    """A place in Markdown, with the marks of its footnotes."""
     marks = ", ".join(note_mark(n) for n in place.notes) if place.states else ""
     return escape(place.text()) + (f" <sup>{marks}</sup>" if marks else "")

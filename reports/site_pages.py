@@ -54,8 +54,8 @@ def heat_grids(board: Board, found: Sequence[Contestant], notes: Notes) -> list[
             groups[tuple(v for n, v in zip(board.label_names, row.labels, strict=True) if n != "defense")].append(row)
         names = [n for n in board.label_names if n != "defense"]
         for group, rows in sorted(groups.items(), key=lambda item: natural(" ".join(item[0]))):
-            where = [section.block] if board.task_names else []
-            title = " · ".join(filter(None, [section.metric_title, row_name(names, group), *where]))
+            where = _condition(board, section.block)
+            title = " · ".join(filter(None, [section.metric_title, row_name(names, group), where]))
             ordered = sorted(rows, key=lambda r: simple_first(_label(board, r, "defense")))
             lines = tuple((_label(board, r, "defense"), slugs[r.labels], _shaded(r, notes)) for r in ordered)
             grids.append(Grid(title, (*board.attacks, "worst case"), lines))
@@ -140,11 +140,12 @@ def page(board: Board, contestant: Contestant, notes: Notes, papers: Mapping[str
 
 def _where(board: Board, section: Section) -> str:
     """Metric and task of a row in words."""
-    return " · ".join([section.metric_title, *_condition(board, section.block)])
+    return " · ".join(filter(None, [section.metric_title, _condition(board, section.block)]))
 
 
-def _condition(board: Board, block: str) -> list[str]:
-    return [block] if board.task_names else []
+def _condition(board: Board, block: str) -> str:
+    """The task of a table in words; empty on a board with one task."""
+    return block if board.task_names else ""
 
 
 def _bars(board: Board, contestant: Contestant, notes: Notes) -> list[Bars]:
@@ -158,7 +159,7 @@ def _bars(board: Board, contestant: Contestant, notes: Notes) -> list[Bars]:
             places = [(*rows[m].cells, rows[m].worst)[i] if m in rows else None for m in board.metrics]
             shown = tuple((value(p, notes), shade(p)) if p else (Value(), "") for p in places)
             lines.append((attack, shown))
-        bars.append(Bars(" · ".join(_condition(board, block)) or "all cells", tuple(lines)))
+        bars.append(Bars(_condition(board, block) or "all cells", tuple(lines)))
     return bars
 
 
@@ -171,7 +172,7 @@ def _curves(board: Board, contestant: Contestant, looks: Mapping[str, int]) -> l
     for block, attacks in sorted(groups.items(), key=lambda item: natural(item[0])):
         series = [(a, looks.get(a, 0), _mean_curve(attacks[a])) for a in looks if a in attacks]
         kept = [(name, look, points) for name, look, points in series if len(points) > 1]
-        title = " · ".join(_condition(board, block)) or "all cells"
+        title = _condition(board, block) or "all cells"
         if kept:
             charts.append(line_chart(title, kept, x_label="round", y_label="SA (%)", unit="round "))
     return charts
@@ -204,7 +205,7 @@ def _certificate(board: Board, contestant: Contestant) -> tuple[list[str], list[
     """The headings of the certificates the records have; per condition and attack their means, smallest variances."""
     groups: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for entry in contestant.entries:
-        place = " · ".join(_condition(board, entry.block)), entry.attack
+        place = _condition(board, entry.block), entry.attack
         for name in CERTIFICATES:
             found = entry.record.certificates.get(name)
             if isinstance(found, (int, float)) and math.isfinite(found):

@@ -42,16 +42,16 @@ class Normalized:
         return float(self.errors[-1])
 
 
-def normalize_clusters(norm: Norm, *, gamma: float, seed: int, rounds: int = ROUNDS) -> Normalized:
-    """Let the clients normalise with ``norm`` for some rounds, the server merging what they report without attack."""
+def normalize_clusters(norm: Norm, *, gamma: float, seed: int) -> Normalized:
+    """Let the clients normalise with ``norm`` for 100 rounds, the server merging what they report without attack."""
     generator = stream(seed, "clusters")
     network = nn.Sequential(norm.layer(2)).double().train()
     layout = layout_of(network)
     statistics = layout.initial_statistics(torch.zeros(1, dtype=torch.float64))
     errors = []
-    for t in range(rounds):
+    for t in range(ROUNDS):
         x, labels = _points(gamma, generator)
-        begin(network, (POINTS,) * CLIENTS, frozen=norm.frozen(t, rounds))
+        begin(network, (POINTS,) * CLIENTS, frozen=norm.frozen(t, ROUNDS))
         with torch.no_grad():
             mine = network(x)
         reference = (x - x.mean(0)) / (x.var(0, correction=0) + EPS).sqrt()
@@ -64,7 +64,7 @@ def normalize_clusters(norm: Norm, *, gamma: float, seed: int, rounds: int = ROU
     return Normalized(torch.stack(errors), mine, labels, float(statistics[2:].mean()))
 
 
-def separability(points: Tensor, labels: Tensor, *, steps: int = 400) -> float:
+def separability(points: Tensor, labels: Tensor) -> float:
     """The training accuracy of softmax regression on standardised ``points [P 2]``: 1 if clusters are separable.
 
     >>> centres = torch.tensor([[0.0, 0.0], [5.0, 5.0]], dtype=torch.float64).repeat(5, 1)
@@ -75,7 +75,7 @@ def separability(points: Tensor, labels: Tensor, *, steps: int = 400) -> float:
     classes = int(labels.max()) + 1
     weights = torch.zeros((3, classes), dtype=x.dtype, requires_grad=True)
     inputs = torch.cat([x, torch.ones_like(x[:, :1])], dim=1)
-    optimiser = torch.optim.LBFGS([weights], max_iter=steps, line_search_fn="strong_wolfe")
+    optimiser = torch.optim.LBFGS([weights], max_iter=400, line_search_fn="strong_wolfe")
 
     def loss() -> Tensor:
         optimiser.zero_grad()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -95,7 +95,7 @@ class Evaluator:
         values = []
         with self.as_tested(state) as at:
             for k in users:
-                with self._model_of(at, k) if self.personal else nullcontext(), through(e.model, self.branch):
+                with self._model_of(at, k), through(e.model, self.branch):
                     values.append(self._validated(self._built.validation[k], k if k in e.adversarial else None))
         return mean_over_users(values)
 
@@ -169,7 +169,11 @@ class Evaluator:
 
     @contextmanager
     def _model_of(self, state: State, user: int) -> Iterator[None]:
+        """Within, the network is the user's own, where users have models of their own."""
         e, personal = self._e, state.personal
+        if not self.personal:
+            yield
+            return
         assert personal is not None
         with lent(state.theta, personal.models_of([user], e.privacy, state.theta)[0]):
             if e.privacy.statistics:
@@ -214,18 +218,10 @@ class Evaluator:
 
     def _on_validation(self, state: State) -> list[float | None]:
         """Accuracy of every client on the samples it kept for that, with the model it is tested with."""
-        e = self._e
         values: list[float | None] = []
         for k, index in enumerate(self._built.validation):
-            if not len(index):
-                values.append(None)
-                continue
-            if self.personal:
-                with self._model_of(state, k), through(e.model, self.branch):
-                    values.append(self._validated(index))
-            else:
-                with through(e.model, self.branch):
-                    values.append(self._validated(index))
+            with self._model_of(state, k), through(self._e.model, self.branch):
+                values.append(self._validated(index) if len(index) else None)
         return values
 
     def _validated(self, index: Tensor, attacked: int | None = None) -> float:
@@ -249,15 +245,11 @@ class Evaluator:
 
             return attack_success(e.model, pixels, test.y[index], e.attack, batch=self._batch)
 
-        with through(e.model, self.branch):
-            if not self.personal:
-                parts = [self._part(k) for k in self.users] if self._built.tests else [self._part(0)]
-                return mean_over_users([success(part) for part in parts])
-            found = []
-            for k in self.users:
-                with self._model_of(state, k):
-                    found.append(success(self._part(k)))
-            return mean_over_users(found)
+        found = []
+        for k in self.users if self.personal or self._built.tests else self.users[:1]:
+            with self._model_of(state, k), through(e.model, self.branch):
+                found.append(success(self._part(k)))
+        return mean_over_users(found)
 
     # --- summaries ---------------------------------------------------------------------------------------------------
 
@@ -311,7 +303,7 @@ class Evaluator:
                     continue
                 index = self._part(user)[: self._cell.representations]
                 for branch in branches:
-                    with self._model_of(at, user) if self.personal else nullcontext(), through(self._e.model, branch):
+                    with self._model_of(at, user), through(self._e.model, branch):
                         for images, features in self._seen(index, user, branch).items():
                             rows.append(features)
                             told += [(user, branch, " · ".join(w for w in (name, images) if w))] * len(index)

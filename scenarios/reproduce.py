@@ -19,6 +19,7 @@ from robustfl.reports.store import Store
 
 from .arithmetic import compute, trace
 from .expand import expand, fingerprints, key_of, labels, refusal, resolve
+from .grid import Results
 from .spec import Cell, Scenario
 
 REFERENCE_SECONDS = 0.55
@@ -178,14 +179,16 @@ def _worked(images: Tensor, kernel: Tensor) -> float:
 
 
 def run_missing(
-    scale: Scale, run: Callable[[Scenario], object], *, on_refused: Callable[[str], None] = lambda text: None
-) -> None:
-    """Run every scenario of a protocol; one that lacks its data is named and the others go on."""
+    scale: Scale, run: Callable[[Scenario], Results], *, on_refused: Callable[[str], None] = lambda text: None
+) -> bool:
+    """Run every scenario of a protocol and say if a cell failed; one that lacks its data is named, the others go on."""
+    failed = False
     for scenario in scenarios_of(scale):
         try:
-            run(scenario)
+            failed |= bool(run(scenario).statuses.get("failed"))
         except DataMissing as error:
             on_refused(f"{scenario.name}: {error}")
+    return failed
 
 
 def scale_of(text: str) -> ScaleName:

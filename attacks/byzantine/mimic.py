@@ -14,7 +14,7 @@ from robustfl.errors import UsageError
 from robustfl.parameters import param
 from robustfl.registry import register
 
-from .sight import alike, centre, honest_rows
+from .sight import alike, centre, honest_rows, unit
 
 
 @register("mimic", version=1)
@@ -76,7 +76,7 @@ class Mimic(Attack):
             mean = centre(honest)
             if "mean" in state:
                 mean = (seen * state["mean"] + mean) / (seen + 1)
-            z = _normalised((seen * z + _pull(honest, mean, z)) / (seen + 1))
+            z = unit((seen * z + _pull(honest, mean, z)) / (seen + 1))
             target = (honest @ z).argmax()
             state = {"z": z, "mean": mean, "seen": torch.tensor(seen + 1), "target": target}
         row = int(state["target"])
@@ -89,9 +89,4 @@ def _pull(honest: Tensor, mean: Tensor, z: Tensor) -> Tensor:
     """One power step from ``z`` on the scatter of the rows about ``mean``; rows that do not scatter leave ``z``."""
     centred = honest - mean
     step = (centred @ z) @ centred
-    return _normalised(step) if bool(step.any()) else _normalised(z)
-
-
-def _normalised(z: Tensor) -> Tensor:
-    norm: Tensor = torch.linalg.vector_norm(z)
-    return z / norm.clamp(min=torch.finfo(z.dtype).tiny)
+    return unit(step) if bool(step.any()) else unit(z)

@@ -15,7 +15,7 @@ from robustfl.contracts import Attack, Forged, Knowledge, View
 from robustfl.parameters import param
 from robustfl.registry import register
 
-from .sight import alike, own_rows
+from .sight import alike, own_rows, unit
 
 
 @register("poisonedfl", version=1)
@@ -73,7 +73,7 @@ class PoisonedFL(Attack):
             if int(state["age"]) % self.period == 0:
                 state |= {"scale": self._adapted(state), "total": torch.zeros_like(g)}
             length: Tensor = torch.linalg.vector_norm(g)
-            away = _unit((g - _unit(state["row"]) * length).abs())
+            away = unit((g - unit(state["row"]) * length).abs())
             row = away * state["signs"] * (float(state["scale"]) * length)
         state["row"] = row
         return Forged(alike(row if base is None else row + base, view.f), state)
@@ -113,8 +113,3 @@ def _moved(view: View, state: dict[str, Tensor]) -> tuple[Tensor | None, Tensor 
         return None, None
     state["before"] = last.clone()
     return last, (last - before if len(before) else None)
-
-
-def _unit(vector: Tensor) -> Tensor:
-    norm: Tensor = torch.linalg.vector_norm(vector)
-    return vector / norm.clamp(min=torch.finfo(vector.dtype).tiny)

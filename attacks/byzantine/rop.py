@@ -13,7 +13,7 @@ from robustfl.contracts import Attack, Knowledge, View
 from robustfl.parameters import param
 from robustfl.registry import register
 
-from .sight import alike, centre, honest_rows
+from .sight import alike, centre, honest_rows, unit
 
 
 @register("rop", version=1)
@@ -56,14 +56,9 @@ class ROP(Attack):
         del generator
         mean = centre(honest_rows(view, self.name))
         last = mean if view.previous is None else view.previous
-        ahead = _unit(torch.lerp(mean, last, self.reference))
-        aside = _unit(1.0 - ahead.sum() * ahead)
+        ahead = unit(torch.lerp(mean, last, self.reference))
+        aside = unit(1.0 - ahead.sum() * ahead)
         angle = math.radians(self.angle)
         step = aside * math.sin(angle) + ahead * math.cos(angle)
         start = torch.lerp(mean, last, self.location)
         return alike(start + step * (self.z * torch.linalg.vector_norm(mean)), view.f)
-
-
-def _unit(vector: Tensor) -> Tensor:
-    norm: Tensor = torch.linalg.vector_norm(vector)
-    return vector / norm.clamp(min=torch.finfo(vector.dtype).tiny)

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from robustfl.contracts import Rehearsal, View
+from robustfl import parameters
+from robustfl.contracts import Attack, Knowledge, Rehearsal, View
 from robustfl.errors import UsageError
 from robustfl.kernels import centred_gram
-from robustfl.parameters import only_where
+from robustfl.parameters import only_where, param
 
-from .sight import honest_rows
+from .sight import alike, honest_rows
 
 # From this many times more entries than rows on, inner products are cheaper than the rows.
 _LONG = 20
@@ -287,3 +290,46 @@ def _turned(honest: Tensor, origin: Tensor, direction: Tensor) -> tuple[Tensor, 
     # In the dtype of the rows, so that rules see the same ties as among the rows themselves.
     points = points.to(honest.dtype)
     return points[:h], points[h + 1], points[h + 2] - points[h + 1]
+
+
+@dataclass(frozen=True)
+class SearchedAttack(Attack):
+    """An attack along a direction of its own, by the ``η`` with which it moves the server's result farthest.
+
+    Args:
+        search: ``scan`` (default; at least 0.97 of the greatest distance against every rule in tests against a fine
+            grid), ``linear`` (ByzFL's, which looks to the right of its best η only and reached 0.05 to 1) or ``golden``
+            (golden section, for distances with one maximum).
+        evals: evaluations of the server's rule, ≥ 1; None (default) for 40, for the other two 20.
+        start: least η, ≥ 0.
+        delta: first step of the linear search, > 0.
+        ratio: shrinking of its step after the first failure, in (0, 1).
+        eta_max: bound on η, > 0; reached against the mean; inf only for the linear search.
+    """
+
+    cost: ClassVar[str] = "evals aggregations per round; for rules on inner products h²d once and small ones"
+    knowledge: ClassVar[Knowledge] = "defense"
+
+    search: str = param("scan", choices=KINDS, doc="scan, ByzFL's linear search, or golden section")
+    evals: int | None = param(None, ge=1, doc="evaluations of the server's rule; None: 40 for scan, 20 for the others")
+    start: float = param(0.0, ge=0.0, lt=math.inf, doc="least η")
+    delta: float = param(10.0, gt=0.0, lt=math.inf, doc="first step of the linear search")
+    ratio: float = param(0.8, gt=0.0, lt=1.0, doc="shrinking of its step after the first failure")
+    eta_max: float = param(1e3, gt=0.0, doc="bound on η; inf only for the linear search")
+
+    def __post_init__(self) -> None:
+        parameters.check(self)
+        self.options.check(type(self).__name__)
+
+    @property
+    def options(self) -> Search:
+        """The search for ``η``."""
+        return Search(self.search, self.evals, self.start, self.delta, self.ratio, self.eta_max)
+
+    @abstractmethod
+    def found(self, view: View) -> Found:
+        """The factor, the distance it reaches and the vector to send."""
+
+    def forge(self, view: View, *, generator: torch.Generator) -> Tensor:
+        del generator
+        return alike(self.found(view).vector, view.f)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from robustfl.contracts import View
@@ -45,3 +46,9 @@ def centre_and_spread(honest: Tensor, ddof: int) -> tuple[Tensor, Tensor]:
     if honest.shape[0] == 1:
         return honest[0], honest.new_zeros(honest.shape[1])
     return mean_and_std(honest, ddof)
+
+
+def unit(vector: Tensor) -> Tensor:
+    """``vector / ‖vector‖``; zero stays zero."""
+    norm: Tensor = torch.linalg.vector_norm(vector)
+    return vector / norm.clamp(min=torch.finfo(vector.dtype).tiny)

@@ -12,6 +12,7 @@ from robustfl.records import plain
 
 from ..latex import escape as tex
 from ..markdown import escape as md
+from ..markdown import table
 from ..store import write_atomic
 from .measures import Evidence
 from .protocols import Item, Paper, ScaleName, Statement
@@ -169,9 +170,7 @@ def to_markdown(page: Page) -> str:
     for entry in page.ordered:
         lines += [f"## {md(entry.name)}: {md(entry.item.title)}", "", md(entry.paper.citation), ""]
         if entry.findings:
-            lines += [f"| {' | '.join(HEAD)} |", "| :-- | :-- | :-- | :-- |"]
-            lines += [f"| {' | '.join(md(c) for c in cells)} |" for _, cells in rows_of(entry)]
-            lines += [""]
+            lines += [table(HEAD, "llll", [[*map(md, cells)] for _, cells in rows_of(entry)]), ""]
         paragraphs = [md(text) for text in (entry.reduced, entry.state) if text]
         paragraphs += [f"![{md(entry.item.title)}]({name})" for name in entry.figures if name.endswith(".png")]
         lines += [line for text in (*paragraphs, f"Repeat it: `{entry.command}`") for line in (text, "")]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from robustfl.cli.printing import as_json, console, print_board, say, table
-from robustfl.cli.progress import GridProgress
+from robustfl.cli.progress import run_shown
 from robustfl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from robustfl.reports.benchmark_method import About
     from robustfl.reports.board import Board
     from robustfl.reports.published import Board as Published
-    from robustfl.scenarios import Execution, Results
+    from robustfl.scenarios import Results
     from robustfl.scenarios.bench import Contestant, Protocol, Tier
 
 STUDY, SITE = "study", "site"
@@ -43,7 +43,7 @@ def bench(
     execution = Execution(
         device=device, threads=threads, root=data_root, jobs=jobs, on_note=lambda text: say(text, err=True)
     )
-    run = partial(_run, execution=execution, out=out, quiet=form == "json")
+    run = partial(run_shown, execution=execution, out=out, quiet=form == "json")
     if tier == STUDY:
         return study(source=sources[0] if sources else None, page=page, run=run, form=form)
     from robustfl.registry import load_file
@@ -73,21 +73,6 @@ def _takes_no(what: str, options: Mapping[str, object]) -> None:
     for name, given in options.items():
         if given:
             raise UsageError(f"bench {what} takes no --{name}")
-
-
-def _run(scenario: Any, *, execution: Execution, out: str, quiet: bool, **more: Any) -> Results:
-    from robustfl.scenarios.grid import run_grid
-
-    with GridProgress(quiet=quiet) as progress:
-        return run_grid(
-            scenario,
-            execution,
-            out=out,
-            on_start=progress.start,
-            on_cell=progress.cell,
-            on_round=progress.round,
-            **more,
-        )
 
 
 def _list(tier: Tier, rules: Protocol, contestants: tuple[Contestant, ...], form: str) -> int:

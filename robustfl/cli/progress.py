@@ -16,7 +16,7 @@ from rich.text import Text
 from robustfl.cli.printing import console, percent, say, seconds
 
 if TYPE_CHECKING:
-    from robustfl.scenarios import Finished, Plan
+    from robustfl.scenarios import Execution, Finished, Plan, Results
 
 _EVERY_SECONDS = 10.0
 _QUIET_SECONDS = 60.0
@@ -174,3 +174,14 @@ class GridProgress:
     ) -> None:
         if self._bar is not None:
             self._bar.stop()
+
+
+def run_shown(scenario: Any, *, execution: Execution, out: str, quiet: bool, **more: Any) -> Results:
+    """Run a grid with its progress on the screen; ``more`` goes to ``run_grid``."""
+    from robustfl.scenarios.grid import run_grid
+
+    with GridProgress(quiet=quiet) as progress:
+        return run_grid(
+            scenario, execution, out=out, on_start=progress.start, on_cell=progress.cell, on_round=progress.round,
+            **more,
+        )  # fmt: skip

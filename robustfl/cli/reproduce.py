@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from robustfl.cli.printing import console, say, seconds, table
+from robustfl.cli.progress import run_shown
 from robustfl.errors import UsageError
 from robustfl.records import CellResult
-
-if TYPE_CHECKING:
-    from robustfl.scenarios import Execution
 
 
 def reproduce(
@@ -44,14 +43,13 @@ def reproduce(
         device=device, threads=threads, root=data_root, jobs=jobs, on_note=lambda text: say(text, err=True)
     )
     failed = False
+    runner = partial(run_shown, execution=execution, out=out, quiet=form == "json")
     if run and not boards:
         for paper, item in chosen:
             at = item.at(size)
             if at is not None:
                 say(f"{paper.name}/{item.id}: {item.title}", err=True)
-                runner = _Runner(out, execution, quiet=form == "json")
-                run_missing(at, runner.run, on_refused=execution.on_note)
-                failed = failed or runner.failed
+                failed |= run_missing(at, runner, on_refused=execution.on_note)
     records = _read(boards) if boards else None
     entries = tuple(entry(p, item, size, out=out, root=data_root, records=records) for p, item in chosen)
     from robustfl import __version__
@@ -62,22 +60,6 @@ def reproduce(
         files.append(_write_board(page, board))
     _print(page, files, form)
     return 1 if failed else 0
-
-
-class _Runner:
-    """Runs scenarios through the ordinary grid, with its progress."""
-
-    def __init__(self, out: str, execution: Execution, *, quiet: bool) -> None:
-        self._out, self._execution, self._quiet = out, execution, quiet
-        self.failed = False
-
-    def run(self, scenario: Any) -> None:
-        from robustfl.cli.progress import GridProgress
-        from robustfl.scenarios.grid import run_grid
-
-        with GridProgress(quiet=self._quiet) as progress:
-            results = run_grid(scenario, self._execution, out=self._out, on_start=progress.start, on_cell=progress.cell)
-        self.failed = self.failed or bool(results.statuses.get("failed"))
 
 
 def _list(chosen: Sequence[tuple[Any, Any]], scale: Any, *, out: str, root: str | None, form: str) -> int:

@@ -73,9 +73,8 @@ class _Training(Trial[Algorithm]):
             raise Broken(f"steps(40, 16) is {count!r}; a whole number of batches ≥ 1 is needed")
         return count
 
-    def goals(self, clients: int = CLIENTS, dtype: torch.dtype = torch.float64) -> Tensor:
-        drawn = torch.randn(CLIENTS, D, generator=stream(0, "goals"), dtype=torch.float64)
-        return drawn[:clients].to(dtype)
+    def goals(self, dtype: torch.dtype = torch.float64) -> Tensor:
+        return torch.randn(CLIENTS, D, generator=stream(0, "goals"), dtype=torch.float64).to(dtype)
 
     def train(
         self, method: Algorithm, *, rounds: int = 2, goals: Tensor | None = None, noise: float = 0.1, case: int = 0

@@ -23,8 +23,8 @@ from robustfl.models.dropout import ClientDropout
 from robustfl.passes import channels_last
 from robustfl.randomness import stream
 from robustfl.registry import create
-from robustfl.testing.passes import plain_gradients, shared_gradients
 from robustfl.vectors import flatten_parameters, layout_of
+from tests.passes import plain_gradients, shared_gradients
 
 
 @dataclass(frozen=True)

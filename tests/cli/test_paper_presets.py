@@ -1,4 +1,4 @@
-"""The presets of papers that need data from elsewhere, from the shell, on made data in the real layout."""
+"""The presets of papers that need data from elsewhere, on made data in the real layout."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from PIL import Image
 from robustfl.cli import invoke
 from robustfl.data import domainnet
 from robustfl.data.digits_fedbn import DOMAINS
-from robustfl.scenarios import preset_names
+from robustfl.scenarios import Scenario, grid, preset_names
 
 TINY = ["seed=0", "train_evasion=pgd(steps=1)", "model=digits(channels=(2,2,2), hidden=(4,4))"]
 ONE = ["rounds=1", 'evasions=["pgd(steps=1)"]']
-FIFTH = ["clients=25", "at=ratio(rho=0.2)"]
+HALF = ["clients=10", "at=ratio(rho=0.5)"]
 ON_DIGITS: dict[str, tuple[int, list[str]]] = {
-    "fedrbn-digits": (9, [*ONE, *FIFTH]),
-    "fedrbn-ablation": (4, [*ONE, *FIFTH]),
-    "fedrbn-attacks": (3, ["rounds=2", "evaluate_every=1", *FIFTH, "ra_limit=1",
+    "fedrbn-digits": (9, [*ONE, *HALF]),
+    "fedrbn-ablation": (4, [*ONE, *HALF]),
+    "fedrbn-attacks": (3, ["rounds=2", "evaluate_every=1", *HALF, "ra_limit=1",
                            'evasions=["pgd(steps=1)", "mia(steps=1)", "lsa(rounds=1)"]']),
-    "fedrbn-free": (4, ["clients=25", "rounds=[1, 1, 1, 1]", 'evasions=["pgd(steps=1)"]']),
-    "fedrbn-batches": (10, [*ONE, "clients=25"]),
-    "fedrbn-figure1": (6, [*ONE, "clients=25", 'at=["ratio(rho=0.2)", "all"]']),
-    "fedrbn-figure9": (6, [*ONE, "domain_users=[[5, 5, 5, 5, 5], [5, 4, 3, 2, 1]]",
-                           'user_sizes=["dirichlet(least=4)", "equal"]']),
-    "fedrbn-representations": (6, [*ONE, *FIFTH[:1]]),
+    "fedrbn-free": (4, ["clients=10", 'at=["ratio(rho=0.5, domains=3)", "ratio(rho=0.5, domains=3)", "all", "all"]',
+                        "rounds=[1, 1, 1, 1]", 'evasions=["pgd(steps=1)"]']),
+    "fedrbn-batches": (10, [*ONE, "clients=10", "at=ratio(rho=0.5, domains=3)"]),
+    "fedrbn-figure1": (6, [*ONE, "clients=10", 'at=["ratio(rho=0.5)", "all"]']),
+    "fedrbn-figure9": (6, [*ONE, "domain_users=[[2, 2, 2, 2, 2], [4, 2, 2, 1, 1]]",
+                           "at=ratio(rho=0.5)", 'user_sizes=["dirichlet(least=4)", "equal"]']),
+    "fedrbn-representations": (6, [*ONE, "clients=10", 'at=["all", "ratio(rho=0.5)"]']),
     "fedrbn-figure3": (6, [*ONE, "domain_share=0.5", 'at=["users(ids=(0,))", "all"]']),
 }  # fmt: skip
 ON_DOMAINNET = {"fedrbn-domainnet": 8, "fedrbn-ablation-domainnet": 4}
@@ -95,8 +96,7 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def ran(preset: str, settings: list[str], root: Path) -> list[dict[str, Any]]:
     """The records of the preset with these settings, all of them finished."""
-    chosen = [word for setting in settings for word in ("--set", setting)]
-    assert invoke(["grid", preset, *chosen, "--jobs", "1", "--data-root", str(root)]) == 0
+    grid(Scenario.load(preset, settings=settings), jobs=0, root=root)
     records = [json.loads(f.read_text()) for f in (Path("runs") / preset / "cells").glob("*.json")]
     assert {(r["status"], r["reason"]) for r in records} == {("done", None)}
     return records
@@ -125,14 +125,18 @@ def test_the_preset_of_fine_tuning_runs_to_the_end(fedbn_digits: Path) -> None:
     three = ['norm=["dual-bn(local=true)", "naive-bn", "naive-bn"]', 'objective=["pnc", "at", "at"]',
              'propagation=["fedrbn", "none", "none"]',
              'finetune=["none", "none", "st(rounds=1, frozen=5)"]']  # fmt: skip
-    records = ran("fedrbn-table8", [*TINY, "rounds=2", 'evasions=["pgd(steps=1)"]', "clients=25", *three], fedbn_digits)
+    records = ran(
+        "fedrbn-table8",
+        [*TINY, "rounds=2", 'evasions=["pgd(steps=1)"]', "clients=10", "at=ratio(rho=0.5, domains=3)", *three],
+        fedbn_digits,
+    )
     assert sorted(r["labels"]["finetune"] for r in records) == ["none", "none", "st(rounds=1, frozen=5)"]
 
 
 @pytest.mark.parametrize("preset", ON_DOMAINNET)
 def test_presets_on_domainnet_run_to_the_end(preset: str, pictures: Path) -> None:
     smaller = [f"domainnet(domain={domain}, size=24)" for domain in domainnet.DOMAINS]
-    records = ran(preset, [*TINY, *ONE, "at=ratio(rho=0.2)", f"domains={json.dumps(smaller)}"], pictures)
+    records = ran(preset, [*TINY, *ONE, "clients=12", "at=ratio(rho=0.5)", f"domains={json.dumps(smaller)}"], pictures)
     assert len(records) == ON_DOMAINNET[preset]
     assert {r["labels"]["rotate"] for r in records} == {30}
     assert all("selected" in r["metrics"]["groups"] for r in records)

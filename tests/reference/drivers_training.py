@@ -20,8 +20,8 @@ from robustfl.norms.lockstep import weighted_sum
 from robustfl.norms.standardised import GAMMA, standardised
 from robustfl.objectives.pnc import clipped_sum
 from robustfl.registry import create
-from robustfl.testing.passes import shared_gradients
 from robustfl.vectors import Layout, layout_of
+from tests.passes import shared_gradients
 
 # --- §1: algorithms --------------------------------------------------------------------------------------------------
 

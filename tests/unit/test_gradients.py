@@ -10,8 +10,8 @@ from robustfl.models.dropout import ClientDropout
 from robustfl.passes import Unsupported, channels_last
 from robustfl.randomness import stream
 from robustfl.registry import create, entries
-from robustfl.testing.passes import plain_gradients, shared_gradients
 from robustfl.vectors import flatten_parameters, layout_of, write_statistics
+from tests.passes import plain_gradients, shared_gradients
 
 NORMS = [entry.name for entry in entries("norm")]
 # Networks that want larger images than the small ones here.

@@ -292,7 +292,8 @@ def shares(norm: Norm) -> bool:
 
 
 # Once fixbn has frozen its statistics, training normalises with those that are tested: nothing is left to fit.
-SERVED = [name for name in MERGED if name != "fixbn" and shares(create("norm", name))] + VARIANTS
+# fedtan-ii is fedtan until it freezes them, after more rounds than there are here.
+SERVED = [n for n in MERGED if n not in ("fixbn", "fedtan-ii") and shares(create("norm", n))] + VARIANTS
 
 
 @pytest.mark.parametrize("norm", SERVED)

@@ -14,8 +14,8 @@ from robustfl.registry import create
 from robustfl.scenarios.build import build
 from robustfl.scenarios.expand import refusal
 from robustfl.scenarios.spec import Cell
-from robustfl.testing.passes import shared_gradients
 from robustfl.vectors import layout_of
+from tests.passes import shared_gradients
 
 
 def network(norm: str) -> nn.Sequential:

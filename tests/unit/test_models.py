@@ -223,7 +223,7 @@ SHARED = [(MobileNetV2(), n) for n in ("naive-bn", "fbn", "gn", "dual-bn", "none
 
 @pytest.mark.parametrize(("model", "norm"), SHARED, ids=[f"{m.name}-{n}" for m, n in SHARED])
 def test_torchvisions_networks_share_a_pass_with_any_norm(model, norm):
-    from robustfl.testing.passes import plain_gradients, shared_gradients
+    from tests.passes import plain_gradients, shared_gradients
 
     network = model.build(create("norm", norm), shape=CIFAR, classes=3).double()
     model.initialise(network, stream(0, "init"))

@@ -9,8 +9,8 @@ from robustfl.defenses.pipeline import parse_pipeline
 from robustfl.errors import Refused, UsageError
 from robustfl.federation.statistics import DefendedStatistics, PlainMean, begin, collect
 from robustfl.norms import FBN, FixBN, NaiveBN
-from robustfl.testing.passes import shared_gradients
 from robustfl.vectors import flatten_parameters, layout_of, read_statistics, write_statistics
+from tests.passes import shared_gradients
 
 SHAPES = {"vectors": (3,), "images": (3, 4, 5), "single pixels": (3, 1, 1)}
 

@@ -21,8 +21,8 @@ from robustfl.registry import create
 from robustfl.scenarios import run
 from robustfl.scenarios.expand import fingerprints, key_of, refusal, resolve
 from robustfl.scenarios.spec import Cell
-from robustfl.testing.passes import plain_gradients, shared_gradients
 from robustfl.vectors import Layout, flatten_parameters, layout_of
+from tests.passes import plain_gradients, shared_gradients
 
 TINY = {"model": "mlp(hidden=(8,))", "rounds": 1, "batch": 8, "evasions": ["fgsm"]}
 PLACES = (torch.backends.cuda.matmul, torch.backends.cudnn)

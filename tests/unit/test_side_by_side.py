@@ -19,8 +19,8 @@ from robustfl.registry import create, entries
 from robustfl.scenarios.build import build
 from robustfl.scenarios.expand import refusal
 from robustfl.scenarios.spec import Cell
-from robustfl.testing.passes import plain_gradients, shared_gradients
 from robustfl.vectors import Layout, flatten_parameters, layout_of
+from tests.passes import plain_gradients, shared_gradients
 
 BASE = {"dataset": "digits(limit=300, test_limit=40)", "model": "digits-cnn", "norm": "fbn", "clients": 6, "rounds": 3,
         "batch": 8, "dtype": "float64", "evasions": [], "algorithm": "fedavg"}  # fmt: skip

@@ -1,13 +1,4 @@
-"""Both passes on batches given as tensors, for tests: one client at a time, and all clients together.
-
->>> from robustfl.vectors import layout_of
->>> model = torch.nn.Linear(1, 2)
->>> x, y, rows = torch.tensor([[1.0], [2.0]]), torch.tensor([0, 1]), torch.empty(2, 2, 4)
->>> for out, gradients in zip(rows, (plain_gradients, shared_gradients)):
-...     done = gradients(model, layout_of(model), x, y, (1, 1), out=out)
->>> torch.allclose(*rows)
-True
-"""
+"""Both passes on batches given as tensors: one client at a time, and all clients together."""
 
 from __future__ import annotations
 
