@@ -29,7 +29,7 @@ def no_effect(cell: Cell) -> str | None:
     n, f = settings.participants, settings.attackers
     if cell.f == 0 or f == 0:
         return f"f = {cell.f}: nobody attacks, though the attack is {cell.attack}; give f, such as --set f=3"
-    if _SENT <= norm.private:
+    if norm.private >= _SENT:
         return f"{cell.attack} reaches nobody: with {cell.norm} clients send nothing"
     if f is None or not attack.strength or attack.certificate(n, f).get(attack.strength) != 0:
         return None
@@ -57,7 +57,7 @@ def _idle_of_training(cell: Cell) -> Iterator[str]:
     m = cell.methods
     if cell.defense != _default("defense") and isinstance(m.norm, OneMachineNorm):
         yield f"defense = {cell.defense!r} changes nothing: {cell.norm} is one machine, whose rows are all the same"
-    if cell.defense != _default("defense") and _SENT <= m.norm.private:
+    if cell.defense != _default("defense") and m.norm.private >= _SENT:
         yield f"defense = {cell.defense!r} changes nothing: with {cell.norm} clients send nothing"
     most = m.algorithm.steps(_MANY, cell.batch) * max(1, m.objective.replays)
     if idle := m.algorithm.idle(most):

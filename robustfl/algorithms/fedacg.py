@@ -25,8 +25,8 @@ class FedACG(FedAvg):
 
     Args:
         server_momentum: λ in [0, 1).
-        beta: β ≥ 0; with λ = β = 0 it is FedAvg, bit for bit. The released configuration is 2e-3. With one local step it
-            changes nothing (a warning).
+        beta: β ≥ 0; with λ = β = 0 it is FedAvg, bit for bit. The released configuration is 2e-3. With one local
+            step it changes nothing (a warning).
         and those of ``fedavg``.
 
     Reference: Kim, Kim, Han, Communication-Efficient Federated Learning with Accelerated Client Gradient, CVPR 2024,

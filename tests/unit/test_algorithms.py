@@ -126,7 +126,8 @@ def test_scaffold_warns_of_momentum_and_refuses_to_keep_one() -> None:
 )
 def test_what_one_local_step_leaves_without_effect_is_told(idle: str, without: str, words: str) -> None:
     def end(algorithm: str, said: list[str]) -> torch.Tensor:
-        cell = Cell.of({"dataset": "digits(limit=60, test_limit=10)", "clients": 3, "rounds": 2, "algorithm": algorithm})
+        data = "digits(limit=60, test_limit=10)"
+        cell = Cell.of({"dataset": data, "clients": 3, "rounds": 2, "algorithm": algorithm})
         *_, last = train(build(cell).experiment, warn=said.append)
         return last.state.theta
 
