@@ -22,8 +22,8 @@ SETTINGS: dict[str, Any] = {
     "dataset": "digits(limit=300, test_limit=120)", "model": f"mlp(hidden=({HIDDEN},))", "dtype": "float64",
     "norm": "dual-bn(local=true)", "clients": CLIENTS, "batch": BATCH, "rounds": ROUNDS, "at": f"users(ids={AT})",
     "algorithm": "fedavg", "objective": f"pnc(lam={LAM}, clip={CLIP}, warmup=1)", "propagation": "fedrbn",
-    "partition": "dirichlet(alpha=0.5, min_size=17)", "scaling": "unit", "train_evasion": f"fgsm(eps={EPS})", "participation": 0.5,
-    "evasions": [f"fgsm(eps={EPS})", f"fgsm(eps={2 * EPS})"],
+    "partition": "dirichlet(alpha=0.5, min_size=17)", "scaling": "unit", "participation": 0.5,
+    "train_evasion": f"fgsm(eps={EPS})", "evasions": [f"fgsm(eps={EPS})", f"fgsm(eps={2 * EPS})"],
 }  # fmt: skip
 
 User = dict[str, Tensor]
