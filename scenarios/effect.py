@@ -13,7 +13,7 @@ from .spec import Cell
 _SENT = frozenset({Tag.WEIGHT, Tag.AFFINE})
 """What clients send updates of, unless it is private."""
 _MANY = 2**31
-"""Samples of a client, more than anybody has: only what says its number of steps takes few."""
+"""More samples than any client has: whoever takes one local step even of them takes one of all data."""
 
 
 def no_effect(cell: Cell) -> str | None:

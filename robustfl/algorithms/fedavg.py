@@ -24,8 +24,8 @@ class FedAvg(Algorithm):
     Args:
         epochs: local passes over the client's data, ≥ 1; ignored when ``local_steps`` is given.
         local_steps: exact number of local batches, or None.
-        momentum: SGD momentum inside the client, in [0, 1); starts anew every round unless ``keep_momentum``, and then
-            changes nothing where clients take one local step (a warning).
+        momentum: SGD momentum inside the client, in [0, 1); starts anew every round unless ``keep_momentum``, so
+            that one local step does not feel it (a warning).
         keep_momentum: keep the buffer between rounds (FixBN's momentum variant).
         weight_decay: L2 coefficient added to the gradient, ≥ 0.
         clip_norm: bound on the norm of every gradient, before weight decay is added, or None.
