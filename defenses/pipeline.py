@@ -182,6 +182,11 @@ class Pipeline:
         return (*self.steps, self.aggregator)
 
     @property
+    def by_columns(self) -> bool:
+        """True if every entry of the result depends on that column of the rows alone."""
+        return not self.steps and isinstance(self.aggregator, MixedRule) and self.aggregator.by_columns
+
+    @property
     def isometric(self) -> bool:
         """True if the result turns with the rows; steps look at inner products only and never stand in the way."""
         return isinstance(self.aggregator, MixedRule) and self.aggregator.isometric

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -376,7 +377,12 @@ def _lengths(X: Tensor, *, about: Tensor | None = None) -> Tensor:
 
 
 class MixedRule(Aggregator):
-    """A rule that works on mixed rows without making them; ``aggregate`` is the same rule on plain rows."""
+    """A rule that works on mixed rows without making them; ``aggregate`` is the same rule on plain rows.
+
+    ``by_columns``: each entry of the result depends on that column alone.
+    """
+
+    by_columns: ClassVar[bool] = False
 
     @property
     def isometric(self) -> bool:

@@ -6,24 +6,31 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from robustfl.contracts import BranchedNorm, OneMachineNorm
+from robustfl.contracts import BranchedNorm, OneMachineNorm, Tag
 
 from .spec import Cell
+
+_SENT = frozenset({Tag.WEIGHT, Tag.AFFINE})
+"""What clients send updates of, unless it is private."""
+_MANY = 2**31
+"""More samples than any client has: whoever takes one local step even of them takes one of all data."""
 
 
 def no_effect(cell: Cell) -> str | None:
     """Why the attack of a cell leaves the honest mean as it is, or None.
 
-    Nobody attacks, or the attack's certificate has strength 0. A strength that an attack searches while it runs is in
-    no certificate; the run then measures what it moved.
+    Nobody attacks, nobody hears of it, or the attack's certificate has strength 0. A strength that an attack searches
+    while it runs is in no certificate; the run then measures what it moved.
     """
-    attack = cell.methods.attack
+    attack, norm = cell.methods.attack, cell.methods.norm
     if not (attack.forges or attack.poisons_data):
         return None
     settings = cell.settings
     n, f = settings.participants, settings.attackers
     if cell.f == 0 or f == 0:
         return f"f = {cell.f}: nobody attacks, though the attack is {cell.attack}; give f, such as --set f=3"
+    if norm.private >= _SENT:
+        return f"{cell.attack} reaches nobody: with {cell.norm} clients send nothing"
     if f is None or not attack.strength or attack.certificate(n, f).get(attack.strength) != 0:
         return None
     return (
@@ -42,8 +49,19 @@ def idle_settings(cell: Cell) -> Iterator[str]:
         yield f"ra_limit = {cell.ra_limit} changes nothing: evasions = []"
     if cell.tail > cell.rounds:
         yield f"tail = {cell.tail} is more than rounds = {cell.rounds}: the mean is over all of them"
-    if cell.defense != _default("defense") and isinstance(cell.methods.norm, OneMachineNorm):
+    yield from _idle_of_training(cell)
+
+
+def _idle_of_training(cell: Cell) -> Iterator[str]:
+    """Settings of the server's rule, and of the local steps."""
+    m = cell.methods
+    if cell.defense != _default("defense") and isinstance(m.norm, OneMachineNorm):
         yield f"defense = {cell.defense!r} changes nothing: {cell.norm} is one machine, whose rows are all the same"
+    if cell.defense != _default("defense") and m.norm.private >= _SENT:
+        yield f"defense = {cell.defense!r} changes nothing: with {cell.norm} clients send nothing"
+    most = m.algorithm.steps(_MANY, cell.batch) * max(1, m.objective.replays)
+    if idle := m.algorithm.idle(most):
+        yield f"{idle} of {cell.algorithm} changes nothing: every client takes one local step a round"
 
 
 def _idle_of_attackers(cell: Cell) -> Iterator[str]:

@@ -35,6 +35,7 @@ class MeaMed(MixedRule):
 
     paper: ClassVar[str] = "@xie2018generalized"
     cost: ClassVar[str] = "O(nd log² n): sorted columns, then the nearest values"
+    by_columns: ClassVar[bool] = True
 
     center: Literal["middle", "lower"] = param(
         "middle", choices=("middle", "lower"), doc="the median of an even number of values", later=True

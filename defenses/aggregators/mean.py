@@ -29,6 +29,7 @@ class Mean(MixedRule):
 
     paper: ClassVar[str] = "@mcmahan2017communication"
     cost: ClassVar[str] = "nd"
+    by_columns: ClassVar[bool] = True
 
     @property
     def isometric(self) -> bool:

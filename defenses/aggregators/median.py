@@ -34,6 +34,7 @@ class Median(MixedRule):
 
     paper: ClassVar[str] = "@yin2018byzantine"
     cost: ClassVar[str] = "O(n log² n) comparisons per entry"
+    by_columns: ClassVar[bool] = True
 
     weighted: bool = param(False, doc="weigh values by the clients' samples")
 

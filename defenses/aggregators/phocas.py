@@ -31,6 +31,7 @@ class Phocas(MixedRule):
 
     paper: ClassVar[str] = "@xie2018phocas"
     cost: ClassVar[str] = "O(nd log² n): sorted columns, then the nearest values"
+    by_columns: ClassVar[bool] = True
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del context

@@ -35,6 +35,7 @@ class TrimmedMean(MixedRule):
 
     paper: ClassVar[str] = "@yin2018byzantine"
     cost: ClassVar[str] = "O(n log² n) comparisons per entry"
+    by_columns: ClassVar[bool] = True
 
     weighted: bool = param(False, doc="weigh the values left by the clients' samples")
 

@@ -25,7 +25,8 @@ class FedACG(FedAvg):
 
     Args:
         server_momentum: λ in [0, 1).
-        beta: β ≥ 0; with λ = β = 0 it is FedAvg, bit for bit. The released configuration is 2e-3.
+        beta: β ≥ 0; with λ = β = 0 it is FedAvg, bit for bit. The released configuration is 2e-3. With one local
+            step it changes nothing (a warning).
         and those of ``fedavg``.
 
     Reference: Kim, Kim, Han, Communication-Efficient Federated Learning with Accelerated Client Gradient, CVPR 2024,
@@ -37,6 +38,7 @@ class FedACG(FedAvg):
 
     paper: ClassVar[str] = "@kim2024communication"
     cost: ClassVar[str] = "the local steps; d numbers each way; the server keeps d numbers"
+    proximal: ClassVar[str] = "beta"
 
     server_momentum: float = param(0.85, ge=0.0, lt=1.0, doc="λ, momentum of the server")
     beta: float = param(2e-3, ge=0.0, doc="β, weight of the proximal term")

@@ -24,7 +24,8 @@ class FedAvg(Algorithm):
     Args:
         epochs: local passes over the client's data, ≥ 1; ignored when ``local_steps`` is given.
         local_steps: exact number of local batches, or None.
-        momentum: SGD momentum inside the client, in [0, 1); starts anew every round unless ``keep_momentum``.
+        momentum: SGD momentum inside the client, in [0, 1); starts anew every round unless ``keep_momentum``, so
+            that one local step does not feel it (a warning).
         keep_momentum: keep the buffer between rounds (FixBN's momentum variant).
         weight_decay: L2 coefficient added to the gradient, ≥ 0.
         clip_norm: bound on the norm of every gradient, before weight decay is added, or None.
@@ -42,6 +43,8 @@ class FedAvg(Algorithm):
     paper: ClassVar[str] = "@mcmahan2017communication"
     cost: ClassVar[str] = "the local steps; d numbers each way"
     batches_per_step: ClassVar[int] = 1
+    proximal: ClassVar[str] = ""
+    """The parameter of a pull towards the received model, which a first step from there does not feel."""
 
     epochs: int = param(1, ge=1, doc="local passes over the data")
     local_steps: int | None = param(None, ge=1, doc="exact number of local batches instead of epochs")
@@ -70,6 +73,12 @@ class FedAvg(Algorithm):
         if self.local_steps is not None:
             return self.local_steps
         return self.epochs * math.ceil(samples / min(batch, samples))
+
+    def idle(self, steps: int) -> str:
+        if steps > self.batches_per_step:
+            return ""
+        names = [self.proximal, "" if self.keep_momentum else "momentum"]
+        return ", ".join(f"{name}={getattr(self, name):g}" for name in names if name and getattr(self, name))
 
     def local(self, work: LocalWork) -> tuple[Tensor, Tensor | None]:
         theta = work.theta

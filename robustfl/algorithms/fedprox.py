@@ -21,7 +21,7 @@ class FedProx(FedAvg):
     A large μ keeps clients from learning, a small one does nothing; heterogeneity of gradients remains.
 
     Args:
-        mu: μ ≥ 0; with 0 it is FedAvg, bit for bit.
+        mu: μ ≥ 0; with 0 it is FedAvg, bit for bit, and so it is with one local step (a warning).
         legacy_unsquared: the norm itself, ``μ/2 ‖θ - θ_t‖``, as the code released with FedBN and FedRBN has it.
         and those of ``fedavg``.
 
@@ -33,6 +33,7 @@ class FedProx(FedAvg):
 
     paper: ClassVar[str] = "@li2020federated"
     cost: ClassVar[str] = "the local steps; d numbers each way"
+    proximal: ClassVar[str] = "mu"
 
     mu: float = param(0.01, ge=0.0, doc="weight of the proximal term")
     legacy_unsquared: bool = param(False, doc="penalise the norm instead of its square")

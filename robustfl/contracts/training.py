@@ -119,6 +119,11 @@ class Algorithm(Method):
     def steps(self, samples: int, batch: int) -> int:
         """The number of local batches of a client with ``samples`` training samples."""
 
+    def idle(self, steps: int) -> str:
+        """The parameters, with their values, that change nothing where no client has more than ``steps`` batches."""
+        del steps
+        return ""
+
     @abstractmethod
     def local(self, work: LocalWork) -> tuple[Tensor, Tensor | None]:
         """The clients' messages ``[n d]`` and the memories ``[n d]`` they keep."""

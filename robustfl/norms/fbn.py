@@ -26,8 +26,9 @@ class FBN(Norm):
     ``m⁺ = Σ w_i m_i``; ``v⁺ = Σ w_i v_i + K/((K−1)β)·Σ w_i(m_i − m⁺)²`` with ``w_i = K_i/K``. One wrong mean enters
     ``v⁺`` as its square over ``nβ``, so plain averaging breaks under attack; then the defense replaces every sum.
 
-    ``momentum`` β in (0, 1] (torch's convention and default); ``eps`` > 0; ``joint`` fixes a pre-aggregation's
-    mixing on all layers together instead of layer by layer.
+    ``momentum`` β in (0, 1] (torch's convention and default); ``eps`` > 0; ``joint`` lets steps such as ``nnm``, and
+    rules that compare rows, look at all layers together instead of layer by layer; it is refused where the defense goes
+    column by column, as a plain median does.
 
     >>> layer = FBN().layer(1)
     >>> y = layer(torch.tensor([[1.0], [3.0]]))
@@ -43,7 +44,11 @@ class FBN(Norm):
 
     momentum: float = param(0.1, gt=0, le=1, doc="β, step of the running statistics")
     eps: float = param(1e-5, gt=0, doc="added to variances")
-    joint: bool = param(False, doc="mix all layers jointly instead of each by itself")
+    joint: bool = param(False, doc="defend all layers together instead of each by itself")
+
+    @property
+    def mixes_jointly(self) -> bool:
+        return self.joint
 
     def layer(self, channels: int) -> nn.Module:
         """A layer for inputs ``[b C]`` or ``[b C H W]``."""

@@ -72,7 +72,8 @@ class SiloBN(_Personal):
 class SingleNet(_Personal):
     """No communication: every client trains its own batch-norm network alone, the lower bound of a comparison.
 
-    All entries are private, so there is nothing to aggregate and nothing to attack.
+    All entries are private, so there is nothing to aggregate and nothing to attack: a defense changes nothing, an
+    attack reaches nobody (both are told).
 
     ``momentum`` in (0, 1] moves running values; ``eps`` > 0.
 

@@ -112,6 +112,31 @@ def test_scaffold_warns_of_momentum_and_refuses_to_keep_one() -> None:
         create("algorithm", "scaffold", momentum=0.5, keep_momentum=True)
 
 
+@pytest.mark.parametrize(
+    ("idle", "without", "words"),
+    [
+        ("fedavg(local_steps=1, momentum=0.9)", "fedavg(local_steps=1)", "fedavg: momentum=0.9 changes nothing"),
+        ("fedavg(momentum=0.9)", "fedavg", "fedavg: momentum=0.9 changes nothing"),  # all data make one batch
+        ("fedprox(local_steps=1, mu=3)", "fedavg(local_steps=1)", "fedprox: mu=3 changes nothing"),
+        ("fedacg(local_steps=1, beta=3)", "fedacg(local_steps=1, beta=0)", "fedacg: beta=3 changes nothing"),
+        ("fedmeta(local_steps=2, momentum=0.9)", "fedmeta(local_steps=2)", "fedmeta: momentum=0.9 changes nothing"),
+        ("fedavg(local_steps=1, momentum=0.9, keep_momentum=true)", "", ""),
+        ("fedavg(local_steps=2, momentum=0.9)", "", ""),
+    ],
+)
+def test_what_one_local_step_leaves_without_effect_is_told(idle: str, without: str, words: str) -> None:
+    def end(algorithm: str, said: list[str]) -> torch.Tensor:
+        data = "digits(limit=60, test_limit=10)"
+        cell = Cell.of({"dataset": data, "clients": 3, "rounds": 2, "algorithm": algorithm})
+        *_, last = train(build(cell).experiment, warn=said.append)
+        return last.state.theta
+
+    said: list[str] = []
+    found = end(idle, said)
+    assert said == [f"{words}, since every client takes one local step a round"] * bool(words)
+    assert torch.equal(found, end(without or idle.replace("momentum=0.9", "momentum=0.5"), [])) is bool(words)
+
+
 @pytest.mark.parametrize("name", [e.name for e in entries("algorithm")])
 def test_one_client_without_norm_is_plain_sgd(name: str) -> None:
     """With their corrections switched off where they have any: one client drifts from nobody."""

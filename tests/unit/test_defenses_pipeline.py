@@ -327,6 +327,16 @@ def test_the_rules_that_turn_with_their_rows_are_these():
     ]  # fmt: skip
 
 
+def test_rules_by_columns_are_these_and_do_not_see_other_columns():
+    names = [e.name for e in entries("defense") if issubclass(e.cls, MixedRule) and not e.origin and e.cls.by_columns]
+    assert sorted(names) == ["meamed", "mean", "median", "phocas", "trimmed-mean"]
+    X = torch.randn(9, 6, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    for rule in map(parse_pipeline, names):
+        assert rule.by_columns
+        assert torch.equal(rule(X, f=2), torch.cat([rule(X[:, :2], f=2), rule(X[:, 2:], f=2)]))
+    assert not parse_pipeline("nnm+median").by_columns
+
+
 @pytest.mark.parametrize("step", ["", "nnm+", "clipping(c=20)+", "bucketing(s=2)+"])
 @pytest.mark.parametrize("name", _isometric())
 def test_a_rule_that_calls_itself_isometric_turns_with_its_rows(name, step):

@@ -33,6 +33,9 @@ SMALL = {"dataset": "digits(limit=200, test_limit=40)", "model": "mlp(hidden=(8,
         ({"attack": "label-flip", "clients": 10, "f": 0}, True),
         ({"attack": "sf", "clients": 10, "f": 1}, False),
         ({"attack": "none", "clients": 10, "f": 2}, False),
+        ({"attack": "sf", "f": 2, "norm": "singlenet"}, True),
+        ({"attack": "label-flip", "f": 2, "norm": "singlenet"}, True),
+        ({"attack": "sf", "f": 2, "norm": "fedbn"}, False),
     ],
 )
 def test_what_a_certificate_says_before_training(settings: dict[str, Any], idle: bool) -> None:
@@ -73,6 +76,8 @@ AT = {"at": "users(ids=(0, 1))", "norm": "dual-bn(local=true)", "algorithm": "fe
         ),
         ({**AT, "norm": "dual-bn", "at": "none"}, "which nobody trains"),
         ({"norm": "centralised-bn", "defense": "median"}, "is one machine"),
+        ({"norm": "singlenet", "defense": "median"}, "with singlenet clients send nothing"),
+        ({"algorithm": "fedavg(local_steps=1, momentum=0.9)"}, "momentum=0.9 of fedavg(local_steps=1, momentum=0.9)"),
     ],
 )
 def test_a_setting_that_changes_nothing_is_told(settings: dict[str, Any], words: str) -> None:

@@ -68,6 +68,9 @@ def test_rows_made_of_several_clients_have_no_weights_to_weigh_by() -> None:
         ({"statistics_defense": "median(weighted=true)"}, None),  # a merge may weigh by values of unequal batches
         ({"statistics_defense": "median(weighted=true)", "norm": "hbn"}, None),
         ({"statistics_defense": "median", "norm": "centralised-bn"}, "nothing to merge: centralised-bn is one machine"),
+        ({"norm": "fbn(joint=true)"}, "joint=True changes nothing: mean takes statistics column by column"),
+        ({"norm": "fbn(joint=true)", "defense": "nnm+median"}, None),
+        ({"norm": "fbn(joint=true)", "defense": "krum"}, None),
     ],
 )
 def test_a_cell_whose_rule_could_not_do_what_it_says_is_refused(settings: dict[str, str], words: str | None) -> None:
