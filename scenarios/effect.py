@@ -12,8 +12,6 @@ from .spec import Cell
 
 _SENT = frozenset({Tag.WEIGHT, Tag.AFFINE})
 """What clients send updates of, unless it is private."""
-_MANY = 2**31
-"""More samples than any client has: whoever takes one local step even of them takes one of all data."""
 
 
 def no_effect(cell: Cell) -> str | None:
@@ -49,19 +47,10 @@ def idle_settings(cell: Cell) -> Iterator[str]:
         yield f"ra_limit = {cell.ra_limit} changes nothing: evasions = []"
     if cell.tail > cell.rounds:
         yield f"tail = {cell.tail} is more than rounds = {cell.rounds}: the mean is over all of them"
-    yield from _idle_of_training(cell)
-
-
-def _idle_of_training(cell: Cell) -> Iterator[str]:
-    """Settings of the server's rule, and of the local steps."""
-    m = cell.methods
-    if cell.defense != _default("defense") and isinstance(m.norm, OneMachineNorm):
+    if cell.defense != _default("defense") and isinstance(cell.methods.norm, OneMachineNorm):
         yield f"defense = {cell.defense!r} changes nothing: {cell.norm} is one machine, whose rows are all the same"
-    if cell.defense != _default("defense") and m.norm.private >= _SENT:
+    if cell.defense != _default("defense") and cell.methods.norm.private >= _SENT:
         yield f"defense = {cell.defense!r} changes nothing: with {cell.norm} clients send nothing"
-    most = m.algorithm.steps(_MANY, cell.batch) * max(1, m.objective.replays)
-    if idle := m.algorithm.idle(most):
-        yield f"{idle} of {cell.algorithm} changes nothing: every client takes one local step a round"
 
 
 def _idle_of_attackers(cell: Cell) -> Iterator[str]:

@@ -315,7 +315,7 @@ def _statistics_refusal(cell: Cell, m: Methods) -> str | None:
     if isinstance(m.norm, OneMachineNorm):
         words = f"statistics_defense={cell.statistics_defense!r} has nothing to merge: {cell.norm} is one machine"
         return words if own else None
-    if m.norm.mixes_jointly and m.statistics_rule.by_columns:
+    if getattr(m.norm, "joint", False) and m.statistics_rule.by_columns:
         rule = m.statistics_rule.describe()
         return f"{cell.norm}: joint=True changes nothing: {rule} takes statistics column by column, without a step"
     reason = m.statistics_rule.statistics_refusal(_present(cell), cell.f_declared)

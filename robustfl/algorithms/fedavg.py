@@ -74,11 +74,10 @@ class FedAvg(Algorithm):
             return self.local_steps
         return self.epochs * math.ceil(samples / min(batch, samples))
 
-    def idle(self, steps: int) -> str:
-        if steps > self.batches_per_step:
-            return ""
-        names = [self.proximal, "" if self.keep_momentum else "momentum"]
-        return ", ".join(f"{name}={getattr(self, name):g}" for name in names if name and getattr(self, name))
+    def caution(self, steps: int) -> str:
+        names = [self.proximal, "" if self.keep_momentum else "momentum"] if steps <= self.batches_per_step else []
+        idle = ", ".join(f"{name}={getattr(self, name):g}" for name in names if name and getattr(self, name))
+        return f"{self.name}: {idle} changes nothing, since every client takes one local step a round" if idle else ""
 
     def local(self, work: LocalWork) -> tuple[Tensor, Tensor | None]:
         theta = work.theta

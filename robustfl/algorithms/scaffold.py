@@ -57,13 +57,9 @@ class Scaffold(FedAvg):
     def remembers(self) -> bool:
         return True
 
-    @property
-    def caution(self) -> str:
-        if not self.momentum:
-            return ""
-        return (
-            f"scaffold: with momentum={self.momentum:g} the control variates are scaled wrongly (they assume plain SGD)"
-        )
+    def caution(self, steps: int) -> str:
+        words = f"with momentum={self.momentum:g} the control variates are scaled wrongly (they assume plain SGD)"
+        return super().caution(steps) or (f"scaffold: {words}" if self.momentum else "")
 
     def corrected(self, gradient: Tensor, theta: Tensor, work: LocalWork) -> Tensor:
         del theta

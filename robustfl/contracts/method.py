@@ -26,8 +26,3 @@ class Method(ABC):  # noqa: B024 - what is abstract differs by kind
     def _fault(cls) -> str:
         """What is wrong with the class, for which it is refused when it is registered, or nothing."""
         return ""
-
-    @property
-    def caution(self) -> str:
-        """A warning about parameters that make no good sense together, or nothing."""
-        return ""

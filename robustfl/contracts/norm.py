@@ -219,11 +219,6 @@ class Norm(Method):
     def adapt(self, network: nn.Module) -> None:
         """Change a freshly built network in place, for schemes that are not a matter of one layer."""
 
-    @property
-    def mixes_jointly(self) -> bool:
-        """True if a parameter asks for a merge of all layers together, where a defense looks at more than columns."""
-        return False
-
     def frozen(self, round: int, rounds: int) -> bool:
         """True if layers normalise with the server's statistics in training and report nothing."""
         del round, rounds

@@ -119,8 +119,8 @@ class Algorithm(Method):
     def steps(self, samples: int, batch: int) -> int:
         """The number of local batches of a client with ``samples`` training samples."""
 
-    def idle(self, steps: int) -> str:
-        """The parameters, with their values, that change nothing where no client has more than ``steps`` batches."""
+    def caution(self, steps: int) -> str:
+        """A warning about parameters that make no good sense where no client has more than ``steps`` batches."""
         del steps
         return ""
 

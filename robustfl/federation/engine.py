@@ -44,13 +44,11 @@ def train(
     honest messages or the model become non-finite; the model is looked at in the rounds that measure something, in
     the last, and with the next round's messages. What clients keep lies in a file beyond ``limit`` bytes.
     """
-    if experiment.algorithm.caution:
-        warn(experiment.algorithm.caution)
     if team.size > 1 and (experiment.merged or experiment.lockstep):
         raise Refused(f"{experiment.norm.name} lets clients meet in every layer; run it in one process")
     loop, plan = _Loop(experiment, warn, team), experiment.norm.statistics_pass
-    if idle := loop.idle():
-        warn(f"{experiment.algorithm.name}: {idle} changes nothing, since every client takes one local step a round")
+    if caution := loop.caution():
+        warn(caution)
     refreshes = plan is not None and plan.refreshes != "none"
     current = initial_state(experiment, team, limit=limit) if state is None else state
     write_statistics(experiment.model, experiment.layout, current.statistics)
@@ -112,9 +110,9 @@ class _Loop:
         self._exchange = Exchange(team, everybody, warn)
         self.channel = StatisticsChannel(experiment, self._clients, self._exchange)
 
-    def idle(self) -> str:
-        """The algorithm's parameters that change nothing with so few local steps, or nothing."""
-        return self._e.algorithm.idle(max(self._clients.steps(k) for k in range(self._e.settings.clients)))
+    def caution(self) -> str:
+        """What is to be said of the algorithm's parameters with so many local steps, or nothing."""
+        return self._e.algorithm.caution(max(self._clients.steps(k) for k in range(self._e.settings.clients)))
 
     def round(self, state: State, *, measured: bool, local: bool = False) -> RoundRecord:
         """Sample, work, forge, defend, step, merge."""

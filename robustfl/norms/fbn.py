@@ -46,10 +46,6 @@ class FBN(Norm):
     eps: float = param(1e-5, gt=0, doc="added to variances")
     joint: bool = param(False, doc="defend all layers together instead of each by itself")
 
-    @property
-    def mixes_jointly(self) -> bool:
-        return self.joint
-
     def layer(self, channels: int) -> nn.Module:
         """A layer for inputs ``[b C]`` or ``[b C H W]``."""
         return ServerBatchNorm(channels, eps=self.eps)
