@@ -351,9 +351,8 @@ def _server_step(call: Call) -> str | None:
     if not _dense(made[0]):
         return "the model as a tensor that requires no gradient is wanted"
     if not isinstance(made[1], Mapping) or set(made[1]) != set(work.state):
-        return (
-            f"the model and the state of server_state(theta), with {', '.join(sorted(work.state)) or 'nothing'} in it"
-        )
+        names = ", ".join(sorted(work.state)) or "nothing"
+        return f"the model and the state of server_state(theta), with {names} in it, are wanted"
     wrong = [
         n for n, v in made[1].items() if not _dense(v) or (v.shape, v.dtype) != (work.theta.shape, work.theta.dtype)
     ]
