@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +36,7 @@ from robustfl.doors import opened
 from robustfl.errors import RobustflError, UsageError
 from robustfl.federation.statistics import collect
 from robustfl.norms.layers import ServerBatchNorm
+from robustfl.scenarios import submission
 from robustfl.testing import check
 from robustfl.vectors import layout_of
 from robustfl.watch import changed, kept_state
@@ -243,6 +245,32 @@ def test_a_cache_may_grow_and_what_it_holds_may_not_change() -> None:
     words = " ".join(changed(grown, kept_state(cls)))
     assert "_bounded, cached at" in words
     assert "_unbounded, cached at" in words
+
+
+ASKS = """
+import inspect
+def itself(hook): hook("sys._getframe", ())
+def by_inspect(hook): inspect._asks(hook)
+def by_library(hook): library(hook)
+"""
+
+
+def test_who_asks_for_frames_is_heard_and_a_library_that_does_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        submission._heard(event, arguments, {"mine.py"})
+
+    asks: dict[str, Any] = {}
+    exec(compile("def asks(hook): hook('sys._getframe', ())", inspect.__file__, "exec"), asks)
+    monkeypatch.setattr(inspect, "_asks", asks["asks"], raising=False)
+    space: dict[str, Any] = {"library": lambda hook: hook("sys._getframe", ())}
+    exec(compile(ASKS, "mine.py", "exec"), space)
+    heard: list[str] = []
+    monkeypatch.setattr(submission, "_opened", heard)
+    space["by_library"](hook)
+    assert heard == []
+    space["itself"](hook)
+    space["by_inspect"](hook)
+    assert heard == ["sys._getframe"] * 2
 
 
 # --- laws ------------------------------------------------------------------------------------------------------------
