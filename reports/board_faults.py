@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeGuard
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeGuard
 
 from robustfl.outside import shown
 from robustfl.records import CellResult
-
-if TYPE_CHECKING:
-    from .published import Board
 
 AUTOBYZ = ("version", "scope", "cheap", "dropped", "seed")
 BENCHMARK = ("tier", "title", "version", "changed", "autobyz", "budget", "tuning", "contestants")
@@ -86,7 +83,7 @@ def _undeclared(record: CellResult) -> Iterator[str]:
 
 
 def _ends_apart(record: CellResult) -> Iterator[str]:
-    """What a cell that ended so does not have."""
+    """Faults of a cell that has what one that ended so does not have."""
     if record.status == "done" and record.reason is not None:
         yield f"done, and a reason why not: {record.reason!r}"
     if record.status != "diverged" and record.round is not None:
@@ -121,17 +118,20 @@ def _measures_apart(record: CellResult) -> Iterator[str]:
             yield "it has means over a tail of one round"
 
 
-def misdeclared(board: Board, environment: Mapping[str, Sequence[Any]]) -> Iterator[str]:
-    """What a board says of its cells together and is not theirs; ``environment`` is read off the cells."""
-    said = board.environment.model_dump()
+def misdeclared(
+    said: Mapping[str, Any], found: Mapping[str, Any], commits: Iterable[str], protocol: Mapping[str, Any]
+) -> Iterator[str]:
+    """The faults in what a board says of its cells together.
+
+    ``said`` is its environment, ``found`` the one read off its cells, ``commits`` are those that cells name.
+    """
     for name in ("versions", "devices", "threads"):
-        if said[name] != environment[name]:
-            yield f"its environment says {name} {said[name]!r}, its cells {environment[name]!r}"
-    of_cells = {commit for cell in board.cells for commit in cell.commits}
-    strange = of_cells - set(said["commits"])
+        if said[name] != found[name]:
+            yield f"its environment says {name} {said[name]!r}, its cells {found[name]!r}"
+    strange = set(commits) - set(said["commits"])
     if strange:
         yield f"cells name the commit {min(strange)}, which is not in its environment"
-    yield from _strange_names(board.protocol or {})
+    yield from _strange_names(protocol)
 
 
 def _strange_names(protocol: Mapping[str, Any]) -> Iterator[str]:

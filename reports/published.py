@@ -293,7 +293,8 @@ def read_board(path: str | Path) -> tuple[Board, list[str]]:
     if content_digest(board) != board.digest:
         wrong.append("its content does not have the digest it claims: it was edited after it was written")
     wrong += [f"cell {r.key}: {words}" for r in records if (words := misnamed(r) or unlikely(r) or undeclared(r))]
-    wrong += misdeclared(board, _environment(records))
+    commits = (commit for cell in board.cells for commit in cell.commits)
+    wrong += misdeclared(board.environment.model_dump(), _environment(records), commits, board.protocol or {})
     wrong += [f"cell {key} is there {n} times" for key, n in Counter(c.key for c in board.cells).items() if n > 1]
     return board, wrong
 

@@ -1,4 +1,4 @@
-"""What members of plug-ins from elsewhere return, looked at where they return it.
+"""Checks of what members of plug-ins from elsewhere return, made where they return it.
 
 robustfl's own methods are held to their contracts by tests, and cost nothing here. A value of another kind is an error
 that names the method, the member and what is wanted, instead of one of torch's some steps later, or of none at all.
@@ -54,8 +54,16 @@ Rule = Callable[[Call], "str | None"]
 _ROUNDING = 1e-6
 
 
-def guard(cls: type[Method]) -> None:
-    """Look at what the members that ``cls`` and its bases from elsewhere override return, from now on."""
+def guard(cls: type[Method], origin_of: Callable[[Method], str]) -> None:
+    """Look at what the members that ``cls`` and its bases from elsewhere override return, from now on.
+
+    ``origin_of`` says where a method comes from, for messages.
+    """
+
+    def who(method: Method) -> str:
+        origin = origin_of(method)
+        return f"{method.kind} {method.name!r}" + (f" ({origin})" if origin else "")
+
     rules = _RULES.get(cls.kind, {})
     for owner in cls.__mro__:
         if owner.__module__.partition(".")[0] == "robustfl" or not issubclass(owner, Method):
@@ -63,9 +71,9 @@ def guard(cls: type[Method]) -> None:
         for name, rule in rules.items():
             value = vars(owner).get(name)
             if isinstance(value, property) and isinstance(value.fget, FunctionType) and _foreign(value.fget):
-                setattr(owner, name, property(_guarded(value.fget, name, rule), doc=value.__doc__))
+                setattr(owner, name, property(_guarded(value.fget, name, rule, who), doc=value.__doc__))
             elif isinstance(value, FunctionType) and _foreign(value):
-                setattr(owner, name, _guarded(value, f"{name}()", rule))
+                setattr(owner, name, _guarded(value, f"{name}()", rule, who))
 
 
 _open: list[None] = []
@@ -91,7 +99,7 @@ def _foreign(function: FunctionType) -> bool:
     return "__bare__" not in vars(function) and function.__module__.partition(".")[0] != "robustfl"
 
 
-def _guarded(function: FunctionType, member: str, rule: Rule) -> Callable[..., Any]:
+def _guarded(function: FunctionType, member: str, rule: Rule, who: Callable[[Method], str]) -> Callable[..., Any]:
     @functools.wraps(function)
     def looked_at(self: Method, *args: Any, **kwargs: Any) -> Any:
         shown = list(_shown((*args, *kwargs.values())))
@@ -100,21 +108,15 @@ def _guarded(function: FunctionType, member: str, rule: Rule) -> Callable[..., A
         if _open:
             return made
         if before != [(tensor._version, tensor.requires_grad) for tensor in shown]:
-            raise RobustflError(f"{_who(self)}: {member} wrote to what it was shown; it must work on a copy")
+            raise RobustflError(f"{who(self)}: {member} wrote to what it was shown; it must work on a copy")
         wanted = rule(Call(self, args, kwargs, made))
         if wanted is not None:
             kind = UsageError if member in _FACTS else RobustflError
-            raise kind(f"{_who(self)}: {member} returned {said(made)}; {wanted}")
+            raise kind(f"{who(self)}: {member} returned {said(made)}; {wanted}")
         return made
 
     vars(looked_at)["__bare__"] = function
     return looked_at
-
-
-def _who(method: Method) -> str:
-    from robustfl.watch import names  # which needs the registry
-
-    return names((method,))
 
 
 def _shown(values: tuple[Any, ...]) -> Iterator[Tensor]:
@@ -298,7 +300,8 @@ def _images(what: str, like: Callable[[Call], Any]) -> Rule:
         made = call.made
         wanted = form(call)
         if wanted is None and not _pixels(made):
-            return f"{what}: pixels are finite and lie in [0, 1]"
+            lack = "its entries are not finite" if not bool(torch.isfinite(made).all()) else "pixels lie in [0, 1]"
+            return f"{what} is wanted, and {lack}"
         return wanted
 
     return rule

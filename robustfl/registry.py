@@ -119,7 +119,7 @@ def register(name: str, *, version: int = 1) -> Callable[[M], M]:
         _changed()
         _entries[kind][name] = Entry(kind, name, version, cls, origin or _origin_of_module(cls), by_hand)
         if cls.__module__.partition(".")[0] != OWN:
-            guard(cls)
+            guard(cls, origin_of)
         return cls
 
     return decorate
