@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from robustfl.errors import UsageError
 from robustfl.origins import all_origins
-from robustfl.outside import shown
+from robustfl.outside import parse_toml, shown
 from robustfl.records import CellResult, canonical
 
 from .documents import read_document
@@ -114,7 +114,7 @@ def write_bundle(
     write_atomic(place / REQUIREMENTS, _requirements(board, packages))
     for target, content in sources.items():
         write_atomic(place / target, content)
-    origins = {target: f"{PurePosixPath(target).name} {_digest(content)[:12]}" for target, content in sources.items()}
+    origins = {target: _origin(target, _digest(content)) for target, content in sources.items()}
     files = [BOARD, RECIPE, REQUIREMENTS, *sources]
     known = {
         "name": title, "by": " ".join(by.split()), "plugins": origins, "packages": packages,
@@ -176,7 +176,7 @@ def read_bundle(folder: str | Path, *, against: Board | None = None) -> Bundle:
     board, said = read_board(place / BOARD)
     records = board.records()
     wrong += [f"board.json: {words}" for words in said]
-    wrong += _unbrought(records, manifest)
+    wrong += _unbrought(records, manifest) + _not_of_its_board(place, manifest, board, records)
     try:
         present = labels_present(records, asked_of(board.protocol or {}))
     except UsageError as error:
@@ -214,7 +214,9 @@ def _files_apart(place: Path, manifest: Manifest) -> list[str]:
         elif _digest(file.read_bytes()) != digest:
             wrong.append(f"{shown(name)} was changed: its digest is not the one in bundle.json")
     for name, origin in manifest.plugins.items():
-        if name in named and not origin.endswith(f" {manifest.files[name][:12]}"):
+        if name in named and (name, origin) != (
+            f"{PLUGINS}/{PurePosixPath(name).name}", _origin(name, manifest.files[name])
+        ):  # fmt: skip
             wrong.append(f"{shown(name)} is not the plug-in it is said to be, {shown(origin)}")
     return wrong
 
@@ -223,7 +225,37 @@ def _unbrought(records: Sequence[CellResult], manifest: Manifest) -> list[str]:
     """Methods of the cells that the bundle does not bring."""
     brought = {*manifest.plugins.values(), *manifest.packages}
     used = set().union(*(all_origins(r.cell.get("methods", {})) for r in records))
-    return [f"cells use {shown(origin)}, which it does not bring" for origin in sorted(used - brought)]
+    wrong = [f"cells use {shown(origin)}, which it does not bring" for origin in sorted(used - brought)]
+    return wrong + [f"it brings {shown(origin)}, which no cell uses" for origin in sorted(brought - used)]
+
+
+def _not_of_its_board(place: Path, manifest: Manifest, board: Board, records: Sequence[CellResult]) -> list[str]:
+    """What the bundle says beside its board and does not follow from it: names, requirements, and the recipe."""
+    wrong = [] if manifest.name == board.name else [f"its board is {shown(board.name)!r}, not {manifest.name!r}"]
+    for origin, requirement in manifest.packages.items():
+        found = _PACKAGE_ORIGIN.fullmatch(origin)
+        if found is None or requirement != f"{found['name']}=={found['version']}":
+            wrong.append(f"{shown(requirement)} is not what to install for {shown(origin)}")
+    again = "; make the bundle again with this version of robustfl"
+    if _text(place / REQUIREMENTS) != _requirements(board, manifest.packages):
+        wrong.append(f"{REQUIREMENTS} does not list what its board ran with{again}")
+    try:
+        recipe = scenario_toml(records, name=board.name)
+        same = parse_toml(_text(place / RECIPE)) == parse_toml(recipe)
+    except (ValueError, TypeError):
+        same = False
+    if not same:
+        wrong.append(f"{RECIPE} is not the scenario of its cells{again}")
+    return wrong
+
+
+def _text(path: Path) -> str:
+    return path.read_bytes().decode(errors="replace")
+
+
+def _origin(name: str, digest: str) -> str:
+    """The origin in cells of a plug-in's file."""
+    return f"{PurePosixPath(name).name} {digest[:12]}"
 
 
 def incomplete(present: Sequence[Labels], wanted: Sequence[Labels] = ()) -> list[str]:

@@ -11,7 +11,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeGuard
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -20,6 +20,7 @@ from robustfl.outside import shown
 from robustfl.provenance import UNKNOWN
 from robustfl.records import CellResult, Commit, CurvePoint, Metrics, Seconds, Status, canonical, misnamed, plain
 
+from .board_faults import is_count, misdeclared, undeclared
 from .documents import first_fault, read_document
 from .store import unlikely, write_atomic
 
@@ -234,11 +235,6 @@ def _environment(results: Sequence[CellResult]) -> dict[str, Any]:
     }
 
 
-def is_count(value: Any) -> TypeGuard[int]:
-    """True if a certificate is a number of threads that a machine may have."""
-    return type(value) is int and 1 <= value <= 2**16
-
-
 def content_digest(board: Board) -> str:
     """The digest of a board's content, the digest itself left out; what is not set counts as absent."""
     data = _dumped(board)
@@ -296,19 +292,11 @@ def read_board(path: str | Path) -> tuple[Board, list[str]]:
     wrong = []
     if content_digest(board) != board.digest:
         wrong.append("its content does not have the digest it claims: it was edited after it was written")
-    wrong += [f"cell {r.key}: {words}" for r in records if (words := misnamed(r) or unlikely(r) or _undeclared(r))]
+    wrong += [f"cell {r.key}: {words}" for r in records if (words := misnamed(r) or unlikely(r) or undeclared(r))]
+    commits = (commit for cell in board.cells for commit in cell.commits)
+    wrong += misdeclared(board.environment.model_dump(), _environment(records), commits, board.protocol or {})
     wrong += [f"cell {key} is there {n} times" for key, n in Counter(c.key for c in board.cells).items() if n > 1]
     return board, wrong
-
-
-def _undeclared(record: CellResult) -> str | None:
-    """The fault in how a record says it ran, or ``None``."""
-    threads, device = (record.certificates.get(name) for name in ("threads", "device"))
-    if threads is not None and not is_count(threads):
-        return f"threads={threads!r} is no number of threads"
-    if device is not None and not isinstance(device, str):
-        return f"device={device!r} is no device"
-    return None
 
 
 def _tells(where: str) -> bool:

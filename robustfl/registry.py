@@ -27,6 +27,7 @@ from typing import Any, TypeVar
 
 from robustfl.alarms import alarm
 from robustfl.contracts import Method
+from robustfl.doors import guard
 from robustfl.errors import RobustflError, UsageError, closest, told
 from robustfl.outside import unsafe
 from robustfl.parameters import is_plain, reject_unknown, remember, types_of
@@ -117,6 +118,8 @@ def register(name: str, *, version: int = 1) -> Callable[[M], M]:
         by_hand = not origin and cls.__module__.partition(".")[0] != OWN
         _changed()
         _entries[kind][name] = Entry(kind, name, version, cls, origin or _origin_of_module(cls), by_hand)
+        if cls.__module__.partition(".")[0] != OWN:
+            guard(cls, origin_of)
         return cls
 
     return decorate

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from robustfl.doors import bare
+
 MAIN = "__main__"
 _PLAIN = (str, bytes, int, float, complex, type(None), type(Ellipsis))
 # Written by Python, dataclasses and @register; fields and bases are told apart from them.
@@ -115,6 +117,7 @@ def _of_class(cls: type, seen: set[int]) -> Iterator[str]:
 
 
 def _of_function(function: FunctionType, seen: set[int]) -> Iterator[str]:
+    function = bare(function)
     yield f"function {function.__module__}.{function.__qualname__}"
     if function.__module__ != MAIN:
         return

@@ -5,6 +5,7 @@ The contract suite (``robustfl.testing``) and the engine look through the same e
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import io
 import itertools
@@ -14,6 +15,7 @@ import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from types import FunctionType, SimpleNamespace
 from typing import Any
 
@@ -31,6 +33,10 @@ _PLAIN = (
     bool, int, float, str, bytes, list, dict, set, tuple, deque, itertools.count, Tensor, np.ndarray,
     torch.Generator, random.Random, np.random.Generator, np.random.RandomState,
 )  # fmt: skip
+
+
+_CACHE = type(cache(len))
+_CACHED = ", cached at "
 
 
 def random_state() -> dict[str, str]:
@@ -67,6 +73,9 @@ def _held(place: str, value: Any, module: str, seen: set[int]) -> Iterator[tuple
         value = value.__func__
     if isinstance(value, _PLAIN):
         yield place, value
+    elif isinstance(value, _CACHE) and id(value) not in seen:
+        seen.add(id(value))
+        yield from _kept_by_cache(place, value)
     elif isinstance(value, FunctionType):
         yield place, {k: v for k, v in vars(value).items() if not k.startswith("__")}
         if value.__module__ == module and id(value) not in seen:
@@ -77,6 +86,17 @@ def _held(place: str, value: Any, module: str, seen: set[int]) -> Iterator[tuple
         seen.add(id(value))
         for name, inner in list(vars(value).items()):
             yield from _held(f"{place}.{name}", inner, module, seen)
+
+
+def _kept_by_cache(place: str, cached: Any) -> Iterator[tuple[str, Any]]:
+    """What a cached function holds that can be written to. Results that stay as they are make no memory."""
+    found = gc.get_referents(cached)
+    table = next((held for held, after in itertools.pairwise(found) if after is cached.__wrapped__), None)
+    if cached.cache_info().maxsize is None:
+        found = list(table.values()) if type(table) is dict else []
+    for held in found:
+        if held is not table and held is not vars(cached) and isinstance(held, _PLAIN):
+            yield f"{place}{_CACHED}{id(held):#x}", held
 
 
 def _keeps(value: Any, module: str) -> bool:
@@ -97,8 +117,12 @@ def _inside(function: FunctionType) -> Iterator[tuple[str, Any]]:
 
 
 def changed(before: dict[str, str], after: dict[str, str]) -> list[str]:
-    """The names whose digest differs, or that are in one of the two only."""
-    return sorted(k for k in before.keys() | after.keys() if before.get(k) != after.get(k))
+    """The names whose digest differs, or that are in one of the two only; but a cache may hold more than before."""
+    return sorted(
+        k
+        for k in before.keys() | after.keys()
+        if before.get(k) != after.get(k) and (_CACHED not in k or (k in before and k in after))
+    )
 
 
 class _Pickler(pickle.Pickler):

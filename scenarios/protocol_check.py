@@ -34,7 +34,7 @@ def apart_from_protocol(board: Board, records: Sequence[CellResult] | None = Non
             return []
         present = labels_present(board.records() if records is None else records, asked)
         found = [] if asked is None else list(_left_out(present, asked))
-        return found + ([] if facts is None else list(_apart(present, facts, protocol())))
+        return found + ([] if facts is None else list(_apart(present, facts, protocol(), asked)))
     except UsageError as error:
         return [str(error)]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -81,6 +81,8 @@ def _dropped_apart(present: Sequence[Labels], asked: Asked) -> Iterator[str]:
         yield f"{len(asked.dropped)} cells were dropped, and no cheap mode is said"
     elif asked.cheap != cheap_words(asked.ensemble):
         yield f"it says another rule of the cheap mode than that of AutoByz version {asked.ensemble.version}"
+    if asked.seed is not None and asked.seed not in {cell["seed"] for cell in present}:
+        yield f"its cheap mode compared members with seed {asked.seed}, which none of its cells has"
     known = {(member.attack, member.scope or asked.scope) for member in asked.ensemble.within(asked.scope)}
     gone = list(asked.dropped.values())
     ran = present[: len(present) - len(gone)]
@@ -101,7 +103,7 @@ def _row_of(cell: Labels, *apart: str) -> str:
     return canonical({name: value for name, value in cell.items() if name not in apart})
 
 
-def _apart(present: Sequence[Labels], facts: Mapping[str, Any], rules: Protocol) -> Iterator[str]:
+def _apart(present: Sequence[Labels], facts: Mapping[str, Any], rules: Protocol, asked: Asked | None) -> Iterator[str]:
     """What is not as a tier of the protocol has it."""
     if facts["version"] != rules.version:
         yield f"protocol version {facts['version']!r}; this robustfl has {rules.version}"
@@ -115,6 +117,7 @@ def _apart(present: Sequence[Labels], facts: Mapping[str, Any], rules: Protocol)
             "autobyz": ensemble.version if ensemble else None,
         },
     )  # fmt: skip
+    yield from _seed_apart(tier.scenario(facts["changed"]).cell.get("seed", 0), asked)
     found: dict[str, Search] = {}
     for name, entry in facts["contestants"].items():
         contestant = contestant_of(name, entry)
@@ -128,6 +131,13 @@ def _apart(present: Sequence[Labels], facts: Mapping[str, Any], rules: Protocol)
         return
     wanted = expand(final_scenario(tier.scenario(facts["changed"]), found))
     yield from _cells_apart([plain(labels(cell)) for cell in wanted], present)
+
+
+def _seed_apart(seeds: Any, asked: Asked | None) -> Iterator[str]:
+    """Another seed than the first of the tier, chosen to leave out other members by."""
+    first = seeds[0] if isinstance(seeds, list) else seeds
+    if asked is not None and asked.seed not in (None, first):
+        yield f"its cheap mode compared members with seed {asked.seed}, the protocol's is {first}"
 
 
 def _facts_apart(facts: Labels, rules: Labels) -> Iterator[str]:
@@ -158,6 +168,8 @@ def _search_apart(
         yield "a worst case of its search is not the worst of its scores"
     if entry["chosen"] != worst.index(max(worst)):
         yield f"chose configuration {entry['chosen']}, where {worst.index(max(worst))} has the highest worst case"
+    if "reason" in entry and scores:
+        yield f"it says why its search came to nothing, which it did not: {entry['reason']!r}"
     known = knowledge(contestant.of("defense"))
     if entry["knowledge"] != known:
         yield f"is told {known}, not {entry['knowledge']}"

@@ -46,6 +46,7 @@ from .verify import ELSEWHERE, Check, Verification, verify
 _CODE = (".py", ".pyc", ".so", ".pyd")
 _SYSTEM = ("/proc/", "/sys/", "/dev/")
 _DATA = (".npy", ".npz", ".csv", ".gz", ".zip", ".tar", ".pt", ".pth", ".pkl", ".pickle", ".parquet", ".h5", ".mat")
+_FRAMES = ("sys._getframe", "sys._current_frames", "gc.get_objects", "gc.get_referrers", "gc.get_referents")
 _OUTSIDE = ("socket.connect", "socket.sendto", "subprocess.Popen", "os.system", "os.exec", "os.posix_spawn")
 
 
@@ -308,11 +309,15 @@ def _trained_elsewhere(record: CellResult, root: str | Path | None) -> tuple[str
 
 
 def _heard(event: str, arguments: tuple[Any, ...], own: Collection[str]) -> None:
-    """Note it if code of the files ``own`` reaches for data files, the network or other programs."""
+    """Note it if code of the files ``own`` reaches for data files, its callers, the network or other programs."""
     if event == "open":
         what = arguments[0]
         if not isinstance(what, (str, bytes)) or not _is_data(os.fsdecode(what)):
             return
+    elif event in _FRAMES:
+        if _asked_by(own):
+            _opened.append(event)
+        return
     elif event not in _OUTSIDE:
         return
     frame: FrameType | None = sys._getframe(2)
@@ -321,6 +326,14 @@ def _heard(event: str, arguments: tuple[Any, ...], own: Collection[str]) -> None
             _opened.append(Path(os.fsdecode(arguments[0])).name if event == "open" else event)
             return
         frame = frame.f_back
+
+
+def _asked_by(own: Collection[str]) -> bool:
+    """True if code of the files ``own`` asks, itself or through ``inspect``; libraries ask for frames all the time."""
+    frame: FrameType | None = sys._getframe(3)
+    while frame is not None and frame.f_code.co_filename == inspect.__file__:
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_filename in own
 
 
 def _is_data(path: str) -> bool:

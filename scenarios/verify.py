@@ -13,7 +13,8 @@ from robustfl.errors import RobustflError, UsageError
 from robustfl.records import CellResult, plain
 from robustfl.registry import load_file
 from robustfl.reports.agreement import agree, settings_apart, versions_apart
-from robustfl.reports.published import TOLERANCE, is_count, read_board
+from robustfl.reports.board_faults import is_count
+from robustfl.reports.published import TOLERANCE, read_board
 
 from .claims_check import false_claims, unexplained
 from .dropped_check import RIGHTLY, Dropped
@@ -32,6 +33,8 @@ ELSEWHERE = "cannot be run here"
 _SHARE = 3
 DOUBTS = ("evaluation", "unreliable")
 """What a record says about its own numbers: certificates that must come out again."""
+COSTS = ("traffic", "statistics")
+"""What follows from a cell's settings alone, to the last digit, wherever a record says it."""
 
 
 @dataclass(frozen=True)
@@ -273,6 +276,7 @@ def _check(record: CellResult, tolerance: float, root: str | Path | None, run: C
     verdict = {"identical": "identical", "within": "within tolerance", "differs": "differs"}[found.verdict]
     detail = "" if found.verdict == "identical" else found.words().partition(": ")[2]
     told = [f"{n} {known.get(n)} → {again.certificates.get(n)}" for n in DOUBTS if _untold(n, record, again)]
+    told += [f"{n} {_costs(record, n)} → {_costs(again, n)}" for n in COSTS if n in known and _untold(n, record, again)]
     told += _effect_apart(record, again)
     if told:
         verdict, detail = "differs", "; ".join([*([detail] if detail else []), *told])
@@ -285,6 +289,11 @@ def _untold(name: str, published: CellResult, again: CellResult) -> bool:
     return published.status == again.status == "done" and published.certificates.get(name) != again.certificates.get(
         name
     )
+
+
+def _costs(record: CellResult, name: str) -> str:
+    said = record.certificates.get(name)
+    return ", ".join(f"{n} {value}" for n, value in sorted(said.items())) if isinstance(said, Mapping) else str(said)
 
 
 def _effect_apart(published: CellResult, again: CellResult) -> list[str]:

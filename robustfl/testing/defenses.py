@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from robustfl.testing.suite import LIMIT, Check, Law, Trial, run
 
 D = 6
 SEARCH = 1000
+MANY = 50
 
 
 def rows(n: int, dtype: torch.dtype = torch.float64, device: str = "cpu", seed: int = 0) -> Tensor:
@@ -150,6 +151,30 @@ def _state(trial: AggregatorTrial) -> str | None:
     return ", ".join(sorted(first.state))
 
 
+def _by_client(trial: AggregatorTrial) -> str | None:
+    """What is remembered belongs to a client, whose row may come at another place in the next round."""
+    n, ids = trial.size(1), torch.arange(trial.size(1))
+    order = torch.arange(n).roll(n // 2)
+
+    def made(X: Tensor, clients: Tensor, state: Mapping[str, Tensor]) -> Aggregated:
+        context = replace(trial.context(X, state), clients=clients, round=len(state) and 1)
+        result: Any = trial.method.aggregate(X, f=1, context=context)
+        return result if isinstance(result, Aggregated) else Aggregated(result)
+
+    before, now = rows(n), rows(n, seed=1)
+    first = made(before, ids, {})
+    if not first.state:
+        return "it keeps no state"
+    if _off(made(before[order], ids[order], {}).vector, first.vector):
+        return "without a memory, too, it depends on the order of the rows"
+    if _off(made(now[order], ids[order], first.state).vector, made(now, ids, first.state).vector):
+        raise Broken(
+            "in the next round the same rows of the same clients, in another order, give another result: it remembers "
+            "rows by their place; context.clients says whose they are"
+        )
+    return None
+
+
 def _calm(trial: AggregatorTrial) -> str | None:
     n = max(trial.size(2), 9)
     X = 5 + 0.01 * torch.randn(n, D, generator=stream(0, "calm"), dtype=torch.float64)
@@ -184,7 +209,7 @@ def _behaviour(trial: AggregatorTrial) -> str | None:
         return trial.aggregate(X, f).vector
 
     found = {
-        "ignores f": all(torch.equal(made(X, f), made(X, 0)) for X in stacks for f in (1, 2)),
+        f"ignores f (it changes nothing on {MANY} random stacks)": _ignores_f(made, n),
         "depends on the order of the rows": any(_off(made(X[order]), made(X)) for X in stacks),
         "does not follow a shift of all rows": any(_off(made(X + shift), made(X) + shift) for X in stacks),
         "does not follow their scale": any(_off(made(3 * X), 3 * made(X)) for X in stacks),
@@ -192,6 +217,16 @@ def _behaviour(trial: AggregatorTrial) -> str | None:
     }
     seen = [name for name, holds in found.items() if holds]
     return f"fact: {'; '.join(seen)}" if seen else None
+
+
+def _ignores_f(made: Callable[[Tensor, int], Tensor], n: int) -> bool:
+    """True if f changes nothing on many stacks, with far rows in every other one."""
+    for seed in range(MANY):
+        X = rows(n, seed=seed)
+        X[:2] += 20 * (seed % 2)
+        if not all(torch.equal(made(X, f), made(X, 0)) for f in (1, 2)):
+            return False
+    return True
 
 
 def _off(made: Tensor, expected: Tensor) -> bool:
@@ -205,6 +240,7 @@ AGGREGATOR_LAWS = (
     Law("inputs untouched", "the rows are neither written to nor handed back", _rows_untouched),
     *COMMON,
     Law("state", "state goes in by the context and out by the result", _state),
+    Law("clients remembered", "what it remembers goes by a client's number, not by its row's place", _by_client),
     Law("no harm", "rows that lie close together give something close to them", _calm, waivable=True),
     Law("precision", "float32 agrees with float64", _precision, waivable=True),
     Law("behaviour", "facts: whether f matters, and what order, shift, scale and rotation of the rows do", _behaviour),
@@ -253,7 +289,7 @@ def _step_behaviour(trial: StepTrial) -> str | None:
         return torch.as_tensor(trial.mix(X, f)).double() @ X
 
     found = {
-        "ignores f": all(torch.equal(made(X, f), made(X, 0)) for X in stacks for f in (1, 2)),
+        f"ignores f (it changes nothing on {MANY} random stacks)": _ignores_f(made, n),
         "depends on the order of the rows": any(_off(made(X[order]), made(X)[order[: len(made(X))]]) for X in stacks)
         if trial.method.rows_after(n, 2) == n
         else False,

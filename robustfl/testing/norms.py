@@ -24,12 +24,12 @@ from robustfl.contracts import (
     StatisticsLayer,
     Tag,
 )
-from robustfl.federation.statistics import PlainMean, begin, collect
+from robustfl.federation.statistics import PlainMean, begin, collect, seen_by_client, unseen
 from robustfl.passes import Unsupported, together
 from robustfl.testing.common import COMMON, FIRST, built
 from robustfl.testing.guards import Broken, Differs, devices, expect, own_memory, refused, untouched
 from robustfl.testing.suite import LIMIT, Check, Law, Trial, run
-from robustfl.vectors import Layout, layout_of, statistics_layers
+from robustfl.vectors import Layout, layout_of, statistics_layers, write_statistics
 
 CHANNELS, SIZES = 4, (3, 2)
 
@@ -213,6 +213,46 @@ def _moved(trial: NormTrial, layout: Layout, rows: Tensor) -> str | None:
     )
 
 
+def _unseen(trial: NormTrial) -> str | None:
+    """Forwards of an attack on training images, or of a second gradient, are no part of what a client reports."""
+    network, x = trial.network(), images()
+    layout = layout_of(network)
+    if not layout.s:
+        return "it has no statistics"
+    network(x)
+    alone = collect(network, layout, clients=2)
+    begin(network, SIZES)
+    network(x)
+    with unseen(network):
+        network(x + 3)
+    beside = collect(network, layout, clients=2)
+    if not (torch.equal(alone.rows, beside.rows) and torch.equal(alone.counts, beside.counts)):
+        raise Broken("while unseen is set a training forward changes the report (StatisticsLayer.unseen)")
+    return None
+
+
+def _as_client(trial: NormTrial) -> str | None:
+    """Training examples are attacked as the client's own model sees them, with the statistics it has so far."""
+    network, x = trial.network(), images()
+    layout = layout_of(network)
+    if not layout.s or isinstance(trial.method, OneMachineNorm):
+        return "it has no statistics" if not layout.s else "one machine has no single client"
+    begin(network, None)
+    network(x)
+    served = network.eval()(x)
+    with seen_by_client(network):
+        seen = network(x)
+    if not torch.equal(network(x), served):
+        raise Broken("after as_client was set evaluation is another than before (StatisticsLayer.as_client)")
+    report = collect(network.train(), layout)
+    write_statistics(network, layout, report.rows[0])
+    own = network.eval()(x)
+    if torch.allclose(seen, own, rtol=1e-6, atol=1e-9):
+        return None
+    whose = "the server's statistics" if torch.equal(seen, served) else "others than the statistics it reports"
+    return f"fact: while as_client is set it evaluates with {whose}"
+
+
 def _merge(trial: NormTrial) -> str | None:
     network, x = trial.network(), images()
     layout, method = layout_of(network), trial.method
@@ -273,6 +313,8 @@ LAWS = (
     Law("clients apart", "clients in one forward get what each gets alone", _apart),
     Law("gradient rows", "the clients' affine gradients add up to the ordinary one", _rows),
     Law("report", "clients report rows in the layout's order, each round anew", _report),
+    Law("unseen", "while unseen is set, training forwards leave no trace in the report", _unseen),
+    Law("as client", "as_client is over with its pass; a fact: whether it evaluates as the client reports", _as_client),
     Law("merge", "messages and merged statistics are like the rows; variances are at least 0", _merge),
     Law("phases", "frozen(round, rounds) is a bool", _phases),
     Law("copies", "pickles and copies of the layer are the same layer", _copies),

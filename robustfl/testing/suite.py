@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar, cast
 from torch import Tensor
 
 from robustfl.contracts import Method
+from robustfl.doors import opened
 from robustfl.errors import told
 from robustfl.surroundings import kept
 from robustfl.testing.guards import Broken, Differs, Hung, within
@@ -130,7 +131,7 @@ def _unsteady(findings: Sequence[_Finding]) -> str:
 
 def _one(law: Law, trial: Trial[Any], limit: float) -> _Finding:
     try:
-        with kept():
+        with kept(), opened():
             remark = within(limit, lambda: law.test(trial))
     except Hung:
         return _Finding(Check(law.name, False, f"still running after {limit:g} s"), hung=True)

@@ -203,6 +203,44 @@ def test_a_changed_a_missing_and_an_additional_file_are_refused(copy: Path) -> N
     assert "plugins/more.py is no file of it" in said
 
 
+def forged(folder: Path, file: str, change: Any, **said: Any) -> Path:
+    """The bundle with another file under a digest that fits it, and a manifest that says something else."""
+    content = change((folder / file).read_text() if (folder / file).exists() else "")
+    (folder / file).write_text(content)
+    manifest = Manifest.model_validate_json((folder / "bundle.json").read_text())
+    files = {**manifest.files, file: _digest(content.encode())}
+    manifest = manifest.model_copy(update={"files": files, **said})
+    (folder / "bundle.json").write_text(manifest.model_copy(update={"digest": _digest_of(manifest)}).model_dump_json())
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "said", "words"),
+    [
+        ("requirements.txt", lambda text: text + "torhc==2.0\n", {}, "requirements.txt does not list what its"),
+        ("recipe.toml", lambda text: text.replace("rounds = 2", "rounds = 9"), {}, "recipe.toml is not the scenario"),
+        ("recipe.toml", lambda text: "name = [", {}, "recipe.toml is not the scenario"),
+        ("recipe.toml", str, {"name": "theirs"}, "its board is 'outside', not 'theirs'"),
+        (
+            "recipe.toml",
+            str,
+            {"packages": {"mine 1.0": "torhc==2.0"}},
+            "torhc==2.0 is not what to install for mine",
+        ),
+        ("recipe.toml", str, {"packages": {"mine 1.0": "mine==1.0"}}, "it brings mine 1.0, which no cell uses"),
+        ("plugins/evil.py", lambda text: CALM, {}, "it brings evil.py"),
+        ("calm.py", lambda text: CALM, {}, "calm.py is not the plug-in it is said to be"),
+    ],
+)
+def test_what_lies_beside_the_board_follows_from_it(
+    file: str, change: Any, said: dict[str, Any], words: str, copy: Path
+) -> None:
+    if file.endswith(".py"):
+        plugins = read_bundle(copy).manifest.plugins
+        said = {"plugins": {**plugins, file: f"{Path(file).name} {_digest(CALM.encode())[:12]}"}}
+    assert any(words in wrong for wrong in read_bundle(forged(copy, file, change, **said)).wrong)
+
+
 def test_files_elsewhere_are_none_of_the_bundle(copy: Path, tmp_path: Path) -> None:
     (tmp_path / "secret.txt").write_text("x")
     manifest = Manifest.model_validate_json((copy / "bundle.json").read_text())

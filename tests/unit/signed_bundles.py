@@ -7,12 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from robustfl.reports.bundle import Manifest, _digest, _digest_of
+from robustfl.reports.bundle import Manifest, _digest, _digest_of, _requirements
 from robustfl.reports.published import content_digest, read_board, write_board
+from robustfl.reports.recipe import scenario_toml
 
 
 def signed(folder: Path, change: Callable[[dict[str, Any]], object]) -> Path:
-    """The bundle with another board, under the digests that belong to it: as a careful cheat leaves it."""
+    """The bundle with another board, and all that follows from it: as a careful cheat leaves it."""
     path = folder / "board.json"
     data = json.loads(path.read_text())
     change(data)
@@ -20,7 +21,10 @@ def signed(folder: Path, change: Callable[[dict[str, Any]], object]) -> Path:
     board, _ = read_board(path)
     write_board(board.model_copy(update={"digest": content_digest(board)}), path)
     manifest = Manifest.model_validate_json((folder / "bundle.json").read_text())
-    manifest = manifest.model_copy(update={"files": {**manifest.files, "board.json": _digest(path.read_bytes())}})
+    (folder / "recipe.toml").write_text(scenario_toml(board.records(), name=board.name))
+    (folder / "requirements.txt").write_text(_requirements(board, manifest.packages))
+    made = {name: _digest((folder / name).read_bytes()) for name in ("board.json", "recipe.toml", "requirements.txt")}
+    manifest = manifest.model_copy(update={"files": {**manifest.files, **made}})
     manifest = manifest.model_copy(update={"digest": _digest_of(manifest)})
     (folder / "bundle.json").write_text(manifest.model_dump_json())
     return folder

@@ -119,6 +119,14 @@ def claiming(data: dict[str, Any], **words: Any) -> None:
         (lambda data: data["protocol"]["autobyz"].update(cheap="Some."), "protocol: it says another rule of the cheap"),
         (lambda data: claiming(data, status="refused", metrics=None), "numbers: cell"),
         (lambda data: claiming(data, certificates={"no_effect": True}), "its attack has no effect, which nothing"),
+        (lambda data: data["protocol"]["autobyz"].update(seed=1), "with seed 1, the protocol's is 0"),
+        (lambda data: data["protocol"]["autobyz"].update(seed=7), "with seed 7, which none of its cells has"),
+        (lambda data: data["protocol"]["autobyz"].update(seed="0"), "protocol.autobyz.seed='0' is no"),
+        (lambda data: data["protocol"]["autobyz"].update(proven="yes"), "protocol.autobyz holds 'proven'"),
+        (lambda data: data["protocol"].update(audited="yes"), "protocol holds 'audited', which says nothing"),
+        (lambda data: said(data).update(by="the authors"), "protocol.benchmark holds 'by', which says nothing"),
+        (lambda data: said(data)["contestants"][MEAN].update(note="!"), f"the search of {MEAN} holds 'note'"),
+        (lambda data: said(data)["contestants"][MEAN].update(reason="!"), "why its search came to nothing, which it"),
         (lambda data: data["protocol"]["autobyz"].update(version=9), "form: board.json: autobyz: version=9 is not"),
     ],
 )  # fmt: skip
@@ -139,6 +147,17 @@ def test_scores_that_nobody_reached_in_a_search_are_found(copy: Path) -> None:
     found = verify(copy / "board.json", cells=None)
     assert sum(not check.agrees for check in found.checks if check.labels.get("tuning")) == SEARCHED // RULES.budget
     assert "validation accuracy in the search 0.9900 → " in found.disagreeing[0].detail
+
+
+def test_what_a_cell_is_said_to_cost_must_come_out_again(copy: Path) -> None:
+    def cheap(data: dict[str, Any]) -> None:
+        for cell in data["cells"]:
+            cell["certificates"]["traffic"]["mebibytes"] /= 2
+
+    found = verify(signed(copy, cheap) / "board.json", cells=None, where={"attack": "none", "norm": "gn", "seed": "0"})
+    assert found.file == ()
+    assert [check.verdict for check in found.checks] == ["differs"]
+    assert "traffic exchanges 1, mebibytes 0.0788" in found.checks[0].detail
 
 
 def test_a_member_that_could_still_be_the_worst_is_not_left_out(copy: Path) -> None:

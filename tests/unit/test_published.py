@@ -83,6 +83,34 @@ def test_a_number_that_is_no_accuracy_is_found_even_under_a_new_digest(tmp_path:
     assert any("is no accuracy" in words for words in read_board(resigned(path))[1])
 
 
+DEVIL: list[tuple[dict[str, Any], str]] = [
+    ({"reason": "checked by three reviewers"}, "done, and a reason why not: 'checked by three reviewers'"),
+    ({"round": 3}, "done, and diverged in round 3"),
+    ({"status": "refused"}, "refused, and has metrics"),
+    ({"certificates": {"reviewed": "yes"}}, "its certificate 'reviewed' is none that boards carry"),
+    ({"certificates": {"traffic": {"mebibytes": -1.0}}}, "traffic={'mebibytes': -1.0} is no table"),
+    ({"certificates": {"no_effect": 1}}, "no_effect=1 is no fact"),
+    ({"certificates": {"attack_shift": -1.0}}, "attack_shift=-1.0 is no distance"),
+    ({"certificates": {"versions": {"torch": "9.9"}}}, "its environment says versions {'torch': ['2.6.0']}"),
+    ({"commits": ["0" * 40]}, f"cells name the commit {'0' * 40}, which is not in its environment"),
+    ({"curve": [{"round": 5, "sa": 0.2, "loss": 1.0}, {"round": 5, "sa": 0.3, "loss": 1.0}]}, "from round to round"),
+    ({"curve": [{"round": 5, "sa": 1.2, "loss": 1.0}]}, "its curve holds what is no accuracy"),
+    ({"metrics": {"sa": 0.5, "loss": 1.0, "per_user": {"sa": [1.0]}}}, "it has per_user, which boards do not carry"),
+    ({"metrics": {"sa": 0.5, "loss": 1.0, "asr": 1.5}}, "asr=1.5 is no rate"),
+    ({"metrics": {"sa": 0.5, "loss": 1.0, "ra": {"a": 0.1}, "ra_worst": 0.2}}, "ra_worst=0.2 is above"),
+    ({"metrics": {"sa": 0.5, "loss": 1.0, "groups": {"selected": {"sa": 0.9}}}}, "a selected round, and selects none"),
+    ({"metrics": {"sa": 0.5, "loss": 1.0, "groups": {"tail": {"sa": 0.9}}}}, "a tail of one round"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("claim", "words"), DEVIL)
+def test_a_cell_that_says_what_no_run_leaves_is_found_even_under_a_new_digest(
+    claim: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    path = edited(written(tmp_path, real()), lambda d: d["cells"][0].update(claim))
+    assert any(words in said for said in read_board(resigned(path))[1])
+
+
 def test_a_cell_that_is_there_twice_is_found(tmp_path: Path) -> None:
     path = edited(written(tmp_path, real(), real(seed=1)), lambda d: d["cells"].append(d["cells"][0]))
     assert any("is there 2 times" in words for words in read_board(path)[1])

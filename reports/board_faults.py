@@ -1,0 +1,156 @@
+"""Faults of a board that show without running a cell: fields that say what no run leaves, or contradict others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeGuard
+
+from robustfl.outside import shown
+from robustfl.records import CellResult
+
+AUTOBYZ = ("version", "scope", "cheap", "dropped", "seed")
+BENCHMARK = ("tier", "title", "version", "changed", "autobyz", "budget", "tuning", "contestants")
+CONTESTANT = ("knowledge", "chosen", "search", "reason")
+_LEFT_IN_THE_STORE = ("per_class", "per_client", "per_user")
+_TRAFFIC = ("numbers_each_way", "exchanges", "mebibytes")
+
+
+def is_count(value: Any) -> TypeGuard[int]:
+    """True if a certificate is a number of threads that a machine may have."""
+    return type(value) is int and 1 <= value <= 2**16
+
+
+def _is_number(value: Any) -> bool:
+    """True for a finite number of at least 0."""
+    return type(value) in (int, float) and 0 <= value < math.inf
+
+
+def _is_distance(value: Any) -> bool:
+    """True for a number of at least 0; one beyond all bounds is written as a text."""
+    return value in ("inf", "nan") or _is_number(value)
+
+
+def _is_doubt(value: Any) -> bool:
+    """True for a text or several."""
+    return all(map(_is_text, value)) if isinstance(value, list) else _is_text(value)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_traffic(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(name in _TRAFFIC and _is_number(n) for name, n in value.items())
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(map(_is_text, value.values()))
+
+
+CERTIFICATES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "device": (_is_text, "device"),
+    "threads": (is_count, "number of threads"),
+    "versions": (_are_texts, "table of versions"),
+    "source": (_is_text, "source"),
+    "unreliable": (_is_doubt, "text"),
+    "evaluation": (_is_text, "text"),
+    "model": (lambda value: isinstance(value, Mapping), "model"),
+    "traffic": (_is_traffic, f"table of {', '.join(_TRAFFIC)}"),
+    "attack_shift": (_is_distance, "distance"),
+    "statistics": (_is_number, "number of entries"),
+    "statistics_shift": (_is_distance, "distance"),
+    "dropped": (_is_number, "number of rows"),
+    "no_effect": (lambda value: value is True, "fact: it is true or absent"),
+    "forgetting": (lambda value: isinstance(value, Mapping), "table of rounds"),
+}
+"""The certificates that boards carry: whether a value can be one, and what it is called."""
+
+
+def undeclared(record: CellResult) -> str | None:
+    """The fault in what the record of a published cell says beside its numbers, or ``None``."""
+    return next(_undeclared(record), None)
+
+
+def _undeclared(record: CellResult) -> Iterator[str]:
+    for name, value in record.certificates.items():
+        if name not in CERTIFICATES:
+            yield f"its certificate {shown(name)!r} is none that boards carry"
+        elif not CERTIFICATES[name][0](value):
+            yield f"{name}={value!r} is no {CERTIFICATES[name][1]}"
+    yield from _ends_apart(record)
+    yield from _measures_apart(record)
+
+
+def _ends_apart(record: CellResult) -> Iterator[str]:
+    """Faults of a cell that has what one that ended so does not have."""
+    if record.status == "done" and record.reason is not None:
+        yield f"done, and a reason why not: {record.reason!r}"
+    if record.status != "diverged" and record.round is not None:
+        yield f"{record.status}, and diverged in round {record.round}"
+    if record.status != "done" and record.metrics is not None:
+        yield f"{record.status}, and has metrics"
+
+
+def _measures_apart(record: CellResult) -> Iterator[str]:
+    """Measures that its settings do not ask for, or that are none."""
+    settings: Any = record.cell.get("cell", {})
+    rounds = settings.get("rounds")
+    places = [point.round for point in record.curve]
+    if places != sorted(set(places)) or (places and not (places[0] >= 1 and places[-1] <= (rounds or math.inf))):
+        yield "its curve does not go from round to round of its training"
+    if not all(0 <= value <= 1 for p in record.curve for value in (p.sa, p.ra) if value is not None):
+        yield "its curve holds what is no accuracy in [0, 1]"
+    metrics = record.metrics
+    if metrics is None:
+        return
+    told = next((name for name in _LEFT_IN_THE_STORE if getattr(metrics, name)), None)
+    if told is not None:
+        yield f"it has {told}, which boards do not carry"
+    if metrics.asr is not None and not 0 <= metrics.asr <= 1:
+        yield f"asr={metrics.asr!r} is no rate in [0, 1]"
+    if metrics.ra and metrics.ra_worst is not None and metrics.ra_worst > min(metrics.ra.values()):
+        yield f"ra_worst={metrics.ra_worst!r} is above the accuracy under one attack alone"
+    for group in metrics.groups:
+        if group.split(", ")[0] == "selected" and settings.get("select") != "validation":
+            yield "it has numbers of a selected round, and selects none"
+        if group == "tail" and settings.get("tail", 1) == 1:
+            yield "it has means over a tail of one round"
+
+
+def misdeclared(
+    said: Mapping[str, Any], found: Mapping[str, Any], commits: Iterable[str], protocol: Mapping[str, Any]
+) -> Iterator[str]:
+    """The faults in what a board says of its cells together.
+
+    ``said`` is its environment, ``found`` the one read off its cells, ``commits`` are those that cells name.
+    """
+    for name in ("versions", "devices", "threads"):
+        if said[name] != found[name]:
+            yield f"its environment says {name} {said[name]!r}, its cells {found[name]!r}"
+    strange = set(commits) - set(said["commits"])
+    if strange:
+        yield f"cells name the commit {min(strange)}, which is not in its environment"
+    yield from _strange_names(protocol)
+
+
+def _strange_names(protocol: Mapping[str, Any]) -> Iterator[str]:
+    """Parts of what a board says of its protocol that nobody reads."""
+    yield from _beside("protocol", protocol, ("autobyz", "benchmark"))
+    for name, known in (("autobyz", AUTOBYZ), ("benchmark", BENCHMARK)):
+        if name in protocol and not isinstance(protocol[name], Mapping):
+            yield f"protocol.{name} is no table"
+        yield from _beside(f"protocol.{name}", protocol.get(name), known)
+    seed = protocol["autobyz"].get("seed", 0) if isinstance(protocol.get("autobyz"), Mapping) else 0
+    if type(seed) is not int:
+        yield f"protocol.autobyz.seed={seed!r} is no seed"
+    benchmark = protocol.get("benchmark")
+    searches = benchmark.get("contestants") if isinstance(benchmark, Mapping) else None
+    for who, entry in searches.items() if isinstance(searches, Mapping) else ():
+        yield from _beside(f"the search of {shown(str(who))}", entry, CONTESTANT)
+
+
+def _beside(where: str, table: Any, known: Iterable[str]) -> Iterator[str]:
+    strange = sorted(set(table) - set(known)) if isinstance(table, Mapping) else []
+    if strange:
+        yield f"{where} holds {shown(str(strange[0]))!r}, which says nothing; it may hold {', '.join(known)}"

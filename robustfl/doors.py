@@ -1,0 +1,553 @@
+"""Checks of what members of plug-ins from elsewhere return, made where they return it.
+
+robustfl's own methods are held to their contracts by tests, and cost nothing here. A value of another kind is an error
+that names the method, the member and what is wanted, instead of one of torch's some steps later, or of none at all.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from types import FunctionType
+from typing import Any, get_args
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from robustfl.contracts import (
+    Aggregated,
+    Arrays,
+    Attack,
+    Forged,
+    Method,
+    Norm,
+    NormLayer,
+    StatisticsLayer,
+    StatisticsPass,
+    Tag,
+)
+from robustfl.contracts.training import Asked
+from robustfl.errors import RobustflError, UsageError
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a member: the method, its arguments by place and by name, and what it ``made``."""
+
+    method: Any
+    by_place: tuple[Any, ...]
+    named: Mapping[str, Any]
+    made: Any
+
+    def shown(self, place: int, name: str) -> Any:
+        """An argument that may be given by place or by name."""
+        return self.by_place[place] if len(self.by_place) > place else self.named[name]
+
+
+Rule = Callable[[Call], "str | None"]
+"""What is wanted instead of a result; ``None`` if it is right."""
+_ROUNDING = 1e-6
+
+
+def guard(cls: type[Method], origin_of: Callable[[Method], str]) -> None:
+    """Look at what the members that ``cls`` and its bases from elsewhere override return, from now on.
+
+    ``origin_of`` says where a method comes from, for messages.
+    """
+
+    def who(method: Method) -> str:
+        origin = origin_of(method)
+        return f"{method.kind} {method.name!r}" + (f" ({origin})" if origin else "")
+
+    rules = _RULES.get(cls.kind, {})
+    for owner in cls.__mro__:
+        if owner.__module__.partition(".")[0] == "robustfl" or not issubclass(owner, Method):
+            continue
+        for name, rule in rules.items():
+            value = vars(owner).get(name)
+            if isinstance(value, property) and isinstance(value.fget, FunctionType) and _foreign(value.fget):
+                setattr(owner, name, property(_guarded(value.fget, name, rule, who), doc=value.__doc__))
+            elif isinstance(value, FunctionType) and _foreign(value):
+                setattr(owner, name, _guarded(value, f"{name}()", rule, who))
+
+
+_open: list[None] = []
+
+
+@contextmanager
+def opened() -> Iterator[None]:
+    """Within, whatever members return comes through: to laws that have words of their own for it."""
+    _open.append(None)
+    try:
+        yield
+    finally:
+        _open.pop()
+
+
+def bare(function: FunctionType) -> FunctionType:
+    """The function as its author wrote it."""
+    found: FunctionType = vars(function).get("__bare__", function)
+    return found
+
+
+def _foreign(function: FunctionType) -> bool:
+    return "__bare__" not in vars(function) and function.__module__.partition(".")[0] != "robustfl"
+
+
+def _guarded(function: FunctionType, member: str, rule: Rule, who: Callable[[Method], str]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def looked_at(self: Method, *args: Any, **kwargs: Any) -> Any:
+        shown = list(_shown((*args, *kwargs.values())))
+        before = [(tensor._version, tensor.requires_grad) for tensor in shown]
+        made = function(self, *args, **kwargs)
+        if _open:
+            return made
+        if before != [(tensor._version, tensor.requires_grad) for tensor in shown]:
+            raise RobustflError(f"{who(self)}: {member} wrote to what it was shown; it must work on a copy")
+        wanted = rule(Call(self, args, kwargs, made))
+        if wanted is not None:
+            kind = UsageError if member in _FACTS else RobustflError
+            raise kind(f"{who(self)}: {member} returned {said(made)}; {wanted}")
+        return made
+
+    vars(looked_at)["__bare__"] = function
+    return looked_at
+
+
+def _shown(values: tuple[Any, ...]) -> Iterator[Tensor]:
+    """The tensors among arguments, in tables and in views and the like, that are not to be written to."""
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, Mapping):
+            yield from (held for held in value.values() if isinstance(held, Tensor))
+        elif is_dataclass(value) and not isinstance(value, (type, Method)):
+            yield from _shown(tuple(getattr(value, f.name) for f in fields(value)))
+
+
+def said(made: Any) -> str:
+    """A value in few words: of tensors and arrays their form.
+
+    >>> said(torch.ones(2, 3)), said(None), said((1, None))
+    ('a tensor (2, 3) of torch.float32', 'None', '(int, NoneType)')
+    """
+    if isinstance(made, Tensor):
+        forms = [str(made.layout)] if made.layout != torch.strided else []
+        forms += [f"on {made.device}"] if made.device.type == "meta" else []
+        forms += ["that requires a gradient"] if made.requires_grad else []
+        return " ".join([f"a tensor {tuple(made.shape)} of {made.dtype}", *forms])
+    if isinstance(made, np.ndarray):
+        return f"an array {made.shape} of {made.dtype}"
+    if isinstance(made, (tuple, list)):
+        words = ", ".join(type(part).__name__ for part in made[:4])
+        return f"({words}{', …' if len(made) > 4 else ''})" if isinstance(made, tuple) else f"a list of {len(made)}"
+    return repr(made) if isinstance(made, (str, int, float, bool, type(None))) else f"a {type(made).__name__}"
+
+
+# --- single values ---------------------------------------------------------------------------------------------------
+
+
+def _whole(least: int, words: str) -> Rule:
+    def rule(call: Call) -> str | None:
+        made = call.made
+        right = type(made) is int and made >= least
+        return None if right else f"{words}, a whole number ≥ {least}, is wanted"
+
+    return rule
+
+
+def _truth(call: Call) -> str | None:
+    made = call.made
+    return None if type(made) is bool else "True or False is wanted"
+
+
+def _refusal(call: Call) -> str | None:
+    made = call.made
+    right = made is None or (isinstance(made, str) and made.strip())
+    return None if right else "the reason as a text, or None where nothing is refused, is wanted"
+
+
+def _requests(call: Call) -> str | None:
+    made = call.made
+    right = isinstance(made, (set, frozenset)) and made <= set(get_args(Asked))
+    return None if right else f"a set is wanted, of {', '.join(get_args(Asked))}"
+
+
+def _private(call: Call) -> str | None:
+    made = call.made
+    right = isinstance(made, (set, frozenset)) and all(isinstance(tag, Tag) for tag in made)
+    return None if right else "a set of robustfl.contracts.Tag is wanted, such as frozenset({Tag.AFFINE})"
+
+
+def _statistics_pass(call: Call) -> str | None:
+    made = call.made
+    if made is None:
+        return None
+    right = isinstance(made, StatisticsPass) and (
+        (made.samples is None or (type(made.samples) is int and made.samples >= 1))
+        and made.refreshes in ("none", "participants", "all")
+        and 0 <= made.tolerance < math.inf
+    )
+    return None if right else (
+        "a StatisticsPass is wanted (samples ≥ 1 or None, tolerance ≥ 0, refreshes none, participants or all), or None"
+    )  # fmt: skip
+
+
+def _target(call: Call) -> str | None:
+    made = call.made
+    right = made is None or (type(made) is int and made >= 0)
+    return None if right else "the number of a class, or None without a trigger, is wanted"
+
+
+def _inner(call: Call) -> str | None:
+    made = call.made
+    right = made is None or (isinstance(made, Attack) and made is not call.method)
+    return None if right else "the attack that it wraps, or None, is wanted"
+
+
+OURS = (
+    "attack_shift", "byzantine", "certificates", "defense_shift", "device", "dropped", "evaluation", "forgetting",
+    "model", "no_effect", "precision", "processes", "ra_samples", "statistics", "statistics_shift", "test_samples",
+    "threads", "traffic", "trainable", "unreliable", "versions", "warnings",
+)  # fmt: skip
+"""What only the engine knows of a cell: a method that says it of itself would be believed."""
+
+
+def _certificate(call: Call) -> str | None:
+    made = call.made
+    if not isinstance(made, Mapping):
+        return "a mapping from names to numbers is wanted, {} if there are none"
+    ours = sorted(set(map(str, made)) & set(OURS))
+    if ours:
+        return f"{ours[0]!r} is measured and not claimed; give the number another name"
+    right = all(isinstance(name, str) and type(value) in (int, float) for name, value in made.items())
+    return None if right else "a mapping from names to numbers (int or float) is wanted"
+
+
+# --- tensors ---------------------------------------------------------------------------------------------------------
+
+
+def _dense(made: Any) -> bool:
+    return isinstance(made, Tensor) and made.layout == torch.strided and not made.requires_grad
+
+
+def _like(what: str, like: Callable[[Call], Any]) -> Rule:
+    """A plain tensor of the form of one that was shown."""
+
+    def rule(call: Call) -> str | None:
+        made = call.made
+        shown = like(call)
+        right = _dense(made) and (made.shape, made.dtype, made.device) == (shown.shape, shown.dtype, shown.device)
+        return None if right else f"{what}, {said(shown)} that requires no gradient, is wanted"
+
+    return rule
+
+
+def _argument(place: int, name: str) -> Callable[[Call], Any]:
+    return lambda call: call.shown(place, name)
+
+
+def _sent(what: str) -> Rule:
+    """Rows or a vector, whose form the engine looks at, alone or with a state."""
+
+    def rule(call: Call) -> str | None:
+        made = call.made
+        kind = Forged if call.method.kind == "attack" else Aggregated
+        main = made if not isinstance(made, kind) else made.rows if isinstance(made, Forged) else made.vector
+        if isinstance(main, Tensor) and not _dense(main):
+            return f"{what} as a dense tensor that requires no gradient is wanted; return it with .detach()"
+        if not isinstance(made, kind):
+            return None
+        if not _is_state(made.state):
+            return f"the state of a {kind.__name__} is a mapping from names to tensors that require no gradient"
+        facts = made.facts if isinstance(made, Aggregated) else {}
+        if not isinstance(facts, Mapping):
+            return "the facts of an Aggregated are a mapping from names to values"
+        ours = sorted(set(map(str, facts)) & set(OURS))
+        return f"{ours[0]!r} is measured and not claimed; give the fact another name" if ours else None
+
+    return rule
+
+
+def _is_state(state: Any) -> bool:
+    return isinstance(state, Mapping) and all(isinstance(n, str) and _dense(v) for n, v in state.items())
+
+
+def _mix(call: Call) -> str | None:
+    made = call.made
+    gram = call.shown(0, "gram")
+    n, shape = len(gram), (call.method.rows_after(len(gram), call.named["f"]), len(gram))
+    right = _dense(made) and tuple(made.shape) == shape and made.is_floating_point() and made.device == gram.device
+    if right and bool(torch.isfinite(made).all()):
+        return None
+    return f"finite coefficients {shape} (rows_after(n, f), n) for {n} rows are wanted"
+
+
+def _pixels(made: Tensor) -> bool:
+    """True for finite values in [0, 1]; an empty batch has no others."""
+    return made.numel() == 0 or bool(((made >= -_ROUNDING) & (made <= 1 + _ROUNDING)).all())
+
+
+def _images(what: str, like: Callable[[Call], Any]) -> Rule:
+    form = _like(what, like)
+
+    def rule(call: Call) -> str | None:
+        made = call.made
+        wanted = form(call)
+        if wanted is None and not _pixels(made):
+            lack = "its entries are not finite" if not bool(torch.isfinite(made).all()) else "pixels lie in [0, 1]"
+            return f"{what} is wanted, and {lack}"
+        return wanted
+
+    return rule
+
+
+def _poison(call: Call) -> str | None:
+    made = call.made
+    if not isinstance(made, tuple) or len(made) != 2:
+        return "a pair is wanted: the images and their labels"
+    x, y, classes = call.shown(0, "x"), call.shown(1, "y"), call.named["classes"]
+    for part, like, what in ((made[0], x, "images"), (made[1], y, "labels")):
+        if not (_dense(part) and (part.shape, part.dtype, part.device) == (like.shape, like.dtype, like.device)):
+            return f"{what} as {said(like)} are wanted, not {said(part)}"
+    if not _pixels(made[0]):
+        return "pixels are finite and lie in [0, 1]"
+    right = bool(((made[1] >= 0) & (made[1] < classes)).all())
+    return None if right else f"labels lie from 0 to {classes - 1}"
+
+
+def _local(call: Call) -> str | None:
+    made = call.made
+    if not isinstance(made, tuple) or len(made) != 2:
+        return None  # the engine says so
+    kept = made[1]
+    if any(isinstance(part, Tensor) and not _dense(part) for part in made):
+        return "tensors that require no gradient are wanted; return them with .detach()"
+    if (kept is not None) != call.method.remembers:
+        words = "is True, so what clients keep is wanted" if call.method.remembers else "is False, so it would be lost"
+        return f"with what clients keep {'missing' if kept is None else 'beside the messages'}: remembers {words}"
+    return None
+
+
+def _server_state(call: Call) -> str | None:
+    made = call.made
+    theta = call.shown(0, "theta")
+    right = isinstance(made, dict) and all(
+        isinstance(name, str) and _dense(value) and (value.shape, value.dtype) == (theta.shape, theta.dtype)
+        for name, value in made.items()
+    )
+    return None if right else f"a dict from names to tensors is wanted, each like theta: {said(theta)}"
+
+
+def _server_step(call: Call) -> str | None:
+    made = call.made
+    if not isinstance(made, tuple) or len(made) != 2:
+        return None  # the engine says so
+    work = call.shown(0, "work")
+    if not isinstance(made[0], Tensor) or made[0].shape != work.theta.shape:
+        return None  # the engine says so
+    if not _dense(made[0]):
+        return "the model as a tensor that requires no gradient is wanted"
+    if not isinstance(made[1], Mapping) or set(made[1]) != set(work.state):
+        names = ", ".join(sorted(work.state)) or "nothing"
+        return f"the model and the state of server_state(theta), with {names} in it, are wanted"
+    wrong = [
+        n for n, v in made[1].items() if not _dense(v) or (v.shape, v.dtype) != (work.theta.shape, work.theta.dtype)
+    ]
+    return f"state[{wrong[0]!r}] is {said(made[1][wrong[0]])}, and not like theta" if wrong else None
+
+
+def _backward(call: Call) -> str | None:
+    made = call.made
+    right = _dense(made) and made.shape == () and made.is_floating_point()
+    return None if right else "the mean loss of the batch, a tensor () that requires no gradient, is wanted"
+
+
+def _per_sample(call: Call) -> str | None:
+    made = call.made
+    logits, y = call.shown(0, "logits"), call.shown(1, "y")
+    right = isinstance(made, Tensor) and (made.shape, made.dtype) == (y.shape, logits.dtype)
+    if right and (made.requires_grad or not logits.requires_grad):
+        return None
+    return (
+        f"one loss per sample is wanted, {tuple(y.shape)} of {logits.dtype}, through which gradients reach the logits"
+    )
+
+
+def _shares(call: Call) -> str | None:
+    made = call.made
+    sources = call.shown(0, "sources")
+    right = _dense(made) and made.shape == sources.shape[:1] and made.dtype == sources.dtype
+    if right and bool((made >= 0).all()) and abs(float(made.sum()) - 1) < 1e-4:
+        return None
+    return f"weights ({len(sources)},) of {sources.dtype} are wanted, at least 0, that sum to one"
+
+
+# --- networks and data -----------------------------------------------------------------------------------------------
+
+
+def _layer(call: Call) -> str | None:
+    made = call.made
+    if not isinstance(made, nn.Module):
+        return "a module is wanted"
+    for module in made.modules():
+        kept = isinstance(getattr(module, "running_mean", None), Tensor)
+        if kept and not isinstance(module, StatisticsLayer):
+            return (
+                f"nobody asks {type(module).__name__} for its running statistics; a robustfl.contracts.StatisticsLayer "
+                "reports them, as robustfl.norms.layers.OwnBatchNorm does"
+            )
+    sends = type(call.method).merge is not Norm.merge
+    if sends and not any(isinstance(m, StatisticsLayer) for m in made.modules()):
+        return "the scheme overrides merge, so a layer with statistics is wanted (robustfl.contracts.StatisticsLayer)"
+    return None
+
+
+def _network(call: Call) -> str | None:
+    made = call.made
+    shape, classes = call.named["shape"], call.named["classes"]
+    if not isinstance(made, nn.Module):
+        return "a module is wanted"
+    parameters = list(made.parameters())
+    if not parameters or any(not p.requires_grad or p.device.type == "meta" for p in parameters):
+        return "a network with parameters that can be trained is wanted"
+    wild = next((m for m in made.modules() if _unheard(m)), None)
+    if wild is not None:
+        return (
+            f"nobody asks {type(wild).__name__} for its running statistics; make normalization layers with norm.layer"
+        )
+    training, like = made.training, parameters[0]
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            logits = made.eval()(torch.zeros((2, *shape), dtype=like.dtype, device=like.device))
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        return f"a network that takes images [b, {', '.join(map(str, shape))}] is wanted ({str(error).splitlines()[0]})"
+    finally:
+        made.train(training)
+    right = isinstance(logits, Tensor) and tuple(logits.shape) == (2, classes)
+    return None if right else f"logits [b, {classes}] are wanted, and of two images it makes {said(logits)}"
+
+
+def _initialised(call: Call) -> str | None:
+    for name, parameter in call.shown(0, "network").named_parameters():
+        if not parameter.requires_grad or not bool(torch.isfinite(parameter).all()):
+            return f"finite parameters that can be trained are wanted, and {name} has others"
+    return None
+
+
+def _unheard(module: nn.Module) -> bool:
+    statistics = isinstance(getattr(module, "running_mean", None), Tensor)
+    return statistics and not isinstance(module, (StatisticsLayer, NormLayer))
+
+
+def _split(call: Call) -> str | None:
+    made = call.made
+    labels, clients = call.shown(0, "labels"), call.named["clients"]
+    if not isinstance(made, list) or len(made) != clients:
+        return f"a list of {clients} index arrays, one per client, is wanted"
+    for k, part in enumerate(made):
+        if not isinstance(part, np.ndarray) or part.ndim != 1 or part.dtype.kind not in "iu":
+            return f"an array [m] of whole numbers is wanted for client {k}, not {said(part)}"
+        if len(part) and (part.min() < 0 or part.max() >= len(labels)):
+            return f"indices of client {k} reach from {part.min()} to {part.max()}; there are {len(labels)} samples"
+    every = np.concatenate(made)
+    return None if len(np.unique(every)) == len(every) else "parts must not overlap: a sample is given out twice"
+
+
+def _arrays(call: Call) -> str | None:
+    made = call.made
+    if not isinstance(made, Arrays):
+        return "robustfl.contracts.Arrays is wanted"
+    if type(made.classes) is not int or made.classes < 2:
+        return f"classes={made.classes!r} is no number of classes ≥ 2"
+    for part in ("train", "test"):
+        x, y = getattr(made, f"{part}_x"), getattr(made, f"{part}_y")
+        if not isinstance(x, np.ndarray) or x.ndim != 4 or 0 in x.shape or x.dtype not in (np.uint8, np.float32):
+            return f"{part}_x is {said(x)}; images [N H W C] of uint8, or of float32 in [0, 1], are wanted"
+        if not isinstance(y, np.ndarray) or y.shape != x.shape[:1] or y.dtype.kind not in "iu":
+            return f"{part}_y is {said(y)}; {len(x)} whole numbers are wanted, one per image"
+        if int(y.min()) < 0 or int(y.max()) >= made.classes:
+            return f"{part}_y reaches from {y.min()} to {y.max()}; labels lie from 0 to {made.classes - 1}"
+        if x.dtype == np.float32 and not (float(x.min()) >= 0 and float(x.max()) <= 1):
+            return f"{part}_x reaches from {x.min()} to {x.max()}; pixels lie in [0, 1]"
+    if made.train_x.shape[1:] != made.test_x.shape[1:]:
+        return f"train images are {made.train_x.shape[1:]}, test images {made.test_x.shape[1:]}"
+    return _of_one_fingerprint(call)
+
+
+def _of_one_fingerprint(call: Call) -> str | None:
+    made = call.made
+    root, download = call.shown(0, "root"), call.named.get("download", True)
+    told = call.method.fingerprint(Path(root), download=download)
+    if made.fingerprint == told:
+        return None
+    return f"fingerprint() says {told!r}, and these arrays {made.fingerprint!r}; cells are keyed by it, so both agree"
+
+
+def _fingerprint(call: Call) -> str | None:
+    made = call.made
+    right = isinstance(made, str) and made and made.isprintable() and made == made.strip()
+    return None if right else "a digest of the content, one line of text, is wanted"
+
+
+_RULES: dict[str, dict[str, Rule]] = {
+    "attack": {
+        "forge": _sent("the rows [f d]"),
+        "certificate": _certificate,
+        "poison": _poison,
+        "constrain": _like("a gradient", _argument(0, "gradient")),
+        "trigger": _images("stamped images", _argument(0, "x")),
+        "target": _target,
+        "inner": _inner,
+        "sees_own": _truth,
+    },
+    "evasion": {"perturb": _images("x_adv", _argument(1, "x"))},
+    "defense": {
+        "aggregate": _sent("the aggregate [d]"),
+        "mix": _mix,
+        "min_clients": _whole(0, "the least number of clients"),
+        "rows_after": _whole(0, "the number of rows"),
+        "refuses": _refusal,
+        "weighted": _truth,
+        "weights": _shares,
+        "every_round": _truth,
+    },
+    "norm": {
+        "layer": _layer,
+        "private": _private,
+        "frozen": _truth,
+        "statistics_pass": _statistics_pass,
+        "messages": _like("what honest clients send", lambda call: call.shown(0, "reports").rows),
+        "merge": _like("the server's new statistics", _argument(2, "previous")),
+    },
+    "algorithm": {
+        "steps": _whole(1, "the number of batches"),
+        "asks": _requests,
+        "weighted": _truth,
+        "remembers": _truth,
+        "local": _local,
+        "server": _like("the new model", _argument(0, "theta")),
+        "broadcast": _like("the model that clients receive", _argument(0, "theta")),
+        "server_state": _server_state,
+        "server_step": _server_step,
+    },
+    "objective": {
+        "replays": _whole(1, "the number of steps on a batch"),
+        "plain": _truth,
+        "backward": _backward,
+        "per_sample": _per_sample,
+    },
+    "partition": {"split": _split},
+    "dataset": {"load": _arrays, "fingerprint": _fingerprint},
+    "model": {"build": _network, "initialise": _initialised},
+}
+_FACTS = frozenset({
+    "target", "inner", "sees_own", "min_clients()", "rows_after()", "refuses()", "weighted", "every_round", "private",
+    "frozen()", "statistics_pass", "steps()", "asks", "remembers", "replays", "plain", "fingerprint()", "certificate()",
+})  # fmt: skip
+"""Members that say something of the method itself, before anything is computed."""
