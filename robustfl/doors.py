@@ -52,6 +52,8 @@ class Call:
 Rule = Callable[[Call], "str | None"]
 """What is wanted instead of a result; ``None`` if it is right."""
 _ROUNDING = 1e-6
+_OWN_NOTES = "notes"
+"""The field of a ``Task`` that its objective may write to."""
 
 
 def guard(cls: type[Method], origin_of: Callable[[Method], str]) -> None:
@@ -127,7 +129,7 @@ def _shown(values: tuple[Any, ...]) -> Iterator[Tensor]:
         elif isinstance(value, Mapping):
             yield from (held for held in value.values() if isinstance(held, Tensor))
         elif is_dataclass(value) and not isinstance(value, (type, Method)):
-            yield from _shown(tuple(getattr(value, f.name) for f in fields(value)))
+            yield from _shown(tuple(getattr(value, f.name) for f in fields(value) if f.name != _OWN_NOTES))
 
 
 def said(made: Any) -> str:

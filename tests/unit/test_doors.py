@@ -31,11 +31,13 @@ from robustfl.contracts import (
     Step,
     View,
 )  # fmt: skip
+from robustfl.contracts.training import Task
 from robustfl.data import data_root, dataset_from_spec
 from robustfl.doors import opened
 from robustfl.errors import RobustflError, UsageError
 from robustfl.federation.statistics import collect
 from robustfl.norms.layers import ServerBatchNorm
+from robustfl.registry import create
 from robustfl.scenarios import submission
 from robustfl.testing import check
 from robustfl.vectors import layout_of
@@ -313,3 +315,13 @@ def test_a_layer_that_reports_what_it_is_not_to_see_is_told() -> None:
     )
     broken = {c.name: c.reason for c in check(scheme) if not c.passed}
     assert "while unseen is set a training forward changes the report" in broken["unseen"]
+
+
+def test_an_objective_may_write_to_its_own_notes() -> None:
+    def backward(self: Objective, model: nn.Module, x: Tensor, y: Tensor, task: Task) -> Tensor:
+        task.notes.setdefault("seen", torch.zeros(())).add_(1)
+        return torch.zeros(())
+
+    task = Task(0, False, torch.ones(2) / 2, create("evasion", "fgsm"), DRAW, {"seen": torch.zeros(())})
+    registered(Objective, backward=backward).backward(nn.Linear(2, 2), X, LABELS, task)
+    assert task.notes["seen"] == 1
