@@ -23,7 +23,10 @@ _NAMES = {"sa": "accuracy on clean inputs (%)", "ra_worst": "accuracy on adversa
 
 
 def drawings(item: Item, evidence: Evidence) -> list[tuple[str, Figure]]:
-    """A title and a figure for every plot of an item that is computed, or of which at least one cell has run."""
+    """A title and a figure for every plot of an item that is computed, or whose cells have all run.
+
+    Half of a picture would be laid beside the paper's whole one.
+    """
     found = []
     for place, plot in enumerate(item.plots, 1):
         title = f"{item.id}-{place}" if len(item.plots) > 1 else item.id
@@ -31,12 +34,9 @@ def drawings(item: Item, evidence: Evidence) -> list[tuple[str, Figure]]:
         if panels is not None:
             found.append((title, _computed(plot, panels)))
             continue
-        ran = [
-            (evidence.records[c.key], c.labels)
-            for c in evidence.planned
-            if c.key in evidence.records and matches(c.labels, plot.where)
-        ]
-        if ran:
+        cells = [c for c in evidence.planned if matches(c.labels, plot.where)]
+        ran = [(evidence.records[c.key], c.labels) for c in cells if c.key in evidence.records]
+        if ran and len(ran) == len(cells):
             found.append((title, _figure(plot, ran)))
     return found
 

@@ -525,6 +525,8 @@ def test_a_plot_has_a_line_per_label_with_a_band_over_seeds() -> None:
     axis = drawn[0][1].axes[0]
     assert sorted(str(line.get_label()) for line in axis.get_lines()) == ["a", "b"]
     assert next(list(line.get_ydata()) for line in axis.get_lines()) == pytest.approx([10, 20])  # type: ignore[arg-type]
+    some = dict(list(records.items())[1:])
+    assert drawings(item, Evidence(found.planned, some)) == []  # half of a picture shows another thing than the whole
 
 
 # --- computed plots --------------------------------------------------------------------------------------------------
