@@ -461,9 +461,10 @@ def apply_settings(data: Mapping[str, Any], settings: Sequence[str]) -> Scenario
             _scale(changed, setting.partition("=")[2].strip().strip("\"'"))
         else:
             _apply(changed, setting)
-    if changed.get("description") and changed["description"] == data.get("description"):
+    said = changed.get("description")
+    if isinstance(said, str) and said and said == data.get("description"):
         told = [s for s in settings if s.partition("=")[0].strip() != "name"]
-        changed["description"] += f" (with {', '.join(told)})" if told else ""
+        changed["description"] = f"{said} (with {', '.join(told)})" if told else said
     return Scenario.of(changed)
 
 

@@ -289,6 +289,7 @@ def _trained(record: CellResult, root: str | Path | None) -> str:
 
 
 _opened: list[str] = []
+_looking: list[None] = []
 
 
 def _overhear(files: tuple[str, ...], packages: tuple[str, ...]) -> None:
@@ -310,6 +311,16 @@ def _trained_elsewhere(record: CellResult, root: str | Path | None) -> tuple[str
 
 def _heard(event: str, arguments: tuple[Any, ...], own: Collection[str]) -> None:
     """Note it if code of the files ``own`` reaches for data files, its callers, the network or other programs."""
+    if _looking:  # to look for a frame is an event, too
+        return
+    _looking.append(None)
+    try:
+        _note(event, arguments, own)
+    finally:
+        _looking.pop()
+
+
+def _note(event: str, arguments: tuple[Any, ...], own: Collection[str]) -> None:
     if event == "open":
         what = arguments[0]
         if not isinstance(what, (str, bytes)) or not _is_data(os.fsdecode(what)):
@@ -320,7 +331,7 @@ def _heard(event: str, arguments: tuple[Any, ...], own: Collection[str]) -> None
         return
     elif event not in _OUTSIDE:
         return
-    frame: FrameType | None = sys._getframe(2)
+    frame: FrameType | None = sys._getframe(3)
     while frame is not None:
         if frame.f_code.co_filename in own:
             _opened.append(Path(os.fsdecode(arguments[0])).name if event == "open" else event)
@@ -330,7 +341,7 @@ def _heard(event: str, arguments: tuple[Any, ...], own: Collection[str]) -> None
 
 def _asked_by(own: Collection[str]) -> bool:
     """True if code of the files ``own`` asks, itself or through ``inspect``; libraries ask for frames all the time."""
-    frame: FrameType | None = sys._getframe(3)
+    frame: FrameType | None = sys._getframe(4)
     while frame is not None and frame.f_code.co_filename == inspect.__file__:
         frame = frame.f_back
     return frame is not None and frame.f_code.co_filename in own

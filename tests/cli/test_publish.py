@@ -265,6 +265,9 @@ def test_another_version_of_a_method_is_named_and_not_run(cli: Any) -> None:
 def test_another_environment_is_told_and_does_not_reject(cli: Any) -> None:
     def elsewhere(data: dict[str, Any]) -> None:
         data["environment"]["versions"]["numpy"] = ["0.1"]
+        for part in (data["common"], *data["cells"]):
+            versions = part.get("certificates", {}).get("versions", {})
+            versions |= {"numpy": "0.1"} if versions else {}
 
     code, said = cli("verify", rewritten(elsewhere, sign=True), "--cells", "1")
     assert code == 0

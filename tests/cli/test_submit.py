@@ -329,9 +329,9 @@ def test_who_looks_at_the_test_set_is_refused(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     folder = bundled(tmp_path, ran(tmp_path, defense=PEEKS, seed=0, rounds=1))
     said = refused(checked(folder, cells=1))
-    assert "secrecy: defense calm: other test data change what is trained: model " in said
+    assert "defense calm: other test data change what is trained: model " in said  # the attack may share that cell
     assert "digits.csv.gz" in said
-    assert "secrecy: attack push" not in said
+    assert "secrecy: attack push: " not in said
 
 
 @pytest.mark.parametrize(

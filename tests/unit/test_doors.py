@@ -54,7 +54,7 @@ def registered(base: type, **members: Any) -> Any:
     """An instance of a class of that contract with these members."""
     space = {"__doc__": "A method.", "__module__": __name__, **members}
     cls = dataclass(frozen=True)(type("Odd", (base,), space))
-    return registry.register("odd")(cls)()
+    return registry.register("odd-by-hand")(cls)()
 
 
 def member(value: Any) -> Any:
@@ -175,7 +175,7 @@ WRONG: list[tuple[Any, str]] = [
 def test_a_wrong_kind_is_named_with_the_method_and_what_is_wanted(ask: Any, words: str) -> None:
     with pytest.raises(RobustflError, match=words) as caught:
         ask()
-    assert " 'odd' (" in str(caught.value)
+    assert " 'odd-by-hand' (" in str(caught.value)
 
 
 def test_what_is_shown_must_not_be_written_to() -> None:

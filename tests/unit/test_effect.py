@@ -77,7 +77,6 @@ AT = {"at": "users(ids=(0, 1))", "norm": "dual-bn(local=true)", "algorithm": "fe
         ({**AT, "norm": "dual-bn", "at": "none"}, "which nobody trains"),
         ({"norm": "centralised-bn", "defense": "median"}, "is one machine"),
         ({"norm": "singlenet", "defense": "median"}, "with singlenet clients send nothing"),
-        ({"algorithm": "fedavg(local_steps=1, momentum=0.9)"}, "momentum=0.9 of fedavg(local_steps=1, momentum=0.9)"),
     ],
 )
 def test_a_setting_that_changes_nothing_is_told(settings: dict[str, Any], words: str) -> None:
