@@ -151,6 +151,24 @@ def said(made: Any) -> str:
     return repr(made) if isinstance(made, (str, int, float, bool, type(None))) else f"a {type(made).__name__}"
 
 
+def reported(layer: StatisticsLayer) -> tuple[Tensor, Tensor, Tensor]:
+    """The report of a layer, in the form that all have. Raises ``RobustflError`` naming the layer otherwise."""
+    made: object = layer.report()
+    if isinstance(made, tuple) and len(made) == 3 and all(isinstance(part, Tensor) for part in made):
+        mean, variance, counts = made
+        right = mean.dim() == 2 and mean.shape == variance.shape
+        right = right and mean.dtype == variance.dtype == layer.running_mean.dtype
+        whole = counts.shape == mean.shape[:1] and counts.device.type == "cpu"
+        whole = whole and (torch.compiler.is_compiling() or not bool((counts < 0).any()))
+        if right and whole and not (mean.requires_grad or variance.requires_grad or counts.is_floating_point()):
+            return mean, variance, counts
+    raise RobustflError(
+        f"{type(layer).__name__}.report() returned {said(made)}; mean [n C] and variance [n C] that require no "
+        "gradient are wanted, and the values per channel [n], whole numbers on the CPU"
+        + (f" (not {', '.join(map(said, made))})" if isinstance(made, tuple) else "")
+    )
+
+
 # --- single values ---------------------------------------------------------------------------------------------------
 
 

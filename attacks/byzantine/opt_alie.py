@@ -33,7 +33,7 @@ class OptALIE(SearchedAttack):
     ``eta_max=inf`` that is ``opt(alie(sign=1))``. Notes: ``s`` has ddof 1; ``scan`` is ours; η is bounded by
     ``eta_max``.
 
-    >>> import robustfl
+    >>> import robustfl, torch
     >>> mean, X = robustfl.defense("mean"), torch.tensor([[0.0], [2.0], [4.0]])
     >>> robustfl.forge("opt-alie", X, f=1, defense=mean, eta_max=5)
     tensor([[-8.]])

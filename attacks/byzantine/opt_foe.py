@@ -30,7 +30,7 @@ class OptFOE(SearchedAttack):
     eta_max=inf)`` here, whose rows are ``-τḡ``; ours start at ``ḡ``, ``η = τ + 1``. Notes: ``scan`` is ours; η is
     bounded by ``eta_max``.
 
-    >>> import robustfl
+    >>> import robustfl, torch
     >>> mean, X = robustfl.defense("mean"), torch.tensor([[1.0], [3.0]])
     >>> robustfl.forge("opt-foe", X, f=1, defense=mean, eta_max=5)
     tensor([[-8.]])

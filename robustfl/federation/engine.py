@@ -47,8 +47,6 @@ def train(
     if team.size > 1 and (experiment.merged or experiment.lockstep):
         raise Refused(f"{experiment.norm.name} lets clients meet in every layer; run it in one process")
     loop, plan = _Loop(experiment, warn, team), experiment.norm.statistics_pass
-    if caution := loop.caution():
-        warn(caution)
     refreshes = plan is not None and plan.refreshes != "none"
     current = initial_state(experiment, team, limit=limit) if state is None else state
     write_statistics(experiment.model, experiment.layout, current.statistics)
@@ -109,10 +107,9 @@ class _Loop:
         everybody = sorted(range(experiment.settings.clients), key=lambda k: (k in experiment.byzantine, k))
         self._exchange = Exchange(team, everybody, warn)
         self.channel = StatisticsChannel(experiment, self._clients, self._exchange)
-
-    def caution(self) -> str:
-        """What is to be said of the algorithm's parameters with so many local steps, or nothing."""
-        return self._e.algorithm.caution(max(self._clients.steps(k) for k in range(self._e.settings.clients)))
+        most = max(self._clients.steps(k) for k in range(experiment.settings.clients))
+        if caution := experiment.algorithm.caution(most):
+            warn(caution)
 
     def round(self, state: State, *, measured: bool, local: bool = False) -> RoundRecord:
         """Sample, work, forge, defend, step, merge."""
