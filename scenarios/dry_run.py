@@ -16,7 +16,7 @@ from .costs import ROUNDS, Cost, Costs, kind_of, passes, shape_of
 from .effect import effect_warnings
 from .execution import Execution
 from .expand import expand, fingerprints, key_of, labels, refusal, resolve
-from .spec import Cell, Scenario
+from .spec import Cell, Scenario, of_each
 
 AS_GRID = Execution()
 
@@ -89,7 +89,7 @@ def estimate(
     ``on_probe`` is told before each kind of cell how many of how many are done.
     """
     cells = expand(scenario)
-    reasons = [refusal(cell) for cell in cells]
+    reasons = of_each(cells, refusal)
     axes = _axes(cells) or ("attack", "defense")
     workers = execution.workers
     warnings = tuple(effect_warnings(c for c, why in zip(cells, reasons, strict=True) if why is None))

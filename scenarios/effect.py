@@ -8,7 +8,7 @@ from typing import Any
 
 from robustfl.contracts import BranchedNorm, OneMachineNorm, Tag
 
-from .spec import Cell
+from .spec import Cell, of_each
 
 _SENT = frozenset({Tag.WEIGHT, Tag.AFFINE})
 """What clients send updates of, unless it is private."""
@@ -105,10 +105,9 @@ def effect_warnings(cells: Iterable[Cell]) -> list[str]:
     """One line for every reason why an attack or a setting of these cells changes nothing, with the number of cells."""
     attacks: Counter[str] = Counter()
     settings: Counter[str] = Counter()
-    for cell in cells:
-        reason = no_effect(cell)
+    for reason, idle_ones in of_each(cells, lambda cell: (no_effect(cell), tuple(idle_settings(cell)))):
         attacks.update([] if reason is None else [reason])
-        settings.update(idle_settings(cell))
+        settings.update(idle_ones)
     idle = [f"{reason} {_cells(n)}; they count in no worst case" for reason, n in attacks.items()]
     return [*idle, *(f"{reason} {_cells(n)}" for reason, n in settings.items())]
 

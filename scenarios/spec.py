@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import difflib
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import (
     BaseModel,
@@ -33,6 +33,7 @@ from .methods import LISTED, METHODS, SAME, TEXTS, Methods, canonical_method, ca
 from .roles import RULES as ROLES
 from .roles import at_users
 
+T = TypeVar("T")
 PRESETS = Path(__file__).parent / "presets"
 LISTS = ("evasions", "domains", "domain_users", "forgetting")
 """Settings that are lists themselves."""
@@ -355,6 +356,18 @@ class Cell(Frozen):
             return cls.model_validate(dict(values))
         except ValidationError as error:
             raise UsageError(_first_problem(error)) from None
+
+
+def of_each(cells: Iterable[Cell], ask: Callable[[Cell], T]) -> list[T]:
+    """The answers to ``ask``, which no seed may change: of cells that differ in it alone one is asked."""
+    known: dict[tuple[Any, ...], T] = {}
+    answers = []
+    for cell in cells:
+        kind = tuple(value for name, value in vars(cell).items() if name != "seed")
+        if kind not in known:
+            known[kind] = ask(cell)
+        answers.append(known[kind])
+    return answers
 
 
 _at_users = lru_cache(1024)(at_users)

@@ -13,7 +13,9 @@ from robustfl.errors import UsageError
 from robustfl.registry import load_plugins
 from robustfl.scenarios import Cell, Scenario, expand, methods
 from robustfl.scenarios.build import build
+from robustfl.scenarios.effect import idle_settings, no_effect
 from robustfl.scenarios.expand import key_of, refusal, resolve
+from robustfl.scenarios.spec import of_each
 
 AXES: dict[str, Any] = {
     "attack": ["none", "alie"], "defense": ["nnm+median", "krum"], "norm": ["fbn", "hbn(lam=0.02)"], "f": [0, 1],
@@ -65,3 +67,20 @@ def test_cells_that_differ_in_a_seed_are_those_of_their_settings() -> None:
 def test_every_seed_is_checked(seed: object) -> None:
     with pytest.raises(UsageError, match=f"seed={seed!r}"):
         expand(Scenario.of({"name": "x", "cell": {"seed": [0, 1, seed]}}))
+
+
+def test_no_refusal_and_no_effect_depends_on_a_seed() -> None:
+    axes = {
+        "attack": ["none", "alie"],
+        "f": [0, 2, 5],
+        "participation": [0.3, 1.0],
+        "seed": [0, 1, 2],
+        "byzantine": "any",
+    }
+    cells = expand(Scenario.of({"name": "s", "cell": axes}))
+    asked: list[Cell] = []
+    assert of_each(cells, refusal) == [refusal(cell) for cell in cells]
+    told = [(no_effect(cell), tuple(idle_settings(cell))) for cell in cells]
+    assert of_each(cells, lambda cell: asked.append(cell) or (no_effect(cell), tuple(idle_settings(cell)))) == told
+    assert len(asked) == len(cells) // 3
+    assert any(reason for reason, _ in told)
