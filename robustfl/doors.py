@@ -160,11 +160,11 @@ def reported(layer: StatisticsLayer) -> tuple[Tensor, Tensor, Tensor]:
         right = right and mean.dtype == variance.dtype == layer.running_mean.dtype
         whole = counts.shape == mean.shape[:1] and counts.device.type == "cpu"
         whole = whole and (torch.compiler.is_compiling() or not bool((counts < 0).any()))
-        if right and whole and not (mean.requires_grad or variance.requires_grad or counts.is_floating_point()):
+        if right and whole and not (mean.requires_grad or variance.requires_grad):
             return mean, variance, counts
     raise RobustflError(
         f"{type(layer).__name__}.report() returned {said(made)}; mean [n C] and variance [n C] that require no "
-        "gradient are wanted, and the values per channel [n], whole numbers on the CPU"
+        "gradient are wanted, and the values per channel [n] on the CPU"
         + (f" (not {', '.join(map(said, made))})" if isinstance(made, tuple) else "")
     )
 

@@ -211,6 +211,16 @@ def test_a_report_of_another_form_names_its_layer() -> None:
         collect(network, layout_of(network))
 
 
+def test_counts_may_be_of_any_kind_of_number() -> None:
+    class Floating(ServerBatchNorm):
+        def report(self) -> Any:
+            mean, variance, counts = super().report()
+            return mean, variance, counts.float()
+
+    network = nn.Sequential(Floating(4, eps=1e-5))
+    assert collect(network, layout_of(network)).counts.tolist() == [[0.0]]
+
+
 def test_doors_change_no_digest_of_a_notebooks_class() -> None:
     def min_clients(self: Any, f: int) -> int:
         return f
