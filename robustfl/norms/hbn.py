@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from robustfl.contracts import Norm, StatisticsAggregation, StatisticsPass, StatisticsSlices, Tag
 from robustfl.errors import UsageError
 from robustfl.layer_kinds import layer_kind
-from robustfl.norms.functional import values_per_channel
+from robustfl.norms.functional import piece_moments, values_per_channel
 from robustfl.norms.layers import Normalization, ServerBatchNorm, check_values
 from robustfl.norms.merging import merge_layers
 from robustfl.norms.standardised import standardise
-from robustfl.norms.sums import apart, beside, client_moments, within
+from robustfl.norms.sums import apart, beside, client_moments
 from robustfl.parameters import check, only_where, param
 from robustfl.registry import register
 
@@ -70,7 +70,7 @@ class HybridBatchNorm(ServerBatchNorm):
 
     def _hybrid(self, x: Tensor, weight: Tensor, bias: Tensor, factor: Tensor) -> Tensor:
         """The layer for clients of a piece ``[k b C …]``; their rows are ``[k C]``."""
-        own_variance, own_mean = torch.var_mean(x, within(x), correction=0)
+        own_mean, own_variance = piece_moments(x)
         share = torch.sigmoid(factor) if self.share is None else self.share
         mean = (1 - share) * own_mean + share * self.running_mean
         variance = (1 - share) * own_variance + share * self.running_var

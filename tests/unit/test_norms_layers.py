@@ -129,3 +129,14 @@ def test_batches_larger_than_the_cache_are_normalised_piece_by_piece_alike(monke
             strict=True,
         ):
             torch.testing.assert_close(mine.detach(), right.detach(), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(3, 5, 2), (1, 4, 3, 2, 2)])
+def test_moments_of_a_piece_are_torch_s_with_their_gradients(shape):
+    x = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    variance, mean = torch.var_mean(x, sums.within(x), correction=0)
+    found = functional.piece_moments(x)
+    torch.testing.assert_close(found, (mean, variance))
+    weights = [torch.randn(mean.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(k)) for k in (1, 2)]
+    ours = torch.autograd.grad(found, x, weights)
+    torch.testing.assert_close(ours, torch.autograd.grad((mean, variance), x, weights))
