@@ -44,6 +44,15 @@ def _is_traffic(value: Any) -> bool:
     return isinstance(value, Mapping) and all(name in _TRAFFIC and _is_number(n) for name, n in value.items())
 
 
+def _is_forgetting(value: Any) -> bool:
+    """True for what was forgotten in one round, or under the number of each of several."""
+    if not isinstance(value, Mapping):
+        return False
+    rounds = [value] if "mean" in value else list(value.values())
+    means = [found.get("mean") if isinstance(found, Mapping) else None for found in rounds]
+    return all(mean == "nan" or (type(mean) in (int, float) and -1 <= mean <= 1) for mean in means)
+
+
 def _are_texts(value: Any) -> bool:
     return isinstance(value, Mapping) and all(map(_is_text, value.values()))
 
@@ -62,7 +71,7 @@ CERTIFICATES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "statistics_shift": (_is_distance, "distance"),
     "dropped": (_is_number, "number of rows"),
     "no_effect": (lambda value: value is True, "fact: it is true or absent"),
-    "forgetting": (lambda value: isinstance(value, Mapping), "table of rounds"),
+    "forgetting": (_is_forgetting, "table of rounds, or of one, with a mean in [-1, 1]"),
 }
 """The certificates that boards carry: whether a value can be one, and what it is called."""
 
@@ -101,6 +110,8 @@ def _measures_apart(record: CellResult) -> Iterator[str]:
         yield "its curve does not go from round to round of its training"
     if not all(0 <= value <= 1 for p in record.curve for value in (p.sa, p.ra) if value is not None):
         yield "its curve holds what is no accuracy in [0, 1]"
+    if any(p.loss < 0 for p in record.curve):
+        yield "its curve holds a loss below 0"
     metrics = record.metrics
     if metrics is None:
         return

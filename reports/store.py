@@ -16,7 +16,7 @@ import shutil
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -25,7 +25,7 @@ from pydantic import ValidationError
 
 from robustfl.errors import StoreError, UsageError
 from robustfl.outside import read_json, shown, texts, unsafe
-from robustfl.records import SCHEMA, STATUSES, CellResult, canonical, misnamed, plain
+from robustfl.records import SCHEMA, STATUSES, CellResult, Metrics, canonical, misnamed, plain
 
 from .documents import first_fault
 
@@ -230,10 +230,20 @@ def unlikely(record: CellResult) -> str | None:
     unasked = [name for name in record.metrics.ra if isinstance(asked, (list, tuple)) and name not in asked]
     if unasked:
         return f"ra of {unasked[0]!r}, which the cell does not have among its evasions"
-    accuracies = {"sa": record.metrics.sa, **record.metrics.ra}
-    if record.metrics.ra_worst is not None:
-        accuracies["ra_worst"] = record.metrics.ra_worst
-    return next((f"{n}={v!r} is no accuracy in [0, 1]" for n, v in accuracies.items() if not 0.0 <= v <= 1.0), None)
+    return next(_unlikely_measures(record.metrics), None)
+
+
+def _unlikely_measures(metrics: Metrics) -> Iterator[str]:
+    accuracies = {"sa": metrics.sa, **metrics.ra}
+    if metrics.ra_worst is not None:
+        accuracies["ra_worst"] = metrics.ra_worst
+    for group, means in metrics.groups.items():
+        accuracies |= {f"{group}: {name}": value for name, value in means.items()}
+    yield from (f"{n}={v!r} is no accuracy in [0, 1]" for n, v in accuracies.items() if not 0.0 <= v <= 1.0)
+    if metrics.loss < 0:
+        yield f"loss={metrics.loss!r} is below 0"
+    if metrics.samples < 0:
+        yield f"samples={metrics.samples} is no number of samples"
 
 
 def _unprintable(record: CellResult) -> str | None:

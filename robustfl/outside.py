@@ -37,14 +37,36 @@ def read_file(path: str | Path) -> bytes:
 
 
 def read_json(path: str | Path) -> Any:
-    """The JSON data of a file. Raises ``OSError`` if it cannot be read, and ``ValueError`` in words otherwise."""
+    """The JSON data of a file. Raises ``OSError`` if it cannot be read, and ``ValueError`` in words otherwise.
+
+    ``NaN`` and ``Infinity`` are none, and a name may stand once in a table: else two readers see two things.
+    """
     content = read_file(path)
     try:
-        return json.loads(content)
+        return json.loads(content, parse_constant=_no_json, object_pairs_hook=_table)
     except RecursionError:
         raise ValueError("nested too deeply") from None
+    except _Said as error:
+        raise ValueError(str(error)) from None
     except ValueError:  # also whole numbers of thousands of digits
         raise ValueError("truncated or corrupt (not JSON)") from None
+
+
+class _Said(ValueError):
+    """A fault in JSON data that has words of its own."""
+
+
+def _no_json(constant: str) -> object:
+    raise _Said(f"corrupt (not JSON: {constant} is no number there)")
+
+
+def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise _Said(f"corrupt (it says {shown(twice)!r} twice)")
+    return made
 
 
 def parse_toml(text: str) -> dict[str, Any]:

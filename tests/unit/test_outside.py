@@ -59,6 +59,23 @@ def test_strange_files_are_errors_in_words_at_once(strange: Path) -> None:
     assert str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"sa": NaN}', "NaN is no number"),
+        ("[-Infinity]", "-Infinity is no number"),
+        ('{"sa": 0.1, "ra": 0.2, "sa": 0.9}', "it says 'sa' twice"),
+        ('{"a": [{"b\\u001b": 1, "b\\u001b": 2}]}', "twice"),
+    ],
+)
+def test_what_two_readers_could_read_apart_is_no_json(tmp_path: Path, text: str, words: str) -> None:
+    file = tmp_path / "file.json"
+    file.write_text(text)
+    with pytest.raises(ValueError, match=words) as caught:
+        read_json(file)
+    assert not unsafe(str(caught.value))
+
+
 def test_strange_files_in_a_store_are_problems(strange: Path, tmp_path: Path) -> None:
     store = stored(tmp_path / "s", [record()])
     strange.rename(store.path("ab"))
