@@ -26,6 +26,7 @@ from robustfl.contracts import (
     Norm,
     Objective,
     Partition,
+    Propagation,
     Reports,
     ServerWork,
     Step,
@@ -105,6 +106,10 @@ def built(made: Any) -> Any:
     return lambda: registered(Model, **known).build(norm(), shape=(1, 8, 8), classes=3)
 
 
+def shared(made: Any) -> Any:
+    return lambda: registered(Propagation, weights=member(lambda: made)).weights(X, X[0], ())
+
+
 def split(made: Any) -> Any:
     draw = np.random.default_rng(0)
     return lambda: registered(Partition, split=member(made)).split(np.arange(6), clients=2, classes=6, generator=draw)
@@ -144,6 +149,12 @@ WRONG: list[tuple[Any, str]] = [
     (mixed(torch.eye(5)[:-1]), r"mix\(\) returned a tensor \(4, 5\)"),
     (mixed(torch.eye(5) * NAN), "finite coefficients"),
     (mixed(torch.eye(5), rows_after=member("3")), r"rows_after\(\) returned '3'; the number of rows"),
+    (shared(None), r"weights\(\) returned None; weights \(5,\) of torch.float32 are wanted, at least 0, that sum"),
+    (shared(torch.full((4,), 0.25)), "at least 0, that sum to one"),
+    (shared(torch.full((5,), 0.25)), "at least 0, that sum to one"),
+    (shared(torch.tensor([1.5, -0.5, 0.0, 0.0, 0.0])), "at least 0, that sum to one"),
+    (shared(torch.full((5,), 0.2, dtype=torch.float64)), "of torch.float32 are wanted"),
+    (lambda: registered(Propagation, weights=member(None), every_round=fact(1)).every_round, "every_round returned 1"),
     (lambda: algorithm(steps=member(0)).steps(5, 1), r"steps\(\) returned 0; the number of batches"),
     (lambda: algorithm(asks=fact("again")).asks, "asks returned 'again'; a set is wanted, of again, contrast"),
     (lambda: algorithm(asks=fact({"gain"})).asks, "asks returned a set; a set is wanted, of again"),
@@ -176,6 +187,10 @@ def test_a_wrong_kind_is_named_with_the_method_and_what_is_wanted(ask: Any, word
     with pytest.raises(RobustflError, match=words) as caught:
         ask()
     assert " 'odd-by-hand' (" in str(caught.value)
+
+
+def test_weights_of_sources_that_sum_to_one_pass() -> None:
+    assert shared(torch.full((5,), 0.2))().tolist() == pytest.approx([0.2] * 5)
 
 
 def test_what_is_shown_must_not_be_written_to() -> None:
