@@ -49,7 +49,7 @@ def _is_forgetting(value: Any) -> bool:
     if not isinstance(value, Mapping):
         return False
     rounds = [value] if "mean" in value else list(value.values())
-    means = [found.get("mean") if isinstance(found, Mapping) else None for found in rounds]
+    means: list[Any] = [found.get("mean") if isinstance(found, Mapping) else None for found in rounds]
     return all(mean == "nan" or (type(mean) in (int, float) and -1 <= mean <= 1) for mean in means)
 
 
