@@ -35,7 +35,10 @@ ONE = {"dataset": "digits(limit=260, test_limit=120)", "partition": "dirichlet(a
 TUNED = {**ONE, "at": f"users(ids={AT})", "finetune": "st(rounds=2, frozen=1)"}
 STYLES = ("clean", "textured", "shifted")
 CASES: dict[str, dict[str, Any]] = {
-    "naive-bn": {**TUNED, "seed": 5, "objective": "at(weight=0.3)", "flip": True, "crop": 2, "rotate": 40.0, "forgetting": [1, 4]},
+    "naive-bn": {
+        **TUNED, "seed": 5, "objective": "at(weight=0.3)", "flip": True, "crop": 2, "rotate": 40.0,
+        "forgetting": [1, 4],
+    },
     "dual-bn(local=true)": {**TUNED, "objective": f"pnc(clip={CLIP}, warmup=1)", "propagation": "fedrbn", "flip": True},
     "silobn": {
         "domains": [f"digits-domain(style={style})" for style in STYLES], "domain_users": [1, 3, 2], "clients": 6,
