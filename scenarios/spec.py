@@ -257,16 +257,6 @@ class Cell(Frozen):
     @model_validator(mode="after")
     def _domains_and_roles(self) -> Cell:
         if self.domains:
-            if self.domain_users and len(self.domain_users) != len(self.domains):
-                raise UsageError(
-                    f"domain_users={list(self.domain_users)} has {len(self.domain_users)} numbers for "
-                    f"{len(self.domains)} domains"
-                )
-            if self.domain_users and sum(self.domain_users) != self.clients:
-                raise UsageError(
-                    f"clients={self.clients} must be {sum(self.domain_users)}, the sum of domain_users="
-                    f"{list(self.domain_users)}; or leave it out"
-                )
             if not self.domain_users and self.clients % len(self.domains):
                 raise UsageError(
                     f"clients={self.clients} must be a multiple of the {len(self.domains)} domains, "
@@ -341,8 +331,9 @@ class Cell(Frozen):
         if isinstance(first, str) and "dataset" not in data:
             data = {**data, "dataset": first}
         users = data.get("domain_users")
-        if "clients" not in data and isinstance(users, (list, tuple)) and users and all(type(u) is int for u in users):
-            data = {**data, "clients": sum(users)}
+        if isinstance(users, (list, tuple)) and users and all(type(u) is int and 1 <= u <= _WHOLE for u in users):
+            data = {"clients": sum(users), **data}
+            _check_users(users, domains, data["clients"])
         return data
 
     @classmethod
@@ -371,6 +362,18 @@ def of_each(cells: Iterable[Cell], ask: Callable[[Cell], T]) -> list[T]:
 
 
 _at_users = lru_cache(1024)(at_users)
+
+
+def _check_users(users: Sequence[int], domains: Any, clients: Any) -> None:
+    """Hold numbers of users against the other settings as they were given: equal ones leave no trace in a cell."""
+    if not domains:
+        raise UsageError(f"domain_users={list(users)} belongs to domains, and there are none")
+    if isinstance(domains, (list, tuple)) and len(users) != len(domains):
+        raise UsageError(f"domain_users={list(users)} has {len(users)} numbers for {len(domains)} domains")
+    if type(clients) is int and 1 <= clients <= _WHOLE and clients != sum(users):
+        raise UsageError(
+            f"clients={clients} must be {sum(users)}, the sum of domain_users={list(users)}; or leave it out"
+        )
 
 
 def canonical_users(value: Any) -> tuple[int, ...]:

@@ -14,7 +14,8 @@ class Forgetting:
     """``matrix[m][d] = Acc_d(w) - Acc_d(w^m)``: model ``m`` after local training, validation data of client ``d``.
 
     ``by_model[m]`` and ``by_dataset[d]`` are means without the diagonal, ``mean`` is that of ``by_model``; all NaN for
-    fewer than two clients. ``after[m][d] = Acc_d(w^m)``.
+    fewer than two clients. ``after[m][d] = Acc_d(w^m)``. A client without validation data has NaN for accuracies, which
+    enter no mean.
     """
 
     matrix: list[list[float]]
@@ -43,4 +44,5 @@ def forgetting(before: Sequence[float], after: Matrix) -> Forgetting:
 
 
 def _mean(values: list[float]) -> float:
-    return math.fsum(values) / len(values)
+    known = [value for value in values if not math.isnan(value)]
+    return math.fsum(known) / len(known) if known else math.nan

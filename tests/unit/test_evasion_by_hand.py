@@ -89,6 +89,77 @@ def test_square_is_its_algorithm(images: tuple[nn.Module, Tensor, Tensor]) -> No
     assert 0 < resisting(model, found, y) < COUNT
 
 
+def eta(height: int, width: int) -> Tensor:
+    """Equation 2, rows and columns counted from 1."""
+    n, made = max(height, width) // 2, torch.zeros(height, width).double()
+    for r, s in np.ndindex(height, width):
+        reach = n - max(abs(r + 1 - height // 2 - 1), abs(s + 1 - width // 2 - 1))
+        made[r, s] = sum(1 / (n + 1 - k) ** 2 for k in range(reach + 1))
+    return made
+
+
+def update(side: int, flat: bool) -> Tensor:
+    made = torch.cat([eta(side // 2, side), -eta(side - side // 2, side)])
+    made = made / made.norm()
+    return made.T if flat else made
+
+
+def within(x: Tensor, move: Tensor, eps: float) -> Tensor:
+    return (x + move * min(1.0, eps / max(float(move.norm()), 1e-300))).clamp(0, 1)
+
+
+def tiled(x: Tensor, eps: float, u: Tensor) -> Tensor:
+    """The start: 5 x 5 tiles in the middle, together of length ε."""
+    side, move = SIDE // 5, torch.zeros_like(x)
+    edge = (SIDE - 5 * side) // 2
+    for i, j, c in np.ndindex(5, 5, CHANNELS):
+        rows, columns = (slice(edge + at * side, edge + (at + 1) * side) for at in (i, j))
+        move[c, rows, columns] = update(side, bool(u[CHANNELS, i, j] >= 0.5)) * (1 if u[c, i, j] >= 0.5 else -1)
+    return within(x, move * eps / move.norm(), eps)
+
+
+def moved(x: Tensor, best: Tensor, eps: float, side: int, u: list[float]) -> Tensor:
+    """Algorithm 3: what windows 1 and 2 hold, and what is unused of ε, goes to window 1 in a new shape."""
+    v, last = best - x, SIDE - side + 1
+    (r1, s1, r2, s2), unused = (int(w * last) for w in u[:4]), eps**2 - float((best - x).square().sum())
+    one, two = (slice(r1, r1 + side), slice(s1, s1 + side)), (slice(r2, r2 + side), slice(s2, s2 + side))
+    for c in range(CHANNELS):
+        new = update(side, u[4] >= 0.5) * (1 if u[5 + c] >= 0.5 else -1)
+        new = new + v[c][one] / max(float(v[c][one].norm()), 1e-300)
+        union = torch.zeros(SIDE, SIDE).bool()
+        union[one] = union[two] = True
+        available = math.sqrt(float(v[c][union].square().sum()) + max(unused, 0.0) / CHANNELS)
+        v[c][two] = 0.0
+        v[c][one] = new / new.norm() * available
+    return within(x, v, eps)
+
+
+def square_l2(model: nn.Module, x: Tensor, y: int, eps: float, u0: Tensor, u: list[Tensor]) -> Tensor:
+    best = tiled(x, eps, u0)
+    lowest = margin(model, best, y)
+    for query in range(16 * len(u)):
+        if query % 16 == 0 and lowest < 0:
+            break
+        share = 0.3 if query <= 10 else 0.15 if query <= 50 else 0.075
+        side = max(3, round(math.sqrt(share * SIDE**2)))
+        tried = moved(x, best, eps, side + (side % 2 == 0), u[query // 16][query % 16].tolist())
+        now = margin(model, tried, y)
+        if now < lowest:
+            best, lowest = tried, now
+    return best
+
+
+def test_square_in_the_euclidean_ball_is_its_algorithm(images: tuple[nn.Module, Tensor, Tensor]) -> None:
+    model, x, y = images
+    found = robustfl.evasion("square", norm="l2", eps=0.4, p=0.3, queries=65).perturb(model, x, y, generator=stream(5))
+    draw = stream(5)
+    start, blocks = uniform(draw, COUNT, CHANNELS + 1, 5, 5), [uniform(draw, COUNT, 16, 5 + CHANNELS) for _ in range(4)]
+    for i in range(COUNT):
+        agrees(found[i], square_l2(model, x[i], int(y[i]), 0.4, start[i], [block[i] for block in blocks]))
+    assert 0 < resisting(model, found, y) < COUNT
+    assert float((found - x).flatten(1).norm(dim=1).max()) <= 0.4 + 1e-12
+
+
 # --- FAB -------------------------------------------------------------------------------------------------------------
 
 

@@ -194,6 +194,8 @@ def test_domains_with_unequally_many_users_are_settings_of_their_own() -> None:
     [
         ({"domain_users": [1, 2]}, "2 numbers for 3 domains"),
         ({"domain_users": [1, 2, 3], "clients": 7}, "clients=7 must be 6"),
+        ({"domain_users": [2, 2, 2], "clients": 9}, "clients=9 must be 6"),
+        ({"domain_users": [3, 3], "clients": 6}, "2 numbers for 3 domains"),
         ({"domain_users": [1, 2, 0]}, "list of numbers of users"),
         ({"domain_users": [1, 2, True]}, "list of numbers of users"),
         ({"clients": 7}, "multiple of the 3 domains"),
@@ -208,7 +210,9 @@ def test_numbers_and_sizes_of_users_that_make_no_sense_are_errors(settings: dict
         Cell.of({"domains": DOMAINS, **settings})
 
 
-@pytest.mark.parametrize("setting", [{"domain_users": [2, 3]}, {"user_sizes": "dirichlet"}, {"domain_share": 0.5}])
+@pytest.mark.parametrize(
+    "setting", [{"domain_users": [2, 3]}, {"domain_users": [2, 2]}, {"user_sizes": "dirichlet"}, {"domain_share": 0.5}]
+)
 def test_settings_of_domains_need_domains(setting: dict[str, object]) -> None:
     with pytest.raises(UsageError, match="belongs to domains, and there are none"):
         Cell.of(setting)
