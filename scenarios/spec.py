@@ -413,6 +413,9 @@ def _first_problem(error: ValidationError) -> str:
     if first["type"] == "extra_forbidden":
         known = list(LearningRate.model_fields)
         return f"no setting {where!r}; {closest(str(first['loc'][-1]), known)}"
+    if first["type"] == "string_pattern_mismatch":
+        allowed = "1 to 80 letters, digits, '.', '_' or '-', the first a letter or a digit"
+        return f"{where}={first['input']!r} must be {allowed}"
     if where == "precision":
         return f"precision={first['input']!r}: {closest(str(first['input']), get_args(Precision))}"
     return f"{where}={first['input']!r}: {first['msg'][:1].lower()}{first['msg'][1:]}"

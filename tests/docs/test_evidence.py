@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,12 @@ def test_the_page_is_that_of_the_boards(tmp_path: Path) -> None:
     made = (tmp_path / "reproduction.md").read_text(encoding="utf-8")
     kept = (ROOT / "docs" / "evidence" / "reproduction.md").read_text(encoding="utf-8")
     assert made == kept, "write it again: docs/reproduction.md says how"
+
+
+def test_the_command_of_the_documentation_names_every_board() -> None:
+    page = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
+    told = re.findall(r"--from (boards/reproduction-\S+)", page)
+    assert told == [f"boards/{board.name}" for board in sorted((ROOT / "boards").glob("reproduction-*.json"))]
 
 
 def test_boards_of_the_repository_are_whole() -> None:

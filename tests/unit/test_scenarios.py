@@ -146,7 +146,7 @@ def test_possible_cells_are_not_refused() -> None:
         ({"exclude": [{"attak": "sf"}]}, "'attack'"),
         ({"zip": [["f", "seed"]], "cell": {"f": [0, 1], "seed": [0, 1, 2]}}, "one length"),
         ({"cell": {"f": [0]}, "exclude": [{"f": 0}]}, "no cells"),
-        ({"name": "../up"}, "../up"),
+        ({"name": "../up"}, "name='../up' must be 1 to 80 letters"),
     ],
 )
 def test_wrong_scenarios_say_what_is_allowed(data: dict[str, object], words: str) -> None:
