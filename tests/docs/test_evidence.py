@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from robustfl.cli import invoke
+from robustfl.cli.reproduce import TOLERANCE
+from robustfl.reports.published import read_board
 
 pytestmark = pytest.mark.docs
 
@@ -22,6 +24,11 @@ def test_the_page_is_that_of_the_boards(tmp_path: Path) -> None:
     made = (tmp_path / "reproduction.md").read_text(encoding="utf-8")
     kept = (ROOT / "docs" / "evidence" / "reproduction.md").read_text(encoding="utf-8")
     assert made == kept, "write it again: docs/reproduction.md says how"
+
+
+def test_boards_of_the_papers_claim_what_unsettled_trainings_repeat() -> None:
+    for board in sorted((ROOT / "boards").glob("reproduction-*.json")):
+        assert read_board(board)[0].tolerance == TOLERANCE, board
 
 
 def test_the_command_of_the_documentation_names_every_board() -> None:
