@@ -10,6 +10,8 @@ from typing import Any
 from robustfl.errors import UsageError
 from robustfl.records import CellResult
 
+from .board_faults import forgotten
+
 ENVIRONMENT = ("versions", "device", "threads")
 LOSS = 10.0
 """How much more than an accuracy a loss may differ, of itself: one point of accuracy is about a tenth of a loss."""
@@ -93,10 +95,8 @@ def accuracies(record: CellResult) -> dict[str, float | None]:
     found |= {f"ra {name}": value for name, value in m.ra.items()}
     found |= {} if m.ra_worst is None else {"ra_worst": m.ra_worst}
     found |= {} if m.asr is None else {"asr": m.asr}
-    forgotten = record.certificates.get("forgetting")
-    for round, told in forgotten.items() if isinstance(forgotten, Mapping) else ():
-        mean = told.get("mean") if isinstance(told, Mapping) else None
-        found |= {f"forgetting {round}": mean} if isinstance(mean, (int, float)) else {}
+    means = forgotten(record.certificates.get("forgetting"))
+    found |= {f"forgetting {round}": mean for round, mean in means.items() if isinstance(mean, (int, float))}
     groups = {g: values for g, values in m.groups.items() if g != "best"}  # of older records: nothing measures it now
     return found | {f"{g} {name}": value for g, values in groups.items() for name, value in values.items()}
 

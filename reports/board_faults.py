@@ -44,13 +44,19 @@ def _is_traffic(value: Any) -> bool:
     return isinstance(value, Mapping) and all(name in _TRAFFIC and _is_number(n) for name, n in value.items())
 
 
+def forgotten(certificate: Any) -> dict[str, Any]:
+    """The mean of what was forgotten, by round, of a record or a board that lists rounds."""
+    told = certificate.items() if isinstance(certificate, Mapping) else ()
+    return {round: found["mean"] for round, found in told if isinstance(found, Mapping) and "mean" in found}
+
+
 def _is_forgetting(value: Any) -> bool:
     """True for what was forgotten in one round, or under the number of each of several."""
     if not isinstance(value, Mapping):
         return False
-    rounds = [value] if "mean" in value else list(value.values())
-    means: list[Any] = [found.get("mean") if isinstance(found, Mapping) else None for found in rounds]
-    return all(mean == "nan" or (type(mean) in (int, float) and -1 <= mean <= 1) for mean in means)
+    means = [value["mean"]] if "mean" in value else list(forgotten(value).values())
+    known = all(mean == "nan" or (type(mean) in (int, float) and -1 <= mean <= 1) for mean in means)
+    return known and ("mean" in value or len(means) == len(value))
 
 
 def _are_texts(value: Any) -> bool:

@@ -20,7 +20,7 @@ from robustfl.outside import shown
 from robustfl.provenance import UNKNOWN
 from robustfl.records import CellResult, Commit, CurvePoint, Metrics, Seconds, Status, canonical, misnamed, plain
 
-from .board_faults import is_count, misdeclared, undeclared
+from .board_faults import forgotten, is_count, misdeclared, undeclared
 from .documents import first_fault, read_document
 from .store import unlikely, write_atomic
 
@@ -206,9 +206,8 @@ def _cell(record: CellResult, common: Mapping[str, Any], *, curves: bool) -> dic
 
 def _forgetting(record: CellResult) -> dict[str, Any]:
     """The means of forgetting by round, without the matrices over clients."""
-    rounds = record.certificates.get("forgetting") or {}
-    means = {r: {"mean": v["mean"]} for r, v in rounds.items() if isinstance(v, Mapping) and "mean" in v}
-    return {"forgetting": means} if means else {}
+    means = forgotten(record.certificates.get("forgetting"))
+    return {"forgetting": {round: {"mean": mean} for round, mean in means.items()}} if means else {}
 
 
 def _is_number(value: Any) -> bool:

@@ -331,7 +331,7 @@ class Cell(Frozen):
         if isinstance(first, str) and "dataset" not in data:
             data = {**data, "dataset": first}
         users = data.get("domain_users")
-        if isinstance(users, (list, tuple)) and users and all(type(u) is int and 1 <= u <= _WHOLE for u in users):
+        if users and _are_counts(users):
             data = {"clients": sum(users), **data}
             _check_users(users, domains, data["clients"])
         return data
@@ -364,13 +364,18 @@ def of_each(cells: Iterable[Cell], ask: Callable[[Cell], T]) -> list[T]:
 _at_users = lru_cache(1024)(at_users)
 
 
+def _are_counts(value: Any) -> bool:
+    """True for a list of whole numbers of users that a cell may have."""
+    return isinstance(value, (list, tuple)) and all(type(v) is int and 1 <= v <= _WHOLE for v in value)
+
+
 def _check_users(users: Sequence[int], domains: Any, clients: Any) -> None:
     """Hold numbers of users against the other settings as they were given: equal ones leave no trace in a cell."""
     if not domains:
         raise UsageError(f"domain_users={list(users)} belongs to domains, and there are none")
     if isinstance(domains, (list, tuple)) and len(users) != len(domains):
         raise UsageError(f"domain_users={list(users)} has {len(users)} numbers for {len(domains)} domains")
-    if type(clients) is int and 1 <= clients <= _WHOLE and clients != sum(users):
+    if _are_counts([clients]) and clients != sum(users):
         raise UsageError(
             f"clients={clients} must be {sum(users)}, the sum of domain_users={list(users)}; or leave it out"
         )
@@ -378,7 +383,7 @@ def _check_users(users: Sequence[int], domains: Any, clients: Any) -> None:
 
 def canonical_users(value: Any) -> tuple[int, ...]:
     """Numbers of users per domain; nothing where all are the same: one experiment has one key."""
-    if not isinstance(value, (list, tuple)) or not all(type(v) is int and 1 <= v <= _WHOLE for v in value):
+    if not _are_counts(value):
         raise UsageError(f"domain_users={value!r} must be a list of numbers of users, one per domain, such as [5, 3]")
     return () if len(set(value)) < 2 else tuple(value)
 

@@ -23,7 +23,7 @@ from robustfl.norms.sums import (
     sum_pieces,
     sum_rows,
     within,
-)  # fmt: skip
+)
 
 aten = torch.ops.aten
 
@@ -191,10 +191,8 @@ class PieceMoments(torch.autograd.Function):
     def backward(ctx: Any, by_mean: Tensor, by_variance: Tensor) -> Tensor:
         (centred,) = ctx.saved_tensors
         values = centred[0, :, 0].numel()
-        into: Tensor = torch.addcmul(
-            beside(by_mean / values, centred), beside(by_variance * (2 / values), centred), centred
-        )
-        return into
+        shift, slope = beside(by_mean / values, centred), beside(by_variance * (2 / values), centred)
+        return torch.addcmul(shift, slope, centred)
 
 
 class GroupStatistics(torch.autograd.Function):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -50,32 +51,44 @@ def agrees(found: Tensor, expected: Tensor | np.ndarray) -> None:
     torch.testing.assert_close(found, torch.as_tensor(expected).view(found.shape), rtol=0, atol=1e-9)
 
 
+Propose = Callable[[Tensor, int, list[float]], Tensor]
+
+
 # --- Square ----------------------------------------------------------------------------------------------------------
 
 
-def square(model: nn.Module, x: Tensor, y: int, eps: float, u0: Tensor, u: list[Tensor]) -> Tensor:
-    """Algorithms 1 and 2; whether an image is fooled is looked at every 16 queries, which draw ``u`` together."""
-    best = x.clone()
-    for c in range(CHANNELS):
-        for column in range(SIDE):
-            best[c, :, column] += eps if u0[c, column] >= 0.5 else -eps
-    best = best.clamp(0, 1)
+def lowered(model: nn.Module, best: Tensor, y: int, u: list[Tensor], p: float, propose: Propose) -> Tensor:
+    """Algorithm 1; whether an image is fooled is looked at every 16 queries, which draw ``u`` together."""
     lowest = margin(model, best, y)
     for query in range(16 * len(u)):
         if query % 16 == 0 and lowest < 0:
             break
-        share = 0.8 if query <= 10 else 0.4 if query <= 50 else 0.2
-        side, (top, left, *colours) = max(1, round(math.sqrt(share * SIDE**2))), u[query // 16][query % 16].tolist()
+        share = p if query <= 10 else p / 2 if query <= 50 else p / 4
+        tried = propose(best, round(math.sqrt(share * SIDE**2)), u[query // 16][query % 16].tolist())
+        now = margin(model, tried, y)
+        if now < lowest:
+            best, lowest = tried, now
+    return best
+
+
+def square(model: nn.Module, x: Tensor, y: int, eps: float, u0: Tensor, u: list[Tensor]) -> Tensor:
+    """Algorithm 2 in 1."""
+    start = x.clone()
+    for c in range(CHANNELS):
+        for column in range(SIDE):
+            start[c, :, column] += eps if u0[c, column] >= 0.5 else -eps
+
+    def recoloured(best: Tensor, side: int, u: list[float]) -> Tensor:
+        side, (top, left, *colours) = max(1, side), u
         rows, columns = (slice(int(v * (SIDE - side + 1)), int(v * (SIDE - side + 1)) + side) for v in (top, left))
         tried = best.clone()
         for c in range(CHANNELS):
             moved = tried[c, rows, columns] + (2 * eps if colours[c] >= 0.5 else -2 * eps)
             here = x[c, rows, columns]
             tried[c, rows, columns] = torch.minimum(torch.maximum(moved, here - eps), here + eps).clamp(0, 1)
-        now = margin(model, tried, y)
-        if now < lowest:
-            best, lowest = tried, now
-    return best
+        return tried
+
+    return lowered(model, start.clamp(0, 1), y, u, 0.8, recoloured)
 
 
 def test_square_is_its_algorithm(images: tuple[nn.Module, Tensor, Tensor]) -> None:
@@ -135,18 +148,13 @@ def moved(x: Tensor, best: Tensor, eps: float, side: int, u: list[float]) -> Ten
 
 
 def square_l2(model: nn.Module, x: Tensor, y: int, eps: float, u0: Tensor, u: list[Tensor]) -> Tensor:
-    best = tiled(x, eps, u0)
-    lowest = margin(model, best, y)
-    for query in range(16 * len(u)):
-        if query % 16 == 0 and lowest < 0:
-            break
-        share = 0.3 if query <= 10 else 0.15 if query <= 50 else 0.075
-        side = max(3, round(math.sqrt(share * SIDE**2)))
-        tried = moved(x, best, eps, side + (side % 2 == 0), u[query // 16][query % 16].tolist())
-        now = margin(model, tried, y)
-        if now < lowest:
-            best, lowest = tried, now
-    return best
+    """Algorithm 3 in 1; a window is at least 3 wide, and odd."""
+
+    def odd(best: Tensor, side: int, u: list[float]) -> Tensor:
+        side = max(3, side)
+        return moved(x, best, eps, side + (side % 2 == 0), u)
+
+    return lowered(model, tiled(x, eps, u0), y, u, 0.3, odd)
 
 
 def test_square_in_the_euclidean_ball_is_its_algorithm(images: tuple[nn.Module, Tensor, Tensor]) -> None:
