@@ -96,7 +96,7 @@ def accuracies(record: CellResult) -> dict[str, float | None]:
     found |= {} if m.ra_worst is None else {"ra_worst": m.ra_worst}
     found |= {} if m.asr is None else {"asr": m.asr}
     means = forgotten(record.certificates.get("forgetting"))
-    found |= {f"forgetting {round}": mean for round, mean in means.items() if isinstance(mean, (int, float))}
+    found |= {f"forgetting {round}".strip(): mean for round, mean in means.items() if isinstance(mean, (int, float))}
     groups = {g: values for g, values in m.groups.items() if g != "best"}  # of older records: nothing measures it now
     return found | {f"{g} {name}": value for g, values in groups.items() for name, value in values.items()}
 

@@ -45,18 +45,18 @@ def _is_traffic(value: Any) -> bool:
 
 
 def forgotten(certificate: Any) -> dict[str, Any]:
-    """The mean of what was forgotten, by round, of a record or a board that lists rounds."""
-    told = certificate.items() if isinstance(certificate, Mapping) else ()
-    return {round: found["mean"] for round, found in told if isinstance(found, Mapping) and "mean" in found}
+    """The mean of what was forgotten by round, or under ``""`` where only the last round was looked at."""
+    if not isinstance(certificate, Mapping):
+        return {}
+    rounds = {"": certificate} if "mean" in certificate else certificate
+    return {round: found["mean"] for round, found in rounds.items() if isinstance(found, Mapping) and "mean" in found}
 
 
 def _is_forgetting(value: Any) -> bool:
     """True for what was forgotten in one round, or under the number of each of several."""
-    if not isinstance(value, Mapping):
-        return False
-    means = [value["mean"]] if "mean" in value else list(forgotten(value).values())
-    known = all(mean == "nan" or (type(mean) in (int, float) and -1 <= mean <= 1) for mean in means)
-    return known and ("mean" in value or len(means) == len(value))
+    means = forgotten(value)
+    known = all(mean == "nan" or (type(mean) in (int, float) and -1 <= mean <= 1) for mean in means.values())
+    return known and isinstance(value, Mapping) and ("" in means or len(means) == len(value))
 
 
 def _are_texts(value: Any) -> bool:

@@ -205,9 +205,9 @@ def _cell(record: CellResult, common: Mapping[str, Any], *, curves: bool) -> dic
 
 
 def _forgetting(record: CellResult) -> dict[str, Any]:
-    """The means of forgetting by round, without the matrices over clients."""
-    means = forgotten(record.certificates.get("forgetting"))
-    return {"forgetting": {round: {"mean": mean} for round, mean in means.items()}} if means else {}
+    """The means of forgetting, without the matrices over clients."""
+    means = {r: {"mean": mean} for r, mean in forgotten(record.certificates.get("forgetting")).items()}
+    return {"forgetting": means.get("", means)} if means else {}
 
 
 def _is_number(value: Any) -> bool:

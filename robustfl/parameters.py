@@ -18,6 +18,7 @@ _BOUNDS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
     "le": ("≤", operator.le),
     "lt": ("<", operator.lt),
 }
+_WORDS = {float: "a number", int: "a whole number", str: "a text", bool: "true or false", type(None): "none"}
 
 
 def param(
@@ -97,8 +98,18 @@ def _coerce(owner: str, field: dataclasses.Field[Any], hint: Any, value: Any) ->
         if found:
             _check_range(owner, field, new)
             return new
-    kinds = " or ".join("None" if o is type(None) else getattr(o, "__name__", str(o)) for o in options)
-    raise UsageError(f"{owner}: {field.name}={value!r} must be {kinds}")
+    kinds = " or ".join(_in_words(option) for option in options)
+    within = allowed(field)
+    raise UsageError(f"{owner}: {field.name}={value!r} must be {kinds}" + (f", {within}" if within else ""))
+
+
+def _in_words(option: Any) -> str:
+    """A type as users write its values."""
+    if typing.get_origin(option) is tuple:
+        return f"a list, each {_in_words(typing.get_args(option)[0])}"
+    if typing.get_origin(option) is typing.Literal:
+        return " or ".join(repr(value) for value in typing.get_args(option))
+    return _WORDS.get(option) or getattr(option, "__name__", str(option))
 
 
 def _is_union(hint: Any) -> bool:

@@ -408,7 +408,13 @@ def create(kind: str, spec: str, **params: Any) -> Any:
     for key in required:
         if key not in given:
             raise UsageError(f"{kind} {name!r}: parameter {key!r} is required")
-    return _made_elsewhere(entry, given) if entry.origin else entry.cls(**given)
+    try:
+        return _made_elsewhere(entry, given) if entry.origin else entry.cls(**given)
+    except UsageError as error:  # a class names itself; who wrote a spec knows its name alone
+        own = f"{entry.cls.__name__}: "
+        if not str(error).startswith(own):
+            raise
+        raise UsageError(f"{kind} {name!r}: {str(error).removeprefix(own)}") from None
 
 
 def _made_elsewhere(entry: Entry, given: Mapping[str, Any]) -> Method:

@@ -149,7 +149,7 @@ def _form(bundle: Bundle, note: Note) -> None:
     for words in bundle.wrong:
         note("form", False, words)
     if not bundle.wrong:
-        note("form", True, f"{len(bundle.board.cells)} cells, {len(bundle.manifest.files)} files")
+        note("form", True, f"{len(bundle.board.cells)} cells, {len(bundle.manifest.files) + 1} files")
 
 
 def _trusted(bundle: Bundle, trust: Collection[str], note: Note) -> None:

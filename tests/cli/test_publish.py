@@ -148,6 +148,11 @@ def recalled(data: dict[str, Any]) -> None:
         cell["certificates"]["forgetting"] = {"1": {"mean": 0.0}}
 
 
+def recalled_at_the_end(data: dict[str, Any]) -> None:
+    for cell in data["cells"]:
+        cell["certificates"]["forgetting"] = {"mean": 0.0}
+
+
 @pytest.mark.parametrize(
     ("lie", "words"),
     [
@@ -155,6 +160,7 @@ def recalled(data: dict[str, Any]) -> None:
         (unmoved, "the attack had no effect → an effect"),
         (drawn, "round 1 sa 0.9900 →"),
         (recalled, "forgetting 1 0.0000 → none"),
+        (recalled_at_the_end, "forgetting 0.0000 → none"),
         (swapped, "is not its setting"),
         (praised, "0 agree"),
         (failed, "status failed → done"),

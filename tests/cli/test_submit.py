@@ -180,7 +180,7 @@ def test_nothing_of_it_runs_before_it_is_trusted_by_name(copy: Path) -> None:
 def test_the_command_tells_each_step_and_ends_with_the_verdict(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["submit", "--check", str(copy)]) == 1
     said = capsys.readouterr().out
-    assert "form: passes: 8 cells, 5 files" in said
+    assert "form: passes: 8 cells, 6 files" in said
     assert "trust: not checked: code of plugins/calm.py is not run" in said
     assert "outside: UNDECIDED" in said
     (copy / "recipe.toml").write_text("")

@@ -242,7 +242,7 @@ def test_rules_agree_on_lazily_mixed_and_on_real_rows(rule):
         ("", "empty"),
         ("krumm", "did you mean 'krum'"),
         ("krum(varient=nf)", "did you mean 'variant'"),
-        ("krum(variant=mine)", "Krum: variant='mine'"),
+        ("krum(variant=mine)", "defense 'krum': variant='mine'"),
         ("multi-krum(m=0)", "m=0 must be ≥ 1"),
         ("geometric-median(nu=0)", "nu=0.0 must be > 0"),
         ("krum(variant=nf", "closing parenthesis"),

@@ -330,7 +330,7 @@ def test_a_worst_case_of_nothing_known_is_refused(of: str, words: str) -> None:
     with pytest.raises(UsageError) as caught:
         robustfl.evasion("worst", of=of)
     assert words in str(caught.value)
-    assert str(caught.value).startswith("Worst: of=")
+    assert str(caught.value).startswith("evasion 'worst': of=")
 
 
 @dataclass(frozen=True)

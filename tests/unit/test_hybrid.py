@@ -446,8 +446,8 @@ def test_moving_averages_take_no_pass_and_are_what_is_tested() -> None:
             "stats_mode='repo' changes nothing unless collection",
         ),
         ("hbn(collection=training, eval_stats=ema, tolerance=1)", "tolerance=1.0 changes nothing unless collection"),
-        ("hbn(tolerance=1)", "HBN: tolerance=1.0 changes nothing unless stats_mode=eval"),
-        ("hbn(stats_mode=repo, tolerance=1)", "HBN: tolerance=1.0 changes nothing unless stats_mode=eval"),
+        ("hbn(tolerance=1)", "norm 'hbn': tolerance=1.0 changes nothing unless stats_mode=eval"),
+        ("hbn(stats_mode=repo, tolerance=1)", "norm 'hbn': tolerance=1.0 changes nothing unless stats_mode=eval"),
         ("hbn(mixture=fixed)", "mixture='fixed' is not allowed"),
     ],
 )

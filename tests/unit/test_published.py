@@ -54,6 +54,16 @@ def test_an_honest_board_reads_back_as_its_records_with_nothing_wrong(tmp_path: 
     assert back[records[2].key].reason == "krum: f=4"
 
 
+@pytest.mark.parametrize("rounds", [("",), ("1", "30")])
+def test_mean_forgetting_is_published_without_its_matrices(tmp_path: Path, rounds: tuple[str, ...]) -> None:
+    measured = {r: {"mean": 0.25, "matrix": [[0.25]], "clients": [0]} for r in rounds}
+    told = {"forgetting": measured.get("", measured)}
+    board, wrong = read_board(written(tmp_path, real(seed=0).model_copy(update={"certificates": told})))
+    means = {r: {"mean": 0.25} for r in rounds}
+    assert wrong == []
+    assert board.records()[0].certificates["forgetting"] == means.get("", means)
+
+
 def test_the_same_records_give_the_same_bytes_in_any_order(tmp_path: Path) -> None:
     first = written(tmp_path, real(seed=0), real(seed=1)).read_bytes()
     assert written(tmp_path, real(seed=1), real(seed=0)).read_bytes() == first
