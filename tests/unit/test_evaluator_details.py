@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +18,7 @@ from robustfl.evaluation import Accuracy
 from robustfl.federation import lent, train
 from robustfl.scenarios import run_cell
 from robustfl.scenarios.build import Built, build
-from robustfl.scenarios.evaluate import Evaluator, _deviation, _worst
+from robustfl.scenarios.evaluate import Evaluator, _deviation, _worst, represented
 from robustfl.scenarios.expand import expand, refusal, resolve
 from robustfl.scenarios.selection import Selection
 from robustfl.scenarios.spec import Cell, Scenario
@@ -266,27 +268,67 @@ CROSSED = {
 }  # fmt: skip
 
 
-def test_models_of_every_domain_are_tested_on_every_domain() -> None:
-    chosen = cell(**CROSSED, across=True)
-    built = build(chosen)
+BRANCHED = {
+    "norm": "dual-bn(local=true)", "objective": "pnc", "at": "ratio(rho=0.5)", "propagation": "fedrbn",
+    "train_evasion": "fgsm",
+}  # fmt: skip
+
+
+@contextmanager
+def owned(built: Built, state: Any, user: int, branch: str) -> Iterator[torch.nn.Module]:
+    """The network as a user has it, seen through a branch."""
     e = built.experiment
-    *_, last = train(e)
-    groups = Evaluator(chosen, built).metrics(last.state).groups
-    personal = last.state.personal
+    write_statistics(e.model, e.layout, state.personal.statistics[user])
+    with lent(state.theta, state.personal.models_of([user], e.privacy, state.theta)[0]), through(e.model, branch):
+        yield e.model.eval()
+
+
+@pytest.mark.parametrize("branch", ["", CLEAN, ADVERSARIAL])
+def test_models_of_every_domain_are_tested_on_every_domain(branch: str) -> None:
+    chosen = cell(**CROSSED | ({**BRANCHED, "branch": branch} if branch else {}), across=True)
+    built = build(chosen)
+    *_, last = train(built.experiment)
+    evaluator = Evaluator(chosen, built)
+    groups = evaluator.metrics(last.state).groups
     tests = [torch.cat(built.tests[:2]), torch.cat(built.tests[2:])]
-    for d, users in enumerate(((0, 1), (2, 3))):
-        means = []
-        for t, test in enumerate(tests):
-            found = []
-            for k in users:
-                write_statistics(e.model, e.layout, personal.statistics[k])
-                with lent(last.state.theta, personal.models_of([k], e.privacy, last.state.theta)[0]):
-                    found.append(accuracy(built, test, test=True))
-            means.append(sum(found) / 2)
-            on = groups[f"models of {chosen.domains[d]} on {chosen.domains[t]}"]
-            assert on["sa"] == pytest.approx(means[-1])
-            assert on["fgsm"] <= on["sa"]
-        assert groups[f"models of {chosen.domains[d]}"]["sa"] == pytest.approx(sum(means) / 2)
+    with evaluator.as_tested(last.state) as at:
+        for d, users in enumerate(((0, 1), (2, 3))):
+            means = []
+            for t, test in enumerate(tests):
+                found = []
+                for k in users:
+                    with owned(built, at, k, branch):
+                        found.append(accuracy(built, test, test=True))
+                means.append(sum(found) / 2)
+                on = groups[f"models of {chosen.domains[d]} on {chosen.domains[t]}"]
+                assert on["sa"] == pytest.approx(means[-1])
+                assert on["fgsm"] <= on["sa"]
+            assert groups[f"models of {chosen.domains[d]}"]["sa"] == pytest.approx(sum(means) / 2)
+
+
+def test_representations_are_principal_components_of_what_every_branch_sees() -> None:
+    chosen = cell(**CROSSED | BRANCHED, representations=6)
+    built = build(chosen)
+    *_, last = train(built.experiment)
+    evaluator = Evaluator(chosen, built)
+    found = evaluator.representations(last.state)
+    assert found is not None
+    attack, rows, told = built.evasions[0][1], [], []
+    with evaluator.as_tested(last.state) as at:
+        for user in (0, 2):  # the first of each domain
+            index = built.tests[user][:6]
+            x, y = built.test.pixels(index, dtype=torch.float64), built.test.y[index]
+            for branch in (CLEAN, ADVERSARIAL):
+                with owned(built, at, user, branch) as model:
+                    rows += [represented(model, x), represented(model, attack.perturb(model, x, y, generator=None))]
+                told += [(user, branch)] * 12
+    centred = torch.cat(rows) - torch.cat(rows).mean(0)
+    *_, directions = torch.linalg.svd(centred)
+    expected, points = centred @ directions[:2].T, torch.tensor(found["points"], dtype=torch.float64)
+    assert list(zip(found["clients"], found["branches"], strict=True)) == told
+    for axis in range(2):
+        sign = float(torch.sign(expected[:, axis] @ points[:, axis]))
+        torch.testing.assert_close(points[:, axis], sign * expected[:, axis], rtol=1e-3, atol=1e-4)
 
 
 def test_common_models_are_tested_everywhere_anyway() -> None:
