@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeGuard
 
 from robustfl.outside import shown
-from robustfl.records import CellResult
+from robustfl.records import CellResult, measured_in
 
 AUTOBYZ = ("version", "scope", "cheap", "dropped", "seed")
 BENCHMARK = ("tier", "title", "version", "changed", "autobyz", "budget", "tuning", "contestants")
@@ -114,6 +114,10 @@ def _measures_apart(record: CellResult) -> Iterator[str]:
     places = [point.round for point in record.curve]
     if places != sorted(set(places)) or (places and not (places[0] >= 1 and places[-1] <= (rounds or math.inf))):
         yield "its curve does not go from round to round of its training"
+    every, tail = settings.get("evaluate_every"), settings.get("tail", 1)
+    asked = all(type(value) is int for value in (rounds, every, tail))
+    if asked and not all(measured_in(round, rounds, every, tail) for round in places):
+        yield f"its curve holds rounds that nothing was measured in, with evaluate_every={every}"
     if not all(0 <= value <= 1 for p in record.curve for value in (p.sa, p.ra) if value is not None):
         yield "its curve holds what is no accuracy in [0, 1]"
     if any(p.loss < 0 for p in record.curve):

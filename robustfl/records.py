@@ -41,6 +41,15 @@ class CurvePoint(Record):
     ra: float | None = None
 
 
+def measured_in(round: int, rounds: int, every: int, tail: int) -> bool:
+    """True for rounds after which a run of ``rounds`` is evaluated: all ``every``, or ten of them for 0, and the tail.
+
+    >>> [r for r in range(1, 26) if measured_in(r, 25, every=10, tail=2)]
+    [10, 20, 24, 25]
+    """
+    return round % (every or max(1, math.ceil(rounds / 10))) == 0 or round > rounds - tail
+
+
 class Metrics(Record):
     """Final accuracies in [0, 1]. ``ra`` maps each evasion attack to its robust accuracy.
 

@@ -25,7 +25,7 @@ from robustfl.federation import Experiment, RoundRecord, State, train
 from robustfl.origins import in_words, origins
 from robustfl.outside import unsafe
 from robustfl.provenance import UNKNOWN, commit, processor
-from robustfl.records import CellResult, CurvePoint, Metrics, Timing, plain
+from robustfl.records import CellResult, CurvePoint, Metrics, Timing, measured_in, plain
 from robustfl.running import running
 from robustfl.surroundings import Surroundings, kept
 
@@ -173,7 +173,6 @@ class _Run:
     def __init__(self, cell: Cell, key: str, built: Built, keeper: Keeper, execution: Execution) -> None:
         self._cell, self._built, self._keeper, self._execution = cell, built, keeper, execution
         self._key = key
-        self._every = cell.evaluate_every or max(1, math.ceil(cell.rounds / 10))
         self._curve: list[CurvePoint] = []
         self._shifts: dict[str, list[float]] = {}
         self._facts: dict[str, Any] = {}
@@ -342,7 +341,8 @@ class _Run:
         return {"curve": self._curve, "label_counts": self._built.label_counts, "certificates": certificates}
 
     def _measured(self, round: int) -> bool:
-        return round % self._every == 0 or round > self._cell.rounds - self._cell.tail
+        cell = self._cell
+        return measured_in(round, cell.rounds, cell.evaluate_every, cell.tail)
 
     def _seen(self, point: CurvePoint) -> None:
         self._curve.append(point)

@@ -125,6 +125,20 @@ def test_a_cell_that_says_what_no_run_leaves_is_found_even_under_a_new_digest(
     assert any(words in said for said in read_board(resigned(path))[1])
 
 
+@pytest.mark.parametrize(
+    ("every", "tail", "measured"), [(10, 1, {10, 20, 25}), (0, 1, {3, 6, 24, 25}), (7, 2, {7, 24, 25})]
+)
+def test_a_curve_of_rounds_that_nothing_was_measured_in_is_found(
+    every: int, tail: int, measured: set[int], tmp_path: Path
+) -> None:
+    made = real(evaluate_every=every, tail=tail, rounds=25)
+    for round in (3, 6, 7, 10, 20, 24, 25):
+        point = CurvePoint(round=round, sa=0.25, loss=1.5)
+        board = publish([made.model_copy(update={"curve": [point]})], name="x", curves=True)
+        said = read_board(write_board(board, tmp_path / "b.json"))[1]
+        assert any("nothing was measured in" in words for words in said) == (round not in measured)
+
+
 def test_a_cell_that_is_there_twice_is_found(tmp_path: Path) -> None:
     path = edited(written(tmp_path, real(), real(seed=1)), lambda d: d["cells"].append(d["cells"][0]))
     assert any("is there 2 times" in words for words in read_board(path)[1])
