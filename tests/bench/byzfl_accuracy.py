@@ -3,7 +3,7 @@
 ``ROBUSTFL_DATA=FOLDER python -m tests.bench byzfl_accuracy [--seeds N]`` trains the network 784-100-10 on MNIST, on
 their side with ByzFL's own ``DataDistributor``, ``Client``, ``ByzantineClient`` and ``Server``. It prints a JSON line
 per pair of attack and rule: means and standard deviations over seeds, in percent, and the interval of the difference.
-Attacked pairs are iid: our attackers hold a share of the data, theirs hold none. Needs the extra ``[peers]``.
+Their attackers hold no data, so here ours get a batch each and the honest clients the rest. Needs ``[peers]``.
 """
 
 from __future__ import annotations
@@ -14,17 +14,39 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
+
+from robustfl.contracts import Partition
+from robustfl.parameters import param
+from robustfl.registry import create, register
 
 SETTINGS: dict[str, Any] = {
     "dataset": "mnist", "model": "mlp(hidden=(100,))", "norm": "none",
     "algorithm": "dsgd(momentum=0.9)", "batch": 25, "rounds": 300, "schedule": {"kind": "constant", "lr": 0.1},
     "evasions": [],
 }  # fmt: skip
-HONEST, F = 10, 3
+HONEST, F, BATCH = 10, 3, SETTINGS["batch"]
+
+
+@register("idle-attackers")
+@dataclass(frozen=True)
+class IdleAttackers(Partition):
+    """The partition ``of`` the honest clients, who come first; every further client holds a batch of its own."""
+
+    paper: ClassVar[str] = "none: the setting of ByzFL's benchmark"
+    of: str = param("iid", doc="partition of the honest clients")
+
+    def split(
+        self, labels: np.ndarray[Any, Any], *, clients: int, classes: int, generator: np.random.Generator
+    ) -> list[np.ndarray[Any, Any]]:
+        order = generator.permutation(len(labels))
+        spare = [order[BATCH * k : BATCH * (k + 1)] for k in range(clients - HONEST)]
+        rest = order[BATCH * len(spare) :]
+        parts = create("partition", self.of).split(labels[rest], clients=HONEST, classes=classes, generator=generator)
+        return [rest[part] for part in parts] + spare
 
 
 @dataclass(frozen=True)
@@ -43,12 +65,19 @@ class Pair:
         """How many attack; there are ten honest clients besides."""
         return 0 if self.attack == "none" else F
 
+    @property
+    def alpha(self) -> float:
+        """Concentration of the Dirichlet distribution; without a meaning for iid."""
+        return 1.0 if self.partition == "iid" else float(create("partition", self.partition).alpha)
+
 
 PAIRS = (
     Pair("dirichlet(alpha=1)", "none", "mean", "NoAttack", (), "Average"),
     Pair("iid", "sf", "trimmed-mean", "SignFlipping", (), "TrMean"),
     Pair("iid", "alie(z=1.5, sign=1)", "trimmed-mean", "ALittleIsEnough", (("tau", 1.5),), "TrMean"),
     Pair("iid", "ipm(tau=3)", "median", "InnerProductManipulation", (("tau", 3.0),), "Median"),
+    Pair("dirichlet(alpha=0.1)", "alie(z=1.5, sign=1)", "trimmed-mean", "ALittleIsEnough", (("tau", 1.5),), "TrMean"),
+    Pair("dirichlet(alpha=0.1)", "sf", "trimmed-mean", "SignFlipping", (), "TrMean"),
 )
 
 
@@ -59,8 +88,9 @@ def ours(pair: Pair, seed: int) -> float:
     from robustfl.scenarios.spec import Cell
 
     cell = Cell.of(
-        {**SETTINGS, "partition": pair.partition, "clients": HONEST + pair.f, "f": pair.f, "attack": pair.attack,
-         "defense": pair.defense, "seed": seed}
+        {**SETTINGS, "partition": f"idle-attackers(of={pair.partition!r})", "clients": HONEST + pair.f,
+         "f": pair.f, "attack": pair.attack, "defense": pair.defense, "seed": seed}
+        | ({"at": f"users(ids={tuple(range(HONEST, HONEST + pair.f))})", "byzantine": "at"} if pair.f else {})
     )  # fmt: skip
     record = run_cell(cell, fingerprint=fingerprints([cell], None, download=False)[cell])
     assert record.metrics is not None, record.reason
@@ -85,11 +115,11 @@ def theirs(pair: Pair, seed: int) -> float:
         return data
 
     set_random_seed(seed)
-    training = DataLoader(images(arrays.train_x, arrays.train_y), batch_size=25)
+    training = DataLoader(images(arrays.train_x, arrays.train_y), batch_size=BATCH)
     kind = "iid" if pair.partition == "iid" else "dirichlet_niid"
     parts = DataDistributor(
-        {"data_distribution_name": kind, "distribution_parameter": 1.0, "nb_honest": HONEST,
-         "data_loader": training, "batch_size": 25}
+        {"data_distribution_name": kind, "distribution_parameter": pair.alpha, "nb_honest": HONEST,
+         "data_loader": training, "batch_size": BATCH}
     ).split_data()  # fmt: skip
     common = {
         "model_name": "fc_mnist", "device": "cpu", "optimizer_name": "SGD", "learning_rate": 0.1, "weight_decay": 0.0,
