@@ -1,9 +1,9 @@
 """The two kernels that gain most, in C: from the wheel or compiled on the spot, used only when it pays.
 
 The C code does the same floating-point operations in the same order as the torch code beside it, so results are the
-same bit for bit and nothing depends on whether it is there. A wheel may hold it (``setup.py``); else it is compiled (a
-fraction of a second) once the torch code has cost a process more time than that. ``ROBUSTFL_NATIVE=never`` or
-``always`` overrules.
+same bit for bit and nothing depends on whether it is there. A wheel may hold it (``setup.py``), ready from the first
+call; else it is compiled (a fraction of a second) once the torch code has cost a process more time than that.
+``ROBUSTFL_NATIVE=never`` or ``always`` overrules.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ _ENTRIES_PER_THREAD = 1 << 16
 # Entries up to this size (finite, and in a row no longer than 1e150 in any dimension there is) need no second look.
 _TAME = {torch.float32: torch.finfo(torch.float32).max, torch.float64: 1e140}
 _NO_MEMORY, _WILD = 1, 2
+_FOLDER = Path(__file__).parent
 _SUFFIX = {torch.float32: "f32", torch.float64: "f64"}
 
 
@@ -52,23 +53,30 @@ def ready(X: Tensor) -> bool:
     if X.device.type != "cpu" or X.dtype not in _SUFFIX or (X.shape[1] > 1 and X.stride(1) != 1):
         return False
     wish = os.environ.get("ROBUSTFL_NATIVE", "auto")
-    if wish == "never" or (wish != "always" and _account.seconds < BREAK_EVEN_SECONDS):
+    if wish == "never" or (wish != "always" and _account.seconds < BREAK_EVEN_SECONDS and shipped() is None):
         return False
     return library() is not None
 
 
 @cache
-def library() -> ctypes.CDLL | None:
-    """The compiled kernels: those of the wheel, or compiled now; ``None`` without either."""
-    here = Path(__file__).parent
-    found = prebuilt(here, torch.backends.cpu.get_cpu_capability())
+def shipped() -> ctypes.CDLL | None:
+    """The kernels that came with the wheel."""
+    found = prebuilt(_FOLDER, torch.backends.cpu.get_cpu_capability())
     if found is not None:
         with suppress(OSError):  # of another platform: a folder copied by hand
             return ctypes.CDLL(str(found))
+    return None
+
+
+@cache
+def library() -> ctypes.CDLL | None:
+    """The compiled kernels: those of the wheel, or compiled now; ``None`` without either."""
+    if (loaded := shipped()) is not None:
+        return loaded
     with scratch("kernels") as folder:
         target = folder / "kernels.so"
         for options in HERE:
-            if compiled(here / "native.c", target, options):
+            if compiled(_FOLDER / "native.c", target, options):
                 with suppress(OSError):
                     return ctypes.CDLL(str(target))  # a loaded library stays mapped after its file is gone
     return None

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
 from robustfl.cli.app import app
@@ -110,14 +111,20 @@ def test_kernels_that_are_there_are_loaded_and_nothing_is_compiled(
 ) -> None:
     prebuild(ROOT / "robustfl" / "kernels" / "native.c", tmp_path)
     monkeypatch.setattr(native, "prebuilt", lambda folder, level: prebuilt(tmp_path, level))
+    monkeypatch.setattr(native, "shipped", native.shipped.__wrapped__)
     monkeypatch.setattr(native, "compiled", lambda *given: pytest.fail("it compiles"))
     found = native.library.__wrapped__()
     assert found is not None
     assert Path(found._name).parent == tmp_path
+    monkeypatch.delenv("ROBUSTFL_NATIVE", raising=False)
+    monkeypatch.setattr(native, "_account", native._Account())
+    monkeypatch.setattr(native, "library", lambda: found)
+    assert native.ready(torch.zeros(3, 4))  # from the first call on
 
 
 def test_a_library_of_another_platform_is_no_reason_to_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "native-DEFAULT.so").write_bytes(b"not a library")
     monkeypatch.setattr(native, "prebuilt", lambda folder, level: prebuilt(tmp_path, level))
+    monkeypatch.setattr(native, "shipped", native.shipped.__wrapped__)
     monkeypatch.setattr(native, "compiled", lambda *given: False)
     assert native.library.__wrapped__() is None
