@@ -117,6 +117,12 @@ class Study:
                 return Choice(dict(killers), chosen, covered, total, self._missed((*killers, *chosen)))
         raise UsageError("study: no contestant has a number")
 
+    def held(self, members: Sequence[str]) -> Choice:
+        """What members attain here that were chosen by other data."""
+        missed = self._missed(members)
+        total = len(self.contestants)
+        return Choice({}, tuple(members), total - len(missed), total, missed)
+
     def _missed(self, chosen: Sequence[str]) -> tuple[tuple[Contestant, float], ...]:
         """The contestants whose worst case the chosen attacks miss, with by how much."""
         missed = []

@@ -29,14 +29,25 @@ which ends with exit code 1 if the data say another choice than AutoByz version 
 is missing of the preset `bench/study` first."""
 
 
+_HELDOUT = """# AutoByz where it was not chosen
+
+[The study](study.md) chose [AutoByz](autobyz.md) by {rules}. A set chosen by some contestants attains their worst case
+by construction; what it is worth shows on others. Here are later and further rules, federated batch norm, other
+numbers of attackers, and attacks beside those of the study. This page is made from [the data](heldout.csv) by
+
+<!-- not run: it writes into the repository -->
+```bash
+robustfl bench heldout --from docs/benchmark/heldout.csv --page docs/benchmark
+```
+
+Without `--from` it runs what is missing of the preset `bench/heldout` first."""
+
+
 def study_page(study: Study, choice: Choice, ensemble: Ensemble) -> str:
     """The page in Markdown: the choice and what it misses, every attack and contestant, the cheap mode, the cuts."""
-    rows = study.contestants
-    cells = sum(len(row) for row in rows.values())
     head = _HEAD.format(within=100 * WITHIN, covered=COVERED, version=ensemble.version)
     parts = [
-        f"{head}\n\n{len(rows)} contestants (rule × norm × heterogeneity) and {len(study.attacks)} attacks: "
-        f"{cells} cells in which an attack was possible and had an effect. A diverged training has accuracy 0.",
+        f"{head}\n\n{_size(study)}",
         f"## The choice\n\n{_choice(study, choice)}",
         f"## Every attack\n\n{_attacks(study, choice)}",
         f"## The cheap mode\n\n{_cheap(study, choice, ensemble)}",
@@ -44,6 +55,28 @@ def study_page(study: Study, choice: Choice, ensemble: Ensemble) -> str:
         f"## What was cut\n\n{_cut()}",
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def heldout_page(study: Study, held: Choice, ensemble: Ensemble) -> str:
+    """The page of contestants that AutoByz was not chosen by: what it misses there, every attack and contestant."""
+    rules = f"{len({who[0] for who in study.contestants})} other rules"
+    parts = [
+        f"{_HELDOUT.format(rules=rules)}\n\n{_size(study)}",
+        f"## What it attains\n\n{_attained(study, held)}",
+        f"## Every attack\n\n{_attacks(study, held)}",
+        f"## The cheap mode\n\n{_cheap(study, held, ensemble)}",
+        f"## Every contestant\n\n{_contestants(study, held)}",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _size(study: Study) -> str:
+    rows = study.contestants
+    return (
+        f"{len(rows)} contestants (rule × norm × heterogeneity) and {len(study.attacks)} attacks: "
+        f"{sum(len(row) for row in rows.values())} cells in which an attack was possible and had an effect. "
+        "A diverged training has accuracy 0."
+    )
 
 
 def _choice(study: Study, choice: Choice) -> str:
@@ -57,12 +90,15 @@ def _choice(study: Study, choice: Choice) -> str:
             count = study.attained(attack).bit_count()
             why = f"attains the worst case of {count} contestants; one of the fewest that reach enough together"
         lines.append(f"| `{attack}` | {why} |")
-    missed = "; ".join(f"{_who(who)} by {100 * gap:.1f} points" for who, gap in choice.missed)
-    said = (
+    return "\n".join(lines) + f"\n\n{_attained(study, choice)}"
+
+
+def _attained(study: Study, choice: Choice) -> str:
+    missed = "; ".join(f"{_who(study, who)} by {100 * gap:.1f} points" for who, gap in choice.missed)
+    return (
         f"{TITLE} attains the worst case of {choice.covered} of {choice.total} contestants "
         f"({choice.covered / choice.total:.1%}). {f'It misses {missed}.' if missed else 'It misses none.'}"
     )
-    return "\n".join(lines) + f"\n\n{said}"
 
 
 def _attacks(study: Study, choice: Choice) -> str:
@@ -108,13 +144,15 @@ def _contestants(study: Study, choice: Choice) -> str:
         member = min(own, key=lambda a: (row[a].sa, own.index(a))) if own else ""
         attained = f"{100 * row[member].sa:.1f} | `{member}`" if member else "– | –"
         shown = "–" if clean is None else f"{100 * clean:.1f}"
-        lines.append(f"| {_who(who)} | {shown} | {100 * row[worst].sa:.1f} | `{worst}` | {attained} |")
+        lines.append(f"| {_who(study, who)} | {shown} | {100 * row[worst].sa:.1f} | `{worst}` | {attained} |")
     return "SA in %, one seed.\n\n" + "\n".join(lines)
 
 
-def _who(who: Sequence[str]) -> str:
-    defense, norm, partition, _, _ = who
-    return f"{defense} · {norm} · {in_words('partition', partition)}"
+def _who(study: Study, who: Sequence[str]) -> str:
+    """A contestant in words, with the number of attackers where it is not the same for all."""
+    defense, norm, partition, f, _ = who
+    several = len({other[3] for other in study.contestants}) > 1
+    return f"{defense} · {norm} · {in_words('partition', partition)}" + (f" · f = {f}" if several else "")
 
 
 def _cut() -> str:

@@ -82,6 +82,11 @@ def ensembles() -> Mapping[int, Ensemble]:
     return {ensemble.version: ensemble for ensemble in made}
 
 
+def latest() -> Ensemble:
+    """The newest version of AutoByz."""
+    return ensembles()[max(ensembles())]
+
+
 def ensemble_of(version: object) -> Ensemble:
     """One version of AutoByz. Raises ``UsageError`` for a version there is not."""
     if type(version) is not int or version not in ensembles():
@@ -102,7 +107,7 @@ def named(spec: object) -> Ensemble | None:
         return None
     inside = (match[1] or "").strip()
     if not inside:
-        return ensembles()[max(ensembles())]
+        return latest()
     version = re.fullmatch(r"version\s*=\s*(\d{1,9})", inside)
     if version is None:
         raise UsageError(f"attack={spec!r}: {NAME} takes version, a whole number, and nothing else: {NAME}(version=1)")

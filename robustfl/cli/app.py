@@ -33,7 +33,7 @@ KINDS = (
     "attacks", "evasions", "defenses", "norms", "algorithms", "objectives", "models", "datasets", "partitions",
     "presets",
 )  # fmt: skip
-BENCHMARKS = ("d", "m", "c", "p", "study", "site")
+BENCHMARKS = ("d", "m", "c", "p", "study", "heldout", "site")
 TEMPLATES = (
     "attack", "defense", "stateful-defense", "norm", "evasion", "algorithm", "objective", "model", "dataset",
     "partition",
@@ -247,7 +247,7 @@ def reproduce(target: str | None, **options: Any) -> int:
     "sources",
     multiple=True,
     type=click.Path(path_type=Path),
-    help="Read this board, or this data of the study; run nothing. For the site: once per tier.",
+    help="Read this board, or this data of a study; run nothing. For the site: once per tier.",
 )
 @JOBS
 @THREADS
@@ -256,10 +256,11 @@ def reproduce(target: str | None, **options: Any) -> int:
 @plugins()
 @FORMAT
 def bench(tier: str, **options: Any) -> int:
-    """Run a TIER of the benchmark: d (embedded digits), m (MNIST), c (CIFAR-10), p (propagation); the study; the site.
+    """Run a TIER of the benchmark: d (embedded digits), m (MNIST), c (CIFAR-10), p (propagation); or a study; the site.
 
     Every contestant tries equally many configurations on validation data, then runs under AutoByz. The study is what
-    AutoByz was chosen by; it ends with 1 if its data choose another set. The site is written from boards of all tiers.
+    AutoByz was chosen by; it ends with 1 if its data choose another set. Heldout is a study of contestants that it was
+    not chosen by. The site is written from boards of all tiers.
 
     \b
     robustfl bench d --contestant nnm+median/fbn

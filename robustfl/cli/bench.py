@@ -15,6 +15,7 @@ from robustfl.cli.progress import run_shown
 from robustfl.errors import UsageError
 
 if TYPE_CHECKING:
+    from robustfl.reports.attack_study import Study
     from robustfl.reports.benchmark_data import Measured
     from robustfl.reports.benchmark_method import About
     from robustfl.reports.board import Board
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from robustfl.scenarios import Results
     from robustfl.scenarios.bench import Contestant, Protocol, Tier
 
-STUDY, SITE = "study", "site"
+STUDY, HELDOUT, SITE = "study", "heldout", "site"
 
 
 def bench(
@@ -30,12 +31,12 @@ def bench(
     board: Path | None, page: Path | None, sources: tuple[Path, ...], jobs: int | None, threads: int, device: str,
     data_root: str | None, plugins: tuple[str, ...], form: str,
 ) -> int:  # fmt: skip
-    """Run a tier or the study behind AutoByz, or write the site; 1 if a cell failed, or the study chose another set."""
+    """Run a tier or a study of AutoByz, or write the site; 1 if a cell failed, or the study chose another set."""
     from robustfl.scenarios import Execution
 
     running = {"contestant": contestants, "list": listing, "whole": whole, "set": settings}
-    if tier in (STUDY, SITE):
-        _takes_no(tier, {**running, "board": board, **({"plugin": plugins} if tier == STUDY else {})})
+    if tier in (STUDY, HELDOUT, SITE):
+        _takes_no(tier, {**running, "board": board, **({} if tier == SITE else {"plugin": plugins})})
     if tier != SITE and len(sources) > 1:
         raise UsageError(
             f"bench {tier} takes one --from, not {len(sources)}; bench {SITE} takes the boards of all tiers"
@@ -44,8 +45,9 @@ def bench(
         device=device, threads=threads, root=data_root, jobs=jobs, on_note=lambda text: say(text, err=True)
     )
     run = partial(run_shown, execution=execution, out=out, quiet=form == "json")
-    if tier == STUDY:
-        return study(source=sources[0] if sources else None, page=page, run=run, form=form)
+    if tier in (STUDY, HELDOUT):
+        of = study if tier == STUDY else heldout
+        return of(_studied(tier, sources[0] if sources else None, run), page=page, form=form)
     from robustfl.registry import load_file
     from robustfl.scenarios import bench as engine
 
@@ -249,29 +251,30 @@ def _about(kind: str, name: str) -> About | None:
     return About(prose(known.doc), entry.cls.paper, listed)
 
 
-def study(*, source: Path | None, page: Path | None, run: Any, form: str) -> int:
-    """Run what is missing of the study behind AutoByz, write its page; 1 if the data say another choice."""
-    from robustfl.autobyz import ensembles
-    from robustfl.reports.attack_study import killers, read_study, study_of
-    from robustfl.reports.attack_study_page import study_page
-    from robustfl.reports.store import Store, write_atomic
+def _studied(name: str, source: Path | None, run: Any) -> Study:
+    """The data of a study, after what is missing of it has run; or of a file."""
+    from robustfl.reports.attack_study import read_study, study_of
+    from robustfl.reports.store import Store
     from robustfl.scenarios import Scenario
 
-    if source is None:
-        scenario = Scenario.load(f"bench/{STUDY}")
-        results = run(scenario)
-        records = [r for r in Store(results.folder).load().results if r.key in results.keys]
-        found = study_of(records, rounds=scenario.cell["rounds"] // 3)
-    else:
-        found = read_study(source)
-    ensemble = ensembles()[max(ensembles())]
+    if source is not None:
+        return read_study(source)
+    scenario = Scenario.load(f"bench/{name}")
+    results = run(scenario)
+    records = [r for r in Store(results.folder).load().results if r.key in results.keys]
+    return study_of(records, rounds=scenario.cell["rounds"] // 3)
+
+
+def study(found: Study, *, page: Path | None, form: str) -> int:
+    """Write the page of the study behind AutoByz; 1 if the data say another choice."""
+    from robustfl.autobyz import latest
+    from robustfl.reports.attack_study import killers
+    from robustfl.reports.attack_study_page import study_page
+
+    ensemble = latest()
     choice = found.choose(killers())
     margin = found.margin(choice.members)
-    written = []
-    if page is not None:
-        written = [page / "study.csv", page / "study.md"]
-        write_atomic(written[0], found.to_csv())
-        write_atomic(written[1], study_page(found, choice, ensemble))
+    written = _write_study(page, STUDY, found, study_page(found, choice, ensemble))
     chosen = tuple(sorted(choice.members)) == tuple(sorted(m.label for m in ensemble.members))
     same = chosen and margin == ensemble.margin
     if form == "json":
@@ -279,10 +282,45 @@ def study(*, source: Path | None, page: Path | None, run: Any, form: str) -> int
             "members": choice.members, "margin": margin, "covered": choice.covered, "contestants": choice.total,
             "version": ensemble.version, "same": same, "written": [str(f) for f in written],
         })  # fmt: skip
-    else:
-        say(f"The data choose {', '.join(choice.members)}: {choice.covered} of {choice.total} contestants.")
-        say(f"Cheap mode: a margin of {100 * margin:g} points.")
-        say(f"{'That is' if same else 'That is not'} AutoByz version {ensemble.version}.")
-        for file in written:
-            say(f"  {file}")
+        return 0 if same else 1
+    say(f"The data choose {', '.join(choice.members)}: {choice.covered} of {choice.total} contestants.")
+    say(f"Cheap mode: a margin of {100 * margin:g} points.")
+    say(f"{'That is' if same else 'That is not'} AutoByz version {ensemble.version}.")
+    for file in written:
+        say(f"  {file}")
     return 0 if same else 1
+
+
+def heldout(found: Study, *, page: Path | None, form: str) -> int:
+    """Write the page of contestants that AutoByz was not chosen by; tell how many of their worst cases it attains."""
+    from robustfl.autobyz import latest
+    from robustfl.reports.attack_study_page import heldout_page
+
+    ensemble = latest()
+    held = found.held([m.label for m in ensemble.members])
+    written = _write_study(page, HELDOUT, found, heldout_page(found, held, ensemble))
+    if form == "json":
+        missed = [{"contestant": who, "by": gap} for who, gap in held.missed]
+        as_json({
+            "version": ensemble.version, "covered": held.covered, "contestants": held.total, "missed": missed,
+            "written": [str(f) for f in written],
+        })  # fmt: skip
+        return 0
+    say(f"AutoByz version {ensemble.version} attains the worst case of {held.covered} of {held.total} contestants.")
+    for who, gap in held.missed:
+        say(f"  missed: {' · '.join(who)}, by {100 * gap:.1f} points")
+    for file in written:
+        say(f"  {file}")
+    return 0
+
+
+def _write_study(page: Path | None, name: str, found: Study, text: str) -> list[Path]:
+    """The data and the page of a study, where a folder is named for them."""
+    from robustfl.reports.store import write_atomic
+
+    if page is None:
+        return []
+    written = [page / f"{name}.csv", page / f"{name}.md"]
+    write_atomic(written[0], found.to_csv())
+    write_atomic(written[1], text)
+    return written

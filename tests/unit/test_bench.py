@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -204,6 +205,26 @@ def test_known_killers_are_members_whatever_they_attain() -> None:
     choice = found.choose({"weak": ("p",)})
     assert choice.members == ("weak", "strong")
     assert choice.missed == ()
+
+
+def test_members_chosen_elsewhere_attain_what_they_attain_here(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = study(p={"alie": 0.109, "mine": 0.1}, q={"sf": 0.3, "mine": 0.15}, r={"mine": 0.5})
+    held = found.held(["alie", "sf"])
+    assert (held.covered, held.total) == (1, 3)
+    gaps = {who[0]: gap for who, gap in held.missed}
+    assert gaps == {"q": pytest.approx(0.15), "r": pytest.approx(0.5)}  # with no member tried, 1 is what they leave
+    data = tmp_path / "data.csv"
+    data.write_text(found.to_csv(), encoding="utf-8")
+    assert invoke(["bench", "heldout", "--from", str(data), "--page", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "attains the worst case of 1 of 3 contestants" in said
+    assert "missed: q · gn · iid · 2 · 0, by 15.0 points" in said
+    assert (tmp_path / "heldout.csv").read_text(encoding="utf-8") == found.to_csv()
+    assert "It misses q · gn · iid by 15.0 points" in (tmp_path / "heldout.md").read_text(encoding="utf-8")
+    assert invoke(["bench", "heldout", "--from", str(data), "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["missed"][0]["contestant"] == ["q", "gn", "iid", "2", "0"]
 
 
 def test_an_attack_within_a_point_attains_the_worst_case() -> None:
