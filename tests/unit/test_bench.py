@@ -12,12 +12,12 @@ from fake_store import record
 from small_bench import RULES as FEW
 from small_bench import SMALL, run_bench, shrink
 
-from robustfl.autobyz import ensembles
+from robustfl.autobyz import ensembles, latest
 from robustfl.cli import invoke
 from robustfl.cli.bench import _publish
 from robustfl.records import CurvePoint
 from robustfl.reports.attack_study import Study, Tried, killers, read_study, study_of
-from robustfl.reports.attack_study_page import study_page
+from robustfl.reports.attack_study_page import heldout_page, study_page
 from robustfl.reports.loading import board_of
 from robustfl.reports.store import Store
 from robustfl.scenarios import Execution
@@ -222,7 +222,10 @@ def test_members_chosen_elsewhere_attain_what_they_attain_here(
     assert "attains the worst case of 1 of 3 contestants" in said
     assert "missed: q · gn · iid · 2 · 0, by 15.0 points" in said
     assert (tmp_path / "heldout.csv").read_text(encoding="utf-8") == found.to_csv()
-    assert "It misses q · gn · iid by 15.0 points" in (tmp_path / "heldout.md").read_text(encoding="utf-8")
+    page = (tmp_path / "heldout.md").read_text(encoding="utf-8")
+    assert "| 1 | 1 of 3 (33.3%) |" in page
+    assert "| q · gn · iid | 15.0 | 15.0 | `mine` |" in page
+    assert page.index("| r · gn · iid | 50.0 |") < page.index("| q · gn · iid | 15.0 |")
     assert invoke(["bench", "heldout", "--from", str(data), "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["missed"][0]["contestant"] == ["q", "gn", "iid", "2", "0"]
 
@@ -266,6 +269,15 @@ def test_the_committed_data_choose_autobyz_and_make_the_committed_page() -> None
     assert found.margin(choice.members) == ensemble.margin
     assert found.to_csv() == (DOCS / "study.csv").read_text(encoding="utf-8")
     assert study_page(found, choice, ensemble) == (DOCS / "study.md").read_text(encoding="utf-8")
+
+
+def test_the_committed_page_of_other_contestants_is_that_of_its_data() -> None:
+    found, ensemble = read_study(DOCS / "heldout.csv"), latest()
+    held = found.held([m.label for m in ensemble.members])
+    assert found.to_csv() == (DOCS / "heldout.csv").read_text(encoding="utf-8")
+    assert heldout_page(found, held, ensemble) == (DOCS / "heldout.md").read_text(encoding="utf-8")
+    chosen = {who[0] for who in read_study(DOCS / "study.csv").contestants}
+    assert not chosen & {who[0] for who in found.contestants}
 
 
 def test_other_data_choose_another_set_and_say_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
