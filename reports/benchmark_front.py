@@ -131,7 +131,7 @@ _MEASURED = f"""## How it is measured
 - [The protocol](protocol.md) fixes data, clients, models, seeds and budgets, so that nothing is left to choose: every
   contestant is tuned with the same budget on validation data, then measured.
 - [{TITLE}](autobyz.md) is the attack: the worst per seed of a fixed set that no author picked.
-  [The study](study.md) chose the set; its data and its command are there.
+  [The study](study.md) chose the set; how it fares [where it was not chosen](heldout.md) is known, too.
 - What is refused or diverges stays on the board, last. What cannot be told apart shares its ranks.
 - What papers claim, beside what is measured here: [reproduction](../evidence/reproduction.md).
 - Anybody can run a tier or one contestant of it, [check](../checking.md) a board, and [submit](../submit.md) one."""
