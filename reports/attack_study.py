@@ -119,8 +119,9 @@ class Study:
 
     def held(self, members: Sequence[str]) -> Choice:
         """What members attain here that were chosen by other data."""
-        missed = self._missed(members)
-        total = len(self.contestants)
+        missed, total = self._missed(members), len(self.contestants)
+        if not total:
+            raise UsageError("study: no contestant has a number")
         return Choice({}, tuple(members), total - len(missed), total, missed)
 
     def _missed(self, chosen: Sequence[str]) -> tuple[tuple[Contestant, float], ...]:

@@ -228,6 +228,9 @@ def test_members_chosen_elsewhere_attain_what_they_attain_here(
     assert page.index("| r · gn · iid | 50.0 |") < page.index("| q · gn · iid | 15.0 |")
     assert invoke(["bench", "heldout", "--from", str(data), "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["missed"][0]["contestant"] == ["q", "gn", "iid", "2", "0"]
+    data.write_text(study().to_csv(), encoding="utf-8")
+    assert invoke(["bench", "heldout", "--from", str(data)]) == 2
+    assert "no contestant has a number" in capsys.readouterr().err
 
 
 def test_an_attack_within_a_point_attains_the_worst_case() -> None:
