@@ -1,9 +1,11 @@
 """Final accuracies beside ByzFL's, each side with its own partition, initial model and batches.
 
-``ROBUSTFL_DATA=FOLDER python -m tests.bench byzfl_accuracy [--seeds N]`` trains the network 784-100-10 on MNIST, on
-their side with ByzFL's own ``DataDistributor``, ``Client``, ``ByzantineClient`` and ``Server``. It prints a JSON line
-per pair of attack and rule: means and standard deviations over seeds, in percent, and the interval of the difference.
-Their attackers hold no data, so here ours get a batch each and the honest clients the rest. Needs ``[peers]``.
+``ROBUSTFL_DATA=FOLDER python -m tests.bench byzfl_accuracy [--seeds N] [--same-split]`` trains the network
+784-100-10 on MNIST, on their side with ByzFL's own ``DataDistributor``, ``Client``, ``ByzantineClient`` and ``Server``.
+It prints a JSON line per pair of attack and rule: means and standard deviations over seeds, in percent, and the
+interval of the difference. Their attackers hold no data, so here ours get a batch each and the honest clients the rest.
+With ``--same-split`` both sides of the heterogeneous pairs get our partition, and differences are paired over seeds.
+Needs ``[peers]``.
 """
 
 from __future__ import annotations
@@ -22,6 +24,9 @@ import torch
 from robustfl.contracts import Partition
 from robustfl.parameters import param
 from robustfl.registry import create, register
+from robustfl.scenarios import Cell, run_cell
+from robustfl.scenarios.build import build
+from robustfl.scenarios.expand import fingerprints
 
 SETTINGS: dict[str, Any] = {
     "dataset": "mnist", "model": "mlp(hidden=(100,))", "norm": "none",
@@ -81,23 +86,24 @@ PAIRS = (
 )
 
 
+def cell_of(pair: Pair, seed: int) -> Cell:
+    """Our side of a pair."""
+    attackers = {"at": f"users(ids={tuple(range(HONEST, HONEST + pair.f))})", "byzantine": "at"} if pair.f else {}
+    return Cell.of(
+        {**SETTINGS, "partition": f"idle-attackers(of={pair.partition!r})", "clients": HONEST + pair.f, "f": pair.f,
+         "attack": pair.attack, "defense": pair.defense, "seed": seed, **attackers}
+    )  # fmt: skip
+
+
 def ours(pair: Pair, seed: int) -> float:
     """The final accuracy of one run of ours."""
-    from robustfl.scenarios import run_cell
-    from robustfl.scenarios.expand import fingerprints
-    from robustfl.scenarios.spec import Cell
-
-    cell = Cell.of(
-        {**SETTINGS, "partition": f"idle-attackers(of={pair.partition!r})", "clients": HONEST + pair.f,
-         "f": pair.f, "attack": pair.attack, "defense": pair.defense, "seed": seed}
-        | ({"at": f"users(ids={tuple(range(HONEST, HONEST + pair.f))})", "byzantine": "at"} if pair.f else {})
-    )  # fmt: skip
+    cell = cell_of(pair, seed)
     record = run_cell(cell, fingerprint=fingerprints([cell], None, download=False)[cell])
     assert record.metrics is not None, record.reason
     return 100 * record.metrics.sa
 
 
-def theirs(pair: Pair, seed: int) -> float:
+def theirs(pair: Pair, seed: int, *, same_split: bool = False) -> float:
     """The final accuracy of one run of theirs, drawn from their own generators."""
     from byzfl import ByzantineClient, Client, DataDistributor, Server
     from byzfl.utils.misc import set_random_seed
@@ -117,10 +123,16 @@ def theirs(pair: Pair, seed: int) -> float:
     set_random_seed(seed)
     training = DataLoader(images(arrays.train_x, arrays.train_y), batch_size=BATCH)
     kind = "iid" if pair.partition == "iid" else "dirichlet_niid"
-    parts = DataDistributor(
+    distributor = DataDistributor(
         {"data_distribution_name": kind, "distribution_parameter": pair.alpha, "nb_honest": HONEST,
          "data_loader": training, "batch_size": BATCH}
-    ).split_data()  # fmt: skip
+    )  # fmt: skip
+    if same_split:
+        parts = distributor.idx_to_dataloaders(
+            [part.tolist() for part in build(cell_of(pair, seed)).experiment.parts][:HONEST]
+        )
+    else:
+        parts = distributor.split_data()
     common = {
         "model_name": "fc_mnist", "device": "cpu", "optimizer_name": "SGD", "learning_rate": 0.1, "weight_decay": 0.0,
         "milestones": [10**6], "learning_rate_decay": 1.0,
@@ -146,18 +158,23 @@ def theirs(pair: Pair, seed: int) -> float:
     return 100 * float(server.compute_test_accuracy())
 
 
-def compared(pair: Pair, seeds: Sequence[int]) -> dict[str, Any]:
-    """Both sides' accuracies over the seeds, which are not paired: each side draws for itself."""
+def compared(pair: Pair, seeds: Sequence[int], *, same_split: bool) -> dict[str, Any]:
+    """Both sides' accuracies over the seeds; the difference with Welch's interval, paired where the split is one."""
     from scipy.special import stdtrit
 
-    mine, other = [ours(pair, s) for s in seeds], [theirs(pair, s) for s in seeds]
-    variances = [statistics.variance(values) / len(values) for values in (mine, other)]
-    error = math.sqrt(sum(variances))
-    freedom = sum(variances) ** 2 / sum(v**2 / (len(seeds) - 1) for v in variances)
+    mine, other = [ours(pair, s) for s in seeds], [theirs(pair, s, same_split=same_split) for s in seeds]
+    if same_split:
+        apart = [a - b for a, b in zip(mine, other, strict=True)]
+        error, freedom = statistics.stdev(apart) / math.sqrt(len(seeds)), len(seeds) - 1.0
+    else:
+        variances = [statistics.variance(values) / len(values) for values in (mine, other)]
+        error = math.sqrt(sum(variances))
+        freedom = sum(variances) ** 2 / sum(v**2 / (len(seeds) - 1) for v in variances)
     half = float(stdtrit(freedom, 0.975)) * error
     difference = statistics.mean(mine) - statistics.mean(other)
     return {
         "partition": pair.partition, "attack": pair.attack, "defense": pair.defense, "seeds": len(seeds),
+        **({"split": "the same"} if same_split else {}),
         "robustfl": [round(statistics.mean(mine), 2), round(statistics.stdev(mine), 2)],
         "byzfl": [round(statistics.mean(other), 2), round(statistics.stdev(other), 2)],
         "difference": [round(difference, 2), round(difference - half, 2), round(difference + half, 2)],
@@ -168,9 +185,11 @@ def main(arguments: Sequence[str] = ()) -> None:
     """Print one line per pair."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--same-split", action="store_true")
     chosen = parser.parse_args(arguments)
     for pair in PAIRS:
-        print(json.dumps(compared(pair, range(chosen.seeds))), flush=True)
+        if not chosen.same_split or pair.partition != "iid":
+            print(json.dumps(compared(pair, range(chosen.seeds), same_split=chosen.same_split)), flush=True)
 
 
 if __name__ == "__main__":
