@@ -109,7 +109,7 @@ def _in_words(option: Any) -> str:
         return f"a list, each {_in_words(typing.get_args(option)[0])}"
     if typing.get_origin(option) is typing.Literal:
         return " or ".join(repr(value) for value in typing.get_args(option))
-    return _WORDS.get(option) or getattr(option, "__name__", str(option))
+    return str(_WORDS.get(option, getattr(option, "__name__", option)))
 
 
 def _is_union(hint: Any) -> bool:
