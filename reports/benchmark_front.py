@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from robustfl.autobyz import TITLE
 
-from .benchmark_data import Labels, Measured, best, percent, ranked, ranks_of
+from .benchmark_data import Measured, best, percent, ranked, ranks_of
 from .benchmark_history import Entry, entry_words
 from .benchmark_tier import changed_words, linked, refused_or_diverged
 from .board import Row
@@ -101,9 +101,9 @@ def _firsts(it: Measured, norm: str) -> list[tuple[Row, str]]:
     own = [r for r in it.rows if it.of(r, "norm") == norm and ranked(r)]
     if not own:
         return []
-    labels: list[Labels] = [r.labels for r in it.robust_rows.values() if ranked(r)]
-    robust = next((r for name in labels for r in own if r.labels == name), None)
-    return [(own[0], ""), *([(robust, " (first by RA)")] if robust is not None and robust is not own[0] else [])]
+    robust = {r.labels: r.worst.mean or 0.0 for r in it.robust_rows.values() if ranked(r)}
+    first = max(own, key=lambda r: robust.get(r.labels, -1.0))  # of equal ones the first by SA
+    return [(own[0], ""), *([(first, " (first by RA)")] if first is not own[0] else [])]
 
 
 def _beside(it: Measured, row: Row) -> str:

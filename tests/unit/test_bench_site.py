@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,13 @@ def test_the_front_page_answers_with_the_first_that_has_batch_statistics(pages: 
     )
     assert "not measured" in line(front, "| [p](p.md) |")
     assert "@software{robustfl," in front
+
+
+def test_of_contestants_with_equal_ra_the_first_by_sa_is_first(tmp_path: Path) -> None:
+    board = made_up("m")
+    one = next(r.worst for r in board.robust_rows.values() if r.worst.is_number)
+    vars(board)["robust_rows"] = {labels: replace(r, worst=one) for labels, r in board.robust_rows.items()}
+    assert "(first by RA)" not in written(tmp_path, board)["index.md"]
 
 
 def test_a_tier_shows_every_task_and_ranks_last_who_has_no_number(pages: Mapping[str, str]) -> None:
