@@ -118,7 +118,7 @@ class Study:
         raise UsageError("study: no contestant has a number")
 
     def held(self, members: Sequence[str]) -> Choice:
-        """What members attain here that were chosen by other data."""
+        """Members that other data chose, with how many worst cases they attain here."""
         missed, total = self._missed(members), len(self.contestants)
         if not total:
             raise UsageError("study: no contestant has a number")

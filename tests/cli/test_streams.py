@@ -130,4 +130,4 @@ def test_threads_beyond_any_machine_are_an_error(capsys: pytest.CaptureFixture[s
 def test_an_annotation_that_is_no_type_names_the_method(capsys: pytest.CaptureFixture[str]) -> None:
     Path("odd.py").write_text(LOUD.replace('"loud"', '"odd"').replace('talk."""', 'talk."""\n\n    z: "Nope" = 3'))
     assert invoke(["run", "--plugin", "odd.py", "--set", "attack=odd", "--set", "f=1"]) == 2
-    assert "Loud: the types of its fields cannot be read" in capsys.readouterr().err
+    assert "attack 'odd': the types of its fields cannot be read" in capsys.readouterr().err
