@@ -54,9 +54,11 @@ def forgotten(certificate: Any) -> dict[str, Any]:
 
 def _is_forgetting(value: Any) -> bool:
     """True for what was forgotten in one round, or under the number of each of several."""
+    if not isinstance(value, Mapping):
+        return False
     means = forgotten(value)
     known = all(mean == "nan" or (type(mean) in (int, float) and -1 <= mean <= 1) for mean in means.values())
-    return known and isinstance(value, Mapping) and ("" in means or len(means) == len(value))
+    return known and len(means) == (1 if "mean" in value else len(value))
 
 
 def _are_texts(value: Any) -> bool:

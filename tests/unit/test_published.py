@@ -108,6 +108,7 @@ DEVIL: list[tuple[dict[str, Any], str]] = [
     ({"curve": [{"round": 5, "sa": 0.2, "loss": -1.0}]}, "its curve holds a loss below 0"),
     ({"certificates": {"forgetting": {"1": {"mean": 1.5}}}}, "is no table of rounds, or of one, with a mean in"),
     ({"certificates": {"forgetting": {"mean": True}}}, "is no table of rounds, or of one, with a mean in"),
+    ({"certificates": {"forgetting": {"": {"mean": 0.5}, "9": 3}}}, "is no table of rounds, or of one, with a mean in"),
     ({"certificates": {"forgetting": [0.5]}}, "is no table of rounds, or of one, with a mean in"),
     ({"metrics": {"sa": 0.5, "loss": 1.0, "per_user": {"sa": [1.0]}}}, "it has per_user, which boards do not carry"),
     ({"metrics": {"sa": 0.5, "loss": 1.0, "asr": 1.5}}, "asr=1.5 is no rate"),
