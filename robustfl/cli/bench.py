@@ -282,12 +282,12 @@ def study(found: Study, *, page: Path | None, form: str) -> int:
             "members": choice.members, "margin": margin, "covered": choice.covered, "contestants": choice.total,
             "version": ensemble.version, "same": same, "written": [str(f) for f in written],
         })  # fmt: skip
-        return 0 if same else 1
-    say(f"The data choose {', '.join(choice.members)}: {choice.covered} of {choice.total} contestants.")
-    say(f"Cheap mode: a margin of {100 * margin:g} points.")
-    say(f"{'That is' if same else 'That is not'} AutoByz version {ensemble.version}.")
-    for file in written:
-        say(f"  {file}")
+    else:
+        say(f"The data choose {', '.join(choice.members)}: {choice.covered} of {choice.total} contestants.")
+        say(f"Cheap mode: a margin of {100 * margin:g} points.")
+        say(f"{'That is' if same else 'That is not'} AutoByz version {ensemble.version}.")
+        for file in written:
+            say(f"  {file}")
     return 0 if same else 1
 
 
@@ -305,12 +305,12 @@ def heldout(found: Study, *, page: Path | None, form: str) -> int:
             "version": ensemble.version, "covered": held.covered, "contestants": held.total, "missed": missed,
             "written": [str(f) for f in written],
         })  # fmt: skip
-        return 0
-    say(f"AutoByz version {ensemble.version} attains the worst case of {held.covered} of {held.total} contestants.")
-    for who, gap in held.missed:
-        say(f"  missed: {' · '.join(who)}, by {100 * gap:.1f} points")
-    for file in written:
-        say(f"  {file}")
+    else:
+        say(f"AutoByz version {ensemble.version} attains the worst case of {held.covered} of {held.total} contestants.")
+        for who, gap in held.missed:
+            say(f"  missed: {' · '.join(who)}, by {100 * gap:.1f} points")
+        for file in written:
+            say(f"  {file}")
     return 0
 
 
