@@ -52,43 +52,40 @@ def agree(first: CellResult, second: CellResult, *, tolerance: float) -> Agreeme
         raise UsageError(f"tolerance={tolerance:g} must be in [0, 1], a difference of accuracies")
     if first.status != second.status:
         return Agreement("differs", (("status", first.status, second.status),), math.inf)
-    mine, yours = accuracies(first), accuracies(second)
-    if first.status in ("done", "diverged") and first.curve and second.curve:
-        common = None if first.status == "done" else _rounds(first) & _rounds(second)
-        mine, yours = mine | _curve(first, common), yours | _curve(second, common)
-    found: list[tuple[str, Any, Any]] = []
-    largest = 0.0
-    for name in {**mine, **yours}:
-        a, b = mine.get(name), yours.get(name)
-        if a == b:
-            continue
-        found.append((name, a, b))
-        apart = abs(a - b) if a is not None and b is not None else math.inf
-        largest = max(largest, apart if math.isfinite(apart) else math.inf)
-    for name, a, b, apart in _beside(first, second):
-        found.append((name, a, b))
-        largest = max(largest, apart)
+    found = list(_apart(first, second))
     if not found:
         return Agreement("identical")
+    largest = max(apart for *_, apart in found)
     # accuracies are multiples of 1 / samples; a hair above the tolerance is the tolerance
-    return Agreement("within" if largest <= tolerance + 1e-9 else "differs", tuple(found), largest)
+    verdict = "within" if largest <= tolerance + 1e-9 else "differs"
+    return Agreement(verdict, tuple((name, a, b) for name, a, b, _ in found), largest)
 
 
-def _beside(first: CellResult, second: CellResult) -> Iterator[tuple[str, Any, Any, float]]:
-    """The differences beside the accuracies, in points of accuracy."""
-    losses = []
-    if first.metrics is not None and second.metrics is not None:
-        for name in ("samples", "evaluation"):
-            a, b = getattr(first.metrics, name), getattr(second.metrics, name)
-            if a != b:
-                yield name, a, b, math.inf
-        losses.append(("loss", first.metrics.loss, second.metrics.loss))
-        theirs = {point.round: point.loss for point in second.curve}
-        losses += [(f"round {p.round} loss", p.loss, theirs[p.round]) for p in first.curve if p.round in theirs]
-    for name, a, b in losses:
+def _apart(first: CellResult, second: CellResult) -> Iterator[tuple[str, Any, Any, float]]:
+    """The numbers that differ, each with by how much in points of accuracy: infinitely where one record lacks it."""
+    mine, yours = accuracies(first), accuracies(second)
+    if first.curve and second.curve and first.status in ("done", "diverged"):
+        common = None if first.status == "done" else _rounds(first) & _rounds(second)
+        mine, yours = mine | _curve(first, common), yours | _curve(second, common)
+    for name in {**mine, **yours}:
+        a, b = mine.get(name), yours.get(name)
+        if a != b:
+            yield name, a, b, _finite(abs(a - b)) if a is not None and b is not None else math.inf
+    if first.metrics is None or second.metrics is None:
+        return
+    for name in ("samples", "evaluation"):
+        a, b = getattr(first.metrics, name), getattr(second.metrics, name)
+        if a != b:
+            yield name, a, b, math.inf
+    theirs = {point.round: point.loss for point in second.curve}
+    losses = [(f"round {p.round} loss", p.loss, theirs[p.round]) for p in first.curve if p.round in theirs]
+    for name, a, b in [("loss", first.metrics.loss, second.metrics.loss), *losses]:
         if not _same(a, b):
-            apart = abs(a - b) / (LOSS * max(1.0, abs(a), abs(b)))
-            yield name, a, b, apart if math.isfinite(apart) else math.inf
+            yield name, a, b, _finite(abs(a - b) / (LOSS * max(1.0, abs(a), abs(b))))
+
+
+def _finite(apart: float) -> float:
+    return apart if math.isfinite(apart) else math.inf
 
 
 def accuracies(record: CellResult) -> dict[str, float | None]:

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from robustfl.errors import UsageError
 from robustfl.origins import all_origins
 from robustfl.outside import parse_toml, shown
-from robustfl.records import CellResult, canonical
+from robustfl.records import CellResult, canonical, text_without
 
 from .documents import read_document
 from .ensembles import asked_of, labels_present
@@ -302,8 +302,7 @@ class _Task:
 
 
 def _task(labels: Labels) -> str:
-    apart = {*_OF_A_CONTESTANT, "attack", "seed"}
-    return canonical({name: value for name, value in labels.items() if name not in apart})
+    return text_without(labels, *_OF_A_CONTESTANT, "attack", "seed")
 
 
 def _meeting(labels: Labels) -> tuple[str, int]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from robustfl.errors import UsageError
 from robustfl.outside import unsafe
-from robustfl.records import CellResult, canonical
+from robustfl.records import CellResult, text_without
 
 from .agreement import Agreement, agree
 from .published import carried, described_cells, read_board
@@ -166,19 +166,15 @@ def _left_out(facts: Mapping[str, Any], sources: Sequence[Source]) -> dict[str, 
 
 def _refuse_halves(gone: Mapping[str, Mapping[str, Any]], owner: Mapping[str, str], sources: Sequence[Source]) -> None:
     """Refuse an attack that stays left out with some seeds of a row and ran with others."""
-    rows = {_without_seed(labels): (owner[key], labels.get("seed")) for key, labels in gone.items()}
+    rows = {text_without(labels, "seed"): (owner[key], labels.get("seed")) for key, labels in gone.items()}
     for source in sources:
         for record in source.results:
-            if (found := rows.get(_without_seed(record.labels))) is not None:
+            if (found := rows.get(text_without(record.labels, "seed"))) is not None:
                 which = ", ".join(str(record.labels[name]) for name in ("defense", "norm", "attack"))
                 raise UsageError(
                     f"merge: {which}: the cheap mode of {found[0]} left it out with seed {found[1]}, and {source.name} "
                     f"ran it with seed {record.labels['seed']}; AutoByz takes an attack with all seeds or with none"
                 )
-
-
-def _without_seed(labels: Mapping[str, Any]) -> str:
-    return canonical({name: value for name, value in labels.items() if name != "seed"})
 
 
 def _protocol_words(facts: Sequence[Any] | None) -> str:

@@ -169,6 +169,11 @@ def digest(value: Any) -> str:
     return hashlib.sha256(canonical(value).encode()).hexdigest()[:32]
 
 
+def text_without(labels: Mapping[str, Any], *names: str) -> str:
+    """The canonical text of labels but for some: cells that differ in these alone share it."""
+    return canonical({name: value for name, value in labels.items() if name not in names})
+
+
 def labels_of(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Labels of a cell's settings for tables (``record.cell["cell"]``): every one of them, methods as specs."""
     flat = dict(settings)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from robustfl.records import CellResult, canonical, plain
+from robustfl.records import CellResult, plain, text_without
 from robustfl.reports.ensembles import Asked
 
 from .expand import fingerprints, key_of, labels, resolve
@@ -64,11 +64,11 @@ class Dropped:
     def _members_beside(self, said: Labels) -> list[CellResult]:
         """One record of every member that went on in the row, the worst first: it is the likeliest to settle it."""
         members = {(m.attack, m.scope or self.asked.scope) for m in self.asked.ensemble.within(self.asked.scope)}
-        row = _row(said)
+        row = text_without(said, *_ROW_APART)
         found: dict[tuple[Any, Any], CellResult] = {}
         for record in self.records:
             who = record.labels["attack"], record.labels["scope"]
-            if who in members and _row(record.labels) == row:
+            if who in members and text_without(record.labels, *_ROW_APART) == row:
                 kept = found.get(who)
                 found[who] = record if kept is None else min(kept, record, key=lambda r: int(r.labels["seed"]))
         return sorted(found.values(), key=lambda r: (_height(r), r.key))
@@ -88,10 +88,6 @@ class Dropped:
 def _cell_of(said: Labels, beside: CellResult) -> Cell:
     """The dropped cell: it differs from a cell beside it in its attack and its seed alone."""
     return Cell.of({**beside.cell["cell"], **{name: said[name] for name in _ROW_APART}})
-
-
-def _row(said: Labels) -> str:
-    return canonical({name: value for name, value in said.items() if name not in _ROW_APART})
 
 
 def _height(record: CellResult) -> float:

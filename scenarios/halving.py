@@ -62,12 +62,12 @@ def _third(rounds: Any) -> int:
     return math.ceil(rounds / SHARE)
 
 
-def dropped(scenario: Scenario, early: Mapping[Cell, CellResult]) -> set[Cell]:
+def dropped(scenario: Scenario, early: Mapping[Cell, CellResult], ran: Iterable[Cell] = ()) -> set[Cell]:
     """The cells of AutoByz's members that need not run, by what their first parts (``first_part``) came to.
 
     Other attacks are neither compared nor dropped. A member stays if it diverged or failed, is refused, has no record,
     or is within the margin of the worst member of its row in any metric that boards rank; one that is known to have no
-    effect goes, unless all are such.
+    effect goes, unless all are such. One of whose cells in a row some ``ran`` to the end stays with all of them.
     """
     ensemble = asked(scenario)
     assert ensemble is not None
@@ -84,8 +84,9 @@ def dropped(scenario: Scenario, early: Mapping[Cell, CellResult]) -> set[Cell]:
         row, member = _row(cell, cell.rounds), _member(cell)
         if (row, member) in compared:
             rows[row][member] = record
-    out = {row: hopeless(records, ensemble) for row, records in rows.items()}
-    return {cell for cell, (row, member) in late.items() if member in out.get(row, ())}
+    out = {(row, member) for row, records in rows.items() for member in hopeless(records, ensemble)}
+    out -= {late[cell] for cell in ran if cell in late}
+    return {cell for cell, place in late.items() if place in out}
 
 
 def _member(cell: Cell) -> str:
@@ -136,7 +137,7 @@ def cheap_grid(
     begun = first_part(scenario)
     run(begun)
     assert ensemble is not None
-    gone = dropped(scenario, _records(begun, out, root))
+    gone = dropped(scenario, _records(begun, out, root), _records(scenario, out, root))
     said = {**(facts or {}), "autobyz": {"cheap": cheap_words(ensemble), "seed": begun.cell.get("seed", 0)}}
     return run(scenario, left_out=frozenset(gone), facts=said)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from robustfl.errors import UsageError
-from robustfl.records import CellResult, canonical, labels_of, plain
+from robustfl.records import CellResult, canonical, labels_of, plain, text_without
 from robustfl.reports.ensembles import Asked, asked_of, labels_present
 from robustfl.reports.published import Board
 
@@ -63,7 +63,7 @@ def _left_out(present: Sequence[Labels], asked: Asked) -> Iterator[str]:
     for cell in present:
         if cell["attack"] == "none":
             continue
-        place = _row_of(cell, "attack", "scope")
+        place = text_without(cell, "attack", "scope")
         names[place] = f"{cell['defense']}, {cell['norm']}, seed {cell['seed']}"
         met.setdefault(place, set()).add((cell["attack"], cell["scope"]))
     for place, attacks in met.items():
@@ -89,18 +89,14 @@ def _dropped_apart(present: Sequence[Labels], asked: Asked) -> Iterator[str]:
     strange = [cell for cell in gone if (cell["attack"], cell["scope"]) not in known]
     if strange:
         yield f"it drops what is no member of AutoByz: {_some(sorted(map(_named, strange)))}"
-    places = {_row_of(cell, "seed") for cell in ran}
-    half = [cell for cell in gone if _row_of(cell, "seed") in places]
+    places = {text_without(cell, "seed") for cell in ran}
+    half = [cell for cell in gone if text_without(cell, "seed") in places]
     if half:
         yield f"it drops members with some seeds that ran with others: {_some(sorted(map(_named, half)))}"
-    rows = {_row_of(cell, *_WHERE) for cell in ran if (cell["attack"], cell["scope"]) in known}
-    lost = [cell for cell in gone if _row_of(cell, *_WHERE) not in rows]
+    rows = {text_without(cell, *_WHERE) for cell in ran if (cell["attack"], cell["scope"]) in known}
+    lost = [cell for cell in gone if text_without(cell, *_WHERE) not in rows]
     if lost:
         yield f"it drops every member: {_some(sorted(map(_named, lost)))}"
-
-
-def _row_of(cell: Labels, *apart: str) -> str:
-    return canonical({name: value for name, value in cell.items() if name not in apart})
 
 
 def _apart(present: Sequence[Labels], facts: Mapping[str, Any], rules: Protocol, asked: Asked | None) -> Iterator[str]:

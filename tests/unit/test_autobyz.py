@@ -275,6 +275,14 @@ def test_only_members_near_the_worst_go_on(values: dict[str, Any], gone: set[str
 
 
 @pytest.mark.usefixtures("small")
+def test_a_member_that_ran_to_the_end_with_one_seed_runs_with_all() -> None:
+    begun = early(alie=0.9, sf=0.1, own=0.9)
+    ran = [c for c in expand(HALVED) if (c.attack, c.seed) in {("alie", 4), ("none", 4)}]
+    assert {c.attack for c in dropped(HALVED, begun)} == {"alie", "foe(eta=10)"}
+    assert {c.attack for c in dropped(HALVED, begun, ran)} == {"foe(eta=10)"}
+
+
+@pytest.mark.usefixtures("small")
 def test_a_member_that_is_known_to_have_no_effect_does_not_go_on_unless_all_are_such() -> None:
     found = early(alie=0.5, sf=0.5, own=0.5)
     for count, gone in ((1, {"alie"}), (3, set())):
@@ -352,6 +360,9 @@ def test_a_cheap_grid_resumes_and_its_board_says_what_was_dropped(
     found = cheap_grid(made, run, out=tmp_path)
     cheap_grid(made, run, out=tmp_path)
     assert calls == [3, 6, 0, 0]
+    run(Scenario.of({**made.model_dump(), "name": "all", "cell": {**made.cell, "seed": 0}}))
+    cheap_grid(made.model_copy(update={"name": "all"}), run, out=tmp_path)
+    assert calls[4:] == [4, 3, 4]  # every member ran with seed 0, and so does with seed 1
     board = board_of(Store(found.folder), keys=found.keys)
     assert board.counts == {"done": 6, "dropped": 2}
     assert "Cheap mode" in " ".join(board.notes)

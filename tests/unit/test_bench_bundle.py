@@ -51,7 +51,7 @@ def test_a_bundle_of_a_benchmark_brings_its_protocol_and_is_held_to_it(bundle: P
     found = check_submission(bundle, cells=None)
     assert found.accepted, found.findings
     said = {f.step: f.words for f in found.findings}
-    assert "AutoByz version 1 complete; 4 cells left out by the cheap mode; tier d, 2 contestants" in said["protocol"]
+    assert "AutoByz version 2 complete; 4 cells left out by the cheap mode; tier d, 2 contestants" in said["protocol"]
     assert found.verification is not None
     verdicts = [check.verdict for check in found.verification.checks]
     assert (verdicts.count("identical"), verdicts.count(RIGHTLY)) == (12 + SEARCHED, 4)
