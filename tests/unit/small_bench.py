@@ -13,8 +13,13 @@ from robustfl import autobyz
 from robustfl.autobyz import Ensemble, Member
 from robustfl.scenarios import Execution, Scenario
 from robustfl.scenarios.bench import Benchmark, Tier, bench, protocol
+from robustfl.scenarios.ensemble import asked
 from robustfl.scenarios.grid import run_grid
 
+COUNTED = asked(protocol().tier("d").scenario())
+assert COUNTED is not None
+VERSION = COUNTED.version
+"""The version of AutoByz that the protocol counts."""
 RULES = replace(protocol(), budget=2, rates=(0.1, 0.2), coarse=(0.1,))
 TUNING = {"attack": ["sf", "foe(eta=10)"], "seed": 1000}
 SMALL = ("f=2", "partition=iid", "evasions=[]", 'model="mlp(hidden=(8,))"', "batch=8", "seed=[0, 1]")
@@ -23,10 +28,10 @@ MEMBERS = ("sf", "foe(eta=10)")
 
 def shrink(patch: pytest.MonkeyPatch, members: Sequence[str] = MEMBERS, margin: float = 0.15) -> Tier:
     """Tier d of a protocol with two configurations and these members; it holds as long as ``patch``."""
-    ensemble = Ensemble(1, tuple(map(Member, members)), margin=margin)
+    ensemble = Ensemble(VERSION, tuple(map(Member, members)), margin=margin)
     tier = replace(RULES.tier("d"), tuning=TUNING)
     rules = replace(RULES, tiers={"d": tier})
-    patch.setattr(autobyz, "ensembles", lambda: {1: ensemble})
+    patch.setattr(autobyz, "ensembles", lambda: {VERSION: ensemble})
     for module in ("bench", "protocol_check", "tuning_check"):
         patch.setattr(f"robustfl.scenarios.{module}.protocol", lambda: rules)
     return tier

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from signed_bundles import signed
-from small_bench import RULES, run_bench, shrink
+from small_bench import RULES, VERSION, run_bench, shrink
 
 from robustfl.records import plain
 from robustfl.reports.bundle import read_bundle, write_bundle
@@ -51,7 +51,10 @@ def test_a_bundle_of_a_benchmark_brings_its_protocol_and_is_held_to_it(bundle: P
     found = check_submission(bundle, cells=None)
     assert found.accepted, found.findings
     said = {f.step: f.words for f in found.findings}
-    assert "AutoByz version 2 complete; 4 cells left out by the cheap mode; tier d, 2 contestants" in said["protocol"]
+    assert (
+        f"AutoByz version {VERSION} complete; 4 cells left out by the cheap mode; tier d, 2 contestants"
+        in said["protocol"]
+    )
     assert found.verification is not None
     verdicts = [check.verdict for check in found.verification.checks]
     assert (verdicts.count("identical"), verdicts.count(RIGHTLY)) == (12 + SEARCHED, 4)
@@ -115,7 +118,7 @@ def claiming(data: dict[str, Any], **words: Any) -> None:
         (lambda data: left_out(data, "sf", seed=1), "protocol: it drops members with some seeds that ran with others"),
         (lambda data: [left_out(data, a) for a in ("sf", "foe(eta=10)")], "protocol: it drops every member"),
         (lambda data: said(data)["tuning"].update(seed=0), "protocol: its tuning is"),
-        (lambda data: said(data).update(autobyz=2), "protocol: its autobyz is 2, the protocol's 1"),
+        (lambda data: said(data).update(autobyz=9), f"protocol: its autobyz is 9, the protocol's {VERSION}"),
         (lambda data: data["protocol"]["autobyz"].update(cheap="Some."), "protocol: it says another rule of the cheap"),
         (lambda data: claiming(data, status="refused", metrics=None), "numbers: cell"),
         (lambda data: claiming(data, certificates={"no_effect": True}), "its attack has no effect, which nothing"),

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from fake_store import record
-from small_bench import shrink
+from small_bench import RULES, VERSION, shrink
 
 from robustfl.cli import invoke
 from robustfl.errors import UsageError
@@ -78,12 +78,14 @@ def made_up(tier: str = "m", *, robust: bool = True, lower: float = 0.0, **facts
         if one.metrics is not None:
             cells[k] = one.model_copy(update={"metrics": one.metrics.model_copy(update={"sa": one.metrics.sa - lower})})
     said = {
-        "tier": tier, "title": TIERS[tier], "version": 1, "changed": [], "autobyz": 1, "budget": 2,
+        "tier": tier, "title": TIERS[tier], "version": RULES.version, "changed": [], "autobyz": VERSION, "budget": 2,
         "tuning": {"attack": ["sf"], "seed": 1000}, "contestants": searches(), **facts,
     }  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         shrink(patch, ("sf", "zero"))
-        return measured(publish(cells, name=f"bench-{tier}", protocol={"autobyz": {"version": 1}, "benchmark": said}))
+        return measured(
+            publish(cells, name=f"bench-{tier}", protocol={"autobyz": {"version": VERSION}, "benchmark": said})
+        )
 
 
 def about(kind: str, name: str) -> About | None:
@@ -251,7 +253,7 @@ def test_a_board_of_another_version_is_named_and_not_shown(tmp_path: Path, capsy
     other = changed(tmp_path, version=0)
     page = tmp_path / "pages"
     assert invoke(["bench", "site", "--from", str(other), "--page", str(page)]) == 2
-    words = "other.json, tier d: protocol version 0, which is not put beside version 2"
+    words = f"other.json, tier d: protocol version 0, which is not put beside version {RULES.version}"
     assert words in capsys.readouterr().err.replace("\n", " ")
     assert not page.exists()
     assert invoke(["bench", "site", "--from", str(BOARD), "--from", str(other), "--page", str(page)]) == 0
