@@ -62,7 +62,7 @@ def test_a_board_that_says_nothing_is_asked_nothing(board: Board) -> None:
         (lambda said: entry(said).update(knowledge="none"), "is told f declared, not none"),
         (lambda said: said["benchmark"]["contestants"].pop("cge · fbn · dsgd"), "has what the tier does not: cge, fbn"),
         (lambda said: said["benchmark"]["changed"].remove("rounds=30"), "it lacks"),
-        (lambda said: said["benchmark"].update(version=0), f"protocol version 0; this robustfl has {protocol().version}"),
+        (lambda said: said["benchmark"].update(version=0), f"version 0; this robustfl has {protocol().version}"),
         (lambda said: said["benchmark"].update(tier="e"), "no tier 'e'"),
         (lambda said: said["autobyz"].update(version=7), "version=7 is not known here"),
         (lambda said: said["autobyz"].update(cheap=""), " cells were dropped, and no cheap mode is said"),
