@@ -73,11 +73,10 @@ def heldout_page(study: Study, held: Choice, ensemble: Ensemble, later: Mapping[
 
 def _gaps(study: Study, held: Choice) -> str:
     """How many worst cases the members attain within how many points, and those that they miss, widest first."""
-    total, gaps = held.total, [gap for _, gap in held.missed]
     lines = ["| within (points) | contestants |", "| --: | --: |"]
     for points in (100 * WITHIN, 3, 5):
-        count = total - sum(100 * gap > points for gap in gaps)
-        lines.append(f"| {points:g} | {count} of {total} ({count / total:.1%}) |")
+        count = _within(held, points)
+        lines.append(f"| {points:g} | {count} of {held.total} ({count / held.total:.1%}) |")
     text = "\n".join(lines)
     text += (
         f"\n\nOn one seed the least of {len(study.attacks)} accuracies lies below the least of {len(held.members)} by "
@@ -95,14 +94,16 @@ def _gaps(study: Study, held: Choice) -> str:
 
 def _later(later: Mapping[int, Choice]) -> str:
     """What later versions attain of the same contestants."""
-    lines = []
-    for version, held in later.items():
-        near = held.total - sum(gap > 0.03 for _, gap in held.missed)
-        lines.append(
-            f"\n\n{TITLE} version {version}, which was chosen with these rules but in other tasks, attains the worst "
-            f"case of {held.covered} of {held.total} within {100 * WITHIN:g} point and of {near} within 3."
-        )
-    return "".join(lines)
+    return "".join(
+        f"\n\n{TITLE} version {version}, which was chosen with these rules but in other tasks, attains the worst "
+        f"case of {held.covered} of {held.total} within {100 * WITHIN:g} point and of {_within(held, 3)} within 3."
+        for version, held in later.items()
+    )
+
+
+def _within(held: Choice, points: float) -> int:
+    """How many worst cases the members attain within some points."""
+    return held.total - sum(100 * gap > points for _, gap in held.missed)
 
 
 def _size(study: Study) -> str:
