@@ -70,7 +70,7 @@ class Fang(Attack):
         grows = (edge > 0) == (against < 0)  # whether away from the honest rows is away from 0
         far = torch.where(grows, edge * self.b, edge / self.b)
         # float32 draws whatever the rows are: the same shares in every precision
-        share = torch.rand((view.f, honest.shape[1]), generator=generator, device=honest.device).to(honest.dtype)
+        share = torch.rand((view.f, honest.shape[1]), generator=generator, device=generator.device).to(honest)
         return torch.where(against == 0, torch.zeros_like(edge), torch.lerp(edge.expand_as(share), far, share))
 
     def factor(self, honest: Tensor, f: int) -> float:

@@ -48,6 +48,5 @@ class Gaussian(Attack):
 
     def forge(self, view: View, *, generator: torch.Generator) -> Tensor:
         shape = own_rows(view, self.name)
-        return torch.empty_like(shape, memory_format=torch.contiguous_format).normal_(
-            self.mu, self.sigma, generator=generator
-        )
+        drawn = torch.empty(shape.shape, dtype=shape.dtype, device=generator.device)
+        return drawn.normal_(self.mu, self.sigma, generator=generator).to(shape.device)

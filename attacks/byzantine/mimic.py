@@ -72,7 +72,7 @@ class Mimic(Attack):
         if seen < self.warm_up:
             z = state.get("z")
             if z is None:  # float32 draws whatever the rows are: the same direction in every precision
-                z = torch.randn(honest.shape[1], generator=generator, device=honest.device).to(honest.dtype)
+                z = torch.randn(honest.shape[1], generator=generator, device=generator.device).to(honest)
             mean = centre(honest)
             if "mean" in state:
                 mean = (seen * state["mean"] + mean) / (seen + 1)

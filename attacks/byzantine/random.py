@@ -42,7 +42,7 @@ class Random(Attack):
     def forge(self, view: View, *, generator: torch.Generator) -> Tensor:
         own = own_rows(view, self.name)
         # float32 draws whatever the rows are: the same directions in every precision
-        u = torch.randn(own.shape, generator=generator, device=own.device).to(own.dtype)
+        u = torch.randn(own.shape, generator=generator, device=generator.device).to(own)
         norm: Tensor = torch.linalg.vector_norm(own, dim=1, keepdim=True)
         length: Tensor = torch.linalg.vector_norm(u, dim=1, keepdim=True)
         return u * (self.scale * norm / length)
