@@ -113,8 +113,9 @@ def of_members(parts: Mapping[str, Estimate]) -> tuple[Estimate, tuple[tuple[str
     if any(not part.expected for part in parts.values()):  # some member is not among the cells
         found = replace(found, bound=found.is_number)
     counts: Counter[str] = Counter()
-    if found.count("diverged"):
-        counts.update({name: part.count("diverged") for name, part in possible.items() if part.count("diverged")})
+    often = sorted(possible, key=lambda name: -len(possible[name].diverged))
+    for seed in found.diverged:
+        counts[next(name for name in often if seed in possible[name].diverged)] += 1
     for seed, value in found.values:
         counts[next(n for n, p in possible.items() if _counts(p) and dict(p.values)[seed] == value)] += 1
     order = list(parts)

@@ -24,9 +24,9 @@ class Estimate:
     """One place of a table: the values per seed, how many there should be, and the states of the others.
 
     ``bound`` marks a minimum over fewer attacks than the board has: the true worst case may be lower. ``idle`` marks an
-    attack that left the mean of the honest clients where it was. ``notes`` are the numbers of the footnotes. ``prior``
-    is what the place's table says about variances, ``samples`` the number of test samples of the accuracies. Where
-    there is a state, the table shows it instead of a number.
+    attack that left the mean of the honest clients where it was. ``diverged`` are the seeds that did, of one task.
+    ``notes`` are the numbers of the footnotes. ``prior`` is what the place's table says about variances, ``samples``
+    the number of test samples of the accuracies. Where there is a state, the table shows it instead of a number.
     """
 
     values: tuple[tuple[str, float], ...] = ()
@@ -38,6 +38,7 @@ class Estimate:
     samples: int | None = None
     prior: Prior | None = None
     dropped: bool = False
+    diverged: frozenset[str] = frozenset()
 
     @property
     def is_number(self) -> bool:
@@ -145,15 +146,16 @@ def averaged(parts: Sequence[Estimate]) -> Estimate:
 def worst(parts: Sequence[Estimate]) -> Estimate:
     """The worst case over attacks: seed by seed the minimum, over the seeds that every attack has.
 
-    A divergence is worse than any number, so one attack that made training diverge makes the worst case ``diverged``.
+    A divergence is worse than any number, so one attack that made training diverge makes the worst case ``diverged``,
+    in all seeds that any attack did so.
     Attacks without a number make it a bound. Attacks without effect, and dropped ones, do not count.
     """
     parts = [p for p in parts if not (p.idle or p.dropped)]
     expected = max((p.expected for p in parts), default=0)
-    diverged = max((p.count("diverged") for p in parts), default=0)
+    diverged = frozenset().union(*(p.diverged for p in parts))
     if diverged:
-        total = max(p.expected for p in parts if p.count("diverged") == diverged)
-        return Estimate((), total, (("diverged", diverged),), notes=_notes(parts))
+        states = (("diverged", len(diverged)),)
+        return Estimate((), expected, states, notes=_notes(parts), diverged=diverged)
     numbers = [p for p in parts if p.is_number]
     if not numbers:
         return Estimate((), expected, _largest(parts), notes=_notes(parts))

@@ -43,6 +43,7 @@ class _Place:
 
     values: dict[str, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
     states: Counter[str] = field(default_factory=Counter)
+    diverged: set[str] = field(default_factory=set)
     notes: set[int] = field(default_factory=set)
     seeds: set[str] = field(default_factory=set)
     samples: dict[str, int] = field(default_factory=dict)
@@ -56,7 +57,10 @@ class _Place:
         idle = bool(values) and not states and set(found) <= self.idle
         notes = tuple(sorted(self.notes))
         samples, dropped = self.samples.get(metric), self.dropped and not (values or states)
-        return Estimate(values, len(self.seeds), states, notes=notes, idle=idle, samples=samples, dropped=dropped)
+        return Estimate(
+            values, len(self.seeds), states, notes=notes, idle=idle, samples=samples, dropped=dropped,
+            diverged=frozenset(self.diverged),
+        )  # fmt: skip
 
 
 @dataclass
@@ -285,6 +289,7 @@ def _add(cell: Cell, seed: str, group: _Group, place: _Place, notes: Footnotes, 
     place.dropped |= cell["status"] == DROPPED
     if cell["status"] in STATES:
         place.states[cell["status"]] += 1
+        place.diverged |= {seed} if cell["status"] == "diverged" else set()
         place.notes.add(notes.number(str(cell["status"]), cell.get("reason"), cell.get("round")))
     if cell["status"] != "done":
         return

@@ -167,6 +167,15 @@ def test_divergence_under_a_member_is_the_worst() -> None:
     assert row.members == (("sf", 1),)
 
 
+def test_a_seed_that_diverged_under_several_members_counts_once() -> None:
+    lost = "diverged"
+    _, row = row_of(
+        cells(none=[0.9] * 4, alie=[lost, 0.5, 0.5, 0.5], sf=[0.7, lost, lost, 0.7], own=[0.8, 0.8, lost, 0.8])
+    )
+    assert row.worst.status == "diverged 3/4"
+    assert row.members == (("sf", 2), ("alie", 1))
+
+
 def test_a_member_without_effect_does_not_count() -> None:
     records = cells(none=[0.9], alie=[0.5], sf=[0.7], own=[0.8])
     idle = {"certificates": {**records[1].certificates, "no_effect": True}}
