@@ -32,7 +32,7 @@ def front_page(
     parts = [
         f"# The benchmark\n\n*{QUESTION}*\n\n{_short(boards)}",
         reading.strip(),
-        *(_tier(it) for it in boards),
+        *(_tier(it, _newest(boards)) for it in boards),
         _tiers(boards, entries, tiers),
         "\n".join(f"- Not shown: {escape(words)}" for words in left_out),
         _MEASURED,
@@ -46,16 +46,22 @@ def _short(boards: Sequence[Measured]) -> str:
     heads = ["tier", "with batch norm, use", f"SA under {TITLE}", f"RA under {TITLE}", "time", "how sure"]
     lines = []
     for it in boards:
+        tier = f"[{it.tier}]({it.tier}.md){'' if _newest([it]) == _newest(boards) else ' (an older protocol)'}"
         first = best(r for r in it.rows if it.of(r, "norm") in it.with_statistics)
         if first is None:
-            lines.append([f"[{it.tier}]({it.tier}.md)", "no contestant has a number", *"––––"])
+            lines.append([tier, "no contestant has a number", *"––––"])
             continue
         cells = [escape(percent(first.worst)), escape(_robust(it, first)), it.cost(first), _sure(it, first)]
-        lines.append([f"[{it.tier}]({it.tier}.md)", f"**{linked(it, first)}**", *cells])
+        lines.append([tier, f"**{linked(it, first)}**", *cells])
     words = (
         f"A tier is one kind of data and says nothing of others; SA and RA are the worst of {TITLE}'s attacks per seed."
     )
     return f"{table(heads, 'llrrrl', lines)}\n\n{words}"
+
+
+def _newest(boards: Sequence[Measured]) -> int:
+    """The latest version of the protocol that boards follow."""
+    return max((it.facts["version"] for it in boards), default=0)
 
 
 def _robust(it: Measured, row: Row) -> str:
@@ -71,7 +77,7 @@ def _sure(it: Measured, row: Row) -> str:
     return f"{ranks_of(it, row)}; " + (f"{named}{more} may be as good" if rivals else "told from all others")
 
 
-def _tier(it: Measured) -> str:
+def _tier(it: Measured, newest: int) -> str:
     """The first contestant of every norm, those with batch statistics first, and who has no number."""
     norms = sorted(dict.fromkeys(it.of(r, "norm") for r in it.rows), key=lambda n: n not in it.with_statistics)
     heads = [f"SA under {TITLE}", *([it.robust_title] if it.robust else []), "SA, no attack", "time", "how sure"]
@@ -87,7 +93,12 @@ def _tier(it: Measured) -> str:
     told = [f"Norms with batch statistics: {', '.join(f'`{n}`' for n in norms if n in it.with_statistics) or 'none'}."]
     lost = [f"{linked(it, r)} ({_state(r)})" for r in refused_or_diverged(it)]
     told += [f"Last, without a number under attack: {', '.join(lost)}."] if lost else []
-    head = f"## {it.heading}\n\n{escape(it.conditions)}. {changed_words(it.facts)}[Everything]({it.tier}.md)."
+    version = it.facts["version"]
+    older = "" if version == newest else (
+        f"**Protocol version {version}**, which counts {TITLE} version {it.facts['autobyz']}: later attacks may lower "
+        "these numbers. "
+    )  # fmt: skip
+    head = f"## {it.heading}\n\n{escape(it.conditions)}. {older}{changed_words(it.facts)}[Everything]({it.tier}.md)."
     shown = table(["norm", "first", *map(escape, heads)], "ll" + "r" * (len(heads) - 1) + "l", lines)
     return f"{head}\n\n{shown}\n\n{' '.join(told)}"
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from robustfl.autobyz import NAME as AUTOBYZ
 from robustfl.contracts import Context
 from robustfl.defenses import Pipeline, parse_pipeline
 from robustfl.errors import UsageError, closest
@@ -35,11 +36,12 @@ _ROUNDS = 4
 
 @dataclass(frozen=True)
 class Tier:
-    """One tier: its name, what it is about, and the settings with which contestants are tuned."""
+    """One tier: its name, what it is about, the settings with which contestants are tuned, the version of AutoByz."""
 
     name: str
     title: str
     tuning: Mapping[str, Any]
+    autobyz: int
 
     def scenario(self, settings: Sequence[str] = ()) -> Scenario:
         """The tier's preset, with ``settings`` such as ``"rounds=30"`` on top, which make it another experiment.
@@ -52,7 +54,8 @@ class Tier:
             if name in given:
                 raise UsageError(f"--set {name} is given twice, as {given[name]!r} and {setting!r}")
             given[name] = setting
-        return Scenario.load(f"bench/{self.name}", settings=settings)
+        counted = f'attack=["none", "{AUTOBYZ}(version={self.autobyz})"]'
+        return Scenario.load(f"bench/{self.name}", settings=(counted, *settings))
 
 
 @dataclass(frozen=True)
@@ -73,15 +76,29 @@ class Protocol:
         return self.tiers[name]
 
 
-@cache
 def protocol() -> Protocol:
-    """The protocol of this version of robustfl."""
+    """The latest version of the protocol, by which tiers run."""
+    return _protocols()[max(_protocols())]
+
+
+def protocol_of(version: object) -> Protocol:
+    """The protocol of one version. Raises ``UsageError`` for a version there is not."""
+    known = _protocols()
+    if type(version) is not int or version not in known:
+        raise UsageError(f"protocol version {version!r} is not known here; known: {', '.join(map(str, known))}")
+    return known[version]
+
+
+@cache
+def _protocols() -> Mapping[int, Protocol]:
     found = tomllib.loads(Path(__file__).with_name("protocol.toml").read_text(encoding="utf-8"))
     own = {rule: {name: tuple(values) for name, values in given.items()} for rule, given in found["own"].items()}
-    tiers = {name: Tier(name, entry["title"], entry["tuning"]) for name, entry in found["tiers"].items()}
-    return Protocol(
-        found["version"], found["budget"], tuple(found["rates"]), tuple(found["coarse"]), own, tiers
-    )  # fmt: skip
+    made = {}
+    for version, autobyz in found["autobyz"].items():
+        tiers = {name: Tier(name, entry["title"], entry["tuning"], autobyz) for name, entry in found["tiers"].items()}
+        rates, coarse = tuple(found["rates"]), tuple(found["coarse"])
+        made[int(version)] = Protocol(int(version), found["budget"], rates, coarse, own, tiers)
+    return made
 
 
 @dataclass(frozen=True)

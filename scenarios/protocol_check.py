@@ -10,7 +10,7 @@ from robustfl.records import CellResult, canonical, labels_of, plain, text_witho
 from robustfl.reports.ensembles import Asked, asked_of, labels_present
 from robustfl.reports.published import Board
 
-from .bench import Contestant, Protocol, Search, configurations, final_scenario, knowledge, protocol
+from .bench import Contestant, Protocol, Search, configurations, final_scenario, knowledge, protocol_of
 from .ensemble import asked as ensemble_asked
 from .expand import expand, labels
 from .halving import cheap_words
@@ -34,7 +34,7 @@ def apart_from_protocol(board: Board, records: Sequence[CellResult] | None = Non
             return []
         present = labels_present(board.records() if records is None else records, asked)
         found = [] if asked is None else list(_left_out(present, asked))
-        return found + ([] if facts is None else list(_apart(present, facts, protocol(), asked)))
+        return found + ([] if facts is None else list(_apart(present, facts, protocol_of(facts["version"]), asked)))
     except UsageError as error:
         return [str(error)]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -101,9 +101,6 @@ def _dropped_apart(present: Sequence[Labels], asked: Asked) -> Iterator[str]:
 
 def _apart(present: Sequence[Labels], facts: Mapping[str, Any], rules: Protocol, asked: Asked | None) -> Iterator[str]:
     """What is not as a tier of the protocol has it."""
-    if facts["version"] != rules.version:
-        yield f"protocol version {facts['version']!r}; this robustfl has {rules.version}"
-        return
     tier = rules.tier(facts["tier"])
     ensemble = ensemble_asked(tier.scenario())
     yield from _facts_apart(

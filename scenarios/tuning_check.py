@@ -10,7 +10,7 @@ from typing import Any
 from robustfl.records import CellResult
 from robustfl.reports.published import Board
 
-from .bench import WHO, Contestant, protocol, tuning_cells, validated
+from .bench import WHO, Contestant, protocol_of, tuning_cells, validated
 from .expand import fingerprints, key_of, labels, resolve
 from .spec import Cell
 
@@ -46,7 +46,7 @@ def trials_of(board: Board) -> list[Trial]:
     facts = (board.protocol or {}).get("benchmark")
     if facts is None:
         return []
-    rules = protocol()
+    rules = protocol_of(facts["version"])
     tier = rules.tier(facts["tier"])
     chosen = [contestant_of(name, entry) for name, entry in facts["contestants"].items()]
     cells = tuning_cells(tier, tier.scenario(facts["changed"]), chosen, rules)

@@ -126,7 +126,7 @@ def _from_board(tier: str, source: Path, page: Path | None, form: str) -> int:
     facts = _facts(read)
     if facts.get("tier") != tier:
         raise UsageError(f"{source}: no board of tier {tier} of the benchmark; its tier: {facts.get('tier', 'none')}")
-    words = _other_version(facts)
+    words = _unknown_version(facts)
     if words:
         raise UsageError(f"{source}: {words}")
     _hold(source, read)
@@ -145,7 +145,7 @@ def _site(sources: tuple[Path, ...], page: Path | None, form: str) -> int:
         facts = _facts(read)
         if not facts:
             raise UsageError(f"{source}: no board of the benchmark; make one with `robustfl bench TIER --board FILE`")
-        words = _other_version(facts)
+        words = _unknown_version(facts)
         if words:
             left_out.append(f"{source.name}, tier {facts.get('tier')}: {words}")
             continue
@@ -177,14 +177,15 @@ def _facts(read: Published) -> Mapping[str, Any]:
     return facts if isinstance(facts, Mapping) else {}
 
 
-def _other_version(facts: Mapping[str, Any]) -> str:
-    """What is said of a board of another version of the protocol; empty for this one."""
-    from robustfl.scenarios.bench import protocol
+def _unknown_version(facts: Mapping[str, Any]) -> str:
+    """The refusal of a board of a version of the protocol that is not known here; empty for the others."""
+    from robustfl.scenarios.bench import protocol_of
 
-    version = protocol().version
-    if facts.get("version") == version:
-        return ""
-    return f"protocol version {facts.get('version')!r}, which is not put beside version {version}, this robustfl's"
+    try:
+        protocol_of(facts.get("version"))
+    except UsageError as error:
+        return str(error)
+    return ""
 
 
 def _hold(source: Path, read: Published) -> None:

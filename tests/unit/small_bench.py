@@ -32,8 +32,7 @@ def shrink(patch: pytest.MonkeyPatch, members: Sequence[str] = MEMBERS, margin: 
     tier = replace(RULES.tier("d"), tuning=TUNING)
     rules = replace(RULES, tiers={"d": tier})
     patch.setattr(autobyz, "ensembles", lambda: {VERSION: ensemble})
-    for module in ("bench", "protocol_check", "tuning_check"):
-        patch.setattr(f"robustfl.scenarios.{module}.protocol", lambda: rules)
+    patch.setattr("robustfl.scenarios.bench._protocols", lambda: {rules.version: rules})
     return tier
 
 

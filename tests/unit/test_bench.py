@@ -21,7 +21,7 @@ from robustfl.reports.attack_study import Study, Tried, about, read_study, study
 from robustfl.reports.attack_study_page import heldout_page, study_page
 from robustfl.reports.loading import board_of
 from robustfl.reports.store import Store
-from robustfl.scenarios import Execution
+from robustfl.scenarios import Execution, Scenario
 from robustfl.scenarios.bench import (
     Contestant,
     Search,
@@ -30,6 +30,7 @@ from robustfl.scenarios.bench import (
     contestants,
     knowledge,
     protocol,
+    protocol_of,
     searches,
     tuning_scenario,
 )
@@ -52,6 +53,17 @@ def test_every_contestant_of_a_tier_tries_equally_many_configurations(name: str)
     tuning = tuning_scenario(RULES.tier(name), scenario, found[:1], RULES).cell
     assert tuning["seed"] not in scenario.cell["seed"]  # what tuning saw is no final seed
     assert tuning["validation"] > 0
+
+
+@pytest.mark.parametrize("name", sorted(RULES.tiers))
+def test_a_tier_counts_the_autobyz_of_its_version_and_the_preset_that_of_the_latest(name: str) -> None:
+    first = protocol_of(1).tier(name).scenario()
+    assert first.cell["attack"] == ["none", "autobyz(version=1)"]
+    assert first.cell["rounds"] == RULES.tier(name).scenario().cell["rounds"]
+    assert RULES.tier(name).scenario() == Scenario.load(f"bench/{name}")
+    assert protocol_of(RULES.version) == RULES
+    with pytest.raises(UsageError, match="protocol version None is not known here; known: 1, 2"):
+        protocol_of(None)
 
 
 def test_a_rule_with_parameters_of_its_own_tries_them_at_fewer_rates() -> None:

@@ -217,6 +217,14 @@ def test_a_later_board_takes_the_place_and_the_history_says_what_changed(both: A
     )  # the same bytes
 
 
+def test_a_tier_of_an_older_protocol_is_shown_as_such(tmp_path: Path) -> None:
+    front = written(tmp_path, made_up("m"), made_up("p", version=RULES.version - 1, autobyz=7))["index.md"]
+    assert line(front, "| [p](p.md) (an older protocol) |")
+    assert line(front, "| [m](m.md) |")
+    assert front.count("later attacks may lower") == 1
+    assert f"**Protocol version {RULES.version - 1}**, which counts AutoByz version 7: later attacks may lower" in front
+
+
 def test_a_board_stays_in_the_history_as_it_was_entered() -> None:
     entry = Entry(
         date="2026-01-02", tier="m", digest="0" * 64, protocol=1, autobyz=1, robustfl=[], changed=[], cells=1, scores={}
@@ -253,7 +261,7 @@ def test_a_board_of_another_version_is_named_and_not_shown(tmp_path: Path, capsy
     other = changed(tmp_path, version=0)
     page = tmp_path / "pages"
     assert invoke(["bench", "site", "--from", str(other), "--page", str(page)]) == 2
-    words = f"other.json, tier d: protocol version 0, which is not put beside version {RULES.version}"
+    words = "other.json, tier d: protocol version 0 is not known here; known: 1, 2"
     assert words in capsys.readouterr().err.replace("\n", " ")
     assert not page.exists()
     assert invoke(["bench", "site", "--from", str(BOARD), "--from", str(other), "--page", str(page)]) == 0
