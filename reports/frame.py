@@ -43,12 +43,17 @@ def ranked_metrics(table: pd.DataFrame) -> list[str]:
 
 
 def samples_of(cell: Mapping[Hashable, Any], metric: str) -> dict[str, int]:
-    """The number of test samples behind a metric of one cell, if the record says it; fewer for RA with ``ra_limit``."""
+    """The number of test samples behind a metric of one cell, if the record says it; fewer for RA with ``ra_limit``.
+
+    With domains that is the limit of every honest user, who has test images of its own.
+    """
     samples, limit = cell.get("samples"), cell.get("ra_limit")
     if not isinstance(samples, (int, float)) or not samples > 0:
         return {}
     if metric != "sa" and isinstance(limit, (int, float)) and limit > 0:
-        samples = min(samples, limit)
+        domains = cell.get("domains")
+        users = cell["clients"] - cell["f"] if isinstance(domains, str) and domains else 1
+        samples = min(samples, limit * users)
     return {metric: int(samples)}
 
 

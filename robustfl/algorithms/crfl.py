@@ -15,7 +15,7 @@ from robustfl.parameters import param
 from robustfl.registry import register
 
 
-@register("crfl", version=1)
+@register("crfl", version=2)
 @dataclass(frozen=True)
 class CRFL(FedAvg):
     """FedAvg whose server clips the model and adds noise: ``θ ← Clip_ρ(θ + F(Δ_k)) + N(0, σ² I)``, without noise last.
@@ -32,7 +32,8 @@ class CRFL(FedAvg):
     Reference: Xie, Chen, Chen, Li, CRFL: Certifiably Robust Federated Learning against Backdoor Attacks, ICML 2021,
     arXiv:2106.08283, Algorithm 1 (its training). Deviations: the radius is the same in all rounds, where the paper's
     may grow; the vote of noisy copies of the final model, which the certificate is about, is left out, so no
-    certificate is claimed.
+    certificate is claimed. Entries that clients keep for themselves are neither clipped nor covered, and no part of the
+    norm.
 
     >>> work = ServerWork(torch.tensor([3.0, 4.0]), torch.zeros(2), 0.1, last=True)
     >>> CRFL(rho=2.5).server_step(work)[0]
@@ -52,7 +53,8 @@ class CRFL(FedAvg):
 
     def server_step(self, work: ServerWork) -> tuple[Tensor, dict[str, Tensor]]:
         theta = work.theta + work.aggregate
-        norm = float(torch.linalg.vector_norm(theta.double()))
+        sent = theta if work.shared is None else theta[work.shared]
+        norm = float(torch.linalg.vector_norm(sent.double()))
         theta = theta * min(1.0, self.rho / max(norm, 1e-300))
         if self.sigma > 0 and not work.last:
             if work.generator is None:
@@ -60,4 +62,4 @@ class CRFL(FedAvg):
             # Drawn in float32 whatever the model is, so that precision does not change the draw.
             noise = torch.randn(len(theta), generator=work.generator, device=work.generator.device)
             theta = theta.add(noise.to(theta), alpha=self.sigma)
-        return theta, dict(work.state)
+        return theta if work.shared is None else torch.where(work.shared, theta, work.theta), dict(work.state)

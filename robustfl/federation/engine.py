@@ -292,9 +292,10 @@ class _Loop:
         whole, lr, n = privacy.whole(aggregate, e.layout.d), e.lr(state.round), e.settings.clients
         draws = e.stream("server", state.round) if "draws" in e.algorithm.asks else None
         last = state.round + 1 == e.settings.rounds
-        given = ServerWork(state.theta, whole, lr, state.server, again, steps, n, draws, last)
+        given = ServerWork(state.theta, whole, lr, state.server, again, steps, n, draws, last, privacy.mask)
         theta, server = paired(e.algorithm.server_step(given), "the model, the server's state", e.algorithm)
-        state.theta.copy_(shaped(theta, state.theta, (e.algorithm,)))
+        held = e.held(state.round)  # nor does the noise or the memory of a server or a defense move frozen layers
+        state.theta[held:].copy_(shaped(theta, state.theta, (e.algorithm,))[held:])
         kept: dict[str, Tensor] = server
         return kept
 

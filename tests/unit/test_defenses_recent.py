@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -405,6 +406,17 @@ def test_crfl_clips_the_model_and_adds_noise_but_not_in_the_last_round():
     assert float((draws - clipped).std()) == pytest.approx(0.3, rel=0.15)
     with pytest.raises(UsageError, match="give ServerWork"):
         step("crfl")
+
+
+def test_crfl_leaves_to_clients_what_they_keep_for_themselves():
+    """As with private normalization: the server has only a stale copy, which is no part of the model's norm."""
+    from robustfl.contracts import ServerWork
+
+    theta, shared = torch.tensor([3.0, 100.0, 4.0]), torch.tensor([True, False, True])
+    work = ServerWork(theta, torch.zeros(3), 0.1, last=True, shared=shared)
+    assert create("algorithm", "crfl(rho=2.5)").server_step(work)[0].tolist() == [1.5, 100.0, 2.0]
+    noisy = replace(work, last=False, generator=stream(0, "server"))
+    assert (create("algorithm", "crfl(rho=50)").server_step(noisy)[0] != theta).tolist() == [True, False, True]
 
 
 def test_a_run_with_crfl_ends_clipped_and_repeats_itself():

@@ -62,6 +62,21 @@ def test_frozen_layers_stay_and_the_others_move(frozen: int, layers: int) -> Non
     assert bool((thetas[0] != thetas[1])[:boundary].any()) == bool(boundary)
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"algorithm": "crfl(sigma=0.1, rho=2)"},
+        {"defense": "flame(noise=0.1)"},
+        {"defense": "centered-clipping(tau=0.1)", "statistics_defense": "mean"},
+    ],
+)
+def test_neither_noise_nor_the_memory_of_a_server_moves_frozen_layers(more: dict[str, Any]) -> None:
+    one, other = states(finetune="st(rounds=2, frozen=2)", rounds=4, **more)[-2:]
+    moved = (one != other).nonzero().flatten()
+    starts = [s.start for s in layout_of(build(Cell.of(SMALL)).experiment.model).update if len(s.shape) > 1]
+    assert int(moved[0]) >= starts[2]
+
+
 def test_statistics_of_frozen_layers_follow_the_st_users() -> None:
     built = build(Cell.of({**SMALL, "finetune": "st(rounds=1, frozen=3)"}))
     statistics = [record.state.statistics.clone() for record in train(built.experiment)]

@@ -325,6 +325,12 @@ def test_the_number_of_images_for_robust_accuracy_is_a_setting_and_no_accuracy()
     assert ("ra_limit", "50") in board(few).constants
 
 
+@pytest.mark.parametrize(("domains", "images"), [("", 20), ("digits-domain svhn", 140)])
+def test_users_with_test_images_of_their_own_are_attacked_on_so_many_each(domains: str, images: int) -> None:
+    made = board(record(ra_limit=20, domains=domains, clients=10, f=3))
+    assert [rows(made, metric)["mean"].cells[0].samples for metric in ("sa", "ra_pgd")] == [360, images]
+
+
 def test_a_board_says_which_models_were_tested_on_what() -> None:
     plain, own = record(norm="fbn"), record(norm="fedbn")
     for made, words in ((plain, "the global model"), (own, "the users' own models")):
