@@ -110,7 +110,7 @@ def history_page(history: History, shown: Sequence[str]) -> str:
     for entry in reversed(history.boards):
         tier = f"[{entry.tier}]({entry.tier}.md)" if entry.digest in shown else entry.tier
         lines.append([
-            entry.date, tier, str(entry.protocol), str(entry.autobyz or "–"), " and ".join(entry.robustfl),
+            entry.date, tier, str(entry.protocol), str(entry.autobyz or "–"), escape(" and ".join(entry.robustfl)),
             f"`{entry.commit[:12]}`" if entry.commit else "–", str(len(entry.scores)), str(entry.cells),
             _change(entry, history.before(entry)),
         ])  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeGuard
 
@@ -13,6 +14,8 @@ AUTOBYZ = ("version", "scope", "cheap", "dropped", "seed")
 BENCHMARK = ("tier", "title", "version", "changed", "autobyz", "budget", "tuning", "contestants")
 CONTESTANT = ("knowledge", "chosen", "search", "reason")
 _LEFT_IN_THE_STORE = ("per_class", "per_client", "per_user")
+_OF_ANY_END = ("device", "threads", "versions", "source")
+_METHOD = re.compile(r"[a-z0-9][a-z0-9.\-]*")  # as the registry has them
 _TRAFFIC = ("numbers_each_way", "exchanges", "mebibytes")
 
 
@@ -96,6 +99,7 @@ def _undeclared(record: CellResult) -> Iterator[str]:
         elif not CERTIFICATES[name][0](value):
             yield f"{name}={value!r} is no {CERTIFICATES[name][1]}"
     yield from _ends_apart(record)
+    yield from _methods_apart(record)
     yield from _measures_apart(record)
 
 
@@ -107,14 +111,29 @@ def _ends_apart(record: CellResult) -> Iterator[str]:
         yield f"{record.status}, and diverged in round {record.round}"
     if record.status != "done" and record.metrics is not None:
         yield f"{record.status}, and has metrics"
+    measured = sorted(record.certificates.keys() - _OF_ANY_END) if record.status in ("refused", "failed") else []
+    if measured:
+        yield f"{record.status}, and has the certificate {shown(measured[0])!r} of a training"
+
+
+def _methods_apart(record: CellResult) -> Iterator[str]:
+    """Methods that its settings do not name; what a propagation merges by need not be said."""
+    settings: Any = record.cell.get("cell", {})
+    for axis, found in record.cell.get("methods", {}).items():
+        said = settings.get(axis)
+        for method in found if isinstance(found, list) else [found]:
+            name = method.get("name") if isinstance(method, Mapping) else method
+            if not (_is_text(name) and _METHOD.fullmatch(name) and (axis == "propagation" or name in str(said))):
+                yield f"its {shown(axis)} is {shown(str(said))!r}, and its methods have {shown(str(name))!r} there"
 
 
 def _measures_apart(record: CellResult) -> Iterator[str]:
     """Measures that its settings do not ask for, or that are none."""
     settings: Any = record.cell.get("cell", {})
     rounds = settings.get("rounds")
+    last = rounds if type(rounds) is int else math.inf
     places = [point.round for point in record.curve]
-    if places != sorted(set(places)) or (places and not (places[0] >= 1 and places[-1] <= (rounds or math.inf))):
+    if places != sorted(set(places)) or (places and not (places[0] >= 1 and places[-1] <= last)):
         yield "its curve does not go from round to round of its training"
     every, tail = settings.get("evaluate_every"), settings.get("tail", 1)
     asked = all(type(value) is int for value in (rounds, every, tail))
@@ -179,9 +198,8 @@ def misdeclared(
 def _strange_names(protocol: Mapping[str, Any]) -> Iterator[str]:
     """Parts of what a board says of its protocol that nobody reads."""
     yield from _beside("protocol", protocol, ("autobyz", "benchmark"))
+    yield from misshaped(protocol)
     for name, known in (("autobyz", AUTOBYZ), ("benchmark", BENCHMARK)):
-        if name in protocol and not isinstance(protocol[name], Mapping):
-            yield f"protocol.{name} is no table"
         yield from _beside(f"protocol.{name}", protocol.get(name), known)
     seed = protocol["autobyz"].get("seed", 0) if isinstance(protocol.get("autobyz"), Mapping) else 0
     if type(seed) is not int:
@@ -190,6 +208,18 @@ def _strange_names(protocol: Mapping[str, Any]) -> Iterator[str]:
     searches = benchmark.get("contestants") if isinstance(benchmark, Mapping) else None
     for who, entry in searches.items() if isinstance(searches, Mapping) else ():
         yield from _beside(f"the search of {shown(str(who))}", entry, CONTESTANT)
+
+
+def misshaped(protocol: Mapping[str, Any]) -> Iterator[str]:
+    """Parts of a protocol that are no tables, or no tables of tables."""
+    for name, part in (("autobyz", "dropped"), ("benchmark", "contestants")):
+        facts = protocol.get(name, {})
+        if not isinstance(facts, Mapping):
+            yield f"protocol.{name} is no table"
+            continue
+        entries = facts.get(part, {})
+        if not isinstance(entries, Mapping) or not all(isinstance(entry, Mapping) for entry in entries.values()):
+            yield f"protocol.{name}.{part} is no table of tables"
 
 
 def _beside(where: str, table: Any, known: Iterable[str]) -> Iterator[str]:

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from robustfl.errors import UsageError
 from robustfl.origins import all_origins
-from robustfl.outside import parse_toml, shown
+from robustfl.outside import parse_toml, read_file, shown
 from robustfl.records import CellResult, canonical, text_without
 
 from .documents import read_document
@@ -201,9 +201,9 @@ def _files_apart(place: Path, manifest: Manifest) -> list[str]:
     wrong = []
     there = {p.relative_to(place).as_posix() for p in place.rglob("*") if p.is_symlink() or not p.is_dir()} - {MANIFEST}
     named = set(manifest.files)
-    for name in (BOARD, RECIPE, REQUIREMENTS, *manifest.plugins):
-        if name not in named:
-            wrong.append(f"{shown(name)} is not among its files")
+    needed = (BOARD, RECIPE, REQUIREMENTS, *manifest.plugins)
+    wrong += [f"{shown(name)} is not among its files" for name in needed if name not in named]
+    wrong += [f"{shown(name)} is nothing that a bundle holds" for name in sorted(named.difference(needed))]
     wrong += [f"{shown(name)} is no file of it: not named in bundle.json" for name in sorted(there - named)]
     for name, digest in sorted(manifest.files.items()):
         file = place / name
@@ -211,14 +211,22 @@ def _files_apart(place: Path, manifest: Manifest) -> list[str]:
             wrong.append(f"{shown(name)} is missing")
         elif file.stat().st_size > LARGEST:
             wrong.append(f"{shown(name)} is larger than {LARGEST // 2**20} MiB")
-        elif _digest(file.read_bytes()) != digest:
-            wrong.append(f"{shown(name)} was changed: its digest is not the one in bundle.json")
+        elif words := _unlike(file, digest):
+            wrong.append(f"{shown(name)} {words}")
     for name, origin in manifest.plugins.items():
-        if name in named and (name, origin) != (
-            f"{PLUGINS}/{PurePosixPath(name).name}", _origin(name, manifest.files[name])
-        ):  # fmt: skip
+        right = f"{PLUGINS}/{PurePosixPath(name).name}", _origin(name, manifest.files.get(name, ""))
+        if name in named and ((name, origin) != right or not _FILE_ORIGIN.fullmatch(origin)):
             wrong.append(f"{shown(name)} is not the plug-in it is said to be, {shown(origin)}")
     return wrong
+
+
+def _unlike(file: Path, digest: str) -> str:
+    """The fault in a file that has another digest or cannot be read, such as a pipe; empty if it has none."""
+    try:
+        changed = _digest(read_file(file)) != digest
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    return "was changed: its digest is not the one in bundle.json" if changed else ""
 
 
 def _unbrought(records: Sequence[CellResult], manifest: Manifest) -> list[str]:

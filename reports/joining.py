@@ -12,6 +12,7 @@ from robustfl.outside import unsafe
 from robustfl.records import CellResult, text_without
 
 from .agreement import Agreement, agree
+from .board_faults import misshaped
 from .published import carried, described_cells, read_board
 from .store import RERUN, Store, open_store
 
@@ -63,7 +64,11 @@ def read_source(path: str | Path, *, name: str | None = None) -> Source:
     own = name or store.folder.resolve().name
     cells = planned if isinstance(planned, dict) else {}
     results = tuple(described_cells(loaded.results, described))
-    return Source(own, results, cells, tuple(problems), carried(described))
+    protocol = carried(described)
+    wrong = next(misshaped(protocol), None)
+    if wrong is not None:
+        raise UsageError(f"{path}: {wrong}")
+    return Source(own, results, cells, tuple(problems), protocol)
 
 
 def merge(sources: Sequence[Source], *, tolerance: float) -> Merge:

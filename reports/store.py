@@ -34,6 +34,7 @@ RERUN = frozenset({"failed"})
 
 STALE_SECONDS = 3600.0
 STALE_CHECKPOINT_SECONDS = 30 * 86400.0
+_MEASURES = ("ra_", "certificates.", "group.")  # as columns of a table of cells begin
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
 
@@ -218,6 +219,8 @@ def unlikely(record: CellResult) -> str | None:
     for name, label in record.labels.items():
         if isinstance(label, (dict, list)):
             return f"labels.{name} is a {type(label).__name__}, not a text or a number"
+        if name.startswith(_MEASURES) and name != "ra_limit":
+            return f"labels.{shown(name)} is called like a measure, which no setting is"
     words = _unprintable(record)
     if words is not None:
         return words
@@ -227,13 +230,22 @@ def unlikely(record: CellResult) -> str | None:
         return "done, but without metrics"
     settings = record.cell.get("cell")
     asked = settings.get("evasions") if isinstance(settings, Mapping) else None
-    unasked = [name for name in record.metrics.ra if isinstance(asked, (list, tuple)) and name not in asked]
-    if unasked:
-        return f"ra of {unasked[0]!r}, which the cell does not have among its evasions"
+    if isinstance(asked, (list, tuple)):
+        unasked = [name for name in record.metrics.ra if name not in asked]
+        if unasked:
+            return f"ra of {unasked[0]!r}, which the cell does not have among its evasions"
+        measured = {"sa", "ra_worst", *map(str, asked)}
+        strange = [
+            f"{group}: {name}" for group, means in record.metrics.groups.items() for name in means.keys() - measured
+        ]
+        if strange:
+            return f"groups hold {min(strange)!r}, which is neither sa, ra_worst nor one of the cell's evasions"
     return next(_unlikely_measures(record.metrics), None)
 
 
 def _unlikely_measures(metrics: Metrics) -> Iterator[str]:
+    if "ra" in metrics.groups:
+        yield "a group is called 'ra', as robust accuracies of all users are"
     accuracies = {"sa": metrics.sa, **metrics.ra}
     if metrics.ra_worst is not None:
         accuracies["ra_worst"] = metrics.ra_worst

@@ -15,6 +15,9 @@ from typing import Any
 LARGEST_FILE = 512 * 2**20
 """Bytes of a record, board or scenario: some thousand times what any grid has written."""
 
+LARGEST_NUMBER = 2**1000
+"""Whole numbers beyond it are no floats."""
+
 _OBEYED = "\x00-\x08\x0b-\x1f\x7f-\x9f"  # control signs but line ends and tabs
 _TURNED = "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"  # what turns or breaks writing
 _HALVES = "\ud800-\udfff"  # lone surrogates
@@ -39,11 +42,12 @@ def read_file(path: str | Path) -> bytes:
 def read_json(path: str | Path) -> Any:
     """The JSON data of a file. Raises ``OSError`` if it cannot be read, and ``ValueError`` in words otherwise.
 
-    ``NaN`` and ``Infinity`` are none, and a name may stand once in a table: else two readers see two things.
+    ``NaN``, ``Infinity`` and whole numbers that are no floats are none, and a name may stand once in a table: else two
+    readers see two things.
     """
     content = read_file(path)
     try:
-        return json.loads(content, parse_constant=_no_json, object_pairs_hook=_table)
+        return json.loads(content, parse_constant=_no_json, parse_int=_whole, object_pairs_hook=_table)
     except RecursionError:
         raise ValueError("nested too deeply") from None
     except _Said as error:
@@ -58,6 +62,13 @@ class _Said(ValueError):
 
 def _no_json(constant: str) -> object:
     raise _Said(f"corrupt (not JSON: {constant} is no number there)")
+
+
+def _whole(digits: str) -> int:
+    number = int(digits)
+    if abs(number) > LARGEST_NUMBER:
+        raise _Said(f"corrupt (it holds a whole number of {len(digits)} digits)")
+    return number
 
 
 def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -180,7 +180,7 @@ def labels_of(settings: Mapping[str, Any]) -> dict[str, Any]:
     schedule = flat.get("schedule")
     if isinstance(schedule, Mapping):
         rate, factor = (_short(schedule.get(name)) for name in ("lr", "factor"))
-        values, milestones = (list(schedule.get(name) or ()) for name in ("values", "milestones"))
+        values, milestones = (_listed(schedule.get(name)) for name in ("values", "milestones"))
         flat["schedule"] = {
             "constant": f"constant(lr={rate})",
             "step": f"step(values={values}, milestones={milestones})",
@@ -195,6 +195,10 @@ def labels_of(settings: Mapping[str, Any]) -> dict[str, Any]:
 def completed(settings: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
     """The settings with those of ``names`` that came later and are left out, at their values from before."""
     return {**{name: value for name, value in LATER.items() if name in names}, **settings}
+
+
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, (list, tuple)) else [] if value is None else [value]
 
 
 def _short(value: Any) -> str:

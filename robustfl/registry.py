@@ -340,7 +340,8 @@ def load_file(path: str | Path) -> list[Entry]:
     file = Path(path).resolve()
     if not file.is_file():
         raise UsageError(f"plug-in {str(path)!r} is not a file")
-    digest = _digest_of(file.read_bytes())
+    source = file.read_bytes()
+    digest = _digest_of(source)
     origin = f"{file.name} {digest}"
     if _files.get(str(file)) == digest:
         return _entries_from(origin)
@@ -352,10 +353,14 @@ def load_file(path: str | Path) -> list[Entry]:
     if spec is None or spec.loader is None:
         raise UsageError(f"plug-in {str(path)!r} is not a Python file")
     module = importlib.util.module_from_spec(spec)
-    loader = spec.loader
+
+    def run() -> None:
+        # the bytes of the digest, and no compiled file that lies beside them
+        exec(compile(source, str(file), "exec", dont_inherit=True), module.__dict__)
+
     sys.modules[module_name] = module
     try:
-        _import_as(origin, lambda: loader.exec_module(module), f"plug-in {str(path)!r}")
+        _import_as(origin, run, f"plug-in {str(path)!r}")
     except BaseException:
         sys.modules.pop(module_name, None)
         raise

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from robustfl.errors import UsageError
-from robustfl.records import CellResult, canonical, labels_of, plain, text_without
+from robustfl.records import LATER, CellResult, canonical, completed, labels_of, plain, text_without
 from robustfl.reports.ensembles import Asked, asked_of, labels_present
 from robustfl.reports.published import Board
 
@@ -14,6 +15,7 @@ from .bench import Contestant, Protocol, Search, configurations, final_scenario,
 from .ensemble import asked as ensemble_asked
 from .expand import expand, labels
 from .halving import cheap_words
+from .spec import Cell
 from .tuning_check import contestant_of
 
 _SCORES = ("validation", "worst")
@@ -32,9 +34,10 @@ def apart_from_protocol(board: Board, records: Sequence[CellResult] | None = Non
         asked, facts = asked_of(said), said.get("benchmark")
         if asked is None and facts is None:
             return []
-        present = labels_present(board.records() if records is None else records, asked)
+        known = board.records() if records is None else records
+        present = labels_present(known, asked)
         found = [] if asked is None else list(_left_out(present, asked))
-        return found + ([] if facts is None else list(_apart(present, facts, protocol_of(facts["version"]), asked)))
+        return found + ([] if facts is None else list(_apart(known, present, facts, asked)))
     except UsageError as error:
         return [str(error)]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -99,8 +102,11 @@ def _dropped_apart(present: Sequence[Labels], asked: Asked) -> Iterator[str]:
         yield f"it drops every member: {_some(sorted(map(_named, lost)))}"
 
 
-def _apart(present: Sequence[Labels], facts: Mapping[str, Any], rules: Protocol, asked: Asked | None) -> Iterator[str]:
+def _apart(
+    records: Sequence[CellResult], present: Sequence[Labels], facts: Labels, asked: Asked | None
+) -> Iterator[str]:
     """What is not as a tier of the protocol has it."""
+    rules = protocol_of(facts["version"])
     tier = rules.tier(facts["tier"])
     ensemble = ensemble_asked(tier.scenario())
     yield from _facts_apart(
@@ -124,6 +130,7 @@ def _apart(present: Sequence[Labels], facts: Mapping[str, Any], rules: Protocol,
         return
     wanted = expand(final_scenario(tier.scenario(facts["changed"]), found))
     yield from _cells_apart([plain(labels(cell)) for cell in wanted], present)
+    yield from _settings_apart(wanted, records)
 
 
 def _seed_apart(seeds: Any, asked: Asked | None) -> Iterator[str]:
@@ -168,8 +175,8 @@ def _search_apart(
         yield f"is told {known}, not {entry['knowledge']}"
 
 
-def _cells_apart(wanted: Iterable[Mapping[str, Any]], present: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Cells that the tier has and the board lacks, and the other way round."""
+def _cells_apart(wanted: Iterable[Labels], present: Sequence[Labels]) -> Iterator[str]:
+    """Cells that the tier has and the board lacks, the other way round, and those that the board has under two keys."""
     asked, here = ({canonical(cell): cell for cell in cells} for cells in (wanted, present))
     for words, found in (
         ("lacks", [asked[k] for k in asked.keys() - here.keys()]),
@@ -177,6 +184,23 @@ def _cells_apart(wanted: Iterable[Mapping[str, Any]], present: Iterable[Mapping[
     ):
         if found:
             yield f"it {words} {_some(sorted(map(_named, found)))}"
+    counted = Counter(map(canonical, present))
+    twice = [cell for text, cell in here.items() if counted[text] > 1]
+    if twice:
+        yield f"it has more than one cell of {_some(sorted(map(_named, twice)))}"
+
+
+def _settings_apart(wanted: Iterable[Cell], records: Iterable[CellResult]) -> Iterator[str]:
+    """Cells with the labels of the tier's and other settings: labels round learning rates."""
+    right = {canonical(labels(cell)): canonical(cell.model_dump(mode="json")) for cell in wanted}
+    strange = [
+        record.labels
+        for record in records
+        if (text := canonical(record.labels)) in right
+        and canonical(completed(record.cell["cell"], LATER)) != right[text]
+    ]
+    if strange:
+        yield f"it has other settings than the tier's behind the labels of {_some(sorted(map(_named, strange)))}"
 
 
 def _named(cell: Mapping[str, Any]) -> str:

@@ -23,7 +23,7 @@ from robustfl.errors import Diverged, Refused, RobustflError, UsageError, told
 from robustfl.evaluation import macs_per_epoch, traffic
 from robustfl.federation import Experiment, RoundRecord, State, train
 from robustfl.origins import in_words, origins
-from robustfl.outside import unsafe
+from robustfl.outside import LARGEST_NUMBER, unsafe
 from robustfl.provenance import UNKNOWN, commit, processor
 from robustfl.records import CellResult, CurvePoint, Metrics, Timing, measured_in, plain
 from robustfl.running import running
@@ -43,7 +43,6 @@ from .portrait import portrait
 from .selection import Selection
 from .spec import Cell
 
-LARGEST = 2**1000  # whole numbers beyond that are no floats
 ON_CPU = Execution(device="cpu")
 
 
@@ -358,7 +357,7 @@ class _Run:
                 not isinstance(value, (int, float))
                 or not isinstance(name, str)
                 or unsafe(name)
-                or (isinstance(value, int) and abs(value) > LARGEST)
+                or (isinstance(value, int) and abs(value) > LARGEST_NUMBER)
             ):
                 continue
             if name.endswith("_shift"):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import py_compile
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +22,7 @@ from robustfl.records import CellResult
 from robustfl.reports import joining
 from robustfl.reports.bundle import Bundle, Manifest, _brought, _digest, _digest_of, read_bundle, write_bundle
 from robustfl.reports.store import Store
-from robustfl.scenarios.submission import Submission, _methods_of, check_submission
+from robustfl.scenarios.submission import Submission, _drawn_for, _methods_of, check_submission
 
 HEAD = """
 from dataclasses import dataclass
@@ -250,6 +253,40 @@ def test_files_elsewhere_are_none_of_the_bundle(copy: Path, tmp_path: Path) -> N
     assert "../secret.txt is missing" in refused(checked(copy))
 
 
+def test_a_pipe_is_named_and_not_waited_for(copy: Path) -> None:
+    (copy / "recipe.toml").unlink()
+    os.mkfifo(copy / "recipe.toml")
+    assert "recipe.toml cannot be read: is no regular file" in refused(checked(copy))
+
+
+def test_what_is_compiled_comes_with_no_bundle_and_never_runs_in_place_of_the_source(copy: Path) -> None:
+    source = copy / "plugins" / "calm.py"
+    compiled = Path(importlib.util.cache_from_source(str(source)))
+    compiled.parent.mkdir()
+    (copy.parent / "other.py").write_text(CALM.replace('@register("calm"', '@register("other"'))
+    unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
+    py_compile.compile(str(copy.parent / "other.py"), str(compiled), str(source), invalidation_mode=unchecked)
+    with strangers():
+        assert [entry.name for entry in registry.load_file(source)] == ["calm"]
+    name = compiled.relative_to(copy).as_posix()
+    manifest = Manifest.model_validate_json((copy / "bundle.json").read_text())
+    manifest = manifest.model_copy(update={"files": {**manifest.files, name: _digest(compiled.read_bytes())}})
+    manifest = manifest.model_copy(update={"digest": _digest_of(manifest)})
+    (copy / "bundle.json").write_text(manifest.model_dump_json())
+    assert f"{name} is nothing that a bundle holds" in refused(checked(copy))
+
+
+def test_the_cell_that_is_trained_again_does_not_depend_on_what_it_is_said_to_cost(honest: Path) -> None:
+    records = read_bundle(honest).board.records()
+    slow = [
+        r.model_copy(update={"timing": r.timing.model_copy(update={"seconds": 1 / i})})
+        for i, r in enumerate(records, 1)
+    ]
+    drawn = [{m: r.key for m, r in _drawn_for(known, 1).items()} for known in (records, slow, slow[::-1])]
+    assert drawn[0] == drawn[1] == drawn[2]
+    assert len({_drawn_for(records, sample)["defense calm"].key for sample in range(20)}) > 1
+
+
 def test_a_missing_seed_is_refused_its_own_or_one_of_the_board_it_joins(copy: Path, tmp_path: Path) -> None:
     shutil.copytree(copy, tmp_path / "whole")
 
@@ -332,6 +369,17 @@ def test_who_looks_at_the_test_set_is_refused(tmp_path: Path, monkeypatch: pytes
     assert "defense calm: other test data change what is trained: model " in said  # the attack may share that cell
     assert "digits.csv.gz" in said
     assert "secrecy: attack push: " not in said
+
+
+def test_who_goes_from_an_error_to_its_callers_is_refused(tmp_path: Path) -> None:
+    asks = CALM.replace("        return X.sort", "        caller()\n        return X.sort") + (
+        "\ndef caller():\n    try:\n        raise ValueError\n    except ValueError as error:\n"
+        "        return error.__traceback__.tb_frame.f_back\n"
+    )
+    folder = bundled(tmp_path, ran(tmp_path, defense=asks, seed=0, rounds=1))
+    said = refused(checked(folder, cells=1))
+    assert "defense calm" in said
+    assert "the plug-in reaches for tb_frame" in said
 
 
 @pytest.mark.parametrize(

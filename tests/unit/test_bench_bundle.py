@@ -11,10 +11,10 @@ import pytest
 from signed_bundles import signed
 from small_bench import RULES, VERSION, run_bench, shrink
 
-from robustfl.records import plain
+from robustfl.records import digest, plain
 from robustfl.reports.bundle import read_bundle, write_bundle
 from robustfl.reports.joining import merge, read_source, write_merge
-from robustfl.reports.published import read_board
+from robustfl.reports.published import merged, read_board
 from robustfl.reports.publishing import publish_store
 from robustfl.scenarios.dropped_check import RIGHTLY, WRONGLY
 from robustfl.scenarios.submission import Submission, check_submission
@@ -107,11 +107,31 @@ def claiming(data: dict[str, Any], **words: Any) -> None:
             cell.update(words)
 
 
+def behind_labels(data: dict[str, Any]) -> None:
+    """Learning rates that have the labels of the chosen ones, and other numbers: a draw of one's own."""
+    for cell in data["cells"]:
+        whole = merged(data["common"]["cell"], cell["cell"])
+        rate = 1.0000001 * whole["cell"]["schedule"]["lr"]
+        cell["cell"] = merged(cell["cell"], {"cell": {"schedule": {"lr": rate}}})
+        cell["key"] = digest(merged(whole, cell["cell"]))
+
+
+def once_more(data: dict[str, Any]) -> None:
+    """The first cell a second time under a key of its own, with a better number."""
+    again = plain(data["cells"][0])
+    again["cell"] = merged(again["cell"], {"again": 1})
+    again["key"] = digest(merged(data["common"]["cell"], again["cell"]))
+    again["metrics"]["sa"] = 0.99
+    data["cells"].append(again)
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [
         (one_more, f"protocol: {MEAN}: tuned on 3 configurations; the budget is {RULES.budget}"),
         (chosen, f"protocol: {MEAN}: chose configuration"),
+        (behind_labels, "protocol: it has other settings than the tier's behind the labels of mean, none"),
+        (once_more, "protocol: it has more than one cell of "),
         (lambda data: attacked(data, "sf"), "protocol: mean, none, seed 0: AutoByz without sf"),
         (lambda data: attacked(data, "sf", norm="gn"), "form: median, gn lacks sf with seed 0, sf with seed 1"),
         (lambda data: left_out(data, "none", norm="gn"), "protocol: it drops what is no member of AutoByz: median"),

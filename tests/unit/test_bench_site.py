@@ -20,7 +20,7 @@ from robustfl.cli import invoke
 from robustfl.errors import UsageError
 from robustfl.records import CellResult
 from robustfl.reports.benchmark_data import Measured, measured
-from robustfl.reports.benchmark_history import Entry, History, read_history
+from robustfl.reports.benchmark_history import Entry, History, history_page, read_history
 from robustfl.reports.benchmark_method import About
 from robustfl.reports.benchmark_site import MARK, Shown, write_benchmark
 from robustfl.reports.published import content_digest, publish, read_board, write_board
@@ -231,6 +231,14 @@ def test_a_board_stays_in_the_history_as_it_was_entered() -> None:
     )
     known = History(boards=[entry])
     assert known.with_entry(entry.model_copy(update={"commit": "a" * 40, "date": "2026-01-05"})) == known
+
+
+def test_versions_in_the_history_are_texts_and_no_markup() -> None:
+    entry = Entry(
+        date="2026-01-02", tier="m", digest="0" * 64, protocol=1, autobyz=1, robustfl=["0.2<script>|"], changed=[],
+        cells=1, scores={},
+    )  # fmt: skip
+    assert "| 0.2&lt;script&gt;\\| |" in history_page(History(boards=[entry]), [])
 
 
 # --- the committed site, and what the command refuses -----------------------------------------------------------------

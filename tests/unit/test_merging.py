@@ -12,7 +12,7 @@ import pytest
 from fake_store import record, stored
 
 from robustfl.errors import UsageError
-from robustfl.records import CellResult, CurvePoint
+from robustfl.records import CellResult, CurvePoint, digest
 from robustfl.reports import load_board
 from robustfl.reports.agreement import agree, settings_apart, versions_apart
 from robustfl.reports.joining import Source, joined_protocol, merge, read_source, read_sources, write_merge
@@ -221,6 +221,24 @@ def test_a_board_is_a_source_unless_it_was_edited(tmp_path: Path) -> None:
     path = write_board(board, tmp_path / "b.json")
     with pytest.raises(UsageError, match="its settings have the key"):
         read_source(path)
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [("autobyz", {"dropped": 5}), ("autobyz", {"dropped": {"x": 5}}), ("benchmark", {"contestants": 5})],
+)
+def test_a_protocol_of_another_shape_is_an_error(part: str, value: Any, tmp_path: Path) -> None:
+    store = stored(tmp_path / "s", [record()])
+    store.describe({part: value})
+    words = f"protocol.{part}.{next(iter(value))} is no table of tables"
+    with pytest.raises(UsageError, match=words):
+        read_source(tmp_path / "s")
+    made = record()
+    cell = {"cell": made.labels, "methods": {}}
+    whole = made.model_copy(update={"cell": cell, "key": digest(cell)})
+    board = publish([whole], name="theirs", protocol={part: value})
+    with pytest.raises(UsageError, match=words):
+        read_source(write_board(board, tmp_path / "b.json"))
 
 
 def test_sources_of_one_name_are_told_apart_by_their_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,6 +66,7 @@ def test_strange_files_are_errors_in_words_at_once(strange: Path) -> None:
         ("[-Infinity]", "-Infinity is no number"),
         ('{"sa": 0.1, "ra": 0.2, "sa": 0.9}', "it says 'sa' twice"),
         ('{"a": [{"b\\u001b": 1, "b\\u001b": 2}]}', "twice"),
+        (f'{{"samples": -1{"0" * 400}}}', "it holds a whole number of 402 digits"),
     ],
 )
 def test_what_two_readers_could_read_apart_is_no_json(tmp_path: Path, text: str, words: str) -> None:

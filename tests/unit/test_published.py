@@ -10,10 +10,11 @@ import pytest
 from fake_store import record
 
 from robustfl.errors import UsageError
-from robustfl.records import CellResult, CurvePoint, digest
+from robustfl.records import CellResult, CurvePoint, digest, labels_of, misnamed
 from robustfl.reports import published
 from robustfl.reports.board_faults import undeclared
 from robustfl.reports.published import json_schema, merged, publish, read_board, shared, without, write_board
+from robustfl.reports.store import unlikely
 
 
 def real(**labels: Any) -> CellResult:
@@ -119,6 +120,9 @@ DEVIL: list[tuple[dict[str, Any], str]] = [
     ({"metrics": {"sa": 0.5, "loss": 1.0, "ra": {"a": 0.1}, "ra_worst": 0.2}}, "ra_worst=0.2 is above"),
     ({"metrics": {"sa": 0.5, "loss": 1.0, "groups": {"selected": {"sa": 0.9}}}}, "a selected round, and selects none"),
     ({"metrics": {"sa": 0.5, "loss": 1.0, "groups": {"tail": {"sa": 0.9}}}}, "a tail of one round"),
+    ({"metrics": {"sa": 0.5, "loss": 1.0, "groups": {"ra": {"sa": 0.1}}}}, "a group is called 'ra'"),
+    ({"status": "refused", "metrics": None, "certificates": {"traffic": {"exchanges": 1}}}, "certificate 'traffic'"),
+    ({"status": "failed", "metrics": None, "certificates": {"attack_shift": 0.0}}, "certificate 'attack_shift'"),
 ]  # fmt: skip
 
 
@@ -168,6 +172,55 @@ def test_a_curve_that_ends_in_other_numbers_than_the_metrics_is_found(change: di
     assert undeclared(made.model_copy(update={"curve": [last.model_copy(update={"round": 27, **change})]})) is None
     other = undeclared(made.model_copy(update={"curve": [last.model_copy(update=change)]}))
     assert other == "its curve ends in other numbers than its metrics"
+
+
+def elsewhere(**changes: Any) -> list[str]:
+    """The faults of a record whose settings and methods are changed, under the key and the labels of these."""
+    made = real().model_copy(update={"certificates": {}})
+    settings = {**made.cell["cell"], **changes.pop("settings", {})}
+    cell = {**made.cell, "cell": settings, **changes}
+    made = made.model_copy(update={"cell": cell, "labels": labels_of(settings), "key": digest(cell)})
+    return [words for words in (misnamed(made), unlikely(made), undeclared(made)) if words]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"methods": {"norm": {"name": "gn"}}}, "its norm is 'fbn', and its methods have 'gn' there"),
+        ({"methods": {"norm": {"name": "fbn/../../x"}}}, "its methods have 'fbn/../../x' there"),
+        ({"methods": {"defense": [{"name": "mean"}, {"name": "krum"}]}}, "its methods have 'krum' there"),
+        ({"methods": {"norm": 5}}, "its methods have '5' there"),
+        ({"settings": {"certificates.no_effect": True}}, "labels.certificates.no_effect is called like a measure"),
+        ({"settings": {"ra_pgd": 0.99}}, "labels.ra_pgd is called like a measure"),
+    ],
+)
+def test_what_lies_behind_the_labels_is_found_under_a_right_key(changes: dict[str, Any], words: str) -> None:
+    assert elsewhere() == []
+    assert any(words in said for said in elsewhere(**changes))
+
+
+@pytest.mark.parametrize("settings", [{"rounds": "many"}, {"schedule": {"kind": "step", "milestones": 5}}])
+def test_settings_of_another_kind_are_no_crash(settings: dict[str, Any]) -> None:
+    made = real().model_copy(update={"curve": [CurvePoint(round=1, sa=0.5, loss=1.0)], "certificates": {}})
+    cell = {**made.cell, "cell": {**made.cell["cell"], **settings}}
+    made = made.model_copy(update={"cell": cell, "key": digest(cell)})
+    assert misnamed(made) is not None
+    assert undeclared(made) is None
+
+
+@pytest.mark.parametrize(
+    ("group", "name"), [("selected pgd(steps=2,", "eps=0.1)"), ("forgetting", "3"), ("spread", "pgd(steps=9)")]
+)
+def test_a_group_holds_only_what_its_cell_measures(group: str, name: str) -> None:
+    """Else its number could be taken for another one: ``selected`` of ``pgd(steps=2, eps=0.1)``."""
+    made = real(evasions=["pgd(steps=2, eps=0.1)"], ra={"pgd(steps=2, eps=0.1)": 0.5})
+    made = made.model_copy(update={"labels": labels_of(made.labels)})
+    assert made.metrics is not None
+    whole = {"spread": {"sa": 0.1, "ra_worst": 0.1, "pgd(steps=2, eps=0.1)": 0.1}}
+    with_group = made.model_copy(update={"metrics": made.metrics.model_copy(update={"groups": whole})})
+    assert unlikely(with_group) is None
+    metrics = made.metrics.model_copy(update={"groups": {group: {name: 0.5}}})
+    assert f"groups hold '{group}: {name}'" in str(unlikely(made.model_copy(update={"metrics": metrics})))
 
 
 def test_a_cell_that_is_there_twice_is_found(tmp_path: Path) -> None:
