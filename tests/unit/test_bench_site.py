@@ -20,7 +20,7 @@ from robustfl.cli import invoke
 from robustfl.errors import UsageError
 from robustfl.records import CellResult
 from robustfl.reports.benchmark_data import Measured, measured
-from robustfl.reports.benchmark_history import Entry, History, read_history
+from robustfl.reports.benchmark_history import Entry, History, history_page, read_history
 from robustfl.reports.benchmark_method import About
 from robustfl.reports.benchmark_site import MARK, Shown, write_benchmark
 from robustfl.reports.published import content_digest, publish, read_board, write_board
@@ -221,6 +221,31 @@ def test_a_board_stays_in_the_history_as_it_was_entered() -> None:
     )
     known = History(boards=[entry])
     assert known.with_entry(entry.model_copy(update={"commit": "a" * 40, "date": "2026-01-05"})) == known
+
+
+@pytest.mark.parametrize(
+    ("later", "words"),
+    [
+        ({}, "no score moved by a point"),
+        ({"protocol": 2}, "protocol 1 → 2: no number is comparable"),
+        ({"changed": []}, "whole protocol"),
+        ({"changed": ["f=2"]}, "not the whole protocol (`f=2`)"),
+        ({"scores": {"a": [50.0], "c": [50.0]}}, "new: c; gone: b"),
+        ({"scores": {"a": [51.0], "b": [None]}}, "no score moved by a point"),
+        ({"scores": {"a": [48.5], "b": [70.0]}}, "SA moved: a 50.0 → 48.5, b no number → 70.0"),
+        ({"scores": {"a": [50.0], "b": [None], **{f"c{i}": [1.0] for i in range(9)}}}, "and 3 more"),
+    ],
+)
+def test_the_history_says_what_a_board_changed(later: dict[str, Any], words: str) -> None:
+    first = Entry(
+        date="2026-01-02", tier="m", digest="0" * 64, protocol=1, autobyz=1, robustfl=[], changed=["rounds=3"], cells=1,
+        scores={"a": [50.0], "b": [None]},
+    )  # fmt: skip
+    other = first.model_copy(update={"tier": "d", "digest": "1" * 64, "scores": {}})
+    second = first.model_copy(update={"digest": "2" * 64, "date": "2026-02-03", **later})
+    page = history_page(History(boards=[first, other, second]), [second.digest])
+    assert line(page, "| 2026-02-03 | [m](m.md) |").endswith(f"{words} |")
+    assert "the first board of its tier; not the whole protocol (`rounds=3`)" in line(page, "| 2026-01-02 | m |")
 
 
 # --- the committed site, and what the command refuses -----------------------------------------------------------------
