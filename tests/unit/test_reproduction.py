@@ -174,7 +174,7 @@ def test_a_selector_of_two_cells_of_one_seed_is_too_wide() -> None:
     found = evidence({"a": [80, 81, 82], "b": [60, 61, 60]})
     twice = replace(found, planned=(*found.planned, Planned({"norm": "a", "seed": 1}, "again")))
     assert verdict(AHEAD, twice) == "confirmed"  # it has no record
-    with pytest.raises(UsageError, match="'ahead' selects several cells of seed 1; .* is too wide"):
+    with pytest.raises(UsageError, match=r"'ahead' selects several cells of seed 1; .* is too wide"):
         verdict(AHEAD, replace(twice, records={**found.records, "again": record("again", 0.5)}))
 
 
