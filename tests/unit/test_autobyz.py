@@ -133,6 +133,54 @@ def row_of(records: list[CellResult], asked: Asked | None = None) -> tuple[Board
     return made, section.rows[0]
 
 
+@pytest.mark.parametrize("dropped", [3, ["k"], {"k": "sf"}])
+def test_what_was_left_out_is_a_table_of_cells(dropped: Any) -> None:
+    with pytest.raises(UsageError, match="what was dropped is no table of cells"):
+        asked_of({"autobyz": {"version": 1, "dropped": dropped}})
+
+
+def test_what_counts_as_autobyz_is_read_as_it_was_said() -> None:
+    said = {"version": 1, "scope": "update", "cheap": "So.", "dropped": {"k": {"attack": "sf"}}, "seed": 3}
+    found = asked_of({"autobyz": said})
+    assert found is not None
+    assert (found.scope, found.cheap, found.seed) == ("update", "So.", 3)
+    assert found.where(lambda labels: labels["attack"] == "sf").dropped == said["dropped"]
+    assert found.where(lambda labels: labels["attack"] == "alie").dropped == {}
+    least = asked_of({"autobyz": {"version": 1, "seed": "3"}})
+    assert least is not None
+    assert (least.scope, least.cheap, least.seed) == ("both", "", None)
+
+
+def test_a_left_out_cell_that_has_a_record_is_there_once() -> None:
+    made = record(attack="sf", seed=0)
+    asked = Asked(SMALL, dropped={made.key: made.labels, "b" * 32: record(attack="alie").labels})
+    assert with_dropped(frame([made]), asked)["status"].tolist() == ["done", "dropped"]
+
+
+def test_of_members_that_are_worst_equally_often_the_first_in_its_order_is_named() -> None:
+    _, row = row_of(cells(none=[0.9] * 2, alie=[0.7, 0.5], sf=[0.4, 0.7], own=[0.8, 0.8]))
+    assert row.members == (("alie", 1), ("sf", 1))
+    _, row = row_of(cells(none=[0.9] * 3, alie=[0.7, 0.7, 0.5], sf=[0.4, 0.4, 0.7], own=[0.8] * 3))
+    assert row.members == (("sf", 2), ("alie", 1))
+
+
+def test_a_member_that_is_refused_with_one_seed_makes_a_bound() -> None:
+    _, row = row_of(cells(none=[0.9, 0.9], alie=[0.5, 0.5], sf=["refused", 0.4], own=[0.8, 0.8]))
+    assert row.worst.bound
+    assert not row_of(cells(none=[0.9], alie=[0.5], sf=["refused"], own=["refused"]))[1].worst.bound
+
+
+def test_members_that_are_all_without_effect_count_as_such() -> None:
+    records = [
+        r if r.labels["attack"] == "none" else r.model_copy(update={"certificates": {"no_effect": True}})
+        for r in cells(none=[0.9], alie=[0.5], sf=[0.7], own=[0.8])
+    ]
+    _, row = row_of(records)
+    assert row.cells[1].idle
+    assert row.members == ()
+    assert member_text(row.members) == "–"
+
+
 def test_the_worst_member_counts_per_seed() -> None:
     made, row = row_of(cells(none=[0.9, 0.9, 0.9], alie=[0.5, 0.8, 0.6], sf=[0.7, 0.4, 0.7], own=[0.8, 0.8, 0.8]))
     assert made.attacks == ("none", "AutoByz", "alie", "sf", LABEL)
