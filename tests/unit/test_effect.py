@@ -141,7 +141,7 @@ def said(status: str = "done", no_effect: bool = False, **settings: Any) -> Cell
     return made.model_copy(update={"cell": {"cell": settings}, "certificates": certificates})
 
 
-KRUM = {"defense": "krum", "attack": "sf", "clients": 10, "f": 4}
+KRUM: dict[str, Any] = {"defense": "krum", "attack": "sf", "clients": 10, "f": 4}
 """It takes 11 clients with four attackers."""
 
 
