@@ -182,6 +182,7 @@ def scored(said: dict[str, Any], *scores: float | None, chosen: int, **more: Any
 def test_of_equal_worst_cases_the_first_is_chosen(board: Board, chosen: int) -> None:
     told = apart_from_protocol(saying(board, lambda said: scored(said, None, 0.0, 1.0, 0.5, 1.0, 1.0, chosen=chosen)))
     assert f"{NAME}: chose configuration {chosen}, where 2 has the highest worst case" in told
+    assert not any("is no accuracy" in words for words in told)  # 0 and 1 are
 
 
 def test_a_search_may_come_to_nothing_and_say_why(board: Board) -> None:
