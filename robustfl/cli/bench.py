@@ -64,6 +64,7 @@ def bench(
     rules = engine.protocol()
     chosen = rules.tier(tier)
     if listing:
+        _takes_no(f"{tier} --list", {"board": board, "page": page, "whole": whole})
         return _list(chosen, rules, engine.contestants(chosen.scenario(settings), contestants), form)
     extra = tuple(str(Path(p).resolve()) for p in plugins)
     found = engine.bench(

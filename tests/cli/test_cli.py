@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from fake_store import record, stored
 
 from robustfl.cli import invoke
 from robustfl.cli.facts import _parameter as parameters
@@ -286,6 +287,56 @@ def test_misuse_exits_2_and_says_what_is_right(
     assert words in captured.err
     assert "Traceback" not in captured.err
     assert not (folder / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["report", "file.txt"], "is a file; give the folder of a store such as runs/quickstart"),
+        (["report", "empty"], "'empty' holds no results"),
+        (["plot", "heatmap", "store", "--lines", "norm"], "plot heatmap has no lines to choose; plot curves has"),
+        (["run", "--state-memory", "12x"], "'12x' is no size; write 500MB or 4GiB"),
+        (["run", "--track", "tensorbord"], "is no tracker; did you mean 'tensorboard'"),
+        (["grid", "--cheap", "--dry-run"], "--dry-run does not foresee what --cheap leaves out"),
+        (["merge", "store", "store", "--out", "m", "--source", "a\x1b"], "--source holds control characters"),
+        (["submit", "store"], "--by says who is to be asked about the bundle"),
+        (["submit", "store", "--by", "me", "--name", "Not A Name"], "must be lower-case letters, digits and dashes"),
+        (["submit", "store", "--trust", "a.py"], "--sample go with --check"),
+        (["submit", "store", "--sample", "0"], "--sample go with --check"),
+        (["submit", "--check", "empty", "--by", "me"], "--check looks at a bundle that is there"),
+        (["submit", "--check", "empty", "--all", "--cells", "2"], "--all runs every cell, --cells 2 draws some"),
+        (["submit", "--check", "empty"], "'empty' is no bundle: no bundle.json"),
+    ],
+)
+def test_what_a_command_cannot_take_is_told_in_words(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    stored(folder / "store", [record(seed=0), record(seed=1)])
+    (folder / "empty").mkdir()
+    (folder / "file.txt").write_text("")
+    assert invoke(arguments) == 2
+    assert words in re.sub(r"\s+", " ", capsys.readouterr().err)
+    assert sorted(path.name for path in folder.iterdir()) == ["empty", "file.txt", "store"]  # nothing was written
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('zip = [["attack", "nope"]]', "'nope' is no axis of this scenario; its cell settings are attack, seed, norm"),
+        ('zip = [["attack", "seed"], ["seed", "norm"]]', "zip: 'seed' appears twice"),
+        ('zip = [["attack", "norm"]]', "zip: axes must have one length, not {'attack': 2, 'norm': 3}"),
+        ("rounds = 3", "no scenario key 'rounds'; it belongs under [cell]: cell.rounds"),
+        ('plugin = ["a.py"]', "no scenario key 'plugin'; did you mean 'plugins'"),
+        ('plugins = ["a\\u0000b"]', "holds a file name with a null character"),
+    ],
+)
+def test_a_file_that_is_no_scenario_says_what_to_write(
+    text: str, words: str, capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    cell = '[cell]\nattack = ["none", "sf"]\nseed = [0, 1]\nnorm = ["gn", "fbn", "none"]\n'
+    (folder / "mine.toml").write_text(f"{text}\n{cell}")
+    assert invoke(["grid", "mine.toml", "--dry-run"]) == 2
+    assert words in re.sub(r"\s+", " ", capsys.readouterr().err)
 
 
 def test_failure_exits_1(capsys: pytest.CaptureFixture[str], folder: Path) -> None:

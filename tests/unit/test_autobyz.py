@@ -22,7 +22,7 @@ from robustfl.reports.store import Store
 from robustfl.reports.writers import to_csv, to_json, to_latex, to_markdown, to_text
 from robustfl.scenarios import Cell, Execution, Scenario, expand
 from robustfl.scenarios.grid import run_grid
-from robustfl.scenarios.halving import cheap_grid, dropped, first_part
+from robustfl.scenarios.halving import cheap_grid, cheap_words, dropped, first_part, hopeless
 
 SMALL = Ensemble(1, (Member("alie"), Member("sf"), Member("foe(eta=10)", "statistics")), margin=0.1)
 SPECS = {name: (name, "both") for name in ("none", "alie", "sf")} | {"own": ("foe(eta=10)", "statistics")}
@@ -131,6 +131,54 @@ def row_of(records: list[CellResult], asked: Asked | None = None) -> tuple[Board
     made = rank_board(with_dropped(frame(records), asked), autobyz=asked)
     (section,) = [s for s in made.sections if s.metric == "sa"]
     return made, section.rows[0]
+
+
+@pytest.mark.parametrize("dropped", [3, ["k"], {"k": "sf"}])
+def test_what_was_left_out_is_a_table_of_cells(dropped: Any) -> None:
+    with pytest.raises(UsageError, match="what was dropped is no table of cells"):
+        asked_of({"autobyz": {"version": 1, "dropped": dropped}})
+
+
+def test_what_counts_as_autobyz_is_read_as_it_was_said() -> None:
+    said = {"version": 1, "scope": "update", "cheap": "So.", "dropped": {"k": {"attack": "sf"}}, "seed": 3}
+    found = asked_of({"autobyz": said})
+    assert found is not None
+    assert (found.scope, found.cheap, found.seed) == ("update", "So.", 3)
+    assert found.where(lambda labels: labels["attack"] == "sf").dropped == said["dropped"]
+    assert found.where(lambda labels: labels["attack"] == "alie").dropped == {}
+    least = asked_of({"autobyz": {"version": 1, "seed": "3"}})
+    assert least is not None
+    assert (least.scope, least.cheap, least.seed) == ("both", "", None)
+
+
+def test_a_left_out_cell_that_has_a_record_is_there_once() -> None:
+    made = record(attack="sf", seed=0)
+    asked = Asked(SMALL, dropped={made.key: made.labels, "b" * 32: record(attack="alie").labels})
+    assert with_dropped(frame([made]), asked)["status"].tolist() == ["done", "dropped"]
+
+
+def test_of_members_that_are_worst_equally_often_the_first_in_its_order_is_named() -> None:
+    _, row = row_of(cells(none=[0.9] * 2, alie=[0.7, 0.5], sf=[0.4, 0.7], own=[0.8, 0.8]))
+    assert row.members == (("alie", 1), ("sf", 1))
+    _, row = row_of(cells(none=[0.9] * 3, alie=[0.7, 0.7, 0.5], sf=[0.4, 0.4, 0.7], own=[0.8] * 3))
+    assert row.members == (("sf", 2), ("alie", 1))
+
+
+def test_a_member_that_is_refused_with_one_seed_makes_a_bound() -> None:
+    _, row = row_of(cells(none=[0.9, 0.9], alie=[0.5, 0.5], sf=["refused", 0.4], own=[0.8, 0.8]))
+    assert row.worst.bound
+    assert not row_of(cells(none=[0.9], alie=[0.5], sf=["refused"], own=["refused"]))[1].worst.bound
+
+
+def test_members_that_are_all_without_effect_count_as_such() -> None:
+    records = [
+        r if r.labels["attack"] == "none" else r.model_copy(update={"certificates": {"no_effect": True}})
+        for r in cells(none=[0.9], alie=[0.5], sf=[0.7], own=[0.8])
+    ]
+    _, row = row_of(records)
+    assert row.cells[1].idle
+    assert row.members == ()
+    assert member_text(row.members) == "–"
 
 
 def test_the_worst_member_counts_per_seed() -> None:
@@ -302,6 +350,50 @@ def test_a_member_that_is_known_to_have_no_effect_does_not_go_on_unless_all_are_
         assert {c.attack for c in dropped(HALVED, idle)} == gone
 
 
+def test_a_member_that_says_nothing_of_its_effect_has_one() -> None:
+    idle = record(attack="alie", sa=0.5)
+    idle = idle.model_copy(update={"certificates": {**idle.certificates, "no_effect": True}})
+    assert hopeless({"alie": idle, "sf": record(sa=0.5)}, SMALL) == {"alie"}
+
+
+@pytest.mark.parametrize(
+    ("other", "gone"), [("failed", {"alie"}), ("diverged", {"alie"}), ("refused", set()), ("done", {"alie"})]
+)
+def test_a_member_without_effect_goes_where_another_may_have_one(other: str, gone: set[str]) -> None:
+    idle = record(attack="alie", sa=0.5)
+    idle = idle.model_copy(update={"certificates": {**idle.certificates, "no_effect": True}})
+    assert hopeless({"alie": idle, "sf": record(status=other)}, SMALL) == gone
+
+
+def test_a_member_at_the_margin_goes_on() -> None:
+    row = {"alie": record(sa=0.5, ra={}), "sf": record(sa=0.75, ra={}), "zero": record(sa=0.751, ra={})}
+    assert hopeless(row, Ensemble(1, (), margin=0.25)) == {"zero"}
+
+
+def test_a_member_near_the_worst_in_any_metric_goes_on() -> None:
+    row = {"alie": record(sa=0.5, ra={"pgd": 0.4}), "sf": record(sa=0.9, ra={"pgd": 0.1})}
+    row["zero"] = record(sa=0.7, ra={"pgd": 0.3})
+    assert hopeless(row, SMALL) == {"zero"}
+
+
+@pytest.mark.usefixtures("small")
+def test_where_one_channel_is_open_members_are_compared_on_it() -> None:
+    made = scenario(attack="autobyz", scope="statistics", rounds=30)
+    begun = {c: record(attack=c.attack, scope=c.scope, ra={}, sa=0.9 if c.attack == "sf" else 0.5)
+             for c in expand(first_part(made))}  # fmt: skip
+    assert {(c.attack, c.scope) for c in dropped(made, begun)} == {("sf", "statistics")}
+
+
+def test_the_first_part_has_the_version_that_the_scenario_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(autobyz, "ensembles", lambda: {1: SMALL, 2: Ensemble(2, (Member("ipm"),))})
+    found = expand(first_part(scenario(attack=["none", "autobyz(version=1)"], rounds=30)))
+    assert {cell.attack for cell in found} == {"alie", "sf", "foe(eta=10)"}
+
+
+def test_the_rule_of_the_cheap_mode_is_said_with_its_margin_in_points() -> None:
+    assert "those more than 10 points above the worst were dropped" in cheap_words(SMALL)
+
+
 @pytest.mark.parametrize("attack", [["none", "ipm", "autobyz"], ["ipm", "none", "autobyz"]])
 @pytest.mark.usefixtures("small")
 def test_attacks_zipped_with_other_settings_are_neither_compared_nor_dropped(attack: list[str]) -> None:
@@ -325,8 +417,11 @@ def test_the_first_part_is_a_third_of_the_rounds_on_the_first_seed() -> None:
     found = expand(first_part(HALVED))
     assert {(c.rounds, c.seed) for c in found} == {(4, 4)}
     assert {c.attack for c in found} == {"alie", "sf", "foe(eta=10)"}
-    with pytest.raises(UsageError, match="needs at least 3"):
-        first_part(scenario(attack="autobyz", rounds=2))
+    several = first_part(scenario(attack="autobyz", rounds=[3, 30]))
+    assert {cell.rounds for cell in expand(several)} == {1, 10}
+    for rounds in (2, "30", 30.0):
+        with pytest.raises(UsageError, match="needs at least 3"):
+            first_part(scenario(attack="autobyz", rounds=rounds))
     with pytest.raises(UsageError, match="which it does not name"):
         first_part(scenario(attack="alie"))
 
@@ -356,7 +451,7 @@ def test_a_cheap_grid_resumes_and_its_board_says_what_was_dropped(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = scenario(
-        attack=["none", "autobyz"], rounds=3, model="mlp(hidden=(8,))", norm="naive-bn", batch=8, seed=[0, 1],
+        attack=["none", "autobyz"], rounds=3, model="mlp(hidden=(8,))", norm="naive-bn", batch=8, seed=[4, 1],
     )  # fmt: skip
     monkeypatch.setattr("robustfl.scenarios.halving.hopeless", lambda records, ensemble: {"sf both"})
     calls: list[int] = []
@@ -366,12 +461,14 @@ def test_a_cheap_grid_resumes_and_its_board_says_what_was_dropped(
         calls.append(found.computed)
         return found
 
-    found = cheap_grid(made, run, out=tmp_path)
-    cheap_grid(made, run, out=tmp_path)
+    found = cheap_grid(made, run, out=tmp_path, facts={"shown": "so"})
+    cheap_grid(made, run, out=tmp_path, facts={"shown": "so"})
     assert calls == [3, 6, 0, 0]
-    run(Scenario.of({**made.model_dump(), "name": "all", "cell": {**made.cell, "seed": 0}}))
+    described = Store(found.folder).description()
+    assert (described["autobyz"]["seed"], described["shown"]) == (4, "so")
+    run(Scenario.of({**made.model_dump(), "name": "all", "cell": {**made.cell, "seed": 4}}))
     cheap_grid(made.model_copy(update={"name": "all"}), run, out=tmp_path)
-    assert calls[4:] == [4, 3, 4]  # every member ran with seed 0, and so does with seed 1
+    assert calls[4:] == [4, 3, 4]  # every member ran with seed 4, and so does with seed 1
     board = board_of(Store(found.folder), keys=found.keys)
     assert board.counts == {"done": 6, "dropped": 2}
     assert "Cheap mode" in " ".join(board.notes)

@@ -241,6 +241,31 @@ def test_versions_in_the_history_are_texts_and_no_markup() -> None:
     assert "| 0.2&lt;script&gt;\\| |" in history_page(History(boards=[entry]), [])
 
 
+@pytest.mark.parametrize(
+    ("later", "words"),
+    [
+        ({}, "no score moved by a point"),
+        ({"protocol": 2}, "protocol 1 → 2: no number is comparable"),
+        ({"changed": []}, "whole protocol"),
+        ({"changed": ["f=2"]}, "not the whole protocol (`f=2`)"),
+        ({"scores": {"a": [50.0], "c": [50.0]}}, "new: c; gone: b"),
+        ({"scores": {"a": [51.0], "b": [None]}}, "no score moved by a point"),
+        ({"scores": {"a": [48.5], "b": [70.0]}}, "SA moved: a 50.0 → 48.5, b no number → 70.0"),
+        ({"scores": {"a": [50.0], "b": [None], **{f"c{i}": [1.0] for i in range(9)}}}, "and 3 more"),
+    ],
+)
+def test_the_history_says_what_a_board_changed(later: dict[str, Any], words: str) -> None:
+    first = Entry(
+        date="2026-01-02", tier="m", digest="0" * 64, protocol=1, autobyz=1, robustfl=[], changed=["rounds=3"], cells=1,
+        scores={"a": [50.0], "b": [None]},
+    )  # fmt: skip
+    other = first.model_copy(update={"tier": "d", "digest": "1" * 64, "scores": {}})
+    second = first.model_copy(update={"digest": "2" * 64, "date": "2026-02-03", **later})
+    page = history_page(History(boards=[first, other, second]), [second.digest])
+    assert line(page, "| 2026-02-03 | [m](m.md) |").endswith(f"{words} |")
+    assert "the first board of its tier; not the whole protocol (`rounds=3`)" in line(page, "| 2026-01-02 | m |")
+
+
 # --- the committed site, and what the command refuses -----------------------------------------------------------------
 
 
@@ -286,6 +311,18 @@ def test_a_board_of_another_version_is_named_and_not_shown(tmp_path: Path, capsy
         (["bench", "site", "--whole", "--page", "p"], "bench site takes no --whole"),
         (["bench", "d", "--from", "a.json", "--from", "b.json"], "bench d takes one --from, not 2"),
         (["bench", "d", "--from", "a.json", "--list"], "bench d --from takes no --list"),
+        (["bench", "d", "--from", "a.json", "--board", "b.json"], "bench d --from takes no --board"),
+        (["bench", "d", "--from", "a.json", "--whole"], "bench d --from takes no --whole"),
+        (["bench", "d", "--from", "a.json", "--set", "f=1"], "bench d --from takes no --set"),
+        (["bench", "d", "--from", "a.json", "--contestant", "mean"], "bench d --from takes no --contestant"),
+        (["bench", "d", "--list", "--board", "b.json"], "bench d --list takes no --board"),
+        (["bench", "d", "--list", "--page", "p"], "bench d --list takes no --page"),
+        (["bench", "d", "--list", "--whole"], "bench d --list takes no --whole"),
+        (["bench", "site", "--list"], "bench site takes no --list"),
+        (["bench", "site", "--board", "b.json"], "bench site takes no --board"),
+        (["bench", "study", "--plugin", "a.py"], "bench study takes no --plugin"),
+        (["bench", "heldout", "--contestant", "mean"], "bench heldout takes no --contestant"),
+        (["bench", "heldout", "--from", "a.csv", "--from", "b.csv"], "bench heldout takes one --from, not 2"),
         (["bench", "m", "--from", str(BOARD)], "no board of tier m of the benchmark; its tier: d"),
         (
             ["bench", "site", "--page", "p", "--from", str(BOARD.with_name("reproduction-wsm.json"))],

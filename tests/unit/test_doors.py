@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -40,6 +43,7 @@ from robustfl.federation.statistics import collect
 from robustfl.norms.layers import ServerBatchNorm
 from robustfl.registry import create
 from robustfl.scenarios import submission
+from robustfl.scenarios.verify import ELSEWHERE
 from robustfl.testing import check
 from robustfl.vectors import layout_of
 from robustfl.watch import changed, kept_state
@@ -298,6 +302,82 @@ def test_who_asks_for_frames_is_heard_and_a_library_that_does_is_not(monkeypatch
     space["itself"](hook)
     space["by_inspect"](hook)
     assert heard == ["sys._getframe"] * 2
+
+
+# --- what a bundle brings --------------------------------------------------------------------------------------------
+
+
+Findings = list[tuple[str, bool | None, str]]
+
+
+def noted(step: Any, *given: Any) -> Findings:
+    """What one step of a submission's check finds."""
+    found: Findings = []
+    step(*given, lambda *finding: found.append(finding))
+    return found
+
+
+def test_a_plug_in_of_a_bundle_brings_a_method(tmp_path: Path) -> None:
+    (tmp_path / "idle.py").write_text("import robustfl\n")
+    (tmp_path / "torn.py").write_text("import robustfl.nowhere\n")
+    bundle = SimpleNamespace(
+        folder=tmp_path, manifest=SimpleNamespace(plugins={"torn.py": "", "idle.py": ""}, packages={})
+    )
+    idle, torn = noted(submission._methods_of, bundle)
+    assert idle == ("contract", False, "idle.py registers no method")
+    assert torn[:2] == ("contract", False)
+    assert torn[2].startswith("torn.py: ")
+
+
+def test_a_method_of_a_bundle_can_be_made_of_its_defaults() -> None:
+    def refuses() -> None:
+        raise ValueError("a bound is missing")
+
+    entry = SimpleNamespace(kind="defense", name="odd", origin="odd.py", cls=refuses)
+    ((step, passed, words),) = noted(submission._contracts, [entry])
+    assert (step, passed) == ("contract", False)
+    assert words.startswith("defense odd cannot be made of its defaults: ")
+    assert "a bound is missing" in words
+
+
+def ran(verdict: str, agrees: bool, detail: str = "") -> Any:
+    return SimpleNamespace(verdict=verdict, agrees=agrees, detail=detail, key="0123456789abcdef")
+
+
+@pytest.mark.parametrize(
+    ("checks", "found"),
+    [
+        ([ran("identical", True)], [(True, "1 cells of 9 came out again (drawn with 7)")]),
+        ([ran("identical", True), ran("differs", False, "sa 1")], [(False, "cell 0123456789ab: differs: sa 1")]),
+        ([ran(ELSEWHERE, False)], [(None, f"cell 0123456789ab: {ELSEWHERE}")]),
+    ],
+)
+def test_numbers_of_a_bundle_come_out_again_or_differ_or_need_another_machine(checks: Any, found: Any) -> None:
+    verification = SimpleNamespace(checks=checks, cells=9, sample=7)
+    assert noted(submission._numbers, verification) == [("numbers", *one) for one in found]
+
+
+@pytest.mark.parametrize(
+    ("passed", "accepted"), [([True], True), ([True, None], False), ([True, False], False), ([None, False], False)]
+)
+def test_a_submission_is_accepted_where_every_step_was_made_and_passed(
+    passed: list[bool | None], accepted: bool
+) -> None:
+    found: Any = submission.Submission(None, tuple(submission.Finding("x", p, "") for p in passed))  # type: ignore[arg-type]
+    assert found.accepted is accepted
+    assert (len(found.refused), len(found.undecided)) == (passed.count(False), passed.count(None))
+
+
+@pytest.mark.parametrize(
+    ("path", "data"),
+    [
+        ("/home/me/labels.csv", True), ("/home/me/notes", True), ("/home/me/mine.py", False), ("/proc/meminfo", False),
+        (f"{sys.prefix}/lib/license.txt", False), (f"{sys.prefix}/lib/digits.csv.gz", True),
+        (f"{sys.base_prefix}/lib/zones.txt", False), ("/home/me/mine.so", False),
+    ],
+)  # fmt: skip
+def test_files_of_data_are_told_from_code_and_libraries(path: str, data: bool) -> None:
+    assert submission._is_data(path) is data
 
 
 # --- laws ------------------------------------------------------------------------------------------------------------

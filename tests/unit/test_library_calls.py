@@ -10,12 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fake_store import record
 
 import robustfl
+from robustfl.attacks.byzantine.alie import supporters
+from robustfl.data.normalize import Normalize
 from robustfl.errors import Refused, RobustflError, UsageError
 from robustfl.records import CellResult
+from robustfl.reports.frame import frame
 from robustfl.reports.published import publish, write_board
+from robustfl.reports.ranking import rank_board
 from robustfl.reports.store import Store
+from robustfl.scenarios import Scenario
+from robustfl.scenarios.arithmetic import compute
 
 SMALL = {"rounds": 2, "clients": 4, "model": "digits-cnn(hidden=8)", "evasions": [], "defense": "median"}
 
@@ -147,6 +154,26 @@ def test_f_is_any_whole_number() -> None:
 def test_values_of_another_kind_are_misuse(call: Callable[[], Any], words: str) -> None:
     with pytest.raises(UsageError, match=re.escape(words)):
         call()
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda board: robustfl.verify(3), "the board is a file's name, not int"),
+        (lambda board: Scenario.load(3), "a preset's name, a TOML file or a Scenario, not int"),
+        (lambda board: board.select(metric="sb"), "leaderboard: no metric 'sb'"),
+        (lambda board: board.select(block="elsewhere"), "leaderboard: no task 'elsewhere'"),
+        (lambda board: rank_board(frame([record()]), compare=["nrm"]), "cannot compare 'nrm'; did you mean 'norm'"),
+        (lambda board: Store("runs").path("../x"), "must be letters, digits, '_', '-' or '.'"),
+        (lambda board: supporters(5, 5), "f=5 attackers of n=5 clients; needs 0 ≤ f < n"),
+        (lambda board: Normalize([0.5], [0.5, 0.5]), "must be of one length, std > 0"),
+        (lambda board: Normalize([0.5], [0.0]), "must be of one length, std > 0"),
+        (lambda board: compute("parameter", {}), "no arithmetic 'parameter'; did you mean 'parameters'"),
+    ],
+)
+def test_a_call_that_names_nothing_says_what_there_is(call: Callable[[Any], Any], words: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(words)):
+        call(rank_board(frame([record()])))
 
 
 def test_the_page_about_ones_own_code_shows_what_works(board: Path, capsys: pytest.CaptureFixture[str]) -> None:

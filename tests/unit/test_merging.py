@@ -179,6 +179,43 @@ def cheap(name: str, seeds: Sequence[int], left_out: Sequence[str] = (), **facts
     return Source(name, tuple(kept), {r.key: r.labels for r in kept}, (), {"autobyz": {"version": 1, **said}})
 
 
+def test_who_says_who_measured_a_cell_says_it_once() -> None:
+    named = record().model_copy(update={"certificates": {"source": "we"}})
+    merged = merge([source("we", named), source("we", record()), source("they", record())], tolerance=0.0)
+    assert [owner(r) for r in merged.results] == ["we + they"]
+    assert merged.agreed == 1
+
+
+def test_what_is_no_record_of_any_source_is_told() -> None:
+    sources = [Source("a", (record(),), {}, ("x: torn",)), Source("b", (), {}, ("y: torn",))]
+    assert merge(sources, tolerance=0.0).problems == ("x: torn", "y: torn")
+    with pytest.raises(UsageError, match=r"none of a holds a finished cell$"):
+        merge([source("a")], tolerance=0.0)
+
+
+def test_sources_whose_attackers_forge_other_channels_are_not_merged() -> None:
+    facts = {"version": 1}
+    one, two = (
+        replace(source(n), protocol={"autobyz": {**facts, "scope": s}}) for n, s in (("a", "both"), ("b", "update"))
+    )
+    with pytest.raises(UsageError, match=r"different protocols .*autobyz: a: 1 both; b: 1 update"):
+        joined_protocol([one, two])
+
+
+def test_of_facts_that_two_sources_say_the_first_ones_stay() -> None:
+    one, two = (
+        replace(source(name), protocol={"benchmark": {
+            "tier": "d", "version": 1, "changed": [], "title": name, "contestants": {"a": {"chosen": 0, "by": name}},
+        }})
+        for name in ("we", "they")
+    )  # fmt: skip
+    assert joined_protocol([one, two])["benchmark"] == one.protocol["benchmark"]
+    silent = replace(one, protocol={"benchmark": {"tier": "d", "version": 1, "changed": []}})
+    assert joined_protocol([silent, silent]) == silent.protocol
+    with pytest.raises(UsageError, match="we: d 2; they: d 1"):
+        joined_protocol([replace(one, protocol={"benchmark": {"tier": "d", "version": 2, "changed": []}}), two])
+
+
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_a_cell_that_one_source_ran_is_not_left_out(order: tuple[int, int]) -> None:
     both = [cheap("we", [0, 1], ["sf"]), cheap("they", [0, 1])]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,94 @@ def test_a_cell_that_says_what_no_run_leaves_is_found_even_under_a_new_digest(
 ) -> None:
     path = edited(written(tmp_path, real()), lambda d: d["cells"][0].update(claim))
     assert any(words in said for said in read_board(resigned(path))[1])
+
+
+CERTIFICATES: list[tuple[str, list[Any], list[Any]]] = [
+    ("device", ["cpu"], [1]),
+    ("threads", [1, 2**16], [0, 2**16 + 1, True, 1.0, "2"]),
+    ("versions", [{"torch": "2"}], ["2", {"torch": 2}]),
+    ("source", ["we"], [3]),
+    ("unreliable", ["so", ["a", "b"]], [3, ["a", 3]]),
+    ("evaluation", ["of x"], [False]),
+    ("model", [{}], ["x"]),
+    ("traffic", [{"exchanges": 1, "mebibytes": 0.5}], [{"hops": 1}, {"exchanges": -1}, {"exchanges": True}, 3]),
+    ("attack_shift", [0, 0.5, "inf", "nan"], [-1, math.inf, "far", True]),
+    ("statistics", [0, 12], [-1, "12"]),
+    ("statistics_shift", [0.0, "inf"], [-0.1, "far"]),
+    ("dropped", [0, 2.5], [-1, math.inf, True]),
+    ("no_effect", [True], [False, 1]),
+    ("forgetting", [{"mean": -1}, {"mean": 1}, {"mean": "nan"}], [{"mean": -1.1}, {"mean": 1.1}, {"mean": "inf"}]),
+]
+
+
+@pytest.mark.parametrize(("name", "good", "bad"), CERTIFICATES)
+def test_a_certificate_is_what_it_is_called(name: str, good: list[Any], bad: list[Any]) -> None:
+    def found(value: Any) -> str | None:
+        return undeclared(real(forgetting=True).model_copy(update={"certificates": {name: value}}))
+
+    assert [found(value) for value in good] == [None] * len(good)
+    assert all(str(found(value)).startswith(f"{name}={value!r} is no ") for value in bad)
+
+
+SETTLED = {"rounds": 30, "evaluate_every": 10, "tail": 5, "select": "validation"}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"status": "refused", "metrics": None, "round": 3}, "refused, and diverged in round 3"),
+        ({"status": "diverged", "metrics": None, "round": 3, "reason": "so"}, None),
+        ({"status": "diverged", "round": 3}, "diverged, and has metrics"),
+        ({"status": "failed"}, "failed, and has metrics"),
+        ({"curve": [{"round": 20}, {"round": 10}]}, "from round to round"),
+        ({"curve": [{"round": 0}]}, "from round to round"),
+        ({"curve": [{"round": 40}]}, "from round to round"),
+        ({"curve": [{"round": 10, "loss": 0.0}, {"round": 20}]}, None),
+        ({"curve": [{"round": 10, "ra": 1.5}]}, "no accuracy in [0, 1]"),
+        ({"curve": [{"round": 10, "ra": -0.5}]}, "no accuracy in [0, 1]"),
+        ({"curve": [{"round": 10}], "status": "diverged", "metrics": None}, None),
+        ({"metrics": {"per_class": {"sa": [0.5]}}}, "it has per_class"),
+        ({"metrics": {"per_client": {"sa": [0.5]}}}, "it has per_client"),
+        ({"metrics": {"asr": -0.5}}, "asr=-0.5 is no rate"),
+        ({"metrics": {"asr": 0.0}}, None),
+        ({"metrics": {"ra": {"a": 0.25, "b": 0.5}, "ra_worst": 0.25}}, None),
+        ({"metrics": {"ra": {"a": 0.25, "b": 0.5}, "ra_worst": 0.375}}, "ra_worst=0.375 is above"),
+        ({"metrics": {"groups": {"tail": {}, "selected": {}, "selected, a": {}}}}, None),
+        ({"metrics": {"groups": {"selected, a": {}}}, "select": "last"}, "a selected round, and selects none"),
+        ({"metrics": {"groups": {"tail": {}}}, "tail": 1}, "means over a tail of one round"),
+    ],
+)
+def test_parts_of_a_cell_fit_each_other(change: dict[str, Any], words: str | None) -> None:
+    made = real(**{**SETTLED, **{k: v for k, v in change.items() if k in SETTLED}})
+    told = {"scenario": "x", "metrics": {}, **made.model_dump(exclude={"metrics", "certificates"}), **change}
+    told["curve"] = [{"sa": 0.5, "loss": 1.0, **point} for point in change.get("curve", ())]
+    if told["metrics"] is not None:
+        told["metrics"] = {"sa": 0.5, "loss": 1.0, "samples": 9, **told["metrics"]}
+    found = undeclared(CellResult.model_validate({k: v for k, v in told.items() if k not in SETTLED}))
+    assert found is None if words is None else words in str(found)
+
+
+def test_a_curve_may_end_in_a_loss_that_is_no_number() -> None:
+    made = real(rounds=30, ra={})
+    assert made.metrics is not None
+    last = CurvePoint(round=30, sa=0.9, loss=math.nan)
+    both = {"metrics": made.metrics.model_copy(update={"loss": math.nan}), "curve": [last], "certificates": {}}
+    assert undeclared(made.model_copy(update=both)) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda d: d["cells"][0]["certificates"].update(device="tpu"), "its environment says devices []"),
+        (lambda d: d["cells"][0]["certificates"].update(threads=3), "its environment says threads []"),
+        (lambda d: d.update(protocol={"benchmark": 3}), "protocol.benchmark is no table"),
+        (lambda d: d.update(protocol={"audit": {}}), "protocol holds 'audit', which says nothing; it may hold autobyz"),
+        (lambda d: d.update(protocol={"benchmark": {"contestants": {"a": {"x": 1}}}}), "the search of a holds 'x'"),
+    ],
+)
+def test_what_a_board_says_of_its_cells_together_is_held_against_them(change: Any, words: str, tmp_path: Path) -> None:
+    said = read_board(resigned(edited(written(tmp_path, real()), change)))[1]
+    assert any(words in fault for fault in said), said
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -167,6 +168,14 @@ def test_a_clear_difference_confirms() -> None:
 
 def test_a_clear_difference_the_other_way_contradicts() -> None:
     assert verdict(AHEAD, evidence({"a": [60, 61, 60], "b": [60, 61, 61]})) == "contradicted"
+
+
+def test_a_selector_of_two_cells_of_one_seed_is_too_wide() -> None:
+    found = evidence({"a": [80, 81, 82], "b": [60, 61, 60]})
+    twice = replace(found, planned=(*found.planned, Planned({"norm": "a", "seed": 1}, "again")))
+    assert verdict(AHEAD, twice) == "confirmed"  # it has no record
+    with pytest.raises(UsageError, match=r"'ahead' selects several cells of seed 1; .* is too wide"):
+        verdict(AHEAD, replace(twice, records={**found.records, "again": record("again", 0.5)}))
 
 
 def test_an_interval_over_the_bound_leaves_it_open() -> None:
