@@ -122,7 +122,7 @@ def _methods_apart(record: CellResult) -> Iterator[str]:
     for axis, found in record.cell.get("methods", {}).items():
         said = settings.get(axis)
         for method in found if isinstance(found, list) else [found]:
-            name = method.get("name") if isinstance(method, Mapping) else method
+            name: Any = method.get("name") if isinstance(method, Mapping) else method
             if not (_is_text(name) and _METHOD.fullmatch(name) and (axis == "propagation" or name in str(said))):
                 yield f"its {shown(axis)} is {shown(str(said))!r}, and its methods have {shown(str(name))!r} there"
 

@@ -65,9 +65,9 @@ def read_source(path: str | Path, *, name: str | None = None) -> Source:
     cells = planned if isinstance(planned, dict) else {}
     results = tuple(described_cells(loaded.results, described))
     protocol = carried(described)
-    wrong = next(misshaped(protocol), None)
-    if wrong is not None:
-        raise UsageError(f"{path}: {wrong}")
+    faults = list(misshaped(protocol))
+    if faults:
+        raise UsageError(f"{path}: {faults[0]}")
     return Source(own, results, cells, tuple(problems), protocol)
 
 
