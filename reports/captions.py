@@ -91,7 +91,10 @@ def how_to_read(board: Board) -> tuple[str, ...]:
         (any(p.mean is None and not (p.states or p.dropped) for p in places), "–: not run."),
         (any(p.interval for p in places), "Intervals: logit scale, moderated variance."),
         (bool(doubt), doubt),
-        (any(r.seconds_per_round is not None for r in rows), "Costs: mean seconds per round, highest peak memory."),
+        (
+            any(r.seconds_per_round is not None for r in rows),
+            f"Costs: mean seconds per round{'' if board.autobyz is None else ' without attack'}, highest peak memory.",
+        ),
     ]
     return tuple(words for applies, words in told if applies)
 

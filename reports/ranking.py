@@ -69,6 +69,7 @@ class _Group:
 
     places: dict[str, _Place] = field(default_factory=lambda: defaultdict(_Place))
     seconds: list[float] = field(default_factory=list)
+    calm: list[float] = field(default_factory=list)
     memory: list[int] = field(default_factory=list)
     own: Labels = ()
 
@@ -299,7 +300,9 @@ def _add(cell: Cell, seed: str, group: _Group, place: _Place, notes: Footnotes, 
             place.samples |= samples_of(cell, metric)
     if without_effect(cell):
         place.idle.add(seed)
-    group.seconds += [] if _absent(cell.get("seconds_per_round")) else [float(cell["seconds_per_round"])]
+    took = [] if _absent(cell.get("seconds_per_round")) else [float(cell["seconds_per_round"])]
+    group.seconds += took
+    group.calm += took if cell["attack"] == NO_ATTACK else []
     group.memory += [] if not cell.get("peak_memory") else [int(cell["peak_memory"])]
 
 
@@ -334,7 +337,9 @@ def _row(labels: Labels, group: _Group, metric: str, attacks: Sequence[str], aut
     counted = (
         attacked if any(e.expected for e in attacked) else calm or [replace(e, idle=False) for e in found.values()]
     )
-    seconds = math.fsum(group.seconds) / len(group.seconds) if group.seconds else None
+    # What AutoByz's members search and rehearse is no cost of a defense, and not every row ran the same members.
+    took = group.calm if autobyz is not None and group.calm else group.seconds
+    seconds = math.fsum(took) / len(took) if took else None
     memory = max(group.memory, default=None)
     cells = tuple(found[a] for a in attacks)
     return Row(labels, None, cells, worst(counted), seconds, memory, own=group.own, members=members)

@@ -224,6 +224,18 @@ def test_a_seed_that_diverged_under_several_members_counts_once() -> None:
     assert row.members == (("sf", 2), ("alie", 1))
 
 
+def test_what_attackers_search_is_no_cost_of_a_defense() -> None:
+    made = cells(none=[0.9, 0.9], alie=[0.5, 0.5], sf=[0.7, 0.7], own=[0.8, 0.8])
+    slow = [r.model_copy(update={"timing": r.timing.model_copy(update={"seconds_per_round": 9.0})}) for r in made[2:]]
+    calm = made[0].timing.seconds_per_round
+    assert row_of([*made[:2], *slow])[1].seconds_per_round == calm
+    assert row_of(slow)[1].seconds_per_round == 9.0
+    plain = rank_board(frame([*made[:2], *slow[:4]]))  # of one scope
+    assert plain.sections[0].rows[0].seconds_per_round == pytest.approx((2 * calm + 4 * 9.0) / 6)
+    assert "mean seconds per round without attack" in row_of(made)[0].caption
+    assert "mean seconds per round, " in plain.caption
+
+
 def test_a_member_without_effect_does_not_count() -> None:
     records = cells(none=[0.9], alie=[0.5], sf=[0.7], own=[0.8])
     idle = {"certificates": {**records[1].certificates, "no_effect": True}}
