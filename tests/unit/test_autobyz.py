@@ -232,8 +232,8 @@ def test_what_attackers_search_is_no_cost_of_a_defense() -> None:
     assert row_of(slow)[1].seconds_per_round == 9.0
     plain = rank_board(frame([*made[:2], *slow[:4]]))  # of one scope
     assert plain.sections[0].rows[0].seconds_per_round == pytest.approx((2 * calm + 4 * 9.0) / 6)
-    assert "mean seconds per round without attack" in row_of(made)[0].caption
-    assert "mean seconds per round, " in plain.caption
+    assert "mean seconds per round without attack" in " ".join(row_of(made)[0].notes)
+    assert "mean seconds per round, " in " ".join(plain.notes)
 
 
 def test_a_member_without_effect_does_not_count() -> None:
