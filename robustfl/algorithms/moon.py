@@ -31,7 +31,8 @@ class Moon(FedAvg):
         and those of ``fedavg`` but ``keep_momentum``.
 
     Reference: Li, He, Song, Model-Contrastive Federated Learning, CVPR 2021, arXiv:2103.16257, equations 2-3. The
-    representation is what the model's last layer receives; both other models run in evaluation mode.
+    representation is what the model's last layer receives; both other models run in evaluation mode, with the
+    statistics of normalization that the client received, where the source's previous model has its own.
 
     >>> import torch
     >>> z = torch.tensor([[1.0, 0.0]])
