@@ -25,6 +25,8 @@ _SPEC = re.compile(rf"{NAME}(?:\((.*)\))?", re.DOTALL)
 class Member:
     """One attack of an ensemble, the only channel it forges (empty: what the cell's ``scope`` says), and its reason.
 
+    One that ``poisons`` data forges no channel: its attackers train honestly on wrong data.
+
     >>> Member("alie", "statistics").label
     'alie [statistics]'
     """
@@ -32,6 +34,7 @@ class Member:
     attack: str
     scope: str = ""
     reason: str = ""
+    poisons: bool = False
 
     @property
     def label(self) -> str:
@@ -60,15 +63,15 @@ class Ensemble:
         return f"{NAME}(version={self.version})"
 
     def within(self, scope: str) -> tuple[Member, ...]:
-        """The members where attackers may forge ``scope`` only: each attack once, on that channel.
+        """The members where attackers may forge ``scope`` only: each attack that forges at all once, on that channel.
 
-        >>> both = Ensemble(1, (Member("alie"), Member("alie", "update")))
+        >>> both = Ensemble(1, (Member("alie"), Member("alie", "update"), Member("label-flip", poisons=True)))
         >>> [m.label for m in both.within("both")], [m.label for m in both.within("statistics")]
-        (['alie', 'alie [update]'], ['alie'])
+        (['alie', 'alie [update]', 'label-flip'], ['alie'])
         """
         if scope == "both":
             return self.members
-        return tuple({m.attack: Member(m.attack, reason=m.reason) for m in self.members}.values())
+        return tuple({m.attack: Member(m.attack, reason=m.reason) for m in self.members if not m.poisons}.values())
 
 
 @cache

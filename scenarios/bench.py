@@ -54,8 +54,9 @@ class Tier:
             if name in given:
                 raise UsageError(f"--set {name} is given twice, as {given[name]!r} and {setting!r}")
             given[name] = setting
-        counted = f'attack=["none", "{AUTOBYZ}(version={self.autobyz})"]'
-        return Scenario.load(f"bench/{self.name}", settings=(counted, *settings))
+        made = Scenario.load(f"bench/{self.name}", settings=settings)
+        counted = {} if "attack" in given else {"attack": ["none", f"{AUTOBYZ}(version={self.autobyz})"]}
+        return made.model_copy(update={"cell": {**made.cell, **counted}})
 
 
 @dataclass(frozen=True)

@@ -282,14 +282,14 @@ def _secrecy(bundle: Bundle, sample: int, root: str | Path | None, note: Note) -
 
 
 def _drawn_for(records: Sequence[CellResult], sample: int) -> dict[str, CellResult]:
-    """A finished cell for every plug-in method, drawn among those with the fewest rounds.
+    """A finished cell for every plug-in method, drawn among those with the fewest such methods, then rounds.
 
     Nothing that a record says of its cost counts: else who submits it would choose the cell.
     """
     found: dict[str, CellResult] = {}
     order = sorted(records, key=lambda r: r.key)
     random.Random(f"secrecy {sample}").shuffle(order)
-    for record in sorted(order, key=lambda r: int(r.cell["cell"]["rounds"])):
+    for record in sorted(order, key=lambda r: (len(origins(r.cell)), int(r.cell["cell"]["rounds"]))):
         for method in origins(record.cell) if record.status == "done" else ():
             found.setdefault(method, record)
     return found

@@ -11,6 +11,7 @@ from robustfl import autobyz
 from robustfl.autobyz import Ensemble, Member, ensembles, named
 from robustfl.errors import UsageError
 from robustfl.records import CellResult, digest
+from robustfl.registry import create
 from robustfl.reports.board import Board, Row
 from robustfl.reports.ensembles import Asked, asked_of, member_text, with_dropped
 from robustfl.reports.frame import frame
@@ -394,6 +395,14 @@ def test_where_one_channel_is_open_members_are_compared_on_it() -> None:
     begun = {c: record(attack=c.attack, scope=c.scope, ra={}, sa=0.9 if c.attack == "sf" else 0.5)
              for c in expand(first_part(made))}  # fmt: skip
     assert {(c.attack, c.scope) for c in dropped(made, begun)} == {("sf", "statistics")}
+
+
+@pytest.mark.parametrize("version", sorted(ensembles()))
+def test_members_that_poison_data_are_marked_and_forge_no_channel(version: int) -> None:
+    ensemble = ensembles()[version]
+    for member in ensemble.members:
+        assert create("attack", member.attack).poisons_data == member.poisons, member.attack
+    assert not any(create("attack", m.attack).poisons_data for m in ensemble.within("statistics"))
 
 
 def test_the_first_part_has_the_version_that_the_scenario_names(monkeypatch: pytest.MonkeyPatch) -> None:
