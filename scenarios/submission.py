@@ -323,8 +323,10 @@ def _overhear(files: tuple[str, ...], packages: tuple[str, ...]) -> None:
 
 
 def _trained_elsewhere(record: CellResult, root: str | Path | None) -> tuple[str, list[str]]:
-    """In the prepared process: how the cell ends, and what the plug-ins' code has reached for by then."""
-    return _trained(record, root), list(dict.fromkeys(_opened))
+    """In the prepared process: how the cell ends, and what the plug-ins' code has reached for since the last cell."""
+    ended, reached = _trained(record, root), list(dict.fromkeys(_opened))
+    _opened.clear()
+    return ended, reached
 
 
 def _heard(event: str, arguments: tuple[Any, ...], own: Collection[str]) -> None:
