@@ -29,10 +29,11 @@ def front_page(
     ``entries`` are the history's by digest, ``tiers`` all there are with what they are about, ``left_out`` what is said
     of boards that are not shown, ``reading`` what people say of the boards.
     """
+    newest = max((it.facts["version"] for it in boards), default=0)
     parts = [
-        f"# The benchmark\n\n*{QUESTION}*\n\n{_short(boards)}",
+        f"# The benchmark\n\n*{QUESTION}*\n\n{_short(boards, newest)}",
         reading.strip(),
-        *(_tier(it, _newest(boards)) for it in boards),
+        *(_tier(it, newest) for it in boards),
         _tiers(boards, entries, tiers),
         "\n".join(f"- Not shown: {escape(words)}" for words in left_out),
         _MEASURED,
@@ -41,12 +42,12 @@ def front_page(
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _short(boards: Sequence[Measured]) -> str:
+def _short(boards: Sequence[Measured], newest: int) -> str:
     """A line per tier: the first contestant with batch statistics."""
     heads = ["tier", "with batch norm, use", f"SA under {TITLE}", f"RA under {TITLE}", "time", "how sure"]
     lines = []
     for it in boards:
-        tier = f"[{it.tier}]({it.tier}.md){'' if _newest([it]) == _newest(boards) else ' (an older protocol)'}"
+        tier = f"[{it.tier}]({it.tier}.md){'' if it.facts['version'] == newest else ' (an older protocol)'}"
         first = best(r for r in it.rows if it.of(r, "norm") in it.with_statistics)
         if first is None:
             lines.append([tier, "no contestant has a number", *"––––"])
@@ -57,11 +58,6 @@ def _short(boards: Sequence[Measured]) -> str:
         f"A tier is one kind of data and says nothing of others; SA and RA are the worst of {TITLE}'s attacks per seed."
     )
     return f"{table(heads, 'llrrrl', lines)}\n\n{words}"
-
-
-def _newest(boards: Sequence[Measured]) -> int:
-    """The latest version of the protocol that boards follow."""
-    return max((it.facts["version"] for it in boards), default=0)
 
 
 def _robust(it: Measured, row: Row) -> str:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeGuard
 
-from robustfl.outside import shown
+from robustfl.outside import METHOD_NAME, shown
 from robustfl.records import CellResult, measured_in
 
 AUTOBYZ = ("version", "scope", "cheap", "dropped", "seed")
@@ -15,7 +14,6 @@ BENCHMARK = ("tier", "title", "version", "changed", "autobyz", "budget", "tuning
 CONTESTANT = ("knowledge", "chosen", "search", "reason")
 _LEFT_IN_THE_STORE = ("per_class", "per_client", "per_user")
 _OF_ANY_END = ("device", "threads", "versions", "source")
-_METHOD = re.compile(r"[a-z0-9][a-z0-9.\-]*")  # as the registry has them
 _TRAFFIC = ("numbers_each_way", "exchanges", "mebibytes")
 
 
@@ -123,7 +121,7 @@ def _methods_apart(record: CellResult) -> Iterator[str]:
         said = settings.get(axis)
         for method in found if isinstance(found, list) else [found]:
             name: Any = method.get("name") if isinstance(method, Mapping) else method
-            if not (_is_text(name) and _METHOD.fullmatch(name) and (axis == "propagation" or name in str(said))):
+            if not (_is_text(name) and METHOD_NAME.fullmatch(name) and (axis == "propagation" or name in str(said))):
                 yield f"its {shown(axis)} is {shown(str(said))!r}, and its methods have {shown(str(name))!r} there"
 
 

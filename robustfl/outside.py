@@ -18,6 +18,8 @@ LARGEST_FILE = 512 * 2**20
 LARGEST_NUMBER = 2**1000
 """Whole numbers beyond it are no floats."""
 
+METHOD_NAME = re.compile(r"[a-z0-9][a-z0-9.\-]*")
+
 _OBEYED = "\x00-\x08\x0b-\x1f\x7f-\x9f"  # control signs but line ends and tabs
 _TURNED = "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"  # what turns or breaks writing
 _HALVES = "\ud800-\udfff"  # lone surrogates

@@ -30,7 +30,7 @@ from robustfl.alarms import alarm
 from robustfl.contracts import Method
 from robustfl.doors import guard
 from robustfl.errors import RobustflError, UsageError, closest, told
-from robustfl.outside import unsafe
+from robustfl.outside import METHOD_NAME, unsafe
 from robustfl.parameters import is_plain, reject_unknown, remember, types_of
 from robustfl.running import loaded, running
 from robustfl.sessions import content, script_of, written_here
@@ -47,7 +47,6 @@ WORDS: dict[str, dict[str, str]] = {
     "evasion": {"sa": "standard accuracy, beside the evasions of a record"},
 }
 """Per kind the words that scenarios and records read as something else than a method of that name."""
-_NAME = re.compile(r"[a-z0-9][a-z0-9.\-]*")
 _DEEPEST = 16  # brackets in one spec
 _BARE = re.compile(r"[a-z][a-z0-9.\-]*(\(.*\))?", re.DOTALL)
 
@@ -133,7 +132,7 @@ def register(name: str, *, version: int = 1) -> Callable[[M], M]:
 
 def check_name(kind: str, name: str) -> None:
     """Raise ``UsageError`` for a malformed name, and for one that means something else where methods are named."""
-    if not _NAME.fullmatch(name):
+    if not METHOD_NAME.fullmatch(name):
         raise UsageError(f"{name!r} is no method name: small letters, digits, '-' and '.' only")
     if name in WORDS.get(kind, {}):
         raise UsageError(f"{kind} {name!r} is taken by robustfl for {WORDS[kind][name]}; choose another name")

@@ -143,7 +143,8 @@ def cheap_grid(
 
 
 def _records(scenario: Scenario, out: str | Path, root: str | Path | None) -> dict[Cell, CellResult]:
-    found = plan(scenario, out=out, root=root)
-    records: Iterable[CellResult] = Store(found.folder).load().results
-    known = {record.key: record for record in records}
-    return {cell: known[key] for key, cell in found.cells.items() if key in known}
+    known = {record.key: record for record in Store(Path(out) / scenario.name).load().results}
+    if not known:  # as before every first run: planning takes keys of all cells
+        return {}
+    cells = plan(scenario, out=out, root=root).cells
+    return {cell: known[key] for key, cell in cells.items() if key in known}
