@@ -121,8 +121,11 @@ NORMAL = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
 
 
 def table_prior(parts: Sequence[Estimate]) -> Prior | None:
-    """The prior that the places of one table give for variances over seeds, on the logit scale."""
-    found = [p for p in parts if p.is_number and len(p.values) > 1]
+    """The prior that the places of one table give for variances over seeds, on the logit scale.
+
+    An attack without effect repeats the numbers without attack, and tells nothing new.
+    """
+    found = [p for p in parts if p.is_number and len(p.values) > 1 and not p.idle]
     numbers = [[v for _, v in p.values] for p in found]
     variances = [
         max(float(logit(v, p.samples).var(ddof=1)), resolution(v, p.samples))

@@ -107,7 +107,7 @@ def rank_board(
     metrics = ranked_metrics(table)
     groups = _grouped(cells, axes, notes, metrics)
     sections = [
-        _section(block, task, metric, rows)
+        _section(block, task, metric, rows, attacks)
         for block, task, rows_of in _blocks(groups, axes, autobyz)
         for metric in sorted(metrics, key=_metric_order)
         if (rows := rows_of(metric, attacks))
@@ -360,9 +360,12 @@ def _mean_row(labels: Labels, rows: Sequence[Row]) -> Row:
     )
 
 
-def _section(block: str, task: Labels, metric: str, rows: Sequence[Row]) -> Section:
-    """One table: rows by worst case with their ranks, places with what the table says about variances."""
-    prior = table_prior([e for row in rows for e in (*row.cells, row.worst)])
+def _section(block: str, task: Labels, metric: str, rows: Sequence[Row], attacks: Sequence[str]) -> Section:
+    """One table: rows by worst case with their ranks, places with what the table says about variances.
+
+    It says so by what was measured, once: a worst case repeats numbers of its attacks.
+    """
+    prior = table_prior([e for row in rows for a, e in zip(attacks, row.cells, strict=True) if a != TITLE])
     known = [
         replace(r, cells=tuple(replace(e, prior=prior) for e in r.cells), worst=replace(r.worst, prior=prior))
         for r in rows

@@ -244,6 +244,12 @@ def test_a_member_without_effect_does_not_count() -> None:
     assert row_of(records)[1].cells[1].mean == 0.7
 
 
+def test_the_worst_of_the_members_tells_no_more_about_variances_than_they_do() -> None:
+    _, row = row_of(cells(none=[0.9, 0.91], alie=[0.5, 0.6], sf=[0.7, 0.6], own=[0.8, 0.7]))
+    assert row.worst.prior is not None
+    assert row.worst.prior.pooled == 4
+
+
 def test_dropped_members_do_not_count_and_are_shown() -> None:
     gone = record(attack="sf", seed=0).labels
     asked = Asked(SMALL, cheap="Cheap mode: so.", dropped={"a" * 32: gone})

@@ -99,6 +99,25 @@ def test_rows_that_do_not_differ_are_seldom_told_apart(rows: int, seeds: int) ->
     assert wrong / 300 < 0.12
 
 
+def test_every_measurement_tells_about_variances_once() -> None:
+    """Neither a worst case over one attack, nor an attack without effect, is one more."""
+    levels = {"mean": 0.4, "median": 0.8, "krum": 0.6}
+    attacked = [c for i, (d, v) in enumerate(levels.items()) for c in cells(d, noisy(v, 5, i))]
+    clean = [c for i, d in enumerate(levels) for c in cells(d, noisy(0.9, 5, i), attack="none")]
+    idle = [
+        c.model_copy(update={
+            "labels": {**c.labels, "attack": "foe"}, "key": f"foe{k}",
+            "certificates": {**c.certificates, "no_effect": True},
+        })
+        for k, c in enumerate(clean)
+    ]  # fmt: skip
+    assert {r.worst.prior.pooled for r in board(*attacked).sections[0].rows if r.worst.prior} == {3 * 4}
+    assert all(r.worst.prior is None for r in board(*attacked[:10]).sections[0].rows)
+    alone, beside = board(*attacked, *clean).sections[0], board(*attacked, *clean, *idle).sections[0]
+    assert [r.worst.prior for r in beside.rows] == [r.worst.prior for r in alone.rows]
+    assert {r.worst.prior.pooled for r in alone.rows if r.worst.prior} == {6 * 4}
+
+
 @pytest.mark.parametrize("seeds", [5, 10])
 def test_intervals_hold_the_mean_about_as_often_as_they_say(seeds: int) -> None:
     """1,800 intervals at 95 %, from tables of six rows; wide margins on both sides."""
