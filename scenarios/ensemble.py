@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -37,11 +38,8 @@ def _ensembles(option: Any) -> list[Ensemble]:
         table = as_table(option)
         if table.pop("name") != NAME:
             return []
-        versions = table.get("version", [])
-        inside = [", ".join(f"{k}={v}" for k, v in table.items())] if not isinstance(versions, list) else [
-            f"version={v}" for v in versions
-        ]  # fmt: skip
-        option = [f"{NAME}({text})" for text in inside]
+        axes = ([f"{k}={v}" for v in (value if isinstance(value, list) else [value])] for k, value in table.items())
+        option = [f"{NAME}({', '.join(values)})" for values in itertools.product(*axes)]
     options = option if isinstance(option, list) else [option]
     return [ensemble for spec in options if (ensemble := named(spec)) is not None]
 

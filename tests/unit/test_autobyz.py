@@ -22,12 +22,14 @@ from robustfl.reports.ranking import rank_board
 from robustfl.reports.store import Store
 from robustfl.reports.writers import to_csv, to_json, to_latex, to_markdown, to_text
 from robustfl.scenarios import Cell, Execution, Scenario, expand
+from robustfl.scenarios.ensemble import asked
 from robustfl.scenarios.grid import run_grid
 from robustfl.scenarios.halving import cheap_grid, cheap_words, dropped, first_part, hopeless
 
 SMALL = Ensemble(1, (Member("alie"), Member("sf"), Member("foe(eta=10)", "statistics")), margin=0.1)
 SPECS = {name: (name, "both") for name in ("none", "alie", "sf")} | {"own": ("foe(eta=10)", "statistics")}
 LABEL = "foe(eta=10) [statistics]"
+LATEST = max(ensembles())
 
 
 @pytest.fixture
@@ -85,9 +87,41 @@ def test_autobyz_advances_with_other_axes_as_one_value() -> None:
 
 
 @pytest.mark.parametrize(
+    ("attack", "version"),
+    [
+        ("alie", None), ({"name": "alie", "z": [1, 2]}, None), (["none", "autobyz"], LATEST),
+        (["autobyz", "none"], LATEST), ({"name": "autobyz"}, LATEST), (["none", {"name": "autobyz"}], LATEST),
+        ({"name": "autobyz", "version": 1}, 1),
+        ([{"name": "autobyz", "version": [1]}, "autobyz(version=1)"], 1),
+    ],
+)  # fmt: skip
+def test_a_scenario_counts_the_autobyz_that_it_names_in_whatever_form(attack: Any, version: int | None) -> None:
+    made = scenario(attack=attack)
+    found = asked(made)
+    assert (None if found is None else found.version) == version
+    members = set() if found is None else {member.attack for member in found.members}
+    assert members <= {cell.attack for cell in expand(made)}
+
+
+def test_where_one_channel_is_open_members_that_forge_none_are_no_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    members = (Member("alie", "update"), Member("label-flip", poisons=True), Member("sf"))
+    monkeypatch.setattr(autobyz, "ensembles", lambda: {1: Ensemble(1, members)})
+    assert [(a, s) for a, s, _ in attacks(scenario(attack="autobyz", scope="statistics"))] == [
+        ("alie", "statistics"), ("sf", "statistics"),
+    ]  # fmt: skip
+
+
+def test_a_scope_varies_where_no_member_forges_one_of_its_own() -> None:
+    assert {s for _, s, _ in attacks(scenario(attack="alie", scope=["both", "update"]))} == {"both", "update"}
+
+
+@pytest.mark.parametrize(
     ("cell", "said"),
     [
-        ({"attack": "autobyz(version=9)"}, "version=9 is not known here; known: 1"),
+        ({"attack": ["autobyz(version=1)", "autobyz(version=2)", "autobyz"]}, "in 2 versions; a scenario takes one"),
+        ({"attack": {"name": "autobyz", "version": [1, 2]}}, "in 2 versions; a scenario takes one"),
+        ({"attack": {"name": "autobyz", "version": [1], "z": 2}}, "takes version, a whole number, and nothing else"),
+        ({"attack": "autobyz(version=9)"}, "version=9 is not known here; known: 1, 2"),
         ({"attack": "autobyz(z=1)"}, "takes version, a whole number, and nothing else"),
         ({"attack": {"name": "autobyz", "z": 1}}, "takes version, a whole number, and nothing else"),
         ({"attack": "autobyz", "scope": ["both", "update"]}, "one value"),
