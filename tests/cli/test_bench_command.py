@@ -1,0 +1,319 @@
+"""``robustfl bench`` hands on what it is told, and says what it found; nothing is trained here."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fake_store import record, stored
+
+from robustfl import autobyz
+from robustfl.autobyz import Ensemble, Member
+from robustfl.cli import bench as command
+from robustfl.cli import invoke
+from robustfl.errors import UsageError
+from robustfl.records import digest
+from robustfl.reports import attack_study
+from robustfl.reports.attack_study import Study, Tried, about
+from robustfl.reports.published import read_board
+from robustfl.scenarios import Results, Scenario
+from robustfl.scenarios import bench as engine
+
+VERSION = engine.protocol().version
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[Any, Any, dict[str, Any]]]:
+    """The tiers that would run, with how; each command ends there."""
+    monkeypatch.chdir(tmp_path)
+    found: list[tuple[Any, Any, dict[str, Any]]] = []
+
+    def bench(tier: Any, run: Any, **how: Any) -> None:
+        found.append((tier, run, how))
+        raise UsageError("enough")
+
+    monkeypatch.setattr(engine, "bench", bench)
+    return found
+
+
+PLUGIN = '''
+from dataclasses import dataclass
+from robustfl.contracts import Attack
+from robustfl.registry import register
+
+@register("of-the-command", version=1)
+@dataclass(frozen=True)
+class Plugin(Attack):
+    """A plug-in."""
+    def forge(self, view, *, generator):
+        return view.honest[: view.f]
+'''
+
+
+@pytest.mark.usefixtures("clean_registry")
+def test_every_option_reaches_the_tier(asked: list[tuple[Any, Any, dict[str, Any]]], tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(PLUGIN)
+    words = [
+        "--contestant", "mean/gn", "--set", "rounds=3", "--set", "f=1", "--whole", "--out", "mine", "--data-root", ".",
+        "--plugin", "mine.py", "--jobs", "2", "--threads", "3", "--device", "cpu", "--format", "json",
+    ]  # fmt: skip
+    assert invoke(["bench", "m", *words]) == 2
+    ((tier, run, how),) = asked
+    assert tier.name == "m"
+    assert how == {
+        "wanted": ("mean/gn",), "settings": ("rounds=3", "f=1"), "cheap": False, "out": "mine", "root": ".",
+        "plugins": (str((tmp_path / "mine.py").resolve()),),
+    }  # fmt: skip
+    made = run.keywords["execution"]
+    assert (made.jobs, made.threads, made.device, made.root) == (2, 3, "cpu", ".")
+    assert (run.keywords["out"], run.keywords["quiet"]) == ("mine", True)
+
+
+def test_a_tier_runs_in_the_cheap_mode_unless_all_of_it_is_asked_for(
+    asked: list[tuple[Any, Any, dict[str, Any]]],
+) -> None:
+    assert invoke(["bench", "d"]) == 2
+    ((tier, run, how),) = asked
+    assert (tier.name, how["cheap"], how["out"], how["plugins"]) == ("d", True, "runs", ())
+    assert run.keywords["quiet"] is False
+
+
+@pytest.mark.parametrize("failed", [0, 1])
+def test_a_tier_with_a_failed_cell_ends_with_1_and_publishes_its_own_cells(
+    failed: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ran = [record(seed=seed, attack="none") for seed in range(3)]
+    told = [{**r.cell, "methods": {"norm": {"name": "fbn", "version": 1}}} for r in ran]
+    records = [r.model_copy(update={"cell": cell, "key": digest(cell)}) for r, cell in zip(ran, told, strict=True)]
+    stored(tmp_path / "runs" / "s", records)
+    keys = frozenset(r.key for r in records[:2])
+    results = Results(Path("runs/s"), 1, 1, {"done": 2, "failed": failed}, keys)
+    monkeypatch.setattr(engine, "bench", lambda *_, **how: SimpleNamespace(results=results))
+    assert invoke(["bench", "d", "--board", "b.json"]) == failed
+    said = capsys.readouterr().out
+    assert "Cells: 2 done." in said
+    assert said.endswith("  b.json\n")
+    assert {cell.key for cell in read_board(Path("b.json"))[0].cells} == keys
+
+
+def test_a_list_says_what_each_contestant_is_told_and_tries(capsys: pytest.CaptureFixture[str]) -> None:
+    wanted = ["--contestant", "krum/gn", "--contestant", "clipping+mean/gn"]
+    assert invoke(["bench", "d", "--list", *wanted, "--format", "json"]) == 0
+    rules = engine.protocol()
+    plain, own = json.loads(capsys.readouterr().out)
+    rates = [", ".join(f"{rate:g}" for rate in some) for some in (rules.rates, rules.coarse)]
+    assert plain == {"contestant": "krum · gn · dsgd", "knowledge": "f declared", "rates": rates[0], "own": ""}
+    assert own == {
+        "contestant": "clipping+mean · gn · dsgd", "knowledge": "none", "rates": rates[1],
+        "own": "clipping(c=0.5)+mean",
+    }  # fmt: skip
+    assert invoke(["bench", "d", "--list", *wanted]) == 0
+    said = capsys.readouterr().out
+    assert f"Tier d ({rules.tier('d').title}), protocol version {VERSION}: {rules.budget} configurations each" in said
+    assert re.search(r"krum · gn · dsgd +\S? *f declared", said)
+
+
+# --- boards that are there -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[Any, ...]]:
+    """What sites are written of, where a board's file holds the facts of the benchmark and nothing else."""
+    monkeypatch.chdir(tmp_path)
+    found: list[tuple[Any, ...]] = []
+
+    def write(boards: Any, page: Path, left_out: Any = ()) -> list[Path]:
+        found.append(([file for _, file in boards], page, list(left_out)))
+        return [page / "index.md", page / "d.md"]
+
+    def read(source: Path) -> Any:
+        facts = {"tier": source.stem[0], "version": int(source.stem[1:])}
+        return SimpleNamespace(protocol={"benchmark": facts} if facts["version"] else None)
+
+    monkeypatch.setattr(command, "_read", read)
+    monkeypatch.setattr(command, "_hold", lambda source, read: found.append((source,)))
+    monkeypatch.setattr(command, "_measured", lambda read: SimpleNamespace(board=None))
+    monkeypatch.setattr(command, "_write_site", write)
+    monkeypatch.setattr(command, "print_board", lambda made, form, full: None)
+    return found
+
+
+OLD = "d99.json, tier d: protocol version 99 is not known here"
+
+
+def test_a_site_shows_the_boards_that_it_can_and_names_the_others(
+    written: list[tuple[Any, ...]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    sources = [f"--from={name}{VERSION}.json" for name in ("m", "d")]
+    assert invoke(["bench", "site", *sources, "--from=d99.json", "--page", "pages"]) == 0
+    shown = [Path(f"{name}{VERSION}.json") for name in ("m", "d")]
+    assert written[:2] == [(file,) for file in shown]  # held against their protocols
+    ((files, page, (left_out,)),) = written[2:]
+    assert (files, page) == (shown, Path("pages"))
+    assert left_out.startswith(OLD)
+    said, refused = capsys.readouterr()
+    assert said == "2 tiers, 2 files; the first page is pages/index.md\n"
+    assert refused.startswith(f"not shown: {OLD}")
+    assert invoke(["bench", "site", *sources, "--from=d99.json", "--page", "pages", "--format", "json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told == {"written": ["pages/index.md", "pages/d.md"], "left_out": [left_out]}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--from", "d99.json", "--page", "pages"], f"bench site: no board to show; {OLD}"),
+        (["--from", "d0.json", "--page", "pages"], "d0.json: no board of the benchmark; make one with"),
+        (["--from", f"d{VERSION}.json"], "bench site needs --page FOLDER and --from BOARD"),
+        (["--page", "pages"], "bench site needs --page FOLDER and --from BOARD"),
+    ],
+)
+def test_a_site_without_a_board_or_a_folder_is_none(
+    words: list[str], said: str, written: list[tuple[Any, ...]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert invoke(["bench", "site", *words]) == 2
+    assert said in re.sub(r"\s+", " ", capsys.readouterr().err)
+    assert written == []
+
+
+@pytest.mark.usefixtures("clean_registry")
+def test_a_site_loads_the_plug_ins_whose_methods_it_tells_of(written: list[tuple[Any, ...]], tmp_path: Path) -> None:
+    from robustfl.registry import lookup
+
+    (tmp_path / "mine.py").write_text(PLUGIN)
+    words = ["--from", f"d{VERSION}.json", "--page", "pages", "--plugin", "mine.py"]
+    assert invoke(["bench", "site", *words]) == 0
+    assert lookup("attack", "of-the-command").name == "of-the-command"
+    assert len(written) == 2
+
+
+def test_a_tiers_board_is_shown_again_and_held_to_its_protocol(
+    written: list[tuple[Any, ...]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    board = Path(f"d{VERSION}.json")
+    assert invoke(["bench", "d", "--from", str(board), "--page", "pages"]) == 0
+    assert written == [(board,), ([board], Path("pages"), [])]
+    assert capsys.readouterr().out == "  pages/index.md\n"
+    assert invoke(["bench", "d", "--from", str(board)]) == 0
+    assert written[2:] == [(board,)]
+    for source, why in (("m2", "no board of tier d of the benchmark; its tier: m"),
+                        ("d0", "no board of tier d of the benchmark; its tier: none"),
+                        ("d99", "protocol version 99 is not known here")):  # fmt: skip
+        assert invoke(["bench", "d", "--from", f"{source}.json"]) == 2
+        assert f"{source}.json: {why}" in re.sub(r"\s+", " ", capsys.readouterr().err)
+
+
+def test_a_board_is_dated_by_the_commit_that_brought_it(tmp_path: Path) -> None:
+    git = shutil.which("git")
+    if git is None:
+        pytest.skip("git is not installed")
+    today = datetime.date.today()
+    (tmp_path / "board.json").write_text("{}")
+
+    def undated() -> bool:
+        commit, day = command._committed(tmp_path / "board.json")
+        return commit == "" and datetime.date.fromisoformat(day) >= today
+
+    def run(*words: str) -> str:
+        who = ["-c", "user.name=Ada", "-c", "user.email=ada@example.org", "-c", "commit.gpgsign=false"]
+        done = subprocess.run([git, *who, *words], cwd=tmp_path, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    run("init", "-q")
+    assert undated()
+    run("add", "board.json")
+    run("commit", "-q", "-m", "A board", "--date", "2024-02-03T12:00:00Z")
+    commit = run("rev-parse", "HEAD")
+    (tmp_path / "later.txt").write_text("x")
+    run("add", "later.txt")
+    run("commit", "-q", "-m", "Something else")
+    assert command._committed(tmp_path / "board.json") == (commit, run("log", "-1", "--format=%cs", commit))
+    (tmp_path / "board.json").write_text("[]")
+    assert undated()
+    (tmp_path / "board.json").unlink()
+    assert undated()
+    assert command._committed(None)[0] == ""
+
+
+@pytest.mark.usefixtures("clean_registry")
+def test_a_page_tells_of_a_method_what_its_class_says(tmp_path: Path) -> None:
+    from robustfl.registry import load_file
+
+    (tmp_path / "mine.py").write_text(PLUGIN)
+    load_file(tmp_path / "mine.py")
+    own, mine = command._about("attack", "alie"), command._about("attack", "of-the-command")
+    assert own is not None
+    assert mine is not None
+    assert own.facts["parameters, laws"] == "[all about it](../../methods.md#attack-alie)"
+    assert "plug-in" not in own.facts
+    assert mine.facts["plug-in"].startswith("mine.py ")
+    assert (mine.facts["version"], mine.text) == ("1", "A plug-in.")
+    assert command._about("attack", "nowhere-to-be-found") is None
+
+
+# --- studies ---------------------------------------------------------------------------------------------------------
+
+
+def chosen() -> tuple[Study, Ensemble]:
+    """Data of a study, and the ensemble that they choose."""
+    required = sorted(about("study").required)
+    row = dict.fromkeys(required, 0.4) | {"ipm": 0.1, "zero": 0.6}
+    who = ("digits", "p", "gn", "iid", "2", "0")
+    found = Study({who: [Tried(attack, "done", sa, sa) for attack, sa in row.items()]}, {})
+    choice = found.choose(about("study").required)
+    members = tuple(Member(name) for name in reversed(choice.members))
+    return found, Ensemble(about("study").version, members, margin=found.margin(choice.members))
+
+
+def test_a_study_ends_with_0_where_it_chooses_the_members_and_the_margin_of_its_version(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found, ensemble = chosen()
+    others = (
+        (ensemble, 0), (replace(ensemble, margin=ensemble.margin + 0.05), 1),
+        (replace(ensemble, members=ensemble.members[1:]), 1),
+        (replace(ensemble, members=(*ensemble.members, Member("zero"))), 1),
+    )  # fmt: skip
+    for one, code in others:
+        monkeypatch.setattr(autobyz, "ensemble_of", lambda version, one=one: one)
+        assert command.study("study", found, page=tmp_path, form="table") == code
+        said = capsys.readouterr().out
+        assert f"{'That is' if code == 0 else 'That is not'} AutoByz version {ensemble.version}.\n" in said
+        assert said.endswith(f"  {tmp_path / 'study.csv'}\n  {tmp_path / 'study.md'}\n")
+        assert f"Cheap mode: a margin of {100 * ensemble.margin:g} points." in said
+        assert command.study("study", found, page=None, form="json") == code
+        told = json.loads(capsys.readouterr().out)
+        assert (told["same"], told["written"], told["contestants"]) == (code == 0, [], 1)
+        assert set(told["members"]) >= {"ipm"}
+    assert (tmp_path / "study.csv").read_text(encoding="utf-8") == found.to_csv()
+
+
+def test_a_study_reads_its_own_cells_and_a_third_of_their_rounds(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    records = [record(seed=seed) for seed in range(3)]
+    stored(tmp_path / "s", records)
+    keys = frozenset(r.key for r in records[1:])
+    ran: list[Scenario] = []
+    read: list[tuple[set[str], int]] = []
+
+    def study_of(given: Any, *, rounds: int) -> str:
+        read.append(({r.key for r in given}, rounds))
+        return "found"
+
+    monkeypatch.setattr(attack_study, "study_of", study_of)
+    run = lambda scenario: ran.append(scenario) or Results(tmp_path / "s", 3, 0, {}, keys)  # noqa: E731
+    for name in command.STUDIES:
+        assert command._studied(name, None, run) == "found"  # type: ignore[comparison-overlap]
+        assert ran[-1] == Scenario.load(f"bench/{name}")
+        assert read[-1] == (keys, ran[-1].cell["rounds"] // 3)
+    assert len({scenario.name for scenario in ran}) == len(command.STUDIES)
