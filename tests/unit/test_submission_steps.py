@@ -1,0 +1,444 @@
+"""The steps of a submission's check one by one, on bundles and cells of which nothing is trained."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fake_store import record
+from torch import Tensor
+
+from robustfl import registry
+from robustfl.contracts import Aggregator, Arrays, Context, Dataset
+from robustfl.errors import RobustflError, UsageError
+from robustfl.records import CellResult, digest
+from robustfl.reports.published import publish, write_board
+from robustfl.scenarios import submission
+from robustfl.scenarios.spec import Cell
+
+NUMBERS = itertools.count()
+Findings = list[tuple[str, bool | None, str]]
+
+
+def noted(step: Any, *given: Any) -> Findings:
+    """What one step finds."""
+    found: Findings = []
+    step(*given, lambda *finding: found.append(finding))
+    return found
+
+
+# --- the order of the steps ------------------------------------------------------------------------------------------
+
+
+def bundle(folder: Path, *, wrong: tuple[str, ...] = (), packages: dict[str, str] | None = None) -> Any:
+    manifest = SimpleNamespace(files={"a": "", "b": ""}, plugins={}, packages=packages or {})
+    board = SimpleNamespace(cells=[1, 2, 3], protocol=None, records=list)
+    foreign = tuple((packages or {}).values())
+    return SimpleNamespace(folder=folder, manifest=manifest, board=board, wrong=wrong, foreign=foreign)
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple[submission.Submission, list[Any]]]:
+    """A check of a bundle whose plug-ins bring one method or none, and the dear steps that it came to."""
+
+    def check(agrees: bool = True, brought: int = 1, trust: tuple[str, ...] = (), **more: Any) -> Any:
+        called: list[Any] = []
+
+        def verify(board: Path, **how: Any) -> Any:
+            called.append(("verify", board, how))
+            return SimpleNamespace(agrees=agrees, file=(), checks=(), cells=3, sample=7)
+
+        monkeypatch.setattr(submission, "read_bundle", lambda folder, against: bundle(tmp_path, **more))
+        monkeypatch.setattr(submission, "_contracts", lambda methods, note: called.append(("contracts", len(methods))))
+        monkeypatch.setattr(submission, "verify", verify)
+        monkeypatch.setattr(submission, "_secrecy", lambda bundle, sample, root, note: called.append((sample, root)))
+        if "packages" not in more:
+            monkeypatch.setattr(submission, "_methods_of", lambda bundle, note: [None] * brought)
+        heard: list[submission.Finding] = []
+        found = submission.check_submission(
+            tmp_path, trust=trust, cells=5, sample=4, tolerance=0.2, root="data", on_finding=heard.append
+        )
+        assert tuple(heard) == found.findings
+        return found, called
+
+    return check
+
+
+def test_what_costs_more_comes_later(ran: Callable[..., Any], tmp_path: Path) -> None:
+    found, called = ran()
+    how = called[1][2]
+    assert callable(how.pop("on_cell"))
+    assert how == {"cells": 5, "sample": 4, "tolerance": 0.2, "root": "data"}
+    assert [called[0], called[1][:2], called[2]] == [("contracts", 1), ("verify", tmp_path / "board.json"), (7, "data")]
+    assert found.findings[0] == submission.Finding("form", True, "3 cells, 3 files")
+
+
+def test_training_is_looked_at_only_where_methods_came_with_numbers_that_agree(ran: Callable[..., Any]) -> None:
+    assert [call[0] for call in ran(brought=0)[1]] == ["contracts", "verify"]
+    assert [call[0] for call in ran(agrees=False)[1]] == ["contracts", "verify"]
+
+
+def test_what_is_out_of_form_is_all_that_is_found(ran: Callable[..., Any]) -> None:
+    found, called = ran(wrong=("this", "that"))
+    assert found.findings == (submission.Finding("form", False, "this"), submission.Finding("form", False, "that"))
+    assert called == []
+
+
+def test_code_that_nobody_named_ends_the_check_and_a_package_that_is_not_here_does_not(ran: Callable[..., Any]) -> None:
+    packages = {"mine 1.0": "mine==1.0"}
+    found, called = ran(packages=packages)
+    assert [(f.step, f.passed) for f in found.findings] == [("form", True), ("trust", None)]
+    assert found.findings[-1].words == "code of mine==1.0 is not run; read it, then name it with --trust mine==1.0"
+    assert called == []
+    found, called = ran(packages=packages, trust=("mine==1.0",))
+    assert [(f.step, f.passed) for f in found.findings[:2]] == [("form", True), ("contract", None)]
+    assert [call[0] for call in called] == ["contracts", "verify"]
+    assert not found.accepted
+
+
+def test_a_board_to_be_joined_is_sound(tmp_path: Path) -> None:
+    cell = {**record(sa=0.875).cell, "methods": {"norm": {"name": "fbn", "version": 1}}}
+    made = record(sa=0.875).model_copy(update={"cell": cell, "key": digest(cell)})
+    board = write_board(publish([made], name="x"), tmp_path / "b.json")
+    assert submission._sound(board).name == "x"
+    board.write_text(board.read_text().replace("0.875", "0.975"))
+    with pytest.raises(UsageError, match=r"against=.*b.json'"):
+        submission._sound(board)
+
+
+# --- methods ---------------------------------------------------------------------------------------------------------
+
+
+def test_methods_of_an_installed_package_are_among_what_a_bundle_brings(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    mine, other = (SimpleNamespace(origin=origin) for origin in ("mine 1.0", "other 2.0"))
+    monkeypatch.setattr(submission, "entries", lambda kind: [mine, other] if kind == "defense" else [])
+    brought: list[Any] = []
+    given = bundle(tmp_path, packages={"mine 1.0": "mine==1.0"})
+    assert noted(lambda given, note: brought.extend(submission._methods_of(given, note)), given) == []
+    assert brought == [mine]
+
+
+def rule(aggregate: Any = None, **members: Any) -> Any:
+    """The class of a defense with these members; the least number of clients is 2f + 1 unless they say another."""
+    space = {
+        "__doc__": "A rule.", "__module__": __name__, "aggregate": aggregate or middle,
+        "min_clients": lambda self, f: 2 * f + 1, **members,
+    }  # fmt: skip
+    return registry.register(f"odd-{next(NUMBERS)}-in-a-bundle")(
+        dataclass(frozen=True)(type("Odd", (Aggregator,), space))
+    )
+
+
+def middle(self: Any, X: Tensor, *, f: int, context: Context) -> Tensor:
+    return X.sort(dim=0).values[f : len(X) - f].mean(0)
+
+
+def first_rows(self: Any, X: Tensor, *, f: int, context: Context) -> Tensor:
+    return X[: len(X) - f].mean(0)
+
+
+def last_rows(self: Any, X: Tensor, *, f: int, context: Context) -> Tensor:
+    return X[f:].mean(0)
+
+
+def wrong_when_wide(self: Any, X: Tensor, *, f: int, context: Context) -> Tensor:
+    if X.shape[1] > 1000:
+        raise RuntimeError("too wide")
+    return middle(self, X, f=f, context=context)
+
+
+def near_the_server(self: Any, X: Tensor, *, f: int, context: Context) -> Tensor:
+    assert context.reference is not None
+    return X[(X - context.reference).norm(dim=1).argsort()[:1]].mean(0)
+
+
+@pytest.mark.usefixtures("clean_registry")
+@pytest.mark.parametrize(
+    ("aggregate", "words"),
+    [
+        (middle, ""), (last_rows, ""), (near_the_server, ""), (first_rows, "2 far rows move the result by "),
+        (wrong_when_wide, "RuntimeError: too wide"),
+    ],
+)  # fmt: skip
+def test_a_rule_that_leans_on_the_order_of_rows_or_fails_on_others_is_told(aggregate: Any, words: str) -> None:
+    told = [law.reason for law in submission._order(rule(aggregate)())]
+    assert [reason.startswith(words) for reason in told] == ([True] if words else [])
+
+
+@pytest.mark.usefixtures("clean_registry")
+@pytest.mark.parametrize(
+    ("members", "clients"),
+    [
+        ({}, 11),
+        ({"min_clients": lambda self, f: 6 * f}, 12),
+        ({"refuses": lambda self, n, f: "n must be even" if n % 2 else None}, 12),
+        ({"refuses": lambda self, n, f: "too many" if n > 8 else None}, 5),
+        ({"min_clients": lambda self, f: 25 * f}, 50),
+    ],
+)
+def test_the_order_of_rows_is_tried_with_clients_that_the_rule_takes(members: dict[str, Any], clients: int) -> None:
+    seen: set[int] = set()
+
+    def counted(self: Any, X: Tensor, *, f: int, context: Context) -> Tensor:
+        seen.add(len(X))
+        return X.sort(dim=0).values[f : len(X) - f].mean(0)
+
+    assert submission._order(rule(counted, **members)()) == []
+    assert seen == {clients}
+
+
+@pytest.mark.usefixtures("clean_registry")
+@pytest.mark.parametrize("width", [8, 4000])
+def test_how_far_a_result_lies_does_not_depend_on_the_number_of_columns(width: int) -> None:
+    far = rule(lambda self, X, *, f, context: torch.full_like(X[0], 3.0))()
+    X = torch.ones(11, width, dtype=torch.float64)
+    assert submission._moved(far, X, 2, Context()) == pytest.approx(2 * 8**0.5)
+
+
+@pytest.mark.usefixtures("clean_registry")
+def test_a_broken_law_is_all_that_is_said_of_a_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = SimpleNamespace(kind="defense", name="odd", origin="odd.py", cls=rule(first_rows))
+    laws = [submission.Law("finite", True), submission.Law("shape", False, "it has none")]
+    monkeypatch.setattr(submission, "laws_of", lambda method: laws)
+    assert noted(submission._contracts, [entry]) == [("contract", False, "defense odd: shape: it has none")]
+    monkeypatch.setattr(submission, "laws_of", lambda method: laws[:1])
+    ((_, passed, words),) = noted(submission._contracts, [entry])
+    assert (passed, words.startswith("defense odd: order: 2 far rows")) == (False, True)
+    entry.cls = rule(middle)
+    assert noted(submission._contracts, [entry]) == [("contract", True, "defense odd keeps the contract")]
+
+
+def leaves() -> None:
+    raise SystemExit(0)
+
+
+def test_a_method_that_ends_the_process_where_it_is_made_does_not_end_the_check() -> None:
+    entry = SimpleNamespace(kind="defense", name="odd", origin="odd.py", cls=leaves)
+    ((_, passed, words),) = noted(submission._contracts, [entry])
+    assert (passed, words) == (False, "defense odd cannot be made of its defaults: SystemExit: 0")
+
+
+# --- numbers and protocol --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("faults", "words", "found"),
+    [
+        (("one", "two"), "", [(False, "one"), (False, "two")]), ((), "tier d", [(True, "tier d")]), ((), "", []),
+        (("one",), "tier d", [(False, "one")]),
+    ],
+)  # fmt: skip
+def test_a_board_follows_its_protocol_or_leaves_it(
+    faults: tuple[str, ...], words: str, found: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(submission, "words_of", lambda board: words)
+    told = noted(submission._protocol, SimpleNamespace(file=faults), bundle(tmp_path))
+    assert told == [("protocol", *one) for one in found]
+
+
+# --- secrecy ---------------------------------------------------------------------------------------------------------
+
+
+def finished(defense: str, attack: str = "", rounds: int = 5, status: str = "done", seed: int = 0) -> CellResult:
+    """A record of a cell with a plug-in as its defense, and perhaps one as its attack."""
+    named = {"defense": [{"name": defense, "origin": "d.py 1"}]}
+    methods = named | ({"attack": {"name": attack, "origin": "a.py 1"}} if attack else {})
+    made = record(defense=defense, attack=attack or "none", rounds=rounds, status=status, seed=seed)
+    return made.model_copy(update={"cell": {**made.cell, "methods": methods}})
+
+
+def test_a_finished_cell_with_few_plug_ins_and_few_rounds_is_drawn_for_each() -> None:
+    lost, both = finished("a", rounds=1, status="diverged"), finished("a", "b", rounds=1)
+    short, long = finished("a", rounds=5), finished("a", rounds=50)
+    for sample in range(5):
+        for order in ([lost, both, short, long], [long, short, both, lost]):
+            drawn = submission._drawn_for(order, sample)
+            assert drawn == {"defense a": short, "attack b": both}
+
+
+def sought(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, records: list[CellResult], ends: dict[str, Any]
+) -> Findings:
+    """What is found where records train to these models: here, elsewhere, and what plug-ins reach for there."""
+
+    class Fresh:
+        def __init__(self, count: int, **how: Any) -> None:
+            assert (count, how["initargs"]) == (1, ((), ("mine 1.0",)))
+
+        def __enter__(self) -> Fresh:
+            return self
+
+        def __exit__(self, *told: object) -> None:
+            pass
+
+        def submit(self, function: Any, given: CellResult, root: object) -> Any:
+            assert (function, root) == (submission._trained_elsewhere, "data")
+
+            def result() -> Any:
+                end = ends[given.labels["defense"]]
+                if isinstance(end, Exception):
+                    raise end
+                return end[1:]
+
+            return SimpleNamespace(result=result)
+
+    monkeypatch.setattr(submission, "ProcessPoolExecutor", Fresh)
+    monkeypatch.setattr(submission, "_trained", lambda given, root: ends[given.labels["defense"]][0])
+    given = bundle(tmp_path, packages={"mine 1.0": "mine==1.0"})
+    given.board.records = lambda: records
+    return noted(submission._secrecy, given, 3, "data")
+
+
+def test_a_model_must_not_depend_on_test_data_nor_its_methods_reach_for_files(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ends = {
+        "same": ("model 1", "model 1", []), "other": ("model 1", "model 2", []),
+        "reaches": ("model 1", "model 1", ["a.csv", "os.system"]), "both": ("model 1", "model 2", ["a.csv"]),
+        "absent": RobustflError("no data"),
+    }  # fmt: skip
+    records = [finished(name) for name in ends]
+    found = sought(monkeypatch, tmp_path, records, ends)
+    keys = {r.labels["defense"]: r.key[:12] for r in records}
+    assert sorted(found, key=str) == sorted([
+        ("secrecy", True, "defense same: the trained model does not depend on the test data"),
+        ("secrecy", False, "defense other: other test data change what is trained: model 1, then model 2"),
+        ("secrecy", False, "defense reaches: the plug-in reaches for a.csv, os.system"),
+        ("secrecy", False, "defense both: the plug-in reaches for a.csv"),
+        ("secrecy", False, "defense both: other test data change what is trained: model 1, then model 2"),
+        ("secrecy", None, f"cell {keys['absent']} cannot be run here: RobustflError: no data"),
+    ], key=str)  # fmt: skip
+
+
+def test_a_cell_that_several_methods_share_is_trained_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    ((_, passed, words),) = sought(monkeypatch, tmp_path, [finished("d", "b")], {"d": ("m", "m", [])})
+    assert (passed, words.partition(":")[0]) == (True, "attack b, defense d")
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        ({"certificates": {"model": {"digest": "0123456789abcdef"}}}, "model 0123456789ab"),
+        ({"status": "failed", "reason": "boom\nTraceback", "certificates": {}}, "failed: boom"),
+        ({"status": "refused", "reason": None, "certificates": {}}, "refused: "),
+    ],
+)
+def test_a_cell_is_trained_without_what_looks_at_test_data(
+    made: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[tuple[Cell, dict[str, Any]]] = []
+
+    def run(cell: Cell, **how: Any) -> CellResult:
+        ran.append((cell, how))
+        return record().model_copy(update=made)
+
+    monkeypatch.setattr(submission, "run_cell", run)
+    monkeypatch.setattr(submission, "fingerprints", lambda cells, root: dict.fromkeys(cells, f"of {root}"))
+    settings = {"evasions": ["pgd"], "evaluate_every": 5, "rounds": 20, "select": "validation", "validation": 0.1}
+    of = record().model_copy(update={"cell": {"cell": settings}})
+    assert submission._trained(of, "data") == words
+    ((cell, how),) = ran
+    assert (cell.evasions, cell.evaluate_every, cell.select, cell.tail, cell.rounds) == ((), 0, "last", 1, 20)
+    here = how["execution"]
+    assert (how["fingerprint"], here.device, here.root, here.keep_model) == ("of data", "cpu", "data", True)
+    assert here.checkpoint_minutes == 0
+
+
+def test_other_test_data_are_the_same_images_and_labels_elsewhere(tmp_path: Path) -> None:
+    images, labels = np.arange(6, dtype=np.uint8).reshape(3, 2, 1, 1), np.array([0, 2, 1])
+    told: list[Any] = []
+
+    def load(self: Any, root: Path, *, download: bool = True) -> Arrays:
+        told.append((self, root, download))
+        return Arrays(images, labels, images, labels, 3, "f")
+
+    made = submission._altered(load)("a data set", tmp_path, download=False)  # type: ignore[arg-type]
+    assert told == [("a data set", tmp_path, False)]
+    assert (made.train_x is images, made.train_y is labels, made.classes, made.fingerprint) == (True, True, 3, "f")
+    assert made.test_x.tolist() == images[[2, 0, 1]].tolist()
+    assert made.test_y.tolist() == [1, 0, 2]
+
+
+def test_what_was_reached_for_is_told_once_with_the_cell_in_which_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(submission, "_opened", ["b.csv", "a.csv", "b.csv"])
+    monkeypatch.setattr(submission, "_trained", lambda given, root: f"model of {root}")
+    assert submission._trained_elsewhere(record(), "data") == ("model of data", ["b.csv", "a.csv"])
+    assert submission._trained_elsewhere(record(), "data") == ("model of data", [])
+
+
+REACHES = """
+def reach(hook, *event): hook(*event)
+def through(call, *given): call(*given)
+"""
+
+
+def test_what_code_of_a_plug_in_reaches_for_is_noted_and_what_others_do_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(submission, "_opened", [])
+
+    def hook(event: str, *arguments: Any) -> None:
+        submission._heard(event, arguments, {"mine.py"})
+
+    mine: dict[str, Any] = {}
+    theirs: dict[str, Any] = {}
+    exec(compile(REACHES, "mine.py", "exec"), mine)
+    exec(compile(REACHES, "theirs.py", "exec"), theirs)
+    theirs["reach"](hook, "open", "/home/me/labels.csv", "r", 0)
+    theirs["reach"](hook, "os.system", b"ls")
+    mine["reach"](hook, "open", "/home/me/mine.py", "r", 0)
+    mine["reach"](hook, "open", 3, "r", 0)
+    mine["reach"](hook, "compile", "x", "y")
+    mine["reach"](hook, "object.__getattr__", None, "shape")
+    assert submission._opened == []
+    mine["reach"](hook, "open", "/home/me/labels.csv", "r", 0)
+    mine["through"](theirs["reach"], hook, "open", b"/home/me/notes", "r", 0)
+    mine["through"](theirs["reach"], hook, "socket.connect", None, ("host", 1))
+    mine["reach"](hook, "object.__getattr__", None, "tb_frame")
+    assert submission._opened == ["labels.csv", "notes", "socket.connect", "tb_frame"]
+    assert submission._looking == []
+
+
+def test_an_error_on_the_way_does_not_make_it_deaf(monkeypatch: pytest.MonkeyPatch) -> None:
+    def breaks(*told: object) -> None:
+        raise ValueError("x")
+
+    monkeypatch.setattr(submission, "_note", breaks)
+    with pytest.raises(ValueError, match="x"):
+        submission._heard("open", ("/home/me/labels.csv",), set())
+    assert submission._looking == []
+
+
+def test_a_prepared_process_loads_plug_ins_and_other_test_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    class Known(Dataset):
+        def load(self, root: Path, *, download: bool = True) -> Arrays:
+            return Arrays(np.zeros((2, 1, 1, 1)), np.zeros(2), np.zeros((2, 1, 1, 1)), np.array([0, 1]), 2, "f")
+
+        def fingerprint(self, root: Path, *, download: bool = True) -> str:
+            return "f"
+
+    hooks: list[Any] = []
+    heard: list[Any] = []
+    loaded: list[str] = []
+    known = {
+        "dataset": [SimpleNamespace(cls=Known, origin="")],
+        "defense": [SimpleNamespace(cls=Path, origin="mine 1")],
+    }
+    monkeypatch.setattr(submission, "entries", lambda kind: known.get(kind, []))
+    monkeypatch.setattr(submission.sys, "addaudithook", hooks.append)
+    monkeypatch.setattr(submission, "load_file", loaded.append)
+    monkeypatch.setattr(submission.inspect, "getfile", lambda cls: f"{cls.__name__}.py")
+    monkeypatch.setattr(submission, "_heard", lambda *told: heard.append(told))
+    submission._overhear((str(tmp_path / "a.py"),), ("mine 1",))
+    assert loaded == [str(tmp_path / "a.py")]
+    assert object.__new__(Known).load(tmp_path).test_y.tolist() == [1, 0]
+    (hook,) = hooks
+    hook("open", ("x",))
+    assert heard == [("open", ("x",), {str((tmp_path / "a.py").resolve()), "Path.py"})]
