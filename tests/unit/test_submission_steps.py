@@ -416,6 +416,25 @@ def test_an_error_on_the_way_does_not_make_it_deaf(monkeypatch: pytest.MonkeyPat
     assert submission._looking == []
 
 
+def test_what_is_asked_for_in_listening_is_not_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[str] = []
+
+    def asks(event: str, *told: object) -> None:
+        heard.append(event)
+        if len(heard) < 3:
+            submission._heard("sys._getframe", (), set())
+
+    monkeypatch.setattr(submission, "_note", asks)
+    submission._heard("open", ("/home/me/labels.csv",), set())
+    assert heard == ["open"]
+
+
+def test_a_folder_of_code_is_no_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert submission._is_data("/home/me/code")
+    monkeypatch.setattr(submission.sys, "path", [*submission.sys.path, "/home/me/code"])
+    assert not submission._is_data("/home/me/code")
+
+
 def test_a_prepared_process_loads_plug_ins_and_other_test_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     class Known(Dataset):
         def load(self, root: Path, *, download: bool = True) -> Arrays:
