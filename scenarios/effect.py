@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from robustfl.contracts import BranchedNorm, OneMachineNorm, Tag
+from robustfl.records import measured_in
 
 from .spec import Cell, of_each
 
@@ -29,6 +30,8 @@ def no_effect(cell: Cell) -> str | None:
         return f"f = {cell.f}: nobody attacks, though the attack is {cell.attack}; give f, such as --set f=3"
     if norm.private >= _SENT:
         return f"{cell.attack} reaches nobody: with {cell.norm} clients send nothing"
+    if late := attack.unreached(cell.rounds):
+        return f"{cell.attack} has no effect: {late}"
     if f is None or not attack.strength or attack.certificate(n, f).get(attack.strength) != 0:
         return None
     return (
@@ -41,6 +44,9 @@ def idle_settings(cell: Cell) -> Iterator[str]:
     """Every setting of a cell that changes no number of it, with the reason."""
     yield from _idle_of_attackers(cell)
     yield from _idle_of_users(cell)
+    yield from _idle_in_so_few_rounds(cell)
+    if cell.precision == "tf32" and cell.dtype != "float32":
+        yield f"precision = 'tf32' changes nothing: it shortens products of float32, and dtype = {cell.dtype!r}"
     if cell.evaluate_ra and not cell.evasions:
         yield "evaluate_ra = true changes nothing: evasions = []"
     if cell.ra_limit is not None and not cell.evasions:
@@ -95,6 +101,27 @@ def _idle_of_users(cell: Cell) -> Iterator[str]:
         yield f"propagation = {cell.propagation!r} changes nothing: {why}"
     if cell.adversarial and cell.byzantine == "any" and m.finetune is None and not chosen:
         yield f"at = {cell.at!r} changes nothing: {why}"
+
+
+def _idle_in_so_few_rounds(cell: Cell) -> Iterator[str]:
+    """What the training ends before it comes to."""
+    m, rounds = cell.methods, cell.rounds
+    late = [at for at in cell.schedule.milestones if at >= rounds]
+    if late:
+        yield f"schedule: milestones {late} are never reached in {_counted(rounds)}, nor are the rates after them"
+    for name in ("norm", "algorithm", "objective"):
+        if words := getattr(m, name).unreached(rounds):
+            yield f"{name} = {getattr(cell, name)!r} in {_counted(rounds)}: {words}"
+    if words := m.defense.aggregator.unreached(rounds):
+        yield f"defense = {cell.defense!r} in {_counted(rounds)}: {words}"
+    looked_at = (measured_in(t, rounds, cell.evaluate_every, cell.tail) for t in range(1, rounds))
+    if cell.select == "validation" and not any(looked_at):
+        why = f"of {_counted(rounds)} only the last is evaluated (evaluate_every = {cell.evaluate_every})"
+        yield f"select = 'validation' changes nothing: {why}"
+
+
+def _counted(rounds: int) -> str:
+    return f"{rounds} round{'s' if rounds > 1 else ''}"
 
 
 def _default(name: str) -> Any:

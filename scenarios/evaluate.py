@@ -17,6 +17,7 @@ from robustfl.evaluation import (
     Accuracy,
     evaluation_batch,
     forgetting,
+    lacks,
     mean_over_users,
     robust_accuracy,
     standard_accuracy,
@@ -71,6 +72,15 @@ class Evaluator:
         """Images that robust accuracy is measured on, of one user where users differ."""
         sizes = [len(self._built.tests[k]) for k in self.users] if self._built.tests else [len(self._built.test)]
         return min(max(sizes), self._cell.ra_limit or max(sizes))
+
+    @property
+    def doubts(self) -> list[str]:
+        """Doubts about the images that are attacked, told of one user where several have the same one."""
+        if not self._built.evasions or self._cell.ra_limit is None:
+            return []
+        parts = [self._part(k) for k in self.users] if self._built.tests else [self._part(0)]
+        found = (lacks(self._built.test.y[part], self._cell.ra_limit) for part in parts)
+        return [words for words in found if words][:1]
 
     def standard(self, state: State) -> tuple[float, float]:
         """Standard accuracy and test loss."""

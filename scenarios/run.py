@@ -235,8 +235,9 @@ class _Run:
             seen = self._evaluator.representations(tested)
             self._facts |= {} if seen is None else {"representations": seen}
         suspicion = masking(metrics.ra)
-        if suspicion is not None:
-            self._warn(suspicion)
+        for words in (suspicion, *self._evaluator.doubts):
+            if words is not None:
+                self._warn(words)
         final = CurvePoint(round=self._cell.rounds, sa=metrics.sa, loss=metrics.loss, ra=metrics.ra_worst)
         self._seen(final)
         groups = metrics.groups | self._tail(metrics) | self._selected(tested, metrics)

@@ -94,6 +94,10 @@ class FLDetector(MixedRule):
         seats = here[judged]
         scores[seats] = torch.cat([scores[seats, 1:], new.double()[:, None]], dim=1)
 
+    def unreached(self, rounds: int) -> str:
+        first = self.window + 2  # the third round is the first with a prediction
+        return "" if rounds >= first else f"window={self.window} judges nobody before round {first}, so it is the mean"
+
     def min_clients(self, f: int) -> int:
         return 2 * f + 1
 

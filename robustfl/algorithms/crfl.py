@@ -51,6 +51,11 @@ class CRFL(FedAvg):
         own: frozenset[Asked] = frozenset({"draws"} if self.sigma > 0 else ())
         return super().asks | own
 
+    def unreached(self, rounds: int) -> str:
+        return (
+            f"sigma={self.sigma:g} covers no model: the last round adds no noise" if self.sigma and rounds < 2 else ""
+        )
+
     def server_step(self, work: ServerWork) -> tuple[Tensor, dict[str, Tensor]]:
         theta = work.theta + work.aggregate
         sent = theta if work.shared is None else theta[work.shared]

@@ -141,6 +141,10 @@ class Attack(Method):
     def inner(self) -> Attack | None:
         return None
 
+    def unreached(self, rounds: int) -> str:
+        """Why the attack never begins in so many rounds, or nothing."""
+        return "" if self.inner is None else self.inner.unreached(rounds)
+
     @property
     def sees_own(self) -> bool:
         """True if the attackers see what they would have sent honestly: all who see nobody else's rows do."""

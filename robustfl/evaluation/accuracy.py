@@ -51,6 +51,28 @@ def mean_over_users(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values) if len(values) else math.nan
 
 
+_SURELY = 20
+"""Images of a class that a random part of a test set hardly ever lacks: with e^-20 at most."""
+
+
+def lacks(labels: Tensor, taken: int) -> str:
+    """A warning if the first ``taken`` of the test ``labels [N]`` lack classes that a random part would hold; or "".
+
+    >>> lacks(torch.arange(100).repeat_interleave(10) // 50, 500)[:57]
+    'robust accuracy is measured on the first 500 of 1000 test'
+    >>> lacks(torch.arange(1000) % 2, 500)
+    ''
+    """
+    all_of, some = torch.bincount(labels), torch.bincount(labels[:taken], minlength=int(labels.max()) + 1)
+    missing = int(((some == 0) & (all_of * taken >= _SURELY * len(labels))).sum())
+    if not missing:
+        return ""
+    return (
+        f"robust accuracy is measured on the first {taken} of {len(labels)} test images, which lack {missing} of "
+        f"{int((all_of > 0).sum())} classes; they are no random part: shuffle the test images, or leave ra_limit out"
+    )
+
+
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
     training = [m for m in model.modules() if m.training]

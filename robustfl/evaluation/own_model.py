@@ -20,7 +20,7 @@ from robustfl.attacks.evasion.accounts import masking
 from robustfl.contracts import Dataset, Evasion
 from robustfl.data import Resident, data_root, dataset_from_spec
 from robustfl.errors import UsageError, closest
-from robustfl.evaluation.accuracy import Accuracy, evaluation_batch, robust_accuracy, standard_accuracy
+from robustfl.evaluation.accuracy import Accuracy, evaluation_batch, lacks, robust_accuracy, standard_accuracy
 from robustfl.randomness import stream
 from robustfl.registry import create, describe, identity
 
@@ -225,7 +225,7 @@ class _Measured:
                 "evasions": {s: dict(identity(a)) if a.name else repr(a) for s, a in self._attacks.items()},
                 "torch": str(torch.__version__),
             },
-            notes=(*notes, *([suspicion] if suspicion else [])),
+            notes=(*notes, *filter(None, (suspicion, lacks(clean.labels, self._attacked) if self._attacks else ""))),
         )
 
 

@@ -49,6 +49,11 @@ class FixBN(Norm):
         """True if ``round`` (from 0) lies in the second phase; a product like 100 · 0.29 counts as 29."""
         return round >= math.floor(rounds * self.switch + 1e-9)
 
+    def unreached(self, rounds: int) -> str:
+        if self.frozen(rounds - 1, rounds):
+            return ""
+        return f"switch={self.switch:g} is never reached, so nothing is frozen and it is naive-bn"
+
     def merge(
         self,
         messages: Tensor,
