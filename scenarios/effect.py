@@ -30,6 +30,8 @@ def no_effect(cell: Cell) -> str | None:
         return f"f = {cell.f}: nobody attacks, though the attack is {cell.attack}; give f, such as --set f=3"
     if norm.private >= _SENT:
         return f"{cell.attack} reaches nobody: with {cell.norm} clients send nothing"
+    if attack.forges and cell.scope == "statistics" and norm.sends_statistics and norm.frozen(0, cell.rounds):
+        return f"{cell.attack} has no effect: {cell.norm} sends no statistics in {_counted(cell.rounds)}"
     if late := attack.unreached(cell.rounds):
         return f"{cell.attack} has no effect: {late}"
     if f is None or not attack.strength or attack.certificate(n, f).get(attack.strength) != 0:

@@ -203,8 +203,10 @@ class _Run:
         return {**(self._final(tested) if team.leads else {}), **self.so_far()}
 
     def _begin(self) -> None:
-        """Note what is known of a cell with users that train adversarially."""
+        """Note what is known before the first round."""
         e = self._built.experiment
+        if self._cell.validation and not any(map(len, self._built.validation)):
+            self._warn(f"validation={self._cell.validation:g} of so few samples keeps none of any client")
         if e.adversarial:
             self._facts["macs_per_epoch"] = macs_per_epoch(e)
             if not e.objective.needs_adversaries:

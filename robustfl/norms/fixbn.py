@@ -50,6 +50,8 @@ class FixBN(Norm):
         return round >= math.floor(rounds * self.switch + 1e-9)
 
     def unreached(self, rounds: int) -> str:
+        if self.frozen(0, rounds):
+            return f"switch={self.switch:g} freezes mean 0 and variance 1, the statistics before the first round"
         if self.frozen(rounds - 1, rounds):
             return ""
         return f"switch={self.switch:g} is never reached, so nothing is frozen and it is naive-bn"

@@ -70,6 +70,27 @@ def test_a_switch_of_fixbn_at_the_end_is_told() -> None:
     assert "it is naive-bn" in told[1][0]
 
 
+def test_statistics_that_are_frozen_before_the_first_round_cannot_be_attacked() -> None:
+    settings = {**SMALL, "f": 1, "attack": "sf", "scope": "statistics"}
+    first, later = (Cell.of({**settings, "norm": f"fixbn(switch={s})", "rounds": 2}) for s in (0, 0.5))
+    assert "freezes mean 0 and variance 1" in next(iter(idle_settings(first)))
+    assert "sends no statistics in 2 rounds" in str(no_effect(first))
+    assert (list(idle_settings(later)), no_effect(later)) == ([], None)
+    calm = Cell.of({**SMALL, "f": 1, "norm": "fixbn(switch=0)", "rounds": 2})
+    losses = [run_cell(cell, fingerprint="x").metrics.loss for cell in (first, calm)]  # type: ignore[union-attr]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-12)
+
+
+def test_a_share_for_validation_that_keeps_nothing_is_told() -> None:
+    told = {}
+    for share in (0.001, 0.2):
+        warnings = run_cell(Cell.of({**SMALL, "validation": share, "rounds": 1}), fingerprint="x").certificates[
+            "warnings"
+        ]
+        told[share] = any("keeps none of any client" in words for words in warnings)
+    assert told == {0.001: True, 0.2: False}
+
+
 def test_fldetector_judges_from_the_round_that_is_told() -> None:
     """With a window of 2 in the fourth round, when everybody has two scores."""
     rule, state, judged = robustfl.defense("fldetector(window=2)"), None, []
