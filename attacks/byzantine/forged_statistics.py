@@ -25,17 +25,18 @@ def forged_statistics(attack: Attack, view: View, *, target: Target = "mean", ge
     """The statistics rows ``[f s]`` the attackers send: ``attack`` on the entries of ``target``, honest elsewhere.
 
     ``view`` is one of the statistics channel and ``view.variance [s]`` marks the variances. Entries outside the target
-    are the honest average, or the attackers' own values where the attack does not see the honest rows. Variances are
-    cut at 0, since a negative one would give the attacker away; NaN and infinity are sent as they are. An attack that
-    knows the defense searches among rows that already obey these rules; how far they move the server is the distance
-    from ``view.origin``, over all entries of the merged statistics alike.
+    are the honest average, or the attackers' own values where the attack does not see the honest rows; of a round in
+    which the attack is off (``Attack.on``) all entries are the attackers' own. Variances are cut at 0, since a negative
+    one would give the attacker away; NaN and infinity are sent as they are. An attack that knows the defense searches
+    among rows that already obey these rules; how far they move the server is the distance from ``view.origin``, over
+    all entries of the merged statistics alike.
     """
     if target not in ("mean", "var", "both"):
         raise UsageError(f"target={target!r} must be 'mean', 'var' or 'both'")
     if view.variance is None:
         raise UsageError("forge_statistics: the view must mark its variances (variance [s])")
     variance = view.variance
-    kept = None if target == "both" else variance == (target == "mean")
+    kept = None if target == "both" or not attack.on(view.round) else variance == (target == "mean")
     honest = None if kept is None else _unattacked(attack, view)
 
     def valid(rows: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from .sight import own_rows
 from .wrapping import adopt, built
 
 
-@register("timed", version=1)
+@register("timed", version=2)
 @dataclass(frozen=True)
 class Timed(Attack):
     """Any attack in some rounds only: ``start, start + every, start + 2·every, …`` below ``stop``; honest otherwise.
@@ -69,7 +69,6 @@ class Timed(Attack):
         return self.inner.target
 
     def on(self, round: int) -> bool:
-        """True if the attackers attack in this round."""
         inside = round >= self.start and (self.stop is None or round < self.stop)
         return inside and (round - self.start) % self.every == 0
 

@@ -141,6 +141,10 @@ class Attack(Method):
     def inner(self) -> Attack | None:
         return None
 
+    def on(self, round: int) -> bool:
+        """True if the attackers attack in this round; False where they send what they honestly compute."""
+        return self.inner is None or self.inner.on(round)
+
     def unreached(self, rounds: int) -> str:
         """Why the attack never begins in so many rounds, or nothing."""
         return "" if self.inner is None else self.inner.unreached(rounds)

@@ -1,0 +1,50 @@
+"""Attackers who are off send what they honestly compute, statistics too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import robustfl
+from robustfl.attacks.byzantine.forged_statistics import forge_statistics
+from robustfl.contracts import View
+from robustfl.scenarios import run_cell
+from robustfl.scenarios.spec import Cell
+
+SMALL: dict[str, Any] = {
+    "dataset": "digits(limit=200, test_limit=40)", "model": "mlp(hidden=(8,))", "clients": 5, "f": 1, "rounds": 3,
+    "batch": 8, "dtype": "float64", "evasions": [], "partition": "dirichlet(alpha=1)", "evaluate_every": 1,
+    "algorithm": "fedavg(local_steps=2)",
+}  # fmt: skip
+
+
+def losses(**more: Any) -> list[float]:
+    torch.set_num_threads(1)
+    record = run_cell(Cell.of({**SMALL, **more}), fingerprint="x")
+    assert record.status == "done", record.reason
+    return [point.loss for point in record.curve]
+
+
+@pytest.mark.parametrize("target", ["mean", "var", "both"])
+@pytest.mark.parametrize("norm", ["naive-bn", "fbn", "fedtan"])
+def test_rounds_without_attack_are_as_if_nobody_attacked(norm: str, target: str) -> None:
+    calm, timed = (losses(norm=norm, target=target, attack=a) for a in ("none", "timed(attack=sf, start=2)"))
+    assert timed[:2] == pytest.approx(calm[:2], rel=1e-10)
+    assert timed[2] != pytest.approx(calm[2], rel=1e-6)
+
+
+@pytest.mark.parametrize("spec", ["timed(attack=sf, start=1)", "partial(attack='timed(attack=sf, start=1)')"])
+def test_entries_outside_the_target_are_the_attackers_own_while_they_are_off(spec: str) -> None:
+    honest, own = torch.tensor([[1.0, 4.0], [3.0, 6.0]]), torch.tensor([[7.0, 9.0]])
+    sent = []
+    for r in (0, 1):
+        attack = robustfl.attack(spec)
+        view = View(
+            n=3, f=1, channel="statistics", honest=honest, own=own, variance=torch.tensor([False, True]), round=r
+        ).redacted(attack)  # fmt: skip
+        sent.append(forge_statistics(attack, view, target="mean", generator=torch.Generator()))
+    assert torch.equal(sent[0], own)
+    expected = torch.tensor([[-2.0, 5.0]]) if spec.startswith("timed") else torch.tensor([[-7.0, 9.0]])
+    assert torch.equal(sent[1], expected)
