@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from robustfl import parameters
-from robustfl.contracts import Attack, Knowledge, View
-from robustfl.errors import UsageError
+from robustfl.contracts import Knowledge, View
 from robustfl.parameters import param
 from robustfl.registry import register
 
 from .sight import own_rows
-from .wrapping import adopt, built
+from .wrapping import Wrapper
 
 
 @register("model-replacement", version=1)
 @dataclass(frozen=True)
-class ModelReplacement(Attack):
+class ModelReplacement(Wrapper):
     """The attackers train on poisoned data and scale what they get, so that it survives the average.
 
     ``x_i ← γ x_i``, ``γ = n/f``: the ``f`` rows then weigh as much in the plain mean as if everybody had sent them.
@@ -62,17 +60,7 @@ class ModelReplacement(Attack):
 
     def __post_init__(self) -> None:
         parameters.check(self)
-        if self.inner.forges or not self.inner.poisons_data:
-            raise UsageError(f"ModelReplacement: attack={self.attack!r} must poison data and leave messages alone")
-        adopt(self, self.inner, "triggers")
-
-    @cached_property
-    def inner(self) -> Attack:
-        return built(self.attack, "ModelReplacement")
-
-    @property
-    def target(self) -> int | None:
-        return self.inner.target
+        self._adopt_poison()
 
     def forge(self, view: View, *, generator: torch.Generator) -> Tensor:
         del generator
@@ -88,11 +76,3 @@ class ModelReplacement(Attack):
     def constrain(self, gradient: Tensor, moved: Tensor, *, round: int = 0) -> Tensor:
         del round
         return gradient if self.alpha == 1.0 else self.alpha * gradient + (1.0 - self.alpha) * moved
-
-    def poison(
-        self, x: Tensor, y: Tensor, *, classes: int, generator: torch.Generator, attacker: int = 0, round: int = 0
-    ) -> tuple[Tensor, Tensor]:
-        return self.inner.poison(x, y, classes=classes, generator=generator, attacker=attacker, round=round)
-
-    def trigger(self, x: Tensor) -> Tensor:
-        return self.inner.trigger(x)

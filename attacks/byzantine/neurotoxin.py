@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from robustfl import parameters
-from robustfl.contracts import Attack, Knowledge, View
-from robustfl.errors import UsageError
+from robustfl.contracts import Knowledge, View
 from robustfl.parameters import param
 from robustfl.registry import register
 
 from .sight import own_rows
-from .wrapping import adopt, built
+from .wrapping import Wrapper
 
 
 @register("neurotoxin", version=1)
 @dataclass(frozen=True)
-class Neurotoxin(Attack):
+class Neurotoxin(Wrapper):
     """The attackers train on poisoned data and send nothing in the coordinates that the others move most.
 
     ``x_ij ← 0`` where ``|F^{t-1}_j|`` is among the ``⌈ρd⌉`` largest entries of the last aggregate, which stands for
@@ -56,17 +54,7 @@ class Neurotoxin(Attack):
 
     def __post_init__(self) -> None:
         parameters.check(self)
-        if self.inner.forges or not self.inner.poisons_data:
-            raise UsageError(f"Neurotoxin: attack={self.attack!r} must poison data and leave messages alone")
-        adopt(self, self.inner, "triggers")
-
-    @cached_property
-    def inner(self) -> Attack:
-        return built(self.attack, "Neurotoxin")
-
-    @property
-    def target(self) -> int | None:
-        return self.inner.target
+        self._adopt_poison()
 
     def forge(self, view: View, *, generator: torch.Generator) -> Tensor:
         del generator
@@ -78,11 +66,3 @@ class Neurotoxin(Attack):
             count = math.ceil(self.ratio * len(view.previous) - 1e-9)
             rows[:, view.previous.abs().topk(count).indices] = 0.0
         return rows
-
-    def poison(
-        self, x: Tensor, y: Tensor, *, classes: int, generator: torch.Generator, attacker: int = 0, round: int = 0
-    ) -> tuple[Tensor, Tensor]:
-        return self.inner.poison(x, y, classes=classes, generator=generator, attacker=attacker, round=round)
-
-    def trigger(self, x: Tensor) -> Tensor:
-        return self.inner.trigger(x)

@@ -20,14 +20,14 @@ from robustfl.registry import register
 
 from .search import KINDS, Found, Scales, Search, scales
 from .sight import centre, honest_rows
-from .wrapping import adopt, built
+from .wrapping import Wrapper
 
 _DEVIATION = "deviation"
 
 
 @register("opt", version=2)
 @dataclass(frozen=True)
-class Opt(Attack):
+class Opt(Wrapper):
     """Any attack, as strong as moves the server's result farthest from the honest mean: each defense's own worst case.
 
     ``η = argmax ‖F(H ∪ A(η)) - ḡ‖₂``, where ``A(η)`` are the rows of ``attack`` with ``parameter = η``, or
@@ -76,7 +76,7 @@ class Opt(Attack):
         parameters.check(self)
         if self.inner.knowledge == "defense":
             raise UsageError(f"Opt: attack={self.attack!r} searches against the server already")
-        adopt(self, self.inner, "needs_own", "poisons_data", "triggers")
+        self._adopt("needs_own", "poisons_data", "triggers")
         if self.inner.sees_own:
             object.__setattr__(self, "needs_own", True)
         self._searched  # noqa: B018 - an unknown parameter is an error now, not in the first round
@@ -84,14 +84,6 @@ class Opt(Attack):
         dataclasses.replace(self._search, eta_max=self.eta_max).check("Opt")
         if low > high:
             raise UsageError(f"Opt: start={self.start:g}, eta_max={self.eta_max:g} leave [{low:g}, {high:g}] to search")
-
-    @cached_property
-    def inner(self) -> Attack:
-        return built(self.attack, "Opt")
-
-    @property
-    def target(self) -> int | None:
-        return self.inner.target
 
     @cached_property
     def _searched(self) -> str:
@@ -174,14 +166,6 @@ class Opt(Attack):
     def forge(self, view: View, *, generator: torch.Generator) -> Tensor | Forged:
         sent = self.find(view, generator=generator)[1]
         return sent if sent.state else sent.rows
-
-    def poison(
-        self, x: Tensor, y: Tensor, *, classes: int, generator: torch.Generator, attacker: int = 0, round: int = 0
-    ) -> tuple[Tensor, Tensor]:
-        return self.inner.poison(x, y, classes=classes, generator=generator, attacker=attacker, round=round)
-
-    def trigger(self, x: Tensor) -> Tensor:
-        return self.inner.trigger(x)
 
     def certificate(self, n: int, f: int) -> Mapping[str, float]:
         return self.inner.certificate(n, f)

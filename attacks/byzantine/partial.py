@@ -4,25 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from robustfl import parameters
-from robustfl.contracts import Attack, Forged, Knowledge, View
+from robustfl.contracts import Forged, Knowledge, View
 from robustfl.errors import UsageError
 from robustfl.parameters import param
 from robustfl.registry import register
 
 from .sight import own_rows
-from .wrapping import adopt, built
+from .wrapping import Wrapper
 
 
 @register("partial", version=1)
 @dataclass(frozen=True)
-class Partial(Attack):
+class Partial(Wrapper):
     """Any attack on the honest rows, with the attackers' own honest work in their place: ``ḡ, s, …`` of ``own [f d]``.
 
     What is left of an omniscient attack when attackers see no messages but theirs. Its estimates get worse with
@@ -52,27 +51,11 @@ class Partial(Attack):
         parameters.check(self)
         if self.inner.knowledge != "omniscient":
             raise UsageError(f"Partial: attack={self.attack!r} is {self.inner.knowledge}; it must be omniscient")
-        adopt(self, self.inner, "poisons_data", "triggers")
-
-    @cached_property
-    def inner(self) -> Attack:
-        return built(self.attack, "Partial")
-
-    @property
-    def target(self) -> int | None:
-        return self.inner.target
+        self._adopt("poisons_data", "triggers")
 
     def forge(self, view: View, *, generator: torch.Generator) -> Tensor | Forged:
         own = own_rows(view, self.name)
         return self.inner.forge(replace(view, honest=own).redacted(self.inner), generator=generator)
-
-    def poison(
-        self, x: Tensor, y: Tensor, *, classes: int, generator: torch.Generator, attacker: int = 0, round: int = 0
-    ) -> tuple[Tensor, Tensor]:
-        return self.inner.poison(x, y, classes=classes, generator=generator, attacker=attacker, round=round)
-
-    def trigger(self, x: Tensor) -> Tensor:
-        return self.inner.trigger(x)
 
     def certificate(self, n: int, f: int) -> Mapping[str, float]:
         return self.inner.certificate(n, f)

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from robustfl import parameters
-from robustfl.contracts import Attack, Forged, View
+from robustfl.contracts import Forged, View
 from robustfl.errors import UsageError
 from robustfl.parameters import param
 from robustfl.registry import register
 
 from .sight import own_rows
-from .wrapping import adopt, built
+from .wrapping import Wrapper
 
 
 @register("timed", version=2)
 @dataclass(frozen=True)
-class Timed(Attack):
+class Timed(Wrapper):
     """Any attack in some rounds only: ``start, start + every, start + 2·every, …`` below ``stop``; honest otherwise.
 
     When off, attackers train on clean data and send what they honestly compute: they earn trust with rules that
@@ -58,15 +57,7 @@ class Timed(Attack):
         parameters.check(self)
         if self.stop is not None and self.stop <= self.start:
             raise UsageError(f"Timed: stop={self.stop} must be > {self.start} (start)")
-        adopt(self, self.inner, "knowledge", "forges", "poisons_data", "triggers")
-
-    @cached_property
-    def inner(self) -> Attack:
-        return built(self.attack, "Timed")
-
-    @property
-    def target(self) -> int | None:
-        return self.inner.target
+        self._adopt("knowledge", "forges", "poisons_data", "triggers")
 
     def on(self, round: int) -> bool:
         inside = round >= self.start and (self.stop is None or round < self.stop)
@@ -91,9 +82,6 @@ class Timed(Attack):
 
     def constrain(self, gradient: Tensor, moved: Tensor, *, round: int = 0) -> Tensor:
         return self.inner.constrain(gradient, moved, round=round) if self.on(round) else gradient
-
-    def trigger(self, x: Tensor) -> Tensor:
-        return self.inner.trigger(x)
 
     def certificate(self, n: int, f: int) -> Mapping[str, float]:
         return self.inner.certificate(n, f)
