@@ -108,29 +108,31 @@ def evaluation_batch(model: nn.Module, sample: Tensor) -> int:
 
 def standard_accuracy(model: nn.Module, pixels: Pixels, labels: Tensor, *, batch: int) -> Accuracy:
     """Accuracy on clean inputs; ``pixels(index)`` gives the images ``[b C H W]`` in [0, 1] for ``labels[index]``."""
-    hits = torch.empty(len(labels), dtype=torch.bool, device=labels.device)
-    loss = torch.zeros((), dtype=torch.float64, device=labels.device)
-    with _evaluating(model), torch.no_grad():
-        for index in torch.split(torch.arange(len(labels), device=labels.device), batch):
-            logits = model(pixels(index))
-            hits[index] = logits.argmax(1) == labels[index]
-            loss += F.cross_entropy(logits, labels[index], reduction="sum").double()
-    return Accuracy(hits, labels, float(loss) / max(1, len(labels)))
+    with _evaluating(model):
+        return _accuracy(model, pixels, labels, batch)
 
 
 def robust_accuracy(
     model: nn.Module, pixels: Pixels, labels: Tensor, attack: Evasion, *, batch: int, generator: torch.Generator
 ) -> Accuracy:
     """Accuracy on inputs perturbed by ``attack`` through this very model (white box)."""
+
+    def perturbed(index: Tensor) -> Tensor:
+        clean = pixels(index)
+        with watched(attack, clean, labels):
+            return checked(attack.perturb(model, clean, labels[index], generator=generator), clean, attack)
+
+    with _evaluating(model):
+        return _accuracy(model, perturbed, labels, batch)
+
+
+def _accuracy(model: nn.Module, inputs: Pixels, labels: Tensor, batch: int) -> Accuracy:
     hits = torch.empty(len(labels), dtype=torch.bool, device=labels.device)
     loss = torch.zeros((), dtype=torch.float64, device=labels.device)
-    with _evaluating(model):
-        for index in torch.split(torch.arange(len(labels), device=labels.device), batch):
-            clean = pixels(index)
-            with watched(attack, clean, labels):
-                perturbed = checked(attack.perturb(model, clean, labels[index], generator=generator), clean, attack)
-            with torch.no_grad():
-                logits = model(perturbed)
-                hits[index] = logits.argmax(1) == labels[index]
-                loss += F.cross_entropy(logits, labels[index], reduction="sum").double()
+    for index in torch.split(torch.arange(len(labels), device=labels.device), batch):
+        shown = inputs(index)
+        with torch.no_grad():
+            logits = model(shown)
+            hits[index] = logits.argmax(1) == labels[index]
+            loss += F.cross_entropy(logits, labels[index], reduction="sum").double()
     return Accuracy(hits, labels, float(loss) / max(1, len(labels)))
