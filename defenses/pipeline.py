@@ -15,7 +15,7 @@ from torch import Tensor
 
 from robustfl.contracts import Aggregated, Aggregator, Context, Propagation, Step
 from robustfl.errors import Refused, UsageError
-from robustfl.registry import create, describe, entries
+from robustfl.registry import create, describe, entries, split_outside
 
 from .rows import BrokenRows, Mixed, MixedRule, Stack
 from .stack import Rows, as_clients, as_stack, as_weights, check_f, check_generator, finite_rows
@@ -325,13 +325,7 @@ def split_spec(spec: str) -> list[str]:
     """Split at every ``+`` outside brackets."""
     if not isinstance(spec, str):
         raise UsageError(f"a defense is written as a text such as 'nnm+trimmed-mean', not as {type(spec).__name__}")
-    parts, depth = [""], 0
-    for letter in spec:
-        depth += (letter == "(") - (letter == ")")
-        if letter == "+" and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    if not all(part.strip() for part in parts):
+    parts = [part.strip() for part in split_outside(spec, "+")]
+    if not all(parts):
         raise UsageError(f"{spec!r}: a part between '+' signs is empty; write step+...+aggregator")
-    return [part.strip() for part in parts]
+    return parts

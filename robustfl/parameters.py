@@ -165,11 +165,16 @@ def _check_range(owner: str, field: dataclasses.Field[Any], value: Any) -> None:
                 raise UsageError(f"{owner}: {field.name}={value!r} must be {allowed(field)}")
 
 
-def reject_unknown(owner: str, params: Mapping[str, Any], known: list[str]) -> None:
-    """Raise ``UsageError`` for the first key of ``params`` that is not in ``known``."""
+def check_given(owner: str, cls: type[Any], params: Mapping[str, Any]) -> None:
+    """Raise ``UsageError`` for a key of ``params`` that is no field of the class, and for one that it lacks."""
+    fields = {f.name: f for f in dataclasses.fields(cls)}
     for key in params:
-        if key not in known:
-            raise UsageError(f"{owner}: no parameter {key!r}; {closest(key, known)}")
+        if key not in fields:
+            raise UsageError(f"{owner}: no parameter {key!r}; {closest(key, fields)}")
+    for key, field in fields.items():
+        needed = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        if needed and key not in params:
+            raise UsageError(f"{owner}: parameter {key!r} is required")
 
 
 def only_where(method: Any, holds: bool, words: str, *names: str, owner: str = "") -> None:

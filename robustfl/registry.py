@@ -31,7 +31,7 @@ from robustfl.contracts import Method
 from robustfl.doors import guard
 from robustfl.errors import RobustflError, UsageError, closest, told
 from robustfl.outside import METHOD_NAME, unsafe
-from robustfl.parameters import is_plain, reject_unknown, remember, types_of
+from robustfl.parameters import check_given, is_plain, remember, types_of
 from robustfl.running import loaded, running
 from robustfl.sessions import content, script_of, written_here
 from robustfl.surroundings import Surroundings
@@ -115,7 +115,7 @@ def register(name: str, *, version: int = 1) -> Callable[[M], M]:
         if fault := cls._fault():
             raise UsageError(f"{cls.__name__}: {fault}")
         taken = _entries[kind].get(name)
-        if taken is not None and not _same_place(taken.cls, cls):
+        if taken is not None and not _rewritten(taken.cls, cls):
             of = f" ({taken.origin})" if taken.origin else ""
             raise UsageError(f"{kind} {name!r} is taken by {taken.cls.__module__}.{taken.cls.__qualname__}{of}")
         cls.name, cls.version = name, version
@@ -138,7 +138,8 @@ def check_name(kind: str, name: str) -> None:
         raise UsageError(f"{kind} {name!r} is taken by robustfl for {WORDS[kind][name]}; choose another name")
 
 
-def _same_place(one: type, other: type) -> bool:
+def _rewritten(one: type, other: type) -> bool:
+    """True for two versions of a class of the main program."""
     return written_here(one) and written_here(other) and one.__qualname__ == other.__qualname__
 
 
@@ -416,16 +417,7 @@ def create(kind: str, spec: str, **params: Any) -> Any:
     name, inline = parse(spec)
     entry = lookup(kind, name)
     given = _named({**inline, **params}, entry, spec)
-    known = [f.name for f in dataclasses.fields(entry.cls)]  # type: ignore[arg-type]
-    reject_unknown(f"{kind} {name!r}", given, known)
-    required = [
-        f.name
-        for f in dataclasses.fields(entry.cls)  # type: ignore[arg-type]
-        if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
-    ]
-    for key in required:
-        if key not in given:
-            raise UsageError(f"{kind} {name!r}: parameter {key!r} is required")
+    check_given(f"{kind} {name!r}", entry.cls, given)
     try:
         return _made_elsewhere(entry, given) if entry.origin else entry.cls(**given)
     except UsageError as error:  # a class names itself; who wrote a spec knows its name alone
@@ -482,7 +474,7 @@ def parse(spec: str) -> tuple[str, dict[str, Any]]:
     if not rest.endswith(")"):
         raise UsageError(f"{spec!r}: a closing parenthesis is missing; write name(parameter=value, ...)")
     params: dict[str, Any] = {}
-    for item in _split(rest[:-1]):
+    for item in filter(str.strip, split_outside(rest[:-1], ",")):
         if not params and _BARE.fullmatch(item.strip()):
             params[""] = item.strip()
             continue
@@ -504,18 +496,22 @@ def _depth(text: str) -> int:
     return deepest
 
 
-def _split(text: str) -> list[str]:
-    """Split at commas outside brackets and quotes."""
+def split_outside(text: str, sign: str) -> list[str]:
+    """The parts of a text between the signs outside brackets and quotes.
+
+    >>> split_outside("nnm+worst(of='a+b')", "+")
+    ['nnm', "worst(of='a+b')"]
+    """
     parts, depth, start, quote = [], 0, 0, ""
     for i, letter in enumerate(text):
         if quote or letter in "'\"":
             quote = "" if letter == quote else quote or letter
             continue
         depth += (letter in "([{") - (letter in ")]}")
-        if letter == "," and depth == 0:
+        if letter == sign and depth == 0:
             parts.append(text[start:i])
             start = i + 1
-    return [p for p in [*parts, text[start:]] if p.strip()]
+    return [*parts, text[start:]]
 
 
 def read_value(text: str) -> Any:

@@ -16,7 +16,7 @@ from robustfl.errors import UsageError, closest
 from robustfl.federation import FineTuning
 from robustfl.models import Weights
 from robustfl.outside import unsafe
-from robustfl.parameters import check, param, reject_unknown
+from robustfl.parameters import check, check_given, param
 from robustfl.registry import create, describe, generation, identity, parse
 
 
@@ -199,9 +199,5 @@ def _rule(setting: str, spec: str) -> StUsers | Weights | DirichletSizes:
     found, params = parse(spec)
     if found != kind.name:
         raise UsageError(f"{setting}={spec!r}: no such rule; {closest(found, (plain, kind.name))}")
-    fields = dataclasses.fields(kind)
-    reject_unknown(f"{setting}={spec!r}", params, [f.name for f in fields])
-    for field in fields:
-        if field.default is dataclasses.MISSING and field.name not in params:
-            raise UsageError(f"{setting}={spec!r}: parameter {field.name!r} is required")
+    check_given(f"{setting}={spec!r}", kind, params)
     return kind(**params)

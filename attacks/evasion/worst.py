@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from robustfl.contracts import Evasion
 from robustfl.errors import UsageError
 from robustfl.parameters import check, param
-from robustfl.registry import create, describe, register
+from robustfl.registry import create, describe, register, split_outside
 
 from .image_draws import Draws
 from .points import PixelAttack, in_turn
@@ -61,7 +61,7 @@ class Worst(PixelAttack):
 
 
 def _parts(of: str) -> tuple[Evasion, ...]:
-    specs = _split(of)
+    specs = split_outside(of, "+")
     if not all(spec.strip() for spec in specs):
         raise UsageError(f"Worst: of={of!r} must be evasion attacks joined by '+', such as 'pgd+square(queries=100)'")
     parts = []
@@ -73,18 +73,3 @@ def _parts(of: str) -> tuple[Evasion, ...]:
         assert isinstance(part, Evasion)
         parts.append(part)
     return tuple(parts)
-
-
-def _split(of: str) -> list[str]:
-    """At each ``+`` outside brackets and quotes."""
-    specs, depth, quote = [""], 0, ""
-    for letter in of:
-        if quote or letter in "'\"":
-            quote = "" if letter == quote else quote or letter
-        else:
-            depth += (letter == "(") - (letter == ")")
-        if letter == "+" and depth == 0 and not quote:
-            specs.append("")
-        else:
-            specs[-1] += letter
-    return specs
