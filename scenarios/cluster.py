@@ -25,13 +25,14 @@ from typing import Any
 import torch
 
 from robustfl.errors import ClusterError, RobustflError, UsageError
-from robustfl.records import CellResult, canonical, plain
+from robustfl.origins import named_methods
+from robustfl.records import CellResult, canonical
 from robustfl.registry import Guest, admit, forget_files, load_file, load_plugins
 from robustfl.scratch import scratch
 
 from .execution import Execution
-from .expand import fingerprints, key_of, labels, resolve
-from .run import run_cell
+from .expand import fingerprints, key_of, resolve
+from .run import failed, run_cell
 from .spec import Cell
 
 CONNECT_SECONDS = 10
@@ -128,7 +129,8 @@ def run_remotely(
 
     Raises ``ClusterError`` when the scheduler is lost, and what workers found wrong with the whole grid.
     """
-    items = {f"robustfl-{item.key}-{_digest(item)}": item for item in work}
+    # Grids that send the same cell in the same way share its computation.
+    items = {f"robustfl-{item.key}-{hashlib.sha256(repr(item).encode()).hexdigest()[:12]}": item for item in work}
     futures = [client.submit(execute, item, key=key, pure=False) for key, item in items.items()]
     arrived: Queue[Any] = Queue()
 
@@ -154,11 +156,6 @@ def run_remotely(
             client.cancel(futures, force=True)
 
 
-def _digest(item: RemoteCell) -> str:
-    """Grids that send the same cell in the same way share its computation."""
-    return hashlib.sha256(repr(item).encode()).hexdigest()[:12]
-
-
 def _check_scheduler(client: Any) -> None:
     if client.status != "running":
         raise ClusterError(_lost(client))
@@ -180,10 +177,7 @@ def _outcome(client: Any, future: Any, item: RemoteCell) -> CellResult:
         error = future.exception()
         if isinstance(error, KilledWorker):
             reason = f"every worker that tried this cell died (out of memory?): {error}"
-            return CellResult(
-                key=item.key, scenario=item.scenario, status="failed", reason=reason,
-                cell=plain(resolve(item.cell, item.fingerprint)), labels=plain(labels(item.cell)),
-            )  # fmt: skip
+            return failed(item.key, item.cell, fingerprint=item.fingerprint, scenario=item.scenario, reason=reason)
         raise ClusterError(f"a worker could not take a cell: {type(error).__name__}: {error}")
     result = _fetched(client, future)
     if isinstance(result, RobustflError):
@@ -244,8 +238,7 @@ def _check_identity(name: str, item: RemoteCell) -> None:
 
 def methods_of(resolved: Mapping[str, Any]) -> tuple[str, ...]:
     """Every method of a resolved cell by name, version and origin."""
-    known = [m for group in resolved["methods"].values() for m in (group if isinstance(group, list) else [group])]
-    return tuple(f"{m['name']} {m['version']} {m.get('origin', '')}".strip() for m in known)
+    return tuple(f"{m['name']} {m['version']} {m.get('origin', '')}".strip() for _, m in named_methods(resolved))
 
 
 @cache

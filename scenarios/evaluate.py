@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -30,7 +31,7 @@ from robustfl.records import Metrics
 from robustfl.vectors import write_statistics
 
 from .build import DTYPES, Built
-from .portrait import components, short
+from .portrait import picture
 from .spec import Cell
 
 
@@ -153,15 +154,7 @@ class Evaluator:
             whole = local.received + e.privacy.whole(update, e.layout.d)
             after.append(accuracies(whole, statistics if e.norm.sends_statistics else local.before))
         write_statistics(e.model, e.layout, state.statistics)
-        found = forgetting(before, after)
-        return {
-            "clients": list(local.clients),
-            "matrix": found.matrix,
-            "after": found.after,
-            "by_model": found.by_model,
-            "by_dataset": found.by_dataset,
-            "mean": found.mean,
-        }
+        return {"clients": list(local.clients), **asdict(forgetting(before, after))}
 
     # --- users and their models --------------------------------------------------------------------------------------
 
@@ -317,17 +310,7 @@ class Evaluator:
                         for images, features in self._seen(index, user, branch).items():
                             rows.append(features)
                             told += [(user, branch, " · ".join(w for w in (name, images) if w))] * len(index)
-        placed = components(torch.cat(rows)) if rows else None
-        if placed is None:
-            return None
-        return {
-            "points": [[short(v) for v in p] for p in placed[0].tolist()],
-            "shares": [short(v) for v in placed[1].tolist()],
-            "clients": [k for k, _, _ in told],
-            "branches": [b for _, b, _ in told],
-            "groups": [g for _, _, g in told],
-            "entries": rows[0].shape[1],
-        }
+        return picture(torch.cat(rows), told) if rows else None
 
     def _seen(self, index: Tensor, user: int, branch: str) -> dict[str, Tensor]:
         """Representations ``[b k]`` of clean test images, and of the same attacked through the model as it stands."""

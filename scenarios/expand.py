@@ -133,11 +133,8 @@ def _product(what: str, axes: Mapping[str, list[Any]]) -> Iterator[tuple[Any, ..
 
 def _rates(option: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """A schedule table with lists as axes, but for the fields that are lists themselves."""
-    tuples = {"values", "milestones"}
-    known = LearningRate.model_fields
-    lists = {k: v if k not in tuples and isinstance(v, list) else [v] for k, v in option.items() if k in known}
-    unknown = {k: [v] for k, v in option.items() if k not in known}
-    axes = lists | unknown
+    lists = LearningRate.model_fields.keys() - {"values", "milestones"}
+    axes = {k: v if k in lists and isinstance(v, list) else [v] for k, v in option.items()}
     for values in _product("schedule", axes):
         yield dict(zip(axes, values, strict=True))
 
@@ -148,14 +145,9 @@ def _specs(option: Mapping[str, Any]) -> Iterator[str]:
     name = table.pop("name")
     axes = {k: v if isinstance(v, list) else [v] for k, v in table.items()}
     for values in _product(name, axes):
-        inside = ", ".join(f"{k}={_text(v)}" for k, v in zip(axes, values, strict=True))
+        plain = (tuple(v) if isinstance(v, list) else v for v in values)
+        inside = ", ".join(f"{k}={v!r}" for k, v in zip(axes, plain, strict=True))
         yield f"{name}({inside})" if inside else name
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, list):
-        return repr(tuple(value))
-    return repr(value)
 
 
 @dataclass(frozen=True)

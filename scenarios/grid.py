@@ -35,7 +35,7 @@ from .expand import expand, fingerprints, key_of, labels, refusal, resolve
 from .kept_models import missing_models
 from .memory import REMEDY
 from .pace import OnRoundOf
-from .run import run_cell
+from .run import failed, run_cell
 from .shown import shown
 from .slots import claim, memory_of, slots_on
 from .spec import Cell, Scenario
@@ -78,7 +78,7 @@ class Results:
         """One row per cell of the grid that the store has."""
         from robustfl.reports.frame import frame
 
-        return frame(r for r in Store(self.folder).load().results if r.key in self.keys)
+        return frame(self._records())
 
     def leaderboard(self) -> pd.DataFrame:
         """The leaderboard of the grid's own cells, whatever else is in the folder."""
@@ -91,7 +91,10 @@ class Results:
         """Figures of the grid's own cells, as matplotlib axes: ``results.plot.heatmap()``."""
         from robustfl.reports.notebook import Plots
 
-        return Plots(lambda: [r for r in Store(self.folder).load().results if r.key in self.keys])
+        return Plots(self._records)
+
+    def _records(self) -> list[CellResult]:
+        return [r for r in Store(self.folder).load().results if r.key in self.keys]
 
     def _repr_html_(self) -> str:
         from robustfl.reports import load_board
@@ -262,26 +265,22 @@ def _brought(todo: Plan) -> tuple[list[str], tuple[Guest, ...]]:
 
 def _described(todo: Plan, facts: Mapping[str, Any]) -> dict[str, Any]:
     """The description of a store, with what its boards must know of AutoByz and the ``facts`` of who runs it."""
-    described = _description(todo)
-    ensemble = asked(todo.scenario)
-    if ensemble is not None:
-        dropped = {key: plain(labels(cell)) for key, cell in todo.left_out.items()}
-        scope = todo.scenario.cell.get("scope", SCOPE)
-        described["autobyz"] = {"version": ensemble.version, "scope": scope} | ({"dropped": dropped} if dropped else {})
-    for name, fact in facts.items():
-        described[name] = {**described.get(name, {}), **plain(fact)} if isinstance(fact, Mapping) else fact
-    return described
-
-
-def _description(todo: Plan) -> dict[str, Any]:
     scenario = todo.scenario
-    return {
+    described: dict[str, Any] = {
         "name": scenario.name,
         "description": scenario.description,
         "scenario": plain(scenario.model_dump(mode="json")),
         "cells": {key: plain(labels(cell)) for key, cell in todo.cells.items()},
         "defaults": plain(labels(Cell.of({}))),
     }
+    ensemble = asked(scenario)
+    if ensemble is not None:
+        dropped = {key: plain(labels(cell)) for key, cell in todo.left_out.items()}
+        scope = scenario.cell.get("scope", SCOPE)
+        described["autobyz"] = {"version": ensemble.version, "scope": scope} | ({"dropped": dropped} if dropped else {})
+    for name, fact in facts.items():
+        described[name] = {**described.get(name, {}), **plain(fact)} if isinstance(fact, Mapping) else fact
+    return described
 
 
 # --- workers ---------------------------------------------------------------------------------------------------------
@@ -385,10 +384,7 @@ def _remote(work: Sequence[_Work], execution: Execution) -> Iterator[Finished]:
 
 
 def _failed(item: _Work, reason: str) -> Finished:
-    record = CellResult(
-        key=item.key, scenario=item.scenario, status="failed", reason=reason,
-        cell=plain(resolve(item.cell, item.fingerprint)), labels=plain(labels(item.cell)),
-    )  # fmt: skip
+    record = failed(item.key, item.cell, fingerprint=item.fingerprint, scenario=item.scenario, reason=reason)
     Store(item.folder).commit(record)
     return _finished(record)
 

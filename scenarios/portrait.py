@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -27,7 +28,7 @@ def portrait(cell: Cell, built: Built, state: State, local: LocalModels | None) 
     if found is None:
         return None
     clients, statistics = found
-    told: list[tuple[int, str]] = []
+    told: list[tuple[int, str, str]] = []
     rows = []
     branches = list(dict.fromkeys(layer.branch for layer in built.experiment.layout.layers))
     for branch in branches:
@@ -35,21 +36,26 @@ def portrait(cell: Cell, built: Built, state: State, local: LocalModels | None) 
         for k, row in zip(clients, statistics, strict=True):
             if branch == ADVERSARIAL and not _adversarial(built, k):
                 continue
-            told.append((k, branch))
+            told.append((k, branch, _group(cell, built, k)))
             rows.append(row[columns])
     if len(clients) < 3 or len({len(r) for r in rows}) != 1:
         return None
-    placed = components(torch.stack(rows))
+    return picture(torch.stack(rows), told)
+
+
+def picture(rows: Tensor, told: Sequence[tuple[int, str, str]]) -> dict[str, Any] | None:
+    """``rows [r s]`` in two principal components, with client, branch and group of each, or None (``components``)."""
+    placed = components(rows)
     if placed is None:
         return None
     points, shares = placed
     return {
         "points": [[short(v) for v in p] for p in points.tolist()],
         "shares": [short(v) for v in shares.tolist()],
-        "clients": [k for k, _ in told],
-        "branches": [b for _, b in told],
-        "groups": [_group(cell, built, k) for k, _ in told],
-        "entries": len(rows[0]),
+        "clients": [k for k, _, _ in told],
+        "branches": [b for _, b, _ in told],
+        "groups": [g for _, _, g in told],
+        "entries": rows.shape[1],
     }
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -193,8 +194,6 @@ def run_missing(
 
 def scale_of(text: str) -> ScaleName:
     """The scale that a text names. Raises ``UsageError``."""
-    if text == "paper":
-        return "paper"
-    if text == "reduced":
-        return "reduced"
-    raise UsageError(f"scale={text!r} must be 'paper' or 'reduced'")
+    if text not in SCALES:
+        raise UsageError(f"scale={text!r} must be {' or '.join(map(repr, SCALES))}")
+    return cast(ScaleName, text)

@@ -75,7 +75,7 @@ def run_cell(cell: Cell, *, fingerprint: str, scenario: str = "cell", execution:
     resolved, started = resolve(cell, fingerprint), datetime.now(UTC).isoformat(timespec="seconds")
     key, where, foreign = key_of(resolved), execution.first_device, origins(resolved)
     reset_peak(where)
-    software = _software(where, execution.threads)
+    software = {"versions": versions(), "device": where.type, "threads": execution.threads}
     keeper = _keeper(key, software, where, execution)
     guests = "".join(f" [{name}: {origin}]" for name, origin in foreign.items())
     with running(in_words(foreign)), kept(), _settings(cell, execution), _surrounded() as moved:
@@ -98,6 +98,22 @@ def run_cell(cell: Cell, *, fingerprint: str, scenario: str = "cell", execution:
     )
     known = {"key": key, "scenario": scenario, "cell": plain(resolved), "labels": plain(labels(cell))}
     return CellResult(**known, **outcome, certificates=plain(certificates), timing=timing)
+
+
+def failed(key: str, cell: Cell, *, fingerprint: str, scenario: str, reason: str) -> CellResult:
+    """The record of a cell that could not be run to an end, or not at all."""
+    resolved = plain(resolve(cell, fingerprint))
+    return CellResult(
+        key=key, scenario=scenario, status="failed", reason=reason, cell=resolved, labels=plain(labels(cell))
+    )
+
+
+def versions() -> dict[str, str]:
+    """The software that numbers depend on."""
+    return {
+        "robustfl": version("robustfl"), "torch": str(torch.__version__), "numpy": np.__version__,
+        "python": platform.python_version(),
+    }  # fmt: skip
 
 
 def _keeper(key: str, software: Mapping[str, Any], where: torch.device, execution: Execution) -> Keeper:
@@ -151,19 +167,6 @@ def _surrounded() -> Iterator[list[str]]:
 
 def _failure(error: BaseException, guests: str, detail: str) -> dict[str, Any]:
     return {"status": "failed", "reason": f"{told(error)}{guests}\n{detail}".rstrip()}
-
-
-def _software(device: torch.device, threads: int) -> dict[str, Any]:
-    return {
-        "versions": {
-            "robustfl": version("robustfl"),
-            "torch": str(torch.__version__),
-            "numpy": np.__version__,
-            "python": platform.python_version(),
-        },
-        "device": device.type,
-        "threads": threads,
-    }
 
 
 class _Run:

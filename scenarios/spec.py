@@ -478,15 +478,13 @@ class Scenario(Frozen):
             if key not in known:
                 hint = f"it belongs under [cell]: cell.{key}" if key in Cell.model_fields else closest(key, known)
                 raise UsageError(f"no scenario key {key!r}; {hint}")
-        for rule in data.get("exclude", ()):
-            for key in rule if isinstance(rule, Mapping) else ():
-                if key not in Cell.model_fields:
-                    raise UsageError(f"exclude: no cell setting {key!r}; {closest(key, Cell.model_fields)}")
         scales = data.get("scales", {})
-        for name, scale in scales.items() if isinstance(scales, Mapping) else ():
-            for key in scale if isinstance(scale, Mapping) else ():
+        tables = [("exclude", rule) for rule in data.get("exclude", ())]
+        tables += [(f"scales.{n}", scale) for n, scale in (scales.items() if isinstance(scales, Mapping) else ())]
+        for where, table in tables:
+            for key in table if isinstance(table, Mapping) else ():
                 if key not in Cell.model_fields:
-                    raise UsageError(f"scales.{name}: no cell setting {key!r}; {closest(key, Cell.model_fields)}")
+                    raise UsageError(f"{where}: no cell setting {key!r}; {closest(key, Cell.model_fields)}")
         try:
             return cls.model_validate(dict(data))
         except ValidationError as error:

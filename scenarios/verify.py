@@ -21,7 +21,7 @@ from .dropped_check import RIGHTLY, Dropped
 from .execution import Execution
 from .expand import fingerprints, key_of, resolve
 from .protocol_check import apart_from_protocol
-from .run import run_cell
+from .run import run_cell, versions
 from .spec import Cell
 from .tuning_check import Trial, trials_of
 
@@ -306,7 +306,7 @@ def _costs(record: CellResult, name: str) -> str:
 
 
 def _effect_apart(published: CellResult, again: CellResult) -> list[str]:
-    """True if the attack had an effect, in words, if only one of the records says so: boards leave out what had none.
+    """Words if only one of the records says that its attack had an effect: boards leave out what had none.
 
     A record that does not say what its attack moved counts as one with an effect.
     """
@@ -335,16 +335,7 @@ def _versions(record: CellResult) -> list[str]:
 
 def _environment(published: Any) -> list[str]:
     """In what this installation differs from the one the board declares, in words."""
-    import platform
-    from importlib.metadata import version
-
-    import numpy
-    import torch
-
-    here = {
-        "robustfl": version("robustfl"), "torch": str(torch.__version__), "numpy": numpy.__version__,
-        "python": platform.python_version(),
-    }  # fmt: skip
+    here = versions()
     declared: Mapping[str, list[str]] = published.environment.versions
     return [
         f"{n}: {', '.join(v)} declared, {here[n]} here" for n, v in declared.items() if n in here and here[n] not in v
