@@ -12,7 +12,6 @@ from robustfl.records import CellResult
 
 from .board_faults import forgotten
 
-ENVIRONMENT = ("versions", "device", "threads")
 LOSS = 10.0
 """How much more than an accuracy a loss may differ, of itself: one point of accuracy is about a tenth of a loss."""
 

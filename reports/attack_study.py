@@ -10,7 +10,8 @@ import tomllib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import or_
 from pathlib import Path
 
 from robustfl.errors import UsageError
@@ -113,13 +114,12 @@ class Study:
         total = self._total()
         needed = math.ceil(COVERED * total - _LAST_BIT)
         bits = {attack: self.attained(attack) for attack in self.attacks}
-        base = 0
-        for attack in killers:
-            base |= bits.get(attack, 0)
+        base = reduce(or_, (bits.get(attack, 0) for attack in killers), 0)
         free = [a for a in self.attacks if a not in killers and bits[a] & ~base]
         for size in range(len(free) + 1):
-            found = [(_union(base, bits, chosen).bit_count(), chosen) for chosen in itertools.combinations(free, size)]
-            covered, chosen = max(found, key=lambda pair: pair[0])
+            found = {c: reduce(or_, (bits[a] for a in c), base) for c in itertools.combinations(free, size)}
+            chosen = max(found, key=lambda c: found[c].bit_count())
+            covered = found[chosen].bit_count()
             if covered >= needed:
                 break
         return Choice(dict(killers), chosen, covered, total, self._missed((*killers, *chosen)))
@@ -185,12 +185,6 @@ class Study:
                 numbers = [f"{t.sa:.4f}", f"{t.early:.4f}"] if t.status == "done" else ["", ""]
                 table.writerow([*who, attack, scope.rstrip("]"), t.status, *numbers, "" if t.effect else "none"])
         return out.getvalue()
-
-
-def _union(base: int, bits: Mapping[str, int], chosen: Sequence[str]) -> int:
-    for attack in chosen:
-        base |= bits[attack]
-    return base
 
 
 def study_of(records: Sequence[CellResult], *, rounds: int) -> Study:

@@ -13,7 +13,7 @@ from .board import Row, Section, metric_title
 from .cells import note_mark
 from .ensembles import member_text
 from .estimate import Estimate
-from .markdown import escape, noted, table
+from .markdown import MARKDOWN, escape, table
 
 Facts = Mapping[str, Any]
 
@@ -21,7 +21,7 @@ Facts = Mapping[str, Any]
 def contestant_page(it: Measured, row: Row) -> str:
     """The page in Markdown, one folder below the tier's."""
     contestant = it.found[row.labels]
-    notes = sorted({n for _, r in contestant.rows for place in (*r.cells, r.worst) for n in place.notes})
+    notes = sorted({n for _, r in contestant.rows for place in r.places for n in place.notes})
     search = it.search(row)
     parts = [
         f"# {escape(it.name(row))}",
@@ -77,7 +77,7 @@ def _table(it: Measured, block: str, found: Sequence[tuple[Section, Row]]) -> st
         if not any(p.expected or p.dropped for p in places):
             continue
         name = f"**{attack}**" if attack == TITLE else f"{escape(attack)}{' (member)' if attack in members else ''}"
-        lines.append([name, *map(noted, places), *(_seeds(p) for p in places)])
+        lines.append([name, *map(MARKDOWN.place, places), *(_seeds(p) for p in places)])
     shown = table(heads, "l" + "r" * len(metrics) + "l" * len(metrics), lines)
     return (f"### {escape(block)}\n\n" if block else "") + shown
 

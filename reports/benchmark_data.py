@@ -10,9 +10,10 @@ from functools import cached_property
 from typing import Any
 
 from robustfl.autobyz import TITLE
+from robustfl.origins import named_methods
 from robustfl.records import CellResult
 
-from .board import Board, Row, Section, in_words, metric_title, natural, row_name
+from .board import Board, Row, Section, hardest, in_words, metric_title, natural, row_name
 from .cells import rank_text
 from .contestants import Contestant, contestants, entries
 from .ensembles import asked_of, with_dropped
@@ -66,8 +67,7 @@ class Measured:
     @cached_property
     def robust(self) -> str | None:
         """The metric of the robust accuracy that counts, if any was measured."""
-        found = [m for m in self.board.metrics if m != "sa"]
-        return None if not found else "ra_worst" if "ra_worst" in found else found[0]
+        return hardest(self.board.metrics)
 
     @property
     def robust_title(self) -> str:
@@ -231,9 +231,7 @@ def methods_of(contestant: Contestant) -> dict[tuple[str, str], None]:
     """The kinds and names of the methods that a contestant is made of, in the order of ``PARTS``."""
     found: dict[tuple[str, str], None] = {}
     for record in contestant.records[:1]:
-        methods = record.cell.get("methods", {})
+        methods = list(named_methods(record.cell))
         for setting, kind in PARTS.items():
-            given = methods.get(setting) or []
-            steps = given if isinstance(given, (list, tuple)) else [given]
-            found |= {(kind, str(step["name"])): None for step in steps if isinstance(step, Mapping) and "name" in step}
+            found |= {(kind, str(method["name"])): None for name, method in methods if name == setting}
     return found

@@ -8,7 +8,7 @@ from robustfl.autobyz import TITLE
 
 from .benchmark_data import Measured, best, percent, ranked, ranks_of
 from .benchmark_history import Entry, entry_words
-from .benchmark_tier import changed_words, linked, refused_or_diverged
+from .benchmark_tier import changed_words, linked
 from .board import Row
 from .markdown import escape, table
 
@@ -87,7 +87,7 @@ def _tier(it: Measured, newest: int) -> str:
             ]  # fmt: skip
             lines.append([escape(norm), f"{_beside(it, row)}{why}", *map(escape, cells)])
     told = [f"Norms with batch statistics: {', '.join(f'`{n}`' for n in norms if n in it.with_statistics) or 'none'}."]
-    lost = [f"{linked(it, r)} ({_state(r)})" for r in refused_or_diverged(it)]
+    lost = [f"{linked(it, r)} ({_state(r)})" for r in it.rows if not ranked(r)]
     told += [f"Last, without a number under attack: {', '.join(lost)}."] if lost else []
     version = it.facts["version"]
     older = "" if version == newest else (

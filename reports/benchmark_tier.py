@@ -7,13 +7,13 @@ from typing import Any
 
 from robustfl.autobyz import TITLE
 
-from .benchmark_data import Measured, percent, ranked
+from .benchmark_data import Measured, percent
 from .benchmark_history import Entry, entry_words
 from .board import Row
 from .cells import rank_text, remarks
 from .ensembles import member_text
 from .estimate import Estimate
-from .markdown import escape, noted, table
+from .markdown import MARKDOWN, escape, table
 from .paired import words_below
 
 Facts = Mapping[str, Any]
@@ -80,8 +80,8 @@ def _ranking(it: Measured) -> str:
             "–" if row.peak_memory is None else f"{row.peak_memory / 2**20:.0f}",
             f"{it.traffic[row.labels]:.2f}" if row.labels in it.traffic else "–",
         ]  # fmt: skip
-        first = [rank_text(row), linked(it, row), noted(row.worst)]
-        first += [noted(other.worst) if other else "–"] if it.robust else []
+        first = [rank_text(row), linked(it, row), MARKDOWN.place(row.worst)]
+        first += [MARKDOWN.place(other.worst) if other else "–"] if it.robust else []
         lines.append([*first, *map(escape, cells)])
     words = (
         f"*is told*: what the defense knows beside the rows it aggregates. *time × {it.yardstick}*: seconds per round "
@@ -158,8 +158,3 @@ def configuration(tried: Facts, defense: str) -> str:
     own = tried["defense"] if tried["defense"] != defense else ""
     rate = str(tried["schedule"]).removeprefix("constant(").rstrip(")")
     return " ".join(filter(None, [own, rate]))
-
-
-def refused_or_diverged(it: Measured) -> list[Row]:
-    """The contestants without a number that ranks them, as they stand at the end of the table."""
-    return [row for row in it.rows if not ranked(row)]

@@ -38,6 +38,11 @@ class Row:
     own: tuple[str, ...] = ()
     members: tuple[tuple[str, int], ...] = ()
 
+    @property
+    def places(self) -> tuple[Estimate, ...]:
+        """The places of the attacks, and the worst case."""
+        return (*self.cells, self.worst)
+
 
 @dataclass(frozen=True)
 class Section:
@@ -202,6 +207,12 @@ def metric_title(metric: str) -> str:
     return "RA " + metric[3:] if metric.startswith("ra_") else metric.upper()
 
 
+def hardest(metrics: Sequence[str]) -> str | None:
+    """The metric of robust accuracy that counts: under the worst of several evasions, or under the only one."""
+    robust = [m for m in metrics if m.startswith("ra_")]
+    return "ra_worst" if "ra_worst" in robust else next(iter(robust), None)
+
+
 def metric_meaning(metric: str) -> str:
     """A metric in words."""
     if metric == "sa":
@@ -215,9 +226,8 @@ def _find_metric(metric: str, known: tuple[str, ...]) -> str:
     lower = metric.lower().replace(" ", "_")
     exact = [m for m in known if m.lower().replace(" ", "_") == lower]
     short = [m for m in known if m.split("(")[0].lower() == lower]
-    robust = [m for m in known if m.startswith("ra_")]
-    if lower == "ra" and robust:
-        return "ra_worst" if "ra_worst" in robust else robust[0]
+    if lower == "ra" and (robust := hardest(known)):
+        return robust
     if exact or len(short) == 1:
         return (exact or short)[0]
     raise UsageError(f"leaderboard: no metric {metric!r}; {closest(metric, known)}")

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, TypeGuard
 
 from robustfl.outside import METHOD_NAME, shown
 from robustfl.records import CellResult, measured_in
 
-AUTOBYZ = ("version", "scope", "cheap", "dropped", "seed")
-BENCHMARK = ("tier", "title", "version", "changed", "autobyz", "budget", "tuning", "contestants")
+PROTOCOL = {
+    "autobyz": ("version", "scope", "cheap", "dropped", "seed"),
+    "benchmark": ("tier", "title", "version", "changed", "autobyz", "budget", "tuning", "contestants"),
+}
+"""The parts of a store's description that its boards carry: how to count attacks, the benchmark it follows."""
 CONTESTANT = ("knowledge", "chosen", "search", "reason")
-_LEFT_IN_THE_STORE = ("per_class", "per_client", "per_user")
-_OF_ANY_END = ("device", "threads", "versions", "source")
+LEFT_IN_THE_STORE = ("per_class", "per_client", "per_user")
+"""Metrics that boards do not carry."""
+SURROUNDINGS = ("device", "threads", "versions", "source")
+"""Certificates of where a cell ran, which it has however it ended."""
 _TRAFFIC = ("numbers_each_way", "exchanges", "mebibytes")
 
 
@@ -32,17 +37,8 @@ def _is_distance(value: Any) -> bool:
     return value in ("inf", "nan") or _is_number(value)
 
 
-def _is_doubt(value: Any) -> bool:
-    """True for a text or several."""
-    return all(map(_is_text, value)) if isinstance(value, list) else _is_text(value)
-
-
 def _is_text(value: Any) -> bool:
     return isinstance(value, str)
-
-
-def _is_traffic(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(name in _TRAFFIC and _is_number(n) for name, n in value.items())
 
 
 def forgotten(certificate: Any) -> dict[str, Any]:
@@ -62,19 +58,22 @@ def _is_forgetting(value: Any) -> bool:
     return known and len(means) == (1 if "mean" in value else len(value))
 
 
-def _are_texts(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(map(_is_text, value.values()))
+def _is_table(of: Callable[[Any], bool], names: Collection[str] = ()) -> Callable[[Any], bool]:
+    """A test for a table of such values, under some of the ``names``, if there are any."""
+    return lambda table: (
+        isinstance(table, Mapping) and all(of(value) and (not names or name in names) for name, value in table.items())
+    )
 
 
 CERTIFICATES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "device": (_is_text, "device"),
     "threads": (is_count, "number of threads"),
-    "versions": (_are_texts, "table of versions"),
+    "versions": (_is_table(_is_text), "table of versions"),
     "source": (_is_text, "source"),
-    "unreliable": (_is_doubt, "text"),
+    "unreliable": (lambda value: all(map(_is_text, value if isinstance(value, list) else [value])), "text"),
     "evaluation": (_is_text, "text"),
     "model": (lambda value: isinstance(value, Mapping), "model"),
-    "traffic": (_is_traffic, f"table of {', '.join(_TRAFFIC)}"),
+    "traffic": (_is_table(_is_number, _TRAFFIC), f"table of {', '.join(_TRAFFIC)}"),
     "attack_shift": (_is_distance, "distance"),
     "statistics": (_is_number, "number of entries"),
     "statistics_shift": (_is_distance, "distance"),
@@ -109,7 +108,7 @@ def _ends_apart(record: CellResult) -> Iterator[str]:
         yield f"{record.status}, and diverged in round {record.round}"
     if record.status != "done" and record.metrics is not None:
         yield f"{record.status}, and has metrics"
-    measured = sorted(record.certificates.keys() - _OF_ANY_END) if record.status in ("refused", "failed") else []
+    measured = sorted(record.certificates.keys() - set(SURROUNDINGS)) if record.status in ("refused", "failed") else []
     if measured:
         yield f"{record.status}, and has the certificate {shown(measured[0])!r} of a training"
 
@@ -149,7 +148,7 @@ def _measures_apart(record: CellResult) -> Iterator[str]:
     ends = [(p.sa, p.loss, p.ra) for p in record.curve if p.round == rounds]  # a run takes them from its metrics
     if not all(_equal(a, b) for end in ends for a, b in zip(end, final, strict=True)):
         yield "its curve ends in other numbers than its metrics"
-    told = next((name for name in _LEFT_IN_THE_STORE if getattr(metrics, name)), None)
+    told = next((name for name in LEFT_IN_THE_STORE if getattr(metrics, name)), None)
     if told is not None:
         yield f"it has {told}, which boards do not carry"
     if metrics.asr is not None and not 0 <= metrics.asr <= 1:
@@ -195,9 +194,9 @@ def misdeclared(
 
 def _strange_names(protocol: Mapping[str, Any]) -> Iterator[str]:
     """Parts of what a board says of its protocol that nobody reads."""
-    yield from _beside("protocol", protocol, ("autobyz", "benchmark"))
+    yield from _beside("protocol", protocol, PROTOCOL)
     yield from misshaped(protocol)
-    for name, known in (("autobyz", AUTOBYZ), ("benchmark", BENCHMARK)):
+    for name, known in PROTOCOL.items():
         yield from _beside(f"protocol.{name}", protocol.get(name), known)
     seed = protocol["autobyz"].get("seed", 0) if isinstance(protocol.get("autobyz"), Mapping) else 0
     if type(seed) is not int:

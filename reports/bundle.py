@@ -28,16 +28,11 @@ from .store import open_store, write_atomic
 
 FORMAT = "robustfl-bundle"
 SCHEMA: Literal[1] = 1
-MANIFEST, BOARD, RECIPE, REQUIREMENTS, PLUGINS = (
-    "bundle.json",
-    "board.json",
-    "recipe.toml",
-    "requirements.txt",
-    "plugins",
-)
+MANIFEST, BOARD, RECIPE = "bundle.json", "board.json", "recipe.toml"
+REQUIREMENTS, PLUGINS = "requirements.txt", "plugins"
 Labels = Mapping[str, Any]
 LARGEST = 64 * 2**20
-_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
+_NAME = r"[a-z0-9][a-z0-9-]{0,63}"
 _FILE_ORIGIN = re.compile(r"(?P<file>[^/\\ ]+\.py) (?P<digest>[0-9a-f]{12})")
 _PACKAGE_ORIGIN = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*) (?P<version>[A-Za-z0-9][A-Za-z0-9.!_-]*)(?:\+.*)?")
 # What a contestant brings; by everything else that is labelled, tasks differ.
@@ -53,7 +48,7 @@ class Manifest(BaseModel):
 
     format: Literal["robustfl-bundle"] = "robustfl-bundle"
     schema_version: Literal[1] = SCHEMA
-    name: str = Field(description="lower-case letters, digits and dashes", pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")
+    name: str = Field(description="lower-case letters, digits and dashes", pattern=f"^{_NAME}$")
     by: str = Field(min_length=1, max_length=200, description="who is to be asked, and credited")
     plugins: dict[str, str] = Field(description="sources of plug-ins: file in the bundle to origin in the cells")
     packages: dict[str, str] = Field(
@@ -100,7 +95,7 @@ def write_bundle(
     if loaded.problems:
         raise UsageError(f"submit: {loaded.problems[0].path}: {loaded.problems[0].reason}")
     title = re.sub(r"[^a-z0-9]+", "-", source.folder.resolve().name.lower()).strip("-") if name is None else name
-    if not _NAME.fullmatch(title):
+    if not re.fullmatch(_NAME, title):
         raise UsageError(f"submit: name={title!r} must be lower-case letters, digits and dashes")
     if not by.strip():
         raise UsageError("submit: by= (--by) says who is to be asked: a name, a handle, an address")

@@ -113,7 +113,7 @@ _NAMED = 8
 
 
 def _places(board: Board) -> list[Estimate]:
-    return [e for s in board.sections for r in s.rows for e in (*r.cells, r.worst)]
+    return [e for s in board.sections for r in s.rows for e in r.places]
 
 
 def _counted(board: Board) -> list[str]:

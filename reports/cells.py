@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 from .board import WORST_MEMBER, Board, Row, Section, metric_meaning
 from .ensembles import member_text
 from .estimate import Estimate
@@ -34,11 +37,6 @@ def members(board: Board, row: Row) -> list[str]:
     return [] if board.autobyz is None else [member_text(row.members)]
 
 
-def places(row: Row) -> list[Estimate]:
-    """The places of a row: the attacks and the worst case."""
-    return [*row.cells, row.worst]
-
-
 def costs(row: Row) -> list[str]:
     """Seconds per round and peak memory as texts."""
     seconds = row.seconds_per_round
@@ -52,6 +50,32 @@ def rank_text(row: Row) -> str:
         return "–"
     low, high = row.ranks
     return str(low) if low == high else f"{low}–{high}"
+
+
+@dataclass(frozen=True)
+class Markup:
+    """A form of text: ``literal`` takes special characters literally, the others mark what stands for ``{}``."""
+
+    literal: Callable[[str], str]
+    raised: str
+    bold: str
+
+    def place(self, place: Estimate) -> str:
+        """A place with the marks of its footnotes."""
+        marks = ", ".join(note_mark(n) for n in place.notes) if place.states else ""
+        return self.literal(place.text()) + (self.raised.format(marks) if marks else "")
+
+    def head(self, board: Board) -> list[str]:
+        """The headings of all columns."""
+        return [*map(self.literal, header(board))]
+
+    def line(self, board: Board, row: Row) -> list[str]:
+        """All columns of a row; the worst case of the first rank is bold."""
+        shown = [*map(self.place, row.places)]
+        if row.rank == 1:
+            shown[-1] = self.bold.format(shown[-1])
+        first, last = [rank_text(row), *row.labels], [*members(board, row), *costs(row)]
+        return [*map(self.literal, first), *shown, *map(self.literal, last)]
 
 
 def title(board: Board, section: Section) -> str:

@@ -12,6 +12,7 @@ from robustfl.errors import StoreError, UsageError, closest
 from robustfl.records import CellResult, canonical
 
 from .agreement import agree, settings_apart
+from .board_faults import SURROUNDINGS
 from .joining import Source, read_source
 from .store import Store
 
@@ -64,7 +65,7 @@ def diff_cells(first: CellResult, second: CellResult) -> CellDiff:
     environment: list[Difference] = []
     certificates: list[Difference] = []
     for difference in settings_apart(mine["certificates"], yours["certificates"]):
-        own = difference[0].split(".")[0] in ("versions", "device", "threads", "source")
+        own = difference[0].split(".")[0] in SURROUNDINGS
         (environment if own else certificates).append(difference)
     return CellDiff(
         first=first.key,

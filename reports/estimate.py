@@ -103,18 +103,18 @@ class Estimate:
         """Every seed's value in percent, for a tool tip: ``seed 0: 80.0, seed 1: 90.0``."""
         return ", ".join(f"seed {s}: {100 * v:.1f}" for s, v in self.values)
 
-    def text(self, *, at_most: str = "≤ ", none: str = "–", spread: bool = True) -> str:
+    def text(self, *, spread: bool = True) -> str:
         """The place in percent with one decimal, or its states: ``85.0 (80.0–90.0)``, ``≤ 70.0``, ``diverged 2/3``."""
         if self.states or self.idle or self.dropped:
             return self.status
         if self.mean is None:
-            return none
+            return "–"
         number = f"{100 * self.mean:.1f}"
         if len(self.values) < self.expected:
             number += f" {len(self.values)}/{self.expected}"
         if spread and self.spread():
             number += f" {self.spread()}"
-        return (at_most if self.bound else "") + number
+        return ("≤ " if self.bound else "") + number
 
 
 NORMAL = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)

@@ -13,25 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 from robustfl.records import CellResult
 
-from .board import in_words, natural
+from .board import natural, row_name
 from .figure_layout import MARKERS, roomy, wrapped
+from .loading import by_labels
 from .ranking import text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _FIRST = (
-    "dataset",
-    "domains",
-    "partition",
-    "model",
-    "norm",
-    "algorithm",
-    "objective",
-    "propagation",
-    "defense",
-    "attack",
-)
+    "dataset", "domains", "partition", "model", "norm", "algorithm", "objective", "propagation", "defense", "attack",
+)  # fmt: skip
 _MAX_NAMED = 24
 """With more points, clients' numbers would hide them."""
 _FEW = 60
@@ -50,9 +42,7 @@ def representation_figures(results: Sequence[CellResult]) -> Iterator[tuple[str,
 
 def _figures(results: Sequence[CellResult], kind: str, fact: str) -> Iterator[tuple[str, Figure]]:
     chosen: dict[tuple[str, ...], CellResult] = {}
-    ordered = sorted(
-        (r for r in results if statistics_of(r, fact)), key=lambda r: (natural(text(r.labels.get("seed"))), r.key)
-    )
+    ordered = by_labels((r for r in results if statistics_of(r, fact)), "seed")
     told_f = all(r.labels.get("f") == r.labels.get("f_declared") for r in ordered)
     others = sorted({n for r in ordered for n in r.labels} - {*_FIRST, "seed", *(["f_declared"] if told_f else [])})
     names = [*_FIRST, *others]
@@ -61,8 +51,7 @@ def _figures(results: Sequence[CellResult], kind: str, fact: str) -> Iterator[tu
     told = [n for i, n in enumerate(names) if len({key[i] for key in chosen}) > 1 or n == "norm"]
     for key in sorted(chosen, key=lambda k: natural(" ".join(k))):
         shown = [text(chosen[key].labels.get(n)) for n in told]
-        name = " · ".join(in_words(n, v) for n, v in zip(told, shown, strict=True))
-        yield f"{kind} {' '.join(shown)}", _figure(name, chosen[key], fact)
+        yield f"{kind} {' '.join(shown)}", _figure(row_name(told, shown), chosen[key], fact)
 
 
 def statistics_of(record: CellResult, fact: str = "bn_statistics") -> Mapping[str, Any]:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from robustfl.records import CellResult
 
 from .board import in_words, natural
-from .figure_layout import DASHES, across, longest, panel_title, roomy, simple_first, wrapped
+from .figure_layout import DASHES, in_rows, longest, panel_title, roomy, simple_first, wrapped
 from .frame import frame, label_columns
-from .ranking import spread, text
+from .ranking import spread, text, varied
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -57,13 +57,7 @@ def _groups(
         return {}
     records = {r.key: r for r in results}
     cells = spread([dict(row) for row in table.to_dict("records")])
-    others = [
-        c
-        for c in label_columns(table)
-        if c not in (*panel_of, "attack", "seed") and len({text(cell.get(c)) for cell in cells}) > 1
-    ]
-    if {"f", "f_declared"} <= set(others) and all(text(c["f"]) == text(c["f_declared"]) for c in cells):
-        others.remove("f_declared")
+    others = varied(cells, [c for c in label_columns(table) if c not in panel_of])
     groups: dict[tuple[str, str], dict[tuple[str, ...], list[CellResult]]] = defaultdict(lambda: defaultdict(list))
     for cell in cells:
         setting = ", ".join(f"{c.removeprefix('cell.')}={text(cell.get(c))}" for c in others)
@@ -86,8 +80,7 @@ def _figure(runs: Runs, metric: str, attack: str, setting: str, print_width: str
     panels = [(p, norm) for p in partitions for norm in norms]
     titles = [panel_title(norm, in_words("partition", p), _WIDTH) for p, norm in panels]
     heading = 0.17 * max(t.count("\n") + 1 for t in titles)
-    beside = across(len(norms), print_width, each=_WIDTH + 0.25, edge=1.0)
-    beside = len(norms) if beside == len(norms) else max(k for k in range(1, beside + 1) if len(panels) % k == 0)
+    beside = in_rows(len(panels), len(norms), print_width, each=_WIDTH + 0.25, edge=1.0)
     down = len(panels) // beside
     labels = [wrapped(d) for d in defenses]
     width = max(1.0 + (_WIDTH + 0.25) * beside, 5.0)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from robustfl.records import CellResult
 
-from .board import in_words, natural
+from .board import in_words
 from .figure_layout import WIDTHS, across, panel_title, wrapped
+from .loading import by_labels
 from .ranking import text
 
 if TYPE_CHECKING:
@@ -21,16 +22,11 @@ _COLUMNS = 4
 def distributions(results: Sequence[CellResult], width: str | None = None) -> Iterator[tuple[str, Figure]]:
     """For every dataset and number of clients, a title and a figure with one panel per partition (lowest seed)."""
     chosen: dict[tuple[str, str], dict[str, CellResult]] = {}
-    for record in sorted((r for r in results if r.label_counts), key=_order):
+    for record in by_labels((r for r in results if r.label_counts), "dataset", "partition", "seed"):
         group = text(record.labels.get("dataset")), str(len(record.label_counts))
         chosen.setdefault(group, {}).setdefault(text(record.labels.get("partition")), record)
     for (dataset, clients), panels in chosen.items():
         yield f"labels {dataset} {clients} clients", _figure(dataset, panels, width)
-
-
-def _order(record: CellResult) -> tuple[Any, ...]:
-    names = ("dataset", "partition", "seed")
-    return (*(natural(text(record.labels.get(n))) for n in names), record.key)
 
 
 def _figure(dataset: str, panels: dict[str, CellResult], width: str | None) -> Figure:

@@ -9,6 +9,7 @@ from robustfl.records import CellResult
 
 from .board import in_words, natural
 from .figure_layout import WIDTHS, wrapped
+from .loading import by_labels
 from .ranking import text
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def forgetting_maps(results: Sequence[CellResult], width: str = "page") -> Itera
     local training. Rounds are told where a cell lists them; otherwise it is the last.
     """
     chosen: dict[tuple[str, ...], CellResult] = {}
-    for record in sorted((r for r in results if _measured(r)), key=_order):
+    for record in by_labels((r for r in results if _measured(r)), *_NAMES, "seed"):
         chosen.setdefault(tuple(text(record.labels.get(n)) for n in _NAMES), record)
     told = [n for i, n in enumerate(_NAMES) if len({key[i] for key in chosen}) > 1 or n == "norm"]
     for record in chosen.values():
@@ -33,10 +34,6 @@ def forgetting_maps(results: Sequence[CellResult], width: str = "page") -> Itera
         for round, facts in _measured(record).items():
             told_round = f", round {round}" if round else ""
             yield f"forgetting {name}{told_round}", _figure(f"{words}{told_round}", record, facts, width)
-
-
-def _order(record: CellResult) -> tuple[Any, ...]:
-    return (*(natural(text(record.labels.get(n))) for n in (*_NAMES, "seed")), record.key)
 
 
 def _measured(record: CellResult) -> dict[str, Mapping[str, Any]]:

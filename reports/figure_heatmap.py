@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from .board import Board, Row, Section, natural
 from .estimate import Estimate
-from .figure_layout import across, longest, panel_title, roomy, simple_first, wrapped
+from .figure_layout import in_rows, longest, panel_title, roomy, simple_first, wrapped
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -60,8 +60,7 @@ def _figure(
     heading = 0.17 * max(t.count("\n") + 1 for t in titles)
     tall = 0.2 + 0.15 * max(n.count("\n") + 1 for n in names)
     edge = (1.3 if column else 1.6) + 0.085 * longest(names)
-    beside = across(len(norms), width, each=panel + 0.2, edge=edge)
-    beside = len(norms) if beside == len(norms) else max(k for k in range(1, beside + 1) if len(panels) % k == 0)
+    beside = in_rows(len(panels), len(norms), width, each=panel + 0.2, edge=edge)
     down = len(panels) // beside
     size = (
         edge + beside * (panel + 0.2),
@@ -75,7 +74,7 @@ def _figure(
             for r in section.rows
             if _others(board, r) == setting and _label(board, r, "norm") == norm
         }
-        places = [_places(by_defense.get(d), len(columns)) for d in defenses]
+        places = [by_defense[d].places if d in by_defense else [Estimate()] * len(columns) for d in defenses]
         i, j = divmod(k, beside)
         _panel(axes[i, j], places, columns if i == down - 1 else (), names if j == 0 else ())
         axes[i, j].set_title(titles[k])
@@ -89,10 +88,6 @@ def _figure(
     )
     figure.suptitle(f"{sections[0].metric_title}, mean over seeds" + (f" ({note})" if note else ""))
     return figure
-
-
-def _places(row: Row | None, width: int) -> list[Estimate]:
-    return [*row.cells, row.worst] if row else [Estimate()] * width
 
 
 def _panel(axes: Any, places: Sequence[Sequence[Estimate]], columns: Sequence[str], names: Sequence[str]) -> None:

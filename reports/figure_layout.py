@@ -92,6 +92,12 @@ def across(panels: int, width: str | None, *, each: float, edge: float) -> int:
     return max(1, min(panels, int((WIDTHS[width] / COMFORTABLE - edge) / each)))
 
 
+def in_rows(panels: int, row: int, width: str | None, *, each: float, edge: float) -> int:
+    """The number of panels side by side (``across``) of rows of so many, so that no row of the figure stays open."""
+    beside = across(row, width, each=each, edge=edge)
+    return row if beside == row else max(k for k in range(1, beside + 1) if panels % k == 0)
+
+
 def fitted(figure: Figure, kind: str, width: str) -> None:
     """Bring a figure to the width of a column or a page, its letters with it.
 

@@ -55,7 +55,14 @@ def _part(part: str, board: Board, results: Sequence[CellResult], folder: str | 
         figures = chain(summaries(board, results), forgetting_maps(results))
     else:
         figures = curves(results, [part])
-    return _write(figures, folder, ("png", "pdf"))
+    written: list[Path] = []
+    taken: set[str] = set()
+    for title, figure in titled(figures):
+        stem = _free(title, taken)
+        for form in ("png", "pdf"):
+            written.append(Path(folder) / f"{stem}.{form}")
+            write_atomic(written[-1], picture(figure, form))
+    return written
 
 
 def summaries(board: Board, results: Sequence[CellResult]) -> Iterator[tuple[str, Figure]]:
@@ -81,43 +88,22 @@ def drawn(figures: Iterable[tuple[str, Figure]], form: str) -> Iterator[tuple[st
 
 
 def titled(figures: Iterable[tuple[str, Figure]]) -> Iterator[tuple[str, Figure]]:
-    """The titles and figures themselves, laid out, in the look of all figures."""
+    """The titles and figures themselves, laid out once for all forms, in the look of all figures."""
     with _style():
         for title, figure in figures:
-            _laid_out(figure)
+            engine = figure.get_layout_engine()
+            if engine is not None:
+                engine.execute(figure)
+            figure.set_layout_engine("none")
             yield title, figure
 
 
 def picture(figure: Figure, form: str) -> bytes:
     """A figure as the bytes of a ``pdf``, ``png`` or ``svg`` file."""
-    with _style():
-        return _bytes(figure, form)
-
-
-def _write(figures: Iterable[tuple[str, Figure]], folder: str | Path, forms: Sequence[str]) -> list[Path]:
-    written = []
-    taken: set[str] = set()
-    for title, figure in titled(figures):
-        stem = _free(title, taken)
-        for form in forms:
-            written.append(Path(folder) / f"{stem}.{form}")
-            write_atomic(written[-1], picture(figure, form))
-    return written
-
-
-def _laid_out(figure: Figure) -> None:
-    """Lay the figure out once for all forms."""
-    engine = figure.get_layout_engine()
-    if engine is not None:
-        engine.execute(figure)
-    figure.set_layout_engine("none")
-
-
-def _bytes(figure: Figure, form: str) -> bytes:
     out = io.BytesIO()
-    metadata = _DATELESS[form]
     dpi = min(160.0, _MAX_PIXELS / max(figure.get_size_inches()))
-    figure.savefig(out, format=form, dpi=dpi, metadata=metadata, facecolor="white")
+    with _style():
+        figure.savefig(out, format=form, dpi=dpi, metadata=_DATELESS[form], facecolor="white")
     return out.getvalue()
 
 

@@ -144,7 +144,8 @@ def joined_protocol(sources: Sequence[Source]) -> dict[str, Any]:
         stated = [facts_of for _, facts_of in said if facts_of is not None]
         partly = name == "benchmark" and 0 < len(stated) < len(said)
         if partly or any(other != stated[0] for other in stated[1:]):
-            each = "; ".join(f"{n}: {_protocol_words(facts_of)}" for n, facts_of in said)
+            words = ("none" if of is None else " ".join(str(f) for f in of if f not in ([], None)) for _, of in said)
+            each = "; ".join(f"{source.name}: {told}" for source, told in zip(sources, words, strict=True))
             raise UsageError(f"merge: sources of different protocols are not merged ({name}: {each})")
     joined: dict[str, Any] = {}
     for source in sources:
@@ -180,10 +181,6 @@ def _refuse_halves(gone: Mapping[str, Mapping[str, Any]], owner: Mapping[str, st
                     f"merge: {which}: the cheap mode of {found[0]} left it out with seed {found[1]}, and {source.name} "
                     f"ran it with seed {record.labels['seed']}; AutoByz takes an attack with all seeds or with none"
                 )
-
-
-def _protocol_words(facts: Sequence[Any] | None) -> str:
-    return "none" if facts is None else " ".join(str(f) for f in facts if f not in ([], None))
 
 
 def _joined(first: Mapping[str, Any], second: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from .board import Board, Row, Section
-from .cells import costs, header, members, note_mark, places, rank_text, remarks, title
-from .estimate import Estimate
+from .board import Board, Section
+from .cells import Markup, note_mark, remarks, title
 from .paired import words_below
 
 _SPECIAL = {
@@ -36,6 +35,9 @@ def escape(text: str) -> str:
     return "".join(map(_letter, re.sub(r"\s+", " ", text)))
 
 
+_TEX = Markup(escape, r"\textsuperscript{{{}}}", r"\textbf{{{}}}")
+
+
 def _letter(sign: str) -> str:
     """One character in TeX; letters with accents are left to its input encoding."""
     if sign in _SPECIAL:
@@ -51,7 +53,7 @@ def _letter(sign: str) -> str:
 
 def _table(board: Board, section: Section, *, number: int) -> str:
     left = 1 + len(board.label_names)
-    head = header(board)
+    head = _TEX.head(board)
     columns = "r" + "l" * (left - 1) + "r" * (len(head) - left)
     claims = words_below(section)
     notes = " ".join(filter(None, [claims, *board.notes]))
@@ -63,9 +65,9 @@ def _table(board: Board, section: Section, *, number: int) -> str:
         r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
         rf"\begin{{tabular}}{{{columns}}}",
         r"\toprule",
-        " & ".join(map(escape, head)) + r" \\",
+        " & ".join(head) + r" \\",
         r"\midrule",
-        *[" & ".join(_cells(board, row)) + r" \\" for row in section.rows],
+        *[" & ".join(_TEX.line(board, row)) + r" \\" for row in section.rows],
         r"\bottomrule",
         r"\end{tabular}}",
         *([rf"\par\footnotesize {escape(notes)}"] if notes else []),
@@ -77,18 +79,5 @@ def _table(board: Board, section: Section, *, number: int) -> str:
 
 def _used(board: Board, section: Section) -> list[tuple[str, str]]:
     """The footnotes that this table's places refer to, and the unreadable files."""
-    marks = {note_mark(n) for row in section.rows for e in places(row) if e.states for n in e.notes} | {"!"}
+    marks = {note_mark(n) for row in section.rows for e in row.places if e.states for n in e.notes} | {"!"}
     return [(m, text) for m, text in remarks(board) if m in marks]
-
-
-def _cells(board: Board, row: Row) -> list[str]:
-    shown = [_place(e) for e in places(row)]
-    if row.rank == 1:
-        shown[-1] = rf"\textbf{{{shown[-1]}}}"
-    ends = [*members(board, row), *costs(row)]
-    return [escape(t) for t in (rank_text(row), *row.labels)] + shown + [escape(t) for t in ends]
-
-
-def _place(place: Estimate) -> str:
-    marks = ", ".join(note_mark(n) for n in place.notes) if place.states else ""
-    return escape(place.text()) + (rf"\textsuperscript{{{marks}}}" if marks else "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import pandas as pd
@@ -11,7 +11,7 @@ from robustfl.errors import StoreError, UsageError, closest
 from robustfl.origins import origins
 from robustfl.records import CellResult
 
-from .board import Board
+from .board import Board, natural
 from .ensembles import asked_of, with_dropped
 from .frame import frame, label_columns
 from .ranking import rank_board, text
@@ -94,6 +94,11 @@ def matching(results: Sequence[CellResult], where: Mapping[str, str], *, what: s
         shown = "; ".join(f"{n} has {', '.join(v)}" for n, v in have.items())
         raise UsageError(f"{what}: no cell matches; {shown}")
     return kept
+
+
+def by_labels(results: Iterable[CellResult], *names: str) -> list[CellResult]:
+    """The records in the natural order of these labels, then of their keys."""
+    return sorted(results, key=lambda r: (*(natural(text(r.labels.get(n))) for n in names), r.key))
 
 
 def has_labels(labels: Mapping[str, object], where: Mapping[str, str]) -> bool:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from .board import Board, Row, Section
-from .cells import costs, header, members, note_mark, places, rank_text, remarks, state_counts, title
-from .estimate import Estimate
+from .board import Board, Section
+from .cells import Markup, remarks, state_counts, title
 from .paired import words_below
 
 
@@ -36,6 +35,9 @@ def escape(text: str) -> str:
     return re.sub(r"([\\`*_\[\]|~#$])", r"\\\1", text)
 
 
+MARKDOWN = Markup(escape, " <sup>{}</sup>", "**{}**")
+
+
 def table(heads: Sequence[str], sides: str, rows: Iterable[Sequence[str]]) -> str:
     """A table of Markdown texts; ``sides`` has an ``l`` or ``r`` for every column, as LaTeX's tables have.
 
@@ -49,19 +51,6 @@ def table(heads: Sequence[str], sides: str, rows: Iterable[Sequence[str]]) -> st
 
 
 def _table(board: Board, section: Section) -> str:
-    head, labels = header(board), len(board.label_names)
+    head, labels = MARKDOWN.head(board), len(board.label_names)
     sides = "r" + "l" * labels + "r" * (len(head) - labels - 1)
-    return table([escape(h) for h in head], sides, [_cells(board, row) for row in section.rows])
-
-
-def _cells(board: Board, row: Row) -> list[str]:
-    shown = [noted(e) for e in places(row)]
-    if row.rank == 1:
-        shown[-1] = f"**{shown[-1]}**"
-    return [rank_text(row), *map(escape, row.labels), *shown, *map(escape, members(board, row)), *costs(row)]
-
-
-def noted(place: Estimate) -> str:
-    """A place in Markdown, with the marks of its footnotes."""
-    marks = ", ".join(note_mark(n) for n in place.notes) if place.states else ""
-    return escape(place.text()) + (f" <sup>{marks}</sup>" if marks else "")
+    return table(head, sides, [MARKDOWN.line(board, row) for row in section.rows])

@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING
 
 from robustfl.records import CellResult
 
-from .board import Board, Row, Section
-from .cells import costs, header, members, note_mark, places, rank_text, remarks, state_counts, title
-from .estimate import Estimate
+from .board import Board, Section
+from .cells import Markup, remarks, state_counts, title
 from .paired import words_below
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+
+_HTML = Markup(escape, " <sup>{}</sup>", "<b>{}</b>")
 
 
 def to_html(board: Board) -> str:
@@ -32,27 +34,10 @@ def to_html(board: Board) -> str:
 
 
 def _table(board: Board, section: Section) -> str:
-    head = "".join(f"<th>{escape(name)}</th>" for name in header(board))
-    rows = "".join(f"<tr>{_cells(board, row)}</tr>" for row in section.rows)
+    head = "".join(f"<th>{name}</th>" for name in _HTML.head(board))
+    lines = ("".join(f"<td>{text}</td>" for text in _HTML.line(board, row)) for row in section.rows)
+    rows = "".join(f"<tr>{line}</tr>" for line in lines)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
-
-
-def _cells(board: Board, row: Row) -> str:
-    shown = [_place(place) for place in places(row)]
-    if row.rank == 1:
-        shown[-1] = f"<b>{shown[-1]}</b>"
-    texts = [
-        escape(rank_text(row)),
-        *map(escape, row.labels),
-        *shown,
-        *map(escape, [*members(board, row), *costs(row)]),
-    ]
-    return "".join(f"<td>{text}</td>" for text in texts)
-
-
-def _place(place: Estimate) -> str:
-    marks = ", ".join(note_mark(note) for note in place.notes) if place.states else ""
-    return escape(place.text()) + (f" <sup>{escape(marks)}</sup>" if marks else "")
 
 
 class Drawn(list["Axes"]):

@@ -20,7 +20,7 @@ from robustfl.outside import shown
 from robustfl.provenance import UNKNOWN
 from robustfl.records import CellResult, Commit, CurvePoint, Metrics, Seconds, Status, canonical, misnamed, plain
 
-from .board_faults import forgotten, is_count, misdeclared, undeclared
+from .board_faults import CERTIFICATES, LEFT_IN_THE_STORE, PROTOCOL, forgotten, is_count, misdeclared, undeclared
 from .documents import first_fault, read_document
 from .store import unlikely, write_atomic
 
@@ -112,13 +112,6 @@ class Board(Published):
         )  # fmt: skip
 
 
-_KEPT = (
-    "device", "threads", "versions", "source", "unreliable", "evaluation",
-    "model", "traffic", "attack_shift", "statistics", "statistics_shift", "dropped", "no_effect",
-)  # fmt: skip
-"""Certificates that a board's own tables need; the last five say whether an attack had an effect."""
-
-
 def publish(
     results: Sequence[CellResult],
     *,
@@ -153,13 +146,9 @@ def publish(
     return board.model_copy(update={"digest": content_digest(board)})
 
 
-CARRIED = ("autobyz", "benchmark")
-"""The parts of a store's description that its boards carry along: how to count attacks, the benchmark it follows."""
-
-
 def carried(description: Mapping[str, Any]) -> dict[str, Any]:
     """The protocol that boards of a store with this description carry; empty if it follows none."""
-    return {name: description[name] for name in CARRIED if isinstance(description.get(name), Mapping)}
+    return {name: description[name] for name in PROTOCOL if isinstance(description.get(name), Mapping)}
 
 
 def described_cells(results: Sequence[CellResult], described: Mapping[str, Any]) -> Sequence[CellResult]:
@@ -182,10 +171,8 @@ def publish_described(
 
 
 def _cell(record: CellResult, common: Mapping[str, Any], *, curves: bool) -> dict[str, Any]:
-    metrics = None
-    if record.metrics is not None:
-        metrics = record.metrics.model_copy(update={"per_class": {}, "per_client": {}, "per_user": {}})
-    cell: dict[str, Any] = {
+    left_out = set(LEFT_IN_THE_STORE)
+    return {
         "key": record.key,
         "scenario": record.scenario,
         "status": record.status,
@@ -194,14 +181,15 @@ def _cell(record: CellResult, common: Mapping[str, Any], *, curves: bool) -> dic
         "cell": without(record.cell, common["cell"]),
         "labels": without(record.labels, common["labels"]),
         "curve": [p.model_dump(mode="json") for p in record.curve] if curves else [],
-        "metrics": None if metrics is None else metrics.model_dump(mode="json", exclude_defaults=True),
+        "metrics": record.metrics and record.metrics.model_dump(mode="json", exclude=left_out, exclude_defaults=True),
         "seconds": record.timing.seconds,
         "seconds_per_round": record.timing.seconds_per_round,
         "peak_memory_bytes": record.timing.peak_memory_bytes,
-        "certificates": {k: v for k in _KEPT if (v := record.certificates.get(k)) or _is_number(v)}
+        "certificates": {
+            k: v for k in CERTIFICATES if k != "forgetting" and ((v := record.certificates.get(k)) or _is_number(v))
+        }
         | _forgetting(record),
     }
-    return cell
 
 
 def _forgetting(record: CellResult) -> dict[str, Any]:

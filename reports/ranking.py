@@ -109,12 +109,13 @@ def rank_board(
     sections = [
         _section(block, task, metric, rows, attacks)
         for block, task, rows_of in _blocks(groups, axes, autobyz)
-        for metric in sorted(metrics, key=_metric_order)
+        for metric in sorted(metrics, key=lambda m: (m != "sa", m == "ra_worst", natural(m)))
         if (rows := rows_of(metric, attacks))
     ]
     measured = [c for c in cells if c["status"] == "done"]
     counts = Counter(str(s) for s in table["status"])
-    varying = {*axes.contestant, *axes.own, *axes.task}
+    roles = {*axes.contestant, *axes.own, *axes.task}
+    constant = [c for c in label_columns(table) if c not in roles and len({text(cell.get(c)) for cell in cells}) == 1]
     board = Board(
         scenario=", ".join(sorted({text(s) for s in table.get("scenario", []) if isinstance(s, str)})),
         label_names=tuple(_plain(c) for c in axes.contestant),
@@ -123,7 +124,7 @@ def rank_board(
         task_names=tuple(_plain(c) for c in axes.task),
         own_names=tuple(_plain(c) for c in axes.own),
         defaults={k: text(v) for k, v in (defaults or {}).items()},
-        constants=_constants(cells, [c for c in label_columns(table) if c not in varying]),
+        constants=tuple((c, text(cells[0].get(c))) for c in constant),
         footnotes=notes.texts(),
         problems=tuple(problems),
         counts={s: counts[s] for s in ("done", "missing", *STATES, DROPPED) if counts[s]},
@@ -133,11 +134,6 @@ def rank_board(
     members = () if autobyz is None else (words(autobyz, _refused_members(board, autobyz)),)
     told = (*how_to_read(board), *members, *filter(None, [_tested(measured)]))
     return replace(board, caption=caption(board, seeds={text(c["seed"]) for c in measured}), notes=told)
-
-
-def _constants(cells: Sequence[Cell], names: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """The labels with one value in all cells, and that value."""
-    return tuple((c, text(cells[0].get(c))) for c in names if len({text(cell.get(c)) for cell in cells}) == 1)
 
 
 def _refused_members(board: Board, autobyz: Asked) -> dict[str, int]:
@@ -157,15 +153,21 @@ def axes_of(cells: Sequence[Cell], labels: Sequence[str], *, compare: Sequence[s
     A label of ``OWN`` that every contestant has one value of within a task, and not all the same one, is no part of the
     task: learning rates tuned per norm do not keep norms apart.
     """
-    varying = [c for c in labels if len({text(cell.get(c)) for cell in cells}) > 1 and c not in ("attack", "seed")]
-    if {"f", "f_declared"} <= set(varying) and all(text(c["f"]) == text(c["f_declared"]) for c in cells):
-        varying.remove("f_declared")  # the defense is told the truth everywhere
+    varying = varied(cells, labels)
     known = (*CONTESTANT, *compare)
     contestant = [c for c in known if c in labels and (c in ALWAYS or c in varying)]
     contestant += [c for c in varying if c.startswith(tuple(f"cell.methods.{name}." for name in CONTESTANT))]
     task = [c for c in varying if c not in contestant]
     own = _own(cells, contestant, task)
     return Axes(tuple(dict.fromkeys(contestant)), own, tuple(c for c in task if c not in own))
+
+
+def varied(cells: Sequence[Cell], labels: Sequence[str]) -> list[str]:
+    """Those of the labels, beside attack and seed, that have several values; ``f_declared`` where it differs from f."""
+    found = [c for c in labels if c not in ("attack", "seed") and len({text(cell.get(c)) for cell in cells}) > 1]
+    if {"f", "f_declared"} <= set(found) and all(text(c["f"]) == text(c["f_declared"]) for c in cells):
+        found.remove("f_declared")
+    return found
 
 
 def _own(cells: Sequence[Cell], contestant: Sequence[str], task: Sequence[str]) -> tuple[str, ...]:
@@ -391,10 +393,6 @@ def _ranked(rows: Sequence[Row]) -> list[Row]:
 
 def _score(row: Row) -> float:
     return row.worst.mean if row.worst.mean is not None else -1.0
-
-
-def _metric_order(metric: str) -> tuple[bool, bool, Any]:
-    return metric != "sa", metric == "ra_worst", natural(metric)
 
 
 def _versions(table: pd.DataFrame) -> tuple[tuple[str, str], ...]:

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from robustfl.origins import named_methods
 from robustfl.papers import bibtex, spelled_out
 from robustfl.records import CellResult
 
@@ -19,6 +20,7 @@ from .charts import Chart, bubbles, line_chart
 from .contestants import Contestant, Entry
 from .estimate import Estimate
 from .figure_layout import simple_first
+from .loading import by_labels
 from .ranking import text
 from .recipe import command, scenario_toml
 from .site_tables import Notes, Value, value
@@ -67,8 +69,7 @@ def _label(board: Board, row: Row, name: str) -> str:
 
 
 def _shaded(row: Row, notes: Notes) -> tuple[tuple[Value, str], ...]:
-    places = (*row.cells, row.worst)
-    return tuple((value(p, notes), shade(p)) for p in places)
+    return tuple((value(p, notes), shade(p)) for p in row.places)
 
 
 def shade(place: Estimate) -> str:
@@ -156,7 +157,7 @@ def _bars(board: Board, contestant: Contestant, notes: Notes) -> list[Bars]:
     for block, rows in by_block.items():
         lines = []
         for i, attack in enumerate((*board.attacks, "worst case")):
-            places = [(*rows[m].cells, rows[m].worst)[i] if m in rows else None for m in board.metrics]
+            places = [rows[m].places[i] if m in rows else None for m in board.metrics]
             shown = tuple((value(p, notes), shade(p)) if p else (Value(), "") for p in places)
             lines.append((attack, shown))
         bars.append(Bars(_condition(board, block) or "all cells", tuple(lines)))
@@ -253,10 +254,8 @@ def _papers(records: Sequence[CellResult], papers: Mapping[str, str]) -> list[tu
     """Method, citation and BibTeX of everything the contestant is made of and was attacked with."""
     named: dict[str, None] = {}
     for record in records:
-        for axis, methods in sorted(record.cell.get("methods", {}).items()):
-            for method in methods if isinstance(methods, list) else [methods]:
-                if isinstance(method, Mapping) and "name" in method:
-                    named[f"{KIND.get(axis, axis)} {method['name']}"] = None
+        for axis, method in sorted(named_methods(record.cell), key=lambda pair: pair[0]):
+            named[f"{KIND.get(axis, axis)} {method['name']}"] = None
     first = ("defense", "preaggregator", "norm", "algorithm", "objective", "propagation", "attack", "evasion")
     order = {kind: i for i, kind in enumerate(first)}
     ordered = sorted(named, key=lambda n: (order.get(n.split()[0], len(order)), natural(n)))
@@ -272,14 +271,9 @@ KIND = {
 def label_plots(results: Sequence[CellResult]) -> tuple[list[Chart], int]:
     """One drawing of the label distribution per data set and partition (lowest seed), and how many are too large."""
     chosen: dict[tuple[str, str, str], list[list[int]]] = {}
-    ordered = sorted((r for r in results if r.label_counts), key=lambda r: (natural(text(r.labels.get("seed"))), r.key))
-    for record in ordered:
-        names = (
-            text(record.labels.get("dataset")),
-            text(record.labels.get("partition")),
-            str(len(record.label_counts)),
-        )
-        chosen.setdefault(names, record.label_counts)
+    for record in by_labels((r for r in results if r.label_counts), "seed"):
+        dataset, partition = (text(record.labels.get(name)) for name in ("dataset", "partition"))
+        chosen.setdefault((dataset, partition, str(len(record.label_counts))), record.label_counts)
     charts, large = [], 0
     for (dataset, partition, clients), counts in sorted(chosen.items(), key=lambda item: natural(str(item[0]))):
         if sum(map(len, counts)) > MAX_BUBBLES:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import itertools
 import json
 import os
 import re
@@ -169,23 +168,21 @@ class Store:
             return {}
         return data if isinstance(data, dict) else {}
 
-    def sweep(self, *, older_than: float = STALE_SECONDS) -> list[Path]:
-        """Delete temporary files that are older than so many seconds; a younger one may still be in use.
-
-        And checkpoints nobody has come back to for a month, such as those of cells that are no longer asked for.
-        """
-        ages = {older_than: [self.folder.glob(".*.tmp"), self.cells.glob(".*.tmp"), self.checkpoints.glob(".*.tmp")]}
-        ages |= {STALE_CHECKPOINT_SECONDS: [self.checkpoints.glob("*.pt")]}
+    def sweep(self) -> list[Path]:
+        """Delete temporary files that nobody writes to any more, and checkpoints of cells that nobody came back to."""
+        written = [path for folder in (self.folder, self.cells, self.checkpoints) for path in folder.glob(".*.tmp")]
+        ages = dict.fromkeys(written, STALE_SECONDS) | dict.fromkeys(
+            self.checkpoints.glob("*.pt"), STALE_CHECKPOINT_SECONDS
+        )
         swept = []
-        for age, found in ages.items():
-            for path in itertools.chain(*found):
-                with contextlib.suppress(OSError):
-                    if path.stat().st_mtime < time.time() - age:
-                        path.unlink()
-                        swept.append(path)
+        for path, age in ages.items():
+            with contextlib.suppress(OSError):
+                if path.stat().st_mtime < time.time() - age:
+                    path.unlink()
+                    swept.append(path)
         return swept
 
-    def _data(self, key: str) -> dict[str, Any]:
+    def _record(self, key: str) -> CellResult:
         try:
             data = read_json(self.path(key))
         except OSError as error:
@@ -200,16 +197,11 @@ class Store:
             raise _UnreadableError(f"status {data.get('status')!r} is none of {', '.join(STATUSES)}")
         if data.get("key") != key:
             raise _UnreadableError(f"holds the record of another cell, {data.get('key')!r}")
-        return data
-
-    def _record(self, key: str) -> CellResult:
-        data = self._data(key)
         try:
             record = CellResult.model_validate(data)
         except ValidationError as error:
             raise _UnreadableError(first_fault(error)) from None
-        words = unlikely(record) or misnamed(record)
-        if words is not None:
+        if words := unlikely(record) or misnamed(record):
             raise _UnreadableError(words)
         return record
 
@@ -221,8 +213,7 @@ def unlikely(record: CellResult) -> str | None:
             return f"labels.{name} is a {type(label).__name__}, not a text or a number"
         if name.startswith(_MEASURES) and name != "ra_limit":
             return f"labels.{shown(name)} is called like a measure, which no setting is"
-    words = _unprintable(record)
-    if words is not None:
+    if words := _unprintable(record):
         return words
     if record.status != "done":
         return None

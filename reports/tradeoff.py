@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .board import OVERALL, Board, Row, metric_title, row_name
+from .board import OVERALL, Board, Row, hardest, metric_title, row_name
 from .contestants import heterogeneity
 from .estimate import Estimate
 from .ranking import NO_ATTACK
@@ -29,14 +29,13 @@ def pareto(board: Board) -> Pareto:
     Across: worst-case SA; up: worst-case RA of the hardest metric. A board without RA has SA without attack across and
     worst-case SA up. Rows without both numbers are left out.
     """
-    robust = [m for m in board.metrics if m != "sa"]
+    robust = hardest(board.metrics)
     block = board.blocks[0] if board.blocks else OVERALL
     rows = {m: {r.labels: r for s in board.sections if (s.block, s.metric) == (block, m) for r in s.rows}
             for m in board.metrics}  # fmt: skip
     if robust:
-        hardest = "ra_worst" if "ra_worst" in robust else robust[0]
-        across, up = "SA, worst case", f"{metric_title(hardest)}, worst case"
-        pairs = {n: (r.worst, rows[hardest][n].worst) for n, r in rows["sa"].items() if n in rows[hardest]}
+        across, up = "SA, worst case", f"{metric_title(robust)}, worst case"
+        pairs = {n: (r.worst, rows[robust][n].worst) for n, r in rows["sa"].items() if n in rows[robust]}
     else:
         across, up = "SA without attack", "SA, worst case"
         at = board.attacks.index(NO_ATTACK) if NO_ATTACK in board.attacks else None

@@ -63,6 +63,8 @@ def _no_formula(name: Any) -> Any:
 
 def to_json(board: Board) -> str:
     """The machine form, with a schema version, at full precision; accuracies are in [0, 1]."""
+    asked = board.autobyz
+    counted = asked and {"version": asked.ensemble.version, "members": asked.members, "cheap": asked.cheap}
     data = {
         "schema_version": SCHEMA,
         "scenario": board.scenario,
@@ -79,17 +81,7 @@ def to_json(board: Board) -> str:
         "settings": dict(board.constants),
         "labels": list(board.label_names),
         "attacks": list(board.attacks),
-        **(
-            {}
-            if board.autobyz is None
-            else {
-                "autobyz": {
-                    "version": board.autobyz.ensemble.version,
-                    "members": board.autobyz.members,
-                    "cheap": board.autobyz.cheap,
-                }
-            }
-        ),
+        **({} if asked is None else {"autobyz": counted}),
         "tables": [_table(board, s) for s in board.sections],
         "footnotes": {str(i): text for i, text in enumerate(board.footnotes, 1)},
         "problems": list(board.problems),
@@ -157,7 +149,7 @@ def _place(place: Estimate) -> dict[str, Any]:
 def _places(board: Board) -> Iterator[tuple[Section, Row, str, Estimate]]:
     for section in board.sections:
         for row in section.rows:
-            for attack, place in zip((*board.attacks, "worst case"), (*row.cells, row.worst), strict=True):
+            for attack, place in zip((*board.attacks, "worst case"), row.places, strict=True):
                 yield section, row, attack, place
 
 

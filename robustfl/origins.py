@@ -6,6 +6,18 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 
+def named_methods(cell: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """From the resolved cell of a record, its methods with the settings that name them, wrapped ones left out.
+
+    >>> [(setting, method["name"]) for setting, method in named_methods({"methods": {"defense": [{"name": "nnm"}]}})]
+    [('defense', 'nnm')]
+    """
+    for setting, methods in cell.get("methods", {}).items():
+        for method in methods if isinstance(methods, (list, tuple)) else [methods]:
+            if isinstance(method, Mapping) and "name" in method:
+                yield setting, method
+
+
 def origins(cell: Mapping[str, Any]) -> dict[str, str]:
     """From the resolved cell of a record, the methods that are not robustfl's own with where they come from.
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from robustfl.records import CellResult
 
 from ..board import natural
+from ..figure_layout import DASHES
 from .measures import Evidence, Panels, matches, number
 from .protocols import Item, Plot
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 Series = Mapping[str, Sequence[tuple[CellResult, Mapping[str, Any]]]]
 _MARKERS = "osD^vPX*<>"
-_DASHES = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
 _NAMES = {"sa": "accuracy on clean inputs (%)", "ra_worst": "accuracy on adversarial inputs (%)"}
 
 
@@ -98,7 +98,7 @@ def _look(place: int) -> dict[str, Any]:
     import seaborn
 
     colours = seaborn.color_palette("colorblind", 10)
-    return {"color": colours[place % 10], "linestyle": _DASHES[place % len(_DASHES)]}
+    return {"color": colours[place % 10], "linestyle": DASHES[place % len(DASHES)]}
 
 
 def _curves(axis: Axes, plot: Plot, series: Series, lines: Sequence[str]) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from robustfl.cli.printing import print_board, say
 from robustfl.cli.verify import conditions
+from robustfl.origins import named_methods
 from robustfl.records import CellResult
 
 
@@ -43,13 +44,7 @@ def papers_of(results: Iterable[CellResult], plugins: tuple[str, ...]) -> dict[s
 
     for plugin in plugins:
         load_file(plugin)
-    named = {
-        str(method.get("name"))
-        for record in results
-        for methods in record.cell.get("methods", {}).values()
-        for method in (methods if isinstance(methods, list) else [methods])
-        if isinstance(method, dict)
-    }
+    named = {str(method["name"]) for record in results for _, method in named_methods(record.cell)}
     return {
         f"{e.kind} {e.name}": e.cls.paper for kind in KINDS for e in entries(kind) if e.name in named and e.cls.paper
     }
