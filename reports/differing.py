@@ -89,7 +89,7 @@ def diff_stores(first: Source, second: Source) -> StoreDiff:
     for key in sorted(mine.keys() & yours.keys()):
         found = agree(mine[key], yours[key], tolerance=0.0)
         if found.verdict != "identical":
-            results.append((key, _name(mine[key]), found.words()))
+            results.append((key, in_a_line(mine[key].labels), found.words()))
     return StoreDiff(
         first=first.name,
         second=second.name,
@@ -147,9 +147,10 @@ def _plain(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else canonical(value) if isinstance(value, Mapping) else value
 
 
-def _name(record: CellResult) -> str:
+def in_a_line(labels: Mapping[str, Any]) -> str:
+    """The labels that people know a cell by."""
     names = ("partition", "norm", "attack", "defense", "f", "seed")
-    return " ".join(str(record.labels[n]) for n in names if n in record.labels)
+    return " ".join(str(labels[n]) for n in names if n in labels)
 
 
 def find(target: str) -> CellResult | Source:

@@ -13,7 +13,7 @@ from robustfl.records import CellResult, text_without
 
 from .agreement import Agreement, agree
 from .board_faults import misshaped
-from .published import carried, described_cells, read_board
+from .published import carried, described_cells, sound_board
 from .store import RERUN, Store, open_store
 
 
@@ -52,9 +52,7 @@ class Merge:
 def read_source(path: str | Path, *, name: str | None = None) -> Source:
     """The records of a store, or of a published board (a JSON file). Raises ``UsageError`` for anything else."""
     if Path(path).is_file():
-        board, wrong = read_board(path)
-        if wrong:
-            raise UsageError(f"{path}: {wrong[0]}")
+        board = sound_board(path)
         return Source(name or board.name, tuple(board.records()), {}, (), board.protocol or {})
     store = open_store(path)
     loaded = store.load()

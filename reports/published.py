@@ -286,6 +286,14 @@ def read_board(path: str | Path) -> tuple[Board, list[str]]:
     return board, wrong
 
 
+def sound_board(path: str | Path) -> Board:
+    """A board with nothing wrong. Raises ``UsageError`` with what is wrong first, else as ``read_board`` does."""
+    board, wrong = read_board(path)
+    if wrong:
+        raise UsageError(f"{path}: {wrong[0]}")
+    return board
+
+
 def _tells(where: str) -> bool:
     """True if a text of a board may have several lines."""
     return where == "description" or where.endswith(".reason")

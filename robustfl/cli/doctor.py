@@ -23,6 +23,7 @@ def doctor(*, data_root: str | None, fetch: tuple[str, ...], form: str) -> int:
     from robustfl import data
     from robustfl.contracts import Dataset
     from robustfl.registry import entries
+    from robustfl.scenarios.execution import cores
 
     root = data.data_root(data_root)
     for name in fetch:
@@ -35,7 +36,7 @@ def doctor(*, data_root: str | None, fetch: tuple[str, ...], form: str) -> int:
         "packages": packages,
         "commit": commit(),
         "processor": processor(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": cores(),
         "cuda": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
         "c_compiler": shutil.which("cc") or shutil.which("gcc") or shutil.which("clang"),
         "data_root": str(root),

@@ -11,6 +11,7 @@ def merge(*, sources: tuple[Path, ...], out: Path, names: tuple[str, ...], toler
     """Join stores into ``out``; 1 and nothing written if cells are in conflict."""
     from robustfl.errors import UsageError
     from robustfl.reports import joining
+    from robustfl.reports.differing import in_a_line
     from robustfl.scenarios import Cell
     from robustfl.scenarios.expand import labels
 
@@ -33,15 +34,12 @@ def merge(*, sources: tuple[Path, ...], out: Path, names: tuple[str, ...], toler
     for problem in merged.problems:
         say(f"not counted: {problem}", err=True)
     if merged.conflicts:
-        rows = [[c.key[:12], _name(c.labels), f"{c.first} → {c.second}", c.agreement.words()] for c in merged.conflicts]
+        rows = [
+            [c.key[:12], in_a_line(c.labels), f"{c.first} → {c.second}", c.agreement.words()] for c in merged.conflicts
+        ]
         console().print(table(["cell", "", "", ""], rows, title=f"{len(rows)} cells in conflict; nothing was written"))
         return 1
     for source in read:
         say(f"{source.name}: {len(source.results)} cells")
     say(f"{len(merged.results)} cells, {merged.agreed} of them measured more than once and in agreement: {out}")
     return 0
-
-
-def _name(labels: dict[str, object]) -> str:
-    names = ("partition", "norm", "attack", "defense", "f", "seed")
-    return " ".join(str(labels[n]) for n in names if n in labels)

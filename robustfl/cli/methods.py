@@ -20,7 +20,9 @@ def list_methods(kind: str | None, *, plugins: tuple[str, ...], markdown: bool, 
 
         say(page(None if kind is None else kind[:-1]), nl=False)
         return 0
-    groups = {kind: _members(kind)} if kind else {k: _members(k) for k in _kinds()}
+    from robustfl.cli.app import KINDS
+
+    groups = {k: _members(k) for k in ([kind] if kind else KINDS)}
     if form == "json":
         as_json(groups if kind is None else groups[kind])
         return 0
@@ -82,12 +84,6 @@ def _print(facts: Any) -> None:
     for label, value in lines.items():
         if value:
             say(f"{label}: {value}")
-
-
-def _kinds() -> tuple[str, ...]:
-    from robustfl.registry import KINDS
-
-    return (*(f"{kind}s" for kind in KINDS), "presets")
 
 
 def _load(plugins: tuple[str, ...]) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 from robustfl.cli.printing import console, say, seconds, table
 from robustfl.cli.progress import run_shown
 from robustfl.errors import UsageError
-from robustfl.records import CellResult
 
 TOLERANCE = 0.03
 """What boards of the papers' tables claim: trainings that end far from where they would settle amplify what another
@@ -34,7 +33,9 @@ def reproduce(
     form: str,
 ) -> int:
     """Run what is missing of the papers' tables and figures, and write the page; 1 if a cell failed."""
+    from robustfl.reports.published import sound_board
     from robustfl.reports.reproduction import Page, find_items
+    from robustfl.reports.reproduction.page import write_page
     from robustfl.scenarios import Execution
     from robustfl.scenarios.reproduce import entry, run_missing, scale_of
 
@@ -54,12 +55,12 @@ def reproduce(
             if at is not None:
                 say(f"{paper.name}/{item.id}: {item.title}", err=True)
                 failed |= run_missing(at, runner, on_refused=execution.on_note)
-    records = _read(boards) if boards else None
+    records = [r for path in boards for r in sound_board(path).records()] if boards else None
     entries = tuple(entry(p, item, size, out=out, root=data_root, records=records) for p, item in chosen)
     from robustfl import __version__
 
     page = _with_figures(Page(entries, __version__), report)
-    files = _write(page, report)
+    files = [*write_page(page, report), *(report / name for entry in page.entries for name in entry.figures)]
     if board is not None:
         files.append(_write_board(page, board))
     _print(page, files, form)
@@ -96,19 +97,6 @@ def _time(value: float | None) -> str:
     return seconds(value) if value else "none"
 
 
-def _read(boards: Sequence[Path]) -> list[CellResult]:
-    """The records of boards. Raises ``UsageError`` for one whose content was edited."""
-    from robustfl.reports.published import read_board
-
-    records: list[CellResult] = []
-    for path in boards:
-        board, problems = read_board(path)
-        if problems:
-            raise UsageError(f"{path}: {problems[0]}")
-        records += board.records()
-    return records
-
-
 def _with_figures(page: Any, folder: Path) -> Any:
     """The page with every plot drawn into ``folder``, as PNG and PDF."""
     from dataclasses import replace
@@ -126,12 +114,6 @@ def _with_figures(page: Any, folder: Path) -> Any:
                 write_atomic(folder / names[-1], picture(figure, form))
         entries.append(replace(entry, figures=tuple(names)))
     return replace(page, entries=tuple(entries))
-
-
-def _write(page: Any, folder: Path) -> list[Path]:
-    from robustfl.reports.reproduction.page import write_page
-
-    return [*write_page(page, folder), *(folder / name for entry in page.entries for name in entry.figures)]
 
 
 def _write_board(page: Any, path: Path) -> Path:

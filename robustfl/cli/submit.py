@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from robustfl.cli.printing import as_json, say
+from robustfl.cli.verify import drawn
 from robustfl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -36,9 +37,8 @@ def submit(
     if checks:
         if out is not None or by or name is not None or plugins:
             raise UsageError("--check looks at a bundle that is there; --out, --by, --name and --plugin make one")
-        if everything and cells is not None:
-            raise UsageError(f"--all runs every cell, --cells {cells} draws some: give one of them")
-        return _check(target, trust, against, None if everything else cells or 3, sample, tolerance, data_root, form)
+        count = drawn(cells, everything=everything)
+        return _check(target, trust, against, count, sample, tolerance, data_root, form)
     if trust or against is not None or cells is not None or everything or sample is not None:
         raise UsageError("--trust, --against, --cells, --all and --sample go with --check")
     return _write(target, out, by, name, plugins, tolerance, form)

@@ -31,11 +31,9 @@ def verify(
     """Check a board's file, then run some of its cells; 1 unless everything agrees."""
     from robustfl.scenarios import verify as verified
 
-    if everything and cells is not None:
-        raise UsageError(f"--all runs every cell, --cells {cells} draws some: give one of them")
     shown = _Lines(quiet=form == "json")
     found = verified(
-        board, cells=None if everything else cells or 3, where=conditions(where), sample=sample, tolerance=tolerance,
+        board, cells=drawn(cells, everything=everything), where=conditions(where), sample=sample, tolerance=tolerance,
         check_only=check_only, plugins=plugins, device=device, threads=threads, root=data_root,
         on_start=shown.start, on_cell=shown.cell,
     )  # fmt: skip
@@ -50,6 +48,13 @@ def verify(
     else:
         _tail(found, "" if everything else f" of {found.cells} (drawn with --sample {found.sample})")
     return 0 if found.agrees else 1
+
+
+def drawn(cells: int | None, *, everything: bool) -> int | None:
+    """The number of cells to draw, None for all of them. Raises ``UsageError`` where both are asked for."""
+    if everything and cells is not None:
+        raise UsageError(f"--all runs every cell, --cells {cells} draws some: give one of them")
+    return None if everything else cells or 3
 
 
 def conditions(where: tuple[str, ...]) -> dict[str, str]:
@@ -89,7 +94,7 @@ class _Lines:
             say(f"[{self._done}/{self._all}] {check.key[:12]} {_labels(check.labels)}: {check.verdict}{detail}")
 
 
-def _tail(found: Verification, drawn: str) -> None:
+def _tail(found: Verification, which: str) -> None:
     bad = found.disagreeing
     if bad:
         rows = [[c.key[:12], _labels(c.labels), c.verdict, c.detail] for c in bad]
@@ -101,7 +106,7 @@ def _tail(found: Verification, drawn: str) -> None:
         return
     same = sum(c.verdict == "identical" for c in found.checks)
     n = len(found.checks)
-    say(f"\n{n} cells{drawn}: {n - len(bad)} agree, {same} of them identical.")
+    say(f"\n{n} cells{which}: {n - len(bad)} agree, {same} of them identical.")
     if found.undecided:
         say(f"UNDECIDED: {len(bad)} cells could not be run here, nothing else speaks against the board")
     else:

@@ -11,7 +11,7 @@ import numpy as np
 from robustfl.data.cache import Source
 from robustfl.data.checks import Array
 from robustfl.data.stored import StoredDataset
-from robustfl.data.vision import Vision
+from robustfl.data.vision import Read, Vision
 from robustfl.parameters import param
 from robustfl.registry import register
 
@@ -19,34 +19,19 @@ _IDX = tuple(f"{s}-{k}-ubyte" for s in ("train", "t10k") for k in ("images-idx3"
 _EMNIST_CLASSES = {"balanced": 47, "byclass": 62, "bymerge": 47, "digits": 10, "letters": 26, "mnist": 10}
 
 
-def _mnist(datasets: Any, folder: Path, train: bool, download: bool) -> tuple[Array, Array]:
-    split = datasets.MNIST(folder, train=train, download=download)
-    return np.asarray(split.data), np.asarray(split.targets)
+def _of(name: str) -> Read:
+    """Reads the data set of this name in torchvision."""
 
+    def read(datasets: Any, folder: Path, train: bool, download: bool) -> tuple[Array, Array]:
+        split = getattr(datasets, name)(folder, train=train, download=download)
+        return np.asarray(split.data), np.asarray(split.targets)
 
-def _fashion(datasets: Any, folder: Path, train: bool, download: bool) -> tuple[Array, Array]:
-    split = datasets.FashionMNIST(folder, train=train, download=download)
-    return np.asarray(split.data), np.asarray(split.targets)
-
-
-def _cifar10(datasets: Any, folder: Path, train: bool, download: bool) -> tuple[Array, Array]:
-    split = datasets.CIFAR10(folder, train=train, download=download)
-    return np.asarray(split.data), np.asarray(split.targets)
-
-
-def _cifar100(datasets: Any, folder: Path, train: bool, download: bool) -> tuple[Array, Array]:
-    split = datasets.CIFAR100(folder, train=train, download=download)
-    return np.asarray(split.data), np.asarray(split.targets)
+    return read
 
 
 def _svhn(datasets: Any, folder: Path, train: bool, download: bool) -> tuple[Array, Array]:
     split = datasets.SVHN(folder, split="train" if train else "test", download=download)
     return split.data.transpose(0, 2, 3, 1), split.labels
-
-
-def _usps(datasets: Any, folder: Path, train: bool, download: bool) -> tuple[Array, Array]:
-    split = datasets.USPS(folder, train=train, download=download)
-    return split.data, np.asarray(split.targets)
 
 
 @register("mnist", version=1)
@@ -61,7 +46,7 @@ class Mnist(StoredDataset):
 
     def source(self, root: Path, *, download: bool) -> Source:
         files = tuple(f"MNIST/raw/{f}" for f in _IDX)
-        return Vision("mnist", 10, files, _mnist).source(root, download=download)
+        return Vision("mnist", 10, files, _of("MNIST")).source(root, download=download)
 
 
 @register("fashion-mnist", version=1)
@@ -73,7 +58,7 @@ class FashionMnist(StoredDataset):
 
     def source(self, root: Path, *, download: bool) -> Source:
         files = tuple(f"FashionMNIST/raw/{f}" for f in _IDX)
-        return Vision("fashion-mnist", 10, files, _fashion).source(root, download=download)
+        return Vision("fashion-mnist", 10, files, _of("FashionMNIST")).source(root, download=download)
 
 
 @register("emnist", version=1)
@@ -110,7 +95,7 @@ class Cifar10(StoredDataset):
 
     def source(self, root: Path, *, download: bool) -> Source:
         files = ("cifar-10-batches-py/data_batch_*", "cifar-10-batches-py/test_batch")
-        return Vision("cifar10", 10, files, _cifar10).source(root, download=download)
+        return Vision("cifar10", 10, files, _of("CIFAR10")).source(root, download=download)
 
 
 @register("cifar100", version=1)
@@ -122,7 +107,7 @@ class Cifar100(StoredDataset):
 
     def source(self, root: Path, *, download: bool) -> Source:
         files = ("cifar-100-python/train", "cifar-100-python/test")
-        return Vision("cifar100", 100, files, _cifar100).source(root, download=download)
+        return Vision("cifar100", 100, files, _of("CIFAR100")).source(root, download=download)
 
 
 @register("svhn", version=1)
@@ -145,4 +130,4 @@ class Usps(StoredDataset):
     paper: ClassVar[str] = "@hull1994database"
 
     def source(self, root: Path, *, download: bool) -> Source:
-        return Vision("usps", 10, ("usps.bz2", "usps.t.bz2"), _usps).source(root, download=download)
+        return Vision("usps", 10, ("usps.bz2", "usps.t.bz2"), _of("USPS")).source(root, download=download)

@@ -14,11 +14,9 @@ from robustfl.attacks import forge_statistics
 from robustfl.contracts import Attack, Forged, Rehearsal, View
 from robustfl.defenses import parse_pipeline
 from robustfl.randomness import stream
-from robustfl.testing.common import COMMON, FIRST, built
+from robustfl.testing.common import COMMON, FIRST, D, built, rows
 from robustfl.testing.guards import Broken, Differs, devices, expect, own_memory, refused, same, tensor, untouched
 from robustfl.testing.suite import LIMIT, Check, Law, Trial, run
-
-D = 6
 
 
 @dataclass(frozen=True)
@@ -28,12 +26,12 @@ class AttackTrial(Trial[Attack]):
     def view(
         self, h: int = 7, f: int = 2, *, round: int = 0, dtype: torch.dtype = torch.float64, device: str = "cpu"
     ) -> View:
-        honest = rows(h, 0, dtype).to(device)
+        honest = rows(h, dtype, device)
         return View(
             n=h + f,
             f=f,
             honest=honest,
-            own=rows(f, 7, dtype).to(device),
+            own=rows(f, dtype, device, seed=7),
             aggregate=Rehearsal(median()),
             round=round,
             previous=honest.mean(0) if round else None,
@@ -60,12 +58,6 @@ class AttackTrial(Trial[Attack]):
     def outcome(self, method: Attack, case: int = 0) -> tuple[Tensor, ...]:
         result = self.forged(self.view(7, 2) if case == 0 else self.view(9, 3, round=1), method)
         return (result.rows, *(result.state[k] for k in sorted(result.state)))
-
-
-def rows(count: int, seed: int, dtype: torch.dtype) -> Tensor:
-    """Rows that scatter by one around (1, 2, …, D)."""
-    noise = torch.randn(count, D, generator=stream(seed, "check", count), dtype=torch.float64)
-    return (noise + torch.arange(1, D + 1)).to(dtype)
 
 
 def median() -> Callable[[Tensor], Tensor]:

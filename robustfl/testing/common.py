@@ -16,11 +16,20 @@ from torch import Tensor
 from robustfl.contracts import Method
 from robustfl.errors import UsageError
 from robustfl.parameters import is_plain
+from robustfl.randomness import stream
 from robustfl.registry import create, describe, lookup
 from robustfl.surroundings import Surroundings
 from robustfl.testing.guards import Broken, Differs, same
 from robustfl.testing.suite import Law, Trial, held
 from robustfl.watch import changed, random_state
+
+D = 6
+
+
+def rows(n: int, dtype: torch.dtype = torch.float64, device: str = "cpu", seed: int = 0) -> Tensor:
+    """Rows that scatter by one around (1, 2, …, D)."""
+    noise = torch.randn(n, D, generator=stream(seed, "check", n), dtype=torch.float64)
+    return (noise + torch.arange(1, D + 1)).to(device, dtype)
 
 
 def _documented(trial: Trial[Any]) -> str | None:

@@ -165,16 +165,16 @@ def check_dataset(
     method: Dataset | type[Dataset] | str, *, limit: float = LIMIT, root: str | Path | None = None, **params: Any
 ) -> list[Check]:
     """The contract of a data set, law by law; without its files here, of what holds for any method."""
-    chosen, where = built("dataset", method, params), data_root(root)
+    trial = _Loading(built("dataset", method, params), root=data_root(root))
     try:
-        chosen.fingerprint(where, download=False)
+        trial.method.fingerprint(trial.root, download=False)
     except DataMissing as error:
-        checks = run(FORM, _Loading(chosen, root=where), limit=limit)
         words = f"not looked at: {error}"
-        return [*checks, *(Check(law.name, True, words) for law in DATASET_LAWS if law not in FORM)]
+        left = (Check(law.name, True, words) for law in DATASET_LAWS if law not in FORM)
+        return [*run(FORM, trial, limit=limit), *left]
     except Exception:
-        return run(DATASET_LAWS, _Loading(chosen, root=where), limit=limit)  # the laws say what is wrong
-    return run(DATASET_LAWS, _Loading(chosen, root=where), limit=limit)
+        pass  # the laws say what is wrong
+    return run(DATASET_LAWS, trial, limit=limit)
 
 
 # --- models ----------------------------------------------------------------------------------------------------------

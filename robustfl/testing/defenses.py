@@ -12,19 +12,12 @@ from torch import Tensor
 from robustfl.contracts import Aggregated, Aggregator, Context, Propagation, StatisticsSlices, Step
 from robustfl.defenses import Pipeline, parse_pipeline
 from robustfl.randomness import stream
-from robustfl.testing.common import COMMON, FIRST, built
+from robustfl.testing.common import COMMON, FIRST, D, built, rows
 from robustfl.testing.guards import Broken, Differs, devices, expect, own_memory, refused, same, tensor, untouched
 from robustfl.testing.suite import LIMIT, Check, Law, Trial, run
 
-D = 6
 SEARCH = 1000
 MANY = 50
-
-
-def rows(n: int, dtype: torch.dtype = torch.float64, device: str = "cpu", seed: int = 0) -> Tensor:
-    """Rows that scatter by one around (1, 2, …, D)."""
-    noise = torch.randn(n, D, generator=stream(seed, "check", n), dtype=torch.float64)
-    return (noise + torch.arange(1, D + 1)).to(device, dtype)
 
 
 @dataclass(frozen=True)
