@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from robustfl.contracts import NormLayer
 from robustfl.errors import RobustflError
 from robustfl.layer_kinds import LayerKind, Rows, Sizes, equal, kind_of
 from robustfl.vectors import Layout, read_gradient
@@ -146,11 +145,6 @@ def client_means(per_sample: Tensor, sizes: Sizes) -> Tensor:
     if equal(sizes):
         return per_sample.view(len(sizes), -1).mean(1)
     return torch.stack([part.mean() for part in torch.split(per_sample, list(sizes))])
-
-
-def is_centralised(model: nn.Module) -> bool:
-    """True if one machine runs the model on everybody's samples."""
-    return any(isinstance(m, NormLayer) and m.centralised for m in model.modules())
 
 
 # --- how many at once ------------------------------------------------------------------------------------------------

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from robustfl.contracts import Reports
+from robustfl.contracts import NormLayer, Reports
 from robustfl.federation.statistics import begin, collect
-from robustfl.passes import channels_last, client_means, is_centralised, plain, together
+from robustfl.passes import channels_last, client_means, plain, together
 from robustfl.vectors import Layout, flatten_parameters
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -27,6 +27,11 @@ class ClientPass:
 
     losses: Tensor
     reports: Reports
+
+
+def is_centralised(model: nn.Module) -> bool:
+    """True if one machine runs the model on everybody's samples."""
+    return any(isinstance(m, NormLayer) and m.centralised for m in model.modules())
 
 
 def plain_gradients(

@@ -15,6 +15,8 @@ from .image_draws import Draws
 from .points import in_turn, resists
 from .whitebox import check_labels, check_pixels, frozen, take
 
+_MARGIN = 0.01
+
 
 def resisting_after(
     attack: Evasion, model: nn.Module, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
@@ -36,10 +38,10 @@ def resisting_after(
     return shares
 
 
-def masking(report: Mapping[str, float], *, margin: float = 0.01) -> str | None:
+def masking(report: Mapping[str, float]) -> str | None:
     """A warning where an attack without gradients leaves less robust accuracy than all those with them, or None.
 
-    ``report`` maps specs to robust accuracies in [0, 1]. A black box knows less, so if it wins by more than ``margin``
+    ``report`` maps specs to robust accuracies in [0, 1]. A black box knows less, so if it wins by more than a point
     gradients are masked, or the white-box attacks are too short. Compared are attacks in balls of one norm, the black
     box in the same ball or a smaller one; ``lsa``, bounded by no ball, with all. Attacks made of both kinds say
     nothing.
@@ -58,7 +60,7 @@ def masking(report: Mapping[str, float], *, margin: float = 0.01) -> str | None:
             continue
         rivals = [other for other, white in built.items() if _rivals(white, attack)]
         strongest = min(rivals, key=report.__getitem__, default=None)
-        if strongest is not None and report[spec] < report[strongest] - margin:
+        if strongest is not None and report[spec] < report[strongest] - _MARGIN:
             unbounded = "" if hasattr(attack, "eps") or hasattr(attack, "parts") else " (which no ε bounds)"
             warnings.append(
                 f"robust accuracy is {report[spec]:.1%} under {spec}, without gradients{unbounded}, "
