@@ -16,6 +16,7 @@ from robustfl.cli.options import (
     EVERY_CELL,
     FORMAT,
     JOBS,
+    KINDS,
     SAMPLE,
     STORES,
     THREADS,
@@ -29,10 +30,6 @@ from robustfl.cli.options import (
 from robustfl.cli.printing import only_ours
 
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-KINDS = (
-    "attacks", "evasions", "defenses", "norms", "algorithms", "objectives", "models", "datasets", "partitions",
-    "presets",
-)  # fmt: skip
 BENCHMARKS = ("d", "m", "c", "p", "study", "study-1", "heldout", "site")
 TEMPLATES = (
     "attack", "defense", "stateful-defense", "norm", "evasion", "algorithm", "objective", "model", "dataset",

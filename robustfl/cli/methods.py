@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from robustfl.cli import options
 from robustfl.cli.printing import as_json, console, say, table
 from robustfl.errors import UsageError, closest
 
@@ -20,9 +21,7 @@ def list_methods(kind: str | None, *, plugins: tuple[str, ...], markdown: bool, 
 
         say(page(None if kind is None else kind[:-1]), nl=False)
         return 0
-    from robustfl.cli.app import KINDS
-
-    groups = {k: _members(k) for k in ([kind] if kind else KINDS)}
+    groups = {k: _members(k) for k in ([kind] if kind else options.KINDS)}
     if form == "json":
         as_json(groups if kind is None else groups[kind])
         return 0

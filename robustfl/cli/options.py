@@ -13,6 +13,10 @@ from robustfl.cli import complete
 from robustfl.errors import near
 
 F = TypeVar("F", bound=Callable[..., Any])
+KINDS = (
+    "attacks", "evasions", "defenses", "norms", "algorithms", "objectives", "models", "datasets", "partitions",
+    "presets",
+)  # fmt: skip
 
 
 class Finite(click.FloatRange):
