@@ -105,10 +105,9 @@ def rank_board(
     attacks = list(columns(attacks, autobyz, NO_ATTACK))
     notes = Footnotes()
     metrics = ranked_metrics(table)
-    groups = _grouped(cells, axes, notes, metrics)
     sections = [
         _section(block, task, metric, rows, attacks)
-        for block, task, rows_of in _blocks(groups, axes, autobyz)
+        for block, task, rows_of in _blocks(_grouped(cells, axes, notes, metrics), axes, autobyz)
         for metric in sorted(metrics, key=lambda m: (m != "sa", m == "ra_worst", natural(m)))
         if (rows := rows_of(metric, attacks))
     ]
