@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -196,4 +195,4 @@ def scale_of(text: str) -> ScaleName:
     """The scale that a text names. Raises ``UsageError``."""
     if text not in SCALES:
         raise UsageError(f"scale={text!r} must be {' or '.join(map(repr, SCALES))}")
-    return cast(ScaleName, text)
+    return text
