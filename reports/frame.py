@@ -123,5 +123,8 @@ def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from _leaves(inner, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list) and all(isinstance(inner, dict) for inner in value):  # the steps of a pipeline
+        for place, inner in enumerate(value):
+            yield from _leaves(inner, f"{path}.{place}")
     else:
         yield path, str(value)

@@ -252,16 +252,17 @@ def test_a_label_may_be_compared_instead() -> None:
 
 
 def test_versions_of_a_defense_compete_and_versions_of_an_attack_are_tasks() -> None:
-    for method, names in (
-        ("defense", ("label_names", "cell.methods.defense.version")),
-        ("attack", ("task_names", "")),
-    ):
+    steps = {v: [{"name": "nnm", "version": 1}, {"name": "median", "version": v}] for v in (1, 2)}
+    attacks = {v: {"name": "alie", "version": v} for v in (1, 2)}
+    for method, named, where, kind in (
+        ("defense", steps, "defense.1", "label_names"), ("attack", attacks, "attack", "task_names"),
+    ):  # fmt: skip
         one = record()
-        cell = {"cell": one.cell["cell"], "methods": {method: {"version": 1}}}
-        two = {"cell": one.cell["cell"], "methods": {method: {"version": 2}}}
-        first = one.model_copy(update={"cell": cell})
-        second = one.model_copy(update={"key": "ab", "cell": two})
-        assert f"methods.{method}.version" in getattr(board(first, second), names[0])
+        first, second = (
+            one.model_copy(update={"key": f"a{v}", "cell": {"cell": one.cell["cell"], "methods": {method: named[v]}}})
+            for v in (1, 2)
+        )
+        assert f"methods.{where}.version" in getattr(board(first, second), kind)
 
 
 def test_a_constant_setting_is_no_column() -> None:
