@@ -33,7 +33,7 @@ def no_effect(cell: Cell) -> str | None:
     if attack.forges and cell.scope == "statistics" and norm.sends_statistics and norm.frozen(0, cell.rounds):
         return f"{cell.attack} has no effect: {cell.norm} sends no statistics in {_counted(cell.rounds)}"
     if late := attack.unreached(cell.rounds):
-        return f"{cell.attack} has no effect: {late}"
+        return f"{cell.attack} has no effect: {late} in {_counted(cell.rounds)}"
     if f is None or not attack.strength or attack.certificate(n, f).get(attack.strength) != 0:
         return None
     return (

@@ -64,8 +64,7 @@ class Timed(Wrapper):
         return inside and (round - self.start) % self.every == 0
 
     def unreached(self, rounds: int) -> str:
-        late = f"start={self.start} is never reached in {rounds} round{'s' if rounds > 1 else ''}"
-        return late if self.start >= rounds else self.inner.unreached(rounds)
+        return f"start={self.start} is never reached" if self.start >= rounds else self.inner.unreached(rounds)
 
     def forge(self, view: View, *, generator: torch.Generator) -> Tensor | Forged:
         own = own_rows(view, self.name)
