@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fake_plugin import attack_plugin
 from fake_store import record, stored
 
 from robustfl import autobyz
@@ -44,23 +45,9 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[Any, An
     return found
 
 
-PLUGIN = '''
-from dataclasses import dataclass
-from robustfl.contracts import Attack
-from robustfl.registry import register
-
-@register("of-the-command", version=1)
-@dataclass(frozen=True)
-class Plugin(Attack):
-    """A plug-in."""
-    def forge(self, view, *, generator):
-        return view.honest[: view.f]
-'''
-
-
 @pytest.mark.usefixtures("clean_registry")
 def test_every_option_reaches_the_tier(asked: list[tuple[Any, Any, dict[str, Any]]], tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(PLUGIN)
+    (tmp_path / "mine.py").write_text(attack_plugin("of-the-command"))
     words = [
         "--contestant", "mean/gn", "--set", "rounds=3", "--set", "f=1", "--whole", "--out", "mine", "--data-root", ".",
         "--plugin", "mine.py", "--jobs", "2", "--threads", "3", "--device", "cpu", "--format", "json",
@@ -189,7 +176,7 @@ def test_a_site_without_a_board_or_a_folder_is_none(
 def test_a_site_loads_the_plug_ins_whose_methods_it_tells_of(written: list[tuple[Any, ...]], tmp_path: Path) -> None:
     from robustfl.registry import lookup
 
-    (tmp_path / "mine.py").write_text(PLUGIN)
+    (tmp_path / "mine.py").write_text(attack_plugin("of-the-command"))
     words = ["--from", f"d{VERSION}.json", "--page", "pages", "--plugin", "mine.py"]
     assert invoke(["bench", "site", *words]) == 0
     assert lookup("attack", "of-the-command").name == "of-the-command"
@@ -248,7 +235,7 @@ def test_a_board_is_dated_by_the_commit_that_brought_it(tmp_path: Path) -> None:
 def test_a_page_tells_of_a_method_what_its_class_says(tmp_path: Path) -> None:
     from robustfl.registry import load_file
 
-    (tmp_path / "mine.py").write_text(PLUGIN)
+    (tmp_path / "mine.py").write_text(attack_plugin("of-the-command"))
     load_file(tmp_path / "mine.py")
     own, mine = command._about("attack", "alie"), command._about("attack", "of-the-command")
     assert own is not None

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_plugin import attack_plugin
 from fake_store import record, stored
 
 from robustfl.cli import grid as command
@@ -68,26 +69,12 @@ def test_what_lists_no_gpus_is_named(text: str) -> None:
         command._indices(text)
 
 
-PLUGIN = '''
-from dataclasses import dataclass
-from robustfl.contracts import Attack
-from robustfl.registry import register
-
-@register("{name}", version=1)
-@dataclass(frozen=True)
-class Plugin(Attack):
-    """A plug-in."""
-    def forge(self, view, *, generator):
-        return view.honest[: view.f]
-'''
-
-
 @pytest.mark.usefixtures("clean_registry")
 def test_plug_ins_of_the_command_come_after_those_of_the_file(
     asked: list[tuple[Any, dict[str, Any]]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("of-the-file", "of-the-command"):
-        (tmp_path / f"{name}.py").write_text(PLUGIN.format(name=name))
+        (tmp_path / f"{name}.py").write_text(attack_plugin(name))
     (tmp_path / "mine.toml").write_text('plugins = ["of-the-file.py"]\n[cell]\nrounds = 3\n')
     assert invoke(["grid", "mine.toml", "--plugin", "of-the-command.py"]) == 2
     assert "warning" not in capsys.readouterr().err
