@@ -29,8 +29,8 @@ class NearestNeighborAveraging(MixedRule):
     tensor([1.])
 
     Reference: the aggregation of Algorithm 1 of the paper below, where every client is its own pivot. Notes: a server
-    has no row of its own and must name one; rows dropped for not being finite leave a gap that later rows close.
-    Distances that are equal but for rounding tie.
+    has no row of its own and must name one; in a cell honest rows come first, so the default trusts an honest client.
+    Rows dropped for not being finite leave a gap that later rows close. Distances that are equal but for rounding tie.
     """
 
     paper: ClassVar[str] = "@farhadkhani2023robust"

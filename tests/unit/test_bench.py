@@ -111,7 +111,8 @@ def test_what_is_unknown_is_named_with_exit_code_2(
     ("defense", "told"),
     [
         ("mean", "none"), ("geometric-median", "none"), ("krum", "f declared"), ("nnm+median", "f declared"),
-        ("fltrust", "clean server data"),
+        ("fltrust", "clean server data"), ("monna(pivot=3)", "f declared, an honest client"),
+        ("bucketing+monna", "f declared"), ("nnm+monna", "f declared"),
     ],
 )  # fmt: skip
 def test_what_a_defense_is_told_is_found_by_trying(defense: str, told: str) -> None:
