@@ -21,6 +21,8 @@ from robustfl.kernels.blocks import ColumnRule, blocks, over_columns, width
 
 from .stack import LONGEST, finite_rows
 
+# Squares of float32 entries that are smaller on average lose digits.
+_LEAST_SQUARE = 1e-32
 # What products with coefficients, in float64, add to the error of inner products.
 _MIXING = 16 * torch.finfo(torch.float64).eps
 
@@ -369,10 +371,12 @@ def _lengths(X: Tensor, *, about: Tensor | None = None) -> Tensor:
         # Squares of float32 entries are summed over a block only, and blocks in float64: errors stay near 1e-7.
         total += torch.linalg.vector_norm(rows, dim=1).double().square_()
     total = total.to(kernels.at_hand(X))
-    if not torch.compiler.is_compiling() and not bool(torch.isfinite(total).all()):
-        # A float32 entry of 1e20 is finite, its square is not.
-        rows = X.double()
-        total = torch.linalg.vector_norm(rows if about is None else rows - about, dim=1).square_().cpu()
+    if not torch.compiler.is_compiling():
+        # Float32 entries of 1e20 and 1e-25 are finite and not zero, their squares are not.
+        lost = ~torch.isfinite(total) | (total < d * _LEAST_SQUARE)
+        if bool(lost.any()):
+            rows = X[lost.to(X.device)].double()
+            total[lost] = torch.linalg.vector_norm(rows if about is None else rows - about, dim=1).square_().to(total)
     return total.sqrt_()
 
 

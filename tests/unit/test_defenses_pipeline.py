@@ -116,6 +116,18 @@ def test_a_row_too_long_for_distances_is_dropped_and_a_long_one_is_not():
     assert robustfl.defense("median").run(X, f=1, context=Context()).facts["dropped"] == 0
 
 
+@pytest.mark.parametrize(
+    "spec",
+    ["arc+mean", "clipped-clustering", "flame(noise=0)", "foolsgold", "signguard", "alignins", "foundationfl", "lasa"],
+)
+def test_rows_whose_squares_are_zero_in_float32_are_judged_by_their_lengths(spec):
+    X = torch.randn(11, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
+    X[-2:] *= 3
+    made = robustfl.defense(spec)(X * 2.0**-90, f=2, generator=torch.Generator())
+    expected = robustfl.defense(spec)(X, f=2, generator=torch.Generator())
+    torch.testing.assert_close(made * 2.0**90, expected)
+
+
 def test_weights_of_dropped_rows_go_with_them():
     X = torch.tensor([[NAN], [0.0], [4.0]])
     assert robustfl.defense("mean")(X, f=0, weights=[10, 3, 1]).item() == 1.0
