@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, cast
@@ -18,10 +19,10 @@ from robustfl.contracts import Attack, Forged, Rehearsal, View
 from robustfl.errors import UsageError
 from robustfl.federation.statistics import PlainMean
 from robustfl.flower.channels import NUMBER, Channels, Rows, arrays_of, in_order, number_of
-from robustfl.flower.strategy import Received, RobustStrategy
+from robustfl.flower.strategy import Received, RobustStrategy, check_model, check_whole
 from robustfl.norms.merging import merge_layers
 from robustfl.randomness import stream
-from robustfl.registry import create
+from robustfl.registry import create, describe
 
 Call = Callable[[Message, Context], Message]
 Mod = Callable[[Message, Context, Call], Message]
@@ -53,6 +54,10 @@ def _number(context: Context) -> int:
 
 def _chosen(attack: str | Attack, clients: Collection[int], owner: str) -> tuple[Attack, frozenset[int]]:
     built = cast(Attack, create("attack", attack)) if isinstance(attack, str) else attack
+    if not isinstance(built, Attack):
+        raise UsageError(f"{owner}: attack={attack!r:.60} must be an attack such as 'alie(z=1.5)'")
+    if not isinstance(clients, Collection) or isinstance(clients, str):
+        raise UsageError(f"{owner}: clients={clients!r:.60} must be a list of partition-ids, such as [0, 1]")
     numbers = frozenset(clients)
     wrong = [k for k in numbers if isinstance(k, bool) or not isinstance(k, int) or k < 0]
     if wrong:
@@ -63,6 +68,11 @@ def _chosen(attack: str | Attack, clients: Collection[int], owner: str) -> tuple
             "on every batch in the attackers' training"
         )
     return built, numbers
+
+
+def _check_target(target: Target, owner: str) -> None:
+    if target not in ("mean", "var", "both"):
+        raise UsageError(f"{owner}: target={target!r} must be 'mean', 'var' or 'both'")
 
 
 class _Attacker:
@@ -169,6 +179,9 @@ def attacker(
     attacks that see the honest clients' messages; ``Attacked`` simulates those.
     """
     chosen, numbers = _chosen(attack, clients, "attacker")
+    check_model(model, "attacker")
+    check_whole(seed, "seed", "attacker")
+    _check_target(target, "attacker")
     if chosen.knowledge in ("omniscient", "defense"):
         raise UsageError(
             f"attacker: {chosen.name!r} sees the honest clients' messages, which no client of Flower does; simulate it "
@@ -205,12 +218,17 @@ class Attacked(Strategy):
         target: Target = "mean",
         seed: int = 0,
     ) -> None:
+        if not isinstance(strategy, Strategy):
+            raise UsageError(
+                f"Attacked: strategy={strategy!r:.60} must be a strategy such as RobustStrategy('median', f=2)"
+            )
         self.strategy = strategy
         self.attack, self.clients = _chosen(attack, clients, "Attacked")
         if scope not in ("update", "statistics", "both"):
             raise UsageError(f"Attacked: scope={scope!r} must be 'update', 'statistics' or 'both'")
-        if target not in ("mean", "var", "both"):
-            raise UsageError(f"Attacked: target={target!r} must be 'mean', 'var' or 'both'")
+        _check_target(target, "Attacked")
+        check_model(model, "Attacked")
+        check_whole(seed, "seed", "Attacked")
         self._robust = strategy if isinstance(strategy, RobustStrategy) else None
         if self.attack.knowledge == "defense" and self._robust is None:
             raise UsageError(
@@ -227,7 +245,7 @@ class Attacked(Strategy):
 
     def summary(self) -> None:
         """Log the attack's settings and the strategy's."""
-        _log.info("\t├──> Attack: %s by clients %s", self.attack.name, sorted(self.clients))
+        _log.info("\t├──> Attack: %s by clients %s", describe(self.attack), sorted(self.clients))
         self.strategy.summary()
 
     def configure_train(
@@ -261,7 +279,11 @@ class Attacked(Strategy):
     def _forge(self, server_round: int, replies: Sequence[Message]) -> None:
         """Replace the arrays of the attackers' replies."""
         numbers = [number_of(reply) for reply in replies]
-        if None in numbers or len(set(numbers)) < len(numbers):
+        for number, count in Counter(numbers).items():
+            if number is not None and count > 1:
+                nodes = [reply.metadata.src_node_id for reply in replies if number_of(reply) == number]
+                raise UsageError(f"Attacked: nodes {nodes} all claim to be client {number}")
+        if None in numbers:
             raise UsageError(
                 "Attacked: replies do not tell their clients' numbers; write ClientApp(mods=[robustfl.flower.numbered])"
             )

@@ -103,12 +103,17 @@ class Channels:
     def read(self, arrays: ArrayRecord) -> Rows:
         """The rows of a message. Raises ``ValueError`` if it has other arrays than the model."""
         if set(arrays) != set(self.shapes):
-            raise ValueError("other arrays than the model's")
+            missing, extra = sorted(set(self.shapes) - set(arrays)), sorted(set(arrays) - set(self.shapes))
+            told = [f"{name!r:.40} is missing" for name in missing[:1]] + [
+                f"{name!r:.40} is none of the model's" for name in extra[:1]
+            ]
+            raise ValueError(f"other arrays than the model's: {' and '.join(told)}")
         found: dict[str, Tensor] = {}
         for name, shape in self.shapes.items():
             values = arrays[name].numpy()
             if values.shape != shape or values.dtype != np.dtype(self.dtypes[name]):
-                raise ValueError(f"array {name} is {values.dtype} {values.shape}")
+                wanted = f"{self.dtypes[name]} {shape}"
+                raise ValueError(f"array {name} is {values.dtype} {values.shape}, the model's is {wanted}")
             found[name] = torch.from_numpy(np.array(values, dtype=values.dtype.newbyteorder("="))).reshape(-1)
         pairs = [name for pair in zip(self.means, self.variances, strict=True) for name in pair]
         return Rows(
@@ -158,7 +163,7 @@ def arrays_of(message: Message) -> ArrayRecord:
     """The arrays of a reply. Raises ``ValueError`` if it has none, or several records of them."""
     records = list(message.content.array_records.values())
     if len(records) != 1:
-        raise ValueError(f"{len(records)} records of arrays")
+        raise ValueError(f"{len(records)} records of arrays; one is needed")
     return records[0]
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, Metadata, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from robustfl.contracts import Aggregated, Context
 from robustfl.defenses import parse_pipeline
 from robustfl.defenses.pipeline import Pipeline
-from robustfl.defenses.stack import check_f
+from robustfl.defenses.stack import LONGEST, check_f
 from robustfl.errors import Refused, UsageError
 from robustfl.federation.statistics import DefendedStatistics
 from robustfl.flower.channels import Channels, Rows, arrays_of, in_order
@@ -27,6 +27,9 @@ from robustfl.randomness import stream
 Metrics = Callable[[list[RecordDict], str], MetricRecord]
 Reference = Callable[[int, ArrayRecord], ArrayRecord]
 SAME = "same"
+MOST_SAMPLES = 2**53
+"""The largest number of samples that is believed; beyond it floats no longer count one by one, and sums overflow."""
+_NODES = "flower-nodes"
 
 _log = logging.getLogger("flwr")
 
@@ -55,9 +58,11 @@ class RobustStrategy(FedAvg):
     layer and never to a negative variance; counters (batch norm's ``num_batches_tracked``) by their median. Rules that
     remember, such as centered clipping and FoolsGold, keep their ``state``.
 
-    A reply with other arrays than the model's, or without a number of samples, counts as Byzantine and is left out, as
-    are rows with NaN or infinity. Where too few replies are left for the rule, the model stays as it was in that round,
-    with a warning. The metrics of a round tell ``robustfl-clients``, ``robustfl-dropped`` and ``robustfl-unchanged``.
+    A reply with other arrays than the model's, with NaN or infinity, or without a number of samples, counts as
+    Byzantine and is left out, with a warning that names the node. A node has one vote: its second reply of a round, a
+    reply to an earlier message and one of a node that was not asked are ignored. Where too few replies are left for the
+    rule, or what it makes of them is not finite, the model stays as it was in that round, with a warning. The metrics
+    of a round tell ``robustfl-clients``, ``robustfl-failed``, ``robustfl-dropped`` and ``robustfl-unchanged``.
 
     Args:
         defense: a pipeline such as ``"nnm+trimmed-mean"``, or what ``robustfl.defense`` returns.
@@ -65,7 +70,7 @@ class RobustStrategy(FedAvg):
         model: the module whose ``state_dict`` the arrays are; needed where it has normalization statistics.
         statistics_defense: the pipeline for statistics; ``"same"`` as for updates, ``"mean"`` for no defense.
         weighted: whether rules that weigh clients (``mean``, ``rfa``) do so by their number of samples, which nobody
-            can check.
+            can check: whoever claims the most decides. Give False where clients may lie.
         reference: for rules that need the server's own update (FLTrust): a function of the round and the model sent
             that returns the model after training on the server's data.
         seed: of the draws of rules that draw.
@@ -102,18 +107,25 @@ class RobustStrategy(FedAvg):
         train_metrics_aggr_fn: Metrics | None = None,
         evaluate_metrics_aggr_fn: Metrics | None = None,
     ) -> None:
-        self.rule = parse_pipeline(defense) if isinstance(defense, str) else defense
+        self.rule = _pipeline(defense, "defense")
         self.f = check_f(f, "RobustStrategy")
         same = isinstance(statistics_defense, str) and statistics_defense == SAME
-        chosen = self.rule if same else statistics_defense
-        self.statistics_rule = parse_pipeline(chosen) if isinstance(chosen, str) else chosen
+        self.statistics_rule = self.rule if same else _pipeline(statistics_defense, "statistics_defense")
         asked = max(2, self.rule.min_clients(self.f)) if min_train_nodes is None else min_train_nodes
+        check_whole(asked, "min_train_nodes", "RobustStrategy")
         _check_served(self.rule, asked, self.f, model, reference)
-        self.model, self.weighted, self.reference, self.seed = model, weighted, reference, seed
-        self.device, self.state = torch.device(device), dict(state or {})
+        self.model, self.weighted, self.reference = model, weighted, reference
+        self.seed, self.device, self.state = (
+            check_whole(seed, "seed", "RobustStrategy"),
+            _usable(device),
+            _checked(state),
+        )
+        self._resumed = bool(self.state)
         self._channels: Channels | None = None
         self._sent: ArrayRecord | None = None
-        self._seats: dict[int, int] = {}
+        self._asked: dict[int, Metadata] = {}
+        known = self.state.get(_NODES, torch.empty(0, dtype=torch.int64)).cpu().numpy().view(np.uint64).tolist()
+        self._seats: dict[int, int] = {node: seat for seat, node in enumerate(known)}
         super().__init__(
             fraction_train=fraction_train,
             fraction_evaluate=fraction_evaluate,
@@ -142,7 +154,9 @@ class RobustStrategy(FedAvg):
             refusal = self.statistics_rule.statistics_refusal(self.min_train_nodes, self.f)
             if refusal is not None:
                 raise Refused(f"RobustStrategy: statistics_defense: {refusal}; 'median' or 'trimmed-mean' may serve")
-        return super().configure_train(server_round, arrays, config, grid)
+        messages = list(super().configure_train(server_round, arrays, config, grid))
+        self._asked = {message.metadata.dst_node_id: message.metadata for message in messages}
+        return messages
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -153,25 +167,58 @@ class RobustStrategy(FedAvg):
             raise UsageError(
                 "RobustStrategy: aggregate_train without configure_train; the model that was sent is unknown"
             )
-        if not there:
-            return None, None
-        received = self.received(server_round, in_order(there))
+        there = self._one_a_node(there)
         facts: dict[str, int | float] = {"robustfl-clients": len(there), "robustfl-failed": len(failed)}
+        if not there:
+            _log.warning("round %d: the model stays as it is: no client answered", server_round)
+            return None, MetricRecord(facts | {"robustfl-dropped": 0, "robustfl-unchanged": 1})
+        received = self.received(server_round, in_order(there))
+        facts["robustfl-dropped"] = len(there) - len(received.sound)
         arrays = None
         try:
             arrays, dropped = self._aggregated(server_round, received)
             facts["robustfl-dropped"] = dropped
         except Refused as error:
             _log.warning("round %d: the model stays as it is: %s", server_round, error)
-        metrics = self._metrics([received.replies[place].content for place in received.sound])
+        metrics = self._metrics([received.replies[place] for place in received.sound], self.train_metrics_aggr_fn)
         metrics |= facts | {"robustfl-unchanged": int(arrays is None)}
         return arrays, MetricRecord(metrics)
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """The metrics of the clients' evaluations; replies without metrics that fit are left out."""
+        del server_round
+        there, _ = self._check_and_log_replies(list(replies), is_train=False, validate=False)
+        sound = []
+        for reply in there:
+            try:
+                self._weight(reply)
+            except Exception as error:  # anything may come from outside
+                _log.warning("%s", _unfit(reply, error))
+            else:
+                sound.append(reply)
+        return MetricRecord(self._metrics(sound, self.evaluate_metrics_aggr_fn)) if sound else None
+
+    def _one_a_node(self, replies: Sequence[Message]) -> list[Message]:
+        """The first reply of every node to what it was asked in this round; the others would be votes too many."""
+        first: dict[int, Message] = {}
+        for reply in replies:
+            node, to = reply.metadata.src_node_id, reply.metadata.reply_to_message_id
+            asked = self._asked.get(node)
+            if node in first:
+                _log.warning("node %d answered more than once; its first reply counts", node)
+            elif self._asked and asked is None:
+                _log.warning("node %d answered without being asked; its reply is ignored", node)
+            elif asked is not None and asked.message_id and to != asked.message_id:
+                _log.warning("node %d answered message %r of another round; its reply is ignored", node, to)
+            else:
+                first[node] = reply
+        return list(first.values())
 
     # --- the round as rows -------------------------------------------------------------------------------------------
 
     def look_at(self, arrays: ArrayRecord) -> None:
         """Take ``arrays`` for the model that is sent in this round."""
-        self._channels, self._sent = Channels.of(arrays, self.model), arrays
+        self._channels, self._sent, self._asked = Channels.of(arrays, self.model), arrays, {}
 
     @property
     def channels(self) -> Channels:
@@ -193,10 +240,12 @@ class RobustStrategy(FedAvg):
         for place, reply in enumerate(replies):
             try:
                 found, weight = self.channels.read(arrays_of(reply)), self._weight(reply)
+                _check_finite("an update", found.update - sent.update)
+                _check_finite("statistics", found.statistics)
             except Exception as error:  # anything may come from outside
-                _log.warning("node %d sent what cannot be used: %s", reply.metadata.src_node_id, error)
+                _log.warning("%s", _unfit(reply, error))
                 broken = torch.full_like(sent.update, torch.nan), torch.full_like(sent.statistics, torch.nan)
-                found, weight = Rows(*broken, sent.counters), 1.0
+                found, weight = Rows(*broken, sent.counters), 0.0
             else:
                 sound.append(place)
             rows.append(found)
@@ -207,7 +256,7 @@ class RobustStrategy(FedAvg):
             generator=stream(self.seed, "defense", server_round - 1, device=self.device),
             round=server_round - 1,
             weights=torch.tensor(weights, dtype=torch.float64) if self.weighted and sum(weights) > 0 else None,
-            state=self.state,
+            state={name: value for name, value in self.state.items() if name != _NODES},
             clients=torch.tensor(seats),
             shapes=tuple(self.channels.shapes[name] for name in self.channels.update),
             model=sent.update.to(self.device),
@@ -223,9 +272,11 @@ class RobustStrategy(FedAvg):
 
     def _weight(self, reply: Message) -> float:
         records = list(reply.content.metric_records.values())
-        value = records[0].get(self.weighted_by_key) if len(records) == 1 else None
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
-            raise ValueError(f"no number of samples ({self.weighted_by_key!r}) ≥ 0")
+        if len(records) != 1:
+            raise ValueError(f"{len(records)} records of metrics; one is needed")
+        value = records[0].get(self.weighted_by_key)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= MOST_SAMPLES:
+            raise ValueError(f"{self.weighted_by_key}={value!r:.40} is no number of samples from 0 to 2**53")
         return float(value)
 
     def defended(self, updates: Tensor, context: Context) -> Aggregated:
@@ -254,29 +305,101 @@ class RobustStrategy(FedAvg):
         statistics = sent.statistics
         if self.channels.layers:
             statistics = self.merged(received.statistics, sent.statistics.to(self.device), context).cpu()
-        counters = [torch.stack(found).median(0).values for found in zip(*received.counters, strict=True)]
-        self.state = dict(result.state)
+        counters = [_lower_median(found) for found in zip(*received.counters, strict=True)]
         arrays = self.channels.written(sent.update + result.vector.cpu(), statistics, counters)
+        for name, array in arrays.items():
+            if not np.isfinite(array.numpy()).all():
+                raise Refused(f"{self.rule.describe()}: what it makes of array {name!r} is not finite")
+        self._remember(result.state)
         return arrays, int(result.facts.get("dropped", 0))
 
-    def _metrics(self, contents: list[RecordDict]) -> dict[str, int | float | list[int] | list[float]]:
+    def _remember(self, state: Mapping[str, Tensor]) -> None:
+        """Keep the rule's new state, with the nodes whose seats it speaks of."""
+        unknown = sorted(set(self.state) - set(state) - {_NODES})
+        if self._resumed and unknown:
+            raise UsageError(
+                f"RobustStrategy: state= holds {', '.join(unknown)}, which {self.rule.describe()} does not keep (it "
+                f"keeps {', '.join(sorted(state)) or 'nothing'}); give the state of a strategy of the same defense"
+            )
+        nodes = torch.from_numpy(np.array(list(self._seats), dtype=np.uint64).view(np.int64))
+        self._resumed, self.state = False, {**state, _NODES: nodes} if state else {}
+
+    def _metrics(self, replies: list[Message], averaged: Metrics) -> dict[str, int | float | list[int] | list[float]]:
         """The clients' metrics, of those who send what most of them send."""
+        contents = [reply.content for reply in replies]
         if not contents:
             return {}
         keys = [frozenset(next(iter(content.metric_records.values()))) for content in contents]
         usual = Counter(keys).most_common(1)[0][0]
         chosen = [content for content, own in zip(contents, keys, strict=True) if own == usual]
         try:
-            return dict(self.train_metrics_aggr_fn(chosen, self.weighted_by_key))
+            return dict(averaged(chosen, self.weighted_by_key))
         except Exception as error:  # anything may come from outside; the model is more than its metrics
             _log.warning("the clients' metrics cannot be averaged: %s: %s", type(error).__name__, error)
             return {}
 
 
+def _unfit(reply: Message, error: Exception) -> str:
+    """The words for a reply that is left out; what it says may be of any length."""
+    return f"node {reply.metadata.src_node_id} sent what cannot be used: {error!s:.200}"
+
+
+def _check_finite(name: str, row: Tensor) -> None:
+    """Raise ``ValueError`` for what every rule leaves out: NaN, infinity, and lengths that have no square."""
+    length = float(torch.linalg.vector_norm(row, dtype=torch.float64))
+    if not length <= LONGEST:
+        raise ValueError(f"{name} of length {length:g}; it must be at most {LONGEST:g}")
+
+
+def _lower_median(counters: Sequence[Tensor]) -> Tensor:
+    """The lower median of the clients' counters; torch has none for booleans and unsigned numbers."""
+    return torch.from_numpy(np.sort(torch.stack(list(counters)).numpy(), axis=0)[(len(counters) - 1) // 2])
+
+
+def _checked(state: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
+    """Raise ``UsageError`` unless a state is None or a mapping of tensors."""
+    if state is None:
+        return {}
+    fits = isinstance(state, Mapping) and all(isinstance(value, Tensor) for value in state.values())
+    if not fits or (_NODES in state and state[_NODES].dtype != torch.int64):
+        raise UsageError(f"RobustStrategy: state={state!r:.60} must be the state of another strategy, or None")
+    return dict(state)
+
+
+def _pipeline(defense: str | Pipeline, name: str) -> Pipeline:
+    """A defense from its spec. Raises ``UsageError`` for what is neither."""
+    if isinstance(defense, str):
+        return parse_pipeline(defense)
+    if not isinstance(defense, Pipeline):
+        raise UsageError(f"RobustStrategy: {name}={defense!r:.60} must be a defense such as 'nnm+trimmed-mean'")
+    return defense
+
+
+def _usable(device: str | torch.device) -> torch.device:
+    """Raise ``UsageError`` for a device that torch does not know or cannot use here."""
+    try:
+        return torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError, TypeError) as error:
+        reason = str(error).splitlines()[0]
+        raise UsageError(f"RobustStrategy: device={device!r} cannot be used here: {reason}") from None
+
+
+def check_whole(value: int, name: str, owner: str) -> int:
+    """Raise ``UsageError`` unless a value is a whole number."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise UsageError(f"{owner}: {name}={value!r:.60} must be a whole number")
+    return value
+
+
+def check_model(model: nn.Module | None, owner: str) -> None:
+    """Raise ``UsageError`` unless a model is a module or None."""
+    if model is not None and not isinstance(model, nn.Module):
+        raise UsageError(f"{owner}: model is a {type(model).__name__}, not a torch.nn.Module")
+
+
 def _check_served(rule: Pipeline, clients: int, f: int, model: nn.Module | None, reference: Reference | None) -> None:
     """Raise ``UsageError`` or ``Refused`` for what the rule cannot work with."""
-    if model is not None and not isinstance(model, nn.Module):
-        raise UsageError(f"RobustStrategy: model is a {type(model).__name__}, not a torch.nn.Module")
+    check_model(model, "RobustStrategy")
     if rule.aggregator.needs_reference and reference is None:
         raise UsageError(
             f"RobustStrategy: {rule.aggregator.name} compares clients with the server's own update; give reference=, "

@@ -271,6 +271,10 @@ BROKEN: dict[str, Callable[[], Any]] = {
     "no samples": lambda: reply({"w": np.array([1.0])}, samples=None),
     "negative samples": lambda: reply({"w": np.array([1.0])}, samples=-5),
     "infinite samples": lambda: reply({"w": np.array([1.0])}, samples=float("inf")),
+    "samples beyond counting": lambda: reply({"w": np.array([1.0])}, samples=1e308),
+    "a list of samples": lambda: reply({"w": np.array([1.0])}, samples=[1, 2]),
+    "one array more": lambda: reply({"w": np.array([1.0]), "v": np.array([1.0])}),
+    "a length without a square": lambda: reply({"w": np.array([1e200])}),
     "no arrays": lambda: RecordDict({"metrics": MetricRecord({"num-examples": 1})}),
     "no metrics": lambda: RecordDict({"arrays": vector(1.0)}),
     "nonsense": lambda: RecordDict(
@@ -291,6 +295,169 @@ def test_what_does_not_fit_counts_as_byzantine(kind: str) -> None:
     assert plain(result.arrays) == {"w": [11.5]}
     told = dict(result.train_metrics_clientapp[1])
     assert (told["robustfl-clients"], told["robustfl-dropped"], told["robustfl-unchanged"]) == (5, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (lambda: reply({"v": np.array([1.0])}), "'w' is missing and 'v' is none of the model's"),
+        (lambda: reply({"w": np.array([1])}), r"array w is int64 (1,), the model's is float64 (1,)"),
+        (lambda: reply({"w": np.array([np.inf])}), "an update of length inf"),
+        (lambda: reply({"w": np.array([1.0])}, samples=-5), "num-examples=-5 is no number of samples"),
+    ],
+    ids=["names", "dtype", "infinity", "samples"],
+)
+def test_the_log_names_the_node_and_what_does_not_fit(
+    made: Callable[[], Any], words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = app_of(lambda k, t, arrays: made() if k == 0 else reply(arrays))
+    nodes = Nodes(app, 3)
+    robust("median", f=1, min_train_nodes=3).start(nodes, vector(0.0), num_rounds=1)  # type: ignore[arg-type]
+    assert f"node {next(iter(nodes.contexts))} sent what cannot be used: " in caplog.text
+    assert words in caplog.text
+
+
+def test_broken_statistics_cost_a_client_its_whole_vote() -> None:
+    """Of updates 0, 1, 2, 3 the trimmed mean is 1.5; the client of the update 0 has NaN in its running mean."""
+    model = bn_model()
+
+    def make(k: int, t: int, arrays: dict[str, np.ndarray[Any, Any]]) -> RecordDict:
+        broken = {"1.running_mean": np.full(2, np.nan, dtype=np.float32)} if k == 0 else {}
+        return reply(arrays | {"0.bias": arrays["0.bias"] + np.float32(k)} | broken)
+
+    before = model.state_dict()["0.bias"].clone()
+    strategy = robust("trimmed-mean", f=1, model=model, min_train_nodes=4)
+    result = trained(strategy, app_of(make), 4, ArrayRecord(model.state_dict()))
+    assert torch.allclose(result.arrays.to_torch_state_dict()["0.bias"], before + 2)
+    assert result.train_metrics_clientapp[1]["robustfl-dropped"] == 1
+
+
+def test_clients_without_samples_count_alike_where_the_others_do_not_fit() -> None:
+    """A weighted mean of nothing would end the training."""
+    app = app_of(lambda k, t, arrays: reply({"w": arrays["w"] + k}, samples=-1 if k == 3 else 0))
+    assert plain(trained(robust("mean", f=1), app, 4, vector(1.0)).arrays) == {"w": [2.0]}
+
+
+def test_a_model_that_is_not_finite_is_never_sent(caplog: pytest.LogCaptureFixture) -> None:
+    """What the rule remembers is NaN: the aggregate is, too."""
+    state = {"v": torch.tensor([torch.nan], dtype=torch.float64)}
+    app = app_of(lambda k, t, arrays: reply({"w": arrays["w"] + 1.0}))
+    strategy = robust("centered-clipping(tau=1)", f=1, min_train_nodes=3, state=state)
+    result = trained(strategy, app, 3, vector(0.0))
+    assert not result.arrays
+    assert result.train_metrics_clientapp[1]["robustfl-unchanged"] == 1
+    assert "what it makes of array 'w' is not finite" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["bool", "uint8", "uint16", "uint32", "uint64", "int32"])
+def test_counters_of_every_dtype_have_a_median(kind: str) -> None:
+    model = nn.Linear(1, 1, bias=False)
+    model.register_buffer("seen", torch.from_numpy(np.zeros(1, dtype=kind)))
+    app = app_of(lambda k, t, arrays: reply(arrays | {"seen": np.full(1, int(k > 0), dtype=kind)}))
+    strategy = robust("median", f=1, model=model, min_train_nodes=3)
+    found = trained(strategy, app, 3, ArrayRecord(model.state_dict())).arrays["seen"].numpy()
+    assert (found.dtype, found.tolist()) == (np.dtype(kind), [1])
+
+
+def answered(strategy: RobustStrategy, nodes: Nodes, server_round: int = 1) -> list[Message]:
+    """The replies of a round before the strategy sees them."""
+    sent = strategy.configure_train(server_round, vector(0.0), ConfigRecord(), nodes)  # type: ignore[arg-type]
+    for place, message in enumerate(sent):
+        message.metadata.__dict__["_message_id"] = f"{server_round}.{place}"  # as Flower's grids do
+    return nodes.send_and_receive(sent)
+
+
+def test_a_node_has_one_vote(caplog: pytest.LogCaptureFixture) -> None:
+    """Of 0, 1, 2, 3 and 90 the median is 2, however often the last node answers."""
+    nodes = Nodes(app_of(lambda k, t, arrays: reply({"w": arrays["w"] + [0.0, 1, 2, 3, 90][k]}), numbered), 5)
+    strategy = robust("median", f=1, min_train_nodes=5)
+    replies = answered(strategy, nodes)
+    last = [message for message in replies if message.content["robustfl"]["client"] == 4]
+    arrays, metrics = strategy.aggregate_train(1, replies + last * 9)
+    assert arrays is not None
+    assert metrics is not None
+    assert (plain(arrays), metrics["robustfl-clients"]) == ({"w": [2.0]}, 5)
+    assert f"node {last[0].metadata.src_node_id} answered more than once" in caplog.text
+
+
+def test_replies_nobody_asked_for_are_ignored(caplog: pytest.LogCaptureFixture) -> None:
+    """Those of the last round and of another training's nodes; of 1, 2, 3 and 4 the median is 2.5."""
+    nodes = Nodes(app_of(lambda k, t, arrays: reply({"w": arrays["w"] + (k if t == 2 else 90.0)}), numbered), 5)
+    strategy = robust("median", f=1, min_train_nodes=5)
+    old = answered(strategy, nodes)
+    new = [message for message in answered(strategy, nodes, 2) if message.content["robustfl"]["client"] > 0]
+    there = {message.metadata.src_node_id for message in new}
+    stale = [message for message in old if message.metadata.src_node_id not in there]
+    (stranger,) = answered(robust("median", f=0, min_train_nodes=1, min_available_nodes=1), Nodes(nodes.app, 1))
+    stranger.metadata.__dict__["_src_node_id"] = 7
+    arrays, metrics = strategy.aggregate_train(2, [*stale, stranger, *new])
+    assert arrays is not None
+    assert metrics is not None
+    assert (plain(arrays), metrics["robustfl-clients"]) == ({"w": [2.5]}, 4)
+    assert f"node {stale[0].metadata.src_node_id} answered message '1." in caplog.text
+    assert "node 7 answered without being asked" in caplog.text
+
+
+def test_a_round_without_replies_tells_so(caplog: pytest.LogCaptureFixture) -> None:
+    strategy = robust("median", f=1, min_train_nodes=3)
+    answered(strategy, Nodes(app_of(lambda k, t, arrays: reply(arrays)), 3))
+    arrays, metrics = strategy.aggregate_train(1, [])
+    assert arrays is None
+    assert metrics is not None
+    assert (metrics["robustfl-clients"], metrics["robustfl-unchanged"]) == (0, 1)
+    assert "round 1: the model stays as it is: no client answered" in caplog.text
+
+
+def test_clients_cannot_tell_the_servers_own_facts() -> None:
+    """Also where too few answered for the rule."""
+    strategy = robust("krum", f=1, min_train_nodes=5)
+    forged = {"robustfl-dropped": 99.0, "robustfl-clients": 99.0, "robustfl-unchanged": 99.0}
+    replies = answered(strategy, Nodes(app_of(lambda k, t, arrays: reply(arrays, **forged)), 5))
+    _, metrics = strategy.aggregate_train(1, replies[1:])
+    assert metrics is not None
+    assert dict(metrics) == {
+        "robustfl-clients": 4, "robustfl-failed": 0, "robustfl-dropped": 0, "robustfl-unchanged": 1
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "told",
+    [{}, {"metrics": {"num-examples": -40, "acc": 0.0}}, {"metrics": {"acc": 0.0}}, {"a": {"acc": 0.0}, "b": {}}],
+    ids=["nothing", "negative samples", "no samples", "two records"],
+)
+def test_one_evaluation_that_does_not_fit_does_not_end_the_training(told: dict[str, dict[str, float]]) -> None:
+    app = app_of(lambda k, t, arrays: reply({"w": arrays["w"] + k}), numbered)
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        made = told if context.node_config["partition-id"] == 0 else {"metrics": {"num-examples": 10, "acc": 0.5}}
+        return Message(RecordDict({name: MetricRecord(dict(m)) for name, m in made.items()}), reply_to=message)
+
+    result = trained(RobustStrategy("median", f=1, min_train_nodes=5), app, 5, vector(0.0))
+    assert plain(result.arrays) == {"w": [2.0]}
+    assert dict(result.evaluate_metrics_clientapp[1]) == {"acc": 0.5}
+
+
+def test_a_resumed_strategy_knows_the_nodes_again() -> None:
+    """Whichever nodes come first: the histories are those of one training without a break."""
+    app = app_of(lambda k, t, arrays: reply({"w": arrays["w"] + [1.0, 2, 3][k]}), numbered)
+    nodes, whole = Nodes(app, 3), robust("foolsgold", f=1, min_train_nodes=3)
+    whole.aggregate_train(1, answered(whole, nodes))
+    parted = robust("foolsgold", f=1, min_train_nodes=3, state=whole.state)
+    for strategy in (whole, parted):
+        replies = answered(strategy, nodes, 2)
+        strategy.aggregate_train(2, [message for message in replies if message.content["robustfl"]["client"] > 0])
+    assert parted.state.keys() == whole.state.keys()
+    assert all(torch.equal(parted.state[name], whole.state[name]) for name in whole.state)
+
+
+def test_a_state_of_another_rule_is_refused() -> None:
+    app = app_of(lambda k, t, arrays: reply({"w": arrays["w"] + 1.0}))
+    first = robust("centered-clipping(tau=1)", f=1, min_train_nodes=3)
+    trained(first, app, 3, vector(0.0))
+    for rule, words in (("median", "it keeps nothing"), ("foolsgold", "it keeps clients, history")):
+        with pytest.raises(UsageError, match=rf"state= holds v, which {rule} does not keep \({words}\)"):
+            trained(robust(rule, f=1, min_train_nodes=3, state=first.state), app, 3, vector(0.0))
 
 
 def test_metrics_are_those_of_replies_that_fit() -> None:
@@ -397,6 +564,19 @@ def test_a_rule_that_makes_no_sense_on_statistics_is_refused() -> None:
         (lambda: robust("mean", f=0).aggregate_train(1, []), "aggregate_train without configure_train"),
         (lambda: attacker("alie", [0]), r"Attacked\(strategy, 'alie', clients=…\), or take 'partial\(alie\)'"),
         (lambda: attacker("gausian", [0]), "did you mean 'gaussian'"),
+        (lambda: robust(3, f=1), "defense=3 must be a defense such as"),  # type: ignore[arg-type]
+        (lambda: robust("median", f=1, statistics_defense=3), "statistics_defense=3 must be a defense such as"),
+        (lambda: robust("median", f=1, device="cudaa"), "device='cudaa' cannot be used here: "),
+        (lambda: robust("median", f=1, seed=1.5), "seed=1.5 must be a whole number"),
+        (lambda: robust("median", f=1, min_train_nodes="5"), "min_train_nodes='5' must be a whole number"),
+        (lambda: robust("median", f=1, state=[1]), r"state=\[1\] must be the state of another strategy"),
+        (lambda: robust("median", f=1, state={"v": [1.0]}), "must be the state of another strategy"),
+        (lambda: Attacked("mean", "sf", clients=[0]), "strategy='mean' must be a strategy"),  # type: ignore[arg-type]
+        (lambda: Attacked(robust("median", f=0), 3, clients=[0]), "attack=3 must be an attack"),  # type: ignore[arg-type]
+        (lambda: Attacked(robust("median", f=0), "sf", clients=0), "clients=0 must be a list"),  # type: ignore[arg-type]
+        (lambda: attacker("gaussian", [0], target="men"), "target='men' must be 'mean'"),  # type: ignore[arg-type]
+        (lambda: attacker("gaussian", [0], seed="x"), "attacker: seed='x' must be a whole"),  # type: ignore[arg-type]
+        (lambda: attacker("gaussian", [0], model="x"), "attacker: model is a str"),  # type: ignore[arg-type]
     ],
 )
 def test_what_cannot_work_is_refused_at_the_door(make: Callable[[], object], words: str) -> None:
@@ -444,10 +624,24 @@ def test_flowers_own_strategies_are_attacked_as_well() -> None:
         assert plain(found.arrays) == {"w": [wanted]}
 
 
+def claiming(number: int) -> Callable[..., Message]:
+    """A mod by which every client claims one number."""
+
+    def mod(message: Message, context: Context, call: Callable[..., Message]) -> Message:
+        made = call(message, context)
+        made.content["robustfl"] = ConfigRecord({"client": number})
+        return made
+
+    return mod
+
+
 def test_clients_without_numbers_are_told_of() -> None:
     app = app_of(lambda k, t, arrays: reply({"w": arrays["w"] + k}))
     with pytest.raises(UsageError, match=r"ClientApp\(mods=\[robustfl.flower.numbered\]\)"):
         trained(Attacked(FedAvg(fraction_evaluate=0), "sf", clients=[0]), app, 4, vector(0.0))
+    doubled = app_of(lambda k, t, arrays: reply(arrays), claiming(3))
+    with pytest.raises(UsageError, match=r"Attacked: nodes \[\d+, .*\] all claim to be client 3"):
+        trained(Attacked(FedAvg(fraction_evaluate=0), "sf", clients=[0]), doubled, 4, vector(0.0))
     deployed = Context(run_id=0, node_id=1, node_config={}, state=RecordDict(), run_config={})
     with pytest.raises(UsageError, match="the node has no 'partition-id'"):
         attacker("partial(sf)", [0])(None, deployed, None)  # type: ignore[arg-type]
