@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import warnings
 from dataclasses import dataclass
@@ -30,9 +31,10 @@ class Listed(StoredDataset):
     size: int = param(256, ge=8, doc="height and width after resizing")
 
     def listed(self, root: Path, domain: str) -> Source:
-        """Where the images of a domain are: its lists, pickled or written."""
+        """Where the images of a domain are: its lists, pickled or written, and what they name."""
         base = root / self.folder
-        lists = {}
+        files: list[Path] = []
+        parts = {}
         for part in ("train", "test"):
             found = [f for suffix in ("pkl", "txt") if (f := base / f"{domain}_{part}.{suffix}").is_file()]
             if not found:
@@ -40,15 +42,16 @@ class Listed(StoredDataset):
                     f"{self.name}: there is no {base / f'{domain}_{part}'}.pkl or .txt; it should list image paths "
                     f"(below {base}) and labels of {domain}"
                 )
-            lists[part] = found[0]
-        stamp = file_stamp(f"{self.name} {domain} {self.size}", list(lists.values()))
-        return Source(stamp, lambda: self._read(base, domain, lists))
+            paths, labels = self._entries(found[0])
+            places = [_inside(base, path, found[0]) for path in paths]
+            files += [found[0], *places]
+            parts[part] = places, labels
+        stamp = hashlib.sha256(file_stamp(f"{self.name} {domain} {self.size}", files).encode()).hexdigest()
+        return Source(stamp, lambda: self._read(domain, parts))
 
-    def _read(self, base: Path, domain: str, lists: dict[str, Path]) -> Arrays:
+    def _read(self, domain: str, parts: dict[str, tuple[list[Path], list[int]]]) -> Arrays:
         raw: dict[str, Array] = {}
-        for part, file in lists.items():
-            paths, labels = self._entries(file)
-            places = [_inside(base, path, file) for path in paths]
+        for part, (places, labels) in parts.items():
             images = np.empty((len(places), self.size, self.size, 3), np.uint8)
             for image, place in zip(images, places, strict=True):
                 image[...] = picture(place, self.size)

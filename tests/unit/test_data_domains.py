@@ -405,6 +405,19 @@ def test_images_of_another_size_are_decoded_anew(tmp_path):
     assert sizes == [(8, 8), (16, 16), (8, 8)]
 
 
+@pytest.mark.parametrize("part", ["train", "test"])
+def test_images_replaced_under_the_same_lists_are_decoded_anew(tmp_path, part):
+    _domainnet(tmp_path)
+    _picture(tmp_path / "DomainNet/real/bird/2.png", "red")
+    (tmp_path / f"DomainNet/real_{part}.pkl").write_bytes(pickle.dumps((["real/bird/2.png"], ["bird"])))
+    before = DomainNet(size=8).load(tmp_path)
+    _picture(tmp_path / "DomainNet/real/bird/2.png", "lime")
+    os.utime(tmp_path / "DomainNet/real/bird/2.png", (1, 1))  # another time, however coarse the disk's clock
+    after = DomainNet(size=8).load(tmp_path)
+    assert [getattr(a, f"{part}_x")[0, 0, 0].tolist() for a in (before, after)] == [[255, 0, 0], [0, 255, 0]]
+    assert DomainNet(size=8).fingerprint(tmp_path) == after.fingerprint != before.fingerprint
+
+
 def test_official_lists_are_filtered_to_the_ten_classes_and_shuffled(tmp_path):
     for part in ("train", "test"):
         lines = []
