@@ -218,5 +218,5 @@ def _personalise(model: nn.Module, norm: Norm, arrays: Mapping[str, np.ndarray[A
 
 
 def missing_models(store: Store, keys: set[str]) -> int:
-    """The number of the stored cells ``keys`` that are done have no model."""
-    return sum(1 for key in keys if store.has(key) and not model_path(store.folder, key).is_file())
+    """The number of the stored cells ``keys`` that are done and have no model."""
+    return store.statuses(key for key in keys if not model_path(store.folder, key).is_file()).get("done", 0)

@@ -187,6 +187,15 @@ def test_a_grid_keeps_models_and_says_where_it_has_none(tmp_path: Path, capsys: 
     assert "--out" in capsys.readouterr().err
 
 
+def test_a_refused_cell_lacks_no_model(tmp_path: Path) -> None:
+    notes: list[str] = []
+    scenario = robustfl.Scenario.of({"name": "two", "cell": {**SMALL, "evasions": [], "defense": ["median", "bulyan"]}})
+    for _ in range(2):
+        found = robustfl.grid(scenario, out=tmp_path, jobs=0, device="cpu", keep_model=True, on_note=notes.append)
+    assert found.statuses == {"done": 1, "refused": 1}
+    assert not [note for note in notes if "no model" in note]
+
+
 def test_a_key_that_is_cut_short_and_a_file_of_another_cell_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
