@@ -8,7 +8,7 @@ import runpy
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -162,6 +162,36 @@ def test_images_are_not_written_to_and_fewer_may_be_attacked() -> None:
     assert (found.samples, found.ra_samples) == (len(y), 30)
     assert found.ra == robustfl.evaluate(small(), (x[:30], y[:30]), SPECS, batch=40).ra
     assert told[-1] == (len(y), len(y))
+
+
+@dataclass(frozen=True)
+class Counting(Evasion):
+    """Leaves images as they are, and notes how many it was shown."""
+
+    shown: ClassVar[list[int]] = []
+
+    def perturb(self, model: nn.Module, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Tensor:
+        self.shown.append(len(x))
+        return x.clone()
+
+
+def test_batches_of_unequal_size_weigh_by_their_images_and_none_beyond_the_limit_is_attacked() -> None:
+    model, (x, y) = small().eval(), images()
+    x, y = x[:101], y[:101]
+    Counting.shown.clear()
+    found = robustfl.evaluate(model, DataLoader(TensorDataset(x, y), batch_size=100), [Counting()], ra_limit=100)
+    assert found.loss == pytest.approx(float(nn.functional.cross_entropy(model(x).detach(), y)), rel=1e-5)
+    assert sum(Counting.shown) == 100
+    assert 0 not in Counting.shown
+    assert [found.interval(m) for m in ("sa", "worst")] == [_wilson(found.sa, 101), _wilson(found.worst, 100)]
+
+
+def _wilson(value: float | None, samples: int) -> object:
+    """Wilson's interval of a share of ``samples``, at 95 %."""
+    assert value is not None
+    z = 1.959963984540054
+    middle, reach = value + z**2 / (2 * samples), z * (value * (1 - value) / samples + z**2 / (4 * samples**2)) ** 0.5
+    return pytest.approx(tuple((middle + s * reach) / (1 + z**2 / samples) for s in (-1, 1)), abs=1e-6)
 
 
 def test_a_model_that_writes_to_its_input_sees_every_image_as_it_is() -> None:
