@@ -14,6 +14,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -156,5 +157,6 @@ def _sync(file: Any) -> None:
 def _sweep(folder: Path) -> None:
     """Remove what killed processes left behind more than a day ago."""
     for left in folder.glob(".tmp-*"):
-        if time.time() - left.stat().st_mtime > _DAY:
-            shutil.rmtree(left, ignore_errors=True)
+        with suppress(FileNotFoundError):  # its owner has just renamed it
+            if time.time() - left.stat().st_mtime > _DAY:
+                shutil.rmtree(left, ignore_errors=True)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import bz2
 import io
 import json
+import os
+import shutil
 import struct
+import time
 import zipfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,8 +30,10 @@ from robustfl.data import (
     dataset_from_spec,
     vision,
 )  # fmt: skip
+from robustfl.data.checks import checked_arrays
 from robustfl.errors import DataMissing, UsageError
 from robustfl.models.weights import Weights
+from robustfl.randomness import numpy_stream
 
 
 def images(**changes):
@@ -130,6 +135,52 @@ def test_changed_content_is_noticed_and_equal_content_shared(tmp_path):
     assert Npz(path=str(tmp_path / "copy.npz")).load(tmp_path).fingerprint == first.fingerprint
 
 
+def test_a_shared_folder_knows_its_last_sixteen_sources(tmp_path, monkeypatch):
+    files = [archive(tmp_path, f"{i}.npz") for i in range(17)]
+    for path in files:
+        Npz(path=str(path)).load(tmp_path)
+    monkeypatch.setattr(np.lib.npyio.NpzFile, "__getitem__", None)
+    for path in files[1:]:
+        Npz(path=str(path)).load(tmp_path)  # decodes nothing
+    with pytest.raises(TypeError):
+        Npz(path=str(files[0])).load(tmp_path)
+
+
+def test_a_stamp_tells_files_by_place_size_and_time_and_the_way_they_are_read(tmp_path, monkeypatch):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "x").write_bytes(b"123")
+        os.utime(tmp_path / folder / "x", (1, 1))
+    monkeypatch.chdir(tmp_path / "a")
+    before = cache.file_stamp("npz", [Path("x")])
+    assert before == cache.file_stamp("npz", [tmp_path / "a/x"]) != cache.file_stamp("mnist", [Path("x")])
+    monkeypatch.chdir(tmp_path / "b")
+    assert cache.file_stamp("npz", [Path("x")]) != before
+    for content, when in ((b"1234", 1), (b"123", 2)):
+        (tmp_path / "a/x").write_bytes(content)
+        os.utime(tmp_path / "a/x", (when, when))
+        assert cache.file_stamp("npz", [tmp_path / "a/x"]) != before
+
+
+def test_a_folder_under_the_name_of_another_content_is_not_taken_for_it(tmp_path):
+    mine, other = (archive(tmp_path, f"{i}.npz", test_y=np.array([0, i])) for i in (1, 2))
+    right, wrong = (Npz(path=str(path)).load(tmp_path).fingerprint[:32] for path in (mine, other))
+    shutil.rmtree(tmp_path / f".cache/npz-{right}")
+    (tmp_path / f".cache/npz-{wrong}").rename(tmp_path / f".cache/npz-{right}")
+    assert Npz(path=str(mine)).load(tmp_path).test_y.tolist() == [0, 1]
+
+
+def test_what_killed_processes_left_is_swept_after_a_day(tmp_path):
+    folder = tmp_path / ".cache"
+    for name, age in (("old", 90_000), ("young", 80_000)):
+        (folder / f".tmp-{name}").mkdir(parents=True)
+        os.utime(folder / f".tmp-{name}", (time.time() - age,) * 2)
+    (folder / ".tmp-gone").symlink_to("nowhere")  # as one that its owner has just renamed
+    a = Npz(path=str(archive(tmp_path))).load(tmp_path)
+    assert isinstance(a.train_x, np.memmap)
+    assert folders(tmp_path) == [".tmp-gone", ".tmp-young", f"npz-{a.fingerprint[:32]}"]
+
+
 @pytest.mark.parametrize("damage", ["train_x.npy", "meta.json"])
 def test_a_damaged_cache_is_decoded_again(tmp_path, damage):
     path = archive(tmp_path)
@@ -197,6 +248,8 @@ def test_whoever_decodes_second_takes_the_folder_of_the_first(tmp_path, monkeypa
     a = Npz(path=str(path)).load(tmp_path)
     assert np.array_equal(a.train_x, images()["train_x"])
     assert folders(tmp_path) == [f"npz-{a.fingerprint[:32]}"]
+    meta = json.loads((tmp_path / ".cache" / folders(tmp_path)[0] / "meta.json").read_text())
+    assert len(meta["sources"]) == 1  # both had the same
 
 
 # --- limits ----------------------------------------------------------------------------------------------------------
@@ -216,6 +269,14 @@ def test_limits_are_nested_random_subsets_with_their_own_fingerprint(tmp_path):
     assert len(hundred.test_x) == 355
     assert hundred.classes == 10
     assert len(Digits(test_limit=7).load(tmp_path).test_y) == 7
+
+
+def test_the_images_that_a_limit_keeps_are_those_of_a_stream_of_the_content_and_the_split(tmp_path):
+    whole, some = Digits().load(tmp_path), Digits(limit=100, test_limit=7).load(tmp_path)
+    for split, size in (("train", 100), ("test", 7)):
+        x = getattr(whole, f"{split}_x")
+        kept = np.sort(numpy_stream(0, "limit", split, whole.fingerprint).permutation(len(x))[:size])
+        assert np.array_equal(getattr(some, f"{split}_x"), x[kept])
 
 
 def test_fingerprint_is_that_of_the_loaded_arrays(tmp_path):
@@ -252,7 +313,7 @@ def test_a_relative_archive_is_found_in_the_working_folder_then_in_the_root(tmp_
 
 
 def test_grey_images_gain_a_channel_and_floats_stay_floats(tmp_path):
-    x = images()["train_x"][..., 0] / 255
+    x = images()["train_x"][..., 0] / 23  # the largest is 1
     a = Npz(path=str(archive(tmp_path, train_x=x, test_x=x[:2]))).load(tmp_path)
     assert (a.train_x.shape, a.train_x.dtype, a.shape) == ((6, 2, 2, 1), np.float32, (1, 2, 2))
     assert np.array_equal(a.train_x[..., 0], x.astype(np.float32))
@@ -266,6 +327,7 @@ BAD = {
     "rank": ({"train_x": np.zeros((6, 4), np.uint8)}, r"train_x has shape \(6, 4\); expected"),
     "channels-first": ({"train_x": np.zeros((6, 3, 8, 8), np.uint8)}, "channels last"),
     "empty": ({"test_x": np.zeros((0, 2, 2), np.uint8), "test_y": np.zeros(0, int)}, "test_x .* at least one image"),
+    "dtypes": ({"test_x": np.zeros((2, 2, 2, 1))}, "one dtype and shape"),
     "sizes": ({"test_x": np.zeros((2, 3, 2, 1), np.uint8)}, "one dtype and shape"),
     "count": ({"train_y": np.arange(5)}, r"train_y has shape \(5,\); expected one label per image, \[6\]"),
     "negative": ({"train_y": np.array([0, 1, 2, -4, 0, 1])}, "train_y: label -4 of image 3; labels must be ≥ 0"),
@@ -285,6 +347,30 @@ def test_a_bad_archive_is_named_with_array_and_expectation(tmp_path, case):
         Npz(path=str(path)).load(tmp_path)
     assert str(path) in str(caught.value)
     assert not (tmp_path / ".cache").exists()
+
+
+def test_a_bad_image_is_named_by_its_place_among_all(tmp_path):
+    x = np.zeros((5000, 1, 1))
+    x[4500] = 2
+    path = archive(tmp_path, train_x=x, train_y=np.arange(5000) % 3, test_x=x[:2])
+    with pytest.raises(UsageError, match=r"train_x: image 4500 holds 2\.0"):
+        Npz(path=str(path)).load(tmp_path)
+
+
+def test_images_may_have_four_channels_and_labels_any_width(tmp_path):
+    x, y = np.zeros((6, 2, 2, 4), np.uint8), np.arange(6, dtype=np.int16) % 3
+    a = Npz(path=str(archive(tmp_path, train_x=x, train_y=y, test_x=x[:2]))).load(tmp_path)
+    assert (a.shape, a.train_y.dtype, a.train_y.tolist()) == ((4, 2, 2), np.int64, [0, 1, 2, 0, 1, 2])
+
+
+def test_the_digest_tells_equal_bytes_of_other_shapes_types_and_numbers_of_classes():
+    raw = {"train_x": np.zeros((2, 4, 1, 1), np.uint8), "test_x": np.zeros((2, 4, 1, 1), np.uint8)}
+    raw |= {"train_y": np.arange(2), "test_y": np.arange(2)}
+    turned = {**raw, **{name: raw[name].reshape(2, 1, 4, 1) for name in ("train_x", "test_x")}}
+    floats = {**raw, **{name: np.zeros((2, 1, 1, 1), np.float32) for name in ("train_x", "test_x")}}
+    whole = {**raw, **{name: raw[name].reshape(2, 2, 2, 1) for name in ("train_x", "test_x")}}
+    found = {checked_arrays("", given, classes=2).fingerprint for given in (raw, turned, floats, whole)}
+    assert len(found | {checked_arrays("", raw, classes=3).fingerprint}) == 5
 
 
 @pytest.mark.parametrize("keep", [0, 10, 400, -30])
@@ -339,6 +425,12 @@ def test_mnist_is_read_from_its_own_folder_or_a_torchvision_root(tmp_path, place
         Mnist().load(tmp_path, download=False)
 
 
+def test_the_folder_of_a_set_goes_before_a_torchvision_root(tmp_path):
+    idx_files(tmp_path / "MNIST/raw", first=5)
+    idx_files(tmp_path / "mnist/MNIST/raw")
+    assert Mnist().load(tmp_path, download=False).test_y.tolist() == [0, 1]
+
+
 def test_the_archive_takes_precedence_and_labels_must_fit(tmp_path):
     idx_files(tmp_path / "mnist/MNIST/raw")
     archive(tmp_path, "mnist.npz")
@@ -355,6 +447,8 @@ def test_emnist_is_turned_upright_and_letters_start_at_zero(tmp_path):
     assert (a.train_y.tolist(), a.classes) == ([0, 1, 2], 26)
     with pytest.raises(DataMissing):
         Emnist().load(tmp_path, download=False)
+    archive(tmp_path, "emnist-balanced.npz")
+    assert len(Emnist().load(tmp_path, download=False).train_y) == 6
 
 
 def test_usps_is_read_from_its_text(tmp_path):
@@ -364,6 +458,9 @@ def test_usps_is_read_from_its_text(tmp_path):
     a = Usps().load(tmp_path, download=False)
     assert (a.shape, a.train_y.tolist(), a.test_y.tolist()) == ((1, 16, 16), [0], [9])
     assert np.flatnonzero(a.train_x).tolist() == [3]
+    (tmp_path / "usps.t.bz2").unlink()
+    with pytest.raises(DataMissing):
+        Usps().load(tmp_path, download=False)
 
 
 def test_cifar_and_svhn_come_channels_last(tmp_path, monkeypatch):
@@ -441,8 +538,9 @@ def test_a_failed_download_leaves_nothing_and_says_why(tmp_path, monkeypatch):
 
 def test_a_download_lands_in_the_data_sets_own_folder(tmp_path, monkeypatch):
     def fetch(folder, *, train, download):
-        if download and train:
-            idx_files(folder / "MNIST/raw")
+        for kind in ("images-idx3", "labels-idx1") if download else ():  # each split by itself, as SVHN's
+            (folder / "MNIST/raw").mkdir(parents=True, exist_ok=True)
+            (folder / f"MNIST/raw/{'train' if train else 't10k'}-{kind}-ubyte").write_text("")
         return SimpleNamespace(data=np.zeros((1, 2, 2), np.uint8), targets=[0])
 
     monkeypatch.setattr(vision, "_datasets", lambda: SimpleNamespace(MNIST=fetch))
