@@ -72,6 +72,7 @@ def shape_of(cell: Cell) -> tuple[Any, ...]:
     return (
         *_network_of(cell), cell.algorithm, cell.objective, cell.at, cell.train_evasion, cell.finetune == "none",
         cell.propagation, cell.batch, cell.participation, cell.engine, cell.precision, cell.domain_share,
+        cell.validation,
     )  # fmt: skip
 
 

@@ -82,6 +82,12 @@ def test_what_is_too_much_work_costs_its_work_at_the_networks_pace(
     assert found[adversarial] > 6.5 * found[plain]  # one user's batches are attacked first
 
 
+def test_cells_that_train_on_fewer_images_have_costs_of_their_own(counted: Counted, tmp_path: Path) -> None:
+    execution = Execution(jobs=1, device="cpu")
+    found = estimate(scenario(algorithm="dsgd", validation=[0.0, 0.8]), out=tmp_path, execution=execution)
+    assert [cell.seconds is None for cell in found.cells] == [False, True]  # a batch is larger than a client's images
+
+
 def test_what_stored_cells_took_is_timed_no_more(counted: Counted, tmp_path: Path) -> None:
     results = grid(scenario(seed=0), out=tmp_path, jobs=0, device="cpu")
     assert results.statuses["done"] == 1
