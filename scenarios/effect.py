@@ -32,8 +32,8 @@ def no_effect(cell: Cell) -> str | None:
         return f"{cell.attack} reaches nobody: with {cell.norm} clients send nothing"
     if attack.forges and cell.scope == "statistics" and norm.sends_statistics and norm.frozen(0, cell.rounds):
         return f"{cell.attack} has no effect: {cell.norm} sends no statistics in {_counted(cell.rounds)}"
-    if late := attack.unreached(cell.rounds):
-        return f"{cell.attack} has no effect: {late} in {_counted(cell.rounds)}"
+    if not any(attack.on(t) for t in range(cell.rounds)):
+        return f"{cell.attack} has no effect: it does not begin in {_counted(cell.rounds)}"
     if f is None or not attack.strength or attack.certificate(n, f).get(attack.strength) != 0:
         return None
     return (
@@ -111,7 +111,7 @@ def _idle_in_so_few_rounds(cell: Cell) -> Iterator[str]:
     late = [at for at in cell.schedule.milestones if at >= rounds]
     if late:
         yield f"schedule: milestones {late} are never reached in {_counted(rounds)}, nor are the rates after them"
-    for name in ("norm", "algorithm", "objective"):
+    for name in ("norm", "algorithm", "objective", *(["attack"] if cell.f else [])):
         if words := getattr(m, name).unreached(rounds):
             yield f"{name} = {getattr(cell, name)!r} in {_counted(rounds)}: {words}"
     if words := m.defense.aggregator.unreached(rounds):

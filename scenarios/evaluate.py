@@ -23,6 +23,7 @@ from robustfl.evaluation import (
     robust_accuracy,
     standard_accuracy,
 )
+from robustfl.evaluation.accuracy import evaluating
 from robustfl.evaluation.backdoor import attack_success
 from robustfl.federation import LocalModels, Personal, State, lent, propagate_statistics
 from robustfl.models.network import representing
@@ -319,7 +320,9 @@ class Evaluator:
         found = {"clean images": represented(model, x)}
         for spec, attack in self._built.evasions[:1]:
             generator = stream(self._cell.seed, "representations", spec, user, branch, device=self._e.device)
-            found["attacked images"] = represented(model, attack.perturb(model, x, y, generator=generator))
+            with evaluating(model):
+                attacked = attack.perturb(model, x, y, generator=generator)
+            found["attacked images"] = represented(model, attacked)
         return found
 
     def _across(self, state: State) -> dict[str, dict[str, float]]:
@@ -357,12 +360,8 @@ class Evaluator:
 
 def represented(model: nn.Module, x: Tensor) -> Tensor:
     """The inputs as the model's last linear layer receives them, ``[b k]``, in evaluation mode."""
-    training = model.training
-    try:
-        with torch.no_grad(), representing(model) as seen:
-            model.eval()(x)
-    finally:
-        model.train(training)
+    with evaluating(model), torch.no_grad(), representing(model) as seen:
+        model(x)
     return seen[0]
 
 

@@ -62,6 +62,11 @@ class PoisonedFL(Attack):
     level: float = param(0.99, gt=0.0, lt=1.0, doc="probability with which chance alone is no success")
     least: float = param(0.5, ge=0.0, lt=math.inf, doc="the length is not shrunk below it")
 
+    def unreached(self, rounds: int) -> str:
+        if rounds > self.period:
+            return ""
+        return f"decay, level and least change nothing: period={self.period} rounds do not pass before the last"
+
     def forge(self, view: View, *, generator: torch.Generator) -> Forged:
         like = own_rows(view, self.name)[0]
         state = dict(view.state) or self._start(like, generator)

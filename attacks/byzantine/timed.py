@@ -63,9 +63,6 @@ class Timed(Wrapper):
         inside = round >= self.start and (self.stop is None or round < self.stop)
         return inside and (round - self.start) % self.every == 0
 
-    def unreached(self, rounds: int) -> str:
-        return f"start={self.start} is never reached" if self.start >= rounds else self.inner.unreached(rounds)
-
     def forge(self, view: View, *, generator: torch.Generator) -> Tensor | Forged:
         own = own_rows(view, self.name)
         if self.on(view.round):

@@ -146,7 +146,7 @@ class Attack(Method):
         return self.inner is None or self.inner.on(round)
 
     def unreached(self, rounds: int) -> str:
-        """Why the attack never begins in so many rounds, or nothing."""
+        """The parameters, its own or those of the attack it wraps, that a training of so many rounds never comes to."""
         return "" if self.inner is None else self.inner.unreached(rounds)
 
     @property

@@ -74,7 +74,8 @@ def lacks(labels: Tensor, taken: int) -> str:
 
 
 @contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Within, every layer of a model in evaluation mode."""
     training = [m for m in model.modules() if m.training]
     model.eval()
     try:
@@ -96,7 +97,7 @@ def evaluation_batch(model: nn.Module, sample: Tensor) -> int:
     leaves = [m for m in model.modules() if not any(True for _ in m.children())]
     hooks = [m.register_forward_hook(count) for m in leaves]
     try:
-        with _evaluating(model), torch.no_grad():
+        with evaluating(model), torch.no_grad():
             model(sample)
     finally:
         for hook in hooks:
@@ -108,7 +109,7 @@ def evaluation_batch(model: nn.Module, sample: Tensor) -> int:
 
 def standard_accuracy(model: nn.Module, pixels: Pixels, labels: Tensor, *, batch: int) -> Accuracy:
     """Accuracy on clean inputs; ``pixels(index)`` gives the images ``[b C H W]`` in [0, 1] for ``labels[index]``."""
-    with _evaluating(model):
+    with evaluating(model):
         return _accuracy(model, pixels, labels, batch)
 
 
@@ -122,7 +123,7 @@ def robust_accuracy(
         with watched(attack, clean, labels):
             return checked(attack.perturb(model, clean, labels[index], generator=generator), clean, attack)
 
-    with _evaluating(model):
+    with evaluating(model):
         return _accuracy(model, perturbed, labels, batch)
 
 

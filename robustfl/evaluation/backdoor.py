@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from robustfl.contracts import Attack
 from robustfl.errors import UsageError
-from robustfl.evaluation.accuracy import Pixels, _evaluating
+from robustfl.evaluation.accuracy import Pixels, evaluating
 
 
 def attack_success(model: nn.Module, pixels: Pixels, labels: Tensor, attack: Attack, *, batch: int) -> float:
@@ -23,7 +23,7 @@ def attack_success(model: nn.Module, pixels: Pixels, labels: Tensor, attack: Att
         raise UsageError(f"attack {attack.name!r} has no trigger, so there is no backdoor to measure")
     others = torch.nonzero(labels != attack.target).flatten()
     fooled = 0
-    with _evaluating(model), torch.no_grad():
+    with evaluating(model), torch.no_grad():
         for index in torch.split(others, batch):
             fooled += int((model(attack.trigger(pixels(index))).argmax(1) == attack.target).sum())
     return fooled / len(others) if len(others) else math.nan

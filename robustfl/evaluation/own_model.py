@@ -274,7 +274,7 @@ def _as_it_was(model: nn.Module) -> Iterator[list[str]]:
             parameter.requires_grad_(flag)
             parameter.grad = gradient
         for name, (buffer, before) in buffers.items():
-            if not torch.equal(buffer, before):
+            if not bool(((buffer == before) | (buffer.isnan() & before.isnan())).all()):
                 changed.append(name)
                 buffer.copy_(before)
 

@@ -115,11 +115,8 @@ class RobustStrategy(FedAvg):
         check_whole(asked, "min_train_nodes", "RobustStrategy")
         _check_served(self.rule, asked, self.f, model, reference)
         self.model, self.weighted, self.reference = model, weighted, reference
-        self.seed, self.device, self.state = (
-            check_whole(seed, "seed", "RobustStrategy"),
-            _usable(device),
-            _checked(state),
-        )
+        self.seed = check_whole(seed, "seed", "RobustStrategy")
+        self.device, self.state = _usable(device), _checked(state)
         self._resumed = bool(self.state)
         self._channels: Channels | None = None
         self._sent: ArrayRecord | None = None

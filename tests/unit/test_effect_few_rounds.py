@@ -39,6 +39,8 @@ LATE: list[tuple[dict[str, Any], dict[str, Any], int, str]] = [
      "covers no model"),
     ({"defense": "flanders", "f_declared": 1}, {"defense": "mean", "f_declared": 1}, 3,
      "nobody is judged before round 3"),
+    ({"attack": "poisonedfl(period=3, scale=1, decay=0.1, least=0)", "f": 1, "defense": "median"},
+     {"attack": "poisonedfl(period=3, scale=1, decay=1)", "f": 1, "defense": "median"}, 4, "decay, level and least"),
 ]  # fmt: skip
 
 
@@ -111,7 +113,7 @@ def test_an_attack_that_never_begins_has_no_effect(attack: str) -> None:
     settings = {**SMALL, "f": 1, "rounds": 2}
     late, once = (Cell.of({**settings, "attack": f"timed(attack={attack}, start={s})"}) for s in (2, 1))
     assert no_effect(once) is None
-    assert "start=2 is never reached in 2 rounds" in str(no_effect(late))
+    assert "it does not begin in 2 rounds" in str(no_effect(late))
     assert "count in no worst case" in effect_warnings([late])[0]
     certificates = run_cell(late, fingerprint="x").certificates
     assert certificates["no_effect"] is True

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from robustfl.branches import ADVERSARIAL, CLEAN, through
+from robustfl.contracts import Evasion
 from robustfl.errors import UsageError
 from robustfl.evaluation import Accuracy
 from robustfl.federation import lent, train
@@ -329,6 +330,24 @@ def test_representations_are_principal_components_of_what_every_branch_sees() ->
     for axis in range(2):
         sign = float(torch.sign(expected[:, axis] @ points[:, axis]))
         torch.testing.assert_close(points[:, axis], sign * expected[:, axis], rtol=1e-3, atol=1e-4)
+
+
+def test_representations_are_of_images_attacked_in_evaluation_mode() -> None:
+    """Whatever the evasion does about it; training left the model in training mode."""
+    chosen = cell(**CROSSED | BRANCHED, representations=6)
+    built, modes = build(chosen), []
+
+    class Spy(Evasion):
+        def perturb(self, model: torch.nn.Module, x: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+            modes.extend(m.training for m in model.modules())
+            return x
+
+    *_, last = train(built.experiment)
+    evaluator = Evaluator(chosen, replace(built, evasions=[("spy", Spy())]))
+    built.experiment.model.train()
+    evaluator.representations(last.state)
+    assert modes
+    assert not any(modes)
 
 
 def test_common_models_are_tested_everywhere_anyway() -> None:

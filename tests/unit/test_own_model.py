@@ -223,6 +223,12 @@ def test_a_model_that_keeps_count_in_evaluation_is_told_and_put_back() -> None:
     assert (float(model.seen), found.ra, found.worst) == (0, {}, None)  # type: ignore[arg-type]
 
 
+def test_a_buffer_that_holds_nan_all_along_has_not_changed() -> None:
+    model = small()
+    model.register_buffer("unused", torch.tensor([torch.nan, 1.0]))
+    assert robustfl.evaluate(model, images(), []).notes == ()
+
+
 def test_the_result_is_a_table_and_json(tmp_path: Path) -> None:
     found = robustfl.evaluate(small(), images(), SPECS)
     frame = found.frame
