@@ -25,6 +25,7 @@ from robustfl.norms.merging import merge_layers
 from robustfl.randomness import stream
 
 Metrics = Callable[[list[RecordDict], str], MetricRecord]
+Facts = dict[str, int | float | list[int] | list[float]]
 Reference = Callable[[int, ArrayRecord], ArrayRecord]
 SAME = "same"
 MOST_SAMPLES = 2**53
@@ -165,7 +166,7 @@ class RobustStrategy(FedAvg):
                 "RobustStrategy: aggregate_train without configure_train; the model that was sent is unknown"
             )
         there = self._one_a_node(there)
-        facts: dict[str, int | float] = {"robustfl-clients": len(there), "robustfl-failed": len(failed)}
+        facts: Facts = {"robustfl-clients": len(there), "robustfl-failed": len(failed)}
         if not there:
             _log.warning("round %d: the model stays as it is: no client answered", server_round)
             return None, MetricRecord(facts | {"robustfl-dropped": 0, "robustfl-unchanged": 1})
@@ -321,7 +322,7 @@ class RobustStrategy(FedAvg):
         nodes = torch.from_numpy(np.array(list(self._seats), dtype=np.uint64).view(np.int64))
         self._resumed, self.state = False, {**state, _NODES: nodes} if state else {}
 
-    def _metrics(self, replies: list[Message], averaged: Metrics) -> dict[str, int | float | list[int] | list[float]]:
+    def _metrics(self, replies: list[Message], averaged: Metrics) -> Facts:
         """The clients' metrics, of those who send what most of them send."""
         contents = [reply.content for reply in replies]
         if not contents:
