@@ -116,9 +116,8 @@ class RobustStrategy(FedAvg):
         check_whole(asked, "min_train_nodes", "RobustStrategy")
         _check_served(self.rule, asked, self.f, model, reference)
         self.model, self.weighted, self.reference = model, weighted, reference
-        self.seed = check_whole(seed, "seed", "RobustStrategy")
-        self.device, self.state = _usable(device), _checked(state)
-        self._resumed = bool(self.state)
+        self.seed, self.device = check_whole(seed, "seed", "RobustStrategy"), _usable(device)
+        self.state, self._resumed = _checked(state), bool(state)
         self._channels: Channels | None = None
         self._sent: ArrayRecord | None = None
         self._asked: dict[int, Metadata] = {}
