@@ -40,7 +40,8 @@ LATE: list[tuple[dict[str, Any], dict[str, Any], int, str]] = [
     ({"defense": "flanders", "f_declared": 1}, {"defense": "mean", "f_declared": 1}, 3,
      "nobody is judged before round 3"),
     ({"attack": "poisonedfl(period=3, scale=1, decay=0.1, least=0)", "f": 1, "defense": "median"},
-     {"attack": "poisonedfl(period=3, scale=1, decay=1)", "f": 1, "defense": "median"}, 4, "decay, level and least"),
+     {"attack": "poisonedfl(period=3, scale=1, decay=1)", "f": 1, "defense": "median"}, 4,
+     "decay and period and least change nothing before round 4"),
 ]  # fmt: skip
 
 
