@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data import Dataset as TorchDataset
 
+from robustfl.arguments import check_model, check_whole, usable_device
 from robustfl.attacks.evasion.accounts import masking
 from robustfl.contracts import Dataset, Evasion
 from robustfl.data import Resident, data_root, dataset_from_spec
@@ -140,14 +141,12 @@ def evaluate(
     >>> found.samples, list(found.ra), found.worst <= min(found.ra.values())
     (355, ['fgsm', 'pgd(steps=2)'], True)
     """
-    if not isinstance(model, nn.Module):
-        raise UsageError(f"evaluate: model is a {type(model).__name__}, not a torch.nn.Module")
+    check_model(model, "evaluate")
     attacks = _attacks(evasions)
     for name, value in (("batch", batch), ("ra_limit", ra_limit)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise UsageError(f"evaluate: {name}={value!r} must be a whole number ≥ 1")
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise UsageError(f"evaluate: seed={seed!r} must be a whole number ≥ 0")
+        if value is not None:
+            check_whole(value, name, "evaluate", least=1)
+    check_whole(seed, "seed", "evaluate", least=0)
     tested, where, dtype = _placed(model, device)
     batches, total = _batches(data, batch, root)
     measured = _Measured(tested, attacks, batch, ra_limit, seed)
@@ -245,11 +244,7 @@ def _placed(model: nn.Module, device: str | torch.device | None) -> tuple[nn.Mod
     home = own[0].device if own else torch.device("cpu")
     if device is None:
         return model, home, dtype
-    try:
-        where = torch.device(device)
-        torch.empty(0, device=where)
-    except (RuntimeError, AssertionError, TypeError) as error:
-        raise UsageError(f"evaluate: device={device!r} cannot be used here: {str(error).splitlines()[0]}") from None
+    where = usable_device(device, "evaluate")
     return (model, home, dtype) if where == home else (copy.deepcopy(model).to(where), where, dtype)
 
 

@@ -14,12 +14,13 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from torch import Tensor, nn
 
+from robustfl.arguments import check_model, check_whole
 from robustfl.attacks.byzantine.forged_statistics import Target, forged_statistics
 from robustfl.contracts import Attack, Forged, Rehearsal, View
 from robustfl.errors import UsageError
 from robustfl.federation.statistics import PlainMean
 from robustfl.flower.channels import NUMBER, Channels, Rows, arrays_of, in_order, number_of
-from robustfl.flower.strategy import Received, RobustStrategy, check_model, check_whole
+from robustfl.flower.strategy import Received, RobustStrategy
 from robustfl.norms.merging import merge_layers
 from robustfl.randomness import stream
 from robustfl.registry import create, describe
@@ -70,7 +71,10 @@ def _chosen(attack: str | Attack, clients: Collection[int], owner: str) -> tuple
     return built, numbers
 
 
-def _check_target(target: Target, owner: str) -> None:
+def _check_common(model: nn.Module | None, seed: int, target: Target, owner: str) -> None:
+    if model is not None:
+        check_model(model, owner)
+    check_whole(seed, "seed", owner)
     if target not in ("mean", "var", "both"):
         raise UsageError(f"{owner}: target={target!r} must be 'mean', 'var' or 'both'")
 
@@ -179,9 +183,7 @@ def attacker(
     attacks that see the honest clients' messages; ``Attacked`` simulates those.
     """
     chosen, numbers = _chosen(attack, clients, "attacker")
-    check_model(model, "attacker")
-    check_whole(seed, "seed", "attacker")
-    _check_target(target, "attacker")
+    _check_common(model, seed, target, "attacker")
     if chosen.knowledge in ("omniscient", "defense"):
         raise UsageError(
             f"attacker: {chosen.name!r} sees the honest clients' messages, which no client of Flower does; simulate it "
@@ -226,9 +228,7 @@ class Attacked(Strategy):
         self.attack, self.clients = _chosen(attack, clients, "Attacked")
         if scope not in ("update", "statistics", "both"):
             raise UsageError(f"Attacked: scope={scope!r} must be 'update', 'statistics' or 'both'")
-        _check_target(target, "Attacked")
-        check_model(model, "Attacked")
-        check_whole(seed, "seed", "Attacked")
+        _check_common(model, seed, target, "Attacked")
         self._robust = strategy if isinstance(strategy, RobustStrategy) else None
         if self.attack.knowledge == "defense" and self._robust is None:
             raise UsageError(

@@ -14,6 +14,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 from torch import Tensor, nn
 
+from robustfl.arguments import check_model, check_whole, usable_device
 from robustfl.contracts import Aggregated, Context
 from robustfl.defenses import parse_pipeline
 from robustfl.defenses.pipeline import Pipeline
@@ -116,7 +117,7 @@ class RobustStrategy(FedAvg):
         check_whole(asked, "min_train_nodes", "RobustStrategy")
         _check_served(self.rule, asked, self.f, model, reference)
         self.model, self.weighted, self.reference = model, weighted, reference
-        self.seed, self.device = check_whole(seed, "seed", "RobustStrategy"), _usable(device)
+        self.seed, self.device = check_whole(seed, "seed", "RobustStrategy"), usable_device(device, "RobustStrategy")
         self.state, self._resumed = _checked(state), bool(state)
         self._channels: Channels | None = None
         self._sent: ArrayRecord | None = None
@@ -372,31 +373,10 @@ def _pipeline(defense: str | Pipeline, name: str) -> Pipeline:
     return defense
 
 
-def _usable(device: str | torch.device) -> torch.device:
-    """Raise ``UsageError`` for a device that torch does not know or cannot use here."""
-    try:
-        return torch.empty(0, device=device).device
-    except (RuntimeError, AssertionError, TypeError) as error:
-        reason = str(error).splitlines()[0]
-        raise UsageError(f"RobustStrategy: device={device!r} cannot be used here: {reason}") from None
-
-
-def check_whole(value: int, name: str, owner: str) -> int:
-    """Raise ``UsageError`` unless a value is a whole number."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise UsageError(f"{owner}: {name}={value!r:.60} must be a whole number")
-    return value
-
-
-def check_model(model: nn.Module | None, owner: str) -> None:
-    """Raise ``UsageError`` unless a model is a module or None."""
-    if model is not None and not isinstance(model, nn.Module):
-        raise UsageError(f"{owner}: model is a {type(model).__name__}, not a torch.nn.Module")
-
-
 def _check_served(rule: Pipeline, clients: int, f: int, model: nn.Module | None, reference: Reference | None) -> None:
     """Raise ``UsageError`` or ``Refused`` for what the rule cannot work with."""
-    check_model(model, "RobustStrategy")
+    if model is not None:
+        check_model(model, "RobustStrategy")
     if rule.aggregator.needs_reference and reference is None:
         raise UsageError(
             f"RobustStrategy: {rule.aggregator.name} compares clients with the server's own update; give reference=, "
