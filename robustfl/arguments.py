@@ -22,6 +22,13 @@ def check_whole(value: Any, name: str, owner: str, *, least: int | None = None) 
     return value
 
 
+def check_flag(value: Any, name: str, owner: str) -> bool:
+    """``value`` if it is a ``bool``."""
+    if not isinstance(value, bool):
+        raise UsageError(f"{owner}: {name}={value!r:.60} must be True or False")
+    return value
+
+
 def check_model(model: Any, owner: str) -> nn.Module:
     """``model`` if it is a module of torch's."""
     if not isinstance(model, nn.Module):

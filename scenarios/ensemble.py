@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from robustfl.autobyz import NAME, Ensemble, named
 from robustfl.errors import UsageError
 
-from .spec import Cell, Scenario, as_table, is_axis
+from .spec import Cell, Scenario, is_axis, specs_of
 
 SCOPE = Cell.model_fields["scope"].default
 
@@ -34,14 +33,8 @@ def asked(scenario: Scenario) -> Ensemble | None:
 
 
 def _ensembles(option: Any) -> list[Ensemble]:
-    if isinstance(option, Mapping):
-        table = as_table(option)
-        if table.pop("name") != NAME:
-            return []
-        axes = ([f"{k}={v}" for v in (value if isinstance(value, list) else [value])] for k, value in table.items())
-        option = [f"{NAME}({', '.join(values)})" for values in itertools.product(*axes)]
-    options = option if isinstance(option, list) else [option]
-    return [ensemble for spec in options if (ensemble := named(spec)) is not None]
+    specs = specs_of(option) if isinstance(option, Mapping) else option if isinstance(option, list) else [option]
+    return [ensemble for spec in specs if (ensemble := named(spec)) is not None]
 
 
 def members(settings: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:

@@ -22,7 +22,7 @@ from robustfl.registry import KINDS, load_file, lookup, reread_session
 
 from .ensemble import asked, members
 from .methods import LISTED, METHODS, PIPELINES, SAME, TEXTS, Methods, canonical_method, canonical_methods, identified
-from .spec import LISTS, Cell, LearningRate, Scenario, as_table, canonical_users, is_axis, setting
+from .spec import LISTS, Cell, LearningRate, Scenario, canonical_users, is_axis, product_of, setting, specs_of
 
 MOST_CELLS = 200_000
 CELL_BYTES = 2500  # of a planned cell and its key, measured
@@ -114,7 +114,7 @@ def _options(field: str, value: Any) -> Iterator[Any]:
                 raise UsageError(f"schedule={option!r} must be a table such as {{ kind = 'constant', lr = 0.1 }}")
             yield from _rates(option)
         elif field in (*METHODS, *PIPELINES):
-            yield from _specs(option) if isinstance(option, Mapping) else [_name(option)]
+            yield from specs_of(option) if isinstance(option, Mapping) else [_name(option)]
         else:
             yield option
 
@@ -124,30 +124,12 @@ def _name(option: Any) -> Any:
     return str(option) if isinstance(option, float) and str(option) in ("nan", "inf") else option
 
 
-def _product(what: str, axes: Mapping[str, list[Any]]) -> Iterator[tuple[Any, ...]]:
-    for name, values in axes.items():
-        if not values:
-            raise UsageError(f"{what}: {name}=[] is an empty axis")
-    return itertools.product(*axes.values())
-
-
 def _rates(option: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """A schedule table with lists as axes, but for the fields that are lists themselves."""
     lists = LearningRate.model_fields.keys() - {"values", "milestones"}
     axes = {k: v if k in lists and isinstance(v, list) else [v] for k, v in option.items()}
-    for values in _product("schedule", axes):
+    for values in product_of("schedule", axes):
         yield dict(zip(axes, values, strict=True))
-
-
-def _specs(option: Mapping[str, Any]) -> Iterator[str]:
-    """A method table with lists as axes, as specs. A parameter that is a tuple is written as a list of lists."""
-    table = as_table(option)
-    name = table.pop("name")
-    axes = {k: v if isinstance(v, list) else [v] for k, v in table.items()}
-    for values in _product(name, axes):
-        plain = (tuple(v) if isinstance(v, list) else v for v in values)
-        inside = ", ".join(f"{k}={v!r}" for k, v in zip(axes, plain, strict=True))
-        yield f"{name}({inside})" if inside else name
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import itertools
 import json
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
@@ -625,6 +626,25 @@ def as_table(option: Any) -> dict[str, Any]:
     if isinstance(option, Mapping) and isinstance(option.get("name"), str):
         return dict(option)
     raise UsageError(f"{option!r} is no method: write 'name', 'name(a=1)' or {{ name = 'name', a = 1 }}")
+
+
+def product_of(what: str, axes: Mapping[str, list[Any]]) -> Iterator[tuple[Any, ...]]:
+    """Every combination of the axes' values. Raises ``UsageError`` for an axis without values."""
+    for name, values in axes.items():
+        if not values:
+            raise UsageError(f"{what}: {name}=[] is an empty axis")
+    return itertools.product(*axes.values())
+
+
+def specs_of(option: Mapping[str, Any]) -> Iterator[str]:
+    """A method table with lists as axes, as specs. A parameter that is a tuple is written as a list of lists."""
+    table = as_table(option)
+    name = table.pop("name")
+    axes = {k: v if isinstance(v, list) else [v] for k, v in table.items()}
+    for values in product_of(name, axes):
+        plain = (tuple(v) if isinstance(v, list) else v for v in values)
+        inside = ", ".join(f"{k}={v!r}" for k, v in zip(axes, plain, strict=True))
+        yield f"{name}({inside})" if inside else name
 
 
 def _setting_value(path: str, text: str) -> Any:

@@ -21,6 +21,7 @@ from robustfl.cli.options import (
     STORES,
     THREADS,
     Finite,
+    Folder,
     Word,
     plugins,
     scenario_options,
@@ -96,7 +97,7 @@ def grid(scenario: str, **options: Any) -> int:
 
 @app.command(short_help="Run one cell.")
 @click.argument("scenario", required=False, shell_complete=complete.scenarios)
-@click.option("--out", type=click.Path(file_okay=False), help="Also keep the record in this folder of stores.")
+@click.option("--out", type=Folder(), help="Also keep the record in this folder of stores.")
 @scenario_options
 def run(scenario: str | None, **options: Any) -> int:
     """Run one cell: SCENARIO with every axis fixed by --set, or the defaults.

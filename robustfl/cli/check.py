@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from robustfl.cli.printing import as_json, console, table
-from robustfl.errors import UsageError, closest, told
+from robustfl.errors import UsageError, closest, near, told
 
 
 def check(target: str, *, plugins: tuple[str, ...], limit: float, form: str) -> int:
@@ -32,13 +32,21 @@ def _is_file(target: str) -> bool:
     return path.is_file() or target.endswith(".py") or "/" in target.partition("(")[0]
 
 
+def _near_file(target: str) -> str:
+    """Ends a message about a file that is not there: the files beside it with names like it, or nothing."""
+    path = Path(target)
+    files = (str(f) for f in path.parent.glob("*.py")) if path.suffix else ()
+    found = near(target, files)
+    return found and f"; {found}"
+
+
 def _file(target: str, limit: float) -> list[dict[str, Any]]:
     from robustfl import testing
     from robustfl.registry import load_file, load_plugins
     from robustfl.testing.guards import Hung, within
 
     if not Path(target).is_file():
-        raise UsageError(f"plug-in {target!r} is not a file")
+        raise UsageError(f"plug-in {target!r} is not a file{_near_file(target)}")
     load_plugins()
     wrong = ""
     try:
@@ -62,6 +70,8 @@ def _named(target: str, limit: float) -> list[dict[str, Any]]:
     found = [e for kind in KINDS for e in entries(kind) if e.name == name]
     if not found:
         known = [e.name for kind in KINDS for e in entries(kind)]
+        if hint := _near_file(name):
+            raise UsageError(f"no method or file {name!r}{hint}")
         raise UsageError(f"no method or file {name!r}; {closest(name, known)}")
     return [_suite(e, create(e.kind, target) if params else e.cls, limit) for e in found]
 

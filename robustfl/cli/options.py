@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -17,6 +19,19 @@ KINDS = (
     "attacks", "evasions", "defenses", "norms", "algorithms", "objectives", "models", "datasets", "partitions",
     "presets",
 )  # fmt: skip
+
+
+class Folder(click.Path):
+    """A folder that is there or can be made."""
+
+    def __init__(self) -> None:
+        super().__init__(file_okay=False)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        for above in Path(value).parents:
+            if os.path.isfile(above):
+                self.fail(f"{value!r} cannot be a folder: {str(above)!r} is a file.", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 class Finite(click.FloatRange):
@@ -67,9 +82,7 @@ FORMAT = click.option(
 DATA_ROOT = click.option(
     "--data-root", type=click.Path(), help="Data folder [default: $ROBUSTFL_DATA or the user cache]."
 )
-STORES = click.option(
-    "--out", default="runs", show_default=True, type=click.Path(file_okay=False), help="Folder of the result stores."
-)
+STORES = click.option("--out", default="runs", show_default=True, type=Folder(), help="Folder of the result stores.")
 DEVICE = click.option(
     "--device", default="auto", show_default=True, metavar="auto|cpu|cuda[:i]", help="Where to train."
 )

@@ -14,12 +14,12 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 from torch import Tensor, nn
 
-from robustfl.arguments import check_model, check_whole, usable_device
+from robustfl.arguments import check_flag, check_model, check_whole, usable_device
 from robustfl.contracts import Aggregated, Context
 from robustfl.defenses import parse_pipeline
 from robustfl.defenses.pipeline import Pipeline
 from robustfl.defenses.stack import LONGEST, check_f
-from robustfl.errors import Refused, UsageError
+from robustfl.errors import Refused, UsageError, told
 from robustfl.federation.statistics import DefendedStatistics
 from robustfl.flower.channels import Channels, Rows, arrays_of, in_order
 from robustfl.norms.merging import merge_layers
@@ -116,7 +116,7 @@ class RobustStrategy(FedAvg):
         asked = max(2, self.rule.min_clients(self.f)) if min_train_nodes is None else min_train_nodes
         check_whole(asked, "min_train_nodes", "RobustStrategy")
         _check_served(self.rule, asked, self.f, model, reference)
-        self.model, self.weighted, self.reference = model, weighted, reference
+        self.model, self.weighted, self.reference = model, check_flag(weighted, "weighted", "RobustStrategy"), reference
         self.seed, self.device = check_whole(seed, "seed", "RobustStrategy"), usable_device(device, "RobustStrategy")
         self.state, self._resumed = _checked(state), bool(state)
         self._channels: Channels | None = None
@@ -297,7 +297,12 @@ class RobustStrategy(FedAvg):
         sent, context = self.sent, received.context
         if self.reference is not None and self.rule.aggregator.needs_reference:
             assert self._sent is not None
-            own = self.channels.read(self.reference(server_round, self._sent))
+            try:
+                own = self.channels.read(self.reference(server_round, self._sent))
+            except Exception as error:
+                raise UsageError(
+                    f"RobustStrategy: reference= does not return the server's model: {told(error)}"
+                ) from error
             context = replace(context, reference=(own.update - sent.update).to(self.device))
         result = self.defended(received.updates, context)
         statistics = sent.statistics

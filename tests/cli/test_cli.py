@@ -293,6 +293,9 @@ def test_misuse_exits_2_and_says_what_is_right(
     ("arguments", "words"),
     [
         (["report", "file.txt"], "is a file; give the folder of a store such as runs/quickstart"),
+        (["grid", "--out", "file.txt/runs"], "'file.txt/runs' cannot be a folder: 'file.txt' is a file"),
+        (["check", "file.pyy"], "no method or file 'file.pyy'; did you mean 'file.py'"),
+        (["check", "files.py"], "'files.py' is not a file; did you mean 'file.py'"),
         (["report", "empty"], "'empty' holds no results"),
         (["plot", "heatmap", "store", "--lines", "norm"], "plot heatmap has no lines to choose; plot curves has"),
         (["run", "--state-memory", "12x"], "'12x' is no size; write 500MB or 4GiB"),
@@ -313,10 +316,11 @@ def test_what_a_command_cannot_take_is_told_in_words(
 ) -> None:
     stored(folder / "store", [record(seed=0), record(seed=1)])
     (folder / "empty").mkdir()
+    (folder / "file.py").touch()
     (folder / "file.txt").write_text("")
     assert invoke(arguments) == 2
     assert words in re.sub(r"\s+", " ", capsys.readouterr().err)
-    assert sorted(path.name for path in folder.iterdir()) == ["empty", "file.txt", "store"]  # nothing was written
+    assert sorted(path.name for path in folder.iterdir()) == ["empty", "file.py", "file.txt", "store"]  # as it was
 
 
 @pytest.mark.parametrize(

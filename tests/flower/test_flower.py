@@ -515,6 +515,13 @@ def test_fltrust_is_handed_the_servers_own_update() -> None:
     assert plain(found.arrays) == {"w": [3.0, 1.0]}
 
 
+def test_a_reference_that_returns_something_else_is_told() -> None:
+    app = app_of(lambda k, t, arrays: reply({"w": arrays["w"]}))
+    wrong = robust("fltrust", f=1, reference=lambda server_round, arrays: ArrayRecord({"v": Array(np.zeros(2))}))
+    with pytest.raises(UsageError, match=r"reference= does not return the server's model: .*'w' is missing"):
+        trained(wrong, app, 3, vector(1.0, 1.0))
+
+
 @pytest.mark.parametrize(
     ("arrays", "model", "words"),
     [
@@ -567,6 +574,7 @@ def test_a_rule_that_makes_no_sense_on_statistics_is_refused() -> None:
         (lambda: robust(3, f=1), "defense=3 must be a defense such as"),  # type: ignore[arg-type]
         (lambda: robust("median", f=1, statistics_defense=3), "statistics_defense=3 must be a defense such as"),
         (lambda: robust("median", f=1, device="cudaa"), "device='cudaa' cannot be used here: "),
+        (lambda: robust("median", f=1, weighted="no"), "weighted='no' must be True or False"),
         (lambda: robust("median", f=1, seed=1.5), "seed=1.5 must be a whole number"),
         (lambda: robust("median", f=1, min_train_nodes="5"), "min_train_nodes='5' must be a whole number"),
         (lambda: robust("median", f=1, state=[1]), r"state=\[1\] must be the state of another strategy"),
