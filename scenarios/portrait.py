@@ -95,7 +95,7 @@ def components(rows: Tensor) -> tuple[Tensor, Tensor] | None:
     finite or all are the same.
 
     >>> points, shares = components(torch.tensor([[0.0, 1.0], [2.0, 1.0], [4.0, 1.0]]))
-    >>> points[:, 0].abs().tolist(), shares.tolist()
+    >>> points[:, 0].abs().round(decimals=6).tolist(), shares.abs().round(decimals=6).tolist()
     ([2.0, 0.0, 2.0], [1.0, 0.0])
     """
     centred = rows.detach().to("cpu", torch.float64)

@@ -28,8 +28,8 @@ class Random(Attack):
         scale: factor ``c ≥ 0`` of the norm; 1 by default.
 
     >>> import robustfl
-    >>> robustfl.forge("random", torch.tensor([[3.0, 4.0]]), f=2).norm(dim=1)
-    tensor([5.0000, 5.0000])
+    >>> robustfl.forge("random", torch.tensor([[3.0, 4.0]]), f=2).norm(dim=1).round(decimals=3)
+    tensor([5., 5.])
     """
 
     cost: ClassVar[str] = "fd draws"
