@@ -316,13 +316,13 @@ class Flattened(LayerKind):
 
     def forward(self, layer: nn.Flatten, x: Tensor, weights: Rows) -> Tensor:
         del layer, weights
-        return x.flatten(1)
-
-    def own(self, layer: nn.Flatten, x: Tensor, rows: Rows, sizes: Sizes) -> Tensor:
-        del layer, rows, sizes
         if x.dim() == 4 and x.requires_grad and x.is_contiguous(memory_format=torch.channels_last):
             return flatten(x)
         return x.flatten(1)
+
+    def own(self, layer: nn.Flatten, x: Tensor, rows: Rows, sizes: Sizes) -> Tensor:
+        del sizes
+        return self.forward(layer, x, rows)
 
 
 convolution: Callable[..., Tensor] = ClientConvolution.apply

@@ -7,9 +7,9 @@ collected by whoever told them whose samples come (``statistics.begin``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -37,94 +37,99 @@ def plain(
     return torch.stack(losses)
 
 
-def together(
-    model: nn.Module, layout: Layout, thetas: Tensor, sizes: Sizes, losses: Callable[[], Tensor], *, out: Tensor
-) -> Tensor:
+class Plan:
+    """What serving a model takes: its layers with their kinds, and where their parameters lie in a row. Made once.
+
+    Raises ``Unsupported`` for a model that the table of layer kinds (``robustfl.layer_kinds``) does not cover.
+    """
+
+    def __init__(self, model: nn.Module, layout: Layout) -> None:
+        self.named = dict(model.named_parameters())
+        self.slots = [(self.named[slot.name], slice(slot.start, slot.stop)) for slot in layout.update]
+        place = {id(parameter): k for k, (parameter, _) in enumerate(self.slots)}
+        self.layers: list[tuple[str, nn.Module, LayerKind, dict[str, int]]] = []
+        for name, module in model.named_modules():
+            own = dict(module.named_parameters(recurse=False))
+            _check(name, module, own.values())
+            kind = kind_of(module)
+            if kind is not None:
+                self.layers.append((name, module, kind, {k: place[id(p)] for k, p in own.items()}))
+            elif own:
+                raise Unsupported(f"{name}: {type(module).__name__} is not in the table of layer kinds")
+
+
+def together(plan: Plan, thetas: Tensor, sizes: Sizes, losses: Callable[[], Tensor], *, out: Tensor) -> Tensor:
     """One forward and one backward over all clients, by the table of layer kinds (``robustfl.layer_kinds``).
 
     ``losses()`` runs the model on the clients' samples, ``sizes[k]`` of each, one client after another, and returns
-    their mean losses. Raises ``Unsupported``, and nothing wrong is returned, for a model that the table does not cover
-    or that mixes clients.
+    their mean losses. Raises ``Unsupported``, and nothing wrong is returned, for a model that mixes clients.
     """
-    with serving(model, layout, thetas, sizes) as leaves:
-        return differentiated(model, leaves, losses, out)
+    with serving(plan, thetas, sizes) as leaves:
+        return differentiated(plan, leaves, losses, out)
 
 
-def differentiated(
-    model: nn.Module, leaves: list[tuple[slice, Tensor]], losses: Callable[[], Tensor], out: Tensor
-) -> Tensor:
+def differentiated(plan: Plan, leaves: list[Tensor], losses: Callable[[], Tensor], out: Tensor) -> Tensor:
     """The losses ``[n]`` of a model that is ``serving``, with their gradients by the leaves in ``out [n d]``.
 
     Nothing here waits for a value or depends on one, so that ``torch.compile`` takes it whole.
     """
-    found, rows, named = losses(), [leaf for _, leaf in leaves], dict(model.named_parameters())
-    made = torch.autograd.grad(found.sum(), [*rows, *named.values()], allow_unused=True)
-    for name, outside in zip(named, made[len(rows) :], strict=True):
+    found = losses()
+    made = torch.autograd.grad(found.sum(), [*leaves, *plan.named.values()], allow_unused=True)
+    for name, outside in zip(plan.named, made[len(leaves) :], strict=True):
         if outside is not None:
             raise Unsupported(f"{name} is used outside its own layer's forward")
-    for (at, _), gradient in zip(leaves, made, strict=False):
+    for (_, at), gradient in zip(plan.slots, made, strict=False):
         out[:, at] = 0.0 if gradient is None else gradient.reshape(len(out), -1)
     return found.detach()
 
 
 @contextmanager
-def serving(model: nn.Module, layout: Layout, thetas: Tensor, sizes: Sizes) -> Iterator[list[tuple[slice, Tensor]]]:
+def serving(plan: Plan, thetas: Tensor, sizes: Sizes) -> Iterator[list[Tensor]]:
     """Within, a forward of the model takes each client's samples through its own row of ``thetas [n d]``.
 
-    Yields those rows cut up by parameter, ``[n …]``, with their places in a row; they are what to differentiate by.
+    Yields those rows cut up by parameter, ``[n …]`` (``[…]`` of a client alone); they are what to differentiate by.
     """
     n = len(sizes)
-    alike = n == 1 or thetas.stride(0) == 0
-    leaves = {id(parameter): _leaf(thetas, at, parameter, n, alike) for parameter, at in _places(model, layout)}
-    lent: list[Any] = []
+    alike = thetas.stride(0) == 0
+    leaves = [_leaf(thetas, at, parameter, n, alike) for parameter, at in plan.slots]
     try:
-        for name, module in model.named_modules():
-            _check(name, module)
-            rows = {k: leaves[id(p)][1] for k, p in module.named_parameters(recurse=False)}
-            kind = kind_of(module)
-            if kind is None:
-                if rows:
-                    raise Unsupported(f"{name}: {type(module).__name__} is not in the table of layer kinds")
-                continue
-            module.forward = _forward(kind, module, name, rows, sizes, alike)
-            lent.append(module)
-        yield list(leaves.values())
+        for name, module, kind, places in plan.layers:
+            serve = partial(kind.forward, module) if n == 1 else partial(kind.shared if alike else kind.own, module)
+            rows = {k: leaves[place] for k, place in places.items()}
+            module.forward = _forward(serve, name, rows, sizes)
+        yield leaves
     finally:
-        for module in lent:
-            del module.forward
+        for _, module, _, _ in plan.layers:
+            vars(module).pop("forward", None)
 
 
-def _places(model: nn.Module, layout: Layout) -> Iterator[tuple[nn.Parameter, slice]]:
-    named = dict(model.named_parameters())
-    for slot in layout.update:
-        yield named[slot.name], slice(slot.start, slot.stop)
+def _leaf(thetas: Tensor, at: slice, like: Tensor, n: int, alike: bool) -> Tensor:
+    if n == 1:
+        rows = thetas[0, at].view(like.shape)
+    else:
+        rows = thetas[:1, at].view(like.shape).expand(n, *like.shape) if alike else thetas[:, at].view(n, *like.shape)
+    return rows.detach().requires_grad_()
 
 
-def _leaf(thetas: Tensor, at: slice, like: Tensor, n: int, alike: bool) -> tuple[slice, Tensor]:
-    rows = thetas[:1, at].view(like.shape).expand(n, *like.shape) if alike else thetas[:, at].view(n, *like.shape)
-    return at, rows.detach().requires_grad_()
-
-
-def _check(name: str, module: nn.Module) -> None:
+def _check(name: str, module: nn.Module, parameters: Iterable[nn.Parameter]) -> None:
     """Raise ``Unsupported`` for a layer that mixes the clients' samples or whose gradients somebody watches."""
     if isinstance(module, nn.modules.batchnorm._NormBase):
         raise Unsupported(f"{name}: {type(module).__name__} mixes the clients' samples")
-    for parameter in module.parameters(recurse=False):
+    for parameter in parameters:
         if not parameter.requires_grad:
             raise Unsupported(f"{name}: some parameters are switched off (requires_grad=False)")
         if parameter._backward_hooks:
             raise Unsupported(f"{name}: a hook on its gradients sees one model at a time")
 
 
-def _forward(
-    kind: LayerKind, layer: nn.Module, name: str, rows: Rows, sizes: Sizes, alike: bool
-) -> Callable[[Tensor], Tensor]:
-    serve = kind.shared if alike else kind.own
+def _forward(serve: Callable[..., Tensor], name: str, rows: Rows, sizes: Sizes) -> Callable[[Tensor], Tensor]:
+    """The forward of a layer that serves these clients: ``serve(x, rows, sizes)``, of a client alone without sizes."""
+    total, alone = sum(sizes), len(sizes) == 1
 
     def forward(x: Tensor) -> Tensor:
-        if x.shape[0] != sum(sizes):
+        if x.shape[0] != total:
             raise Unsupported(f"{name}: the first axis of its input {tuple(x.shape)} is not the clients' samples")
-        return serve(layer, x, rows, sizes)
+        return serve(x, rows) if alone else serve(x, rows, sizes)
 
     return forward
 

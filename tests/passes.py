@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from robustfl.contracts import NormLayer, Reports
 from robustfl.federation.statistics import begin, collect
-from robustfl.passes import channels_last, client_means, plain, together
+from robustfl.passes import Plan, channels_last, client_means, plain, together
 from robustfl.vectors import Layout, flatten_parameters
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -99,7 +99,7 @@ def shared_gradients(
 
     given = _read(model, layout).expand(n, -1) if thetas is None else thetas
     begin(model, clients, frozen=frozen, generators=generators)
-    found = together(model, layout, given[: len(shares)], shares, losses, out=out[: len(shares)])
+    found = together(Plan(model, layout), given[: len(shares)], shares, losses, out=out[: len(shares)])
     if merged:
         out[1:], found = out[0], client_means(each[0].detach(), clients)
     return ClientPass(found, collect(model, layout, clients=n))

@@ -14,7 +14,7 @@ from robustfl.federation.experiment import Experiment
 from robustfl.federation.personal import lent
 from robustfl.federation.statistics import begin, collect, collecting, resize
 from robustfl.models.dropout import ClientDropout
-from robustfl.passes import Unsupported, at_once, channels_last, serving
+from robustfl.passes import Plan, Unsupported, at_once, channels_last, serving
 from robustfl.randomness import stream
 
 STATISTICS_BATCH = 256
@@ -86,13 +86,15 @@ class Clients:
         index = torch.stack([self._looked_at(k, round, plan) for k in ids])
         generators = self.generators(ids, round, STATISTICS_STEP) if plan.training else ()
         begin(e.model, None if n == 1 else (1,) * n, generators=generators)
+        lending = None if n == 1 else Plan(e.model, e.layout)
         e.model.train(plan.training)
         with collecting(e.model, refresh=refresh), torch.no_grad():
             for part in torch.tensor_split(index, -(-index.shape[1] // STATISTICS_BATCH), dim=1):
                 x = self.layout_of_batch(e.train.pixels(part.flatten().to(e.device), dtype=self._dtype))
                 if n > 1:
                     resize(e.model, (part.shape[1],) * n)
-                with lent(e.flat, thetas[0]) if n == 1 else serving(e.model, e.layout, thetas, (part.shape[1],) * n):
+                sizes = (part.shape[1],) * n
+                with lent(e.flat, thetas[0]) if lending is None else serving(lending, thetas, sizes):
                     e.model(x)
         e.model.train()
         return collect(e.model, e.layout, clients=n)

@@ -23,7 +23,7 @@ from robustfl.federation.statistics import (
     unseen,
 )
 from robustfl.models.network import representing
-from robustfl.passes import Unsupported, client_means, plain, serving, together
+from robustfl.passes import Plan, Unsupported, client_means, plain, serving, together
 from robustfl.precision import computing
 from robustfl.vectors import read_statistics, write_statistics
 from robustfl.watch import paired, shaped
@@ -93,7 +93,8 @@ def _in_lockstep(clients: Clients, ids: Sequence[int], given: Round, reducer: Re
 
     with lockstep(e.model, reducer), computing(e.model, e.settings.precision):
         try:
-            found = together(e.model, e.layout, given.received.expand(n, -1), sizes, losses, out=out)
+            plan = Plan(e.model, e.layout)
+            found = together(plan, given.received.expand(n, -1), sizes, losses, out=out)
         except Unsupported as error:
             raise Refused(f"{e.norm.name} takes steps in lock-step, which this model does not allow: {error}") from None
     return Messages(out, collect(e.model, e.layout, clients=n), found)
@@ -217,6 +218,7 @@ class Turn:
         self._start, self._step, self._at = start, 0, -1
         self._rows: Tensor | None = rows if rows.shape == start.shape else None
         self._first: tuple[Tensor, Tensor] | None = None
+        self._plan: Plan | None = None
         self._replays = clients.replays(ids[0])
         self._tasks = [] if clients.together else [clients.task(k, given.number) for k in ids]
         # The step in lock-step has drawn from the first stream already.
@@ -272,14 +274,15 @@ class Turn:
         e, n, sizes = self._e, len(self._ids), self._sizes
         if e.merged:
             n, sizes = 1, (sum(sizes),)
+        plan = self._plan = self._plan or Plan(e.model, e.layout)
 
         def features(models: Tensor) -> Tensor:
-            with serving(e.model, e.layout, models, sizes), representing(e.model) as seen:
+            with serving(plan, models, sizes), representing(e.model) as seen:
                 e.model(self._x)
             return seen[0]
 
         others = self._others(contrast, features)
-        return together(e.model, e.layout, at[:n], sizes, lambda: self._losses(contrast, others, sizes), out=out[:n])
+        return together(plan, at[:n], sizes, lambda: self._losses(contrast, others, sizes), out=out[:n])
 
     def _plain(self, at: Tensor, contrast: Contrast | None, out: Tensor) -> Tensor:
         """One client, or one machine, by the model's own forward."""

@@ -50,7 +50,7 @@ class StandardisedConvolution(LayerKind):
         return self._plain.serves(layer)
 
     def forward(self, layer: Any, x: Tensor, weights: Rows) -> Tensor:
-        return self.own(layer, x, {name: weight[None] for name, weight in weights.items()}, (len(x),))
+        return self._plain.forward(layer, x, _standardised_rows(weights))
 
     def own(self, layer: Any, x: Tensor, rows: Rows, sizes: tuple[int, ...]) -> Tensor:
         return self._plain.own(layer, x, _standardised_rows(rows), sizes)
@@ -64,7 +64,7 @@ class StandardisedConvolution(LayerKind):
 
 def _standardised_rows(rows: Rows) -> Rows:
     weight = rows["weight"]
-    made = standardised(weight.flatten(0, 1)).view_as(weight)
+    made = standardised(weight.reshape(-1, *weight.shape[-3:])).view_as(weight)
     scaled = {"weight": made * rows["gain"] if "gain" in rows else made}
     return scaled | ({"bias": rows["bias"]} if "bias" in rows else {})
 

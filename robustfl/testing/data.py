@@ -15,7 +15,7 @@ from robustfl.data import data_root
 from robustfl.errors import DataMissing, Refused
 from robustfl.federation.statistics import begin
 from robustfl.models.dropout import seed_dropout
-from robustfl.passes import Unsupported, plain, together
+from robustfl.passes import Plan, Unsupported, plain, together
 from robustfl.randomness import numpy_stream, stream
 from robustfl.registry import create
 from robustfl.testing.common import COMMON, FIRST, FORM, built
@@ -275,7 +275,7 @@ def _served(trial: _Building) -> str | None:
     for rows in (theta.expand(2, -1), theta + 0.1 * noise):
         begin(made, (2, 1))
         try:
-            values = together(made, layout, rows, (2, 1), losses, out=found)
+            values = together(Plan(made, layout), rows, (2, 1), losses, out=found)
         except Unsupported as error:
             return f"clients run one after another ({error})"
         for k, value in enumerate(plain(made, layout, flat, rows, backward, out=alone)):

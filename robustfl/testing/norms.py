@@ -25,7 +25,7 @@ from robustfl.contracts import (
     Tag,
 )
 from robustfl.federation.statistics import PlainMean, begin, collect, seen_by_client, unseen
-from robustfl.passes import Unsupported, together
+from robustfl.passes import Plan, Unsupported, together
 from robustfl.testing.common import COMMON, FIRST, built
 from robustfl.testing.guards import Broken, Differs, devices, expect, own_memory, refused, untouched
 from robustfl.testing.suite import LIMIT, Check, Law, Trial, run
@@ -168,7 +168,7 @@ def _rows(trial: NormTrial) -> str | None:
         return torch.stack([part.sum() for part in torch.split(network(x) * x.flip(0), list(SIZES))])
 
     try:
-        together(network, layout, theta.expand(2, -1), SIZES, losses, out=found)
+        together(Plan(network, layout), theta.expand(2, -1), SIZES, losses, out=found)
     except Unsupported as error:
         return f"it works, one client after another ({error})"
     for slot in layout.update:

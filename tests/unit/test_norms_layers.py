@@ -140,3 +140,26 @@ def test_moments_of_a_piece_are_torch_s_with_their_gradients(shape):
     weights = [torch.randn(mean.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(k)) for k in (1, 2)]
     ours = torch.autograd.grad(found, x, weights)
     torch.testing.assert_close(ours, torch.autograd.grad((mean, variance), x, weights))
+
+
+SERVED = (torch.tensor([1.0, -2.0, 0.0, 5.0], dtype=torch.float64), torch.tensor([2.0, 0.3, 1.0, 9.0]).double())
+SCHEMES = {
+    "own": lambda *given: functional.own_statistics(*given, 1e-3),
+    "server": lambda *given: (functional.server_statistics(*given, SERVED, 1e-3),),
+    "group": lambda *given: (functional.group_statistics(*given, 2, 1e-3),),
+}
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_a_client_alone_is_normalised_alike_whichever_kernels_serve_it(monkeypatch, scheme, layout):
+    draw = torch.Generator().manual_seed(0)
+    x = images(3).contiguous(memory_format=layout).requires_grad_()
+    weight, bias, outer = (torch.randn(s, generator=draw, dtype=torch.float64) for s in ((1, 4), (1, 4), x.shape))
+    weight.requires_grad_(), bias.requires_grad_()
+    made = {}
+    for most in (0, functional.FUSED):
+        monkeypatch.setattr(functional, "FUSED", most)
+        out, *moments = SCHEMES[scheme](x, weight, bias, (6,))
+        made[most] = [out.detach(), *moments, *torch.autograd.grad(out, (x, weight, bias), outer)]
+    torch.testing.assert_close(made[0], made[functional.FUSED], rtol=1e-12, atol=1e-12)

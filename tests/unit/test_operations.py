@@ -17,7 +17,7 @@ from robustfl.contracts import Aggregator, Context, Step
 from robustfl.defenses import parse_pipeline
 from robustfl.defenses.rows import Mixed, Stack
 from robustfl.federation.statistics import begin, collect
-from robustfl.passes import channels_last, client_means, differentiated, serving
+from robustfl.passes import Plan, channels_last, client_means, differentiated, serving
 from robustfl.randomness import stream
 from robustfl.registry import create, entries
 from robustfl.vectors import Layout, flatten_parameters, layout_of
@@ -36,7 +36,7 @@ def prepared(model: str, norm: str) -> tuple[nn.Module, Layout, Tensor]:
 def a_pass(
     model: str, norm: str, n: int, *, own: bool, dtype: torch.dtype = torch.float32, device: torch.device = HOST
 ) -> tuple[
-    Callable[[list[tuple[slice, Tensor]], Tensor], tuple[Tensor, Tensor]], Callable[..., object], Tensor
+    Callable[[list[Tensor], Tensor], tuple[Tensor, Tensor]], Callable[..., object], Tensor
 ]:  # fmt: skip
     """A pass of ``n`` clients with four samples each; what makes the model serve them; room for the gradients."""
     network, layout, theta = prepared(model, norm)
@@ -48,16 +48,18 @@ def a_pass(
     moved = theta + 0.01 * torch.randn((n, layout.d), generator=draw, dtype=dtype).to(device)
     thetas = moved if own else theta.expand(n, -1)
 
-    def run(leaves: list[tuple[slice, Tensor]], out: Tensor) -> tuple[Tensor, Tensor]:
+    plan = Plan(network, layout)
+
+    def run(leaves: list[Tensor], out: Tensor) -> tuple[Tensor, Tensor]:
         begin(network, sizes)
 
         def losses() -> Tensor:
             return client_means(nn.functional.cross_entropy(network(x), y, reduction="none"), sizes)
 
-        found = differentiated(network, leaves, losses, out)
+        found = differentiated(plan, leaves, losses, out)
         return found, collect(network, layout, clients=n).rows
 
-    return run, lambda: serving(network, layout, thetas, sizes), torch.zeros((n, layout.d), dtype=dtype, device=device)
+    return run, lambda: serving(plan, thetas, sizes), torch.zeros((n, layout.d), dtype=dtype, device=device)
 
 
 def operations(model: str, norm: str, n: int, *, own: bool) -> Pretend:

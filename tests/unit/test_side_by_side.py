@@ -13,7 +13,7 @@ from robustfl.contracts import Tag
 from robustfl.federation import clients, local_steps, train
 from robustfl.layer_kinds import TABLE, LayerKind, Rows, layer_kind
 from robustfl.norms.layers import OwnBatchNorm
-from robustfl.passes import Unsupported, at_once, client_means, together
+from robustfl.passes import Plan, Unsupported, at_once, client_means, together
 from robustfl.randomness import stream
 from robustfl.registry import create, entries
 from robustfl.scenarios.build import build
@@ -209,7 +209,7 @@ def test_convolutions_keep_their_groups_strides_and_dilation(sizes: tuple[int, .
         made.append(model(x))
         return torch.stack([part.square().sum() for part in made[0].split(list(sizes))])
 
-    together(model, layout, thetas, sizes, losses, out=found)
+    together(Plan(model, layout), thetas, sizes, losses, out=found)
     y = made[0]
     for k, (inputs, out) in enumerate(zip(x.split(sizes), y.split(sizes), strict=True)):
         theta.copy_(thetas[k])
@@ -222,7 +222,8 @@ def test_convolutions_keep_their_groups_strides_and_dilation(sizes: tuple[int, .
 def tried(model: nn.Module, layout: Layout, theta: Tensor, x: Tensor) -> None:
     """A pass of two clients with models of their own and two samples each."""
     thetas = theta.repeat(2, 1)
-    together(model, layout, thetas, (2, 2), lambda: client_means(model(x).sum(1), (2, 2)), out=torch.empty_like(thetas))
+    plan, found = Plan(model, layout), torch.empty_like(thetas)
+    together(plan, thetas, (2, 2), lambda: client_means(model(x).sum(1), (2, 2)), out=found)
 
 
 def test_layers_are_as_before_afterwards_also_after_an_error() -> None:
