@@ -38,7 +38,7 @@ def plain(
 
 
 class Plan:
-    """What serving a model takes: its layers with their kinds, and where their parameters lie in a row. Made once.
+    """The layers of a model with their kinds, and where their parameters lie in a row; looked up once for many passes.
 
     Raises ``Unsupported`` for a model that the table of layer kinds (``robustfl.layer_kinds``) does not cover.
     """

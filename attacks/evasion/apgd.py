@@ -10,9 +10,11 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from robustfl.passes import channels_last
+
 from .balls import directions, into_ball, noise_on
 from .image_draws import Draws
-from .whitebox import channels_last, gradient_of, per_image, take
+from .whitebox import gradient_of, per_image, take
 
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Losses ``[b]`` of logits ``[b c]``, labels ``[b]`` and classes aimed at ``[b]``."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from robustfl.parameters import param
+from robustfl.passes import channels_last
 from robustfl.registry import register
 
 from .balls import NORMS, into_ball, lengths, noise_on
@@ -17,7 +18,7 @@ from .image_draws import Draws
 from .losses import margin
 from .points import Harvest, PixelAttack
 from .targets import nearest_classes
-from .whitebox import channels_last, gradient_of, logits_of, per_image, take
+from .whitebox import gradient_of, logits_of, per_image, take
 
 _FINAL_SEARCH = 3
 _SHORT_OF = 0.999  # a whole secant ends on the boundary of a linear model, and rounding decides on which side of it

@@ -11,13 +11,14 @@ from torch import Tensor, nn
 
 from robustfl.errors import UsageError
 from robustfl.parameters import check, only_where, param
+from robustfl.passes import channels_last
 from robustfl.registry import register
 
 from .balls import NORMS, box, directions, into_ball, noise_in
 from .image_draws import Draws
 from .points import PixelAttack
 from .targets import aim, check_target
-from .whitebox import channels_last, cross_entropy, input_gradient, logits_of, per_image
+from .whitebox import cross_entropy, input_gradient, logits_of, per_image
 
 __all__ = ["PGD", "ascend", "released_step"]
 

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from robustfl.contracts import Evasion
+from robustfl.passes import channels_last
 from robustfl.randomness import stream
 
 from .image_draws import Draws
-from .whitebox import channels_last, check_labels, check_pixels, cross_entropy, frozen, logits_of, per_image, take
+from .whitebox import check_labels, check_pixels, cross_entropy, frozen, logits_of, per_image, take
 
 
 class PixelAttack(Evasion):

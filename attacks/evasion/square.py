@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from robustfl.parameters import param
+from robustfl.passes import channels_last
 from robustfl.registry import register
 
 from .balls import NORMS
@@ -17,7 +18,7 @@ from .image_draws import Draws
 from .losses import margin
 from .points import Harvest, PixelAttack
 from .squares import p_at, recoloured, redistributed, side_of, stripes, tiles
-from .whitebox import channels_last, check_images, logits_of, per_image, take
+from .whitebox import check_images, logits_of, per_image, take
 
 _BLOCK = 16  # queries between looks at who is fooled, each of which waits for the device
 
