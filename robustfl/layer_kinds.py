@@ -46,7 +46,7 @@ class LayerKind(ABC):
 
     @abstractmethod
     def forward(self, layer: Any, x: Tensor, weights: Rows) -> Tensor:
-        """The layer's output with ``weights``, by name, in the place of its parameters."""
+        """The output for a client alone, with ``weights``, by name, in the place of the layer's parameters."""
 
     def own(self, layer: Any, x: Tensor, rows: Rows, sizes: Sizes) -> Tensor:
         """Each client's samples with its own row of every parameter."""

@@ -160,6 +160,16 @@ def test_a_layer_kind_that_computes_something_else_breaks_the_law(tmp_path: Path
         _served(_Building(cls()))
 
 
+def test_a_layer_kind_that_serves_a_client_alone_otherwise_breaks_the_law(tmp_path: Path) -> None:
+    own = """
+    def own(self, layer, x, rows, sizes):
+        return torch.cat([part * w for part, w in zip(x.split(sizes), rows["weight"], strict=True)])
+"""
+    cls = loaded(tmp_path, MODEL % "torch.ones(channels)" + KIND % "1.01" + own)
+    with pytest.raises(AssertionError, match="a layer's row in the table of layer kinds must compute"):
+        _served(_Building(cls()))
+
+
 def test_what_a_constructor_draws_depends_on_the_seed_alone(tmp_path: Path) -> None:
     from robustfl.scenarios import Cell
     from robustfl.scenarios.build import Methods, _network
