@@ -91,9 +91,9 @@ class Clients:
         with collecting(e.model, refresh=refresh), torch.no_grad():
             for part in torch.tensor_split(index, -(-index.shape[1] // STATISTICS_BATCH), dim=1):
                 x = self.layout_of_batch(e.train.pixels(part.flatten().to(e.device), dtype=self._dtype))
-                if n > 1:
-                    resize(e.model, (part.shape[1],) * n)
                 sizes = (part.shape[1],) * n
+                if n > 1:
+                    resize(e.model, sizes)
                 with lent(e.flat, thetas[0]) if lending is None else serving(lending, thetas, sizes):
                     e.model(x)
         e.model.train()
