@@ -374,7 +374,7 @@ def bench(
     *,
     wanted: Sequence[str] = (),
     settings: Sequence[str] = (),
-    cheap: bool = True,
+    cheap: bool = False,
     out: str | Path = "runs",
     root: str | Path | None = None,
     plugins: Sequence[str] = (),

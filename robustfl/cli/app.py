@@ -233,7 +233,7 @@ def reproduce(target: str | None, **options: Any) -> int:
     help="Only these, or others that the tier does not have [default: all of the tier].",
 )
 @click.option("--list", "listing", is_flag=True, help="Print the tier's contestants and what each tries; run nothing.")
-@click.option("--whole", is_flag=True, help="Run every member of AutoByz to the end [default: the cheap mode].")
+@click.option("--cheap", is_flag=True, help="Finish only the members of AutoByz that can still be the worst.")
 @click.option("--set", "settings", multiple=True, metavar="A.B=C", help="Change the protocol; the board says so.")
 @STORES
 @click.option("--board", type=click.Path(path_type=Path), help="Also write the board, with every search.")

@@ -27,7 +27,7 @@ STUDIES, HELDOUT, SITE = ("study", "study-1"), "heldout", "site"
 
 
 def bench(
-    tier: str, *, contestants: tuple[str, ...], listing: bool, whole: bool, settings: tuple[str, ...], out: str,
+    tier: str, *, contestants: tuple[str, ...], listing: bool, cheap: bool, settings: tuple[str, ...], out: str,
     board: Path | None, page: Path | None, sources: tuple[Path, ...], jobs: int | None, threads: int, device: str,
     data_root: str | None, plugins: tuple[str, ...], form: str,
 ) -> int:  # fmt: skip
@@ -37,7 +37,7 @@ def bench(
 
     if page is not None:
         refuse_store("page", page)
-    running = {"contestant": contestants, "list": listing, "whole": whole, "set": settings}
+    running = {"contestant": contestants, "list": listing, "cheap": cheap, "set": settings}
     if tier in (*STUDIES, HELDOUT, SITE):
         _takes_no(tier, {**running, "board": board, **({} if tier == SITE else {"plugin": plugins})})
     if tier != SITE and len(sources) > 1:
@@ -64,11 +64,11 @@ def bench(
     rules = engine.protocol()
     chosen = rules.tier(tier)
     if listing:
-        _takes_no(f"{tier} --list", {"board": board, "page": page, "whole": whole})
+        _takes_no(f"{tier} --list", {"board": board, "page": page, "cheap": cheap})
         return _list(chosen, rules, engine.contestants(chosen.scenario(settings), contestants), form)
     extra = tuple(str(Path(p).resolve()) for p in plugins)
     found = engine.bench(
-        chosen, run, wanted=contestants, settings=settings, cheap=not whole, out=out, root=data_root, plugins=extra
+        chosen, run, wanted=contestants, settings=settings, cheap=cheap, out=out, root=data_root, plugins=extra
     )
     _publish(found.results, board, page, form)
     return 1 if found.results.statuses.get("failed") else 0

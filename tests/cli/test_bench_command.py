@@ -49,14 +49,14 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[Any, An
 def test_every_option_reaches_the_tier(asked: list[tuple[Any, Any, dict[str, Any]]], tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(attack_plugin("of-the-command"))
     words = [
-        "--contestant", "mean/gn", "--set", "rounds=3", "--set", "f=1", "--whole", "--out", "mine", "--data-root", ".",
+        "--contestant", "mean/gn", "--set", "rounds=3", "--set", "f=1", "--cheap", "--out", "mine", "--data-root", ".",
         "--plugin", "mine.py", "--jobs", "2", "--threads", "3", "--device", "cpu", "--format", "json",
     ]  # fmt: skip
     assert invoke(["bench", "m", *words]) == 2
     ((tier, run, how),) = asked
     assert tier.name == "m"
     assert how == {
-        "wanted": ("mean/gn",), "settings": ("rounds=3", "f=1"), "cheap": False, "out": "mine", "root": ".",
+        "wanted": ("mean/gn",), "settings": ("rounds=3", "f=1"), "cheap": True, "out": "mine", "root": ".",
         "plugins": (str((tmp_path / "mine.py").resolve()),),
     }  # fmt: skip
     made = run.keywords["execution"]
@@ -64,12 +64,12 @@ def test_every_option_reaches_the_tier(asked: list[tuple[Any, Any, dict[str, Any
     assert (run.keywords["out"], run.keywords["quiet"]) == ("mine", True)
 
 
-def test_a_tier_runs_in_the_cheap_mode_unless_all_of_it_is_asked_for(
+def test_a_tier_runs_whole_unless_the_cheap_mode_is_asked_for(
     asked: list[tuple[Any, Any, dict[str, Any]]],
 ) -> None:
     assert invoke(["bench", "d"]) == 2
     ((tier, run, how),) = asked
-    assert (tier.name, how["cheap"], how["out"], how["plugins"]) == ("d", True, "runs", ())
+    assert (tier.name, how["cheap"], how["out"], how["plugins"]) == ("d", False, "runs", ())
     assert run.keywords["quiet"] is False
 
 

@@ -97,7 +97,7 @@ def test_a_contestant_is_one_of_the_tier_or_a_new_one(wish: str, found: Any) -> 
         (["bench", "d", "--contestant", "nmm+median"], "did you mean 'nnm+median'"),
         (["bench", "d", "--contestant", "krum/fbm"], "did you mean 'fbn'"),
         (["bench", "d", "--contestant", "a/b/c/d"], "must be DEFENSE, DEFENSE/NORM or DEFENSE/NORM/ALGORITHM"),
-        (["bench", "study", "--whole"], "bench study takes no --whole"),
+        (["bench", "study", "--cheap"], "bench study takes no --cheap"),
     ],
 )
 def test_what_is_unknown_is_named_with_exit_code_2(
