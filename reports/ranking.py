@@ -281,8 +281,8 @@ def _grouped(cells: Iterable[Cell], axes: Axes, notes: Footnotes, metrics: Colle
         if seed in place.seeds:
             keys = " and ".join(str(c["key"])[:12] for c in (before, cell))
             raise UsageError(
-                f"leaderboard: two cells for {', '.join((*labels, attack))}, seed {seed}, with other data or versions of "
-                f"methods: {keys}, which `robustfl diff` tells apart; drop one of them"
+                f"leaderboard: two cells for {', '.join((*labels, attack))}, seed {seed}, with other data or "
+                f"versions of methods: {keys}, which `robustfl diff` tells apart; drop one of them"
             )
         place.seeds.add(seed)
         _add(cell, seed, group, place, notes, metrics)
