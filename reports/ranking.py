@@ -279,10 +279,10 @@ def _grouped(cells: Iterable[Cell], axes: Axes, notes: Footnotes, metrics: Colle
         group.own = _labels(cell, axes.own)
         place = group.places[attack]
         if seed in place.seeds:
-            keys = " and ".join(str(c["key"])[:12] for c in (before, cell))
+            both = " and ".join(f"{str(c['key'])[:12]} ({text(c['status'])})" for c in (before, cell))
             raise UsageError(
-                f"leaderboard: two cells for {', '.join((*labels, attack))}, seed {seed}, with other data or "
-                f"versions of methods: {keys}, which `robustfl diff` tells apart; drop one of them"
+                f"leaderboard: two cells for {', '.join((*labels, attack))}, seed {seed}: {both} have other data or "
+                "other versions of methods; drop one of them, or run the grid into a folder of its own"
             )
         place.seeds.add(seed)
         _add(cell, seed, group, place, notes, metrics)
