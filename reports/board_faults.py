@@ -101,13 +101,7 @@ def _undeclared(record: CellResult) -> Iterator[str]:
 
 
 def _ends_apart(record: CellResult) -> Iterator[str]:
-    """Faults of a cell that has what one that ended so does not have."""
-    if record.status == "done" and record.reason is not None:
-        yield f"done, and a reason why not: {record.reason!r}"
-    if record.status != "diverged" and record.round is not None:
-        yield f"{record.status}, and diverged in round {record.round}"
-    if record.status != "done" and record.metrics is not None:
-        yield f"{record.status}, and has metrics"
+    """Certificates of a cell that ended before it had any."""
     measured = sorted(record.certificates.keys() - set(SURROUNDINGS)) if record.status in ("refused", "failed") else []
     if measured:
         yield f"{record.status}, and has the certificate {shown(measured[0])!r} of a training"
@@ -144,27 +138,16 @@ def _measures_apart(record: CellResult) -> Iterator[str]:
     metrics = record.metrics
     if metrics is None:
         return
-    final = metrics.sa, metrics.loss, metrics.ra_worst
-    ends = [(p.sa, p.loss, p.ra) for p in record.curve if p.round == rounds]  # a run takes them from its metrics
-    if not all(_equal(a, b) for end in ends for a, b in zip(end, final, strict=True)):
-        yield "its curve ends in other numbers than its metrics"
     told = next((name for name in LEFT_IN_THE_STORE if getattr(metrics, name)), None)
     if told is not None:
         yield f"it has {told}, which boards do not carry"
     if metrics.asr is not None and not 0 <= metrics.asr <= 1:
         yield f"asr={metrics.asr!r} is no rate in [0, 1]"
-    if metrics.ra and metrics.ra_worst is not None and metrics.ra_worst > min(metrics.ra.values()):
-        yield f"ra_worst={metrics.ra_worst!r} is above the accuracy under one attack alone"
     for group in metrics.groups:
         if group.split(", ")[0] == "selected" and settings.get("select") != "validation":
             yield "it has numbers of a selected round, and selects none"
         if group == "tail" and settings.get("tail", 1) == 1:
             yield "it has means over a tail of one round"
-
-
-def _equal(first: float | None, second: float | None) -> bool:
-    """True for equal numbers, and for two that are none."""
-    return first == second or (first != first and second != second)
 
 
 def _forgotten_apart(certificate: Any, asked: Any) -> Iterator[str]:

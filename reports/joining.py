@@ -41,12 +41,16 @@ class Conflict:
 
 @dataclass(frozen=True)
 class Merge:
-    """The joined records in the order of keys, how many cells several sources agreed on, and the conflicts."""
+    """The joined records in the order of keys, how many cells several sources agreed on, and the conflicts.
+
+    ``copied`` cells are in several sources as the record of one and the same run, which is no agreement of two.
+    """
 
     results: tuple[CellResult, ...]
     agreed: int
     conflicts: tuple[Conflict, ...]
     problems: tuple[str, ...]
+    copied: int = 0
 
 
 def read_source(path: str | Path, *, name: str | None = None) -> Source:
@@ -74,27 +78,31 @@ def merge(sources: Sequence[Source], *, tolerance: float) -> Merge:
 
     The first source's record is kept, unless it failed and another's did not. Every record's
     ``certificates["source"]`` names who measured it; a record that already names a source keeps that name behind.
+    Copies of one run's record (``one_run``) measured it once, and must be identical.
     """
     kept: dict[str, tuple[CellResult, str]] = {}
+    runs: dict[str, list[CellResult]] = {}
     backed: dict[str, list[str]] = {}
+    copied: set[str] = set()
     conflicts = []
     for source in sources:
         for record in source.results:
             name = _named(source, record)
-            if record.key not in kept:
-                kept[record.key] = record, name
+            if record.key not in kept or (kept[record.key][0].status in RERUN and record.status not in RERUN):
+                kept[record.key], runs[record.key] = (record, name), [record]
                 continue
             first, owner = kept[record.key]
             if record.status in RERUN:
                 continue
-            if first.status in RERUN:
-                kept[record.key] = record, name
-                continue
-            found = agree(first, record, tolerance=tolerance)
-            if found.agrees:
-                backed.setdefault(record.key, []).append(name)
+            copy_of = next((run for run in runs[record.key] if one_run(run, record)), None)
+            found = agree(copy_of or first, record, tolerance=tolerance)
+            if not found.agrees or (copy_of is not None and found.verdict != "identical"):
+                conflicts.append(Conflict(record.key, record.labels, owner, name, replace(found, verdict="differs")))
+            elif copy_of is not None:
+                copied.add(record.key)
             else:
-                conflicts.append(Conflict(record.key, record.labels, owner, name, found))
+                runs[record.key].append(record)
+                backed.setdefault(record.key, []).append(name)
     results = []
     for key in sorted(kept):
         record, owner = kept[key]
@@ -104,7 +112,18 @@ def merge(sources: Sequence[Source], *, tolerance: float) -> Merge:
     if not results:
         why = f"; not counted: {problems[0]}" if problems else ""
         raise UsageError(f"merge: none of {', '.join(s.name for s in sources)} holds a finished cell{why}")
-    return Merge(tuple(results), len(backed), tuple(conflicts), problems)
+    return Merge(tuple(results), len(backed), tuple(conflicts), problems, len(copied))
+
+
+def one_run(first: CellResult, second: CellResult) -> bool:
+    """True if two records of a cell are of one run: no two take equally long to the last digit of the clock.
+
+    Boards carry no start of a run and no host, which tell two runs apart where a clock is coarse.
+    """
+    mine, yours = first.timing, second.timing
+    told = [(one, other) for one, other in ((mine.started, yours.started), (mine.host, yours.host)) if one and other]
+    took = [(time.seconds, time.seconds_per_round, time.peak_memory_bytes) for time in (mine, yours)]
+    return took[0] == took[1] and all(one == other for one, other in told)
 
 
 def write_merge(

@@ -22,7 +22,8 @@ from robustfl.records import CellResult, Commit, CurvePoint, Metrics, Seconds, S
 
 from .board_faults import CERTIFICATES, LEFT_IN_THE_STORE, PROTOCOL, forgotten, is_count, misdeclared, undeclared
 from .documents import first_fault, read_document
-from .store import unlikely, write_atomic
+from .record_faults import unlikely
+from .store import write_atomic
 
 FORMAT = "robustfl-board"
 SCHEMA: Literal[1] = 1
@@ -165,9 +166,15 @@ def described_cells(results: Sequence[CellResult], described: Mapping[str, Any])
 def publish_described(
     results: Sequence[CellResult], described: Mapping[str, Any], *, name: str, tolerance: float = TOLERANCE
 ) -> Board:
-    """The board of a store's records, with the text and the protocol of its description."""
+    """The board of a store's records, with the text and the protocol of its description.
+
+    Raises ``UsageError`` for records that ``read_board`` would find fault with.
+    """
     about, cells = str(described.get("description") or ""), described_cells(results, described)
-    return publish(cells, name=name, description=about, tolerance=tolerance, protocol=carried(described))
+    board = publish(cells, name=name, description=about, tolerance=tolerance, protocol=carried(described))
+    if wrong := _wrong(board, board.records()):
+        raise UsageError(f"board: {wrong[0]}; nobody would take it")
+    return board
 
 
 def _cell(record: CellResult, common: Mapping[str, Any], *, curves: bool) -> dict[str, Any]:
@@ -276,6 +283,11 @@ def read_board(path: str | Path) -> tuple[Board, list[str]]:
     for record in records:
         if not all(isinstance(record.cell.get(part), Mapping) for part in ("cell", "methods")):
             raise UsageError(f"{path}: cell {record.key} does not say how it ran: it lacks cell.cell or cell.methods")
+    return board, _wrong(board, records)
+
+
+def _wrong(board: Board, records: Sequence[CellResult]) -> list[str]:
+    """What is wrong with a board of these records, without running anything."""
     wrong = []
     if content_digest(board) != board.digest:
         wrong.append("its content does not have the digest it claims: it was edited after it was written")
@@ -283,7 +295,7 @@ def read_board(path: str | Path) -> tuple[Board, list[str]]:
     commits = (commit for cell in board.cells for commit in cell.commits)
     wrong += misdeclared(board.environment.model_dump(), _environment(records), commits, board.protocol or {})
     wrong += [f"cell {key} is there {n} times" for key, n in Counter(c.key for c in board.cells).items() if n > 1]
-    return board, wrong
+    return wrong
 
 
 def sound_board(path: str | Path) -> Board:

@@ -50,19 +50,21 @@ def publish_store(
     store = open_store(path)
     loaded = chosen(store.load(), where=where)
     made = board_of(store, compare=compare, where=where, statistic=statistic, loaded=loaded)
+    described = store.description()
+    description = str(described.get("description") or "")
+    published = None  # made before anything is written: a record may be unfit for a board
+    if board is not None:
+        from .published import TOLERANCE, publish_described, write_board
+
+        claimed = TOLERANCE if tolerance is None else tolerance
+        published = publish_described(loaded.results, described, name=made.scenario, tolerance=claimed)
     folder = store.folder / "report" if out is None else Path(out)
     files = write_all(made, folder)
     if figures:
         from .figures import write_figures
 
         files += write_figures(made, loaded.results, folder)
-    described = store.description()
-    description = str(described.get("description") or "")
-    if board is not None:
-        from .published import TOLERANCE, publish_described, write_board
-
-        claimed = TOLERANCE if tolerance is None else tolerance
-        published = publish_described(loaded.results, described, name=made.scenario, tolerance=claimed)
+    if published is not None and board is not None:
         files.append(write_board(published, board))
     pages: list[Path] = []
     if site is not None:

@@ -272,17 +272,21 @@ def _grouped(cells: Iterable[Cell], axes: Axes, notes: Footnotes, metrics: Colle
         where = (*_labels(cell, axes.task), *_labels(cell, axes.contestant), text(cell["attack"]))
         return (*natural(" ".join(where)), *natural(text(cell["seed"])))
 
+    before: Cell = {}
     for cell in sorted(cells, key=order):
         labels, attack = _labels(cell, axes.contestant), text(cell["attack"])
         group, seed = groups[_labels(cell, axes.task)][labels], text(cell["seed"])
         group.own = _labels(cell, axes.own)
         place = group.places[attack]
         if seed in place.seeds:
+            both = " and ".join(f"{str(c['key'])[:12]} ({text(c['status'])})" for c in (before, cell))
             raise UsageError(
-                f"leaderboard: two cells for {', '.join((*labels, attack))}, seed {seed}; drop one of them"
+                f"leaderboard: two cells for {', '.join((*labels, attack))}, seed {seed}: {both} have other data or "
+                "other versions of methods; drop one of them, or run the grid into a folder of its own"
             )
         place.seeds.add(seed)
         _add(cell, seed, group, place, notes, metrics)
+        before = cell
     return groups
 
 

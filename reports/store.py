@@ -15,7 +15,7 @@ import shutil
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -23,17 +23,18 @@ from typing import Any, BinaryIO
 from pydantic import ValidationError
 
 from robustfl.errors import StoreError, UsageError
-from robustfl.outside import read_json, shown, texts, unsafe
-from robustfl.records import SCHEMA, STATUSES, CellResult, Metrics, canonical, misnamed, plain
+from robustfl.outside import read_json
+from robustfl.records import SCHEMA, STATUSES, CellResult, canonical, misnamed, plain
 
 from .documents import first_fault
+from .record_faults import unlikely
 
 RERUN = frozenset({"failed"})
 """Statuses that do not count as done: a crash may be gone next time, a divergence or a refusal will not."""
 
+DESCRIPTION = "scenario.json"
 STALE_SECONDS = 3600.0
 STALE_CHECKPOINT_SECONDS = 30 * 86400.0
-_MEASURES = ("ra_", "certificates.", "group.")  # as columns of a table of cells begin
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
 
@@ -124,7 +125,7 @@ class Store:
     def load(self) -> Loaded:
         """All records; a truncated, corrupt or foreign file is a problem with its reason, never a number.
 
-        So is one whose key or labels are not those of its settings.
+        So is one whose key or labels are not those of its settings, and a description that cannot be read.
         """
         results, problems = [], []
         for key in sorted(self.keys()):
@@ -132,6 +133,8 @@ class Store:
                 results.append(self._record(key))
             except (_UnreadableError, UsageError) as error:
                 problems.append(Problem(self.cells / f"{key}.json", str(error)))
+        if words := self._described()[1]:
+            problems.append(Problem(self.folder / DESCRIPTION, f"{words}, so nobody knows which cells are missing"))
         return Loaded(tuple(results), tuple(problems))
 
     def ready(self) -> None:
@@ -162,17 +165,28 @@ class Store:
     def describe(self, facts: Mapping[str, Any]) -> Path:
         """Write ``scenario.json``, what the grid was asked to do, and sweep what killed runs left behind."""
         self.sweep()
-        path = self.folder / "scenario.json"
+        path = self.folder / DESCRIPTION
         write_atomic(path, json.dumps(plain(dict(facts)), indent=1, sort_keys=True, ensure_ascii=False) + "\n")
         return path
 
     def description(self) -> dict[str, Any]:
         """The description that ``describe`` wrote; empty if there is none or it cannot be read."""
+        return self._described()[0]
+
+    def _described(self) -> tuple[dict[str, Any], str]:
+        """The description, and why there is a file and none to be read from it, or nothing."""
         try:
-            data = read_json(self.folder / "scenario.json")
-        except (OSError, ValueError):
-            return {}
-        return data if isinstance(data, dict) else {}
+            data = read_json(self.folder / DESCRIPTION)
+        except FileNotFoundError:
+            return {}, ""
+        except OSError as error:
+            return {}, f"cannot be read: {error.strerror}"
+        except ValueError as error:
+            return {}, str(error)
+        cells = data.get("cells", {}) if isinstance(data, dict) else None
+        if not isinstance(cells, dict) or not all(isinstance(labels, dict) for labels in cells.values()):
+            return {}, "no description of a store"
+        return data, ""
 
     def sweep(self) -> list[Path]:
         """Delete temporary files that nobody writes to any more, and checkpoints of cells that nobody came back to."""
@@ -210,61 +224,6 @@ class Store:
         if words := unlikely(record) or misnamed(record):
             raise _UnreadableError(words)
         return record
-
-
-def unlikely(record: CellResult) -> str | None:
-    """The fault in a record whose form is right, or ``None``."""
-    for name, label in record.labels.items():
-        if isinstance(label, (dict, list)):
-            return f"labels.{name} is a {type(label).__name__}, not a text or a number"
-        if name.startswith(_MEASURES) and name != "ra_limit":
-            return f"labels.{shown(name)} is called like a measure, which no setting is"
-    if words := _unprintable(record):
-        return words
-    if record.status != "done":
-        return None
-    if record.metrics is None:
-        return "done, but without metrics"
-    settings = record.cell.get("cell")
-    asked = settings.get("evasions") if isinstance(settings, Mapping) else None
-    if isinstance(asked, (list, tuple)):
-        unasked = [name for name in record.metrics.ra if name not in asked]
-        if unasked:
-            return f"ra of {unasked[0]!r}, which the cell does not have among its evasions"
-        measured = {"sa", "ra_worst", *map(str, asked)}
-        strange = [
-            f"{group}: {name}" for group, means in record.metrics.groups.items() for name in means.keys() - measured
-        ]
-        if strange:
-            return f"groups hold {min(strange)!r}, which is neither sa, ra_worst nor one of the cell's evasions"
-    return next(_unlikely_measures(record.metrics), None)
-
-
-def _unlikely_measures(metrics: Metrics) -> Iterator[str]:
-    if "ra" in metrics.groups:
-        yield "a group is called 'ra', as robust accuracies of all users are"
-    accuracies = {"sa": metrics.sa, **metrics.ra}
-    if metrics.ra_worst is not None:
-        accuracies["ra_worst"] = metrics.ra_worst
-    for group, means in metrics.groups.items():
-        accuracies |= {f"{group}: {name}": value for name, value in means.items()}
-    yield from (f"{n}={v!r} is no accuracy in [0, 1]" for n, v in accuracies.items() if not 0.0 <= v <= 1.0)
-    if metrics.loss < 0:
-        yield f"loss={metrics.loss!r} is below 0"
-    if metrics.samples < 0:
-        yield f"samples={metrics.samples} is no number of samples"
-
-
-def _unprintable(record: CellResult) -> str | None:
-    """Which text of a record would not reach a terminal as it is."""
-    named: dict[str, Any] = {"scenario": record.scenario, "labels": record.labels, "cell": record.cell}
-    if record.metrics is not None:
-        metrics = record.metrics
-        named["metrics"] = {"ra": list(metrics.ra), "groups": metrics.groups, "evaluation": metrics.evaluation}
-    where = next((path for path, text in texts(named) if unsafe(text)), None)
-    said = texts({"certificates": record.certificates})
-    where = where or next((path for path, text in said if unsafe(text, lines=True)), None)
-    return None if where is None else f"{shown(where)} holds control characters"
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:

@@ -400,15 +400,15 @@ def entries(kind: str) -> list[Entry]:
     return [_entries[kind][name] for name in sorted(_entries[kind])]
 
 
-def lookup(kind: str, name: str) -> Entry:
-    """The entry ``name``; raises ``UsageError`` with close matches."""
+def lookup(kind: str, name: str, *, beside: Collection[str] = ()) -> Entry:
+    """The entry ``name``; raises ``UsageError`` with close matches among all names and the words ``beside`` them."""
     load_plugins()
     found = _entries[kind].get(name)
     if found is None:
         several = [part.strip() for part in name.split(",")]
         if all(part in _entries[kind] for part in several):
             raise UsageError(f"unknown {kind} {name!r}; several are written as a list: {json.dumps(several)}")
-        raise UsageError(f"unknown {kind} {name!r}; {closest(name, _entries[kind])}")
+        raise UsageError(f"unknown {kind} {name!r}; {closest(name, [*_entries[kind], *beside])}")
     return found
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from robustfl.contracts import BranchedNorm, OneMachineNorm, Tag
+from robustfl.contracts import Algorithm, BranchedNorm, OneMachineNorm, Tag
 from robustfl.records import measured_in
 
 from .spec import Cell, of_each
@@ -59,6 +59,8 @@ def idle_settings(cell: Cell) -> Iterator[str]:
         yield f"defense = {cell.defense!r} changes nothing: {cell.norm} is one machine, whose rows are all the same"
     if cell.defense != _default("defense") and cell.methods.norm.private >= _SENT:
         yield f"defense = {cell.defense!r} changes nothing: with {cell.norm} clients send nothing"
+    if cell.methods.norm.private >= _SENT and type(cell.methods.algorithm).server_step is not Algorithm.server_step:
+        yield f"algorithm = {cell.algorithm!r}: its server changes nothing: with {cell.norm} clients send it nothing"
 
 
 def _idle_of_attackers(cell: Cell) -> Iterator[str]:
@@ -91,6 +93,8 @@ def _idle_of_users(cell: Cell) -> Iterator[str]:
             f"branch = {cell.branch!r} tests the adversarial branch of {cell.norm}, which nobody trains; with branch = "
             "'clean' the other one is tested"
         )
+    elif branched and not trains and not getattr(m.norm, "share_affine", True):
+        yield f"norm = {cell.norm!r}: share_affine=False changes nothing: nobody trains the adversarial branch"
     chosen = cell.select == "validation" and bool(cell.adversarial)  # by the robust accuracy of AT users
     why = f"with objective = {cell.objective!r} nobody trains adversarially"
     why = why if cell.adversarial else f"at = {cell.at!r}, nobody trains adversarially"

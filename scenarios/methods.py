@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
 
+from robustfl import autobyz
 from robustfl.contracts import Algorithm, Attack, Dataset, Evasion, Model, Norm, Objective, Partition
 from robustfl.data import DirichletSizes, dataset_from_spec
 from robustfl.defenses import Pipeline, Propagate, parse_pipeline, parse_propagation
@@ -17,7 +18,7 @@ from robustfl.federation import FineTuning
 from robustfl.models import Weights
 from robustfl.outside import unsafe
 from robustfl.parameters import check, check_given, param
-from robustfl.registry import create, describe, generation, identity, parse
+from robustfl.registry import create, describe, generation, identity, lookup, parse
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,8 @@ SAME = "same"
 """What ``statistics_defense`` says where the defense of updates defends the statistics too."""
 _WORDS = {"statistics_defense": SAME, "propagation": "none"} | {name: word for name, (word, _) in RULES.items()}
 """What a setting says where it names nothing."""
+_BESIDE = {"statistics_defense": SAME, "propagation": "none", "attack": autobyz.NAME}
+"""Words that may stand in the place of a method's name, as answers to one that is misspelt."""
 _FORMS = {
     "statistics_defense": "'same' or a pipeline such as 'nnm+median'",
     "train_evasion": "a spec such as 'pgd(eps=8/255)'",
@@ -185,6 +188,8 @@ def _made(setting: str, text: str) -> Any:
         return None
     if setting in RULES:
         return _rule(setting, text)
+    if setting in _BESIDE and "+" not in text:
+        lookup("attack" if setting == "attack" else "defense", parse(text)[0], beside=[_BESIDE[setting]])
     if setting in PIPELINES:
         return parse_pipeline(text)
     if setting == "propagation":

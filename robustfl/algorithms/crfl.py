@@ -52,9 +52,9 @@ class CRFL(FedAvg):
         return super().asks | own
 
     def unreached(self, rounds: int) -> str:
-        return (
-            f"sigma={self.sigma:g} covers no model: the last round adds no noise" if self.sigma and rounds < 2 else ""
-        )
+        bare = self.sigma and rounds < 2
+        own = f"sigma={self.sigma:g} covers no model: the last round adds no noise" if bare else ""
+        return "; ".join(filter(None, (own, super().unreached(rounds))))
 
     def server_step(self, work: ServerWork) -> tuple[Tensor, dict[str, Tensor]]:
         theta = work.theta + work.aggregate

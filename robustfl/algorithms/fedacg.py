@@ -52,6 +52,11 @@ class FedACG(FedAvg):
     def broadcast(self, theta: Tensor, state: Mapping[str, Tensor]) -> Tensor:
         return theta.add(state["momentum"], alpha=self.server_momentum)
 
+    def unreached(self, rounds: int) -> str:
+        idle = self.server_momentum and rounds < 2
+        own = f"server_momentum={self.server_momentum:g} changes nothing: there is none yet" if idle else ""
+        return "; ".join(filter(None, (own, super().unreached(rounds))))
+
     def server_step(self, work: ServerWork) -> tuple[Tensor, dict[str, Tensor]]:
         state = work.state
         moved = state["momentum"] * self.server_momentum + work.aggregate

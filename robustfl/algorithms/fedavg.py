@@ -79,6 +79,9 @@ class FedAvg(Algorithm):
         idle = ", ".join(f"{name}={getattr(self, name):g}" for name in names if name and getattr(self, name))
         return f"{self.name}: {idle} changes nothing, since every client takes one local step a round" if idle else ""
 
+    def unreached(self, rounds: int) -> str:
+        return "keep_momentum=True keeps a momentum for no round" if self.keep_momentum and rounds < 2 else ""
+
     def local(self, work: LocalWork) -> tuple[Tensor, Tensor | None]:
         theta = work.theta
         buffer = work.memory.clone() if self.keep_momentum and work.memory is not None else None

@@ -60,6 +60,11 @@ class Moon(FedAvg):
     def asks(self) -> frozenset[Asked]:
         return super().asks | ({"contrast"} if self.mu > 0 else frozenset())
 
+    def unreached(self, rounds: int) -> str:
+        if self.mu == 0 or rounds > 1:
+            return ""
+        return f"mu={self.mu:g} changes nothing: nobody has a previous model, and it is fedavg"
+
     def local(self, work: LocalWork) -> tuple[Tensor, Tensor | None]:
         message, _ = super().local(work)
         return message, work.theta + message if self.mu > 0 else None

@@ -23,8 +23,8 @@ def merge(*, sources: tuple[Path, ...], out: Path, names: tuple[str, ...], toler
         joining.write_merge(merged, read, out, defaults=labels(Cell.of({})))
     if form == "json":
         as_json({
-            "cells": len(merged.results), "agreed": merged.agreed, "out": None if merged.conflicts else str(out),
-            "problems": merged.problems,
+            "cells": len(merged.results), "agreed": merged.agreed, "copied": merged.copied,
+            "out": None if merged.conflicts else str(out), "problems": merged.problems,
             "conflicts": [
                 {"key": c.key, "first": c.first, "second": c.second, "differs": c.agreement.words()}
                 for c in merged.conflicts
@@ -42,4 +42,6 @@ def merge(*, sources: tuple[Path, ...], out: Path, names: tuple[str, ...], toler
     for source in read:
         say(f"{source.name}: {len(source.results)} cells")
     say(f"{len(merged.results)} cells, {merged.agreed} of them measured more than once and in agreement: {out}")
+    if merged.copied:
+        say(f"{merged.copied} cells are there as copies of one run's record, which measured them once")
     return 0

@@ -352,20 +352,35 @@ def test_a_store_and_a_board_merge_and_their_report_names_the_sources(cli: Any) 
         cell.unlink()
     code, said = cli("merge", "mine", "board.json", "--source", "ann", "--source", "ben", "--out", "both")
     assert code == 0
-    assert "4 cells, 2 of them measured more than once and in agreement: both" in said
+    assert "4 cells, 0 of them measured more than once and in agreement: both" in said
+    assert "2 cells are there as copies of one run's record, which measured them once" in said
     sources = sorted(r.certificates["source"] for r in Store("both").load().results)
-    assert sources == ["ann + ben", "ann + ben", "ben", "ben"]
+    assert sources == ["ann", "ann", "ben", "ben"]
     assert cli("report", "both", "--no-figures")[0] == 0
     assert cli("merge", "mine", "board.json", "--out", "both")[0] == 2  # never into records that are there
+
+
+def test_a_board_twice_measured_no_cell_twice(cli: Any) -> None:
+    code, said = cli("merge", "board.json", "board.json", "--out", "both", "--format", "json")
+    told = json.loads(said)
+    assert (code, told["cells"], told["agreed"], told["copied"]) == (0, 4, 0, 4)
+
+
+def better(made: CellResult) -> CellResult:
+    """The record with another accuracy, everywhere."""
+    assert made.metrics is not None
+    metrics, last = Metrics(**made.metrics.model_dump() | {"sa": 0.987}), made.curve[-1]
+    return made.model_copy(
+        update={"metrics": metrics, "curve": [*made.curve[:-1], last.model_copy(update={"sa": 0.987})]}
+    )
 
 
 def test_a_conflict_exits_1_shows_both_numbers_and_writes_nothing(cli: Any) -> None:
     first = next(iter(sorted(Store("mine").keys())))
     made = Store("mine").read(first)
     assert made.metrics is not None
-    other = Metrics(**made.metrics.model_dump() | {"sa": 0.987})
     shutil.copytree("mine", "theirs")
-    Store("theirs").commit(made.model_copy(update={"metrics": other}))
+    Store("theirs").commit(better(made))
     code, said = cli("merge", "mine", "theirs", "--out", "both")
     assert code == 1
     assert "1 cells in conflict; nothing was written" in said
@@ -391,9 +406,7 @@ def test_stores_and_boards_of_one_name_are_called_as_they_were_typed(cli: Any) -
     key, *others = sorted(Store("theirs/mine").keys())
     made = Store("mine").read(key)
     assert made.metrics is not None
-    Store("theirs/mine").commit(
-        made.model_copy(update={"metrics": Metrics(**made.metrics.model_dump() | {"sa": 0.987})})
-    )
+    Store("theirs/mine").commit(better(made))
     for other in others:
         Store("theirs/mine").path(other).unlink()
     code, said = cli("diff", "mine", "theirs/mine")
@@ -422,7 +435,8 @@ def broken_store(kind: str) -> Path:
     if kind == "one-seed":
         records = [r for r in records if r.labels["seed"] == 0]
     elif kind == "refused":
-        records = [r.model_copy(update={"status": "refused", "reason": "no", "metrics": None}) for r in records]
+        refused = {"status": "refused", "reason": "no", "metrics": None, "certificates": {}}
+        records = [r.model_copy(update=refused) for r in records]
     elif kind in ("empty", "no-store"):
         records = []
     elif kind == "all-corrupt":

@@ -80,6 +80,8 @@ AT = {"at": "users(ids=(0, 1))", "norm": "dual-bn(local=true)", "algorithm": "fe
         ({**AT, "norm": "dual-bn", "at": "none"}, "which nobody trains"),
         ({"norm": "centralised-bn", "defense": "median"}, "is one machine"),
         ({"norm": "singlenet", "defense": "median"}, "with singlenet clients send nothing"),
+        ({"norm": "singlenet", "algorithm": "fedadam"}, "its server changes nothing: with singlenet"),
+        ({"norm": "dual-bn(share_affine=false)", "branch": "clean"}, "share_affine=False changes nothing"),
     ],
 )
 def test_a_setting_that_changes_nothing_is_told(settings: dict[str, Any], words: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,16 +13,23 @@ import pytest
 from fake_store import record, stored
 
 from robustfl.errors import UsageError
-from robustfl.records import CellResult, CurvePoint, digest
+from robustfl.records import CellResult, CurvePoint, Timing, digest
 from robustfl.reports import load_board
 from robustfl.reports.agreement import agree, settings_apart, versions_apart
-from robustfl.reports.joining import Source, joined_protocol, merge, read_source, read_sources, write_merge
+from robustfl.reports.joining import Source, joined_protocol, merge, one_run, read_source, read_sources, write_merge
 from robustfl.reports.published import publish, write_board
 from robustfl.reports.store import Store
 
+SECONDS = (1.5 + k / 64 for k in itertools.count())  # no two runs take equally long
+
 
 def source(name: str, *records: CellResult) -> Source:
-    return Source(name, records, {}, ())
+    """Records that this source measured by itself."""
+    return Source(name, tuple(took(r, seconds=next(SECONDS)) for r in records), {}, ())
+
+
+def took(result: CellResult, **timing: Any) -> CellResult:
+    return result.model_copy(update={"timing": Timing(**{**result.timing.model_dump(), **timing})})
 
 
 def owner(result: CellResult) -> Any:
@@ -115,6 +123,34 @@ def test_the_union_of_cells_says_who_measured_what() -> None:
                    tolerance=0.0)  # fmt: skip
     assert {r.labels["seed"]: owner(r) for r in merged.results} == {0: "we", 1: "we + they", 2: "they"}
     assert (merged.agreed, merged.conflicts) == (1, ())
+
+
+def test_a_copy_of_a_record_agrees_with_nobody(tmp_path: Path) -> None:
+    cell = {"cell": record().labels, "methods": {}}
+    ours = record().model_copy(update={"cell": cell, "key": digest(cell)})
+    theirs = took(ours, seconds=7.0)
+    board = read_source(write_board(publish([ours], name="board"), tmp_path / "board.json"))
+    store = read_source(stored(tmp_path / "store", [ours]).folder)
+    for copies in ([board, board], [store, board], [board, store]):
+        merged = merge(copies, tolerance=0.0)
+        assert (merged.agreed, merged.copied, merged.conflicts) == (0, 1, ())
+        assert owner(merged.results[0]) == copies[0].name
+    other = Source("they", (theirs,), {}, ())
+    merged = merge([store, other, board, other], tolerance=0.0)
+    assert (merged.agreed, merged.copied, owner(merged.results[0])) == (1, 1, "store + they")
+
+
+def test_one_run_has_one_outcome_whatever_the_tolerance() -> None:
+    ours, edited = (Source(name, (record(sa=sa),), {}, ()) for name, sa in (("we", 0.5), ("they", 0.505)))
+    (conflict,) = merge([ours, edited], tolerance=0.01).conflicts
+    assert conflict.agreement.words().startswith("differs: sa 0.5000 → 0.5050")
+
+
+@pytest.mark.parametrize("apart", [{"seconds": 2.0}, {"started": "later"}, {"host": "b"}, {"peak_memory_bytes": 1}])
+def test_two_runs_of_a_cell_are_told_apart_by_their_times_and_places(apart: dict[str, Any]) -> None:
+    one = took(record(), started="now", host="a")
+    assert one_run(one, took(one, started="", host=""))
+    assert not one_run(one, took(one, **apart))
 
 
 def test_cells_within_tolerance_keep_the_first_sources_numbers() -> None:

@@ -78,6 +78,16 @@ def test_what_is_no_rule_is_an_error(value: Any, said: str) -> None:
         cell(statistics_defense=value)
 
 
+@pytest.mark.parametrize(
+    ("setting", "typed", "meant"),
+    [("statistics_defense", "sam", "same"), ("statistics_defense", "medain", "median"), ("propagation", "non", "none"),
+     ("propagation", "fedrbm", "fedrbn"), ("attack", "autobiz", "autobyz"), ("attack", "autobyz2(z=1)", "autobyz")],
+)  # fmt: skip
+def test_words_that_stand_for_no_method_are_nearest_answers_too(setting: str, typed: str, meant: str) -> None:
+    with pytest.raises(UsageError, match=f"did you mean '{meant}'"):
+        cell(**{setting: typed})
+
+
 # --- what is refused -------------------------------------------------------------------------------------------------
 
 AGREED = torch.tensor([40.0, -300.0, 0.01, 900.0, 5.0], dtype=torch.float64).expand(11, -1)
