@@ -5,7 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from fake_store import record
+
+from robustfl.reports import rank_board
 from robustfl.reports.estimate import Estimate, averaged, worst
+from robustfl.reports.frame import frame
+from robustfl.reports.ranking import spread, varied, without_effect
 
 
 def place(*values: float, **more: Any) -> Estimate:
@@ -39,3 +44,35 @@ def test_a_worst_case_is_the_least_per_seed_of_what_was_attacked() -> None:
     assert [value for _, value in found.values] == [0.7, 0.6]
     assert (found.samples, found.bound) == (50, False)
     assert worst([one, Estimate((), 2, (("failed", 2),))]).bound
+
+
+def test_accuracies_that_round_upwards_tie_with_themselves() -> None:
+    made = rank_board(frame([record(defense=d, attack="sf", sa=2 / 3, ra={}) for d in ("krum", "mean")]))
+    assert [row.rank for row in made.sections[0].rows] == [1, 1]
+
+
+def test_a_contestant_that_a_task_lacks_has_no_mean_over_tasks() -> None:
+    places = [("krum", 1), ("krum", 2), ("mean", 1)]
+    made = rank_board(frame([record(defense=d, attack="sf", f=f, f_declared=f, sa=0.5, ra={}) for d, f in places]))
+    overall = {row.labels[0]: row for row in made.sections[0].rows}
+    assert overall["krum"].worst.mean == 0.5
+    assert overall["mean"].worst.mean is None
+    assert overall["mean"].rank is None
+
+
+def test_an_attack_on_updates_alone_needs_no_shift_of_statistics_to_be_without_effect() -> None:
+    cell = {"status": "done", "attack": "sf", "certificates.attack_shift": 0.0, "certificates.statistics": 8}
+    assert without_effect({**cell, "scope": "update"})
+    assert not without_effect({**cell, "scope": "both"})
+
+
+def test_the_declared_number_of_attackers_is_an_axis_where_it_differs_from_theirs() -> None:
+    alike = [{"f": 1, "f_declared": 1}, {"f": 2, "f_declared": 2}]
+    assert varied(alike, ["f", "f_declared"]) == ["f"]
+    assert varied([*alike, {"f": 1, "f_declared": 2}], ["f", "f_declared"]) == ["f", "f_declared"]
+
+
+def test_cells_without_attack_that_have_the_attacked_numbers_are_left_where_they_are() -> None:
+    cells = [{"attack": attack, "f": f} for attack in ("none", "sf") for f in (1, 2)]
+    assert spread(list(cells)) == cells
+    assert spread([{"attack": "none", "f": 0}, *cells[2:]]) == [*cells[:2], *cells[2:]]

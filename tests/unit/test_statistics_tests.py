@@ -21,7 +21,7 @@ from robustfl.reports.estimate import Estimate, table_prior
 from robustfl.reports.figure_ranks import rank_figures
 from robustfl.reports.frame import frame
 from robustfl.reports.moderated import Array, Prior, interval, logit, pair_p_values, prior_of, resolution
-from robustfl.reports.paired import compare, holm
+from robustfl.reports.paired import Comparison, compare, holm
 from robustfl.reports.rank_test import critical_difference, rank_over_scenarios
 from robustfl.reports.writers import to_json, to_latex, to_markdown, to_text
 
@@ -239,6 +239,28 @@ def test_two_seeds_are_too_few_to_tell_rows_apart() -> None:
 def test_one_seed_says_so_and_tests_nothing() -> None:
     found = compare(board(*cells("median", [0.9]), *cells("mean", [0.1])).sections[0])
     assert found.verdict.startswith("One seed or none in common: too few to tell rows apart")
+
+
+def test_the_words_count_the_fewest_seeds_that_a_row_shares_with_the_first() -> None:
+    levels = {"median": noisy(0.9, 5, 1), "mean": noisy(0.6, 5, 2), "krum": noisy(0.3, 2, 3)}
+    found = compare(board(*(c for name, values in levels.items() for c in cells(name, values))).sections[0])
+    assert found.verdict.startswith("2 seeds in common: too few to tell rows apart")
+
+
+def test_a_claim_is_made_by_the_adjusted_p_value() -> None:
+    found = Comparison(row=1, labels=("mean",), n=5, difference=-0.1, p=0.03, adjusted=0.06)
+    assert not found.significant
+    assert replace(found, adjusted=0.05).significant
+
+
+def test_a_row_with_only_a_bound_is_not_compared() -> None:
+    failed = [record(defense="krum", attack="foe", status="failed", reason="x", seed=s, ra={}) for s in range(3)]
+    places = {"median": 0.9, "mean": 0.6, "krum": 0.95}
+    levels = [(d, a, v) for d, v in places.items() for a in ("sf", "foe") if (d, a) != ("krum", "foe")]
+    made = board(*(c for d, a, v in levels for c in cells(d, noisy(v, 3, ord(d[0])), a)), *failed).sections[0]
+    assert {row.labels[0]: row.ranks for row in made.rows}["krum"] is None
+    found = compare(made)
+    assert (found.reference[0], found.left_out, len(found.results)) == ("median", 1, 1)
 
 
 def test_rows_that_diverged_are_left_out_and_counted() -> None:
