@@ -20,6 +20,7 @@ from robustfl.registry import create
 from robustfl.scenarios.build import build
 from robustfl.scenarios.spec import Cell
 from robustfl.team import ALONE
+from robustfl.vectors import read_statistics, write_statistics
 
 
 def cell(**more: object) -> Cell:
@@ -42,14 +43,17 @@ def test_exchanges_of_the_target_are_forged_forward_and_backward(target: str) ->
 
 def test_attackers_of_statistics_know_what_the_server_sent_last(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Tensor | None] = []
+    ages: list[int] = []
     original = channel.forged_statistics
 
     def noted(attack: Any, view: View, **more: Any) -> Any:
         seen.append(None if view.previous is None else view.previous.clone())
+        ages.append(int(view.state.get("age", 0)))
         return original(attack, view, **more)
 
     monkeypatch.setattr(channel, "forged_statistics", noted)
-    after = [r.state.statistics.clone() for r in train(build(cell(f=1, attack="sf")).experiment)]
+    after = [r.state.statistics.clone() for r in train(build(cell(f=1, attack="lazy")).experiment)]
+    assert ages == [0, 1, 2]  # and what they kept
     assert seen[0] is None
     assert all(torch.equal(had, sent) for had, sent in zip(seen[1:], after, strict=False) if had is not None)
     assert len(seen) == 3
@@ -76,6 +80,50 @@ def test_attackers_of_updates_know_the_round_the_last_aggregate_and_what_they_ke
     for (_, last, _), before, after in zip(seen[1:], models, models[1:], strict=False):
         assert last is not None
         torch.testing.assert_close(before + last, after, rtol=0, atol=1e-12)
+
+
+def test_what_attackers_send_is_not_what_they_keep() -> None:
+    """They do the honest work for their statistics; their momenta are those of honest clients."""
+    kept = []
+    for attack in ("none", "foe(eta=3)"):
+        e = build(cell(f=2, attack=attack, scope="update", algorithm="dsgd(momentum=0.9)")).experiment
+        kept.append(next(train(e)).state.memory.clone())
+    assert torch.equal(*kept)
+    assert bool((kept[0].norm(dim=1) > 0).all())
+
+
+def test_shift_of_the_statistics_weighs_clients_by_their_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    original = channel.attack_shift
+
+    def noted(rows: Tensor, h: int, weights: Any) -> float:
+        seen.append(weights)
+        return original(rows, h, weights)
+
+    monkeypatch.setattr(channel, "attack_shift", noted)
+    e = build(cell(f=1, attack="sf", partition="dirichlet(alpha=0.3, min_size=10)")).experiment
+    next(train(e, measure=lambda round: True))
+    order = sorted(range(6), key=lambda k: (k in e.settings.byzantine(), k))
+    sizes = torch.tensor([len(e.parts[k]) for k in order], dtype=torch.float64)
+    torch.testing.assert_close(seen, [sizes / sizes.sum()])
+
+
+def test_smallest_variance_is_the_clients_where_they_keep_their_own() -> None:
+    e = build(cell(norm="silobn", f=0)).experiment
+    smallest = 1.0
+    for record in train(e):
+        assert record.state.personal is not None
+        smallest = min(smallest, float(record.state.personal.statistics[:, e.layout.variance_mask()].min()))
+        assert record.facts["smallest_variance"] == pytest.approx(smallest, rel=1e-12)
+    assert smallest < 1
+
+
+def test_after_repeated_passes_the_model_holds_the_servers_statistics_again() -> None:
+    e = build(cell(norm="hbn(stats_mode=eval)", model="mlp(hidden=(8, 6))")).experiment
+    loop, state = engine._Loop(e, lambda message: None), engine.initial_state(e)
+    write_statistics(e.model, e.layout, state.statistics)
+    loop.channel.passes(state, list(range(6)), 6, 0, state.theta)
+    assert torch.equal(read_statistics(e.model, e.layout, e.flat), state.statistics)
 
 
 def test_rules_that_remember_clients_are_told_who_takes_part(monkeypatch: pytest.MonkeyPatch) -> None:
