@@ -10,13 +10,17 @@ from torch import Tensor
 
 from robustfl.contracts import View
 from robustfl.defenses import Propagate
+from robustfl.errors import Diverged
 from robustfl.federation import RoundRecord, channel, engine, propagate_statistics, train
 from robustfl.federation.clients import Clients
+from robustfl.federation.stack import Exchange, MessageStack
 from robustfl.federation.statistics import begin
 from robustfl.norms.lockstep import KINDS
 from robustfl.registry import create
 from robustfl.scenarios.build import build
 from robustfl.scenarios.spec import Cell
+from robustfl.team import ALONE
+from robustfl.vectors import read_statistics, write_statistics
 
 
 def cell(**more: object) -> Cell:
@@ -39,18 +43,185 @@ def test_exchanges_of_the_target_are_forged_forward_and_backward(target: str) ->
 
 def test_attackers_of_statistics_know_what_the_server_sent_last(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Tensor | None] = []
+    ages: list[int] = []
     original = channel.forged_statistics
 
     def noted(attack: Any, view: View, **more: Any) -> Any:
         seen.append(None if view.previous is None else view.previous.clone())
+        ages.append(int(view.state.get("age", 0)))
         return original(attack, view, **more)
 
     monkeypatch.setattr(channel, "forged_statistics", noted)
-    after = [r.state.statistics.clone() for r in train(build(cell(f=1, attack="sf")).experiment)]
+    after = [r.state.statistics.clone() for r in train(build(cell(f=1, attack="lazy")).experiment)]
+    assert ages == [0, 1, 2]  # and what they kept
     assert seen[0] is None
     assert all(torch.equal(had, sent) for had, sent in zip(seen[1:], after, strict=False) if had is not None)
     assert len(seen) == 3
     assert seen[2] is not None
+
+
+def test_attackers_of_updates_know_the_round_the_last_aggregate_and_what_they_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[tuple[int, Tensor | None, int]] = []
+    attack = type(create("attack", "lazy"))
+    original = attack.forge
+
+    def noted(self: Any, view: View, **more: Any) -> Any:
+        last = None if view.previous is None else view.previous.clone()
+        seen.append((view.round, last, int(view.state.get("age", 0))))
+        return original(self, view, **more)
+
+    monkeypatch.setattr(attack, "forge", noted)
+    e = build(cell(f=1, attack="lazy", norm="gn")).experiment
+    models = [e.flat.clone(), *(record.state.theta.clone() for record in train(e))]
+    assert [(round, age) for round, _, age in seen] == [(0, 0), (1, 1), (2, 2)]
+    assert seen[0][1] is None
+    for (_, last, _), before, after in zip(seen[1:], models, models[1:], strict=False):
+        assert last is not None
+        torch.testing.assert_close(before + last, after, rtol=0, atol=1e-12)
+
+
+def test_what_attackers_send_is_not_what_they_keep() -> None:
+    """They do the honest work for their statistics; their momenta are those of honest clients."""
+    kept = []
+    for attack in ("none", "foe(eta=3)"):
+        e = build(cell(f=2, attack=attack, scope="update", algorithm="dsgd(momentum=0.9)")).experiment
+        kept.append(next(train(e)).state.memory.clone())
+    assert torch.equal(*kept)
+    assert bool((kept[0].norm(dim=1) > 0).all())
+
+
+def test_shift_of_the_statistics_weighs_clients_by_their_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    original = channel.attack_shift
+
+    def noted(rows: Tensor, h: int, weights: Any) -> float:
+        seen.append(weights)
+        return original(rows, h, weights)
+
+    monkeypatch.setattr(channel, "attack_shift", noted)
+    e = build(cell(f=1, attack="sf", partition="dirichlet(alpha=0.3, min_size=10)")).experiment
+    next(train(e, measure=lambda round: True))
+    order = sorted(range(6), key=lambda k: (k in e.settings.byzantine(), k))
+    sizes = torch.tensor([len(e.parts[k]) for k in order], dtype=torch.float64)
+    torch.testing.assert_close(seen, [sizes / sizes.sum()])
+
+
+def test_smallest_variance_is_the_clients_where_they_keep_their_own() -> None:
+    e = build(cell(norm="silobn", f=0)).experiment
+    smallest = 1.0
+    for record in train(e):
+        assert record.state.personal is not None
+        smallest = min(smallest, float(record.state.personal.statistics[:, e.layout.variance_mask()].min()))
+        assert record.facts["smallest_variance"] == pytest.approx(smallest, rel=1e-12)
+    assert smallest < 1
+
+
+def test_after_repeated_passes_the_model_holds_the_servers_statistics_again() -> None:
+    e = build(cell(norm="hbn(stats_mode=eval)", model="mlp(hidden=(8, 6))")).experiment
+    loop, state = engine._Loop(e, lambda message: None), engine.initial_state(e)
+    write_statistics(e.model, e.layout, state.statistics)
+    loop.channel.passes(state, list(range(6)), 6, 0, state.theta)
+    assert torch.equal(read_statistics(e.model, e.layout, e.flat), state.statistics)
+
+
+def test_rules_that_remember_clients_are_told_who_takes_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[list[int]] = []
+    e = build(cell(participation=0.5, f=2, attack="sf", defense="foolsgold", norm="gn")).experiment
+    rule = type(e.defense.aggregator)
+    original = rule.reduce
+
+    def noted(self: Any, *rows: Any, f: int, context: Any) -> Any:
+        seen.append(context.clients.tolist())
+        return original(self, *rows, f=f, context=context)
+
+    monkeypatch.setattr(rule, "reduce", noted)
+    for _ in train(e):
+        pass
+    bad = e.settings.byzantine()
+    assert seen == [sorted(e.settings.sample(t), key=lambda k: (k in bad, k)) for t in range(3)]
+    assert seen[0] != list(range(3))
+
+
+def test_shifts_are_of_weighted_means_without_broken_rows() -> None:
+    """Two honest clients, (6, 0) of weight 0.1 and (2, 16/3) of 0.3: their mean (3, 4) has length 5."""
+    broken = float("nan")
+    rows = torch.tensor([[6.0, 0.0], [2.0, 16 / 3], [8.0, 4.0], [broken, 0.0]], dtype=torch.float64)
+    weights = torch.tensor([0.1, 0.3, 0.4, 0.2], dtype=torch.float64)
+    stack = MessageStack(rows, 2, 2, Exchange(ALONE, range(4), lambda message: None))
+    # The one attacker that counts is 5 away and has 0.4 of 0.8.
+    assert stack.attack_shift(weights) == pytest.approx(0.5, abs=1e-12)
+    assert stack.defense_shift(rows.new_tensor([3.0, 14.0]), weights) == pytest.approx(2.0, abs=1e-12)
+    # Equal weights: a mean of (4, 8/3), and one attacker of three who count.
+    away, length = torch.tensor([4.0, 4 / 3]).norm(), torch.tensor([4.0, 8 / 3]).norm()
+    assert stack.attack_shift(None) == pytest.approx(float(away / 3 / length), abs=1e-6)
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_a_model_that_overflows_diverged_in_its_round_also_in_the_last(rounds: int) -> None:
+    """A finite aggregate times the rate is beyond single precision."""
+    settings = {"norm": "none", "algorithm": "dsgd(momentum=0)", "attack": "foe(eta=1e30)", "f": 1, "dtype": "float32"}
+    with pytest.raises(Diverged, match="the model") as caught:
+        last_of(cell(**settings, schedule={"lr": 1e18}, rounds=rounds))
+    assert caught.value.round == 1
+
+
+def test_a_client_that_overflows_diverged_in_its_round() -> None:
+    with pytest.raises(Diverged, match="an honest message") as caught:
+        last_of(cell(norm="none", algorithm="fedavg(local_steps=4)", dtype="float32", schedule={"lr": 1e18}))
+    assert caught.value.round == 1
+
+
+def test_loss_of_a_round_is_that_of_the_honest_clients() -> None:
+    """Flippers of labels compute a loss of their own, flippers of signs none."""
+    losses = []
+    for attack in ("label-flip", "sf"):
+        e = build(cell(norm="gn", f=2, attack=attack, scope="update")).experiment
+        losses.append(next(train(e)).loss)
+    assert losses[0] == pytest.approx(losses[1], rel=1e-12)
+
+
+def test_the_pass_before_training_looks_at_the_model_that_clients_receive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FedACG's server sends one that is ahead of its own."""
+    seen: list[Tensor] = []
+    original = Clients.statistics
+
+    def noted(self: Clients, ids: Any, round: int, thetas: Tensor, *, refresh: bool = False) -> Any:
+        if round == 1 and not refresh:
+            seen.append(thetas[0].clone())
+        return original(self, ids, round, thetas, refresh=refresh)
+
+    monkeypatch.setattr(Clients, "statistics", noted)
+    e = build(cell(norm="hbn", algorithm="fedacg(local_steps=2)")).experiment
+    records = train(e)
+    state = next(records).state
+    received = e.algorithm.broadcast(state.theta, state.server).clone()
+    assert not torch.equal(received, state.theta)
+    next(records)
+    shared = slice(None) if e.privacy.mask is None else e.privacy.mask
+    assert all(torch.equal(theta[shared], received[shared]) for theta in seen)
+    assert seen
+
+
+def test_the_server_keeps_a_momentum_of_its_own_beside_its_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Tensor] = []
+    settings = {"defense": "fltrust", "server_samples": 40, "norm": "gn", "algorithm": "dsgd(momentum=0.9)"}
+    e = build(cell(**settings, rounds=2)).experiment
+    rule = type(e.defense.aggregator)
+    original = rule.reduce if hasattr(rule, "reduce") else rule.aggregate
+
+    def noted(self: Any, *rows: Any, f: int, context: Any) -> Any:
+        seen.append(context.reference.clone())
+        return original(self, *rows, f=f, context=context)
+
+    monkeypatch.setattr(rule, original.__name__, noted)
+    *_, last = train(e)
+    assert len(seen) == 2
+    assert last.state.root is not None
+    assert torch.equal(last.state.root[0], seen[1])  # what DSGD sends is its momentum
+    new = (seen[1] - 0.9 * seen[0]) / 0.1
+    assert 0.1 < float(new.norm() / seen[0].norm()) * 0.1 < 10  # a gradient, as large as the first
 
 
 def test_poisoners_know_their_place_and_the_round(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from robustfl.contracts import Attack, Tag, View
 from robustfl.errors import UsageError
 from robustfl.parameters import param
 from robustfl.randomness import derive, numpy_stream, stream
-from robustfl.records import canonical, plain
+from robustfl.records import canonical, completed, plain
 from robustfl.vectors import flatten_parameters, layout_of, read_statistics, tag_of, write_statistics
 
 
@@ -256,3 +256,8 @@ def test_identity_of_a_wrapper_holds_that_of_what_it_wraps() -> None:
     assert "inner" not in registry.identity(registry.create("attack", "foe"))
     several = registry.identity(registry.create("evasion", "worst(of='fgsm+pgd')"))
     assert [part["name"] for part in several["parts"]] == ["fgsm", "pgd"]
+
+
+def test_a_setting_that_is_said_is_not_its_value_from_before_there_was_a_choice() -> None:
+    said = {"select": "validation", "seed": 1}
+    assert completed(said, ["select", "rotate", "seed"]) == {**said, "rotate": 0.0}

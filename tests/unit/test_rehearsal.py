@@ -206,6 +206,61 @@ def test_origin_of_a_plain_merge_is_the_honest_mean() -> None:
             assert view.origin is None
 
 
+def test_origin_weighs_clients_as_the_server_does() -> None:
+    e = probed(norm="naive-bn", defense="median", algorithm="fedavg", partition="dirichlet(alpha=0.5, min_size=10)")
+    for _ in train(e):
+        pass
+    bad = e.settings.byzantine()
+    sizes = torch.tensor([len(e.parts[k]) for k in range(9) if k not in bad], dtype=torch.float64)
+    views = [view for view, _ in Probe.seen if view.channel == "statistics"]
+    assert len(views) == 3
+    for view in views:
+        torch.testing.assert_close(view.origin, sizes / sizes.sum() @ view.honest, rtol=1e-12, atol=1e-14)
+        assert not torch.allclose(view.origin, view.honest.mean(0))
+
+
+def test_origin_of_an_exchange_weighs_clients_too() -> None:
+    e = probed(norm="fedtan", algorithm="fedavg", partition="dirichlet(alpha=0.5, min_size=10)")
+    reduce = engine._Loop(e, lambda message: None).channel.reducer(list(range(9)), 7, 2, engine.initial_state(e))
+    rows = torch.rand(9, 4, dtype=torch.float64) + torch.arange(9)[:, None]
+    reduce(KINDS[0], rows)
+    ((view, _),) = Probe.seen
+    sizes = torch.tensor([len(part) for part in e.parts[:7]], dtype=torch.float64)
+    torch.testing.assert_close(view.origin, sizes / sizes.sum() @ rows[:7], rtol=1e-12, atol=1e-14)
+
+
+def test_origin_is_the_step_of_the_round_and_for_a_test_the_union() -> None:
+    """HBN's server takes the first union whole, then moves by λ; what is tested is the union again."""
+    e = probed(
+        norm="hbn(lam=0.25)", defense="median", algorithm="fedavg(local_steps=2)", partition="iid", clients=8, rounds=2
+    )
+    for _ in train(e):
+        pass
+    first, later, tested = (view for view, _ in Probe.seen if view.channel == "statistics")
+    means = e.layout.layers[0].mean  # clients have equally many samples
+    unions = [view.honest.mean(0)[means] for view in (first, later, tested)]
+    torch.testing.assert_close(first.origin[means], unions[0], rtol=1e-9, atol=1e-12)
+    moved = 0.75 * later.previous[means] + 0.25 * unions[1]
+    torch.testing.assert_close(later.origin[means], moved, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(tested.origin[means], unions[2], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("norm", ["fbn", "fedtan"])
+def test_a_rehearsal_trims_as_many_as_the_server_is_told(norm: str) -> None:
+    e = probed(defense="trimmed-mean", norm=norm, f=1, f_declared=3, scope="both", algorithm="fedavg(local_steps=1)")
+    if norm == "fedtan":
+        reduce = engine._Loop(e, lambda message: None).channel.reducer(list(range(9)), 8, 1, engine.initial_state(e))
+        rows = torch.rand(9, 4, dtype=torch.float64) + torch.arange(9)[:, None]
+        made = reduce(KINDS[0], rows)
+        assert torch.equal(made, told("statistics")[0])
+        assert torch.allclose(made, torch.cat([rows[:8], 2 * rows[:8].mean(0)[None]]).sort(0).values[3:6].mean(0))
+        return
+    found = [(record.state.previous, record.state.statistics.clone()) for record in train(e)]
+    for (update, statistics), a, b in zip(found, told("update"), told("statistics"), strict=True):
+        assert torch.equal(update, a)
+        assert torch.equal(statistics, b)
+
+
 # --- what comes of it ------------------------------------------------------------------------------------------------
 
 

@@ -52,6 +52,15 @@ def test_broken_rows_move_a_mean_that_drops_them_nowhere() -> None:
     assert told["dropped"] == 2
 
 
+def test_poisoned_data_move_the_mean_too() -> None:
+    assert certificates(attack="label-flip", f=2)["attack_shift"] > 0.01
+
+
+def test_a_network_without_statistics_serves_no_variance() -> None:
+    assert "smallest_variance" not in certificates()
+    assert certificates(norm="fbn")["smallest_variance"] > 0
+
+
 def test_certificate_is_of_the_clients_of_a_round() -> None:
     part = {"attack": "alie", "clients": 20, "f": 8, "f_declared": 3, "participation": 0.5}
     assert certificates(**part, quota=True)["z_max"] == pytest.approx(z_max(10, 4))

@@ -20,8 +20,8 @@ from robustfl.reports.board import Board
 from robustfl.reports.estimate import Estimate, table_prior
 from robustfl.reports.figure_ranks import rank_figures
 from robustfl.reports.frame import frame
-from robustfl.reports.moderated import Array, Prior, pair_p_values, prior_of
-from robustfl.reports.paired import compare, holm
+from robustfl.reports.moderated import Array, Prior, interval, logit, pair_p_values, prior_of, resolution
+from robustfl.reports.paired import Comparison, compare, holm
 from robustfl.reports.rank_test import critical_difference, rank_over_scenarios
 from robustfl.reports.writers import to_json, to_latex, to_markdown, to_text
 
@@ -77,6 +77,60 @@ def test_a_moderated_variance_lies_between_its_own_and_the_tables() -> None:
     assert float(variance) == pytest.approx((6 * 0.2 + 4 * 0.8) / 10)
     assert float(dof) == 10
     assert float(Prior(dof=6, variance=0.2, pooled=8).moderate(0.8, 4)[1]) == 8  # no more than the table has
+
+
+def test_the_prior_of_three_variances_by_hand() -> None:
+    """Smyth's moments: with four degrees of freedom ψ(2) = 1 - γ and ψ′(2) = π²/6 - 1."""
+    variances, gamma = [0.01, 0.3, 9.0], 0.5772156649015329
+    e = [math.log(v) - (1 - gamma) + math.log(2) for v in variances]
+    mean = sum(e) / 3
+    excess = sum((v - mean) ** 2 for v in e) / 2 - (math.pi**2 / 6 - 1)
+    found = prior_of(variances, [4, 4, 4], pooled=12)
+    assert found is not None
+    half = found.dof / 2
+    assert float(scipy.special.polygamma(1, half)) == pytest.approx(excess, rel=1e-9)
+    assert found.variance == pytest.approx(math.exp(mean + float(scipy.special.digamma(half)) - math.log(half)))
+    assert prior_of(variances[:2], [4, 4], pooled=8) is None
+
+
+def test_an_accuracy_is_at_least_half_a_test_sample_from_the_edge() -> None:
+    assert logit([0.0, 0.5, 1.0], 100) == pytest.approx([-math.log(199), 0, math.log(199)])
+    assert logit([1.0], None) == pytest.approx([math.log(1999)])  # of 1,000 samples, where a record does not say
+
+
+def test_seeds_that_agree_are_as_far_apart_as_rounding_to_whole_samples_may_have_left_them() -> None:
+    """Around one half a step of 1/m is one of 4/m on the logit scale; uniform within a step: its square by 12."""
+    assert resolution([0.5, 0.5], 100) == pytest.approx(0.04**2 / 12)
+    assert resolution([0.5, 0.5], None) == pytest.approx(0.004**2 / 12)
+    half = scipy.stats.t.ppf(0.975, 4) * math.sqrt(0.04**2 / 12 / 5)
+    found = interval([0.5] * 5, prior=None, samples=100, confidence=0.95)
+    assert found == pytest.approx((scipy.special.expit(-half), scipy.special.expit(half)))
+    edge = scipy.stats.t.ppf(0.975, 4) * math.sqrt(resolution([1.0], 100) / 5)
+    found = interval([1.0] * 5, prior=None, samples=100, confidence=0.95)
+    assert found == pytest.approx((scipy.special.expit(math.log(199) - edge), 1.0))
+    alike = np.array([[0.5] * 3, [0.5] * 3, [0.9] * 3])
+    apart = pair_p_values(alike[[0, 2]], 100)[0][0, 1]
+    t = math.log(9) / math.sqrt((resolution([0.5], 100) + resolution([0.9], 100)) / 3)
+    assert apart == pytest.approx(2 * scipy.stats.t.sf(t, 2))
+    assert pair_p_values(alike[:2], 100)[0][0, 1] == pytest.approx(1)
+
+
+def test_a_table_of_pairs_has_no_more_degrees_of_freedom_than_its_rows() -> None:
+    """Three pairs of three rows: variances that count as equal, known by 2 · (3 - 1) degrees of freedom."""
+    table = np.array([[0.5] * 3, [0.5] * 3, [0.52] * 3])
+    near, far = 2 * resolution([0.5], 100), resolution([0.5], 100) + resolution([0.52], 100)
+    variance = math.exp((math.log(near) + 2 * math.log(far)) / 3 + 0.5772156649015329)  # ψ(1) = -γ
+    t = math.log(0.52 / 0.48) / math.sqrt(variance / 3)
+    assert pair_p_values(table, 100)[0][0, 2] == pytest.approx(2 * scipy.stats.t.sf(t, 4))
+
+
+def test_rows_are_compared_over_the_seeds_that_both_have() -> None:
+    first, second = [0.8, 0.82, 0.85, 0.81], [0.7, math.nan, 0.74, 0.69]
+    p, n = pair_p_values(np.array([first, second]), 1000)
+    both = [0, 2, 3]
+    expected = scipy.stats.ttest_rel(*(scipy.special.logit([row[i] for i in both]) for row in (first, second))).pvalue
+    assert n[0, 1] == 3
+    assert p[0, 1] == pytest.approx(expected, rel=1e-9)
 
 
 def simulated(rows: int, seeds: int, draw: np.random.Generator) -> tuple[Array, Array]:
@@ -185,6 +239,28 @@ def test_two_seeds_are_too_few_to_tell_rows_apart() -> None:
 def test_one_seed_says_so_and_tests_nothing() -> None:
     found = compare(board(*cells("median", [0.9]), *cells("mean", [0.1])).sections[0])
     assert found.verdict.startswith("One seed or none in common: too few to tell rows apart")
+
+
+def test_the_words_count_the_fewest_seeds_that_a_row_shares_with_the_first() -> None:
+    levels = {"median": noisy(0.9, 5, 1), "mean": noisy(0.6, 5, 2), "krum": noisy(0.3, 2, 3)}
+    found = compare(board(*(c for name, values in levels.items() for c in cells(name, values))).sections[0])
+    assert found.verdict.startswith("2 seeds in common: too few to tell rows apart")
+
+
+def test_a_claim_is_made_by_the_adjusted_p_value() -> None:
+    found = Comparison(row=1, labels=("mean",), n=5, difference=-0.1, p=0.03, adjusted=0.06)
+    assert not found.significant
+    assert replace(found, adjusted=0.05).significant
+
+
+def test_a_row_with_only_a_bound_is_not_compared() -> None:
+    failed = [record(defense="krum", attack="foe", status="failed", reason="x", seed=s, ra={}) for s in range(3)]
+    places = {"median": 0.9, "mean": 0.6, "krum": 0.95}
+    levels = [(d, a, v) for d, v in places.items() for a in ("sf", "foe") if (d, a) != ("krum", "foe")]
+    made = board(*(c for d, a, v in levels for c in cells(d, noisy(v, 3, ord(d[0])), a)), *failed).sections[0]
+    assert {row.labels[0]: row.ranks for row in made.rows}["krum"] is None
+    found = compare(made)
+    assert (found.reference[0], found.left_out, len(found.results)) == ("median", 1, 1)
 
 
 def test_rows_that_diverged_are_left_out_and_counted() -> None:
