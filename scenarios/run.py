@@ -7,8 +7,7 @@ import platform
 import socket
 import time
 import traceback
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -27,7 +26,7 @@ from robustfl.outside import LARGEST_NUMBER, unsafe
 from robustfl.provenance import UNKNOWN, commit, processor
 from robustfl.records import CellResult, CurvePoint, Metrics, Timing, measured_in, plain
 from robustfl.running import running
-from robustfl.surroundings import Surroundings, kept
+from robustfl.surroundings import kept
 
 from .build import Built, build
 from .checkpoint import Checkpoint, Keeper, checkpoint_path
@@ -46,22 +45,6 @@ from .spec import Cell
 ON_CPU = Execution(device="cpu")
 
 
-@contextmanager
-def _settings(cell: Cell, execution: Execution) -> Iterator[None]:
-    """So many threads, and float32 products on a GPU in full or in TF32, whatever torch's own defaults are."""
-    places: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn)
-    threads, before = torch.get_num_threads(), [place.allow_tf32 for place in places]
-    torch.set_num_threads(execution.threads)
-    try:
-        for place in places:
-            place.allow_tf32 = cell.precision == "tf32"
-        yield
-    finally:
-        torch.set_num_threads(threads)
-        for place, value in zip(places, before, strict=True):
-            place.allow_tf32 = value
-
-
 def run_cell(cell: Cell, *, fingerprint: str, scenario: str = "cell", execution: Execution = ON_CPU) -> CellResult:
     """Run one cell. Refusal, divergence and crash become records; only interrupts escape.
 
@@ -78,10 +61,13 @@ def run_cell(cell: Cell, *, fingerprint: str, scenario: str = "cell", execution:
     software = {"versions": versions(), "device": where.type, "threads": execution.threads}
     keeper = _keeper(key, software, where, execution)
     guests = "".join(f" [{name}: {origin}]" for name, origin in foreign.items())
-    with running(in_words(foreign)), kept(), _settings(cell, execution), _surrounded() as moved:
-        run, outcome = _outcome(cell, key, where, keeper, execution, guests)
-    if moved and guests and outcome["status"] == "done":
-        broken = RobustflError(f"a plug-in changed {', '.join(moved)}, which other methods share")
+    with running(in_words(foreign)), kept():
+        _set_up(cell, execution)
+        with kept() as moved:
+            run, outcome = _outcome(cell, key, where, keeper, execution, guests)
+    changed = [*moved.settings, *(f"the global generator of {name}" for name in moved.generators)]
+    if changed and guests and outcome["status"] == "done":
+        broken = RobustflError(f"a plug-in changed {', '.join(changed)}, which other methods share")
         outcome = _failure(broken, guests, "")
     certificates = outcome.pop("certificates", {}) | software | {"precision": cell.precision}
     certificates |= {"processes": execution.team.size} if execution.team.size > 1 else {}
@@ -114,6 +100,14 @@ def versions() -> dict[str, str]:
         "robustfl": version("robustfl"), "torch": str(torch.__version__), "numpy": np.__version__,
         "python": platform.python_version(),
     }  # fmt: skip
+
+
+def _set_up(cell: Cell, execution: Execution) -> None:
+    """Set so many threads, and float32 products on a GPU in full or in TF32, whatever torch's own defaults are."""
+    torch.set_num_threads(execution.threads)
+    places: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn)
+    for place in places:
+        place.allow_tf32 = cell.precision == "tf32"
 
 
 def _keeper(key: str, software: Mapping[str, Any], where: torch.device, execution: Execution) -> Keeper:
@@ -152,17 +146,6 @@ def _outcome(
             said = "".join(str(error).splitlines()[:1]) or "too much was asked for at once"
             error = MemoryError(f"out of memory: {said}; {REMEDY}")
         return run, _failure(error, guests, detail)
-
-
-@contextmanager
-def _surrounded() -> Iterator[list[str]]:
-    """Put back global settings and generators; the list tells afterwards what had changed."""
-    now, moved = Surroundings(), list[str]()
-    try:
-        yield moved
-    finally:
-        moved += [*now.settings(), *(f"the global generator of {name}" for name in now.generators())]
-        now.restore()
 
 
 def _failure(error: BaseException, guests: str, detail: str) -> dict[str, Any]:
