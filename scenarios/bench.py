@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -24,13 +24,12 @@ from robustfl.reports.store import Store
 from .ensemble import asked
 from .expand import expand, fingerprints, key_of, resolve
 from .grid import Results
-from .halving import cheap_grid
+from .halving import RunGrid, cheap_grid
 from .methods import canonical_method
 from .spec import Cell, Scenario, is_axis
 
 WHO = ("defense", "norm", "algorithm", "objective", "propagation")
 """The settings that make a contestant; the last two where a tier varies them."""
-RunGrid = Callable[..., Results]
 _ROUNDS = 4
 _ROWS = 11
 
