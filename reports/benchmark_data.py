@@ -117,8 +117,7 @@ class Measured:
 
     def of(self, row: Row, label: str) -> str:
         """One label of a row; the board's, where all rows share it."""
-        named = dict(zip(self.board.label_names, row.labels, strict=True))
-        return named.get(label) or dict(self.board.constants).get(label, "–")
+        return self.board.label(row, label) or dict(self.board.constants).get(label, "–")
 
     def name(self, row: Row, *, apart: Sequence[str] = ()) -> str:
         """The name of a contestant, without the labels ``apart``: defense and norm, and what else differs.

@@ -90,6 +90,10 @@ class Board:
     versions: tuple[tuple[str, str], ...] = ()
     autobyz: Asked | None = None
 
+    def label(self, row: Row, name: str, default: str = "") -> str:
+        """A label of a row by its name; ``default`` where rows do not have it."""
+        return dict(zip(self.label_names, row.labels, strict=True)).get(name, default)
+
     @property
     def metrics(self) -> tuple[str, ...]:
         """The metrics that have tables."""
@@ -179,6 +183,11 @@ def in_words(name: str, value: str) -> str:
     if name == "statistics_defense":
         return f"statistics: {value}"
     return value if name in METHODS else f"{name} = {value}"
+
+
+def below_heading(name: str, value: str) -> str:
+    """A setting below its name: a partition in words, anything else as it is."""
+    return in_words(name, value) if name == "partition" else value
 
 
 def _partition(spec: str) -> str:

@@ -58,14 +58,10 @@ def heat_grids(board: Board, found: Sequence[Contestant], notes: Notes) -> list[
         for group, rows in sorted(groups.items(), key=lambda item: natural(" ".join(item[0]))):
             where = _condition(board, section.block)
             title = " · ".join(filter(None, [section.metric_title, row_name(names, group), where]))
-            ordered = sorted(rows, key=lambda r: simple_first(_label(board, r, "defense")))
-            lines = tuple((_label(board, r, "defense"), slugs[r.labels], _shaded(r, notes)) for r in ordered)
+            ordered = sorted(rows, key=lambda r: simple_first(board.label(r, "defense", "all")))
+            lines = tuple((board.label(r, "defense", "all"), slugs[r.labels], _shaded(r, notes)) for r in ordered)
             grids.append(Grid(title, (*board.attacks, "worst case"), lines))
     return grids
-
-
-def _label(board: Board, row: Row, name: str) -> str:
-    return row.labels[board.label_names.index(name)] if name in board.label_names else "all"
 
 
 def _shaded(row: Row, notes: Notes) -> tuple[tuple[Value, str], ...]:
