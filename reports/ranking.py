@@ -6,6 +6,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import fmean
 from typing import Any
 
 import pandas as pd
@@ -340,7 +341,7 @@ def _row(labels: Labels, group: _Group, metric: str, attacks: Sequence[str], aut
     )
     # What AutoByz's members search and rehearse is no cost of a defense, and not every row ran the same members.
     took = group.calm if autobyz is not None and group.calm else group.seconds
-    seconds = math.fsum(took) / len(took) if took else None
+    seconds = fmean(took) if took else None
     memory = max(group.memory, default=None)
     cells = tuple(found[a] for a in attacks)
     return Row(labels, None, cells, worst(counted), seconds, memory, own=group.own, members=members)
@@ -354,7 +355,7 @@ def _mean_row(labels: Labels, rows: Sequence[Row]) -> Row:
         None,
         tuple(averaged(parts) for parts in zip(*(r.cells for r in rows), strict=True)),
         averaged([r.worst for r in rows]),
-        math.fsum(seconds) / len(seconds) if seconds else None,
+        fmean(seconds) if seconds else None,
         max((r.peak_memory for r in rows if r.peak_memory is not None), default=None),
         own=tuple(v[0] if len(set(v)) == 1 else "several" for v in zip(*owns, strict=True)),
         members=tuple(sum((Counter(dict(r.members)) for r in rows), Counter[str]()).most_common()),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import math
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -299,7 +299,7 @@ def validated(record: CellResult | None) -> float | None:
     byzantine = set(record.certificates.get("byzantine", ()))
     found = enumerate(record.metrics.per_client.get("sa", []))
     values = [value for k, value in found if value is not None and k not in byzantine]
-    return math.fsum(values) / len(values) if values else None
+    return fmean(values) if values else None
 
 
 @cache

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import platform
 import socket
 import time
@@ -12,6 +11,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -247,10 +247,10 @@ class _Run:
         if self._cell.tail == 1:
             return {}
         points = [p for p in self._curve if p.round > self._cell.rounds - self._cell.tail]
-        means = {"sa": math.fsum(p.sa for p in points) / len(points)}
+        means = {"sa": fmean(p.sa for p in points)}
         robust = [p.ra for p in points if p.ra is not None]
         if robust and len(robust) == len(points):
-            means["ra_worst"] = math.fsum(robust) / len(robust)
+            means["ra_worst"] = fmean(robust)
             means |= {spec: means["ra_worst"] for spec in metrics.ra if len(metrics.ra) == 1}
         return {"tail": means}
 
@@ -308,7 +308,7 @@ class _Run:
     def so_far(self) -> dict[str, Any]:
         """The facts known at any time: curve, label counts, certificates."""
         e = self._built.experiment
-        means = {k: math.fsum(v) / len(v) for k, v in self._shifts.items() if v}
+        means = {k: fmean(v) for k, v in self._shifts.items() if v}
         settings = e.settings
         present = settings.attackers
         known = e.attack.certificate(settings.participants, present) if present else {}

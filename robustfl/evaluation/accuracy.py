@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from statistics import fmean
 
 import torch
 from torch import Tensor, nn
@@ -49,7 +50,7 @@ def mean_over_users(values: Sequence[float]) -> float:
     >>> mean_over_users([0.9, 0.7])
     0.8
     """
-    return math.fsum(values) / len(values) if len(values) else math.nan
+    return fmean(values) if len(values) else math.nan
 
 
 _SURELY = 20
