@@ -74,7 +74,7 @@ def write_history(history: History, path: Path) -> None:
     write_atomic(path, json.dumps(history.model_dump(mode="json"), indent=1, sort_keys=True, ensure_ascii=False) + "\n")
 
 
-def entry_of(it: Measured, *, date: str, commit: str = "") -> Entry:
+def entry_of(it: Measured, *, date: str, commit: str) -> Entry:
     """The entry of a board that is shown from a date on, as it stands in a commit."""
     return Entry(
         date=date,

@@ -261,7 +261,7 @@ def _origin(name: str, digest: str) -> str:
     return f"{PurePosixPath(name).name} {digest[:12]}"
 
 
-def incomplete(present: Sequence[Labels], wanted: Sequence[Labels] = ()) -> list[str]:
+def incomplete(present: Sequence[Labels], wanted: Sequence[Labels]) -> list[str]:
     """Cells that are missing: every contestant meets every attack of its task with every seed of the task.
 
     A task's attacks and seeds are those of all cells ``present``, given by their labels, and of those that are

@@ -147,7 +147,7 @@ def _refused_members(board: Board, autobyz: Asked) -> dict[str, int]:
     return {name: count for name, count in counts.items() if count}
 
 
-def axes_of(cells: Sequence[Cell], labels: Sequence[str], *, compare: Sequence[str] = ()) -> Axes:
+def axes_of(cells: Sequence[Cell], labels: Sequence[str], *, compare: Sequence[str]) -> Axes:
     """Which of the labels make contestants and which make tasks.
 
     A label of ``OWN`` that every contestant has one value of within a task, and not all the same one, is no part of the
@@ -308,7 +308,7 @@ def _add(cell: Cell, seed: str, group: _Group, place: _Place, notes: Footnotes, 
     group.memory += [] if not cell.get("peak_memory") else [int(cell["peak_memory"])]
 
 
-def _blocks(groups: Groups, axes: Axes, autobyz: Asked | None = None) -> list[tuple[str, Labels, Any]]:
+def _blocks(groups: Groups, axes: Axes, autobyz: Asked | None) -> list[tuple[str, Labels, Any]]:
     """Each task in words and its labels with a function of metric and attacks to its rows; their mean comes first."""
     tasks = sorted(groups, key=lambda task: natural(" ".join(task)))
     names = [_plain(c) for c in axes.task]
@@ -328,7 +328,7 @@ def _blocks(groups: Groups, axes: Axes, autobyz: Asked | None = None) -> list[tu
     return [(OVERALL, (), overall), *blocks] if len(tasks) > 1 else blocks
 
 
-def _row(labels: Labels, group: _Group, metric: str, attacks: Sequence[str], autobyz: Asked | None = None) -> Row:
+def _row(labels: Labels, group: _Group, metric: str, attacks: Sequence[str], autobyz: Asked | None) -> Row:
     found = {a: group.places[a].estimate(metric) if a in group.places else Estimate() for a in attacks}
     members: tuple[tuple[str, int], ...] = ()
     if autobyz is not None:

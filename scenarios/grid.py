@@ -319,7 +319,7 @@ class _Work:
         return "".join(f" [{n}: {origin}]" for n, origin in origins(resolve(self.cell, self.fingerprint)).items())
 
 
-def _run(work: Sequence[_Work], workers: int, on_round: OnRoundOf | None = None) -> Iterator[Finished]:
+def _run(work: Sequence[_Work], workers: int, on_round: OnRoundOf | None) -> Iterator[Finished]:
     """Run all of ``work``; a cell whose worker dies is tried once more alone, then recorded as failed."""
     sweep()
     if workers == 0:

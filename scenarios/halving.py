@@ -126,7 +126,7 @@ def cheap_words(ensemble: Ensemble) -> str:
 
 
 def cheap_grid(
-    scenario: Scenario, run: RunGrid, *, out: str | Path = "runs", root: str | Path | None = None,
+    scenario: Scenario, run: RunGrid, *, out: str | Path, root: str | Path | None = None,
     facts: Mapping[str, Any] | None = None,
 ) -> Results:  # fmt: skip
     """Run a scenario with AutoByz in the cheap mode: ``run`` is ``run_grid`` with everything set but the scenario.

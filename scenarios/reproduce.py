@@ -176,9 +176,7 @@ def _worked(images: Tensor, kernel: Tensor) -> float:
     return time.perf_counter() - started
 
 
-def run_missing(
-    scale: Scale, run: Callable[[Scenario], Results], *, on_refused: Callable[[str], None] = lambda text: None
-) -> bool:
+def run_missing(scale: Scale, run: Callable[[Scenario], Results], *, on_refused: Callable[[str], None]) -> bool:
     """Run every scenario of a protocol and say if a cell failed; one that lacks its data is named, the others go on."""
     failed = False
     for scenario in scenarios_of(scale):
