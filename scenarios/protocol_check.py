@@ -69,8 +69,8 @@ def _left_out(present: Sequence[Labels], asked: Asked) -> Iterator[str]:
         names[place] = f"{cell['defense']}, {cell['norm']}, seed {cell['seed']}"
         met.setdefault(place, set()).add((cell["attack"], cell["scope"]))
     for place, attacks in met.items():
-        members = {(m.attack, m.scope or asked.scope): m.label for m in asked.ensemble.within(asked.scope)}
-        missing = [label for member, label in members.items() if member not in attacks]
+        members = asked.ensemble.by_cell(asked.scope)
+        missing = [member.label for cell, member in members.items() if cell not in attacks]
         if missing:
             yield f"{names[place]}: AutoByz without {some(missing)}"
 
@@ -85,7 +85,7 @@ def _dropped_apart(present: Sequence[Labels], asked: Asked) -> Iterator[str]:
         yield f"it says another rule of the cheap mode than that of AutoByz version {asked.ensemble.version}"
     if asked.seed is not None and asked.seed not in {cell["seed"] for cell in present}:
         yield f"its cheap mode compared members with seed {asked.seed}, which none of its cells has"
-    known = {(member.attack, member.scope or asked.scope) for member in asked.ensemble.within(asked.scope)}
+    known = asked.ensemble.by_cell(asked.scope)
     gone = list(asked.dropped.values())
     ran = present[: len(present) - len(gone)]
     strange = [cell for cell in gone if (cell["attack"], cell["scope"]) not in known]
