@@ -191,13 +191,11 @@ def below_heading(name: str, value: str) -> str:
 
 
 def _partition(spec: str) -> str:
-    for letter, words, pattern in (
-        ("γ", "", r"gamma\((?:gamma=)([0-9.eE+-]+)(?:, )?(.*)\)"),
-        ("α", "Dirichlet ", r"dirichlet\((?:alpha=)([0-9.eE+-]+)(?:, )?(.*)\)"),
-    ):
-        if match := re.fullmatch(pattern, spec):
-            return f"{words}{letter} = {float(match[1]):g}" + (f" ({match[2]})" if match[2] else "")
-    return spec
+    match = re.fullmatch(r"(gamma\(gamma|dirichlet\(alpha)=([0-9.eE+-]+)(?:, )?(.*)\)", spec)
+    if match is None:
+        return spec
+    letter = "γ" if spec.startswith("gamma") else "Dirichlet α"
+    return f"{letter} = {float(match[2]):g}" + (f" ({match[3]})" if match[3] else "")
 
 
 def row_name(names: Sequence[str], labels: Sequence[str]) -> str:
