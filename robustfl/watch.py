@@ -158,23 +158,23 @@ def watched(methods: Method | Sequence[Method], *shown: Tensor | None) -> Iterat
     """
     parts = (methods,) if isinstance(methods, Method) else tuple(methods)
     versions = [t._version for t in shown if t is not None]
-    guests = [type(m) for m in parts if origin_of(m)]
-    with _observed(parts, guests) if guests else nullcontext():
+    foreign = [type(m) for m in parts if origin_of(m)]
+    with _observed(parts, foreign) if foreign else nullcontext():
         yield
     if versions != [t._version for t in shown if t is not None]:
         raise RobustflError(f"{names(parts)} wrote to what it was shown; it must work on a copy")
 
 
 @contextmanager
-def _observed(parts: Sequence[Method], guests: list[type[Method]]) -> Iterator[None]:
-    memory = [kept_state(cls) for cls in guests]
+def _observed(parts: Sequence[Method], foreign: list[type[Method]]) -> Iterator[None]:
+    memory = [kept_state(cls) for cls in foreign]
     with kept() as moved, running(names(parts)):
         yield
     if moved.settings:
         raise RobustflError(f"{names(parts)} changed {', '.join(moved.settings)}, which other methods share")
     if moved.generators:
         raise RobustflError(f"{names(parts)} used the global generator of {', '.join(moved.generators)}")
-    for cls, old in zip(guests, memory, strict=True):
+    for cls, old in zip(foreign, memory, strict=True):
         held = changed(old, kept_state(cls))
         if held:
             raise RobustflError(f"{names(parts)} keeps global state in {', '.join(held)}")

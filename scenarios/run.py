@@ -60,15 +60,15 @@ def run_cell(cell: Cell, *, fingerprint: str, scenario: str = "cell", execution:
     reset_peak(where)
     software = {"versions": versions(), "device": where.type, "threads": execution.threads}
     keeper = _keeper(key, software, where, execution)
-    guests = "".join(f" [{name}: {origin}]" for name, origin in foreign.items())
+    plug_ins = "".join(f" [{name}: {origin}]" for name, origin in foreign.items())
     with running(in_words(foreign)), kept():
         _set_up(cell, execution)
         with kept() as moved:
-            run, outcome = _outcome(cell, key, where, keeper, execution, guests)
+            run, outcome = _outcome(cell, key, where, keeper, execution, plug_ins)
     changed = [*moved.settings, *(f"the global generator of {name}" for name in moved.generators)]
-    if changed and guests and outcome["status"] == "done":
+    if changed and plug_ins and outcome["status"] == "done":
         broken = RobustflError(f"a plug-in changed {', '.join(changed)}, which other methods share")
-        outcome = _failure(broken, guests, "")
+        outcome = _failure(broken, plug_ins, "")
     certificates = outcome.pop("certificates", {}) | software | {"precision": cell.precision}
     certificates |= {"processes": execution.team.size} if execution.team.size > 1 else {}
     timing = Timing(
@@ -119,7 +119,7 @@ def _keeper(key: str, software: Mapping[str, Any], where: torch.device, executio
 
 
 def _outcome(
-    cell: Cell, key: str, where: torch.device, keeper: Keeper, execution: Execution, guests: str
+    cell: Cell, key: str, where: torch.device, keeper: Keeper, execution: Execution, plug_ins: str
 ) -> tuple[_Run | None, dict[str, Any]]:
     """The outcome of the cell: the fields of its record, and the run as far as it came."""
     run: _Run | None = None
@@ -139,17 +139,17 @@ def _outcome(
         reason = f"out of memory on {where}: {first}; use fewer --slots, a smaller batch or --device cpu"
         return run, {"status": "failed", "reason": reason}
     except BaseException as error:
-        if not (isinstance(error, Exception) or guests) or isinstance(error, (KeyboardInterrupt, OutOfTimeError)):
+        if not (isinstance(error, Exception) or plug_ins) or isinstance(error, (KeyboardInterrupt, OutOfTimeError)):
             raise
         detail = "".join(traceback.format_exception(error))
         if exhausted(error):
             said = "".join(str(error).splitlines()[:1]) or "too much was asked for at once"
             error = MemoryError(f"out of memory: {said}; {REMEDY}")
-        return run, _failure(error, guests, detail)
+        return run, _failure(error, plug_ins, detail)
 
 
-def _failure(error: BaseException, guests: str, detail: str) -> dict[str, Any]:
-    return {"status": "failed", "reason": f"{told(error)}{guests}\n{detail}".rstrip()}
+def _failure(error: BaseException, plug_ins: str, detail: str) -> dict[str, Any]:
+    return {"status": "failed", "reason": f"{told(error)}{plug_ins}\n{detail}".rstrip()}
 
 
 class _Run:
