@@ -22,7 +22,6 @@ class Agreement:
 
     verdict: str
     differences: tuple[tuple[str, Any, Any], ...] = ()
-    largest: float = 0.0
 
     @property
     def agrees(self) -> bool:
@@ -50,14 +49,14 @@ def agree(first: CellResult, second: CellResult, *, tolerance: float) -> Agreeme
     if not 0 <= tolerance <= 1:
         raise UsageError(f"tolerance={tolerance:g} must be in [0, 1], a difference of accuracies")
     if first.status != second.status:
-        return Agreement("differs", (("status", first.status, second.status),), math.inf)
+        return Agreement("differs", (("status", first.status, second.status),))
     found = list(_apart(first, second))
     if not found:
         return Agreement("identical")
     largest = max(apart for *_, apart in found)
     # accuracies are multiples of 1 / samples; a hair above the tolerance is the tolerance
     verdict = "within" if largest <= tolerance + 1e-9 else "differs"
-    return Agreement(verdict, tuple((name, a, b) for name, a, b, _ in found), largest)
+    return Agreement(verdict, tuple((name, a, b) for name, a, b, _ in found))
 
 
 def _apart(first: CellResult, second: CellResult) -> Iterator[tuple[str, Any, Any, float]]:

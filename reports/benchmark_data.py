@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import fmean
 from typing import Any
 
 from robustfl.autobyz import TITLE
@@ -113,12 +113,11 @@ class Measured:
                 sent = record.certificates.get("traffic")
                 if isinstance(sent, Mapping) and isinstance(sent.get("mebibytes"), (int, float)):
                     found[labels].append(float(sent["mebibytes"]))
-        return {labels: math.fsum(values) / len(values) for labels, values in found.items()}
+        return {labels: fmean(values) for labels, values in found.items()}
 
     def of(self, row: Row, label: str) -> str:
         """One label of a row; the board's, where all rows share it."""
-        named = dict(zip(self.board.label_names, row.labels, strict=True))
-        return named.get(label) or dict(self.board.constants).get(label, "–")
+        return self.board.label(row, label) or dict(self.board.constants).get(label, "–")
 
     def name(self, row: Row, *, apart: Sequence[str] = ()) -> str:
         """The name of a contestant, without the labels ``apart``: defense and norm, and what else differs.

@@ -20,8 +20,8 @@ def front_page(
     entries: Mapping[str, Entry],
     *,
     tiers: Mapping[str, str],
-    left_out: Sequence[str] = (),
-    reading: str = "",
+    left_out: Sequence[str],
+    reading: str,
 ) -> str:
     """The page in Markdown.
 

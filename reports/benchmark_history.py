@@ -9,6 +9,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from robustfl.errors import some
+
 from .benchmark_data import Measured, ranked
 from .board import Row
 from .documents import read_document
@@ -72,7 +74,7 @@ def write_history(history: History, path: Path) -> None:
     write_atomic(path, json.dumps(history.model_dump(mode="json"), indent=1, sort_keys=True, ensure_ascii=False) + "\n")
 
 
-def entry_of(it: Measured, *, date: str, commit: str = "") -> Entry:
+def entry_of(it: Measured, *, date: str, commit: str) -> Entry:
     """The entry of a board that is shown from a date on, as it stands in a commit."""
     return Entry(
         date=date,
@@ -138,8 +140,7 @@ def _change(entry: Entry, before: Entry | None) -> str:
 
 
 def _named(what: str, names: Sequence[str]) -> list[str]:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return [f"{what}: {', '.join(map(escape, names[:_SHOWN]))}{more}"] if names else []
+    return [f"{what}: {some([*map(escape, names)], _SHOWN)}"] if names else []
 
 
 def _moved(old: float | None, new: float | None) -> bool:

@@ -90,6 +90,10 @@ class Board:
     versions: tuple[tuple[str, str], ...] = ()
     autobyz: Asked | None = None
 
+    def label(self, row: Row, name: str, default: str = "") -> str:
+        """A label of a row by its name; ``default`` where rows do not have it."""
+        return dict(zip(self.label_names, row.labels, strict=True)).get(name, default)
+
     @property
     def metrics(self) -> tuple[str, ...]:
         """The metrics that have tables."""
@@ -181,14 +185,17 @@ def in_words(name: str, value: str) -> str:
     return value if name in METHODS else f"{name} = {value}"
 
 
+def below_heading(name: str, value: str) -> str:
+    """A setting below its name: a partition in words, anything else as it is."""
+    return in_words(name, value) if name == "partition" else value
+
+
 def _partition(spec: str) -> str:
-    for letter, words, pattern in (
-        ("γ", "", r"gamma\((?:gamma=)([0-9.eE+-]+)(?:, )?(.*)\)"),
-        ("α", "Dirichlet ", r"dirichlet\((?:alpha=)([0-9.eE+-]+)(?:, )?(.*)\)"),
-    ):
-        if match := re.fullmatch(pattern, spec):
-            return f"{words}{letter} = {float(match[1]):g}" + (f" ({match[2]})" if match[2] else "")
-    return spec
+    match = re.fullmatch(r"(gamma\(gamma|dirichlet\(alpha)=([0-9.eE+-]+)(?:, )?(.*)\)", spec)
+    if match is None:
+        return spec
+    letter = "γ" if spec.startswith("gamma") else "Dirichlet α"
+    return f"{letter} = {float(match[2]):g}" + (f" ({match[3]})" if match[3] else "")
 
 
 def row_name(names: Sequence[str], labels: Sequence[str]) -> str:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from robustfl.errors import UsageError
+from robustfl.errors import UsageError, some
 from robustfl.origins import all_origins
 from robustfl.outside import parse_toml, read_file, shown
 from robustfl.records import CellResult, canonical, text_without
@@ -261,7 +261,7 @@ def _origin(name: str, digest: str) -> str:
     return f"{PurePosixPath(name).name} {digest[:12]}"
 
 
-def incomplete(present: Sequence[Labels], wanted: Sequence[Labels] = ()) -> list[str]:
+def incomplete(present: Sequence[Labels], wanted: Sequence[Labels]) -> list[str]:
     """Cells that are missing: every contestant meets every attack of its task with every seed of the task.
 
     A task's attacks and seeds are those of all cells ``present``, given by their labels, and of those that are
@@ -298,9 +298,8 @@ class _Task:
         for key, met in self.met.items():
             left = sorted(whole - met)
             if left:
-                some = ", ".join(f"{shown(attack)} with seed {seed}" for attack, seed in left[:3])
-                more = f" and {len(left) - 3} more" if len(left) > 3 else ""
-                found.append(f"{shown(self.names[key])} lacks {some}{more}")
+                lacks = some([f"{shown(attack)} with seed {seed}" for attack, seed in left])
+                found.append(f"{shown(self.names[key])} lacks {lacks}")
         return found
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from statistics import NormalDist
+from statistics import NormalDist, fmean
 
 from .moderated import Prior, interval, logit, prior_of, resolution
 
@@ -48,7 +48,7 @@ class Estimate:
     @cached_property
     def mean(self) -> float | None:
         """The mean over seeds in [0, 1]."""
-        return math.fsum(v for _, v in self.values) / len(self.values) if self.is_number else None
+        return fmean(v for _, v in self.values) if self.is_number else None
 
     @property
     def shown(self) -> float | None:
@@ -139,7 +139,7 @@ def averaged(parts: Sequence[Estimate]) -> Estimate:
     """The mean of several places, seed by seed over the seeds all of them have."""
     states = _summed(parts)
     shared = _shared_seeds(parts)
-    values = tuple((s, math.fsum(dict(p.values)[s] for p in parts) / len(parts)) for s in shared)
+    values = tuple((s, fmean(dict(p.values)[s] for p in parts)) for s in shared)
     expected = sum(p.expected for p in parts) if states else max((p.expected for p in parts), default=0)
     idle = bool(parts) and all(p.idle for p in parts)
     bound, dropped = any(p.bound for p in parts), any(p.dropped for p in parts)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from .board import Board, metric_title
@@ -35,7 +35,7 @@ def _figure(found: Breakdown, width: str) -> Figure:
     from matplotlib.figure import Figure
 
     column = width == "column"
-    lines = sorted(found.lines, key=lambda line: (-_mean(line[1]), line[0]))
+    lines = sorted(found.lines, key=lambda line: (-fmean(y for _, y in line[1]), line[0]))
     names = [wrapped(name or "all", 24 if column else 34) for name, _ in lines[:_NAMED]]
     size = (WIDTHS[width], 2.5 if column else 3.6)
     figure = Figure(figsize=size, layout="constrained")
@@ -82,7 +82,3 @@ def _named(axes: Any, name: str, at: float, end: float, look: dict[str, Any], le
 def _limits(values: Sequence[float]) -> tuple[float, float]:
     """From zero to just above the highest value: accuracies are compared with zero, not with each other alone."""
     return -2.0, min(102.0, max(20.0, max(values) * 1.06 + 1))
-
-
-def _mean(points: Sequence[tuple[float, float]]) -> float:
-    return math.fsum(y for _, y in points) / len(points)

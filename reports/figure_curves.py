@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from robustfl.records import CellResult
@@ -124,7 +125,7 @@ def _line(axes: Any, records: Sequence[CellResult], metric: str, look: Mapping[s
     rounds = sorted(at for at, values in by_round.items() if len(values) == len(records))
     if not rounds:
         return
-    axes.plot(rounds, [math.fsum(by_round[t]) / len(by_round[t]) for t in rounds], linewidth=1.6, **look)
+    axes.plot(rounds, [fmean(by_round[t]) for t in rounds], linewidth=1.6, **look)
     if len(records) > 1:
         low, high = [min(by_round[t]) for t in rounds], [max(by_round[t]) for t in rounds]
         axes.fill_between(rounds, low, high, color=look["color"], alpha=0.18, linewidth=0)

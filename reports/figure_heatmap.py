@@ -27,10 +27,6 @@ def heatmaps(board: Board, width: str | None = None) -> Iterator[tuple[str, Figu
             yield f"heatmap {metric} {note}", _figure(board, blocks, setting, note, width)
 
 
-def _label(board: Board, row: Row, name: str) -> str:
-    return row.labels[board.label_names.index(name)] if name in board.label_names else ""
-
-
 def _others(board: Board, row: Row) -> tuple[tuple[str, str], ...]:
     named = zip(board.label_names, row.labels, strict=True)
     return tuple((n, v) for n, v in named if n not in ("defense", "norm"))
@@ -49,8 +45,8 @@ def _figure(
     from matplotlib.figure import Figure
 
     rows = [r for s in sections for r in s.rows if _others(board, r) == setting]
-    norms = sorted({_label(board, r, "norm") for r in rows}, key=natural)
-    defenses = sorted({_label(board, r, "defense") for r in rows}, key=simple_first)
+    norms = sorted({board.label(r, "norm") for r in rows}, key=natural)
+    defenses = sorted({board.label(r, "defense") for r in rows}, key=simple_first)
     columns = [wrapped(a) for a in (*board.attacks, "worst case")]
     column = width == "column"
     names = [wrapped(d, 14 if column else 24) for d in defenses]
@@ -70,9 +66,9 @@ def _figure(
     axes = figure.subplots(down, beside, squeeze=False)
     for k, (section, norm) in enumerate(panels):
         by_defense = {
-            _label(board, r, "defense"): r
+            board.label(r, "defense"): r
             for r in section.rows
-            if _others(board, r) == setting and _label(board, r, "norm") == norm
+            if _others(board, r) == setting and board.label(r, "norm") == norm
         }
         places = [by_defense[d].places if d in by_defense else [Estimate()] * len(columns) for d in defenses]
         i, j = divmod(k, beside)

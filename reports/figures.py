@@ -81,12 +81,6 @@ def summaries(board: Board, results: Sequence[CellResult]) -> Iterator[tuple[str
     yield from distributions(results)
 
 
-def drawn(figures: Iterable[tuple[str, Figure]], form: str) -> Iterator[tuple[str, bytes]]:
-    """Every figure's title with the bytes of a ``pdf``, ``png`` or ``svg`` file."""
-    for title, figure in titled(figures):
-        yield title, picture(figure, form)
-
-
 def titled(figures: Iterable[tuple[str, Figure]]) -> Iterator[tuple[str, Figure]]:
     """The titles and figures themselves, laid out once for all forms, in the look of all figures."""
     with _style():

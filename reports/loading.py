@@ -58,11 +58,11 @@ def board_of(
         autobyz=autobyz,
     )  # fmt: skip
     board = replace(board, notes=(*board.notes, *([words] if words else [])))
-    guests = {name: origin for result in loaded.results for name, origin in origins(result.cell).items()}
-    if not guests:
+    plug_ins = {name: origin for result in loaded.results for name, origin in origins(result.cell).items()}
+    if not plug_ins:
         return board
-    plug_ins = "; ".join(f"{name}: {origin}" for name, origin in sorted(guests.items()))
-    return replace(board, notes=(*board.notes, f"Plug-ins: {plug_ins}."))
+    told = "; ".join(f"{name}: {origin}" for name, origin in sorted(plug_ins.items()))
+    return replace(board, notes=(*board.notes, f"Plug-ins: {told}."))
 
 
 def chosen(loaded: Loaded, *, keys: Collection[str] | None = None, where: Mapping[str, str] | None = None) -> Loaded:

@@ -70,13 +70,11 @@ def plot(
     for words in problems:
         on_problem(words)
     results = matching(loaded.results, where or {})
-    from .figures import drawn
+    from .figures import picture
 
     board = partial(board_of, store, where=where, loaded=loaded)
-    found = [content for _, content in drawn(_figures(kind, results, board, metric, width, lines), form)]
-    if not found:
-        raise UsageError(f"plot {kind}: {_WHY_NONE[kind]}")
-    files = write_numbered(target, found)
+    figures = _drawn(kind, _figures(kind, results, board, metric, width, lines))
+    files = write_numbered(target, [picture(figure, form) for figure in figures])
     on_caption(caption_of(results, kind, store.description().get("defaults")))
     return files
 
@@ -117,9 +115,7 @@ def caption_of(results: Sequence[CellResult], kind: str, defaults: object = None
 
     Where a store does not know its defaults, all settings are named.
     """
-    table, _ = counted(frame(results))
-    board = rank_board(table, defaults=defaults if isinstance(defaults, dict) else {})
-    told = setting(board)
+    told = setting(_ranked(results, defaults))
     seeds = len({r.labels.get("seed") for r in results if r.status == "done"})
     count = f"; {seeds} seeds" if seeds > 1 and "seed" in _SHOWS[kind] and "lowest" not in _SHOWS[kind] else ""
     return f"{_SHOWS[kind]} ({told}{count})." if told else f"{_SHOWS[kind]}{count}."
@@ -135,11 +131,15 @@ def figures_of(
     lines: str | None = None,
 ) -> list[Figure]:
     """The figures of one kind, of records. Raises ``UsageError`` if there is nothing to draw."""
+    chosen = matching(results, where or {})
+    return _drawn(kind, _figures(kind, chosen, partial(_ranked, chosen), metric, width, lines))
+
+
+def _drawn(kind: str, figures: Iterable[tuple[str, Figure]]) -> list[Figure]:
+    """The figures, laid out. Raises ``UsageError`` if there are none, saying what the records lack."""
     from .figures import titled
 
-    chosen = matching(results, where or {})
-    board = partial(_ranked, chosen)
-    found = [figure for _, figure in titled(_figures(kind, chosen, board, metric, width, lines))]
+    found = [figure for _, figure in titled(figures)]
     if not found:
         raise UsageError(f"plot {kind}: {_WHY_NONE[kind]}")
     return found
@@ -195,9 +195,9 @@ def _of_records(
     return others[kind](results) if kind in others else None
 
 
-def _ranked(results: Sequence[CellResult]) -> Board:
+def _ranked(results: Sequence[CellResult], defaults: object = None) -> Board:
     table, _ = counted(frame(results))
-    return rank_board(table)
+    return rank_board(table, defaults=defaults if isinstance(defaults, dict) else {})
 
 
 def _of_board(kind: str, board: Board, width: str | None) -> Iterator[tuple[str, Figure]]:

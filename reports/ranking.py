@@ -6,6 +6,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import fmean
 from typing import Any
 
 import pandas as pd
@@ -146,7 +147,7 @@ def _refused_members(board: Board, autobyz: Asked) -> dict[str, int]:
     return {name: count for name, count in counts.items() if count}
 
 
-def axes_of(cells: Sequence[Cell], labels: Sequence[str], *, compare: Sequence[str] = ()) -> Axes:
+def axes_of(cells: Sequence[Cell], labels: Sequence[str], *, compare: Sequence[str]) -> Axes:
     """Which of the labels make contestants and which make tasks.
 
     A label of ``OWN`` that every contestant has one value of within a task, and not all the same one, is no part of the
@@ -311,7 +312,7 @@ def _add(cell: Cell, seed: str, group: _Group, place: _Place, notes: Footnotes, 
     group.memory += [] if not cell.get("peak_memory") else [int(cell["peak_memory"])]
 
 
-def _blocks(groups: Groups, axes: Axes, autobyz: Asked | None = None) -> list[tuple[str, Labels, Any]]:
+def _blocks(groups: Groups, axes: Axes, autobyz: Asked | None) -> list[tuple[str, Labels, Any]]:
     """Each task in words and its labels with a function of metric and attacks to its rows; their mean comes first."""
     tasks = sorted(groups, key=lambda task: natural(" ".join(task)))
     names = [_plain(c) for c in axes.task]
@@ -331,7 +332,7 @@ def _blocks(groups: Groups, axes: Axes, autobyz: Asked | None = None) -> list[tu
     return [(OVERALL, (), overall), *blocks] if len(tasks) > 1 else blocks
 
 
-def _row(labels: Labels, group: _Group, metric: str, attacks: Sequence[str], autobyz: Asked | None = None) -> Row:
+def _row(labels: Labels, group: _Group, metric: str, attacks: Sequence[str], autobyz: Asked | None) -> Row:
     found = {a: group.places[a].estimate(metric) if a in group.places else Estimate() for a in attacks}
     members: tuple[tuple[str, int], ...] = ()
     if autobyz is not None:
@@ -344,7 +345,7 @@ def _row(labels: Labels, group: _Group, metric: str, attacks: Sequence[str], aut
     )
     # What AutoByz's members search and rehearse is no cost of a defense, and not every row ran the same members.
     took = group.calm if autobyz is not None and group.calm else group.seconds
-    seconds = math.fsum(took) / len(took) if took else None
+    seconds = fmean(took) if took else None
     memory = max(group.memory, default=None)
     cells = tuple(found[a] for a in attacks)
     return Row(labels, None, cells, worst(counted), seconds, memory, own=group.own, members=members)
@@ -358,7 +359,7 @@ def _mean_row(labels: Labels, rows: Sequence[Row]) -> Row:
         None,
         tuple(averaged(parts) for parts in zip(*(r.cells for r in rows), strict=True)),
         averaged([r.worst for r in rows]),
-        math.fsum(seconds) / len(seconds) if seconds else None,
+        fmean(seconds) if seconds else None,
         max((r.peak_memory for r in rows if r.peak_memory is not None), default=None),
         own=tuple(v[0] if len(set(v)) == 1 else "several" for v in zip(*owns, strict=True)),
         members=tuple(sum((Counter(dict(r.members)) for r in rows), Counter[str]()).most_common()),

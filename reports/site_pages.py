@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 
 from robustfl.origins import named_methods
 from robustfl.papers import bibtex, spelled_out
@@ -58,14 +58,10 @@ def heat_grids(board: Board, found: Sequence[Contestant], notes: Notes) -> list[
         for group, rows in sorted(groups.items(), key=lambda item: natural(" ".join(item[0]))):
             where = _condition(board, section.block)
             title = " · ".join(filter(None, [section.metric_title, row_name(names, group), where]))
-            ordered = sorted(rows, key=lambda r: simple_first(_label(board, r, "defense")))
-            lines = tuple((_label(board, r, "defense"), slugs[r.labels], _shaded(r, notes)) for r in ordered)
+            ordered = sorted(rows, key=lambda r: simple_first(board.label(r, "defense", "all")))
+            lines = tuple((board.label(r, "defense", "all"), slugs[r.labels], _shaded(r, notes)) for r in ordered)
             grids.append(Grid(title, (*board.attacks, "worst case"), lines))
     return grids
-
-
-def _label(board: Board, row: Row, name: str) -> str:
-    return row.labels[board.label_names.index(name)] if name in board.label_names else "all"
 
 
 def _shaded(row: Row, notes: Notes) -> tuple[tuple[Value, str], ...]:
@@ -186,7 +182,7 @@ def _mean_curve(records: Sequence[CellResult]) -> list[tuple[float, float]]:
         for point in record.curve:
             if math.isfinite(point.sa):
                 rounds[point.round].append(100 * point.sa)
-    return [(float(t), math.fsum(v) / len(v)) for t, v in sorted(rounds.items())]
+    return [(float(t), fmean(v)) for t, v in sorted(rounds.items())]
 
 
 def _breakdown(board: Board, contestant: Contestant) -> list[Chart]:
@@ -217,7 +213,7 @@ def _certificate(board: Board, contestant: Contestant) -> tuple[list[str], list[
     for (where, attack), values in sorted(groups.items(), key=lambda g: (natural(g[0][0]), order.get(g[0][1], 0))):
         shown = []
         for name in known:
-            summary = min if name == "smallest_variance" else statistics.fmean
+            summary = min if name == "smallest_variance" else fmean
             shown.append(f"{summary(values[name]):.3g}" if name in values else "–")
         lines.append((where, attack, *shown))
     return [CERTIFICATES[name] for name in known], lines

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from .board import OVERALL, Board, Row, Section, in_words, metric_title, natural
+from .board import OVERALL, Board, Row, Section, below_heading, metric_title, natural
 from .cells import costs, members, members_head, note_mark, rank_text
 from .contestants import Contestant, Entry, unreliable
 from .estimate import Estimate
@@ -151,7 +151,7 @@ def everything(board: Board, found: Sequence[Contestant], notes: Notes) -> Table
     lead = _lead(board)
     lines = []
     for section in (s for s in board.tasks if s.metric == "sa"):
-        task = tuple(_short(n, v) for n, v in zip(board.task_names, section.task, strict=True))
+        task = tuple(below_heading(n, v) for n, v in zip(board.task_names, section.task, strict=True))
         for row in section.rows:
             for i, attack in enumerate(board.attacks):
                 others = [table[m, section.block].get(row.labels) for m in robust]
@@ -178,11 +178,6 @@ def everything(board: Board, found: Sequence[Contestant], notes: Notes) -> Table
     return _table(
         (*board.label_names[:lead], "attack", *board.label_names[lead:], *board.task_names), heads, lines, lead + 1
     )
-
-
-def _short(name: str, value: str) -> str:
-    """A label under its heading: a partition in words, anything else as it is."""
-    return in_words(name, value) if name == "partition" else value
 
 
 def _by_place(board: Board) -> dict[tuple[str, str], dict[tuple[str, ...], Row]]:

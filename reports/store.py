@@ -79,10 +79,6 @@ class Store:
             raise UsageError(f"store: key={key!r} must be letters, digits, '_', '-' or '.'")
         return self.cells / f"{key}.json"
 
-    def has(self, key: str) -> bool:
-        """True if the cell has a file, whatever its status."""
-        return self.path(key).is_file()
-
     def keys(self) -> set[str]:
         """The keys of all files, from one listing of the folder; no file is opened."""
         try:

@@ -73,6 +73,10 @@ class Ensemble:
             return self.members
         return tuple({m.attack: Member(m.attack, reason=m.reason) for m in self.members if not m.poisons}.values())
 
+    def by_cell(self, scope: str) -> dict[tuple[str, str], Member]:
+        """The members ``within`` a scope, by the attack and the scope of their cells."""
+        return {(member.attack, member.scope or scope): member for member in self.within(scope)}
+
 
 @cache
 def ensembles() -> Mapping[int, Ensemble]:

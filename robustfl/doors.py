@@ -414,11 +414,10 @@ def _layer(call: Call) -> str | None:
     made = call.made
     if not isinstance(made, nn.Module):
         return "a module is wanted"
-    wild = next((m for m in made.modules() if _unheard(m)), None)
-    if wild is not None:
+    if unheard := _unheard(made):
         return (
-            f"nobody asks {type(wild).__name__} for its running statistics; a robustfl.contracts.StatisticsLayer "
-            "reports them, as robustfl.norms.layers.OwnBatchNorm does"
+            f"nobody asks {unheard} for its running statistics; a robustfl.contracts.StatisticsLayer reports them, as "
+            "robustfl.norms.layers.OwnBatchNorm does"
         )
     sends = type(call.method).merge is not Norm.merge
     if sends and not any(isinstance(m, StatisticsLayer) for m in made.modules()):
@@ -434,11 +433,8 @@ def _network(call: Call) -> str | None:
     parameters = list(made.parameters())
     if not parameters or any(not p.requires_grad or p.device.type == "meta" for p in parameters):
         return "a network with parameters that can be trained is wanted"
-    wild = next((m for m in made.modules() if _unheard(m)), None)
-    if wild is not None:
-        return (
-            f"nobody asks {type(wild).__name__} for its running statistics; make normalization layers with norm.layer"
-        )
+    if unheard := _unheard(made):
+        return f"nobody asks {unheard} for its running statistics; make normalization layers with norm.layer"
     training, like = made.training, parameters[0]
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
@@ -458,9 +454,10 @@ def _initialised(call: Call) -> str | None:
     return None
 
 
-def _unheard(module: nn.Module) -> bool:
-    statistics = isinstance(getattr(module, "running_mean", None), Tensor)
-    return statistics and not isinstance(module, StatisticsLayer)
+def _unheard(made: nn.Module) -> str:
+    """The type of a layer whose running statistics nobody asks for; empty without one."""
+    with_statistics = (m for m in made.modules() if isinstance(getattr(m, "running_mean", None), Tensor))
+    return next((type(m).__name__ for m in with_statistics if not isinstance(m, StatisticsLayer)), "")
 
 
 def _split(call: Call) -> str | None:

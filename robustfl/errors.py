@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class RobustflError(Exception):
@@ -72,3 +72,13 @@ def closest(name: str, known: Iterable[str]) -> str:
     """Ends an error message: the close matches of ``name`` among ``known``, or all of them if none is close."""
     names = sorted(set(known))
     return near(name, names) or ("known: " + ", ".join(names) if names else "none is known")
+
+
+def some(names: Sequence[str], most: int = 3) -> str:
+    """The first of the names, at ``most`` so many, and the number of the others.
+
+    >>> some(["a", "b", "c", "d", "e"])
+    'a, b, c and 2 more'
+    """
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

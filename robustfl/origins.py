@@ -29,7 +29,7 @@ def origins(cell: Mapping[str, Any]) -> dict[str, str]:
     found: dict[str, str] = {}
     for axis, methods in cell.get("methods", {}).items():
         kind = "evasion" if axis == "evasions" else axis
-        found |= {f"{kind} {method['name']}": str(method["origin"]) for method in _foreign(methods)}
+        found |= {f"{kind} {m['name']}": str(m["origin"]) for m in _foreign(methods) if "name" in m}
     return found
 
 
@@ -46,7 +46,7 @@ def in_words(found: Mapping[str, str]) -> str:
 def _foreign(value: Any) -> Iterator[Mapping[str, Any]]:
     """The methods with an origin in nested data."""
     if isinstance(value, Mapping):
-        if value.get("origin") and "name" in value:
+        if value.get("origin"):
             yield value
         for inner in value.values():
             yield from _foreign(inner)
@@ -61,7 +61,4 @@ def all_origins(identity: Any) -> set[str]:
     >>> sorted(all_origins({"attack": {"name": "opt", "inner": {"name": "mine", "origin": "mine.py 1a2b"}}}))
     ['mine.py 1a2b']
     """
-    if isinstance(identity, Mapping):
-        own = {str(identity["origin"])} if identity.get("origin") else set()
-        return own.union(*map(all_origins, identity.values()))
-    return set().union(*map(all_origins, identity)) if isinstance(identity, (list, tuple)) else set()
+    return {str(method["origin"]) for method in _foreign(identity)}

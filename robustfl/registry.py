@@ -34,7 +34,7 @@ from robustfl.outside import METHOD_NAME, unsafe
 from robustfl.parameters import check_given, is_plain, remember, types_of
 from robustfl.running import loaded, running
 from robustfl.sessions import content, script_of, written_here
-from robustfl.surroundings import Surroundings
+from robustfl.surroundings import kept
 
 KINDS = ("attack", "evasion", "defense", "norm", "algorithm", "objective", "model", "dataset", "partition")
 GROUP = "robustfl.plugins"
@@ -248,15 +248,13 @@ def _import_as(origin: str, load: Callable[[], Any], what: str, own: bool = Fals
 
 def _guarded(load: Callable[[], Any]) -> None:
     """Import somebody else's code: in limited time, with all global settings and generators put back."""
-    now = Surroundings()
-    try:
-        with alarm(IMPORT_SECONDS, lambda frame: _SlowImportError(f"not done within {IMPORT_SECONDS:g} s")):
-            load()
-        changed = now.settings()
-    finally:
-        now.restore()
-    if changed:
-        raise UsageError(f"its import changes {', '.join(changed)}, which every other method shares")
+    with (
+        kept() as moved,
+        alarm(IMPORT_SECONDS, lambda frame: _SlowImportError(f"not done within {IMPORT_SECONDS:g} s")),
+    ):
+        load()
+    if moved.settings:
+        raise UsageError(f"its import changes {', '.join(moved.settings)}, which every other method shares")
 
 
 def _origin_of_distribution(dist: Distribution, module: str) -> str:
@@ -429,19 +427,16 @@ def create(kind: str, spec: str, **params: Any) -> Any:
 
 def _made_elsewhere(entry: Entry, given: Mapping[str, Any]) -> Method:
     """A plug-in's method. Raises ``UsageError`` naming it for one that fails, or that changes what others share."""
-    who, now = f"{entry.kind} {entry.name!r} ({entry.origin})", Surroundings()
+    who = f"{entry.kind} {entry.name!r} ({entry.origin})"
     try:
-        with running(who):
+        with kept() as moved, running(who):
             made = entry.cls(**given)
-        changed = now.settings()
+    except RobustflError:
+        raise
     except (Exception, SystemExit) as error:
-        if isinstance(error, RobustflError):
-            raise
         raise UsageError(f"{who} cannot be made: {told(error)}") from error
-    finally:
-        now.restore()
-    if changed:
-        raise UsageError(f"{who} changes {', '.join(changed)}, which other methods share")
+    if moved.settings:
+        raise UsageError(f"{who} changes {', '.join(moved.settings)}, which other methods share")
     return made
 
 

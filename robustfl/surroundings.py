@@ -10,6 +10,7 @@ import random
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -156,14 +157,26 @@ class Surroundings:
             put[name](self._generators[name])
 
 
+@dataclass
+class Moved:
+    """The settings, and the generators, that changed within ``kept``, by name; filled in when it is over."""
+
+    settings: list[str] = field(default_factory=list)
+    generators: list[str] = field(default_factory=list)
+
+
 @contextmanager
-def kept() -> Iterator[None]:
-    """Within, anything may change; afterwards all is as before."""
-    before = Surroundings()
+def kept() -> Iterator[Moved]:
+    """Within, anything may change; afterwards all is as before, and what had changed is told."""
+    before, moved = Surroundings(), Moved()
     try:
-        yield
+        yield moved
     finally:
-        before.restore()
+        try:
+            moved.settings += before.settings()
+            moved.generators += before.generators()
+        finally:
+            before.restore()
 
 
 def _read(setting: _Setting) -> Any:

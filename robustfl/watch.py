@@ -14,7 +14,7 @@ import random
 import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import cache
 from types import FunctionType, SimpleNamespace
 from typing import Any
@@ -27,7 +27,7 @@ from robustfl.contracts import Method
 from robustfl.errors import RobustflError
 from robustfl.registry import origin_of
 from robustfl.running import running
-from robustfl.surroundings import Surroundings
+from robustfl.surroundings import kept
 
 _PLAIN = (
     bool, int, float, str, bytes, list, dict, set, tuple, deque, itertools.count, Tensor, np.ndarray,
@@ -40,7 +40,7 @@ _CACHED = ", cached at "
 
 
 def random_state() -> dict[str, str]:
-    """A digest of every global generator: torch's (also CUDA's, once in use), numpy's and Python's."""
+    """A digest of every global generator, in any thread: torch's (also CUDA's, once in use), numpy's and Python's."""
     state = {
         "torch": _digest(torch.get_rng_state()),
         "numpy": _digest(np.random.get_state()),
@@ -158,30 +158,23 @@ def watched(methods: Method | Sequence[Method], *shown: Tensor | None) -> Iterat
     """
     parts = (methods,) if isinstance(methods, Method) else tuple(methods)
     versions = [t._version for t in shown if t is not None]
-    guests = [type(m) for m in parts if origin_of(m)]
-    if guests:
-        with _observed(parts, guests):
-            yield
-    else:
+    foreign = [type(m) for m in parts if origin_of(m)]
+    with _observed(parts, foreign) if foreign else nullcontext():
         yield
     if versions != [t._version for t in shown if t is not None]:
         raise RobustflError(f"{names(parts)} wrote to what it was shown; it must work on a copy")
 
 
 @contextmanager
-def _observed(parts: Sequence[Method], guests: list[type[Method]]) -> Iterator[None]:
-    now, kept = Surroundings(), [kept_state(cls) for cls in guests]
-    try:
-        with running(names(parts)):
-            yield
-        settings, moved = now.settings(), now.generators()
-    finally:
-        now.restore()
-    if settings:
-        raise RobustflError(f"{names(parts)} changed {', '.join(settings)}, which other methods share")
-    if moved:
-        raise RobustflError(f"{names(parts)} used the global generator of {', '.join(moved)}")
-    for cls, old in zip(guests, kept, strict=True):
+def _observed(parts: Sequence[Method], foreign: list[type[Method]]) -> Iterator[None]:
+    memory = [kept_state(cls) for cls in foreign]
+    with kept() as moved, running(names(parts)):
+        yield
+    if moved.settings:
+        raise RobustflError(f"{names(parts)} changed {', '.join(moved.settings)}, which other methods share")
+    if moved.generators:
+        raise RobustflError(f"{names(parts)} used the global generator of {', '.join(moved.generators)}")
+    for cls, old in zip(foreign, memory, strict=True):
         held = changed(old, kept_state(cls))
         if held:
             raise RobustflError(f"{names(parts)} keeps global state in {', '.join(held)}")

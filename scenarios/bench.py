@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import math
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -24,13 +24,12 @@ from robustfl.reports.store import Store
 from .ensemble import asked
 from .expand import expand, fingerprints, key_of, resolve
 from .grid import Results
-from .halving import cheap_grid
+from .halving import RunGrid, cheap_grid
 from .methods import canonical_method
 from .spec import Cell, Scenario, is_axis
 
 WHO = ("defense", "norm", "algorithm", "objective", "propagation")
 """The settings that make a contestant; the last two where a tier varies them."""
-RunGrid = Callable[..., Results]
 _ROUNDS = 4
 _ROWS = 11
 
@@ -300,7 +299,7 @@ def validated(record: CellResult | None) -> float | None:
     byzantine = set(record.certificates.get("byzantine", ()))
     found = enumerate(record.metrics.per_client.get("sa", []))
     values = [value for k, value in found if value is not None and k not in byzantine]
-    return math.fsum(values) / len(values) if values else None
+    return fmean(values) if values else None
 
 
 @cache

@@ -122,9 +122,7 @@ def _differs(worker: str, package: str, theirs: str, mine: str) -> str:
     return f"worker {worker} has {package} {theirs}, this side has {mine}; install the same on both and restart workers"
 
 
-def run_remotely(
-    client: Any, work: Sequence[RemoteCell], note: Callable[[str], None] = lambda text: None
-) -> Iterator[CellResult]:
+def run_remotely(client: Any, work: Sequence[RemoteCell], note: Callable[[str], None]) -> Iterator[CellResult]:
     """The records of all cells as they come in; a cell that kills its workers again and again comes back as failed.
 
     Raises ``ClusterError`` when the scheduler is lost, and what workers found wrong with the whole grid.

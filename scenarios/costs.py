@@ -102,15 +102,11 @@ class Costs:
         shapes = {shape_of(cell): kind for kind, cell in reversed(kinds.items())}
         first = set(shapes.values())
         found: dict[tuple[Any, ...], Cost] = {}
-        before = torch.get_num_threads()
-        torch.set_num_threads(self._execution.threads)
-        try:
-            with kept():
-                for kind in sorted(kinds, key=lambda kind: kind not in first):  # a round of every shape comes first
-                    on_cell(len(found))
-                    found[kind] = self._guarded(kind, kinds[kind])
-        finally:
-            torch.set_num_threads(before)
+        with kept():
+            torch.set_num_threads(self._execution.threads)
+            for kind in sorted(kinds, key=lambda kind: kind not in first):  # a round of every shape comes first
+                on_cell(len(found))
+                found[kind] = self._guarded(kind, kinds[kind])
         return found
 
     def _guarded(self, kind: tuple[Any, ...], cell: Cell) -> Cost:

@@ -12,7 +12,7 @@ from robustfl.records import CellResult, plain, text_without
 from robustfl.reports.ensembles import Asked
 
 from .expand import fingerprints, key_of, labels, resolve
-from .halving import SHARE, hopeless
+from .halving import SHARE, hopeless, member_name
 from .spec import Cell
 
 RIGHTLY, WRONGLY, STRANGER = "rightly left out", "wrongly left out", "another cell"
@@ -51,11 +51,11 @@ class Dropped:
             return STRANGER, "its settings, as the other members of its row have them, have another key"
         margin = max(0.0, self.asked.ensemble.margin - self.tolerance)
         ensemble = replace(self.asked.ensemble, margin=margin)
-        own = f"{cell.attack} {cell.scope}"
+        own = member_name(cell)
         early = {own: self._short(cell, beside[0])}
         for record in beside:
             rival = Cell.of(record.cell["cell"])
-            early[f"{rival.attack} {rival.scope}"] = self._short(rival, record)
+            early[member_name(rival)] = self._short(rival, record)
             if own in hopeless(early, ensemble):
                 return RIGHTLY, ""
         words = ", ".join(f"{name.removesuffix(' both')} {_words(record)}" for name, record in early.items())
@@ -63,7 +63,7 @@ class Dropped:
 
     def _members_beside(self, said: Labels) -> list[CellResult]:
         """One record of every member that went on in the row, the worst first: it is the likeliest to settle it."""
-        members = {(m.attack, m.scope or self.asked.scope) for m in self.asked.ensemble.within(self.asked.scope)}
+        members = self.asked.ensemble.by_cell(self.asked.scope)
         row = text_without(said, *_ROW_APART)
         found: dict[tuple[Any, Any], CellResult] = {}
         for record in self.records:

@@ -44,5 +44,5 @@ def members(settings: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], str]]
         yield dict(settings), ""
         return
     scope = settings.get("scope", SCOPE)
-    for member in ensemble.within(scope):
-        yield {**settings, "attack": member.attack, "scope": member.scope or scope}, ensemble.spec
+    for attack, channel in ensemble.by_cell(scope):
+        yield {**settings, "attack": attack, "scope": channel}, ensemble.spec

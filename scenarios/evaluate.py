@@ -116,12 +116,12 @@ class Evaluator:
     def metrics(self, state: State) -> Metrics:
         """Everything about a model."""
         with self.as_tested(state) as at:
-            standard = self._measure(at, None, self.branch)
-            robust = {spec: self._measure(at, (spec, attack), self.branch) for spec, attack in self._built.evasions}
+            everything = self._everything(at, self.branch)
+            standard = everything["sa"]
+            robust = {spec: everything[spec] for spec, _ in self._built.evasions}
             loss = mean_over_users([a.loss for a in standard])
             if not math.isfinite(loss):
                 raise Diverged(state.round, "the test loss")
-            everything = {"sa": standard, **robust}
             groups = self._groups(everything)
             if branched(self._e.model) and self._cell.branch == "both":
                 groups |= self._branches(at, everything)
@@ -188,6 +188,11 @@ class Evaluator:
                 yield
             finally:
                 write_statistics(e.model, e.layout, state.statistics)
+
+    def _everything(self, state: State, branch: str) -> dict[str, list[Accuracy]]:
+        """Standard accuracy, as ``"sa"``, and robust accuracy under every evasion attack of the cell."""
+        found = {"sa": self._measure(state, None, branch)}
+        return found | {spec: self._measure(state, (spec, attack), branch) for spec, attack in self._built.evasions}
 
     def _measure(self, state: State, named: tuple[str, Evasion] | None, branch: str) -> list[Accuracy]:
         """Accuracy of every honest user, or one for all where model and data are common."""
@@ -283,8 +288,7 @@ class Evaluator:
 
     def _branches(self, state: State, adversarial: dict[str, list[Accuracy]]) -> dict[str, dict[str, float]]:
         """The clean branch beside the adversarial one, and the lower of both."""
-        clean = {"sa": self._measure(state, None, CLEAN)}
-        clean |= {spec: self._measure(state, (spec, attack), CLEAN) for spec, attack in self._built.evasions}
+        clean = self._everything(state, CLEAN)
         values = {m: mean_over_users([a.value for a in found]) for m, found in clean.items()}
         lower = {m: min(values[m], mean_over_users([a.value for a in found])) for m, found in adversarial.items()}
         return {"branch clean": values, "branch min": lower}

@@ -138,7 +138,7 @@ class _Rule:
 
     wanted: Mapping[str, list[Any]]
 
-    def matches(self, cell: Cell, ensemble: str = "") -> bool:
+    def matches(self, cell: Cell, ensemble: str) -> bool:
         """True if all entries match; ``"alie"`` matches every ``alie``, ``"alie(z=1)"`` only that one.
 
         ``ensemble`` is the set of attacks that the cell stands for, if any: as an attack, it matches too.

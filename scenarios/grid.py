@@ -26,7 +26,7 @@ from robustfl.storage import LIMIT
 from robustfl.surroundings import kept
 from robustfl.workers import Died, spread
 
-from . import limit, pace
+from . import limit, round_files
 from .checkpoint import checkpoint_path, discard
 from .effect import effect_warnings
 from .ensemble import SCOPE, asked
@@ -34,7 +34,7 @@ from .execution import CHECKPOINT_MINUTES, Execution
 from .expand import expand, fingerprints, key_of, labels, refusal, resolve
 from .kept_models import missing_models
 from .memory import REMEDY
-from .pace import OnRoundOf
+from .round_files import OnRoundOf
 from .run import failed, run_cell
 from .shown import shown
 from .slots import claim, memory_of, slots_on
@@ -319,7 +319,7 @@ class _Work:
         return "".join(f" [{n}: {origin}]" for n, origin in origins(resolve(self.cell, self.fingerprint)).items())
 
 
-def _run(work: Sequence[_Work], workers: int, on_round: OnRoundOf | None = None) -> Iterator[Finished]:
+def _run(work: Sequence[_Work], workers: int, on_round: OnRoundOf | None) -> Iterator[Finished]:
     """Run all of ``work``; a cell whose worker dies is tried once more alone, then recorded as failed."""
     sweep()
     if workers == 0:
@@ -327,7 +327,7 @@ def _run(work: Sequence[_Work], workers: int, on_round: OnRoundOf | None = None)
             yield _unwrap(_execute(item, on_round))
         return
     sent = _sent(work[0].guests) if work else b""
-    with scratch("traces") as traces, pace.watched(str(traces), on_round):
+    with scratch("traces") as traces, round_files.watched(str(traces), on_round):
         left = [replace(item, traces=str(traces), guests=(), sent=sent) for item in work]
         for together, some in ((True, workers), (False, 1)):
             threads, again = work[0].execution.threads if work else 1, list[_Work]()
@@ -454,7 +454,7 @@ def _execute(item: _Work, on_round: OnRoundOf | None = None) -> Finished | Store
         execution = replace(
             item.execution,
             device=claim(*item.places) if item.places else item.execution.device,
-            on_round=pace.teller(item.key, item.traces, on_round),
+            on_round=round_files.teller(item.key, item.traces, on_round),
             on_point=followed.evaluated,
         )
         with limit.limited(execution.cell_minutes, item.trace):

@@ -72,16 +72,16 @@ def dropped(scenario: Scenario, early: Mapping[Cell, CellResult], ran: Iterable[
     ensemble = asked(scenario)
     assert ensemble is not None
     scope = scenario.cell.get("scope", SCOPE)
-    members = {(m.attack, m.scope or scope) for m in ensemble.within(scope)}
+    members = ensemble.by_cell(scope)
     late = {
-        cell: (_row(cell, math.ceil(cell.rounds / SHARE)), _member(cell))
+        cell: (_row(cell, math.ceil(cell.rounds / SHARE)), member_name(cell))
         for cell in expand(scenario)
         if (cell.attack, cell.scope) in members
     }
     compared = set(late.values())
     rows: dict[str, dict[str, CellResult]] = defaultdict(dict)
     for cell, record in early.items():
-        row, member = _row(cell, cell.rounds), _member(cell)
+        row, member = _row(cell, cell.rounds), member_name(cell)
         if (row, member) in compared:
             rows[row][member] = record
     out = {(row, member) for row, records in rows.items() for member in hopeless(records, ensemble)}
@@ -89,7 +89,8 @@ def dropped(scenario: Scenario, early: Mapping[Cell, CellResult], ran: Iterable[
     return {cell for cell, place in late.items() if place in out}
 
 
-def _member(cell: Cell) -> str:
+def member_name(cell: Cell) -> str:
+    """A member by its attack and scope, among the cells of one row."""
     return f"{cell.attack} {cell.scope}"
 
 
@@ -126,7 +127,7 @@ def cheap_words(ensemble: Ensemble) -> str:
 
 
 def cheap_grid(
-    scenario: Scenario, run: RunGrid, *, out: str | Path = "runs", root: str | Path | None = None,
+    scenario: Scenario, run: RunGrid, *, out: str | Path, root: str | Path | None = None,
     facts: Mapping[str, Any] | None = None,
 ) -> Results:  # fmt: skip
     """Run a scenario with AutoByz in the cheap mode: ``run`` is ``run_grid`` with everything set but the scenario.

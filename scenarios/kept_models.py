@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from robustfl.arguments import usable_device
 from robustfl.contracts import BranchedLayer, Norm
 from robustfl.errors import RobustflError, StoreError, UsageError, closest
 from robustfl.federation import Personal, State
@@ -73,8 +74,8 @@ def load_model(
     ``source`` is the folder of a store (``"runs/quickstart"``) or a published board, which has the folder ``models``
     of its store beside it; ``key`` is the cell's, or so much of its beginning as is nobody else's. Of a norm with
     private parts (FedBN, …) every user has a model: ``user`` is an honest one's number. Data are not needed. Raises
-    ``UsageError`` for a cell that is not there or has no model, and ``StoreError`` for a file that is not the one the
-    record tells of.
+    ``UsageError`` for a cell that is not there or has no model, or a device that cannot be used, and ``StoreError`` for
+    a file that is not the one the record tells of.
 
     >>> import robustfl, tempfile
     >>> with tempfile.TemporaryDirectory() as out:
@@ -83,7 +84,7 @@ def load_model(
     >>> robustfl.evaluate(model, "digits", evasions=[]).sa == record.metrics.sa
     True
     """
-    found = _found(source, key)
+    where, found = usable_device(device, "load_model"), _found(source, key)
     arrays, note = _read(found)
     cell, own = _cell(found.record), arrays.keys() & set(_OWN)
     if (user is None) != (not own):
@@ -98,7 +99,7 @@ def load_model(
     for layer in model.modules():
         if isinstance(layer, BranchedLayer):
             layer.branch = note["branch"]
-    return model.eval().to(device)
+    return model.eval().to(where)
 
 
 @dataclass(frozen=True)

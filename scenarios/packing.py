@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from robustfl.federation import Experiment, State, initial_state
-from robustfl.storage import LIMIT
 
 _OWN = ("theta", "statistics", "memory", "root")  # with the clients' entries and the server's: the engine's memory
 _PLAIN = (bool, int, float, str, type(None))
@@ -41,7 +40,7 @@ def packed(experiment: Experiment, state: State) -> dict[str, Any]:
     return found
 
 
-def unpacked(experiment: Experiment, content: Mapping[str, Any], *, limit: int = LIMIT) -> State:
+def unpacked(experiment: Experiment, content: Mapping[str, Any], *, limit: int) -> State:
     """The state again, in the engine's own memory, or in files beyond ``limit`` bytes.
 
     Raises ``ValueError`` for one of another experiment.

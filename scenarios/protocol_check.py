@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from robustfl.errors import UsageError
+from robustfl.errors import UsageError, some
 from robustfl.records import LATER, CellResult, canonical, completed, labels_of, plain, text_without
 from robustfl.reports.ensembles import Asked, asked_of, labels_present
 from robustfl.reports.published import Board
@@ -19,7 +19,6 @@ from .spec import Cell
 from .tuning_check import contestant_of
 
 _SCORES = ("validation", "worst")
-_SHOWN = 3
 _WHERE = ("attack", "scope", "seed")
 Labels = Mapping[str, Any]
 
@@ -70,10 +69,10 @@ def _left_out(present: Sequence[Labels], asked: Asked) -> Iterator[str]:
         names[place] = f"{cell['defense']}, {cell['norm']}, seed {cell['seed']}"
         met.setdefault(place, set()).add((cell["attack"], cell["scope"]))
     for place, attacks in met.items():
-        members = {(m.attack, m.scope or asked.scope): m.label for m in asked.ensemble.within(asked.scope)}
-        missing = [label for member, label in members.items() if member not in attacks]
+        members = asked.ensemble.by_cell(asked.scope)
+        missing = [member.label for cell, member in members.items() if cell not in attacks]
         if missing:
-            yield f"{names[place]}: AutoByz without {_some(missing)}"
+            yield f"{names[place]}: AutoByz without {some(missing)}"
 
 
 def _dropped_apart(present: Sequence[Labels], asked: Asked) -> Iterator[str]:
@@ -86,20 +85,20 @@ def _dropped_apart(present: Sequence[Labels], asked: Asked) -> Iterator[str]:
         yield f"it says another rule of the cheap mode than that of AutoByz version {asked.ensemble.version}"
     if asked.seed is not None and asked.seed not in {cell["seed"] for cell in present}:
         yield f"its cheap mode compared members with seed {asked.seed}, which none of its cells has"
-    known = {(member.attack, member.scope or asked.scope) for member in asked.ensemble.within(asked.scope)}
+    known = asked.ensemble.by_cell(asked.scope)
     gone = list(asked.dropped.values())
     ran = present[: len(present) - len(gone)]
     strange = [cell for cell in gone if (cell["attack"], cell["scope"]) not in known]
     if strange:
-        yield f"it drops what is no member of AutoByz: {_some(sorted(map(_named, strange)))}"
+        yield f"it drops what is no member of AutoByz: {some(sorted(map(_named, strange)))}"
     places = {text_without(cell, "seed") for cell in ran}
     half = [cell for cell in gone if text_without(cell, "seed") in places]
     if half:
-        yield f"it drops members with some seeds that ran with others: {_some(sorted(map(_named, half)))}"
+        yield f"it drops members with some seeds that ran with others: {some(sorted(map(_named, half)))}"
     rows = {text_without(cell, *_WHERE) for cell in ran if (cell["attack"], cell["scope"]) in known}
     lost = [cell for cell in gone if text_without(cell, *_WHERE) not in rows]
     if lost:
-        yield f"it drops every member: {_some(sorted(map(_named, lost)))}"
+        yield f"it drops every member: {some(sorted(map(_named, lost)))}"
 
 
 def _apart(
@@ -183,11 +182,11 @@ def _cells_apart(wanted: Iterable[Labels], present: Sequence[Labels]) -> Iterato
         ("has what the tier does not:", [here[k] for k in here.keys() - asked.keys()]),
     ):
         if found:
-            yield f"it {words} {_some(sorted(map(_named, found)))}"
+            yield f"it {words} {some(sorted(map(_named, found)))}"
     counted = Counter(map(canonical, present))
     twice = [cell for text, cell in here.items() if counted[text] > 1]
     if twice:
-        yield f"it has more than one cell of {_some(sorted(map(_named, twice)))}"
+        yield f"it has more than one cell of {some(sorted(map(_named, twice)))}"
 
 
 def _settings_apart(wanted: Iterable[Cell], records: Iterable[CellResult]) -> Iterator[str]:
@@ -200,13 +199,8 @@ def _settings_apart(wanted: Iterable[Cell], records: Iterable[CellResult]) -> It
         and canonical(completed(record.cell["cell"], LATER)) != right[text]
     ]
     if strange:
-        yield f"it has other settings than the tier's behind the labels of {_some(sorted(map(_named, strange)))}"
+        yield f"it has other settings than the tier's behind the labels of {some(sorted(map(_named, strange)))}"
 
 
 def _named(cell: Mapping[str, Any]) -> str:
     return f"{cell['defense']}, {cell['norm']}, {cell['attack']}, seed {cell['seed']}"
-
-
-def _some(found: list[str]) -> str:
-    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    return ", ".join(found[:_SHOWN]) + more

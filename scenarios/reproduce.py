@@ -16,6 +16,7 @@ from robustfl.reports.reproduction import Entry, Evidence, Finding, Item, Paper,
 from robustfl.reports.reproduction.measures import Planned
 from robustfl.reports.reproduction.protocols import SCALES, Run, ScaleName
 from robustfl.reports.store import Store
+from robustfl.surroundings import kept
 
 from .arithmetic import compute, trace
 from .expand import expand, fingerprints, key_of, labels, refusal, resolve
@@ -163,12 +164,9 @@ def pace() -> float:
     generator = torch.Generator().manual_seed(0)
     images = torch.randn((64, 16, 32, 32), generator=generator)
     kernel = torch.randn((32, 16, 3, 3), generator=generator, requires_grad=True)
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with kept():
+        torch.set_num_threads(1)
         return min(_worked(images, kernel) for _ in range(3))
-    finally:
-        torch.set_num_threads(before)
 
 
 def _worked(images: Tensor, kernel: Tensor) -> float:
@@ -178,9 +176,7 @@ def _worked(images: Tensor, kernel: Tensor) -> float:
     return time.perf_counter() - started
 
 
-def run_missing(
-    scale: Scale, run: Callable[[Scenario], Results], *, on_refused: Callable[[str], None] = lambda text: None
-) -> bool:
+def run_missing(scale: Scale, run: Callable[[Scenario], Results], *, on_refused: Callable[[str], None]) -> bool:
     """Run every scenario of a protocol and say if a cell failed; one that lacks its data is named, the others go on."""
     failed = False
     for scenario in scenarios_of(scale):

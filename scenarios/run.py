@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import platform
 import socket
 import time
 import traceback
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,7 @@ from robustfl.outside import LARGEST_NUMBER, unsafe
 from robustfl.provenance import UNKNOWN, commit, processor
 from robustfl.records import CellResult, CurvePoint, Metrics, Timing, measured_in, plain
 from robustfl.running import running
-from robustfl.surroundings import Surroundings, kept
+from robustfl.surroundings import kept
 
 from .build import Built, build
 from .checkpoint import Checkpoint, Keeper, checkpoint_path
@@ -46,22 +45,6 @@ from .spec import Cell
 ON_CPU = Execution(device="cpu")
 
 
-@contextmanager
-def _settings(cell: Cell, execution: Execution) -> Iterator[None]:
-    """So many threads, and float32 products on a GPU in full or in TF32, whatever torch's own defaults are."""
-    places: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn)
-    threads, before = torch.get_num_threads(), [place.allow_tf32 for place in places]
-    torch.set_num_threads(execution.threads)
-    try:
-        for place in places:
-            place.allow_tf32 = cell.precision == "tf32"
-        yield
-    finally:
-        torch.set_num_threads(threads)
-        for place, value in zip(places, before, strict=True):
-            place.allow_tf32 = value
-
-
 def run_cell(cell: Cell, *, fingerprint: str, scenario: str = "cell", execution: Execution = ON_CPU) -> CellResult:
     """Run one cell. Refusal, divergence and crash become records; only interrupts escape.
 
@@ -77,12 +60,15 @@ def run_cell(cell: Cell, *, fingerprint: str, scenario: str = "cell", execution:
     reset_peak(where)
     software = {"versions": versions(), "device": where.type, "threads": execution.threads}
     keeper = _keeper(key, software, where, execution)
-    guests = "".join(f" [{name}: {origin}]" for name, origin in foreign.items())
-    with running(in_words(foreign)), kept(), _settings(cell, execution), _surrounded() as moved:
-        run, outcome = _outcome(cell, key, where, keeper, execution, guests)
-    if moved and guests and outcome["status"] == "done":
-        broken = RobustflError(f"a plug-in changed {', '.join(moved)}, which other methods share")
-        outcome = _failure(broken, guests, "")
+    plug_ins = "".join(f" [{name}: {origin}]" for name, origin in foreign.items())
+    with running(in_words(foreign)), kept():
+        _set_up(cell, execution)
+        with kept() as moved:
+            run, outcome = _outcome(cell, key, where, keeper, execution, plug_ins)
+    changed = [*moved.settings, *(f"the global generator of {name}" for name in moved.generators)]
+    if changed and plug_ins and outcome["status"] == "done":
+        broken = RobustflError(f"a plug-in changed {', '.join(changed)}, which other methods share")
+        outcome = _failure(broken, plug_ins, "")
     certificates = outcome.pop("certificates", {}) | software | {"precision": cell.precision}
     certificates |= {"processes": execution.team.size} if execution.team.size > 1 else {}
     timing = Timing(
@@ -116,6 +102,14 @@ def versions() -> dict[str, str]:
     }  # fmt: skip
 
 
+def _set_up(cell: Cell, execution: Execution) -> None:
+    """Set so many threads, and float32 products on a GPU in full or in TF32, whatever torch's own defaults are."""
+    torch.set_num_threads(execution.threads)
+    places: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn)
+    for place in places:
+        place.allow_tf32 = cell.precision == "tf32"
+
+
 def _keeper(key: str, software: Mapping[str, Any], where: torch.device, execution: Execution) -> Keeper:
     """The keeper of the cell's checkpoint, if it is to have one."""
     checkpoint, minutes = None, execution.checkpoint_minutes
@@ -125,7 +119,7 @@ def _keeper(key: str, software: Mapping[str, Any], where: torch.device, executio
 
 
 def _outcome(
-    cell: Cell, key: str, where: torch.device, keeper: Keeper, execution: Execution, guests: str
+    cell: Cell, key: str, where: torch.device, keeper: Keeper, execution: Execution, plug_ins: str
 ) -> tuple[_Run | None, dict[str, Any]]:
     """The outcome of the cell: the fields of its record, and the run as far as it came."""
     run: _Run | None = None
@@ -145,28 +139,17 @@ def _outcome(
         reason = f"out of memory on {where}: {first}; use fewer --slots, a smaller batch or --device cpu"
         return run, {"status": "failed", "reason": reason}
     except BaseException as error:
-        if not (isinstance(error, Exception) or guests) or isinstance(error, (KeyboardInterrupt, OutOfTimeError)):
+        if not (isinstance(error, Exception) or plug_ins) or isinstance(error, (KeyboardInterrupt, OutOfTimeError)):
             raise
         detail = "".join(traceback.format_exception(error))
         if exhausted(error):
             said = "".join(str(error).splitlines()[:1]) or "too much was asked for at once"
             error = MemoryError(f"out of memory: {said}; {REMEDY}")
-        return run, _failure(error, guests, detail)
+        return run, _failure(error, plug_ins, detail)
 
 
-@contextmanager
-def _surrounded() -> Iterator[list[str]]:
-    """Put back global settings and generators; the list tells afterwards what had changed."""
-    now, moved = Surroundings(), list[str]()
-    try:
-        yield moved
-    finally:
-        moved += [*now.settings(), *(f"the global generator of {name}" for name in now.generators())]
-        now.restore()
-
-
-def _failure(error: BaseException, guests: str, detail: str) -> dict[str, Any]:
-    return {"status": "failed", "reason": f"{told(error)}{guests}\n{detail}".rstrip()}
+def _failure(error: BaseException, plug_ins: str, detail: str) -> dict[str, Any]:
+    return {"status": "failed", "reason": f"{told(error)}{plug_ins}\n{detail}".rstrip()}
 
 
 class _Run:
@@ -264,10 +247,10 @@ class _Run:
         if self._cell.tail == 1:
             return {}
         points = [p for p in self._curve if p.round > self._cell.rounds - self._cell.tail]
-        means = {"sa": math.fsum(p.sa for p in points) / len(points)}
+        means = {"sa": fmean(p.sa for p in points)}
         robust = [p.ra for p in points if p.ra is not None]
         if robust and len(robust) == len(points):
-            means["ra_worst"] = math.fsum(robust) / len(robust)
+            means["ra_worst"] = fmean(robust)
             means |= {spec: means["ra_worst"] for spec in metrics.ra if len(metrics.ra) == 1}
         return {"tail": means}
 
@@ -325,7 +308,7 @@ class _Run:
     def so_far(self) -> dict[str, Any]:
         """The facts known at any time: curve, label counts, certificates."""
         e = self._built.experiment
-        means = {k: math.fsum(v) / len(v) for k, v in self._shifts.items() if v}
+        means = {k: fmean(v) for k, v in self._shifts.items() if v}
         settings = e.settings
         present = settings.attackers
         known = e.attack.certificate(settings.participants, present) if present else {}

@@ -14,13 +14,14 @@ from typing import Any, Protocol
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from .round_files import OnRoundOf
+
 _EVERY = 0.2  # seconds between two updates; a notebook stores each of them on its way
 
 OnStart = Callable[[Any], None]
 """Called with the plan of the grid."""
 OnCell = Callable[[Any], None]
 """Called with each cell that just ended."""
-OnRound = Callable[[str, int, int], None]
 
 
 class Display(Protocol):
@@ -77,8 +78,8 @@ def in_notebook() -> bool:
 
 
 def shown(
-    progress: bool | None, on_start: OnStart, on_cell: OnCell, on_round: OnRound | None, *, heard: bool
-) -> tuple[OnStart, OnCell, OnRound | None]:
+    progress: bool | None, on_start: OnStart, on_cell: OnCell, on_round: OnRoundOf | None, *, heard: bool
+) -> tuple[OnStart, OnCell, OnRoundOf | None]:
     """The three callbacks of a grid, which also show its progress if ``progress`` says so.
 
     ``None`` means: in a notebook, unless the caller listens itself (``heard``).
@@ -94,7 +95,7 @@ def shown(
 class _Bar:
     """Counts what it is told, shows it, and passes it on."""
 
-    def __init__(self, display: Display, on_start: OnStart, on_cell: OnCell, on_round: OnRound | None) -> None:
+    def __init__(self, display: Display, on_start: OnStart, on_cell: OnCell, on_round: OnRoundOf | None) -> None:
         self._display, self._next = display, (on_start, on_cell, on_round)
         self._total, self._count, self._last = 0, 0, 0.0
         self._ended: Counter[str] = Counter()

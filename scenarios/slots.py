@@ -10,13 +10,12 @@ import os
 import time
 from collections.abc import Iterable, Sequence
 from functools import cache
-from math import prod
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
 
 from robustfl.errors import Refused
+from robustfl.evaluation.accuracy import activations
 
 from .build import Built, build
 from .spec import Cell
@@ -52,32 +51,14 @@ def memory_of(cells: Iterable[Cell], root: str | Path | None = None) -> int:
 def _bytes(cell: Cell, built: Built) -> int:
     """2.5 message stacks, the images, and the activations of all clients' batches with their gradients."""
     e = built.experiment
-    size = torch.finfo(next(e.model.parameters()).dtype).bits // 8
+    dtype = next(e.model.parameters()).dtype
+    size = dtype.itemsize
     stack = cell.participants * e.layout.d * size
     kept = cell.clients * e.layout.d * size if e.algorithm.remembers else 0
     images = e.train.x.numel() * e.train.x.element_size() + built.test.x.numel() * built.test.x.element_size()
     samples = cell.participants * cell.batch if e.algorithm.one_batch else cell.batch
-    return _CONTEXT + int(2.5 * stack) + kept + images + 2 * samples * _activations(built) * size
-
-
-def _activations(built: Built) -> int:
-    """Numbers that the layers put out for one image."""
-    model, found = built.experiment.model, []
-
-    def note(module: nn.Module, inputs: object, output: Tensor) -> None:
-        del inputs
-        if not list(module.children()):
-            found.append(prod(output.shape))
-
-    handles = [m.register_forward_hook(note) for m in model.modules()]
-    training = model.training
-    model.eval()
-    with torch.no_grad():
-        model(built.test.pixels(torch.arange(1), dtype=next(model.parameters()).dtype))
-    model.train(training)
-    for handle in handles:
-        handle.remove()
-    return sum(found)
+    image = built.test.pixels(torch.arange(1), dtype=dtype)
+    return _CONTEXT + int(2.5 * stack) + kept + images + 2 * samples * activations(e.model, image) * size
 
 
 @cache

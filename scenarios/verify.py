@@ -18,7 +18,7 @@ from robustfl.reports.published import TOLERANCE, read_board
 
 from .claims_check import false_claims, unexplained
 from .dropped_check import RIGHTLY, Dropped
-from .execution import Execution
+from .execution import Execution, check_threads, device_of
 from .expand import fingerprints, key_of, resolve
 from .protocol_check import apart_from_protocol
 from .run import run_cell, versions
@@ -118,9 +118,14 @@ def verify(
     by default a fresh one. The ``tolerance`` is yours, whatever the board claims; ``device`` and ``threads`` are the
     board's own unless given. Cells that failed count: they must fail here, too. With ``check_only`` nothing is run.
     ``on_start`` is called before the first cell, ``on_cell`` after each. Raises ``UsageError`` for a file that is no
-    board, for labels that no cell has, for a tolerance outside [0, 1] and for less than one of ``cells``.
+    board, for labels that no cell has, for a tolerance outside [0, 1], for less than one of ``cells`` or ``threads``
+    and for a device that is not there.
     """
     _check_arguments(board, cells, sample, tolerance)
+    if device is not None:
+        device_of(device)
+    if threads is not None:
+        check_threads(threads)
     for plugin in plugins:
         load_file(plugin)
     seed = secrets.randbelow(10**6) if sample is None else sample

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Literal
 
 from robustfl.errors import UsageError
@@ -40,7 +41,7 @@ class Side:
     @property
     def mean(self) -> float | None:
         """The mean over seeds."""
-        return math.fsum(self.values.values()) / len(self.values) if self.values else None
+        return fmean(self.values.values()) if self.values else None
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ def _measure(statement: Statement, evidence: Evidence, arithmetic: Arithmetic | 
     ]
     if not pairs:
         return _without_numbers(statement, evidence, left, right), []
-    mean = math.fsum(pairs) / len(pairs)
+    mean = fmean(pairs)
     return Finding(statement, "undecided", left, right, mean, seeds=len(pairs)), pairs
 
 
@@ -132,7 +133,7 @@ def _chosen_words(statement: Statement, chosen: Sequence[Planned]) -> str:
 
 
 def _variance(values: Sequence[float]) -> float:
-    mean = math.fsum(values) / len(values)
+    mean = fmean(values)
     return math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1)
 
 
@@ -167,7 +168,7 @@ def interval(differences: Sequence[float], prior: Prior | None) -> tuple[float, 
     from scipy.special import stdtrit
 
     n = len(differences)
-    mean = math.fsum(differences) / n
+    mean = fmean(differences)
     seen = max(FLOOR**2, _variance(differences))
     variance, freedom = (seen, n - 1.0) if prior is None else map(float, prior.moderate(seen, n - 1))
     half = float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * math.sqrt(variance / n)

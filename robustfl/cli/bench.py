@@ -123,7 +123,9 @@ def _print(made: Board, written: Sequence[Path], form: str, *, full: str = "") -
 
 def _from_board(tier: str, source: Path, page: Path | None, form: str) -> int:
     """Print a tier's board, and write the site of it alone."""
-    read = _read(source)
+    from robustfl.reports.published import sound_board
+
+    read = sound_board(source)
     facts = _facts(read)
     if facts.get("tier") != tier:
         raise UsageError(f"{source}: no board of tier {tier} of the benchmark; its tier: {facts.get('tier', 'none')}")
@@ -138,11 +140,13 @@ def _from_board(tier: str, source: Path, page: Path | None, form: str) -> int:
 
 def _site(sources: tuple[Path, ...], page: Path | None, form: str) -> int:
     """Write the site of the boards of all tiers."""
+    from robustfl.reports.published import sound_board
+
     if not sources or page is None:
         raise UsageError(f"bench {SITE} needs --page FOLDER and --from BOARD, once per tier")
     shown, left_out = [], []
     for source in sources:
-        read = _read(source)
+        read = sound_board(source)
         facts = _facts(read)
         if not facts:
             raise UsageError(f"{source}: no board of the benchmark; make one with `robustfl bench TIER --board FILE`")
@@ -162,15 +166,6 @@ def _site(sources: tuple[Path, ...], page: Path | None, form: str) -> int:
         say(f"not shown: {words}", err=True)
     say(f"{len(shown)} tiers, {len(written)} files; the first page is {written[0]}")
     return 0
-
-
-def _read(source: Path) -> Published:
-    from robustfl.reports.published import read_board
-
-    read, wrong = read_board(source)
-    if wrong:
-        raise UsageError(f"{source}: {wrong[0]}")
-    return read
 
 
 def _facts(read: Published) -> Mapping[str, Any]:

@@ -105,6 +105,7 @@ def load_plugins(plugins: tuple[str, ...]) -> None:
 
 
 def _dry_run(scenario: Any, execution: Execution, *, out: str, form: str) -> int:
+    from robustfl.reports.board import below_heading
     from robustfl.scenarios.dry_run import estimate
 
     screen = console(err=True)
@@ -125,7 +126,7 @@ def _dry_run(scenario: Any, execution: Execution, *, out: str, form: str) -> int
         return 1 if found.untimed else 0
     screen = console()
     rows = [
-        [c.state, *(_short(k, c.labels[k]) for k in found.axes), seconds(c.seconds) if c.seconds else "–"]
+        [c.state, *(below_heading(k, str(c.labels[k])) for k in found.axes), seconds(c.seconds) if c.seconds else "–"]
         for c in found.cells[:_ROWS]
     ]
     screen.print(table(["state", *found.axes, "estimate"], rows, title=f"{scenario.name}: {len(found.cells)} cell(s)"))
@@ -137,10 +138,3 @@ def _dry_run(scenario: Any, execution: Execution, *, out: str, form: str) -> int
         screen.print(f"warning: {warning}", markup=False)
     say(f"\n{found.summary()}")
     return 1 if found.untimed else 0
-
-
-def _short(name: str, value: object) -> str:
-    """A label below its heading."""
-    from robustfl.reports.board import in_words
-
-    return in_words(name, str(value)) if name == "partition" else str(value)

@@ -12,7 +12,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from robustfl.cli import complete
-from robustfl.errors import near
+from robustfl.errors import UsageError, near
 
 F = TypeVar("F", bound=Callable[..., Any])
 KINDS = (
@@ -101,8 +101,20 @@ def plugins(words: str = "Load methods from a Python file.") -> Callable[[F], F]
 
 
 def where(words: str) -> Callable[[F], F]:
-    """``--where LABEL=VALUE``, as often as wanted."""
-    return click.option("--where", multiple=True, metavar="LABEL=VALUE", help=words)
+    """``--where LABEL=VALUE``, as often as wanted; the command gets a mapping."""
+    return click.option("--where", multiple=True, metavar="LABEL=VALUE", callback=_conditions, help=words)
+
+
+def _conditions(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
+    """``("defense=krum",)`` as a mapping. Raises ``UsageError`` for anything that is no label=value."""
+    del ctx, param
+    found = {}
+    for item in given:
+        name, equals, value = item.partition("=")
+        if not equals or not name.strip():
+            raise UsageError(f"--where {item!r} must have the form label=value")
+        found[name.strip()] = value.strip()
+    return found
 
 
 def tolerance(words: str) -> Callable[[F], F]:

@@ -5,18 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 from robustfl.cli.printing import say
-from robustfl.cli.verify import conditions
 
 
 def plot(
-    *, kind: str, store: Path, save: Path | None, metric: str | None, where: tuple[str, ...], width: str | None,
+    *, kind: str, store: Path, save: Path | None, metric: str | None, where: dict[str, str], width: str | None,
     lines: str | None,
 ) -> int:  # fmt: skip
     """Draw one kind of figure and name the files."""
     from robustfl.reports.plots import plot as draw
 
     files = draw(
-        store, kind, save or Path(f"{kind}.pdf"), metric=metric, where=conditions(where), width=width, lines=lines,
+        store, kind, save or Path(f"{kind}.pdf"), metric=metric, where=where, width=width, lines=lines,
         on_problem=lambda words: say(f"not counted: {words}", err=True),
         on_caption=lambda words: say(f"caption: {words}", err=True),
     )  # fmt: skip

@@ -124,7 +124,7 @@ def _spelt(error: UnicodeError) -> tuple[str, int]:
 # --- what is printed -------------------------------------------------------------------------------------------------
 
 
-def print_board(board: Board, form: str, *, full: str = "") -> None:
+def print_board(board: Board, form: str, *, full: str) -> None:
     """Print a leaderboard as tables or JSON; ``full`` says where everything is that does not fit a table."""
     from robustfl.reports.writers import terminal, to_json
 

@@ -6,14 +6,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from robustfl.cli.printing import print_board, say
-from robustfl.cli.verify import conditions
 from robustfl.origins import named_methods
 from robustfl.records import CellResult
 
 
 def report(
     *, store: Path, out: Path | None, site: Path | None, board: Path | None, tolerance: float, figures: bool,
-    plugins: tuple[str, ...], where: tuple[str, ...], compare: tuple[str, ...], statistic: str | None, form: str,
+    plugins: tuple[str, ...], where: dict[str, str], compare: tuple[str, ...], statistic: str | None, form: str,
 ) -> int:  # fmt: skip
     """Write a store's report, site and board, and print its leaderboard."""
     from robustfl.reports.publishing import publish_store
@@ -21,7 +20,7 @@ def report(
     papers = (lambda results: papers_of(results, plugins)) if site is not None else None
     made = publish_store(
         store, out, figures=figures, site=site, board=board, tolerance=tolerance, papers=papers,
-        where=conditions(where), compare=compare, statistic=statistic,
+        where=where, compare=compare, statistic=statistic,
     )  # fmt: skip
     print_board(made.board, form, full=str(next(f for f in made.files if f.suffix == ".csv")))
     if form == "json":

@@ -7,7 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from robustfl.cli.printing import console, say, seconds, table
+from robustfl import __version__
+from robustfl.cli.printing import as_json, console, say, seconds, table
 from robustfl.cli.progress import run_shown
 from robustfl.errors import UsageError
 
@@ -57,8 +58,6 @@ def reproduce(
                 failed |= run_missing(at, runner, on_refused=execution.on_note)
     records = [r for path in boards for r in sound_board(path).records()] if boards else None
     entries = tuple(entry(p, item, size, out=out, root=data_root, records=records) for p, item in chosen)
-    from robustfl import __version__
-
     page = _with_figures(Page(entries, __version__), report)
     files = [*write_page(page, report), *(report / name for entry in page.entries for name in entry.figures)]
     if board is not None:
@@ -68,7 +67,6 @@ def reproduce(
 
 
 def _list(chosen: Sequence[tuple[Any, Any]], scale: Any, *, out: str, root: str | None, form: str) -> int:
-    from robustfl.cli.printing import as_json
     from robustfl.scenarios.reproduce import listed
 
     found = listed(chosen, scale, out=out, root=root)

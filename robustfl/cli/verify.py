@@ -18,7 +18,7 @@ def verify(
     board: Path,
     cells: int | None,
     everything: bool,
-    where: tuple[str, ...],
+    where: dict[str, str],
     sample: int | None,
     tolerance: float,
     check_only: bool,
@@ -33,7 +33,7 @@ def verify(
 
     shown = _Lines(quiet=form == "json")
     found = verified(
-        board, cells=drawn(cells, everything=everything), where=conditions(where), sample=sample, tolerance=tolerance,
+        board, cells=drawn(cells, everything=everything), where=where, sample=sample, tolerance=tolerance,
         check_only=check_only, plugins=plugins, device=device, threads=threads, root=data_root,
         on_start=shown.start, on_cell=shown.cell,
     )  # fmt: skip
@@ -55,17 +55,6 @@ def drawn(cells: int | None, *, everything: bool) -> int | None:
     if everything and cells is not None:
         raise UsageError(f"--all runs every cell, --cells {cells} draws some: give one of them")
     return None if everything else cells or 3
-
-
-def conditions(where: tuple[str, ...]) -> dict[str, str]:
-    """``("defense=krum",)`` as a mapping. Raises ``UsageError`` for anything that is no label=value."""
-    found = {}
-    for item in where:
-        name, equals, value = item.partition("=")
-        if not equals or not name.strip():
-            raise UsageError(f"--where {item!r} must have the form label=value")
-        found[name.strip()] = value.strip()
-    return found
 
 
 class _Lines:

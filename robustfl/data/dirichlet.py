@@ -9,7 +9,7 @@ import numpy as np
 
 from robustfl.contracts import Partition
 from robustfl.data.checks import Array
-from robustfl.data.partition_checks import check_split, shuffled_classes
+from robustfl.data.partitions import check_split, shuffled_classes
 from robustfl.errors import Refused, UsageError
 from robustfl.parameters import check, param
 from robustfl.registry import register

@@ -10,7 +10,7 @@ import numpy as np
 
 from robustfl.contracts import Partition
 from robustfl.data.checks import Array
-from robustfl.data.partition_checks import check_split, sorted_by_class
+from robustfl.data.partitions import check_split, sorted_by_class
 from robustfl.errors import UsageError
 from robustfl.parameters import param
 from robustfl.registry import register

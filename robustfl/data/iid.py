@@ -8,7 +8,7 @@ import numpy as np
 
 from robustfl.contracts import Partition
 from robustfl.data.checks import Array
-from robustfl.data.partition_checks import check_split
+from robustfl.data.partitions import check_split
 from robustfl.registry import register
 
 

@@ -51,7 +51,7 @@ def npz_source(path: Path, *, classes: int | None = None) -> Source:
     return Source(file_stamp(f"npz classes={classes}", [path]), lambda: read_npz(path, classes=classes))
 
 
-def read_npz(path: Path, *, classes: int | None = None) -> Arrays:
+def read_npz(path: Path, *, classes: int | None) -> Arrays:
     """The checked arrays of an archive. Pickled contents are never loaded."""
     try:
         with open(path, "rb") as file:  # numpy leaves a file of its own open when it turns out not to be an archive

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from statistics import fmean
 
 import torch
 from torch import Tensor, nn
@@ -49,7 +50,7 @@ def mean_over_users(values: Sequence[float]) -> float:
     >>> mean_over_users([0.9, 0.7])
     0.8
     """
-    return math.fsum(values) / len(values) if len(values) else math.nan
+    return fmean(values) if len(values) else math.nan
 
 
 _SURELY = 20
@@ -86,8 +87,8 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = True
 
 
-def evaluation_batch(model: nn.Module, sample: Tensor) -> int:
-    """A batch size whose activations fit a fixed budget, from one forward of ``sample [1 C H W]``; 16 to 1,024."""
+def activations(model: nn.Module, sample: Tensor) -> int:
+    """The number of entries that the layers of a model put out for ``sample [b C H W]``, in evaluation mode."""
     numbers = 0
 
     def count(module: nn.Module, inputs: object, output: Tensor) -> None:
@@ -103,8 +104,13 @@ def evaluation_batch(model: nn.Module, sample: Tensor) -> int:
     finally:
         for hook in hooks:
             hook.remove()
+    return numbers
+
+
+def evaluation_batch(model: nn.Module, sample: Tensor) -> int:
+    """A batch size whose activations fit a fixed budget, from one forward of ``sample [1 C H W]``; 16 to 1,024."""
     budget = _BUDGET.get(sample.device.type, _BUDGET["cpu"])
-    size = budget // max(1, numbers * sample.element_size())
+    size = budget // max(1, activations(model, sample) * sample.element_size())
     return max(16, min(1024, 1 << (max(1, size).bit_length() - 1)))
 
 

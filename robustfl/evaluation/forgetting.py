@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 Matrix = Sequence[Sequence[float]]
 
@@ -45,4 +46,4 @@ def forgetting(before: Sequence[float], after: Matrix) -> Forgetting:
 
 def _mean(values: list[float]) -> float:
     known = [value for value in values if not math.isnan(value)]
-    return math.fsum(known) / len(known) if known else math.nan
+    return fmean(known) if known else math.nan

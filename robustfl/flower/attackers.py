@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal, cast
 
 import torch
@@ -79,13 +79,15 @@ def _check_common(model: nn.Module | None, seed: int, target: Target, owner: str
         raise UsageError(f"{owner}: target={target!r} must be 'mean', 'var' or 'both'")
 
 
+@dataclass(frozen=True)
 class _Attacker:
     """The mod of ``attacker``."""
 
-    def __init__(
-        self, attack: Attack, clients: frozenset[int], model: nn.Module | None, target: Target, seed: int
-    ) -> None:
-        self.attack, self.clients, self.model, self.target, self.seed = attack, clients, model, target, seed
+    attack: Attack
+    clients: frozenset[int]
+    model: nn.Module | None
+    target: Target
+    seed: int
 
     def __call__(self, message: Message, context: Context, call: Call) -> Message:
         number = _number(context)

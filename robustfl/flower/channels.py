@@ -35,14 +35,13 @@ class Channels:
     """Which of a model's arrays belong to which channel.
 
     ``update`` names the arrays of the update, ``layers`` where each normalization layer lies in the statistics row,
-    ``means`` and ``variances`` its arrays; ``counters`` are arrays of whole numbers.
+    ``statistics`` its mean and its variance; ``counters`` are arrays of whole numbers.
     """
 
     shapes: dict[str, tuple[int, ...]]
     dtypes: dict[str, str]
     update: tuple[str, ...]
-    means: tuple[str, ...]
-    variances: tuple[str, ...]
+    statistics: tuple[tuple[str, str], ...]
     layers: tuple[StatisticsSlices, ...]
     counters: tuple[str, ...]
 
@@ -81,8 +80,7 @@ class Channels:
             shapes=shapes,
             dtypes=dtypes,
             update=tuple(name for name in shapes if name not in apart),
-            means=tuple(mean for mean, _ in pairs),
-            variances=tuple(variance for _, variance in pairs),
+            statistics=tuple(pairs),
             layers=tuple(layers),
             counters=tuple(whole),
         )
@@ -115,10 +113,9 @@ class Channels:
                 wanted = f"{self.dtypes[name]} {shape}"
                 raise ValueError(f"array {name} is {values.dtype} {values.shape}, the model's is {wanted}")
             found[name] = torch.from_numpy(np.array(values, dtype=values.dtype.newbyteorder("="))).reshape(-1)
-        pairs = [name for pair in zip(self.means, self.variances, strict=True) for name in pair]
         return Rows(
             self._row([found[name] for name in self.update]),
-            self._row([found[name] for name in pairs]),
+            self._row([found[name] for pair in self.statistics for name in pair]),
             tuple(found[name] for name in self.counters),
         )
 
@@ -130,7 +127,7 @@ class Channels:
         made = dict(zip(self.counters, counters, strict=True))
         sizes = [int(np.prod(self.shapes[name])) for name in self.update]
         made |= dict(zip(self.update, torch.split(update, sizes), strict=True))
-        for mean, variance, layer in zip(self.means, self.variances, self.layers, strict=True):
+        for (mean, variance), layer in zip(self.statistics, self.layers, strict=True):
             made[mean], made[variance] = statistics[layer.mean], statistics[layer.variance]
         return ArrayRecord({name: Array(self._array(name, made[name])) for name in self.shapes})
 

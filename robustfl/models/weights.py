@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from robustfl.contracts import Tag
-from robustfl.errors import DataMissing, Refused
+from robustfl.errors import DataMissing, Refused, some
 from robustfl.models.network import Network
 from robustfl.parameters import check, param
 from robustfl.vectors import tag_of
@@ -74,7 +74,7 @@ class Weights:
             if name in found and found[name].shape != tensor.shape
         ]
         problems = [
-            f"{what}: {_listed(names)}"
+            f"{what}: {some(names, _NAMED)}"
             for what, names in (("it lacks", missing), ("the network has no", unused), ("of another shape", shapes))
             if names
         ]
@@ -84,7 +84,7 @@ class Weights:
             raise Refused(f"init: {place} does not fit the network: {'; '.join(problems)}{hint}")
         broken = [name for name in wanted if not bool(torch.isfinite(found[name]).all())]
         if broken:
-            raise Refused(f"init: {place} holds numbers that are not finite: {_listed(broken)}")
+            raise Refused(f"init: {place} holds numbers that are not finite: {some(broken, _NAMED)}")
         with torch.no_grad():
             for name, tensor in wanted.items():
                 tensor.copy_(found[name])
@@ -140,8 +140,3 @@ def _no_statistics_here(name: str, layers: set[str]) -> bool:
     """True if an entry is a running statistic of a layer that has none of its own."""
     layer, _, leaf = name.rpartition(".")
     return leaf in _STATISTICS and layer in layers
-
-
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more

@@ -18,7 +18,7 @@ from robustfl.errors import UsageError
 from robustfl.parameters import is_plain
 from robustfl.randomness import stream
 from robustfl.registry import create, describe, lookup
-from robustfl.surroundings import Surroundings
+from robustfl.surroundings import kept
 from robustfl.testing.guards import Broken, Differs, same
 from robustfl.testing.suite import Law, Trial, held
 from robustfl.watch import changed, random_state
@@ -112,11 +112,11 @@ def _no_global_randomness(trial: Trial[Any]) -> str | None:
 
 
 def _no_global_settings(trial: Trial[Any]) -> str | None:
-    now = Surroundings()
-    trial.outcome(trial.fresh())
-    moved = now.settings()
-    if moved:
-        raise Broken(f"a call changed {', '.join(moved)}; put back what you change (with torch.no_grad(): ...)")
+    with kept() as moved:
+        trial.outcome(trial.fresh())
+    if moved.settings:
+        which = ", ".join(moved.settings)
+        raise Broken(f"a call changed {which}; put back what you change (with torch.no_grad(): ...)")
     return None
 
 

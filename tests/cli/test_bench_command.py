@@ -130,7 +130,7 @@ def written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[Any, 
         facts = {"tier": source.stem[0], "version": int(source.stem[1:])}
         return SimpleNamespace(protocol={"benchmark": facts} if facts["version"] else None)
 
-    monkeypatch.setattr(command, "_read", read)
+    monkeypatch.setattr("robustfl.reports.published.sound_board", read)
     monkeypatch.setattr(command, "_hold", lambda source, read: found.append((source,)))
     monkeypatch.setattr(command, "_measured", lambda read: SimpleNamespace(board=None))
     monkeypatch.setattr(command, "_write_site", write)

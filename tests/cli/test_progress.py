@@ -15,7 +15,7 @@ from robustfl.autobyz import Ensemble, Member
 from robustfl.cli import invoke, progress
 from robustfl.cli.printing import console
 from robustfl.cli.progress import GridProgress, cause, varying
-from robustfl.scenarios import Finished, expand, pace
+from robustfl.scenarios import Finished, expand, round_files
 from robustfl.scenarios.expand import labels
 from robustfl.scenarios.spec import Scenario
 
@@ -105,17 +105,17 @@ def test_a_long_cell_tells_its_rounds_where_there_is_no_bar(
 
 
 def test_workers_tell_their_rounds_through_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pace, "_SECONDS", 0.01)
+    monkeypatch.setattr(round_files, "_SECONDS", 0.01)
     heard: list[tuple[str, int, int]] = []
-    tell = pace.teller("k", str(tmp_path), None)
-    with pace.watched(str(tmp_path), lambda *told: heard.append(told)):
+    tell = round_files.teller("k", str(tmp_path), None)
+    with round_files.watched(str(tmp_path), lambda *told: heard.append(told)):
         time.sleep(0.02)
         tell(3, 9, 0.5)
         until = time.monotonic() + 20
         while not heard and time.monotonic() < until:
             time.sleep(0.01)
     assert heard == [("k", 3, 9)]
-    pace.teller("k", "", lambda *told: heard.append(told))(1, 2, 0.0)  # at once: not yet a second
+    round_files.teller("k", "", lambda *told: heard.append(told))(1, 2, 0.0)  # at once: not yet a second
     assert len(heard) == 1
 
 

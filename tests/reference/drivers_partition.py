@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 from golden_cases import Arithmetic, Case
 
-from robustfl.data.partitions import class_fractions, dirichlet_counts, gamma_similarity
+from robustfl.data.dirichlet import dirichlet_counts
+from robustfl.data.gamma import gamma_similarity
+from robustfl.data.k_classes import class_fractions
 
 
 def _gamma(case: Case, on: Arithmetic) -> dict[str, Any]:

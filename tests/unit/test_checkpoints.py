@@ -267,7 +267,7 @@ def test_a_checkpoint_left_beside_its_record_goes_with_the_next_grid(tmp_path: P
     key = next(iter(plan(scenario, out=tmp_path).cells))
     assert path == checkpoint_path(tmp_path / "s", key)
     grid(scenario, out=tmp_path, jobs=0)
-    assert Store(tmp_path / "s").has(key)
+    assert Store(tmp_path / "s").path(key).is_file()
     path.parent.mkdir()
     path.write_bytes(content)
     grid(scenario, out=tmp_path, jobs=0)

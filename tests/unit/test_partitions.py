@@ -10,18 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from robustfl.data import dirichlet
-from robustfl.data.partition_checks import sorted_by_class
-from robustfl.data.partitions import (
-    Dirichlet,
-    Gamma,
-    Iid,
-    KClasses,
-    class_fractions,
-    dirichlet_counts,
-    gamma_similarity,
-    label_counts,
-    train_validation,
-)
+from robustfl.data.dirichlet import Dirichlet, dirichlet_counts
+from robustfl.data.gamma import Gamma, gamma_similarity
+from robustfl.data.iid import Iid
+from robustfl.data.k_classes import KClasses, class_fractions
+from robustfl.data.partitions import label_counts, sorted_by_class, train_validation
 from robustfl.errors import Refused, UsageError
 from robustfl.registry import identity
 

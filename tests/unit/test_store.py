@@ -26,7 +26,7 @@ def test_a_record_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     store = stored(tmp_path, [item])
     assert store.read(item.key) == item
     assert store.keys() == {item.key}
-    assert store.has(item.key)
+    assert store.path(item.key).is_file()
 
 
 def test_nothing_is_created_before_the_first_write(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_writers_of_one_cell_never_tear_it(tmp_path: Path) -> None:
         worker.start()
     key, seen = record().key, 0
     while any(w.is_alive() for w in workers):
-        if Store(tmp_path).has(key):
+        if Store(tmp_path).path(key).is_file():
             assert Store(tmp_path).read(key).metrics is not None
             seen += 1
     assert all(w.exitcode == 0 for w in workers)
