@@ -14,6 +14,7 @@ from fake_store import record, stored
 from robustfl.cli import grid as command
 from robustfl.cli import invoke
 from robustfl.errors import UsageError
+from robustfl.reports.board import below_heading
 from robustfl.scenarios import Results, dry_run, halving, ranks
 from robustfl.scenarios.dry_run import Estimate, PlannedCell
 from robustfl.scenarios.spec import Cell
@@ -195,6 +196,5 @@ def test_a_dry_run_shows_the_first_of_many_cells(
 
 
 def test_a_setting_is_shown_as_boards_show_it() -> None:
-    assert command._short("partition", "gamma(gamma=0.5)") == "γ = 0.5"
-    assert command._short("attack", "gamma(gamma=0.5)") == "gamma(gamma=0.5)"
-    assert command._short("seed", 3) == "3"
+    assert below_heading("partition", "gamma(gamma=0.5)") == "γ = 0.5"
+    assert below_heading("attack", "gamma(gamma=0.5)") == "gamma(gamma=0.5)"

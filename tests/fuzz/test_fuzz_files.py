@@ -12,6 +12,7 @@ import os
 import pickle
 import subprocess
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +101,7 @@ def read_checkpoint(path: Path) -> Any:
 
 
 READERS: dict[str, tuple[Callable[[], list[bytes]], Callable[[Path], Any], type[Exception]]] = {
-    "npz": (archives, read_npz, UsageError),
+    "npz": (archives, partial(read_npz, classes=None), UsageError),
     "pickle": (pickles, read_pickle, UsageError),
     "checkpoint": (checkpoints, read_checkpoint, IgnoredError),
     "board": (boards, read_board, UsageError),

@@ -188,7 +188,8 @@ def test_tuning_reads_validation_data_and_never_test_accuracy(tmp_path: Path, ti
         assert len(byzantine) == 2
         own = [0.0 if k in byzantine else v for k, v in enumerate(r.metrics.per_client["sa"])]  # nor that of attackers
         changed = r.metrics.model_copy(update={"sa": 0.0, "per_client": {"sa": own}})
-        store.commit(r.model_copy(update={"metrics": changed}))
+        curve = [p.model_copy(update={"sa": 0.0}) for p in r.curve]
+        store.commit(r.model_copy(update={"metrics": changed, "curve": curve}))
     assert searches(tiny, scenario, chosen, FEW, out=tmp_path) == before
 
 
