@@ -214,6 +214,8 @@ def misnamed(record: CellResult) -> str | None:
     if not isinstance(settings, Mapping):
         return None
     right = labels_of(completed(settings, record.labels))
+    if canonical(right) == canonical(record.labels):  # as it is, but for an edited record
+        return None
     for name in sorted({*right, *record.labels}):
         if name not in right:
             return f"its label {name}={record.labels[name]!r} is no setting"
