@@ -11,7 +11,7 @@ import pytest
 from fake_store import record
 
 from robustfl import autobyz
-from robustfl.autobyz import Ensemble, Member
+from robustfl.autobyz import Ensemble, Member, ensemble_of
 from robustfl.records import CellResult
 from robustfl.reports.published import Board, read_board
 from robustfl.scenarios.bench import protocol
@@ -30,12 +30,14 @@ def whole() -> Board:
 
 @pytest.fixture(scope="module")
 def board(whole: Board) -> Board:
-    """One defense of it: what is asked of many contestants is asked of few."""
+    """One defense of it, of which the cheap mode left out one member: what is asked of many is asked of few."""
     said = copy.deepcopy(dict(whole.protocol or {}))
     facts, ensemble = said["benchmark"], said["autobyz"]
     facts["contestants"] = {n: e for n, e in facts["contestants"].items() if n.startswith("cge ·")}
-    ensemble["dropped"] = {key: cell for key, cell in ensemble["dropped"].items() if cell["defense"] == "cge"}
-    cells = [cell for cell in whole.cells if whole.record(cell).labels["defense"] == "cge"]
+    records = {cell.key: whole.record(cell) for cell in whole.cells if cell.labels["defense"] == "cge"}
+    gone = {key: record.labels for key, record in records.items() if record.labels["attack"] == "zero"}
+    ensemble |= {"dropped": gone, "cheap": cheap_words(ensemble_of(ensemble["version"])), "seed": 0}
+    cells = [cell for cell in whole.cells if cell.key in records.keys() - gone.keys()]
     return whole.model_copy(update={"protocol": said, "cells": cells})
 
 
@@ -60,10 +62,17 @@ def test_the_committed_board_follows_it_and_says_what_it_changed(whole: Board) -
     assert apart_from_protocol(whole) == []
     words = words_of(whole)
     said = whole.protocol or {}
-    dropped, contestants = len(said["autobyz"]["dropped"]), len(said["benchmark"]["contestants"])
-    version = said["autobyz"]["version"]
-    assert f"AutoByz version {version} complete; {dropped} cells left out by the cheap mode" in words
+    version, contestants = said["autobyz"]["version"], len(said["benchmark"]["contestants"])
+    assert words.startswith(f"AutoByz version {version} complete; tier d, ")
     assert f"{contestants} contestants tuned within the budget; not the whole protocol, which it says: rounds=" in words
+
+
+def test_a_board_of_the_cheap_mode_follows_it_and_says_how_many_cells_it_left_out(board: Board) -> None:
+    assert apart_from_protocol(board) == []
+    assert (
+        f"complete; {len((board.protocol or {})['autobyz']['dropped'])} cells left out by the cheap mode;"
+        in words_of(board)
+    )
 
 
 def test_a_board_that_says_nothing_is_asked_nothing(board: Board) -> None:
