@@ -283,15 +283,13 @@ def read_board(path: str | Path) -> tuple[Board, list[str]]:
     for record in records:
         if not all(isinstance(record.cell.get(part), Mapping) for part in ("cell", "methods")):
             raise UsageError(f"{path}: cell {record.key} does not say how it ran: it lacks cell.cell or cell.methods")
-    return board, _wrong(board, records)
+    edited = "its content does not have the digest it claims: it was edited after it was written"
+    return board, [*([] if content_digest(board) == board.digest else [edited]), *_wrong(board, records)]
 
 
 def _wrong(board: Board, records: Sequence[CellResult]) -> list[str]:
-    """What is wrong with a board of these records, without running anything."""
-    wrong = []
-    if content_digest(board) != board.digest:
-        wrong.append("its content does not have the digest it claims: it was edited after it was written")
-    wrong += [f"cell {r.key}: {words}" for r in records if (words := misnamed(r) or unlikely(r) or undeclared(r))]
+    """What is wrong with a board of these records but for its digest, without running anything."""
+    wrong = [f"cell {r.key}: {words}" for r in records if (words := misnamed(r) or unlikely(r) or undeclared(r))]
     commits = (commit for cell in board.cells for commit in cell.commits)
     wrong += misdeclared(board.environment.model_dump(), _environment(records), commits, board.protocol or {})
     wrong += [f"cell {key} is there {n} times" for key, n in Counter(c.key for c in board.cells).items() if n > 1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping
+from statistics import fmean
 from typing import Any
 
 from robustfl.outside import shown, texts, unsafe
@@ -70,7 +71,7 @@ def _contradicted(record: CellResult, settings: Mapping[str, Any]) -> Iterator[s
         yield f"ra_worst={metrics.ra_worst!r} is above the accuracy under one attack alone"
     last = [p.sa for p in record.curve if type(rounds) is type(tail) is int and p.round > rounds - tail]
     mean = metrics.groups.get("tail", {}).get("sa")
-    if mean is not None and len(last) > 1 and not math.isclose(mean, math.fsum(last) / len(last), abs_tol=1e-9):
+    if mean is not None and len(last) > 1 and not math.isclose(mean, fmean(last), abs_tol=1e-9):
         yield f"tail: sa={mean!r} is not the mean over the last rounds of its curve"
 
 

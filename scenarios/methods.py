@@ -59,7 +59,7 @@ SAME = "same"
 """What ``statistics_defense`` says where the defense of updates defends the statistics too."""
 _WORDS = {"statistics_defense": SAME, "propagation": "none"} | {name: word for name, (word, _) in RULES.items()}
 """What a setting says where it names nothing."""
-_BESIDE = {"statistics_defense": SAME, "propagation": "none", "attack": autobyz.NAME}
+_BESIDE = {"attack": autobyz.NAME, **_WORDS}
 """Words that may stand in the place of a method's name, as answers to one that is misspelt."""
 _FORMS = {
     "statistics_defense": "'same' or a pipeline such as 'nnm+median'",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -42,6 +43,7 @@ class CRFL(FedAvg):
 
     paper: ClassVar[str] = "@xie2021crfl"
     cost: ClassVar[str] = "the local steps; d numbers each way; d draws of the server"
+    later: ClassVar[Mapping[str, str]] = {"sigma": "covers no model: the last round adds no noise", **FedAvg.later}
 
     rho: float = param(15.0, gt=0.0, doc="ρ, greatest norm of the global model")
     sigma: float = param(0.01, ge=0.0, doc="σ, standard deviation of the noise")
@@ -50,11 +52,6 @@ class CRFL(FedAvg):
     def asks(self) -> frozenset[Asked]:
         own: frozenset[Asked] = frozenset({"draws"} if self.sigma > 0 else ())
         return super().asks | own
-
-    def unreached(self, rounds: int) -> str:
-        bare = self.sigma and rounds < 2
-        own = f"sigma={self.sigma:g} covers no model: the last round adds no noise" if bare else ""
-        return "; ".join(filter(None, (own, super().unreached(rounds))))
 
     def server_step(self, work: ServerWork) -> tuple[Tensor, dict[str, Tensor]]:
         theta = work.theta + work.aggregate

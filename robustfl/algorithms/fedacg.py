@@ -39,6 +39,7 @@ class FedACG(FedAvg):
     paper: ClassVar[str] = "@kim2024communication"
     cost: ClassVar[str] = "the local steps; d numbers each way; the server keeps d numbers"
     proximal: ClassVar[str] = "beta"
+    later: ClassVar[Mapping[str, str]] = {"server_momentum": "changes nothing: there is none yet", **FedAvg.later}
 
     server_momentum: float = param(0.85, ge=0.0, lt=1.0, doc="λ, momentum of the server")
     beta: float = param(2e-3, ge=0.0, doc="β, weight of the proximal term")
@@ -51,11 +52,6 @@ class FedACG(FedAvg):
 
     def broadcast(self, theta: Tensor, state: Mapping[str, Tensor]) -> Tensor:
         return theta.add(state["momentum"], alpha=self.server_momentum)
-
-    def unreached(self, rounds: int) -> str:
-        idle = self.server_momentum and rounds < 2
-        own = f"server_momentum={self.server_momentum:g} changes nothing: there is none yet" if idle else ""
-        return "; ".join(filter(None, (own, super().unreached(rounds))))
 
     def server_step(self, work: ServerWork) -> tuple[Tensor, dict[str, Tensor]]:
         state = work.state

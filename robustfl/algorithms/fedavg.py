@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -44,6 +45,8 @@ class FedAvg(Algorithm):
     cost: ClassVar[str] = "the local steps; d numbers each way"
     batches_per_step: ClassVar[int] = 1
     proximal: ClassVar[str] = ""
+    later: ClassVar[Mapping[str, str]] = {"keep_momentum": "keeps a momentum for no round"}
+    """What parameters do in a training of a single round, before they come to anything, by name."""
     """The parameter of a pull towards the received model, which a first step from there does not feel."""
 
     epochs: int = param(1, ge=1, doc="local passes over the data")
@@ -80,7 +83,9 @@ class FedAvg(Algorithm):
         return f"{self.name}: {idle} changes nothing, since every client takes one local step a round" if idle else ""
 
     def unreached(self, rounds: int) -> str:
-        return "keep_momentum=True keeps a momentum for no round" if self.keep_momentum and rounds < 2 else ""
+        given = {name: getattr(self, name) for name in self.later} if rounds < 2 else {}
+        shown = {name: str(value) if value is True else f"{value:g}" for name, value in given.items() if value}
+        return "; ".join(f"{name}={value} {self.later[name]}" for name, value in shown.items())
 
     def local(self, work: LocalWork) -> tuple[Tensor, Tensor | None]:
         theta = work.theta

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -36,17 +37,13 @@ class FedAvgM(FedAvg):
 
     paper: ClassVar[str] = "@hsu2019measuring"
     cost: ClassVar[str] = "the local steps; d numbers each way; the server keeps d numbers"
+    later: ClassVar[Mapping[str, str]] = {"server_momentum": "changes nothing: there is none yet", **FedAvg.later}
 
     server_momentum: float = param(0.9, ge=0.0, lt=1.0, doc="λ, momentum of the server")
     server_lr: float = param(1.0, gt=0.0, doc="η_g, the server's step")
 
     def server_state(self, theta: Tensor) -> dict[str, Tensor]:
         return {"momentum": torch.zeros_like(theta)}
-
-    def unreached(self, rounds: int) -> str:
-        idle = self.server_momentum and rounds < 2
-        own = f"server_momentum={self.server_momentum:g} changes nothing: there is none yet" if idle else ""
-        return "; ".join(filter(None, (own, super().unreached(rounds))))
 
     def server_step(self, work: ServerWork) -> tuple[Tensor, dict[str, Tensor]]:
         state = work.state

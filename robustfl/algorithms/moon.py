@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -42,6 +43,7 @@ class Moon(FedAvg):
 
     paper: ClassVar[str] = "@li2021model"
     cost: ClassVar[str] = "three forwards per local step; d numbers each way; every client keeps its last model"
+    later: ClassVar[Mapping[str, str]] = {"mu": "changes nothing: nobody has a previous model, and it is fedavg"}
 
     mu: float = param(1.0, ge=0.0, doc="weight of the contrastive term")
     temperature: float = param(0.5, gt=0.0, doc="T of the cosines")
@@ -59,11 +61,6 @@ class Moon(FedAvg):
     @property
     def asks(self) -> frozenset[Asked]:
         return super().asks | ({"contrast"} if self.mu > 0 else frozenset())
-
-    def unreached(self, rounds: int) -> str:
-        if self.mu == 0 or rounds > 1:
-            return ""
-        return f"mu={self.mu:g} changes nothing: nobody has a previous model, and it is fedavg"
 
     def local(self, work: LocalWork) -> tuple[Tensor, Tensor | None]:
         message, _ = super().local(work)

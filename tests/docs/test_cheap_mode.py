@@ -38,7 +38,7 @@ def rows() -> list[Row]:
         {name: [v for _, v in sorted(own.items())] for name, own in row.items() if None not in own.values()}
         for row in found.values()
     ]
-    return [row for row in counted if row]  # type: ignore[misc]
+    return [row for row in counted if row]
 
 
 def worst(row: Row, members: set[str], seeds: range) -> list[float]:
