@@ -9,7 +9,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 
 from robustfl.errors import StoreError, UsageError
-from robustfl.outside import read_json, shown, texts, unsafe
+from robustfl.outside import read_json, shown, unsafe, unsafe_texts
 
 Form = TypeVar("Form", bound=BaseModel)
 
@@ -36,7 +36,7 @@ def read_document(
         raise StoreError(f"{path}: cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise UsageError(f"{path}: {error}") from None
-    said = next((where for where, text in texts(data) if unsafe(text, lines=lines(where))), None)
+    said = next((where for where, text in unsafe_texts(data) if unsafe(text, lines=lines(where))), None)
     if said is not None:
         raise UsageError(f"{path}: {shown(said)} holds control characters")
     if not isinstance(data, dict) or data.get("format") != schema[0]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from statistics import fmean
 from typing import Any
 
-from robustfl.outside import shown, texts, unsafe
+from robustfl.outside import shown, unsafe, unsafe_texts
 from robustfl.records import CellResult, Metrics
 
 _MEASURES = ("ra_", "certificates.", "group.")  # as columns of a table of cells begin
@@ -101,7 +101,7 @@ def _unprintable(record: CellResult) -> str | None:
     if record.metrics is not None:
         metrics = record.metrics
         named["metrics"] = {"ra": list(metrics.ra), "groups": metrics.groups, "evaluation": metrics.evaluation}
-    where = next((path for path, text in texts(named) if unsafe(text)), None)
-    said = texts({"certificates": record.certificates})
+    where = next((path for path, _ in unsafe_texts(named)), None)
+    said = unsafe_texts({"certificates": record.certificates})
     where = where or next((path for path, text in said if unsafe(text, lines=True)), None)
     return None if where is None else f"{shown(where)} holds control characters"

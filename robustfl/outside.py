@@ -96,7 +96,7 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 def unsafe(text: str, *, lines: bool = False) -> bool:
     """True if a text holds what a terminal would obey or cannot print; line ends and tabs count unless ``lines``."""
-    return (_UNSAFE if lines else _UNSAFE_OR_LINES).search(text) is not None
+    return not text.isprintable() and (_UNSAFE if lines else _UNSAFE_OR_LINES).search(text) is not None
 
 
 def shown(text: str) -> str:
@@ -108,14 +108,21 @@ def shown(text: str) -> str:
     return _UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
-def texts(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Every text in nested data, names included, with its path."""
+def unsafe_texts(value: Any, path: str = "", *, depth: int = 3) -> Iterator[tuple[str, str]]:
+    """Every text in nested JSON data, names included, that is ``unsafe`` or has several lines, with its path.
+
+    Down to ``depth``, parts without any are told by one look at the text that they make.
+    """
+    if depth > 0 and (text := json.dumps(value, ensure_ascii=False)).isprintable() and "\\" not in text:
+        return
     if isinstance(value, str):
-        yield path, value
+        if unsafe(value):
+            yield path, value
     elif isinstance(value, Mapping):
         for key, inner in value.items():
-            yield path, str(key)
-            yield from texts(inner, f"{path}.{key}" if path else str(key))
+            if unsafe(str(key)):
+                yield path, str(key)
+            yield from unsafe_texts(inner, f"{path}.{key}" if path else str(key), depth=depth - 1)
     elif isinstance(value, (list, tuple)):
         for i, inner in enumerate(value):
-            yield from texts(inner, f"{path}[{i}]")
+            yield from unsafe_texts(inner, f"{path}[{i}]", depth=depth - 1)

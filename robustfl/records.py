@@ -151,12 +151,15 @@ class CellResult(Record):
 def plain(value: Any) -> Any:
     """``value`` as JSON data: tuples become lists; non-finite numbers become the strings ``nan inf -inf``."""
     if isinstance(value, dict):
-        return {str(k): plain(v) for k, v in value.items()}
+        return {str(k): v if type(v) in _PLAIN else plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(v) for v in value]
+        return [v if type(v) in _PLAIN else plain(v) for v in value]
     if isinstance(value, float) and not math.isfinite(value):
         return "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")
     return value
+
+
+_PLAIN = {str, int, bool, type(None)}
 
 
 def canonical(value: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import sys
 import tracemalloc
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from robustfl.data.checks import checked_arrays
 from robustfl.data.listed import picture
 from robustfl.data.pickles import read_pickle
 from robustfl.errors import StoreError, UsageError
-from robustfl.outside import LARGEST_FILE, parse_toml, read_file, read_json, shown, unsafe
+from robustfl.outside import LARGEST_FILE, parse_toml, read_file, read_json, shown, unsafe, unsafe_texts
 from robustfl.records import digest, misnamed
 from robustfl.registry import create, register
 from robustfl.reports.agreement import agree
@@ -175,6 +176,20 @@ def test_what_a_terminal_obeys_is_spelt_out(sign: str) -> None:
     assert unsafe(f"a{sign}b")
     assert not unsafe(shown(f"a{sign}b"))
     assert shown(f"a{sign}b").startswith("a\\")
+
+
+def test_every_unsafe_text_of_nested_data_is_found_at_its_place() -> None:
+    deep: Any = "a\x1b"
+    for _ in range(6):
+        deep = [deep]
+    data = {"a": 1.5, "b": ["fine", "two\nlines", {"c\x7f": None}], "d": deep, "e\\": "\\n \u00e9 \U0001f600"}
+    found = [("b[1]", "two\nlines"), ("b[2]", "c\x7f"), ("d[0][0][0][0][0][0]", "a\x1b")]
+    assert list(unsafe_texts(data)) == found
+
+
+def test_every_sign_that_a_terminal_would_obey_is_unsafe() -> None:
+    signs = [chr(i) for i in range(sys.maxunicode + 1)]
+    assert [sign for sign in signs if unsafe(sign, lines=True)] == [sign for sign in signs if shown(sign) != sign]
 
 
 @pytest.mark.parametrize("label", ["a\x1b[2KACCEPTED", "a\nACCEPTED", "\ud800"])
