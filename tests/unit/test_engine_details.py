@@ -293,6 +293,17 @@ def test_attack_on_updates_alone_leaves_what_is_propagated_honest() -> None:
     assert torch.equal(*seen)
 
 
+def test_an_attacker_who_is_no_source_forges_nothing_that_is_propagated() -> None:
+    e, last = last_of(cell(**{**USERS, "byzantine": "st", "rounds": 1}, f=1, attack="foe(eta=20)", scope="statistics"))
+    assert not e.byzantine & e.adversarial
+    into, handed_on = e.layout.branch_mask("adversarial"), last.state.personal.statistics.clone()
+    propagate_statistics(e, handed_on, 1)
+    sources = last.state.personal.statistics[:3, into]
+    targets = handed_on[3:, into]
+    assert bool((targets >= sources.min(0).values - 1e-9).all())
+    assert bool((targets <= sources.max(0).values + 1e-9).all())
+
+
 @pytest.mark.parametrize(("f", "expected"), [(3, 2), (2, 1), (4, 2)])
 def test_quota_is_the_share_of_attackers_rounded_halves_upwards(f: int, expected: int) -> None:
     """f·n/N of 5 participants among 10 clients: 1.5, 1 and 2."""
