@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -39,6 +40,31 @@ def test_a_board_is_accepted_rejected_or_left_undecided(
     checks = tuple(verify.Check("k", {}, verdict, "") for verdict in verdicts)
     found = verify.Verification("b", 0.01, 0.01, published=3, cells=3, chosen=3, sample=0, checks=checks, **more)
     assert (found.agrees, found.undecided) == (agrees, undecided)
+
+
+@pytest.mark.parametrize(
+    ("apart", "wanted", "chosen"),
+    [([], {}, ["the record", "a training"]), ([], {"attack": "sf"}, ["the record"]), (["p"], {}, ["the record"])],
+)
+def test_searches_run_again_of_a_whole_board_that_follows_its_protocol(
+    apart: list[str], wanted: dict[str, str], chosen: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = published()
+    board = SimpleNamespace(
+        name="b", tolerance=0.02, cells=[1], environment=SimpleNamespace(versions={}), records=lambda: [one],
+        protocol={"autobyz": {"version": "none there is"}} if apart else {},
+    )  # fmt: skip
+    monkeypatch.setattr(verify, "read_board", lambda path: (board, ["w"]))
+    monkeypatch.setattr(verify, "apart_from_protocol", lambda board, records: apart)
+    monkeypatch.setattr(verify, "false_claims", lambda records: [f"{len(records)} claims"])
+    monkeypatch.setattr(verify, "trials_of", lambda board: ["a training"])
+    for check_only in (False, True):
+        known, drawn, left_out = verify._looked_through(Path("b"), wanted, 3, 5, 0.01, check_only)
+        assert ["the record" if d is one else d for d in drawn] == chosen
+        assert (known.chosen, known.cells, known.left_out) == (0 if check_only else len(chosen), 1, 0)
+        assert known.file == ("w", *apart, "1 claims")
+        assert (known.claimed, known.tolerance, known.sample) == (0.02, 0.01, 5)
+        assert left_out is None
 
 
 # --- drawing ---------------------------------------------------------------------------------------------------------
