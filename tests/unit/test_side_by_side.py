@@ -343,6 +343,11 @@ def test_a_transformer_runs_together_by_rows_of_the_table(sizes: tuple[int, ...]
     compared(Words().double(), torch.randint(7, (6, 5)), sizes)
 
 
+class Summed(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.sum(1)
+
+
 @pytest.mark.parametrize("sizes", [(3, 3), (2, 4)])
 @pytest.mark.parametrize(
     "layers",
@@ -350,7 +355,14 @@ def test_a_transformer_runs_together_by_rows_of_the_table(sizes: tuple[int, ...]
         (nn.Embedding(7, 4, padding_idx=2), nn.Flatten(), nn.Linear(20, 2)),
         (nn.Embedding(7, 4), nn.LayerNorm([5, 4], elementwise_affine=False), nn.Flatten(), nn.Linear(20, 2)),
         (nn.Embedding(7, 4), nn.LayerNorm(4), nn.Flatten(2), nn.Linear(4, 2), nn.Flatten(1, -1), nn.Linear(10, 2)),
-        (nn.Embedding(7, 4), nn.Flatten(1, 2), nn.Linear(20, 2)),
+        (
+            nn.Embedding(7, 4),
+            nn.Unflatten(2, (2, 2)),
+            nn.Flatten(1, 2),
+            nn.Linear(2, 2),
+            nn.Flatten(),
+            nn.Linear(20, 2),
+        ),
     ],
     ids=["padding_idx", "no affine", "flat already", "flatten some"],
 )
