@@ -212,6 +212,25 @@ def test_so_many_images_are_attacked_at_a_time_as_batch_says_however_many_there_
     assert Counting.shown == [100] * 11
 
 
+@dataclass(frozen=True)
+class Drawing(Evasion):
+    """Leaves images as they are, and notes what it draws."""
+
+    drawn: ClassVar[list[float]] = []
+
+    def perturb(self, model: nn.Module, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Tensor:
+        self.drawn.append(float(torch.rand((), generator=generator)))
+        return x.clone()
+
+
+def test_batches_go_on_drawing_from_a_stream_of_their_attack() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(1, 2))
+    Drawing.drawn.clear()
+    robustfl.evaluate(model, (torch.rand(6, 1, 1, 1), torch.arange(6) % 2), [Drawing()], batch=2, seed=3)
+    draws = stream(3, "evasion", repr(Drawing()))
+    assert Drawing.drawn == [float(torch.rand((), generator=draws)) for _ in range(3)]
+
+
 def test_how_many_images_there_are_is_told_where_it_is_known() -> None:
     class Stream(IterableDataset[tuple[Tensor, int]]):
         def __iter__(self) -> Iterator[tuple[Tensor, int]]:

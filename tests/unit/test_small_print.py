@@ -232,6 +232,9 @@ def test_cost_is_of_an_average_client_whatever_the_batch_and_leaves_the_experime
     assert not any(m.training for m in e.model.modules())
     assert all(p.grad is None for p in e.model.parameters())
     assert dropout.generators == ()
+    e.model.train()
+    assert macs_per_epoch(e) == found
+    assert all(m.training for m in e.model.modules())
 
 
 def test_cost_counts_every_replay_of_a_batch() -> None:
