@@ -127,9 +127,9 @@ def robust_accuracy(
     """Accuracy on inputs perturbed by ``attack`` through this very model (white box)."""
 
     def perturbed(index: Tensor) -> Tensor:
-        clean = pixels(index)
-        with watched(attack, clean, labels):
-            return checked(attack.perturb(model, clean, labels[index], generator=generator), clean, attack)
+        clean, own = pixels(index), labels[index]
+        with watched(attack, clean, own):
+            return checked(attack.perturb(model, clean, own, generator=generator), clean, attack)
 
     with evaluating(model):
         return _accuracy(model, perturbed, labels, batch)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from robustfl.contracts import LocalWork
+from robustfl.contracts import LocalWork, ServerWork
 from robustfl.federation import State, train
 from robustfl.registry import create, entries, identity
 from robustfl.scenarios.build import build
@@ -174,6 +174,62 @@ def test_fedprox_in_a_quadratic_pulls_back_to_the_received_model() -> None:
     moved, _ = create("algorithm", "fedprox", mu=3.0).local(work)
     # min ½θ² + 3/2 (θ - θ_t)²  is at θ = ¾ θ_t
     torch.testing.assert_close(received + moved, 0.75 * received, rtol=1e-6, atol=1e-6)
+
+
+def test_servers_away_from_their_defaults_by_hand() -> None:
+    """Two rounds with the aggregates 1 and 2, from a model of 0."""
+
+    def models(spec: str) -> list[float]:
+        algorithm, theta, found = create("algorithm", spec), torch.zeros(1, dtype=torch.float64), []
+        state = algorithm.server_state(theta)
+        for aggregate in (1.0, 2.0):
+            work = ServerWork(theta, torch.tensor([aggregate]).double(), lr=0.1, state=state)
+            theta, state = algorithm.server_step(work)
+            found.append(float(theta))
+        return found
+
+    # m is 1, then 0.5 + 2
+    assert models("fedavgm(server_momentum=0.5, server_lr=0.1)") == pytest.approx([0.1, 0.35])
+    # m is ½, then ¼ + 1; v is τ²/4 + ¾, then a quarter of that + 3
+    first = 0.25 * 0.1**2 + 0.75
+    second = 0.25 * first + 3
+    steps = [2 * 0.5 / (first**0.5 + 0.1), 2 * 1.25 / (second**0.5 + 0.1)]
+    assert models("fedadam(beta1=0.5, beta2=0.25, tau=0.1, server_lr=2)") == pytest.approx([steps[0], sum(steps)])
+
+
+def test_fedprox_as_released_pulls_by_half_of_mu_wherever_the_model_is() -> None:
+    """The gradient of μ/2 · ‖θ - θ_t‖; without a norm's direction at the start there is none."""
+    received = torch.tensor([[1.0, 2.0]]).double()
+    work = LocalWork(received, lr=0.1, steps=1, gradient=torch.zeros_like)
+    pull = create("algorithm", "fedprox(mu=3, legacy_unsquared=true)").corrected
+    away = torch.tensor([[3.0, 4.0]]).double()
+    for length in (0.5, 1.0, 20.0):
+        found = pull(torch.zeros_like(away), received + length * away, work)
+        torch.testing.assert_close(found, 1.5 * away / 5)
+    assert bool((pull(torch.zeros_like(away), received, work) == 0).all())
+
+
+def test_moons_term_by_hand() -> None:
+    """Cosines 0.6 with the received and 0.8 with the previous model's representation."""
+    own, received, previous = (torch.tensor([v]).double() for v in ([1.0, 0.0], [3.0, 4.0], [8.0, -6.0]))
+    near, away = math.exp(0.6 / 0.25), math.exp(0.8 / 0.25)
+    found = create("algorithm", "moon(mu=3, temperature=0.25)").term(own, received, previous)
+    assert found.tolist() == pytest.approx([-3 * math.log(near / (near + away))])
+
+
+def test_scaffolds_server_step_is_scaled_and_its_variate_is_not() -> None:
+    """Half of the clients took two and four steps; their estimates lose ``c`` and gain their mean gradient."""
+    messages, work = torch.tensor([[-0.4], [-1.6]]).double(), []
+    for rate in (1.0, 0.5):
+        state = {"variate": torch.ones(1).double()}
+        given = ServerWork(
+            torch.zeros(1).double(), messages.mean(0), lr=0.1, state=state, steps=(2, 4), clients=4,
+            again=lambda make, state=state: make(messages, state).mean(0),
+        )  # fmt: skip
+        work.append(create("algorithm", f"scaffold(server_lr={rate})").server_step(given))
+    assert [float(theta) for theta, _ in work] == pytest.approx([-1.0, -0.5])
+    changes = [-1 + 0.4 / (2 * 0.1), -1 + 1.6 / (4 * 0.1)]
+    assert [float(s["variate"]) for _, s in work] == pytest.approx([1 + 0.5 * sum(changes) / 2] * 2)
 
 
 def test_memories_of_absent_clients_stay() -> None:

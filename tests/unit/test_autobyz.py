@@ -249,6 +249,7 @@ def test_members_that_are_all_without_effect_count_as_such() -> None:
     ]
     _, row = row_of(records)
     assert row.cells[1].idle
+    assert (row.cells[1].mean, row.cells[1].shown) == (0.5, None)
     assert row.members == ()
     assert member_text(row.members) == "–"
 

@@ -46,6 +46,50 @@ def test_equal_stores_are_the_same_and_other_numbers_are_shown() -> None:
     assert found.results[0][2] == "differs: sa 0.5000 → 0.7500, loss 0.5000 → 0.2500"
 
 
+def test_what_only_one_of_two_cells_says_tells_them_apart() -> None:
+    one = record()
+    for changed in (
+        {"certificates": {**one.certificates, "attack_shift": 1.0}}, {"label_counts": [[1]]}, {"reason": "x"},
+    ):  # fmt: skip
+        assert not diff_cells(one, one.model_copy(update=changed)).same
+    found = diff_cells(one, one.model_copy(update={"label_counts": [[1]]})).outcome
+    assert {path.partition("[")[0] for path in paths(found)} == {"label_counts"}
+
+
+def test_stores_are_other_ones_where_either_has_a_cell_more_or_any_number_differs() -> None:
+    few, many = source("a", record(seed=0)), source("b", record(seed=0), record(seed=1))
+    for first, second, counts in ((few, many, (0, 1)), (many, few, (1, 0))):
+        found = diff_stores(first, second)
+        assert (found.only_first, found.only_second, found.same) == (*counts, False)
+    hardly = diff_stores(source("a", record(sa=0.5, ra={})), source("b", record(sa=0.5 + 1e-4, ra={})))
+    assert [words.partition(":")[0] for *_, words in hardly.results] == ["differs"]
+    one = record()
+    assert one.metrics is not None
+    rounded = one.model_copy(update={"metrics": one.metrics.model_copy(update={"loss": one.metrics.loss + 1e-12})})
+    assert len(diff_stores(source("a", one), source("b", rounded)).results) == 1
+
+
+def test_every_cell_is_explained_by_a_partner_of_its_own() -> None:
+    """Two cells of one side that print alike are not both changed into the one of the other side."""
+
+    def of(key: str, **cell: Any) -> CellResult:
+        return record().model_copy(update={"key": key, "cell": cell})
+
+    mine = source("a", of("a1", lr=1), of("a2", lr=2))
+    found = diff_stores(mine, source("b", of("b1", lr=3), of("b2", lr=4)))
+    assert sorted(found.explained) == [((("lr", 1, 3),), 1), ((("lr", 2, 4),), 1)]
+    assert len(diff_stores(mine, source("b", of("b1", lr=3))).explained) == 1
+
+
+@pytest.mark.parametrize(("settings", "explained"), [(8, 1), (9, 0)])
+def test_cells_that_differ_in_up_to_eight_settings_are_explained(settings: int, explained: int) -> None:
+    made = record()
+    mine, yours = (
+        made.model_copy(update={"key": key, "cell": {f"s{i}": key for i in range(settings)}}) for key in ("a", "b")
+    )
+    assert len(diff_stores(source("a", mine), source("b", yours)).explained) == explained
+
+
 def test_one_changed_setting_explains_all_cells_that_only_one_has() -> None:
     mine = [record(seed=s, clients=10) for s in range(3)]
     yours = [record(seed=s, clients=20) for s in range(3)]
@@ -78,6 +122,8 @@ def test_a_cell_is_found_by_the_start_of_its_key_or_its_file(tmp_path: Path) -> 
     assert find(f"{tmp_path}/s:{key[:8]}") == record(seed=2)
     assert find(str(store.path(key))) == record(seed=2)
     assert isinstance(find(str(tmp_path / "s")), Source)
+    stored(tmp_path / f"s:{key[:8]}", [record(seed=9)])
+    assert isinstance(find(f"{tmp_path}/s:{key[:8]}"), Source)  # a folder of that very name comes first
     with pytest.raises(UsageError, match=r"4 cells of .* give more of the key"):
         find(f"{tmp_path}/s:")
     with pytest.raises(UsageError, match=r"no cell of .* starts with 'zz'"):

@@ -153,6 +153,9 @@ def test_classes_that_a_random_part_would_hold_are_missed() -> None:
     assert "first 300 of 1000 test images, which lack 7 of 10 classes" in lacks(ordered, 300)
     assert lacks(ordered[torch.randperm(1000, generator=torch.Generator().manual_seed(0))], 300) == ""
     assert lacks(ordered, 1000) == ""
+    late = torch.cat([torch.zeros(60, dtype=torch.int64), torch.ones(40, dtype=torch.int64)])
+    assert "first 50 of 100 test images, which lack 1 of 2 classes" in lacks(late, 50)  # 20 of it were to be expected
+    assert lacks(late, 49) == ""
     assert lacks(ordered, 50) == ""  # of so few, five of a class, some may well be missing
     assert lacks(torch.cat([torch.zeros(990, dtype=torch.int64), torch.ones(10, dtype=torch.int64)]), 500) == ""
 

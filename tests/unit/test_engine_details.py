@@ -293,6 +293,32 @@ def test_attack_on_updates_alone_leaves_what_is_propagated_honest() -> None:
     assert torch.equal(*seen)
 
 
+@pytest.mark.parametrize("target", ["mean", "var", "both"])
+def test_what_is_forged_of_propagated_statistics_is_the_target(target: str) -> None:
+    """Other entries are the mean of the honest sources, and so is what a plain mean over sources hands on of them."""
+    told = {**USERS, "rounds": 1, "propagation": "fedrbn(similarity=uniform)", "f": 1, "scope": "statistics"}
+    e, last = last_of(cell(**told, attack="foe(eta=20)", target=target))
+    before = last.state.personal.statistics
+    handed_on = before.clone()
+    propagate_statistics(e, handed_on, 1)
+    (layer,) = [layer for layer in e.layout.layers if layer.branch == "adversarial"]
+    honest = before[sorted(e.adversarial - e.byzantine)].mean(0)
+    assert len(e.adversarial - e.byzantine) == 2
+    for part, spared in ((layer.mean, "var"), (layer.variance, "mean")):
+        assert torch.allclose(handed_on[3:, part], honest[part].expand(3, -1), atol=1e-9) is (target == spared)
+
+
+def test_an_attacker_who_is_no_source_forges_nothing_that_is_propagated() -> None:
+    e, last = last_of(cell(**{**USERS, "byzantine": "st", "rounds": 1}, f=1, attack="foe(eta=20)", scope="statistics"))
+    assert not e.byzantine & e.adversarial
+    into, handed_on = e.layout.branch_mask("adversarial"), last.state.personal.statistics.clone()
+    propagate_statistics(e, handed_on, 1)
+    sources = last.state.personal.statistics[:3, into]
+    targets = handed_on[3:, into]
+    assert bool((targets >= sources.min(0).values - 1e-9).all())
+    assert bool((targets <= sources.max(0).values + 1e-9).all())
+
+
 @pytest.mark.parametrize(("f", "expected"), [(3, 2), (2, 1), (4, 2)])
 def test_quota_is_the_share_of_attackers_rounded_halves_upwards(f: int, expected: int) -> None:
     """f·n/N of 5 participants among 10 clients: 1.5, 1 and 2."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from robustfl.contracts import Evasion
+from robustfl.errors import RobustflError
 from robustfl.evaluation import evaluation_batch, mean_over_users, robust_accuracy, standard_accuracy
 from robustfl.registry import create
 
@@ -58,3 +61,26 @@ def test_batch_size_follows_the_activations() -> None:
     large = evaluation_batch(nn.Sequential(nn.Conv2d(3, 512, 3, padding=1)), torch.zeros(1, 3, 64, 64))
     assert small == 1024
     assert large == 16
+
+
+@pytest.mark.parametrize(("dtype", "fitting"), [(torch.float32, 128), (torch.float64, 64)])
+def test_batch_size_is_the_power_of_two_whose_activations_fit_64_mebibytes(dtype: torch.dtype, fitting: int) -> None:
+    """Two layers put out 64·32·32 numbers each: half a mebibyte an image in single precision."""
+    model = nn.Sequential(nn.Conv2d(3, 64, 3, padding=1), nn.ReLU()).to(dtype)
+    assert evaluation_batch(model, torch.zeros(1, 3, 32, 32, dtype=dtype)) == fitting
+    assert not any(m._forward_hooks for m in model.modules())
+
+
+@dataclass(frozen=True)
+class Relabels(Evasion):
+    """Leaves the images alone and writes to the labels."""
+
+    def perturb(self, model: nn.Module, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        y.fill_(0)
+        return x.clone()
+
+
+def test_an_attack_that_writes_to_its_labels_is_told() -> None:
+    model, x, y = linear()
+    with pytest.raises(RobustflError, match="wrote to what it was shown"):
+        robust_accuracy(model, lambda i: x[i], y, Relabels(), batch=2, generator=torch.Generator())

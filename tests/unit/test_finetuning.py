@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import torch
 
+from robustfl.algorithms import FedAvg
+from robustfl.contracts import LocalWork
 from robustfl.errors import Refused, UsageError
 from robustfl.federation import train
 from robustfl.scenarios import run_cell
@@ -75,6 +77,25 @@ def test_neither_noise_nor_the_memory_of_a_server_moves_frozen_layers(more: dict
     moved = (one != other).nonzero().flatten()
     starts = [s.start for s in layout_of(build(Cell.of(SMALL)).experiment.model).update if len(s.shape) > 1]
     assert int(moved[0]) >= starts[2]
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg(local_steps=2)", "fedsam(local_steps=2)"])
+def test_clients_leave_frozen_layers_alone_in_every_local_step(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a step is another gradient of its batch; the server would not see what moved on the way."""
+    messages: list[torch.Tensor] = []
+    original = FedAvg.local
+
+    def noted(self: FedAvg, work: LocalWork) -> tuple[torch.Tensor, torch.Tensor | None]:
+        made = original(self, work)
+        messages.append(made[0].clone())
+        return made
+
+    monkeypatch.setattr(FedAvg, "local", noted)
+    states(finetune="st(rounds=1, frozen=2)", rounds=2, algorithm=algorithm)
+    starts = [s.start for s in layout_of(build(Cell.of(SMALL)).experiment.model).update if len(s.shape) > 1]
+    held = [bool((message[:, : starts[2]] == 0).all()) for message in messages]
+    assert held == [False, False, True, True]  # two AT users first, then two ST users
+    assert all(bool(message[:, starts[2] :].any()) for message in messages)
 
 
 def test_statistics_of_frozen_layers_follow_the_st_users() -> None:

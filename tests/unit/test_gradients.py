@@ -74,6 +74,7 @@ def assert_equal_passes(results, tolerance):
     torch.testing.assert_close(second.losses, first.losses, rtol=tolerance, atol=tolerance)
     torch.testing.assert_close(second.reports.rows, first.reports.rows, rtol=tolerance, atol=tolerance)
     assert torch.equal(second.reports.counts, first.reports.counts)
+    assert [done.losses.requires_grad for done in (first, second)] == [False, False]  # or a graph lives on
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])

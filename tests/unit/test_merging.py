@@ -70,9 +70,56 @@ def test_cells_that_diverged_have_the_same_curves_in_rounds_that_both_have() -> 
     assert found.words().startswith("differs: round 10 sa 0.9000 → 0.5000, round 10 ra")
 
 
+def test_a_finished_cell_has_numbers_of_every_round_that_another_has() -> None:
+    short, whole = record(curve=[0.1]), record(curve=[0.1, 0.5])
+    for pair in ((short, whole), (whole, short)):
+        found = agree(*pair, tolerance=1.0)
+        assert "round 10 sa" in [name for name, _, _ in found.differences]
+        assert not found.agrees
+
+
+def test_the_worst_of_all_evasions_is_compared_with_itself() -> None:
+    made = record(ra={"pgd": 0.5, "fgsm": 0.6})
+    other = measured(made, ra_worst=0.3)
+    assert [name for name, _, _ in agree(made, other, tolerance=0.1).differences] == ["ra_worst"]
+    assert not agree(made, other, tolerance=0.1).agrees
+
+
+def test_forgetting_is_compared_round_by_round() -> None:
+    def forgot(**rounds: float) -> CellResult:
+        told = {name: {"mean": mean, "clients": [], "matrix": []} for name, mean in rounds.items()}
+        return record().model_copy(update={"certificates": {"forgetting": told}})
+
+    found = agree(forgot(**{"1": 0.1, "10": 0.3}), forgot(**{"1": 0.2, "10": 0.3}), tolerance=0.05)
+    assert found.words() == "differs: forgetting 1 0.1000 → 0.2000"
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf])
+def test_a_loss_that_is_no_number_differs_from_one_whatever_else_is_near(loss: float) -> None:
+    first, second = (measured(record(sa=sa, ra={}), loss=of) for sa, of in ((0.5, loss), (0.505, 1.0)))
+    assert not agree(first, second, tolerance=0.01).agrees
+    assert not agree(second, first, tolerance=0.01).agrees
+
+
+@pytest.mark.parametrize(("count", "end"), [(3, "0.3000"), (4, "0.3000, and 1 more")])
+def test_three_differences_are_shown_and_the_others_counted(count: int, end: str) -> None:
+    first, second = ({f"a{i}": value for i in range(count)} for value in (0.2, 0.3))
+    made = [measured(record(ra={}), ra=ra, ra_worst=None) for ra in (first, second)]
+    assert agree(*made, tolerance=0.0).words().endswith(end)
+
+
+def measured(made: CellResult, **changed: Any) -> CellResult:
+    assert made.metrics is not None
+    return made.model_copy(update={"metrics": made.metrics.model_copy(update=changed)})
+
+
 @pytest.mark.parametrize(
-    ("a", "b", "agrees"), [(0.5, 0.599, True), (0.5, 0.601, False), (2.0, 2.2, True), (2.0, 2.25, False)]
-)
+    ("a", "b", "agrees"),
+    [
+        (0.5, 0.599, True), (0.5, 0.601, False), (2.0, 2.22, True), (2.0, 2.25, False), (2.22, 2.0, True),
+        (2.25, 2.0, False), (math.inf, 1.0, False), (math.nan, 1.0, False), (math.nan, math.nan, True),
+    ],
+)  # fmt: skip
 def test_a_loss_may_differ_by_ten_times_the_tolerance_of_itself(a: float, b: float, agrees: bool) -> None:
     """Of at least 1: the first pairs are a tenth apart, the others a tenth of the larger one."""
     made, point = record(sa=0.5), CurvePoint(round=10, sa=0.5, loss=a)
@@ -104,6 +151,8 @@ def test_robust_accuracy_during_training_is_compared() -> None:
 def test_settings_apart_tell_types_and_missing_entries_apart() -> None:
     assert settings_apart({"a": 1, "b": [1, 2]}, {"a": 1.0, "b": [1, 2], "c": None}) == [("a", 1, 1.0)]
     assert settings_apart({"m": [{"v": 1}]}, {"m": [{"v": 2}]}) == [("m[0].v", 1, 2)]
+    assert settings_apart({"m": [[1], [2]]}, {"m": [[1], [3]]}) == [("m[1]", [2], [3])]
+    assert settings_apart({"m": math.nan}, {"m": math.nan}) == []
 
 
 def test_versions_of_wrapped_methods_and_origins_are_compared() -> None:
@@ -146,6 +195,20 @@ def test_one_run_has_one_outcome_whatever_the_tolerance() -> None:
     assert conflict.agreement.words().startswith("differs: sa 0.5000 → 0.5050")
 
 
+def test_a_second_run_has_one_outcome_too_and_a_copy_of_it_is_one() -> None:
+    """Within the tolerance of the first, from which it was told apart by its time."""
+    first, second = record(sa=0.5, ra={}), took(record(sa=0.505, ra={}), seconds=7.0)
+    edited = took(record(sa=0.506, ra={}), seconds=7.0)
+    we, they, again, liar = (
+        Source(name, (r,), {}, ()) for name, r in (("we", first), ("they", second), ("again", second), ("liar", edited))
+    )
+    merged = merge([we, they, again], tolerance=0.01)
+    assert (merged.agreed, merged.copied, merged.conflicts) == (1, 1, ())
+    assert owner(merged.results[0]) == "we + they"
+    (conflict,) = merge([we, they, liar], tolerance=0.01).conflicts
+    assert conflict.agreement.words().startswith("differs: sa 0.5050 → 0.5060")
+
+
 @pytest.mark.parametrize("apart", [{"seconds": 2.0}, {"started": "later"}, {"host": "b"}, {"peak_memory_bytes": 1}])
 def test_two_runs_of_a_cell_are_told_apart_by_their_times_and_places(apart: dict[str, Any]) -> None:
     one = took(record(), started="now", host="a")
@@ -180,8 +243,12 @@ def test_a_merged_store_knows_the_defaults_so_that_its_caption_leaves_them_out(t
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_a_crash_gives_way_to_a_number(order: tuple[int, int]) -> None:
     both = [source("we", record(status="failed", reason="Boom")), source("they", record())]
-    (kept,) = merge([both[i] for i in order], tolerance=0.0).results
-    assert (kept.status, owner(kept)) == ("done", "they")
+    merged = merge([both[i] for i in order], tolerance=0.0)
+    (kept,) = merged.results
+    assert (kept.status, owner(kept), merged.conflicts) == ("done", "they", ())
+    two = [source(name, record(status="failed", reason=name)) for name in ("we", "they")]
+    (kept,) = merge([two[i] for i in order], tolerance=0.0).results
+    assert owner(kept) == two[order[0]].name
 
 
 def test_a_source_that_was_named_before_keeps_its_name() -> None:
@@ -248,6 +315,11 @@ def test_of_facts_that_two_sources_say_the_first_ones_stay() -> None:
     assert joined_protocol([one, two])["benchmark"] == one.protocol["benchmark"]
     silent = replace(one, protocol={"benchmark": {"tier": "d", "version": 1, "changed": []}})
     assert joined_protocol([silent, silent]) == silent.protocol
+    for sources in ([one, source("none")], [source("none"), one]):
+        with pytest.raises(UsageError, match=r"different protocols .*benchmark: .*none: none"):
+            joined_protocol(sources)
+    silent = source("none")  # of AutoByz, who says nothing follows it as far as it goes
+    assert joined_protocol([cheap("we", [0]), silent]) == joined_protocol([silent, cheap("we", [0])]) != {}
     with pytest.raises(UsageError, match="we: d 2; they: d 1"):
         joined_protocol([replace(one, protocol={"benchmark": {"tier": "d", "version": 2, "changed": []}}), two])
 

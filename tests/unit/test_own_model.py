@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import runpy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,12 +14,13 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import robustfl
 from robustfl.contracts import Evasion
 from robustfl.data import Normalize, data_root, dataset_from_spec
 from robustfl.errors import UsageError
+from robustfl.evaluation.own_model import Evaluation
 from robustfl.randomness import stream
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -145,6 +146,15 @@ def test_the_model_is_as_it_was_after_an_error_too() -> None:
     )
 
 
+def test_gradients_that_the_caller_keeps_are_not_added_to() -> None:
+    model = small().eval()
+    own = model[5].weight.grad = torch.full_like(model[5].weight, 7)
+    with pytest.raises(RuntimeError, match="enough"):
+        robustfl.evaluate(model, images(), [Rude()])
+    assert model[5].weight.grad is own
+    assert bool((own == 7).all())
+
+
 def test_it_works_where_gradients_are_off() -> None:
     model = small()
     wanted = robustfl.evaluate(model, images(), SPECS).ra
@@ -192,6 +202,53 @@ def _wilson(value: float | None, samples: int) -> object:
     z = 1.959963984540054
     middle, reach = value + z**2 / (2 * samples), z * (value * (1 - value) / samples + z**2 / (4 * samples**2)) ** 0.5
     return pytest.approx(tuple((middle + s * reach) / (1 + z**2 / samples) for s in (-1, 1)), abs=1e-6)
+
+
+def test_so_many_images_are_attacked_at_a_time_as_batch_says_however_many_there_are() -> None:
+    """The draws of random starts depend on it."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(1, 2))
+    Counting.shown.clear()
+    robustfl.evaluate(model, (torch.rand(1100, 1, 1, 1), torch.arange(1100) % 2), [Counting()], batch=100)
+    assert Counting.shown == [100] * 11
+
+
+@dataclass(frozen=True)
+class Drawing(Evasion):
+    """Leaves images as they are, and notes what it draws."""
+
+    drawn: ClassVar[list[float]] = []
+
+    def perturb(self, model: nn.Module, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Tensor:
+        self.drawn.append(float(torch.rand((), generator=generator)))
+        return x.clone()
+
+
+def test_batches_go_on_drawing_from_a_stream_of_their_attack() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(1, 2))
+    Drawing.drawn.clear()
+    robustfl.evaluate(model, (torch.rand(6, 1, 1, 1), torch.arange(6) % 2), [Drawing()], batch=2, seed=3)
+    draws = stream(3, "evasion", repr(Drawing()))
+    assert Drawing.drawn == [float(torch.rand((), generator=draws)) for _ in range(3)]
+
+
+def test_how_many_images_there_are_is_told_where_it_is_known() -> None:
+    class Stream(IterableDataset[tuple[Tensor, int]]):
+        def __iter__(self) -> Iterator[tuple[Tensor, int]]:
+            return iter([(image, label) for image, label in zip(GOOD[0], GOOD[1].tolist(), strict=True)])
+
+    pairs = TensorDataset(*GOOD)
+    for data, total in ((pairs, 4), (DataLoader(pairs, batch_size=2), 4), (Stream(), None)):
+        told = list[tuple[int, int | None]]()
+        robustfl.evaluate(small(), data, [], batch=2, on_batch=lambda *at, told=told: told.append(at))
+        assert told == [(2, total), (4, total)]
+
+
+def test_images_in_the_order_of_their_classes_are_noted() -> None:
+    model, labels = nn.Sequential(nn.Flatten(), nn.Linear(1, 2)), torch.arange(200) // 100
+    x = torch.rand(200, 1, 1, 1)
+    (note,) = robustfl.evaluate(model, (x, labels), [Counting()], ra_limit=80).notes
+    assert "first 80 of 200 test images, which lack 1 of 2 classes" in note
+    assert robustfl.evaluate(model, (x, labels), [Counting()]).notes == ()
 
 
 def test_a_model_that_writes_to_its_input_sees_every_image_as_it_is() -> None:
@@ -253,6 +310,12 @@ def test_wilsons_interval_by_hand() -> None:
     assert found.interval() == pytest.approx((0.4902, 0.9433), abs=1e-4)
 
 
+def test_an_accuracy_that_no_binary_number_is_has_the_interval_of_its_hits() -> None:
+    """0.29 · 100 is 28.999…"""
+    found = Evaluation(sa=0.29, loss=1.0, ra={}, worst=None, samples=100, ra_samples=0, per_class={})
+    assert found.interval() == _wilson(0.29, 100)
+
+
 GOOD = torch.rand(4, 1, 8, 8), torch.tensor([0, 1, 2, 9])
 
 
@@ -266,6 +329,7 @@ GOOD = torch.rand(4, 1, 8, 8), torch.tensor([0, 1, 2, 9])
         ((GOOD[0], GOOD[1] - 1), "labels reach from -1"),
         ((GOOD[0], GOOD[1][:3]), "have 3 labels"),
         ((GOOD[0], GOOD[1].float()), "class numbers"),
+        ((GOOD[0], GOOD[1] > 1), "class numbers"),
         ((GOOD[0], torch.eye(10)[GOOD[1]]), "class numbers"),
         ((GOOD[0][:0], GOOD[1][:0]), "no image"),
         (DataLoader(TensorDataset(*GOOD), batch_size=5, drop_last=True), "the data hold no image"),
@@ -303,9 +367,11 @@ def test_arguments_that_make_no_sense_are_named(changes: dict[str, Any], words: 
         robustfl.evaluate(**({"model": small(), "data": GOOD} | changes))
 
 
-def test_broken_weights_are_told() -> None:
+@pytest.mark.parametrize("value", [torch.nan, -torch.inf])
+def test_broken_weights_are_told(value: float) -> None:
     model = small()
-    nn.init.constant_(model[5].bias, torch.nan)
+    with torch.no_grad():
+        model[5].bias[9] = value
     with pytest.raises(UsageError, match="outputs are not finite"):
         robustfl.evaluate(model, GOOD)
 

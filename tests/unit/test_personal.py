@@ -10,6 +10,7 @@ from robustfl.contracts import Tag
 from robustfl.errors import Refused, UsageError
 from robustfl.evaluation import macs_per_epoch
 from robustfl.federation import train
+from robustfl.federation.personal import Personal
 from robustfl.federation.statistics import begin, seen_by_client
 from robustfl.registry import create
 from robustfl.scenarios import run_cell
@@ -76,6 +77,13 @@ def test_server_never_moves_private_entries_and_attackers_cannot_reach_them() ->
         seen.append(state.personal.parameters.clone())
         honest = [k for k in range(5) if k not in e.settings.byzantine()]
     assert torch.equal(seen[0][honest], seen[1][honest])
+
+
+@pytest.mark.parametrize("where", ["parameters", "statistics"])
+def test_an_entry_that_overflows_is_in_the_sum_of_its_client_and_of_all(where: str) -> None:
+    own = Personal(torch.ones(3, 2), torch.ones(3, 4))
+    getattr(own, where)[1, 0] = torch.inf
+    assert [bool(own.sum(clients).isfinite()) for clients in (None, [0, 2], [1])] == [False, True, False]
 
 
 def test_absent_clients_keep_what_they_had() -> None:

@@ -124,13 +124,38 @@ def test_what_is_propagated_comes_out_as_rehearsed(rule: str, monkeypatch: pytes
     )  # fmt: skip
     *_, last = train(e)
     Probe.seen.clear()
+    before = last.state.personal.statistics.clone()  # type: ignore[union-attr]
     monkeypatch.setattr(Propagate, "__call__", noted)
     propagate_statistics(e, last.state.personal.statistics, 1)  # type: ignore[union-attr]
     (rehearsed,) = told("statistics")
     torch.testing.assert_close(received[-1][0].mean(0), rehearsed, rtol=0, atol=0)
     assert {f for _, f in received} == ({1} if rule else {6})
     (view, _) = Probe.seen[0]
-    assert (view.n, view.f) == (6, 1)
+    assert (view.n, view.f, view.round) == (6, 1, 1)
+    _sees_what_is_propagated(e, before, view)
+
+
+def _sees_what_is_propagated(e: Experiment, statistics: Tensor, view: View) -> None:
+    """The attacker's view: adversarial statistics of AT users, and the mean of what ST users get of honest ones."""
+    (attacker,), layers = e.byzantine, {layer.branch: layer for layer in e.layout.layers}
+    assert len(layers) == 2
+    theirs = layers["adversarial"]
+    columns = [*range(e.layout.s)[theirs.mean], *range(e.layout.s)[theirs.variance]]
+    order = sorted(range(len(columns)), key=columns.__getitem__)
+    of_users = statistics[:, sorted(columns)]
+    sources = [k for k in range(6) if k != attacker]
+    assert view.honest is not None
+    assert view.variance is not None
+    assert torch.equal(view.honest, of_users[sources])
+    assert view.own is None  # which this attack does not ask for
+    half = len(columns) // 2
+    assert view.variance.tolist() == [place >= half for place in order]
+    clean = [statistics[:, part] for part in (layers["clean"].mean, layers["clean"].variance)]
+    expected = torch.zeros_like(view.honest[0])
+    for k in range(6, 9):
+        alike = sum(torch.nn.functional.cosine_similarity(part[sources], part[k : k + 1]) for part in clean) / 2
+        expected += torch.as_tensor(alike).softmax(0) @ view.honest / 3
+    torch.testing.assert_close(view.origin, expected)
 
 
 # --- by hand ---------------------------------------------------------------------------------------------------------

@@ -542,21 +542,24 @@ def test_a_report_is_the_same_bytes_whatever_the_hash_seed(tmp_path: Path) -> No
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name
 
 
-def test_a_robust_accuracy_measured_once_makes_no_curve(tmp_path: Path) -> None:
-    item = record(curve=[0.1, 0.2])
-    curve = [item.curve[0].model_copy(update={"ra": None}), item.curve[1]]
-    stored(tmp_path, [item.model_copy(update={"curve": curve})])
-    names = [p.name for p in report(tmp_path)]
-    assert [n for n in names if n.startswith("curves")] == ["curves-sa-sf.png", "curves-sa-sf.pdf"]
-
-
-def test_figures_leave_matplotlibs_settings_alone(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def reported(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], object]:
+    """The files of a report on one cell that measured its robust accuracy once; a setting of the caller's after it."""
     import matplotlib
 
-    stored(tmp_path, [record(curve=[0.1, 0.2])])
+    item, folder = record(curve=[0.1, 0.2]), tmp_path_factory.mktemp("reported")
+    curve = [item.curve[0].model_copy(update={"ra": None}), item.curve[1]]
+    stored(folder, [item.model_copy(update={"curve": curve})])
     with matplotlib.rc_context({"axes.titlesize": 31}):
-        report(tmp_path)
-        assert matplotlib.rcParams["axes.titlesize"] == 31
+        return [p.name for p in report(folder)], matplotlib.rcParams["axes.titlesize"]
+
+
+def test_a_robust_accuracy_measured_once_makes_no_curve(reported: tuple[list[str], object]) -> None:
+    assert [n for n in reported[0] if n.startswith("curves")] == ["curves-sa-sf.png", "curves-sa-sf.pdf"]
+
+
+def test_figures_leave_matplotlibs_settings_alone(reported: tuple[list[str], object]) -> None:
+    assert reported[1] == 31
 
 
 def test_reports_do_not_import_torch_and_the_store_does_not_import_pandas() -> None:

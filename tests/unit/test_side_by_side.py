@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -340,6 +341,68 @@ class Words(nn.Module):
 def test_a_transformer_runs_together_by_rows_of_the_table(sizes: tuple[int, ...]) -> None:
     torch.manual_seed(0)
     compared(Words().double(), torch.randint(7, (6, 5)), sizes)
+
+
+class Summed(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.sum(1)
+
+
+@pytest.mark.parametrize("sizes", [(3, 3), (2, 4)])
+@pytest.mark.parametrize(
+    "layers",
+    [
+        (nn.Embedding(7, 4, padding_idx=2), nn.Flatten(), nn.Linear(20, 2)),
+        (nn.Embedding(7, 4), nn.LayerNorm([5, 4], elementwise_affine=False), nn.Flatten(), nn.Linear(20, 2)),
+        (nn.Embedding(7, 4), nn.LayerNorm(4), nn.Flatten(2), nn.Linear(4, 2), nn.Flatten(1, -1), nn.Linear(10, 2)),
+        (
+            nn.Embedding(7, 4),
+            nn.Unflatten(2, (2, 2)),
+            nn.Flatten(1, 2),
+            nn.Linear(2, 2),
+            nn.Flatten(),
+            nn.Linear(20, 2),
+        ),
+    ],
+    ids=["padding_idx", "no affine", "flat already", "flatten some"],
+)
+def test_settings_of_layers_are_kept_where_clients_run_together(
+    layers: tuple[nn.Module, ...], sizes: tuple[int, ...]
+) -> None:
+    torch.manual_seed(0)
+    compared(copy.deepcopy(nn.Sequential(*layers)).double(), torch.arange(30).remainder(7).view(6, 5), sizes)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.Conv2d(2, 2, 3, padding=1, padding_mode="reflect"), nn.Conv2d(2, 2, 3, padding="same"),
+        nn.Embedding(7, 4, max_norm=1.0), nn.Embedding(7, 4, scale_grad_by_freq=True),
+        nn.Embedding(7, 4, sparse=True),
+    ],
+    ids=["reflect", "same", "max_norm", "scale_grad_by_freq", "sparse"],
+)  # fmt: skip
+def test_a_layer_with_settings_that_its_row_does_not_know_is_not_in_the_table(layer: nn.Module) -> None:
+    model = nn.Sequential(copy.deepcopy(layer))
+    with pytest.raises(Unsupported, match="is not in the table of layer kinds"):
+        Plan(model, layout_of(model))
+
+
+def test_a_model_that_makes_more_samples_of_its_own_is_refused() -> None:
+    """Its layers would take the samples that were added for those of the next client."""
+
+    class Mirrored(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(3, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.as_tensor(self.inner(torch.cat([x, x.flip(1)]))).view(2, len(x), -1).mean(0)
+
+    model = Mirrored()
+    layout = layout_of(model)
+    with pytest.raises(Unsupported, match="not the clients' samples"):
+        tried(model, layout, flatten_parameters(model, layout), torch.rand(4, 3))
 
 
 def test_a_new_layer_kind_is_one_row_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,6 +94,7 @@ def test_a_setting_that_some_cells_leave_unset_is_said_and_not_made_up() -> None
 
 def test_the_front_keeps_equal_points_and_drops_dominated_ones() -> None:
     assert front([(1, 1), (2, 0), (2, 0), (0, 1), (1.5, 0)]) == (0, 1, 2)
+    assert front([(1, 1), (1, 2), (0, 2), (1, 0)]) == (1,)
     assert front([]) == ()
 
 
@@ -104,6 +105,42 @@ def test_the_pareto_points_are_worst_cases_and_states_are_left_out() -> None:
     found = pareto(rank_board(frame(records)))
     assert [(n[0], round(x), round(y)) for n, x, y in found.points] == [("median", 60, 50), ("mean", 30, 20)]
     assert (found.front, found.left_out) == ((0,), 1)
+
+
+def test_without_robust_accuracy_the_worst_case_stands_above_accuracy_without_attack() -> None:
+    accuracies = {("mean", "none"): 0.9, ("mean", "sf"): 0.3, ("median", "none"): 0.8, ("median", "sf"): 0.6}
+    records = [record(defense=d, attack=a, sa=v, ra={}) for (d, a), v in accuracies.items()]
+    found = pareto(rank_board(frame(records)))
+    assert (found.x_label, found.y_label) == ("SA without attack", "SA, worst case")
+    assert [(n[0], round(x), round(y)) for n, x, y in found.points] == [("median", 80, 60), ("mean", 90, 30)]
+
+
+def test_a_row_whose_worst_case_is_but_a_bound_is_no_point() -> None:
+    records = [record(defense=d, attack=a, ra={"pgd": 0.4}) for d in ("mean", "median") for a in ("none", "sf")]
+    lost = record(defense="median", attack="foe", status="failed", reason="x")
+    found = pareto(rank_board(frame([*records, record(defense="mean", attack="foe"), lost])))
+    assert ([n[0] for n, _, _ in found.points], found.left_out) == (["mean"], 1)
+
+
+def test_of_several_tasks_the_points_are_those_of_the_first_table() -> None:
+    records = [record(defense=d, partition=p, sa=sa, ra={"pgd": sa / 2})
+               for p, sa in (("iid", 0.8), ("gamma(gamma=0.0)", 0.4)) for d in ("mean", "median")]  # fmt: skip
+    board = rank_board(frame(records))
+    table = [s for s in board.sections if s.block == (board.blocks or ("overall",))[0] and s.metric == "sa"]
+    wanted = {row.labels: 100 * (row.worst.mean or 0.0) for s in table for row in s.rows}
+    assert len(wanted) == 2
+    assert {n: x for n, x, _ in pareto(board).points} == pytest.approx(wanted)
+
+
+def test_lines_of_a_breakdown_go_from_low_to_high_and_are_those_of_the_wanted_rows() -> None:
+    records = [record(defense=d, f=f, f_declared=told, sa=0.9 - 0.1 * f)
+               for d in ("mean", "median") for f in (3, 1, 2) for told in {f, 3}]  # fmt: skip
+    board = rank_board(frame([*records, record(defense="mda", f=2, f_declared=2)]))
+    labels = [row.labels for s in board.sections for row in s.rows if row.labels[0] != "median"]
+    (found,) = [b for b in breakdowns(board, labels) if b.metric == "sa"]
+    lines = {name: [(f, round(y)) for f, y in points] for name, points in found.lines}
+    assert list(lines.values()) == [[(1, 80), (2, 70), (3, 60)], [(1, 80), (2, 70)]]
+    assert all(name.startswith("mean") for name in lines)
 
 
 def board_over(**axis: list[Any]) -> list[CellResult]:

@@ -6,14 +6,17 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from robustfl.attacks.byzantine.alie import z_max
 from robustfl.contracts import Task
 from robustfl.errors import UsageError
 from robustfl.evaluation.backdoor import attack_success
+from robustfl.evaluation.computation import macs_per_epoch
 from robustfl.federation import train
 from robustfl.federation.clients import Clients
 from robustfl.federation.statistics import PlainMean, begin, collect
+from robustfl.models.dropout import ClientDropout
 from robustfl.registry import create
 from robustfl.scenarios import run_cell
 from robustfl.scenarios.build import build
@@ -213,6 +216,25 @@ def test_cost_is_the_number_of_products_counted_by_hand() -> None:
     assert told["macs_per_epoch"]["ST"] == samples * step
     assert told["macs_per_epoch"]["AT"] == samples * (2 * step + 3 * crafted)
     assert told["macs_per_epoch"]["mean"] == pytest.approx(samples * (step + 2 / 5 * (step + 3 * crafted)))
+
+
+def test_cost_is_of_an_average_client_whatever_the_batch_and_leaves_the_experiment_as_it_was() -> None:
+    """A batch that no client fills, in a network of 64 · 8 + 8 · 10 products with dropout."""
+    settings = {"model": "mlp(hidden=(8,))", "norm": "none", "partition": "dirichlet(alpha=1, min_size=8)"}
+    e = build(cell(**settings, batch=256)).experiment
+    assert len({len(part) for part in e.parts}) > 1
+    dropout = ClientDropout(0.5)
+    e.model.add_module("masked", nn.Sequential(dropout))
+    e.model.register_forward_hook(lambda module, given, logits: module.masked(logits))
+    e.model.eval()
+    found = macs_per_epoch(e)
+    assert found["mean"] == found["ST"] == pytest.approx(300 / 5 * (2 * (64 * 8 + 8 * 10) + 8 * 10))
+    assert not any(m.training for m in e.model.modules())
+    assert all(p.grad is None for p in e.model.parameters())
+    assert dropout.generators == ()
+    e.model.train()
+    assert macs_per_epoch(e) == found
+    assert all(m.training for m in e.model.modules())
 
 
 def test_cost_counts_every_replay_of_a_batch() -> None:

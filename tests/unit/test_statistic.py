@@ -13,7 +13,7 @@ from robustfl.errors import UsageError
 from robustfl.records import LATER, CellResult, plain
 from robustfl.reports import leaderboard, load_board
 from robustfl.reports.agreement import agree
-from robustfl.reports.frame import frame
+from robustfl.reports.frame import frame, ranked_metrics, samples_of
 from robustfl.reports.statistic import counted
 from robustfl.scenarios.spec import Cell
 
@@ -78,6 +78,44 @@ def test_a_tail_of_one_round_is_the_last_and_robust_accuracy_counts_if_all_measu
     assert table["sa"].tolist() == [0.5, 0.8]
     assert table["ra_pgd"].tolist() == [0.2, 0.3]
     assert "1, 10" in words
+
+
+def test_robust_accuracy_of_the_tail_counts_for_nobody_where_one_cell_has_none() -> None:
+    groups = {"sa": 0.5, "pgd": 0.2, "ra_worst": 0.2}
+    whole, bare = told("mean", 0.9, groups={"tail": groups}), told("median", 0.8, groups={"tail": {"sa": 0.6}})
+    table, words = counted(frame([whole, bare]), "tail")
+    assert table["sa"].tolist() == [0.5, 0.6]
+    assert table["ra_pgd"].isna().all()
+    assert table["ra_worst"].isna().all()
+    assert words == "Numbers are means over the evaluations of the last 1 round(s)."
+
+
+def test_lengths_of_tails_are_those_that_cells_say() -> None:
+    long, other = (told("mean", 0.9, groups={"tail": {"sa": 0.5}}, tail=t, seed=t) for t in (5, 20))
+    table = frame([long, other])
+    table.loc[1, "tail"] = float("nan")
+    assert "the last 5 round(s)" in counted(table, "tail")[1]
+
+
+def test_the_worst_of_several_evasions_is_that_of_the_selected_round() -> None:
+    made = record(defense="mean", sa=0.9, ra={"pgd": 0.6, "fgsm": 0.7})
+    assert made.metrics is not None
+    selected = {"selected": {"sa": 0.8, "pgd": 0.4, "fgsm": 0.5, "ra_worst": 0.3}}
+    made = made.model_copy(update={"metrics": made.metrics.model_copy(update={"groups": selected})})
+    table, _ = counted(frame([made]))
+    assert table[["sa", "ra_pgd", "ra_fgsm", "ra_worst"]].iloc[0].tolist() == [0.8, 0.4, 0.5, 0.3]
+
+
+def test_a_metric_is_ranked_where_any_cell_has_it() -> None:
+    lost = record(defense="median", status="diverged", reason="x")
+    assert ranked_metrics(frame([record(defense="mean"), lost])) == ["sa", "ra_pgd"]
+
+
+def test_no_more_samples_are_behind_robust_accuracy_than_there_are() -> None:
+    cell = {"samples": 360, "ra_limit": 500, "clients": 10, "f": 3}
+    assert samples_of(cell, "ra_pgd") == {"ra_pgd": 360}
+    assert samples_of(cell | {"ra_limit": 100}, "ra_pgd") == {"ra_pgd": 100}
+    assert samples_of({"samples": 0}, "sa") == {}
 
 
 def test_report_takes_the_statistic_from_the_shell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,6 +22,7 @@ from robustfl.records import CellResult, digest
 from robustfl.reports.published import publish, write_board
 from robustfl.scenarios import submission
 from robustfl.scenarios.spec import Cell
+from robustfl.scenarios.verify import Check
 
 NUMBERS = itertools.count()
 Findings = list[tuple[str, bool | None, str]]
@@ -103,6 +104,27 @@ def test_code_that_nobody_named_ends_the_check_and_a_package_that_is_not_here_do
     assert not found.accepted
 
 
+@pytest.mark.parametrize(
+    ("passed", "refused", "undecided", "accepted"),
+    [
+        ((True, True), 0, 0, True), ((True, None), 0, 1, False), ((False, True), 1, 0, False),
+        ((None, False), 1, 1, False),
+    ],
+)  # fmt: skip
+def test_what_could_not_be_tried_is_neither_for_nor_against_a_bundle(
+    passed: tuple[bool | None, ...], refused: int, undecided: int, accepted: bool, tmp_path: Path
+) -> None:
+    made = submission.Submission(bundle(tmp_path), tuple(submission.Finding("x", p, "") for p in passed))
+    assert (len(made.refused), len(made.undecided), made.accepted) == (refused, undecided, accepted)
+
+
+def test_trust_in_what_a_bundle_does_not_bring_is_a_mistake(ran: Callable[..., Any]) -> None:
+    with pytest.raises(
+        UsageError, match=r"trust='mine==1.1': the bundle brings no such code; did you mean 'mine==1.0'"
+    ):
+        ran(packages={"mine 1.0": "mine==1.0"}, trust=("mine==1.1",))
+
+
 def test_a_board_to_be_joined_is_sound(tmp_path: Path) -> None:
     cell = {**record(sa=0.875).cell, "methods": {"norm": {"name": "fbn", "version": 1}}}
     made = record(sa=0.875).model_copy(update={"cell": cell, "key": digest(cell)})
@@ -125,6 +147,24 @@ def test_methods_of_an_installed_package_are_among_what_a_bundle_brings(
     given = bundle(tmp_path, packages={"mine 1.0": "mine==1.0"})
     assert noted(lambda given, note: brought.extend(submission._methods_of(given, note)), given) == []
     assert brought == [mine]
+
+
+def test_a_plug_in_that_cannot_be_loaded_or_registers_nothing_breaks_its_contract(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def load(path: Path) -> list[Any]:
+        if path.name == "torn.py":
+            raise UsageError("torn")
+        return [] if path.name == "bare.py" else ["a method"]
+
+    monkeypatch.setattr(submission, "load_file", load)
+    given = bundle(tmp_path)
+    given.manifest.plugins = {"torn.py": "", "bare.py": "", "good.py": ""}
+    brought: list[Any] = []
+    assert noted(lambda given, note: brought.extend(submission._methods_of(given, note)), given) == [
+        ("contract", False, "bare.py registers no method"), ("contract", False, "torn.py: torn"),
+    ]  # fmt: skip
+    assert brought == ["a method"]
 
 
 def rule(aggregate: Any = None, **members: Any) -> Any:
@@ -156,6 +196,22 @@ def wrong_when_wide(self: Any, X: Tensor, *, f: int, context: Context) -> Tensor
     return middle(self, X, f=f, context=context)
 
 
+def first_rows_later_on(self: Any, X: Tensor, *, f: int, context: Context) -> Tensor:
+    return first_rows(self, X, f=f, context=context) if context.round == 2 else middle(self, X, f=f, context=context)
+
+
+def first_rows_of_many_columns(self: Any, X: Tensor, *, f: int, context: Context) -> Tensor:
+    rule = first_rows if X.shape[1] > 1000 and context.round else middle
+    return rule(self, X, f=f, context=context)
+
+
+def drawn_middle(self: Any, X: Tensor, *, f: int, context: Context) -> Tensor:
+    assert context.generator is not None
+    order = torch.randperm(len(X), generator=context.generator)
+    assert self.orders.setdefault((X.shape[1], context.round), order.tolist()) == order.tolist()
+    return middle(self, X[order], f=f, context=context)
+
+
 def near_the_server(self: Any, X: Tensor, *, f: int, context: Context) -> Tensor:
     assert context.reference is not None
     return X[(X - context.reference).norm(dim=1).argsort()[:1]].mean(0)
@@ -166,12 +222,18 @@ def near_the_server(self: Any, X: Tensor, *, f: int, context: Context) -> Tensor
     ("aggregate", "words"),
     [
         (middle, ""), (last_rows, ""), (near_the_server, ""), (first_rows, "2 far rows move the result by "),
-        (wrong_when_wide, "RuntimeError: too wide"),
+        (wrong_when_wide, "RuntimeError: too wide"), (first_rows_later_on, "2 far rows"),
+        (first_rows_of_many_columns, "2 far rows"),
     ],
 )  # fmt: skip
 def test_a_rule_that_leans_on_the_order_of_rows_or_fails_on_others_is_told(aggregate: Any, words: str) -> None:
     told = [law.reason for law in submission._order(rule(aggregate)())]
     assert [reason.startswith(words) for reason in told] == ([True] if words else [])
+
+
+@pytest.mark.usefixtures("clean_registry")
+def test_a_rule_that_draws_draws_the_same_whichever_rows_come_first() -> None:
+    assert submission._order(rule(drawn_middle, orders={})()) == []
 
 
 @pytest.mark.usefixtures("clean_registry")
@@ -243,6 +305,22 @@ def test_a_board_follows_its_protocol_or_leaves_it(
     monkeypatch.setattr(submission, "words_of", lambda board: words)
     told = noted(submission._protocol, SimpleNamespace(file=faults), bundle(tmp_path))
     assert told == [("protocol", *one) for one in found]
+
+
+def checks(*verdicts: str) -> Any:
+    why = {"differs": "why"}
+    made = tuple(Check(f"{i}" * 32, {}, verdict, why.get(verdict, "")) for i, verdict in enumerate(verdicts))
+    return SimpleNamespace(checks=made, cells=9, sample=7)
+
+
+def test_numbers_that_do_not_come_out_again_refuse_and_cells_that_cannot_run_here_decide_nothing() -> None:
+    same, other, absent = "identical", "differs", "cannot be run here"
+    assert noted(submission._numbers, checks(same, "within tolerance")) == [
+        ("numbers", True, "2 cells of 9 came out again (drawn with 7)")
+    ]
+    assert noted(submission._numbers, checks(same, other, absent)) == [
+        ("numbers", False, "cell 111111111111: differs: why"), ("numbers", None, f"cell 222222222222: {absent}"),
+    ]  # fmt: skip
 
 
 # --- secrecy ---------------------------------------------------------------------------------------------------------
@@ -427,6 +505,35 @@ def test_what_is_asked_for_in_listening_is_not_heard(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(submission, "_note", asks)
     submission._heard("open", ("/home/me/labels.csv",), set())
     assert heard == ["open"]
+
+
+def test_code_that_has_a_library_ask_for_its_callers_asks_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(submission, "_opened", [])
+
+    def hook(event: str, *arguments: Any) -> None:
+        submission._heard(event, arguments, {"mine.py"})
+
+    through: dict[str, dict[str, Any]] = {}
+    for file in ("mine.py", "theirs.py", *submission._ASKING):
+        exec(compile(REACHES, file, "exec"), through.setdefault(file, {}))
+    for asking in submission._ASKING:
+        through["theirs.py"]["through"](through[asking]["reach"], hook, "sys._getframe", 1)
+        assert submission._opened == []
+        through["mine.py"]["through"](through[asking]["reach"], hook, "sys._getframe", 1)
+        assert [submission._opened.pop()] == ["sys._getframe"]
+    through["mine.py"]["through"](through["theirs.py"]["reach"], hook, "sys._getframe", 1)  # as libraries always do
+    assert submission._opened == []
+
+
+@pytest.mark.parametrize(
+    ("path", "data"),
+    [
+        ("/proc/self/maps", False), ("/home/me/x.py", False), ("/home/me/x", True), ("/home/me/x.npy", True),
+        ("{prefix}/lib/cache", False), ("{prefix}/lib/site-packages/sklearn/digits.csv", True),
+    ],
+)  # fmt: skip
+def test_data_are_what_is_no_code_and_no_part_of_the_system(path: str, data: bool) -> None:
+    assert submission._is_data(path.format(prefix=submission.sys.prefix)) is data
 
 
 def test_a_folder_of_code_is_no_data(monkeypatch: pytest.MonkeyPatch) -> None:
