@@ -1,4 +1,4 @@
-"""Functions that all methods share, robustfl's own and torch's. Foreign code may call them, not put others in their place.
+"""Functions that all methods share, robustfl's own and torch's. Foreign code may call them, and put none in their place.
 
 What is put there would count for everybody's methods, and for what measures them.
 """
