@@ -1,4 +1,4 @@
-"""Functions that all methods share, robustfl's own and torch's. Foreign code may call them, and put none in their place.
+"""Functions that all methods share, robustfl's own and torch's. Foreign code may call them, and not replace them.
 
 What is put there would count for everybody's methods, and for what measures them.
 """

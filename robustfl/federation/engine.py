@@ -229,7 +229,7 @@ class _Loop:
         )
 
     def _reference(self, state: State) -> Tensor | None:
-        """The update of the server itself, on data of its own, like one that clients send, for defenses that trust it."""
+        """The update of the server itself, on data of its own, like those of clients, for defenses that trust it."""
         e, t = self._e, state.round
         if e.root is None or not e.defense.aggregator.needs_reference:
             return None
