@@ -159,8 +159,9 @@ def _requirements(board: Board, packages: Mapping[str, str]) -> str:
 def read_bundle(folder: str | Path, *, against: Board | None = None) -> Bundle:
     """A bundle and what is wrong with it, without running anything: its form, digests, board, and what it leaves out.
 
-    ``against`` is the board it wants to join, whose attacks and seeds it has to have on the tasks they share. Raises
-    ``UsageError`` for a folder that is no bundle and ``StoreError`` for one that cannot be read.
+    ``against`` is the board it wants to join, whose attacks and seeds it has to have on the tasks they share, of which
+    there must be one. Raises ``UsageError`` for a folder that is no bundle and ``StoreError`` for one that cannot be
+    read.
     """
     place = Path(folder)
     manifest = _manifest(place)
@@ -177,7 +178,10 @@ def read_bundle(folder: str | Path, *, against: Board | None = None) -> Bundle:
     except UsageError as error:
         wrong.append(f"board.json: {error}")
     else:
-        wrong += incomplete(present, [] if against is None else [r.labels for r in against.records()])
+        wanted = [] if against is None else [r.labels for r in against.records()]
+        wrong += incomplete(present, wanted)
+        if against is not None and {*map(_task, present)}.isdisjoint(map(_task, wanted)):
+            wrong.append(f"it shares no task with {shown(against.name)}, the board it is to join: other settings, say")
     return Bundle(place, manifest, board, tuple(wrong))
 
 

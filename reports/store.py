@@ -185,16 +185,16 @@ class Store:
         return data, ""
 
     def sweep(self) -> list[Path]:
-        """Delete temporary files that nobody writes to any more, and checkpoints of cells that nobody came back to."""
-        written = [path for folder in (self.folder, self.cells, self.checkpoints) for path in folder.glob(".*.tmp")]
-        ages = dict.fromkeys(written, STALE_SECONDS) | dict.fromkeys(
+        """Delete what killed writes left anywhere in the folder, and checkpoints of cells that nobody came back to."""
+        ages = dict.fromkeys(self.folder.rglob(".*.tmp"), STALE_SECONDS) | dict.fromkeys(
             self.checkpoints.glob("*.pt"), STALE_CHECKPOINT_SECONDS
         )
         swept = []
         for path, age in ages.items():
             with contextlib.suppress(OSError):
-                if path.stat().st_mtime < time.time() - age:
-                    path.unlink()
+                written = max(p.lstat().st_mtime for p in (path, *path.glob("*")))
+                if written < time.time() - age:
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
                     swept.append(path)
         return swept
 

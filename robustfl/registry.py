@@ -29,9 +29,10 @@ from robustfl import autobyz
 from robustfl.alarms import alarm
 from robustfl.contracts import Method
 from robustfl.doors import guard
-from robustfl.errors import RobustflError, UsageError, closest, told
+from robustfl.errors import RobustflError, UsageError, closest, some, told
 from robustfl.outside import METHOD_NAME, unsafe
 from robustfl.parameters import check_given, is_plain, remember, types_of
+from robustfl.patches import unpatched
 from robustfl.running import loaded, running
 from robustfl.sessions import content, script_of, written_here
 from robustfl.surroundings import kept
@@ -247,14 +248,15 @@ def _import_as(origin: str, load: Callable[[], Any], what: str, own: bool = Fals
 
 
 def _guarded(load: Callable[[], Any]) -> None:
-    """Import somebody else's code: in limited time, with all global settings and generators put back."""
+    """Import somebody else's code: in limited time, with all global settings, generators and functions put back."""
     with (
+        unpatched() as patched,
         kept() as moved,
         alarm(IMPORT_SECONDS, lambda frame: _SlowImportError(f"not done within {IMPORT_SECONDS:g} s")),
     ):
         load()
-    if moved.settings:
-        raise UsageError(f"its import changes {', '.join(moved.settings)}, which every other method shares")
+    if changed := [*moved.settings, *patched]:
+        raise UsageError(f"its import changes {some(changed)}, which every other method shares")
 
 
 def _origin_of_distribution(dist: Distribution, module: str) -> str:

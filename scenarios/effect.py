@@ -73,6 +73,10 @@ def _idle_of_attackers(cell: Cell) -> Iterator[str]:
     for name in ("scope", "target"):
         if m.attack.poisons_data and not m.attack.forges and cell.f and getattr(cell, name) != _default(name):
             yield f"{name} = {getattr(cell, name)!r} changes nothing: {cell.attack} forges no message, it poisons data"
+    if m.attack.leaves_statistics and cell.f and cell.scope == "statistics":
+        yield f"scope = 'statistics': {cell.attack} forges updates alone, so what is left of it is poisoned data"
+    if m.attack.leaves_statistics and cell.f and cell.target != "mean" and cell.scope != "update":
+        yield f"target = {cell.target!r} changes nothing: {cell.attack} forges no statistics"
     if cell.quota and (cell.f == 0 or cell.participation == 1):
         why = "f = 0" if cell.f == 0 else "every client takes part in every round"
         yield f"quota = true changes nothing: {why}"
@@ -115,15 +119,20 @@ def _idle_in_so_few_rounds(cell: Cell) -> Iterator[str]:
     late = [at for at in cell.schedule.milestones if at >= rounds]
     if late:
         yield f"schedule: milestones {late} are never reached in {_counted(rounds)}, nor are the rates after them"
+    if rounds == 1 and cell.schedule.factor != 1:
+        yield f"schedule: factor={cell.schedule.factor:g} changes no rate in {_counted(rounds)}"
     for name in ("norm", "algorithm", "objective", *(["attack"] if cell.f else [])):
         if words := getattr(m, name).unreached(rounds):
             yield f"{name} = {getattr(cell, name)!r} in {_counted(rounds)}: {words}"
     if words := m.defense.aggregator.unreached(rounds):
         yield f"defense = {cell.defense!r} in {_counted(rounds)}: {words}"
-    looked_at = (measured_in(t, rounds, cell.evaluate_every, cell.tail) for t in range(1, rounds))
-    if cell.select == "validation" and not any(looked_at):
-        why = f"of {_counted(rounds)} only the last is evaluated (evaluate_every = {cell.evaluate_every})"
+    if any(measured_in(t, rounds, cell.evaluate_every, cell.tail) for t in range(1, rounds)):
+        return
+    why = f"of {_counted(rounds)} only the last is evaluated (evaluate_every = {cell.evaluate_every})"
+    if cell.select == "validation":
         yield f"select = 'validation' changes nothing: {why}"
+    if cell.evaluate_ra and cell.evasions:
+        yield f"evaluate_ra = true changes nothing: {why}, under attack in any case"
 
 
 def _counted(rounds: int) -> str:

@@ -7,6 +7,7 @@ import socket
 import time
 import traceback
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -18,11 +19,12 @@ import numpy as np
 import torch
 
 from robustfl.attacks.evasion.accounts import masking
-from robustfl.errors import Diverged, Refused, RobustflError, UsageError, told
+from robustfl.errors import Diverged, Refused, RobustflError, UsageError, some, told
 from robustfl.evaluation import macs_per_epoch, traffic
 from robustfl.federation import Experiment, RoundRecord, State, train
 from robustfl.origins import in_words, origins
 from robustfl.outside import LARGEST_NUMBER, unsafe
+from robustfl.patches import unpatched
 from robustfl.provenance import UNKNOWN, commit, processor
 from robustfl.records import CellResult, CurvePoint, Metrics, Timing, measured_in, plain
 from robustfl.running import running
@@ -63,11 +65,11 @@ def run_cell(cell: Cell, *, fingerprint: str, scenario: str = "cell", execution:
     plug_ins = "".join(f" [{name}: {origin}]" for name, origin in foreign.items())
     with running(in_words(foreign)), kept():
         _set_up(cell, execution)
-        with kept() as moved:
+        with unpatched() if foreign else nullcontext([]) as patched, kept() as moved:
             run, outcome = _outcome(cell, key, where, keeper, execution, plug_ins)
-    changed = [*moved.settings, *(f"the global generator of {name}" for name in moved.generators)]
+    changed = [*moved.settings, *(f"the global generator of {name}" for name in moved.generators), *patched]
     if changed and plug_ins and outcome["status"] == "done":
-        broken = RobustflError(f"a plug-in changed {', '.join(changed)}, which other methods share")
+        broken = RobustflError(f"a plug-in changed {some(changed)}, which other methods share")
         outcome = _failure(broken, plug_ins, "")
     certificates = outcome.pop("certificates", {}) | software | {"precision": cell.precision}
     certificates |= {"processes": execution.team.size} if execution.team.size > 1 else {}

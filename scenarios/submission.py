@@ -27,8 +27,9 @@ from torch import Tensor
 
 from robustfl.contracts import Aggregator, Arrays, Context, Dataset
 from robustfl.defenses import Pipeline
-from robustfl.errors import RobustflError, UsageError, closest, told
+from robustfl.errors import RobustflError, UsageError, closest, some, told
 from robustfl.origins import origins
+from robustfl.patches import unpatched
 from robustfl.randomness import stream
 from robustfl.records import CellResult
 from robustfl.registry import KINDS, Entry, entries, load_file
@@ -190,7 +191,7 @@ def _contracts(brought: Sequence[Entry], note: Note) -> None:
     """The contract suite on every method that came with the bundle."""
     for entry in brought:
         who = f"{entry.kind} {entry.name}"
-        with running(f"{who} ({entry.origin})"):
+        with running(f"{who} ({entry.origin})"), unpatched() as patched:
             try:
                 method = entry.cls()
                 broken = [c for c in laws_of(method) if not c.passed]
@@ -199,6 +200,8 @@ def _contracts(brought: Sequence[Entry], note: Note) -> None:
                 continue
             if isinstance(method, Aggregator) and not broken:
                 broken = _order(method)
+        if patched and not broken:
+            broken = [Law("others", False, f"it changes {some(patched)}, which other methods share")]
         for law in broken:
             note("contract", False, f"{who}: {law.name}: {law.reason}")
         if not broken:

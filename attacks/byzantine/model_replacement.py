@@ -51,6 +51,7 @@ class ModelReplacement(Wrapper):
     knowledge: ClassVar[Knowledge] = "blind"
     needs_own: ClassVar[bool] = True
     poisons_data: ClassVar[bool] = True
+    leaves_statistics: ClassVar[bool] = True
     strength: ClassVar[str] = "scale"
 
     attack: str = param("badnets", doc="the data poisoning whose result is scaled")

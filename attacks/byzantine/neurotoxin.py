@@ -46,6 +46,7 @@ class Neurotoxin(Wrapper):
     knowledge: ClassVar[Knowledge] = "blind"
     needs_own: ClassVar[bool] = True
     poisons_data: ClassVar[bool] = True
+    leaves_statistics: ClassVar[bool] = True
     strength: ClassVar[str] = "scale"
 
     attack: str = param("badnets", doc="the data poisoning whose result is projected")
@@ -55,6 +56,9 @@ class Neurotoxin(Wrapper):
     def __post_init__(self) -> None:
         parameters.check(self)
         self._adopt_poison()
+
+    def unreached(self, rounds: int) -> str:
+        return "" if rounds > 1 else f"ratio={self.ratio:g} changes nothing: there is no last aggregate yet"
 
     def forge(self, view: View, *, generator: torch.Generator) -> Tensor:
         del generator

@@ -76,7 +76,7 @@ class Opt(Wrapper):
         parameters.check(self)
         if self.inner.knowledge == "defense":
             raise UsageError(f"Opt: attack={self.attack!r} searches against the server already")
-        self._adopt("needs_own", "poisons_data", "triggers")
+        self._adopt("needs_own", "poisons_data", "triggers", "leaves_statistics")
         if self.inner.sees_own:
             object.__setattr__(self, "needs_own", True)
         self._searched  # noqa: B018 - an unknown parameter is an error now, not in the first round

@@ -57,11 +57,21 @@ class Timed(Wrapper):
         parameters.check(self)
         if self.stop is not None and self.stop <= self.start:
             raise UsageError(f"Timed: stop={self.stop} must be > {self.start} (start)")
-        self._adopt("knowledge", "forges", "poisons_data", "triggers")
+        self._adopt("knowledge", "forges", "poisons_data", "triggers", "leaves_statistics")
 
     def on(self, round: int) -> bool:
         inside = round >= self.start and (self.stop is None or round < self.stop)
         return inside and (round - self.start) % self.every == 0
+
+    def unreached(self, rounds: int) -> str:
+        end = rounds if self.stop is None else min(self.stop, rounds)
+        alone = self.every > 1 and self.start < end <= self.start + self.every
+        words = [
+            f"every={self.every} comes to no second attack" if alone else "",
+            f"stop={self.stop} is never reached" if self.stop is not None and self.start < rounds <= self.stop else "",
+            self.inner.unreached(rounds),
+        ]
+        return "; ".join(filter(None, words))
 
     def forge(self, view: View, *, generator: torch.Generator) -> Tensor | Forged:
         own = own_rows(view, self.name)

@@ -95,7 +95,10 @@ class Flanders(MixedRule):
         return forecast(series, self.alpha, self.beta, self.steps).T * scale
 
     def unreached(self, rounds: int) -> str:
-        return "" if rounds > 2 else "nobody is judged before round 3, so it is the mean"
+        if rounds < 3:
+            return "nobody is judged before round 3, so it is the mean"
+        full = self.window < rounds - 1 or self.window == type(self).window
+        return "" if full else f"window={self.window} is never full"
 
     def min_clients(self, f: int) -> int:
         return 2 * f + 1

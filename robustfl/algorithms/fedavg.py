@@ -45,9 +45,9 @@ class FedAvg(Algorithm):
     cost: ClassVar[str] = "the local steps; d numbers each way"
     batches_per_step: ClassVar[int] = 1
     proximal: ClassVar[str] = ""
+    """The parameter of a pull towards the received model, which a first step from there does not feel."""
     later: ClassVar[Mapping[str, str]] = {"keep_momentum": "keeps a momentum for no round"}
     """What parameters do in a training of a single round, before they come to anything, by name."""
-    """The parameter of a pull towards the received model, which a first step from there does not feel."""
 
     epochs: int = param(1, ge=1, doc="local passes over the data")
     local_steps: int | None = param(None, ge=1, doc="exact number of local batches instead of epochs")

@@ -122,6 +122,7 @@ class Attack(Method):
     send what they honestly compute. ``poisons_data``: attackers train on ``poison``-ed batches. ``triggers``: a
     backdoor, whose success is the share of ``trigger``-ed test images taken for the class ``target``. ``strength``
     names the parameter that says how hard it attacks (for ``opt``); ``inner`` is the attack that a wrapper wraps.
+    ``leaves_statistics``: it forges updates alone, and sends the statistics that it honestly computed.
     """
 
     kind: ClassVar[str] = "attack"
@@ -130,6 +131,7 @@ class Attack(Method):
     poisons_data: ClassVar[bool] = False
     forges: ClassVar[bool] = True
     triggers: ClassVar[bool] = False
+    leaves_statistics: ClassVar[bool] = False
     strength: ClassVar[str] = ""
 
     @classmethod

@@ -229,11 +229,11 @@ class _Loop:
         )
 
     def _reference(self, state: State) -> Tensor | None:
-        """The update ``[d]`` of the server itself, on data of its own, for defenses that trust it."""
+        """The update of the server itself, on data of its own, like those of clients, for defenses that trust it."""
         e, t = self._e, state.round
         if e.root is None or not e.defense.aggregator.needs_reference:
             return None
-        out = state.theta.new_empty((1, e.layout.d))
+        out = torch.empty_like(e.privacy.sent(state.theta)).unsqueeze(0)
         received = e.algorithm.broadcast(state.theta, state.server)
         given = Round(t, received, e.norm.frozen(t, e.settings.rounds), state.server)
         work(self._clients, [e.settings.clients], given, state.root, out=out)

@@ -310,6 +310,15 @@ def test_a_missing_seed_is_refused_its_own_or_one_of_the_board_it_joins(copy: Pa
     assert "mean, none lacks none with seed 1" in said
 
 
+def test_a_board_with_no_task_of_the_bundles_says_nothing_of_it(copy: Path) -> None:
+    board = read_bundle(copy).board
+    assert read_bundle(copy, against=board).wrong == ()
+    labels = {**board.common.labels, "batch": 77}
+    other = board.model_copy(update={"name": "other", "common": board.common.model_copy(update={"labels": labels})})
+    (words,) = read_bundle(copy, against=other).wrong
+    assert words.startswith("it shares no task with other, the board it is to join")
+
+
 def test_a_cell_under_another_key_is_refused(copy: Path) -> None:
     def claim(data: dict[str, Any]) -> None:
         data["cells"][0]["key"] = data["cells"][0]["key"][::-1]

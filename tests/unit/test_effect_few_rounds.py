@@ -48,6 +48,14 @@ LATE: list[tuple[dict[str, Any], dict[str, Any], int, str]] = [
     ({"attack": "poisonedfl(period=3, scale=1, decay=0.1, least=0)", "f": 1, "defense": "median"},
      {"attack": "poisonedfl(period=3, scale=1, decay=1)", "f": 1, "defense": "median"}, 4,
      "decay and period and least change nothing before round 4"),
+    ({"schedule": {"kind": "geometric", "factor": 0.5}}, {"schedule": {"lr": 0.1}}, 2, "factor=0.5 changes no rate"),
+    ({"attack": "timed(sf, every=2)", "f": 1}, {"attack": "timed(sf, stop=1)", "f": 1}, 3, "no second attack"),
+    ({"attack": "timed(sf, stop=2)", "f": 1}, {"attack": "sf", "f": 1}, 3, "stop=2 is never reached"),
+    ({"attack": "lazy(period=2)", "f": 1}, {"attack": "lazy", "f": 1}, 3, "period=2 is never over"),
+    ({"attack": "neurotoxin(ratio=0.5, scale=1)", "f": 1}, {"attack": "badnets", "f": 1}, 2,
+     "ratio=0.5 changes nothing"),
+    ({"attack": "rop(location=0.5, reference=0.1)", "f": 1}, {"attack": "rop", "f": 1}, 2,
+     "location and reference change nothing"),
 ]  # fmt: skip
 
 
@@ -71,6 +79,42 @@ def test_what_too_few_rounds_never_come_to_is_told_and_changes_nothing(
     assert silent == []
     assert losses(settings, few) == pytest.approx(losses(same, few), rel=1e-9)
     assert losses(settings, enough) != pytest.approx(losses(same, enough), rel=1e-9)
+
+
+def test_a_target_that_is_never_final_is_told() -> None:
+    attacks = {w: {**SMALL, "attack": f"mimic(variant=variance, warm_up={w})", "f": 1, "rounds": 4} for w in (3, 4, 10)}
+    told = {w: list(idle_settings(Cell.of(settings))) for w, settings in attacks.items()}
+    assert [len(lines) for lines in told.values()] == [0, 1, 0]  # ten rounds are the usual warm-up
+    assert "warm_up=4 never ends" in told[4][0]
+
+
+def test_flanders_forgets_from_the_round_that_is_told() -> None:
+    """With a window of 3 before the fifth round, the first that four others came before."""
+    windows, kept = (3, 9), {}
+    for window in windows:
+        rule, state = robustfl.defense(f"flanders(window={window}, steps=2)"), None
+        for t in range(4):
+            rows = torch.randn(4, 3, generator=torch.Generator().manual_seed(t))
+            _, state = rule.stateful(rows, f=1, state=state, generator=torch.Generator().manual_seed(0))
+            kept[window, t] = max(len(value) for name, value in state.items() if name not in ("columns", "clients"))
+    assert [kept[3, t] == kept[9, t] for t in range(4)] == [True, True, True, False]
+    told = {r: list(idle_settings(Cell.of({"defense": "flanders(window=3)", "rounds": r}))) for r in (4, 5)}
+    assert [len(lines) for lines in told.values()] == [1, 0]
+    assert "window=3 is never full" in told[4][0]
+
+
+def test_a_replay_in_the_first_round_is_told() -> None:
+    lazy = {"attack": "lazy(source=aggregate)", "f": 1}
+    told, silent = (list(idle_settings(Cell.of({**SMALL, **lazy, "rounds": r}))) for r in (1, 2))
+    assert [("no old message" in told[0], len(told)), silent] == [(True, 1), []]
+    assert losses(lazy, 1) == pytest.approx(losses({}, 1), rel=1e-12)
+
+
+def test_robust_accuracy_on_the_way_of_a_training_that_is_not_looked_at_on_the_way_is_told() -> None:
+    asked = {"evaluate_ra": True, "evasions": ["fgsm"], "rounds": 5}
+    told = {e: list(idle_settings(Cell.of({**asked, "evaluate_every": e}))) for e in (0, 2, 5)}
+    assert [len(lines) for lines in told.values()] == [0, 0, 1]
+    assert "evaluate_ra = true changes nothing: of 5 rounds only the last is evaluated" in told[5][0]
 
 
 def test_a_switch_of_fixbn_at_the_end_is_told() -> None:

@@ -17,6 +17,7 @@ from robustfl.federation.stack import Exchange, MessageStack
 from robustfl.federation.statistics import begin
 from robustfl.norms.lockstep import KINDS
 from robustfl.registry import create
+from robustfl.scenarios import run_cell
 from robustfl.scenarios.build import build
 from robustfl.scenarios.spec import Cell
 from robustfl.team import ALONE
@@ -373,3 +374,16 @@ def test_private_entries_move_by_the_clients_own_step() -> None:
                                              start.train.y[index])  # fmt: skip
     step = torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(start.model.parameters()))])
     torch.testing.assert_close(last.state.personal.parameters[0], start.flat - 0.1 * step, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("engine", ["fast", "reference"])
+def test_the_server_sends_itself_what_clients_send_where_layers_keep_factors_of_their_own(engine: str) -> None:
+    settings = {"defense": "fltrust", "server_samples": 40, "statistics_defense": "median", "engine": engine}
+    mixed, apart = (
+        run_cell(cell(**settings, norm=f"hbn(mixture={m})", algorithm="fedavg(local_steps=2)"), fingerprint="x")
+        for m in ("learned", "batch")
+    )
+    assert (mixed.status, mixed.reason) == ("done", None)
+    assert mixed.metrics is not None
+    assert apart.metrics is not None
+    assert mixed.metrics.loss != apart.metrics.loss

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pkgutil
 import random
 import signal
 import subprocess
@@ -27,6 +28,7 @@ from robustfl.contracts import Attack
 from robustfl.errors import UsageError
 from robustfl.reports.store import Store
 from robustfl.scenarios import Scenario, grid
+from robustfl.scenarios.evaluate import Evaluator
 from robustfl.surroundings import Surroundings, kept
 from robustfl.workers import Died, spread
 
@@ -178,6 +180,50 @@ def test_methods_that_nobody_watches_call_by_call_are_held_too(where: str, tmp_p
         assert before.settings() == []
     assert "torch's default dtype" in reason
     assert "hostile.py" in reason
+
+
+PATCHES = {
+    "robustfl.scenarios.evaluate.Evaluator.metrics": "from robustfl.scenarios.evaluate import Evaluator\n"
+    "Evaluator.metrics = lambda self, state: None",
+    "robustfl.evaluation.accuracy.Accuracy": "import robustfl.evaluation.accuracy as place\nplace.Accuracy = dict",
+    "robustfl.records.measured_in": "from robustfl.records import measured_in\n"
+    "measured_in.__code__ = (lambda round, rounds, every, tail: True).__code__",
+    "torch.nn.functional.cross_entropy": "from torch.nn import functional as F\nF.cross_entropy = F.nll_loss",
+    "torch.Tensor.argmax": "import torch\ntorch.Tensor.argmax = torch.Tensor.argmin",
+    "torch.argmax": "import torch\ntorch.argmax = torch.argmin",
+}
+"""By what they change: lines that put something else in the place of what measures everybody's methods."""
+
+
+@pytest.mark.parametrize(("what", "lines"), PATCHES.items(), ids=PATCHES)
+def test_what_is_put_in_the_place_of_a_shared_function_is_taken_out_and_named(
+    what: str, lines: str, tmp_path: Path
+) -> None:
+    names = what.rpartition(".")
+    owner = pkgutil.resolve_name(names[0])
+    before, known = getattr(owner, names[2]), names[2] in vars(owner)
+    runs = getattr(before, "__code__", None)
+    (tmp_path / "patch.py").write_text(lines, encoding="utf-8")
+    with pytest.raises(UsageError, match=rf"patch\.py.*: its import changes {what}, which every other method shares"):
+        registry.load_file(tmp_path / "patch.py")
+    assert (getattr(owner, names[2]), names[2] in vars(owner)) == (before, known)
+    assert getattr(before, "__code__", None) is runs
+
+
+def test_a_plug_in_that_changes_how_it_is_measured_while_it_runs_has_failed(tmp_path: Path) -> None:
+    body = f"from robustfl.scenarios.evaluate import Evaluator; Evaluator.standard = lambda *_: (1.0, 0.0); {MEAN}"
+    found = outcomes(grid(scenario(tmp_path, {"praises-itself": body}), out=tmp_path, jobs=0).folder)
+    status, reason = found["praises-itself"]
+    assert status == "failed"
+    assert "a plug-in changed robustfl.scenarios.evaluate.Evaluator.standard, which other methods share" in reason
+    assert found["none"][0] == "done"
+    assert Evaluator.standard.__name__ == "standard"
+
+
+def test_what_libraries_change_as_they_are_imported_is_nobodys_patch() -> None:
+    lines = "from robustfl.patches import unpatched", "with unpatched() as found: import torch._dynamo", "print(found)"
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 def test_a_method_that_exits_as_it_is_made_is_named(tmp_path: Path) -> None:

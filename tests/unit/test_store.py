@@ -157,6 +157,21 @@ def test_temporary_files_are_ignored_and_swept_when_old(tmp_path: Path) -> None:
     assert store.description() == {"name": "s"}
 
 
+def test_what_killed_merges_reports_and_models_left_is_swept_when_nobody_writes_to_it_any_more(tmp_path: Path) -> None:
+    store = stored(tmp_path, [record()])
+    left = [tmp_path / name for name in ("report/.leaderboard.md.1.tmp", "models/.a.npz.2.tmp", ".merge-3.tmp/cells/x")]
+    busy = tmp_path / ".merge-4.tmp" / "cells" / "y"
+    for path in (*left, busy):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("{")
+    long_ago = (time.time() - 7200,) * 2
+    for path in (*left, left[2].parent, left[2].parents[1], busy, busy.parents[1]):
+        os.utime(path, long_ago)  # and a merge that writes to its folder now
+    assert len(store.sweep()) == 3
+    assert not any(path.exists() for path in (*left, left[2].parents[1]))
+    assert busy.exists()
+
+
 @pytest.mark.parametrize("key", ["../x", "", ".hidden", "a/b"])
 def test_a_key_that_leaves_the_folder_is_refused(tmp_path: Path, key: str) -> None:
     with pytest.raises(UsageError, match="key="):

@@ -279,6 +279,19 @@ def test_a_broken_law_is_all_that_is_said_of_a_method(monkeypatch: pytest.Monkey
     assert noted(submission._contracts, [entry]) == [("contract", True, "defense odd keeps the contract")]
 
 
+@pytest.mark.usefixtures("clean_registry")
+def test_a_method_that_changes_what_others_share_breaks_the_contract(monkeypatch: pytest.MonkeyPatch) -> None:
+    def patching(self: Any, X: Tensor, *, f: int, context: Context) -> Tensor:
+        torch.Tensor.argmax = torch.Tensor.argmin  # type: ignore[method-assign,assignment]
+        return middle(self, X, f=f, context=context)
+
+    monkeypatch.setattr(submission, "laws_of", lambda method: [submission.Law("finite", True)])
+    entry = SimpleNamespace(kind="defense", name="odd", origin="odd.py", cls=rule(patching))
+    words = "defense odd: others: it changes torch.Tensor.argmax, which other methods share"
+    assert noted(submission._contracts, [entry]) == [("contract", False, words)]
+    assert torch.tensor([0, 2, 1]).argmax() == 1
+
+
 def leaves() -> None:
     raise SystemExit(0)
 
