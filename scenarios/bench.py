@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import itertools
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import torch
-
 from robustfl.autobyz import NAME as AUTOBYZ
-from robustfl.contracts import Context
-from robustfl.defenses import Pipeline, parse_pipeline
+from robustfl.defenses import parse_pipeline
 from robustfl.errors import UsageError, closest
 from robustfl.records import CellResult, labels_of, plain
 from robustfl.registry import describe, entries, parse
@@ -25,13 +22,12 @@ from .ensemble import asked
 from .expand import expand, fingerprints, key_of, resolve
 from .grid import Results
 from .halving import RunGrid, cheap_grid
+from .knowledge import knowledge
 from .methods import canonical_method
 from .spec import Cell, Scenario, is_axis
 
 WHO = ("defense", "norm", "algorithm", "objective", "propagation")
 """The settings that make a contestant; the last two where a tier varies them."""
-_ROUNDS = 4
-_ROWS = 11
 
 
 @dataclass(frozen=True)
@@ -300,54 +296,6 @@ def validated(record: CellResult | None) -> float | None:
     found = enumerate(record.metrics.per_client.get("sa", []))
     values = [value for k, value in found if value is not None and k not in byzantine]
     return fmean(values) if values else None
-
-
-@cache
-def knowledge(defense: str) -> str:
-    """The knowledge of a defense: some of ``f declared``, ``an honest client``, ``clean server data``, or ``none``.
-
-    Whether it uses f is tried: on some of the same rows, a defense that does returns something else for another f. So
-    is whether it trusts one client, by the place of its row: a cell's honest rows come first.
-    """
-    pipeline = parse_pipeline(defense)
-    told = ["f declared"] if _uses_f(pipeline) else []
-    told += ["an honest client"] if _trusts_one(pipeline) else []
-    told += ["clean server data"] if pipeline.aggregator.needs_reference else []
-    return ", ".join(told) or "none"
-
-
-def _trusts_one(pipeline: Pipeline) -> bool:
-    """True if, trial after trial, it follows a row far from the others in some of the places only."""
-    follows, ignores = set(range(_ROWS)), set(range(_ROWS))
-    for trial in range(12):
-        followed = {place for place in follows | ignores if _follows(pipeline, place, trial)}
-        follows, ignores = follows & followed, ignores - followed
-        if not follows or not ignores:
-            return False
-    return True
-
-
-def _follows(pipeline: Pipeline, place: int, trial: int) -> bool:
-    rows = torch.randn((_ROWS, 12), generator=torch.Generator().manual_seed(trial), dtype=torch.float64)
-    reference, far = rows.mean(0), 1e2
-    rows[place] += far
-    context = Context(generator=torch.Generator().manual_seed(trial), reference=reference)
-    return float((pipeline.run(rows, f=1, context=context).vector - reference).norm()) > far / _ROWS
-
-
-def _uses_f(pipeline: Pipeline) -> bool:
-    return any(not torch.equal(one, two) for one, two in zip(_tried(pipeline, 1), _tried(pipeline, 2), strict=True))
-
-
-def _tried(pipeline: Pipeline, f: int) -> Iterator[torch.Tensor]:
-    """The results of twenty trials, of a few rounds on end where a rule remembers: it may ask for f only later on."""
-    state: Mapping[str, torch.Tensor] = {}
-    for trial in range(20):
-        rows = torch.randn((_ROWS, 12), generator=torch.Generator().manual_seed(trial), dtype=torch.float64)
-        context = Context(generator=torch.Generator().manual_seed(1), state=state, reference=rows.mean(0))
-        made = pipeline.run(rows, f=f, context=context)
-        state = made.state if (trial + 1) % _ROUNDS else {}
-        yield made.vector
 
 
 # --- the tier --------------------------------------------------------------------------------------------------------

@@ -11,10 +11,11 @@ from robustfl.records import LATER, CellResult, canonical, completed, labels_of,
 from robustfl.reports.ensembles import Asked, asked_of, labels_present
 from robustfl.reports.published import Board
 
-from .bench import Contestant, Protocol, Search, configurations, final_scenario, knowledge, protocol_of
+from .bench import Contestant, Protocol, Search, configurations, final_scenario, protocol_of
 from .ensemble import asked as ensemble_asked
 from .expand import expand, labels
 from .halving import cheap_words
+from .knowledge import knowledge
 from .spec import Cell
 from .tuning_check import contestant_of
 

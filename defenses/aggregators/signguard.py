@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from math import ceil
 from typing import ClassVar
 
 import numpy as np
 import torch
+from threadpoolctl import ThreadpoolController
 from torch import Tensor
 
 from robustfl.contracts import Aggregated, Context
@@ -89,11 +91,18 @@ def _largest_cluster(features: np.ndarray) -> Tensor:
     # Imported late: it takes a second that other rules need not wait for.
     from sklearn.cluster import MeanShift, estimate_bandwidth
 
-    bandwidth = float(estimate_bandwidth(features, quantile=0.5))
-    if bandwidth > 1e-9:
-        # A little wider, so that points at exactly that distance count as near on any machine.
-        labels = MeanShift(bandwidth=bandwidth * (1 + _LAST_BITS)).fit_predict(features)
-    else:
-        labels = np.unique(features, axis=0, return_inverse=True)[1].reshape(-1)
+    with _threads().limit(limits=1, user_api="openmp"):  # for so few points several only wait for each other
+        bandwidth = float(estimate_bandwidth(features, quantile=0.5))
+        if bandwidth > 1e-9:
+            # A little wider, so that points at exactly that distance count as near on any machine.
+            labels = MeanShift(bandwidth=bandwidth * (1 + _LAST_BITS)).fit_predict(features)
+        else:
+            labels = np.unique(features, axis=0, return_inverse=True)[1].reshape(-1)
     sizes = np.bincount(labels)[labels]
     return torch.from_numpy(labels == labels[int(sizes.argmax())])
+
+
+@cache
+def _threads() -> ThreadpoolController:
+    """The pools of threads of the libraries that are loaded; looking for them takes longer than clustering."""
+    return ThreadpoolController()

@@ -82,7 +82,8 @@ def _takes_no(what: str, options: Mapping[str, object]) -> None:
 
 
 def _list(tier: Tier, rules: Protocol, contestants: tuple[Contestant, ...], form: str) -> int:
-    from robustfl.scenarios.bench import configurations, knowledge
+    from robustfl.scenarios.bench import configurations
+    from robustfl.scenarios.knowledge import knowledge
 
     rows = []
     for contestant in contestants:
