@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.backends.opt_einsum  # torch 2.6 does not by itself
 
 _SMALLEST = float(np.finfo(np.float64).tiny)
 _ARITHMETIC = ("ROBUSTFL_", "OMP_", "MKL_", "ONEDNN_", "DNNL_", "ATEN_", "CUBLAS_", "NVIDIA_", "TORCH_", "OPENBLAS_")
