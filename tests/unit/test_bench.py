@@ -28,13 +28,13 @@ from robustfl.scenarios.bench import (
     Tier,
     configurations,
     contestants,
-    knowledge,
     protocol,
     protocol_of,
     searches,
     tuning_scenario,
 )
 from robustfl.scenarios.grid import run_grid
+from robustfl.scenarios.knowledge import knowledge
 
 DOCS = Path(__file__).parents[2] / "docs" / "benchmark"
 RULES = protocol()
@@ -112,7 +112,7 @@ def test_what_is_unknown_is_named_with_exit_code_2(
     [
         ("mean", "none"), ("geometric-median", "none"), ("krum", "f declared"), ("nnm+median", "f declared"),
         ("fltrust", "clean server data"), ("monna(pivot=3)", "f declared, an honest client"),
-        ("bucketing+monna", "f declared"), ("nnm+monna", "f declared"),
+        ("bucketing+monna", "f declared"), ("nnm+monna", "f declared"), ("rlr", "f declared"), ("rlr(theta=3)", "none"),
     ],
 )  # fmt: skip
 def test_what_a_defense_is_told_is_found_by_trying(defense: str, told: str) -> None:

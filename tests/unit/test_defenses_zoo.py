@@ -8,6 +8,7 @@ from math import comb
 import numpy as np
 import pytest
 import torch
+from threadpoolctl import threadpool_info, threadpool_limits
 
 import robustfl
 from robustfl.contracts import Aggregated, Context
@@ -429,6 +430,24 @@ def test_fltrust_gives_no_trust_to_rows_of_zeros(dtype):
 
 
 # --- clusters --------------------------------------------------------------------------------------------------------
+
+
+def test_signguard_clusters_with_one_thread_and_gives_back_the_others(monkeypatch):
+    from sklearn.cluster import MeanShift
+
+    def pools():
+        return [p["num_threads"] for p in threadpool_info() if p["user_api"] == "openmp"]
+
+    seen = []
+    fit = MeanShift.fit_predict
+    monkeypatch.setattr(MeanShift, "fit_predict", lambda self, X: (seen.extend(pools()), fit(self, X))[1])
+    with threadpool_limits(2, user_api="openmp"):
+        before = pools()
+        facts("signguard", torch.randn(9, 50, generator=torch.Generator().manual_seed(0)), 2)
+        assert pools() == before
+    assert seen
+    assert set(seen) == {1}
+    assert 2 in before
 
 
 def test_signguard_leaves_out_flipped_signs_and_odd_lengths():
