@@ -1,4 +1,4 @@
-"""What a defense has to be told, tried rather than declared."""
+"""Knowledge that a defense needs of the attack, tried rather than declared."""
 
 from __future__ import annotations
 

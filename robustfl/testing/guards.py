@@ -45,9 +45,10 @@ def within(limit: float, work: Callable[[], Any]) -> Any:
     thread.start()
     thread.join(limit)
     if thread.is_alive():
-        if thread.ident is not None:
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(_Stop))
-        thread.join(1.0)
+        for _ in range(4):  # again, should the first one be swallowed
+            if thread.ident is not None and thread.is_alive():
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(_Stop))
+            thread.join(0.25)
         raise Hung
     if errors:
         raise errors[0]
