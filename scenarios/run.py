@@ -7,7 +7,7 @@ import socket
 import time
 import traceback
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -65,7 +65,8 @@ def run_cell(cell: Cell, *, fingerprint: str, scenario: str = "cell", execution:
     plug_ins = "".join(f" [{name}: {origin}]" for name, origin in foreign.items())
     with running(in_words(foreign)), kept():
         _set_up(cell, execution)
-        with unpatched() if foreign else nullcontext([]) as patched, kept() as moved:
+        watch: AbstractContextManager[list[str]] = unpatched() if foreign else nullcontext([])
+        with watch as patched, kept() as moved:
             run, outcome = _outcome(cell, key, where, keeper, execution, plug_ins)
     changed = [*moved.settings, *(f"the global generator of {name}" for name in moved.generators), *patched]
     if changed and plug_ins and outcome["status"] == "done":
