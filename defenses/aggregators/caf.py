@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import torch
 
 from robustfl.contracts import Aggregated, Context
@@ -50,13 +51,12 @@ class CovarianceFilter(MixedRule):
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del context
         n = rows.count
-        products = rows.products()[:-1, :-1]
-        slack = rows.slack()
-        c = torch.ones(n, dtype=torch.float64)
+        products, slack = rows.products()[:-1, :-1].numpy(), rows.slack().numpy()
+        c = np.ones(n)
         share, least, steps = c / n, float("inf"), 0
-        while float(c.sum()) > n - 2 * f:
+        while (left := c.sum()) > n - 2 * f:
             steps += 1
-            weights = c / c.sum()
+            weights = c / left
             value, excess, _ = leading(products, weights, slack)
             if value < least * (1 - _EQUAL):
                 share, least = weights, value
@@ -65,9 +65,11 @@ class CovarianceFilter(MixedRule):
             # Rows equal but for rounding are left.
             if not worst > 0:
                 break
-            c = (c * (1 - excess / worst)).clamp(min=0)
+            c = np.maximum(c * (1 - excess / worst), 0)
         slow = steps > self.max_steps
-        return Aggregated(rows.combine(share), facts={"lambda": least, "iterations": steps, "slow": slow})
+        return Aggregated(
+            rows.combine(torch.from_numpy(share)), facts={"lambda": least, "iterations": steps, "slow": slow}
+        )
 
     def min_clients(self, f: int) -> int:
         return 2 * f + 1

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import floor
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -72,5 +73,5 @@ class DivideAndConquer(MixedRule):
 def _sticking_out(products: Tensor, slack: Tensor, drop: int) -> Tensor:
     """The ``drop`` rows of largest squared projection on the top singular vector of the centred rows; see ``ties``."""
     n = len(products)
-    _, share, off = leading(products, torch.full((n,), 1 / n, dtype=torch.float64), slack)
-    return largest(share, drop, off)
+    _, share, off = leading(products.numpy(), np.full(n, 1 / n), slack.numpy())
+    return largest(torch.from_numpy(share), drop, torch.from_numpy(off))

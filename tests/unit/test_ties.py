@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -72,8 +73,7 @@ def test_a_direction_of_spread_shared_by_several_is_taken_as_their_mean() -> Non
     )
     for seed in range(6):
         Y = turned(torch.cat([X.double(), torch.zeros(8, 10, dtype=torch.float64)], dim=1), seed)[0]
-        slack = torch.full((8, 8), 1e-14, dtype=torch.float64)
-        _, share, _ = leading(Y @ Y.T, torch.full((8,), 1 / 8, dtype=torch.float64), slack)
+        _, share, _ = leading((Y @ Y.T).numpy(), np.full(8, 1 / 8), np.full((8, 8), 1e-14))
         assert share.tolist() == pytest.approx([0.5] * 8)
 
 
