@@ -19,7 +19,7 @@ def leading(products: Array, weights: Array, slack: Array) -> tuple[float, Array
     ``u``. An eigenvalue that several directions share, up to rounding, has no eigenvector of its own: ``τ`` is then the
     mean over them, which does not depend on the basis an eigenvalue problem happens to return. Rows that are equal but
     for rounding have ``τ = 0``. Arrays are NumPy's: filters ask thousands of times of few numbers, where torch's calls
-    take ten times as long.
+    took three times as long (``caf``, 10 rows).
     """
     mean = products @ weights
     about = products - mean[:, None] - mean[None, :] + weights @ mean
