@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -30,6 +31,25 @@ class _Stop(BaseException):
     """Raised in a thread that is given up; no ``except Exception`` of a plug-in catches it."""
 
 
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Python reports an error that ends a thread, or that a finalizer or a callback swallows; a stop is none."""
+    hooks = sys.unraisablehook, threading.excepthook
+
+    def quiet(report: Callable[[Any], object]) -> Callable[[Any], None]:
+        def hook(error: Any) -> None:
+            if error.exc_type is not _Stop:
+                report(error)
+
+        return hook
+
+    sys.unraisablehook, threading.excepthook = map(quiet, hooks)
+    try:
+        yield
+    finally:
+        sys.unraisablehook, threading.excepthook = hooks
+
+
 def within(limit: float, work: Callable[[], Any]) -> Any:
     """The result of ``work``, or its error; raises ``Hung`` after ``limit`` seconds."""
     result: list[Any] = []
@@ -45,10 +65,11 @@ def within(limit: float, work: Callable[[], Any]) -> Any:
     thread.start()
     thread.join(limit)
     if thread.is_alive():
-        for _ in range(4):  # again, should the first one be swallowed
-            if thread.ident is not None and thread.is_alive():
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(_Stop))
-            thread.join(0.25)
+        with _quiet():
+            for _ in range(4):  # again, should the first one be swallowed
+                if thread.ident is not None and thread.is_alive():
+                    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(_Stop))
+                thread.join(0.25)
         raise Hung
     if errors:
         raise errors[0]

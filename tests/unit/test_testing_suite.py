@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import random
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from robustfl import registry
 from robustfl.contracts import Method
 from robustfl.errors import RobustflError, UsageError
 from robustfl.testing import Check, check, check_attack, check_defense, laws
-from robustfl.testing.guards import Hung, within
+from robustfl.testing.guards import Hung, _quiet, _Stop, within
 from robustfl.watch import kept_state, watched
 
 KINDS = ("attack", "evasion", "defense", "norm", "algorithm", "objective")
@@ -447,3 +448,46 @@ def test_a_thread_that_is_given_up_is_stopped() -> None:
         if len(alive) == count:
             return
     pytest.fail("the thread goes on")
+
+
+def test_a_stop_that_a_finalizer_swallows_is_sent_again_and_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    reported: list[Any] = []
+    ended = threading.Event()
+    hooks = [lambda error: reported.append(error.exc_type) for _ in range(2)]
+    monkeypatch.setattr(sys, "unraisablehook", hooks[0])
+    monkeypatch.setattr(threading, "excepthook", hooks[1])
+
+    class Raises:
+        def __init__(self, error: type[BaseException]) -> None:
+            self.error = error
+
+        def __del__(self) -> None:
+            raise self.error
+
+    def ends(error: type[BaseException]) -> None:
+        raise error
+
+    class Stubborn:
+        def __del__(self) -> None:
+            while True:
+                time.sleep(0.001)
+
+    def work() -> None:
+        try:
+            Stubborn()  # the first stop arrives here
+            while True:
+                time.sleep(0.001)
+        finally:
+            ended.set()
+
+    with pytest.raises(Hung):
+        within(0.1, work)
+    assert ended.wait(60)
+    with _quiet():
+        for error in (_Stop, ValueError):
+            Raises(error)
+            thread = threading.Thread(target=ends, args=(error,))
+            thread.start()
+            thread.join()
+    assert reported == [ValueError, ValueError]
+    assert [sys.unraisablehook, threading.excepthook] == hooks
