@@ -43,7 +43,7 @@ def _quiet() -> Iterator[None]:
 
         return hook
 
-    sys.unraisablehook, threading.excepthook = map(quiet, hooks)
+    sys.unraisablehook, threading.excepthook = quiet(hooks[0]), quiet(hooks[1])
     try:
         yield
     finally:
