@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -19,26 +20,42 @@ _DOC = "neighbors in a score: blanchard n-f-2 (the paper), nf n-f-1 (defined up 
 
 
 def closest(distances: Tensor, slack: Tensor, neighbors: int, m: int) -> Tensor:
-    """The ``m`` rows of least score, the sum of squared distances ``[n n]`` to the nearest others; see ``ties``."""
-    near = distances.sort(dim=1)
+    """The ``m`` rows of least score, the sum of squared distances ``[… n n]`` to the nearest others; see ``ties``."""
+    near = distances.sort(dim=-1)
     # The first of a sorted row of distances is the row itself, at 0.
     taken = slice(1, 1 + neighbors)
-    scores, off = near.values[:, taken].sum(dim=1), slack.gather(1, near.indices)[:, taken].sum(dim=1)
+    scores, off = near.values[..., taken].sum(dim=-1), slack.gather(-1, near.indices)[..., taken].sum(dim=-1)
     return smallest(scores, m, off)
 
 
-def _selected(rows: Mixed, f: int, variant: Variant, m: int) -> Tensor:
-    neighbors = rows.count - f - (2 if variant == "blanchard" else 1)
-    return closest(rows.squared_distances(), rows.slack(), neighbors, m)
+def _neighbors(distances: Tensor, f: int, variant: Variant) -> int:
+    return distances.shape[-1] - f - (2 if variant == "blanchard" else 1)
 
 
 def _least_clients(f: int, variant: Variant) -> int:
     return 2 * f + (3 if variant == "blanchard" else 1)
 
 
+class Choosing(MixedRule):
+    """A rule that averages rows which it chooses by the distances between all."""
+
+    @property
+    def isometric(self) -> bool:
+        return True
+
+    @abstractmethod
+    def chosen(self, distances: Tensor, slack: Tensor, f: int) -> Tensor:
+        """The numbers ``[… m]`` of the chosen rows, by squared distances and the rounding of each, ``[… n n]``."""
+
+    def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
+        del context
+        chosen = self.chosen(rows.squared_distances(), rows.slack(), f)
+        return Aggregated(rows.combine(rows.mean_of(chosen)), facts={"selected": chosen})
+
+
 @register("krum", version=2)
 @dataclass(frozen=True)
-class Krum(MixedRule):
+class Krum(Choosing):
     """The row that is closest to its nearest others.
 
         F(X) = x_i,  i = argmin Σ_{j ∈ N_i} ‖x_i - x_j‖²,   N_i = the n-f-2 others nearest to x_i
@@ -59,14 +76,8 @@ class Krum(MixedRule):
 
     variant: Literal["blanchard", "nf"] = param("blanchard", choices=("blanchard", "nf"), doc=_DOC)
 
-    @property
-    def isometric(self) -> bool:
-        return True
-
-    def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
-        del context
-        best = _selected(rows, f, self.variant, 1)
-        return Aggregated(rows.combine(rows.mean_of(best)), facts={"selected": best})
+    def chosen(self, distances: Tensor, slack: Tensor, f: int) -> Tensor:
+        return closest(distances, slack, _neighbors(distances, f, self.variant), 1)
 
     def min_clients(self, f: int) -> int:
         return _least_clients(f, self.variant)
@@ -74,7 +85,7 @@ class Krum(MixedRule):
 
 @register("multi-krum", version=2)
 @dataclass(frozen=True)
-class MultiKrum(MixedRule):
+class MultiKrum(Choosing):
     """The mean of the ``m`` rows with the best Krum scores.
 
         F(X) = 1/m Σ_{i ∈ S} x_i,   S = the m rows of least score
@@ -97,15 +108,9 @@ class MultiKrum(MixedRule):
     variant: Literal["blanchard", "nf"] = param("blanchard", choices=("blanchard", "nf"), doc=_DOC)
     m: int | None = param(None, ge=1, doc="rows to average; None means n - f")
 
-    @property
-    def isometric(self) -> bool:
-        return True
-
-    def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
-        del context
-        m = rows.count - f if self.m is None else self.m
-        chosen = _selected(rows, f, self.variant, m)
-        return Aggregated(rows.combine(rows.mean_of(chosen)), facts={"selected": chosen})
+    def chosen(self, distances: Tensor, slack: Tensor, f: int) -> Tensor:
+        m = distances.shape[-1] - f if self.m is None else self.m
+        return closest(distances, slack, _neighbors(distances, f, self.variant), m)
 
     def min_clients(self, f: int) -> int:
         return max(_least_clients(f, self.variant), self.m or 1)

@@ -13,10 +13,12 @@ from scipy.optimize import minimize
 
 import robustfl
 from robustfl.contracts import Aggregated, Context
+from robustfl.defenses.aggregators import gas
 from robustfl.defenses.aggregators.deepsight import energy_shares, output_layer
 from robustfl.defenses.aggregators.deepsight import suspicious as suspects_of
 from robustfl.defenses.aggregators.flanders import forecast
 from robustfl.defenses.aggregators.fldetector import hessian_product, suspicious
+from robustfl.defenses.rows import Mixed, Stack, direct_distances
 from robustfl.errors import Refused, UsageError
 from robustfl.randomness import stream
 from robustfl.registry import create
@@ -113,6 +115,37 @@ def test_gas_keeps_the_rows_nearest_to_the_rule_on_all_pieces(rule, centre):
     result = run(f"gas(rule={rule}, p=3)", X, 2)
     assert result.facts["kept"] == kept
     torch.testing.assert_close(result.vector, X[kept].mean(0))
+
+
+@pytest.mark.parametrize("rule", ["krum", "multi-krum", "multi-krum(variant=nf, m=2)"])
+@pytest.mark.parametrize("p", [1, 5, 300])
+@pytest.mark.parametrize("kind", ["far", "huge", "equal rows", "signs", "double"])
+def test_gas_by_all_distances_at_once_is_gas_by_the_rule_on_every_piece(rule, p, kind, monkeypatch):
+    X = normal(9, 123)
+    if kind == "far":
+        X = X / 100 + 50
+    elif kind == "huge":
+        X[:2] *= 1e18
+    elif kind == "equal rows":
+        X[:3] = X[3]
+    elif kind == "signs":
+        X = X.sign()
+    X = X if kind == "double" else X.float()
+    at_once = run(f"gas(rule={rule}, p={p})", X, 2)
+    monkeypatch.setattr(gas, "_FEW", 0)
+    by_piece = run(f"gas(rule={rule}, p={p})", X, 2)
+    assert at_once.facts == by_piece.facts
+    torch.testing.assert_close(at_once.vector, by_piece.vector)
+
+
+def test_direct_distances_are_those_of_mixed_rows():
+    X = normal(3, 6, 40) + 5
+    squared, slack = direct_distances(X.float())
+    for stack, found, off in zip(X, squared, slack, strict=True):
+        whole = Mixed(Stack(stack.float()))
+        torch.testing.assert_close(found, whole.squared_distances())
+        torch.testing.assert_close(off, whole.slack(), rtol=1e-6, atol=0)
+        assert bool(((found - torch.cdist(stack, stack).square()).abs() <= off).all())
 
 
 def test_gas_refuses_what_is_no_rule_and_needs_what_its_rule_needs():
