@@ -8,6 +8,9 @@ from torch import Tensor
 from robustfl.federation.experiment import Experiment
 from robustfl.federation.personal import lent
 from robustfl.federation.state import State
+from robustfl.passes import channels_last
+
+_NEAR = 256  # images at a time: a layer's activations are still in a CPU's cache
 
 
 def noise_outputs(e: Experiment, state: State, rows: Tensor, count: int, generator: torch.Generator) -> Tensor:
@@ -18,6 +21,7 @@ def noise_outputs(e: Experiment, state: State, rows: Tensor, count: int, generat
     height, width, channels = e.train.x.shape[1:]
     # Drawn in float32 whatever the model is, so that precision does not change the draw.
     noise = torch.rand((count, channels, height, width), generator=generator, device=generator.device).to(state.theta)
+    parts = [channels_last(images) for images in noise.split(_NEAR)]
     theta, lr = state.theta.clone(), e.lr(state.round)
     models = [e.algorithm.server(theta, e.privacy.whole(row, e.layout.d), lr) for row in rows]
     training = [module for module in e.model.modules() if module.training]
@@ -26,7 +30,7 @@ def noise_outputs(e: Experiment, state: State, rows: Tensor, count: int, generat
         made = []
         for model in (*models, theta):
             with lent(state.theta, model), torch.no_grad():
-                made.append(e.model(noise).softmax(1))
+                made.append(torch.cat([e.model(images) for images in parts]).softmax(1))
         return torch.stack(made)
     finally:
         for module in training:
