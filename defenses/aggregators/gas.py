@@ -114,7 +114,8 @@ class GradientSplitting(Aggregator):
 def _of_one_width(X: Tensor, p: int) -> Iterator[Tensor]:
     """``p`` pieces of the columns of ``X [n d]``, widths ``k`` as even as can be, as one or two stacks ``[m n k]``."""
     width, wider = divmod(X.shape[1], p)
-    for part, m in zip(X.split([wider * (width + 1), (p - wider) * width], dim=1), (wider, p - wider), strict=True):
+    parts = torch.split(X, [wider * (width + 1), (p - wider) * width], dim=1)
+    for part, m in zip(parts, (wider, p - wider), strict=True):
         if m:
             yield part.unflatten(1, (m, -1)).transpose(0, 1)
 

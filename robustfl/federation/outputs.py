@@ -21,7 +21,7 @@ def noise_outputs(e: Experiment, state: State, rows: Tensor, count: int, generat
     height, width, channels = e.train.x.shape[1:]
     # Drawn in float32 whatever the model is, so that precision does not change the draw.
     noise = torch.rand((count, channels, height, width), generator=generator, device=generator.device).to(state.theta)
-    parts = [channels_last(images) for images in noise.split(_NEAR)]
+    parts = [channels_last(images) for images in torch.split(noise, _NEAR)]
     theta, lr = state.theta.clone(), e.lr(state.round)
     models = [e.algorithm.server(theta, e.privacy.whole(row, e.layout.d), lr) for row in rows]
     training = [module for module in e.model.modules() if module.training]
