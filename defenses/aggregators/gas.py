@@ -117,7 +117,7 @@ def _of_one_width(X: Tensor, p: int) -> Iterator[Tensor]:
     parts = torch.split(X, [wider * (width + 1), (p - wider) * width], dim=1)
     for part, m in zip(parts, (wider, p - wider), strict=True):
         if m:
-            yield part.unflatten(1, (m, -1)).transpose(0, 1)
+            yield part.reshape(len(X), m, -1).transpose(0, 1)
 
 
 def _remembers(rule: Aggregator) -> bool:
