@@ -14,7 +14,7 @@ from robustfl.contracts import Tag
 from robustfl.federation import clients, local_steps, train
 from robustfl.layer_kinds import TABLE, LayerKind, Rows, layer_kind
 from robustfl.norms.layers import OwnBatchNorm
-from robustfl.passes import Plan, Unsupported, at_once, client_means, together
+from robustfl.passes import Plan, Unsupported, at_once, channels_last, client_means, together
 from robustfl.randomness import stream
 from robustfl.registry import create, entries
 from robustfl.scenarios.build import build
@@ -194,16 +194,17 @@ def test_every_row_is_the_gradient_at_its_own_model(norm: str, sizes: tuple[int,
     assert torch.equal(second.reports.counts, first.reports.counts)
 
 
+@pytest.mark.parametrize("alike", [False, True], ids=["own models", "one model"])
 @pytest.mark.parametrize("sizes", [(4, 4), (3, 5)])
-def test_convolutions_keep_their_groups_strides_and_dilation(sizes: tuple[int, ...]) -> None:
+def test_convolutions_keep_their_groups_strides_and_dilation(sizes: tuple[int, ...], alike: bool) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(
         nn.Conv2d(4, 6, 3, stride=2, padding=2, dilation=2, groups=2, bias=False), nn.Conv2d(6, 6, 1, groups=6)
     ).double()
     layout = layout_of(model)
     theta = flatten_parameters(model, layout)
-    thetas, x = torch.rand((2, layout.d), dtype=torch.float64), torch.rand((8, 4, 7, 6), dtype=torch.float64)
-    found = torch.empty_like(thetas)
+    thetas = torch.rand((1 if alike else 2, layout.d), dtype=torch.float64).expand(2, -1)
+    x, found = torch.rand((8, 4, 7, 6), dtype=torch.float64), torch.empty((2, layout.d), dtype=torch.float64)
     made: list[Tensor] = []
 
     def losses() -> Tensor:
@@ -266,6 +267,7 @@ def hooked() -> nn.Module:
     [
         (Loose(), "Loose is not in the table of layer kinds"),
         (nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)), "mixes the clients' samples"),
+        (nn.Sequential(nn.Linear(3, 2), nn.BatchNorm2d(2, affine=False)), "mixes the clients' samples"),
         (nn.Sequential(nn.Linear(3, 2), nn.PReLU()), "PReLU is not in the table"),
         (hooked(), "hook"),
     ],
@@ -327,7 +329,11 @@ class Words(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.tokens, self.first, self.last = nn.Embedding(7, 4), nn.LayerNorm(4), nn.LayerNorm([5, 4], bias=False)
+        self.tokens, self.first, self.last = (
+            nn.Embedding(7, 4),
+            nn.LayerNorm(4, eps=0.1),
+            nn.LayerNorm([5, 4], bias=False),
+        )
         self.asked, self.found, self.told = nn.Linear(4, 4), nn.Linear(4, 4, bias=False), nn.Linear(4, 4)
         self.out = nn.Linear(4, 2)
 
@@ -419,6 +425,34 @@ def test_a_new_layer_kind_is_one_row_of_the_table(monkeypatch: pytest.MonkeyPatc
 def test_a_type_has_one_layer_kind() -> None:
     with pytest.raises(ValueError, match="Linear has a layer kind already"):
         layer_kind(nn.Linear)(type(TABLE[nn.Linear]))
+
+
+def test_the_gradient_of_flattened_images_has_their_channels_innermost() -> None:
+    x = channels_last(torch.rand(4, 3, 5, 5)).requires_grad_()
+    flat, weights = nn.Flatten(), torch.rand(4, 75)
+    (found,) = torch.autograd.grad((TABLE[nn.Flatten].shared(flat, x, {}, (2, 2)) * weights).sum(), x)
+    assert torch.equal(found, weights.view(4, 3, 5, 5))
+    assert found.stride() == x.stride()
+
+
+def test_a_model_without_a_wide_layer_is_bounded_as_one_of_width_one() -> None:
+    model, like = nn.LayerNorm(4), torch.empty(1, dtype=torch.float64)
+    assert at_once(model, 8, 64, 2, like, alike=True) == passes.LARGEST_ACTIVATION // (2 * 8)
+    assert at_once(model, 8, 64, 2, like, alike=False) == passes.LARGEST_WEIGHTS // (8 * 8)
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"), [(nn.Conv2d(2, 3, 2), (4, 2, 3, 3)), (nn.Linear(3, 2), (4, 3))], ids=["convolution", "linear"]
+)
+def test_a_second_derivative_of_layers_with_one_model_is_an_error_and_not_a_wrong_number(
+    layer: nn.Module, shape: tuple[int, ...]
+) -> None:
+    kind, x = TABLE[type(layer)], torch.ones(shape, requires_grad=True)
+    rows = {name: p.detach().expand(2, *p.shape).requires_grad_() for name, p in layer.named_parameters()}
+    loss = kind.shared(layer, x, rows, (2, 2)).square().sum()
+    (first,) = torch.autograd.grad(loss, x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        first.sum().backward()  # type: ignore[no-untyped-call]
 
 
 def test_how_many_walk_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

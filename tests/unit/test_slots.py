@@ -153,3 +153,15 @@ def test_clients_take_turns_where_a_gpu_does_not_hold_them_all(
     network = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.Linear(8, 6))
     on_gpu = torch.empty(1, device="meta")
     assert passes.at_once(network, 102, 1, 8, on_gpu, alike=True) == pytest.approx(most, rel=0.01)
+
+
+def test_clients_with_models_of_their_own_take_the_room_of_eight(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passes, "free_memory", lambda device: 2 * 3 * (8 * 102 + 3 * 8 * 14) * 4)
+    network = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.Linear(8, 6))
+    assert passes.at_once(network, 102, 1, 8, torch.empty(1, device="meta"), alike=False) == 3
+
+
+def test_what_torch_holds_in_reserve_and_does_not_use_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, told in (("memory_reserved", 70), ("memory_allocated", 30), ("mem_get_info", (500, 1000))):
+        monkeypatch.setattr(torch.cuda, name, lambda device, told=told: told)
+    assert passes.free_memory(torch.device("cuda")) == 540
