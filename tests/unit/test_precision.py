@@ -13,6 +13,7 @@ from torch import nn
 from robustfl.contracts import BranchedLayer, NormLayer, StatisticsLayer
 from robustfl.errors import UsageError
 from robustfl.federation.statistics import begin, lockstep
+from robustfl.layer_kinds import TABLE
 from robustfl.norms.fedfn import FeatureNorm
 from robustfl.norms.lockstep import KINDS
 from robustfl.precision import computing
@@ -209,6 +210,17 @@ def test_every_scheme_trains_in_bfloat16_by_either_engine(name: str) -> None:
     assert fast != full
     assert fast == pytest.approx(full, rel=0.05)
     assert fast == pytest.approx(slow, rel=2 * torch.finfo(torch.bfloat16).eps)  # sums in another order, step by step
+
+
+@pytest.mark.parametrize("sizes", [(257, 257), (257, 259)])
+def test_gradients_of_biases_are_summed_in_float32_where_products_are_in_bfloat16(sizes: tuple[int, int]) -> None:
+    """bfloat16 has neither 257 nor 259."""
+    layer, rows = nn.Linear(1, 1), {"weight": torch.ones(2, 1, 1), "bias": torch.zeros(2, 1, requires_grad=True)}
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = TABLE[nn.Linear].shared(layer, torch.ones(sum(sizes), 1), rows, sizes)
+    y.sum().backward()  # type: ignore[no-untyped-call]
+    assert rows["bias"].grad is not None
+    assert rows["bias"].grad.flatten().tolist() == list(sizes)
 
 
 def test_what_the_shared_pass_cannot_do_is_said_in_bfloat16_too() -> None:
