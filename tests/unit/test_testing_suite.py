@@ -20,7 +20,7 @@ from robustfl.contracts import Method
 from robustfl.errors import RobustflError, UsageError
 from robustfl.testing import Check, check, check_attack, check_defense, laws
 from robustfl.testing.guards import Hung, _quiet, _Stop, within
-from robustfl.watch import kept_state, watched
+from robustfl.watch import checked, kept_state, watched
 
 KINDS = ("attack", "evasion", "defense", "norm", "algorithm", "objective")
 OWN = [e for kind in KINDS for e in registry.entries(kind) if not e.origin]
@@ -418,6 +418,13 @@ HIDDEN = {
     "default": ("def seen(a=1, b=[]):\n    b.append(a)", r"seen\(b\)"),
     "keyword": ("def seen(*, b={}):\n    b[len(b)] = 1", r"seen\(b\)"),
     "object": ("class Notes:\n    pass\nNOTES = Notes()\ndef seen():\n    NOTES.n = len(vars(NOTES))", r"NOTES\.n"),
+    "default after another": ("def add(a, b=[]):\n    b.append(a)\ndef seen():\n    add(1)", r"add\(b\)"),
+    "attribute": ("def seen():\n    seen._n = getattr(seen, '_n', 0) + 1", "seen"),
+    "recursion": (AROUND.format("0", "nonlocal n; n += 1; n > 1 or seen()"), r"seen\(n\)"),
+    "object of itself": (
+        "class Notes:\n    pass\nNOTES = Notes()\nNOTES.n, NOTES.me = 0, NOTES\ndef seen():\n    NOTES.n += 1",
+        r"NOTES\.n",
+    ),
     "namespace": ("import types\nBOX = types.SimpleNamespace(n=0)\ndef seen():\n    BOX.n += 1", r"BOX\.n"),
 }
 
@@ -430,6 +437,74 @@ def test_state_hidden_in_closures_defaults_and_objects_is_found_and_named(where:
     seen = vars(sys.modules[cls.__module__])["seen"]
     with pytest.raises(RobustflError, match=rf"keeps global state in \w+\.{name}"), watched(cls()):
         seen()
+
+
+@pytest.mark.parametrize("kind", ["staticmethod", "classmethod"])
+def test_state_hidden_in_a_default_of_a_method_of_the_class_is_found_and_named(kind: str, plug_in: Any) -> None:
+    first = "cls, " if kind == "classmethod" else ""
+    cls = plug_in("attack", f"return {MEAN}", more=f"@{kind}\ndef seen({first}b=[]):\n    b.append(1)")
+    with pytest.raises(RobustflError, match=r"keeps global state in Bad\.seen\(b\)"), watched(cls()):
+        cls.seen()
+
+
+def test_what_a_function_from_elsewhere_remembers_is_not_the_plug_ins(plug_in: Any) -> None:
+    notes: list[int] = []
+
+    def borrowed() -> None:
+        notes.append(1)
+
+    cls = plug_in("attack", f"return {MEAN}")
+    vars(sys.modules[cls.__module__])["borrowed"] = borrowed
+    with watched(cls()):
+        borrowed()
+
+
+def test_a_variable_of_a_function_that_holds_nothing_yet_is_no_memory(plug_in: Any) -> None:
+    before = "def make():\n    def seen(): return later\n    return seen\n    later = 1\nseen = make()"
+    cls = plug_in("attack", f"return {MEAN}", before=before)
+    assert not any("later" in place for place in kept_state(cls))
+
+
+@pytest.mark.parametrize("other", [torch.zeros(3, 2), torch.zeros(2, 3, dtype=torch.int32)], ids=["shape", "dtype"])
+def test_a_tensor_of_the_same_bytes_in_another_form_is_a_change(other: torch.Tensor, plug_in: Any) -> None:
+    cls = plug_in("attack", f"return {MEAN}")
+    space = vars(sys.modules[cls.__module__])
+    space["NOTES"] = torch.zeros(2, 3)
+    with pytest.raises(RobustflError, match=r"keeps global state in \w+\.NOTES"), watched(cls()):
+        space["NOTES"] = other
+
+
+def test_a_plug_in_is_watched_whatever_it_is_part_of_and_its_origin_is_named_once(plug_in: Any) -> None:
+    import robustfl
+
+    bad = plug_in("attack", f"return {MEAN}")()
+    space = vars(sys.modules[type(bad).__module__])
+    words = r"^attack 'sf\+bad-attack\+bad-attack' \(bad_attack.py \w+\) keeps global state in \w+\.MEMORY$"
+    with pytest.raises(RobustflError, match=words), watched((robustfl.attack("sf"), bad, bad)):
+        space["MEMORY"]["x"] = 1
+
+
+@pytest.mark.parametrize("entry", [float("nan"), float("inf")])
+def test_one_entry_that_is_not_finite_is_told_of_a_plug_in_whatever_it_is_part_of(entry: float, plug_in: Any) -> None:
+    import robustfl
+
+    made, own, bad = torch.tensor([1.0, entry]), robustfl.attack("sf"), plug_in("attack", f"return {MEAN}")()
+    with pytest.raises(RobustflError, match=r"bad-attack' .* returned entries that are not finite"):
+        checked(made, torch.zeros(2), (own, bad))
+    assert checked(made, torch.zeros(2), own) is made
+
+
+def test_a_plug_in_that_is_exempt_may_send_what_is_not_finite(plug_in: Any) -> None:
+    made = torch.tensor([1.0, float("nan")])
+    free = plug_in("attack", f"return {MEAN}", facts="exempt: ClassVar = {'finite': 'NaN on purpose'}")()
+    assert checked(made, torch.zeros(2), free) is made
+
+
+def test_what_lies_on_another_device_is_told() -> None:
+    import robustfl
+
+    with pytest.raises(RobustflError, match=r"returned \(2,\) torch.float32 on meta, not \(2,\) torch.float32 on cpu"):
+        checked(torch.zeros(2, device="meta"), torch.zeros(2), robustfl.attack("sf"))
 
 
 def test_a_thread_that_is_given_up_is_stopped() -> None:
