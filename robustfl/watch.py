@@ -76,6 +76,11 @@ def _held(place: str, value: Any, module: str, seen: set[int]) -> Iterator[tuple
     elif isinstance(value, _CACHE) and id(value) not in seen:
         seen.add(id(value))
         yield from _kept_by_cache(place, value)
+        yield place, {k: v for k, v in vars(value).items() if not k.startswith("__") and k != "cache_parameters"}
+        inner = value.__wrapped__
+        if isinstance(inner, FunctionType) and inner.__module__ == module:
+            for name, held in _inside(inner):
+                yield from _held(f"{place}({name})", held, module, seen)
     elif isinstance(value, FunctionType):
         yield place, {k: v for k, v in vars(value).items() if not k.startswith("__")}
         if value.__module__ == module and id(value) not in seen:

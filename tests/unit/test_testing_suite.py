@@ -425,6 +425,14 @@ HIDDEN = {
         "class Notes:\n    pass\nNOTES = Notes()\nNOTES.n, NOTES.me = 0, NOTES\ndef seen():\n    NOTES.n += 1",
         r"NOTES\.n",
     ),
+    "attribute of a cached function": (
+        "import functools\n@functools.cache\ndef add():\n    return 0\nadd.n = []\ndef seen():\n    add.n.append(1)",
+        "add",
+    ),
+    "default of a cached function": (
+        "import functools\n@functools.lru_cache(1)\ndef add(a, b=[]):\n    b.append(a)\ndef seen():\n    add(1)",
+        r"add\(b\)",
+    ),
     "namespace": ("import types\nBOX = types.SimpleNamespace(n=0)\ndef seen():\n    BOX.n += 1", r"BOX\.n"),
 }
 
