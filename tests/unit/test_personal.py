@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
+from torch import nn
 
 from robustfl.branches import ADVERSARIAL, CLEAN, through
 from robustfl.contracts import Tag
 from robustfl.errors import Refused, UsageError
 from robustfl.evaluation import macs_per_epoch
 from robustfl.federation import train
-from robustfl.federation.personal import Personal
+from robustfl.federation.personal import Personal, Privacy, lent
 from robustfl.federation.statistics import begin, seen_by_client
 from robustfl.registry import create
 from robustfl.scenarios import run_cell
@@ -18,6 +21,7 @@ from robustfl.scenarios.build import Built, build
 from robustfl.scenarios.expand import key_of, refusal, resolve
 from robustfl.scenarios.roles import at_users
 from robustfl.scenarios.spec import Cell
+from robustfl.vectors import layout_of
 
 DOMAINS = [f"digits-domain(style={style})" for style in ("clean", "textured", "shifted")]
 # What has come out so far: two settings with one result mean that something is ignored.
@@ -84,6 +88,25 @@ def test_an_entry_that_overflows_is_in_the_sum_of_its_client_and_of_all(where: s
     own = Personal(torch.ones(3, 2), torch.ones(3, 4))
     getattr(own, where)[1, 0] = torch.inf
     assert [bool(own.sum(clients).isfinite()) for clients in (None, [0, 2], [1])] == [False, True, False]
+
+
+@pytest.mark.parametrize("tag", [Tag.MEAN, Tag.VARIANCE])
+@pytest.mark.parametrize(("kind", "own"), [("naive-bn", True), ("gn", False)])
+def test_clients_have_statistics_of_their_own_where_one_kind_is_private_and_layers_keep_any(
+    tag: Tag, kind: str, own: bool
+) -> None:
+    norm = create("norm", kind)
+    layout = layout_of(nn.Sequential(nn.Linear(2, 4), norm.layer(4)))
+    privacy = Privacy.of(SimpleNamespace(private=frozenset({tag})), layout, torch.device("cpu"))  # type: ignore[arg-type]
+    assert privacy.statistics is own
+    assert privacy.personal is own
+
+
+def test_a_model_that_is_lent_comes_back_also_after_an_error() -> None:
+    theta = torch.ones(3)
+    with pytest.raises(KeyError), lent(theta, torch.zeros(3)):
+        raise KeyError(theta)
+    assert theta.tolist() == [1, 1, 1]
 
 
 def test_absent_clients_keep_what_they_had() -> None:
