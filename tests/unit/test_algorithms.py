@@ -217,6 +217,17 @@ def test_moons_term_by_hand() -> None:
     assert found.tolist() == pytest.approx([-3 * math.log(near / (near + away))])
 
 
+@pytest.mark.parametrize("engine", ["fast", "reference"])
+def test_moon_contrasts_with_models_in_evaluation_mode_without_gradients(engine: str) -> None:
+    settings = {"clients": 2, "rounds": 1, "evasions": [], "algorithm": "moon(local_steps=2)", "norm": "naive-bn"}
+    e = build(Cell.of({**settings, "engine": engine})).experiment
+    seen: list[tuple[bool, bool]] = []
+    e.model.register_forward_pre_hook(lambda model, _: seen.append((model.training, torch.is_grad_enabled())))
+    list(train(e))
+    start = seen.index((False, False))  # after what is measured before training
+    assert seen[start : start + 6] == [(False, False), (False, False), (True, True)] * 2
+
+
 def test_scaffolds_server_step_is_scaled_and_its_variate_is_not() -> None:
     """Half of the clients took two and four steps; their estimates lose ``c`` and gain their mean gradient."""
     messages, work = torch.tensor([[-0.4], [-1.6]]).double(), []
