@@ -73,18 +73,18 @@ def _held(place: str, value: Any, module: str, seen: set[int]) -> Iterator[tuple
         value = value.__func__
     if isinstance(value, _PLAIN):
         yield place, value
-    elif isinstance(value, _CACHE) and id(value) not in seen:
+    elif isinstance(value, (FunctionType, _CACHE)):
+        attributes = {k: v for k, v in vars(value).items() if not k.startswith("__")}
+        if isinstance(value, _CACHE):
+            attributes.pop("cache_parameters", None)  # functools' own
+        yield place, attributes
+        if id(value) in seen:
+            return
         seen.add(id(value))
-        yield from _kept_by_cache(place, value)
-        yield place, {k: v for k, v in vars(value).items() if not k.startswith("__") and k != "cache_parameters"}
-        inner = value.__wrapped__
-        if isinstance(inner, FunctionType) and inner.__module__ == module:
-            for name, held in _inside(inner):
-                yield from _held(f"{place}({name})", held, module, seen)
-    elif isinstance(value, FunctionType):
-        yield place, {k: v for k, v in vars(value).items() if not k.startswith("__")}
-        if value.__module__ == module and id(value) not in seen:
-            seen.add(id(value))
+        if isinstance(value, _CACHE):
+            yield from _kept_by_cache(place, value)
+            value = value.__wrapped__
+        if isinstance(value, FunctionType) and value.__module__ == module:
             for name, inner in _inside(value):
                 yield from _held(f"{place}({name})", inner, module, seen)
     elif _keeps(value, module) and id(value) not in seen:
