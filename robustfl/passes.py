@@ -134,6 +134,10 @@ def _forward(serve: Callable[..., Tensor], name: str, rows: Rows, sizes: Sizes) 
     return forward
 
 
+NEAR = 256
+"""Images that a CPU takes at a time: a layer's activations are still in its cache."""
+
+
 def channels_last(x: Tensor) -> Tensor:
     """Images ``[b C H W]`` with channels innermost in memory, also where one channel makes that ambiguous to torch.
 

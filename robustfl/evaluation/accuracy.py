@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from robustfl.contracts import Evasion
+from robustfl.passes import NEAR
 from robustfl.watch import checked, watched
 
 Pixels = Callable[[Tensor], Tensor]
 # Fixed budgets, not the memory that happens to be free: the batch borders enter the random starts of attacks.
 _BUDGET = {"cpu": 64 * 2**20, "cuda": 2 * 2**30}
-_CACHED = 256  # images without an attack that a CPU takes at a time: a layer's activations are still near
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def evaluation_batch(model: nn.Module, sample: Tensor) -> int:
 
 def standard_accuracy(model: nn.Module, pixels: Pixels, labels: Tensor, *, batch: int) -> Accuracy:
     """Accuracy on clean inputs; ``pixels(index)`` gives the images ``[b C H W]`` in [0, 1] for ``labels[index]``."""
-    small = min(batch, _CACHED) if labels.device.type == "cpu" else batch
+    small = min(batch, NEAR) if labels.device.type == "cpu" else batch
     with evaluating(model):
         return _accuracy(model, pixels, labels, small)
 

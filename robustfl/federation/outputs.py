@@ -8,9 +8,7 @@ from torch import Tensor
 from robustfl.federation.experiment import Experiment
 from robustfl.federation.personal import lent
 from robustfl.federation.state import State
-from robustfl.passes import channels_last
-
-_NEAR = 256  # images at a time: a layer's activations are still in a CPU's cache
+from robustfl.passes import NEAR, channels_last
 
 
 def noise_outputs(e: Experiment, state: State, rows: Tensor, count: int, generator: torch.Generator) -> Tensor:
@@ -21,7 +19,7 @@ def noise_outputs(e: Experiment, state: State, rows: Tensor, count: int, generat
     height, width, channels = e.train.x.shape[1:]
     # Drawn in float32 whatever the model is, so that precision does not change the draw.
     noise = torch.rand((count, channels, height, width), generator=generator, device=generator.device).to(state.theta)
-    parts = [channels_last(images) for images in torch.split(noise, _NEAR)]
+    parts = [channels_last(images) for images in torch.split(noise, NEAR)]
     theta, lr = state.theta.clone(), e.lr(state.round)
     models = [e.algorithm.server(theta, e.privacy.whole(row, e.layout.d), lr) for row in rows]
     training = [module for module in e.model.modules() if module.training]
