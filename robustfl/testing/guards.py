@@ -33,7 +33,7 @@ class _Stop(BaseException):
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Python reports an error that ends a thread, or that a finalizer or a callback swallows; a stop is none."""
+    """Python reports errors that end a thread or are swallowed by a finalizer or a callback; within, a stop is none."""
     hooks = sys.unraisablehook, threading.excepthook
 
     def quiet(report: Callable[[Any], object]) -> Callable[[Any], None]:
