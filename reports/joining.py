@@ -225,9 +225,20 @@ def read_sources(paths: Sequence[str | Path], names: Sequence[str] = ()) -> list
 
 
 def told_apart(sources: Sequence[Source], paths: Sequence[str | Path]) -> list[Source]:
-    """The sources, those that share a name under their path as it was given."""
+    """The sources; those that share a name go by the shortest ends of their paths that nobody else's has.
+
+    Names travel with published records, and where somebody's files lie is nobody's business.
+    """
     own = [source.name for source in sources]
-    return [s if own.count(s.name) == 1 else replace(s, name=str(p)) for s, p in zip(sources, paths, strict=True)]
+    parts = [Path(path).parts for path in paths]
+
+    def end(i: int) -> str:
+        alike = [parts[j] for j, name in enumerate(own) if name == own[i]]
+        lengths = range(1, len(parts[i]) + 1)
+        unique = (k for k in lengths if [other[-k:] for other in alike].count(parts[i][-k:]) == 1)
+        return str(Path(*parts[i][-next(unique, 1) :]))
+
+    return [s if own.count(s.name) == 1 else replace(s, name=end(i)) for i, s in enumerate(sources)]
 
 
 def _named(source: Source, record: CellResult) -> str:

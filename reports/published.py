@@ -32,9 +32,9 @@ TOLERANCE = 0.01
 
 
 class Published(BaseModel):
-    """Base of what a board file holds; unknown fields are errors."""
+    """Base of what a board file holds; unknown fields and values of another type are errors."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class Environment(Published):

@@ -30,7 +30,7 @@ from robustfl.errors import UsageError
 
 Rows = Mapping[str, Tensor]
 Sizes = tuple[int, ...]
-SMALL = 2**15  # entries of a client's output gradient up to which, on the CPU, one grouped convolution beats a loop
+SMALL = 28_000  # entries of a client's output gradient up to which, on the CPU, a grouped convolution beats a loop
 
 aten = torch.ops.aten
 first_order: Callable[[Any], Any] = once_differentiable  # typed, as torch's own is not in every version

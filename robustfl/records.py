@@ -12,7 +12,7 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 from robustfl.outside import shown
 
@@ -27,18 +27,26 @@ LATER: dict[str, Any] = {
 
 
 class Record(BaseModel):
-    """Base of the frozen records; an unknown field is an error."""
+    """Base of the frozen records; an unknown field, or a value of another type, is an error."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+def _spelt(value: object) -> object:
+    return float(value) if isinstance(value, str) and value in ("nan", "inf", "-inf") else value
+
+
+Real = Annotated[float, BeforeValidator(_spelt)]
+"""A number, in files also the words that ``plain`` writes for those that JSON lacks."""
 
 
 class CurvePoint(Record):
     """One evaluation during training; accuracies in [0, 1]."""
 
     round: int
-    sa: float
-    loss: float
-    ra: float | None = None
+    sa: Real
+    loss: Real
+    ra: Real | None = None
 
 
 def measured_in(round: int, rounds: int, every: int, tail: int) -> bool:
@@ -63,16 +71,16 @@ class Metrics(Record):
     success rate of a backdoor.
     """
 
-    sa: float
-    loss: float
-    ra: dict[str, float] = Field(default_factory=dict)
-    ra_worst: float | None = None
-    per_class: dict[str, list[float | None]] = Field(default_factory=dict)
-    per_client: dict[str, list[float | None]] = Field(default_factory=dict)
-    per_user: dict[str, list[float | None]] = Field(default_factory=dict)
-    groups: dict[str, dict[str, float]] = Field(default_factory=dict)
+    sa: Real
+    loss: Real
+    ra: dict[str, Real] = Field(default_factory=dict)
+    ra_worst: Real | None = None
+    per_class: dict[str, list[Real | None]] = Field(default_factory=dict)
+    per_client: dict[str, list[Real | None]] = Field(default_factory=dict)
+    per_user: dict[str, list[Real | None]] = Field(default_factory=dict)
+    groups: dict[str, dict[str, Real]] = Field(default_factory=dict)
     evaluation: str = ""
-    asr: float | None = None
+    asr: Real | None = None
     samples: int = 0
 
 

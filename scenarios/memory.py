@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import re
 import resource
 import sys
@@ -34,6 +35,8 @@ def reset_peak(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         return
+    with contextlib.suppress(AttributeError, OSError):  # what earlier work left in the C library's hands
+        ctypes.CDLL(None).malloc_trim(0)
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")  # Linux: resets the high-water mark of resident memory
 

@@ -397,6 +397,17 @@ def test_sources_of_one_name_are_told_apart_by_their_paths(tmp_path: Path, monke
         read_sources(paths, ["ann"])
 
 
+def test_no_more_of_a_path_becomes_a_name_than_is_needed(tmp_path: Path) -> None:
+    paths = [tmp_path / "ann" / "x" / "runs", tmp_path / "ben" / "x" / "runs", tmp_path / "ben" / "y" / "runs"]
+    for path in paths:
+        stored(path, [record()])
+    read = read_sources(paths)
+    assert [s.name for s in read] == ["ann/x/runs", "ben/x/runs", "y/runs"]
+    (joined,) = merge(read, tolerance=0.0).results
+    assert str(tmp_path) not in str(joined.certificates["source"])
+    assert [s.name for s in read_sources([paths[0], paths[0]])] == ["runs", "runs"]
+
+
 def test_nothing_to_merge_is_an_error() -> None:
     with pytest.raises(UsageError, match="holds a finished cell; not counted: x: corrupt"):
         merge([source("a"), Source("b", (), {}, ("x: corrupt",))], tolerance=0.0)

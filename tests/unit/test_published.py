@@ -98,6 +98,13 @@ def test_a_number_that_is_no_accuracy_is_found_even_under_a_new_digest(tmp_path:
     assert any("is no accuracy" in words for words in read_board(resigned(path))[1])
 
 
+@pytest.mark.parametrize("value", ["0.9", True, "NaN", [0.9]])
+def test_what_is_no_number_is_none_in_a_board(tmp_path: Path, value: Any) -> None:
+    path = edited(written(tmp_path, real()), lambda d: d["cells"][0]["metrics"].update(sa=value))
+    with pytest.raises(UsageError, match=r"cells\.0\.metrics\.sa: Input should be a valid number"):
+        read_board(resigned(path))
+
+
 DEVIL: list[tuple[dict[str, Any], str]] = [
     ({"reason": "checked by three reviewers"}, "done, and a reason why not: 'checked by three reviewers'"),
     ({"round": 3}, "done, and diverged in round 3"),
