@@ -28,8 +28,8 @@ _THREADS = (
     "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS",
     "NUMBA_NUM_THREADS", "NUMEXPR_NUM_THREADS",
 )  # fmt: skip
-# A round takes and frees the same megabytes again and again. The GNU C library hands large blocks back to the system, and
-# every page is cleared anew: up to a quarter of a round. Workers keep them; other systems know no such settings.
+# A round takes and frees the same megabytes again and again. The GNU C library hands large blocks back to the system,
+# which clears every page anew: up to a quarter of a round. Workers keep them; other systems know no such settings.
 _MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TRIM_THRESHOLD_": str(2**32)}
 _ERROR = 2  # the file of standard error
 _LOOK = 2.0  # seconds

@@ -35,7 +35,7 @@ class StatisticsChannel:
 
     def merge(
         self, reports: Reports, h: int, f: int, state: State, context: Context, *,
-        refreshing: bool = False, facts: dict[str, Any] | None = None,
+        refresh: bool = False, facts: dict[str, Any] | None = None,
     ) -> tuple[Tensor, Mapping[str, Tensor]]:  # fmt: skip
         """The server's new statistics: honest reports to messages, attackers' rows forged, the norm's own merge.
 
@@ -53,7 +53,7 @@ class StatisticsChannel:
             raise Diverged(state.round + 1, "an honest report")
 
         def merged(rows: Tensor, context: Context) -> Tensor:
-            defended = DefendedStatistics(e.statistics_rule, e.settings.f_declared, context, refreshing)
+            defended = DefendedStatistics(e.statistics_rule, e.settings.f_declared, context, refresh)
             return e.norm.merge(rows, reports.counts, state.statistics, e.layout.layers, defended)
 
         if f and e.attacks_statistics:
@@ -63,9 +63,7 @@ class StatisticsChannel:
                 channel="statistics",
                 honest=rows[:h],
                 own=rows[h:] if computed == h + f else None,
-                aggregate=Rehearsal.of(
-                    merged, context, origin=self._origin(rows, reports, h, state, context, refreshing)
-                ),
+                aggregate=Rehearsal.of(merged, context, origin=self._origin(rows, reports, h, state, context, refresh)),
                 variance=self._variance,
                 round=context.round,
                 previous=state.statistics if state.round else None,
@@ -79,13 +77,13 @@ class StatisticsChannel:
         return checked(merged(rows, context), state.statistics, e.norm), known
 
     def _origin(
-        self, rows: Tensor, reports: Reports, h: int, state: State, context: Context, refreshing: bool
+        self, rows: Tensor, reports: Reports, h: int, state: State, context: Context, refresh: bool
     ) -> Tensor | None:
         """The server's merge of the honest rows alone without a defense, for attacks that know the server."""
         e = self._e
         if e.attack.knowledge != "defense":
             return None
-        plain = PlainMean(None if context.weights is None else context.weights[:h], context.round, refreshing)
+        plain = PlainMean(None if context.weights is None else context.weights[:h], context.round, refresh)
         return e.norm.merge(rows[:h], reports.counts[:h], state.statistics, e.layout.layers, plain)
 
     def local(self, reports: Reports, received: Tensor) -> Tensor:
@@ -114,7 +112,7 @@ class StatisticsChannel:
         h = len(honest)
         reports = self.passes(state, ids, h, t, state.theta, refresh=True)
         context = Context(generator=e.stream("defense", t), round=t, weights=e.weights(ids))
-        return self.merge(reports, h, len(ids) - h, state, context, refreshing=True)[0]
+        return self.merge(reports, h, len(ids) - h, state, context, refresh=True)[0]
 
     def passes(
         self, state: State, ids: list[int], h: int, round: int, model: Tensor, *, refresh: bool = False
@@ -130,7 +128,7 @@ class StatisticsChannel:
         for again in range(1, len(e.layout.layers) if plan.repeats else 1):
             before, generator = found, e.stream("defense-pass", round, again)
             context = Context(generator=generator, round=round, weights=e.weights(ids))
-            found, _ = self.merge(reports, h, len(ids) - h, state, context, refreshing=True)
+            found, _ = self.merge(reports, h, len(ids) - h, state, context, refresh=True)
             if _moved(before, found, e.layout) <= plan.tolerance:
                 break
             write_statistics(e.model, e.layout, found)

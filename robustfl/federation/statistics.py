@@ -138,15 +138,11 @@ class DefendedStatistics(StatisticsAggregation):
     pipeline: Pipeline
     f: int
     context: Context
-    refreshing: bool = False
+    refresh: bool = False
 
     @property
     def round(self) -> int:
         return self.context.round
-
-    @property
-    def refresh(self) -> bool:
-        return self.refreshing
 
     def mixed(self, basis: Tensor, *, weights: Tensor | None = None) -> Callable[[Tensor], Tensor]:
         """Fix the steps' coefficients on ``basis [n k]``; the result aggregates any ``[n j]`` rows with them."""
@@ -160,16 +156,8 @@ class PlainMean(StatisticsAggregation):
     """The weighted mean, without any defense; equal weights unless merge or ``sample_weights [n]`` say otherwise."""
 
     sample_weights: Tensor | None = None
-    at: int = 0
-    refreshing: bool = False
-
-    @property
-    def round(self) -> int:
-        return self.at
-
-    @property
-    def refresh(self) -> bool:
-        return self.refreshing
+    round: int = 0
+    refresh: bool = False
 
     def mixed(self, basis: Tensor, *, weights: Tensor | None = None) -> Callable[[Tensor], Tensor]:
         """The weighted mean of rows ``[n j]``; nothing of ``basis`` but its number of rows matters."""

@@ -29,3 +29,9 @@ def test_no_function_is_longer_than_a_screen() -> None:
 def test_a_long_function_is_found() -> None:
     text = "class A:\n  def b(self):\n" + "    pass\n" * LONGEST + "def c():\n" + "  pass\n" * (LONGEST - 1)
     assert list(too_long(text, "m")) == ["m:2 b has 51 lines"]
+
+
+def test_the_engines_room_stays_small() -> None:
+    files = sorted((ROOT / "robustfl" / "federation").glob("*.py"))
+    assert len(files) > 10
+    assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files) <= 2_000

@@ -240,14 +240,6 @@ def _communication(case: Case, on: Arithmetic) -> dict[str, Any]:
 # --- §2.12: HBN ------------------------------------------------------------------------------------------------------
 
 
-class _Later(PlainMean):
-    """The plain mean in a round that is not the first."""
-
-    @property
-    def round(self) -> int:
-        return 1
-
-
 def _pass(model: nn.Module, inputs: list[Tensor]) -> tuple[Tensor, Tensor]:
     """The clients' reports of a statistics pass: rows and counts."""
     reports = []
@@ -295,7 +287,7 @@ def _hbn_ema(case: Case, on: Arithmetic) -> dict[str, Any]:
     row = torch.cat([mean, variance / 2])[None]
     norm = create("norm", "hbn", lam=case.params["lambda"])
     layers = [StatisticsSlices("bn", slice(0, c), slice(c, 2 * c))]
-    moved = norm.merge(row, torch.tensor([[2]], device=on.device), old, layers, _Later())
+    moved = norm.merge(row, torch.tensor([[2]], device=on.device), old, layers, PlainMean(round=1))
     return {"mean": moved[:c], "var": moved[c:]}
 
 

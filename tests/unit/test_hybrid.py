@@ -384,7 +384,7 @@ def test_average_of_variances_misses_the_spread_between_clients() -> None:
     messages = torch.tensor([[0.0, 1.0], [8.0, 3.0]], dtype=torch.float64)
     counts = torch.tensor([[4], [12]])
     average, union = (
-        norm.merge(messages, counts, torch.zeros(2, dtype=torch.float64), layout.layers, PlainMean(at=0))
+        norm.merge(messages, counts, torch.zeros(2, dtype=torch.float64), layout.layers, PlainMean(round=0))
         for norm in norms
     )
     torch.testing.assert_close(average, torch.tensor([6.0, 2.5], dtype=torch.float64))
