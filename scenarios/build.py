@@ -193,7 +193,7 @@ def _check_split(cell: Cell, train: list[Indices], algorithm: Algorithm) -> None
                 f"{what} leaves client {k} of {cell.clients} without training samples; "
                 "use fewer clients, a milder partition or its min_size"
             )
-        if algorithm.one_batch and len(kept) < cell.batch:
+        if "one_batch" in algorithm.asks and len(kept) < cell.batch:
             raise Refused(
                 f"batch={cell.batch} is larger than client {k}'s {len(kept)} training samples; batch ≤ {len(kept)} fits"
             )

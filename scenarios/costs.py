@@ -127,7 +127,7 @@ class Costs:
     def _cost(self, kind: tuple[Any, ...], cell: Cell) -> Cost:
         network = self._network(cell)
         samples = _samples(cell, network.built.experiment)
-        if cell.methods.algorithm.one_batch and cell.batch > samples:  # some client has no more than the mean
+        if "one_batch" in cell.methods.algorithm.asks and cell.batch > samples:  # some client has no more
             raise Refused(f"batch={cell.batch} is larger than a client's {int(samples)} training samples in the mean")
         work = self._work(cell, network.built.experiment)
         seconds = self._rounds.get(kind)

@@ -216,7 +216,7 @@ def _finetuning_refusal(cell: Cell, m: Methods) -> str | None:
         return f"{what} needs AT users and ST users; at={cell.at!r} makes {at} of {cell.clients} clients AT users"
     if cell.f or cell.participation < 1:
         return f"{what} is defined without Byzantine clients and with full participation (f=0, participation=1)"
-    if m.algorithm.one_batch:
+    if "one_batch" in m.algorithm.asks:
         return f"{what} needs an algorithm with local steps, not {cell.algorithm}"
     carried = bool(m.algorithm.remembers) or bool(m.algorithm.server_state(torch.zeros(1)))
     carried = carried or bool(getattr(m.algorithm, "weight_decay", 0))
@@ -248,7 +248,7 @@ def _defense_refusal(cell: Cell, m: Methods) -> str | None:
 def _norm_refusal(cell: Cell, m: Methods) -> str | None:
     norm, forges = m.norm, cell.f > 0 and m.attack.forges
     active = forges or (cell.f > 0 and m.attack.poisons_data)
-    together = m.objective.plain and m.algorithm.one_batch
+    together = m.objective.plain and "one_batch" in m.algorithm.asks
     if isinstance(norm, OneMachineNorm) and (active or _present(cell) < cell.clients or not together):
         return (
             f"{cell.norm} is one machine on all data: it needs full participation, one plain batch a round, no attack"
@@ -306,7 +306,7 @@ def _forgetting_refusal(cell: Cell, m: Methods) -> str | None:
         return None
     needs = {
         "validation > 0": bool(cell.validation),
-        f"an algorithm with local steps (not {cell.algorithm})": not m.algorithm.one_batch,
+        f"an algorithm with local steps (not {cell.algorithm})": "one_batch" not in m.algorithm.asks,
         f"a common model (not {cell.norm})": not m.norm.private,
     }
     missing = " and ".join(words for words, there in needs.items() if not there)
@@ -319,7 +319,7 @@ def _objective_refusal(cell: Cell, m: Methods) -> str | None:
         return (
             f"{cell.objective} needs users that train adversarially; name them with 'at', such as at='ratio(rho=0.2)'"
         )
-    if objective.replays > 1 and algorithm.one_batch:
+    if objective.replays > 1 and "one_batch" in algorithm.asks:
         return f"{cell.objective} replays batches, and {cell.algorithm} takes one step a round"
     if "contrast" in algorithm.asks and not objective.plain:
         return f"{cell.algorithm} adds to the loss of one clean forward, which {cell.objective} has not"

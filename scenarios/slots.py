@@ -56,7 +56,7 @@ def _bytes(cell: Cell, built: Built) -> int:
     stack = cell.participants * e.layout.d * size
     kept = cell.clients * e.layout.d * size if e.algorithm.remembers else 0
     images = e.train.x.numel() * e.train.x.element_size() + built.test.x.numel() * built.test.x.element_size()
-    samples = cell.participants * cell.batch if e.algorithm.one_batch else cell.batch
+    samples = cell.participants * cell.batch if "one_batch" in e.algorithm.asks else cell.batch
     image = built.test.pixels(torch.arange(1), dtype=dtype)
     return _CONTEXT + int(2.5 * stack) + kept + images + 2 * samples * activations(e.model, image) * size
 

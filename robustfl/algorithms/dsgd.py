@@ -34,7 +34,6 @@ class DSGD(Algorithm):
     True
     """
 
-    one_batch: ClassVar[bool] = True
     paper: ClassVar[str] = "@farhadkhani2022byzantine"
     cost: ClassVar[str] = "1 gradient per client and round; d numbers each way"
 
@@ -44,7 +43,7 @@ class DSGD(Algorithm):
 
     @property
     def asks(self) -> frozenset[Asked]:
-        return frozenset({"replacement"} if self.replacement else ())
+        return frozenset({"one_batch", "replacement"} if self.replacement else {"one_batch"})
 
     def steps(self, samples: int, batch: int) -> int:
         del samples, batch

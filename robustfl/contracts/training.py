@@ -78,17 +78,13 @@ class ServerWork:
     shared: Tensor | None = None
 
 
-Asked = Literal["again", "contrast", "aggregates", "replacement", "draws"]
+Asked = Literal["one_batch", "again", "contrast", "aggregates", "replacement", "draws"]
 
 
 class Algorithm(Method):
-    """The work of clients between two messages, and the server's step.
-
-    ``one_batch``: the message is made of one gradient, of a full batch, at the common model.
-    """
+    """The work of clients between two messages, and the server's step."""
 
     kind: ClassVar[str] = "algorithm"
-    one_batch: ClassVar[bool] = False
 
     @classmethod
     def _fault(cls) -> str:
@@ -100,10 +96,10 @@ class Algorithm(Method):
     def asks(self) -> frozenset[Asked]:
         """The requests beyond gradients of the next batches and one aggregate.
 
-        ``again``: a second gradient of every batch (``LocalWork.again``). ``contrast``: terms added to the loss
-        (``Contrast``). ``aggregates``: a second aggregate (``ServerWork.again``). ``replacement``: every batch drawn
-        from all of the client's samples, with replacement. ``draws``: random numbers of the server
-        (``ServerWork.generator``).
+        ``one_batch``: one full batch of every client, at the common model. ``again``: a second gradient of every batch
+        (``LocalWork.again``). ``contrast``: terms added to the loss (``Contrast``). ``aggregates``: a second aggregate
+        (``ServerWork.again``). ``replacement``: every batch drawn from all of the client's samples, with replacement.
+        ``draws``: random numbers of the server (``ServerWork.generator``).
         """
         return frozenset()
 

@@ -39,7 +39,7 @@ class Clients:
         self._dtype = next(experiment.model.parameters()).dtype
         self._batches = Batches(
             experiment.seats, settings.batch, settings.seed,
-            whole=experiment.algorithm.one_batch, least=self._least_samples(),
+            whole="one_batch" in experiment.algorithm.asks, least=self._least_samples(),
             anew="replacement" in experiment.algorithm.asks,
         )  # fmt: skip
 
@@ -139,7 +139,7 @@ class Clients:
 
     def batches(self, ids: Sequence[int], round: int, step: int) -> tuple[Tensor, Tensor, tuple[int, ...]]:
         """The ``step``-th batches of a round of the clients, one after another: pixels, labels and how many of each."""
-        each = [1 if self.experiment.algorithm.one_batch else self.batch_count(k) for k in ids]
+        each = [1 if "one_batch" in self.experiment.algorithm.asks else self.batch_count(k) for k in ids]
         index = [self._batches.indices(k, round * steps + step) for k, steps in zip(ids, each, strict=True)]
         sizes = tuple(map(len, index))
         chosen = torch.cat(index).to(self.experiment.device)

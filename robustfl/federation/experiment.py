@@ -230,4 +230,4 @@ class Experiment:
         """True if attackers must do the honest work too, because a channel of theirs stays honest or starts from it."""
         if self.attack.sees_own or not self.attacks_updates or self.privacy.personal or self.lockstep:
             return True
-        return self.layout.s > 0 and not (self.attacks_statistics and self.algorithm.one_batch)
+        return self.layout.s > 0 and not (self.attacks_statistics and "one_batch" in self.algorithm.asks)

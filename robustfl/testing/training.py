@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
 
-from robustfl.contracts import Algorithm, Contrast, LocalWork, Objective, ServerWork, Task
+from robustfl.contracts import Algorithm, Asked, Contrast, LocalWork, Objective, ServerWork, Task
 from robustfl.randomness import stream
 from robustfl.registry import create
 from robustfl.testing.common import COMMON, FIRST, built
@@ -154,7 +154,7 @@ class _Training(Trial[Algorithm]):
 
 
 def _asks(trial: _Training) -> str | None:
-    allowed = {"again", "contrast", "aggregates", "draws", "replacement"}
+    allowed = set(get_args(Asked))
     unknown = sorted(set(trial.method.asks) - allowed)
     if unknown:
         raise Broken(f"asks names {unknown[0]!r}; it may name {', '.join(sorted(allowed))}")
@@ -167,6 +167,8 @@ def _steps(trial: _Training) -> str | None:
         count: Any = method.steps(samples, batch)
         if type(count) is not int or count < 1:
             raise Broken(f"steps({samples}, {batch}) is {count!r}; a whole number of batches ≥ 1 is needed")
+        if count > 1 and "one_batch" in method.asks:
+            raise Broken(f"asks names 'one_batch', and steps({samples}, {batch}) is {count}")
     told, taken = trial.steps(method), trial.train(method, rounds=1).taken
     if taken > told:
         raise Broken(f"local takes {taken} batches, steps says {told}; the engine counts and pays by steps")

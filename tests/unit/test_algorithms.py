@@ -152,7 +152,7 @@ def test_one_client_without_norm_is_plain_sgd(name: str) -> None:
     e, reference = built.experiment, build(cell).experiment
     from robustfl.data import Batches
 
-    batches = Batches(e.parts, 16, 0, whole=e.algorithm.one_batch)
+    batches = Batches(e.parts, 16, 0, whole="one_batch" in e.algorithm.asks)
     for _ in train(e):
         pass
     for step in range(4):

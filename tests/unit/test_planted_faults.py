@@ -16,6 +16,7 @@ from robustfl import registry
 from robustfl.contracts import (
     Aggregator,
     Algorithm,
+    Asked,
     Arrays,
     Attack,
     Context,
@@ -242,6 +243,15 @@ class Keeps(Descent):
         return gradient, gradient
 
 
+class TwoOfOne(Descent):
+    @property
+    def asks(self) -> frozenset[Asked]:
+        return frozenset({"one_batch"})
+
+    def steps(self, samples: int, batch: int) -> int:
+        return 2
+
+
 class Plain(Objective):
     """Cross-entropy; parts are planted by what derives from it."""
 
@@ -281,6 +291,7 @@ class SamePixels(Objective):
         (Ascent, "learns", "is a sign wrong?"),
         (NormOverAll, "clients apart", "gradient.norm(dim=-1"),
         (TakesTwo, "steps", "local takes 2 batches, steps says 1"),
+        (TwoOfOne, "steps", "asks names 'one_batch', and steps(40, 16) is 2"),
         (InPlace, "runs", "work.theta was written to"),
         (Keeps, "runs", "remembers is False"),
         (BatchMean, "samples apart", "holds the samples of all clients"),
