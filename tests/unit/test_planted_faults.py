@@ -16,8 +16,8 @@ from robustfl import registry
 from robustfl.contracts import (
     Aggregator,
     Algorithm,
-    Asked,
     Arrays,
+    Asked,
     Attack,
     Context,
     Dataset,
