@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from robustfl.errors import UsageError, closest
 from robustfl.records import Record
@@ -20,14 +20,20 @@ ScaleName = Literal["paper", "reduced"]
 SCALES: tuple[ScaleName, ...] = ("paper", "reduced")
 
 
-class Run(Record):
+class _Part(Record):
+    """A part of a protocol's file, in which lists stand for tuples."""
+
+    model_config = ConfigDict(strict=False)
+
+
+class Run(_Part):
     """One scenario to run: a preset with settings as ``--set`` takes them."""
 
     preset: str
     settings: tuple[str, ...] = ()
 
 
-class Scale(Record):
+class Scale(_Part):
     """The runs at one scale.
 
     ``reduced`` says what is smaller than in the paper and ``why`` the claim should survive it. ``needs`` names what a
@@ -42,7 +48,7 @@ class Scale(Record):
     seconds: float = Field(0.0, ge=0)
 
 
-class Published(Record):
+class Published(_Part):
     """Where the paper's own number for a side of a statement stands in the claims."""
 
     row: str
@@ -51,7 +57,7 @@ class Published(Record):
     item: str = ""
 
 
-class Statement(Record):
+class Statement(_Part):
     """A claim as a statement that a run can refute, with a tolerance fixed before running.
 
     ``left`` and ``right`` select cells by their labels (a list allows several values), ``where`` both; the statement is
@@ -122,7 +128,7 @@ class Statement(Record):
         return "" if self.within is None else f"|{what}| ≤ {self.within:g}{unit}"
 
 
-class Plot(Record):
+class Plot(_Part):
     """A drawing with the paper's axes: ``lines`` over rounds in one panel per ``panels``, or ``bars`` over ``x``.
 
     ``points`` and ``paths`` show what ``compute`` makes of ``arguments`` instead of cells.
@@ -146,7 +152,7 @@ class Plot(Record):
         return self
 
 
-class Item(Record):
+class Item(_Part):
     """One table or figure: its title, how it is run at each scale, and its statements.
 
     ``missing`` says what robustfl cannot express of it, or why nothing is run, in place of runs.
@@ -169,7 +175,7 @@ class Item(Record):
         return self.paper if scale == "paper" else self.reduced
 
 
-class Paper(Record):
+class Paper(_Part):
     """One paper with all its tables and figures."""
 
     name: str
