@@ -134,6 +134,18 @@ def _forward(serve: Callable[..., Tensor], name: str, rows: Rows, sizes: Sizes) 
     return forward
 
 
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Within, every layer of a model in evaluation mode."""
+    training = [m for m in model.modules() if m.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
 NEAR = 256
 """Images that a CPU takes at a time: a layer's activations are still in its cache."""
 

@@ -24,11 +24,10 @@ from robustfl.evaluation import (
     robust_accuracy,
     standard_accuracy,
 )
-from robustfl.evaluation.accuracy import evaluating
 from robustfl.evaluation.backdoor import attack_success
 from robustfl.federation import LocalModels, Personal, State, lent, propagate_statistics
 from robustfl.models.network import representing
-from robustfl.passes import channels_last
+from robustfl.passes import channels_last, evaluating
 from robustfl.randomness import stream
 from robustfl.records import Metrics
 from robustfl.vectors import write_statistics

@@ -6,8 +6,7 @@ Everything here runs in evaluation mode without weight gradients and leaves the 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from robustfl.contracts import Evasion
-from robustfl.passes import NEAR
+from robustfl.passes import NEAR, evaluating
 from robustfl.watch import checked, watched
 
 Pixels = Callable[[Tensor], Tensor]
@@ -73,18 +72,6 @@ def lacks(labels: Tensor, taken: int) -> str:
         f"robust accuracy is measured on the first {taken} of {len(labels)} test images, which lack {missing} of "
         f"{int((all_of > 0).sum())} classes; they are no random part: shuffle the test images, or leave ra_limit out"
     )
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Within, every layer of a model in evaluation mode."""
-    training = [m for m in model.modules() if m.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
 
 
 def activations(model: nn.Module, sample: Tensor) -> int:

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from robustfl.contracts import Attack
 from robustfl.errors import UsageError
-from robustfl.evaluation.accuracy import Pixels, evaluating
+from robustfl.evaluation.accuracy import Pixels
+from robustfl.passes import evaluating
 
 
 def attack_success(model: nn.Module, pixels: Pixels, labels: Tensor, attack: Attack, *, batch: int) -> float:

@@ -23,7 +23,7 @@ from robustfl.federation.statistics import (
     unseen,
 )
 from robustfl.models.network import representing
-from robustfl.passes import Plan, Unsupported, client_means, plain, serving, together
+from robustfl.passes import Plan, Unsupported, client_means, evaluating, plain, serving, together
 from robustfl.precision import computing
 from robustfl.vectors import read_statistics, write_statistics
 from robustfl.watch import paired, shaped
@@ -322,12 +322,8 @@ class Turn:
         """Representations of the batch by the models to contrast with, in evaluation mode."""
         if contrast is None:
             return []
-        self._e.model.eval()
-        try:
-            with torch.no_grad():
-                return [features(models) for models in contrast.models]
-        finally:
-            self._e.model.train()
+        with evaluating(self._e.model), torch.no_grad():
+            return [features(models) for models in contrast.models]
 
     def _constrained(self, gradients: Tensor, at: Tensor) -> Tensor:
         for place in [place for place, k in enumerate(self._ids) if self._clients.poisons(k)]:

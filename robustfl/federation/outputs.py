@@ -8,7 +8,7 @@ from torch import Tensor
 from robustfl.federation.experiment import Experiment
 from robustfl.federation.personal import lent
 from robustfl.federation.state import State
-from robustfl.passes import NEAR, channels_last
+from robustfl.passes import NEAR, channels_last, evaluating
 
 
 def noise_outputs(e: Experiment, state: State, rows: Tensor, count: int, generator: torch.Generator) -> Tensor:
@@ -22,14 +22,8 @@ def noise_outputs(e: Experiment, state: State, rows: Tensor, count: int, generat
     parts = [channels_last(images) for images in torch.split(noise, NEAR)]
     theta, lr = state.theta.clone(), e.lr(state.round)
     models = [e.algorithm.server(theta, e.privacy.whole(row, e.layout.d), lr) for row in rows]
-    training = [module for module in e.model.modules() if module.training]
-    e.model.eval()
-    try:
-        made = []
-        for model in (*models, theta):
-            with lent(state.theta, model), torch.no_grad():
-                made.append(torch.cat([e.model(images) for images in parts]).softmax(1))
-        return torch.stack(made)
-    finally:
-        for module in training:
-            module.training = True
+    made = []
+    for model in (*models, theta):
+        with evaluating(e.model), lent(state.theta, model), torch.no_grad():
+            made.append(torch.cat([e.model(images) for images in parts]).softmax(1))
+    return torch.stack(made)

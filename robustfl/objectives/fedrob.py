@@ -14,6 +14,7 @@ from robustfl.contracts import Objective, Task
 from robustfl.errors import Refused
 from robustfl.objectives.adversarial import clean_only
 from robustfl.parameters import param
+from robustfl.passes import evaluating
 from robustfl.registry import register
 
 _LARGEST = 4096  # pixels; the map has their square entries
@@ -67,15 +68,13 @@ class FedRob(Objective):
         try:
             for p in trained:
                 p.requires_grad_(False)
-            model.eval()
             for _ in range(self.steps):
                 moved = (flat + flat @ extra.T + shift).requires_grad_(True)
-                with through(model, ADVERSARIAL):
+                with evaluating(model), through(model, ADVERSARIAL):
                     (gradient,) = torch.autograd.grad(F.cross_entropy(model(moved.view(x.shape)), y), moved)
                 # Λ - I + (∇ - 2λ(Λ - I))/(2λ) leaves ∇/(2λ).
                 extra, shift = gradient.T @ flat * self.ascent, gradient.sum(0) * self.ascent
         finally:
-            model.train()
             for p in trained:
                 p.requires_grad_(True)
         with through(model, ADVERSARIAL):
