@@ -74,7 +74,7 @@ def gather(
     root: str | Path | None = None,
     records: Iterable[CellResult] | None = None,
 ) -> Evidence:
-    """The cells of a protocol with their records.
+    """The cells of a protocol with their records, those of its own store or of the stores beside it.
 
     A record counts if its key is that of a cell as this installation would run it: the data's fingerprint may come from
     the data here or from the record itself, so that a board can be read without the data.
@@ -88,6 +88,8 @@ def gather(
         stored = given if given is not None else list(Store(Path(out) / scenario.name).load().results)
         keys, missing = _keys(cells, stored, root, local=given is None)
         lacking = lacking or missing
+        if given is None:
+            stored += _beside(Store(Path(out) / scenario.name), keys)
         by_key = {record.key: record for record in stored}
         for cell in cells:
             key = next((k for k in keys[cell] if k in by_key), keys[cell][0] if keys[cell] else "")
@@ -176,14 +178,35 @@ def _worked(images: Tensor, kernel: Tensor) -> float:
     return time.perf_counter() - started
 
 
-def run_missing(scale: Scale, run: Callable[[Scenario], Results], *, on_refused: Callable[[str], None]) -> bool:
-    """Run every scenario of a protocol and say if a cell failed; one that lacks its data is named, the others go on."""
+def _beside(own: Store, keys: Mapping[Cell, Iterable[str]]) -> list[CellResult]:
+    """The records that the stores beside a store have of cells that it lacks: equal keys are equal cells."""
+    asked = {key for options in keys.values() for key in options}
+    missing, found = asked - own.done(asked), dict[str, CellResult]()
+    for cells in sorted(own.folder.parent.glob("*/cells")):
+        other = Store(cells.parent)
+        found |= {key: other.read(key) for key in other.done(missing - found.keys())}
+    return [found[key] for key in sorted(found)]
+
+
+def run_missing(
+    scale: Scale, run: Callable[[Scenario], Results], *,
+    on_note: Callable[[str], None], out: str | Path = "runs", root: str | Path | None = None,
+) -> bool:  # fmt: skip
+    """Run what no store under ``out`` has of every scenario of a protocol, and say if a cell failed.
+
+    A scenario that lacks its data is named, and the others go on.
+    """
     failed = False
     for scenario in scenarios_of(scale):
+        own = Store(Path(out) / scenario.name)
+        cells = [cell for cell in expand(scenario) if refusal(cell) is None]
+        copied = [own.commit(r) for r in _beside(own, _keys(cells, (), root, local=True)[0])]
+        if copied:
+            on_note(f"{scenario.name}: {len(copied)} cells were in other stores under {out}")
         try:
             failed |= bool(run(scenario).statuses.get("failed"))
         except DataMissing as error:
-            on_refused(f"{scenario.name}: {error}")
+            on_note(f"{scenario.name}: {error}")
     return failed
 
 

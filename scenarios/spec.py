@@ -344,7 +344,7 @@ class Cell(Frozen):
         known = cls.model_fields
         for key in values:
             if key not in known:
-                raise UsageError(f"no cell setting {key!r}; {closest(key, known)}")
+                raise UsageError(f"no cell setting {key!r}; {_meant(key)}")
         try:
             return cls.model_validate(dict(values))
         except ValidationError as error:
@@ -485,7 +485,7 @@ class Scenario(Frozen):
         for where, table in tables:
             for key in table if isinstance(table, Mapping) else ():
                 if key not in Cell.model_fields:
-                    raise UsageError(f"{where}: no cell setting {key!r}; {closest(key, Cell.model_fields)}")
+                    raise UsageError(f"{where}: no cell setting {key!r}; {_meant(key)}")
         try:
             return cls.model_validate(dict(data))
         except ValidationError as error:
@@ -585,6 +585,11 @@ def _method_like(name: str) -> str:
     return ""
 
 
+def _meant(name: str) -> str:
+    """The end of a sentence about a cell setting that there is not."""
+    return f"it is schedule.{name}" if name in LearningRate.model_fields else closest(name, Cell.model_fields)
+
+
 def _apply(data: dict[str, Any], setting: str) -> None:
     """Apply one ``a.b=c``: ``rounds=10``, ``cell.rounds=10``, ``schedule.lr=0.1``, ``partition.gamma=[0, 0.5]``."""
     path, equals, text = setting.partition("=")
@@ -601,7 +606,7 @@ def _apply(data: dict[str, Any], setting: str) -> None:
         name = keys[0] if keys else "cell"
         if name == "plugins":
             raise UsageError(f"--set {setting!r}: files of plug-ins are named by --plugin FILE, once for each")
-        raise UsageError(f"--set {setting!r}: no cell setting {name!r}; {closest(name, Cell.model_fields)}")
+        raise UsageError(f"--set {setting!r}: no cell setting {name!r}; {_meant(name)}")
     cell = data.setdefault("cell", {})
     if len(keys) == 1:
         cell[keys[0]] = value

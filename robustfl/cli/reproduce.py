@@ -55,7 +55,7 @@ def reproduce(
             at = item.at(size)
             if at is not None:
                 say(f"{paper.name}/{item.id}: {item.title}", err=True)
-                failed |= run_missing(at, runner, on_refused=execution.on_note)
+                failed |= run_missing(at, runner, on_note=execution.on_note, out=out, root=data_root)
     records = [r for path in boards for r in sound_board(path).records()] if boards else None
     entries = tuple(entry(p, item, size, out=out, root=data_root, records=records) for p, item in chosen)
     page = _with_figures(Page(entries, __version__), report)

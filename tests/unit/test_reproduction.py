@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -35,8 +36,8 @@ from robustfl.reports.reproduction.protocols import SCALES, Paper, Plot, Run, Sc
 from robustfl.reports.reproduction.verdicts import interval
 from robustfl.reports.store import Store
 from robustfl.scenarios.expand import expand, fingerprints, key_of, labels, refusal, resolve
-from robustfl.scenarios.reproduce import gather, listed, scenarios_of
-from robustfl.scenarios.spec import Cell
+from robustfl.scenarios.reproduce import gather, listed, run_missing, scenarios_of
+from robustfl.scenarios.spec import Cell, Scenario
 
 AHEAD = Statement(id="ahead", says="a is ahead of b", left={"norm": "a"}, right={"norm": "b"}, at_least=5.0)
 
@@ -517,6 +518,33 @@ def test_a_stored_cell_of_a_changed_preset_is_stale_on_the_page(tmp_path: Path) 
     kept = record(key_of(older), 0.5).model_copy(update=told)
     Store(tmp_path / "quickstart").commit(kept)
     assert gather(part, out=tmp_path).stale == 1
+
+
+def test_cells_of_other_stores_count_and_are_not_run_again(tmp_path: Path) -> None:
+    """Two tables share cells: equal keys are equal cells, whatever the scenario was called; a failed one is none."""
+    part = Scale(runs=(Run(preset="quickstart", settings=("defense=mean", "seed=0", "attack=none", "rounds=1")),))
+    scenario = scenarios_of(part)[0]
+    digest = next(iter(fingerprints(expand(scenario)[:1], None).values()))
+    made = []
+    for cell, status in zip(expand(scenario), ("done", "done", "failed"), strict=False):
+        settings = resolve(cell, digest)
+        told = {"scenario": "another", "cell": settings, "labels": plain(labels(cell)), "status": status}
+        made.append(record(key_of(settings), 0.5).model_copy(update=told))
+        Store(tmp_path / "another").commit(made[-1])
+    Store(tmp_path / "another").commit(made[0].model_copy(update={"key": "unasked"}))
+    assert gather(part, out=tmp_path).done == 2
+    assert not (tmp_path / scenario.name).exists(), "looking writes nothing"
+    said: list[str] = []
+
+    def run(given: Scenario) -> Any:
+        assert Store(tmp_path / given.name).keys() == {made[0].key, made[1].key}
+        return SimpleNamespace(statuses={"failed": 1})
+
+    assert run_missing(part, run, on_note=said.append, out=tmp_path)
+    assert said == [f"{scenario.name}: 2 cells were in other stores under {tmp_path}"]
+    said.clear()
+    run_missing(part, run, on_note=said.append, out=tmp_path)
+    assert said == []
 
 
 def test_a_plot_has_a_line_per_label_with_a_band_over_seeds() -> None:
