@@ -15,7 +15,7 @@ from ..markdown import escape as md
 from ..markdown import table
 from ..store import write_atomic
 from .measures import Evidence
-from .protocols import Item, Paper, ScaleName, Statement
+from .protocols import SCALES, Item, Paper, ScaleName, Statement
 from .verdicts import ORDER, Finding, Side
 
 TEMPLATES = Path(__file__).parent.parent / "templates"
@@ -59,8 +59,11 @@ class Entry:
         scale = self.item.at(self.scale)
         planned = len(self.evidence.planned)
         if not planned:
-            needs = f" It needs {scale.needs}." if scale is not None and scale.needs else ""
-            return "Computed, without training." if scale is None and self.findings else f"Nothing has run.{needs}"
+            if scale is None and any(f.statement.compute for f in self.findings):
+                return "Computed, without training."
+            needs = next((at.needs for at in (scale, *map(self.item.at, SCALES)) if at is not None), "")
+            words = "Nothing has run." if scale is not None else f"Nothing to run at the {self.scale} scale."
+            return words + (f" It needs {needs}." if needs else "")
         words = f"{self.evidence.done} of {planned} cells have run"
         if self.evidence.seconds:
             words += f", {_hours(self.evidence.seconds)} of computing"
@@ -93,9 +96,12 @@ class Page:
         """One sentence about all statements."""
         total = sum(self.counts.values())
         parts = ", ".join(f"{n} {verdict}" for verdict, n in self.counts.items())
-        return (
-            f"{total} statements about {len(self.entries)} tables and figures: {parts}." if total else "No statement."
-        )
+        if not total:
+            return "No statement."
+        ran = {f.comparison for e in self.entries for f in e.findings if f.seeds}
+        made = sum(1 for e in self.entries for f in e.findings if f.seeds)
+        from_runs = f" {made} of them come from runs, which make {len(ran)} comparisons." if made else ""
+        return f"{total} statements about {len(self.entries)} tables and figures: {parts}.{from_runs}"
 
 
 def rows_of(entry: Entry) -> list[tuple[Finding, tuple[str, str, str, str]]]:

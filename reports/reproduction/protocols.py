@@ -115,6 +115,13 @@ class Statement(_Part):
         return whole or self.metric.startswith(("ra:", "group:", "certificate:forgetting."))
 
     @property
+    def kind(self) -> str:
+        """The kind of number it is about: those of one kind vary alike from seed to seed."""
+        kind, _, rest = self.metric.partition(":")
+        robust = kind in ("ra", "ra_worst") or (kind == "group" and not rest.endswith(":sa"))
+        return "ra" if robust else "sa" if kind == "group" else kind
+
+    @property
     def bound(self) -> str:
         """The condition that must hold, in words; empty where nothing can be held against each other."""
         unit = " points" if self.percent and self.right is not None else " %" if self.percent else ""

@@ -2,8 +2,9 @@
 
 A statement about a mean difference is *confirmed* if the whole interval of that mean satisfies it and *contradicted* if
 none of it does. The interval is that of the boards' paired test, in the metric's own unit as bounds are: Student's at
-95 %, each statement's variance moderated by those of all statements of the same table (``reports.moderated``). With
-fewer seeds in common than that test asks for, nothing is decided.
+95 %, each statement's variance moderated by those of the same table's other statements about the same kind of number
+(``reports.moderated``), every comparison counted once. With fewer seeds in common than that test asks for, nothing is
+decided. Intervals are not corrected for the number of statements.
 """
 
 from __future__ import annotations
@@ -66,16 +67,37 @@ class Finding:
         """The keys of all cells behind the numbers."""
         return (*self.left.keys, *(self.right.keys if self.right else ()))
 
+    @property
+    def comparison(self) -> tuple[frozenset[tuple[str, ...]], str]:
+        """The rows that are compared, whichever side they stand on, and in which number."""
+        s = self.statement
+        sides = {self.left.keys} | ({self.right.keys} if self.right else set())
+        return frozenset(sides), f"{s.metric} {s.right_metric} {s.statistic}"
+
 
 def judge(
     statements: Sequence[Statement], evidence: Evidence, arithmetic: Arithmetic | None = None
 ) -> tuple[Finding, ...]:
     """The findings of one table or figure; ``arithmetic`` computes statements that need no run."""
     opened = [_measure(s, evidence, arithmetic) for s in statements]
-    paired = [d for f, d in opened if f.verdict == "undecided" and len(d) > 1 and not f.statement.compute]
-    freedom = [len(d) - 1.0 for d in paired]
-    prior = prior_of([max(FLOOR**2, _variance(d)) for d in paired], freedom, pooled=math.fsum(freedom))
-    return tuple(_decided(finding, differences, prior) for finding, differences in opened)
+    kinds = {f.statement.kind for f, _ in opened}
+    priors = {kind: _prior([(f, d) for f, d in opened if f.statement.kind == kind]) for kind in kinds}
+    return tuple(_decided(finding, differences, priors[finding.statement.kind]) for finding, differences in opened)
+
+
+def _prior(opened: Sequence[tuple[Finding, list[float]]]) -> Prior | None:
+    """What the comparisons of one kind of number tell of a variance.
+
+    Each counts once, however many statements ask it and from whichever side; runs that are the same bit for bit tell
+    nothing. No more degrees of freedom than the rows have from which the comparisons are made.
+    """
+    told = {f.comparison: d for f, d in opened if len(d) > 1 and not f.statement.compute and any(d)}
+    if not told:
+        return None
+    freedom = [len(d) - 1.0 for d in told.values()]
+    rows = {side for comparison in told for side in comparison[0]}
+    pooled = min(math.fsum(freedom), max(1, len(rows) - 1) * max(freedom))
+    return prior_of([max(FLOOR**2, _variance(d)) for d in told.values()], freedom, pooled=pooled)
 
 
 def _measure(statement: Statement, evidence: Evidence, arithmetic: Arithmetic | None) -> tuple[Finding, list[float]]:
@@ -110,7 +132,10 @@ def _without_numbers(statement: Statement, evidence: Evidence, left: Side, right
 
 
 def _side(statement: Statement, selector: Mapping[str, object], metric: str, evidence: Evidence) -> Side:
-    cells = [c for c in evidence.of({**statement.where, **selector}) if c.key in evidence.records]  # type: ignore[dict-item]
+    planned = evidence.of({**statement.where, **selector})  # type: ignore[dict-item]
+    cells = [c for c in planned if c.key in evidence.records]
+    if statement.best and len(cells) < len(planned):  # the best may be among those that have not run
+        return Side({}, tuple(c.key for c in cells))
     values = {c.key: v for c in cells if (v := measured(evidence.records[c.key], statement, metric)) is not None}
     chosen = best_group(cells, statement.best, values)
     by_seed: dict[str, float] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -16,7 +17,7 @@ import pytest
 
 from robustfl.errors import UsageError
 from robustfl.records import CellResult, CurvePoint, Metrics, Timing, plain
-from robustfl.reports.moderated import MIN_PAIRS, Prior
+from robustfl.reports.moderated import MIN_PAIRS, Prior, prior_of
 from robustfl.reports.published import publish
 from robustfl.reports.reproduction import (
     PAPERS,
@@ -251,6 +252,9 @@ def test_each_side_takes_its_best_rate_where_the_paper_tunes() -> None:
     found = judge([tuned], Evidence(tuple(planned), records))[0]
     assert found.difference == pytest.approx(31 / 3 + 10 - 10, abs=0.4)
     assert (found.left.chosen, found.right.chosen if found.right else "") == ("schedule = 1.0", "schedule = 0.1")
+    del records["b-0.1-2"]  # the best of the rates that have run is not the best of all
+    found = judge([tuned], Evidence(tuple(planned), records))[0]
+    assert (found.verdict, found.difference) == ("not run", None)
 
 
 def test_a_statement_that_would_mix_cells_of_one_seed_is_refused() -> None:
@@ -283,6 +287,77 @@ def test_statements_of_one_table_lend_each_other_their_variances() -> None:
     steady = {f"s{i}": [50.0 + 0.1 * i, 50.3, 50.1 - 0.1 * i] for i in range(6)}
     others = [Statement(id=f"s{i}", says="x", left={"norm": f"s{i}"}, right={"norm": "b"}, at_most=0) for i in range(6)]
     assert judge([AHEAD, *others], evidence({**noisy, **steady}))[0].verdict == "confirmed"
+
+
+def test_numbers_of_another_kind_lend_nothing() -> None:
+    """Accuracies that hardly vary say nothing about how robust accuracies do."""
+    noisy = {"a": [86.0, 80.0, 80.0], "b": [70.0, 70.0, 70.0]}
+    steady = {f"s{i}": [50.0 + 0.1 * i, 50.3, 50.1 - 0.1 * i] for i in range(6)}
+    others = [
+        Statement(id=f"s{i}", says="x", left={"norm": f"s{i}"}, right={"norm": "b"}, at_most=0, metric="ra:pgd")
+        for i in range(6)
+    ]
+    alone = judge([AHEAD], evidence(noisy))[0]
+    beside = judge([AHEAD, *others], evidence({**noisy, **steady}))[0]
+    assert (beside.low, beside.high) == (alone.low, alone.high)
+
+
+@pytest.mark.parametrize(("metric", "kind"), [
+    ("sa", "sa"), ("ra_worst", "ra"), ("ra:pgd(eps=0.1)", "ra"), ("group:branch clean:sa", "sa"),
+    ("group:branch clean:pgd", "ra"), ("certificate:forgetting.3.mean", "certificate"), ("loss", "loss"),
+])  # fmt: skip
+def test_kinds_of_numbers(metric: str, kind: str) -> None:
+    assert Statement(id="x", says="x", metric=metric, left={"norm": "a"}, at_least=0).kind == kind
+
+
+def test_a_comparison_counts_once_however_many_statements_ask_it() -> None:
+    values = {"a": [82.0, 80.0, 84.0], "b": [70.0, 70.5, 70.2], "c": [60.0, 63.0, 60.5], "d": [40.0, 40.2, 47.0]}
+
+    def asks(left: str, right: str, n: int = 0) -> Statement:
+        return Statement(id=f"{left}-{right}-{n}", says="x", left={"norm": left}, right={"norm": right}, at_least=0)
+
+    once = [asks("a", "b"), asks("b", "c"), asks("c", "d")]
+    again = [*once, *(asks("b", "a", n) for n in range(4)), *(asks("a", "b", n) for n in range(1, 4))]
+    first, others = judge(once, evidence(values)), judge(again, evidence(values))
+    assert [(f.low, f.high) for f in others[:3]] == [(f.low, f.high) for f in first]
+    assert page_of(*again, found=evidence(values)).summary.endswith(
+        "10 of them come from runs, which make 3 comparisons."
+    )
+
+
+def test_runs_that_are_the_same_lend_nothing() -> None:
+    """Two settings that change nothing have the same runs: their difference is no luck, and says nothing of luck."""
+    values = {"a": [82.0, 80.0, 84.0], "b": [70.0, 70.5, 70.2], "c": [60.0, 63.0, 60.5], "d": [60.0, 63.0, 60.5]}
+    asked = [
+        Statement(id=f"{x}-{y}", says="x", left={"norm": x}, right={"norm": y}, at_least=0)
+        for x, y in ("ab", "bc", "ac", "cd")
+    ]
+    with_twins, without = judge(asked, evidence(values)), judge(asked[:3], evidence(values))
+    assert [(f.low, f.high) for f in with_twins[:3]] == [(f.low, f.high) for f in without]
+
+
+def test_many_numbers_of_few_rows_have_no_more_freedom_than_the_rows() -> None:
+    """Two comparisons among three rows, each under six evasions whose numbers go together: four degrees, not 24."""
+    planned, records = [], {}
+    values = {"a": [82.0, 80.0, 84.0], "b": [70.0, 70.5, 70.2], "c": [60.0, 63.0, 60.5]}
+    for norm, accuracies in values.items():
+        for seed, value in enumerate(accuracies):
+            cell = Planned({"norm": norm, "seed": seed}, f"{norm}-{seed}")
+            planned.append(cell)
+            robust = {f"e{i}": value / 100 for i in range(6)}
+            metrics = Metrics(sa=value / 100, loss=1.0, ra=robust)
+            records[cell.key] = record(cell.key, 0.5).model_copy(update={"metrics": metrics})
+    asked = [
+        Statement(id=f"{x}-{y}-{i}", says="x", left={"norm": x}, right={"norm": y}, at_least=0, metric=f"ra:e{i}")
+        for x, y in ("ab", "ac")
+        for i in range(6)
+    ]
+    found = judge(asked, Evidence(tuple(planned), records))[0]
+    differences = [[12.0, 9.5, 13.8], [22.0, 17.0, 23.5]]
+    variances = [statistics.variance(d) for d in differences for _ in range(6)]
+    expected = interval(differences[0], prior_of(variances, [2.0] * 12, pooled=4.0))
+    assert (found.low, found.high) == (pytest.approx(expected[0]), pytest.approx(expected[1]))
+    assert expected != pytest.approx(interval(differences[0], prior_of(variances, [2.0] * 12, pooled=24.0)))
 
 
 def test_equal_seeds_do_not_make_certainty_out_of_luck() -> None:
@@ -415,6 +490,15 @@ def test_the_page_shows_contradictions_first_and_says_what_was_tried() -> None:
     assert "Tried: more rounds" in text
     assert "1 contradicted, 1 confirmed" in page.summary
     assert "robustfl reproduce fbn/table1 --scale reduced" in text
+
+
+def test_what_only_the_papers_scale_can_run_says_what_that_needs() -> None:
+    entries = {item.id: Entry(p, item, "reduced", Evidence((), {}), ()) for p, item in find_items("hbn")}
+    assert entries["table9"].state == "Nothing to run at the reduced scale. It needs a GPU and CIFAR-100."
+    assert "Nothing has run" in entries["table1"].state
+    counted = next(item for _, item in find_items("hbn") if item.id == "text")
+    found = judge(counted.statements, Evidence((), {}), lambda s: 1.0)
+    assert Entry(paper("hbn"), counted, "reduced", Evidence((), {}), found).state == "Computed, without training."
 
 
 def test_every_form_of_the_page_escapes_and_every_number_can_be_traced() -> None:

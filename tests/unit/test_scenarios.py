@@ -185,7 +185,6 @@ def test_settings_without_a_range_can_be_excluded(rule: dict[str, object], left:
     [
         ('zip = ["clients", "f"]\n[cell]\n', [], 'zip = [["clients", "f"]]'),
         ("[cell]\n[scales.small]\nrouns = 2\n", [], "scales.small: no cell setting 'rouns'; did you mean 'rounds'?"),
-        ("[cell]\nlr = 0.1\n", [], "no cell setting 'lr'; it is schedule.lr"),
         ("[cell]\n", ["lr=0.1"], "no cell setting 'lr'; it is schedule.lr"),
         ("[cell]\n", ['plugins=["a.py"]'], "files of plug-ins are named by --plugin FILE"),
     ],
