@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from robustfl.records import CellResult
+from robustfl.registry import split_outside
 
 from ..board import natural
 from ..figure_layout import DASHES
@@ -120,8 +121,7 @@ def _lines(axis: Axes, plot: Plot, series: Series, lines: Sequence[str]) -> None
         values = _by_position(plot, series.get(line, ()), positions)
         if values:
             _band(axis, values, line, place, marker=_MARKERS[place % len(_MARKERS)])
-    _name_positions(axis, positions)
-    axis.set_xlabel(plot.x)
+    axis.set_xlabel(" ".join(filter(None, (plot.x, _name_positions(axis, positions)))))
 
 
 def _bars(axis: Axes, plot: Plot, series: Series, lines: Sequence[str]) -> None:
@@ -154,8 +154,31 @@ def _by_position(
     return values
 
 
-def _name_positions(axis: Axes, positions: Mapping[str, int]) -> None:
-    axis.set_xticks(list(positions.values()), list(positions), rotation=30, ha="right", fontsize=7)
+def _name_positions(axis: Axes, positions: Mapping[str, int]) -> str:
+    """Write the names below their places; returns what all of them are."""
+    names, common = apart(list(positions))
+    axis.set_xticks(list(positions.values()), names, rotation=30, ha="right", fontsize=7)
+    return common
+
+
+def apart(names: Sequence[str]) -> tuple[list[str], str]:
+    """What tells methods apart that differ in their parameters alone, and what all of them are.
+
+    >>> apart(["dirichlet(alpha=0.1, mode=equal)", "dirichlet(alpha=1, mode=equal)"])
+    (['0.1', '1'], 'dirichlet alpha')
+    >>> apart(["gn", "fedfn(scale=1)"])
+    (['gn', 'fedfn(scale=1)'], '')
+    """
+    split = [name.removesuffix(")").partition("(") for name in names]
+    given = [[part.strip() for part in split_outside(text, ",") if part] for _, _, text in split]
+    shared = set(given[0]).intersection(*given[1:]) if given else set()
+    own = [[part for part in parts if part not in shared] for parts in given]
+    if len(names) < 2 or len({head for head, _, _ in split}) > 1 or not all(own):
+        return list(names), ""
+    keys = {part.partition("=")[0] for parts in own for part in parts}
+    if len(keys) == 1 and all(len(parts) == 1 for parts in own):
+        return [parts[0].partition("=")[2] for parts in own], f"{split[0][0]} {keys.pop()}"
+    return [", ".join(parts) for parts in own], split[0][0]
 
 
 def _band(axis: Axes, values: Mapping[int, Sequence[float]], line: str, place: int, marker: str = "") -> None:

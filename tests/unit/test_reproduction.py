@@ -33,6 +33,7 @@ from robustfl.reports.reproduction import (
 )
 from robustfl.reports.reproduction.measures import Planned, matches, number
 from robustfl.reports.reproduction.page import to_html, to_json, to_latex, to_markdown
+from robustfl.reports.reproduction.plots import apart
 from robustfl.reports.reproduction.protocols import SCALES, Paper, Plot, Run, Scale, paper
 from robustfl.reports.reproduction.verdicts import interval
 from robustfl.reports.store import Store
@@ -704,3 +705,17 @@ def test_the_page_of_all_tables_is_written_in_every_form_before_anything_has_run
     plain_words = [max(re.findall(r"[A-Za-z ]+", item.title), key=len).strip() for _, item, kept in held if kept]
     assert [words for words in plain_words if words not in text] == []
     assert "()" not in text
+
+
+@pytest.mark.parametrize(("names", "shown"), [
+    (["d(a=0.1, m=x)", "d(a=1, m=x)"], (["0.1", "1"], "d a")),
+    (["constant(lr=0.01)", "constant(lr=0.1)"], (["0.01", "0.1"], "constant lr")),
+    (["d(a=1, b=2, c=3)", "d(a=2, b=1, c=3)"], (["a=1, b=2", "a=2, b=1"], "d")),
+    (["d(a=1)", "d"], (["d(a=1)", "d"], "")),
+    (["d(a=1)", "e(a=2)"], (["d(a=1)", "e(a=2)"], "")),
+    (["d(a=1)"], (["d(a=1)"], "")),
+    (["4", "32"], (["4", "32"], "")),
+    ([], ([], "")),
+])  # fmt: skip
+def test_names_below_an_axis_say_what_differs(names: list[str], shown: tuple[list[str], str]) -> None:
+    assert apart(names) == shown
