@@ -80,6 +80,8 @@ def _idle_of_attackers(cell: Cell) -> Iterator[str]:
     if cell.quota and (cell.f == 0 or cell.participation == 1):
         why = "f = 0" if cell.f == 0 else "every client takes part in every round"
         yield f"quota = true changes nothing: {why}"
+    if cell.attackers_data != "own" and cell.f == 0:
+        yield f"attackers_data = {cell.attackers_data!r} changes nothing: f = 0"
     everybody = len(cell.adversarial) == (cell.clients if cell.byzantine == "at" else 0)
     if cell.byzantine != "any" and (cell.f == 0 or everybody):
         why = "f = 0" if cell.f == 0 else f"with at = {cell.at!r} that is everybody"

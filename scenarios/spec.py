@@ -132,7 +132,8 @@ class Cell(Frozen):
     every domain is spread over its users, ``user_sizes`` says in which parts. ``at`` says which users train
     adversarially, against ``train_evasion``, and ``finetune`` that they do so in a first phase, alone;
     ``propagation`` how their statistics reach the others. Byzantine clients are drawn from everybody or, with
-    ``byzantine``, from AT or ST users; with ``quota`` every round has the same number of them. ``server_samples``
+    ``byzantine``, from AT or ST users; with ``quota`` every round has the same number of them. ``attackers_data`` says
+    if they have samples of their own, or the honest clients share all and attackers hold copies. ``server_samples``
     training images, drawn from all, belong to the server instead of any client, for defenses that need them. Models
     with branches are tested through ``branch``; ``both`` takes the adversarial one and reports the clean one beside
     it. ``across`` also tests users' own models on the other domains' test parts; ``representations`` records how the
@@ -164,6 +165,7 @@ class Cell(Frozen):
     train_evasion: str = "pgd"
     byzantine: Literal["any", "at", "st"] = "any"
     quota: bool = False
+    attackers_data: Literal["own", "copied"] = "own"
     server_samples: int = Field(0, ge=0)
     branch: Literal["adversarial", "clean", "both"] = "both"
     across: bool = False
@@ -266,6 +268,8 @@ class Cell(Frozen):
                 )
             if self.dataset != self.domains[0] or self.partition != "iid":
                 raise UsageError("domains take the place of dataset and partition; leave those two out")
+            if self.attackers_data != "own":
+                raise UsageError(f"attackers_data={self.attackers_data!r} is for a partition, and domains have none")
         else:
             for name in sorted(self.model_fields_set.intersection(OF_DOMAINS)):
                 if getattr(self, name) != type(self).model_fields[name].default:

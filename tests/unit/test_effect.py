@@ -62,6 +62,7 @@ AT = {"at": "users(ids=(0, 1))", "norm": "dual-bn(local=true)", "algorithm": "fe
         ({"branch": "clean", "norm": "fbn"}, "fbn has no branches"),
         ({"train_evasion": "fgsm"}, "nobody trains adversarially"),
         ({"quota": True, "f": 0, "participation": 0.5}, "f = 0"),
+        ({"attackers_data": "copied", "f": 0}, "f = 0"),
         ({"quota": True, "attack": "sf", "f": 2}, "every client takes part"),
         ({"evaluate_ra": True, "evasions": []}, "evasions = []"),
         ({"tail": 9, "rounds": 5}, "more than rounds = 5"),

@@ -47,6 +47,7 @@ CHANGES: dict[str, tuple[dict[str, Any], Any]] = {
     "train_evasion": (USERS, "pgd(steps=2)"),
     "byzantine": ({**USERS, "f": 1}, "at"),
     "quota": ({"participation": 0.8, "f": 3, "f_declared": 1, "clients": 9, "rounds": 4}, True),
+    "attackers_data": ({"partition": "gamma(gamma=0)"}, "copied"),
     "server_samples": ({"defense": "fltrust", "norm": "gn", "server_samples": 20}, 30),
     "across": ({**MAPS, "norm": "fedbn", "algorithm": "fedavg(local_steps=2)"}, True),
     "representations": ({}, 3),

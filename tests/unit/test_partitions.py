@@ -17,6 +17,8 @@ from robustfl.data.k_classes import KClasses, class_fractions
 from robustfl.data.partitions import label_counts, sorted_by_class, train_validation
 from robustfl.errors import Refused, UsageError
 from robustfl.registry import identity
+from robustfl.scenarios import Cell
+from robustfl.scenarios.build import build
 
 
 def rng(seed=0):
@@ -254,3 +256,28 @@ def test_validation_is_held_out_at_random_and_never_everything():
 
 def test_label_counts_count_absent_classes_and_empty_clients():
     assert label_counts(np.array([2, 2, 0]), [np.array([0, 2]), np.array([], int)], 4) == [[1, 0, 1, 0], [0, 0, 0, 0]]
+
+
+# --- attackers that hold copies ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("partition", ["iid", "gamma(gamma=0)"])
+def test_where_attackers_hold_copies_the_honest_clients_share_everything(partition: str) -> None:
+    told = {"partition": partition, "clients": 9, "f": 4, "attack": "sf", "evasions": [], "validation": 0.2, "seed": 3}
+    built = build(Cell.of({**told, "attackers_data": "copied"}))
+    byzantine = built.experiment.byzantine
+    whole = [set(t.tolist()) | set(v.tolist()) for t, v in zip(built.experiment.parts, built.validation, strict=True)]
+    honest = [whole[k] for k in range(9) if k not in byzantine]
+    assert sum(map(len, honest)) == len(set().union(*honest)) == len(built.experiment.train)
+    copies = [honest.index(whole[k]) for k in sorted(byzantine)]
+    assert copies == [0, 1, 2, 3], "each of another one, in order, so that no honest client stands twice"
+    shared = build(Cell.of(told)).experiment
+    assert sum(len(shared.parts[k]) for k in range(9) if k not in byzantine) < 0.7 * len(shared.train)
+    alone = build(Cell.of({**told, "clients": 5, "f": 0, "attack": "none"})).experiment
+    assert len(alone.parts[0]) == len(built.experiment.parts[next(k for k in range(9) if k not in byzantine)])
+
+
+def test_domains_have_no_partition_to_leave_attackers_out_of() -> None:
+    domains = ["digits-domain(style=clean)", "digits-domain(style=textured)"]
+    with pytest.raises(UsageError, match="attackers_data='copied' is for a partition, and domains have none"):
+        Cell.of({"domains": domains, "clients": 4, "f": 1, "attackers_data": "copied"})
