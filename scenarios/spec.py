@@ -590,7 +590,7 @@ def _method_like(name: str) -> str:
 
 
 def _meant(name: str) -> str:
-    """The end of a sentence about a cell setting that there is not."""
+    """The end of a sentence about a cell setting that there is not: the one that was meant."""
     return f"it is schedule.{name}" if name in LearningRate.model_fields else closest(name, Cell.model_fields)
 
 

@@ -162,7 +162,7 @@ def _name_positions(axis: Axes, positions: Mapping[str, int]) -> str:
 
 
 def apart(names: Sequence[str]) -> tuple[list[str], str]:
-    """What tells methods apart that differ in their parameters alone, and what all of them are.
+    """The parameters that tell methods of one name apart, and the words for what all of them are.
 
     >>> apart(["dirichlet(alpha=0.1, mode=equal)", "dirichlet(alpha=1, mode=equal)"])
     (['0.1', '1'], 'dirichlet alpha')

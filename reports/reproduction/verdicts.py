@@ -86,7 +86,7 @@ def judge(
 
 
 def _prior(opened: Sequence[tuple[Finding, list[float]]]) -> Prior | None:
-    """What the comparisons of one kind of number tell of a variance.
+    """The prior for variances that the comparisons of one kind of number give.
 
     Each counts once, however many statements ask it and from whichever side; runs that are the same bit for bit tell
     nothing. No more degrees of freedom than the rows have from which the comparisons are made.
