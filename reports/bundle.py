@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
+import shutil
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -15,7 +18,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from robustfl.errors import UsageError, some
+from robustfl.errors import StoreError, UsageError, some
 from robustfl.origins import all_origins
 from robustfl.outside import parse_toml, read_file, shown
 from robustfl.records import CellResult, canonical, text_without
@@ -85,12 +88,13 @@ def write_bundle(
     plugins: Sequence[str | Path] = (),
     tolerance: float = TOLERANCE,
 ) -> Bundle:
-    """Bundle the cells of ``store``. The folder must be new or empty; it is whole once ``bundle.json`` is there.
+    """Bundle the cells of ``store``. The folder must be new or empty, and is there as a whole or not at all.
 
     ``plugins`` are the files that methods of the cells come from; installed ones are named by distribution and version.
     Raises ``UsageError`` where a plug-in is missing, has changed since, or cannot be had by others at all.
     """
     source, place = open_store(store), Path(folder)
+    temporary = place.parent / f".{place.name}.{uuid.uuid4().hex}.tmp"
     loaded = source.load()
     if loaded.problems:
         raise UsageError(f"submit: {loaded.problems[0].path}: {loaded.problems[0].reason}")
@@ -104,20 +108,25 @@ def write_bundle(
     board = publish_described(loaded.results, source.description(), name=title, tolerance=tolerance)
     records = board.records()
     sources, packages = _brought(records, [Path(p) for p in plugins])
-    write_board(board, place / BOARD)
-    write_atomic(place / RECIPE, scenario_toml(records, name=title))
-    write_atomic(place / REQUIREMENTS, _requirements(board, packages))
-    for target, content in sources.items():
-        write_atomic(place / target, content)
+    parts: dict[str, str | bytes] = {RECIPE: scenario_toml(records, name=title)}
+    parts |= {REQUIREMENTS: _requirements(board, packages), **sources}
     origins = {target: _origin(target, _digest(content)) for target, content in sources.items()}
-    files = [BOARD, RECIPE, REQUIREMENTS, *sources]
-    known = {
-        "name": title, "by": " ".join(by.split()), "plugins": origins, "packages": packages,
-        "files": {f: _digest((place / f).read_bytes()) for f in files},
-    }  # fmt: skip
-    made = Manifest.model_validate({**known, "digest": "0" * 64})
-    made = made.model_copy(update={"digest": _digest_of(made)})
-    write_atomic(place / MANIFEST, json.dumps(made.model_dump(mode="json"), indent=1, sort_keys=True) + "\n")
+    try:
+        write_board(board, temporary / BOARD)
+        for target, content in parts.items():
+            write_atomic(temporary / target, content)
+        known = {
+            "name": title, "by": " ".join(by.split()), "plugins": origins, "packages": packages,
+            "files": {f: _digest((temporary / f).read_bytes()) for f in (BOARD, *parts)},
+        }  # fmt: skip
+        made = Manifest.model_validate({**known, "digest": "0" * 64})
+        made = made.model_copy(update={"digest": _digest_of(made)})
+        write_atomic(temporary / MANIFEST, json.dumps(made.model_dump(mode="json"), indent=1, sort_keys=True) + "\n")
+        os.replace(temporary, place)
+    except OSError as error:
+        raise StoreError(f"cannot write {place}: {error.strerror or error}") from None
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
     return read_bundle(place)
 
 

@@ -11,7 +11,7 @@ from robustfl.records import CellResult
 
 from .board import Board
 from .loading import board_of, chosen
-from .store import open_store, refuse_store, write_atomic
+from .store import open_store, refuse_store, sweep_leftovers, write_atomic
 from .writers import write_all
 
 Papers = Callable[[Sequence[CellResult]], Mapping[str, str]]
@@ -59,6 +59,8 @@ def publish_store(
         claimed = TOLERANCE if tolerance is None else tolerance
         published = publish_described(loaded.results, described, name=made.scenario, tolerance=claimed)
     folder = store.folder / "report" if out is None else Path(out)
+    for place in filter(None, (store.folder, folder, site)):
+        sweep_leftovers(place)
     files = write_all(made, folder)
     if figures:
         from .figures import write_figures

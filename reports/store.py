@@ -34,6 +34,7 @@ RERUN = frozenset({"failed"})
 
 DESCRIPTION = "scenario.json"
 STALE_SECONDS = 3600.0
+_OURS = re.compile(r"\.(.+[.-])?[0-9a-f]{32}\.tmp")
 STALE_CHECKPOINT_SECONDS = 30 * 86400.0
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
@@ -186,17 +187,7 @@ class Store:
 
     def sweep(self) -> list[Path]:
         """Delete what killed writes left anywhere in the folder, and checkpoints of cells that nobody came back to."""
-        ages = dict.fromkeys(self.folder.rglob(".*.tmp"), STALE_SECONDS) | dict.fromkeys(
-            self.checkpoints.glob("*.pt"), STALE_CHECKPOINT_SECONDS
-        )
-        swept = []
-        for path, age in ages.items():
-            with contextlib.suppress(OSError):
-                written = max(p.lstat().st_mtime for p in (path, *path.glob("*")))
-                if written < time.time() - age:
-                    shutil.rmtree(path) if path.is_dir() else path.unlink()
-                    swept.append(path)
-        return swept
+        return sweep_leftovers(self.folder) + _swept(self.checkpoints.glob("*.pt"), STALE_CHECKPOINT_SECONDS)
 
     def _record(self, key: str) -> CellResult:
         try:
@@ -220,6 +211,23 @@ class Store:
         if words := unlikely(record) or misnamed(record):
             raise _UnreadableError(words)
         return record
+
+
+def sweep_leftovers(folder: str | Path) -> list[Path]:
+    """Delete what writes that were killed, an hour ago or more, left anywhere in a folder of ours."""
+    return _swept((path for path in Path(folder).rglob(".*.tmp") if _OURS.fullmatch(path.name)), STALE_SECONDS)
+
+
+def _swept(paths: Iterable[Path], age: float) -> list[Path]:
+    """Delete those that nothing was written to for so many seconds."""
+    swept = []
+    for path in list(paths):
+        with contextlib.suppress(OSError):
+            written = max(p.lstat().st_mtime for p in (path, *path.glob("*")))
+            if written < time.time() - age:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+                swept.append(path)
+    return swept
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:

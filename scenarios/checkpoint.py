@@ -136,10 +136,11 @@ def checkpoint_path(store: str | Path, key: str) -> Path:
 
 
 def discard(store: str | Path, key: str) -> None:
-    """Remove the checkpoint of a cell that has its record; the folder with the last one."""
+    """Remove the checkpoint of a cell that has its record, and what killed writes of it left; also an empty folder."""
     path = checkpoint_path(store, key)
     with contextlib.suppress(OSError):
-        path.unlink(missing_ok=True)
+        for file in (path, *path.parent.glob(f".{path.name}.*.tmp")):
+            file.unlink(missing_ok=True)
         path.parent.rmdir()
 
 

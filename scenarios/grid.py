@@ -346,6 +346,7 @@ def _run(work: Sequence[_Work], workers: int, on_round: OnRoundOf | None) -> Ite
 def _settled(item: _Work) -> Finished | None:
     """The end of a cell whose worker died, if there is no need to try it again."""
     if Store(item.folder).done([item.key]):  # committed by a worker that died before it could say so
+        discard(item.folder, item.key)
         return _finished(Store(item.folder).read(item.key))
     trace = item.trace.read_text(encoding="utf-8", errors="replace") if item.trace.is_file() else ""
     minutes = item.execution.cell_minutes

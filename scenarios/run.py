@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from robustfl.attacks.evasion.accounts import masking
-from robustfl.errors import Diverged, Refused, RobustflError, UsageError, some, told
+from robustfl.errors import Diverged, Refused, RobustflError, StoreError, UsageError, some, told
 from robustfl.evaluation import macs_per_epoch, traffic
 from robustfl.federation import Experiment, RoundRecord, State, train
 from robustfl.origins import in_words, origins
@@ -48,7 +48,7 @@ ON_CPU = Execution(device="cpu")
 
 
 def run_cell(cell: Cell, *, fingerprint: str, scenario: str = "cell", execution: Execution = ON_CPU) -> CellResult:
-    """Run one cell. Refusal, divergence and crash become records; only interrupts escape.
+    """Run one cell. Refusal, divergence and crash become records; interrupts escape, and ``StoreError``.
 
     Global settings and generators are as before afterwards; a cell whose plug-ins change them has failed.
     The record of a cell that goes on from a checkpoint is the same as without; whoever commits the record discards the
@@ -141,6 +141,8 @@ def _outcome(
         first = str(error).partition(". ")[0]
         reason = f"out of memory on {where}: {first}; use fewer --slots, a smaller batch or --device cpu"
         return run, {"status": "failed", "reason": reason}
+    except StoreError:  # a folder that cannot be written: the next cell would end no better
+        raise
     except BaseException as error:
         if not (isinstance(error, Exception) or plug_ins) or isinstance(error, (KeyboardInterrupt, OutOfTimeError)):
             raise

@@ -67,6 +67,7 @@ def run_one(scenario: Scenario, execution: Execution, *, out: str | Path | None)
     with joined(execution.device) as (team, where):
         if store is not None and team.leads:
             store.ready()
+            store.sweep()
         # The data are fetched and decoded by one process, while the others wait for the digest.
         known = fingerprints([cell], execution.root)[cell] if team.leads else ""
         fingerprint = known if team.size == 1 else team.told(known)

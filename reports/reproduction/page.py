@@ -13,7 +13,7 @@ from robustfl.records import plain
 from ..latex import escape as tex
 from ..markdown import escape as md
 from ..markdown import table
-from ..store import write_atomic
+from ..store import sweep_leftovers, write_atomic
 from .measures import Evidence
 from .protocols import SCALES, Item, Paper, ScaleName, Statement
 from .verdicts import ORDER, Finding, Side
@@ -241,6 +241,7 @@ def write_page(page: Page, folder: str | Path) -> list[Path]:
     """Write the page in every form into ``folder``; returns the files."""
     forms = {"md": to_markdown, "html": to_html, "tex": to_latex, "json": to_json}
     texts = {Path(folder) / f"reproduction.{suffix}": form(page) for suffix, form in forms.items()}
+    sweep_leftovers(folder)
     for path, text in texts.items():
         write_atomic(path, text)
     return list(texts)

@@ -23,7 +23,8 @@ class FreeAdversarialTraining(Objective):
 
     ``loss = ℓ(f(clip_[0,1](x + δ)))``, ``δ ← clip_ε(δ + α sign ∇_x loss)``. The noise goes on from batch to batch and
     starts at zero every round. ST users train on clean inputs, once per batch. Divide the rounds by m for equal cost.
-    Small m gives weak examples.
+    Small m gives weak examples. A replay is a batch to the algorithm: both batches of ``fedmeta`` are the same where m
+    is even, and both gradients of ``fedsam`` move the noise.
 
     Args:
         replays_per_batch: m ≥ 1.

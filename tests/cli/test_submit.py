@@ -17,9 +17,9 @@ from signed_bundles import signed
 import robustfl
 from robustfl import registry
 from robustfl.cli import invoke
-from robustfl.errors import UsageError
+from robustfl.errors import StoreError, UsageError
 from robustfl.records import CellResult
-from robustfl.reports import joining
+from robustfl.reports import bundle, joining
 from robustfl.reports.bundle import Bundle, Manifest, _brought, _digest, _digest_of, read_bundle, write_bundle
 from robustfl.reports.store import Store
 from robustfl.scenarios.submission import Submission, _drawn_for, _methods_of, check_submission
@@ -338,6 +338,25 @@ def test_a_bundle_is_not_made_of_what_others_cannot_have(honest: Path, tmp_path:
     with pytest.raises(UsageError, match="is not an empty folder"):
         write_bundle(store, honest, by="Ada", plugins=[honest / name for name in BOTH])
     assert not (tmp_path / "b").exists()
+
+
+def test_a_bundle_is_there_as_a_whole_or_not_at_all(
+    honest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, files = honest.parent / "runs" / "outside", [honest / name for name in BOTH]
+    (tmp_path / "b").mkdir()
+
+    def full(path: Path, content: object) -> None:
+        raise StoreError(f"cannot write {path.name}: No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bundle, "write_atomic", full)
+        with pytest.raises(StoreError, match="No space left"):
+            write_bundle(store, tmp_path / "b", by="Ada", plugins=files)
+    assert list(tmp_path.iterdir()) == [tmp_path / "b"]
+    assert not list((tmp_path / "b").iterdir())
+    assert write_bundle(store, tmp_path / "b", by="Ada", plugins=files).wrong == ()
+    assert list(tmp_path.iterdir()) == [tmp_path / "b"]
 
 
 def test_installed_plugins_are_named_by_what_to_install(honest: Path) -> None:

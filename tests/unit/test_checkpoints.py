@@ -11,7 +11,7 @@ import torch
 from robustfl.records import CellResult, plain
 from robustfl.reports.store import Store
 from robustfl.scenarios import Execution, Scenario, checkpoint, grid, plan, run_cell
-from robustfl.scenarios.checkpoint import checkpoint_path
+from robustfl.scenarios.checkpoint import checkpoint_path, discard
 from robustfl.scenarios.expand import expand, fingerprints
 from robustfl.scenarios.spec import Cell
 
@@ -271,4 +271,17 @@ def test_a_checkpoint_left_beside_its_record_goes_with_the_next_grid(tmp_path: P
     path.parent.mkdir()
     path.write_bytes(content)
     grid(scenario, out=tmp_path, jobs=0)
+    assert not path.parent.exists()
+
+
+def test_with_the_record_goes_also_what_a_killed_write_of_the_checkpoint_left(tmp_path: Path) -> None:
+    path, other = checkpoint_path(tmp_path, "a1"), checkpoint_path(tmp_path, "b2")
+    left = [path, path.with_name(f".{path.name}.{'0' * 32}.tmp"), path.with_name(f".{other.name}.{'1' * 32}.tmp")]
+    for file in left:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"x")
+    discard(tmp_path, "a1")
+    assert [file.exists() for file in left] == [False, False, True]
+    left[2].unlink()
+    discard(tmp_path, "b2")
     assert not path.parent.exists()

@@ -21,7 +21,7 @@ from robustfl.errors import RobustflError, StoreError, UsageError
 from robustfl.records import CellResult
 from robustfl.reports.published import publish, write_board
 from robustfl.reports.store import Store
-from robustfl.scenarios import kept_models
+from robustfl.scenarios import kept_models, run
 from robustfl.scenarios.build import build
 from robustfl.scenarios.kept_models import load_model, model_path
 from robustfl.scenarios.spec import Cell
@@ -185,6 +185,26 @@ def test_a_grid_keeps_models_and_says_where_it_has_none(tmp_path: Path, capsys: 
         robustfl.grid("quickstart", out=tmp_path, keep_model=True, cluster="tcp://127.0.0.1:1")
     assert invoke(["run", "--keep-model", "--set", "rounds=1"]) == 2
     assert "--out" in capsys.readouterr().err
+
+
+def test_a_model_that_cannot_be_written_stops_the_grid_and_is_no_fault_of_the_cell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario = robustfl.Scenario.of({"name": "two", "cell": {**SMALL, "evasions": [], "seed": [0, 1]}})
+    tried: list[object] = []
+
+    def full(store: object, *rest: object) -> None:
+        tried.append(store)
+        raise StoreError("cannot write a.npz in models: No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "keep_model", full)
+        with pytest.raises(StoreError, match="No space left"):
+            robustfl.grid(scenario, out=tmp_path, jobs=0, device="cpu", keep_model=True)
+    assert len(tried) == 1
+    assert not Store(tmp_path / "two").keys()
+    robustfl.grid(scenario, out=tmp_path, jobs=0, device="cpu", keep_model=True)
+    assert len(list((tmp_path / "two" / "models").glob("*.npz"))) == 2
 
 
 def test_a_refused_cell_lacks_no_model(tmp_path: Path) -> None:

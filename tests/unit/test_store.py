@@ -17,6 +17,7 @@ import robustfl
 from robustfl.cli import invoke
 from robustfl.errors import StoreError, UsageError
 from robustfl.reports import load
+from robustfl.reports.publishing import publish_store
 from robustfl.reports.store import Store, open_store
 from robustfl.scenarios import single
 
@@ -146,7 +147,7 @@ def test_a_folder_that_cannot_be_written_is_told_before_a_cell_is_trained(
 def test_temporary_files_are_ignored_and_swept_when_old(tmp_path: Path) -> None:
     item = record()
     store = stored(tmp_path, [item])
-    old, young = store.cells / ".a.json.1.tmp", store.cells / ".b.json.2.tmp"
+    old, young = store.cells / f".a.json.{'1' * 32}.tmp", store.cells / f".b.json.{'2' * 32}.tmp"
     for path in (old, young):
         path.write_text("{")
     os.utime(old, (time.time() - 7200,) * 2)
@@ -159,17 +160,34 @@ def test_temporary_files_are_ignored_and_swept_when_old(tmp_path: Path) -> None:
 
 def test_what_killed_merges_reports_and_models_left_is_swept_when_nobody_writes_to_it_any_more(tmp_path: Path) -> None:
     store = stored(tmp_path, [record()])
-    left = [tmp_path / name for name in ("report/.leaderboard.md.1.tmp", "models/.a.npz.2.tmp", ".merge-3.tmp/cells/x")]
-    busy = tmp_path / ".merge-4.tmp" / "cells" / "y"
-    for path in (*left, busy):
+    names = ("report/.leaderboard.md.{}.tmp", "models/.a.npz.{}.tmp", ".merge-{}.tmp/cells/x")
+    left = [tmp_path / name.format("3" * 32) for name in names]
+    busy, foreign = tmp_path / f".merge-{'4' * 32}.tmp" / "cells" / "y", tmp_path / "report" / ".mine.tmp"
+    for path in (*left, busy, foreign):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("{")
     long_ago = (time.time() - 7200,) * 2
-    for path in (*left, left[2].parent, left[2].parents[1], busy, busy.parents[1]):
+    for path in (*left, left[2].parent, left[2].parents[1], busy, busy.parents[1], foreign):
         os.utime(path, long_ago)  # and a merge that writes to its folder now
     assert len(store.sweep()) == 3
     assert not any(path.exists() for path in (*left, left[2].parents[1]))
     assert busy.exists()
+    assert foreign.exists(), "somebody else's"
+
+
+def test_a_report_and_a_run_sweep_the_folders_that_they_write_to(tmp_path: Path) -> None:
+    stored(tmp_path / "s", [record()])
+    robustfl.run({"rounds": 1, "clients": 2, "evasions": []}, out=tmp_path)
+    places = ("s", "out", "site/contestants", "run/checkpoints")
+    left = [tmp_path / place / f".page.html.{'5' * 32}.tmp" for place in places]
+    for path in left:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("<")
+        os.utime(path, (time.time() - 7200,) * 2)
+    publish_store(tmp_path / "s", tmp_path / "out", figures=False, site=tmp_path / "site")
+    assert [path.exists() for path in left] == [False, False, False, True]
+    robustfl.run({"rounds": 1, "clients": 2, "evasions": []}, out=tmp_path)
+    assert not left[3].exists()
 
 
 @pytest.mark.parametrize("key", ["../x", "", ".hidden", "a/b"])
