@@ -94,7 +94,6 @@ def write_bundle(
     Raises ``UsageError`` where a plug-in is missing, has changed since, or cannot be had by others at all.
     """
     source, place = open_store(store), Path(folder)
-    temporary = place.parent / f".{place.name}.{uuid.uuid4().hex}.tmp"
     loaded = source.load()
     if loaded.problems:
         raise UsageError(f"submit: {loaded.problems[0].path}: {loaded.problems[0].reason}")
@@ -111,15 +110,20 @@ def write_bundle(
     parts: dict[str, str | bytes] = {RECIPE: scenario_toml(records, name=title)}
     parts |= {REQUIREMENTS: _requirements(board, packages), **sources}
     origins = {target: _origin(target, _digest(content)) for target, content in sources.items()}
+    known = {"name": title, "by": " ".join(by.split()), "plugins": origins, "packages": packages}
+    _write(place, board, parts, known)
+    return read_bundle(place)
+
+
+def _write(place: Path, board: Board, parts: Mapping[str, str | bytes], known: Mapping[str, Any]) -> None:
+    """Write the files beside the folder and put them there at once, with the manifest of what is ``known``."""
+    temporary = place.parent / f".{place.name}.{uuid.uuid4().hex}.tmp"
     try:
         write_board(board, temporary / BOARD)
         for target, content in parts.items():
             write_atomic(temporary / target, content)
-        known = {
-            "name": title, "by": " ".join(by.split()), "plugins": origins, "packages": packages,
-            "files": {f: _digest((temporary / f).read_bytes()) for f in (BOARD, *parts)},
-        }  # fmt: skip
-        made = Manifest.model_validate({**known, "digest": "0" * 64})
+        files = {f: _digest((temporary / f).read_bytes()) for f in (BOARD, *parts)}
+        made = Manifest.model_validate({**known, "files": files, "digest": "0" * 64})
         made = made.model_copy(update={"digest": _digest_of(made)})
         write_atomic(temporary / MANIFEST, json.dumps(made.model_dump(mode="json"), indent=1, sort_keys=True) + "\n")
         os.replace(temporary, place)
@@ -127,7 +131,6 @@ def write_bundle(
         raise StoreError(f"cannot write {place}: {error.strerror or error}") from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return read_bundle(place)
 
 
 def _brought(results: Sequence[CellResult], plugins: Sequence[Path]) -> tuple[dict[str, bytes], dict[str, str]]:

@@ -59,7 +59,7 @@ def publish_store(
         claimed = TOLERANCE if tolerance is None else tolerance
         published = publish_described(loaded.results, described, name=made.scenario, tolerance=claimed)
     folder = store.folder / "report" if out is None else Path(out)
-    for place in filter(None, (store.folder, folder, site)):
+    for place in (store.folder, folder, *(() if site is None else (site,))):
         sweep_leftovers(place)
     files = write_all(made, folder)
     if figures:
