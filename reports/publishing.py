@@ -51,7 +51,6 @@ def publish_store(
     loaded = chosen(store.load(), where=where)
     made = board_of(store, compare=compare, where=where, statistic=statistic, loaded=loaded)
     described = store.description()
-    description = str(described.get("description") or "")
     published = None  # made before anything is written: a record may be unfit for a board
     if board is not None:
         from .published import TOLERANCE, publish_described, write_board
@@ -59,7 +58,7 @@ def publish_store(
         claimed = TOLERANCE if tolerance is None else tolerance
         published = publish_described(loaded.results, described, name=made.scenario, tolerance=claimed)
     folder = store.folder / "report" if out is None else Path(out)
-    for place in (store.folder, folder, *(() if site is None else (site,))):
+    for place in (store.folder, folder, site or folder):
         sweep_leftovers(place)
     files = write_all(made, folder)
     if figures:
@@ -75,7 +74,8 @@ def publish_store(
         pictures = _pictures(files, Path(site) / "figures") if figures else []
         known = papers(loaded.results) if papers else {}
         names = [f"figures/{p.name}" for p in pictures]
-        pages = write_site(made, loaded.results, site, description=description, papers=known, figures=names) + pictures
+        about = str(described.get("description") or "")
+        pages = write_site(made, loaded.results, site, description=about, papers=known, figures=names) + pictures
     return Written(made, tuple(files), tuple(pages))
 
 
