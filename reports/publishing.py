@@ -58,8 +58,7 @@ def publish_store(
         claimed = TOLERANCE if tolerance is None else tolerance
         published = publish_described(loaded.results, described, name=made.scenario, tolerance=claimed)
     folder = store.folder / "report" if out is None else Path(out)
-    for place in (store.folder, folder, site or folder):
-        sweep_leftovers(place)
+    sweep_leftovers(store.folder, folder, site or folder)
     files = write_all(made, folder)
     if figures:
         from .figures import write_figures

@@ -213,9 +213,10 @@ class Store:
         return record
 
 
-def sweep_leftovers(folder: str | Path) -> list[Path]:
-    """Delete what writes that were killed, an hour ago or more, left anywhere in a folder of ours."""
-    return _swept((path for path in Path(folder).rglob(".*.tmp") if _OURS.fullmatch(path.name)), STALE_SECONDS)
+def sweep_leftovers(*folders: str | Path) -> list[Path]:
+    """Delete what writes that were killed, an hour ago or more, left anywhere in these folders."""
+    found = [path for folder in folders for path in Path(folder).rglob(".*.tmp") if _OURS.fullmatch(path.name)]
+    return _swept(found, STALE_SECONDS)
 
 
 def _swept(paths: Iterable[Path], age: float) -> list[Path]:
