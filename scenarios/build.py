@@ -27,6 +27,7 @@ from robustfl.errors import Refused
 from robustfl.federation import Experiment
 from robustfl.models.dropout import seed_dropout
 from robustfl.randomness import numpy_stream, stream
+from robustfl.registry import describe
 from robustfl.vectors import layout_of, read_statistics
 
 from .methods import Methods
@@ -67,6 +68,7 @@ def build(cell: Cell, *, root: str | Path | None = None, device: torch.device | 
     where, m = device or torch.device("cpu"), Methods.of(cell, fresh=True)
     parts = [dataset.load(data_root(root), download=False) for dataset in m.datasets]
     arrays = _joined(cell, parts) if cell.domains else parts[0]
+    _check_targets(m, arrays.classes)
     split = _domain_split(cell, m, parts) if cell.domains else _partition(cell, m, arrays)
     root_set = _root_set(cell, split)
     _check_split(cell, split.train, m.algorithm)
@@ -187,6 +189,14 @@ def _joined(cell: Cell, domains: list[Arrays]) -> Arrays:
         classes=first.classes,
         fingerprint="+".join(d.fingerprint for d in domains),
     )
+
+
+def _check_targets(m: Methods, classes: int) -> None:
+    """Raise ``Refused`` for evasion attacks that aim at a class that there is not."""
+    for evasion in (*m.evasions, m.train_evasion):
+        target = getattr(evasion, "target", None)
+        if isinstance(target, int) and target >= classes:
+            raise Refused(f"{describe(evasion)}: target={target} of {classes} classes; the last one is {classes - 1}")
 
 
 def _check_split(cell: Cell, train: list[Indices], algorithm: Algorithm) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from robustfl.contracts import Algorithm, BranchedNorm, OneMachineNorm, Tag
 from robustfl.records import measured_in
+from robustfl.registry import describe
 
 from .spec import Cell, of_each
 
@@ -53,6 +54,7 @@ def idle_settings(cell: Cell) -> Iterator[str]:
         yield "evaluate_ra = true changes nothing: evasions = []"
     if cell.ra_limit is not None and not cell.evasions:
         yield f"ra_limit = {cell.ra_limit} changes nothing: evasions = []"
+    yield from _beyond_pixels(cell)
     if cell.tail > cell.rounds:
         yield f"tail = {cell.tail} is more than rounds = {cell.rounds}: the mean is over all of them"
     if cell.defense != _default("defense") and isinstance(cell.methods.norm, OneMachineNorm):
@@ -61,6 +63,15 @@ def idle_settings(cell: Cell) -> Iterator[str]:
         yield f"defense = {cell.defense!r} changes nothing: with {cell.norm} clients send nothing"
     if cell.methods.norm.private >= _SENT and type(cell.methods.algorithm).server_step is not Algorithm.server_step:
         yield f"algorithm = {cell.algorithm!r}: its server changes nothing: with {cell.norm} clients send it nothing"
+
+
+def _beyond_pixels(cell: Cell) -> Iterator[str]:
+    """Radii in units of 255 where pixels reach from 0 to 1: every image is then within reach."""
+    told = {"evasions": cell.methods.evasions, "train_evasion": (cell.methods.train_evasion,)}
+    for name, evasion in ((name, one) for name, some in told.items() for one in some):
+        eps = getattr(evasion, "eps", 0.0)
+        if eps >= 1 and getattr(evasion, "norm", "linf") == "linf":
+            yield f"{name}: {describe(evasion)} reaches every image: pixels lie in [0, 1]; is eps = {eps:g}/255 meant?"
 
 
 def _idle_of_attackers(cell: Cell) -> Iterator[str]:

@@ -113,6 +113,8 @@ def _conditions(ctx: click.Context, param: click.Parameter, given: tuple[str, ..
         name, equals, value = item.partition("=")
         if not equals or not name.strip():
             raise UsageError(f"--where {item!r} must have the form label=value")
+        if name.strip() in found:
+            raise UsageError(f"--where names {name.strip()!r} twice, and a cell has one value of it")
         found[name.strip()] = value.strip()
     return found
 

@@ -43,6 +43,11 @@ def reproduce(
     chosen, size = find_items(target), scale_of(scale)
     if listing:
         return _list(chosen, size, out=out, root=data_root, form=form)
+    if target is None and run and not boards:
+        raise UsageError(
+            "reproduce: name a paper or a table, as in 'robustfl reproduce fedtan/figure6'; --list shows all and "
+            "their time, --no-run writes the page of what has run"
+        )
     if boards and board is not None:
         raise UsageError("--from reads boards and --board writes one; use one of them")
     execution = Execution(

@@ -64,6 +64,7 @@ def test_a_grid_shows_its_own_cells_and_a_report_those_it_is_asked_for(capsys: p
     assert invoke(["report", "runs/quickstart", "--no-figures", "--where", "rounds=3"]) == 0
     assert "Cells: 4 done." in capsys.readouterr().out
     assert invoke(["report", "runs/quickstart", "--no-figures", "--where", "rouds=3"]) == 2
+    assert invoke(["report", "runs/quickstart", "--no-figures", "--where", "seed=0", "--where", "seed=1"]) == 2
     assert "did you mean 'rounds'" in capsys.readouterr().err
     assert invoke(["report", "runs/quickstart", "--no-figures", "--compare", "rounds"]) == 0
     assert "overall" not in capsys.readouterr().out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -45,6 +46,12 @@ def test_the_shell_is_offered(words: list[str], typed: str, offered: str) -> Non
 
     found = BashComplete(app, {}, "robustfl", "_ROBUSTFL_COMPLETE").get_completions(words, typed)
     assert offered in [item.value for item in found]
+
+
+def test_the_shell_gets_its_answer_and_no_error() -> None:
+    told = {"_ROBUSTFL_COMPLETE": "bash_complete", "COMP_WORDS": "robustfl gr", "COMP_CWORD": "1"}
+    done = subprocess.run([sys.executable, "-m", "robustfl"], env=os.environ | told, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "plain,grid\n", "")
 
 
 def test_completing_imports_no_torch() -> None:

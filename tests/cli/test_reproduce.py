@@ -42,7 +42,7 @@ def test_missing_data_leave_a_page_that_says_where_to_put_them(tmp_path: Path) -
         "--data-root", str(empty),
     )  # fmt: skip
     assert code == 0
-    assert "7 not run" in text
+    assert "8 not run" in text
     assert str(empty) in (tmp_path / "page" / "reproduction.md").read_text().replace("\\", "")
     assert not (tmp_path / "runs").exists()
 
@@ -52,6 +52,7 @@ def test_missing_data_leave_a_page_that_says_where_to_put_them(tmp_path: Path) -
     [
         (["fedtam"], "no paper 'fedtam'; did you mean 'fedtan'"),
         (["fedtan/table33"], "fedtan has no table or figure 'table33'; did you mean"),
+        ([], "name a paper or a table"),
         (["fedtan", "--scale", "small"], "scale='small' must be 'paper' or 'reduced'"),
     ],
 )

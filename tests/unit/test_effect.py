@@ -65,6 +65,8 @@ AT = {"at": "users(ids=(0, 1))", "norm": "dual-bn(local=true)", "algorithm": "fe
         ({"attackers_data": "copied", "f": 0}, "f = 0"),
         ({"quota": True, "attack": "sf", "f": 2}, "every client takes part"),
         ({"evaluate_ra": True, "evasions": []}, "evasions = []"),
+        ({"evasions": ["pgd(eps=8)"]}, "is eps = 8/255 meant?"),
+        ({**AT, "objective": "at", "train_evasion": "fgsm(eps=4)"}, "is eps = 4/255 meant?"),
         ({"tail": 9, "rounds": 5}, "more than rounds = 5"),
         ({"ra_limit": 9, "evasions": []}, "evasions = []"),
         ({"attack": "sf", "f": 2, "norm": "gn", "target": "var"}, "gn sends no statistics"),

@@ -10,10 +10,11 @@ import pytest
 
 from robustfl.contracts import Propagation
 from robustfl.defenses import parse_pipeline
-from robustfl.errors import UsageError
+from robustfl.errors import Refused, UsageError
 from robustfl.records import canonical
 from robustfl.registry import entries
 from robustfl.scenarios import Cell, Scenario, expand, preset_names, run_cell
+from robustfl.scenarios.build import build
 from robustfl.scenarios.expand import fingerprints, key_of, refusal, resolve
 from robustfl.scenarios.spec import apply_settings, canonical_method
 
@@ -178,6 +179,16 @@ def test_a_later_setting_takes_the_place_of_an_earlier_one_and_refines_it() -> N
 def test_settings_without_a_range_can_be_excluded(rule: dict[str, object], left: int) -> None:
     axes = {"quota": [True, False], "scope": ["update", "both"], "forgetting": [True, [1, 2]], "rounds": 5}
     assert len(expand(Scenario.of({"name": "s", "cell": axes, "exclude": [rule]}))) == left
+
+
+@pytest.mark.parametrize(
+    "aimed",
+    [{"evasions": ["fgsm", "pgd(targeted=true, target=30)"]}, {"train_evasion": "mia(targeted=true, target=10)"}],
+)
+def test_an_evasion_that_aims_at_a_class_that_there_is_not_is_refused_before_training(aimed: dict[str, object]) -> None:
+    cell = Cell.of({"rounds": 3, **aimed})
+    with pytest.raises(Refused, match=r"target=\d+ of 10 classes; the last one is 9"):
+        build(cell)
 
 
 @pytest.mark.parametrize(
