@@ -43,13 +43,7 @@ def reproduce(
     chosen, size = find_items(target), scale_of(scale)
     if listing:
         return _list(chosen, size, out=out, root=data_root, form=form)
-    if target is None and run and not boards:
-        raise UsageError(
-            "reproduce: name a paper or a table, as in 'robustfl reproduce fedtan/figure6'; --list shows all and "
-            "their time, --no-run writes the page of what has run"
-        )
-    if boards and board is not None:
-        raise UsageError("--from reads boards and --board writes one; use one of them")
+    _check(target, run=run, boards=boards, board=board)
     execution = Execution(
         device=device, threads=threads, root=data_root, jobs=jobs, on_note=lambda text: say(text, err=True)
     )
@@ -69,6 +63,17 @@ def reproduce(
         files.append(_write_board(page, board))
     _print(page, files, form)
     return 1 if failed else 0
+
+
+def _check(target: str | None, *, run: bool, boards: tuple[Path, ...], board: Path | None) -> None:
+    """Raise ``UsageError`` for what cannot be meant together, and where nobody said which table to run."""
+    if target is None and run and not boards:
+        raise UsageError(
+            "reproduce: name a paper or a table, as in 'robustfl reproduce fedtan/figure6'; --list shows all and "
+            "their time, --no-run writes the page of what has run"
+        )
+    if boards and board is not None:
+        raise UsageError("--from reads boards and --board writes one; use one of them")
 
 
 def _list(chosen: Sequence[tuple[Any, Any]], scale: Any, *, out: str, root: str | None, form: str) -> int:
