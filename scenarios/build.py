@@ -117,18 +117,20 @@ def _on(device: torch.device, indices: list[Indices]) -> tuple[Tensor, ...]:
 
 
 def _partition(cell: Cell, m: Methods, arrays: Arrays) -> _Split:
-    byzantine = cell.settings.byzantine() if cell.attackers_data == "copied" else frozenset()
-    owners = [k for k in range(cell.clients) if k not in byzantine]
+    copied = cell.f if cell.attackers_data == "copied" else 0
     whole = m.partition.split(
         np.asarray(arrays.train_y),
-        clients=len(owners),
+        clients=cell.clients - copied,
         classes=arrays.classes,
         generator=numpy_stream(cell.seed, "partition"),
     )
-    own = dict(zip(owners, whole, strict=True))
-    own |= {k: whole[i % len(owners)] for i, k in enumerate(sorted(byzantine))}
+    if copied:
+        byzantine = sorted(cell.settings.byzantine())
+        own = dict(zip((k for k in range(cell.clients) if k not in byzantine), whole, strict=True))
+        own |= {k: whole[i % len(whole)] for i, k in enumerate(byzantine)}
+        whole = [own[k] for k in range(cell.clients)]
     train, validation = [], []
-    for k, indices in sorted(own.items()):
+    for k, indices in enumerate(whole):
         kept, held = indices, indices[:0]
         if cell.validation and len(indices):
             kept, held = train_validation(indices, cell.validation, numpy_stream(cell.seed, "validation", k))

@@ -177,14 +177,14 @@ def _search_apart(
 
 def _cells_apart(wanted: Iterable[Labels], present: Sequence[Labels]) -> Iterator[str]:
     """Cells that the tier has and the board lacks, the other way round, and those that the board has under two keys."""
-    asked, here = ({canonical(cell): cell for cell in cells} for cells in (wanted, present))
+    asked, here = ({_text(cell): cell for cell in cells} for cells in (wanted, present))
     for words, found in (
         ("lacks", [asked[k] for k in asked.keys() - here.keys()]),
         ("has what the tier does not:", [here[k] for k in here.keys() - asked.keys()]),
     ):
         if found:
             yield f"it {words} {some(sorted(map(_named, found)))}"
-    counted = Counter(map(canonical, present))
+    counted = Counter(map(_text, present))
     twice = [cell for text, cell in here.items() if counted[text] > 1]
     if twice:
         yield f"it has more than one cell of {some(sorted(map(_named, twice)))}"
@@ -192,15 +192,19 @@ def _cells_apart(wanted: Iterable[Labels], present: Sequence[Labels]) -> Iterato
 
 def _settings_apart(wanted: Iterable[Cell], records: Iterable[CellResult]) -> Iterator[str]:
     """Cells with the labels of the tier's and other settings: labels round learning rates."""
-    right = {canonical(labels(cell)): canonical(cell.model_dump(mode="json")) for cell in wanted}
+    right = {_text(labels(cell)): canonical(cell.model_dump(mode="json")) for cell in wanted}
     strange = [
         record.labels
         for record in records
-        if (text := canonical(record.labels)) in right
-        and canonical(completed(record.cell["cell"], LATER)) != right[text]
+        if (text := _text(record.labels)) in right and canonical(completed(record.cell["cell"], LATER)) != right[text]
     ]
     if strange:
         yield f"it has other settings than the tier's behind the labels of {some(sorted(map(_named, strange)))}"
+
+
+def _text(found: Labels) -> str:
+    """Labels as one text, with those of settings that came later than the board."""
+    return canonical(labels_of(completed({}, LATER)) | dict(found))
 
 
 def _named(cell: Mapping[str, Any]) -> str:
