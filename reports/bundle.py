@@ -88,7 +88,7 @@ def write_bundle(
     plugins: Sequence[str | Path] = (),
     tolerance: float = TOLERANCE,
 ) -> Bundle:
-    """Bundle the cells of ``store``. The folder must be new or empty, and is there as a whole or not at all.
+    """Bundle the cells of ``store``. The folder must be new or empty; it is whole once ``bundle.json`` is there.
 
     ``plugins`` are the files that methods of the cells come from; installed ones are named by distribution and version.
     Raises ``UsageError`` where a plug-in is missing, has changed since, or cannot be had by others at all.
@@ -116,8 +116,9 @@ def write_bundle(
 
 
 def _write(place: Path, board: Board, parts: Mapping[str, str | bytes], known: Mapping[str, Any]) -> None:
-    """Write the files beside the folder and put them there at once, with the manifest of what is ``known``."""
-    temporary = place.parent / f".{place.name}.{uuid.uuid4().hex}.tmp"
+    """Write the files and the manifest of what is ``known`` elsewhere, then move them: a folder that is there stays."""
+    there = place.exists()
+    temporary = (place if there else place.parent) / f".bundle-{uuid.uuid4().hex}.tmp"
     try:
         write_board(board, temporary / BOARD)
         for target, content in parts.items():
@@ -126,7 +127,11 @@ def _write(place: Path, board: Board, parts: Mapping[str, str | bytes], known: M
         made = Manifest.model_validate({**known, "files": files, "digest": "0" * 64})
         made = made.model_copy(update={"digest": _digest_of(made)})
         write_atomic(temporary / MANIFEST, json.dumps(made.model_dump(mode="json"), indent=1, sort_keys=True) + "\n")
-        os.replace(temporary, place)
+        if there:  # somebody may be in it, and what it lies in need not be writable
+            for entry in [path for path in temporary.iterdir() if path.name != MANIFEST] + [temporary / MANIFEST]:
+                os.replace(entry, place / entry.name)
+        else:
+            os.replace(temporary, place)
     except OSError as error:
         raise StoreError(f"cannot write {place}: {error.strerror or error}") from None
     finally:

@@ -357,6 +357,12 @@ def test_a_bundle_is_there_as_a_whole_or_not_at_all(
     assert not list((tmp_path / "b").iterdir())
     assert write_bundle(store, tmp_path / "b", by="Ada", plugins=files).wrong == ()
     assert list(tmp_path.iterdir()) == [tmp_path / "b"]
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert write_bundle(store, ".", by="Ada", plugins=files).wrong == ()
+    assert sorted(path.name for path in Path().iterdir()) == sorted(p.name for p in (tmp_path / "b").iterdir())
+    assert write_bundle(store, tmp_path / "new", by="Ada", plugins=files).wrong == ()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["b", "here", "new"]
 
 
 def test_installed_plugins_are_named_by_what_to_install(honest: Path) -> None:
