@@ -20,6 +20,7 @@ from .spec import Cell
 from .tuning_check import contestant_of
 
 _SCORES = ("validation", "worst")
+_BEFORE = labels_of(LATER)
 _WHERE = ("attack", "scope", "seed")
 Labels = Mapping[str, Any]
 
@@ -204,7 +205,7 @@ def _settings_apart(wanted: Iterable[Cell], records: Iterable[CellResult]) -> It
 
 def _text(found: Labels) -> str:
     """Labels as one text, with those of settings that came later than the board."""
-    return canonical(labels_of(completed({}, LATER)) | dict(found))
+    return canonical(_BEFORE | dict(found))
 
 
 def _named(cell: Mapping[str, Any]) -> str:

@@ -85,11 +85,12 @@ def gather(
     stale, lacking = 0, ""
     for run, scenario in zip(scale.runs, scenarios_of(scale), strict=True):
         cells = [cell for cell in expand(scenario) if refusal(cell) is None]
-        stored = given if given is not None else list(Store(Path(out) / scenario.name).load().results)
+        own = Store(Path(out) / scenario.name)
+        stored = given if given is not None else list(own.load().results)
         keys, missing = _keys(cells, stored, root, local=given is None)
         lacking = lacking or missing
         if given is None:
-            stored += _beside(Store(Path(out) / scenario.name), keys)
+            stored += _beside(own, keys)
         by_key = {record.key: record for record in stored}
         for cell in cells:
             key = next((k for k in keys[cell] if k in by_key), keys[cell][0] if keys[cell] else "")
