@@ -117,14 +117,13 @@ def _on(device: torch.device, indices: list[Indices]) -> tuple[Tensor, ...]:
 
 
 def _partition(cell: Cell, m: Methods, arrays: Arrays) -> _Split:
-    copied = cell.f if cell.attackers_data == "copied" else 0
     whole = m.partition.split(
         np.asarray(arrays.train_y),
-        clients=cell.clients - copied,
+        clients=cell.owners,
         classes=arrays.classes,
         generator=numpy_stream(cell.seed, "partition"),
     )
-    if copied:
+    if cell.owners < cell.clients:
         byzantine = sorted(cell.settings.byzantine())
         own = dict(zip((k for k in range(cell.clients) if k not in byzantine), whole, strict=True))
         own |= {k: whole[i % len(whole)] for i, k in enumerate(byzantine)}

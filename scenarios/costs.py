@@ -184,8 +184,7 @@ class Costs:
 
 def _samples(cell: Cell, like: Experiment) -> float:
     """Training samples of a client in the mean."""
-    owners = cell.clients - (cell.f if cell.attackers_data == "copied" else 0)
-    return len(like.train) * cell.domain_share * (1 - cell.validation) / owners
+    return len(like.train) * cell.domain_share * (1 - cell.validation) / cell.owners
 
 
 def _pace(e: Experiment) -> tuple[float, float]:

@@ -289,6 +289,11 @@ class Cell(Frozen):
         return self.domain_users or (self.clients // domains,) * domains
 
     @property
+    def owners(self) -> int:
+        """The number of clients that the training samples are spread over."""
+        return self.clients - (self.f if self.attackers_data == "copied" else 0)
+
+    @property
     def participants(self) -> int:
         """Clients per round."""
         return max(1, int(self.participation * self.clients + 1e-9))

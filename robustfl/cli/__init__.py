@@ -65,11 +65,8 @@ def invoke(arguments: list[str]) -> int:
     except Terminated as error:
         return _failed("stopped by SIGTERM", error.status)
     except SystemExit as error:
-        if "_ROBUSTFL_COMPLETE" in os.environ and error.code in (
-            0,
-            1,
-        ):  # a shell asked, and click is done
-            return int(error.code or 0)
+        if "_ROBUSTFL_COMPLETE" in os.environ and error.code in (0, 1):
+            return int(error.code or 0)  # a shell asked what there is, and click is done
         return _failed(f"sys.exit({error.code!r}) ended the command{_place(error)}", 1)
     except MemoryError as error:
         return _failed(f"out of memory{_place(error)}", 1)
