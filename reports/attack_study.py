@@ -72,6 +72,12 @@ class Choice:
         return (*self.required, *self.added)
 
 
+def _counted(row: Sequence[Tried]) -> list[Tried]:
+    """The attacks on one contestant that count: with an effect, or below all that have one whatever was measured."""
+    lowest = min((t.sa for t in row if t.counts), default=0.0)
+    return [t for t in row if t.counts or (t.status == "done" and t.sa < lowest - _LAST_BIT)]
+
+
 class Study:
     """The outcome of every attack on every contestant, from records or from the file made of them."""
 
@@ -86,7 +92,7 @@ class Study:
     @cached_property
     def contestants(self) -> dict[Contestant, dict[str, Tried]]:
         """By contestant (dataset, defense, norm, partition, f, seed) the attacks that count, if any does."""
-        rows = {who: {t.attack: t for t in row if t.counts} for who, row in self._tried.items()}
+        rows = {who: {t.attack: t for t in _counted(row)} for who, row in self._tried.items()}
         return {who: row for who, row in rows.items() if row}
 
     def unattacked(self, who: Contestant) -> float | None:

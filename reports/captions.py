@@ -77,7 +77,8 @@ def how_to_read(board: Board) -> tuple[str, ...]:
         (bool(board.own_names), f"Every contestant has its own {listed(board.own_names)}."),
         (
             any(p.idle for p in places),
-            f"{NO_EFFECT}: the attackers left the honest mean where it was; it counts in no worst case.",
+            f"{NO_EFFECT}: the attackers left the honest mean where it was, and accuracy is not below that under all "
+            "other attacks; it counts in no worst case.",
         ),
         (
             any(p.bound for p in places),

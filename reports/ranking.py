@@ -31,6 +31,8 @@ ALWAYS = ("defense", "norm")
 OWN = ("algorithm", "schedule")
 """Settings of training that belong to the contestants where each has its own, and to the task otherwise."""
 
+_LAST_BIT = 1e-9
+
 NO_SHIFT = 1e-5
 """An attack that moves the honest mean by no more than this share of its length has no effect; rounding gives 1e-7."""
 
@@ -197,7 +199,8 @@ def without_effect(cell: Cell) -> bool:
     """True if a finished cell's certificates say that its attack left the honest mean where it was.
 
     Either the attack's own, known before training (``no_effect``), or the measured one: no row of the attackers was
-    dropped, and the mean of the updates, and of the statistics where attackers send some, stayed where it was.
+    dropped, and the mean of the updates, and of the statistics where attackers send some, stayed where it was. A board
+    takes no number out of a worst case on that word that is below all others.
     """
     if cell["status"] != "done" or text(cell["attack"]) == NO_ATTACK:
         return False
@@ -335,6 +338,7 @@ def _blocks(groups: Groups, axes: Axes, autobyz: Asked | None) -> list[tuple[str
 def _row(labels: Labels, group: _Group, metric: str, attacks: Sequence[str], autobyz: Asked | None) -> Row:
     found = {a: group.places[a].estimate(metric) if a in group.places else Estimate() for a in attacks}
     members: tuple[tuple[str, int], ...] = ()
+    found = _disproved(found)
     if autobyz is not None:
         found[TITLE], members = of_members({a: found.get(a, Estimate()) for a in autobyz.members})
     inside = autobyz.members if autobyz is not None else ()
@@ -349,6 +353,24 @@ def _row(labels: Labels, group: _Group, metric: str, attacks: Sequence[str], aut
     memory = max(group.memory, default=None)
     cells = tuple(found[a] for a in attacks)
     return Row(labels, None, cells, worst(counted), seconds, memory, own=group.own, members=members)
+
+
+def _disproved(found: Mapping[str, Estimate]) -> dict[str, Estimate]:
+    """The estimates by attack, those without effect as numbers where they are below the worst case of the others.
+
+    Certificates look at the mean, and in measured rounds: rows that cancel can still mislead a rule, and an attack can
+    rest while it is looked at. What is below all others had an effect. Nothing is below a divergence.
+    """
+    lowest = worst([e for a, e in found.items() if a != NO_ATTACK])
+    if not (lowest.expected or lowest.states):  # none of the others has an effect, or there is none
+        lowest = found.get(NO_ATTACK, Estimate())
+    floor = lowest.mean
+    if floor is None:
+        return dict(found)
+    return {
+        a: replace(e, idle=False) if e.idle and e.mean is not None and e.mean < floor - _LAST_BIT else e
+        for a, e in found.items()
+    }
 
 
 def _mean_row(labels: Labels, rows: Sequence[Row]) -> Row:

@@ -14,7 +14,7 @@ from .ranking import NO_ATTACK
 
 TASK = "task"
 LEFT_OUT = "after a third of the rounds this attack could no longer be the worst of AutoByz: it did not run to the end"
-IDLE = "the attackers left the honest mean where it was: it counts in no worst case"
+IDLE = "the attackers left the honest mean where it was, and other attacks are worse: it counts in no worst case"
 
 
 @dataclass(frozen=True)

@@ -245,7 +245,7 @@ def test_a_member_that_is_refused_with_one_seed_makes_a_bound() -> None:
 def test_members_that_are_all_without_effect_count_as_such() -> None:
     records = [
         r if r.labels["attack"] == "none" else r.model_copy(update={"certificates": {"no_effect": True}})
-        for r in cells(none=[0.9], alie=[0.5], sf=[0.7], own=[0.8])
+        for r in cells(none=[0.5], alie=[0.5], sf=[0.7], own=[0.8])
     ]
     _, row = row_of(records)
     assert row.cells[1].idle
@@ -322,10 +322,14 @@ def test_what_attackers_search_is_no_cost_of_a_defense() -> None:
 
 
 def test_a_member_without_effect_does_not_count() -> None:
-    records = cells(none=[0.9], alie=[0.5], sf=[0.7], own=[0.8])
+    records = cells(none=[0.9], alie=[0.75], sf=[0.7], own=[0.8])
     idle = {"certificates": {**records[1].certificates, "no_effect": True}}
     records[1] = records[1].model_copy(update=idle)
-    assert row_of(records)[1].cells[1].mean == 0.7
+    found = row_of(records)[1]
+    assert (found.cells[1].mean, found.cells[2].text()) == (0.7, "no effect")
+    lower = records[1].model_copy(update={"metrics": cells(none=[0.5])[0].metrics})
+    found = row_of([records[0], lower, *records[2:]])[1]
+    assert (found.cells[1].mean, found.cells[2].text(), found.members) == (0.5, "50.0", (("alie", 1),))
     as_low = [records[0], records[1].model_copy(update={"metrics": records[2].metrics}), *records[2:]]
     assert row_of(as_low)[1].members == (("sf", 1),)
 

@@ -271,6 +271,16 @@ def test_refused_attacks_and_those_without_effect_do_not_count_and_divergence_is
     assert "zero" in found.attacks
 
 
+def test_an_attack_below_all_others_counts_whatever_moved_the_mean() -> None:
+    who = ("digits", "mean", "gn", "iid", "2", "0")
+
+    def found(idle: float) -> list[str]:
+        row = [Tried("sf", "done", 0.3, 0.4), Tried("quiet", "done", idle, 0.4, effect=False)]
+        return list(Study({who: row}, {who: 0.9}).contestants[who])
+
+    assert (found(0.2), found(0.3), found(0.8)) == (["sf", "quiet"], ["sf"], ["sf"])
+
+
 def test_the_cheap_mode_misses_a_worst_member_that_starts_late() -> None:
     row = [Tried("early", "done", 0.5, 0.1), Tried("late", "done", 0.2, 0.2), Tried("mild", "done", 0.9, 0.9)]
     found = Study({("digits", "p", "gn", "iid", "2", "0"): row}, {})

@@ -283,18 +283,30 @@ IDLE = {"attack_shift": 3e-8, "statistics": 0}
 
 
 def test_an_attack_without_effect_is_named_and_counts_in_no_worst_case() -> None:
-    made = board(certified("mean", "none", 0.9), certified("mean", "quiet", 0.2, **IDLE), certified("mean", "sf", 0.5))
+    made = board(certified("mean", "none", 0.9), certified("mean", "quiet", 0.6, **IDLE), certified("mean", "sf", 0.5))
     row = rows(made)["mean"]
     assert row.cells[made.attacks.index("quiet")].text() == "no effect"
     assert (row.worst.mean, row.worst.bound) == (0.5, False)
     assert "no effect: the attackers left the honest mean where it was" in " ".join(made.notes)
     line = made.select(metric="sa").frame().iloc[0]
-    assert (line["quiet"], line["quiet status"]) == (pytest.approx(20.0), "no effect")
+    assert (line["quiet"], line["quiet status"]) == (pytest.approx(60.0), "no effect")
+
+
+def test_a_number_below_all_others_counts_whatever_moved_the_mean() -> None:
+    calm = [certified("mean", "none", 0.9, seed) for seed in (0, 1)]
+    quiet = [certified("mean", "quiet", 0.2, 0, **IDLE), certified("mean", "quiet", 0.7, 1, **IDLE)]
+    row = rows(board(*calm, *quiet, *(certified("mean", "sf", 0.5, seed) for seed in (0, 1))))["mean"]
+    assert (row.cells[1].text(), [v for _, v in row.worst.values]) == ("45.0 (20.0–70.0)", [0.2, 0.5])
+    lost = record(defense="mean", attack="sf", sa=0.5, status="diverged")
+    row = rows(board(calm[0], quiet[0], lost))["mean"]
+    assert (row.cells[1].text(), row.worst.status) == ("no effect", "diverged")
 
 
 def test_where_no_attack_has_an_effect_the_worst_case_is_that_of_no_attack() -> None:
-    calm = board(certified("mean", "none", 0.9), certified("mean", "quiet", 0.2, **IDLE))
-    assert rows(calm)["mean"].worst.mean == 0.9
+    calm = board(certified("mean", "none", 0.9), certified("mean", "quiet", 0.9, **IDLE))
+    assert (rows(calm)["mean"].cells[1].text(), rows(calm)["mean"].worst.mean) == ("no effect", 0.9)
+    hurt = board(certified("mean", "none", 0.9), certified("mean", "quiet", 0.2, **IDLE))
+    assert (rows(hurt)["mean"].cells[1].text(), rows(hurt)["mean"].worst.mean) == ("20.0", 0.2)
     alone = board(certified("mean", "quiet", 0.2, **IDLE))
     assert rows(alone)["mean"].worst.mean == 0.2
 

@@ -357,7 +357,7 @@ def test_no_attack_is_no_scenario_and_neither_is_one_without_effect() -> None:
     calm = [c for d in TABLE for c in cells(d, [0.5], attack="none")]
     quiet = [
         r.model_copy(update={"certificates": {"attack_shift": 0.0, "statistics": 0}})
-        for d in TABLE for r in cells(d, [0.5], attack="quiet")
+        for d in TABLE for r in cells(d, [0.99], attack="quiet")
     ]  # fmt: skip
     assert rank_over_scenarios(board(*records, *calm, *quiet), "sa").scenarios == tuple(f"a{i}" for i in range(6))
     only = rank_over_scenarios(board(*(r for r in calm)), "sa")
