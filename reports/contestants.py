@@ -14,7 +14,7 @@ from robustfl.records import CellResult
 
 from .board import OVERALL, Board, Row, Section, row_name
 from .frame import frame
-from .ranking import spread, text
+from .ranking import by_version, spread, text
 
 Cell = Mapping[Hashable, Any]
 
@@ -60,7 +60,7 @@ def entries(board: Board, results: Sequence[CellResult]) -> list[Entry]:
             attack=text(cell.get("attack")),
             record=records[str(cell["key"])],
         )
-        for cell in spread(cells if board.autobyz is None else board.autobyz.renamed(cells))
+        for cell in spread(by_version(cells if board.autobyz is None else board.autobyz.renamed(cells)))
     ]
 
 

@@ -58,10 +58,10 @@ def board_of(
         autobyz=autobyz,
     )  # fmt: skip
     board = replace(board, notes=(*board.notes, *([words] if words else [])))
-    plug_ins = {name: origin for result in loaded.results for name, origin in origins(result.cell).items()}
+    plug_ins = sorted({one for result in loaded.results for one in origins(result.cell).items()})
     if not plug_ins:
         return board
-    told = "; ".join(f"{name}: {origin}" for name, origin in sorted(plug_ins.items()))
+    told = "; ".join(f"{name}: {origin}" for name, origin in plug_ins)
     return replace(board, notes=(*board.notes, f"Plug-ins: {told}."))
 
 

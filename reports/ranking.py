@@ -22,6 +22,8 @@ from .frame import label_columns, ranked_metrics, samples_of
 from .paired import rank_ranges
 
 NO_ATTACK = "none"
+OF_ATTACKS = "cell.methods.attack."
+"""How the columns begin in which attacks with equal labels differ (``frame``)."""
 ATTACK_LABELS = ("f", "f_declared", "scope", "target")
 """Labels that only mean something under attack: an unattacked cell stands beside every value of them."""
 
@@ -102,8 +104,9 @@ def rank_board(
     """
     _check(table, compare)
     records = table.to_dict("records")
-    cells = spread(autobyz.renamed(records) if autobyz else [dict(r) for r in records])
-    axes = axes_of(cells, label_columns(table), compare=compare)
+    cells = spread(by_version(autobyz.renamed(records) if autobyz else [dict(r) for r in records]))
+    labels = [c for c in label_columns(table) if not c.startswith(OF_ATTACKS)]
+    axes = axes_of(cells, labels, compare=compare)
     attacks = sorted({text(c["attack"]) for c in cells}, key=lambda a: (a != NO_ATTACK, natural(a)))
     attacks = list(columns(attacks, autobyz, NO_ATTACK))
     notes = Footnotes()
@@ -117,7 +120,7 @@ def rank_board(
     measured = [c for c in cells if c["status"] == "done"]
     counts = Counter(str(s) for s in table["status"])
     roles = {*axes.contestant, *axes.own, *axes.task}
-    constant = [c for c in label_columns(table) if c not in roles and len({text(cell.get(c)) for cell in cells}) == 1]
+    constant = [c for c in labels if c not in roles and len({text(cell.get(c)) for cell in cells}) == 1]
     board = Board(
         scenario=", ".join(sorted({text(s) for s in table.get("scenario", []) if isinstance(s, str)})),
         label_names=tuple(_plain(c) for c in axes.contestant),
@@ -244,6 +247,29 @@ def _check(table: pd.DataFrame, compare: Sequence[str]) -> None:
     for name in compare:
         if name not in allowed:
             raise UsageError(f"leaderboard: cannot compare {name!r}; {closest(name, allowed)}")
+
+
+def by_version(cells: Sequence[Mapping[Hashable, Any]]) -> list[dict[Hashable, Any]]:
+    """The cells, attacks of one name and several versions named with what tells them apart: ``my-attack (my.py 3f…)``.
+
+    They are columns of one table, so that the cells without attack stand beside each of them.
+    """
+    columns = sorted({str(n) for c in cells for n in c if str(n).startswith(OF_ATTACKS)})
+    apart: dict[str, set[Labels]] = defaultdict(set)
+    for cell in cells:
+        apart[text(cell["attack"])].add(_labels(cell, columns))
+    named = []
+    for cell in cells:
+        words = ", ".join(_in_words(c, text(cell.get(c))) for c in columns if text(cell.get(c)) != "–")
+        attack = text(cell["attack"])
+        label = {"attack": f"{attack} ({words})"} if len(apart[attack]) > 1 else {}
+        named.append({**{n: v for n, v in cell.items() if n not in columns}, **label})
+    return named
+
+
+def _in_words(column: str, value: str) -> str:
+    name = column.rpartition(".")[2]
+    return value if name == "origin" else f"{name} {value}"
 
 
 def spread(cells: list[dict[Hashable, Any]]) -> list[dict[Hashable, Any]]:

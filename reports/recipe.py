@@ -37,8 +37,8 @@ def scenario_toml(results: Sequence[CellResult], *, name: str) -> str:
     zipped = [g for g in groups if len(g) > 1]
     if zipped:
         lines.append(f"zip = {_toml(zipped)}")
-    plug_ins = {n: o for r in results for n, o in origins(r.cell).items()}
-    lines += [f"# needs plug-in {_line(n)}: {_line(o)}" for n, o in sorted(plug_ins.items())]
+    plug_ins = sorted({one for r in results for one in origins(r.cell).items()})
+    lines += [f"# needs plug-in {_line(n)}: {_line(o)}" for n, o in plug_ins]
     lines += ["", "[cell]"]
     for field in fields:
         if field in columns:

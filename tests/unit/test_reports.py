@@ -21,13 +21,15 @@ from fake_store import grid, record, stored
 from rich.console import Console
 
 from robustfl.errors import StoreError, UsageError
-from robustfl.records import CellResult
+from robustfl.records import CellResult, digest
 from robustfl.reports import leaderboard, load_board, rank_board, report
 from robustfl.reports.board import Board, Row, in_words
 from robustfl.reports.captions import setting
+from robustfl.reports.contestants import entries
 from robustfl.reports.estimate import Estimate
 from robustfl.reports.frame import frame, label_columns
 from robustfl.reports.latex import escape
+from robustfl.reports.recipe import scenario_toml
 from robustfl.reports.writers import FORMS, terminal, to_csv, to_json, to_latex, to_markdown, to_text
 
 
@@ -251,18 +253,43 @@ def test_a_label_may_be_compared_instead() -> None:
     assert [(r.labels[2], r.rank) for r in made.sections[0].rows] == [("fedavg", 1), ("fedprox", 2)]
 
 
-def test_versions_of_a_defense_compete_and_versions_of_an_attack_are_tasks() -> None:
-    steps = {v: [{"name": "nnm", "version": 1}, {"name": "median", "version": v}] for v in (1, 2)}
-    attacks = {v: {"name": "alie", "version": v} for v in (1, 2)}
-    for method, named, where, kind in (
-        ("defense", steps, "defense.1", "label_names"), ("attack", attacks, "attack", "task_names"),
-    ):  # fmt: skip
-        one = record()
-        first, second = (
-            one.model_copy(update={"key": f"a{v}", "cell": {"cell": one.cell["cell"], "methods": {method: named[v]}}})
-            for v in (1, 2)
-        )
-        assert f"methods.{where}.version" in getattr(board(first, second), kind)
+def versions(attack: str, axis: str, *methods: Any) -> list[CellResult]:
+    one = record(attack=attack, sa=0.5)
+    cells = [{**one.cell, "methods": {axis: method}} for method in methods]
+    return [one.model_copy(update={"key": digest(cell), "cell": cell}) for cell in cells]
+
+
+def test_versions_of_a_defense_compete() -> None:
+    steps = [[{"name": "nnm", "version": 1}, {"name": "median", "version": v}] for v in (1, 2)]
+    assert "methods.defense.1.version" in board(*versions("alie", "defense", *steps)).label_names
+
+
+def test_versions_of_an_attack_stand_beside_the_cells_without_one() -> None:
+    edited = [{"name": "my", "version": 1, "origin": f"my.py {digest}"} for digest in ("3f", "4e")]
+    calm = record(attack="none", sa=0.9)
+    made = board(calm, record(attack="sf", sa=0.6), *versions("my", "attack", *edited))
+    assert made.task_names == ()
+    assert made.attacks == ("none", "my (my.py 3f)", "my (my.py 4e)", "sf")
+    assert made.sections[0].rows[0].cells[0].mean == 0.9
+    assert not [c for c in made.constants if "methods" in c[0]]
+    raised = board(*versions("alie", "attack", *({"name": "alie", "version": v} for v in (1, 2))))
+    assert raised.attacks == ("alie (version 1)", "alie (version 2)")
+
+
+def test_every_version_of_a_plug_in_is_named(tmp_path: Path) -> None:
+    edited = [{"name": "my", "version": 1, "origin": f"my.py {digest}"} for digest in ("3f", "4e")]
+    records = versions("my", "attack", *edited)
+    stored(tmp_path, records)
+    made = load_board(tmp_path)
+    assert "Plug-ins: attack my: my.py 3f; attack my: my.py 4e." in made.notes[-1]
+    needed = [line for line in scenario_toml(records, name="x").splitlines() if "plug-in" in line]
+    assert needed == ["# needs plug-in attack my: my.py 3f", "# needs plug-in attack my: my.py 4e"]
+
+
+def test_a_contestants_page_names_the_versions_of_an_attack() -> None:
+    edited = [{"name": "my", "version": 1, "origin": f"my.py {digest}"} for digest in ("3f", "4e")]
+    records = versions("my", "attack", *edited)
+    assert [e.attack for e in entries(board(*records), records)] == ["my (my.py 3f)", "my (my.py 4e)"]
 
 
 def test_a_constant_setting_is_no_column() -> None:
