@@ -86,7 +86,9 @@ def report(
     compare: Sequence[str] = (),
     statistic: str | None = None,
 ) -> list[Path]:
-    """Write the leaderboard of a store in every form, and its figures, into ``out`` (default ``<path>/report``).
+    """Write the leaderboard of a store in every form, and its figures, into ``out``.
+
+    That is ``<path>/report`` by default, and a folder beside it for a report of some cells only.
 
     With ``site`` also a web site into that folder, with ``board`` a file that ``robustfl verify`` checks. ``where``
     keeps cells with these labels, ``compare`` names more labels that say who competes, ``statistic`` which numbers are

@@ -57,7 +57,9 @@ def board_of(
         table, compare=compare, problems=problems, defaults=defaults if isinstance(defaults, dict) else {},
         autobyz=autobyz,
     )  # fmt: skip
-    board = replace(board, notes=(*board.notes, *([words] if words else [])))
+    only = ", ".join(f"{name} = {value}" for name, value in (where or {}).items())
+    told = (f"Only cells with {only}." if only else "", words)
+    board = replace(board, notes=(*board.notes, *filter(None, told)))
     plug_ins = sorted({one for result in loaded.results for one in origins(result.cell).items()})
     if not plug_ins:
         return board

@@ -10,6 +10,7 @@ from robustfl.errors import UsageError
 from robustfl.records import CellResult
 
 from .board import Board
+from .contestants import slug_of
 from .loading import board_of, chosen
 from .store import open_store, refuse_store, sweep_leftovers, write_atomic
 from .writers import write_all
@@ -57,7 +58,7 @@ def publish_store(
 
         claimed = TOLERANCE if tolerance is None else tolerance
         published = publish_described(loaded.results, described, name=made.scenario, tolerance=claimed)
-    folder = store.folder / "report" if out is None else Path(out)
+    folder = store.folder / report_folder(where or {}) if out is None else Path(out)
     sweep_leftovers(store.folder, folder, site or folder)
     files = write_all(made, folder)
     if figures:
@@ -76,6 +77,15 @@ def publish_store(
         about = str(described.get("description") or "")
         pages = write_site(made, loaded.results, site, description=about, papers=known, figures=names) + pictures
     return Written(made, tuple(files), tuple(pages))
+
+
+def report_folder(where: Mapping[str, str]) -> str:
+    """The folder in a store for the report of its cells with these labels: that of some cells is not that of all.
+
+    >>> report_folder({}), report_folder({"f": "4"})
+    ('report', 'report-f-4-878b6e')
+    """
+    return f"report-{slug_of([f'{name}={value}' for name, value in sorted(where.items())])}" if where else "report"
 
 
 def _check_folders(out: str | Path | None, site: str | Path | None) -> None:

@@ -112,7 +112,11 @@ def run(scenario: str | None, **options: Any) -> int:
 
 @app.command(short_help="Print a leaderboard; write tables, figures, a web site, a board.")
 @click.argument("store", type=click.Path(path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), help="Folder of the report [default: STORE/report].")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Folder of the report [default: STORE/report, or report-… beside it with --where].",
+)
 @click.option("--site", type=click.Path(path_type=Path), help="Also write a web site into this folder.")
 @click.option("--board", type=click.Path(path_type=Path), help="Also write a board that `verify` can check.")
 @tolerance("What the board claims: by how much an accuracy may differ when a cell is run again.")
