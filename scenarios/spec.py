@@ -275,6 +275,9 @@ class Cell(Frozen):
                 if getattr(self, name) != type(self).model_fields[name].default:
                     raise UsageError(f"{name}={_shown(getattr(self, name))} belongs to domains, and there are none")
         _at_users(self.at, self.users)
+        twice = [name for i, name in enumerate(self.evasions) if name in self.evasions[:i]]
+        if twice:
+            raise UsageError(f"evasions names {twice[0]} twice; robust accuracy is measured once under each")
         if self.participation * self.clients + 1e-9 < 1:
             raise UsageError(
                 f"participation={self.participation:g} of {self.clients} clients is less than one client a round; "

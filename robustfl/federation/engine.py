@@ -274,7 +274,8 @@ class _Loop:
             return {}
         attacked = who.f and (e.attacks_updates or e.attack.poisons_data)
         moved = stack.attack_shift(weights) if attacked else 0.0
-        return {"attack_shift": moved, "defense_shift": stack.defense_shift(result.vector, weights)}
+        honest = who.h if attacked else who.h + who.f  # whom an attack leaves alone sends what honest clients send
+        return {"attack_shift": moved, "defense_shift": stack.defense_shift(result.vector, weights, honest)}
 
     def _step(
         self, state: State, who: Present, stack: MessageStack, aggregate: Tensor, context: Context

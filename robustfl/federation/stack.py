@@ -145,9 +145,9 @@ class MessageStack:
         facts = team.told(None if result is None else dict(result.facts))
         return Aggregated(vector, state={} if result is None else result.state, facts=facts)
 
-    def defense_shift(self, aggregate: Tensor, weights: Tensor | None) -> float:
-        """The distance of the defense's result from the mean of the honest rows, relative to its length."""
-        honest = mean(self.rows[: self.honest], weights)
+    def defense_shift(self, aggregate: Tensor, weights: Tensor | None, count: int) -> float:
+        """The distance of the defense's result from the mean of the first ``count`` rows, relative to its length."""
+        honest = mean(self.rows[:count], weights)
         return self._team.norm(aggregate - honest) / max(self._team.norm(honest), 1e-30)
 
     def attack_shift(self, weights: Tensor | None) -> float:

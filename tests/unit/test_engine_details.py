@@ -153,7 +153,7 @@ def test_shifts_are_of_weighted_means_without_broken_rows() -> None:
     stack = MessageStack(rows, 2, 2, Exchange(ALONE, range(4), lambda message: None))
     # The one attacker that counts is 5 away and has 0.4 of 0.8.
     assert stack.attack_shift(weights) == pytest.approx(0.5, abs=1e-12)
-    assert stack.defense_shift(rows.new_tensor([3.0, 14.0]), weights) == pytest.approx(2.0, abs=1e-12)
+    assert stack.defense_shift(rows.new_tensor([3.0, 14.0]), weights, 2) == pytest.approx(2.0, abs=1e-12)
     # Equal weights: a mean of (4, 8/3), and one attacker of three who count.
     away, length = torch.tensor([4.0, 4 / 3]).norm(), torch.tensor([4.0, 8 / 3]).norm()
     assert stack.attack_shift(None) == pytest.approx(float(away / 3 / length), abs=1e-6)

@@ -350,6 +350,12 @@ def test_representations_are_of_images_attacked_in_evaluation_mode() -> None:
     assert not any(modes)
 
 
+def test_an_evasion_is_named_once() -> None:
+    with pytest.raises(UsageError, match=r"evasions names pgd\(eps=0.1\) twice"):
+        Cell.of({"evasions": ["pgd(eps=0.1)", "fgsm", "pgd( eps = 0.1 )"]})
+    assert len(Cell.of({"evasions": ["pgd(eps=0.1)", "pgd(eps=0.2)"]}).evasions) == 2
+
+
 def test_common_models_are_tested_everywhere_anyway() -> None:
     reason = refusal(cell(**{**CROSSED, "norm": "gn"}, across=True))
     assert reason is not None
