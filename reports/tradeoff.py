@@ -73,7 +73,7 @@ class Breakdown:
 def breakdowns(board: Board, labels: Sequence[tuple[str, ...]]) -> list[Breakdown]:
     """The breakdown curves of the rows with these labels; none where only one value of ``f`` or γ was run.
 
-    A line is a contestant in tasks that differ in nothing else.
+    A line is a contestant in tasks that differ in nothing else, at the places where its worst case is known.
     """
     wanted = set(labels)
     found = []
@@ -110,7 +110,7 @@ def _along(board: Board, rows: Sequence[tuple[tuple[str, ...], Row]], axis: str)
 
 
 def _percent(place: Estimate) -> float | None:
-    """The worst case in percent; a divergence is an accuracy of zero: nothing was learned."""
+    """The worst case in percent, unless it is a bound; a divergence is an accuracy of zero: nothing was learned."""
     if place.count("diverged"):
         return 0.0
-    return None if place.mean is None else 100 * place.mean
+    return None if place.mean is None or place.bound else 100 * place.mean

@@ -164,6 +164,14 @@ def test_breakdown_curves_show_worst_cases_and_a_divergence_as_zero(axis: str, v
     assert by_name == {"mean": [50, 50, 0], "median": [90, 80, 70]}
 
 
+def test_a_bound_is_no_point_of_a_breakdown() -> None:
+    under_foe = [record(attack="foe", defense="median", f=f, sa=0.95) for f in (1, 2)]
+    lost = record(attack="foe", defense="median", f=3, status="failed", reason="x")
+    board = rank_board(frame([*board_over(f=[1, 2, 3]), *under_foe, lost]))
+    found = next(iter(breakdowns(board, [row.labels for s in board.sections for row in s.rows])))
+    assert [f for name, points in found.lines if name.startswith("median") for f, _ in points] == [1, 2]
+
+
 def test_a_contestant_is_its_methods_and_owns_all_conditions() -> None:
     records = [record(defense=d, f=f, partition=p, seed=s) for d in ("mean", "median") for f in (1, 2)
                for p in ("iid", "gamma(gamma=0.0)") for s in (0, 1)]  # fmt: skip
