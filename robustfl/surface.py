@@ -8,6 +8,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor
 
+from robustfl.autobyz import named
 from robustfl.contracts import Attack, Evasion, Forged, Norm, Rehearsal, View
 from robustfl.defenses.pipeline import Pipeline, parse_pipeline
 from robustfl.defenses.stack import Rows, as_stack, check_f, check_generator
@@ -20,6 +21,8 @@ Stacked = TypeVar("Stacked", bound=Rows)
 
 def attack(name: str, **params: Any) -> Attack:
     """The Byzantine attack ``name``. Raises ``UsageError`` for an unknown name or parameter."""
+    if named(name) is not None:
+        raise UsageError(f"{name} is a set of attacks that scenarios run in turn; `robustfl show autobyz` names them")
     return cast(Attack, create("attack", name, **params))
 
 

@@ -64,8 +64,11 @@ def _file(target: str, limit: float) -> list[dict[str, Any]]:
 
 
 def _named(target: str, limit: float) -> list[dict[str, Any]]:
-    from robustfl.registry import KINDS, create, entries, parse
+    from robustfl.registry import KINDS, create, entries, parse, split_outside
 
+    parts = split_outside(target, "+")
+    if len(parts) > 1:  # a pipeline obeys the laws that its parts obey
+        return [found for part in parts for found in _named(part.strip(), limit)]
     name, params = parse(target)
     found = [e for kind in KINDS for e in entries(kind) if e.name == name]
     if not found:

@@ -178,6 +178,13 @@ def test_check_prints_each_law_and_fails_when_one_is_broken(capsys: pytest.Captu
     assert "view.honest was written to" in out
 
 
+def test_check_takes_the_parts_of_a_pipeline(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["check", "clipping(c=0.5)+mean", "--format", "json"]) == 0
+    assert [one["name"] for one in json.loads(capsys.readouterr().out)] == ["clipping", "mean"]
+    assert invoke(["check", "clipping+maen"]) == 2
+    assert "did you mean 'mean'" in capsys.readouterr().err
+
+
 def test_check_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["check", "foe(eta=2)", "--format", "json"]) == 0
     (found,) = json.loads(capsys.readouterr().out)

@@ -157,6 +157,7 @@ LAYERS = [torch.ones(2), torch.ones(3)]
             lambda: robustfl.defense("foolsgold").stateful(np.ones((3, 2)), f=0, clients=list("abc")),
             "clients=['a', 'b', 'c'] must be a list of numbers",
         ),
+        (lambda: robustfl.forge("autobyz", np.ones((3, 2)), f=1), "autobyz is a set of attacks that scenarios run in"),
         (
             lambda: robustfl.defense("foolsgold").stateful(np.ones((3, 2)), f=0, state=3),
             "foolsgold: state=3 must be what the last call handed back, or None",
