@@ -18,6 +18,7 @@ TABLES = (
     "evasion",
     "rounds",
     "whole",
+    "precision",
     "grid",
     "site",
     "growth",
