@@ -14,7 +14,7 @@ from robustfl.records import CellResult
 
 from .board import OVERALL, Board, Row, Section, row_name
 from .frame import frame
-from .ranking import by_version, spread, text
+from .ranking import cells_of, text
 
 Cell = Mapping[Hashable, Any]
 
@@ -52,7 +52,6 @@ def entries(board: Board, results: Sequence[CellResult]) -> list[Entry]:
         [n if n in table else f"cell.{n}" for n in names] for names in (board.label_names, board.task_names)
     )
     records = {r.key: r for r in results}
-    cells = [dict(r) for r in table.to_dict("records")]
     return [
         Entry(
             block=row_name(board.task_names, [text(cell.get(c)) for c in tasks]) or OVERALL,
@@ -60,7 +59,7 @@ def entries(board: Board, results: Sequence[CellResult]) -> list[Entry]:
             attack=text(cell.get("attack")),
             record=records[str(cell["key"])],
         )
-        for cell in spread(by_version(cells if board.autobyz is None else board.autobyz.renamed(cells)))
+        for cell in cells_of(table, board.autobyz)
     ]
 
 

@@ -13,7 +13,7 @@ from robustfl.records import CellResult
 from .board import in_words, natural
 from .figure_layout import DASHES, in_rows, longest, panel_title, roomy, simple_first, wrapped
 from .frame import frame, label_columns
-from .ranking import spread, text, varied
+from .ranking import cells_of, text, varied
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -57,7 +57,7 @@ def _groups(
     if not len(results) or "attack" not in table:
         return {}
     records = {r.key: r for r in results}
-    cells = spread([dict(row) for row in table.to_dict("records")])
+    cells = cells_of(table, None)
     others = varied(cells, [c for c in label_columns(table) if c not in panel_of])
     groups: dict[tuple[str, str], dict[tuple[str, ...], list[CellResult]]] = defaultdict(lambda: defaultdict(list))
     for cell in cells:

@@ -103,12 +103,11 @@ def rank_board(
     ``UsageError`` for a table without cells, a column that is not there, or two cells that share every label.
     """
     _check(table, compare)
-    records = table.to_dict("records")
-    cells = spread(by_version(autobyz.renamed(records) if autobyz else [dict(r) for r in records]))
+    cells = cells_of(table, autobyz)
     labels = [c for c in label_columns(table) if not c.startswith(OF_ATTACKS)]
     axes = axes_of(cells, labels, compare=compare)
-    attacks = sorted({text(c["attack"]) for c in cells}, key=lambda a: (a != NO_ATTACK, natural(a)))
-    attacks = list(columns(attacks, autobyz, NO_ATTACK))
+    found = sorted({text(c["attack"]) for c in cells}, key=lambda a: (a != NO_ATTACK, natural(a)))
+    attacks = columns(found, autobyz, NO_ATTACK)
     notes = Footnotes()
     metrics = ranked_metrics(table)
     sections = [
@@ -119,12 +118,12 @@ def rank_board(
     ]
     measured = [c for c in cells if c["status"] == "done"]
     counts = Counter(str(s) for s in table["status"])
-    roles = {*axes.contestant, *axes.own, *axes.task}
-    constant = [c for c in labels if c not in roles and len({text(cell.get(c)) for cell in cells}) == 1]
+    free = [c for c in labels if c not in (*axes.contestant, *axes.own, *axes.task)]
+    constant = [c for c in free if len({text(cell.get(c)) for cell in cells}) == 1]
     board = Board(
         scenario=", ".join(sorted({text(s) for s in table.get("scenario", []) if isinstance(s, str)})),
         label_names=tuple(_plain(c) for c in axes.contestant),
-        attacks=tuple(attacks),
+        attacks=attacks,
         sections=tuple(sections),
         task_names=tuple(_plain(c) for c in axes.task),
         own_names=tuple(_plain(c) for c in axes.own),
@@ -136,8 +135,8 @@ def rank_board(
         versions=_versions(table),
         autobyz=autobyz,
     )
-    members = () if autobyz is None else (words(autobyz, _refused_members(board, autobyz)),)
-    told = (*how_to_read(board), *members, *filter(None, [_tested(measured)]))
+    members = "" if autobyz is None else words(autobyz, _refused_members(board, autobyz))
+    told = (*how_to_read(board), *filter(None, [members, _tested(measured)]))
     return replace(board, caption=caption(board, seeds={text(c["seed"]) for c in measured}), notes=told)
 
 
@@ -249,7 +248,13 @@ def _check(table: pd.DataFrame, compare: Sequence[str]) -> None:
             raise UsageError(f"leaderboard: cannot compare {name!r}; {closest(name, allowed)}")
 
 
-def by_version(cells: Sequence[Mapping[Hashable, Any]]) -> list[dict[Hashable, Any]]:
+def cells_of(table: pd.DataFrame, autobyz: Asked | None) -> list[dict[Hashable, Any]]:
+    """The cells of a table as boards count them: attacks by the names of their columns, unattacked cells everywhere."""
+    records = table.to_dict("records")
+    return spread(_by_version(records if autobyz is None else autobyz.renamed(records)))
+
+
+def _by_version(cells: Sequence[Cell]) -> list[dict[Hashable, Any]]:
     """The cells, attacks of one name and several versions named with what tells them apart: ``my-attack (my.py 3f…)``.
 
     They are columns of one table, so that the cells without attack stand beside each of them.
