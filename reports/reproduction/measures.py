@@ -66,11 +66,12 @@ def measured(record: CellResult, statement: Statement, metric: str) -> float | N
 def number(record: CellResult, metric: str, statistic: str = "final", *, percent: bool = True) -> float | None:
     """A number of a record: ``metric`` and ``statistic`` as in ``Statement``.
 
-    A run that diverged has the accuracy 0: it left no model that could be used.
+    A run that diverged has the accuracy 0: it left no model that could be used. Its best evaluation is that before.
     """
     kind = metric.partition(":")[0]
     if record.status == "diverged" and percent and kind != "certificate":
-        return 0.0
+        before = [p.sa for p in record.curve] if (metric, statistic) == ("sa", "best") else []
+        return 100 * max(before, default=0.0)
     if record.status != "done" or record.metrics is None:
         return None
     found = _certified(record, metric) if kind == "certificate" else _of_metrics(record, metric, statistic)

@@ -227,6 +227,13 @@ def test_a_run_that_diverged_counts_as_no_accuracy() -> None:
                    Evidence(found.planned, records)) == "confirmed"  # fmt: skip
 
 
+def test_the_best_evaluation_of_a_run_that_diverged_is_that_before() -> None:
+    lost = record("k", 0.7, status="diverged", curve=[0.2, 0.5, 0.1])
+    assert [number(lost, "sa", s) for s in ("best", "final", "lowest", "tail")] == [50.0, 0.0, 0.0, 0.0]
+    assert number(lost, "ra_worst", "best") == 0.0
+    assert number(record("k", 0.7, status="diverged"), "sa", "best") == 0.0
+
+
 def test_cells_that_have_not_run_and_cells_of_another_preset_decide_nothing() -> None:
     planned = tuple(Planned({"norm": n, "seed": s}, f"{n}-{s}") for n in "ab" for s in range(3))
     assert judge([AHEAD], Evidence(planned, {}))[0].verdict == "not run"
