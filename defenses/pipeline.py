@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count
@@ -14,8 +15,9 @@ import torch
 from torch import Tensor
 
 from robustfl.contracts import Aggregated, Aggregator, Context, Propagation, Step
-from robustfl.errors import Refused, UsageError
-from robustfl.registry import create, describe, entries, split_outside
+from robustfl.errors import Refused, RobustflError, UsageError
+from robustfl.registry import create, describe, entries, origin_of, split_outside
+from robustfl.watch import names
 
 from .rows import BrokenRows, Mixed, MixedRule, Stack
 from .stack import Rows, as_clients, as_stack, as_weights, check_f, check_generator, finite_rows
@@ -129,6 +131,24 @@ class Pipeline:
 
     def run(self, X: Tensor, *, f: int, context: Context) -> Aggregated:
         """The aggregate of ``X [n d]`` (float32 or float64) with state and facts: ``dropped`` rows and ``f`` used."""
+        with self._apart(X) as X:
+            return self._run(X, f, context)
+
+    @contextmanager
+    def _apart(self, X: Tensor) -> Iterator[Tensor]:
+        """The rows as the parts see them: plug-ins from elsewhere a copy, which looks alike whenever they are asked.
+
+        Raises ``RobustflError`` if they wrote to it.
+        """
+        if not any(origin_of(part) for part in self.parts):
+            yield X
+            return
+        copy = X.detach().clone()
+        yield copy
+        if not torch.equal(*(t.contiguous().view(torch.uint8) for t in (copy, X.detach()))):
+            raise RobustflError(f"{names(self.parts)} wrote to what it was shown; it must work on a copy")
+
+    def _run(self, X: Tensor, f: int, context: Context) -> Aggregated:
         self._refuse(X, f, context)
         draws = None if context.generator is None else context.generator.get_state()
         # Elsewhere than on the CPU even a short look stops everything: there all rows are hoped to be good.
@@ -174,7 +194,9 @@ class Pipeline:
                 without = basis.detach().clone()
                 without[broken.to(basis.device)] = torch.nan
                 return self.mixed(without, f=f, context=context)(rows)
-            return self._reduce(replace(staying(rows), coefficients=mixing.coefficients), f_left, kept_context).vector
+            with self._apart(rows) as seen:
+                mixed = replace(staying(seen), coefficients=mixing.coefficients)
+                return self._reduce(mixed, f_left, kept_context).vector
 
         return aggregate
 

@@ -133,6 +133,8 @@ def _outcome(
         run = _Run(cell, key, build(cell, root=execution.root, device=where), keeper, execution)
         return run, {"status": "done", **run.complete()}
     except Refused as error:
+        if run is not None and plug_ins:  # boards leave refused attacks out: no plug-in may choose them as it sees rows
+            return run, _failure(error, plug_ins, "")
         return run, {"status": "refused", "reason": str(error)}
     except Diverged as error:
         known_so_far = run.so_far() if run else {}

@@ -25,8 +25,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from robustfl.contracts import Aggregator, Arrays, Context, Dataset
-from robustfl.defenses import Pipeline
+from robustfl.contracts import Aggregator, Arrays, Context, Dataset, Step
+from robustfl.defenses import Pipeline, parse_pipeline
 from robustfl.errors import RobustflError, UsageError, closest, some, told
 from robustfl.origins import origins
 from robustfl.patches import unpatched
@@ -198,7 +198,7 @@ def _contracts(brought: Sequence[Entry], note: Note) -> None:
             except (TypeError, ValueError, SystemExit) as error:
                 note("contract", False, f"{who} cannot be made of its defaults: {told(error)}")
                 continue
-            if isinstance(method, Aggregator) and not broken:
+            if isinstance(method, (Aggregator, Step)) and not broken:
                 broken = _order(method)
         if patched and not broken:
             broken = [Law("others", False, f"it changes {some(patched)}, which other methods share")]
@@ -208,32 +208,46 @@ def _contracts(brought: Sequence[Entry], note: Note) -> None:
             note("contract", True, f"{who} keeps the contract")
 
 
-def _order(method: Aggregator) -> list[Law]:
-    """A defense must not know where attackers stand: far rows that come first harm no more than if they come last."""
+def _order(method: Aggregator | Step) -> list[Law]:
+    """A defense must not know where attackers stand: far rows that come last harm no less than in other places."""
     try:
-        words = _displaced(method)
+        rule = (
+            Pipeline((), method)
+            if isinstance(method, Aggregator)
+            else Pipeline((method,), parse_pipeline("mean").aggregator)
+        )
+        words = _displaced(rule)
     except (Exception, SystemExit) as error:  # such as the contract suite's rounds and rows do not lead to
         words = told(error)
     return [Law("order", False, words)] if words else []
 
 
-def _displaced(method: Aggregator) -> str:
-    """The harm of far rows that come first, where it is more than of the same that come last; empty elsewhere.
+def _displaced(rule: Pipeline) -> str:
+    """The harm of far rows that come first or among the others, where it is more than of the same that come last.
 
-    In few columns of a first round, and in many of a later one: a rule may look at which it is.
+    In few columns of a first round, and in many of a later one: a rule may look at which it is. As in the engine the
+    numbers of clients rise among the near rows, then anew among the far ones; in other places they go with the rows.
     """
     f = 2
-    n = _clients(Pipeline((), method), f)
+    n = _clients(rule, f)
     for seed, (width, round) in enumerate(((8, 0), (8, 1), (8, 2), (4_000, 60))):
         near = 1 + 0.1 * torch.randn(n - f, width, generator=stream(seed, "order"), dtype=torch.float64)
         far = 60 + torch.randn(f, width, generator=stream(seed, "far"), dtype=torch.float64)
+        mixed, ids = (torch.randperm(n, generator=stream(seed, name)) for name in ("mixed", "clients"))
+        numbers = torch.cat([ids[: n - f].sort().values, ids[n - f :].sort().values])
+        places = {"last": torch.arange(n), "first": torch.arange(n).roll(f), "among the others": mixed}
         context = Context(round=round, reference=near.mean(0))
-        first, last = (
-            _moved(method, torch.cat(rows), f, replace(context, generator=stream(seed, "rule")))
-            for rows in ((far, near), (near, far))
-        )
-        if first > 3 * last + 3:
-            return f"{f} far rows move the result by {first:.3g} where they come first and by {last:.3g} where last"
+        moved = {
+            where: _moved(
+                rule, torch.cat([near, far])[order], f,
+                replace(context, generator=stream(seed, "rule"), clients=numbers[order]),
+            )
+            for where, order in places.items()
+        }  # fmt: skip
+        last = moved.pop("last")
+        where, most = max(moved.items(), key=lambda item: item[1])
+        if most > 3 * last + 3:
+            return f"{f} far rows move the result by {most:.3g} where they come {where} and by {last:.3g} where last"
     return ""
 
 
@@ -242,9 +256,9 @@ def _clients(pipeline: Pipeline, f: int) -> int:
     return next((n for n in range(11, 41) if pipeline.refusal(n, f) is None), 0) or pipeline.min_clients(f)
 
 
-def _moved(method: Aggregator, X: Tensor, f: int, context: Context) -> float:
+def _moved(rule: Pipeline, X: Tensor, f: int, context: Context) -> float:
     """How far from 1 the aggregate lies, in eight columns of it on average."""
-    made = Pipeline((), method).run(X, f=f, context=context).vector
+    made = rule.run(X, f=f, context=context).vector
     return float((made - 1).norm()) * math.sqrt(8 / len(made))
 
 
@@ -332,11 +346,11 @@ def _overhear(files: tuple[str, ...], packages: tuple[str, ...]) -> None:
     own = {str(Path(file).resolve()) for file in files}
     own |= {inspect.getfile(e.cls) for kind in KINDS for e in entries(kind) if e.origin in packages}
     sys.addaudithook(lambda event, arguments: _heard(event, arguments, own))
+    for file in files:
+        load_file(file)
     loads = {entry.cls: entry.cls.load for entry in entries("dataset")}  # type: ignore[attr-defined]
     for cls, load in loads.items():
         cls.load = _altered(load)  # type: ignore[attr-defined]
-    for file in files:
-        load_file(file)
 
 
 def _trained_elsewhere(record: CellResult, root: str | Path | None) -> tuple[str, list[str]]:
@@ -392,11 +406,13 @@ def _is_data(path: str) -> bool:
 
 
 def _altered(load: Callable[..., Arrays]) -> Callable[..., Arrays]:
-    """``Dataset.load`` with test images moved by one place and their labels by one class."""
+    """``Dataset.load`` with other test data: images in another order and half as bright, labels moved by one class."""
 
     def loaded(self: Dataset, root: Path, *, download: bool = True) -> Arrays:
         arrays = load(self, root, download=download)
         labels = (np.asarray(arrays.test_y) + 1) % arrays.classes
-        return replace(arrays, test_x=np.roll(arrays.test_x, 1, axis=0), test_y=labels)
+        images = np.roll(arrays.test_x, 1, axis=0)
+        images = images // 2 if np.issubdtype(images.dtype, np.integer) else images * np.asarray(0.5, images.dtype)
+        return replace(arrays, test_x=images, test_y=labels)
 
     return loaded

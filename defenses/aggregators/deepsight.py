@@ -51,6 +51,7 @@ class DeepSight(MixedRule):
 
     paper: ClassVar[str] = "@rieger2022deepsight"
     on_host: ClassVar[str] = "clusters rows"
+    sees_outputs: ClassVar[bool] = True
     cost: ClassVar[str] = "3n·inputs forwards, n²d for the inner products, clusterings of n points, one sum"
     unfit_for_statistics: ClassVar[str] = "rows are shortened towards the origin, so variances would shrink"
 

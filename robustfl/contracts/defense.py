@@ -23,7 +23,7 @@ class Context:
     step that is ``centred`` how far every squared distance between rows may be off by rounding; ``shapes`` are those of
     the model's tensors that lie in a row one after the other, for rules that go by layers (empty: nobody knows).
     ``model [d]`` is the server's model, entry by entry as in a row (``None``: nobody knows; not to be written to).
-    ``noise_outputs``, for rules that look at what models predict, maps rows ``[n d]``, a number ``b`` and a generator
+    ``noise_outputs``, for rules with ``sees_outputs``, maps rows ``[n d]``, a number ``b`` and a generator
     to class probabilities ``[n + 1 b c]`` on ``b`` random images: of the model each row leads to, the server's last.
     """
 
@@ -90,6 +90,8 @@ class Step(Method):
 class Aggregator(Method):
     """A rule ``[n d] -> [d]``; ``needs_reference``: it compares rows with the server's own update.
 
+    ``sees_outputs``: it asks what the models of rows predict (``Context.noise_outputs``); others are not given that.
+
     ``unfit_for_statistics`` says why it makes no sense on normalization statistics, where it does not: rows that
     everybody agrees on are not what it returns, or it needs what that channel lacks (memory, a reference).
 
@@ -100,6 +102,7 @@ class Aggregator(Method):
 
     kind: ClassVar[str] = "defense"
     needs_reference: ClassVar[bool] = False
+    sees_outputs: ClassVar[bool] = False
     unfit_for_statistics: ClassVar[str] = ""
     on_host: ClassVar[str] = ""
 

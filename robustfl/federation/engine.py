@@ -19,8 +19,9 @@ from robustfl.federation.experiment import Experiment
 from robustfl.federation.local_steps import Messages, Round, work
 from robustfl.federation.outputs import noise_outputs
 from robustfl.federation.propagation import propagate_statistics
-from robustfl.federation.stack import Exchange, MessageStack
+from robustfl.federation.stack import Exchange, MessageStack, mapped_apart
 from robustfl.federation.state import LocalModels, RoundRecord, State, initial_state
+from robustfl.registry import origin_of
 from robustfl.storage import LIMIT, settle
 from robustfl.team import ALONE, Team
 from robustfl.vectors import write_statistics
@@ -225,7 +226,7 @@ class _Loop:
             reference=self._reference(state),
             shapes=e.shapes,
             model=e.privacy.sent(state.theta),
-            noise_outputs=partial(noise_outputs, e, state),
+            noise_outputs=partial(noise_outputs, e, state) if e.defense.aggregator.sees_outputs else None,
         )
 
     def _reference(self, state: State) -> Tensor | None:
@@ -286,7 +287,8 @@ class _Loop:
         def again(make: Callable[[Tensor, Mapping[str, Tensor]], Tensor]) -> Tensor:
             sent = {name: stack.columns(privacy.sent(value)) for name, value in state.server.items()}
             fresh = replace(context, generator=e.stream("defense-second", state.round), state={})
-            found = stack.defended(e.defense, f=e.settings.f_declared, context=fresh, rows=make(stack.rows, sent))
+            rows = mapped_apart(make, stack.rows, sent) if origin_of(e.algorithm) else make(stack.rows, sent)
+            found = stack.defended(e.defense, f=e.settings.f_declared, context=fresh, rows=rows)
             return privacy.whole(stack.whole(found.vector), e.layout.d)
 
         steps = tuple(self._clients.steps(k) for k in who.ids)

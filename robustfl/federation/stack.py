@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -13,8 +15,11 @@ from robustfl.defenses import Pipeline
 from robustfl.defenses.slices import NeedsWhole, run_sliced
 from robustfl.federation.local_steps import Messages
 from robustfl.federation.personal import Personal
+from robustfl.registry import origin_of
 from robustfl.team import ALONE, Team
 from robustfl.watch import checked, watched
+
+T = TypeVar("T")
 
 
 class Exchange:
@@ -102,6 +107,7 @@ class MessageStack:
         team, h, width, rows = self._team, self.honest, self.width, self.rows
 
         def forged(honest: Tensor, mine: Tensor | None, before: Tensor | None, like: Tensor) -> Forged:
+            honest = honest.clone() if origin_of(attack) else honest  # in which a plug-in may write by ways unseen
             with watched(attack, honest, mine):
                 made = Forged.of(attack.forge(view(honest, mine, before), generator=generator))
             return Forged(checked(made.rows, like, attack), made.state)
@@ -153,6 +159,13 @@ class MessageStack:
     def attack_shift(self, weights: Tensor | None) -> float:
         """The distance by which the attackers' rows move the mean of all rows, relative to that of the honest ones."""
         return attack_shift(self.rows, self.honest, weights, self._team)
+
+
+def mapped_apart(make: Callable[[Tensor, T], Tensor], rows: Tensor, given: T) -> Tensor:
+    """The rows ``[n d]`` that ``make`` makes of each by itself, in an order that nobody knows: of all at once an
+    algorithm from elsewhere could make what it likes of the attackers' rows, and of the defense."""
+    made = {k: make(rows[k : k + 1].clone(), given) for k in random.SystemRandom().sample(range(len(rows)), len(rows))}
+    return torch.cat([made[k] for k in range(len(rows))])
 
 
 def mean(honest: Tensor, weights: Tensor | None) -> Tensor:

@@ -255,6 +255,28 @@ def _trained(trial: _Building) -> str | None:
     return f"fact: no gradient reaches {idle[0]}" if idle else None
 
 
+def _attackable(trial: _Building) -> str | None:
+    """What evasion attacks follow: the gradient of the input as the model is served, its parameters left alone."""
+    made, x = trial.network(trial.fresh())
+    made, x = made.double().requires_grad_(False), x.double()
+    weights = torch.randn(3, _CLASSES, generator=stream(0, "check loss"), dtype=torch.float64)
+    given = x.clone().requires_grad_(True)
+    (slope,) = torch.autograd.grad((made(given) * weights).sum(), given)
+    gaps = []
+    for place in range(8):  # a kink of the network may lie in one direction, and in none of the others
+        along = torch.randn(x.shape, generator=stream(place, "check direction"), dtype=torch.float64)
+        with torch.no_grad():
+            ahead, behind = ((made(x + h * along) * weights).sum() for h in (1e-6, -1e-6))
+        found, wanted = float((slope * along).sum()), float(ahead - behind) / 2e-6
+        gaps.append(abs(found - wanted) / max(abs(wanted), 1e-3))
+    if min(gaps) > 1e-3:
+        raise Broken(
+            "in evaluation the gradient of the input is not that of finite differences, which hides the model from "
+            "evasion attacks"
+        )
+    return None
+
+
 def _served(trial: _Building) -> str | None:
     made, x = trial.network(trial.fresh())
     made, x = made.double(), x.double()
@@ -297,6 +319,7 @@ MODEL_LAWS = (
     *FIRST,
     *FORM,
     Law("logits", "one row of logits per image, as wide as there are classes", _logits),
+    Law("attackable", "in evaluation the input's gradient is that of finite differences", _attackable),
     Law("images apart", "an image's logits do not depend on the rest of the batch", _apart, waivable=True),
     Law("initialised", "all parameters are drawn, from the generator alone", _initialised),
     Law("trains", "gradients reach its parameters; those they do not reach are told", _trained),

@@ -115,6 +115,29 @@ def _gradient(trial: NormTrial) -> str | None:
     return None
 
 
+def _served(trial: NormTrial) -> str | None:
+    """In evaluation an image gets what it always gets, whatever was served before it or is beside it."""
+    network = trial.network().eval()
+    fresh, draw = copy.deepcopy(network), torch.Generator().manual_seed(1)
+    x = torch.randn(600, CHANNELS, 3, 3, generator=draw, dtype=torch.float64)
+    with torch.no_grad():
+        for part in x[:536].split(67):
+            network(part)
+        together, first = network(x[536:]), fresh(x[536:])
+        if not torch.equal(together, first):
+            raise Differs("in evaluation outputs are others after 536 images: it remembers what it served")
+        if not torch.allclose(together[:1], fresh(x[536:537]), rtol=1e-6, atol=1e-9):
+            raise Differs("in evaluation an image's output depends on the rest of the batch")
+    try:
+        torch.autograd.gradcheck(fresh, x[:9, :, :2, :1].clone().requires_grad_(True))
+    except RuntimeError as error:
+        raise Broken(
+            f"in evaluation the gradient of the input is not that of finite differences, which hides the model from "
+            f"evasion attacks: {str(error).split(chr(10))[0]}"
+        ) from error
+    return None
+
+
 def _tags(trial: NormTrial) -> str | None:
     network = trial.network()
     for name, module in statistics_layers(network):
@@ -278,6 +301,27 @@ def _merge(trial: NormTrial) -> str | None:
     return None if listening.asked else "fact: it never asks defense.mixed, so that no rule defends its statistics"
 
 
+def _order(trial: NormTrial) -> str | None:
+    """A server merges what clients sent, not whose it is: honest clients come first, and nobody may make use of it."""
+    network, method = trial.network(), trial.method
+    layout = layout_of(network)
+    if not method.sends_statistics or isinstance(method, OneMachineNorm):
+        return "clients send no statistics" if not method.sends_statistics else "one machine has no clients"
+    network(images())
+    reports, draw = collect(network, layout, clients=2), torch.Generator().manual_seed(2)
+    previous = layout.initial_statistics(reports.rows)
+    sent = method.messages(reports, previous, layout.layers)[:1]
+    messages = sent * (1 + 0.5 * torch.rand(9, sent.shape[1], generator=draw, dtype=sent.dtype))
+    messages[-1] *= 8
+    counts, order = reports.counts[:1].expand(9, -1).clone(), torch.randperm(9, generator=draw)
+    one, other = (
+        method.merge(messages[o], counts[o], previous, layout.layers, PlainMean()) for o in (torch.arange(9), order)
+    )
+    if not torch.allclose(one, other, rtol=1e-6, atol=1e-9):
+        raise Differs("the merged statistics depend on the order in which clients' messages stand")
+    return None
+
+
 class _Listening(StatisticsAggregation):
     """The plain mean, which notices whether it is asked at all."""
 
@@ -309,6 +353,7 @@ LAWS = (
     Law("constant input", "constant inputs give finite outputs", _constant),
     Law("inputs untouched", "no forward writes to the input, to parameters or to statistics", _inputs),
     Law("gradient", "the gradient of the input is that of finite differences", _gradient),
+    Law("served", "in evaluation outputs and gradients of the input are of that image alone", _served),
     Law("entries", "every entry is typed, statistics lie in a StatisticsLayer, and the scheme fits the layer", _tags),
     Law("clients apart", "clients in one forward get what each gets alone", _apart),
     Law("gradient rows", "the clients' affine gradients add up to the ordinary one", _rows),
@@ -316,6 +361,7 @@ LAWS = (
     Law("unseen", "while unseen is set, training forwards leave no trace in the report", _unseen),
     Law("as client", "as_client is over with its pass; a fact: whether it evaluates as the client reports", _as_client),
     Law("merge", "messages and merged statistics are like the rows; variances are at least 0", _merge),
+    Law("clients in any order", "the merged statistics do not depend on the order of the messages", _order),
     Law("phases", "frozen(round, rounds) is a bool", _phases),
     Law("copies", "pickles and copies of the layer are the same layer", _copies),
     *COMMON,

@@ -16,7 +16,8 @@ from fake_store import record
 from torch import Tensor
 
 from robustfl import registry
-from robustfl.contracts import Aggregator, Arrays, Context, Dataset
+from robustfl.contracts import Aggregator, Arrays, Context, Dataset, Step
+from robustfl.defenses import Pipeline
 from robustfl.errors import RobustflError, UsageError
 from robustfl.records import CellResult, digest
 from robustfl.reports.published import publish, write_board
@@ -212,6 +213,13 @@ def drawn_middle(self: Any, X: Tensor, *, f: int, context: Context) -> Tensor:
     return middle(self, X[order], f=f, context=context)
 
 
+def longest_run(self: Any, X: Tensor, *, f: int, context: Context) -> Tensor:
+    """The mean of the longest run of rising numbers of clients, who are the honest ones wherever they stand."""
+    assert context.clients is not None
+    falls = [0, *((context.clients.diff() < 0).nonzero().flatten() + 1).tolist(), len(X)]
+    return max((X[i:j] for i, j in itertools.pairwise(falls)), key=len).mean(0)
+
+
 def near_the_server(self: Any, X: Tensor, *, f: int, context: Context) -> Tensor:
     assert context.reference is not None
     return X[(X - context.reference).norm(dim=1).argsort()[:1]].mean(0)
@@ -223,12 +231,23 @@ def near_the_server(self: Any, X: Tensor, *, f: int, context: Context) -> Tensor
     [
         (middle, ""), (last_rows, ""), (near_the_server, ""), (first_rows, "2 far rows move the result by "),
         (wrong_when_wide, "RuntimeError: too wide"), (first_rows_later_on, "2 far rows"),
-        (first_rows_of_many_columns, "2 far rows"),
+        (first_rows_of_many_columns, "2 far rows"), (longest_run, "2 far rows"),
     ],
 )  # fmt: skip
 def test_a_rule_that_leans_on_the_order_of_rows_or_fails_on_others_is_told(aggregate: Any, words: str) -> None:
     told = [law.reason for law in submission._order(rule(aggregate)())]
     assert [reason.startswith(words) for reason in told] == ([True] if words else [])
+
+
+@pytest.mark.usefixtures("clean_registry")
+def test_a_step_that_leans_on_the_order_of_rows_is_told() -> None:
+    def mix(self: Any, gram: Tensor, *, f: int, context: Context) -> Tensor:
+        return (torch.arange(len(gram)) < len(gram) - f).to(gram).expand(len(gram), -1) / (len(gram) - f)
+
+    space = {"__doc__": "A step.", "__module__": __name__, "mix": mix, "min_clients": lambda self, f: 2 * f + 1}
+    step = registry.register("first-rows-in-a-bundle")(dataclass(frozen=True)(type("FirstRows", (Step,), space)))()
+    assert [law.reason[:10] for law in submission._order(step)] == ["2 far rows"]
+    assert submission._order(registry.create("defense", "nnm")) == []
 
 
 @pytest.mark.usefixtures("clean_registry")
@@ -263,7 +282,7 @@ def test_the_order_of_rows_is_tried_with_clients_that_the_rule_takes(members: di
 def test_how_far_a_result_lies_does_not_depend_on_the_number_of_columns(width: int) -> None:
     far = rule(lambda self, X, *, f, context: torch.full_like(X[0], 3.0))()
     X = torch.ones(11, width, dtype=torch.float64)
-    assert submission._moved(far, X, 2, Context()) == pytest.approx(2 * 8**0.5)
+    assert submission._moved(Pipeline((), far), X, 2, Context()) == pytest.approx(2 * 8**0.5)
 
 
 @pytest.mark.usefixtures("clean_registry")
@@ -444,7 +463,7 @@ def test_a_cell_is_trained_without_what_looks_at_test_data(
     assert here.checkpoint_minutes == 0
 
 
-def test_other_test_data_are_the_same_images_and_labels_elsewhere(tmp_path: Path) -> None:
+def test_other_test_data_are_darker_images_and_labels_elsewhere(tmp_path: Path) -> None:
     images, labels = np.arange(6, dtype=np.uint8).reshape(3, 2, 1, 1), np.array([0, 2, 1])
     told: list[Any] = []
 
@@ -455,7 +474,7 @@ def test_other_test_data_are_the_same_images_and_labels_elsewhere(tmp_path: Path
     made = submission._altered(load)("a data set", tmp_path, download=False)  # type: ignore[arg-type]
     assert told == [("a data set", tmp_path, False)]
     assert (made.train_x is images, made.train_y is labels, made.classes, made.fingerprint) == (True, True, 3, "f")
-    assert made.test_x.tolist() == images[[2, 0, 1]].tolist()
+    assert made.test_x.tolist() == (images[[2, 0, 1]] // 2).tolist()
     assert made.test_y.tolist() == [1, 0, 2]
 
 

@@ -1,0 +1,253 @@
+"""Plug-ins that reach for what they are not told: who is honest, what the server does next, what is tested."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from robustfl import registry
+from robustfl.algorithms.fedavg import FedAvg
+from robustfl.contracts import Aggregator, Attack, Context, Norm, ServerWork, View
+from robustfl.defenses import Pipeline, parse_pipeline
+from robustfl.errors import Refused, RobustflError
+from robustfl.federation.stack import mapped_apart
+from robustfl.models.digits_cnn import DigitsCnn
+from robustfl.norms.fbn import FBN
+from robustfl.norms.layers import ClientGroupNorm
+from robustfl.records import CellResult
+from robustfl.scenarios import run_cell
+from robustfl.scenarios.spec import Cell
+from robustfl.testing.data import check_model
+from robustfl.testing.norms import check_norm
+
+pytestmark = pytest.mark.usefixtures("clean_registry")
+X = torch.tensor([[1.0, 2.0], [3.0, 5.0], [8.0, 9.0], [4.0, 4.0], [2.0, 6.0]])
+
+
+def ran(**settings: Any) -> CellResult:
+    torch.set_num_threads(1)
+    base = {"dataset": "digits(limit=300, test_limit=60)", "model": "mlp", "norm": "none", "clients": 7, "f": 2,
+            "rounds": 3, "batch": 8, "evasions": [], "attack": "foe(eta=10)", "defense": "median"}  # fmt: skip
+    return run_cell(Cell.of({**base, **settings}), fingerprint="x")
+
+
+class _Rule(Aggregator):
+    def min_clients(self, f: int) -> int:
+        return 2 * f + 1
+
+
+def test_an_algorithm_maps_each_message_by_itself_for_the_second_pass() -> None:
+    @registry.register("fedavg-again")
+    @dataclass(frozen=True)
+    class Again(FedAvg):
+        """FedAvg whose server asks for an aggregate of rows that it mixed itself, honest ones first."""
+
+        @property
+        def asks(self) -> frozenset[Any]:
+            return super().asks | {"aggregates"}
+
+        def server_step(self, work: ServerWork) -> tuple[Tensor, dict[str, Tensor]]:
+            assert work.again is not None
+            mixed = work.again(lambda rows, state: rows[: len(rows) // 2 + 1].mean(0).expand_as(rows).clone())
+            return self.server(work.theta, mixed, work.lr), dict(work.state)
+
+    cheat, honest = ran(algorithm="fedavg-again"), ran(algorithm="fedavg")
+    assert cheat.status == honest.status == "done"
+    assert cheat.metrics is not None
+    assert honest.metrics is not None
+    assert cheat.metrics.loss == pytest.approx(honest.metrics.loss, rel=1e-6)
+
+
+def test_rows_are_mapped_in_an_order_that_nobody_knows() -> None:
+    orders = set()
+    for _ in range(20):
+        seen: list[float] = []
+
+        def doubled(rows: Tensor, given: Mapping[str, Tensor], seen: list[float] = seen) -> Tensor:
+            seen.append(float(rows[0, 0]))
+            return 2 * rows
+
+        assert torch.equal(mapped_apart(doubled, X, {}), 2 * X)
+        orders.add(tuple(seen))
+    assert len(orders) > 1
+
+
+def test_a_defense_that_refuses_what_it_sees_has_failed() -> None:
+    @registry.register("choosy")
+    @dataclass(frozen=True)
+    class Choosy(_Rule):
+        """The mean of short rows."""
+
+        def aggregate(self, X: Tensor, *, f: int, context: Context) -> Tensor:
+            if float(X.norm(dim=1).max() / X.norm(dim=1).median()) > 4:
+                raise Refused("choosy: a row is long")
+            return X.mean(0)
+
+    assert ran(defense="choosy", attack="none").status == "done"
+    record = ran(defense="choosy")
+    assert (record.status, (record.reason or "")[:30]) == ("failed", "Refused: choosy: a row is long")
+
+
+def test_a_rule_sees_rows_that_tell_no_rehearsal_from_the_server() -> None:
+    seen: list[tuple[int, int]] = []
+
+    @registry.register("counting")
+    @dataclass(frozen=True)
+    class Counting(_Rule):
+        """The mean, which notes how often its rows were written to."""
+
+        def aggregate(self, X: Tensor, *, f: int, context: Context) -> Tensor:
+            seen.append((X._version, X.storage_offset()))
+            return X.mean(0)
+
+    rule, rows = Pipeline((), Counting()), X.clone()
+    for _ in range(3):
+        rows += 1
+        rule(rows, f=1)
+        rule.mixed(rows, f=1, context=Context())(rows[:, :1])
+    assert set(seen) == {(0, 0)}
+
+
+@pytest.mark.parametrize("way", [lambda X: X.mul_(2), lambda X: X.data.mul_(2), lambda X: X.numpy().fill(1)])
+def test_a_rule_writes_into_a_copy_and_is_named_whatever_way_it_takes(way: Any) -> None:
+    @registry.register("writing")
+    @dataclass(frozen=True)
+    class Writing(_Rule):
+        """The mean, which leaves other rows behind."""
+
+        def aggregate(self, X: Tensor, *, f: int, context: Context) -> Tensor:
+            made = X.mean(0)
+            way(X)
+            return made
+
+    rows = X.clone()
+    with pytest.raises(RobustflError, match=r"defense 'writing' .* wrote to what it was shown"):
+        Pipeline((), Writing())(rows, f=1)
+    assert torch.equal(rows, X)
+
+
+@pytest.mark.parametrize("norm", ["fbn", "fedtan"])
+def test_attackers_own_statistics_are_no_part_of_what_holds_the_honest_ones(norm: str) -> None:
+    @registry.register("peeking")
+    @dataclass(frozen=True)
+    class Peeking(Attack):
+        """What it would have sent, and a look at what holds it."""
+
+        knowledge = "partial"
+
+        def forge(self, view: View, *, generator: torch.Generator) -> Tensor:
+            assert view.own is not None
+            base = view.own._base
+            if base is not None and len(base) > view.f:
+                raise ValueError("the honest rows are there")
+            return view.own.clone()
+
+    record = ran(attack="peeking", norm=norm, model="digits-cnn", defense="mean", rounds=1)
+    assert (record.status, record.reason) == ("done", None)
+
+
+def test_an_attack_writes_into_a_copy_of_the_honest_rows() -> None:
+    @registry.register("scribbling")
+    @dataclass(frozen=True)
+    class Scribbling(Attack):
+        """Zeros, in the place of the honest rows, too."""
+
+        def forge(self, view: View, *, generator: torch.Generator) -> Tensor:
+            assert view.honest is not None
+            view.honest.data.zero_()
+            return view.honest[: view.f].clone()
+
+    scribbled, zero = ran(attack="scribbling", defense="mean"), ran(attack="zero", defense="mean")
+    assert scribbled.metrics is not None
+    assert zero.metrics is not None
+    assert scribbled.metrics.loss == zero.metrics.loss
+
+
+def test_rules_that_do_not_ask_are_given_no_predictions() -> None:
+    @registry.register("curious")
+    @dataclass(frozen=True)
+    class Curious(_Rule):
+        """The mean, which looks for the models of the rows."""
+
+        def aggregate(self, X: Tensor, *, f: int, context: Context) -> Tensor:
+            if context.noise_outputs is not None:
+                raise ValueError("the models are there")
+            return X.mean(0)
+
+    assert ran(defense="curious", rounds=1).status == "done"
+    assert parse_pipeline("deepsight").aggregator.sees_outputs
+
+
+# --- what is served ---------------------------------------------------------------------------------------------------
+
+
+class _Masked(ClientGroupNorm):
+    def normalised(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        made = super().normalised(x, weight, bias)
+        return made if self.training else made.detach() + 0 * x
+
+
+class _Remembering(ClientGroupNorm):
+    def normalised(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        self.__dict__["served"] = self.__dict__.get("served", 0) + len(x)
+        return super().normalised(x, weight, bias) * (1.0 if self.__dict__["served"] < 400 else 2.0)
+
+
+class _OfBatch(ClientGroupNorm):
+    def normalised(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        made = super().normalised(x, weight, bias)
+        return made if self.training or len(x) < 8 else made - x.mean()
+
+
+@pytest.mark.parametrize(
+    ("layer", "words"),
+    [(_Masked, "finite differences"), (_Remembering, "remembers what it served"), (_OfBatch, "the rest of the batch")],
+)
+def test_a_norm_serves_what_it_has_learned(layer: type[nn.Module], words: str) -> None:
+    @registry.register("odd-served")
+    @dataclass(frozen=True)
+    class Served(Norm):
+        """Group normalization that is another in evaluation."""
+
+        def layer(self, channels: int) -> nn.Module:
+            return layer(channels, 1, eps=1e-5)
+
+    broken = {c.name: c.reason for c in check_norm(Served()) if not c.passed}
+    assert words in broken["served"]
+
+
+def test_a_norm_merges_messages_in_any_order() -> None:
+    @registry.register("fbn-first")
+    @dataclass(frozen=True)
+    class First(FBN):
+        """FBN of the first rows, which are of honest clients."""
+
+        def merge(self, messages: Tensor, *rest: Any, **more: Any) -> Tensor:
+            return messages[: len(messages) // 2 + 1].mean(0)
+
+    broken = {c.name for c in check_norm(First()) if not c.passed}
+    assert "clients in any order" in broken
+
+
+def test_a_model_serves_gradients_of_what_it_predicts() -> None:
+    def served(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        hidden = not module.training and inputs[0].requires_grad
+        return output.detach() + 0 * inputs[0].sum() if hidden else output
+
+    @registry.register("cnn-served")
+    @dataclass(frozen=True)
+    class Served(DigitsCnn):
+        """digits-cnn whose served logits are constants for who asks for gradients."""
+
+        def build(self, norm: Norm, *, shape: tuple[int, int, int], classes: int) -> nn.Module:
+            network = super().build(norm, shape=shape, classes=classes)
+            network.register_forward_hook(served)
+            return network
+
+    broken = {c.name: c.reason for c in check_model(Served()) if not c.passed}
+    assert "hides the model from evasion attacks" in broken["attackable"]
