@@ -11,10 +11,27 @@ from .ties import snapped
 
 # Directions that rounding may turn this far, in radians, are not known.
 _UNKNOWN = 1e-2
+_FAR = 100.0
+
+
+def comparable(rows: Mixed) -> Mixed:
+    """The rows; or, where some are far longer than others, all with length 1, or 0 for one that points nowhere.
+
+    Inner products are computed about one of the rows: beside a long one those of short rows would lose their digits.
+    """
+    length = rows.norms()
+    directed = length > rows.slack_of_norms(length)
+    if not bool(directed.any()) or float(length.max()) <= _FAR * float(length[directed].min()):
+        return rows
+    X = rows.materialise()
+    scale = torch.where(directed, length, torch.inf)[:, None].to(X.device)
+    made = [(row.double() / own).to(X.dtype) for row, own in zip(X.split(1), scale, strict=True)]
+    return Mixed(Stack(torch.cat(made)))
 
 
 def cosine_distances(rows: Mixed) -> tuple[Tensor, Tensor]:
     """``1 - cos`` of all rows ``[n n]`` and how far each may be off; 1 for a row of zeros, which points nowhere."""
+    rows = comparable(rows)
     length = rows.norms()
     distance = _distances(rows.inner(), length > rows.slack_of_norms(length))
     # A last bit turns a row by so much, which moves a cosine near 1 in second order only.
@@ -32,7 +49,7 @@ def feature_distances(features: Tensor, rows: Mixed) -> tuple[Tensor, Tensor]:
     length = seen.norms()
     turn = bits * rows.norms() / length.clamp(min=1e-300)
     known = turn < _UNKNOWN
-    distance = _distances(seen.inner(), known)
+    distance = _distances(comparable(seen).inner(), known)
     turn = (turn[:, None] + turn[None, :]) / 2
     off = turn * (8 * distance).sqrt() + 4 * turn.square() + 8 * seen.stack.gram.rounding
     return distance, torch.where(known[:, None] & known[None, :], off, bits)

@@ -128,6 +128,12 @@ class Stack:
         self.look()
         return made
 
+    def along(self, point: Tensor) -> Tensor:
+        """Inner products ``[n + 1]`` of the rows, and of the point itself, with ``point [d]``: one read."""
+        made = _along(self._X, point)
+        self.look()
+        return made
+
     def look(self) -> None:
         """Raise ``BrokenRows`` if a row is broken; nothing happens to rows that were looked at before."""
         if not self._seen and not bool(finite_rows(self._X).all()):
@@ -200,6 +206,16 @@ class Mixed:
         products = products_about(self.products(*points), self.count)
         keep = [i for i in range(len(products)) if i != self.count]
         return products[keep][:, keep]
+
+    def along(self, point: Tensor) -> Tensor:
+        """Inner products ``[m + 1]`` of the rows, and of the point itself, with ``point [d]``.
+
+        Each row's are its own: those of short rows do not lose digits to long ones, as they do in ``inner``.
+        """
+        made = self.stack.along(point)
+        if self.coefficients is None:
+            return made
+        return torch.cat([self.coefficients.to(made) @ made[:-1], made[-1:]])
 
     def norms(self) -> Tensor:
         """Lengths ``[m]`` of the rows; 0 for a row of zeros."""
@@ -392,6 +408,15 @@ def _lengths(X: Tensor, *, about: Tensor | None = None) -> Tensor:
             rows = X[lost.to(X.device)].double()
             total[lost] = torch.linalg.vector_norm(rows if about is None else rows - about, dim=1).square_().to(total)
     return total.sqrt_()
+
+
+def _along(X: Tensor, point: Tensor) -> Tensor:
+    """Inner products ``[n + 1]`` of the rows ``X [n d]``, and of ``point [d]``, with ``point``, in float64."""
+    total = torch.zeros(len(X) + 1, dtype=torch.float64, device=X.device)
+    for block in blocks(X.shape[1], width(len(X), X.shape[1], X, itemsize=8)):
+        part = point[block].to(X.device, torch.float64)
+        total += torch.cat([X[:, block].double() @ part, (part @ part)[None]])
+    return total.to(kernels.at_hand(X))
 
 
 class MixedRule(Aggregator):

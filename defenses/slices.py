@@ -50,6 +50,9 @@ class SlicedStack(Stack):
     def place(self) -> torch.device:
         return kernels.at_hand(self.part)
 
+    def along(self, point: Tensor) -> Tensor:
+        return self.team.total(Stack(self.part).along(point).cpu())
+
     def _products(self) -> kernels.CentredGram:
         """As of the whole rows."""
         return _gram(self.part, self.team)
@@ -79,6 +82,9 @@ class SlicedMixed(Mixed):
         wider = torch.zeros((m + k, n + 1 + k), dtype=torch.float64)
         wider[:m, : n + 1], wider[m:, n + 1 :] = lift, torch.eye(k, dtype=torch.float64)
         return wider @ products @ wider.T
+
+    def along(self, point: Tensor) -> Tensor:
+        return super().along(self.here(point))
 
     def distances_to(self, point: Tensor | None) -> Tensor:
         if self.coefficients is None:

@@ -120,6 +120,8 @@ def _part(value: Any, owner: str) -> tuple[Tensor, Part]:
     if isinstance(value, Tensor):
         if not value.dtype.is_floating_point:
             raise UsageError(f"{owner}: rows have dtype {value.dtype}; {_FLOATING}")
+        if value.layout != torch.strided:
+            raise UsageError(f"{owner}: rows have the layout {value.layout}; dense ones (x.to_dense()) are needed")
         return value.detach(), Part(Tensor, value.shape, value.dtype, value.device)
     try:
         array = np.asarray(value)

@@ -24,8 +24,9 @@ class ClippedClusteringAdaptive(Attack):
     A server that clips norms at their median and clusters by cosine distance (average linkage) sees directions only.
     With the mean ``ū`` of the honest unit vectors, any ``v = cos θ ū/‖ū‖ + sin θ w``, ``w ⊥ ū``, has the mean cosine
     ``cos θ ‖ū‖`` to the honest rows; ``cos θ = min_ij cos(x_i, x_j) / ‖ū‖`` (at least -1) puts it as far from their
-    cluster as the two most different honest rows are from each other. ``w`` points along ``-s`` as in ``alie`` (if
-    that is not along ``ū``, else away from the honest row that differs most); the length is the median honest norm.
+    cluster as the two most different honest rows are from each other. ``w`` points along ``-s`` as in ``alie`` (if that
+    is not along ``ū``, else away from the honest row that differs most); the length is the median honest norm. In one
+    dimension there is no ``w`` and only ``cos θ`` times that length; where ``ū`` is zero, the mean itself is sent.
     Needs honest rows that disagree: identical ones leave ``θ = 0``.
 
     Args:

@@ -40,9 +40,10 @@ class AlignIns(MixedRule):
 
     Reference: the algorithm of the paper below. Notes: where nobody is usual the result is zero, as in the authors'
     code, and the fact ``no_trust`` says so. Medians are means of the middle two. Entries tied with the smallest of the
-    top count too; a zero agrees with everybody, as in the paper's formula, where the code compares its sign. A score on
-    the bound is usual, as are equal ones, where the code wants less than the bound and trusts nobody of equals; rows
-    count alike, where it weighs them by samples. A row of one's own comes without a model: then signs decide alone.
+    top count too; a zero in a row agrees with everybody, and with a tied majority nothing else does, as in the paper's
+    formula, where the code compares its sign. A score on the bound is usual, as are equal ones, where the code wants
+    less than the bound and trusts nobody of equals; rows count alike, where it weighs them by samples. A row of one's
+    own comes without a model: then signs decide alone.
     """
 
     paper: ClassVar[str] = "@xu2025detecting"

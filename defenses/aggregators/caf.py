@@ -17,6 +17,7 @@ from ..rows import Mixed, MixedRule
 
 # Eigenvalues this close are equal, and the first is kept.
 _EQUAL = 1e-9
+_ROUNDED = 1e-9
 
 
 @register("caf", version=2)
@@ -54,7 +55,7 @@ class CovarianceFilter(MixedRule):
         products, slack = rows.products()[:-1, :-1].numpy(), rows.slack().numpy()
         c = np.ones(n)
         share, least, steps = c / n, float("inf"), 0
-        while (left := c.sum()) > n - 2 * f:
+        while (left := c.sum()) > n - 2 * f + _ROUNDED:
             steps += 1
             weights = c / left
             value, excess, _ = leading(products, weights, slack)
@@ -66,6 +67,7 @@ class CovarianceFilter(MixedRule):
             if not worst > 0:
                 break
             c = np.maximum(c * (1 - excess / worst), 0)
+            c[c < _ROUNDED] = 0  # of rows that stand out as far as the worst but for rounding nothing is left
         slow = steps > self.max_steps
         return Aggregated(
             rows.combine(torch.from_numpy(share)), facts={"lambda": least, "iterations": steps, "slow": slow}

@@ -23,9 +23,10 @@ class ClippedClustering(MixedRule):
 
         F(X) = 1/|S| Σ_{i ∈ S} min(1, M / ‖x_i‖) x_i,   M = min(τ, median of all lengths seen so far, these included)
 
-    ``S`` is the larger of the two clusters that average linkage ends with, in cosine distances ``1 - cos(x_i, x_j)``.
-    Attackers that stay as close to the honest directions as honest rows are to each other are averaged with them
-    (``clipped-clustering-adaptive``); where nobody attacks, one cluster of honest clients is left out.
+    ``S`` is the larger of the two clusters that average linkage ends with, in cosine distances ``1 - cos(x_i, x_j)``;
+    of one or two rows it is all. Attackers that stay as close to the honest directions as honest rows are to each other
+    are averaged with them (``clipped-clustering-adaptive``); where nobody attacks, one cluster of honest clients is
+    left out.
 
     Args: ``tau`` > 0, a bound of the radius (10⁵, the authors'). State: ``"norms" [k]``, the lengths so far.
 

@@ -33,7 +33,7 @@ class FLTrust(MixedRule):
     """
 
     paper: ClassVar[str] = "@cao2021fltrust"
-    cost: ClassVar[str] = "n²d for the inner products, one sum; an honest gradient of the server's own"
+    cost: ClassVar[str] = "nd for the inner products with the server's own update, one sum; that update"
     needs_reference: ClassVar[bool] = True
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
@@ -45,11 +45,11 @@ class FLTrust(MixedRule):
             raise UsageError(f"fltrust: the reference has {reference.numel()} entries, rows have {X.shape[1]}")
         if not torch.compiler.is_compiling() and not bool(torch.isfinite(reference).all()):
             raise UsageError("fltrust: the server's own update is not finite")
-        inner = rows.inner(reference.detach().to(dtype=X.dtype, device=X.device))
-        length, own = rows.norms(), inner[-1, -1].clamp(min=0).sqrt()
-        # A row too short for its direction to be known beside the others counts as zero.
-        known = length > 1e-7 * torch.maximum(length.max(), own)
-        cosine = torch.where(known, inner[:-1, -1] / (length * own).clamp(min=1e-300), 0.0)
+        along, length = rows.along(reference.detach().to(dtype=X.dtype, device=X.device)), rows.norms()
+        own = along[-1].sqrt()
+        # A mixed row that rounding alone made points nowhere.
+        known = length > rows.slack_of_norms(length)
+        cosine = torch.where(known, along[:-1] / (length * own).clamp(min=1e-300), 0.0)
         trust = torch.where(own > 0, cosine.clamp(min=0, max=1), 0.0)
         total = trust.sum()
         weights = torch.where(known & (total > 0), trust * own / (length * total), 0.0)

@@ -15,6 +15,7 @@ from robustfl.errors import UsageError
 from robustfl.parameters import param
 from robustfl.registry import register
 
+from ..cosines import comparable
 from ..rows import Mixed, MixedRule, Stack
 
 
@@ -64,6 +65,7 @@ class FoolsGold(MixedRule):
         return Aggregated(rows.combine(weights), state=state, facts=facts)
 
     def _weights(self, seen: Mixed) -> Tensor:
+        seen = comparable(seen)
         inner = seen.inner()
         n, norms = len(inner), seen.norms()
         # A history of zeros is like no other, though rounding may say otherwise.

@@ -38,11 +38,11 @@ class LayerAdaptiveSparsified(MixedRule):
     [tensor([1.]), tensor([1.])]
 
     Reference: the algorithm of the paper below. Notes: where nobody is usual in a layer, everybody is averaged, as in
-    the authors' code. As there, tensors are the layers, only those of two or more axes are made sparse, by one
-    threshold for the whole row, and what is averaged is sparse. Medians are means of the middle two; entries at the
-    threshold are kept, where the code drops them. Of ``k`` weights ``⌊(1 - sparsity) k⌋`` are kept. Standard deviations
-    divide by ``n``. Equal scores are usual, whatever their deviation, and
-    so is one on the bound, which the code leaves out; its λ_n is 1 for CIFAR and 2 for other data.
+    the authors' code. As there, tensors are the layers, only those of two or more axes (of a plain row: the whole) are
+    made sparse, by one threshold for the whole row, and what is averaged is sparse. Medians are means of the middle
+    two; entries at the threshold are kept, where the code drops them. Of ``k`` weights ``⌊(1 - sparsity) k⌋`` are kept.
+    Standard deviations divide by ``n``. Equal scores are usual, whatever their deviation, and so is one on the bound,
+    which the code leaves out; its λ_n is 1 for CIFAR and 2 for other data.
     """
 
     paper: ClassVar[str] = "@xu2025achieving"

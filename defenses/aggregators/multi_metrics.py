@@ -19,6 +19,7 @@ from ..ties import smallest
 
 _LAST_BITS = 16.0
 """How many last bits of a row a sum of its distances may be off by."""
+_COLUMNS = 65_536
 _NO_SPREAD = 1e-15
 """What float64 makes of no variance, of features whose largest value is one."""
 
@@ -88,7 +89,9 @@ def _distances(rows: Mixed) -> Tensor:
     """``t_1 … t_n [n 3]``, in float64; what rounding makes of no distance is none."""
     X, length, bits = rows.materialise(), rows.norms(), rows.stack.last_bits
     size = X.abs().sum(1, dtype=torch.float64).cpu()
-    manhattan = torch.cdist(X, X, p=1.0).double().cpu()
+    manhattan = torch.zeros((len(X), len(X)), dtype=torch.float64)
+    for part in X.split(_COLUMNS, 1):  # in float64: in float32 entries of 3e38 have infinite distances
+        manhattan += torch.cdist(part.double(), part.double(), p=1.0).cpu()
     shorter = (length[:, None] - length[None, :]).abs()
     turned, off = cosine_distances(rows)
     slack = rows.slack_of_norms(length)

@@ -70,13 +70,12 @@ class _Voted:
     def reduce(self, rows: Tensor, out: Tensor, scratch: Tensor) -> None:
         if at_once(rows):
             agreed = rows.sign().sum(0).abs_() >= self.theta
-            torch.mul(rows.mean(0), torch.where(agreed, 1.0, -1.0).to(out), out=out)
+            torch.mul(rows.mean(0, dtype=torch.float64).to(out), torch.where(agreed, 1.0, -1.0).to(out), out=out)
             return
         votes, sign = scratch
         votes.zero_()
         out.zero_()
         for row in rows:
             votes.add_(torch.sign(row, out=sign))
-            out.add_(row)
-        out.div_(self.n)
+            out.add_(row, alpha=1 / self.n)  # a sum of float32 entries of 3e38 would be infinite
         out.mul_(torch.where(votes.abs_() >= self.theta, 1.0, -1.0).to(out))

@@ -13,7 +13,8 @@ from threadpoolctl import ThreadpoolController
 from torch import Tensor
 
 from robustfl.contracts import Aggregated, Context
-from robustfl.parameters import param
+from robustfl.errors import UsageError
+from robustfl.parameters import check, param
 from robustfl.registry import register
 
 from ..draws import generator_of, subset
@@ -56,6 +57,11 @@ class SignGuard(MixedRule):
     lower: float = param(0.1, ge=0, doc="least length, in median lengths")
     upper: float = param(3.0, gt=0, doc="greatest length, in median lengths")
     fraction: float = param(0.1, gt=0, le=1, doc="share of the coordinates whose signs are counted")
+
+    def __post_init__(self) -> None:
+        check(self)
+        if self.lower > self.upper:
+            raise UsageError(f"SignGuard: lower={self.lower:g} > upper={self.upper:g}: no length is between")
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del f

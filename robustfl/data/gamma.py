@@ -30,7 +30,7 @@ def gamma_similarity(labels: Array, n: int, gamma: float, permutation: Array) ->
         raise UsageError(f"gamma_similarity: gamma={gamma!r} must be ≥ 0, ≤ 1")
     if len(permutation) != len(labels):
         raise UsageError(f"gamma_similarity: the permutation has {len(permutation)} entries for {len(labels)} labels")
-    cut = math.floor(gamma * len(labels))
+    cut = math.floor(gamma * len(labels) + 1e-9)
     even = np.array_split(permutation[:cut], n)
     chunks = np.array_split(sorted_by_class(labels, permutation[cut:]), n)
     return [np.concatenate(pair) for pair in zip(even, chunks, strict=True)]
