@@ -224,7 +224,7 @@ def _import_as(origin: str, load: Callable[[], Any], what: str, own: bool = Fals
     One that takes longer than ``IMPORT_SECONDS``, or changes global settings, has failed, too.
     """
     before = _state["origin"]
-    known = {kind: set(names) for kind, names in _entries.items()}
+    known = {kind: dict(names) for kind, names in _entries.items()}
     _state["origin"] = origin
     try:
         if own:
@@ -232,19 +232,33 @@ def _import_as(origin: str, load: Callable[[], Any], what: str, own: bool = Fals
         else:
             with running(what, importing=True):
                 _guarded(load)
+            _refuse_swaps(known)
             loaded(what)
     except BaseException as error:
         if own or isinstance(error, KeyboardInterrupt):
             raise
         _changed()
         for kind, names in _entries.items():
-            for name in set(names) - known[kind]:
+            for name in names.keys() - known[kind].keys():
                 del names[name]
         if isinstance(error, UsageError):
             raise UsageError(f"{what}: {error}") from error
         raise UsageError(f"{what} could not be imported: {told(error)}") from error
     finally:
         _state["origin"] = before
+
+
+def _refuse_swaps(known: Mapping[str, Mapping[str, Entry]]) -> None:
+    """Raise ``UsageError`` if a method of robustfl's own is another than in ``known``, which is put back."""
+    swapped = [
+        (kind, entry) for kind, names in known.items() for entry in names.values()
+        if not entry.origin and _entries[kind].get(entry.name) is not entry
+    ]  # fmt: skip
+    for kind, entry in swapped:
+        _entries[kind][entry.name] = entry
+    if swapped:
+        kind, entry = swapped[0]
+        raise UsageError(f"its import puts something else in the place of {kind} {entry.name!r}")
 
 
 def _guarded(load: Callable[[], Any]) -> None:

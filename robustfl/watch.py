@@ -87,6 +87,11 @@ def _held(place: str, value: Any, module: str, seen: set[int]) -> Iterator[tuple
         if isinstance(value, FunctionType) and value.__module__ == module:
             for name, inner in _inside(value):
                 yield from _held(f"{place}({name})", inner, module, seen)
+    elif isinstance(value, type) and value.__module__ == module and id(value) not in seen:
+        seen.add(id(value))
+        for name, inner in list(vars(value).items()):
+            if not name.startswith("__"):
+                yield from _held(f"{place}.{name}", inner, module, seen)
     elif _keeps(value, module) and id(value) not in seen:
         seen.add(id(value))
         for name, inner in list(vars(value).items()):

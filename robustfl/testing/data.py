@@ -151,11 +151,22 @@ def _fingerprint(trial: _Loading) -> str | None:
     return None
 
 
+def _kept_apart(trial: _Loading) -> str | None:
+    """Nobody is tested on what was trained on. Real data sets repeat some images; half of the test part is too much."""
+    arrays = trial.load(trial.fresh())
+    known = {image.tobytes() for image in arrays.train_x}
+    again = sum(image.tobytes() in known for image in arrays.test_x)
+    if 2 * again > len(arrays.test_x):
+        raise Broken(f"{again} of {len(arrays.test_x)} test images are training images, too")
+    return f"fact: {again} of {len(arrays.test_x)} test images are training images, too" if again else None
+
+
 DATASET_LAWS = (
     *FIRST,
     *FORM,
     Law("images", "train and test images are [N H W C], uint8 or float32 in [0, 1]", _images),
     Law("labels", "one class number per image, from 0 to classes - 1", _labels),
+    Law("test apart", "test images are others than training images", _kept_apart),
     Law("fingerprint", "fingerprint and load tell the same digest", _fingerprint),
     *_PLAIN,
 )

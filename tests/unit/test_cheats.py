@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from robustfl import registry
 from robustfl.algorithms.fedavg import FedAvg
-from robustfl.contracts import Aggregator, Attack, Context, Norm, ServerWork, View
+from robustfl.contracts import Aggregator, Arrays, Attack, Context, Dataset, Norm, ServerWork, View
 from robustfl.defenses import Pipeline, parse_pipeline
-from robustfl.errors import Refused, RobustflError
+from robustfl.errors import Refused, RobustflError, UsageError
 from robustfl.federation.stack import mapped_apart
 from robustfl.models.digits_cnn import DigitsCnn
 from robustfl.norms.fbn import FBN
@@ -22,8 +24,9 @@ from robustfl.norms.layers import ClientGroupNorm
 from robustfl.records import CellResult
 from robustfl.scenarios import run_cell
 from robustfl.scenarios.spec import Cell
-from robustfl.testing.data import check_model
+from robustfl.testing.data import check_dataset, check_model
 from robustfl.testing.norms import check_norm
+from robustfl.watch import watched
 
 pytestmark = pytest.mark.usefixtures("clean_registry")
 X = torch.tensor([[1.0, 2.0], [3.0, 5.0], [8.0, 9.0], [4.0, 4.0], [2.0, 6.0]])
@@ -251,3 +254,59 @@ def test_a_model_serves_gradients_of_what_it_predicts() -> None:
 
     broken = {c.name: c.reason for c in check_model(Served()) if not c.passed}
     assert "hides the model from evasion attacks" in broken["attackable"]
+
+
+# --- memory, other methods, data --------------------------------------------------------------------------------------
+
+
+class _Notes:
+    """Where a method of this module could remember something."""
+
+    before: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class _Noting(_Rule):
+    """The mean, which remembers the last one in a class beside it."""
+
+    def aggregate(self, X: Tensor, *, f: int, context: Context) -> Tensor:
+        _Notes.before = X.mean(0)
+        return X.mean(0)
+
+
+def test_a_class_beside_a_method_is_no_place_to_remember() -> None:
+    method = registry.register("noting")(_Noting)()
+    try:
+        with pytest.raises(RobustflError, match=r"keeps global state in .*_Notes\.before"), watched(method, X):
+            method.aggregate(X, f=1, context=Context())
+    finally:
+        _Notes.before = None
+
+
+def test_an_import_puts_nothing_in_the_place_of_another_method(tmp_path: Path) -> None:
+    file = tmp_path / "swap.py"
+    text = "from robustfl import registry\nnames = registry._entries['evasion']\nnames['pgd'] = names['fgsm']\n"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(UsageError, match="puts something else in the place of evasion 'pgd'"):
+        registry.load_file(file)
+    assert registry.lookup("evasion", "pgd").cls.__name__ == "PGD"
+
+
+def test_a_data_set_is_tested_on_other_images_than_it_trains_on() -> None:
+    @registry.register("recited")
+    @dataclass(frozen=True)
+    class Recited(Dataset):
+        """Random images, tested on what was trained on but for one."""
+
+        paper = ""
+
+        def load(self, root: Path, *, download: bool = True) -> Arrays:
+            draw = np.random.default_rng(0)
+            images, labels = draw.integers(0, 256, (20, 8, 8, 1), dtype=np.uint8), np.arange(20) % 4
+            return Arrays(images, labels, images[1:], labels[1:], 4, self.fingerprint(root))
+
+        def fingerprint(self, root: Path, *, download: bool = True) -> str:
+            return "recited"
+
+    broken = {c.name: c.reason for c in check_dataset(Recited()) if not c.passed}
+    assert broken["test apart"] == "19 of 19 test images are training images, too"
