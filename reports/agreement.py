@@ -97,7 +97,8 @@ def accuracies(record: CellResult) -> dict[str, float | None]:
     found |= {} if m.asr is None else {"asr": m.asr}
     means = forgotten(record.certificates.get("forgetting"))
     found |= {f"forgetting {round}".strip(): mean for round, mean in means.items() if isinstance(mean, (int, float))}
-    return found | {f"{g} {name}": value for g, values in m.groups.items() for name, value in values.items()}
+    groups = {g: values for g, values in m.groups.items() if g != "best"}  # of older records: nothing measures it now
+    return found | {f"{g} {name}": value for g, values in groups.items() for name, value in values.items()}
 
 
 def _rounds(record: CellResult) -> set[int]:
