@@ -25,7 +25,7 @@ def comparable(rows: Mixed) -> Mixed:
         return rows
     X = rows.materialise()
     scale = torch.where(directed, length, torch.inf)[:, None].to(X.device)
-    made = [(row.double() / own).to(X.dtype) for row, own in zip(X.split(1), scale, strict=True)]
+    made = [(row.double() / own).to(X.dtype) for row, own in zip(torch.split(X, 1), scale, strict=True)]
     return Mixed(Stack(torch.cat(made)))
 
 

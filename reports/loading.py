@@ -58,8 +58,8 @@ def board_of(
         autobyz=autobyz,
     )  # fmt: skip
     only = ", ".join(f"{name} = {value}" for name, value in (where or {}).items())
-    told = (f"Only cells with {only}." if only else "", words)
-    board = replace(board, notes=(*board.notes, *filter(None, told)))
+    notes = filter(None, (f"Only cells with {only}." if only else "", words))
+    board = replace(board, notes=(*board.notes, *notes))
     plug_ins = sorted({one for result in loaded.results for one in origins(result.cell).items()})
     if not plug_ins:
         return board

@@ -267,8 +267,8 @@ def _by_version(cells: Sequence[Cell]) -> list[dict[Hashable, Any]]:
     for cell in cells:
         words = ", ".join(_in_words(c, text(cell.get(c))) for c in columns if text(cell.get(c)) != "–")
         attack = text(cell["attack"])
-        label = {"attack": f"{attack} ({words})"} if len(apart[attack]) > 1 else {}
-        named.append({**{n: v for n, v in cell.items() if n not in columns}, **label})
+        rest = {n: v for n, v in cell.items() if n not in columns}
+        named.append({**rest, "attack": f"{attack} ({words})"} if len(apart[attack]) > 1 else rest)
     return named
 
 

@@ -90,7 +90,7 @@ def _distances(rows: Mixed) -> Tensor:
     X, length, bits = rows.materialise(), rows.norms(), rows.stack.last_bits
     size = X.abs().sum(1, dtype=torch.float64).cpu()
     manhattan = torch.zeros((len(X), len(X)), dtype=torch.float64)
-    for part in X.split(_COLUMNS, 1):  # in float64: in float32 entries of 3e38 have infinite distances
+    for part in torch.split(X, _COLUMNS, 1):  # in float64: in float32 entries of 3e38 have infinite distances
         manhattan += torch.cdist(part.double(), part.double(), p=1.0).cpu()
     shorter = (length[:, None] - length[None, :]).abs()
     turned, off = cosine_distances(rows)

@@ -121,7 +121,7 @@ def _served(trial: NormTrial) -> str | None:
     fresh, draw = copy.deepcopy(network), torch.Generator().manual_seed(1)
     x = torch.randn(600, CHANNELS, 3, 3, generator=draw, dtype=torch.float64)
     with torch.no_grad():
-        for part in x[:536].split(67):
+        for part in torch.split(x[:536], 67):
             network(part)
         together, first = network(x[536:]), fresh(x[536:])
         if not torch.equal(together, first):
