@@ -104,15 +104,16 @@ def _inputs(trial: NormTrial) -> str | None:
 
 
 def _gradient(trial: NormTrial) -> str | None:
-    network = trial.network()
-    x = images()[:, :, :2, :1].clone().requires_grad_(True)
-    try:
-        torch.autograd.gradcheck(network, x)
-    except RuntimeError as error:
-        raise Broken(
-            f"the gradient of the input is not that of finite differences: {str(error).split(chr(10))[0]}"
-        ) from (error)
+    _follow(trial.network(), images()[:, :, :2, :1], "the gradient of the input is not that of finite differences")
     return None
+
+
+def _follow(network: nn.Module, x: Tensor, broken: str) -> None:
+    """Raise ``Broken`` with these words if the input's gradient is not that of finite differences."""
+    try:
+        torch.autograd.gradcheck(network, x.clone().requires_grad_(True))
+    except RuntimeError as error:
+        raise Broken(f"{broken}: {str(error).split(chr(10))[0]}") from error
 
 
 def _served(trial: NormTrial) -> str | None:
@@ -128,13 +129,8 @@ def _served(trial: NormTrial) -> str | None:
             raise Differs("in evaluation outputs are others after 536 images: it remembers what it served")
         if not torch.allclose(together[:1], fresh(x[536:537]), rtol=1e-6, atol=1e-9):
             raise Differs("in evaluation an image's output depends on the rest of the batch")
-    try:
-        torch.autograd.gradcheck(fresh, x[:9, :, :2, :1].clone().requires_grad_(True))
-    except RuntimeError as error:
-        raise Broken(
-            f"in evaluation the gradient of the input is not that of finite differences, which hides the model from "
-            f"evasion attacks: {str(error).split(chr(10))[0]}"
-        ) from error
+    hidden = "in evaluation the gradient of the input is not that of finite differences, which hides the model from "
+    _follow(fresh, x[:9, :, :2, :1], f"{hidden}evasion attacks")
     return None
 
 
