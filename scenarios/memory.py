@@ -33,6 +33,7 @@ def bytes_of(text: str) -> int:
 def reset_peak(device: torch.device) -> None:
     """Forget earlier peaks, where the system can."""
     if device.type == "cuda":
+        torch.cuda.init()  # type: ignore[no-untyped-call]  # or there is no allocator yet to ask
         torch.cuda.reset_peak_memory_stats(device)
         return
     with contextlib.suppress(AttributeError, OSError):  # what earlier work left in the C library's hands

@@ -4,7 +4,7 @@ Within ``Pretend()`` the device ``DEVICE`` can be named wherever torch takes one
 but say that they are elsewhere, so that code takes the way it takes on an accelerator; and
 
 * an operation that mixes them with tensors of the CPU is refused, as CUDA refuses it (numbers, tensors without axes
-  and index tensors may come from the CPU);
+  and index tensors may come from the CPU), and so are a few calls that its kernels refuse alone;
 * ``issued`` counts operations that compute or copy there, views and bare allocations left out;
 * ``waits`` counts what stops the host until everything queued before it is done: ``item``, ``bool``, ``tolist``,
   copies to the CPU, and operations whose result has a size that depends on values;
@@ -222,6 +222,7 @@ class _Operations(TorchDispatchMode):
             world.count("copies" if there[0] else "waits", name)
             return func(*args, **kwargs)
         self._check(name, inputs, there)
+        _refuse(name, args)
         made = func(*args, **kwargs)
         if name in _WAITS or (name in _INDEXING and any(t.dtype == torch.bool for t in _indices(args))):
             world.count("waits", name)
@@ -240,6 +241,14 @@ class _Operations(TorchDispatchMode):
             return
         if name in _JOINING or any(t.dim() for t in here):
             raise RuntimeError(f"{name} mixes tensors of the CPU {[tuple(t.shape) for t in here]} with others")
+
+
+def _refuse(name: str, args: Any) -> None:
+    """Raise for calls of torch's kernels that CUDA has been seen to refuse, where those of the CPU oblige."""
+    if name == "native_group_norm" and not args[0].is_contiguous():
+        raise RuntimeError("Expected X.is_contiguous(memory_format) to be true, but got false")
+    if name == "native_batch_norm_backward" and args[5] is None and any(args[-1][1:]):
+        raise RuntimeError("save_mean->defined() INTERNAL ASSERT FAILED")
 
 
 def _check_generator(kwargs: dict[str, Any], device: torch.device, name: str) -> None:

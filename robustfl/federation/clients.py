@@ -16,6 +16,8 @@ from robustfl.federation.statistics import begin, collect, collecting, resize
 from robustfl.models.dropout import ClientDropout
 from robustfl.passes import Plan, Unsupported, at_once, channels_last, serving
 from robustfl.randomness import stream
+from robustfl.registry import origin_of
+from robustfl.replay import Replays, recorded_on
 
 STATISTICS_BATCH = 256
 STATISTICS_STEP = -1  # dropout masks of a pass before training are not those of a step
@@ -36,6 +38,8 @@ class Clients:
         self._fast = settings.engine == "fast"
         self.together = self._fast and experiment.objective.plain
         self._warn = warn
+        recorder = None if origin_of(experiment.objective) else recorded_on(experiment.device)
+        self.replays = Replays(experiment.model, recorder, warn)
         self._dtype = next(experiment.model.parameters()).dtype
         self._batches = Batches(
             experiment.seats, settings.batch, settings.seed,
@@ -60,9 +64,9 @@ class Clients:
 
     def steps(self, client: int) -> int:
         """The local steps of a client in a round, replayed batches counted as often as they are used."""
-        return self.batch_count(client) * self.replays(client)
+        return self.batch_count(client) * self.repeats(client)
 
-    def replays(self, client: int) -> int:
+    def repeats(self, client: int) -> int:
         """The local steps a client takes on every batch."""
         return self.experiment.objective.replays if client in self.experiment.adversarial else 1
 
@@ -136,6 +140,10 @@ class Clients:
         """The number of clients with ``batch`` samples each that compute together (``passes.at_once``)."""
         e = self.experiment
         return at_once(e.model, e.layout.d, e.train.x[0, ..., 0].numel(), batch, like, alike=alike)
+
+    def spare(self, ids: Sequence[int], at: Tensor) -> bool:
+        """True if the clients' pass at the models ``at`` takes an eighth of the memory at most."""
+        return 4 * len(ids) <= self.at_once(self.experiment.settings.batch, at, alike=at.stride(0) == 0)
 
     def batches(self, ids: Sequence[int], round: int, step: int) -> tuple[Tensor, Tensor, tuple[int, ...]]:
         """The ``step``-th batches of a round of the clients, one after another: pixels, labels and how many of each."""

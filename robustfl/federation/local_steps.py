@@ -168,7 +168,7 @@ def _walk_group(
         again=_holding(turn.again, held),
         shared=e.privacy.mask,
     )
-    with starting(e.model, e.layout, own):
+    with starting(e.model, e.layout, None if own is None else clients.replays.placed(own)):
         message, kept = paired(e.algorithm.local(work), "messages [n d], what clients keep or None", e.algorithm)
         reports = collect(e.model, e.layout, clients=len(places))
     for made in (message,) if kept is None else (message, kept):
@@ -219,7 +219,7 @@ class Turn:
         self._rows: Tensor | None = rows if rows.shape == start.shape else None
         self._first: tuple[Tensor, Tensor] | None = None
         self._plan: Plan | None = None
-        self._replays = clients.replays(ids[0])
+        self._replays = clients.repeats(ids[0])
         self._tasks = [] if clients.together else [clients.task(k, given.number) for k in ids]
         # The step in lock-step has drawn from the first stream already.
         generators = clients.generators(ids, given.number, int(given.first is not None))
@@ -252,9 +252,9 @@ class Turn:
             return self._compute(at, None)[0]
 
     def _load(self, place: int) -> None:
-        x, self._y, self._sizes = self._clients.batches(self._ids, self._round, place)
-        self._x, self._at = self._clients.layout_of_batch(x), place
-        self._priors = self._clients.priors(self._ids, self._sizes)
+        x, y, self._sizes = self._clients.batches(self._ids, self._round, place)
+        self._batch = self._clients.layout_of_batch(x), y, self._clients.priors(self._ids, self._sizes)
+        self._at = place
         if len(self._ids) > 1:
             resize(self._e.model, self._sizes)
 
@@ -278,11 +278,22 @@ class Turn:
 
         def features(models: Tensor) -> Tensor:
             with serving(plan, models, sizes), representing(e.model) as seen:
-                e.model(self._x)
+                e.model(self._batch[0])
             return seen[0]
 
         others = self._others(contrast, features)
-        return together(plan, at[:n], sizes, lambda: self._losses(contrast, others, sizes), out=out[:n])
+
+        def made(models: Tensor, x: Tensor, y: Tensor, priors: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+            losses = together(
+                plan, models, sizes, lambda: self._losses((x, y, priors), contrast, others, sizes), out=rows
+            )
+            return losses, self._each
+
+        kind = sizes if contrast is None else None
+        losses, self._each = self._clients.replays.run(
+            kind, made, (at[:n], *self._batch), out[:n], room=lambda: self._clients.spare(self._ids, at)
+        )
+        return losses
 
     def _plain(self, at: Tensor, contrast: Contrast | None, out: Tensor) -> Tensor:
         """One client, or one machine, by the model's own forward."""
@@ -291,29 +302,35 @@ class Turn:
         def features(models: Tensor) -> Tensor:
             e.flat.copy_(models[0])
             with representing(e.model) as seen:
-                e.model(self._x)
+                e.model(self._batch[0])
             return seen[0]
 
         others = self._others(contrast, features)
 
         def backward(k: int) -> Tensor:
             if not (e.merged or contrast is not None):
-                return e.objective.backward(e.model, self._x, self._y, self._tasks[k])
-            loss = self._losses(contrast, others, (len(self._x),))[0]
+                return e.objective.backward(e.model, *self._batch[:2], self._tasks[k])
+            loss = self._losses(self._batch, contrast, others, (len(self._batch[0]),))[0]
             loss.backward()  # type: ignore[no-untyped-call]
             return loss.detach()
 
         with seen_by_client(e.model):
             return plain(e.model, e.layout, e.flat, at[:1], backward, out=out[:1])
 
-    def _losses(self, contrast: Contrast | None, others: list[Tensor], sizes: tuple[int, ...]) -> Tensor:
+    def _losses(
+        self,
+        batch: tuple[Tensor, Tensor, Tensor],
+        contrast: Contrast | None,
+        others: list[Tensor],
+        sizes: tuple[int, ...],
+    ) -> Tensor:
         """The clients' mean losses ``[n]``, as the model stands."""
-        e = self._e
+        e, (x, y, priors) = self._e, batch
         if contrast is None:
-            each = e.objective.per_sample(e.model(self._x), self._y, self._priors)
+            each = e.objective.per_sample(e.model(x), y, priors)
         else:
             with representing(e.model) as seen:
-                each = e.objective.per_sample(e.model(self._x), self._y, self._priors)
+                each = e.objective.per_sample(e.model(x), y, priors)
             each = each + contrast.term(seen[0], *others)
         self._each = each.detach()
         return client_means(each, sizes)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -13,7 +15,7 @@ class ClientDropout(nn.Module):
 
     The batch holds the samples of ``len(generators)`` clients one after another, ``sizes`` of each (``None``: one
     client, all samples). Each client's mask is drawn from its own generator, so masks do not depend on who else is
-    in the batch.
+    in the batch. Where ``masks`` is set it says which booleans to keep, for an input of this layer and shape.
     """
 
     def __init__(self, p: float) -> None:
@@ -23,6 +25,7 @@ class ClientDropout(nn.Module):
         self.p = p
         self.sizes: tuple[int, ...] | None = None
         self.generators: tuple[torch.Generator, ...] = ()
+        self.masks: Callable[[ClientDropout, torch.Size], Tensor] | None = None
 
     def begin(self, sizes: tuple[int, ...] | None, generators: tuple[torch.Generator, ...]) -> None:
         """Set whose samples the next training forwards hold."""
@@ -33,12 +36,19 @@ class ClientDropout(nn.Module):
             return x
         if not self.generators:
             raise RobustflError("ClientDropout: begin() must name the clients' generators before a training forward")
-        sizes = self.sizes or (x.shape[0],)
-        keep = torch.empty(x.shape, dtype=torch.bool, device=x.device)  # drawn in one order, whatever x's layout is
-        for part, generator in zip(torch.split(keep, list(sizes)), self.generators, strict=True):
-            _draw(part, self.p, generator)
+        if self.masks is None:
+            keep = self.drawn(torch.empty(x.shape, dtype=torch.bool, device=x.device))
+        else:
+            keep = self.masks(self, x.shape)
         scale = torch.empty_like(x, requires_grad=False).copy_(keep).div_(1.0 - self.p)
         return x * scale
+
+    def drawn(self, keep: Tensor) -> Tensor:
+        """Fill the booleans ``keep``, contiguous, with the next mask, whatever the layout of the input is."""
+        sizes = self.sizes or (len(keep),)
+        for part, generator in zip(torch.split(keep, list(sizes)), self.generators, strict=True):
+            _draw(part, self.p, generator)
+        return keep
 
     def extra_repr(self) -> str:
         return f"p={self.p}"

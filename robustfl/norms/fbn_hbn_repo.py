@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from robustfl.contracts import Norm, StatisticsAggregation, StatisticsSlices
 from robustfl.layer_kinds import layer_kind
-from robustfl.norms.layers import Normalization, ServerBatchNorm
+from robustfl.norms.layers import Normalization, ServerBatchNorm, noted
 from robustfl.norms.sums import client_moments
 from robustfl.parameters import param
 from robustfl.registry import register
@@ -20,9 +20,13 @@ from robustfl.registry import register
 class AveragedStatistics(ServerBatchNorm):
     """As ``ServerBatchNorm``, but reports the plain average over batches of mean and variance, counting samples."""
 
-    def _pool(self, x: Tensor, sizes: tuple[int, ...]) -> None:
-        mean, variance = client_moments(x, sizes)
-        if self.add(list(sizes)) or self._moments is None:
+    def look(self, x: Tensor, sizes: tuple[int, ...]) -> None:
+        self.pool(*client_moments(x, sizes), list(sizes))
+
+    @noted
+    def pool(self, mean: Tensor, variance: Tensor, counts: list[int]) -> None:
+        """The plain average over the forwards of the round."""
+        if self.add(counts) or self._moments is None:
             self._moments, self._batches = (mean, variance), 1
             return
         self._batches += 1

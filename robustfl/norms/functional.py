@@ -67,6 +67,16 @@ def factors(rows: Tensor, x: Tensor, sizes: tuple[int, ...]) -> Tensor:
     return each.view(len(each), -1, *(1,) * (x.dim() - 2))
 
 
+def _by_client(x: Tensor, sizes: tuple[int, ...]) -> Tensor:
+    """The sums ``[n C]`` of each client's values in ``x [Σb C …]``."""
+    return client_sums(x.flatten(2).sum(2) if x.dim() > 2 else x, sizes)
+
+
+def _counts(x: Tensor, sizes: tuple[int, ...]) -> Tensor:
+    """The clients' values per channel as a column ``[n 1]``, made on the device without a copy from the host."""
+    return torch.cat([x.new_full((1, 1), count) for count in values_per_channel(x, sizes)])
+
+
 class OwnStatistics(torch.autograd.Function):
     """Every client normalised with the mean and variance of its own batch, both ``[n C]``."""
 
@@ -85,6 +95,12 @@ class OwnStatistics(torch.autograd.Function):
             torch.addcmul((bias - mean * scale)[:, None, None], ins, scale[:, None, None], out=outs)
             values = ins.shape[1] * ins.shape[2]
             unbiased = variance * (values / (values - 1))
+        elif x.device.type != "cpu":
+            mean, variance = client_moments(x, sizes)
+            inverse = (variance + eps).rsqrt_()
+            scale, counts = inverse * weight, _counts(x, sizes)
+            out = torch.addcmul(factors(bias - mean * scale, x, sizes), x, factors(scale, x, sizes))
+            unbiased = variance * (counts / (counts - 1))
         else:
             mean, unbiased, inverse = (x.new_zeros(len(sizes), x.shape[1]) for _ in range(3))
             parts = zip(torch.split(x, list(sizes)), torch.split(out, list(sizes)), strict=True)
@@ -117,6 +133,12 @@ class OwnStatistics(torch.autograd.Function):
                 torch.addcmul(shift[n], standard, slope[n], out=intos[n, b])
                 intos[n, b].add_(outers[n, b]).mul_(scale[n])
             return into, dw[:, 0, 0], db[:, 0, 0], None, None
+        if x.device.type != "cpu":
+            counts, scale = _counts(x, sizes), factors(weight * inverse, x, sizes)
+            standard = (x - factors(means, x, sizes)) * factors(inverse, x, sizes)
+            db, dw = _by_client(gradient, sizes), _by_client(gradient * standard, sizes)
+            shift, slope = factors(-db / counts, x, sizes), factors(-dw / counts, x, sizes)
+            return (torch.addcmul(shift, standard, slope) + gradient) * scale, dw, db, None, None
         found = []
         each = (torch.split(t, list(sizes)) for t in (gradient, x, into))
         for k, (outer, inner, target) in enumerate(zip(*each, strict=True)):
@@ -169,6 +191,10 @@ class ServerStatistics(torch.autograd.Function):
             means = mean.view(-1, 1, 1, mean.shape[-1]).expand(len(sizes), -1, -1, -1)
             dw = sum_pieces(inners, lambda k, at: (inners[k, at] - means[k]).mul_(outers[k, at]))[:, 0, 0] * inverse
             return into, dw, sum_rows(outers)[:, 0, 0], *(None,) * 3
+        if x.device.type != "cpu":  # torch's kernel for GPUs asks for statistics of the batch even where it uses none
+            each = factors(mean.view(-1, mean.shape[-1]), x, sizes)
+            dw = _by_client((x - each) * gradient, sizes) * inverse
+            return into, dw, _by_client(gradient, sizes), *(None,) * 3
         found = []
         means, variances = mean.expand(len(sizes), -1), variance.expand(len(sizes), -1)
         for k, (outer, inner) in enumerate(
@@ -211,7 +237,7 @@ class GroupStatistics(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, sizes: tuple[int, ...], groups: int, eps: float
     ) -> Tensor:
-        x = packed(x)
+        x = packed(x) if x.device.type == "cpu" else x.contiguous()  # as torch's kernel for GPUs wants it
         n, c, spatial = x.shape[0], x.shape[1], x.shape[2:].numel()
         alike = len(_distinct(weight)) == 1
         w, b = (weight[0], bias[0]) if alike else (None, None)

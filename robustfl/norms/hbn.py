@@ -13,7 +13,7 @@ from robustfl.contracts import Norm, StatisticsAggregation, StatisticsPass, Stat
 from robustfl.errors import UsageError
 from robustfl.layer_kinds import layer_kind
 from robustfl.norms.functional import piece_moments, values_per_channel
-from robustfl.norms.layers import Normalization, ServerBatchNorm, check_values
+from robustfl.norms.layers import Normalization, ServerBatchNorm, check_values, noted
 from robustfl.norms.merging import merge_layers
 from robustfl.norms.standardised import standardise
 from robustfl.norms.sums import apart, beside, client_moments
@@ -51,17 +51,18 @@ class HybridBatchNorm(ServerBatchNorm):
         sizes = self.sizes_of(x, len(weight))
         if not self.training:
             if self.collects:
-                self._pool(x, sizes)
+                self.look(x, sizes)
             return self.by_server(x, weight, bias, sizes)
         counts = values_per_channel(x, sizes)
         check_values(counts, "hbn")
         if self.moving and not self.unseen:
-            self._average(*client_moments(x.detach(), sizes), counts)
+            self.average(*client_moments(x.detach(), sizes), counts)
         each = apart(x, sizes)
         rows = (torch.split(own, len(each[0])) for own in (weight, bias, factor))
         return torch.cat([self._hybrid(*own).flatten(0, 1) for own in zip(each, *rows, strict=True)])
 
-    def _average(self, mean: Tensor, variance: Tensor, counts: list[int]) -> None:
+    @noted
+    def average(self, mean: Tensor, variance: Tensor, counts: list[int]) -> None:
         """Move the clients' averages ``[n C]`` towards a batch's mean and biased variance."""
         if self.add(counts) or self._moments is None:
             self._moments = self.running_mean.expand_as(mean), self.running_var.expand_as(variance)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from typing import Any, ClassVar
 
 import torch
@@ -17,6 +19,21 @@ from robustfl.norms.functional import (
     values_per_channel,
 )
 from robustfl.norms.sums import client_moments
+
+Put = Callable[..., None]
+
+
+def noted(put: Put) -> Put:
+    """A method by which a layer puts down what a forward has seen: at once, or by whoever ``notes`` the calls."""
+
+    @wraps(put)
+    def noting(layer: _Statistics, *values: Any) -> None:
+        if layer.notes is None:
+            put(layer, *values)
+        else:
+            layer.notes.append((layer, put, values))
+
+    return noting
 
 
 class _Affine(NormLayer):
@@ -59,6 +76,8 @@ class _Affine(NormLayer):
 
 class _Statistics(_Affine, StatisticsLayer):
     """Buffers with the server's statistics, and normalization with them."""
+
+    notes: list[tuple[_Statistics, Put, tuple[Any, ...]]] | None = None
 
     def __init__(self, channels: int, eps: float) -> None:
         super().__init__(channels, eps)
@@ -127,6 +146,7 @@ class OwnBatchNorm(_Statistics):
             self.move(mean, variance, counts)
         return out
 
+    @noted
     def move(self, mean: Tensor, variance: Tensor, counts: list[int]) -> None:
         """Move the clients' running statistics by torch's rule, from the server's at first."""
         n = len(counts)
@@ -156,12 +176,14 @@ class ServerBatchNorm(_Statistics):
     def normalised(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         sizes = self.sizes_of(x, len(weight))
         if self.training and not self.unseen:
-            self._pool(x, sizes)
+            self.look(x, sizes)
         return self.by_server(x, weight, bias, sizes)
 
-    def _pool(self, x: Tensor, sizes: tuple[int, ...]) -> None:
+    def look(self, x: Tensor, sizes: tuple[int, ...]) -> None:
+        """Put down what the clients' inputs are like."""
         self.pool(*client_moments(x, sizes), values_per_channel(x, sizes))
 
+    @noted
     def pool(self, mean: Tensor, variance: Tensor, counts: list[int]) -> None:
         """Chan's rule: pooled mean and biased variance ``[n C]`` over the forwards of the round."""
         before = self._counts

@@ -419,7 +419,7 @@ class Noted(ServerBatchNorm):
 
     def normalised(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         if self.training:
-            self._pool(x, self.sizes_of(x, len(weight)))
+            self.look(x, self.sizes_of(x, len(weight)))
         return self.by_server(x, weight, bias, self.sizes_of(x, len(weight)))
 
 

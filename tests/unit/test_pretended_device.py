@@ -76,7 +76,7 @@ def test_every_norm(norm: str) -> None:
     same_on_the_device(norm=norm)
 
 
-@pytest.mark.parametrize("norm", ["gn", "hbn", "fedtan", "fedavg-alg2", "fedbn", "dual-bn(local=true)"])
+@pytest.mark.parametrize("norm", NORMS)
 def test_norms_whose_clients_take_several_steps_of_unequal_number(norm: str) -> None:
     same_on_the_device(norm=norm, algorithm="fedavg(epochs=2)", uneven=True)
 
