@@ -7,7 +7,7 @@ collected by whoever told them whose samples come (``statistics.begin``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -192,6 +192,19 @@ def at_once(model: nn.Module, d: int, pixels: int, batch: int, like: Tensor, *, 
         return max(1, LARGEST_ACTIVATION // max(1, batch * max(widths, default=1) * size))
     small = batch * max(widths, default=1) <= SIDE_BY_SIDE
     return max(1, LARGEST_WEIGHTS // (d * size)) if small else 1
+
+
+def grouped(ids: Sequence[int], amount: Callable[[int], int], most: Callable[[int], int]) -> list[list[int]]:
+    """Places of clients with the same ``amount`` of work together, evenly, at most ``most`` of that amount."""
+    alike: dict[int, list[int]] = {}
+    for place, k in enumerate(ids):
+        alike.setdefault(amount(k), []).append(place)
+    groups = []
+    for each, places in alike.items():
+        parts = -(-len(places) // most(each))
+        sizes = [len(places) // parts + (k < len(places) % parts) for k in range(parts)]
+        groups += [places[sum(sizes[:k]) : sum(sizes[: k + 1])] for k in range(parts)]
+    return groups
 
 
 def free_memory(device: torch.device) -> int:

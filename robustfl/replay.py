@@ -10,14 +10,13 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from robustfl.contracts import NormLayer
 from robustfl.layer_kinds import kind_of
-from robustfl.models.dropout import ClientDropout
 
 Results = tuple[Tensor, ...]
 Pass = Callable[..., Results]
@@ -25,7 +24,20 @@ Pass = Callable[..., Results]
 Recorder = Callable[[Callable[[], Results]], tuple[Callable[[], None], Results]]
 """Runs a computation on tensors that stay where they are; how to run it again, and the results, which stay too."""
 
-_Asked = tuple[ClientDropout, torch.Size]
+
+@runtime_checkable
+class Masked(Protocol):
+    """A layer that draws masks: where ``masks`` is set it asks it instead (``robustfl.models.ClientDropout``)."""
+
+    masks: Callable[[Any, torch.Size], Tensor] | None
+    training: bool
+
+    def drawn(self, keep: Tensor) -> Tensor:
+        """Fill the booleans ``keep`` with the next mask."""
+        ...
+
+
+_Asked = tuple[Masked, torch.Size]
 _Note = tuple[nn.Module, Callable[..., None], tuple[Any, ...]]
 
 OFTEN = 3  # passes of a kind before it is recorded
@@ -66,7 +78,7 @@ class _Recording:
     """A recorded pass: where it reads and writes, how to run it; ``made`` are its ``results``, then what is noted."""
 
     inputs: list[Tensor]
-    masks: list[tuple[ClientDropout, Tensor]]
+    masks: list[tuple[Masked, Tensor]]
     out: Tensor
     made: Results
     results: int
@@ -100,7 +112,7 @@ class Replays:
         self._places: dict[torch.Size, Tensor] = {}
         self._known: OrderedDict[Any, _Recording] = OrderedDict()
         self._norms = [m for m in model.modules() if isinstance(m, NormLayer)]
-        self._dropouts = [m for m in model.modules() if isinstance(m, ClientDropout)]
+        self._dropouts = [m for m in model.modules() if isinstance(m, Masked)]
         if not all(_ours(m) for m in model.modules()):
             self._recorder = None
 
@@ -133,7 +145,7 @@ class Replays:
         return results
 
     def placed(self, rows: Tensor) -> Tensor:
-        """The ``rows`` of layers' statistics, where those of the same shape lay before, as far as passes are recorded."""
+        """The ``rows`` of layers' statistics, where those of the same shape lay before if passes are recorded."""
         if self._recorder is None:
             return rows
         return self._places.setdefault(rows.shape, torch.empty_like(rows)).copy_(rows)
@@ -167,7 +179,7 @@ class Replays:
         return _Recording(still, masks, into, found, results, list(notes), replay)
 
     @contextmanager
-    def _masked(self, masks: Callable[[ClientDropout, torch.Size], Tensor]) -> Iterator[None]:
+    def _masked(self, masks: Callable[[Any, torch.Size], Tensor]) -> Iterator[None]:
         for layer in self._dropouts:
             layer.masks = masks
         try:
@@ -193,7 +205,7 @@ def _ours(layer: nn.Module) -> bool:
     return all(type(x).__module__.split(".")[0] in _OURS for x in (layer, kind) if x is not None)
 
 
-def _drawn(asked: list[_Asked], layer: ClientDropout, shape: torch.Size, device: torch.device) -> Tensor:
+def _drawn(asked: list[_Asked], layer: Masked, shape: torch.Size, device: torch.device) -> Tensor:
     asked.append((layer, shape))
     return layer.drawn(torch.empty(shape, dtype=torch.bool, device=device))
 

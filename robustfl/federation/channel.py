@@ -16,6 +16,7 @@ from robustfl.federation.experiment import Experiment
 from robustfl.federation.stack import Exchange, attack_shift, mean
 from robustfl.federation.state import State
 from robustfl.federation.statistics import DefendedStatistics, PlainMean
+from robustfl.passes import grouped
 from robustfl.randomness import stream
 from robustfl.vectors import Layout, write_statistics
 from robustfl.watch import checked
@@ -155,7 +156,7 @@ class StatisticsChannel:
 
         groups = [[place] for place in range(len(here))]
         if clients.together and model.device.type != "cpu":
-            groups = clients.grouped(here, lambda k: len(e.seats[k]), most)
+            groups = grouped(here, lambda k: len(e.seats[k]), most)
         clients.group_by_group(groups, look)
         return Reports(self._exchange.rows(rows, ids), self._exchange.rows(counts, ids))
 

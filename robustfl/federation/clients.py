@@ -113,18 +113,6 @@ class Clients:
         generator = stream(self.experiment.settings.seed, "statistics", client, round)
         return part[torch.randperm(len(part), generator=generator)[:samples]]
 
-    def grouped(self, ids: Sequence[int], amount: Callable[[int], int], most: Callable[[int], int]) -> list[list[int]]:
-        """Places of clients with the same ``amount`` of work together, evenly, at most ``most`` of that amount."""
-        equal: dict[int, list[int]] = {}
-        for place, k in enumerate(ids):
-            equal.setdefault(amount(k), []).append(place)
-        groups = []
-        for each, places in equal.items():
-            parts = -(-len(places) // most(each))
-            sizes = [len(places) // parts + (k < len(places) % parts) for k in range(parts)]
-            groups += [places[sum(sizes[:k]) : sum(sizes[: k + 1])] for k in range(parts)]
-        return groups
-
     def group_by_group(self, groups: list[list[int]], work: Callable[[list[int]], None]) -> None:
         """Let ``work`` go through the groups, client by client as soon as a model does not allow more."""
         while groups:

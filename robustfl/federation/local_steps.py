@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -11,7 +13,7 @@ from torch import Tensor
 from robustfl.contracts import Contrast, LocalWork, Reducer, Reports
 from robustfl.errors import Refused
 from robustfl.federation.clients import Clients
-from robustfl.federation.personal import Personal
+from robustfl.federation.personal import Personal, lent
 from robustfl.federation.statistics import (
     begin,
     collect,
@@ -22,11 +24,15 @@ from robustfl.federation.statistics import (
     starting,
     unseen,
 )
+from robustfl.layer_kinds import Sizes
 from robustfl.models.network import representing
-from robustfl.passes import Plan, Unsupported, client_means, evaluating, plain, serving, together
+from robustfl.passes import Plan, Unsupported, client_means, evaluating, grouped, plain, serving, together
 from robustfl.precision import computing
 from robustfl.vectors import read_statistics, write_statistics
 from robustfl.watch import paired, shaped
+
+Lending = Callable[[Tensor], AbstractContextManager[object]]
+Batch = tuple[Tensor, Tensor, Tensor]  # pixels, labels, the priors of the samples' clients
 
 
 @dataclass(frozen=True)
@@ -134,7 +140,7 @@ def _groups(clients: Clients, ids: Sequence[int], given: Round) -> list[list[int
     def most(steps: int) -> int:
         return clients.at_once(e.settings.batch, given.received, alike=steps == 1 and given.personal is None)
 
-    return clients.grouped(ids, clients.steps, most)
+    return grouped(ids, clients.steps, most)
 
 
 def _walk_group(
@@ -271,41 +277,25 @@ class Turn:
         return self._constrained(out, at), losses
 
     def _together(self, at: Tensor, contrast: Contrast | None, out: Tensor) -> Tensor:
-        e, n, sizes = self._e, len(self._ids), self._sizes
-        if e.merged:
-            n, sizes = 1, (sum(sizes),)
+        e, sizes = self._e, (sum(self._sizes),) if self._e.merged else self._sizes
+        n = len(sizes)
         plan = self._plan = self._plan or Plan(e.model, e.layout)
-
-        def features(models: Tensor) -> Tensor:
-            with serving(plan, models, sizes), representing(e.model) as seen:
-                e.model(self._batch[0])
-            return seen[0]
-
-        others = self._others(contrast, features)
+        others = self._others(contrast, lambda models: serving(plan, models, sizes))
 
         def made(models: Tensor, x: Tensor, y: Tensor, priors: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-            losses = together(
-                plan, models, sizes, lambda: self._losses((x, y, priors), contrast, others, sizes), out=rows
-            )
+            batch = (x, y, priors)
+            losses = together(plan, models, sizes, lambda: self._losses(batch, contrast, others, sizes), out=rows)
             return losses, self._each
 
-        kind = sizes if contrast is None else None
-        losses, self._each = self._clients.replays.run(
-            kind, made, (at[:n], *self._batch), out[:n], room=lambda: self._clients.spare(self._ids, at)
-        )
+        replays, kind = self._clients.replays, sizes if contrast is None else None
+        room = partial(self._clients.spare, self._ids, at)
+        losses, self._each = replays.run(kind, made, (at[:n], *self._batch), out[:n], room=room)
         return losses
 
     def _plain(self, at: Tensor, contrast: Contrast | None, out: Tensor) -> Tensor:
         """One client, or one machine, by the model's own forward."""
         e = self._e
-
-        def features(models: Tensor) -> Tensor:
-            e.flat.copy_(models[0])
-            with representing(e.model) as seen:
-                e.model(self._batch[0])
-            return seen[0]
-
-        others = self._others(contrast, features)
+        others = self._others(contrast, lambda models: lent(e.flat, models[0]))
 
         def backward(k: int) -> Tensor:
             if not (e.merged or contrast is not None):
@@ -317,13 +307,7 @@ class Turn:
         with seen_by_client(e.model):
             return plain(e.model, e.layout, e.flat, at[:1], backward, out=out[:1])
 
-    def _losses(
-        self,
-        batch: tuple[Tensor, Tensor, Tensor],
-        contrast: Contrast | None,
-        others: list[Tensor],
-        sizes: tuple[int, ...],
-    ) -> Tensor:
+    def _losses(self, batch: Batch, contrast: Contrast | None, others: list[Tensor], sizes: Sizes) -> Tensor:
         """The clients' mean losses ``[n]``, as the model stands."""
         e, (x, y, priors) = self._e, batch
         if contrast is None:
@@ -335,12 +319,15 @@ class Turn:
         self._each = each.detach()
         return client_means(each, sizes)
 
-    def _others(self, contrast: Contrast | None, features: Callable[[Tensor], Tensor]) -> list[Tensor]:
+    def _others(self, contrast: Contrast | None, lending: Lending) -> list[Tensor]:
         """Representations of the batch by the models to contrast with, in evaluation mode."""
-        if contrast is None:
-            return []
+        found = []
         with evaluating(self._e.model), torch.no_grad():
-            return [features(models) for models in contrast.models]
+            for models in () if contrast is None else contrast.models:
+                with lending(models), representing(self._e.model) as seen:
+                    self._e.model(self._batch[0])
+                found.append(seen[0])
+        return found
 
     def _constrained(self, gradients: Tensor, at: Tensor) -> Tensor:
         for place in [place for place, k in enumerate(self._ids) if self._clients.poisons(k)]:

@@ -164,5 +164,5 @@ class PlainMean(StatisticsAggregation):
         given = self.sample_weights if weights is None else weights
         if given is None:
             given = basis.new_full((basis.shape[0],), 1 / basis.shape[0])
-        shares = (given / given.sum()).to(basis.dtype)
+        shares = (given / given.sum()).to(basis)
         return lambda rows: shares @ rows

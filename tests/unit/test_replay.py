@@ -7,10 +7,10 @@ from unittest import mock
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from robustfl.federation import clients, train
-from robustfl.replay import Results
+from robustfl.replay import Replays, Results
 from tests.bench.federations import federation
 from tests.pretend import DEVICE, HOST, Pretend
 
@@ -88,3 +88,73 @@ def test_clients_with_statistics_of_their_own_are_replayed_together(norm: str) -
     assert recorder.replayed > 10
     for mine, theirs in zip(found, expected, strict=True):
         assert torch.equal(mine, theirs)
+
+
+def test_a_device_that_takes_no_recording_is_told_of_and_trains_on() -> None:
+    def refusing(run: Callable[[], Results]) -> tuple[Callable[[], None], Results]:
+        raise RuntimeError("operation not permitted when stream is capturing\nmore")
+
+    told: list[str] = []
+    with mock.patch.object(clients, "recorded_on", return_value=refusing):
+        rounds = train(
+            federation("digits-cnn", (1, 8, 8), n=3, f=0, batch=3, rounds=6, defense="mean"), warn=told.append
+        )
+        assert len(list(rounds)) == 6
+    assert told == [
+        "passes are launched operation by operation; recording them failed (operation not permitted when stream is "
+        "capturing)"
+    ]
+
+
+class Doubling(nn.Module):
+    """A layer of somebody else, without parameters."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * x
+
+
+@pytest.mark.parametrize(("layer", "expected"), [(Doubling(), 0), (nn.Tanh(), 1)])
+def test_only_layers_that_are_known_are_recorded(layer: nn.Module, expected: int) -> None:
+    model, recorder, x = nn.Sequential(nn.Linear(2, 2), layer), Repeater(), torch.ones(3, 2)
+    replays = Replays(model, recorder, print)
+    for _ in range(5):
+        replays.run("kind", lambda x, out: (out.copy_(model(x).detach()),), (x,), torch.empty(3, 2))
+    assert recorder.recorded == expected
+
+
+def test_kinds_are_told_apart_and_rare_ones_run() -> None:
+    recorder, out = Repeater(), torch.empty(2)
+    replays = Replays(nn.Linear(2, 2), recorder, print)
+
+    def halved(x: Tensor, out: Tensor) -> Results:
+        out.copy_(x[0] / 2)
+        return (x.sum(0),)
+
+    def run(kind: object, x: Tensor, *, room: bool = True) -> list[float]:
+        (total,) = replays.run(kind, halved, (x,), out, room=lambda: room)
+        assert torch.equal(out, x[0] / 2)
+        return total.tolist()  # type: ignore[no-any-return]
+
+    for rows in (1, 2, 3):
+        x = torch.arange(2.0 * rows).view(rows, 2)
+        for _ in range(2):
+            run("a", x)
+            run(None, x)
+        run("a", x, room=False)
+    assert recorder.recorded == 0
+    ones = torch.ones(1, 2)
+    for k in range(4):
+        assert run("a", k * ones) == [k, k]
+        assert run("b", ones[:, :1].expand(1, 2)) == [1, 1]
+        assert run("c", (k * ones[0]).expand(4, 2)) == [4 * k, 4 * k]
+    assert recorder.recorded == 3
+    assert recorder.replayed == 5  # "a" was seen before
+
+
+def test_results_are_not_what_the_next_replay_writes_to() -> None:
+    replays, out = Replays(nn.Linear(2, 2), Repeater(), print), torch.empty(2)
+    found = [
+        replays.run("kind", lambda x, out: (out.copy_(x), x + 1), (torch.full((2,), float(k)),), out)[1]
+        for k in range(6)
+    ]
+    assert [row.tolist() for row in found] == [[k + 1, k + 1] for k in range(6)]

@@ -51,3 +51,11 @@ def test_a_small_cell_has_a_small_peak_after_a_large_one() -> None:
     ((_, peaks),) = spread(_peaks, [400], 1, threads=1)
     assert isinstance(peaks, tuple)
     assert peaks[0] - peaks[1] > 300 * MIB
+
+
+def test_a_gpu_is_woken_before_its_peak_is_reset(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[object] = []
+    monkeypatch.setattr(torch.cuda, "init", lambda: called.append("init"))
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", called.append)
+    reset_peak(torch.device("cuda:1"))
+    assert called == ["init", torch.device("cuda:1")]
