@@ -13,14 +13,16 @@ import time
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from itertools import islice
+from unittest import mock
 
 import torch
 from torch import nn
 
 import robustfl
-from robustfl.federation import train
+from robustfl.federation import clients, train
 from robustfl.passes import channels_last
 from robustfl.registry import create
+from robustfl.replay import recorded_on
 from tests.bench import local_steps
 from tests.bench.federations import federation
 from tests.bench.gradients import centralised
@@ -86,6 +88,34 @@ def throughput(device: torch.device, *, small: bool) -> None:
             print(f"     ByzFL {theirs:.0f} images/s: {robust / theirs:.1f} ×   goal ≥ 10", flush=True)
 
 
+RECORDED: tuple[tuple[str, tuple[int, int, int], int, int, str, str], ...] = (  # model, image, clients, batch, norm
+    ("mlp", (1, 28, 28), 50, 10, "fbn", "fedavg(local_steps=5)"),
+    ("simple-cnn", (3, 32, 32), 10, 4, "hbn", "fedavg(momentum=0.9, clip_norm=10, local_steps=10)"),
+    ("simple-cnn", (3, 32, 32), 10, 4, "gn(groups=2)", "fedavg(momentum=0.9, clip_norm=10, local_steps=10)"),
+    ("resnet20", (3, 16, 16), 5, 32, "gn(groups=2)", "fedavg(local_steps=5)"),
+    ("resnet20", (3, 16, 16), 5, 32, "fedtan", "fedavg(local_steps=5)"),
+    ("mnist-cnn", (1, 28, 28), 10, 25, "fbn", "dsgd(momentum=0.9)"),
+    ("fbn-cnn", (3, 32, 32), 10, 50, "fbn", "dsgd(momentum=0.9)"),
+)
+
+
+def recordings(device: torch.device, *, small: bool) -> None:
+    """Rounds whose passes are launched operation by operation, and replayed (``robustfl.replay``)."""
+    print("ms per round: launched, replayed, their ratio")
+    for model, shape, n, batch, norm, algorithm in RECORDED[:1] if small else RECORDED:
+        found = []
+        for recorder in (None, recorded_on(device)):
+            with mock.patch.object(clients, "recorded_on", return_value=recorder):
+                steps = train(
+                    federation(model, shape, n=n, f=0, batch=batch, rounds=20, norm=norm, attack="none", defense="mean",
+                               device=device, algorithm=algorithm)
+                )  # fmt: skip
+                list(islice(steps, 5))  # recorded by now
+                found.append(1e3 * seconds(steps, device, 10))
+        launched, replayed = found
+        print(f"{model:11} {n:4} {norm:13} {algorithm:52} {launched:8.1f} {replayed:8.1f} {launched / replayed:6.2f}")
+
+
 def median_against_read(device: torch.device, *, small: bool) -> None:
     """The median of 100 rows of 1.3e6 entries against one weighted sum of the same rows."""
     n, d = (100, 13_000) if small else (100, 1_300_000)
@@ -104,7 +134,18 @@ def _again(what: Callable[[], object]) -> Iterator[object]:
 def golden(device: torch.device, *, small: bool) -> None:
     """The golden cases in float64 on the device."""
     chosen = "float64 and cuda" if device.type == "cuda" else "krum and float64" if small else "float64"
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "tests/reference", "-k", chosen]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:benchmark",
+        "tests/reference",
+        "-k",
+        chosen,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     print(f"golden cases ({chosen}): exit {done.returncode}, {done.stdout.strip().splitlines()[-1]}")
 
@@ -132,7 +173,7 @@ def main(words: tuple[str, ...] = ()) -> None:
         sys.exit("no GPU here; `python -m tests.bench gpu --device cpu --small` shows that the script works")
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "the CPU"
     print(f"{name}, torch {torch.__version__}")
-    for part in (throughput, local_steps.table, median_against_read, golden, kernels):
+    for part in (throughput, local_steps.table, recordings, median_against_read, golden, kernels):
         part(device, small="--small" in words)
 
 
