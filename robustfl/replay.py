@@ -60,9 +60,9 @@ class CudaRecorder:
 
     def __call__(self, run: Callable[[], Results]) -> tuple[Callable[[], None], Results]:
         with torch.cuda.device(self._device):
-            self._pool = self._pool or torch.cuda.graph_pool_handle()  # type: ignore[no-untyped-call]
+            self._pool = self._pool or torch.cuda.graph_pool_handle()
             ours = torch.cuda.current_stream()
-            side = torch.cuda.Stream()
+            side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
             side.wait_stream(ours)
             with torch.cuda.stream(side):
                 run()  # libraries choose their algorithms and take their workspaces outside of the recording
@@ -94,8 +94,8 @@ class _Recording:
         out.copy_(self.out)
         found = [tensor.clone() for tensor in self.made]  # the next replay writes to the same memory
         noted = iter(found[self.results :])
-        for layer, put, values in self.notes:
-            put(layer, *(next(noted) if isinstance(value, Tensor) else value for value in values))
+        for norm, put, values in self.notes:
+            put(norm, *(next(noted) if isinstance(value, Tensor) else value for value in values))
         return tuple(found[: self.results])
 
 
@@ -112,7 +112,8 @@ class Replays:
         self._places: dict[torch.Size, Tensor] = {}
         self._known: OrderedDict[Any, _Recording] = OrderedDict()
         self._norms = [m for m in model.modules() if isinstance(m, NormLayer)]
-        self._dropouts = [m for m in model.modules() if isinstance(m, Masked)]
+        layers: list[Any] = list(model.modules())
+        self._dropouts = [m for m in layers if isinstance(m, Masked)]
         if not all(_ours(m) for m in model.modules()):
             self._recorder = None
 
