@@ -55,6 +55,11 @@ def idle_settings(cell: Cell) -> Iterator[str]:
     if cell.ra_limit is not None and not cell.evasions:
         yield f"ra_limit = {cell.ra_limit} changes nothing: evasions = []"
     yield from _beyond_pixels(cell)
+    if cell.schedule.kind == "geometric" and cell.schedule.factor == 1:
+        yield "schedule: factor = 1 changes no rate; kind = 'constant' has the same"
+    if abs(cell.participation * cell.clients - cell.participants) > 1e-6:
+        asked = f"{cell.participation:g} of {cell.clients} clients is {cell.participation * cell.clients:g}"
+        yield f"participation = {asked}; {cell.participants} take part"
     if cell.tail > cell.rounds:
         yield f"tail = {cell.tail} is more than rounds = {cell.rounds}: the mean is over all of them"
     if cell.defense != _default("defense") and isinstance(cell.methods.norm, OneMachineNorm):
@@ -137,7 +142,7 @@ def _idle_in_so_few_rounds(cell: Cell) -> Iterator[str]:
     for name in ("norm", "algorithm", "objective", *(["attack"] if cell.f else [])):
         if words := getattr(m, name).unreached(rounds):
             yield f"{name} = {getattr(cell, name)!r} in {_counted(rounds)}: {words}"
-    if words := m.defense.aggregator.unreached(rounds):
+    for words in filter(None, (part.unreached(rounds) for part in m.defense.parts)):
         yield f"defense = {cell.defense!r} in {_counted(rounds)}: {words}"
     if any(measured_in(t, rounds, cell.evaluate_every, cell.tail) for t in range(1, rounds)):
         return

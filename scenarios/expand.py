@@ -38,17 +38,29 @@ def expand(scenario: Scenario) -> list[Cell]:
         if field not in Cell.model_fields:
             Cell.of({field: axes[field][0]})
     asked(scenario)
-    rules = [_rule(rule) for rule in scenario.exclude]
-    cells: dict[Cell, None] = {}
-    seeded = _Seeded()
+    cells = list(dict.fromkeys(cell for cell, rules in _matched(scenario, axes) if not rules))
+    if not cells:
+        raise UsageError(f"scenario {scenario.name!r} has no cells: its exclude rules drop every combination")
+    return cells
+
+
+def idle_rules(scenario: Scenario) -> list[str]:
+    """One line for every exclusion of a scenario that drops no cell."""
+    if not scenario.exclude:
+        return []
+    axes = {field: list(_options(field, value)) for field, value in scenario.cell.items()}
+    met = {place for _, rules in _matched(scenario, axes) for place in rules}
+    idle = [rule for place, rule in enumerate(scenario.exclude) if place not in met]
+    return ["exclude: no cell has " + ", ".join(f"{k} = {v!r}" for k, v in rule.items()) for rule in idle]
+
+
+def _matched(scenario: Scenario, axes: Mapping[str, list[Any]]) -> Iterator[tuple[Cell, list[int]]]:
+    """Every combination of the axes with the places of the exclusions that match it."""
+    rules, seeded = [_rule(rule) for rule in scenario.exclude], _Seeded()
     for combination in _combinations(scenario, axes):
         for settings, ensemble in members(combination):
             cell = seeded(settings)
-            if not any(rule.matches(cell, ensemble) for rule in rules):
-                cells[cell] = None
-    if not cells:
-        raise UsageError(f"scenario {scenario.name!r} has no cells: its exclude rules drop every combination")
-    return list(cells)
+            yield cell, [place for place, rule in enumerate(rules) if rule.matches(cell, ensemble)]
 
 
 class _Seeded:

@@ -15,7 +15,7 @@ from robustfl.records import canonical
 from robustfl.registry import entries
 from robustfl.scenarios import Cell, Scenario, expand, preset_names, run_cell
 from robustfl.scenarios.build import build
-from robustfl.scenarios.expand import fingerprints, key_of, refusal, resolve
+from robustfl.scenarios.expand import fingerprints, idle_rules, key_of, refusal, resolve
 from robustfl.scenarios.spec import apply_settings, canonical_method
 
 
@@ -45,6 +45,15 @@ def test_schedules_and_tuples_can_be_axes() -> None:
     assert [(c.schedule.lr, c.model) for c in cells] == [
         (0.1, "mlp(hidden=(8,))"), (0.1, "mlp(hidden=(9,))"), (0.2, "mlp(hidden=(8,))"), (0.2, "mlp(hidden=(9,))"),
     ]  # fmt: skip
+
+
+def test_exclusions_that_drop_nothing_are_told() -> None:
+    rules = [{"attack": "sf", "norm": "gn"}, {"attack": "alie(z=3)"}, {"norm": "hbn"}]
+    axes = {"attack": ["sf", "alie(z=1)"], "norm": ["gn", "fbn"], "f": 1}
+    assert idle_rules(Scenario.of({"name": "s", "cell": axes, "exclude": rules})) == [
+        "exclude: no cell has attack = 'alie(z=3)'", "exclude: no cell has norm = 'hbn'"
+    ]  # fmt: skip
+    assert idle_rules(Scenario.of({"name": "s", "cell": axes, "exclude": rules[:1]})) == []
 
 
 def test_exclude_matches_a_name_or_a_full_spec() -> None:
