@@ -98,3 +98,8 @@ def test_every_algorithm(algorithm: str) -> None:
 def test_every_objective(objective: str) -> None:
     branched = create("objective", objective).needs_branches
     same_on_the_device(objective=objective, norm="dual-bn" if branched else "fbn")
+
+
+def test_weight_gradients_of_large_images_one_client_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("robustfl.layer_kinds.LARGE", 0)
+    same_on_the_device(norm="gn")
