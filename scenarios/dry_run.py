@@ -59,7 +59,7 @@ class Estimate:
         """The closing lines of a dry run."""
         states = Counter(c.state for c in self.cells)
         lines = [", ".join(f"{n} {state}" for state, n in states.items()) + "; nothing was trained."]
-        if self.seconds is not None and self.memory_bytes is not None:
+        if self.seconds and self.memory_bytes is not None:
             lines.append(
                 f"About {_duration(self.seconds)} with {self.jobs} worker(s) on this machine, "
                 f"{self.memory_bytes / 2**30:.1f} GiB per worker. {self.note}"
@@ -132,6 +132,8 @@ def _timed_words(
     measured: Mapping[tuple[Any, ...], float],
 ) -> str:
     """Sentences about what was timed, and about what could not be because it is refused."""
+    if not kinds:
+        return "No cell is left to run."
     note = (
         f"Timed: {ROUNDS} rounds of {costs.timed} of {len(kinds)} kind(s) of cells, and a batch of {costs.networks} "
         "network(s), from which the others follow; other load on the machine counts in."

@@ -96,6 +96,7 @@ def test_what_stored_cells_took_is_timed_no_more(counted: Counted, tmp_path: Pat
     assert counted.timed == []
     assert "Timed: 2 rounds of 0 of 1 kind(s)" in found.note
     assert "Of 1 kind(s), what stored cells took." in found.note
+    assert estimate(scenario(seed=0), out=tmp_path, execution=Execution(device="cpu")).note == "No cell is left to run."
 
 
 def test_a_cell_of_known_shape_is_not_timed_when_it_is_too_much_work(monkeypatch: pytest.MonkeyPatch) -> None:
