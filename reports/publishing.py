@@ -12,7 +12,7 @@ from robustfl.records import CellResult
 from .board import Board
 from .contestants import slug_of
 from .loading import board_of, chosen
-from .store import open_store, refuse_store, sweep_leftovers, write_atomic
+from .store import open_store, refuse_store, retire, sweep_leftovers, write_atomic
 from .writers import write_all
 
 Papers = Callable[[Sequence[CellResult]], Mapping[str, str]]
@@ -76,6 +76,8 @@ def publish_store(
         names = [f"figures/{p.name}" for p in pictures]
         about = str(described.get("description") or "")
         pages = write_site(made, loaded.results, site, description=about, papers=known, figures=names) + pictures
+    for place in {folder, folder if site is None else Path(site)}:
+        retire(place, [*files, *pages])
     return Written(made, tuple(files), tuple(pages))
 
 

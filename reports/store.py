@@ -219,6 +219,21 @@ def sweep_leftovers(*folders: str | Path) -> list[Path]:
     return _swept(found, STALE_SECONDS)
 
 
+def retire(folder: Path, files: Iterable[Path]) -> None:
+    """Remove what an earlier writing left in ``folder`` and this one, of ``files``, did not write again.
+
+    What it wrote says ``.written`` there; files of anybody else stay.
+    """
+    names = {file.relative_to(folder).as_posix() for file in files if file.is_relative_to(folder)}
+    listing, inside = folder / ".written", folder.resolve()
+    before = set(listing.read_text(encoding="utf-8").splitlines()) if listing.is_file() else set()
+    for name in before - names:
+        old = (folder / name).resolve()
+        if old.is_file() and old.is_relative_to(inside):
+            old.unlink()
+    write_atomic(listing, "".join(f"{name}\n" for name in sorted(names)))
+
+
 def _swept(paths: Iterable[Path], age: float) -> list[Path]:
     """Delete those that nothing was written to for so many seconds."""
     swept = []

@@ -29,7 +29,9 @@ from robustfl.reports.contestants import entries
 from robustfl.reports.estimate import Estimate
 from robustfl.reports.frame import frame, label_columns
 from robustfl.reports.latex import escape
+from robustfl.reports.publishing import publish_store
 from robustfl.reports.recipe import scenario_toml
+from robustfl.reports.store import Store
 from robustfl.reports.writers import FORMS, terminal, to_csv, to_json, to_latex, to_markdown, to_text
 
 
@@ -579,6 +581,22 @@ def test_a_report_is_the_same_bytes_whatever_the_hash_seed(tmp_path: Path) -> No
     assert {n.split("-")[0] for n in names if n.endswith(".png")} == {"heatmap", "curves", "labels", "pareto.png"}
     for name in names:
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name
+
+
+def test_no_figure_of_an_older_report_stays(tmp_path: Path) -> None:
+    cells = [
+        r for r in grid(partitions=["iid"], points=3) if r.labels["norm"] == "gn" and r.labels["defense"] == "mean"
+    ]
+    stored(tmp_path / "s", cells)
+    publish_store(tmp_path / "s")
+    before = {p.name for p in (tmp_path / "s" / "report").iterdir()}
+    for cell in cells:
+        if cell.labels["attack"] == "sf":
+            Store(tmp_path / "s").path(cell.key).unlink()
+    made = publish_store(tmp_path / "s")
+    after = {p.name for p in (tmp_path / "s" / "report").iterdir()}
+    assert after == {p.name for p in made.files} | {".written"}
+    assert "curves-sa-sf.png" in before - after
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from robustfl.cli import invoke
 from robustfl.errors import StoreError, UsageError
 from robustfl.reports import load
 from robustfl.reports.publishing import publish_store
-from robustfl.reports.store import Store, open_store
+from robustfl.reports.store import Store, open_store, retire
 from robustfl.scenarios import single
 
 
@@ -228,3 +228,17 @@ def test_a_wrong_path_names_the_stores_nearby(tmp_path: Path) -> None:
 def test_an_empty_folder_says_how_to_make_a_store(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="robustfl grid"):
         open_store(tmp_path)
+
+
+def test_files_of_an_earlier_report_go_and_those_of_others_stay(tmp_path: Path) -> None:
+    place, other = tmp_path / "report", tmp_path / "other.txt"
+    for file in (place / "pages" / "old.html", place / "new.html", place / "mine.txt", other):
+        file.parent.mkdir(exist_ok=True, parents=True)
+        file.write_text("words")
+    retire(place, [place / "pages" / "old.html", place / "new.html", other])
+    with (place / ".written").open("a") as listing:
+        listing.write("../other.txt\n")
+    retire(place, [place / "new.html"])
+    left = sorted(p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*") if p.is_file())
+    assert left == ["other.txt", "report/.written", "report/mine.txt", "report/new.html"]
+    assert (place / ".written").read_text() == "new.html\n"
