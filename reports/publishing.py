@@ -76,8 +76,11 @@ def publish_store(
         names = [f"figures/{p.name}" for p in pictures]
         about = str(described.get("description") or "")
         pages = write_site(made, loaded.results, site, description=about, papers=known, figures=names) + pictures
-    for place in {folder, folder if site is None else Path(site)}:
-        retire(place, [*files, *pages])
+    written = [(folder, files), *([] if site is None else [(Path(site), pages)])]
+    if site is not None and Path(site).resolve() == folder.resolve():
+        written = [(folder, [*files, *pages])]
+    for place, made_here in written:
+        retire(place, made_here)
     return Written(made, tuple(files), tuple(pages))
 
 

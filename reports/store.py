@@ -224,8 +224,9 @@ def retire(folder: Path, files: Iterable[Path]) -> None:
 
     What it wrote says ``.written`` there; files of anybody else stay.
     """
-    names = {file.relative_to(folder).as_posix() for file in files if file.is_relative_to(folder)}
     listing, inside = folder / ".written", folder.resolve()
+    resolved = [file.resolve() for file in files]
+    names = {file.relative_to(inside).as_posix() for file in resolved if file.is_relative_to(inside)}
     before = set(listing.read_text(encoding="utf-8").splitlines()) if listing.is_file() else set()
     for name in before - names:
         old = (folder / name).resolve()

@@ -6,7 +6,8 @@ a replay, from the clients' streams as ever, and what normalization layers have 
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -41,7 +42,8 @@ _Asked = tuple[Masked, torch.Size]
 _Note = tuple[nn.Module, Callable[..., None], tuple[Any, ...]]
 
 OFTEN = 3  # passes of a kind before it is recorded
-MOST = 64  # recordings kept; those used last
+MOST = 64  # recordings
+BYTES = 2**31  # of what they read and write, all together
 KINDS = 4096  # kinds counted before counting starts anew
 _OURS = {"torch", "torchvision", "robustfl"}
 
@@ -52,24 +54,33 @@ def recorded_on(device: torch.device) -> Recorder | None:
 
 
 class CudaRecorder:
-    """Records CUDA graphs, whose passing memory is shared: replays come one after another."""
+    """Records CUDA graphs on a stream of its own; they share their passing memory, since replays follow each other."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
+        self._stream: Any = None
         self._pool: Any = None
 
     def __call__(self, run: Callable[[], Results]) -> tuple[Callable[[], None], Results]:
         with torch.cuda.device(self._device):
+            self._stream = self._stream or torch.cuda.Stream()  # type: ignore[no-untyped-call]
             self._pool = self._pool or torch.cuda.graph_pool_handle()
-            ours = torch.cuda.current_stream()
-            side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-            side.wait_stream(ours)
-            with torch.cuda.stream(side):
-                run()  # libraries choose their algorithms and take their workspaces outside of the recording
-            ours.wait_stream(side)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-                results = run()
+            ours, graph = torch.cuda.current_stream(), torch.cuda.CUDAGraph()
+            self._stream.wait_stream(ours)
+            try:
+                with torch.cuda.stream(self._stream):
+                    run()  # libraries choose their algorithms and take their workspaces outside of the recording
+                ours.wait_stream(self._stream)
+                with warnings.catch_warnings():
+                    warnings.filterwarnings("error", "The CUDA Graph is empty", UserWarning)
+                    with torch.cuda.graph(
+                        graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
+                    ):
+                        results = run()
+            except UserWarning as warning:
+                raise RuntimeError(str(warning)) from warning
+            finally:
+                torch.cuda.set_stream(ours)  # which a recording that fails does not do
         return graph.replay, results
 
 
@@ -103,14 +114,15 @@ class Replays:
     """The passes of one model, recorded from the third of a kind on where ``recorder`` is there.
 
     A kind is all that a recording cannot follow: shapes, modes of layers, where their buffers lie. Only models whose
-    layers are all torch's or robustfl's own are recorded: nobody knows what others do on the way.
+    layers are all torch's or robustfl's own, without hooks, are recorded: nobody knows what others do on the way.
     """
 
     def __init__(self, model: nn.Module, recorder: Recorder | None, warn: Callable[[str], None]) -> None:
         self._recorder, self._warn = recorder, warn
         self._counts: Counter[Any] = Counter()
         self._places: dict[torch.Size, Tensor] = {}
-        self._known: OrderedDict[Any, _Recording] = OrderedDict()
+        self._known: dict[Any, _Recording] = {}
+        self._bytes = 0
         self._norms = [m for m in model.modules() if isinstance(m, NormLayer)]
         layers: list[Any] = list(model.modules())
         self._dropouts = [m for m in layers if isinstance(m, Masked)]
@@ -128,8 +140,9 @@ class Replays:
             return made(*inputs, out)
         kind = (kind, out.shape, *map(_form, inputs), *map(_mode, self._norms), *(m.training for m in self._dropouts))
         if kind in self._known:
-            self._known.move_to_end(kind)
             return self._known[kind](inputs, out)
+        if len(self._known) >= MOST or self._bytes > BYTES:  # to let go of one for another costs more than it saves
+            return made(*inputs, out)
         if len(self._counts) > KINDS:
             self._counts.clear()
         self._counts[kind] += 1
@@ -141,8 +154,7 @@ class Replays:
         recorded = self._recorded(made, inputs, out, asked, len(results))
         if recorded is not None:
             self._known[kind] = recorded
-        if len(self._known) > MOST:
-            self._known.popitem(last=False)
+            self._bytes += sum(t.numel() * t.element_size() for t in (*recorded.inputs, recorded.out))
         return results
 
     def placed(self, rows: Tensor) -> Tensor:
@@ -174,7 +186,7 @@ class Replays:
         except RuntimeError as error:  # of torch: no memory for it, or something that cannot be recorded
             self._recorder = None
             self._known.clear()
-            why = str(error).splitlines()[0]
+            why = [*str(error.__context__ or error).splitlines(), type(error).__name__][0]
             self._warn(f"passes are launched operation by operation; recording them failed ({why})")
             return None
         return _Recording(still, masks, into, found, results, list(notes), replay)
@@ -203,6 +215,9 @@ class Replays:
 
 def _ours(layer: nn.Module) -> bool:
     kind = kind_of(layer)
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    if any(getattr(layer, name) for name in hooks):
+        return False
     return all(type(x).__module__.split(".")[0] in _OURS for x in (layer, kind) if x is not None)
 
 

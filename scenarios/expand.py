@@ -45,12 +45,15 @@ def expand(scenario: Scenario) -> list[Cell]:
 
 
 def idle_rules(scenario: Scenario) -> list[str]:
-    """One line for every exclusion of a scenario that drops no cell."""
-    if not scenario.exclude:
-        return []
+    """One line for every exclusion of a scenario that drops no cell, though all that it names is an axis.
+
+    What has a single value may have been narrowed to it, and a rule about others is not wrong then.
+    """
     axes = {field: list(_options(field, value)) for field, value in scenario.cell.items()}
-    met = {place for _, rules in _matched(scenario, axes) for place in rules}
-    idle = [rule for place, rule in enumerate(scenario.exclude) if place not in met]
+    open_ones = {field for field, options in axes.items() if len(options) > 1}
+    asked = [place for place, rule in enumerate(scenario.exclude) if rule.keys() <= open_ones]
+    met = {place for _, rules in _matched(scenario, axes) for place in rules} if asked else set()
+    idle = [scenario.exclude[place] for place in asked if place not in met]
     return ["exclude: no cell has " + ", ".join(f"{k} = {v!r}" for k, v in rule.items()) for rule in idle]
 
 

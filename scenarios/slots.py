@@ -49,7 +49,7 @@ def memory_of(cells: Iterable[Cell], root: str | Path | None = None) -> int:
 
 
 def _bytes(cell: Cell, built: Built) -> int:
-    """2.5 message stacks, the images, and the activations of all clients' batches with their gradients."""
+    """2.5 message stacks, the images, and activations of all clients' batches with their gradients, also recorded."""
     e = built.experiment
     dtype = next(e.model.parameters()).dtype
     size = dtype.itemsize
@@ -58,7 +58,7 @@ def _bytes(cell: Cell, built: Built) -> int:
     images = e.train.x.numel() * e.train.x.element_size() + built.test.x.numel() * built.test.x.element_size()
     samples = cell.participants * cell.batch if "one_batch" in e.algorithm.asks else cell.batch
     image = built.test.pixels(torch.arange(1), dtype=dtype)
-    return _CONTEXT + int(2.5 * stack) + kept + images + 2 * samples * activations(e.model, image) * size
+    return _CONTEXT + int(2.5 * stack) + kept + images + 4 * samples * activations(e.model, image) * size
 
 
 @cache

@@ -280,7 +280,7 @@ class Turn:
         e, sizes = self._e, (sum(self._sizes),) if self._e.merged else self._sizes
         n = len(sizes)
         plan = self._plan = self._plan or Plan(e.model, e.layout)
-        others = self._others(contrast, lambda models: serving(plan, models, sizes))
+        others = self._others(contrast, lambda models: serving(plan, models, sizes)) if contrast else []
 
         def made(models: Tensor, x: Tensor, y: Tensor, priors: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
             batch = (x, y, priors)
@@ -295,7 +295,7 @@ class Turn:
     def _plain(self, at: Tensor, contrast: Contrast | None, out: Tensor) -> Tensor:
         """One client, or one machine, by the model's own forward."""
         e = self._e
-        others = self._others(contrast, lambda models: lent(e.flat, models[0]))
+        others = self._others(contrast, lambda models: lent(e.flat, models[0])) if contrast else []
 
         def backward(k: int) -> Tensor:
             if not (e.merged or contrast is not None):
@@ -319,11 +319,11 @@ class Turn:
         self._each = each.detach()
         return client_means(each, sizes)
 
-    def _others(self, contrast: Contrast | None, lending: Lending) -> list[Tensor]:
+    def _others(self, contrast: Contrast, lending: Lending) -> list[Tensor]:
         """Representations of the batch by the models to contrast with, in evaluation mode."""
         found = []
         with evaluating(self._e.model), torch.no_grad():
-            for models in () if contrast is None else contrast.models:
+            for models in contrast.models:
                 with lending(models), representing(self._e.model) as seen:
                     self._e.model(self._batch[0])
                 found.append(seen[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from unittest import mock
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from robustfl.federation import clients, train
+from robustfl.registry import create
 from robustfl.replay import Replays, Results
 from tests.bench.federations import federation
 from tests.pretend import DEVICE, HOST, Pretend
@@ -113,7 +115,14 @@ class Doubling(nn.Module):
         return 2 * x
 
 
-@pytest.mark.parametrize(("layer", "expected"), [(Doubling(), 0), (nn.Tanh(), 1)])
+def hooked() -> nn.Module:
+    """A layer that is known, with something that is not."""
+    layer = nn.Tanh()
+    layer.register_forward_hook(lambda layer, inputs, out: 2 * out)
+    return layer
+
+
+@pytest.mark.parametrize(("layer", "expected"), [(Doubling(), 0), (hooked(), 0), (nn.Tanh(), 1)])
 def test_only_layers_that_are_known_are_recorded(layer: nn.Module, expected: int) -> None:
     model, recorder, x = nn.Sequential(nn.Linear(2, 2), layer), Repeater(), torch.ones(3, 2)
     replays = Replays(model, recorder, print)
@@ -158,3 +167,46 @@ def test_results_are_not_what_the_next_replay_writes_to() -> None:
         for k in range(6)
     ]
     assert [row.tolist() for row in found] == [[k + 1, k + 1] for k in range(6)]
+
+
+@pytest.mark.parametrize("limit", ["MOST", "BYTES"])
+def test_nothing_is_recorded_beyond_a_limit_and_nothing_twice(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"robustfl.replay.{limit}", 2 if limit == "MOST" else 2 * 16 - 1)
+    recorder, out = Repeater(), torch.empty(2)
+    replays = Replays(nn.Linear(2, 2), recorder, print)
+    for _ in range(9):
+        for kind in ("a", "b", "c"):
+            replays.run(kind, lambda x, out: (out.copy_(x),), (torch.ones(2),), out)
+    assert (recorder.recorded, recorder.replayed) == (2, 2 * 6)
+
+
+def test_an_error_without_words_is_named() -> None:
+    def refusing(run: Callable[[], Results]) -> tuple[Callable[[], None], Results]:
+        raise NotImplementedError
+
+    told: list[str] = []
+    replays = Replays(nn.Linear(2, 2), refusing, told.append)
+    for _ in range(4):
+        replays.run("kind", lambda x, out: (out.copy_(x),), (torch.ones(2),), torch.empty(2))
+    assert told == ["passes are launched operation by operation; recording them failed (NotImplementedError)"]
+
+
+@pytest.mark.parametrize("objective", ["ce", "wsm"])
+@pytest.mark.parametrize("norm", [*NORMS, "ln", "fedwon", "fedfn", "dual-bn"])
+def test_nothing_that_is_recorded_waits_for_a_value(norm: str, objective: str) -> None:
+    class Waiting(Repeater):
+        def __call__(self, run: Callable[[], Results]) -> tuple[Callable[[], None], Results]:
+            before = device.waits.total(), device.copies.total()
+            made = super().__call__(run)
+            assert (device.waits.total(), device.copies.total()) == before
+            return made
+
+    recorder = Waiting()
+    with Pretend() as device, mock.patch.object(clients, "recorded_on", return_value=recorder):
+        for algorithm in ("dsgd", "fedavg(epochs=2)"):
+            e = federation("digits-cnn", (1, 8, 8), n=4, f=0, batch=3, rounds=8, norm=norm, attack="none",
+                           defense="mean", algorithm=algorithm, device=DEVICE)  # fmt: skip
+            e = replace(e, objective=create("objective", objective), parts=(e.parts[0][:5], *e.parts[1:]))
+            device.start()
+            list(train(e))
+    assert recorder.recorded > 1

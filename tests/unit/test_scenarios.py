@@ -53,7 +53,9 @@ def test_exclusions_that_drop_nothing_are_told() -> None:
     assert idle_rules(Scenario.of({"name": "s", "cell": axes, "exclude": rules})) == [
         "exclude: no cell has attack = 'alie(z=3)'", "exclude: no cell has norm = 'hbn'"
     ]  # fmt: skip
+    narrowed = axes | {"norm": "fbn"}
     assert idle_rules(Scenario.of({"name": "s", "cell": axes, "exclude": rules[:1]})) == []
+    assert len(idle_rules(Scenario.of({"name": "s", "cell": narrowed, "exclude": rules}))) == 1
 
 
 def test_exclude_matches_a_name_or_a_full_spec() -> None:

@@ -242,3 +242,16 @@ def test_files_of_an_earlier_report_go_and_those_of_others_stay(tmp_path: Path) 
     left = sorted(p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*") if p.is_file())
     assert left == ["other.txt", "report/.written", "report/mine.txt", "report/new.html"]
     assert (place / ".written").read_text() == "new.html\n"
+
+
+def test_a_report_takes_nothing_of_its_own_away_nor_of_a_site_that_it_does_not_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    stored(tmp_path / "s", [record()])
+    for _ in range(2):
+        made = publish_store("s", "rep", figures=False, site=tmp_path / "rep")
+        assert all(file.is_file() for file in (*made.files, *made.site))
+    nested = publish_store("s", "out", figures=False, site="out/site")
+    publish_store("s", "out", figures=False)
+    assert all(file.is_file() for file in (*nested.files, *nested.site))
