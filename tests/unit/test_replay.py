@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 from unittest import mock
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from robustfl.federation import clients, train
 from robustfl.registry import create
@@ -35,8 +38,39 @@ class Repeater:
         return again, first
 
 
+class Tape(TorchDispatchMode):
+    """A recorder like a graph: operations on the tensors they had, of which nothing is run but themselves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.recorded, self.replayed = 0, 0
+        self._taped: list[tuple[Any, Any, Any, Any]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if not func.is_view and "empty" not in func.overloadpacket.__name__:
+            self._taped.append((func, args, kwargs or {}, made))
+        return made
+
+    def __call__(self, run: Callable[[], Results]) -> tuple[Callable[[], None], Results]:
+        self.recorded += 1
+        with self:
+            found = run()
+        taped, self._taped = self._taped, []
+
+        def again() -> None:
+            self.replayed += 1
+            with torch._C._AutoDispatchBelowAutograd():
+                for func, args, kwargs, before in taped:
+                    for old, new in zip(tree_leaves(before), tree_leaves(func(*args, **kwargs)), strict=True):
+                        if isinstance(old, Tensor) and old.data_ptr() != new.data_ptr():
+                            old.copy_(new)
+
+        return again, found
+
+
 def trained(
-    model: str, norm: str, algorithm: str, recorder: Repeater | None, device: torch.device = HOST
+    model: str, norm: str, algorithm: str, recorder: Repeater | Tape | None, device: torch.device = HOST
 ) -> list[Tensor]:
     """Model and statistics of every round."""
     with mock.patch.object(clients, "recorded_on", return_value=recorder):
@@ -61,8 +95,9 @@ CASES = [
 
 
 @pytest.mark.parametrize(("norm", "algorithm"), CASES)
-def test_replayed_passes_train_as_others_do(norm: str, algorithm: str) -> None:
-    recorder = Repeater()
+@pytest.mark.parametrize("kind", [Repeater, Tape])
+def test_replayed_passes_train_as_others_do(kind: type[Repeater | Tape], norm: str, algorithm: str) -> None:
+    recorder = kind()
     expected = trained("digits-cnn", norm, algorithm, None)
     found = trained("digits-cnn", norm, algorithm, recorder)
     assert recorder.replayed > 0
