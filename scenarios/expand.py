@@ -57,7 +57,7 @@ def idle_rules(scenario: Scenario) -> list[str]:
     return ["exclude: no cell has " + ", ".join(f"{k} = {v!r}" for k, v in rule.items()) for rule in idle]
 
 
-def _matched(scenario: Scenario, axes: Mapping[str, list[Any]]) -> Iterator[tuple[Cell, list[int]]]:
+def _matched(scenario: Scenario, axes: dict[str, list[Any]]) -> Iterator[tuple[Cell, list[int]]]:
     """Every combination of the axes with the places of the exclusions that match it."""
     rules, seeded = [_rule(rule) for rule in scenario.exclude], _Seeded()
     for combination in _combinations(scenario, axes):
