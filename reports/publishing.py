@@ -52,12 +52,12 @@ def publish_store(
     loaded = chosen(store.load(), where=where)
     made = board_of(store, compare=compare, where=where, statistic=statistic, loaded=loaded)
     described = store.description()
-    published = None  # made before anything is written: a record may be unfit for a board
+    published = None  # made first: a record may be unfit for a board
     if board is not None:
         from .published import TOLERANCE, publish_described, write_board
 
-        claimed = TOLERANCE if tolerance is None else tolerance
-        published = publish_described(loaded.results, described, name=made.scenario, tolerance=claimed)
+        tolerance = TOLERANCE if tolerance is None else tolerance
+        published = publish_described(loaded.results, described, name=made.scenario, tolerance=tolerance)
     folder = store.folder / report_folder(where or {}) if out is None else Path(out)
     sweep_leftovers(store.folder, folder, site or folder)
     files = write_all(made, folder)
@@ -73,15 +73,19 @@ def publish_store(
 
         pictures = _pictures(files, Path(site) / "figures") if figures else []
         known = papers(loaded.results) if papers else {}
-        names = [f"figures/{p.name}" for p in pictures]
-        about = str(described.get("description") or "")
+        about, names = str(described.get("description") or ""), [f"figures/{p.name}" for p in pictures]
         pages = write_site(made, loaded.results, site, description=about, papers=known, figures=names) + pictures
-    written = [(folder, files), *([] if site is None else [(Path(site), pages)])]
-    if site is not None and Path(site).resolve() == folder.resolve():
-        written = [(folder, [*files, *pages])]
-    for place, made_here in written:
-        retire(place, made_here)
+    _retire(folder, files, site, pages)
     return Written(made, tuple(files), tuple(pages))
+
+
+def _retire(folder: Path, files: list[Path], site: str | Path | None, pages: list[Path]) -> None:
+    """Let go of what was written earlier where this report and its site are."""
+    if site is not None and Path(site).resolve() == folder.resolve():
+        return retire(folder, [*files, *pages])
+    if site is not None:
+        retire(Path(site), pages)
+    return retire(folder, files)
 
 
 def report_folder(where: Mapping[str, str]) -> str:
