@@ -161,7 +161,9 @@ class Replays:
         """The ``rows`` of layers' statistics, where those of the same shape lay before if passes are recorded."""
         if self._recorder is None:
             return rows
-        return self._places.setdefault(rows.shape, torch.empty_like(rows)).copy_(rows)
+        if rows.shape not in self._places:
+            self._places[rows.shape] = torch.empty_like(rows)
+        return self._places[rows.shape].copy_(rows)
 
     def _recorded(
         self, made: Pass, inputs: Sequence[Tensor], out: Tensor, asked: Sequence[_Asked], results: int
