@@ -12,8 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from robustfl.contracts import Aggregator, Propagation
+from robustfl.contracts import Aggregator, Propagation, StatisticsLayer
 from robustfl.federation import train
+from robustfl.passes import channels_last
 from robustfl.registry import create, entries
 from tests.bench.federations import federation
 from tests.pretend import DEVICE, HOST, Pretend
@@ -103,3 +104,32 @@ def test_every_objective(objective: str) -> None:
 def test_weight_gradients_of_large_images_one_client_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("robustfl.layer_kinds.LARGE", 0)
     same_on_the_device(norm="gn")
+
+
+def normalised(norm: str, device: torch.device, shape: tuple[int, ...], alike: bool) -> list[Tensor]:
+    """Output, gradients and report of a training forward of three clients of unequal size, in float64."""
+    draw = torch.Generator().manual_seed(1)
+    x, outer = (torch.randn(shape, generator=draw, dtype=torch.float64) + 3 for _ in range(2))
+    mean, variance = torch.randn(2, generator=draw), 1 + torch.rand(2, generator=draw)
+    rows = 1 + torch.rand((1 if alike else 3, 2), generator=draw, dtype=torch.float64)
+    with Pretend() if device == DEVICE else nullcontext():
+        layer = create("norm", norm).layer(2).double().to(device)
+        if isinstance(layer, StatisticsLayer):
+            layer.running_mean.copy_(mean.to(device))
+            layer.running_var.copy_(variance.to(device))
+        layer.begin((4, 2, 3))
+        given = [rows.to(device).expand(3, -1).requires_grad_(), (rows - 1).to(device).expand(3, -1).requires_grad_()]
+        entry = channels_last(x.to(device)).requires_grad_()
+        y = layer.normalised(entry, *given)
+        found = [y, *torch.autograd.grad(y, [entry, *given], outer.to(device))]
+        if isinstance(layer, StatisticsLayer):
+            found += layer.report()[:2]
+        return [t.detach().to(HOST).contiguous() for t in found]
+
+
+@pytest.mark.parametrize("alike", [True, False])
+@pytest.mark.parametrize("shape", [(9, 2), (9, 2, 3, 4)])
+@pytest.mark.parametrize("norm", ["naive-bn", "fbn", "gn(groups=1)", "fedtan"])
+def test_formulas_for_clients_of_unequal_size(norm: str, shape: tuple[int, ...], alike: bool) -> None:
+    here, there = (normalised(norm, device, shape, alike) for device in (HOST, DEVICE))
+    torch.testing.assert_close(there, here, rtol=1e-10, atol=1e-12)
