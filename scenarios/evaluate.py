@@ -19,7 +19,7 @@ from robustfl.evaluation import (
     Accuracy,
     evaluation_batch,
     forgetting,
-    lacks,
+    limit_doubt,
     mean_over_users,
     robust_accuracy,
     standard_accuracy,
@@ -79,10 +79,12 @@ class Evaluator:
     @property
     def doubts(self) -> list[str]:
         """Doubts about the images that are attacked, told of one user where several have the same one."""
-        if not self._built.evasions or self._cell.ra_limit is None:
+        limit = self._cell.ra_limit
+        if not self._built.evasions or limit is None:
             return []
         parts = [self._part(k) for k in self.users] if self._built.tests else [self._part(0)]
-        found = (lacks(self._built.test.y[part], self._cell.ra_limit) for part in parts)
+        reached = [part for part in parts if len(part) >= limit] or parts
+        found = (limit_doubt(self._built.test.y[part], limit) for part in reached)
         return [words for words in found if words][:1]
 
     def standard(self, state: State) -> tuple[float, float]:

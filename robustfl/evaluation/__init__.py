@@ -3,7 +3,7 @@
 from robustfl.evaluation.accuracy import (
     Accuracy,
     evaluation_batch,
-    lacks,
+    limit_doubt,
     mean_over_users,
     robust_accuracy,
     standard_accuracy,
@@ -13,6 +13,6 @@ from robustfl.evaluation.computation import ProductCounter, macs_per_epoch
 from robustfl.evaluation.forgetting import Forgetting, forgetting
 
 __all__ = [
-    "Accuracy", "Forgetting", "ProductCounter", "Traffic", "evaluation_batch", "forgetting", "lacks",
-    "macs_per_epoch", "mean_over_users", "robust_accuracy", "standard_accuracy", "traffic",
+    "Accuracy", "Forgetting", "ProductCounter", "Traffic", "evaluation_batch", "forgetting",
+    "limit_doubt", "macs_per_epoch", "mean_over_users", "robust_accuracy", "standard_accuracy", "traffic",
 ]  # fmt: skip

@@ -56,14 +56,18 @@ _SURELY = 20
 """Images of a class that a random part of a test set hardly ever lacks: with e^-20 at most."""
 
 
-def lacks(labels: Tensor, taken: int) -> str:
-    """A warning if the first ``taken`` of the test ``labels [N]`` lack classes that a random part would hold; or "".
+def limit_doubt(labels: Tensor, taken: int) -> str:
+    """A warning if ``taken`` exceeds the test ``labels [N]``, or if the first ``taken`` lack classes; "" otherwise.
 
-    >>> lacks(torch.arange(100).repeat_interleave(10) // 50, 500)[:57]
+    Classes are missed if a random part of the test set would hold them.
+
+    >>> limit_doubt(torch.arange(100).repeat_interleave(10) // 50, 500)[:57]
     'robust accuracy is measured on the first 500 of 1000 test'
-    >>> lacks(torch.arange(1000) % 2, 500)
+    >>> limit_doubt(torch.arange(1000) % 2, 500)
     ''
     """
+    if taken > len(labels):
+        return f"ra_limit = {taken} changes nothing: there are {len(labels)} test images"
     all_of, some = torch.bincount(labels), torch.bincount(labels[:taken], minlength=int(labels.max()) + 1)
     missing = int(((some == 0) & (all_of * taken >= _SURELY * len(labels))).sum())
     if not missing:

@@ -21,7 +21,7 @@ from robustfl.attacks.evasion.accounts import masking
 from robustfl.contracts import Dataset, Evasion
 from robustfl.data import Resident, data_root, dataset_from_spec
 from robustfl.errors import UsageError, closest
-from robustfl.evaluation.accuracy import Accuracy, evaluation_batch, lacks, robust_accuracy, standard_accuracy
+from robustfl.evaluation.accuracy import Accuracy, evaluation_batch, limit_doubt, robust_accuracy, standard_accuracy
 from robustfl.randomness import stream
 from robustfl.registry import create, describe, identity
 
@@ -224,7 +224,12 @@ class _Measured:
                 "evasions": {s: dict(identity(a)) if a.name else repr(a) for s, a in self._attacks.items()},
                 "torch": str(torch.__version__),
             },
-            notes=(*notes, *filter(None, (suspicion, lacks(clean.labels, self._attacked) if self._attacks else ""))),
+            notes=(
+                *notes,
+                *filter(
+                    None, (suspicion, limit_doubt(clean.labels, self._limit or self._attacked) if self._attacks else "")
+                ),
+            ),
         )
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import robustfl
-from robustfl.evaluation import lacks
+from robustfl.evaluation import limit_doubt
 from robustfl.scenarios import Scenario, run_cell
 from robustfl.scenarios.effect import effect_warnings, idle_settings, no_effect
 from robustfl.scenarios.expand import expand, refusal
@@ -194,14 +194,16 @@ def test_no_scale_of_a_preset_has_a_setting_that_changes_nothing() -> None:
 
 def test_classes_that_a_random_part_would_hold_are_missed() -> None:
     ordered = torch.arange(10).repeat_interleave(100)
-    assert "first 300 of 1000 test images, which lack 7 of 10 classes" in lacks(ordered, 300)
-    assert lacks(ordered[torch.randperm(1000, generator=torch.Generator().manual_seed(0))], 300) == ""
-    assert lacks(ordered, 1000) == ""
+    assert "first 300 of 1000 test images, which lack 7 of 10 classes" in limit_doubt(ordered, 300)
+    assert limit_doubt(ordered[torch.randperm(1000, generator=torch.Generator().manual_seed(0))], 300) == ""
+    assert limit_doubt(ordered, 1000) == ""
     late = torch.cat([torch.zeros(60, dtype=torch.int64), torch.ones(40, dtype=torch.int64)])
-    assert "first 50 of 100 test images, which lack 1 of 2 classes" in lacks(late, 50)  # 20 of it were to be expected
-    assert lacks(late, 49) == ""
-    assert lacks(ordered, 50) == ""  # of so few, five of a class, some may well be missing
-    assert lacks(torch.cat([torch.zeros(990, dtype=torch.int64), torch.ones(10, dtype=torch.int64)]), 500) == ""
+    assert "first 50 of 100 test images, which lack 1 of 2 classes" in limit_doubt(
+        late, 50
+    )  # 20 of it were to be expected
+    assert limit_doubt(late, 49) == ""
+    assert limit_doubt(ordered, 50) == ""  # of so few, five of a class, some may well be missing
+    assert limit_doubt(torch.cat([torch.zeros(990, dtype=torch.int64), torch.ones(10, dtype=torch.int64)]), 500) == ""
 
 
 def archive(folder: Path, *, ordered: bool) -> Path:
@@ -225,3 +227,15 @@ def test_robust_accuracy_on_some_classes_only_is_told(tmp_path: Path, ordered: b
         assert any("lack 1 of 2 classes" in words for words in warnings) is told
         notes = robustfl.evaluate(model, f"npz:{file}", ["fgsm"], ra_limit=limit, batch=30).notes
         assert any("lack 1 of 2 classes" in words for words in notes) is told
+
+
+def test_a_bound_beyond_the_test_images_is_told(tmp_path: Path) -> None:
+    file = archive(tmp_path, ordered=False)
+    settings = {**SMALL, "dataset": f"npz:{file}", "rounds": 1, "evasions": ["fgsm"]}
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 2))
+    for limit, told in ((201, True), (200, False)):
+        words = "ra_limit = 201 changes nothing: there are 200 test images"
+        assert (
+            words in run_cell(Cell.of({**settings, "ra_limit": limit}), fingerprint="x").certificates["warnings"]
+        ) is told
+        assert (words in robustfl.evaluate(model, f"npz:{file}", ["fgsm"], ra_limit=limit, batch=30).notes) is told
