@@ -16,6 +16,7 @@ from torch import Tensor
 
 from robustfl.contracts import Aggregated, Aggregator, Context, Propagation, Step
 from robustfl.errors import Refused, RobustflError, UsageError
+from robustfl.randomness import stream
 from robustfl.registry import create, describe, entries, origin_of, split_outside
 from robustfl.watch import names
 
@@ -129,10 +130,28 @@ class Pipeline:
         result = self.run(stack, f=f, context=context)
         return form.row(result.vector), result.state
 
-    def run(self, X: Tensor, *, f: int, context: Context) -> Aggregated:
-        """The aggregate of ``X [n d]`` (float32 or float64) with state and facts: ``dropped`` rows and ``f`` used."""
+    def run(self, X: Tensor, *, f: int, context: Context, in_order: bool = False) -> Aggregated:
+        """The aggregate of ``X [n d]`` (float32 or float64) with state and facts: ``dropped`` rows and ``f`` used.
+
+        Plug-ins from elsewhere see the rows in another order (``displaced``), unless they are to be shown ``in_order``.
+        """
+        X, context = (X, context) if in_order else self.displaced(X, context)
         with self._apart(X) as X:
             return self._run(X, f, context)
+
+    def displaced(self, X: Tensor, context: Context) -> tuple[Tensor, Context]:
+        """The rows, and what goes with each, in the order in which the parts see them."""
+        order = self._order(len(X), context)
+        return (X, context) if order is None else (X.detach()[order.to(X.device)], _in(order, context))
+
+    def _order(self, n: int, context: Context) -> Tensor | None:
+        """An order drawn for the round, for plug-ins from elsewhere: of the engine's rows the honest ones come first.
+
+        robustfl's own rules, which tests hold to not lean on that, and calls without a generator see them as they are.
+        """
+        if context.generator is None or not any(origin_of(part) for part in self.parts):
+            return None
+        return torch.randperm(n, generator=stream(context.generator.initial_seed(), "order of rows", context.round))
 
     @contextmanager
     def _apart(self, X: Tensor) -> Iterator[Tensor]:
@@ -174,6 +193,13 @@ class Pipeline:
 
         Rows dropped from the basis are dropped everywhere. No state is read or kept.
         """
+        order = self._order(len(basis), context)
+        if order is None:
+            return self._mixed(basis, f, context)
+        made = self._mixed(basis.detach()[order.to(basis.device)], f, _in(order, context))
+        return lambda rows: made(rows.detach()[order.to(rows.device)])
+
+    def _mixed(self, basis: Tensor, f: int, context: Context) -> Callable[[Tensor], Tensor]:
         context = replace(context, state={})
         keep, f_left, kept_context = self._admit(basis, f, context)
         all_stay = bool(keep.all())
@@ -193,7 +219,7 @@ class Pipeline:
                 # A finite entry may still overflow when squared: that row leaves the basis too.
                 without = basis.detach().clone()
                 without[broken.to(basis.device)] = torch.nan
-                return self.mixed(without, f=f, context=context)(rows)
+                return self._mixed(without, f, context)(rows)
             with self._apart(rows) as seen:
                 mixed = replace(staying(seen), coefficients=mixing.coefficients)
                 return self._reduce(mixed, f_left, kept_context).vector
@@ -303,6 +329,12 @@ class Pipeline:
             return self.aggregator.reduce(rows, f=f, context=context)
         result = self.aggregator.aggregate(rows.materialise(), f=f, context=context)
         return result if isinstance(result, Aggregated) else Aggregated(result)
+
+
+def _in(order: Tensor, context: Context) -> Context:
+    """The context of rows in that order."""
+    weights, clients = (None if v is None else v[order.to(v.device)] for v in (context.weights, context.clients))
+    return replace(context, weights=weights, clients=clients)
 
 
 def told(facts: Mapping[str, Any]) -> dict[str, Any]:

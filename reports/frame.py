@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
+from robustfl.origins import named_methods
 from robustfl.records import CellResult, completed, labels_of
 
 FACTS = (
@@ -102,21 +103,45 @@ def _shallow(certificates: Mapping[str, Any], where: str = "certificates") -> di
 
 
 def _told_apart(table: pd.DataFrame, records: list[CellResult]) -> pd.DataFrame:
-    """Add the settings in which cells with equal labels differ, so that no two experiments are averaged."""
+    """Add the settings in which cells with equal labels differ, so that no two experiments are averaged.
+
+    Where one name stands for several codes, cells that differ in the seed as well count as equal: seeds of two versions
+    of a method are no seeds of one.
+    """
     labels = label_columns(table)
     if not labels or table.empty:
         return table
     text = table[labels].astype(str)
     twins = text.duplicated(keep=False)
-    if not twins.any():
+    several = _several_codes(records)
+    if not (twins.any() or several):
         return table
     flat = [dict(_leaves(r.cell)) for r in records]
-    settings: set[str] = set()
-    for group in text[twins].groupby(labels, sort=False, dropna=False).indices.values():
-        cells = [flat[text[twins].index[i]] for i in group]
-        settings |= {p for cell in cells for p in cell if any(c.get(p) != cell[p] for c in cells)}
+    settings = _varying(text[twins], flat)
+    if several:
+        settings |= {p for p in _varying(text.drop(columns="seed", errors="ignore"), flat) if p.startswith("methods.")}
     added = {f"cell.{p}": [str(cell.get(p, "–")) for cell in flat] for p in sorted(settings)}
     return table.assign(**added)
+
+
+def _several_codes(records: Iterable[CellResult]) -> bool:
+    """True if two cells use different versions of a method, or what two people have called alike."""
+    known: dict[tuple[str, Any], tuple[Any, Any]] = {}
+    for record in records:
+        for setting, method in named_methods(record.cell):
+            code = (method.get("version"), method.get("origin"))
+            if known.setdefault((setting, method["name"]), code) != code:
+                return True
+    return False
+
+
+def _varying(text: pd.DataFrame, flat: Sequence[Mapping[str, str]]) -> set[str]:
+    """The settings in which cells of equal rows differ; rows are numbered as the cells are."""
+    found: set[str] = set()
+    for group in text.groupby(list(text.columns), sort=False, dropna=False).indices.values():
+        cells = [flat[text.index[i]] for i in group]
+        found |= {p for cell in cells for p in cell if any(c.get(p) != cell[p] for c in cells)}
+    return found
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:

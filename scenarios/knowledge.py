@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 
 import torch
 
 from robustfl.contracts import Context
 from robustfl.defenses import Pipeline, parse_pipeline
+from robustfl.registry import origin_of
 
 _ROUNDS = 4
 _ROWS = 15
+_SHAPES = ((_ROWS, 12), (10, 200), (21, 40))
+"""Numbers of rows and columns: all rules are tried on the first, with nothing beside the rows. Those from elsewhere
+are tried on the others as well, with what is beside rows in a cell: a rule may know how it is tried."""
 
 
 @cache
@@ -44,7 +49,7 @@ def _follows(pipeline: Pipeline, place: int, trial: int) -> bool:
     reference, far = rows.mean(0), 1e2
     rows[place] += far
     context = Context(generator=torch.Generator().manual_seed(trial), reference=reference)
-    return float((pipeline.run(rows, f=1, context=context).vector - reference).norm()) > far / _ROWS
+    return float((pipeline.run(rows, f=1, context=context, in_order=True).vector - reference).norm()) > far / _ROWS
 
 
 @cache
@@ -53,15 +58,26 @@ def uses_f(pipeline: Pipeline) -> bool:
 
     Two apart: votes of an odd number of rows are never even.
     """
-    return any(not torch.equal(one, two) for one, two in zip(_tried(pipeline, 1), _tried(pipeline, 3), strict=True))
+    foreign = any(origin_of(part) for part in pipeline.parts)
+    return any(
+        not torch.equal(one, two)
+        for n, width in (_SHAPES if foreign else _SHAPES[:1])
+        if pipeline.refusal(n, 1) is None and pipeline.refusal(n, 3) is None
+        for one, two in zip(*(_tried(pipeline, f, n, width) for f in (1, 3)), strict=True)
+    )
 
 
-def _tried(pipeline: Pipeline, f: int) -> Iterator[torch.Tensor]:
+def _tried(pipeline: Pipeline, f: int, n: int, width: int) -> Iterator[torch.Tensor]:
     """The results of many trials, of a few rounds on end where a rule remembers: it may ask for f only later on."""
     state: Mapping[str, torch.Tensor] = {}
     for trial in range(60):
-        rows = torch.randn((_ROWS, 12), generator=torch.Generator().manual_seed(trial), dtype=torch.float64)
+        rows = torch.randn((n, width), generator=torch.Generator().manual_seed(trial), dtype=torch.float64)
         context = Context(generator=torch.Generator().manual_seed(1), state=state, reference=rows.mean(0))
+        if n != _ROWS:
+            context = replace(
+                context, round=trial, clients=torch.arange(n), weights=torch.full((n,), 1 / n, dtype=torch.float64),
+                shapes=((width // 2, 2),), model=torch.zeros(width, dtype=torch.float64),
+            )  # fmt: skip
         made = pipeline.run(rows, f=f, context=context)
         state = made.state if (trial + 1) % _ROUNDS else {}
         yield made.vector

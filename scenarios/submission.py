@@ -6,6 +6,7 @@ Nothing of a bundle runs before everything that can be read has been read, and c
 from __future__ import annotations
 
 import inspect
+import logging
 import math
 import os
 import random
@@ -55,6 +56,11 @@ _FRAMES = (
 )  # fmt: skip
 _OF_FRAMES = ("tb_frame", "gi_frame", "cr_frame", "ag_frame")  # from these, too, one gets to one's callers
 _ASKING = (inspect.__file__, traceback.__file__)
+_HANDING = (logging.__file__,)
+"""Modules that ask for a caller's frame for others in one call, and for themselves in many."""
+_MADE = ("exec", "compile", "code.__new__", "ctypes.dlopen", "ctypes.dlsym")
+"""Code that is in no file, or in no language, that one could read."""
+_FILES = ("open", "os.listdir", "os.scandir")
 _OUTSIDE = ("socket.connect", "socket.sendto", "subprocess.Popen", "os.system", "os.exec", "os.posix_spawn")
 
 
@@ -258,7 +264,7 @@ def _clients(pipeline: Pipeline, f: int) -> int:
 
 def _moved(rule: Pipeline, X: Tensor, f: int, context: Context) -> float:
     """How far from 1 the aggregate lies, in eight columns of it on average."""
-    made = rule.run(X, f=f, context=context).vector
+    made = rule.run(X, f=f, context=context, in_order=True).vector
     return float((made - 1).norm()) * math.sqrt(8 / len(made))
 
 
@@ -286,23 +292,22 @@ def _numbers(verification: Verification, note: Note) -> None:
 
 
 def _secrecy(bundle: Bundle, sample: int, root: str | Path | None, note: Note) -> None:
-    """Train a cell with every plug-in method twice, once with other test data: the models must be the same.
+    """Train cells with the plug-ins twice, once with other test data: the models must be the same.
 
     The second time in a fresh process, so that nothing remembers the first, and files that plug-ins open are noted.
     """
-    drawn = _drawn_for(bundle.board.records(), sample)
     files = tuple(str(bundle.folder / name) for name in sorted(bundle.manifest.plugins))
     packages = tuple(bundle.manifest.packages)
     with ProcessPoolExecutor(
         1, mp_context=get_context("spawn"), initializer=_overhear, initargs=(files, packages)
     ) as fresh:
-        for key, record in {r.key: r for r in drawn.values()}.items():
-            methods = ", ".join(sorted(m for m, r in drawn.items() if r.key == key))
+        for brought, record in _drawn_for(bundle.board.records(), sample).items():
+            methods = ", ".join(brought)
             try:
                 other, opened = fresh.submit(_trained_elsewhere, record, root).result()
                 model = _trained(record, root)
             except (RobustflError, BrokenProcessPool) as error:
-                note("secrecy", None, f"cell {key[:12]} cannot be run here: {told(error)}")
+                note("secrecy", None, f"cell {record.key[:12]} cannot be run here: {told(error)}")
                 continue
             if opened:
                 note("secrecy", False, f"{methods}: the plug-in reaches for {', '.join(opened)}")
@@ -312,18 +317,18 @@ def _secrecy(bundle: Bundle, sample: int, root: str | Path | None, note: Note) -
                 note("secrecy", True, f"{methods}: the trained model does not depend on the test data")
 
 
-def _drawn_for(records: Sequence[CellResult], sample: int) -> dict[str, CellResult]:
-    """A finished cell for every plug-in method, drawn among those with the fewest such methods, then rounds.
+def _drawn_for(records: Sequence[CellResult], sample: int) -> dict[tuple[str, ...], CellResult]:
+    """A finished cell for every set of plug-in methods that meet in one, drawn among all of these.
 
-    Nothing that a record says of its cost counts: else who submits it would choose the cell.
+    Were it the shortest, or the cheapest by what its record says, who submits it would choose it.
     """
-    found: dict[str, CellResult] = {}
-    order = sorted(records, key=lambda r: r.key)
-    random.Random(f"secrecy {sample}").shuffle(order)
-    for record in sorted(order, key=lambda r: (len(origins(r.cell)), int(r.cell["cell"]["rounds"]))):
-        for method in origins(record.cell) if record.status == "done" else ():
-            found.setdefault(method, record)
-    return found
+    found: dict[tuple[str, ...], list[CellResult]] = {}
+    for record in sorted(records, key=lambda r: r.key):
+        methods = tuple(sorted(origins(record.cell))) if record.status == "done" else ()
+        if methods:
+            found.setdefault(methods, []).append(record)
+    draw = random.Random(f"secrecy {sample}")
+    return {methods: draw.choice(found[methods]) for methods in sorted(found)}
 
 
 def _trained(record: CellResult, root: str | Path | None) -> str:
@@ -344,13 +349,34 @@ _looking: list[None] = []
 def _overhear(files: tuple[str, ...], packages: tuple[str, ...]) -> None:
     """Prepare a process: from now on test data are others, and what plug-ins' code reaches for is noted."""
     own = {str(Path(file).resolve()) for file in files}
-    own |= {inspect.getfile(e.cls) for kind in KINDS for e in entries(kind) if e.origin in packages}
+    for kind in KINDS:
+        for entry in entries(kind):
+            own |= _code_beside(entry.cls) if entry.origin in packages else set()
+    # Files that are opened below Python are told to nobody.
+    for holder in (torch, torch.UntypedStorage, torch.ops.aten):
+        holder.from_file = staticmethod(_announced(holder.from_file))  # type: ignore[attr-defined]
     sys.addaudithook(lambda event, arguments: _heard(event, arguments, own))
     for file in files:
         load_file(file)
     loads = {entry.cls: entry.cls.load for entry in entries("dataset")}  # type: ignore[attr-defined]
     for cls, load in loads.items():
         cls.load = _altered(load)  # type: ignore[attr-defined]
+
+
+def _code_beside(cls: type) -> set[str]:
+    """The file of a class, with all of the package that it belongs to."""
+    file = Path(inspect.getfile(cls)).resolve()
+    package = sys.modules[cls.__module__.partition(".")[0]]
+    folders = [Path(folder) for folder in getattr(package, "__path__", ())]
+    return {str(file)} | {str(path.resolve()) for folder in folders for path in folder.rglob("*.py")}
+
+
+def _announced(opens: Callable[..., Any]) -> Callable[..., Any]:
+    def announced(filename: Any, *args: Any, **kwargs: Any) -> Any:
+        sys.audit("open", filename, "r", 0)
+        return opens(filename, *args, **kwargs)
+
+    return announced
 
 
 def _trained_elsewhere(record: CellResult, root: str | Path | None) -> tuple[str, list[str]]:
@@ -372,35 +398,49 @@ def _heard(event: str, arguments: tuple[Any, ...], own: Collection[str]) -> None
 
 
 def _note(event: str, arguments: tuple[Any, ...], own: Collection[str]) -> None:
-    if event == "open":
+    if event in _FILES:
         what = arguments[0]
-        if not isinstance(what, (str, bytes)) or not _is_data(os.fsdecode(what)):
+        if not isinstance(what, (str, bytes, os.PathLike)) or not _is_data(os.fsdecode(what)):
             return
     elif event in _FRAMES or (event == "object.__getattr__" and arguments[1] in _OF_FRAMES):
         if _asked_by(own):
             _opened.append(event if event in _FRAMES else arguments[1])
+        return
+    elif event in _MADE:
+        if sys._getframe(3).f_code.co_filename in own:
+            _opened.append(event)
         return
     elif event not in _OUTSIDE:
         return
     frame: FrameType | None = sys._getframe(3)
     while frame is not None:
         if frame.f_code.co_filename in own:
-            _opened.append(Path(os.fsdecode(arguments[0])).name if event == "open" else event)
+            _opened.append(Path(os.fsdecode(arguments[0])).name if event in _FILES else event)
             return
         frame = frame.f_back
 
 
 def _asked_by(own: Collection[str]) -> bool:
-    """True if code of the files ``own`` asks, itself or through ``_ASKING``; libraries ask for frames all the time."""
+    """True if code of the files ``own`` asks, itself or through others; libraries ask for frames all the time."""
     frame: FrameType | None = sys._getframe(4)
+    if frame is not None and frame.f_code.co_filename in _HANDING:
+        frame = frame.f_back
     while frame is not None and frame.f_code.co_filename in _ASKING:
+        frame = frame.f_back
+    while frame is not None and _in_no_file(frame.f_code.co_filename):
         frame = frame.f_back
     return frame is not None and frame.f_code.co_filename in own
 
 
+def _in_no_file(code: str) -> bool:
+    """True for code that was made of a text, of whose maker it then is."""
+    return code.startswith("<") and not code.startswith("<frozen ")
+
+
 def _is_data(path: str) -> bool:
     """True if a file is neither code nor part of the system or of an installed library, data of libraries excepted."""
-    if path.endswith(_CODE) or path.startswith(_SYSTEM) or path in sys.path:
+    path, said = os.path.realpath(path), path  # the system has links to everything
+    if path.endswith(_CODE) or path.startswith(_SYSTEM) or path in sys.path or said in sys.path:
         return False
     return path.endswith(_DATA) or not path.startswith((sys.prefix, sys.base_prefix))
 

@@ -51,7 +51,9 @@ class Opt(Wrapper):
     arXiv:2302.01772 (the same for ALIE and FOE, with a line search, in its experiments); Kiefer, Sequential Minimax
     Search for a Maximum, Proceedings of the American Mathematical Society 1953 (golden section). ``opt(ipm,
     search=linear, eta_max=inf)`` is ByzFL's Optimal-IPM and ``opt(alie(sign=1), search=linear, eta_max=inf)`` its
-    Optimal-ALIE. Deviations: any attack; ``scan`` is ours; η is bounded.
+    Optimal-ALIE. Deviations: any attack; ``scan`` is ours; η is
+    bounded. In a cell the rehearsals draw what the server is about to draw, such as the groups of ``bucketing``: a
+    stronger attacker than one who knows the rule alone.
 
     >>> import robustfl
     >>> mean, X = robustfl.defense("mean"), torch.tensor([[0.0], [2.0], [4.0]])

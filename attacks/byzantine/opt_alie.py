@@ -31,7 +31,7 @@ class OptALIE(SearchedAttack):
     al., Fixing by Mixing: A Recipe for Optimal Byzantine ML under Heterogeneity, AISTATS 2023, arXiv:2302.01772 (this
     attack, with a line search, in its experiments). ByzFL's Optimal-ALIE goes along ``+s``: with ``search=linear`` and
     ``eta_max=inf`` that is ``opt(alie(sign=1))``. Notes: ``s`` has ddof 1; ``scan`` is ours; η is bounded by
-    ``eta_max``.
+    ``eta_max``; a cell's rehearsals draw what the server is about to draw.
 
     >>> import robustfl, torch
     >>> mean, X = robustfl.defense("mean"), torch.tensor([[0.0], [2.0], [4.0]])

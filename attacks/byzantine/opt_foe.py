@@ -28,7 +28,7 @@ class OptFOE(SearchedAttack):
     al., Fixing by Mixing: A Recipe for Optimal Byzantine ML under Heterogeneity, AISTATS 2023, arXiv:2302.01772 (this
     attack, with a line search, in its experiments). ByzFL calls it Optimal-IPM: that is ``opt(ipm, search=linear,
     eta_max=inf)`` here, whose rows are ``-τḡ``; ours start at ``ḡ``, ``η = τ + 1``. Notes: ``scan`` is ours; η is
-    bounded by ``eta_max``.
+    bounded by ``eta_max``; a cell's rehearsals draw what the server is about to draw.
 
     >>> import robustfl, torch
     >>> mean, X = robustfl.defense("mean"), torch.tensor([[1.0], [3.0]])

@@ -49,7 +49,8 @@ class FLDetector(MixedRule):
     aggregate, always the same (the prediction does not depend on which); with a server that carries a momentum it is
     not. The paper stops, and starts anew without the clients found; here they are left out round by round. Who was
     absent in the last round is not judged and takes part. The authors' code scales scores to [0, 1], draws 10
-    references and tries 7 numbers of clusters, and so does this; clusters on a line are found exactly.
+    references and tries 7 numbers of clusters, and so does this; clusters on a line are found exactly. The gap
+    has the logarithm of the references' mean, as there, not Tibshirani's mean of logarithms.
     """
 
     paper: ClassVar[str] = "@zhang2022fldetector"

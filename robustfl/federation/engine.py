@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -22,6 +21,7 @@ from robustfl.federation.propagation import propagate_statistics
 from robustfl.federation.stack import Exchange, MessageStack, mapped_apart
 from robustfl.federation.state import LocalModels, RoundRecord, State, initial_state
 from robustfl.registry import origin_of
+from robustfl.sealed import Sealed
 from robustfl.storage import LIMIT, settle
 from robustfl.team import ALONE, Team
 from robustfl.vectors import write_statistics
@@ -217,6 +217,7 @@ class _Loop:
 
     def _context(self, state: State, who: Present) -> Context:
         e, t = self._e, state.round
+        predicted = Sealed(lambda *given: noise_outputs(e, state, *given))
         return Context(
             generator=e.stream("defense", t),
             round=t,
@@ -226,7 +227,7 @@ class _Loop:
             reference=self._reference(state),
             shapes=e.shapes,
             model=e.privacy.sent(state.theta),
-            noise_outputs=partial(noise_outputs, e, state) if e.defense.aggregator.sees_outputs else None,
+            noise_outputs=predicted if e.defense.aggregator.sees_outputs else None,
         )
 
     def _reference(self, state: State) -> Tensor | None:
@@ -295,7 +296,7 @@ class _Loop:
         whole, lr, n = privacy.whole(aggregate, e.layout.d), e.lr(state.round), e.settings.clients
         draws = e.stream("server", state.round) if "draws" in e.algorithm.asks else None
         last = state.round + 1 == e.settings.rounds
-        given = ServerWork(state.theta, whole, lr, state.server, again, steps, n, draws, last, privacy.mask)
+        given = ServerWork(state.theta, whole, lr, state.server, Sealed(again), steps, n, draws, last, privacy.mask)
         theta, server = paired(e.algorithm.server_step(given), "the model, the server's state", e.algorithm)
         held = e.held(state.round)  # nor does the noise or the memory of a server or a defense move frozen layers
         state.theta[held:].copy_(shaped(theta, state.theta, (e.algorithm,))[held:])

@@ -28,6 +28,7 @@ from robustfl.layer_kinds import Sizes
 from robustfl.models.network import representing
 from robustfl.passes import Plan, Unsupported, client_means, evaluating, grouped, plain, serving, together
 from robustfl.precision import computing
+from robustfl.sealed import Sealed
 from robustfl.vectors import read_statistics, write_statistics
 from robustfl.watch import paired, shaped
 
@@ -196,15 +197,13 @@ def _walk_group(
 
 def _holding(gradients: Callable[..., Tensor], entries: int) -> Callable[..., Tensor]:
     """``gradients`` with the first ``entries`` 0, so that these are held."""
-    if not entries:
-        return gradients
 
     def held(at: Tensor, *more: Contrast | None) -> Tensor:
         found = gradients(at, *more)
         found[:, :entries] = 0
         return found
 
-    return held
+    return Sealed(held if entries else gradients)
 
 
 def _index(places: list[int]) -> slice | list[int]:

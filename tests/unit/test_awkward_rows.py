@@ -85,6 +85,31 @@ def test_a_mean_of_two_rows_near_the_largest_float32_is_finite_where_signs_vote(
     assert robustfl.defense("rlr")(X, f=2).tolist() == pytest.approx(robustfl.defense("mean")(X, f=2).tolist())
 
 
+AROUND = [[0.0, 0.0], [1.0, 1.0], [1.0, -0.1], [-0.1, 1.0], [-1.0, -1.0]]
+"""Their median is the first of them, which is not the point of the least sum of distances: 0.13246 of both."""
+
+
+@pytest.mark.parametrize("scale", [1e-2, 1.0, 1e4, 1e5, 1e8])
+@pytest.mark.parametrize("init", ["median", "zero"])
+def test_the_geometric_median_leaves_a_row_that_it_starts_from(scale: float, init: str) -> None:
+    found = robustfl.defense(f"geometric-median(init={init})")(np.array(AROUND) * scale, f=1)
+    assert found / scale == pytest.approx([0.132457, 0.132457], abs=1e-5)
+
+
+@pytest.mark.parametrize("far", [1e3, 1e6, 1e12])
+def test_the_geometric_median_leaves_a_row_beside_one_that_is_far_out(far: float) -> None:
+    X = np.array(AROUND)
+    X[4] = -far
+    assert robustfl.defense("geometric-median")(X, f=1) == pytest.approx([0.132457, 0.132457], abs=1e-5)
+
+
+def test_the_geometric_median_stays_at_a_row_that_holds_it() -> None:
+    X = np.array([[0.0, 0.0], [0.0, 0.0], *AROUND[1:]]) * 1e5
+    assert np.abs(robustfl.defense("geometric-median")(X, f=1)).max() < 1e-5
+    same = np.full((5, 3), 7.0)
+    assert robustfl.defense("geometric-median")(same, f=1) == pytest.approx([7.0] * 3, rel=1e-12)
+
+
 @pytest.mark.parametrize("order", [[0, 1, 2], [1, 0, 2], [2, 1, 0]])
 def test_caf_stops_at_a_tie_whatever_the_order_of_rows(order: list[int]) -> None:
     X: Tensor = torch.tensor([[-1, 0, 1], [0, -1, 0], [0, 1, 0]], dtype=torch.float64)

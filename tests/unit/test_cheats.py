@@ -21,6 +21,7 @@ from robustfl.federation.stack import mapped_apart
 from robustfl.models.digits_cnn import DigitsCnn
 from robustfl.norms.fbn import FBN
 from robustfl.norms.layers import ClientGroupNorm
+from robustfl.randomness import stream
 from robustfl.records import CellResult
 from robustfl.scenarios import run_cell
 from robustfl.scenarios.spec import Cell
@@ -114,6 +115,58 @@ def test_a_rule_sees_rows_that_tell_no_rehearsal_from_the_server() -> None:
         rule(rows, f=1)
         rule.mixed(rows, f=1, context=Context())(rows[:, :1])
     assert set(seen) == {(0, 0)}
+
+
+def test_a_rule_from_elsewhere_is_not_told_by_the_order_of_rows_who_is_honest() -> None:
+    seen: list[tuple[list[float], list[int], list[float]]] = []
+
+    @registry.register("first-rows")
+    @dataclass(frozen=True)
+    class FirstRows(_Rule):
+        """The mean of the rows that come first."""
+
+        def aggregate(self, X: Tensor, *, f: int, context: Context) -> Tensor:
+            assert context.clients is not None
+            assert context.weights is not None
+            seen.append((X[:, 0].tolist(), context.clients.tolist(), context.weights.tolist()))
+            return X[: len(X) - f].mean(0)
+
+    rule, rows = Pipeline((), FirstRows()), torch.arange(7.0)[:, None].expand(7, 2)
+    numbers = torch.arange(7)
+
+    def context(seed: int, round: int = 0) -> Context:
+        return Context(generator=stream(seed, "defense"), round=round, clients=numbers, weights=numbers / 21)
+
+    for seed in range(4):
+        first, again = (rule.run(rows, f=2, context=context(seed)).vector for _ in range(2))
+        mixed = rule.mixed(rows, f=2, context=context(seed))(rows)
+        assert torch.equal(first, again)
+        assert torch.equal(first, mixed)
+    rule.run(rows, f=2, context=context(0, round=1))
+    orders = {tuple(found) for found, _, _ in seen}
+    assert len(orders) == 5
+    assert tuple(range(7)) not in orders
+    for found, clients, weights in seen:
+        assert found == clients
+        assert weights == pytest.approx([k / 21 for k in clients])
+    assert rule.run(rows, f=2, context=context(0), in_order=True).vector.tolist() == [2.0, 2.0]
+    own = parse_pipeline("centered-clipping")
+    assert own.displaced(rows, context(0))[0] is rows
+
+
+@pytest.mark.parametrize("engine", ["fast", "reference"])
+def test_the_mean_of_the_rows_that_come_first_is_no_defense(engine: str) -> None:
+    @registry.register("honest-first")
+    @dataclass(frozen=True)
+    class HonestFirst(_Rule):
+        """The mean of the rows that come first, where those of the engine's were honest."""
+
+        def aggregate(self, X: Tensor, *, f: int, context: Context) -> Tensor:
+            return X[: len(X) - f].mean(0)
+
+    found = [ran(defense="honest-first", attack=attack, engine=engine).metrics for attack in ("foe(eta=10)", "sf")]
+    losses = [metrics.loss for metrics in found if metrics is not None]
+    assert abs(losses[0] - losses[1]) > 1e-3  # else attackers' rows would move nothing
 
 
 @pytest.mark.parametrize("way", [lambda X: X.mul_(2), lambda X: X.data.mul_(2), lambda X: X.numpy().fill(1)])

@@ -421,6 +421,22 @@ def test_they_are_told_apart_also_where_a_label_is_missing() -> None:
     assert len(board(one, two).blocks) == 3
 
 
+@pytest.mark.parametrize("apart", [{"origin": "rule-x.py 2"}, {"version": 3}])
+def test_seeds_of_two_codes_of_one_name_are_no_seeds_of_one(apart: dict[str, Any]) -> None:
+    def of(seed: int, sa: float, **code: Any) -> Any:
+        made, method = (
+            record(defense="rule-x", seed=seed, sa=sa),
+            {"name": "rule-x", "version": 1, "origin": "rule-x.py 1"},
+        )
+        return made.model_copy(update={"cell": {**made.cell, "methods": {"defense": [{**method, **code}]}}})
+
+    one = [of(seed, 0.2) for seed in (0, 1)]
+    (section,) = (s for s in board(*one, *(of(seed, 0.2) for seed in (2, 3))).tasks if s.metric == "sa")
+    assert [row.worst.mean for row in section.rows] == [0.2]
+    (section,) = (s for s in board(*one, *(of(seed, 0.8, **apart) for seed in (2, 3))).tasks if s.metric == "sa")
+    assert sorted(row.worst.mean for row in section.rows) == [0.2, 0.8]
+
+
 def test_two_cells_that_share_every_label_are_an_error() -> None:
     table = frame([record()])
     with pytest.raises(UsageError, match="two cells"):

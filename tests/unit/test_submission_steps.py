@@ -366,13 +366,17 @@ def finished(defense: str, attack: str = "", rounds: int = 5, status: str = "don
     return made.model_copy(update={"cell": {**made.cell, "methods": methods}})
 
 
-def test_a_finished_cell_with_few_plug_ins_and_few_rounds_is_drawn_for_each() -> None:
+def test_a_finished_cell_is_drawn_for_every_set_of_plug_ins_and_not_the_shortest() -> None:
     lost, both = finished("a", rounds=1, status="diverged"), finished("a", "b", rounds=1)
-    short, long = finished("a", rounds=5), finished("a", rounds=50)
-    for sample in range(5):
-        for order in ([lost, both, short, long], [long, short, both, lost]):
-            drawn = submission._drawn_for(order, sample)
-            assert drawn == {"defense a": short, "attack b": both}
+    short, long = finished("a", rounds=2), finished("a", rounds=50)
+    seen = set()
+    for sample in range(20):
+        drawn = submission._drawn_for([lost, both, short, long, record(defense="median")], sample)
+        assert drawn == submission._drawn_for([long, short, both, lost], sample)
+        assert drawn.keys() == {("defense a",), ("attack b", "defense a")}
+        assert drawn["attack b", "defense a"] == both
+        seen.add(drawn[("defense a",)].key)
+    assert seen == {short.key, long.key}
 
 
 def sought(
@@ -505,14 +509,21 @@ def test_what_code_of_a_plug_in_reaches_for_is_noted_and_what_others_do_is_not(m
     theirs["reach"](hook, "os.system", b"ls")
     mine["reach"](hook, "open", "/home/me/mine.py", "r", 0)
     mine["reach"](hook, "open", 3, "r", 0)
-    mine["reach"](hook, "compile", "x", "y")
+    mine["reach"](hook, "import", "x", "y")
     mine["reach"](hook, "object.__getattr__", None, "shape")
+    mine["through"](theirs["reach"], hook, "exec", "what dataclasses make")
+    mine["through"](theirs["reach"], hook, "ctypes.dlopen", "libm.so")
     assert submission._opened == []
     mine["reach"](hook, "open", "/home/me/labels.csv", "r", 0)
     mine["through"](theirs["reach"], hook, "open", b"/home/me/notes", "r", 0)
     mine["through"](theirs["reach"], hook, "socket.connect", None, ("host", 1))
     mine["reach"](hook, "object.__getattr__", None, "tb_frame")
-    assert submission._opened == ["labels.csv", "notes", "socket.connect", "tb_frame"]
+    mine["reach"](hook, "os.listdir", "/home/me/images")
+    mine["reach"](hook, "exec", "import sys")
+    mine["reach"](hook, "ctypes.dlopen", "libc.so")
+    assert submission._opened == [
+        "labels.csv", "notes", "socket.connect", "tb_frame", "images", "exec", "ctypes.dlopen",
+    ]  # fmt: skip
     assert submission._looking == []
 
 
@@ -557,10 +568,31 @@ def test_code_that_has_a_library_ask_for_its_callers_asks_itself(monkeypatch: py
     assert submission._opened == []
 
 
+def test_who_makes_the_code_that_asks_asks_and_so_does_who_is_handed_a_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(submission, "_opened", [])
+
+    def hook(event: str, *arguments: Any) -> None:
+        submission._heard(event, arguments, {"mine.py"})
+
+    (handing,) = submission._HANDING
+    through: dict[str, dict[str, Any]] = {}
+    for file in ("mine.py", "theirs.py", "<string>", "<frozen importlib>", handing):
+        exec(compile(REACHES, file, "exec"), through.setdefault(file, {}))
+    mine, theirs, logs = (through[name]["through"] for name in ("mine.py", "theirs.py", handing))
+    mine(logs, through[handing]["reach"], hook, "sys._getframe", 1)  # as every line that somebody logs
+    mine(through["<frozen importlib>"]["reach"], hook, "sys._getframe", 1)
+    theirs(through["<string>"]["reach"], hook, "sys._getframe", 1)
+    assert submission._opened == []
+    mine(through["<string>"]["reach"], hook, "sys._getframe", 1)
+    mine(through[handing]["reach"], hook, "sys._getframe", 1)  # logging.currentframe
+    assert submission._opened == ["sys._getframe"] * 2
+
+
 @pytest.mark.parametrize(
     ("path", "data"),
     [
-        ("/proc/self/maps", False), ("/home/me/x.py", False), ("/home/me/x", True), ("/home/me/x.npy", True),
+        ("/proc/self/maps", False), ("/proc/self/root/home/me/x", True),
+        ("/home/me/x.py", False), ("/home/me/x", True), ("/home/me/x.npy", True),
         ("{prefix}/lib/cache", False), ("{prefix}/lib/site-packages/sklearn/digits.csv", True),
     ],
 )  # fmt: skip
@@ -585,6 +617,8 @@ def test_a_prepared_process_loads_plug_ins_and_other_test_data(monkeypatch: pyte
     hooks: list[Any] = []
     heard: list[Any] = []
     loaded: list[str] = []
+    for holder in (torch, torch.UntypedStorage, torch.ops.aten):
+        monkeypatch.setattr(holder, "from_file", lambda name, size=0: size)
     known = {
         "dataset": [SimpleNamespace(cls=Known, origin="")],
         "defense": [SimpleNamespace(cls=Path, origin="mine 1")],
@@ -592,11 +626,25 @@ def test_a_prepared_process_loads_plug_ins_and_other_test_data(monkeypatch: pyte
     monkeypatch.setattr(submission, "entries", lambda kind: known.get(kind, []))
     monkeypatch.setattr(submission.sys, "addaudithook", hooks.append)
     monkeypatch.setattr(submission, "load_file", loaded.append)
-    monkeypatch.setattr(submission.inspect, "getfile", lambda cls: f"{cls.__name__}.py")
+    monkeypatch.setattr(submission.inspect, "getfile", lambda cls: f"/x/{cls.__name__}.py")
     monkeypatch.setattr(submission, "_heard", lambda *told: heard.append(told))
     submission._overhear((str(tmp_path / "a.py"),), ("mine 1",))
     assert loaded == [str(tmp_path / "a.py")]
     assert object.__new__(Known).load(tmp_path).test_y.tolist() == [1, 0]
     (hook,) = hooks
     hook("open", ("x",))
-    assert heard == [("open", ("x",), {str((tmp_path / "a.py").resolve()), "Path.py"})]
+    assert heard == [("open", ("x",), {str((tmp_path / "a.py").resolve()), "/x/Path.py"})]
+    told: list[Any] = []
+    monkeypatch.setattr(submission.sys, "audit", lambda *event: told.append(event))
+    for holder in (torch, torch.UntypedStorage, torch.ops.aten):
+        assert holder.from_file("test_x.npy", size=3) == 3
+    assert told == [("open", "test_x.npy", "r", 0)] * 3
+
+
+def test_all_files_of_a_package_are_its_code() -> None:
+    import rich
+    from rich.progress import Progress
+
+    folder = Path(rich.__file__).parent
+    assert submission._code_beside(Progress) == {str(path.resolve()) for path in folder.rglob("*.py")}
+    assert submission._code_beside(Path) == {str(Path(submission.inspect.getfile(Path)).resolve())}
