@@ -14,7 +14,7 @@ from robustfl.errors import some
 from .benchmark_data import Measured, ranked
 from .board import Row
 from .documents import read_document
-from .markdown import escape, table
+from .markdown import code, escape, table
 from .store import write_atomic
 
 FORMAT = "robustfl-history"
@@ -121,9 +121,7 @@ def history_page(history: History, shown: Sequence[str]) -> str:
 
 def _change(entry: Entry, before: Entry | None) -> str:
     """What a board changed against the one before it."""
-    whole = (
-        f"not the whole protocol ({', '.join(f'`{c}`' for c in entry.changed)})" if entry.changed else "whole protocol"
-    )
+    whole = f"not the whole protocol ({', '.join(map(code, entry.changed))})" if entry.changed else "whole protocol"
     if before is None:
         return f"the first board of its tier; {whole}"
     parts = [whole] if entry.changed != before.changed else []

@@ -13,7 +13,7 @@ from .board import Row
 from .cells import rank_text, remarks
 from .ensembles import member_text
 from .estimate import Estimate
-from .markdown import MARKDOWN, escape, table
+from .markdown import MARKDOWN, code, escape, table
 from .paired import words_below
 
 Facts = Mapping[str, Any]
@@ -44,7 +44,7 @@ def changed_words(facts: Facts) -> str:
     changed = facts.get("changed") or []
     if not changed:
         return ""
-    settings = ", ".join(f"`{text}`" for text in changed)
+    settings = ", ".join(map(code, changed))
     return f"**Not the whole protocol**: this run changed {settings}. "
 
 

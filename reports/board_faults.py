@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, TypeGuard
 
@@ -19,6 +20,8 @@ LEFT_IN_THE_STORE = ("per_class", "per_client", "per_user")
 """Metrics that boards do not carry."""
 SURROUNDINGS = ("device", "threads", "versions", "source")
 """Certificates of where a cell ran, which it has however it ended."""
+_SOFTWARE = ("robustfl", "torch", "numpy", "python")
+_VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.!+_-]{0,63}")
 _TRAFFIC = ("numbers_each_way", "exchanges", "mebibytes")
 
 
@@ -39,6 +42,11 @@ def _is_distance(value: Any) -> bool:
 
 def _is_text(value: Any) -> bool:
     return isinstance(value, str)
+
+
+def _is_version(value: Any) -> bool:
+    """True for what a requirement may name as a version."""
+    return isinstance(value, str) and _VERSION.fullmatch(value) is not None
 
 
 def forgotten(certificate: Any) -> dict[str, Any]:
@@ -68,7 +76,7 @@ def _is_table(of: Callable[[Any], bool], names: Collection[str] = ()) -> Callabl
 CERTIFICATES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "device": (_is_text, "device"),
     "threads": (is_count, "number of threads"),
-    "versions": (_is_table(_is_text), "table of versions"),
+    "versions": (_is_table(_is_version, _SOFTWARE), f"table of versions of {', '.join(_SOFTWARE)}"),
     "source": (_is_text, "source"),
     "unreliable": (lambda value: all(map(_is_text, value if isinstance(value, list) else [value])), "text"),
     "evaluation": (_is_text, "text"),

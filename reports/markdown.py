@@ -32,7 +32,16 @@ def escape(text: str) -> str:
     """``text`` with Markdown's special characters taken literally; line breaks become spaces."""
     text = re.sub(r"\s*[\r\n]+\s*", " ", text)
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return re.sub(r"([\\`*_\[\]|~#$])", r"\\\1", text)
+    return re.sub(r"([\\`*_\[\]{}|~#$])", r"\\\1", text)
+
+
+def code(text: str) -> str:
+    """``text`` set as code, whatever it holds: backticks of its own would end a code span.
+
+    >>> code("f=2"), code("`<b>")
+    ('<code>f=2</code>', '<code>\\\\`&lt;b&gt;</code>')
+    """
+    return f"<code>{escape(text)}</code>"
 
 
 MARKDOWN = Markup(escape, " <sup>{}</sup>", "**{}**")

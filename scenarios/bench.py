@@ -47,6 +47,8 @@ class Tier:
         given: dict[str, str] = {}
         for setting in settings:
             name = setting.partition("=")[0].strip()
+            if name.partition(".")[0] not in Cell.model_fields:
+                raise UsageError(f"--set {name}: the tier has no such setting; {closest(name, Cell.model_fields)}")
             if name in given:
                 raise UsageError(f"--set {name} is given twice, as {given[name]!r} and {setting!r}")
             given[name] = setting

@@ -47,6 +47,8 @@ from .run import run_cell
 from .spec import Cell
 from .verify import ELSEWHERE, Check, Verification, verify
 
+_DIGITS = 8
+"""The least digits of a SHA-256 that name a file's content."""
 _CODE = (".py", ".pyc", ".so", ".pyd")
 _SYSTEM = ("/proc/", "/sys/", "/dev/")
 _DATA = (".npy", ".npz", ".csv", ".gz", ".zip", ".tar", ".pt", ".pth", ".pkl", ".pickle", ".parquet", ".h5", ".mat")
@@ -114,15 +116,14 @@ def check_submission(
     What costs more comes later, and the first step that speaks against the bundle is the last.
 
     Code of a bundle runs in this process and can do what you can do. ``trust`` names what may: files of the bundle
-    (``"plugins/mine.py"``) and requirements of installed plug-ins (``"mine==1.0"``), each by itself; without all of
-    them nothing runs. ``against`` is a published board whose attacks and seeds the bundle has to have on the tasks they
+    (``"plugins/mine.py"``, or with the first digits of its SHA-256, ``"plugins/mine.py@1b2c3d4e"``, that file and no
+    later one) and requirements of installed plug-ins (``"mine==1.0"``), each by itself; without all of them nothing
+    runs. ``against`` is a published board whose attacks and seeds the bundle has to have on the tasks they
     share. ``cells``, ``sample`` and ``tolerance`` are those of ``verify``. Raises ``UsageError`` for a folder that is
     no bundle, and for trust in what the bundle does not bring.
     """
     bundle = read_bundle(folder, against=None if against is None else _sound(against))
-    for name in trust:
-        if name not in bundle.foreign:
-            raise UsageError(f"trust={name!r}: the bundle brings no such code; {closest(name, bundle.foreign)}")
+    trusted = {_named(given, bundle) for given in trust}
     found: list[Finding] = []
 
     def note(step: str, passed: bool | None, words: str) -> None:
@@ -132,7 +133,7 @@ def check_submission(
     brought: list[Entry] = []
     before: tuple[Callable[[], None], ...] = (
         lambda: _form(bundle, note),
-        lambda: _trusted(bundle, trust, note),
+        lambda: _trusted(bundle, trusted, note),
         lambda: brought.extend(_methods_of(bundle, note)),
         lambda: _contracts(brought, note),
     )
@@ -166,11 +167,27 @@ def _form(bundle: Bundle, note: Note) -> None:
         note("form", True, f"{len(bundle.board.cells)} cells, {len(bundle.manifest.files) + 1} files")
 
 
+def _named(given: str, bundle: Bundle) -> str:
+    """The code of the bundle that somebody trusts. Raises ``UsageError`` where it brings none, or another one."""
+    name, at, digest = given.partition("@")
+    if name not in bundle.foreign:
+        raise UsageError(f"trust={given!r}: the bundle brings no such code; {closest(name, bundle.foreign)}")
+    found = bundle.manifest.files.get(name, "")
+    if at and not (len(digest) >= _DIGITS and found.startswith(digest.lower())):
+        raise UsageError(
+            f"trust={given!r}: the bundle's {name} is another one, "
+            + (f"its SHA-256 begins with {found[:12]}; read it" if found else "and has no digest: it is installed")
+        )
+    return name
+
+
 def _trusted(bundle: Bundle, trust: Collection[str], note: Note) -> None:
     """Note the code that nobody has named: nothing of it runs."""
     for name in bundle.foreign:
         if name not in trust:
-            note("trust", None, f"code of {name} is not run; read it, then name it with --trust {name}")
+            content = bundle.manifest.files.get(name)
+            exactly = f"{name}@{content[:12]}" if content else name
+            note("trust", None, f"code of {name} is not run; read it, then name it with --trust {exactly}")
 
 
 def _methods_of(bundle: Bundle, note: Note) -> list[Entry]:

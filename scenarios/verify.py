@@ -287,7 +287,10 @@ def _check(record: CellResult, tolerance: float, root: str | Path | None, run: C
         detail = "; ".join(f"{path}: {a} published, {b} here" for path, a, b in apart[:3])
         return Check(record.key, record.labels, "another cell", detail or "the settings have another key")
     known = record.certificates
-    again = run(cell, fingerprint, known, record.scenario)
+    try:
+        again = run(cell, fingerprint, known, record.scenario)
+    except UsageError as error:  # a device or a number of threads that this machine does not have
+        return Check(record.key, record.labels, ELSEWHERE, str(error))
     found = agree(record, again, tolerance=tolerance)
     verdict = {"identical": "identical", "within": "within tolerance", "differs": "differs"}[found.verdict]
     detail = "" if found.verdict == "identical" else found.words().partition(": ")[2]

@@ -180,6 +180,16 @@ def test_nothing_of_it_runs_before_it_is_trusted_by_name(copy: Path) -> None:
         checked(copy, trust=("plugins/clam.py",))
 
 
+def test_code_is_trusted_as_it_was_read(copy: Path) -> None:
+    named = [f.words.rpartition(" ")[2] for f in checked(copy, trust=()).undecided]
+    assert sorted(name.partition("@")[0] for name in named) == sorted(BOTH)
+    assert not checked(copy, trust=(named[0],)).accepted
+    assert all(f.passed is not None for f in checked(copy, trust=tuple(named), cells=1).findings)
+    for digest in ("0" * 12, named[0].partition("@")[2][:7], ""):
+        with pytest.raises(UsageError, match=r"is another one, its SHA-256 begins with [0-9a-f]{12}; read it"):
+            checked(copy, trust=(f"{named[0].partition('@')[0]}@{digest}", named[1]))
+
+
 def test_the_command_tells_each_step_and_ends_with_the_verdict(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["submit", "--check", str(copy)]) == 1
     said = capsys.readouterr().out
@@ -284,7 +294,7 @@ def test_the_cell_that_is_trained_again_does_not_depend_on_what_it_is_said_to_co
     ]
     drawn = [{m: r.key for m, r in _drawn_for(known, 1).items()} for known in (records, slow, slow[::-1])]
     assert drawn[0] == drawn[1] == drawn[2]
-    assert len({_drawn_for(records, sample)["defense calm"].key for sample in range(20)}) > 1
+    assert len({_drawn_for(records, sample)[("attack push", "defense calm")].key for sample in range(20)}) > 1
 
 
 def test_a_missing_seed_is_refused_its_own_or_one_of_the_board_it_joins(copy: Path, tmp_path: Path) -> None:

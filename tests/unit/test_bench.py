@@ -170,7 +170,7 @@ def test_a_tier_from_tuning_to_page_and_again(tmp_path: Path, tiny: Tier) -> Non
     assert (last.labels[0], last.worst.status) == ("foolsgold", "refused")  # shown, and last
     _publish(found.results, tmp_path / "b.json", tmp_path / "pages", "table")
     page = (tmp_path / "pages" / "d.md").read_text(encoding="utf-8")
-    assert "**Not the whole protocol**: this run changed `rounds=3`" in page
+    assert "**Not the whole protocol**: this run changed <code>rounds=3</code>" in page
     assert re.search(r"\| – \| \[foolsgold · naive-bn\]\(d/[^)]*\) \| refused <sup>a</sup> \| refused \|", page)
     assert (tmp_path / "pages" / "boards" / "bench-d.json").read_bytes() == (tmp_path / "b.json").read_bytes()
 
@@ -324,6 +324,12 @@ def test_what_a_board_says_it_changed_it_changed_once(pair: list[str]) -> None:
     name = pair[0].partition("=")[0]
     with pytest.raises(UsageError, match=f"--set {name} is given twice, as '{pair[0]}' and '{pair[1]}'"):
         RULES.tier("d").scenario(pair)
+
+
+@pytest.mark.parametrize("setting", ["description=`<script>`", "name=x", "zip=[]", "roundz=3"])
+def test_a_tier_changes_settings_of_its_cells_alone(setting: str) -> None:
+    with pytest.raises(UsageError, match=f"--set {setting.partition('=')[0]}: the tier has no such setting"):
+        RULES.tier("d").scenario([setting])
 
 
 HEAD = "dataset,defense,norm,partition,f,seed,attack,scope,status,sa,early,effect"

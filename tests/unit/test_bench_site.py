@@ -24,6 +24,7 @@ from robustfl.reports.benchmark_drawing import TOP, pareto_svg
 from robustfl.reports.benchmark_history import Entry, History, history_page, read_history
 from robustfl.reports.benchmark_method import About
 from robustfl.reports.benchmark_site import MARK, Shown, write_benchmark
+from robustfl.reports.benchmark_tier import changed_words
 from robustfl.reports.published import content_digest, publish, read_board, write_board
 
 ROOT = Path(__file__).parents[2]
@@ -277,13 +278,24 @@ def test_versions_in_the_history_are_texts_and_no_markup() -> None:
     assert "| 0.2&lt;script&gt;\\| |" in history_page(History(boards=[entry]), [])
 
 
+def test_what_a_board_says_it_changed_is_text_wherever_it_is_shown() -> None:
+    changed = ["init=`<script>alert(1)</script> {: onclick=x }`"]
+    entry = Entry(
+        date="2026-01-02", tier="m", digest="0" * 64, protocol=1, autobyz=1, robustfl=[], changed=changed, cells=1,
+        scores={},
+    )  # fmt: skip
+    text = r"<code>init=\`&lt;script&gt;alert(1)&lt;/script&gt; \{: onclick=x \}\`</code>"
+    assert f"not the whole protocol ({text})" in history_page(History(boards=[entry]), [])
+    assert changed_words({"changed": changed}) == f"**Not the whole protocol**: this run changed {text}. "
+
+
 @pytest.mark.parametrize(
     ("later", "words"),
     [
         ({}, "no score moved by a point"),
         ({"protocol": 2}, "protocol 1 → 2: no number is comparable"),
         ({"changed": []}, "whole protocol"),
-        ({"changed": ["f=2"]}, "not the whole protocol (`f=2`)"),
+        ({"changed": ["f=2"]}, "not the whole protocol (<code>f=2</code>)"),
         ({"scores": {"a": [50.0], "c": [50.0]}}, "new: c; gone: b"),
         ({"scores": {"a": [51.0], "b": [None]}}, "no score moved by a point"),
         ({"scores": {"a": [48.5], "b": [70.0]}}, "SA moved: a 50.0 → 48.5, b no number → 70.0"),
@@ -299,7 +311,8 @@ def test_the_history_says_what_a_board_changed(later: dict[str, Any], words: str
     second = first.model_copy(update={"digest": "2" * 64, "date": "2026-02-03", **later})
     page = history_page(History(boards=[first, other, second]), [second.digest])
     assert line(page, "| 2026-02-03 | [m](m.md) |").endswith(f"{words} |")
-    assert "the first board of its tier; not the whole protocol (`rounds=3`)" in line(page, "| 2026-01-02 | m |")
+    began = line(page, "| 2026-01-02 | m |")
+    assert "the first board of its tier; not the whole protocol (<code>rounds=3</code>)" in began
 
 
 # --- the committed site, and what the command refuses -----------------------------------------------------------------

@@ -145,7 +145,7 @@ def test_a_cell_that_says_what_no_run_leaves_is_found_even_under_a_new_digest(
 CERTIFICATES: list[tuple[str, list[Any], list[Any]]] = [
     ("device", ["cpu"], [1]),
     ("threads", [1, 2**16], [0, 2**16 + 1, True, 1.0, "2"]),
-    ("versions", [{"torch": "2"}], ["2", {"torch": 2}]),
+    ("versions", [{"torch": "2.11.0+cu130"}], ["2", {"torch": 2}, {"torch": "2 #"}, {"evil @ http://x.zip #": "1"}]),
     ("source", ["we"], [3]),
     ("unreliable", ["so", ["a", "b"]], [3, ["a", 3]]),
     ("evaluation", ["of x"], [False]),

@@ -190,6 +190,16 @@ def test_of_another_outcome_nothing_but_that_is_told_and_of_a_failure_its_reason
     )  # fmt: skip
 
 
+def test_a_cell_of_a_device_that_is_not_here_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify, "fingerprints", lambda cells, root: dict.fromkeys(cells, PRINT))
+    one = published()
+    for said in ({"device": "cuda:99"}, {"threads": 2**16}):
+        record = one.model_copy(update={"certificates": {**one.certificates, **said}})
+        found = verify._check(record, 0.01, None, verify._runner(None, None, None))
+        assert found.verdict == verify.ELSEWHERE
+        assert next(iter(said)) in found.detail
+
+
 def test_settings_or_versions_of_others_do_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verify, "fingerprints", lambda cells, root: dict.fromkeys(cells, PRINT))
     one = published()
