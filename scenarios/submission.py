@@ -369,9 +369,9 @@ def _overhear(files: tuple[str, ...], packages: tuple[str, ...]) -> None:
     for kind in KINDS:
         for entry in entries(kind):
             own |= _code_beside(entry.cls) if entry.origin in packages else set()
-    # Files that are opened below Python are told to nobody.
-    for holder in (torch, torch.UntypedStorage, torch.ops.aten):
-        holder.from_file = staticmethod(_announced(holder.from_file))  # type: ignore[attr-defined]
+    opening: tuple[Any, ...] = (torch, torch.UntypedStorage, torch.ops.aten)  # below Python, which tells nobody
+    for holder in opening:
+        holder.from_file = staticmethod(_announced(holder.from_file))
     sys.addaudithook(lambda event, arguments: _heard(event, arguments, own))
     for file in files:
         load_file(file)
