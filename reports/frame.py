@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from robustfl.origins import named_methods
+from robustfl.origins import named_methods, origins
 from robustfl.records import CellResult, completed, labels_of
 
 FACTS = (
@@ -126,12 +126,12 @@ def _told_apart(table: pd.DataFrame, records: list[CellResult]) -> pd.DataFrame:
 
 def _several_codes(records: Iterable[CellResult]) -> bool:
     """True if two cells use different versions of a method, or what two people have called alike."""
-    known: dict[tuple[str, Any], tuple[Any, Any]] = {}
+    known: dict[tuple[str, Any], Any] = {}
     for record in records:
-        for setting, method in named_methods(record.cell):
-            code = (method.get("version"), method.get("origin"))
-            if known.setdefault((setting, method["name"]), code) != code:
-                return True
+        codes = [((setting, method["name"]), method.get("version")) for setting, method in named_methods(record.cell)]
+        from_elsewhere = [(("origin", name), origin) for name, origin in origins(record.cell).items()]
+        if any(known.setdefault(name, code) != code for name, code in (*codes, *from_elsewhere)):
+            return True
     return False
 
 

@@ -437,6 +437,17 @@ def test_seeds_of_two_codes_of_one_name_are_no_seeds_of_one(apart: dict[str, Any
     assert sorted(row.worst.mean for row in section.rows) == [0.2, 0.8]
 
 
+def test_two_codes_are_told_apart_within_another_method_too() -> None:
+    def of(seed: int, origin: str) -> Any:
+        made = record(attack="opt(mine)", seed=seed)
+        inner = {"name": "mine", "version": 1, "origin": origin}
+        methods = {"attack": {"name": "opt", "version": 2, "attack": inner}}
+        return made.model_copy(update={"cell": {**made.cell, "methods": methods}})
+
+    assert "cell.methods.attack.attack.origin" not in frame([of(0, "mine.py 1"), of(1, "mine.py 1")])
+    assert "cell.methods.attack.attack.origin" in frame([of(0, "mine.py 1"), of(1, "mine.py 2")])
+
+
 def test_two_cells_that_share_every_label_are_an_error() -> None:
     table = frame([record()])
     with pytest.raises(UsageError, match="two cells"):
