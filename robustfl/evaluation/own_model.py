@@ -209,6 +209,7 @@ class _Measured:
         notes = [f"the model changed its buffers {', '.join(changed)} in evaluation mode; put back"] if changed else []
         registered = {spec: value for spec, value in ra.items() if self._attacks[spec].name}
         suspicion = masking(registered)
+        doubt = limit_doubt(clean.labels, self._limit or self._attacked) if self._attacks else ""
         return Evaluation(
             sa=clean.value,
             loss=clean.loss,
@@ -224,12 +225,7 @@ class _Measured:
                 "evasions": {s: dict(identity(a)) if a.name else repr(a) for s, a in self._attacks.items()},
                 "torch": str(torch.__version__),
             },
-            notes=(
-                *notes,
-                *filter(
-                    None, (suspicion, limit_doubt(clean.labels, self._limit or self._attacked) if self._attacks else "")
-                ),
-            ),
+            notes=(*notes, *filter(None, (suspicion, doubt))),
         )
 
 

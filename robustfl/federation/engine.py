@@ -217,7 +217,7 @@ class _Loop:
 
     def _context(self, state: State, who: Present) -> Context:
         e, t = self._e, state.round
-        predicted = Sealed(lambda *given: noise_outputs(e, state, *given))
+        sees = e.defense.aggregator.sees_outputs
         return Context(
             generator=e.stream("defense", t),
             round=t,
@@ -227,7 +227,7 @@ class _Loop:
             reference=self._reference(state),
             shapes=e.shapes,
             model=e.privacy.sent(state.theta),
-            noise_outputs=predicted if e.defense.aggregator.sees_outputs else None,
+            noise_outputs=Sealed(lambda *given: noise_outputs(e, state, *given)) if sees else None,
         )
 
     def _reference(self, state: State) -> Tensor | None:
