@@ -117,7 +117,7 @@ class Pipeline:
         """
         stack, form = as_stack(X, self.describe())
         f = check_f(f, self.describe())
-        if not isinstance(state, Mapping | None):
+        if not isinstance(state, Mapping | None) or not all(isinstance(v, Tensor) for v in (state or {}).values()):
             raise UsageError(f"{self.describe()}: state={state!r:.60} must be what the last call handed back, or None")
         context = Context(
             generator=check_generator(generator, self.describe(), "defense"),
@@ -128,6 +128,11 @@ class Pipeline:
             shapes=() if form.layers is None else tuple(tuple(part.shape) for part in form.parts),
         )
         result = self.run(stack, f=f, context=context)
+        if state and not set(state) & set(result.state):
+            raise UsageError(
+                f"{self.describe()}: the state of another rule, with {', '.join(sorted(map(str, state)))}; it must be "
+                "what this rule's last call handed back, or None"
+            )
         return form.row(result.vector), result.state
 
     def run(self, X: Tensor, *, f: int, context: Context, in_order: bool = False) -> Aggregated:

@@ -9,14 +9,14 @@ from functools import cached_property
 from statistics import fmean
 from typing import Any
 
-from robustfl.autobyz import TITLE
+from robustfl.autobyz import TITLE, asked_of
 from robustfl.origins import named_methods
 from robustfl.records import CellResult
 
 from .board import Board, Row, Section, hardest, in_words, metric_title, natural, row_name
 from .cells import rank_text
 from .contestants import Contestant, contestants, entries
-from .ensembles import asked_of, with_dropped
+from .ensembles import with_dropped
 from .estimate import Estimate
 from .frame import frame
 from .paired import alike

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 
 import pandas as pd
 
+from robustfl.autobyz import Asked
 from robustfl.errors import UsageError, closest
 
-from .ensembles import Asked, member_text
+from .ensembles import member_text
 from .estimate import Estimate
 
 OVERALL = "overall"

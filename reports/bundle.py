@@ -18,13 +18,13 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from robustfl.autobyz import asked_of, labels_present
 from robustfl.errors import StoreError, UsageError, some
 from robustfl.origins import all_origins
 from robustfl.outside import parse_toml, read_file, shown
 from robustfl.records import CellResult, canonical, text_without
 
 from .documents import read_document
-from .ensembles import asked_of, labels_present
 from .published import TOLERANCE, Board, publish_described, read_board, write_board
 from .recipe import scenario_toml
 from .store import open_store, write_atomic

@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import pandas as pd
 
+from robustfl.autobyz import asked_of
 from robustfl.errors import StoreError, UsageError, closest
 from robustfl.origins import origins
 from robustfl.records import CellResult
 
 from .board import Board, natural
-from .ensembles import asked_of, with_dropped
+from .ensembles import with_dropped
 from .frame import frame, label_columns
 from .ranking import rank_board, text
 from .statistic import counted

@@ -11,12 +11,12 @@ from typing import Any
 
 import pandas as pd
 
-from robustfl.autobyz import TITLE
+from robustfl.autobyz import TITLE, Asked
 from robustfl.errors import UsageError, closest
 
 from .board import OVERALL, Board, Row, Section, natural, row_name
 from .captions import Footnotes, caption, how_to_read, in_plain_words
-from .ensembles import Asked, columns, of_members, words
+from .ensembles import columns, of_members, words
 from .estimate import DROPPED, STATES, Estimate, averaged, table_prior, worst
 from .frame import label_columns, ranked_metrics, samples_of
 from .paired import rank_ranges

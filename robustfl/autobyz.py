@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from robustfl.errors import UsageError
+from robustfl.records import CellResult
 
 NAME = "autobyz"
 TITLE = "AutoByz"
@@ -119,3 +121,62 @@ def named(spec: object) -> Ensemble | None:
     if version is None:
         raise UsageError(f"attack={spec!r}: {NAME} takes version, a whole number, and nothing else: {NAME}(version=1)")
     return ensemble_of(int(version[1]))
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The order to count an ensemble as AutoByz: the channels of its attackers, and the mode in which it ran.
+
+    ``dropped`` are the cells that the cheap mode left out, by key with their labels; ``cheap`` says it in words, and
+    ``seed`` is the one whose first parts it compared, if that is said.
+    """
+
+    ensemble: Ensemble
+    scope: str = "both"
+    cheap: str = ""
+    dropped: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    seed: int | None = None
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """The labels of the members."""
+        return tuple(member.label for member in self.ensemble.within(self.scope))
+
+    def where(self, wanted: Callable[[Mapping[str, Any]], bool]) -> Asked:
+        """The same, with the dropped cells whose labels are wanted."""
+        return replace(self, dropped={key: labels for key, labels in self.dropped.items() if wanted(labels)})
+
+    def renamed(self, cells: Sequence[Mapping[Hashable, Any]]) -> list[dict[Hashable, Any]]:
+        """The cells, with the channel of a member that forges its own one in the attack's name, and no other."""
+        own = {(m.attack, m.scope): m.label for m in self.ensemble.within(self.scope) if m.scope}
+        named = []
+        for cell in cells:
+            label = own.get((str(cell.get("attack")), str(cell.get("scope"))))
+            named.append(dict(cell) if label is None else {**cell, "attack": label, "scope": self.scope})
+        return named
+
+
+def asked_of(description: Mapping[str, Any]) -> Asked | None:
+    """Read off a store's description, or a published board's protocol, what counts as AutoByz; None if nothing does.
+
+    Raises ``UsageError`` for a version that is not known here.
+    """
+    found = description.get("autobyz")
+    if not isinstance(found, Mapping):
+        return None
+    dropped = found.get("dropped", {})
+    if not isinstance(dropped, Mapping) or not all(isinstance(v, Mapping) for v in dropped.values()):
+        raise UsageError("autobyz: what was dropped is no table of cells")
+    seed = found.get("seed")
+    return Asked(
+        ensemble_of(found.get("version")),
+        str(found.get("scope", "both")),
+        str(found.get("cheap", "")),
+        dropped,
+        seed if type(seed) is int else None,
+    )
+
+
+def labels_present(records: Sequence[CellResult], asked: Asked | None) -> list[Mapping[str, Any]]:
+    """The labels of all cells, those that the cheap mode left out among them."""
+    return [r.labels for r in records] + ([] if asked is None else list(asked.dropped.values()))

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from robustfl.autobyz import Asked
 from robustfl.records import CellResult, plain, text_without
-from robustfl.reports.ensembles import Asked
 
 from .expand import fingerprints, key_of, labels, resolve
 from .halving import SHARE, hopeless, member_name

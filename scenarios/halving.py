@@ -15,7 +15,6 @@ from typing import Any
 from robustfl.autobyz import Ensemble
 from robustfl.errors import UsageError
 from robustfl.records import CellResult, canonical
-from robustfl.reports.frame import frame, ranked_metrics
 from robustfl.reports.store import Store
 
 from .ensemble import SCOPE, asked
@@ -102,6 +101,8 @@ def _row(cell: Cell, rounds: int) -> str:
 
 def hopeless(records: Mapping[str, CellResult], ensemble: Ensemble) -> set[str]:
     """The members that need not go on, by the records of the first parts of one row."""
+    from robustfl.reports.frame import frame, ranked_metrics  # with pandas, which no worker needs
+
     table = frame(records.values())
     lines = dict(zip(records, table.to_dict("records"), strict=True))
     idle = {name for name, line in lines.items() if line.get("certificates.no_effect") is True}

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from robustfl.autobyz import Asked, asked_of, labels_present
 from robustfl.errors import UsageError, some
 from robustfl.records import LATER, CellResult, canonical, completed, labels_of, plain, text_without
-from robustfl.reports.ensembles import Asked, asked_of, labels_present
 from robustfl.reports.published import Board
 
 from .bench import Contestant, Protocol, Search, configurations, final_scenario, protocol_of

@@ -7,8 +7,9 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+from robustfl.autobyz import Asked, asked_of
 from robustfl.errors import RobustflError, UsageError
 from robustfl.records import CellResult, plain
 from robustfl.registry import load_file
@@ -24,9 +25,6 @@ from .protocol_check import apart_from_protocol
 from .run import run_cell, versions
 from .spec import Cell
 from .tuning_check import Trial, trials_of
-
-if TYPE_CHECKING:
-    from robustfl.reports.ensembles import Asked
 
 AGREES = ("identical", "within tolerance", RIGHTLY)
 ELSEWHERE = "cannot be run here"
@@ -161,8 +159,7 @@ def _looked_through(
     board: Path, wanted: Mapping[str, str], cells: int | None, seed: int, tolerance: float, check_only: bool
 ) -> tuple[Verification, list[CellResult | str | Trial], tuple[Asked, list[CellResult]] | None]:
     """The findings without running anything, what is drawn to run, and what the cheap mode needs to be judged by."""
-    from robustfl.reports.ensembles import asked_of  # with pandas, which no worker needs
-    from robustfl.reports.loading import has_labels, matching
+    from robustfl.reports.loading import has_labels, matching  # with pandas, which no worker needs
 
     published, wrong = read_board(board)
     everything = published.records()

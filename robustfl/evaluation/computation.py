@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
 
 from robustfl.contracts import Task
 from robustfl.federation.experiment import Experiment
@@ -22,8 +21,10 @@ class ProductCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
 
     def __init__(self) -> None:
+        from torch.utils.flop_counter import flop_registry  # imports triton, which most commands do without
+
         super().__init__()  # type: ignore[no-untyped-call]
-        self.macs = 0.0
+        self.macs, self._formulas = 0.0, flop_registry
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:  # or torch imports its compiler to leave this class alone: seconds
@@ -33,7 +34,7 @@ class ProductCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         out = func(*args, **(kwargs or {}))
-        formula = flop_registry.get(func.overloadpacket)
+        formula = self._formulas.get(func.overloadpacket)
         if formula is not None:
             self.macs += formula(*args, **(kwargs or {}), out_val=out) / 2  # a product and a sum are two operations
         return out

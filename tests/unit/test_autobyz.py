@@ -8,12 +8,12 @@ import pytest
 from fake_store import record
 
 from robustfl import autobyz
-from robustfl.autobyz import TITLE, Ensemble, Member, ensembles, named
+from robustfl.autobyz import TITLE, Asked, Ensemble, Member, asked_of, ensembles, labels_present, named
 from robustfl.errors import UsageError
 from robustfl.records import CellResult, digest
 from robustfl.registry import create
 from robustfl.reports.board import Board, Row
-from robustfl.reports.ensembles import Asked, asked_of, columns, labels_present, member_text, with_dropped, words
+from robustfl.reports.ensembles import columns, member_text, with_dropped, words
 from robustfl.reports.frame import frame
 from robustfl.reports.joining import Source, joined_protocol
 from robustfl.reports.loading import board_of

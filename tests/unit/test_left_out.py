@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from robustfl import autobyz
-from robustfl.autobyz import Ensemble, Member
+from robustfl.autobyz import Asked, Ensemble, Member
 from robustfl.records import CellResult, Metrics, plain
-from robustfl.reports.ensembles import Asked
 from robustfl.scenarios import Cell, Scenario, dropped_check, expand
 from robustfl.scenarios.dropped_check import RIGHTLY, STRANGER, WRONGLY, Dropped, Labels
 from robustfl.scenarios.expand import key_of, labels, resolve

@@ -163,6 +163,14 @@ LAYERS = [torch.ones(2), torch.ones(3)]
             "foolsgold: state=3 must be what the last call handed back, or None",
         ),
         (
+            lambda: robustfl.defense("foolsgold").stateful(np.ones((3, 2)), f=0, state={"history": 3}),
+            "foolsgold: state={'history': 3} must be what the last call handed back, or None",
+        ),
+        (
+            lambda: robustfl.defense("foolsgold").stateful(np.ones((3, 2)), f=0, state={"v": torch.ones(2)}),
+            "foolsgold: the state of another rule, with v; it must be what this rule's last call handed back, or None",
+        ),
+        (
             lambda: robustfl.defense("mean")(np.ones((3, 2)), f=0, weights=[[1], [2, 3], 1]),
             "weights=[[1], [2, 3], 1] must be a list of numbers",
         ),

@@ -654,3 +654,12 @@ def test_reports_do_not_import_torch_and_the_store_does_not_import_pandas() -> N
         "assert 'torch' not in sys.modules and 'matplotlib' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_workers_import_no_table_no_plot_and_no_compiler() -> None:
+    code = (
+        "import sys, torch; before = set(sys.modules); import robustfl.scenarios, robustfl.workers;"
+        "slow = {'pandas', 'matplotlib', 'scipy.special', 'torchvision', 'triton', 'torch._dynamo'};"
+        "print(*(slow & set(sys.modules) - before))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "\n"
