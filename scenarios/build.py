@@ -163,6 +163,8 @@ def _root_set(cell: Cell, split: _Split) -> Indices | None:
     if not cell.server_samples:
         return None
     everything = np.concatenate(split.train)
+    if cell.attackers_data == "copied" and cell.f:
+        everything = np.unique(everything)  # attackers hold copies of what honest clients have
     if cell.server_samples >= len(everything):
         raise Refused(
             f"server_samples={cell.server_samples} leaves clients nothing of {len(everything)} training samples"

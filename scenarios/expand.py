@@ -21,6 +21,7 @@ from robustfl.records import LATER, SCHEMA, digest, labels_of
 from robustfl.registry import KINDS, load_file, lookup, reread_session
 
 from .ensemble import asked, members
+from .mends import mends
 from .methods import LISTED, METHODS, PIPELINES, SAME, TEXTS, Methods, canonical_method, canonical_methods, identified
 from .spec import LISTS, Cell, LearningRate, Scenario, canonical_users, is_axis, product_of, setting, specs_of
 
@@ -389,7 +390,7 @@ def resolve(cell: Cell, fingerprint: str) -> dict[str, Any]:
     """The cell with every method's version and parameters and the data's digest: what the key is made of.
 
     A setting in ``LATER`` is left out at its default, as a parameter declared ``later`` is: a cell from before there
-    was a choice keeps its key.
+    was a choice keeps its key. ``mends`` are there where methods did wrong together before.
     """
     told = {
         "domains": cell.domains, "train_evasion": cell.adversarial, "propagation": cell.propagation != "none",
@@ -400,7 +401,11 @@ def resolve(cell: Cell, fingerprint: str) -> dict[str, Any]:
         text = getattr(cell, name)
         methods[name] = [identified(name, item) for item in text] if name in LISTED else identified(name, text)
     settings = {k: v for k, v in cell.model_dump(mode="json").items() if k not in LATER or v != LATER[k]}
-    return {"schema": SCHEMA, "cell": settings, "methods": methods, "data": fingerprint}
+    mended = mends(cell)
+    return {
+        "schema": SCHEMA, "cell": settings, "methods": methods, "data": fingerprint,
+        **({"mends": mended} if mended else {}),
+    }  # fmt: skip
 
 
 def key_of(resolved: Mapping[str, Any]) -> str:

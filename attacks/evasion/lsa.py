@@ -21,7 +21,7 @@ from .whitebox import check_images, logits_of
 _AT_ONCE = 1024  # images in one forward
 
 
-@register("lsa", version=1)
+@register("lsa", version=2)
 @dataclass(frozen=True)
 class LSA(PixelAttack):
     """Greedy search for a few pixels to change, far beyond any ε:
@@ -155,6 +155,6 @@ class LSA(PixelAttack):
 
 
 def _lowest(scores: Tensor, probed: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The candidates of the lowest scores ``[b t]``, and which of them are candidates at all."""
-    least = scores.topk(min(count, scores.shape[1]), dim=1, largest=False)
-    return probed.gather(1, least.indices), least.values < torch.inf
+    """The candidates of the lowest scores ``[b t]``, the first of equal ones, and which are candidates at all."""
+    values, order = scores.sort(dim=1, stable=True)
+    return probed.gather(1, order[:, :count]), values[:, :count] < torch.inf

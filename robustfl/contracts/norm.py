@@ -109,12 +109,17 @@ class Reports:
 class StatisticsAggregation(ABC):
     """The server's defense as a norm's merge sees it.
 
-    ``round`` counts from 0; ``refresh``: the merge is for evaluation only and nothing is carried over.
+    ``round`` counts from 0; ``first``: no merge of an earlier round was carried over, since nobody honest took part;
+    ``refresh``: the merge is for evaluation only and nothing is carried over.
     """
 
     @property
     def round(self) -> int:
         return 0
+
+    @property
+    def first(self) -> bool:
+        return self.round == 0
 
     @property
     def refresh(self) -> bool:

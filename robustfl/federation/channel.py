@@ -33,6 +33,9 @@ class StatisticsChannel:
         self._e, self._clients, self._exchange = experiment, clients, exchange
         self._variance = experiment.layout.variance_mask()
         self._variances = self._variance.nonzero().flatten()
+        settings = experiment.settings
+        met = (t for t in range(settings.rounds) if not experiment.byzantine.issuperset(settings.sample(t)))
+        self._begins = next(met, settings.rounds)
 
     def merge(
         self, reports: Reports, h: int, f: int, state: State, context: Context, *,
@@ -54,7 +57,7 @@ class StatisticsChannel:
             raise Diverged(state.round + 1, "an honest report")
 
         def merged(rows: Tensor, context: Context) -> Tensor:
-            defended = DefendedStatistics(e.statistics_rule, e.settings.f_declared, context, refresh)
+            defended = DefendedStatistics(e.statistics_rule, e.settings.f_declared, context, refresh, self._begins)
             return e.norm.merge(rows, reports.counts, state.statistics, e.layout.layers, defended)
 
         if f and e.attacks_statistics:
@@ -84,7 +87,8 @@ class StatisticsChannel:
         e = self._e
         if e.attack.knowledge != "defense":
             return None
-        plain = PlainMean(None if context.weights is None else context.weights[:h], context.round, refresh)
+        weights = None if context.weights is None else context.weights[:h]
+        plain = PlainMean(weights, context.round, refresh, self._begins)
         return e.norm.merge(rows[:h], reports.counts[:h], state.statistics, e.layout.layers, plain)
 
     def local(self, reports: Reports, received: Tensor) -> Tensor:

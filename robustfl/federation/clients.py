@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from robustfl.contracts import Reports, StatisticsPass, Task
+from robustfl.contracts import Objective, Reports, StatisticsPass, Task
 from robustfl.data import Batches
 from robustfl.errors import Refused
 from robustfl.federation.experiment import Experiment
@@ -20,6 +20,7 @@ from robustfl.registry import origin_of
 from robustfl.replay import Replays, recorded_on
 
 STATISTICS_BATCH = 256
+PRIOR_EPOCHS = 16
 STATISTICS_STEP = -1  # dropout masks of a pass before training are not those of a step
 
 
@@ -39,6 +40,7 @@ class Clients:
         self.together = self._fast and experiment.objective.plain
         self._warn = warn
         recorder = None if origin_of(experiment.objective) else recorded_on(experiment.device)
+        self._poisoned: Tensor | None = None
         self.replays = Replays(experiment.model, recorder, warn)
         self._dtype = next(experiment.model.parameters()).dtype
         self._batches = Batches(
@@ -141,10 +143,39 @@ class Clients:
         chosen = torch.cat(index).to(self.experiment.device)
         return *self._inputs(ids, chosen, sizes, round, step), sizes
 
-    def priors(self, ids: Sequence[int], sizes: tuple[int, ...]) -> Tensor:
-        """The shares of the classes in the data of each sample's client ``[Σb c]``."""
+    def priors(self, ids: Sequence[int], sizes: tuple[int, ...], round: int) -> Tensor:
+        """The shares of the classes in what each sample's client trains on ``[Σb c]``, poisoned labels as they are."""
         each = torch.tensor(ids).repeat_interleave(torch.tensor(sizes))
-        return self.experiment.priors.index_select(0, each.to(self.experiment.device))
+        return self._shares(round).index_select(0, each.to(self.experiment.device))
+
+    def _shares(self, round: int) -> Tensor:
+        """The shares of the classes in what every client trains on ``[N c]``."""
+        e = self.experiment
+        reads = not e.objective.plain or type(e.objective).per_sample is not Objective.per_sample
+        if not (reads and self._byzantine and e.attack.poisons_data and e.attack.on(round)):
+            return e.priors
+        if self._poisoned is None:
+            self._poisoned = e.priors.clone()
+            for k in self._byzantine:
+                self._poisoned[k] = self._poisoned_share(k, round)
+        return self._poisoned
+
+    def _poisoned_share(self, client: int, round: int) -> Tensor:
+        """The shares of the classes in an attacker's poisoned batches ``[c]``: in the mean of some epochs, if drawn."""
+        e, generator = self.experiment, self._stream("poisoned-prior", client, 0, 0)
+        counts: list[Tensor] = []
+        while len(counts) < 2 or (len(counts) < PRIOR_EPOCHS and not torch.equal(counts[0], counts[1])):
+            count = torch.zeros(e.classes, dtype=torch.int64)
+            for part in torch.split(e.parts[client], e.settings.batch):
+                index = part.to(e.device)
+                _, labels = e.attack.poison(
+                    e.train.pixels(index, dtype=self._dtype), e.train.labels(index), classes=e.classes,
+                    generator=generator, attacker=self._places[client], round=round,
+                )  # fmt: skip
+                count += torch.bincount(labels.cpu(), minlength=e.classes)
+            counts.append(count)
+        total = torch.stack(counts).sum(0).double()
+        return (total / total.sum().clamp(min=1)).to(e.priors)
 
     def poisons(self, client: int) -> bool:
         """True if the client is an attacker who trains on poisoned data."""
@@ -188,7 +219,7 @@ class Clients:
         return Task(
             round=round,
             adversarial=client in e.adversarial,
-            prior=e.priors[client],
+            prior=self._shares(round)[client],
             evasion=e.evasion,
             generator=self._stream("objective", client, round, 0),
         )

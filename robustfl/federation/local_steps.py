@@ -92,7 +92,8 @@ def _in_lockstep(clients: Clients, ids: Sequence[int], given: Round, reducer: Re
     """The gradients of the clients' first batches at the model they received, with an exchange in every layer."""
     e, n = clients.experiment, len(ids)
     x, y, sizes = clients.batches(ids, given.number, 0)
-    x, priors, out = clients.layout_of_batch(x), clients.priors(ids, sizes), e.flat.new_empty((n, e.layout.d))
+    x, out = clients.layout_of_batch(x), e.flat.new_empty((n, e.layout.d))
+    priors = clients.priors(ids, sizes, given.number)
     begin(e.model, sizes, frozen=given.frozen, generators=clients.generators(ids, given.number, 0))
 
     def losses() -> Tensor:
@@ -258,7 +259,7 @@ class Turn:
 
     def _load(self, place: int) -> None:
         x, y, self._sizes = self._clients.batches(self._ids, self._round, place)
-        self._batch = self._clients.layout_of_batch(x), y, self._clients.priors(self._ids, self._sizes)
+        self._batch = self._clients.layout_of_batch(x), y, self._clients.priors(self._ids, self._sizes, self._round)
         self._at = place
         if len(self._ids) > 1:
             resize(self._e.model, self._sizes)

@@ -133,16 +133,24 @@ def collect(model: nn.Module, layout: Layout, *, clients: int = 1) -> Reports:
 
 @dataclass(frozen=True)
 class DefendedStatistics(StatisticsAggregation):
-    """The server's defense as a norm's merge sees it: ``mixed`` fixes the pipeline's steps on a basis."""
+    """The server's defense as a norm's merge sees it: ``mixed`` fixes the pipeline's steps on a basis.
+
+    ``begins``: the first round in which anybody honest takes part.
+    """
 
     pipeline: Pipeline
     f: int
     context: Context
     refresh: bool = False
+    begins: int = 0
 
     @property
     def round(self) -> int:
         return self.context.round
+
+    @property
+    def first(self) -> bool:
+        return self.round == self.begins
 
     def mixed(self, basis: Tensor, *, weights: Tensor | None = None) -> Callable[[Tensor], Tensor]:
         """Fix the steps' coefficients on ``basis [n k]``; the result aggregates any ``[n j]`` rows with them."""
@@ -158,6 +166,11 @@ class PlainMean(StatisticsAggregation):
     sample_weights: Tensor | None = None
     round: int = 0
     refresh: bool = False
+    begins: int = 0
+
+    @property
+    def first(self) -> bool:
+        return self.round == self.begins
 
     def mixed(self, basis: Tensor, *, weights: Tensor | None = None) -> Callable[[Tensor], Tensor]:
         """The weighted mean of rows ``[n j]``; nothing of ``basis`` but its number of rows matters."""

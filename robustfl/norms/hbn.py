@@ -100,7 +100,7 @@ class HBN(Norm):
     Args:
         lam: λ in (0, 1]; the first update takes ``lambda_first`` instead. With ``mixture=batch`` only
             ``eval_stats=ema`` serves what they make.
-        lambda_first: λ of round 0, in (0, 1]; 1 by default, since the initial (0, 1) would live for long.
+        lambda_first: λ of the first update, in (0, 1]; 1 by default, since the initial (0, 1) would live for long.
         stats_samples: samples each client collects statistics on, ≥ 2, or None for all (the paper's ablation: 128).
         stats_mode: what normalises during a pass. ``hybrid``: the mixture, as in training, on batches of up to 256; for
             a test, clients report ``μ̂, v̂`` themselves. ``repo``: as released, the same on one batch of 64, and
@@ -219,5 +219,5 @@ class HBN(Norm):
                 unbiased[:, layer.variance] *= total / (total - 1)
         deviations = 1.0 if self.variances == "union" else None
         union = merge_layers(unbiased, counts, previous.double(), layers, defense, by_values=True, momentum=deviations)
-        lam = 1.0 if defense.refresh else self.lambda_first if defense.round == 0 else self.lam
+        lam = 1.0 if defense.refresh else self.lambda_first if defense.first else self.lam
         return torch.lerp(previous.double(), union, lam).to(previous.dtype)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from robustfl.attacks.evasion.lsa import _lowest as lowest_pixels
 from robustfl.contracts import Context
 from robustfl.defenses import Mixed, Stack, parse_pipeline
 from robustfl.defenses.aggregators.flame import settled
@@ -36,6 +37,14 @@ def test_of_tied_scores_the_lowest_indices_are_chosen() -> None:
         [2], [1, 2], [1, 2, 3], [1, 2, 3, 4], [0, 1, 2, 3, 4]
     ]  # fmt: skip
     assert largest(-scores.double(), 2, slack.double()).tolist() == [1, 2]
+
+
+def test_of_pixels_that_change_as_little_the_first_are_taken() -> None:
+    scores = torch.full((1, 12), 0.5)
+    scores[0, 7] = 0.1
+    chosen, sure = lowest_pixels(scores, torch.arange(20, 32)[None], 5)
+    assert chosen.tolist() == [[27, 20, 21, 22, 23]]
+    assert sure.all()
 
 
 def test_a_chain_of_ties_does_not_reach_beyond_the_bound() -> None:

@@ -1,0 +1,37 @@
+"""Cells that methods did wrong together, though each alone was right: told in the key, as a version would be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from robustfl.norms import HBN
+from robustfl.objectives import WSM
+
+from .spec import Cell
+
+
+def _poisoned_priors(cell: Cell) -> bool:
+    """Attackers with wrong labels weighed their classes by the right ones."""
+    return isinstance(cell.methods.objective, WSM) and cell.f > 0 and cell.methods.attack.poisons_data
+
+
+def _late_first_update(cell: Cell) -> bool:
+    """HBN's first update took the λ of later ones where the first round drew attackers alone."""
+    return isinstance(cell.methods.norm, HBN) and cell.participants <= cell.f and not cell.quota
+
+
+def _copied_server_data(cell: Cell) -> bool:
+    """The server's images were drawn from those of all clients, attackers' copies among them."""
+    return cell.server_samples > 0 and cell.attackers_data == "copied" and cell.f > 0
+
+
+MENDS: dict[str, Callable[[Cell], bool]] = {
+    "poisoned-priors": _poisoned_priors,
+    "late-first-update": _late_first_update,
+    "copied-server-data": _copied_server_data,
+}
+
+
+def mends(cell: Cell) -> list[str]:
+    """The names of what was mended in a cell without a new version of any of its methods."""
+    return [name for name, concerns in MENDS.items() if concerns(cell)]
