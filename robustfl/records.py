@@ -22,7 +22,7 @@ STATUSES: tuple[Status, ...] = ("done", "refused", "diverged", "failed")
 LATER: dict[str, Any] = {
     "across": False, "attackers_data": "own", "domain_users": [], "finetune": "none", "init": "random",
     "precision": "full", "representations": 0, "rotate": 0.0, "select": "last", "statistics_defense": "same",
-    "user_sizes": "equal",
+    "stop": None, "user_sizes": "equal",
 }  # fmt: skip
 """Settings that came later: a cell with one of these values is one from before there was a choice, and has its key."""
 

@@ -176,7 +176,7 @@ class Costs:
         clock, times = time.perf_counter(), []
         for record in train(e, initial_state(e)):
             times.append(time.perf_counter() - clock)
-            if record.round == min(ROUNDS, cell.rounds):
+            if record.round == min(ROUNDS, cell.end):
                 break
             clock = time.perf_counter()
         return min(times)

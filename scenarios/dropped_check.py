@@ -59,7 +59,7 @@ class Dropped:
             if own in hopeless(early, ensemble):
                 return RIGHTLY, ""
         words = ", ".join(f"{name.removesuffix(' both')} {_words(record)}" for name, record in early.items())
-        return WRONGLY, f"after {early[own].cell['cell']['rounds']} rounds it could still be the worst: {words}"
+        return WRONGLY, f"after {early[own].cell['cell']['stop']} rounds it could still be the worst: {words}"
 
     def _members_beside(self, said: Labels) -> list[CellResult]:
         """One record of every member that went on in the row, the worst first: it is the likeliest to settle it."""
@@ -75,7 +75,7 @@ class Dropped:
 
     def _short(self, cell: Cell, record: CellResult) -> CellResult:
         seed = self.asked.seed if self.asked.seed is not None else int(record.labels["seed"])
-        first = {"seed": seed, "rounds": math.ceil(cell.rounds / SHARE), "forgetting": False}
+        first = {"seed": seed, "stop": math.ceil(cell.rounds / SHARE), "forgetting": False}
         short = Cell.of({**cell.model_dump(mode="json"), **first})
         if short not in self._known:
             self._known[short] = self.run(short, self._fingerprint(short), record.certificates)

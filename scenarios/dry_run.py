@@ -176,10 +176,10 @@ def _duration(seconds: float) -> str:
 def _seconds(cell: Cell, cost: Cost | None) -> float | None:
     if cost is None or cost.failed or cost.refused:
         return None
-    points = 1 + (cell.rounds // cell.evaluate_every if cell.evaluate_every else 10)
+    points = 1 + (cell.end // cell.evaluate_every if cell.evaluate_every else 10)
     attacked = sum(passes(e) for e in cell.evasions) * (points if cell.evaluate_ra else 1)
     images: float = points * cost.images + attacked * min(cost.images, cell.ra_limit or cost.images)
     if cell.select == "validation":  # and the selected model is tested beside the last one
         images += points * cost.validated + cost.images
         images += sum(passes(e) for e in cell.evasions) * min(cost.images, cell.ra_limit or cost.images)
-    return cell.rounds * cost.round + images * cost.image
+    return cell.end * cost.round + images * cost.image

@@ -33,8 +33,8 @@ def no_effect(cell: Cell) -> str | None:
         return f"{cell.attack} reaches nobody: with {cell.norm} clients send nothing"
     if attack.forges and cell.scope == "statistics" and norm.sends_statistics and norm.frozen(0, cell.rounds):
         return f"{cell.attack} has no effect: {cell.norm} sends no statistics in {_counted(cell.rounds)}"
-    if not any(attack.on(t) for t in range(cell.rounds)):
-        return f"{cell.attack} has no effect: it does not begin in {_counted(cell.rounds)}"
+    if not any(attack.on(t) for t in range(cell.end)):
+        return f"{cell.attack} has no effect: it does not begin in {_counted(cell.end)}"
     if f is None or not attack.strength or attack.certificate(n, f).get(attack.strength) != 0:
         return None
     return (
@@ -60,8 +60,8 @@ def idle_settings(cell: Cell) -> Iterator[str]:
     if abs(cell.participation * cell.clients - cell.participants) > 1e-6:
         asked = f"{cell.participation:g} of {cell.clients} clients is {cell.participation * cell.clients:g}"
         yield f"participation = {asked}; {cell.participants} take part"
-    if cell.tail > cell.rounds:
-        yield f"tail = {cell.tail} is more than rounds = {cell.rounds}: the mean is over all of them"
+    if cell.tail > cell.end:
+        yield f"tail = {cell.tail} is more than {_counted(cell.end)}: the mean is over all of them"
     if cell.defense != _default("defense") and isinstance(cell.methods.norm, OneMachineNorm):
         yield f"defense = {cell.defense!r} changes nothing: {cell.norm} is one machine, whose rows are all the same"
     if cell.defense != _default("defense") and cell.methods.norm.private >= _SENT:
@@ -144,9 +144,9 @@ def _idle_in_so_few_rounds(cell: Cell) -> Iterator[str]:
             yield f"{name} = {getattr(cell, name)!r} in {_counted(rounds)}: {words}"
     for words in filter(None, (part.unreached(rounds) for part in m.defense.parts)):
         yield f"defense = {cell.defense!r} in {_counted(rounds)}: {words}"
-    if any(measured_in(t, rounds, cell.evaluate_every, cell.tail) for t in range(1, rounds)):
+    if any(measured_in(t, cell.end, cell.evaluate_every, cell.tail) for t in range(1, cell.end)):
         return
-    why = f"of {_counted(rounds)} only the last is evaluated (evaluate_every = {cell.evaluate_every})"
+    why = f"of {_counted(cell.end)} only the last is evaluated (evaluate_every = {cell.evaluate_every})"
     if cell.select == "validation":
         yield f"select = 'validation' changes nothing: {why}"
     if cell.evaluate_ra and cell.evasions:

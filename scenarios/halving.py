@@ -28,7 +28,8 @@ RunGrid = Callable[..., Results]
 
 
 def first_part(scenario: Scenario) -> Scenario:
-    """The scenario with its first seed and a third of its rounds, and of its attacks AutoByz alone, unless zipped.
+    """The scenario with its first seed, to stop after a third of its rounds, with AutoByz as its only attack, unless
+    zipped: schedules and phases are those of the whole training.
 
     Forgetting is left out: it decides nothing, and may ask for rounds that a third has not. Raises ``UsageError`` where
     the scenario names no AutoByz, has fewer than three rounds, or zips its seed.
@@ -46,12 +47,19 @@ def first_part(scenario: Scenario) -> Scenario:
         )
     cell = {name: value for name, value in scenario.cell.items() if name != "forgetting"}
     rounds = cell.get("rounds", Cell.model_fields["rounds"].default)
-    cell["rounds"] = [_third(r) for r in rounds] if is_axis("rounds", rounds) else _third(rounds)
+    if cell.get("stop") is not None:
+        raise UsageError(
+            f"stop={cell['stop']!r}: the cheap mode stops after a third of the rounds by itself; leave it out"
+        )
+    cell["stop"] = [_third(r) for r in rounds] if is_axis("rounds", rounds) else _third(rounds)
     seeds = cell.get("seed", Cell.model_fields["seed"].default)
     cell["seed"] = seeds[0] if is_axis("seed", seeds) else seeds
     if not any("attack" in group for group in scenario.zip):
         cell["attack"] = ensemble.spec
     zipped = tuple(tuple(name for name in group if name != "forgetting") for group in scenario.zip)
+    if is_axis("rounds", rounds):
+        alone = () if any("rounds" in group for group in zipped) else (("rounds",),)
+        zipped = tuple((*group, "stop") if "rounds" in group else group for group in (*zipped, *alone))
     return scenario.model_copy(update={"name": f"{scenario.name}-third", "cell": cell, "zip": zipped})
 
 
@@ -72,15 +80,11 @@ def dropped(scenario: Scenario, early: Mapping[Cell, CellResult], ran: Iterable[
     assert ensemble is not None
     scope = scenario.cell.get("scope", SCOPE)
     members = ensemble.by_cell(scope)
-    late = {
-        cell: (_row(cell, math.ceil(cell.rounds / SHARE)), member_name(cell))
-        for cell in expand(scenario)
-        if (cell.attack, cell.scope) in members
-    }
+    late = {cell: (_row(cell), member_name(cell)) for cell in expand(scenario) if (cell.attack, cell.scope) in members}
     compared = set(late.values())
     rows: dict[str, dict[str, CellResult]] = defaultdict(dict)
     for cell, record in early.items():
-        row, member = _row(cell, cell.rounds), member_name(cell)
+        row, member = _row(cell), member_name(cell)
         if (row, member) in compared:
             rows[row][member] = record
     out = {(row, member) for row, records in rows.items() for member in hopeless(records, ensemble)}
@@ -93,10 +97,9 @@ def member_name(cell: Cell) -> str:
     return f"{cell.attack} {cell.scope}"
 
 
-def _row(cell: Cell, rounds: int) -> str:
+def _row(cell: Cell) -> str:
     """What tells one row of a board from another, and its task; all members and seeds of a row have one."""
-    own = cell.model_dump(mode="json", exclude={"attack", "scope", "seed", "rounds", "forgetting"})
-    return canonical({**own, "rounds": rounds})
+    return canonical(cell.model_dump(mode="json", exclude={"attack", "scope", "seed", "stop", "forgetting"}))
 
 
 def hopeless(records: Mapping[str, CellResult], ensemble: Ensemble) -> set[str]:

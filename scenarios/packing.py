@@ -63,8 +63,8 @@ def _unpacked(experiment: Experiment, content: Mapping[str, Any], limit: int) ->
     places |= {f"buffer {k}": (v, content["buffers"].get(k)) for k, v in buffers.items()}
     for name, (into, value) in places.items():
         _check(name, into, value)
-    if not 0 <= content["round"] <= experiment.settings.rounds:
-        raise ValueError(f"round {content['round']} of {experiment.settings.rounds}")
+    if not 0 <= content["round"] <= experiment.settings.end:
+        raise ValueError(f"round {content['round']} of {experiment.settings.end}")
     with torch.no_grad():
         for into, value in places.values():
             if into is not None:

@@ -68,8 +68,8 @@ def _statistics(built: Built, state: State, local: LocalModels | None) -> tuple[
         if e.propagate is not None:
             propagate_statistics(e, own, state.round)
         return list(range(len(own))), own
-    rounds = e.settings.rounds
-    if local is None or not e.norm.sends_statistics or e.norm.frozen(rounds - 1, rounds):
+    last = e.settings.end - 1
+    if local is None or not e.norm.sends_statistics or e.norm.frozen(last, e.settings.rounds):
         return None
     return list(local.clients), local.statistics
 

@@ -178,7 +178,7 @@ class _Run:
         """Train to the end and evaluate: the fields of a finished record."""
         e, team = self._built.experiment, self._execution.team
         self._begin()
-        looked_at = self._cell.forgetting_rounds | ({self._cell.rounds} if team.size == 1 else set())
+        looked_at = self._cell.forgetting_rounds | ({self._cell.end} if team.size == 1 else set())
         state, tested = self._resumed()
         clock = time.perf_counter()
         for record in train(
@@ -214,10 +214,10 @@ class _Run:
         if self._measured(record.round) and self._execution.team.leads:
             if self._selection is not None:
                 self._selection.see(tested, self._evaluator.on_validation(tested))
-            if record.round < self._cell.rounds:
+            if record.round < self._cell.end:
                 self._seen(self._point(record))
-        self._execution.on_round(record.round, self._cell.rounds, record.loss)
-        if record.round == self._cell.rounds:
+        self._execution.on_round(record.round, self._cell.end, record.loss)
+        if record.round == self._cell.end:
             picture = portrait(self._cell, self._built, record.state, record.local)
             self._facts |= {} if picture is None else {"bn_statistics": picture}
 
@@ -233,7 +233,7 @@ class _Run:
         for words in (suspicion, *self._evaluator.doubts):
             if words is not None:
                 self._warn(words)
-        final = CurvePoint(round=self._cell.rounds, sa=metrics.sa, loss=metrics.loss, ra=metrics.ra_worst)
+        final = CurvePoint(round=self._cell.end, sa=metrics.sa, loss=metrics.loss, ra=metrics.ra_worst)
         self._seen(final)
         groups = metrics.groups | self._tail(metrics) | self._selected(tested, metrics)
         return {"metrics": metrics.model_copy(update={"groups": groups})}
@@ -253,7 +253,7 @@ class _Run:
         """Means over the evaluations of the last ``tail`` rounds."""
         if self._cell.tail == 1:
             return {}
-        points = [p for p in self._curve if p.round > self._cell.rounds - self._cell.tail]
+        points = [p for p in self._curve if p.round > self._cell.end - self._cell.tail]
         means = {"sa": fmean(p.sa for p in points)}
         robust = [p.ra for p in points if p.ra is not None]
         if robust and len(robust) == len(points):
@@ -269,7 +269,7 @@ class _Run:
         self._facts["selection"] = {
             "round": selection.round, "validation": selection.value, "values": selection.values,
         }  # fmt: skip
-        if selection.round == self._cell.rounds:
+        if selection.round == self._cell.end:
             found = final
         else:
             with selection.lent(tested) as chosen:
@@ -337,7 +337,7 @@ class _Run:
 
     def _measured(self, round: int) -> bool:
         cell = self._cell
-        return measured_in(round, cell.rounds, cell.evaluate_every, cell.tail)
+        return measured_in(round, cell.end, cell.evaluate_every, cell.tail)
 
     def _seen(self, point: CurvePoint) -> None:
         self._curve.append(point)
@@ -373,14 +373,14 @@ class _Run:
 
 def _traffic(e: Experiment) -> dict[str, float]:
     """Numbers a client sends in the first round, exchanges, and the MiB of the whole training (FedTAN's convention)."""
-    rounds = e.settings.rounds
-    present = [len(e.settings.sample(t)) for t in (0, rounds - 1)]
+    rounds, end = e.settings.rounds, e.settings.end
+    present = [len(e.settings.sample(t)) for t in (0, end - 1)]
     first = traffic(e.norm, e.layout, round=0, rounds=rounds)
-    together = sum(e.lockstep and not e.norm.frozen(t, rounds) for t in range(rounds))
-    last = traffic(e.norm, e.layout, round=rounds - 1, rounds=rounds)
+    together = sum(e.lockstep and not e.norm.frozen(t, rounds) for t in range(end))
+    last = traffic(e.norm, e.layout, round=end - 1, rounds=rounds)
     per_round = (first.mebibytes(present[0]), last.mebibytes(present[1]))
     if e.settings.finetuning is not None:
-        together = e.settings.finetuning.start
+        together = min(e.settings.finetuning.start, end)
     # Rounds in lock-step, or of AT users alone, come first.
-    whole = per_round[0] * together + per_round[1] * (rounds - together) if together else per_round[1] * rounds
+    whole = per_round[0] * together + per_round[1] * (end - together) if together else per_round[1] * end
     return {"numbers_each_way": first.each_way, "exchanges": first.exchanges, "mebibytes": whole}

@@ -141,6 +141,7 @@ class Cell(Frozen):
     ``select`` says which round's model counts: the last, or of those evaluated the first with the best mean
     ``validation`` accuracy of users (adversarial, against ``train_evasion``, for AT users). ``forgetting`` measures
     what each participant's training costs on the others' validation data, in the last round or in the listed ones.
+    ``stop`` ends after so many of the ``rounds``: schedules and phases are those of the whole training.
     ``rotate`` turns training images by up to so many degrees. ``precision`` says whether a GPU may shorten the
     factors of float32 products to TF32 (``tf32``), or clients train under autocast to bfloat16 (``bf16``).
     """
@@ -179,6 +180,7 @@ class Cell(Frozen):
     scope: Literal["update", "statistics", "both"] = "both"
     target: Literal["mean", "var", "both"] = "mean"
     rounds: int = Field(100, ge=1)
+    stop: int | None = Field(None, ge=1)
     batch: int = Field(32, ge=1)
     schedule: LearningRate = LearningRate()
     flip: bool = False
@@ -233,13 +235,21 @@ class Cell(Frozen):
     def _kinds(cls, value: Any, info: ValidationInfo) -> Any:
         return value if info.field_name in TEXTS else _typed(cls, str(info.field_name), value)  # methods check theirs
 
+    @field_validator("stop")
+    @classmethod
+    def _before_the_last(cls, value: int | None, info: Any) -> int | None:
+        rounds = info.data.get("rounds")
+        if value is not None and rounds is not None and value >= rounds:
+            raise UsageError(f"stop={value} must be < {rounds}, the rounds; without it all of them are run")
+        return value
+
     @field_validator("forgetting", mode="before")
     @classmethod
     def _rounds_of_forgetting(cls, value: Any, info: Any) -> bool | tuple[int, ...]:
         """In order; the last round alone is ``true``: one experiment has one key."""
         if isinstance(value, bool):
             return value
-        rounds = info.data.get("rounds")
+        rounds = info.data.get("stop") or info.data.get("rounds")
         listed = sorted(set(value)) if isinstance(value, (list, tuple)) and all(type(v) is int for v in value) else []
         if not listed or listed[0] < 1 or (rounds is not None and listed[-1] > rounds):
             last = "the last" if rounds is None else rounds
@@ -250,7 +260,7 @@ class Cell(Frozen):
     def forgetting_rounds(self) -> frozenset[int]:
         """The rounds in which forgetting is measured."""
         if isinstance(self.forgetting, bool):
-            return frozenset({self.rounds} if self.forgetting else ())
+            return frozenset({self.end} if self.forgetting else ())
         return frozenset(self.forgetting)
 
     @field_validator("domain_users", mode="before")
@@ -297,6 +307,11 @@ class Cell(Frozen):
         return self.clients - (self.f if self.attackers_data == "copied" else 0)
 
     @property
+    def end(self) -> int:
+        """The rounds that are run."""
+        return self.rounds if self.stop is None else self.stop
+
+    @property
     def participants(self) -> int:
         """Clients per round."""
         return max(1, int(self.participation * self.clients + 1e-9))
@@ -323,6 +338,7 @@ class Cell(Frozen):
             quota=self.quota,
             precision=self.precision,
             finetuning=None if tuning is None else tuning.of(self.rounds, self.clients, at),
+            stop=self.stop,
         )
 
     @property

@@ -52,11 +52,11 @@ def train(
     current = initial_state(experiment, team, limit=limit) if state is None else state
     write_statistics(experiment.model, experiment.layout, current.statistics)
     experiment.model.train()
-    while current.round < experiment.settings.rounds:
+    while current.round < experiment.settings.end:
         measured, handed = measure(current.round + 1), local(current.round + 1)
         record = loop.round(current, measured=measured, local=handed)
         current = record.state
-        last = current.round == experiment.settings.rounds
+        last = current.round == experiment.settings.end
         if last or measured or handed:
             sound(current)
         if not refreshes or not (last or measured):

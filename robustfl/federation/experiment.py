@@ -43,7 +43,7 @@ class Settings:
     ``candidates``: whom Byzantine clients are drawn from (default: everybody). ``quota``: under partial participation
     every round has the same number of them, ``f·n/N`` rounded; else as many as the draw of participants brings.
     ``precision`` is that of clients' forwards and backwards in training. With ``finetuning`` two groups of clients take
-    part one after the other.
+    part one after the other. A training may ``stop`` after the first of its ``rounds``.
     """
 
     clients: int
@@ -60,6 +60,12 @@ class Settings:
     quota: bool = False
     precision: Precision = "full"
     finetuning: FineTuning | None = None
+    stop: int | None = None
+
+    @property
+    def end(self) -> int:
+        """The rounds that are run."""
+        return self.rounds if self.stop is None else self.stop
 
     @property
     def participants(self) -> int:

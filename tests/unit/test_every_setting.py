@@ -46,6 +46,7 @@ CHANGES: dict[str, tuple[dict[str, Any], Any]] = {
     "finetune": ({**USERS, "rounds": 3, "f": 0}, "st(rounds=1)"),
     "train_evasion": (USERS, "pgd(steps=2)"),
     "byzantine": ({**USERS, "f": 1}, "at"),
+    "stop": ({"rounds": 4}, 2),
     "quota": ({"participation": 0.8, "f": 3, "f_declared": 1, "clients": 9, "rounds": 4}, True),
     "attackers_data": ({"partition": "gamma(gamma=0)"}, "copied"),
     "server_samples": ({"defense": "fltrust", "norm": "gn", "server_samples": 20}, 30),
