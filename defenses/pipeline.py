@@ -119,6 +119,10 @@ class Pipeline:
         f = check_f(f, self.describe())
         if not isinstance(state, Mapping | None) or not all(isinstance(v, Tensor) for v in (state or {}).values()):
             raise UsageError(f"{self.describe()}: state={state!r:.60} must be what the last call handed back, or None")
+        if weights is not None and not self.aggregator.weighs and not origin_of(self.aggregator):
+            name, asks = self.aggregator.name, "weighted" in getattr(self.aggregator, "__dataclass_fields__", ())
+            how = f"write {name}(weighted=true), or leave" if asks else "take a rule that weighs, such as rfa, or leave"
+            raise UsageError(f"{self.describe()}: weights change nothing: {name} weighs rows alike; {how} them out")
         context = Context(
             generator=check_generator(generator, self.describe(), "defense"),
             weights=as_weights(weights, len(stack), self.describe()),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from .board import Board, metric_title
 from .figure_layout import DASHES, MARKERS, WIDTHS, spread_out, wrapped
-from .tradeoff import Breakdown, breakdowns
+from .tradeoff import Breakdown, best_first, breakdowns, looks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -23,27 +23,29 @@ def breakdown_figures(board: Board, width: str = "page") -> Iterator[tuple[str, 
     The best lines on average are named at their ends; the others are grey.
     """
     labels = list(dict.fromkeys(r.labels for s in board.sections for r in s.rows))
+    known: dict[str, dict[str, int]] = defaultdict(dict)
     for found in breakdowns(board, labels):
-        yield f"breakdown {found.metric} {_ASCII.get(found.against, found.against)}", _figure(found, width)
+        own = looks([name for name, _ in best_first(found)[:_NAMED]], known[found.against], len(MARKERS))
+        yield f"breakdown {found.metric} {_ASCII.get(found.against, found.against)}", _figure(found, width, own)
 
 
 _ASCII = {"γ": "gamma", "α": "alpha"}
 
 
-def _figure(found: Breakdown, width: str) -> Figure:
+def _figure(found: Breakdown, width: str, own: Sequence[int]) -> Figure:
     import seaborn
     from matplotlib.figure import Figure
 
     column = width == "column"
-    lines = sorted(found.lines, key=lambda line: (-fmean(y for _, y in line[1]), line[0]))
+    lines = best_first(found)
     names = [wrapped(name or "all", 24 if column else 34) for name, _ in lines[:_NAMED]]
     size = (WIDTHS[width], 2.5 if column else 3.6)
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots()
     for _, points in lines[_NAMED:]:
         axes.plot(*zip(*points, strict=True), color="#c8c8c8", linewidth=0.8, zorder=1)
-    palette = seaborn.color_palette("colorblind", 10)
-    for i, (_, points) in enumerate(lines[:_NAMED]):
+    palette = seaborn.color_palette("colorblind", len(MARKERS))
+    for i, (_, points) in zip(own, lines, strict=False):
         xs, ys = zip(*points, strict=True)
         axes.plot(xs, ys, color=palette[i], linestyle=DASHES[i % 4], linewidth=1.4, zorder=3)
         look: dict[str, Any] = {"markersize": 4.5, "markerfacecolor": "white", "markeredgewidth": 1.1}
@@ -54,12 +56,11 @@ def _figure(found: Breakdown, width: str) -> Figure:
     gap = tall * max(name.count("\n") + 1 for name in names)
     lasts = [points[-1] for _, points in lines[:_NAMED]]
     for i, y in enumerate(spread_out([y for _, y in lasts], gap, low + gap / 2, high - gap / 2)):
-        _named(axes, names[i], y, lasts[i][1], {"color": palette[i], "marker": MARKERS[i]}, letters)
+        _named(axes, names[i], y, lasts[i][1], {"color": palette[own[i]], "marker": MARKERS[own[i]]}, letters)
     axes.set(ylim=(low, high))
     axes.set_xticks(sorted({x for _, points in lines for x, _ in points}))
     axes.tick_params(labelsize=letters)
-    label = "Byzantine clients f" if found.against == "f" else f"heterogeneity {found.against}"
-    axes.set_xlabel(label, fontsize=letters + 1)
+    axes.set_xlabel(found.label, fontsize=letters + 1)
     axes.set_ylabel(f"{metric_title(found.metric)}, worst case (%)", fontsize=letters + 1)
     others = len(lines) - _NAMED
     if others > 0:

@@ -54,7 +54,8 @@ def _figure(dataset: str, panels: dict[str, CellResult], width: str | None) -> F
     figure.supxlabel("client", fontsize=letters + 1)
     figure.supylabel("class", fontsize=letters + 1)
     seed = text(next(iter(panels.values())).labels.get("seed"))
-    words = f"{wrapped(dataset, 40)}: samples per client and class\n(seed {seed}, largest bubble: {largest})"
+    broad = figure.get_size_inches()[0] * 72 / (0.55 * (letters + 1))  # letters that fit beside each other
+    words = f"{wrapped(dataset, broad)}\nsamples per client and class\n(seed {seed}, largest bubble: {largest})"
     figure.suptitle(words, fontsize=letters + 1)
     return figure
 

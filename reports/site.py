@@ -5,6 +5,7 @@ The same store gives the same bytes: nothing on a page depends on the time, the 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -130,9 +131,10 @@ def _plots(site: Site) -> dict[str, Any]:
     """Label distributions, and the breakdown curves of the best rows in one drawing per metric."""
     labels, large = label_plots(site.results)
     drawn, most = [], 0
+    known: dict[str, dict[str, int]] = defaultdict(dict)
     for found in breakdowns(site.board, [row.labels for c in site.found for _, row in c.rows]):
         best = replace(found, lines=tuple(sorted(found.lines, key=_height, reverse=True)[:LOOKS]))
-        drawn.append((breakdown_chart(best, f", against {found.against}"), [name for name, _ in best.lines]))
+        drawn.append(breakdown_chart(best, known[found.against], f", against {found.against}"))
         most = max(most, len(found.lines))
     return {"labels": labels, "labels_left_out": large, "breakdown": drawn, "breakdown_lines": most, "looks": LOOKS}
 

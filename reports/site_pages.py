@@ -16,7 +16,7 @@ from robustfl.records import CellResult
 from .board import Board, Row, Section, in_words, metric_title, natural, row_name
 from .captions import in_plain_words
 from .cells import rank_text
-from .charts import Chart, bubbles, line_chart
+from .charts import LOOKS, Chart, bubbles, line_chart
 from .contestants import Contestant, Entry
 from .estimate import Estimate
 from .figure_layout import simple_first
@@ -24,7 +24,7 @@ from .loading import by_labels
 from .ranking import text
 from .recipe import command, scenario_toml
 from .site_tables import Notes, Value, value
-from .tradeoff import Breakdown, breakdowns
+from .tradeoff import Breakdown, breakdowns, looks
 
 MAX_CURVES = 12
 MAX_BUBBLES = 2500
@@ -187,15 +187,18 @@ def _mean_curve(records: Sequence[CellResult]) -> list[tuple[float, float]]:
 
 def _breakdown(board: Board, contestant: Contestant) -> list[Chart]:
     labels = list(dict.fromkeys(row.labels for _, row in contestant.rows))
-    return [breakdown_chart(found) for found in breakdowns(board, labels)]
+    known: dict[str, dict[str, int]] = defaultdict(dict)
+    return [breakdown_chart(found, known[found.against]) for found in breakdowns(board, labels)]
 
 
-def breakdown_chart(found: Breakdown, note: str = "") -> Chart:
-    """Breakdown curves as a drawing."""
-    series = [(name or "all", i, points) for i, (name, points) in enumerate(found.lines)]
+def breakdown_chart(found: Breakdown, known: dict[str, int], note: str = "") -> Chart:
+    """Breakdown curves as a drawing; a line has the look that it has, or gets, in ``known``."""
+    own = looks([name for name, _ in found.lines], known, LOOKS)
+    series = [(name or "all", look, points) for look, (name, points) in zip(own, found.lines, strict=True)]
     title = f"{metric_title(found.metric)}, worst case{note}"
-    label = "Byzantine clients f" if found.against == "f" else f"heterogeneity {found.against}"
-    return line_chart(title, series, x_label=label, y_label="worst case (%)", dots=True, unit=f"{found.against} = ")
+    return line_chart(
+        title, series, x_label=found.label, y_label="worst case (%)", dots=True, unit=f"{found.against} = "
+    )
 
 
 def _certificate(board: Board, contestant: Contestant) -> tuple[list[str], list[tuple[str, ...]]]:

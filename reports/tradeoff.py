@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from .board import OVERALL, Board, Row, hardest, metric_title, row_name
 from .contestants import heterogeneity
@@ -68,6 +69,31 @@ class Breakdown:
     metric: str
     against: str
     lines: tuple[tuple[str, tuple[tuple[float, float], ...]], ...]
+
+    @property
+    def label(self) -> str:
+        """The words of the axis, with the end at which clients are alike."""
+        words = {"f": "Byzantine clients f", "γ": "γ (1: clients alike)", "α": "Dirichlet α (large: clients alike)"}
+        return words[self.against]
+
+
+def looks(names: Sequence[str], known: dict[str, int], count: int) -> list[int]:
+    """The number of the look, of ``count``, of every name: the ``known`` one of an earlier drawing, else a free one.
+
+    >>> known = {}
+    >>> looks(["a", "b"], known, 3), looks(["c", "a"], known, 3), looks(["d", "c"], known, 3)
+    ([0, 1], [2, 0], [0, 2])
+    """
+    for name in names:
+        taken = {known[other] for other in names if other in known}
+        free = [i for i in range(count) if i not in known.values()] or sorted({*range(count)} - taken) or [0]
+        known.setdefault(name, free[0])
+    return [known[name] for name in names]
+
+
+def best_first(found: Breakdown) -> list[tuple[str, tuple[tuple[float, float], ...]]]:
+    """The lines, those highest on average first."""
+    return sorted(found.lines, key=lambda line: (-fmean(y for _, y in line[1]), line[0]))
 
 
 def breakdowns(board: Board, labels: Sequence[tuple[str, ...]]) -> list[Breakdown]:

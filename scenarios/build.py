@@ -210,10 +210,10 @@ def _check_split(cell: Cell, train: list[Indices], algorithm: Algorithm) -> None
                 f"{what} leaves client {k} of {cell.clients} without training samples; "
                 "use fewer clients, a milder partition or its min_size"
             )
-        if "one_batch" in algorithm.asks and len(kept) < cell.batch:
-            raise Refused(
-                f"batch={cell.batch} is larger than client {k}'s {len(kept)} training samples; batch ≤ {len(kept)} fits"
-            )
+    k = min(range(len(train)), key=lambda k: len(train[k]))
+    least = len(train[k])
+    if "one_batch" in algorithm.asks and least < cell.batch:
+        raise Refused(f"batch={cell.batch} is larger than client {k}'s {least} training samples; batch ≤ {least} fits")
 
 
 # --- the model -------------------------------------------------------------------------------------------------------

@@ -86,6 +86,8 @@ def _idle_of_attackers(cell: Cell) -> Iterator[str]:
         yield f"target = {cell.target!r} changes nothing: with scope = 'update' attackers leave statistics alone"
     elif cell.target != "mean" and m.attack.forges and cell.f and not m.norm.sends_statistics and m.propagation is None:
         yield f"target = {cell.target!r} changes nothing: {cell.norm} sends no statistics"
+    if cell.scope == "update" and m.attack.forges and cell.f and not m.norm.sends_statistics and m.propagation is None:
+        yield f"scope = 'update' changes nothing: {cell.norm} sends no statistics"
     for name in ("scope", "target"):
         if m.attack.poisons_data and not m.attack.forges and cell.f and getattr(cell, name) != _default(name):
             yield f"{name} = {getattr(cell, name)!r} changes nothing: {cell.attack} forges no message, it poisons data"
@@ -93,6 +95,10 @@ def _idle_of_attackers(cell: Cell) -> Iterator[str]:
         yield f"scope = 'statistics': {cell.attack} forges updates alone, so what is left of it is poisoned data"
     if m.attack.leaves_statistics and cell.f and cell.target != "mean" and cell.scope != "update":
         yield f"target = {cell.target!r} changes nothing: {cell.attack} forges no statistics"
+    attackers = cell.settings.attackers
+    if cell.quota and attackers and cell.f_declared == cell.f != attackers and cell.defense != _default("defense"):
+        told = f"{attackers} of {cell.participants} attack in every round, and the defense is told f = {cell.f}"
+        yield f"quota = true: {told}; f_declared={attackers} tells it what it meets"
     if cell.quota and (cell.f == 0 or cell.participation == 1):
         why = "f = 0" if cell.f == 0 else "every client takes part in every round"
         yield f"quota = true changes nothing: {why}"

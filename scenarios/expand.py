@@ -252,7 +252,8 @@ def _present(cell: Cell) -> int:
 
 
 def _defense_refusal(cell: Cell, m: Methods) -> str | None:
-    reason = m.defense.refusal(_present(cell), cell.f_declared)
+    here = "this cell has" if cell.participants == cell.clients else f"of {cell.clients} clients a round has"
+    reason = m.defense.refusal(_present(cell), cell.f_declared, here=here)
     if reason is None and m.defense.aggregator.needs_reference and not cell.server_samples:
         return f"{cell.defense} compares with an update of the server's own; give it data with 'server_samples'"
     if reason is None and m.defense.aggregator.weighted and not m.algorithm.weighted:

@@ -41,6 +41,11 @@ def gradient_of(model: nn.Module, x: Tensor, losses: Callable[[Tensor], Tensor])
         variable = x.detach().requires_grad_(True)
         logits = model(variable)
         each = losses(logits)
+        if not each.requires_grad:
+            raise UsageError(
+                "the model's outputs do not depend on its inputs for autograd (no_grad, detach, numpy?): there is no "
+                "gradient to follow; square and lsa need none"
+            )
         (gradient,) = torch.autograd.grad(each.sum(), variable)
     return gradient, each.detach(), logits.detach()
 

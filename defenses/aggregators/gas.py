@@ -80,6 +80,10 @@ class GradientSplitting(Aggregator):
             raise UsageError(f"{own}: rule={self.rule!r} is not an aggregator such as median, krum or geometric-median")
         return made
 
+    @property
+    def weighs(self) -> bool:
+        return self.inner.weighs
+
     def aggregate(self, X: Tensor, *, f: int, context: Context) -> Aggregated:
         n, d = X.shape
         order = permutation(d, generator_of(context, "gas")).to(X.device)

@@ -35,6 +35,10 @@ class Mean(MixedRule):
     def isometric(self) -> bool:
         return True
 
+    @property
+    def weighs(self) -> bool:
+        return True
+
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del f
         return Aggregated(rows.combine(shares(rows, context, self.name)))

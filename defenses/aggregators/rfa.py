@@ -40,6 +40,10 @@ class RobustFederatedAveraging(MixedRule):
     def isometric(self) -> bool:
         return True
 
+    @property
+    def weighs(self) -> bool:
+        return True
+
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del f
         products = rows.products()[:-1, :-1]

@@ -111,6 +111,11 @@ class Aggregator(Method):
         """True if rows weigh by their clients' samples because a parameter asks for it."""
         return False
 
+    @property
+    def weighs(self) -> bool:
+        """True if rows weigh by ``Context.weights`` where there are any."""
+        return self.weighted
+
     @abstractmethod
     def aggregate(self, X: Tensor, *, f: int, context: Context) -> Tensor | Aggregated:
         """The aggregate of the finite rows of ``X``, which must not be written to."""

@@ -18,6 +18,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 from robustfl.arguments import check_model, check_whole, usable_device
 from robustfl.attacks.evasion.accounts import masking
+from robustfl.attacks.evasion.whitebox import frozen, input_gradient
 from robustfl.contracts import Dataset, Evasion
 from robustfl.data import Resident, data_root, dataset_from_spec
 from robustfl.errors import UsageError, closest
@@ -32,6 +33,8 @@ Batch = tuple[Tensor, Tensor]
 Told = Callable[[int, int | None], None]
 
 _PIECE = 1024
+_FLAT = 0.01
+"""The share of images without any gradient from which on that is told."""
 _OWN_NORMALIZATION = (
     "pixels in [0, 1] are needed, in which attacks measure their eps; a model that was trained on normalized images "
     "does that itself: torch.nn.Sequential(robustfl.data.Normalize(mean, std), model)"
@@ -166,7 +169,7 @@ class _Measured:
         self._model, self._attacks, self._batch, self._limit, self._seed = model, attacks, batch, ra_limit, seed
         self._draws: dict[str, torch.Generator] = {}
         self._found: dict[str, list[Accuracy]] = {name: [] for name in ("sa", *attacks)}
-        self._classes = self.samples = self._attacked = 0
+        self._classes = self.samples = self._attacked = self._flat = 0
 
     def see(self, x: Tensor, y: Tensor) -> None:
         """Measure a batch, in pieces if it is too large."""
@@ -193,6 +196,7 @@ class _Measured:
             return
         self._attacked += left
         x, y = x[:left], y[:left]
+        self._flat += _flat_images(self._model, x, y)
         for spec, attack in self._attacks.items():
             draws = self._draws.setdefault(spec, stream(self._seed, "evasion", spec, device=x.device))
             hit = robust_accuracy(self._model, lambda index: x[index], y, attack, batch=left, generator=draws)
@@ -225,8 +229,28 @@ class _Measured:
                 "evasions": {s: dict(identity(a)) if a.name else repr(a) for s, a in self._attacks.items()},
                 "torch": str(torch.__version__),
             },
-            notes=(*notes, *filter(None, (suspicion, doubt))),
+            notes=(*notes, *filter(None, (suspicion, doubt, self._flatness()))),
         )
+
+    def _flatness(self) -> str:
+        """A note where many images gave attacks that follow the gradient nothing to follow."""
+        share = self._flat / max(1, self._attacked)
+        if share < _FLAT:
+            return ""
+        return (
+            f"the gradient of the loss is exactly zero for {100 * share:.0f} % of the images, and attacks that follow "
+            "it leave them as they are: outputs are saturated, not robust; add apgd-t or square"
+        )
+
+
+def _flat_images(model: nn.Module, x: Tensor, y: Tensor) -> int:
+    """The number of images at which the loss's gradient is zero in every pixel; 0 where there is no autograd."""
+    with frozen(model):
+        try:
+            gradient, _ = input_gradient(model, x.clone(), y)
+        except UsageError:
+            return 0
+    return int((gradient.flatten(1) == 0).all(1).sum())
 
 
 def _joined(found: Sequence[Accuracy]) -> Accuracy:

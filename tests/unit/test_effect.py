@@ -67,7 +67,7 @@ AT = {"at": "users(ids=(0, 1))", "norm": "dual-bn(local=true)", "algorithm": "fe
         ({"evaluate_ra": True, "evasions": []}, "evasions = []"),
         ({"evasions": ["pgd(eps=8)"]}, "is eps = 8/255 meant?"),
         ({**AT, "objective": "at", "train_evasion": "fgsm(eps=4)"}, "is eps = 4/255 meant?"),
-        ({"tail": 9, "rounds": 5}, "more than rounds = 5"),
+        ({"tail": 9, "rounds": 5}, "more than 5 rounds"),
         ({"ra_limit": 9, "evasions": []}, "evasions = []"),
         ({"schedule": {"kind": "geometric", "lr": 0.1, "factor": 1.0}}, "factor = 1 changes no rate"),
         ({"clients": 10, "participation": 0.33}, "participation = 0.33 of 10 clients is 3.3; 3 take part"),

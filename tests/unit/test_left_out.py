@@ -63,7 +63,7 @@ def test_a_member_above_the_margin_is_rightly_left_out() -> None:
 def test_first_parts_measure_no_forgetting() -> None:
     ran: list[Cell] = []
     check({"alie": 0.5, "sf": 0.9, "zero": 0.9}, 0.0, ran, forgetting=[10, 30], validation=0.1, algorithm="fedavg")
-    assert {(short.rounds, short.forgetting) for short in ran} == {(10, False)}
+    assert {(short.rounds, short.stop, short.forgetting) for short in ran} == {(30, 10, False)}
 
 
 def beside(found: list[CellResult], said: Labels, **more: Any) -> tuple[list[CellResult], Dropped]:
@@ -114,7 +114,7 @@ def test_first_parts_have_the_seed_of_the_board_or_the_first_of_the_row(said: di
     ran, dropped = beside(cells(seed=[5, 4]), {"attack": "zero"}, **said)
     for key in dropped.asked.dropped:
         dropped.check(key)
-    assert [(r.labels["rounds"], r.labels["seed"]) for r in ran] == [(4, seed)] * 3  # each once for both cells
+    assert [(r.labels["stop"], r.labels["seed"]) for r in ran] == [(4, seed)] * 3  # each once for both cells
 
 
 def test_the_worst_that_went_on_is_the_first_to_be_compared_and_on_the_device_of_its_record() -> None:

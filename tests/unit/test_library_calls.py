@@ -254,3 +254,23 @@ def test_the_page_about_ones_own_code_shows_what_works(board: Path, capsys: pyte
     assert set(space["state"]) == {"v"}
     assert space["disagreeing"](board) == []
     assert capsys.readouterr().out.startswith("done 0.")
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        ("geometric-median", "write geometric-median(weighted=true), or leave them out"),
+        ("krum", "krum weighs rows alike; take a rule that weighs, such as rfa, or leave them out"),
+        ("gas(rule=median)", "weights change nothing"),
+    ],
+)
+def test_weights_that_a_rule_does_not_read_are_refused(rule: str, words: str) -> None:
+    rows = np.arange(14.0).reshape(7, 2)
+    with pytest.raises(UsageError, match=re.escape(words)):
+        robustfl.defense(rule)(rows, f=1, weights=[1, 1, 1, 1, 1, 1, 9], generator=torch.Generator())
+
+
+@pytest.mark.parametrize("rule", ["mean", "rfa", "median(weighted=true)", "geometric-median(weighted=true)"])
+def test_weights_that_a_rule_reads_count(rule: str) -> None:
+    rows, weigh = np.arange(14.0).reshape(7, 2) ** 2, robustfl.defense(rule)
+    assert not np.allclose(weigh(rows, f=1), weigh(rows, f=1, weights=[1, 1, 1, 1, 1, 1, 9]))
