@@ -86,8 +86,6 @@ def _idle_of_attackers(cell: Cell) -> Iterator[str]:
         yield f"target = {cell.target!r} changes nothing: with scope = 'update' attackers leave statistics alone"
     elif cell.target != "mean" and m.attack.forges and cell.f and not m.norm.sends_statistics and m.propagation is None:
         yield f"target = {cell.target!r} changes nothing: {cell.norm} sends no statistics"
-    if cell.scope == "update" and m.attack.forges and cell.f and not m.norm.sends_statistics and m.propagation is None:
-        yield f"scope = 'update' changes nothing: {cell.norm} sends no statistics"
     for name in ("scope", "target"):
         if m.attack.poisons_data and not m.attack.forges and cell.f and getattr(cell, name) != _default(name):
             yield f"{name} = {getattr(cell, name)!r} changes nothing: {cell.attack} forges no message, it poisons data"

@@ -192,3 +192,16 @@ def test_of_many_false_claims_the_first_are_told() -> None:
 )
 def test_only_a_run_can_tell_of_a_refusal_that_no_setting_explains(claim: CellResult, unknown: bool) -> None:
     assert unexplained(claim) is unknown
+
+
+def test_a_quota_whose_number_the_defense_is_not_told_is_named() -> None:
+    settings = {"clients": 20, "f": 4, "participation": 0.5, "quota": True, "attack": "sf", "defense": "trimmed-mean"}
+    (words,) = idle_settings(Cell.of(settings))
+    assert words.startswith("quota = true: 2 of 10 attack in every round, and the defense is told f = 4; f_declared=2")
+    assert not list(idle_settings(Cell.of({**settings, "f_declared": 2})))
+    assert not list(idle_settings(Cell.of({**settings, "defense": "mean"})))
+
+
+def test_a_refusal_under_partial_participation_names_both_numbers() -> None:
+    cell = Cell.of({"clients": 20, "f": 8, "participation": 0.5, "attack": "sf", "defense": "trimmed-mean"})
+    assert refusal(cell) == "trimmed-mean: f=8 needs at least 17 clients (2f + 1); of 20 clients a round has 10."

@@ -398,3 +398,36 @@ def test_the_page_shows_what_works(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         exec(block, space)
     assert json.loads(Path("found.json").read_text())["sa"] == space["found"].sa
     assert [layer.shape for layer in space["change"]] == [(3, 2), (3,)]
+
+
+class Saturated(torch.nn.Module):
+    """Linear logits so far apart that float32 has no gradient of their loss left."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.scale = scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scale * torch.stack([x.sum((1, 2, 3)), -x.sum((1, 2, 3))], dim=1)
+
+
+def test_images_without_a_gradient_are_told() -> None:
+    data = torch.full((20, 1, 2, 2), 0.5), torch.zeros(20, dtype=torch.long)
+    told = robustfl.evaluate(Saturated(1e4), data, evasions=["fgsm(eps=0.1)"])
+    assert told.ra["fgsm(eps=0.1)"] == 1.0
+    assert any(
+        note.startswith("the gradient of the loss is exactly zero for 100 % of the images") for note in told.notes
+    )
+    assert robustfl.evaluate(Saturated(0.1), data, evasions=["fgsm(eps=0.1)"]).notes == ()
+
+
+def test_a_model_that_autograd_does_not_see_is_named() -> None:
+    model, data = Saturated(1.0), (torch.rand(4, 1, 2, 2), torch.zeros(4, dtype=torch.long))
+
+    class Detached(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return model(x).detach()
+
+    with pytest.raises(UsageError, match="do not depend on its inputs for autograd"):
+        robustfl.evaluate(Detached(), data, evasions=["fgsm"])
+    assert robustfl.evaluate(Detached(), data, evasions=["square(queries=5)"]).samples == 4
