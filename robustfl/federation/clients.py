@@ -162,7 +162,7 @@ class Clients:
 
     def _poisoned_share(self, client: int, round: int) -> Tensor:
         """The shares of the classes in an attacker's poisoned batches ``[c]``: in the mean of some epochs, if drawn."""
-        e, generator = self.experiment, self._stream("poisoned-prior", client, 0, 0)
+        e, generator = self.experiment, self._stream("poison-prior", client, 0, 0)
         counts: list[Tensor] = []
         while len(counts) < 2 or (len(counts) < PRIOR_EPOCHS and not torch.equal(counts[0], counts[1])):
             count = torch.zeros(e.classes, dtype=torch.int64)
