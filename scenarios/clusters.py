@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from robustfl.contracts import Norm
-from robustfl.federation.statistics import PlainMean, begin, collect
+from robustfl.defenses.aggregation import PlainMean
+from robustfl.federation.statistics import begin, collect
 from robustfl.randomness import stream
 from robustfl.vectors import layout_of, write_statistics
 

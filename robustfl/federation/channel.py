@@ -10,12 +10,12 @@ from torch import Tensor
 
 from robustfl.attacks.byzantine.forged_statistics import forge_statistics, forged_statistics
 from robustfl.contracts import Context, Reducer, Rehearsal, Reports, View
+from robustfl.defenses.aggregation import DefendedStatistics, PlainMean
 from robustfl.errors import Diverged
 from robustfl.federation.clients import STATISTICS_BATCH, Clients
 from robustfl.federation.experiment import Experiment
 from robustfl.federation.stack import Exchange, attack_shift, mean
 from robustfl.federation.state import State
-from robustfl.federation.statistics import DefendedStatistics, PlainMean
 from robustfl.passes import grouped
 from robustfl.randomness import stream
 from robustfl.vectors import Layout, write_statistics

@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from robustfl.contracts import (
-    Context,
-    LockstepLayer,
-    NormLayer,
-    Reducer,
-    Reports,
-    StatisticsAggregation,
-    StatisticsLayer,
-)
+from robustfl.contracts import LockstepLayer, NormLayer, Reducer, Reports, StatisticsLayer
 from robustfl.doors import reported
 from robustfl.models.dropout import ClientDropout
 from robustfl.vectors import Layout, write_statistics
-
-if TYPE_CHECKING:
-    from robustfl.defenses.pipeline import Pipeline
 
 
 def begin(
@@ -129,53 +116,3 @@ def collect(model: nn.Module, layout: Layout, *, clients: int = 1) -> Reports:
             "in buffers called running_mean and running_var, [C] each"
         )
     return Reports(rows, torch.stack([counts for _, _, counts in reports], dim=1))
-
-
-@dataclass(frozen=True)
-class DefendedStatistics(StatisticsAggregation):
-    """The server's defense as a norm's merge sees it: ``mixed`` fixes the pipeline's steps on a basis.
-
-    ``begins``: the first round in which anybody honest takes part.
-    """
-
-    pipeline: Pipeline
-    f: int
-    context: Context
-    refresh: bool = False
-    begins: int = 0
-
-    @property
-    def round(self) -> int:
-        return self.context.round
-
-    @property
-    def first(self) -> bool:
-        return self.round == self.begins
-
-    def mixed(self, basis: Tensor, *, weights: Tensor | None = None) -> Callable[[Tensor], Tensor]:
-        """Fix the steps' coefficients on ``basis [n k]``; the result aggregates any ``[n j]`` rows with them."""
-        context = self.context if weights is None else replace(self.context, weights=weights)
-        mixed: Callable[[Tensor], Tensor] = self.pipeline.mixed(basis, f=self.f, context=context)
-        return mixed
-
-
-@dataclass(frozen=True)
-class PlainMean(StatisticsAggregation):
-    """The weighted mean, without any defense; equal weights unless merge or ``sample_weights [n]`` say otherwise."""
-
-    sample_weights: Tensor | None = None
-    round: int = 0
-    refresh: bool = False
-    begins: int = 0
-
-    @property
-    def first(self) -> bool:
-        return self.round == self.begins
-
-    def mixed(self, basis: Tensor, *, weights: Tensor | None = None) -> Callable[[Tensor], Tensor]:
-        """The weighted mean of rows ``[n j]``; nothing of ``basis`` but its number of rows matters."""
-        given = self.sample_weights if weights is None else weights
-        if given is None:
-            given = basis.new_full((basis.shape[0],), 1 / basis.shape[0])
-        shares = (given / given.sum()).to(basis)
-        return lambda rows: shares @ rows

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from robustfl.arguments import check_model, check_whole
 from robustfl.attacks.byzantine.forged_statistics import Target, forged_statistics
 from robustfl.contracts import Attack, Forged, Rehearsal, View
+from robustfl.defenses.aggregation import PlainMean
 from robustfl.errors import UsageError
-from robustfl.federation.statistics import PlainMean
 from robustfl.flower.channels import NUMBER, Channels, Rows, arrays_of, in_order, number_of
 from robustfl.flower.strategy import Received, RobustStrategy
 from robustfl.norms.merging import merge_layers

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from robustfl.arguments import check_flag, check_model, check_whole, usable_device
 from robustfl.contracts import Aggregated, Context
 from robustfl.defenses import parse_pipeline
+from robustfl.defenses.aggregation import DefendedStatistics
 from robustfl.defenses.pipeline import Pipeline
 from robustfl.defenses.stack import LONGEST, check_f
 from robustfl.errors import Refused, UsageError, told
-from robustfl.federation.statistics import DefendedStatistics
 from robustfl.flower.channels import Channels, Rows, arrays_of, in_order
 from robustfl.norms.merging import merge_layers
 from robustfl.randomness import stream

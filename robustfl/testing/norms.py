@@ -24,7 +24,8 @@ from robustfl.contracts import (
     StatisticsLayer,
     Tag,
 )
-from robustfl.federation.statistics import PlainMean, begin, collect, seen_by_client, unseen
+from robustfl.defenses.aggregation import PlainMean
+from robustfl.federation.statistics import begin, collect, seen_by_client, unseen
 from robustfl.passes import Plan, Unsupported, together
 from robustfl.testing.common import COMMON, FIRST, built
 from robustfl.testing.guards import Broken, Differs, devices, expect, own_memory, refused, untouched

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 import robustfl
 from robustfl.contracts import LocalWork, ServerWork, StatisticsSlices
 from robustfl.defenses import parse_propagation
+from robustfl.defenses.aggregation import PlainMean
 from robustfl.evaluation import forgetting, traffic
-from robustfl.federation.statistics import PlainMean, begin, collect, collecting, lockstep
+from robustfl.federation.statistics import begin, collect, collecting, lockstep
 from robustfl.norms.fedfn import feature_norm
 from robustfl.norms.fedwon import clipped_by_unit
 from robustfl.norms.lockstep import weighted_sum

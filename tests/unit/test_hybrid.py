@@ -10,11 +10,12 @@ import torch
 from torch import nn
 
 from robustfl.contracts import BranchedNorm, Norm, OneMachineNorm, StatisticsLayer, Tag
+from robustfl.defenses.aggregation import PlainMean
 from robustfl.errors import UsageError
 from robustfl.federation import State, train
 from robustfl.federation.clients import Clients
 from robustfl.federation.engine import _Loop
-from robustfl.federation.statistics import PlainMean, begin, collect, collecting
+from robustfl.federation.statistics import begin, collect, collecting
 from robustfl.registry import create, entries, identity
 from robustfl.scenarios.build import Built, build
 from robustfl.scenarios.spec import Cell

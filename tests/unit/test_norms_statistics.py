@@ -5,9 +5,10 @@ import torch
 from torch import nn
 
 from robustfl.contracts import Context, Reports
+from robustfl.defenses.aggregation import DefendedStatistics, PlainMean
 from robustfl.defenses.pipeline import parse_pipeline
 from robustfl.errors import Refused, UsageError
-from robustfl.federation.statistics import DefendedStatistics, PlainMean, begin, collect
+from robustfl.federation.statistics import begin, collect
 from robustfl.norms import FBN, FixBN, NaiveBN
 from robustfl.vectors import flatten_parameters, layout_of, read_statistics, write_statistics
 from tests.passes import shared_gradients

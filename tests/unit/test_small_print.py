@@ -10,12 +10,13 @@ from torch import nn
 
 from robustfl.attacks.byzantine.alie import z_max
 from robustfl.contracts import Task
+from robustfl.defenses.aggregation import PlainMean
 from robustfl.errors import UsageError
 from robustfl.evaluation.backdoor import attack_success
 from robustfl.evaluation.computation import macs_per_epoch
 from robustfl.federation import train
 from robustfl.federation.clients import Clients
-from robustfl.federation.statistics import PlainMean, begin, collect
+from robustfl.federation.statistics import begin, collect
 from robustfl.models.dropout import ClientDropout
 from robustfl.registry import create
 from robustfl.scenarios import run_cell

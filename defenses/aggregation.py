@@ -1,0 +1,61 @@
+"""A rule as a norm's merge of statistics sees it: the server's defense, or the plain mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from robustfl.contracts import Context, StatisticsAggregation
+
+from .pipeline import Pipeline
+
+
+@dataclass(frozen=True)
+class DefendedStatistics(StatisticsAggregation):
+    """The server's defense as a norm's merge sees it: ``mixed`` fixes the pipeline's steps on a basis.
+
+    ``begins``: the first round in which anybody honest takes part.
+    """
+
+    pipeline: Pipeline
+    f: int
+    context: Context
+    refresh: bool = False
+    begins: int = 0
+
+    @property
+    def round(self) -> int:
+        return self.context.round
+
+    @property
+    def first(self) -> bool:
+        return self.round == self.begins
+
+    def mixed(self, basis: Tensor, *, weights: Tensor | None = None) -> Callable[[Tensor], Tensor]:
+        """Fix the steps' coefficients on ``basis [n k]``; the result aggregates any ``[n j]`` rows with them."""
+        context = self.context if weights is None else replace(self.context, weights=weights)
+        return self.pipeline.mixed(basis, f=self.f, context=context)
+
+
+@dataclass(frozen=True)
+class PlainMean(StatisticsAggregation):
+    """The weighted mean, without any defense; equal weights unless merge or ``sample_weights [n]`` say otherwise."""
+
+    sample_weights: Tensor | None = None
+    round: int = 0
+    refresh: bool = False
+    begins: int = 0
+
+    @property
+    def first(self) -> bool:
+        return self.round == self.begins
+
+    def mixed(self, basis: Tensor, *, weights: Tensor | None = None) -> Callable[[Tensor], Tensor]:
+        """The weighted mean of rows ``[n j]``; nothing of ``basis`` but its number of rows matters."""
+        given = self.sample_weights if weights is None else weights
+        if given is None:
+            given = basis.new_full((basis.shape[0],), 1 / basis.shape[0])
+        shares = (given / given.sum()).to(basis)
+        return lambda rows: shares @ rows
