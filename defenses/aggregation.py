@@ -14,10 +14,7 @@ from .pipeline import Pipeline
 
 @dataclass(frozen=True)
 class DefendedStatistics(StatisticsAggregation):
-    """The server's defense as a norm's merge sees it: ``mixed`` fixes the pipeline's steps on a basis.
-
-    ``begins``: the first round in which anybody honest takes part.
-    """
+    """The server's defense as a norm's merge sees it: ``mixed`` fixes the pipeline's steps on a basis."""
 
     pipeline: Pipeline
     f: int
@@ -28,10 +25,6 @@ class DefendedStatistics(StatisticsAggregation):
     @property
     def round(self) -> int:
         return self.context.round
-
-    @property
-    def first(self) -> bool:
-        return self.round == self.begins
 
     def mixed(self, basis: Tensor, *, weights: Tensor | None = None) -> Callable[[Tensor], Tensor]:
         """Fix the steps' coefficients on ``basis [n k]``; the result aggregates any ``[n j]`` rows with them."""
@@ -47,10 +40,6 @@ class PlainMean(StatisticsAggregation):
     round: int = 0
     refresh: bool = False
     begins: int = 0
-
-    @property
-    def first(self) -> bool:
-        return self.round == self.begins
 
     def mixed(self, basis: Tensor, *, weights: Tensor | None = None) -> Callable[[Tensor], Tensor]:
         """The weighted mean of rows ``[n j]``; nothing of ``basis`` but its number of rows matters."""

@@ -109,9 +109,11 @@ class Reports:
 class StatisticsAggregation(ABC):
     """The server's defense as a norm's merge sees it.
 
-    ``round`` counts from 0; ``first``: no merge of an earlier round was carried over, since nobody honest took part;
+    ``round`` counts from 0; ``begins`` is the first with anybody honest, and ``first`` says if it is this one;
     ``refresh``: the merge is for evaluation only and nothing is carried over.
     """
+
+    begins: int = 0
 
     @property
     def round(self) -> int:
@@ -119,7 +121,7 @@ class StatisticsAggregation(ABC):
 
     @property
     def first(self) -> bool:
-        return self.round == 0
+        return self.round == self.begins
 
     @property
     def refresh(self) -> bool:
