@@ -23,6 +23,7 @@ from robustfl.data import (
     label_counts,
     train_validation,
 )
+from robustfl.data.checks import data_doubts
 from robustfl.errors import Refused
 from robustfl.federation import Experiment
 from robustfl.models.dropout import seed_dropout
@@ -42,6 +43,7 @@ class Built:
     """An experiment with what evaluation needs: the test set, validation indices per client, evasion attacks.
 
     ``tests[k]`` are client ``k``'s own test indices and ``domain_of[k]`` its domain, where the cell has domains.
+    ``doubts`` are reasons to doubt accuracies on the data.
     """
 
     experiment: Experiment
@@ -51,6 +53,7 @@ class Built:
     label_counts: list[list[int]]
     tests: tuple[Tensor, ...] = ()
     domain_of: tuple[int, ...] = ()
+    doubts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -106,6 +109,7 @@ def build(cell: Cell, *, root: str | Path | None = None, device: torch.device | 
         label_counts=label_counts(arrays.train_y, split.train, arrays.classes),
         tests=_on(where, split.tests),
         domain_of=split.domain_of,
+        doubts=_doubts(m, parts),
     )
 
 
@@ -156,6 +160,12 @@ def _domain_split(cell: Cell, m: Methods, domains: list[Arrays]) -> _Split:
         [s.test for s in slices],
         tuple(s.domain for s in slices),
     )
+
+
+def _doubts(m: Methods, parts: list[Arrays]) -> tuple[str, ...]:
+    """Reasons to doubt accuracies on the data sets, each under its name."""
+    named = {describe(dataset): data_doubts(arrays) for dataset, arrays in zip(m.datasets, parts, strict=True)}
+    return tuple(f"{name}: {words}" for name, found in named.items() for words in found)
 
 
 def _root_set(cell: Cell, split: _Split) -> Indices | None:

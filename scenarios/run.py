@@ -198,6 +198,8 @@ class _Run:
     def _begin(self) -> None:
         """Note what is known before the first round."""
         e = self._built.experiment
+        for words in self._built.doubts:
+            self._warn(words)
         if self._cell.validation and not any(map(len, self._built.validation)):
             self._warn(f"validation={self._cell.validation:g} of so few samples keeps none of any client")
         if e.adversarial:

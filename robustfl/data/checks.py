@@ -13,6 +13,7 @@ from robustfl.errors import UsageError
 
 NAMES = ("train_x", "train_y", "test_x", "test_y")
 _BLOCK = 4096
+_REPEATED = 0.01  # of the test images; published data sets repeat fewer
 
 Array = np.ndarray[Any, Any]
 
@@ -71,6 +72,42 @@ def _labels(what: str, y: Array, count: int, classes: int | None) -> Array:
         allowed = "≥ 0" if classes is None else f"in [0, {classes})"
         raise UsageError(f"{what}: label {y[int(bad.argmax())]} of image {int(bad.argmax())}; labels must be {allowed}")
     return np.ascontiguousarray(y, dtype=np.int64)
+
+
+def data_doubts(arrays: Arrays) -> list[str]:
+    """Reasons to doubt accuracies on data of the right form, one sentence each.
+
+    Bytes that reach 1 at most, classes without training images, test images that are trained on.
+    """
+    again = repeated_images(arrays)
+    repeated = f"{again} of {len(arrays.test_y)} test images are training images, too"
+    found = [dark_images(arrays), unseen_classes(arrays), repeated if again > _REPEATED * len(arrays.test_y) else ""]
+    return [words for words in found if words]
+
+
+def dark_images(arrays: Arrays) -> str:
+    """A warning if the images are bytes of 0 and 1; "" otherwise."""
+    if arrays.train_x.dtype != np.uint8 or int(arrays.train_x.max()) > 1:
+        return ""
+    return "no byte of a training image is above 1, of 255: almost black; store pixels in [0, 1] as float32"
+
+
+def unseen_classes(arrays: Arrays) -> str:
+    """A warning if nobody can train on some class; "" otherwise."""
+    trained, tested = (np.bincount(y, minlength=arrays.classes) for y in (arrays.train_y, arrays.test_y))
+    missing = np.flatnonzero(trained == 0)
+    if not len(missing):
+        return ""
+    if missing.tolist() == [0] and not tested[0]:
+        return f"no image has the label 0 of 0 … {arrays.classes - 1}: labels count from 0"
+    named = ", ".join(map(str, missing[:5])) + (", …" if len(missing) > 5 else "")
+    return f"no training image of the class {named}, of which there are {int(tested[missing].sum())} test images"
+
+
+def repeated_images(arrays: Arrays) -> int:
+    """The number of test images that are training images, too."""
+    known = {hash(image.tobytes()) for image in arrays.train_x}
+    return sum(hash(image.tobytes()) in known for image in arrays.test_x)
 
 
 def content_digest(parts: Mapping[str, Array], classes: int) -> str:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from robustfl.contracts import Arrays, Dataset, Model, Partition
 from robustfl.data import data_root
+from robustfl.data.checks import dark_images, repeated_images, unseen_classes
 from robustfl.errors import DataMissing, Refused
 from robustfl.federation.statistics import begin
 from robustfl.models.dropout import seed_dropout
@@ -126,7 +127,8 @@ def _images(trial: _Loading) -> str | None:
         raise Broken(f"train images are {arrays.train_x.shape[1:]}, test images {arrays.test_x.shape[1:]}")
     if arrays.train_x.shape[-1] > 4:
         return f"fact: {arrays.train_x.shape[-1]} channels; channels come last"
-    return None
+    doubt = dark_images(arrays)
+    return f"fact: {doubt}" if doubt else None
 
 
 def _labels(trial: _Loading) -> str | None:
@@ -139,8 +141,8 @@ def _labels(trial: _Loading) -> str | None:
             raise Broken(
                 f"{part}_y reaches from {y.min()} to {y.max()}; {arrays.classes} classes are 0 to {arrays.classes - 1}"
             )
-    unseen = sorted(set(range(arrays.classes)) - set(np.unique(arrays.train_y).tolist()))
-    return f"fact: no training image of class {unseen[0]}" if unseen else None
+    doubt = unseen_classes(arrays)
+    return f"fact: {doubt}" if doubt else None
 
 
 def _fingerprint(trial: _Loading) -> str | None:
@@ -154,8 +156,7 @@ def _fingerprint(trial: _Loading) -> str | None:
 def _kept_apart(trial: _Loading) -> str | None:
     """Nobody is tested on what was trained on. Real data sets repeat some images; half of the test part is too much."""
     arrays = trial.load(trial.fresh())
-    known = {image.tobytes() for image in arrays.train_x}
-    again = sum(image.tobytes() in known for image in arrays.test_x)
+    again = repeated_images(arrays)
     if 2 * again > len(arrays.test_x):
         raise Broken(f"{again} of {len(arrays.test_x)} test images are training images, too")
     return f"fact: {again} of {len(arrays.test_x)} test images are training images, too" if again else None

@@ -30,10 +30,11 @@ from robustfl.data import (
     dataset_from_spec,
     vision,
 )  # fmt: skip
-from robustfl.data.checks import checked_arrays
+from robustfl.data.checks import checked_arrays, data_doubts
 from robustfl.errors import DataMissing, UsageError
 from robustfl.models.weights import Weights
 from robustfl.randomness import numpy_stream
+from robustfl.scenarios import Cell, run_cell
 
 
 def images(**changes):
@@ -554,3 +555,42 @@ def test_meta_holds_what_identifies_the_content(tmp_path):
     meta = json.loads((tmp_path / ".cache" / folders(tmp_path)[0] / "meta.json").read_text())
     assert meta["fingerprint"] == a.fingerprint
     assert meta["arrays"]["train_x"] == ["uint8", 1442, 8, 8, 1]
+
+
+# --- right in form, wrong in sense ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({}, ""),
+        ({"train_x": np.arange(24, dtype=np.uint8).reshape(6, 2, 2, 1) // 23}, "no byte of a training image"),
+        ({"train_x": np.arange(24, dtype=np.uint8).reshape(6, 2, 2, 1) // 12 * 2}, ""),
+        ({"train_y": np.arange(6) % 3 + 1, "test_y": np.array([1, 3])}, "no image has the label 0 of 0 … 3"),
+        ({"train_y": np.arange(6) % 2}, "no training image of the class 2, of which there are 1 test images"),
+        ({"train_y": np.arange(6) % 2 * 3}, "no training image of the class 1, 2, of which there are 1 test images"),
+        ({"test_x": np.arange(8, 16, dtype=np.uint8).reshape(2, 2, 2, 1)}, "2 of 2 test images"),
+    ],
+)  # fmt: skip
+def test_data_of_the_right_form_may_be_doubtful(changes, told):
+    found = data_doubts(checked_arrays("here", images(**changes)))
+    assert len(found) == bool(told)
+    assert told in "".join(found)
+
+
+def test_published_data_repeat_some_images():
+    x = np.arange(200 * 4, dtype=np.uint16).astype(np.uint8).reshape(200, 2, 2, 1)
+    x[:, 0, 0, 0] = np.arange(200)
+    y = np.arange(200) % 2
+    for again, told in ((1, 0), (2, 1)):  # of a hundred
+        test = np.concatenate([x[:again], x[100 + again :]])
+        raw = {"train_x": x[:100], "train_y": y[:100], "test_x": test, "test_y": y[100:]}
+        assert len(data_doubts(checked_arrays("here", raw))) == told
+
+
+def test_a_cell_tells_the_doubts_about_its_data(tmp_path):
+    archive(tmp_path, train_y=np.arange(6) % 2)
+    cell = Cell(dataset=f"npz:{tmp_path}/mine.npz", model="mlp", norm="none", clients=2, f=0, batch=1, rounds=1)
+    (words,) = run_cell(cell, fingerprint="x").certificates["warnings"]
+    assert words.startswith("npz(path=")
+    assert "no training image of the class 2" in words
