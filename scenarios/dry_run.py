@@ -13,9 +13,9 @@ from robustfl.records import CellResult
 from robustfl.reports.store import Store
 
 from .costs import ROUNDS, Cost, Costs, kind_of, passes, shape_of
-from .effect import effect_warnings
+from .effect import scenario_warnings
 from .execution import Execution
-from .expand import expand, fingerprints, idle_rules, key_of, labels, refusal, resolve
+from .expand import expand, fingerprints, key_of, labels, refusal, resolve
 from .spec import Cell, Scenario, of_each
 
 AS_GRID = Execution()
@@ -92,8 +92,7 @@ def estimate(
     reasons = of_each(cells, refusal)
     axes = _axes(cells) or ("attack", "defense")
     workers = execution.workers
-    told = effect_warnings(c for c, why in zip(cells, reasons, strict=True) if why is None)
-    warnings = (*told, *idle_rules(scenario))
+    warnings = tuple(scenario_warnings(scenario, (c for c, why in zip(cells, reasons, strict=True) if why is None)))
     try:
         known = fingerprints(cells, execution.root, download=False)
     except DataMissing as error:

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from robustfl.contracts import Algorithm, BranchedNorm, OneMachineNorm, Tag
-from robustfl.records import measured_in
+from robustfl.records import canonical, measured_in
 from robustfl.registry import describe
 
-from .spec import Cell, of_each
+from .expand import idle_rules
+from .spec import Cell, Scenario, is_axis, of_each
 
 _SENT = frozenset({Tag.WEIGHT, Tag.AFFINE})
 """What clients send updates of, unless it is private."""
@@ -174,6 +175,29 @@ def effect_warnings(cells: Iterable[Cell]) -> list[str]:
         settings.update(idle_ones)
     idle = [f"{reason} {_cells(n)}; they count in no worst case" for reason, n in attacks.items()]
     return [*idle, *(f"{reason} {_cells(n)}" for reason, n in settings.items())]
+
+
+def scenario_warnings(scenario: Scenario, cells: Iterable[Cell]) -> list[str]:
+    """One line for everything in a scenario that changes nothing; ``cells`` are those of it that run."""
+    cells = list(cells)
+    return [*effect_warnings(cells), *idle_rules(scenario), *_alike_in_scope(scenario, cells)]
+
+
+def _alike_in_scope(scenario: Scenario, cells: Iterable[Cell]) -> Iterator[str]:
+    """Norms whose cells differ in their scope alone and train alike, since there are no statistics to forge."""
+    if not is_axis("scope", scenario.cell.get("scope")):
+        return
+    again: Counter[str] = Counter()
+    met: set[str] = set()
+    for cell in cells:
+        m = cell.methods
+        if m.attack.forges and cell.f and not m.norm.sends_statistics and m.propagation is None:
+            rest = canonical(cell.model_dump(mode="json", exclude={"scope"}))
+            again[cell.norm] += rest in met
+            met.add(rest)
+    for norm, n in again.items():
+        if n:
+            yield f"scope changes nothing: {norm} sends no statistics, so cells train as others do {_cells(n)}"
 
 
 def _cells(n: int) -> str:

@@ -28,10 +28,10 @@ from robustfl.workers import Died, spread
 
 from . import limit, round_files
 from .checkpoint import checkpoint_path, discard
-from .effect import effect_warnings
+from .effect import scenario_warnings
 from .ensemble import SCOPE, asked
 from .execution import CHECKPOINT_MINUTES, Execution
-from .expand import expand, fingerprints, idle_rules, key_of, labels, refusal, resolve
+from .expand import expand, fingerprints, key_of, labels, refusal, resolve
 from .kept_models import missing_models
 from .memory import REMEDY
 from .round_files import OnRoundOf
@@ -214,7 +214,7 @@ def run_grid(
         discard(todo.folder, key)  # of a cell that was killed between its record and this
     on_start(todo)
     running = (cell for cell in todo.cells.values() if refusal(cell) is None)
-    for warning in (*effect_warnings(running), *idle_rules(scenario)):
+    for warning in scenario_warnings(scenario, running):
         execution.on_note(f"warning: {warning}")
     without = missing_models(store, todo.cells.keys() - set(todo.missing)) if execution.keep_model else 0
     if without:

@@ -12,7 +12,7 @@ from robustfl.records import CellResult
 from robustfl.reports import load_board
 from robustfl.scenarios import Scenario, grid
 from robustfl.scenarios.claims_check import false_claims, unexplained
-from robustfl.scenarios.effect import effect_warnings, idle_settings, no_effect
+from robustfl.scenarios.effect import effect_warnings, idle_settings, no_effect, scenario_warnings
 from robustfl.scenarios.expand import expand, refusal
 from robustfl.scenarios.run import run_cell
 from robustfl.scenarios.spec import Cell, preset_names
@@ -50,6 +50,25 @@ def test_a_reason_is_told_once_with_its_cells() -> None:
     (words,) = effect_warnings(cells)
     assert words.startswith("alie has no effect with n = 10 and f = 2: its z is 0")
     assert "(3 cells)" in words
+
+
+@pytest.mark.parametrize(
+    ("axes", "cells"),
+    [
+        ({"norm": ["naive-bn", "gn"]}, 2),
+        ({"norm": "gn", "attack": ["sf", "none"], "scope": ["both", "update"]}, 2),
+        ({"norm": "gn", "scope": "update"}, 0),
+        ({"norm": "fbn"}, 0),
+        ({"norm": "gn", "f": 0}, 0),
+        ({"norm": "gn", "attack": "label-flip"}, 0),
+    ],
+)
+def test_cells_that_differ_in_a_scope_without_statistics_are_told_of(axes: dict[str, Any], cells: int) -> None:
+    settings = {"attack": "sf", "f": 1, "seed": [0, 1], "scope": ["update", "both"], **axes}
+    scenario = Scenario.of({"name": "s", "cell": settings})
+    told = [words for words in scenario_warnings(scenario, expand(scenario)) if words.startswith("scope changes")]
+    expected = f"scope changes nothing: gn sends no statistics, so cells train as others do ({cells} cells)"
+    assert told == [expected] * (cells > 0)
 
 
 AT = {"at": "users(ids=(0, 1))", "norm": "dual-bn(local=true)", "algorithm": "fedavg"}
