@@ -164,8 +164,14 @@ def _domain_split(cell: Cell, m: Methods, domains: list[Arrays]) -> _Split:
 
 def _doubts(m: Methods, parts: list[Arrays]) -> tuple[str, ...]:
     """Reasons to doubt accuracies on the data sets, each under its name."""
-    named = {describe(dataset): data_doubts(arrays) for dataset, arrays in zip(m.datasets, parts, strict=True)}
-    return tuple(f"{name}: {words}" for name, found in named.items() for words in found)
+    found: dict[str, None] = {}  # once each, for domains that are one data set
+    for dataset, arrays in zip(m.datasets, parts, strict=True):
+        told = data_doubts(arrays)
+        for name, kept in (("limit", len(arrays.train_y)), ("test_limit", len(arrays.test_y))):
+            limit = getattr(dataset, name, None)
+            told += [f"{name} = {limit} changes nothing: there are {kept} images"] if limit and limit > kept else []
+        found |= dict.fromkeys(f"{describe(dataset)}: {words}" for words in told)
+    return tuple(found)
 
 
 def _root_set(cell: Cell, split: _Split) -> Indices | None:

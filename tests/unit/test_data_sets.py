@@ -594,3 +594,12 @@ def test_a_cell_tells_the_doubts_about_its_data(tmp_path):
     (words,) = run_cell(cell, fingerprint="x").certificates["warnings"]
     assert words.startswith("npz(path=")
     assert "no training image of the class 2" in words
+
+
+def test_a_limit_beyond_the_data_is_told_of(tmp_path):
+    archive(tmp_path)
+    for limits, told in (("limit=6, test_limit=2", 0), ("limit=7, test_limit=2", 1), ("limit=7, test_limit=3", 2)):
+        dataset = f"npz(path={tmp_path}/mine.npz, {limits})"
+        cell = Cell(dataset=dataset, model="mlp", norm="none", clients=2, f=0, batch=1, rounds=1)
+        found = run_cell(cell, fingerprint="x").certificates["warnings"]
+        assert sum("changes nothing: there are" in words for words in found) == told
