@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import re
@@ -15,7 +16,7 @@ import shutil
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -92,6 +93,20 @@ class Store:
                 f"cannot list {self.cells}: {error.strerror}; check that it is a folder you may read"
             ) from None
         return {n[:-5] for n in names if n.endswith(".json") and not n.startswith(".")}
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[bool]:
+        """Holds the folder, which must be there; false while another process of this machine does."""
+        handle = os.open(self.folder, os.O_RDONLY)
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:  # others than the first: the file system has no locks
+                yield not isinstance(error, BlockingIOError)
+            else:
+                yield True
+        finally:
+            os.close(handle)
 
     def done(self, keys: Iterable[str]) -> set[str]:
         """Those of ``keys`` that need not run: their file is a record that ``load`` takes, not in ``RERUN``.

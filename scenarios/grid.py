@@ -226,6 +226,9 @@ def run_grid(
         places = _places(todo, execution, stack)
         workers = workers if places is None else len(places.gpus) * places.slots
         work = _work(todo, execution, places)
+        if not stack.enter_context(store.held()):
+            work.reverse()
+            execution.on_note(f"another grid works in {todo.folder}; this one begins at the end, and they meet")
         for finished in _run(work, workers, on_round) if execution.cluster is None else _remote(work, execution):
             counts[finished.status] += 1
             on_cell(finished)
@@ -452,6 +455,9 @@ def _execute(item: _Work, on_round: OnRoundOf | None = None) -> Finished | Store
             load_file(plugin)
         if key_of(resolve(item.cell, item.fingerprint)) != item.key:
             raise UsageError(f"a plug-in changed after the grid began{item.plug_ins}; start the grid again")
+        store = Store(item.folder)
+        if store.done([item.key]):  # by another grid
+            return _finished(store.read(item.key))
         followed = tracking.Followed(item.execution.track, item.folder, item.key, plain(labels(item.cell)))
         execution = replace(
             item.execution,
@@ -461,7 +467,7 @@ def _execute(item: _Work, on_round: OnRoundOf | None = None) -> Finished | Store
         )
         with limit.limited(execution.cell_minutes, item.trace):
             record = run_cell(item.cell, scenario=item.scenario, fingerprint=item.fingerprint, execution=execution)
-        Store(item.folder).commit(record)
+        store.commit(record)
         if record.status not in RERUN:
             discard(item.folder, item.key)
         followed.finished(record)

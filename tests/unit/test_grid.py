@@ -69,6 +69,36 @@ def test_every_cell_is_stored_with_its_numbers(undisturbed: Path) -> None:
         assert sum(map(sum, record["label_counts"])) > 1000
 
 
+def test_a_second_grid_in_a_store_begins_at_the_end(tmp_path: Path) -> None:
+    todo = plan(scenario(rounds=1), out=tmp_path)
+    Store(todo.folder).describe({"name": "tiny"})
+    seen: list[Finished] = []
+    notes: list[str] = []
+    with Store(todo.folder).held() as first:
+        grid(scenario(rounds=1), out=tmp_path, jobs=0, on_cell=seen.append, on_note=notes.append)
+    assert first
+    assert [cell.key for cell in seen] == list(reversed(todo.missing))
+    assert any("another grid works in" in note for note in notes)
+    with Store(todo.folder).held() as again:
+        assert again
+
+
+def test_a_cell_that_another_grid_stored_meanwhile_does_not_run(undisturbed: Path, tmp_path: Path) -> None:
+    *_, last = plan(scenario(), out=tmp_path).missing
+    theirs = undisturbed / "cells" / f"{last}.json"
+    seen: list[Finished] = []
+
+    def finished(cell: Finished) -> None:
+        seen.append(cell)
+        (tmp_path / "tiny" / "cells" / theirs.name).write_bytes(theirs.read_bytes())
+
+    grid(scenario(), out=tmp_path, jobs=0, on_cell=finished)
+    assert len(seen) == 4
+    stored = Store(tmp_path / "tiny").read(last)
+    assert stored.timing.started == Store(undisturbed).read(last).timing.started
+    assert contents(tmp_path / "tiny") == contents(undisturbed)
+
+
 def test_the_same_grid_again_computes_nothing(undisturbed: Path) -> None:
     before = {p: p.stat().st_mtime_ns for p in (undisturbed / "cells").iterdir()}
     seen: list[Finished] = []
