@@ -38,7 +38,11 @@ def _figure(found: Breakdown, width: str, own: Sequence[int]) -> Figure:
 
     column = width == "column"
     lines = best_first(found)
-    names = [wrapped(name or "all", 24 if column else 34) for name, _ in lines[:_NAMED]]
+    last = max(x for _, points in lines for x, _ in points)
+    names = [
+        wrapped((name or "all") + ("" if points[-1][0] == last else f" (to {points[-1][0]:g})"), 24 if column else 34)
+        for name, points in lines[:_NAMED]
+    ]
     size = (WIDTHS[width], 2.5 if column else 3.6)
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots()
@@ -57,7 +61,9 @@ def _figure(found: Breakdown, width: str, own: Sequence[int]) -> Figure:
     lasts = [points[-1] for _, points in lines[:_NAMED]]
     for i, y in enumerate(spread_out([y for _, y in lasts], gap, low + gap / 2, high - gap / 2)):
         _named(axes, names[i], y, lasts[i][1], {"color": palette[own[i]], "marker": MARKERS[own[i]]}, letters)
-    axes.set(ylim=(low, high))
+    axes.set(xlim=axes.get_xlim(), ylim=(low, high))
+    for x, y in lasts:  # of a rule that more attackers are refused to, the name stands beyond its line
+        axes.plot([x, axes.get_xlim()[1]], [y, y], color="#9a9a9a", linewidth=0.5, linestyle=":", zorder=1)
     axes.set_xticks(sorted({x for _, points in lines for x, _ in points}))
     axes.tick_params(labelsize=letters)
     axes.set_xlabel(found.label, fontsize=letters + 1)

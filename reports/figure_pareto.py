@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _NAMED = 12
+_SPAN = 5.0
+"""The least reach of an axis, in points: rows that differ by less than seeds do must not look far apart."""
 
 
 def pareto_figures(board: Board, width: str = "page") -> Iterator[tuple[str, Figure]]:
@@ -49,6 +51,7 @@ def _figure(board: Board, found: Pareto, width: str) -> Figure:
     axes.set_ylabel(f"{found.y_label} (%)", fontsize=letters + 1)
     axes.tick_params(labelsize=letters)
     axes.margins(0.09)
+    axes.set(xlim=_widened(*axes.get_xlim()), ylim=_widened(*axes.get_ylim()))
     if len(axes.get_legend_handles_labels()[1]) > 1:
         axes.legend(title="norm", loc="best", fontsize=letters, title_fontsize=letters, framealpha=0.9)
     said = "\n".join(names)
@@ -60,6 +63,11 @@ def _figure(board: Board, found: Pareto, width: str) -> Figure:
             linespacing=1.5, annotation_clip=False,
         )  # fmt: skip
     return figure
+
+
+def _widened(low: float, high: float) -> tuple[float, float]:
+    more = max(0.0, _SPAN - (high - low)) / 2
+    return low - more, high + more
 
 
 def _points(axes: Any, board: Board, found: Pareto) -> None:

@@ -205,6 +205,17 @@ def test_norms_differ_in_marker_and_rows_on_the_front_are_numbered_and_named() -
     assert axes.texts[2].get_text().splitlines()[1:] == ["1  mean · gn", "2  mean · fbn"]
 
 
+@pytest.mark.parametrize(("apart", "wide"), [(0.001, 5.0), (0.2, 20.0)])
+def test_rows_that_hardly_differ_do_not_look_far_apart(apart: float, wide: float) -> None:
+    cells = [
+        record(defense=d, attack=a, sa=0.5 + apart * i, ra={"pgd": 0.4 - apart * i})
+        for i, d in enumerate(("mean", "median")) for a in ("none", "sf")
+    ]  # fmt: skip
+    ((_, figure),) = pareto_figures(rank_board(frame(cells)))
+    for low, high in (figure.axes[0].get_xlim(), figure.axes[0].get_ylim()):
+        assert wide - 1e-6 <= high - low <= 1.3 * wide
+
+
 def test_the_scale_of_forgetting_fits_what_was_measured() -> None:
     ((_, figure),) = forgetting_maps([forgot(record())])
     lost = figure.axes[0].collections[0]
@@ -250,6 +261,17 @@ def test_a_breakdown_line_has_the_worst_case_per_f_and_a_divergence_is_zero() ->
     assert title == "breakdown sa f"
     assert [float(x) for x in line.get_xdata()] == [1, 2, 3]
     assert [round(float(y), 6) for y in line.get_ydata()] == [60.0, 50.0, 0.0]
+
+
+def test_a_breakdown_line_that_ends_early_says_where() -> None:
+    cells = [
+        record(f=f, f_declared=f, defense=d, attack="sf", sa=0.5, ra={})
+        for d, most in (("mean", 3), ("krum", 2)) for f in range(1, most + 1)
+    ]  # fmt: skip
+    ((_, figure),) = breakdown_figures(rank_board(frame(cells)))
+    named = {t.get_text().split(" ")[0]: t.get_text() for t in figure.axes[0].texts}
+    assert named["krum"].endswith("(to 2)")
+    assert "(to" not in named["mean"]
 
 
 # --- batch-norm statistics -------------------------------------------------------------------------------------------
