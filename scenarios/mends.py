@@ -20,6 +20,12 @@ def _late_first_update(cell: Cell) -> bool:
     return isinstance(cell.methods.norm, HBN) and cell.participants <= cell.f and not cell.quota
 
 
+def _clean_statistics(cell: Cell) -> bool:
+    """HBN's pass over their data showed attackers what they had poisoned as it was before."""
+    poisons = cell.f > 0 and cell.methods.attack.poisons_data
+    return poisons and isinstance(cell.methods.norm, HBN) and cell.methods.norm.collection == "pass"
+
+
 def _copied_server_data(cell: Cell) -> bool:
     """The server's images were drawn from those of all clients, attackers' copies among them."""
     return cell.server_samples > 0 and cell.attackers_data == "copied" and cell.f > 0
@@ -29,6 +35,7 @@ MENDS: dict[str, Callable[[Cell], bool]] = {
     "poisoned-priors": _poisoned_priors,
     "late-first-update": _late_first_update,
     "copied-server-data": _copied_server_data,
+    "clean-statistics": _clean_statistics,
 }
 
 

@@ -91,13 +91,13 @@ class Clients:
         assert plan is not None
         index = torch.stack([self._looked_at(k, round, plan) for k in ids])
         generators = self.generators(ids, round, STATISTICS_STEP) if plan.training else ()
+        draws = [self._stream("poison", k, round, STATISTICS_STEP) if self.poisons(k) else None for k in ids]
         begin(e.model, None if n == 1 else (1,) * n, generators=generators)
         lending = None if n == 1 else Plan(e.model, e.layout)
         e.model.train(plan.training)
         with collecting(e.model, refresh=refresh), torch.no_grad():
             for part in torch.tensor_split(index, -(-index.shape[1] // STATISTICS_BATCH), dim=1):
-                x = self.layout_of_batch(e.train.pixels(part.flatten().to(e.device), dtype=self._dtype))
-                sizes = (part.shape[1],) * n
+                x, sizes = self.layout_of_batch(self._shown(ids, part, round, draws)), (part.shape[1],) * n
                 if n > 1:
                     resize(e.model, sizes)
                 with lent(e.flat, thetas[0]) if lending is None else serving(lending, thetas, sizes):
@@ -114,6 +114,13 @@ class Clients:
         # Batches are normalised together, so they must not be sorted.
         generator = stream(self.experiment.settings.seed, "statistics", client, round)
         return part[torch.randperm(len(part), generator=generator)[:samples]]
+
+    def _shown(self, ids: Sequence[int], index: Tensor, round: int, draws: Sequence[torch.Generator | None]) -> Tensor:
+        """The pixels of the clients' samples ``[n b]``, those of one after another, poisoned where there are draws."""
+        if not any(draws):
+            return self._images(index.flatten())[0]
+        each = zip(ids, map(self._images, index), draws, strict=True)
+        return torch.cat([x if g is None else self._poison(k, x, y, g, round)[0] for k, (x, y), g in each])
 
     def group_by_group(self, groups: list[list[int]], work: Callable[[list[int]], None]) -> None:
         """Let ``work`` go through the groups, client by client as soon as a model does not allow more."""
@@ -140,8 +147,7 @@ class Clients:
         each = [1 if "one_batch" in self.experiment.algorithm.asks else self.batch_count(k) for k in ids]
         index = [self._batches.indices(k, round * steps + step) for k, steps in zip(ids, each, strict=True)]
         sizes = tuple(map(len, index))
-        chosen = torch.cat(index).to(self.experiment.device)
-        return *self._inputs(ids, chosen, sizes, round, step), sizes
+        return *self._inputs(ids, torch.cat(index), sizes, round, step), sizes
 
     def priors(self, ids: Sequence[int], sizes: tuple[int, ...], round: int) -> Tensor:
         """The shares of the classes in what each sample's client trains on ``[Σb c]``, poisoned labels as they are."""
@@ -167,15 +173,21 @@ class Clients:
         while len(counts) < 2 or (len(counts) < PRIOR_EPOCHS and not torch.equal(counts[0], counts[1])):
             count = torch.zeros(e.classes, dtype=torch.int64)
             for part in torch.split(e.parts[client], e.settings.batch):
-                index = part.to(e.device)
-                _, labels = e.attack.poison(
-                    e.train.pixels(index, dtype=self._dtype), e.train.labels(index), classes=e.classes,
-                    generator=generator, attacker=self._places[client], round=round,
-                )  # fmt: skip
+                _, labels = self._poison(client, *self._images(part), generator, round)
                 count += torch.bincount(labels.cpu(), minlength=e.classes)
             counts.append(count)
         total = torch.stack(counts).sum(0).double()
         return (total / total.sum().clamp(min=1)).to(e.priors)
+
+    def _images(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Pixels and labels of training images by their numbers."""
+        data, here = self.experiment.train, index.to(self.experiment.device)
+        return data.pixels(here, dtype=self._dtype), data.labels(here)
+
+    def _poison(self, k: int, x: Tensor, y: Tensor, draws: torch.Generator, round: int) -> tuple[Tensor, Tensor]:
+        """Pixels and labels as attacker ``k`` poisons them."""
+        e, place = self.experiment, self._places[k]
+        return e.attack.poison(x, y, classes=e.classes, generator=draws, attacker=place, round=round)
 
     def poisons(self, client: int) -> bool:
         """True if the client is an attacker who trains on poisoned data."""
@@ -185,22 +197,15 @@ class Clients:
         self, ids: Sequence[int], index: Tensor, sizes: tuple[int, ...], round: int, step: int
     ) -> tuple[Tensor, Tensor]:
         """Pixels and labels of the clients' batches, augmented, and poisoned where the attack poisons data."""
-        e = self.experiment
-        x, y = e.train.pixels(index, dtype=self._dtype), e.train.labels(index)
+        e, (x, y) = self.experiment, self._images(index)
         if e.augment is None and not any(self.poisons(k) for k in ids):
             return x, y
-        xs, ys = [], []
-        for k, part, labels in zip(ids, torch.split(x, list(sizes)), torch.split(y, list(sizes)), strict=True):
-            new, new_labels = part, labels
+        xs, ys = list(torch.split(x, list(sizes))), list(torch.split(y, list(sizes)))
+        for at, k in enumerate(ids):
             if e.augment is not None:
-                new = e.augment(new, self._stream("augment", k, round, step))
+                xs[at] = e.augment(xs[at], self._stream("augment", k, round, step))
             if self.poisons(k):
-                new, new_labels = e.attack.poison(
-                    new, new_labels, classes=e.classes, generator=self._stream("poison", k, round, step),
-                    attacker=self._places[k], round=round,
-                )  # fmt: skip
-            xs.append(new)
-            ys.append(new_labels)
+                xs[at], ys[at] = self._poison(k, xs[at], ys[at], self._stream("poison", k, round, step), round)
         return torch.cat(xs), torch.cat(ys)
 
     def layout_of_batch(self, x: Tensor) -> Tensor:

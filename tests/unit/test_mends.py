@@ -1,4 +1,5 @@
-"""What methods did wrong together: priors of poisoned labels, HBN's late first update, the server's copied images."""
+"""What methods did wrong together: priors of poisoned labels, HBN's late first update and attackers' clean statistics,
+the server's copied images."""
 
 from __future__ import annotations
 
@@ -91,6 +92,21 @@ def test_hbns_first_update_is_the_first_with_anybody_honest() -> None:
     assert float(variances.mean()) < 0.6  # with λ of later rounds, 0.01, ninety-nine hundredths of the initial 1 stay
 
 
+@pytest.mark.parametrize("norm", ["hbn", "hbn(stats_mode=eval)"])
+def test_attackers_collect_statistics_of_the_images_that_they_poison(norm: str) -> None:
+    stamped = cell(norm=norm, attack="badnets(fraction=1, size=4)", algorithm="fedavg")
+    e = build(stamped).experiment
+    (attacker,) = e.byzantine
+    clients, clean = Clients(e, print), Clients(build(cell(norm=norm, algorithm="fedavg")).experiment, print)
+    found, unstamped = ([c.statistics([k], 0, e.flat[None]).rows for k in range(4)] for c in (clients, clean))
+    images = clean._images
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(clean, "_images", lambda index: (e.attack.trigger(images(index)[0]), images(index)[1]))
+        stamps = clean.statistics([attacker], 0, e.flat[None]).rows
+    assert [torch.equal(*pair) for pair in zip(found, unstamped, strict=True)] == [k != attacker for k in range(4)]
+    assert torch.equal(found[attacker], stamps)
+
+
 def test_the_servers_images_are_each_once() -> None:
     settings = cell(
         dataset="digits(limit=400)", partition="iid", clients=8, f=3, attackers_data="copied", server_samples=200,
@@ -108,6 +124,7 @@ def test_the_servers_images_are_each_once() -> None:
         ({"objective": "wsm", "attack": "label-flip"}, "poisoned-priors"),
         ({"norm": "hbn", "participation": 0.25, "algorithm": "fedavg"}, "late-first-update"),
         ({"attackers_data": "copied", "server_samples": 20}, "copied-server-data"),
+        ({"norm": "hbn", "attack": "badnets", "algorithm": "fedavg"}, "clean-statistics"),
     ],
 )
 def test_a_mended_cell_has_another_key_and_its_neighbours_have_not(settings: dict[str, Any], name: str) -> None:
