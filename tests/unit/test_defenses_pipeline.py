@@ -221,7 +221,7 @@ def test_an_aggregator_from_outside_works_after_steps():
 
 def test_steps_that_change_the_number_of_rows_count_in_refusals():
     rule = Pipeline((Pairs(),), create("defense", "median"))
-    assert rule(torch.tensor([[0.0], [2.0], [4.0], [6.0], [8.0], [90.0]]), f=1, weights=[1] * 6).item() == 5.0
+    assert rule(torch.tensor([[0.0], [2.0], [4.0], [6.0], [8.0], [90.0]]), f=1).item() == 5.0
     assert rule.min_clients(1) == 6
     assert "leave 2 of them" in (rule.refusal(5, 1) or "")
 
