@@ -102,14 +102,15 @@ class _Literal:
         return self.sent
 
 
-@pytest.mark.parametrize("server", ["follows", "resists", "opposes"])
+@pytest.mark.parametrize("server", ["follows", "resists", "opposes", "turns"])
 def test_poisonedfl_pushes_every_round_to_the_same_side(server):
     d, view = 60, View(n=8, f=2, own=normal(2, 60))
     literal, state, scales = None, {}, []
     for t in range(13):
         last = None
         if literal is not None:
-            share = {"follows": 0.5, "resists": 0.0, "opposes": -0.2}[server]
+            # What was won in earlier periods counts no more in later ones.
+            share = {"follows": 0.5, "resists": 0.0, "opposes": -0.2, "turns": 0.5 if t < 7 else -0.1}[server]
             last = normal(d, seed=t) * 0.1 + share * torch.from_numpy(literal.sent)
         made = forged(
             "poisonedfl(period=3, scale=2, least=0.9)",

@@ -121,6 +121,7 @@ def test_fldetector_over_rounds(f: int) -> None:
             expected = before + hessian_times(-0.1 * sent[:-1].T, np.diff(sent, axis=0).T, -0.1 * sent[-1])
             away = np.linalg.norm(X - expected, axis=1)
             scores.append(away / away.sum())
+            np.testing.assert_allclose(state["scores"][:, -1], scores[-1], rtol=1e-6)
         if len(scores) >= window:
             references = torch.rand((10, n), generator=stream(t, "rule"), dtype=torch.float64).numpy()
             bad = flagged(np.mean(scores[-window:], axis=0), references)

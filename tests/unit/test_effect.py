@@ -38,6 +38,8 @@ SMALL = {"dataset": "digits(limit=200, test_limit=40)", "model": "mlp(hidden=(8,
         ({"attack": "none", "clients": 10, "f": 2}, False),
         ({"attack": "sf", "f": 2, "norm": "singlenet"}, True),
         ({"attack": "label-flip", "f": 2, "norm": "singlenet"}, True),
+        ({"attack": "timed(attack=sf, start=3)", "f": 2, "rounds": 5}, False),
+        ({"attack": "timed(attack=sf, start=3)", "f": 2, "rounds": 5, "stop": 3}, True),
         ({"attack": "sf", "f": 2, "norm": "fedbn"}, False),
     ],
 )

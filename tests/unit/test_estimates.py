@@ -105,3 +105,22 @@ def test_a_cell_of_known_shape_is_not_timed_when_it_is_too_much_work(monkeypatch
     known = {costs.shape_of(one): 3.25}
     found = costs.Costs(Execution(device="cpu"), known).of([one, other], lambda done: None)
     assert [found[costs.kind_of(cell)].round for cell in (one, other)] == [3.25, 3.25]
+
+
+def test_each_user_with_a_model_of_its_own_is_tested_on_the_whole_test_set() -> None:
+    fed = {"algorithm": "fedavg(local_steps=1)"}
+    for norm, users in (("naive-bn", 1), ("fedbn", 7)):
+        cell = Cell.of({**SMALL, **fed, "norm": norm})
+        found = costs.Costs(Execution(device="cpu"), {}).of([cell], lambda done: None)[costs.kind_of(cell)]
+        assert found.images == 20 * users
+
+
+def test_a_look_at_validation_data_attacks_those_of_at_users() -> None:
+    images = 200 * 0.4
+    for at, share in (("none", 0.0), ("users(ids=(0,))", 1 / 7), ("all", 1.0)):
+        chosen = {"algorithm": "fedavg(local_steps=1)", "validation": 0.4, "select": "validation", "objective": "at",
+                  "at": at, "train_evasion": "pgd(eps=0.1, steps=2)"}  # fmt: skip
+        cell = Cell.of({**SMALL, **chosen})
+        found = costs.Costs(Execution(device="cpu"), {}).of([cell], lambda done: None)[costs.kind_of(cell)]
+        attacked = share * costs.passes(cell.train_evasion)
+        assert found.validated == pytest.approx(images * (attacked + 1 - share))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import robustfl
-from robustfl.attacks.evasion import checkpoints, targeted_dlr
+from robustfl.attacks.evasion import checkpoints, fab_t, targeted_dlr
 from robustfl.attacks.evasion.apgd import _Climb, climb
 from robustfl.attacks.evasion.apgd_t import _loss
 from robustfl.attacks.evasion.fab_t import _final_search
@@ -202,6 +202,27 @@ def test_the_nearest_point_found_has_been_through_the_final_search() -> None:
     x, y = torch.tensor([[0.9, 0.3]]).double(), torch.tensor([0])
     found = robustfl.evasion("fab-t", eps=0.01, eta=2.0, steps=1)._towards(model, x, y, torch.tensor([1]), x)
     torch.testing.assert_close(found, torch.tensor([[0.5, 0.3]]).double(), rtol=0, atol=1e-3)
+
+
+def test_fab_starts_again_within_half_of_the_ball(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+    starts: list[Tensor] = []
+
+    def drawn(draws: object, x: Tensor, eps: float, norm: str) -> Tensor:
+        asked.append(eps)
+        return torch.full_like(x, eps)
+
+    def towards(self: object, model: nn.Module, x: Tensor, y: Tensor, goal: Tensor, start: Tensor) -> Tensor:
+        starts.append(start)
+        return torch.full_like(x, torch.inf)
+
+    attack = robustfl.evasion("fab-t", eps=0.2, steps=1, targets=1, restarts=3)
+    monkeypatch.setattr(fab_t, "noise_on", drawn)
+    monkeypatch.setattr(type(attack), "_towards", towards)
+    x, model = torch.tensor([[[[0.5]], [[0.95]]]], dtype=torch.float64), nn.Flatten()
+    attack.perturb(model, x, torch.tensor([1]), generator=torch.Generator().manual_seed(0))
+    assert asked == [0.1, 0.1]
+    assert [start.flatten().tolist() for start in starts] == [[0.5, 0.95], [0.6, 1.0], [0.6, 1.0]]
 
 
 class Curved(nn.Module):

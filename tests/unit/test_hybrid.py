@@ -13,6 +13,7 @@ from robustfl.contracts import BranchedNorm, Norm, OneMachineNorm, StatisticsLay
 from robustfl.defenses.aggregation import PlainMean
 from robustfl.errors import UsageError
 from robustfl.federation import State, train
+from robustfl.federation.channel import _moved
 from robustfl.federation.clients import Clients
 from robustfl.federation.engine import _Loop
 from robustfl.federation.statistics import begin, collect, collecting
@@ -255,6 +256,19 @@ def passes_of(norm: str) -> int:
 def test_passes_are_repeated_as_often_as_there_are_layers_or_until_little_moves() -> None:
     norms = ("hbn", "hbn(stats_mode=eval)", "hbn(stats_mode=eval, tolerance=1e6)")
     assert [passes_of(norm) for norm in norms] == [1, 4, 1]
+
+
+def test_how_far_statistics_have_moved_by_hand() -> None:
+    model = network()
+    layout = layout_of(model)
+    before = read_statistics(model, layout, torch.zeros(1, dtype=torch.float64))
+    layer = layout.layers[1]
+    after = before.clone()
+    assert _moved(before, after, layout) == 0.0
+    after[layer.variance] = 4.0  # the deviation from 1 to 2: half of what it is now
+    assert _moved(before, after, layout) == pytest.approx(0.5)
+    after[layer.mean] = 3.0
+    assert _moved(before, after, layout) == pytest.approx(1.5)
 
 
 # --- statistics that belong to the model -----------------------------------------------------------------------------

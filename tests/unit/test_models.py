@@ -324,6 +324,16 @@ def test_resnet20_starts_kaiming_normal_and_others_uniform():
     assert normal.abs().max() > 3.0
 
 
+def test_biases_start_uniform_within_the_root_of_what_a_unit_reads():
+    network = SimpleCnn().build(_NoNorm(), shape=CIFAR, classes=10)
+    SimpleCnn().initialise(network, stream(0, "init"))
+    read = [(m.weight[0].numel(), m.bias) for m in network.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
+    assert len(read) == 5
+    for inputs, bias in read:
+        assert bias.abs().max() <= inputs**-0.5
+        assert bias.abs().max() >= 0.5 * inputs**-0.5
+
+
 @pytest.mark.parametrize("model", [DigitsCnn(), ResNet20()], ids=["digits-cnn", "resnet20"])
 def test_initial_parameters_depend_on_the_generator_alone(model):
     def draw(seed):

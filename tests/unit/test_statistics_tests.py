@@ -15,7 +15,7 @@ import scipy.stats
 from fake_store import record
 
 from robustfl.records import CellResult
-from robustfl.reports import rank_board
+from robustfl.reports import paired, rank_board
 from robustfl.reports.board import Board
 from robustfl.reports.estimate import Estimate, table_prior
 from robustfl.reports.figure_ranks import rank_figures
@@ -293,6 +293,30 @@ def test_friedmans_test_is_scipys() -> None:
     assert "contestants over 6 scenarios" in found.verdict
     # by hand: 12 · 6 / (3 · 4) · ((7/6)² + (11/6)² + 3² - 3 · 4² / 4) = 10.33; p = exp(-χ²/2)
     assert "χ² = 10.3, p = 0.0057" in found.verdict
+
+
+def test_a_difference_is_claimed_at_five_percent() -> None:
+    table = {"median": [0.9, 0.8, 0.6, 0.1, 0.5, 0.7], "krum": [0.5, 0.6, 0.3, 0.8, 0.2, 0.6],
+             "mean": [0.4, 0.1, 0.2, 0.2, 0.3, 0.5]}  # fmt: skip
+    for bump, claimed in ((0.0, False), (0.85, True)):
+        table["median"][3] = max(bump, 0.1)
+        found = rank_over_scenarios(over_attacks(table), "sa")
+        assert found.p is not None
+        assert (0.05 < found.p < 0.1) is not claimed
+        assert ("No difference between contestants can be claimed" in found.verdict) is not claimed
+
+
+def test_rows_are_told_apart_as_well_as_the_smaller_test_set_allows() -> None:
+    values = {"mean": [0.7, 0.71, 0.72, 0.7], "median": [1.0, 1.0, 0.98, 1.0]}
+    section = board(*(c for d, v in values.items() for c in cells(d, v))).sections[0]
+    for sizes in ((50, 5_000), (5_000, 50)):
+        rows = tuple(
+            replace(row, worst=replace(row.worst, samples=s)) for row, s in zip(section.rows, sizes, strict=True)
+        )
+        found = paired._pairs(replace(section, rows=rows))
+        expected, _ = pair_p_values(paired._table(rows), 50)
+        assert found.p[0, 1] == expected[0, 1]
+        assert found.p[0, 1] != pair_p_values(paired._table(rows), 5_000)[0][0, 1]
 
 
 def test_mean_ranks_by_hand() -> None:
