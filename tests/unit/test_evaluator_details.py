@@ -17,7 +17,8 @@ from robustfl.contracts import Evasion
 from robustfl.errors import UsageError
 from robustfl.evaluation import Accuracy
 from robustfl.federation import lent, train
-from robustfl.scenarios import run_cell
+from robustfl.randomness import stream
+from robustfl.scenarios import evaluate, run_cell
 from robustfl.scenarios.build import Built, build
 from robustfl.scenarios.evaluate import Evaluator, _deviation, _worst, represented
 from robustfl.scenarios.expand import expand, refusal, resolve
@@ -161,6 +162,22 @@ def test_rounds_are_selected_by_robust_accuracy_of_at_users_and_standard_accurac
     assert found == pytest.approx(sum(values) / 4)
     standard = Evaluator(cell(validation=0.4, norm="dual-bn(local=true)"), built).on_validation(state)
     assert found == pytest.approx(standard)  # roles are of the experiment, not of the evaluator's cell
+
+
+def test_every_at_user_is_attacked_from_a_stream_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = cell(**{**USERS, "train_evasion": "pgd(steps=1)"}, validation=0.4)
+    built = build(chosen)
+    *_, last = train(built.experiment)
+    asked: list[Tensor] = []
+
+    def noted(*given: object, generator: torch.Generator, **more: object) -> Accuracy:
+        asked.append(generator.get_state())
+        return Accuracy(torch.ones(1, dtype=torch.bool), torch.zeros(1, dtype=torch.int64), 0.0)
+
+    monkeypatch.setattr(evaluate, "robust_accuracy", noted)
+    Evaluator(chosen, built).on_validation(last.state)
+    expected = [stream(chosen.seed, "selection", k).get_state() for k in (0, 1, 2)]
+    assert [torch.equal(*pair) for pair in zip(asked, expected, strict=True)] == [True] * 3
 
 
 def test_of_equal_rounds_the_earliest_is_selected_and_its_model_is_a_copy() -> None:

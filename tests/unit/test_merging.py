@@ -66,6 +66,7 @@ def test_cells_that_diverged_have_the_same_curves_in_rounds_that_both_have() -> 
         return record(status="diverged", reason="x", curve=curve)
 
     assert agree(lost(0.1, 0.5), lost(0.1, 0.5, 0.2), tolerance=0.0).verdict == "identical"
+    assert agree(lost(0.1, 0.5, 0.2), lost(0.1, 0.5), tolerance=0.0).verdict == "identical"
     found = agree(lost(0.1, 0.9), lost(0.1, 0.5, 0.2), tolerance=0.01)
     assert found.words().startswith("differs: round 10 sa 0.9000 → 0.5000, round 10 ra")
 
