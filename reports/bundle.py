@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from robustfl.autobyz import asked_of, labels_present
 from robustfl.errors import StoreError, UsageError, some
 from robustfl.origins import all_origins
-from robustfl.outside import parse_toml, read_file, shown
+from robustfl.outside import parse_toml, read_file, shown, unsafe
 from robustfl.records import CellResult, canonical, text_without
 
 from .documents import read_document
@@ -102,6 +102,8 @@ def write_bundle(
         raise UsageError(f"submit: name={title!r} must be lower-case letters, digits and dashes")
     if not by.strip():
         raise UsageError("submit: by= (--by) says who is to be asked: a name, a handle, an address")
+    if unsafe(" ".join(by.split())):
+        raise UsageError("submit: by (--by) holds control characters")
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
         raise UsageError(f"submit: {str(place)!r} is not an empty folder")
     board = publish_described(loaded.results, source.description(), name=title, tolerance=tolerance)

@@ -14,7 +14,7 @@ from robustfl.records import CellResult, text_without
 from .agreement import Agreement, agree
 from .board_faults import misshaped
 from .published import carried, described_cells, sound_board
-from .store import RERUN, Store, open_store
+from .store import RERUN, Store, open_store, refuse_records
 
 
 @dataclass(frozen=True)
@@ -135,6 +135,7 @@ def write_merge(
     """
     if merged.conflicts:
         raise UsageError(f"merge: {len(merged.conflicts)} cells are in conflict; nothing was written")
+    refuse_records("out", folder)
     store = Store(folder)
     if store.keys():
         raise UsageError(f"merge: {str(folder)!r} holds records already; name a new folder")
@@ -219,6 +220,8 @@ def read_sources(paths: Sequence[str | Path], names: Sequence[str] = ()) -> list
         raise UsageError("merge: --source holds control characters")
     if names and len(names) != len(paths):
         raise UsageError(f"merge: {len(names)} names for {len(paths)} sources; give --source once for each, in order")
+    if len(set(names)) < len(names):
+        raise UsageError(f"merge: --source {names!r}: a name for each, since places are told by it")
     if names:
         return [read_source(path, name=name) for path, name in zip(paths, names, strict=True)]
     return told_apart([read_source(path) for path in paths], paths)

@@ -86,7 +86,9 @@ def compare(section: Section) -> Comparisons:
 def rank_ranges(section: Section) -> list[tuple[int, int] | None]:
     """For every row the ranks it may have: as high as no better row, and as low as no worse row, is told apart from it.
 
-    Rows that diverged come after all others and are not told apart from each other; rows without rank have none.
+    Rows are ranked by their own seeds and told apart on those they share, so a row that lacks seeds may stand on the
+    wrong side of another; its range reaches to its rank all the same. Rows that diverged come after all others and are
+    not told apart from each other; rows without rank have none.
     """
     found = _pairs(section)
     count, last = len(found.rows), sum(row.rank is not None for row in section.rows)
@@ -95,7 +97,8 @@ def rank_ranges(section: Section) -> list[tuple[int, int] | None]:
     for k, i in enumerate(found.rows):
         better = int((apart[k] & (found.difference[k] < 0)).sum())
         worse = int((apart[k] & (found.difference[k] > 0)).sum())
-        ranges[i] = 1 + better, count - worse
+        rank = section.rows[i].rank or 1
+        ranges[i] = min(1 + better, rank), max(count - worse, rank)
     return ranges
 
 
@@ -163,7 +166,10 @@ def _verdict(results: Sequence[Comparison]) -> str:
         return f"{have} in common: too few to tell rows apart; {MIN_PAIRS} may, five or more should."
     significant = sum(r.significant for r in results)
     seeds = _range([r.n for r in results])
-    return f"{significant} of {len(results)} rows can be told apart from the first (n = {seeds} seeds)."
+    ahead = sum(r.significant and r.difference > 0 for r in results)
+    lead = f"{ahead} of them is" if ahead == 1 else f"{ahead} of them are"
+    more = f" {lead} ahead on the seeds that both have: each is ranked by its own." if ahead else ""
+    return f"{significant} of {len(results)} rows can be told apart from the first (n = {seeds} seeds).{more}"
 
 
 def _range(counts: Sequence[int]) -> str:

@@ -12,7 +12,7 @@ from robustfl.records import CellResult
 from .board import Board
 from .contestants import slug_of
 from .loading import board_of, chosen
-from .store import open_store, refuse_store, retire, sweep_leftovers, write_atomic
+from .store import open_store, refuse_records, refuse_store, retire, sweep_leftovers, write_atomic
 from .writers import write_all
 
 Papers = Callable[[Sequence[CellResult]], Mapping[str, str]]
@@ -47,7 +47,7 @@ def publish_store(
     the same bytes.
     Raises ``UsageError`` if ``path`` is no store or has no cell yet, ``StoreError`` if none of its files can be read.
     """
-    _check_folders(out, site)
+    _check_places(out, site, board)
     store = open_store(path)
     loaded = chosen(store.load(), where=where)
     made = board_of(store, compare=compare, where=where, statistic=statistic, loaded=loaded)
@@ -97,11 +97,16 @@ def report_folder(where: Mapping[str, str]) -> str:
     return f"report-{slug_of([f'{name}={value}' for name, value in sorted(where.items())])}" if where else "report"
 
 
-def _check_folders(out: str | Path | None, site: str | Path | None) -> None:
-    """Raise ``UsageError`` before anything is written where a folder cannot be written to."""
+def _check_places(out: str | Path | None, site: str | Path | None, board: str | Path | None) -> None:
+    """Raise ``UsageError`` before anything is written where something cannot be written to, or is among records."""
     for name, folder in (("out", out), ("site", site)):
         if folder is not None and Path(folder).exists() and not Path(folder).is_dir():
             raise UsageError(f"{name}={str(folder)!r} is a file, where a folder is needed")
+    if board is not None and Path(board).is_dir():
+        raise UsageError(f"board={str(board)!r} is a folder, where a file is needed")
+    for name, place in (("out", out), ("board", board)):
+        if place is not None:
+            refuse_records(name, place)
     if site is not None:
         refuse_store("site", site)
 

@@ -79,12 +79,12 @@ def _tested(
     if k < 3 or n < 2:
         words = f"Friedman's test needs three contestants and two scenarios that all have; there are {k} and {n}."
         return Ranking(metric, left_out=left_out, verdict=words)
-    table = np.array(list(values.values()))
-    ranks = stats.rankdata(-table.round(9), axis=0).mean(axis=1)
+    table = np.array(list(values.values())).round(9)
+    ranks = stats.rankdata(-table, axis=0).mean(axis=1)
     if np.ptp(table, axis=0).max() == 0:
         statistic, p = 0.0, 1.0
     else:
-        statistic, p = (float(v) for v in stats.friedmanchisquare(*table.round(9)))
+        statistic, p = (float(v) for v in stats.friedmanchisquare(*table))
     critical = critical_difference(k, n)
     return Ranking(
         metric=metric,

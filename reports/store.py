@@ -324,8 +324,17 @@ def open_store(path: str | Path) -> Store:
     raise UsageError(f"no folder {str(path)!r}; {_nearby(parent)}")
 
 
+def refuse_records(name: str, place: str | Path) -> None:
+    """Raise ``UsageError`` where ``name``, a file or folder to write to, lies among the records of a store."""
+    here = Path(place).resolve()
+    for folder in (here, *here.parents):
+        if folder.name == "cells" and Store(folder.parent).keys():
+            raise UsageError(f"{name}={str(place)!r} is among the records of {folder.parent}; name another place")
+
+
 def refuse_store(name: str, folder: str | Path) -> None:
     """Raise ``UsageError`` where ``name``, a folder for pages, holds a store: they do not go among records."""
+    refuse_records(name, folder)
     here = Path(folder)
     if (here / "cells").is_dir() or (here.name == "cells" and here.is_dir()):
         raise UsageError(f"{name}={str(folder)!r} holds results (cells/); name a folder of its own, such as site")

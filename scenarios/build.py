@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -72,6 +73,8 @@ def build(cell: Cell, *, root: str | Path | None = None, device: torch.device | 
     parts = [dataset.load(data_root(root), download=False) for dataset in m.datasets]
     arrays = _joined(cell, parts) if cell.domains else parts[0]
     _check_targets(m, arrays.classes)
+    if cell.owners > len(arrays.train_y):  # before memory is taken for each
+        raise Refused(f"clients={cell.clients} are more than the {len(arrays.train_y)} training images")
     split = _domain_split(cell, m, parts) if cell.domains else _partition(cell, m, arrays)
     root_set = _root_set(cell, split)
     _check_split(cell, split.train, m.algorithm)
@@ -109,7 +112,7 @@ def build(cell: Cell, *, root: str | Path | None = None, device: torch.device | 
         label_counts=label_counts(arrays.train_y, split.train, arrays.classes),
         tests=_on(where, split.tests),
         domain_of=split.domain_of,
-        doubts=_doubts(m, parts),
+        doubts=(*_doubts(m, parts), *_beyond(cell, arrays, split)),
     )
 
 
@@ -172,6 +175,16 @@ def _doubts(m: Methods, parts: list[Arrays]) -> tuple[str, ...]:
             told += [f"{name} = {limit} changes nothing: there are {kept} images"] if limit and limit > kept else []
         found |= dict.fromkeys(f"{describe(dataset)}: {words}" for words in told)
     return tuple(found)
+
+
+def _beyond(cell: Cell, arrays: Arrays, split: _Split) -> Iterator[str]:
+    """Settings that ask for more pixels or images than there are."""
+    height, width = arrays.shape[1:]
+    if 2 * cell.crop > min(height, width):
+        yield f"crop = {cell.crop} shifts images of {height} × {width} pixels by up to so many: much of them is padding"
+    least = min(map(len, split.tests), default=len(arrays.test_y))
+    if cell.representations > least:
+        yield f"representations = {cell.representations} is more than there are: a user has {least} test images"
 
 
 def _root_set(cell: Cell, split: _Split) -> Indices | None:

@@ -49,6 +49,8 @@ def write(kind: str, name: str, folder: Path) -> Path:
     taken = next((e for e in entries(kind) if e.name == name), None)
     if taken is not None:
         raise UsageError(f"{kind} {name!r} is taken by {taken.cls.__module__}.{taken.cls.__qualname__}")
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"--dir {str(folder)!r} is a file, where a folder is needed")
     target = folder / f"robustfl-{name}"
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UsageError(f"{str(target)!r} is already there; choose another name or --dir")

@@ -132,6 +132,7 @@ def test_every_name_makes_a_class(kind: str, name: str, cls: str) -> None:
         (["new", "attack", "autobyz"], "attack 'autobyz' is taken by robustfl for the built-in set of attacks"),
         (["new", "stateful-defense", "same"], "defense 'same' is taken by robustfl for the defense of updates"),
         (["new", "attack", "there"], "already there"),
+        (["new", "attack", "x", "--dir", "robustfl-there/file"], "is a file, where a folder is needed"),
         (["check", "aile"], "did you mean 'alie'"),
         (["check", "nowhere.py"], "'nowhere.py' is not a file"),
         (["check", "robustfl-there"], "is a folder; pip install -e it"),
@@ -159,7 +160,7 @@ def test_a_plug_in_without_a_method_is_told(command: list[str], capsys: pytest.C
 
 def test_new_where_nothing_can_be_written_fails(capsys: pytest.CaptureFixture[str]) -> None:
     Path("file").touch()
-    assert invoke(["new", "attack", "x", "--dir", "file"]) == 1
+    assert invoke(["new", "attack", "x", "--dir", "file/deeper"]) == 1
     assert "cannot write" in capsys.readouterr().err
 
 

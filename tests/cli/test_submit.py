@@ -341,6 +341,8 @@ def test_a_bundle_is_not_made_of_what_others_cannot_have(honest: Path, tmp_path:
     store = honest.parent / "runs" / "outside"
     with pytest.raises(UsageError, match=r"give the file with --plugin path/to/calm.py"):
         write_bundle(store, tmp_path / "b", by="Ada")
+    with pytest.raises(UsageError, match=r"by .* holds control characters"):
+        write_bundle(store, tmp_path / "b", by="A\x1bda")
     (tmp_path / "calm.py").write_text(CALM + "\n")
     files = [tmp_path / "calm.py", honest.parent / "push" / "push.py"]
     with pytest.raises(UsageError, match=r"calm.py has changed since the cells ran"):

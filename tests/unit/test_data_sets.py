@@ -35,6 +35,7 @@ from robustfl.errors import DataMissing, UsageError
 from robustfl.models.weights import Weights
 from robustfl.randomness import numpy_stream
 from robustfl.scenarios import Cell, run_cell
+from robustfl.scenarios.build import build
 
 
 def images(**changes):
@@ -603,3 +604,18 @@ def test_a_limit_beyond_the_data_is_told_of(tmp_path):
         cell = Cell(dataset=dataset, model="mlp", norm="none", clients=2, f=0, batch=1, rounds=1)
         found = run_cell(cell, fingerprint="x").certificates["warnings"]
         assert sum("changes nothing: there are" in words for words in found) == told
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"crop": 5}, "crop = 5 shifts images of 8 × 8 pixels"),
+        ({"crop": 4}, None),
+        ({"representations": 41, "evasions": ["fgsm"]}, "representations = 41 is more than there are: a user has 40"),
+        ({"representations": 40, "evasions": ["fgsm"]}, None),
+    ],
+)
+def test_more_pixels_or_images_than_there_are(settings, told):
+    base = {"dataset": "digits(limit=60, test_limit=40)", "model": "mlp", "norm": "none", "clients": 2, "f": 0}
+    found = build(Cell.of({**base, "batch": 8, "rounds": 1, **settings})).doubts
+    assert [words.startswith(told) for words in found] == [True] if told else found == ()

@@ -263,7 +263,16 @@ def test_a_folder_with_records_is_never_written_into(tmp_path: Path) -> None:
     sources = [source("we", record(seed=0)), source("they", record(seed=1))]
     with pytest.raises(UsageError, match="holds records already"):
         write_merge(merge(sources, tolerance=0.0), sources, tmp_path)
+    with pytest.raises(UsageError, match="is among the records of"):
+        write_merge(merge(sources, tolerance=0.0), sources, there.cells / "deep" / "er")
     assert there.keys() == {record(seed=9).key}
+    assert not (there.cells / "deep").exists()
+
+
+def test_two_sources_have_two_names(tmp_path: Path) -> None:
+    paths = [stored(tmp_path / name, [record(seed=k)]).folder for k, name in enumerate("ab")]
+    with pytest.raises(UsageError, match="a name for each"):
+        read_sources(paths, ["we", "we"])
 
 
 def test_a_merged_store_is_a_store_that_remembers_what_was_planned(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from robustfl.data.cache import Source, load_cached
 from robustfl.data.checks import checked_arrays
 from robustfl.data.listed import picture
 from robustfl.data.pickles import read_pickle
-from robustfl.errors import StoreError, UsageError
+from robustfl.errors import Refused, StoreError, UsageError
 from robustfl.outside import LARGEST_FILE, parse_toml, read_file, read_json, shown, unsafe, unsafe_texts
 from robustfl.records import digest, misnamed
 from robustfl.registry import create, register
@@ -30,6 +30,7 @@ from robustfl.reports.joining import merge, read_source, write_merge
 from robustfl.reports.store import Store, write_stream
 from robustfl.reports.writers import FORMS
 from robustfl.scenarios import Scenario, expand
+from robustfl.scenarios.build import build
 from robustfl.scenarios.dry_run import estimate
 from robustfl.scenarios.execution import check_threads
 from robustfl.scenarios.spec import Cell, apply_settings
@@ -444,6 +445,11 @@ def test_a_dry_run_names_what_this_machine_cannot_do(cell: dict[str, Any], tmp_p
 
 def test_looking_at_a_cell_lists_no_clients() -> None:
     assert Cell(clients=10**15, attack="alie", f=1).settings.candidates is None
+
+
+def test_more_clients_than_images_are_refused_before_memory_is_taken_for_each() -> None:
+    with pytest.raises(Refused, match="clients=1000000000000 are more than the 1442 training images"):
+        build(Cell(clients=10**12))
 
 
 def test_too_many_cells_are_counted_and_not_made(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -663,3 +663,23 @@ def test_workers_import_no_table_no_plot_and_no_compiler() -> None:
         "print(*(slow & set(sys.modules) - before))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "\n"
+
+
+@pytest.mark.parametrize(
+    ("places", "words"),
+    [
+        ({"out": "s/cells"}, "out=.* is among the records of"),
+        ({"out": "s/cells/r"}, "out=.* is among the records of"),
+        ({"board": "s/cells/b.json"}, "board=.* is among the records of"),
+        ({"board": "."}, "board=.* is a folder, where a file is needed"),
+        ({"site": "s/cells/site"}, "site=.* is among the records of"),
+    ],
+)
+def test_a_report_goes_to_a_place_of_its_own_or_nothing_is_written(
+    tmp_path: Path, places: dict[str, str], words: str
+) -> None:
+    store = stored(tmp_path / "s", [record()])
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(UsageError, match=words):
+        publish_store(store.folder, figures=False, **{name: tmp_path / place for name, place in places.items()})
+    assert sorted(tmp_path.rglob("*")) == before

@@ -197,6 +197,20 @@ def test_rows_far_apart_are_told_apart_with_three_seeds_and_not_with_two() -> No
     assert ranges(2) == [(1, 4)] * 4
 
 
+def test_a_row_that_lacks_seeds_has_its_rank_in_its_range() -> None:
+    """The seeds that b lacks are a's bad ones: it is ranked before a, and behind it on the seeds of both."""
+    levels = {"a": [0.8, 0.81, 0.82, 0.6, 0.61], "b": [0.76, 0.77, 0.78], "c": [0.5, 0.51, 0.5, 0.49, 0.5]}
+    made = board(*(c for d, v in levels.items() for c in cells(d, v)))
+    (section,) = [s for s in made.sections if s.metric == "sa"]
+    assert [(row.labels[0], row.rank, row.ranks) for row in section.rows] == [
+        ("b", 1, (1, 2)), ("a", 2, (1, 2)), ("c", 3, (3, 3)),
+    ]  # fmt: skip
+    assert compare(section).verdict == (
+        "2 of 2 rows can be told apart from the first (n = 3 seeds). 1 of them is ahead on the seeds that both "
+        "have: each is ranked by its own."
+    )
+
+
 def test_diverged_rows_share_the_ranks_after_all_others_and_rows_without_rank_have_none() -> None:
     broke = [record(defense=d, status="diverged", reason="x", round=1, ra={}, seed=s) for d in "xy" for s in range(3)]
     gone = [record(defense="z", status="refused", reason="x", ra={}, seed=s) for s in range(3)]
@@ -293,6 +307,14 @@ def test_friedmans_test_is_scipys() -> None:
     assert "contestants over 6 scenarios" in found.verdict
     # by hand: 12 · 6 / (3 · 4) · ((7/6)² + (11/6)² + 3² - 3 · 4² / 4) = 10.33; p = exp(-χ²/2)
     assert "χ² = 10.3, p = 0.0057" in found.verdict
+
+
+def test_contestants_that_are_equal_but_for_rounding_are_equal() -> None:
+    seeds = {"mean": [0.7, 0.1], "median": [0.4, 0.4], "krum": [0.3, 0.5]}
+    made = board(*(c for d, v in seeds.items() for i in range(5) for c in cells(d, v, attack=f"a{i}")))
+    found = rank_over_scenarios(made, "sa")
+    assert (found.statistic, found.p) == (0.0, 1.0)
+    assert "No difference between contestants can be claimed" in found.verdict
 
 
 def test_a_difference_is_claimed_at_five_percent() -> None:
