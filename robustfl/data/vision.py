@@ -7,6 +7,7 @@ import shutil
 import uuid
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,7 @@ class Vision:
     def _fetch(self, root: Path, archive: Path) -> None:
         """Download into a temporary folder, then move file by file, so that no half-written file is ever found."""
         temporary = root / f".fetch-{uuid.uuid4().hex}"
+        new = [folder for folder in (root, *root.parents) if not folder.exists()]
         try:
             temporary.mkdir(parents=True)
             for train in (True, False):
@@ -75,6 +77,9 @@ class Vision:
             raise self._missing(root, archive, f"it could not be fetched ({error})") from error
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+            for folder in new:  # of a root that was mistyped nothing stays
+                with suppress(OSError):
+                    folder.rmdir()
 
     def _decode(self, folder: Path) -> Arrays:
         try:

@@ -534,7 +534,7 @@ def test_a_failed_download_leaves_nothing_and_says_why(tmp_path, monkeypatch):
 
     monkeypatch.setattr(vision, "_datasets", lambda: SimpleNamespace(MNIST=fetch))
     with pytest.raises(DataMissing, match=r"got: network is unreachable\).*robustfl doctor --fetch mnist"):
-        Mnist().load(tmp_path)
+        Mnist().load(tmp_path / "no" / "such")
     assert list(tmp_path.iterdir()) == []
 
 
