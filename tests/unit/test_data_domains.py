@@ -20,17 +20,21 @@ from robustfl.data import (
     DigitsFedBN,
     DirichletSizes,
     DomainNet,
+    Normalize,
     OfficeCaltech,
     Resident,
     Resized,
     dataset_from_spec,
     domain_split,
+    normalize,
 )
 from robustfl.data.pickles import read_pickle
 from robustfl.errors import DataMissing, Refused, UsageError
 from robustfl.models import DomainsCnn
 from robustfl.randomness import numpy_stream, stream
 from robustfl.registry import create, identity
+from robustfl.scenarios import Cell
+from robustfl.scenarios.build import build
 
 STYLES = ("clean", "textured", "shifted")
 IMAGES = os.environ.get("ROBUSTFL_TEST_IMAGES", "")
@@ -578,3 +582,18 @@ def test_real_digits_domains_take_part_together(tmp_path):
     assert [s.classes for s in sets] == [10, 10, 10]
     users = domain_split([len(s.train_y) for s in sets], [len(s.test_y) for s in sets], users=10, validation=0.5)
     assert {len(u.train) for u in users} == {15}
+
+
+def test_pixels_of_domains_are_scaled_by_what_all_of_them_hold(tmp_path, monkeypatch):
+    monkeypatch.setitem(normalize._KNOWN, "digits", ((0.9,), (0.7,)))  # customary for the first domain alone
+    x = Digits().load(tmp_path).train_x[:40]
+    y = np.arange(40) % 10
+    np.savez(tmp_path / "dark.npz", train_x=x // 4, train_y=y, test_x=x[:10] // 4, test_y=y[:10])
+    cell = Cell.of({
+        "domains": ["digits", f"npz:{tmp_path}/dark.npz"], "clients": 2, "f": 0, "batch": 8, "rounds": 1,
+        "model": "mlp", "norm": "none", "evasions": [],
+    })  # fmt: skip
+    scaling = next(m for m in build(cell).experiment.model.modules() if isinstance(m, Normalize))
+    everything = np.concatenate([Digits().load(tmp_path).train_x, x // 4]) / 255
+    np.testing.assert_allclose(float(scaling.mean), everything.mean(), rtol=1e-5)
+    np.testing.assert_allclose(float(scaling.std), everything.std(), rtol=1e-3)

@@ -11,6 +11,7 @@ import torch
 
 import robustfl
 from robustfl.contracts import Aggregated, Context
+from robustfl.defenses.aggregators import freqfed
 from robustfl.defenses.aggregators.alignins import AlignIns, agreement
 from robustfl.defenses.aggregators.freqfed import low_frequencies
 from robustfl.defenses.aggregators.multi_metrics import whitened
@@ -155,8 +156,13 @@ def test_freqfed_tells_slow_waves_apart_and_never_sees_fast_ones():
 def test_freqfed_keeps_all_rows_that_it_cannot_tell_apart_and_refuses_too_few():
     for X in (_waves(*[(0.0, 1.0)] * 6), torch.zeros(6, 8), torch.eye(6).double()):
         result = run("freqfed(low=2)" if X.shape[1] == 6 else "freqfed", X, 1)
+        assert result.facts["no_cluster"] is False
         assert result.facts["kept"] == list(range(6))
         torch.testing.assert_close(result.vector, X.mean(0))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(freqfed, "clusters", lambda distance, least: torch.full((len(distance),), -1))
+        nobodys = run("freqfed", _waves(*[(0.0, 1.0)] * 6), 1)
+    assert (nobodys.facts["kept"], nobodys.facts["no_cluster"]) == (list(range(6)), True)
     with pytest.raises(Refused, match="freqfed: f=1 needs at least 5 clients"):
         run("freqfed", normal(4, 8), 1)
     with pytest.raises(UsageError, match="have 12 entries, rows 8"):

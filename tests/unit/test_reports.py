@@ -27,7 +27,7 @@ from robustfl.reports.board import Board, Row, in_words
 from robustfl.reports.captions import setting
 from robustfl.reports.contestants import entries
 from robustfl.reports.estimate import Estimate
-from robustfl.reports.frame import frame, label_columns
+from robustfl.reports.frame import frame, label_columns, samples_of
 from robustfl.reports.latex import escape
 from robustfl.reports.publishing import publish_store
 from robustfl.reports.recipe import scenario_toml
@@ -663,6 +663,14 @@ def test_workers_import_no_table_no_plot_and_no_compiler() -> None:
         "print(*(slow & set(sys.modules) - before))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "\n"
+
+
+def test_a_bound_on_attacked_images_is_one_of_every_honest_user_where_users_have_their_own() -> None:
+    cell = {"samples": 1_000, "ra_limit": 50, "clients": 6, "f": 2}
+    assert samples_of(cell, "ra_pgd") == {"ra_pgd": 50}
+    assert samples_of({**cell, "domains": "a, b"}, "ra_pgd") == {"ra_pgd": 200}
+    assert samples_of({**cell, "domains": "a, b", "samples": 120}, "ra_pgd") == {"ra_pgd": 120}
+    assert samples_of({**cell, "domains": "a, b"}, "sa") == {"sa": 1_000}
 
 
 @pytest.mark.parametrize(

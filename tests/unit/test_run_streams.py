@@ -85,6 +85,11 @@ def test_a_stream_has_one_reader_and_data_do_not_know_who_attacks_or_defends(
         assert [key for key in plain - of_others(found) if len(key) < 3 or key[2] not in byzantine] == [], name
 
 
+def test_a_second_aggregation_of_a_round_draws_from_a_stream_of_its_own(drawn: Drawn) -> None:
+    found = drawn({"algorithm": "scaffold(local_steps=1)", "norm": "none", "defense": RULE})
+    assert {key for key in found if key[1] == "defense-second"} == {(0, "defense-second", t) for t in (0, 1)}
+
+
 def test_other_clients_rounds_and_seeds_have_other_streams(drawn: Drawn) -> None:
     whole = {"norm": "fbn", **SHARED, **VARIANTS["backdoor, defended"], "participation": 1.0, "quota": False}
     keys = {key for seed in (0, 1) for key in drawn({**whole, "seed": seed})}
