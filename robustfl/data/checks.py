@@ -100,8 +100,9 @@ def unseen_classes(arrays: Arrays) -> str:
         return ""
     if missing.tolist() == [0] and not tested[0]:
         return f"no image has the label 0 of 0 … {arrays.classes - 1}: labels count from 0"
-    named = ", ".join(map(str, missing[:5])) + (", …" if len(missing) > 5 else "")
-    return f"no training image of the class {named}, of which there are {int(tested[missing].sum())} test images"
+    named = ("class " if len(missing) == 1 else "classes ") + ", ".join(map(str, missing[:5]))
+    named += ", …" if len(missing) > 5 else ""
+    return f"no training image of {named}, of which there are {int(tested[missing].sum())} test images"
 
 
 def repeated_images(arrays: Arrays) -> int:

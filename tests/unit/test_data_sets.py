@@ -568,8 +568,8 @@ def test_meta_holds_what_identifies_the_content(tmp_path):
         ({"train_x": np.arange(24, dtype=np.uint8).reshape(6, 2, 2, 1) // 23}, "no byte of a training image"),
         ({"train_x": np.arange(24, dtype=np.uint8).reshape(6, 2, 2, 1) // 12 * 2}, ""),
         ({"train_y": np.arange(6) % 3 + 1, "test_y": np.array([1, 3])}, "no image has the label 0 of 0 … 3"),
-        ({"train_y": np.arange(6) % 2}, "no training image of the class 2, of which there are 1 test images"),
-        ({"train_y": np.arange(6) % 2 * 3}, "no training image of the class 1, 2, of which there are 1 test images"),
+        ({"train_y": np.arange(6) % 2}, "no training image of class 2, of which there are 1 test images"),
+        ({"train_y": np.arange(6) % 2 * 3}, "no training image of classes 1, 2, of which there are 1 test images"),
         ({"test_x": np.arange(8, 16, dtype=np.uint8).reshape(2, 2, 2, 1)}, "2 of 2 test images"),
     ],
 )  # fmt: skip
@@ -594,7 +594,7 @@ def test_a_cell_tells_the_doubts_about_its_data(tmp_path):
     cell = Cell(dataset=f"npz:{tmp_path}/mine.npz", model="mlp", norm="none", clients=2, f=0, batch=1, rounds=1)
     (words,) = run_cell(cell, fingerprint="x").certificates["warnings"]
     assert words.startswith("npz(path=")
-    assert "no training image of the class 2" in words
+    assert "no training image of class 2" in words
 
 
 def test_a_limit_beyond_the_data_is_told_of(tmp_path):
