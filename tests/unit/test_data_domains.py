@@ -584,6 +584,14 @@ def test_real_digits_domains_take_part_together(tmp_path):
     assert {len(u.train) for u in users} == {15}
 
 
+def test_the_user_with_the_shortest_block_needs_a_training_image():
+    for least in (1, 2):
+        split = domain_split([20], [20], users=2, validation=0.5, blocks=lambda total, users, k=least: [k, total - k])
+        assert [len(s.train) for s in split] == [1, 10 - least // 2]
+    with pytest.raises(Refused, match="2 users per domain get 0 training and 10 test images each"):
+        domain_split([20], [20], users=2, blocks=lambda total, users: [0, total])
+
+
 def test_pixels_of_domains_are_scaled_by_what_all_of_them_hold(tmp_path, monkeypatch):
     monkeypatch.setitem(normalize._KNOWN, "digits", ((0.9,), (0.7,)))  # customary for the first domain alone
     x = Digits().load(tmp_path).train_x[:40]

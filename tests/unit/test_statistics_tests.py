@@ -197,6 +197,15 @@ def test_rows_far_apart_are_told_apart_with_three_seeds_and_not_with_two() -> No
     assert ranges(2) == [(1, 4)] * 4
 
 
+def test_ranges_of_ranks_are_of_the_adjusted_test() -> None:
+    levels = {"a": 0.8, "b": 0.785, "c": 0.775, "d": 0.77}
+    made = board(*(c for d, v in levels.items() for c in cells(d, noisy(v, 5, 28 + ord(d)))))
+    (section,) = [s for s in made.sections if s.metric == "sa"]
+    found = paired._pairs(section)
+    assert found.p[0, 1] < 0.045 < 0.07 < found.adjusted[0, 1]
+    assert [row.ranks for row in section.rows] == [(1, 2), (1, 4), (2, 4), (2, 4)]
+
+
 def test_a_row_that_lacks_seeds_has_its_rank_in_its_range() -> None:
     """The seeds that b lacks are a's bad ones: it is ranked before a, and behind it on the seeds of both."""
     levels = {"a": [0.8, 0.81, 0.82, 0.6, 0.61], "b": [0.76, 0.77, 0.78], "c": [0.5, 0.51, 0.5, 0.49, 0.5]}
