@@ -20,6 +20,7 @@ from robustfl.reports.loading import board_of
 from robustfl.reports.published import publish, read_board, write_board
 from robustfl.reports.ranking import rank_board
 from robustfl.reports.store import Store
+from robustfl.reports.tradeoff import pareto
 from robustfl.reports.writers import to_csv, to_json, to_latex, to_markdown, to_text
 from robustfl.scenarios import Cell, Execution, Scenario, expand
 from robustfl.scenarios.ensemble import asked
@@ -150,14 +151,14 @@ def test_the_data_file_names_every_member_as_cells_do_and_says_why() -> None:
 # --- on a board ------------------------------------------------------------------------------------------------------
 
 
-def cells(**values: list[Any]) -> list[CellResult]:
+def cells(defense: str = "mean", **values: list[Any]) -> list[CellResult]:
     """Records by attack: a number per seed, or a status."""
     made = []
     for name, seeds in values.items():
         attack, scope = SPECS[name]
         for seed, value in enumerate(seeds):
             number = {"sa": value} if isinstance(value, float) else {"status": value, "reason": "why"}
-            made.append(record(attack=attack, scope=scope, seed=seed, **number))
+            made.append(record(defense=defense, attack=attack, scope=scope, seed=seed, ra={}, **number))
     return made
 
 
@@ -240,6 +241,15 @@ def test_a_member_that_is_refused_with_one_seed_makes_a_bound() -> None:
     _, row = row_of(cells(none=[0.9, 0.9], alie=[0.5, 0.5], sf=["refused", 0.4], own=[0.8, 0.8]))
     assert row.worst.bound
     assert not row_of(cells(none=[0.9], alie=[0.5], sf=["refused"], own=["refused"]))[1].worst.bound
+
+
+def test_a_bound_is_no_point_among_accuracies_in_peace_and_under_attack() -> None:
+    sure = cells(none=[0.9], alie=[0.5], sf=[0.4], own=[0.8])
+    for again, points in ((0.4, 2), ("failed", 1)):
+        other = cells(defense="krum", none=[0.8], alie=[0.6], sf=[again], own=[0.7])
+        board, _ = row_of([*sure, *other])
+        found = pareto(board)
+        assert (len(found.points), found.left_out) == (points, 2 - points)
 
 
 def test_members_that_are_all_without_effect_count_as_such() -> None:
