@@ -31,7 +31,7 @@ from robustfl.reports.reproduction import (
     judge,
     papers,
 )
-from robustfl.reports.reproduction.measures import Planned, matches, number
+from robustfl.reports.reproduction.measures import Planned, best_group, matches, number
 from robustfl.reports.reproduction.page import to_html, to_json, to_latex, to_markdown
 from robustfl.reports.reproduction.plots import apart
 from robustfl.reports.reproduction.protocols import SCALES, Paper, Plot, Run, Scale, paper
@@ -726,3 +726,13 @@ def test_the_page_of_all_tables_is_written_in_every_form_before_anything_has_run
 ])  # fmt: skip
 def test_names_below_an_axis_say_what_differs(names: list[str], shown: tuple[list[str], str]) -> None:
     assert apart(names) == shown
+
+
+def test_a_rate_is_the_best_in_the_mean_over_its_seeds_and_not_by_its_luckiest() -> None:
+    rates = {"0.1": [90.0, 10.0, 10.0], "0.2": [50.0, 50.0, 50.0], "0.4": [60.0]}
+    cells = [Planned({"rate": r, "seed": i}, f"{r} {i}") for r in rates for i in range(3)]
+    values = {f"{r} {i}": v for r, seen in rates.items() for i, v in enumerate(seen)}
+    found = best_group([c for c in cells if c.labels["rate"] != "0.4"], ["rate"], values)
+    assert [c.key for c in found] == ["0.2 0", "0.2 1", "0.2 2"]
+    assert best_group(cells, [], values) == cells
+    assert best_group(cells[:3], ["rate"], {}) == cells[:3]

@@ -85,6 +85,12 @@ def test_a_stream_has_one_reader_and_data_do_not_know_who_attacks_or_defends(
         assert [key for key in plain - of_others(found) if len(key) < 3 or key[2] not in byzantine] == [], name
 
 
+def test_every_client_looks_at_its_data_in_an_order_of_every_round(drawn: Drawn) -> None:
+    settings = {"norm": "hbn", "algorithm": "fedavg(local_steps=1)", "participation": 1.0, "quota": False}
+    expected = {(0, "statistics", k, t) for k in range(SMALL["clients"]) for t in range(SMALL["rounds"])}
+    assert {key for key in drawn(settings) if key[1] == "statistics"} >= expected
+
+
 def test_a_second_aggregation_of_a_round_draws_from_a_stream_of_its_own(drawn: Drawn) -> None:
     found = drawn({"algorithm": "scaffold(local_steps=1)", "norm": "none", "defense": RULE})
     assert {key for key in found if key[1] == "defense-second"} == {(0, "defense-second", t) for t in (0, 1)}
@@ -97,4 +103,5 @@ def test_other_clients_rounds_and_seeds_have_other_streams(drawn: Drawn) -> None
     clients = range(SMALL["clients"])
     everybody = {(seed, "augment", k, t, 0) for seed in (0, 1) for k in clients for t in range(SMALL["rounds"])}
     assert {key for key in keys if key[1] == "augment"} == everybody
+    assert {key for key in keys if key[1] == "validation"} == {(s, "validation", k) for s in (0, 1) for k in clients}
     assert {key[:3] for key in keys if key[1] == "batch"} == {(seed, "batch", k) for seed in (0, 1) for k in clients}

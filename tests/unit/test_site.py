@@ -8,12 +8,14 @@ import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_store import grid, record, stored
 
 from robustfl.records import CellResult
 from robustfl.reports import rank_board, report
+from robustfl.reports.contestants import unreliable
 from robustfl.reports.frame import frame
 from robustfl.reports.site import write_site
 
@@ -136,6 +138,19 @@ def test_an_unreliable_number_stays_a_number_and_says_why(tmp_path: Path) -> Non
     shown = dict(zip(head, row, strict=True))
     assert shown["RA pgd"] == "50.0"
     assert shown["state and reason"] == "unreliable gradients may be masked: square wins"
+
+
+@pytest.mark.parametrize(
+    ("certificates", "why"),
+    [
+        ({"warnings": ["gradients may be masked: square wins", "clients run one after another"]},
+         "gradients may be masked: square wins"),
+        ({"unreliable": ["a", "b"], "warnings": ["gradients may be masked: c"]}, "a; b; gradients may be masked: c"),
+        ({"warnings": ["clients run one after another"]}, ""),
+    ],
+)  # fmt: skip
+def test_a_warning_of_masked_gradients_makes_a_number_unreliable(certificates: dict[str, Any], why: str) -> None:
+    assert unreliable(record().model_copy(update={"certificates": certificates})) == why
 
 
 def test_cells_not_run_and_unreadable_files_are_marked_rows(tmp_path: Path) -> None:

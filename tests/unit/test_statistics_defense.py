@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from robustfl.contracts import Aggregator, Step
+from robustfl.contracts import Aggregator, StatisticsSlices, Step
 from robustfl.defenses import parse_pipeline
+from robustfl.defenses.propagation.spread import parse_propagation
 from robustfl.errors import UsageError
 from robustfl.federation import engine, train
 from robustfl.norms.lockstep import KINDS
@@ -231,3 +232,21 @@ def test_boards_name_the_rule_on_statistics_where_it_varies() -> None:
     at = board.label_names.index("statistics_defense")
     assert {row.labels[at] for row in board.sections[0].rows} == {"same", "median"}
     assert labels(cell())["statistics_defense"] == "same"
+
+
+def test_a_source_that_is_not_finite_is_missing_and_was_one_of_the_attackers() -> None:
+    """Layers of one mean and one variance, clean ones first."""
+    branches = [
+        [StatisticsSlices("bn", slice(at, at + 1), slice(at + 1, at + 2), branch)]
+        for branch, at in (("clean", 0), ("adversarial", 2))
+    ]
+    own = torch.tensor([[0.0, 1.0, v, 1.0 + v] for v in (0.0, 1.0, 5.0, 7.0)], dtype=torch.float64)
+    liar = torch.tensor([[0.0, 1.0, float("nan"), 9.0]], dtype=torch.float64)
+    propagate = parse_propagation("fedrbn(similarity=uniform)+trimmed-mean")
+    told = {"clean": branches[0], "adversarial": branches[1]}
+    found = propagate(torch.cat([liar, own]), own[:1], f=1, **told)
+    assert found.tolist() == [[3.25, 4.25]]  # the mean of the four, of whom nobody is left to trim
+    assert torch.equal(found, propagate(own, own[:1], f=0, **told))
+    assert propagate(own, own[:1], f=1, **told).tolist() == [[3.0, 4.0]]
+    with pytest.raises(UsageError, match="no AT user has finite statistics"):
+        propagate(liar, own[:1], f=1, **told)
