@@ -100,9 +100,10 @@ def write_bundle(
     title = re.sub(r"[^a-z0-9]+", "-", source.folder.resolve().name.lower()).strip("-") if name is None else name
     if not re.fullmatch(_NAME, title):
         raise UsageError(f"submit: name={title!r} must be lower-case letters, digits and dashes")
-    if not by.strip():
+    by = " ".join(by.split())
+    if not by:
         raise UsageError("submit: by= (--by) says who is to be asked: a name, a handle, an address")
-    if unsafe(" ".join(by.split())):
+    if unsafe(by):
         raise UsageError("submit: by (--by) holds control characters")
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
         raise UsageError(f"submit: {str(place)!r} is not an empty folder")
@@ -112,7 +113,7 @@ def write_bundle(
     parts: dict[str, str | bytes] = {RECIPE: scenario_toml(records, name=title)}
     parts |= {REQUIREMENTS: _requirements(board, packages), **sources}
     origins = {target: _origin(target, _digest(content)) for target, content in sources.items()}
-    known = {"name": title, "by": " ".join(by.split()), "plugins": origins, "packages": packages}
+    known = {"name": title, "by": by, "plugins": origins, "packages": packages}
     _write(place, board, parts, known)
     return read_bundle(place)
 

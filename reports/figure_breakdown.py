@@ -38,9 +38,11 @@ def _figure(found: Breakdown, width: str, own: Sequence[int]) -> Figure:
 
     column = width == "column"
     lines = best_first(found)
-    last = max(x for _, points in lines for x, _ in points)
+    ticks = sorted({x for _, points in lines for x, _ in points})
     names = [
-        wrapped((name or "all") + ("" if points[-1][0] == last else f" (to {points[-1][0]:g})"), 24 if column else 34)
+        wrapped(
+            (name or "all") + ("" if points[-1][0] == ticks[-1] else f" (to {points[-1][0]:g})"), 24 if column else 34
+        )
         for name, points in lines[:_NAMED]
     ]
     size = (WIDTHS[width], 2.5 if column else 3.6)
@@ -64,7 +66,7 @@ def _figure(found: Breakdown, width: str, own: Sequence[int]) -> Figure:
     axes.set(xlim=axes.get_xlim(), ylim=(low, high))
     for x, y in lasts:  # of a rule that more attackers are refused to, the name stands beyond its line
         axes.plot([x, axes.get_xlim()[1]], [y, y], color="#9a9a9a", linewidth=0.5, linestyle=":", zorder=1)
-    axes.set_xticks(sorted({x for _, points in lines for x, _ in points}))
+    axes.set_xticks(ticks)
     axes.tick_params(labelsize=letters)
     axes.set_xlabel(found.label, fontsize=letters + 1)
     axes.set_ylabel(f"{metric_title(found.metric)}, worst case (%)", fontsize=letters + 1)

@@ -347,11 +347,19 @@ def _run(work: Sequence[_Work], workers: int, on_round: OnRoundOf | None) -> Ite
             left = again
 
 
+def _stored(item: _Work) -> Finished | None:
+    """The end of a cell that somebody has stored since: another grid, or a worker that died before it could say so."""
+    store = Store(item.folder)
+    if not store.done([item.key]):
+        return None
+    discard(item.folder, item.key)
+    return _finished(store.read(item.key))
+
+
 def _settled(item: _Work) -> Finished | None:
     """The end of a cell whose worker died, if there is no need to try it again."""
-    if Store(item.folder).done([item.key]):  # committed by a worker that died before it could say so
-        discard(item.folder, item.key)
-        return _finished(Store(item.folder).read(item.key))
+    if (stored := _stored(item)) is not None:
+        return stored
     trace = item.trace.read_text(encoding="utf-8", errors="replace") if item.trace.is_file() else ""
     minutes = item.execution.cell_minutes
     if minutes is None or not trace.startswith("Timeout"):
@@ -455,9 +463,8 @@ def _execute(item: _Work, on_round: OnRoundOf | None = None) -> Finished | Store
             load_file(plugin)
         if key_of(resolve(item.cell, item.fingerprint)) != item.key:
             raise UsageError(f"a plug-in changed after the grid began{item.plug_ins}; start the grid again")
-        store = Store(item.folder)
-        if store.done([item.key]):  # by another grid
-            return _finished(store.read(item.key))
+        if (stored := _stored(item)) is not None:
+            return stored
         followed = tracking.Followed(item.execution.track, item.folder, item.key, plain(labels(item.cell)))
         execution = replace(
             item.execution,
@@ -467,7 +474,7 @@ def _execute(item: _Work, on_round: OnRoundOf | None = None) -> Finished | Store
         )
         with limit.limited(execution.cell_minutes, item.trace):
             record = run_cell(item.cell, scenario=item.scenario, fingerprint=item.fingerprint, execution=execution)
-        store.commit(record)
+        Store(item.folder).commit(record)
         if record.status not in RERUN:
             discard(item.folder, item.key)
         followed.finished(record)
