@@ -139,10 +139,15 @@ class ClientConvolution(torch.autograd.Function):
             _, dw, sums = _back(outer, inner, weight.repeat(n, 1, 1, 1), ctx.settings, n * groups, wanted)
             dw, db = dw.view(n, *weight.shape), sums.view(n, -1) if ctx.biased else None
         else:
+            summed = x.device.type != "cpu" and equal(sizes)  # biases of all clients in one sum, not one for each
+            wanted[2] &= not summed
             parts = zip(torch.split(gradient, list(sizes)), torch.split(x, list(sizes)), strict=True)
             each = [_back(outer, inner, weight, ctx.settings, groups, wanted) for outer, inner in parts]
             dw = each[0][1][None] if n == 1 else torch.stack([one[1] for one in each])
-            db = torch.stack([one[2] for one in each]) if ctx.biased else None
+            if ctx.biased and summed:
+                db = gradient.view(n, -1, *gradient.shape[1:]).sum((1, 3, 4))
+            elif ctx.biased:
+                db = torch.stack([one[2] for one in each])
         into = None
         if ctx.needs_input_grad[0]:
             into = _back(gradient, x, weight, ctx.settings, groups, [True, False, False])[0]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from robustfl.errors import UsageError
-from robustfl.kernels import native
+from robustfl.kernels import fused, native
 from robustfl.kernels.blocks import at_once, over_columns
 from robustfl.kernels.networks import MIN, Network, Program, network, program
 
@@ -45,9 +45,9 @@ class RankMean:
 
     def reduce(self, rows: Tensor, out: Tensor, scratch: Tensor) -> None:
         if at_once(rows):
-            kept = rows.sort(dim=0).values[self.low : self.high]
-            torch.mean(kept, dim=0, out=out)
-            out.add_(0.0)  # as in ``run``
+            if not fused.rank_mean(rows, self.low, self.high, out):
+                torch.mean(rows.sort(dim=0).values[self.low : self.high], dim=0, out=out)
+                out.add_(0.0)  # as in ``run``
         elif native.ready(rows):
             native.rank_mean(rows, self.network, out)
         else:

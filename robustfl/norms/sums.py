@@ -85,6 +85,9 @@ def client_moments(x: Tensor, sizes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """Mean and biased variance per client and channel, both ``[n C]``."""
     x = x.detach()
     rows = channel_rows(x, sizes)
+    if rows is not None and x.device.type != "cpu":  # in one read; the CPU's takes several times as long as two
+        variance, mean = torch.var_mean(rows, (1, 2), correction=0)
+        return mean, variance
     if rows is not None:
         values = rows.shape[1] * rows.shape[2]
         mean = sum_rows(rows).div_(values)

@@ -6,13 +6,14 @@ medians over turns taken one after another in this process.
 
 from __future__ import annotations
 
+import os
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
-from itertools import islice
+from itertools import islice, product
 from unittest import mock
 
 import torch
@@ -74,13 +75,15 @@ def plain(model: str, samples: int, device: torch.device) -> Iterator[object]:
 def throughput(device: torch.device, *, small: bool) -> None:
     """Images per second of whole rounds. Only honest clients compute, so only their images count."""
     model, batch, count = ("simple-cnn", 4, 2) if small else ("fbn-cnn", BATCH, 20)
-    print(f"{'n':>4} {'robust images/s':>16} {'plain images/s':>15} {'share':>6}   goal ≥ 0.50")
-    for n in (10, 20) if small else (10, 100):
+    print(f"{'n':>4} {'products':>8} {'robust images/s':>16} {'plain images/s':>15} {'share':>6}   goal ≥ 0.50")
+    for n, short in product((10, 20) if small else (10, 100), (False, True)):
         images = (n - 3 * n // 10) * batch
+        torch.backends.cudnn.allow_tf32 = short  # as a cell's precision decides
         robust = images / seconds(rounds(model, n, batch, device, count), device, count)
         ordinary = images / seconds(plain(model, images, device), device, count)
-        print(f"{n:4} {robust:16.0f} {ordinary:15.0f} {robust / ordinary:6.2f}", flush=True)
-        if find_spec("byzfl") is not None and not small:
+        words = "tf32" if short else "float32"
+        print(f"{n:4} {words:>8} {robust:16.0f} {ordinary:15.0f} {robust / ordinary:6.2f}", flush=True)
+        if find_spec("byzfl") is not None and not small and short:  # torch's default for convolutions
             from tests.bench.rounds import Case, byzfl
 
             case = Case("gpu", model, SHAPE, n, 3 * n // 10, batch, 5, "")
@@ -173,6 +176,7 @@ def main(words: tuple[str, ...] = ()) -> None:
         sys.exit("no GPU here; `python -m tests.bench gpu --device cpu --small` shows that the script works")
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "the CPU"
     print(f"{name}, torch {torch.__version__}")
+    os.environ["ROBUSTFL_NATIVE"] = "always"  # as in a run of some dozens of rounds
     for part in (throughput, local_steps.table, recordings, median_against_read, golden, kernels):
         part(device, small="--small" in words)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from itertools import product
 
 import pytest
@@ -9,7 +12,7 @@ import torch
 
 from robustfl import kernels
 from robustfl.errors import UsageError
-from robustfl.kernels import blocks, native, order
+from robustfl.kernels import blocks, fused, native, order
 from robustfl.kernels.networks import network
 
 
@@ -130,3 +133,84 @@ def test_the_compiled_ranks_leave_absurdly_long_rows_to_the_slow_look(monkeypatc
     assert kernels.tame_rank_mean(X, kernels.median_rule(3)) is not None
     X[2, 9] = -1e145
     assert kernels.tame_rank_mean(X, kernels.median_rule(3)) is None
+
+
+ON_A_GPU = """
+import torch
+from robustfl.kernels import fused
+from robustfl.kernels.networks import network
+
+for n, low, high in ((1, 0, 1), (5, 2, 3), (6, 2, 4), (13, 4, 9), (20, 0, 20)):
+    for dtype in (torch.float32, torch.float64):
+        wide = torch.randn(n, 400, dtype=dtype, generator=torch.Generator().manual_seed(n))
+        X, out = wide[:, :301], torch.full((301,), torch.nan, dtype=dtype)  # a last block that is not full
+        X[:, ::3] = -0.0
+        fused._launch(network(n, low, high), X, out)
+        torch.testing.assert_close(out, X.sort(dim=0).values[low:high].mean(0), rtol=1e-6, atol=1e-7)
+        assert not out[::3].signbit().any()
+"""
+
+
+def test_the_kernel_of_a_gpu_is_right_in_tritons_interpreter():
+    pytest.importorskip("triton")
+    surroundings = os.environ | {"TRITON_INTERPRET": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", ON_A_GPU], env=surroundings, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+class _Elsewhere:
+    """What the choice of a way looks at in rows on a GPU."""
+
+    device, dtype = torch.device("cuda"), torch.float32
+
+    def __init__(self, n: int, d: int, step: int = 1) -> None:
+        self.shape, self._step = torch.Size((n, d)), step
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def numel(self) -> int:
+        return self.shape.numel()
+
+    def stride(self, _: int) -> int:
+        return self._step
+
+
+@pytest.mark.parametrize(
+    ("rows", "by_kernel"),
+    [
+        (_Elsewhere(10, 1_000_000), True),
+        (_Elsewhere(10, 100_000), False),  # sorted soon
+        (_Elsewhere(100, 1_300_000), True),
+        (_Elsewhere(100, 500_000), False),  # not worth half a minute of compiling
+        (_Elsewhere(129, 100_000_000), False),  # more than a thread has registers
+        (_Elsewhere(10, 1_000_000, step=2), False),
+    ],
+)
+def test_which_rows_the_kernel_of_a_gpu_takes(rows, by_kernel, monkeypatch):
+    monkeypatch.delenv("ROBUSTFL_NATIVE", raising=False)
+    monkeypatch.setattr(fused, "find_spec", lambda name: name)
+    launched = []
+    monkeypatch.setattr(fused, "_launch", lambda *call: launched.append(call))
+    n = len(rows)
+    assert fused.rank_mean(rows, 3 * n // 10, n - 3 * n // 10, None) is by_kernel
+    assert len(launched) == by_kernel
+    monkeypatch.setenv("ROBUSTFL_NATIVE", "never")
+    assert not fused.rank_mean(rows, 3 * n // 10, n - 3 * n // 10, None)
+
+
+def test_a_kernel_that_does_not_compile_is_not_tried_again(monkeypatch):
+    tried = []
+
+    def launch(*call):
+        tried.append(call)
+        raise RuntimeError("no C compiler")
+
+    monkeypatch.delenv("ROBUSTFL_NATIVE", raising=False)
+    monkeypatch.setattr(fused, "find_spec", lambda name: name)
+    monkeypatch.setattr(fused, "_launch", launch)
+    monkeypatch.setattr(fused, "_FAILED", set())
+    assert [fused.rank_mean(_Elsewhere(9, 1_000_000), 3, 6, None) for _ in range(2)] == [False, False]
+    assert len(tried) == 1

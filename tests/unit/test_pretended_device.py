@@ -14,6 +14,7 @@ from torch import Tensor
 
 from robustfl.contracts import Aggregator, Propagation, StatisticsLayer
 from robustfl.federation import train
+from robustfl.layer_kinds import convolution
 from robustfl.passes import channels_last
 from robustfl.registry import create, entries
 from tests.bench.federations import federation
@@ -104,6 +105,28 @@ def test_every_objective(objective: str) -> None:
 def test_weight_gradients_of_large_images_one_client_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("robustfl.layer_kinds.LARGE", 0)
     same_on_the_device(norm="gn")
+
+
+def convolved(device: torch.device, sizes: tuple[int, ...]) -> list[Tensor]:
+    """The gradients of a convolution that two clients share, by its input, weights and biases."""
+    draw = torch.Generator().manual_seed(2)
+    x, weight, bias = (torch.randn(shape, generator=draw) for shape in ((sum(sizes), 2, 5, 5), (3, 2, 3, 3), (3,)))
+    with Pretend() if device == DEVICE else nullcontext():
+        leaves = [
+            channels_last(x.to(device)).requires_grad_(),
+            weight.to(device).expand(2, -1, -1, -1, -1).requires_grad_(),
+            bias.to(device).expand(2, -1).requires_grad_(),
+        ]
+        y = convolution(*leaves, ((1, 1), (1, 1), (1, 1), 1), sizes)
+        return [t.to(HOST).contiguous() for t in torch.autograd.grad(y.square().sum(), leaves)]
+
+
+@pytest.mark.parametrize("sizes", [(3, 3), (2, 3)])
+def test_convolutions_of_large_images_with_equal_and_unequal_batches(
+    sizes: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("robustfl.layer_kinds.LARGE", 0)
+    torch.testing.assert_close(convolved(DEVICE, sizes), convolved(HOST, sizes), rtol=1e-4, atol=1e-4)
 
 
 def normalised(norm: str, device: torch.device, shape: tuple[int, ...], alike: bool) -> list[Tensor]:
