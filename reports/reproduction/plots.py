@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 Series = Mapping[str, Sequence[tuple[CellResult, Mapping[str, Any]]]]
 _MARKERS = "osD^vPX*<>"
+_TITLE = 44  # letters across a panel
 _NAMES = {"sa": "accuracy on clean inputs (%)", "ra_worst": "accuracy on adversarial inputs (%)"}
 
 
@@ -82,8 +84,8 @@ def _figure(plot: Plot, ran: Sequence[tuple[CellResult, Mapping[str, Any]]]) -> 
     lines = sorted({line for found in panels.values() for line in found}, key=natural)
     figure = Figure(figsize=(3.3 * len(names) + 0.6, 3.4), layout="constrained")
     axes = figure.subplots(1, len(names), sharey=True, squeeze=False)[0]
-    for axis, name in zip(axes, names, strict=True):
-        axis.set_title(name, fontsize=9)
+    for axis, name, title in zip(axes, names, briefly(names), strict=True):
+        axis.set_title(textwrap.fill(title, _TITLE), fontsize=9)
         _DRAW[plot.kind](axis, plot, panels[name], lines)
         axis.grid(alpha=0.3)
     axes[0].set_ylabel(_NAMES.get(plot.metric, plot.metric))
@@ -133,7 +135,7 @@ def _bars(axis: Axes, plot: Plot, series: Series, lines: Sequence[str]) -> None:
         reach = [[means[at] - min(v) for at, v in values.items()], [max(v) - means[at] for at, v in values.items()]]
         at = [p + (place - (len(lines) - 1) / 2) * width for p in means]
         axis.bar(at, list(means.values()), width, yerr=reach, label=line, color=_look(place)["color"], capsize=2)
-    _name_positions(axis, positions)
+    axis.set_xlabel(_name_positions(axis, positions))
 
 
 def _positions(plot: Plot, series: Series) -> dict[str, int]:
@@ -161,6 +163,18 @@ def _name_positions(axis: Axes, positions: Mapping[str, int]) -> str:
     return common
 
 
+def briefly(names: Sequence[str]) -> list[str]:
+    """Methods without the parameters that all of them share.
+
+    >>> briefly(["fedavg(local_steps=5, momentum=0.9)", "fedavg(local_steps=5)"])
+    ['fedavg(momentum=0.9)', 'fedavg']
+    """
+    if len(names) < 2:
+        return list(names)
+    heads, own = _own(names)
+    return [f"{head}({', '.join(parts)})" if parts else head for head, parts in zip(heads, own, strict=True)]
+
+
 def apart(names: Sequence[str]) -> tuple[list[str], str]:
     """The parameters that tell methods of one name apart, and the words for what all of them are.
 
@@ -169,16 +183,21 @@ def apart(names: Sequence[str]) -> tuple[list[str], str]:
     >>> apart(["gn", "fedfn(scale=1)"])
     (['gn', 'fedfn(scale=1)'], '')
     """
-    split = [name.removesuffix(")").partition("(") for name in names]
-    given = [[part.strip() for part in split_outside(text, ",") if part] for _, _, text in split]
-    shared = set(given[0]).intersection(*given[1:]) if given else set()
-    own = [[part for part in parts if part not in shared] for parts in given]
-    if len(names) < 2 or len({head for head, _, _ in split}) > 1 or not all(own):
+    heads, own = _own(names)
+    if len(names) < 2 or len(set(heads)) > 1 or not all(own):
         return list(names), ""
     keys = {part.partition("=")[0] for parts in own for part in parts}
     if len(keys) == 1 and all(len(parts) == 1 for parts in own):
-        return [parts[0].partition("=")[2] for parts in own], f"{split[0][0]} {keys.pop()}"
-    return [", ".join(parts) for parts in own], split[0][0]
+        return [parts[0].partition("=")[2] for parts in own], f"{heads[0]} {keys.pop()}"
+    return [", ".join(parts) for parts in own], heads[0]
+
+
+def _own(names: Sequence[str]) -> tuple[list[str], list[list[str]]]:
+    """The methods' names, and of each the parameters that not all of them share."""
+    split = [name.removesuffix(")").partition("(") for name in names]
+    given = [[part.strip() for part in split_outside(text, ",") if part] for _, _, text in split]
+    shared = set(given[0]).intersection(*given[1:]) if given else set()
+    return [head for head, _, _ in split], [[part for part in parts if part not in shared] for parts in given]
 
 
 def _band(axis: Axes, values: Mapping[int, Sequence[float]], line: str, place: int, marker: str = "") -> None:

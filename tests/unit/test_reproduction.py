@@ -714,6 +714,27 @@ def test_the_page_of_all_tables_is_written_in_every_form_before_anything_has_run
     assert "()" not in text
 
 
+def test_panels_and_bars_are_named_by_what_tells_them_apart() -> None:
+    from robustfl.reports.reproduction.plots import drawings
+
+    shared = "local_steps=5, weighting=uniform, replacement=True"
+    names = {"a": f"fedavg({shared})", "b": f"fedavg(momentum=0.9, {shared})"}
+    found = evidence({"a": [80, 81], "b": [60, 61]})
+    labels = [{**p.labels, "algorithm": names[p.labels["norm"]]} for p in found.planned]
+    planned = [
+        Planned({**given, "partition": f"classes(k={k})"}, f"{p.key}{k}")
+        for p, given in zip(found.planned, labels, strict=True)
+        for k in (2, 10)
+    ]
+    records = {p.key: found.records[p.key.removesuffix("10").removesuffix("2")] for p in planned}
+    item = Item(id="t", title="t", plots=(Plot(kind="bars", panels="algorithm", lines="norm", x="partition"),))
+    ((_, figure),) = drawings(item, Evidence(tuple(planned), records))
+    assert {axis.get_title() for axis in figure.axes} == {"fedavg", "fedavg(momentum=0.9)"}
+    for axis in figure.axes:
+        assert axis.get_xlabel() == "classes k"
+        assert [tick.get_text() for tick in axis.get_xticklabels()] == ["2", "10"]
+
+
 @pytest.mark.parametrize(("names", "shown"), [
     (["d(a=0.1, m=x)", "d(a=1, m=x)"], (["0.1", "1"], "d a")),
     (["constant(lr=0.01)", "constant(lr=0.1)"], (["0.01", "0.1"], "constant lr")),
