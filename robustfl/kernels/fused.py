@@ -23,6 +23,7 @@ LEAST = 1 << 22  # entries; to sort fewer takes less than half a millisecond
 _PER_SQUARE = 100  # entries for the square of each comparator: it is compiled in the time of some 3,000 times sorting
 _MOST = {torch.float32: 128, torch.float64: 64}  # rows that fit into registers
 _BLOCK = 128
+_FAILED: set[Network] = set()
 _HEAD = """
 import triton
 import triton.language as tl
@@ -57,10 +58,8 @@ def _suits(rows: Tensor) -> bool:
 
 def _launch(plan: Network, rows: Tensor, out: Tensor) -> None:
     d = rows.shape[1]
-    _kernel(plan)[(-(-d // _BLOCK),)](rows, out, d, rows.stride(0), BLOCK=_BLOCK, num_warps=4)
-
-
-_FAILED: set[Network] = set()
+    with torch.cuda.device_of(rows):  # Triton launches on the current device
+        _kernel(plan)[(-(-d // _BLOCK),)](rows, out, d, rows.stride(0), BLOCK=_BLOCK, num_warps=4)
 
 
 @cache
