@@ -150,6 +150,7 @@ class Sample(Copy):
     flag: bool = param(False)
     widths: tuple[int, ...] = param((3,), ge=1)
     form: str = param("a", choices=("a", "bee"))
+    inner: str = param("sf")
     length: float = param(1.0, ge=0, lt=math.inf)
 
 
@@ -166,6 +167,8 @@ class Sample(Copy):
         ("widths", (3, 0), "widths=(3, 0) must be ≥ 1"),
         ("widths", 3, "widths=3 must be a list, each a whole number, ≥ 1"),
         ("form", "be", "did you mean 'bee'"),
+        ("form", None, "form=None must be a text, one of 'a', 'bee'"),
+        ("inner", None, "inner=None must be a text, and the text is written 'none', in quotes"),
         ("length", math.inf, "length=inf must be ≥ 0, finite"),
     ],
 )
