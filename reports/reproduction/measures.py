@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -43,6 +44,12 @@ class Evidence:
     def done(self) -> int:
         """The number of cells with a record."""
         return sum(1 for cell in self.planned if cell.key in self.records)
+
+    @property
+    def elsewhere(self) -> Counter[str]:
+        """How many of these ran on devices other than the CPU, whose last digits are their own."""
+        ran = (self.records[cell.key].certificates.get("device") for cell in self.planned if cell.key in self.records)
+        return Counter(str(device) for device in ran if device not in (None, "cpu"))
 
     def of(self, selector: Selector) -> list[Planned]:
         """The cells that a selector names."""

@@ -65,6 +65,8 @@ class Entry:
             words = "Nothing has run." if scale is not None else f"Nothing to run at the {self.scale} scale."
             return words + (f" It needs {needs}." if needs else "")
         words = f"{self.evidence.done} of {planned} cells have run"
+        for device, count in sorted(self.evidence.elsewhere.items()):
+            words += f", {count} of them on {device}"
         if self.evidence.seconds:
             words += f", {_hours(self.evidence.seconds)} of computing"
         if self.evidence.done < planned:

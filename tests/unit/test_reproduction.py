@@ -500,6 +500,16 @@ def test_the_page_shows_contradictions_first_and_says_what_was_tried() -> None:
     assert "robustfl reproduce fbn/table1 --scale reduced" in text
 
 
+def test_a_page_says_how_many_cells_ran_elsewhere_than_on_a_cpu() -> None:
+    found = evidence({"a": [80, 81, 82]}, seconds=60.0)
+    on = {"a-0": "cpu", "a-1": "cuda", "a-2": "cuda"}
+    moved = {k: r.model_copy(update={"certificates": {"device": on[k]}}) for k, r in found.records.items()}
+    one, item = find_items("hbn/table1")[0]
+    words = Entry(one, item, "reduced", Evidence(found.planned, moved, seconds=60.0), ()).state
+    assert words == "3 of 3 cells have run, 2 of them on cuda, 60 s of computing."
+    assert Entry(one, item, "reduced", found, ()).state == "3 of 3 cells have run, 60 s of computing."
+
+
 def test_what_only_the_papers_scale_can_run_says_what_that_needs() -> None:
     entries = {item.id: Entry(p, item, "reduced", Evidence((), {}), ()) for p, item in find_items("hbn")}
     assert entries["table9"].state == "Nothing to run at the reduced scale. It needs a GPU and CIFAR-100."
