@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from robustfl import __version__
 from robustfl.cli.printing import as_json, console, say, seconds, table
 from robustfl.cli.progress import run_shown
 from robustfl.errors import UsageError
+from robustfl.records import CellResult
 
 TOLERANCE = 0.03
 """What boards of the papers' tables claim: trainings that end far from where they would settle amplify what another
@@ -55,14 +56,24 @@ def reproduce(
             if at is not None:
                 say(f"{paper.name}/{item.id}: {item.title}", err=True)
                 failed |= run_missing(at, runner, on_note=execution.on_note, out=out, root=data_root)
-    records = [r for path in boards for r in sound_board(path).records()] if boards else None
+    given = {path: list(sound_board(path).records()) for path in boards}
+    records = [r for found in given.values() for r in found] if boards else None
     entries = tuple(entry(p, item, size, out=out, root=data_root, records=records) for p, item in chosen)
+    _say_unused(given, {key for e in entries for key in e.evidence.records}, target)
     page = _with_figures(Page(entries, __version__), report)
     files = [*write_page(page, report), *(report / name for entry in page.entries for name in entry.figures)]
     if board is not None:
         files.append(_write_board(page, board))
     _print(page, files, form)
     return 1 if failed else 0
+
+
+def _say_unused(given: Mapping[Path, Sequence[CellResult]], used: set[str], target: str | None) -> None:
+    """Name the boards that have nothing to do with what was asked for."""
+    for path, records in given.items():
+        if not any(record.key in used for record in records):
+            asked = f"{target} at this scale" if target else "a table or figure at this scale"
+            say(f"{path}: none of its {len(records)} cells belongs to {asked}", err=True)
 
 
 def _check(target: str | None, *, run: bool, boards: tuple[Path, ...], board: Path | None) -> None:

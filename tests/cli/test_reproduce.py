@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+import robustfl.reports
 from robustfl.cli.app import app
 
 IMAGES = os.environ.get("ROBUSTFL_TEST_IMAGES", "")
@@ -32,6 +33,13 @@ def test_counted_claims_need_no_run_and_make_a_page(tmp_path: Path) -> None:
     assert verdicts["mebibytes-fedtan"] == "confirmed"
     assert verdicts["above-gn"] == "contradicted"  # printed 1.52, recomputed 1.53
     assert sorted(p.suffix for p in tmp_path.glob("reproduction.*")) == [".html", ".json", ".md", ".tex"]
+
+
+def test_a_board_of_another_study_is_named(tmp_path: Path) -> None:
+    board = str(Path(robustfl.reports.__file__).parent / "examples" / "quickstart" / "board.json")
+    code, text = call("fedtan/tab3", "--from", board, "--report", str(tmp_path))
+    assert code == 0
+    assert f"{board}: none of its 240 cells belongs to fedtan/tab3 at this scale" in text.replace("\n", " ")
 
 
 def test_missing_data_leave_a_page_that_says_where_to_put_them(tmp_path: Path) -> None:
