@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 Series = Mapping[str, Sequence[tuple[CellResult, Mapping[str, Any]]]]
 _MARKERS = "osD^vPX*<>"
 _TITLE = 44  # letters across a panel
+_LETTERS, _HANDLE = 15, 7  # of a legend to an inch, and those that a line's picture takes
 _NAMES = {"sa": "accuracy on clean inputs (%)", "ra_worst": "accuracy on adversarial inputs (%)"}
 
 
@@ -89,12 +90,19 @@ def _figure(plot: Plot, ran: Sequence[tuple[CellResult, Mapping[str, Any]]]) -> 
         _DRAW[plot.kind](axis, plot, panels[name], lines)
         axis.grid(alpha=0.3)
     axes[0].set_ylabel(_NAMES.get(plot.metric, plot.metric))
-    handles = {h.get_label(): h for axis in axes for h in axis.get_legend_handles_labels()[0]}
+    handles = {str(h.get_label()): h for axis in axes for h in axis.get_legend_handles_labels()[0]}
+    columns = _columns(list(handles), figure.get_figwidth())
+    figure.set_figheight(3.0 + 0.2 * -(-len(handles) // columns))
     figure.legend(
-        list(handles.values()), [str(name) for name in handles], loc="outside lower center",
-        ncols=min(4, max(1, len(handles))), fontsize=8, frameon=False,
-    )  # fmt: skip
+        list(handles.values()), list(handles), loc="outside lower center", ncols=columns, fontsize=8, frameon=False
+    )
     return figure
+
+
+def _columns(names: Sequence[str], width: float) -> int:
+    """How many columns of a legend with these names fit into a figure so many inches wide."""
+    longest = max(map(len, names), default=0) + _HANDLE
+    return max(1, min(4, len(names), int(width * _LETTERS / longest)))
 
 
 def _look(place: int) -> dict[str, Any]:

@@ -500,6 +500,20 @@ def test_the_page_shows_contradictions_first_and_says_what_was_tried() -> None:
     assert "robustfl reproduce fbn/table1 --scale reduced" in text
 
 
+@pytest.mark.parametrize("names", [["a", "b", "c", "d", "e"], [f"fedtan-ii(switch_round={k})" for k in range(5)]])
+def test_a_legend_stays_within_its_figure(names: list[str]) -> None:
+    from robustfl.reports.reproduction.plots import drawings
+
+    found = evidence({name: [80, 81] for name in names})
+    item = Item(id="t", title="t", plots=(Plot(kind="bars", lines="norm", x="norm"),))
+    ((_, figure),) = drawings(item, found)
+    figure.draw_without_rendering()
+    (legend,) = figure.legends
+    inside, whole = legend.get_window_extent(), figure.bbox
+    assert whole.x0 <= inside.x0 < inside.x1 <= whole.x1
+    assert len({text.get_text() for text in legend.get_texts()}) == 5
+
+
 def test_a_page_says_how_many_cells_ran_elsewhere_than_on_a_cpu() -> None:
     found = evidence({"a": [80, 81, 82]}, seconds=60.0)
     on = {"a-0": "cpu", "a-1": "cuda", "a-2": "cuda"}
