@@ -141,6 +141,8 @@ def rounds_of_averaging(
                     g = gradient(chosen(e, k, t * tau + step + 1, per_epoch))
                 if method == "fedprox":
                     g = g + 0.3 * (here - received)
+                if method == "fedprox-unsquared" and step:
+                    g = g + 0.15 * (here - received) / (here - received).norm()
                 if method == "fedacg":
                     g = g + 2e-3 * (here - received)
                 if method == "scaffold":
@@ -188,6 +190,8 @@ FULL = "fedavg(epochs=2, momentum=0.9, weight_decay=0.01, clip_norm=1)"
         ({"algorithm": "fedavg", "objective": "wsm", "norm": "gn", "validation": 0.1},
          {"method": "fedavg", "wsm": True, "norm": "gn"}),
         ({"algorithm": "fedprox(mu=0.3)"}, {"method": "fedprox"}),
+        ({"algorithm": "fedprox(mu=0.3, clip_norm=0.3)"}, {"method": "fedprox", "clip": 0.3}),
+        ({"algorithm": "fedprox(mu=0.3, legacy_unsquared=true)"}, {"method": "fedprox-unsquared"}),
         ({"algorithm": "fedavgm"}, {"method": "fedavgm"}),
         ({"algorithm": "fedadam"}, {"method": "fedadam"}),
         ({"algorithm": "fedacg"}, {"method": "fedacg"}),
