@@ -63,7 +63,7 @@ def slope(model: nn.Module, x: Tensor, y: Tensor, branch: str = ADVERSARIAL) -> 
     return found
 
 
-@pytest.mark.parametrize(("spec", "weight"), [("at", 0.5), ("at(weight=0.2)", 0.2), ("pnc(warmup=0)", 0.5)])
+@pytest.mark.parametrize(("spec", "weight"), [("at", 0.5), ("at(weight=0.2)", 0.2), ("pnc(lam=0.2, warmup=0)", 0.5)])
 def test_at_users_mix_clean_and_adversarial_loss_each_through_its_branch(spec: str, weight: float) -> None:
     model, (x, y) = network(), batch()
     clean = loss_of(model, x, y, CLEAN)
