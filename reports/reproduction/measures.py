@@ -47,7 +47,7 @@ class Evidence:
 
     @property
     def elsewhere(self) -> Counter[str]:
-        """How many of these ran on devices other than the CPU, whose last digits are their own."""
+        """The number of these that ran on each device other than the CPU, whose last digits are their own."""
         ran = (self.records[cell.key].certificates.get("device") for cell in self.planned if cell.key in self.records)
         return Counter(str(device) for device in ran if device not in (None, "cpu"))
 

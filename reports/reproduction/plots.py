@@ -100,7 +100,7 @@ def _figure(plot: Plot, ran: Sequence[tuple[CellResult, Mapping[str, Any]]]) -> 
 
 
 def _columns(names: Sequence[str], width: float) -> int:
-    """How many columns of a legend with these names fit into a figure so many inches wide."""
+    """The number of columns in which a legend with these names fits a figure so many inches wide."""
     longest = max(map(len, names), default=0) + _HANDLE
     return max(1, min(4, len(names), int(width * _LETTERS / longest)))
 
