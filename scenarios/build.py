@@ -241,7 +241,7 @@ def _check_split(cell: Cell, train: list[Indices], algorithm: Algorithm) -> None
             )
     k = min(range(len(train)), key=lambda k: len(train[k]))
     least = len(train[k])
-    if "one_batch" in algorithm.asks and least < cell.batch:
+    if "one_batch" in algorithm.asks and "replacement" not in algorithm.asks and least < cell.batch:
         raise Refused(f"batch={cell.batch} is larger than client {k}'s {least} training samples; batch ≤ {least} fits")
 
 

@@ -213,6 +213,12 @@ def test_cells_their_data_cannot_serve_are_refused(cell: dict[str, Any], words: 
     assert words in record["reason"]
 
 
+def test_batches_drawn_with_replacement_may_be_larger_than_a_clients_data(tmp_path: Path) -> None:
+    cell = {"batch": 400, "algorithm": "dsgd(replacement=true)"}
+    (record,) = contents(grid(scenario(attack="none", defense="mean", **cell), out=tmp_path, jobs=0).folder).values()
+    assert record["status"] == "done", record["reason"]
+
+
 def test_divergence_is_recorded_with_its_round(tmp_path: Path) -> None:
     cell = {"attack": "foe(eta=1e30)", "defense": "mean", "rounds": 20}
     (record,) = contents(grid(scenario(**cell), out=tmp_path, jobs=0).folder).values()
