@@ -99,10 +99,10 @@ def _coerce(owner: str, field: dataclasses.Field[Any], hint: Any, value: Any) ->
             _check_range(owner, field, new)
             return new
     kinds = " or ".join(_in_words(option) for option in options)
-    within = [allowed(field)] if allowed(field) else []
+    within = allowed(field)
     if value is None and str in options and not within:  # the name of a method, perhaps
-        within += ["and the text is written 'none', in quotes"]
-    raise UsageError(", ".join([f"{owner}: {field.name}={value!r} must be {kinds}", *within]))
+        within = "and the text is written 'none', in quotes"
+    raise UsageError(f"{owner}: {field.name}={value!r} must be {kinds}" + (f", {within}" if within else ""))
 
 
 def _in_words(option: Any) -> str:

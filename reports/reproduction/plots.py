@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ from robustfl.records import CellResult
 from robustfl.registry import split_outside
 
 from ..board import natural
-from ..figure_layout import DASHES
+from ..figure_layout import DASHES, longest, wrapped
 from .measures import Evidence, Panels, matches, number
 from .protocols import Item, Plot
 
@@ -86,7 +85,7 @@ def _figure(plot: Plot, ran: Sequence[tuple[CellResult, Mapping[str, Any]]]) -> 
     figure = Figure(figsize=(3.3 * len(names) + 0.6, 3.4), layout="constrained")
     axes = figure.subplots(1, len(names), sharey=True, squeeze=False)[0]
     for axis, name, title in zip(axes, names, briefly(names), strict=True):
-        axis.set_title(textwrap.fill(title, _TITLE), fontsize=9)
+        axis.set_title(wrapped(title, _TITLE), fontsize=9)
         _DRAW[plot.kind](axis, plot, panels[name], lines)
         axis.grid(alpha=0.3)
     axes[0].set_ylabel(_NAMES.get(plot.metric, plot.metric))
@@ -101,8 +100,7 @@ def _figure(plot: Plot, ran: Sequence[tuple[CellResult, Mapping[str, Any]]]) -> 
 
 def _columns(names: Sequence[str], width: float) -> int:
     """The number of columns in which a legend with these names fits a figure so many inches wide."""
-    longest = max(map(len, names), default=0) + _HANDLE
-    return max(1, min(4, len(names), int(width * _LETTERS / longest)))
+    return max(1, min(4, len(names), int(width * _LETTERS / (longest(names) + _HANDLE))))
 
 
 def _look(place: int) -> dict[str, Any]:

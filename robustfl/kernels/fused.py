@@ -20,7 +20,7 @@ from torch import Tensor
 from robustfl.kernels.networks import Network, network
 
 LEAST = 1 << 22  # entries; to sort fewer takes less than half a millisecond
-_PER_SQUARE = 100  # entries for the square of each comparator: it is compiled in the time of some 3,000 times sorting
+_PER_SQUARE = 100  # entries per squared number of comparators: to compile takes as long as to sort so many 3,000 times
 _MOST = {torch.float32: 128, torch.float64: 64}  # rows that fit into registers
 _BLOCK = 128
 _FAILED: set[Network] = set()
