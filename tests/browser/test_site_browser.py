@@ -88,10 +88,10 @@ def choose(browser: Any, label: str, value: str) -> None:
 
 
 def saved(downloads: Path, name: str) -> str:
-    """The text of a download, waited for."""
-    for _ in range(100):
-        if (downloads / name).is_file():
-            return (downloads / name).read_text(encoding="utf-8")
+    """The text of a download, waited for: a browser makes the file before it has written it."""
+    for _ in range(400):
+        if (downloads / name).is_file() and (text := (downloads / name).read_text(encoding="utf-8")):
+            return text
         time.sleep(0.05)
     raise AssertionError(f"{name} was not downloaded; there is {sorted(p.name for p in downloads.iterdir())}")
 
