@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from .board import in_words
-from .estimate import CONFIDENCE, NO_EFFECT, NORMAL, Estimate
+from .estimate import CONFIDENCE, NO_EFFECT, NORMAL, Estimate, acts
 from .paired import LEVEL, METHOD
 
 if TYPE_CHECKING:
@@ -74,6 +74,10 @@ def how_to_read(board: Board) -> tuple[str, ...]:
             f"Ranks such as 1–4: rows that cannot be told apart ({METHOD}, {LEVEL:.0%}).",
         ),
         (bool(board.task_names), f"Overall: per seed the mean over the {tasks} tasks ({listed(board.task_names)})."),
+        (
+            _rest_somewhere(board),
+            "Under an attack, and in the worst case, it leaves out tasks in which no row was attacked with effect.",
+        ),
         (bool(board.own_names), f"Every contestant has its own {listed(board.own_names)}."),
         (
             any(p.idle for p in places),
@@ -84,7 +88,7 @@ def how_to_read(board: Board) -> tuple[str, ...]:
             any(p.bound for p in places),
             "≤: some attack has no number, so the worst case may be lower; such a row has no rank.",
         ),
-        (any(p.is_number and len(p.values) < p.expected for p in places), "k/n: only k of n seeds have finished."),
+        (any(p.is_number and len(p.values) < p.expected for p in places), "k/n: only k of n seeds are there."),
         (
             any(p.states for p in places),
             "Where a seed diverged, failed or was refused, the table says so instead of a number.",
@@ -107,6 +111,15 @@ def listed(names: Sequence[str]) -> str:
     'sf, foe and alie'
     """
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+
+
+def _rest_somewhere(board: Board) -> bool:
+    """True if some attack acts in some tasks only."""
+    sections = [s for s in board.tasks if s.metric == "sa"]
+    found = [
+        [acts(row.cells[i] for row in s.rows) for s in sections] for i, a in enumerate(board.attacks) if a != "none"
+    ]
+    return any(any(tasks) and not all(tasks) for tasks in found)
 
 
 _NAMED = 8
@@ -139,7 +152,8 @@ def _ranked_by(board: Board) -> str:
 def _seeds(count: int, places: Sequence[Estimate]) -> str:
     if count == 1:
         return "One seed, without interval"
-    said = [f"Mean over {count} seeds"]
+    fewest = min((len(p.values) for p in places if p.is_number), default=count)
+    said = [f"Mean over {count if fewest == count else f'{fewest} to {count}'} seeds"]
     if any(p.interval for p in places):
         said.append(f"[{CONFIDENCE:.0%} interval]")
     if any(p.seeds and not p.interval for p in places):

@@ -22,6 +22,11 @@ def note_mark(number: int) -> str:
     return mark
 
 
+def note_marks(place: Estimate, between: str = ",") -> str:
+    """The marks of a place's footnotes."""
+    return between.join(map(note_mark, place.notes))
+
+
 def header(board: Board) -> list[str]:
     """The headings of all columns."""
     return ["#", *board.label_names, *board.attacks, "worst case", *members_head(board), *COSTS]
@@ -62,7 +67,7 @@ class Markup:
 
     def place(self, place: Estimate) -> str:
         """A place with the marks of its footnotes."""
-        marks = ", ".join(note_mark(n) for n in place.notes) if place.states else ""
+        marks = note_marks(place, ", ")
         return self.literal(place.text()) + (self.raised.format(marks) if marks else "")
 
     def head(self, board: Board) -> list[str]:

@@ -146,6 +146,11 @@ def averaged(parts: Sequence[Estimate]) -> Estimate:
     return Estimate(values, expected, states, bound, _notes(parts), idle, _samples(parts), dropped=dropped)
 
 
+def acts(places: Iterable[Estimate]) -> bool:
+    """True if an attack ran, or was dropped, and had an effect on some of the rows that these places are of."""
+    return any((place.expected or place.dropped) and not place.idle for place in places)
+
+
 def worst(parts: Sequence[Estimate]) -> Estimate:
     """The worst case over attacks: seed by seed the minimum, over the seeds that every attack has.
 

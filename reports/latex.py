@@ -79,5 +79,5 @@ def _table(board: Board, section: Section, *, number: int) -> str:
 
 def _used(board: Board, section: Section) -> list[tuple[str, str]]:
     """The footnotes that this table's places refer to, and the unreadable files."""
-    marks = {note_mark(n) for row in section.rows for e in row.places if e.states for n in e.notes} | {"!"}
+    marks = {note_mark(n) for row in section.rows for e in row.places for n in e.notes} | {"!"}
     return [(m, text) for m, text in remarks(board) if m in marks]

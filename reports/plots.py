@@ -13,7 +13,7 @@ from robustfl.records import CellResult
 from .captions import setting
 from .frame import frame
 from .loading import board_of, matching
-from .ranking import rank_board
+from .ranking import NO_ATTACK, rank_board
 from .statistic import counted
 from .store import open_store, write_atomic
 
@@ -110,15 +110,22 @@ _SHOWS = {
 }
 
 
+_OF_BOARDS = ("heatmap", "breakdown", "pareto", "ranks")
+
+
 def caption_of(results: Sequence[CellResult], kind: str, defaults: object = None) -> str:
-    """One sentence for below a figure: what it shows, and the settings that are not the ``defaults``.
+    """Sentences for below a figure: what it shows with the settings that are not the ``defaults``, and which numbers.
 
     Where a store does not know its defaults, all settings are named.
     """
-    told = setting(_ranked(results, defaults))
+    board = _ranked(results, defaults)
+    told = setting(board)
     seeds = len({r.labels.get("seed") for r in results if r.status == "done"})
     count = f"; {seeds} seeds" if seeds > 1 and "seed" in _SHOWS[kind] and "lowest" not in _SHOWS[kind] else ""
-    return f"{_SHOWS[kind]} ({told}{count})." if told else f"{_SHOWS[kind]}{count}."
+    shown = f"{_SHOWS[kind]} ({told}{count})." if told else f"{_SHOWS[kind]}{count}."
+    apart = [f"{words}." for words in board.footnotes if words.startswith(f"{NO_ATTACK}:")]
+    numbers = [counted(frame(results))[1], *apart] if kind in _OF_BOARDS else []
+    return " ".join(filter(None, [shown, *numbers]))
 
 
 def figures_of(

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from .board import Board, metric_title
-from .estimate import Estimate
+from .estimate import Estimate, acts
 from .paired import LEVEL
 from .ranking import NO_ATTACK
 
@@ -46,8 +46,7 @@ def rank_over_scenarios(board: Board, metric: str) -> Ranking:
     only = set(board.attacks) <= {NO_ATTACK}
     for section in board.tasks:
         for i, attack in enumerate(board.attacks if section.metric == metric else ()):
-            idle = all(row.cells[i].idle or not row.cells[i].expected for row in section.rows)
-            if idle or (attack == NO_ATTACK and not only):
+            if not acts(row.cells[i] for row in section.rows) or (attack == NO_ATTACK and not only):
                 continue
             name = " · ".join([*([section.block] if board.task_names else []), attack])
             for row in section.rows:

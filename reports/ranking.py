@@ -17,7 +17,7 @@ from robustfl.errors import UsageError, closest
 from .board import OVERALL, Board, Row, Section, natural, row_name
 from .captions import Footnotes, caption, how_to_read, in_plain_words
 from .ensembles import columns, of_members, words
-from .estimate import DROPPED, STATES, Estimate, averaged, table_prior, worst
+from .estimate import DROPPED, STATES, Estimate, acts, averaged, table_prior, worst
 from .frame import label_columns, ranked_metrics, samples_of
 from .paired import rank_ranges
 
@@ -25,7 +25,12 @@ NO_ATTACK = "none"
 OF_ATTACKS = "cell.methods.attack."
 """How the columns begin in which attacks with equal labels differ (``frame``)."""
 ATTACK_LABELS = ("f", "f_declared", "scope", "target")
-"""Labels that only mean something under attack: an unattacked cell stands beside every value of them."""
+"""Labels that only mean something under attack: an unattacked cell stands beside every value of them.
+
+What the rule was told, ``f_declared``, means something without attack, too: there the place has a footnote.
+"""
+TOLD = "f_declared of its own"
+"""The key under which a cell that stands beside another ``f_declared`` keeps what its rule was told."""
 
 CONTESTANT = ("defense", "statistics_defense", "norm", "objective", "propagation")
 """Labels that say who competes, with ``ALWAYS`` shown; whatever else varies says which task is solved."""
@@ -51,6 +56,7 @@ class _Place:
     diverged: set[str] = field(default_factory=set)
     notes: set[int] = field(default_factory=set)
     seeds: set[str] = field(default_factory=set)
+    expected: int = 0
     samples: dict[str, int] = field(default_factory=dict)
     idle: set[str] = field(default_factory=set)
     dropped: bool = False
@@ -63,7 +69,7 @@ class _Place:
         notes = tuple(sorted(self.notes))
         samples, dropped = self.samples.get(metric), self.dropped and not (values or states)
         return Estimate(
-            values, len(self.seeds), states, notes=notes, idle=idle, samples=samples, dropped=dropped,
+            values, self.expected, states, notes=notes, idle=idle, samples=samples, dropped=dropped,
             diverged=frozenset(self.diverged),
         )  # fmt: skip
 
@@ -289,11 +295,16 @@ def spread(cells: list[dict[Hashable, Any]]) -> list[dict[Hashable, Any]]:
         return cells
     settings = {tuple(c.get(label) for label in free) for c in attacked}
     ordered = sorted(settings, key=lambda values: natural(" ".join(map(text, values))))
+
+    def beside(cell: dict[Hashable, Any], values: tuple[Any, ...]) -> dict[Hashable, Any]:
+        moved = cell | dict(zip(free, values, strict=True))
+        told = cell.get("f_declared")
+        return moved if text(moved.get("f_declared")) == text(told) else moved | {TOLD: told}
+
     return [
-        {**c, **dict(zip(free, values, strict=True))} if c["attack"] == NO_ATTACK else c
-        for c in cells
-        for values in (ordered if c["attack"] == NO_ATTACK else [()])
-    ]
+        placed for c in cells
+        for placed in ([beside(c, values) for values in ordered] if c["attack"] == NO_ATTACK else [c])
+    ]  # fmt: skip
 
 
 Groups = Mapping[Labels, Mapping[Labels, _Group]]
@@ -322,7 +333,20 @@ def _grouped(cells: Iterable[Cell], axes: Axes, notes: Footnotes, metrics: Colle
         place.seeds.add(seed)
         _add(cell, seed, group, place, notes, metrics)
         before = cell
+    for rows in groups.values():
+        _expect_equal_seeds(list(rows.values()))
     return groups
+
+
+def _expect_equal_seeds(rows: Sequence[_Group]) -> None:
+    """Expect of every row, under each attack, the seeds that any row of the task has under it: means compare them."""
+    seeds: dict[str, set[str]] = defaultdict(set)
+    for group in rows:
+        for attack, place in group.places.items():
+            seeds[attack] |= place.seeds
+    for group in rows:
+        for attack, place in group.places.items():
+            place.expected = len(seeds[attack])
 
 
 def _add(cell: Cell, seed: str, group: _Group, place: _Place, notes: Footnotes, metrics: Collection[str]) -> None:
@@ -334,6 +358,8 @@ def _add(cell: Cell, seed: str, group: _Group, place: _Place, notes: Footnotes, 
         place.notes.add(notes.number(str(cell["status"]), cell.get("reason"), cell.get("round")))
     if cell["status"] != "done":
         return
+    if TOLD in cell:
+        place.notes.add(notes.number(NO_ATTACK, f"the rule was told f_declared = {text(cell[TOLD])}", None))
     for metric in metrics:
         if not _absent(cell.get(metric)):
             place.values[metric][seed] = float(cell[metric])
@@ -358,7 +384,11 @@ def _blocks(groups: Groups, axes: Axes, autobyz: Asked | None) -> list[tuple[str
         tables = [rows(task, metric, attacks) for task in tasks]
         union = dict.fromkeys(labels for table in tables for labels in table)
         empty = Row((), None, (Estimate(),) * len(attacks), Estimate())
-        return [_mean_row(labels, [table.get(labels, empty) for table in tables]) for labels in union]
+        acted = [
+            [attack != NO_ATTACK and acts(row.cells[i] for row in table.values()) for i, attack in enumerate(attacks)]
+            for table in tables
+        ]
+        return [_mean_row(labels, [table.get(labels, empty) for table in tables], acted) for labels in union]
 
     blocks: list[tuple[str, Labels, Any]] = [
         (row_name(names, t) or OVERALL, t, lambda m, a, t=t: list(rows(t, m, a).values())) for t in tasks
@@ -404,14 +434,23 @@ def _disproved(found: Mapping[str, Estimate]) -> dict[str, Estimate]:
     }
 
 
-def _mean_row(labels: Labels, rows: Sequence[Row]) -> Row:
+def _mean_row(labels: Labels, rows: Sequence[Row], acted: Sequence[Sequence[bool]]) -> Row:
+    """One row over all tasks: ``acted`` says for each task which attacks count in it.
+
+    The mean under an attack, and that of worst cases, is over the tasks in which attacks act; where none is, over all.
+    """
+
+    def where(found: Sequence[bool]) -> list[Row]:
+        return [row for row, counts in zip(rows, found, strict=True) if counts or not any(found)]
+
+    columns = [where(found) for found in zip(*acted, strict=True)]
     seconds = [r.seconds_per_round for r in rows if r.seconds_per_round is not None]
     owns = list(dict.fromkeys(r.own for r in rows if r.own))
     return Row(
         labels,
         None,
-        tuple(averaged(parts) for parts in zip(*(r.cells for r in rows), strict=True)),
-        averaged([r.worst for r in rows]),
+        tuple(averaged([r.cells[i] for r in some]) for i, some in enumerate(columns)),
+        averaged([r.worst for r in where([any(found) for found in acted])]),
         fmean(seconds) if seconds else None,
         max((r.peak_memory for r in rows if r.peak_memory is not None), default=None),
         own=tuple(v[0] if len(set(v)) == 1 else "several" for v in zip(*owns, strict=True)),

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from .board import OVERALL, Board, Row, Section, below_heading, metric_title, natural
-from .cells import costs, members, members_head, note_mark, rank_text
+from .cells import costs, members, members_head, note_marks, rank_text
 from .contestants import Contestant, Entry, unreliable
 from .estimate import Estimate
 from .ranking import NO_ATTACK
@@ -29,13 +29,14 @@ class Badge:
 
 @dataclass(frozen=True)
 class Value:
-    """A place: what to print, what to sort by (empty: last), what to say when pointed at, badges beside the number."""
+    """A place: what to print, what to sort by (empty: last), what to say when pointed at, badges and footnote marks."""
 
     text: str = "–"
     plus: str = ""
     sort: str = ""
     badges: tuple[Badge, ...] = ()
     title: str = ""
+    marks: str = ""
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class Notes:
     def of(self, place: Estimate) -> tuple[Badge, ...]:
         """The badges of a place that has states."""
         reason = "; ".join(self.texts[n - 1] for n in place.notes)
-        marks = ",".join(note_mark(n) for n in place.notes)
+        marks = note_marks(place)
         shown = [f"{s}" if k == place.expected else f"{s} {k}/{place.expected}" for s, k in place.states]
         return tuple(Badge(s, t, reason, marks) for (s, _), t in zip(place.states, shown, strict=True))
 
@@ -105,7 +106,9 @@ def value(place: Estimate, notes: Notes) -> Value:
     title = place.told()
     if place.test_error is not None:
         title += f"; test set: ±{100 * place.test_error:.1f}"
-    return Value(place.text(spread=False), place.spread(), f"{100 * place.mean:.6g}", title=title)
+    title = "; ".join([title, *(notes.texts[n - 1] for n in place.notes)])
+    number, marks = place.text(spread=False), note_marks(place)
+    return Value(number, place.spread(), f"{100 * place.mean:.6g}", title=title, marks=marks)
 
 
 def ranking(board: Board, found: Sequence[Contestant], notes: Notes) -> Table:

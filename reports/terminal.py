@@ -16,7 +16,7 @@ from rich.text import Text
 from robustfl.autobyz import TITLE
 
 from .board import Board, Row, Section
-from .cells import COSTS, costs, members, members_head, note_mark, rank_text, remarks, state_counts, title
+from .cells import COSTS, costs, members, members_head, note_marks, rank_text, remarks, state_counts, title
 from .estimate import Estimate
 from .figure_layout import wrapped
 from .paired import words_below
@@ -197,7 +197,8 @@ def _place(place: Estimate, *, spread: bool) -> Text:
     text = Text(place.text(spread=spread))
     if place.states:
         text.stylize(_STYLES[place.states[0][0]])
-        text.append(f" [{','.join(note_mark(n) for n in place.notes)}]")
     elif place.idle or place.dropped:
         text.stylize("dim")
+    if place.notes:
+        text.append(f" [{note_marks(place)}]")
     return text

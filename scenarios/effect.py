@@ -55,7 +55,7 @@ def idle_settings(cell: Cell) -> Iterator[str]:
         yield "evaluate_ra = true changes nothing: evasions = []"
     if cell.ra_limit is not None and not cell.evasions:
         yield f"ra_limit = {cell.ra_limit} changes nothing: evasions = []"
-    yield from _beyond_pixels(cell)
+    yield from _idle_radii(cell)
     if cell.schedule.kind == "geometric" and cell.schedule.factor == 1:
         yield "schedule: factor = 1 changes no rate; kind = 'constant' has the same"
     if abs(cell.participation * cell.clients - cell.participants) > 1e-6:
@@ -71,12 +71,14 @@ def idle_settings(cell: Cell) -> Iterator[str]:
         yield f"algorithm = {cell.algorithm!r}: its server changes nothing: with {cell.norm} clients send it nothing"
 
 
-def _beyond_pixels(cell: Cell) -> Iterator[str]:
-    """Radii in units of 255 where pixels reach from 0 to 1: every image is then within reach."""
+def _idle_radii(cell: Cell) -> Iterator[str]:
+    """Radii of 0, and radii in units of 255 where pixels reach from 0 to 1: every image is then within reach."""
     told = {"evasions": cell.methods.evasions, "train_evasion": (cell.methods.train_evasion,)}
     for name, evasion in ((name, one) for name, some in told.items() for one in some):
-        eps = getattr(evasion, "eps", 0.0)
-        if eps >= 1 and getattr(evasion, "norm", "linf") == "linf":
+        eps = getattr(evasion, "eps", None)
+        if eps == 0:
+            yield f"{name}: {describe(evasion)} changes no image: eps = 0"
+        elif eps is not None and eps >= 1 and getattr(evasion, "norm", "linf") == "linf":
             yield f"{name}: {describe(evasion)} reaches every image: pixels lie in [0, 1]; is eps = {eps:g}/255 meant?"
 
 

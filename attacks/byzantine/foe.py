@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -44,6 +45,10 @@ class FOE(ColumnAttack):
     eta: float = param(
         3.0, ge=0.0, lt=math.inf, doc="factor η of (1-η)ḡ; 2 is sign flipping, 1.1 the paper's small variant"
     )
+
+    def certificate(self, n: int, f: int) -> Mapping[str, float]:
+        del n, f
+        return {} if self.eta else {"eta": 0.0}
 
     def columns(self, view: View) -> Tensor:
         return alike(centre(honest_rows(view, self.name)).mul_(1.0 - self.eta), view.f)

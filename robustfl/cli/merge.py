@@ -8,7 +8,7 @@ from robustfl.cli.printing import as_json, console, say, table
 
 
 def merge(*, sources: tuple[Path, ...], out: Path, names: tuple[str, ...], tolerance: float, form: str) -> int:
-    """Join stores into ``out``; 1 and nothing written if cells are in conflict."""
+    """Join stores into ``out``; 1 if a file is no record, or if cells are in conflict, when nothing is written."""
     from robustfl.errors import UsageError
     from robustfl.reports import joining
     from robustfl.reports.differing import in_a_line
@@ -30,7 +30,7 @@ def merge(*, sources: tuple[Path, ...], out: Path, names: tuple[str, ...], toler
                 for c in merged.conflicts
             ],
         })  # fmt: skip
-        return 1 if merged.conflicts else 0
+        return 1 if merged.conflicts or merged.problems else 0
     for problem in merged.problems:
         say(f"not counted: {problem}", err=True)
     if merged.conflicts:
@@ -44,4 +44,4 @@ def merge(*, sources: tuple[Path, ...], out: Path, names: tuple[str, ...], toler
     say(f"{len(merged.results)} cells, {merged.agreed} of them measured more than once and in agreement: {out}")
     if merged.copied:
         say(f"{merged.copied} cells are there as copies of one run's record, which measured them once")
-    return 0
+    return 1 if merged.problems else 0

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from robustfl.errors import Refused
 from robustfl.randomness import numpy_stream
 
 
@@ -27,6 +28,17 @@ class Batches:
         self._batch, self._seed, self._whole, self._least = batch, seed, whole, least
         self._anew = anew
         self._orders: dict[int, tuple[int, Tensor]] = {}
+
+    def check(self, clients: Iterable[int]) -> None:
+        """Raise ``Refused`` for the first of the clients who has no batch of ``least`` samples."""
+        for k in clients:
+            size = self._batch if self._anew else min(self._batch, len(self.parts[k]))
+            if size < self._least:
+                raise Refused(
+                    f"client {k} trains on batches of {size} sample, and the model normalizes with the variance of a "
+                    f"batch, which needs at least {self._least}: a larger batch, fewer clients, a milder partition or "
+                    "its min_size gives them more"
+                )
 
     def usable(self, client: int) -> int:
         """The number of the client's samples that take part in an epoch."""

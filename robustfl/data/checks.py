@@ -13,6 +13,7 @@ from robustfl.errors import UsageError
 
 NAMES = ("train_x", "train_y", "test_x", "test_y")
 _BLOCK = 4096
+_DARK = 0.07  # digits of 16 levels that are taken for bytes reach 16/255
 _REPEATED = 0.01  # of the test images; published data sets repeat fewer
 
 Array = np.ndarray[Any, Any]
@@ -77,7 +78,7 @@ def _labels(what: str, y: Array, count: int, classes: int | None) -> Array:
 def data_doubts(arrays: Arrays) -> list[str]:
     """Reasons to doubt accuracies on data of the right form, one sentence each.
 
-    Bytes that reach 1 at most, classes without training images, test images that are trained on.
+    Pixels that are all near 0, classes without training images, test images that are trained on.
     """
     again = repeated_images(arrays)
     repeated = f"{again} of {len(arrays.test_y)} test images are training images, too"
@@ -86,10 +87,15 @@ def data_doubts(arrays: Arrays) -> list[str]:
 
 
 def dark_images(arrays: Arrays) -> str:
-    """A warning if the images are bytes of 0 and 1; "" otherwise."""
-    if arrays.train_x.dtype != np.uint8 or int(arrays.train_x.max()) > 1:
-        return ""
-    return "no byte of a training image is above 1, of 255: almost black; store pixels in [0, 1] as float32"
+    """A warning if the images use hardly any of the range from 0 to 1 in which radii count; "" otherwise."""
+    for what, x in (("training", arrays.train_x), ("test", arrays.test_x)):
+        brightest = float(x.max()) / (255 if x.dtype == np.uint8 else 1)
+        if brightest <= _DARK:
+            return (
+                f"no pixel of a {what} image is above {brightest:.2g}, where 1 is white: almost black, and radii such "
+                "as eps are measured in [0, 1]; store bytes that reach 255, or floats that reach 1"
+            )
+    return ""
 
 
 def unseen_classes(arrays: Arrays) -> str:

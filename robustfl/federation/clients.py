@@ -48,6 +48,8 @@ class Clients:
             whole="one_batch" in experiment.algorithm.asks, least=self._least_samples(),
             anew="replacement" in experiment.algorithm.asks,
         )  # fmt: skip
+        idle = () if experiment.computes_own else self._byzantine
+        self._batches.check(k for k in range(settings.clients) if k not in idle)
 
     def _least_samples(self) -> int:
         """The least batch the model can train on: two samples where normalization would see one value."""

@@ -295,7 +295,7 @@ class _Loop:
         steps = tuple(self._clients.steps(k) for k in who.ids)
         whole, lr, n = privacy.whole(aggregate, e.layout.d), e.lr(state.round), e.settings.clients
         draws = e.stream("server", state.round) if "draws" in e.algorithm.asks else None
-        last = state.round + 1 == e.settings.rounds
+        last = not any(self._sample(t).h for t in range(state.round + 1, e.settings.rounds))  # nobody changes it after
         given = ServerWork(state.theta, whole, lr, state.server, Sealed(again), steps, n, draws, last, privacy.mask)
         theta, server = paired(e.algorithm.server_step(given), "the model, the server's state", e.algorithm)
         held = e.held(state.round)  # nor does the noise or the memory of a server or a defense move frozen layers

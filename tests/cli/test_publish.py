@@ -223,6 +223,7 @@ def test_a_store_under_wrong_labels_is_neither_merged_nor_explained(cli: Any) ->
         data["labels"]["defense"] = "nnm+krum"
         file.write_text(json.dumps(data))
     code, said = cli("merge", "mine", "theirs", "--out", "both")
+    assert code == 1
     assert "label defense='nnm+krum' is not its setting 'krum'" in said
     assert {r.labels["defense"] for r in Store("both").load().results} == {"krum"}
     one = next(Path("theirs/cells").iterdir())
@@ -478,8 +479,8 @@ def test_report_of_a_troubled_store_is_a_message_or_a_marked_row(cli: Any, kind:
 @pytest.mark.parametrize(
     ("kind", "codes"),
     [
-        ("nowhere", (2, 2, 2)), ("no-store", (2, 2, 2)), ("empty", (2, 0, 1)), ("all-corrupt", (1, 0, 1)),
-        ("one-seed", (0, 0, 1)), ("mixed", (0, 0, 1)), ("corrupt", (0, 0, 1)), ("refused", (0, 1, 1)),
+        ("nowhere", (2, 2, 2)), ("no-store", (2, 2, 2)), ("empty", (2, 0, 1)), ("all-corrupt", (1, 1, 1)),
+        ("one-seed", (0, 0, 1)), ("mixed", (0, 1, 1)), ("corrupt", (0, 1, 1)), ("refused", (0, 1, 1)),
     ],
 )  # fmt: skip
 def test_plot_merge_and_diff_of_a_troubled_store_never_end_in_a_traceback(

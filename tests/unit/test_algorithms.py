@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from torch.nn import functional as F
 
 from robustfl.contracts import LocalWork, ServerWork
+from robustfl.errors import Refused
 from robustfl.federation import State, train
 from robustfl.registry import create, entries, identity
 from robustfl.scenarios.build import build
@@ -309,6 +311,31 @@ def test_a_last_batch_of_one_is_left_out_where_it_has_no_variance(norm: str, lef
         assert seen[0] != seen[1]
     for record in train(e):
         assert record.round == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "refused"),
+    [
+        ({"norm": "naive-bn"}, True),
+        ({"norm": "gn"}, False),
+        ({"norm": "naive-bn", "algorithm": "dsgd(replacement=true)"}, False),  # full batches of that sample
+        ({"norm": "naive-bn", "attack": "sf", "f": 1, "algorithm": "dsgd"}, False),  # an attacker who computes nothing
+        ({"norm": "naive-bn", "attack": "label-flip", "f": 1}, True),
+    ],
+)
+def test_a_client_without_a_batch_that_has_a_variance_is_refused_by_its_name_before_training(
+    settings: dict[str, Any], refused: bool
+) -> None:
+    cell = Cell.of({"clients": 3, "batch": 8, "rounds": 1, "algorithm": "fedavg", "evasions": [], "f": 0, **settings})
+    e = build(cell).experiment
+    poor = min(cell.settings.byzantine(), default=2)
+    parts = tuple(part[:1] if k == poor else part for k, part in enumerate(e.parts))
+    object.__setattr__(e, "parts", parts)
+    if refused:
+        with pytest.raises(Refused, match=f"client {poor} trains on batches of 1 sample, and the model normalizes"):
+            next(train(e))
+    else:
+        assert next(train(e)).round == 1
 
 
 # --- drawing with replacement, weight decay ---------------------------------------------------------------------------

@@ -210,6 +210,56 @@ def test_rounds_of_unequal_clients_who_come_and_go(settings: dict[str, Any], tol
     torch.testing.assert_close(state.statistics, statistics, rtol=0, atol=1e-11)
 
 
+def test_scaffold_with_users_who_replay_their_batches_under_climbing_noise() -> None:
+    settings = {"algorithm": "scaffold(epochs=2)", "norm": "gn", "at": "users(ids=(0, 1, 2))"}
+    objective = "free-at(replays_per_batch=3, eps=0.05, step=0.04)"
+    e, theta, state = engine(Cell.of({**UNEQUAL, **settings, "objective": objective}))
+    pixels, y, net = torch.from_numpy(e.train.x.numpy() / 255.0).permute(0, 3, 1, 2), e.train.y, Network(64, "gn")
+    variate, variates = torch.zeros_like(theta), torch.zeros(CLIENTS, len(theta), dtype=torch.float64)
+    for t in range(ROUNDS):
+        updates, differences = [], []
+        for k in present(t):
+            per_epoch, replays = batches_per_epoch(len(e.parts[k]), 1), 3 if k in (0, 1, 2) else 1
+            batches, noise = 2 * per_epoch, torch.zeros(BATCH, *pixels.shape[1:], dtype=torch.float64)
+            net.load(theta)
+            for step in range(batches * replays):
+                batch = chosen(e, k, t * batches + step // replays, per_epoch)
+                part = noise[: len(batch)]
+                inputs = (pixels[batch] + part).clamp(0, 1).requires_grad_(True)
+                loss = F.cross_entropy(net.head(net.body(e.model[0](inputs).flatten(1))), y[batch])
+                (up,) = torch.autograd.grad(loss, inputs, retain_graph=True)
+                if replays > 1:
+                    noise[: len(batch)] = (part + 0.04 * up.sign()).clamp(-0.05, 0.05)
+                net.load(net.theta() - 0.1 * (net.gradient(loss) - variates[k] + variate))
+            updates.append(net.theta() - theta)
+            differences.append(-variate - updates[-1] / (batches * replays * 0.1))
+            variates[k] += differences[-1]
+        theta = theta + torch.stack(updates).mean(0)
+        variate = variate + len(differences) / CLIENTS * torch.stack(differences).mean(0)
+    torch.testing.assert_close(state.theta, theta, rtol=0, atol=1e-11)
+
+
+def test_a_server_with_data_trains_from_the_model_it_hands_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {"algorithm": "fedacg(local_steps=1)", "norm": "gn", "defense": "fltrust", "server_samples": 20}
+    e = build(Cell.of({**UNEQUAL, **settings, "batch": 20})).experiment
+    rule, seen = type(e.defense.aggregator), []
+    original = rule.reduce
+
+    def noted(self: Any, *rows: Any, f: int, context: Any) -> Any:
+        seen.append(context.reference.clone())
+        return original(self, *rows, f=f, context=context)
+
+    monkeypatch.setattr(rule, "reduce", noted)
+    x, y, net = images(e), e.train.y, Network(64, "gn")
+    received = e.flat.clone()
+    for record, reference in zip(train(e), seen, strict=False):
+        net.load(received)
+        step = -0.1 * net.gradient(F.cross_entropy(net.head(net.body(x[e.root])), y[e.root]))
+        torch.testing.assert_close(reference, step, rtol=0, atol=1e-11)
+        received = record.state.theta + 0.85 * record.state.server["momentum"]
+    assert len(seen) == ROUNDS
+
+
 @pytest.mark.parametrize("weighting", ["samples", "uniform"])
 def test_fedtan_is_the_gradient_of_the_weighted_loss_whoever_is_how_large(weighting: str) -> None:
     """``Σp_i g_i = ∇Σp_i L_i`` with the weights of the server, also where the last batch of an epoch is short."""

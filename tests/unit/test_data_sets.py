@@ -565,12 +565,14 @@ def test_meta_holds_what_identifies_the_content(tmp_path):
     ("changes", "told"),
     [
         ({}, ""),
-        ({"train_x": np.arange(24, dtype=np.uint8).reshape(6, 2, 2, 1) // 23}, "no byte of a training image"),
-        ({"train_x": np.arange(24, dtype=np.uint8).reshape(6, 2, 2, 1) // 12 * 2}, ""),
+        ({"train_x": np.arange(24, dtype=np.uint8).reshape(6, 2, 2, 1) // 23}, "of a training image is above 0.0039,"),
+        ({"train_x": np.arange(24, dtype=np.uint8).reshape(6, 2, 2, 1) // 12 * 17}, "a training image is above 0.067,"),
+        ({"train_x": np.arange(24, dtype=np.uint8).reshape(6, 2, 2, 1) // 12 * 18}, ""),
+        ({"test_x": np.arange(8, dtype=np.uint8).reshape(2, 2, 2, 1) + 3}, "pixel of a test image is above 0.039"),
         ({"train_y": np.arange(6) % 3 + 1, "test_y": np.array([1, 3])}, "no image has the label 0 of 0 … 3"),
         ({"train_y": np.arange(6) % 2}, "no training image of class 2, of which there are 1 test images"),
         ({"train_y": np.arange(6) % 2 * 3}, "no training image of classes 1, 2, of which there are 1 test images"),
-        ({"test_x": np.arange(8, 16, dtype=np.uint8).reshape(2, 2, 2, 1)}, "2 of 2 test images"),
+        ({"test_x": np.arange(16, 24, dtype=np.uint8).reshape(2, 2, 2, 1)}, "2 of 2 test images"),
     ],
 )  # fmt: skip
 def test_data_of_the_right_form_may_be_doubtful(changes, told):

@@ -470,6 +470,27 @@ def test_a_run_with_crfl_ends_clipped_and_repeats_itself():
     assert torch.equal(ends("crfl(rho=1e9, sigma=0)")[-1], ends("fedavg")[-1])
 
 
+def test_crfl_adds_no_noise_to_a_model_that_nobody_changes_any_more():
+    """Of two clients one attacks and one is drawn: in the last round, with this seed, the attacker."""
+    from robustfl.federation import train
+    from robustfl.scenarios.build import build
+    from robustfl.scenarios.spec import Cell
+
+    def ends(sigma: float, seed: int) -> tuple[torch.Tensor, list[bool]]:
+        cell = Cell.of(
+            {"dataset": "digits(limit=60)", "model": "mlp(hidden=(8,))", "norm": "none", "batch": 8, "rounds": 2,
+             "clients": 2, "f": 1, "participation": 0.5, "attack": "sf", "algorithm": f"crfl(sigma={sigma})",
+             "seed": seed}
+        )  # fmt: skip
+        records = list(train(build(cell).experiment))
+        return records[-1].state.theta, [bool(r.facts.get("no_honest_client")) for r in records]
+
+    seed = next(s for s in range(50) if ends(0.1, s)[1] == [False, True])
+    assert torch.equal(ends(0.1, seed)[0], ends(0.0, seed)[0])
+    seed = next(s for s in range(50) if ends(0.1, s)[1] == [False, False])
+    assert not torch.equal(ends(0.1, seed)[0], ends(0.0, seed)[0])
+
+
 @pytest.mark.parametrize("look", ["negative", "turned"])
 def test_edge_cases_are_relabelled_where_they_were_made(look):
     attack = create("attack", "edge-case", look=look, fraction=0.4, target=2)

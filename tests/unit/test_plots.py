@@ -242,6 +242,17 @@ def test_a_caption_is_one_sentence_with_the_settings_of_all_cells() -> None:
     assert "dataset digits" in fewer  # data set and model are always named
 
 
+def test_captions_of_boards_say_which_round_counts_and_what_rules_were_told() -> None:
+    one = record()
+    assert one.metrics is not None
+    metrics = one.metrics.model_copy(update={"groups": {"selected": {"sa": 0.5}}})
+    chosen = [one.model_copy(update={"metrics": metrics})]
+    assert "of the round with the best accuracy on validation data" in caption_of(chosen, "heatmap")
+    assert "validation" not in caption_of(chosen, "curves")
+    told = caption_of([record(), record(attack="none", f=0, f_declared=0)], "heatmap")
+    assert told.endswith(" none: the rule was told f_declared = 0 (1 cell).")
+
+
 def test_every_kind_is_a_method_of_plots() -> None:
     assert {kind.replace("-", "_") for kind in KINDS} <= set(dir(Plots))
 

@@ -404,6 +404,51 @@ def test_an_unattacked_cell_stands_beside_every_number_of_attackers() -> None:
     assert found == {"f = 1": 0.9, "f = 2": 0.9}
 
 
+@pytest.mark.parametrize("form", ["text", "markdown", "latex"])
+def test_a_footnote_says_what_the_rule_of_an_unattacked_cell_was_told(form: str) -> None:
+    attacked = record(attack="sf", sa=0.5)
+    apart = board(record(attack="none", f=0, f_declared=0, sa=0.9), attacked)
+    (section,) = (s for s in apart.sections if s.metric == "sa")
+    assert [place.notes for place in section.rows[0].places] == [(1,), (), ()]
+    assert apart.footnotes == ("none: the rule was told f_declared = 0 (1 cell)",)
+    marked = {"text": "90.0 [a]", "markdown": "90.0 <sup>a</sup>", "latex": r"90.0\textsuperscript{a}"}[form]
+    told = {"text": "f_declared = 0", "markdown": r"f\_declared = 0", "latex": r"f\_declared = 0"}[form]
+    shown = {"text": to_text, "markdown": to_markdown, "latex": to_latex}[form](apart)
+    assert marked in shown
+    assert told in shown
+    assert not board(record(attack="none", f=0, f_declared=3, sa=0.9), attacked).footnotes
+
+
+def test_means_over_tasks_are_over_those_in_which_an_attack_acts() -> None:
+    still = {"attack_shift": 0.0, "statistics_shift": 0.0}
+    cells = [record(attack="none", f=f, f_declared=f, sa=0.9) for f in (0, 1, 2)]
+    cells += [record(attack="sf", f=f, f_declared=f, sa=sa) for f, sa in ((1, 0.6), (2, 0.4))]
+    made = board(*cells)
+    overall = next(s for s in made.sections if s.metric == "sa").rows[0]
+    assert [place.mean for place in overall.places] == [0.9, 0.5, 0.5]
+    assert any("leaves out tasks in which no row was attacked with effect" in words for words in made.notes)
+    idle = record(attack="sf", f=0, f_declared=0, sa=0.9)
+    idle = idle.model_copy(update={"certificates": {**idle.certificates, **still}})
+    overall = next(s for s in board(*cells, idle).sections if s.metric == "sa").rows[0]
+    assert [place.mean for place in overall.places] == [0.9, 0.5, 0.5]
+    bitten = record(attack="sf", f=0, f_declared=0, sa=0.2)
+    overall = next(s for s in board(*cells, bitten).sections if s.metric == "sa").rows[0]
+    assert overall.worst.mean == pytest.approx(0.4)
+    assert not any("leaves out" in words for words in board(*cells, bitten).notes)
+
+
+def test_a_row_with_fewer_seeds_than_others_of_its_task_says_so() -> None:
+    cells = [record(defense="mean", seed=seed, sa=0.5) for seed in range(5)]
+    cells += [record(defense="median", seed=seed, sa=0.6) for seed in range(2)]
+    made = board(*cells)
+    (section,) = (s for s in made.sections if s.metric == "sa")
+    shown = {row.labels[0]: row.worst.text(spread=False) for row in section.rows}
+    assert shown == {"mean": "50.0", "median": "60.0 2/5"}
+    assert made.caption.startswith("Mean over 2 to 5 seeds")
+    assert "k/n: only k of n seeds are there." in made.notes
+    assert board(*cells[:5]).caption.startswith("Mean over 5 seeds")
+
+
 def test_cells_with_equal_labels_and_different_settings_are_told_apart() -> None:
     first = record(sa=0.2)
     cell = {"cell": {**first.cell["cell"], "rounds": 5}}
