@@ -87,15 +87,20 @@ def data_doubts(arrays: Arrays) -> list[str]:
 
 
 def dark_images(arrays: Arrays) -> str:
-    """A warning if the images use hardly any of the range from 0 to 1 in which radii count; "" otherwise."""
-    for what, x in (("training", arrays.train_x), ("test", arrays.test_x)):
-        brightest = float(x.max()) / (255 if x.dtype == np.uint8 else 1)
-        if brightest <= _DARK:
-            return (
-                f"no pixel of a {what} image is above {brightest:.2g}, where 1 is white: almost black, and radii such "
-                "as eps are measured in [0, 1]; store bytes that reach 255, or floats that reach 1"
-            )
-    return ""
+    """A warning if training or test images use hardly any of the range from 0 to 1; "" otherwise."""
+    parts = {"training": arrays.train_x, "test": arrays.test_x}
+    told = (dark(what, float(x.max()) / (255 if x.dtype == np.uint8 else 1)) for what, x in parts.items())
+    return next(filter(None, told), "")
+
+
+def dark(what: str, brightest: float) -> str:
+    """A warning if the brightest pixel is near the 0 of the range from 0 to 1 in which radii count; "" otherwise."""
+    if brightest > _DARK:
+        return ""
+    return (
+        f"no pixel of a {what} image is above {brightest:.2g}, where 1 is white: almost black, and radii such as eps "
+        "are measured in [0, 1]; give bytes that reach 255, or floats that reach 1"
+    )
 
 
 def unseen_classes(arrays: Arrays) -> str:

@@ -21,6 +21,7 @@ from robustfl.attacks.evasion.accounts import masking
 from robustfl.attacks.evasion.whitebox import frozen, input_gradient
 from robustfl.contracts import Dataset, Evasion
 from robustfl.data import Resident, data_root, dataset_from_spec
+from robustfl.data.checks import dark
 from robustfl.errors import UsageError, closest
 from robustfl.evaluation.accuracy import Accuracy, evaluation_batch, limit_doubt, robust_accuracy, standard_accuracy
 from robustfl.randomness import stream
@@ -170,6 +171,7 @@ class _Measured:
         self._draws: dict[str, torch.Generator] = {}
         self._found: dict[str, list[Accuracy]] = {name: [] for name in ("sa", *attacks)}
         self._classes = self.samples = self._attacked = self._flat = 0
+        self._brightest = 0.0
 
     def see(self, x: Tensor, y: Tensor) -> None:
         """Measure a batch, in pieces if it is too large."""
@@ -182,6 +184,7 @@ class _Measured:
                 f"knows 0 to {self._classes - 1}"
             )
         assert self._batch is not None
+        self._brightest = max(self._brightest, float(x.max()))
         for part in torch.split(torch.arange(len(y), device=y.device), self._batch):
             self._measure(x[part], y[part])
 
@@ -229,7 +232,7 @@ class _Measured:
                 "evasions": {s: dict(identity(a)) if a.name else repr(a) for s, a in self._attacks.items()},
                 "torch": str(torch.__version__),
             },
-            notes=(*notes, *filter(None, (suspicion, doubt, self._flatness()))),
+            notes=(*notes, *filter(None, (dark("test", self._brightest), suspicion, doubt, self._flatness()))),
         )
 
     def _flatness(self) -> str:

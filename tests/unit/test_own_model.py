@@ -286,6 +286,12 @@ def test_a_buffer_that_holds_nan_all_along_has_not_changed() -> None:
     assert robustfl.evaluate(model, images(), []).notes == ()
 
 
+def test_images_that_are_almost_black_are_told_of() -> None:
+    x, y = images()
+    (note,) = robustfl.evaluate(small(), (x / 255, y), []).notes
+    assert note.startswith("no pixel of a test image is above 0.0039, where 1 is white")
+
+
 def test_the_result_is_a_table_and_json(tmp_path: Path) -> None:
     found = robustfl.evaluate(small(), images(), SPECS)
     frame = found.frame
