@@ -110,8 +110,8 @@ def has_labels(labels: Mapping[str, object], where: Mapping[str, str]) -> bool:
 
 
 def matches(have: str, wanted: str) -> bool:
-    """True if a label is the wanted one; ``alie`` matches every ``alie(...)``."""
-    return have == wanted or have.split("(")[0] == wanted
+    """True if a label is the wanted one; ``alie`` matches every ``alie(...)``, ``alie()`` its defaults alone."""
+    return have == wanted.removesuffix("()") or have.split("(")[0] == wanted
 
 
 def _planned(described: Mapping[str, object], have: set[str], known: set[str]) -> list[dict[str, object]]:

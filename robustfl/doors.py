@@ -105,10 +105,12 @@ def _guarded(function: FunctionType, member: str, rule: Rule, who: Callable[[Met
     def looked_at(self: Method, *args: Any, **kwargs: Any) -> Any:
         shown = list(_shown((*args, *kwargs.values())))
         before = [(tensor._version, tensor.requires_grad) for tensor in shown]
+        contents = _Contents(member, args, kwargs) if member in _KEPT and not torch.compiler.is_compiling() else None
         made = function(self, *args, **kwargs)
         if _open:
             return made
-        if before != [(tensor._version, tensor.requires_grad) for tensor in shown]:
+        unseen = contents is not None and contents.put_back()
+        if unseen or before != [(tensor._version, tensor.requires_grad) for tensor in shown]:
             raise RobustflError(f"{who(self)}: {member} wrote to what it was shown; it must work on a copy")
         wanted = rule(Call(self, args, kwargs, made))
         if wanted is not None:
@@ -129,6 +131,47 @@ def _shown(values: tuple[Any, ...]) -> Iterator[Tensor]:
             yield from (held for held in value.values() if isinstance(held, Tensor))
         elif is_dataclass(value) and not isinstance(value, type):
             yield from _shown(tuple(getattr(value, f.name) for f in fields(value) if f.name != _OWN_NOTES))
+
+
+_KEPT = frozenset({
+    "aggregate()", "backward()", "broadcast()", "constrain()", "local()", "merge()", "messages()", "mix()", "perturb()",
+    "poison()", "server()", "server_state()", "server_step()", "split()", "weights()",
+})  # fmt: skip
+"""Members whose arguments are compared by content: ``.data`` and ``.numpy()`` write without a trace in the version."""
+
+
+class _Contents:
+    """What a member is shown, as it was before: tensors, arrays of labels, and the model that an evasion attacks.
+
+    The rows of a rule are left out: it sees a copy of these, which is compared where it is made.
+    """
+
+    def __init__(self, member: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        values = (*(args[1:] if member in ("aggregate()", "mix()") else args), *kwargs.values())
+        models = [value for value in values if isinstance(value, nn.Module)] if member == "perturb()" else []
+        tensors = [*_shown(values), *(t for model in models for t in (*model.parameters(), *model.buffers()))]
+        self._tensors = [(t.detach(), t.detach().clone()) for t in tensors if _holds_numbers(t)]
+        self._arrays = [(value, value.copy()) for value in values if isinstance(value, np.ndarray)]
+
+    def put_back(self) -> bool:
+        """True if some content is another now; it is as before then."""
+        tensors = [(now, old) for now, old in self._tensors if not torch.equal(_bytes(now), _bytes(old))]
+        arrays = [(now, old) for now, old in self._arrays if not np.array_equal(now, old)]
+        for tensor, content in tensors:
+            tensor.copy_(content)
+        for array, labels in arrays:
+            array[...] = labels
+        return bool(tensors or arrays)
+
+
+def _holds_numbers(tensor: Tensor) -> bool:
+    """True for tensors whose numbers can be looked at: dense, of a device that has some, outside transformations."""
+    plain = type(tensor) in (Tensor, nn.Parameter) and tensor.layout == torch.strided and tensor.device.type != "meta"
+    return plain and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    return tensor.contiguous().reshape(-1).view(torch.uint8)
 
 
 def said(made: Any) -> str:

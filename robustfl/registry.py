@@ -27,9 +27,11 @@ from typing import Any, TypeVar
 
 from robustfl import autobyz
 from robustfl.alarms import alarm
+from robustfl.beside import imported, whole
 from robustfl.contracts import Method
 from robustfl.doors import guard
 from robustfl.errors import RobustflError, UsageError, closest, some, told
+from robustfl.layer_kinds import TABLE
 from robustfl.outside import METHOD_NAME, unsafe
 from robustfl.parameters import check_given, is_plain, remember, types_of
 from robustfl.patches import unpatched
@@ -299,12 +301,12 @@ def _origin_of_module(cls: type) -> str:
         return ""
     if written_here(cls):
         script = script_of(cls)
-        return _origin_of_session(cls) if script is None else f"{script.name} {_digest_of(script.read_bytes())}"
+        return _origin_of_session(cls) if script is None else f"{script.name} {_digest_of(whole(script))}"
     for name in _distributions().get(top, ()):
         return _origin_of_distribution(distribution(name), cls.__module__)
     try:
         source = Path(inspect.getfile(cls))
-        return f"{source.name} {_digest_of(source.read_bytes())}"
+        return f"{source.name} {_digest_of(whole(source, cls.__module__.rpartition('.')[0]))}"
     except (TypeError, OSError):
         return cls.__module__
 
@@ -371,6 +373,11 @@ def load_file(path: str | Path) -> list[Entry]:
     def run() -> None:
         # the bytes of the digest, and no compiled file that lies beside them
         exec(compile(source, str(file), "exec", dont_inherit=True), module.__dict__)
+        for name, other in imported(source).items():
+            raise UsageError(
+                f"it imports {name} ({other}), whose code would be in no key of a result: put it into {file.name}, or "
+                "make an installed package of both that names its module as an entry point of robustfl.plugins"
+            )
 
     sys.modules[module_name] = module
     try:
@@ -560,7 +567,10 @@ def _write_value(value: Any) -> str:
 
 
 def identity(method: Method) -> Mapping[str, Any]:
-    """A method's part in a cell key: name, version, every parameter, the origin of a plug-in, what it wraps."""
+    """A method's part in a cell key: name, version, every parameter, the origin of a plug-in, what it wraps.
+
+    To a model or norm from elsewhere belong the layer kinds from other places: its layers may be of these.
+    """
     entry = lookup(method.kind, method.name)
     values = [(f, getattr(method, f.name)) for f in dataclasses.fields(method)]  # type: ignore[arg-type]
     params = {f.name: value for f, value in values if not (f.metadata.get("later") and value == f.default)}
@@ -576,7 +586,16 @@ def identity(method: Method) -> Mapping[str, Any]:
     found = getattr(method, "parts", ())
     parts = [p for p in found if isinstance(p, Method)] if isinstance(found, tuple) else []  # else a parameter's name
     known |= {"parts": [identity(part) for part in parts]} if parts else {}
+    if entry.origin and entry.kind in ("model", "norm"):  # robustfl's own have layers of its own kinds alone
+        kinds = sorted({_origin_of_kind(type(kind)) for kind in TABLE.values()} - {"", entry.origin})
+        known |= {"layer_kinds": kinds} if kinds else {}
     return known | ({"origin": entry.origin} if entry.origin else {})
+
+
+@cache
+def _origin_of_kind(cls: type) -> str:
+    """Where a row of the table of layer kinds comes from; empty for robustfl's own."""
+    return _origin_of_module(cls)
 
 
 def origin_of(method: Method) -> str:

@@ -14,7 +14,7 @@ from robustfl.defenses.pipeline import Pipeline, parse_pipeline
 from robustfl.defenses.stack import Rows, as_stack, check_f, check_generator
 from robustfl.errors import UsageError
 from robustfl.randomness import stream
-from robustfl.registry import create
+from robustfl.registry import create, describe
 
 Stacked = TypeVar("Stacked", bound=Rows)
 
@@ -76,7 +76,7 @@ def forge(
     rows, form = as_stack(honest, "forge: honest")
     if getattr(honest, "ndim", 2) < 2:
         raise UsageError(f"forge: honest must be rows [h d], one for each honest client, not one row [{len(rows)}]")
-    chosen = name if isinstance(name, Attack) else attack(name, **params)
+    chosen = _chosen(name, params)
     if f == 0:
         return cast(Stacked, form.stack(rows.new_zeros((0, rows.shape[1]))))
     if not _finite(rows):
@@ -84,6 +84,8 @@ def forge(
     if chosen.knowledge == "defense" and defense is None:
         raise UsageError(f"attack {chosen.name!r} optimises against the server; give defense='krum' or another rule")
     mine = None if own is None else as_stack(own, "forge: own")[0]
+    if mine is not None and mine.shape != (f, rows.shape[1]):
+        raise UsageError(f"forge: own must be {f} rows of {rows.shape[1]} numbers, not {tuple(mine.shape)}")
     if chosen.sees_own and mine is None and not chosen.poisons_data:
         mine = rows.mean(0).expand(f, -1)
     declared = f if f_declared is None else f_declared
@@ -97,6 +99,15 @@ def forge(
     view = View(n=len(rows) + f, f=f, honest=rows, own=mine, aggregate=rehearsal).redacted(chosen)
     made = Forged.of(chosen.forge(view, generator=draws or stream(0, "forge", device=rows.device))).rows
     return cast(Stacked, form.stack(made))
+
+
+def _chosen(name: str | Attack, params: dict[str, Any]) -> Attack:
+    if not isinstance(name, Attack):
+        return attack(name, **params)
+    if params:
+        given = ", ".join(params)
+        raise UsageError(f"forge: {describe(name)} has its parameters already; {given} would change nothing: name it")
+    return name
 
 
 def _finite(rows: Tensor) -> bool:

@@ -9,6 +9,7 @@ import gc
 import hashlib
 import io
 import itertools
+import math
 import pickle
 import random
 import sys
@@ -190,16 +191,23 @@ def _observed(parts: Sequence[Method], foreign: list[type[Method]]) -> Iterator[
             raise RobustflError(f"{names(parts)} keeps global state in {', '.join(held)}")
 
 
-def checked(made: Any, like: Tensor, methods: Method | Sequence[Method]) -> Tensor:
+def checked(made: Any, like: Tensor, methods: Method | Sequence[Method], *shown: Tensor) -> Tensor:
     """Return what methods made, if it is a tensor like ``like``; of plug-ins from elsewhere it must be finite, too.
 
-    Raises ``RobustflError`` naming them otherwise. A method whose ``exempt`` names ``finite`` may send what it likes.
+    Raises ``RobustflError`` naming them otherwise. A method whose ``exempt`` names ``finite`` may send what it likes,
+    and so may one that was ``shown`` numbers so large that products of them overflow: the run diverges.
     """
     parts = (methods,) if isinstance(methods, Method) else tuple(methods)
     found = shaped(made, like, parts)
-    if any(origin_of(m) and "finite" not in m.exempt for m in parts) and not bool(torch.isfinite(found).all()):
+    strict = any(origin_of(m) and "finite" not in m.exempt for m in parts)
+    if strict and not bool(torch.isfinite(found).all()) and not any(map(_overflows, shown)):
         raise RobustflError(f"{names(parts)} returned entries that are not finite")
     return found
+
+
+def _overflows(shown: Tensor) -> bool:
+    """True if a square of some entry is beyond the largest number of its type."""
+    return shown.numel() > 0 and float(shown.abs().max()) > math.sqrt(torch.finfo(shown.dtype).max)
 
 
 def shaped(made: Any, like: Tensor, methods: Sequence[Method]) -> Tensor:

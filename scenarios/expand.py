@@ -148,6 +148,15 @@ def _rates(option: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         yield dict(zip(axes, values, strict=True))
 
 
+class _Bare(str):
+    """A method written without parameters: it stands for the method with whatever parameters."""
+
+    __slots__ = ()
+
+    def stands_for(self, held: object) -> bool:
+        return isinstance(held, str) and (held == self or held.split("(")[0] == self)
+
+
 @dataclass(frozen=True)
 class _Rule:
     """One exclusion: per setting the values of which one must match."""
@@ -155,14 +164,14 @@ class _Rule:
     wanted: Mapping[str, list[Any]]
 
     def matches(self, cell: Cell, ensemble: str) -> bool:
-        """True if all entries match; ``"alie"`` matches every ``alie``, ``"alie(z=1)"`` only that one.
+        """True if all entries match; ``"alie"`` matches every ``alie``, ``"foe(eta=3)"`` only the one with the default.
 
         ``ensemble`` is the set of attacks that the cell stands for, if any: as an attack, it matches too.
         """
         for field, options in self.wanted.items():
             held = [getattr(cell, field)] + ([cell.statistics_rule] if field == "statistics_defense" else [])
             held += [ensemble] if field == "attack" else []
-            if not any(h == o or (isinstance(h, str) and h.split("(")[0] == o) for o in options for h in held):
+            if not any(o.stands_for(h) if isinstance(o, _Bare) else h == o for o in options for h in held):
                 return False
         return True
 
@@ -192,15 +201,16 @@ def _resolved(field: str, option: Any) -> Any:
 
 
 def _bare_or_whole(field: str, option: Any) -> str:
-    """A method's bare name, which matches it with whatever parameters, or else a whole text as cells hold it."""
+    """A method without parameters as such, and any other as cells hold it."""
     if field == "attack" and (ensemble := named(option)) is not None:
-        return ensemble.spec if "(" in option else str(option)
+        return ensemble.spec if "(" in option else _Bare(option)
     kind = "evasion" if field == "train_evasion" else "defense" if field in PIPELINES else field
     if kind not in KINDS or not isinstance(option, str) or any(sign in option for sign in "(+:") or option == SAME:
-        return canonical_method(field, option)
+        found = canonical_method(field, option)
+        return found if "(" in str(option) else _Bare(found)
     if not issubclass(lookup(kind, option).cls, Aggregator) and kind == "defense":
         canonical_method(field, option)  # a step alone is no defense, and says so
-    return option
+    return _Bare(option)
 
 
 # --- what can be said before any data is loaded ----------------------------------------------------------------------

@@ -62,8 +62,8 @@ class ServerWork:
     (``Algorithm.server_state``). ``again(make)`` aggregates further rows ``make(messages, state)``, ``[n d]`` like the
     received messages, by the same rule, to a vector ``[d]``; ``make`` sees those columns of both that are here. ``steps
     [n]`` are the clients' local steps, ``clients`` the size of the federation. ``generator`` is for servers that draw,
-    ``last`` says that no round follows. ``shared [d]`` is False for entries that clients keep for themselves and the
-    server knows nothing of (None: all are shared).
+    ``last`` says that nobody honest takes part in any later round. ``shared [d]`` is False for entries that clients
+    keep for themselves and the server knows nothing of (None: all are shared).
     """
 
     theta: Tensor

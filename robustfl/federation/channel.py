@@ -75,7 +75,7 @@ class StatisticsChannel:
             ).redacted(e.attack)
             generator = stream(e.settings.seed, "attack-statistics", context.round)
             forged = forged_statistics(e.attack, view, target=e.settings.target, generator=generator)
-            rows, known = torch.cat([rows[:h], checked(forged.rows, rows[h:], e.attack)]), forged.state
+            rows, known = torch.cat([rows[:h], checked(forged.rows, rows[h:], e.attack, rows[:h])]), forged.state
             if facts is not None:
                 facts["statistics_shift"] = attack_shift(rows, h, context.weights)
         return checked(merged(rows, context), state.statistics, e.norm), known
@@ -193,7 +193,7 @@ class StatisticsChannel:
                 ).redacted(e.attack)
                 generator = e.stream("attack-lockstep", round, place)
                 forged = forge_statistics(e.attack, view, target="both", generator=generator)
-                rows = torch.cat([honest, checked(forged, rows[h:], e.attack)])
+                rows = torch.cat([honest, checked(forged, rows[h:], e.attack, honest)])
             return defended(rows, context)
 
         return reduce

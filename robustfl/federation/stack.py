@@ -110,7 +110,7 @@ class MessageStack:
             honest = honest.clone() if origin_of(attack) else honest  # in which a plug-in may write by ways unseen
             with watched(attack, honest, mine):
                 made = Forged.of(attack.forge(view(honest, mine, before), generator=generator))
-            return Forged(checked(made.rows, like, attack), made.state)
+            return Forged(checked(made.rows, like, attack, honest), made.state)
 
         if team.size == 1 or isinstance(attack, ColumnAttack):
             made = forged(rows[:h], own, None if previous is None else self.columns(previous), rows[h:])
@@ -131,7 +131,7 @@ class MessageStack:
         stack, team = self.rows if rows is None else rows, self._team
         with watched(rule.parts, stack):
             result = rule.run(stack, f=f, context=context) if team.size == 1 else self._sliced(rule, stack, f, context)
-        return replace(result, vector=checked(result.vector, stack[0], rule.parts))
+        return replace(result, vector=checked(result.vector, stack[0], rule.parts, stack))
 
     def _sliced(self, rule: Pipeline, stack: Tensor, f: int, context: Context) -> Aggregated:
         team, width = self._team, self.width

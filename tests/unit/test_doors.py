@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,6 +26,7 @@ from robustfl.contracts import (
     Dataset,
     Evasion,
     Forged,
+    LocalWork,
     Model,
     Norm,
     Objective,
@@ -201,6 +203,67 @@ def test_what_is_shown_must_not_be_written_to() -> None:
     writes = registered(Evasion, perturb=lambda self, model, x, y, *, generator=None: x.mul_(0.5))
     with pytest.raises(RobustflError, match=r"perturb\(\) wrote to what it was shown; it must work on a copy"):
         writes.perturb(nn.Identity(), PIXELS.clone(), LABELS)
+
+
+def evasion_that(writes: Callable[[nn.Module, Tensor], Any]) -> tuple[Callable[[], Any], Tensor, Tensor]:
+    """A call of an evasion that writes to the model or the images, and both."""
+
+    def perturb(self: Evasion, model: nn.Module, x: Tensor, y: Tensor, *, generator: Any = None) -> Tensor:
+        writes(model, x)
+        return x.clone()
+
+    model, x, made = nn.Linear(2, 2), PIXELS.clone(), registered(Evasion, perturb=perturb)
+    return lambda: made.perturb(model, x, LABELS), model.weight.data, x
+
+
+def weights_zeroed() -> tuple[Callable[[], Any], Any]:
+    return evasion_that(lambda model, x: [p.data.zero_() for p in model.parameters()])[:2]
+
+
+def images_filled() -> tuple[Callable[[], Any], Any]:
+    call, _, images = evasion_that(lambda model, x: x.numpy().fill(0))
+    return call, images
+
+
+def model_of_the_context_filled() -> tuple[Callable[[], Any], Any]:
+    def aggregate(self: Aggregator, X: Any, *, f: int, context: Context) -> Tensor:
+        assert context.model is not None
+        context.model.numpy().fill(7)
+        return torch.zeros(4)
+
+    held = torch.ones(4)
+    return lambda: rule(aggregate=aggregate).aggregate(X, f=1, context=Context(model=held)), held
+
+
+def labels_sorted() -> tuple[Callable[[], Any], Any]:
+    def split(self: Partition, labels: np.ndarray, *, clients: int, classes: int, generator: Any) -> list[np.ndarray]:
+        labels.sort()
+        return [np.arange(3), np.arange(3, 6)]
+
+    labels, parted = np.array([2, 0, 1, 1, 0, 2]), registered(Partition, split=split)
+    return lambda: parted.split(labels, clients=2, classes=3, generator=np.random.default_rng(0)), labels
+
+
+def model_of_a_client_moved() -> tuple[Callable[[], Any], Any]:
+    def local(self: Algorithm, work: LocalWork) -> tuple[Tensor, None]:
+        work.theta.data.add_(1)
+        return work.theta.clone(), None
+
+    theta = torch.zeros(2, 3)
+    work = LocalWork(theta=theta, gradient=lambda at: at, again=lambda at: at, steps=1, lr=0.1, server={}, memory=None)
+    made = registered(Algorithm, local=local, steps=member(1), server=member(theta))
+    return lambda: made.local(work), theta
+
+
+@pytest.mark.parametrize(
+    "made", [weights_zeroed, images_filled, model_of_the_context_filled, labels_sorted, model_of_a_client_moved]
+)
+def test_writes_that_leave_no_trace_in_versions_are_seen_and_undone(made: Callable[[], tuple[Any, Any]]) -> None:
+    call, shown = made()
+    before = shown.tolist()
+    with pytest.raises(RobustflError, match="wrote to what it was shown; it must work on a copy"):
+        call()
+    assert shown.tolist() == before
 
 
 def test_a_fingerprint_may_be_told_of_the_arrays_that_are_loaded() -> None:

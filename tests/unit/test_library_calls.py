@@ -274,3 +274,19 @@ def test_weights_that_a_rule_does_not_read_are_refused(rule: str, words: str) ->
 def test_weights_that_a_rule_reads_count(rule: str) -> None:
     rows, weigh = np.arange(14.0).reshape(7, 2) ** 2, robustfl.defense(rule)
     assert not np.allclose(weigh(rows, f=1), weigh(rows, f=1, weights=[1, 1, 1, 1, 1, 1, 9]))
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (
+            lambda h: robustfl.forge(robustfl.attack("alie", z=1.0), h, f=2, z=3.0),
+            "alie(z=1) has its parameters already; z would change nothing",
+        ),
+        (lambda h: robustfl.forge("sf", h, f=2, own=h[:3]), "own must be 2 rows of 3 numbers, not (3, 3)"),
+        (lambda h: robustfl.forge("sf", h, f=2, own=h[:2, :1]), "own must be 2 rows of 3 numbers, not (2, 1)"),
+    ],
+)
+def test_arguments_of_forge_that_would_change_nothing_are_refused(call: Callable[[Any], Any], words: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(words)):
+        call(np.arange(12.0).reshape(4, 3))

@@ -67,6 +67,32 @@ def test_exclude_matches_a_name_or_a_full_spec() -> None:
     assert [(c.attack, c.defense) for c in expand(grid)] == [("none", "mean"), ("none", "median"), ("alie", "median")]
 
 
+@pytest.mark.parametrize(
+    ("rule", "left"),
+    [
+        ("foe", ["none"]),
+        ({"name": "foe"}, ["none"]),
+        ("foe(eta=3)", ["none", "foe(eta=10)"]),  # the default
+        ("foe()", ["none", "foe(eta=10)"]),
+        ({"name": "foe", "eta": 3}, ["none", "foe(eta=10)"]),
+        ({"name": "foe", "eta": [3.0, 10]}, ["none"]),
+    ],
+)
+def test_a_parameter_at_its_default_is_no_bare_name(rule: Any, left: list[str]) -> None:
+    cell = {"attack": ["none", "foe", "foe(eta=10)"], "f": 1}
+    grid = Scenario.of({"name": "s", "cell": cell, "exclude": [{"attack": rule}]})
+    assert [c.attack for c in expand(grid)] == left
+
+
+def test_a_pipeline_without_parameters_stands_for_it_with_any() -> None:
+    cell = {"defense": ["mean", "nnm+mda", "nnm+trimmed-mean"], "norm": ["gn", "gn(groups=1)"], "f": 1}
+    rules: list[dict[str, Any]] = [{"defense": "nnm+mda"}, {"norm": "gn(groups=2)", "defense": "mean"}]
+    found = expand(Scenario.of({"name": "s", "cell": cell, "exclude": rules}))
+    assert [(c.defense, c.norm) for c in found] == [
+        ("mean", "gn(groups=1)"), ("nnm+trimmed-mean", "gn"), ("nnm+trimmed-mean", "gn(groups=1)")
+    ]  # fmt: skip
+
+
 def test_zipped_axes_advance_together() -> None:
     grid = Scenario.of(
         {"name": "s", "cell": {"clients": [5, 9], "f": [1, 2], "seed": [0, 1]}, "zip": [["clients", "f"]]}
@@ -208,6 +234,8 @@ def test_an_evasion_that_aims_at_a_class_that_there_is_not_is_refused_before_tra
         ('zip = ["clients", "f"]\n[cell]\n', [], 'zip = [["clients", "f"]]'),
         ("[cell]\n[scales.small]\nrouns = 2\n", [], "scales.small: no cell setting 'rouns'; did you mean 'rounds'?"),
         ("[cell]\n", ["lr=0.1"], "no cell setting 'lr'; it is schedule.lr"),
+        ("[cell]\n", ["attack.eta=7", "attack=foe"], "'attack=foe' would undo --set 'attack.eta=7' before it"),
+        ("[cell]\n", ["cell.schedule.lr=1", 'schedule={kind="constant"}'], "would undo --set 'cell.schedule.lr=1'"),
         ("[cell]\n", ['plugins=["a.py"]'], "files of plug-ins are named by --plugin FILE"),
     ],
 )
