@@ -74,11 +74,11 @@ def member_text(members: Sequence[tuple[str, int]]) -> str:
     return name if count == total else f"{name} {count}/{total}"
 
 
-def words(asked: Asked, refused: Mapping[str, int]) -> str:
-    """The words of a caption on the AutoByz column."""
+def words(asked: Asked, refused: Mapping[str, int], *, dropped: bool) -> str:
+    """The words of a caption on the AutoByz column; of the cheap mode where it ``dropped`` some member."""
     said = f"{TITLE} version {asked.ensemble.version}: per seed the worst of {', '.join(asked.members)}"
     said += "; worst member: which it was, and in how many of the seeds."
     if refused:
         listed = ", ".join(f"{name} ({count} row{'s' if count > 1 else ''})" for name, count in refused.items())
         said += f" Refused members are no attacks on a row and do not count in it: {listed}."
-    return f"{said} {asked.cheap}".rstrip()
+    return f"{said} {asked.cheap}".rstrip() if dropped else said

@@ -290,7 +290,10 @@ def test_refused_members_do_not_count_and_are_named() -> None:
     made, row = row_of(cells(none=[0.9], alie=[0.5], sf=[0.7], own=["refused"]))
     assert (row.cells[1].mean, row.worst.bound, row.rank) == (0.5, False, 1)
     assert f"Refused members are no attacks on a row and do not count in it: {LABEL} (1 row)." in made.notes[-1]
-    assert "alie (1 row), sf (2 rows)." in words(Asked(SMALL), {"alie": 1, "sf": 2})
+    cheap = replace(Asked(SMALL), cheap="Cheap mode: so and so.")
+    said = words(cheap, {"alie": 1, "sf": 2}, dropped=True)
+    assert said.endswith("alie (1 row), sf (2 rows). Cheap mode: so and so.")
+    assert "Cheap" not in words(cheap, {}, dropped=False)
 
 
 def test_a_row_whose_members_are_all_refused_is_refused() -> None:
