@@ -141,10 +141,13 @@ def rank_board(
         versions=_versions(table),
         autobyz=autobyz,
     )
-    dropped = any(place.dropped for s in board.sections for row in s.rows for place in row.cells)
-    members = "" if autobyz is None else words(autobyz, _refused_members(board, autobyz), dropped=dropped)
+    members = "" if autobyz is None else words(autobyz, _refused_members(board, autobyz), dropped=_drops(board))
     told = (*how_to_read(board), *filter(None, [members, _tested(measured)]))
     return replace(board, caption=caption(board, seeds={text(c["seed"]) for c in measured}), notes=told)
+
+
+def _drops(board: Board) -> bool:
+    return any(place.dropped for s in board.sections for row in s.rows for place in row.cells)
 
 
 def _refused_members(board: Board, autobyz: Asked) -> dict[str, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import operator
+import types
 import typing
 from collections.abc import Callable, Mapping
 from fractions import Fraction
@@ -108,14 +109,17 @@ def _coerce(owner: str, field: dataclasses.Field[Any], hint: Any, value: Any) ->
 def _in_words(option: Any) -> str:
     """A type as users write its values."""
     if typing.get_origin(option) is tuple:
-        return f"a list, each {_in_words(typing.get_args(option)[0])}"
+        items = typing.get_args(option)
+        if items[-1] is ...:
+            return f"a list, each {_in_words(items[0])}"
+        return f"a list of {len(items)}: {', '.join(map(_in_words, items))}"
     if typing.get_origin(option) is typing.Literal:
         return " or ".join(repr(value) for value in typing.get_args(option))
     return str(_WORDS.get(option, getattr(option, "__name__", option)))
 
 
 def _is_union(hint: Any) -> bool:
-    return typing.get_origin(hint) is not None and type(None) in typing.get_args(hint)
+    return typing.get_origin(hint) in (typing.Union, types.UnionType)
 
 
 def _as(option: Any, value: Any) -> tuple[bool, Any]:
@@ -129,7 +133,7 @@ def _as(option: Any, value: Any) -> tuple[bool, Any]:
     if typing.get_origin(option) is tuple:
         return _as_tuple(typing.get_args(option), value)
     if typing.get_origin(option) is typing.Literal:
-        return value in typing.get_args(option), value
+        return any(type(value) is type(arg) and value == arg for arg in typing.get_args(option)), value
     return (isinstance(option, type) and isinstance(value, option)), value
 
 
@@ -149,8 +153,10 @@ def _as_float(value: Any) -> tuple[bool, Any]:
 def _as_tuple(item_types: tuple[Any, ...], value: Any) -> tuple[bool, Any]:
     if not isinstance(value, (list, tuple)):
         return False, value
-    inner = item_types[0]
-    items = [_as(inner, v) for v in value]
+    wanted = item_types[:1] * len(value) if item_types[-1] is ... else item_types
+    if len(wanted) != len(value):
+        return False, value
+    items = [_as(inner, v) for inner, v in zip(wanted, value, strict=True)]
     return all(ok for ok, _ in items), tuple(new for _, new in items)
 
 

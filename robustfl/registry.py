@@ -226,7 +226,7 @@ def _import_as(origin: str, load: Callable[[], Any], what: str, own: bool = Fals
     One that takes longer than ``IMPORT_SECONDS``, or changes global settings, has failed, too.
     """
     before = _state["origin"]
-    known = {kind: dict(names) for kind, names in _entries.items()}
+    known, kinds = {kind: dict(names) for kind, names in _entries.items()}, set(TABLE)
     _state["origin"] = origin
     try:
         if own:
@@ -243,6 +243,8 @@ def _import_as(origin: str, load: Callable[[], Any], what: str, own: bool = Fals
         for kind, names in _entries.items():
             for name in names.keys() - known[kind].keys():
                 del names[name]
+        for layer in TABLE.keys() - kinds:
+            del TABLE[layer]
         if isinstance(error, UsageError):
             raise UsageError(f"{what}: {error}") from error
         raise UsageError(f"{what} could not be imported: {told(error)}") from error

@@ -53,11 +53,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture
 def clean_registry() -> Iterator[None]:
     """Methods registered in a test are gone after it."""
-    from robustfl import registry
+    from robustfl import layer_kinds, registry
 
     registry.load_plugins()
-    before = {kind: dict(names) for kind, names in registry._entries.items()}
+    before, kinds = {kind: dict(names) for kind, names in registry._entries.items()}, dict(layer_kinds.TABLE)
     yield
+    layer_kinds.TABLE.clear()
+    layer_kinds.TABLE.update(kinds)
     for kind, names in before.items():
         registry._entries[kind].clear()
         registry._entries[kind].update(names)

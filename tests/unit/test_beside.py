@@ -115,15 +115,19 @@ def test_layer_kinds_of_another_file_are_in_the_key_of_a_model_from_elsewhere(
     (folder / "kinds.py").write_text(KIND + ATTACK.format(name="unused", imports="", inside="pass"))
     registry.load_file(folder / "net.py")
     before, own = (registry.identity(registry.create("model", name)) for name in ("net-of-mine", "mlp"))
-    try:
-        registry.load_file(folder / "kinds.py")
-        after, still = (registry.identity(registry.create("model", name)) for name in ("net-of-mine", "mlp"))
-    finally:
-        layer_kinds.TABLE.pop(nn.PReLU, None)
+    registry.load_file(folder / "kinds.py")
+    after, still = (registry.identity(registry.create("model", name)) for name in ("net-of-mine", "mlp"))
     assert "layer_kinds" not in before
     (kind,) = after["layer_kinds"]
     assert kind.startswith("kinds.py ")
     assert still == own
+
+
+def test_a_plug_in_that_fails_leaves_no_layer_kind(folder: Path) -> None:
+    (folder / "kinds.py").write_text(KIND + "1 / 0\n")
+    with pytest.raises(UsageError, match="ZeroDivisionError"):
+        registry.load_file(folder / "kinds.py")
+    assert nn.PReLU not in layer_kinds.TABLE
 
 
 def test_a_plug_in_that_overflows_on_huge_rows_diverges_as_robustfls_own_do(folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ import robustfl
 from robustfl import registry
 from robustfl.contracts import Attack, Tag, View
 from robustfl.errors import UsageError
-from robustfl.parameters import param
+from robustfl.parameters import check, param
 from robustfl.randomness import derive, numpy_stream, stream
 from robustfl.records import canonical, completed, plain
 from robustfl.vectors import flatten_parameters, layout_of, read_statistics, tag_of, write_statistics
@@ -185,6 +186,34 @@ def test_fractions_integers_and_lists_are_normalised() -> None:
 
 
 # --- streams ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """Parameters of types that are put together."""
+
+    pair: tuple[float, int] = (1.0, 2)
+    rate: int | float = 1
+    place: float | str = "all"
+    level: Literal[1, 2] = 1
+    many: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+def test_parameters_may_have_types_that_are_put_together() -> None:
+    made = Mixed(pair=(2, 3), rate=0.5, place="1/4", many=(1, 2, 3))  # type: ignore[arg-type]
+    assert (made.pair, made.rate, made.place, made.many) == ((2.0, 3), 0.5, 0.25, (1, 2, 3))
+    assert [type(v) for v in made.pair] == [float, int]
+    assert (Mixed(rate=2).rate, Mixed(place="all").place) == (2, "all")
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"pair": (1, 2, 3)}, "must be a list of 2: a number, a whole number"), ({"pair": (1, 2.5)}, "a list of 2"),
+        ({"level": True}, "must be 1 or 2"), ({"level": 1.0}, "must be 1 or 2"), ({"rate": "x"}, "rate='x' must be"),
+    ]  # fmt: skip
+    for given, words in wrong:
+        with pytest.raises(UsageError, match=words):
+            Mixed(**given)
 
 
 def test_streams_depend_on_every_name_and_nothing_else() -> None:
