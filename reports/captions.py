@@ -152,8 +152,8 @@ def _ranked_by(board: Board) -> str:
 def _seeds(count: int, places: Sequence[Estimate]) -> str:
     if count == 1:
         return "One seed, without interval"
-    fewest = min((len(p.values) for p in places if p.is_number), default=count)
-    said = [f"Mean over {count if fewest == count else f'{fewest} to {count}'} seeds"]
+    counts = [len(p.values) for p in places if p.is_number] or [count]
+    said = [f"Mean over {count if min(counts) == max(counts) else f'{min(counts)} to {max(counts)}'} seeds"]
     if any(p.interval for p in places):
         said.append(f"[{CONFIDENCE:.0%} interval]")
     if any(p.seeds and not p.interval for p in places):

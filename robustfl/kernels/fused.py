@@ -58,7 +58,7 @@ def _suits(rows: Tensor) -> bool:
 
 def _launch(plan: Network, rows: Tensor, out: Tensor) -> None:
     d = rows.shape[1]
-    with torch.cuda.device_of(rows):  # Triton launches on the current device
+    with torch.cuda.device_of(rows):  # type: ignore[no-untyped-call]  # Triton launches on the current device
         _kernel(plan)[(-(-d // _BLOCK),)](rows, out, d, rows.stride(0), BLOCK=_BLOCK, num_warps=4)
 
 
