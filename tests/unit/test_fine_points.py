@@ -335,3 +335,20 @@ def test_the_shared_part_of_a_partition_is_not_shrunk_by_a_last_bit() -> None:
     """0.29 · 100 is 28.999… in floating point: 29 samples are dealt in turns, the others by class."""
     parts = gamma_similarity(np.arange(100) % 2, 4, 0.29, np.arange(100))
     assert [len(part) for part in parts] == [26, 25, 25, 24]
+
+
+# --- evasion ---------------------------------------------------------------------------------------------------------
+
+
+def test_mia_adds_gradients_of_unit_l1_length_in_any_ball() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)).double()
+    x, y = torch.rand(6, 1, 2, 2, dtype=torch.float64) / 2 + 0.25, torch.tensor([0, 1, 2, 0, 1, 2])
+    made = robustfl.evasion("mia", eps=0.2, steps=5, step=0.01, norm="l2").perturb(model, x, y)
+    current, momentum = x, torch.zeros_like(x)
+    for _ in range(5):
+        moving = current.detach().requires_grad_(True)
+        (up,) = torch.autograd.grad(nn.functional.cross_entropy(model(moving), y, reduction="sum"), moving)
+        momentum = momentum + up / up.abs().sum((1, 2, 3), keepdim=True)
+        current = current + 0.01 * momentum / momentum.flatten(1).norm(dim=1)[:, None, None, None]
+    torch.testing.assert_close(made, current, rtol=0, atol=1e-10)
