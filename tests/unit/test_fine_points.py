@@ -352,3 +352,11 @@ def test_mia_adds_gradients_of_unit_l1_length_in_any_ball() -> None:
         momentum = momentum + up / up.abs().sum((1, 2, 3), keepdim=True)
         current = current + 0.01 * momentum / momentum.flatten(1).norm(dim=1)[:, None, None, None]
     torch.testing.assert_close(made, current, rtol=0, atol=1e-10)
+
+
+def test_squares_in_the_euclidean_ball_have_odd_sides() -> None:
+    """Of p·h·w pixels, rounded to the next odd side, and to the one before where the image ends."""
+    square = create("evasion", "square(norm=l2, p=0.25, queries=10000)")
+    assert [square.side(0, size, size) for size in (8, 10, 12, 16)] == [5, 5, 7, 9]
+    assert create("evasion", "square(norm=l2, p=1, queries=10000)").side(0, 8, 8) == 7
+    assert create("evasion", "square(norm=linf, p=0.25, queries=10000)").side(0, 8, 8) == 4
