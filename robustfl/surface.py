@@ -8,6 +8,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor
 
+from robustfl.attacks.byzantine.sight import own_rows
 from robustfl.autobyz import named
 from robustfl.contracts import Attack, Evasion, Forged, Norm, Rehearsal, View
 from robustfl.defenses.pipeline import Pipeline, parse_pipeline
@@ -84,8 +85,8 @@ def forge(
     if chosen.knowledge == "defense" and defense is None:
         raise UsageError(f"attack {chosen.name!r} optimises against the server; give defense='krum' or another rule")
     mine = None if own is None else as_stack(own, "forge: own")[0]
-    if mine is not None and mine.shape != (f, rows.shape[1]):
-        raise UsageError(f"forge: own must be {f} rows of {rows.shape[1]} numbers, not {tuple(mine.shape)}")
+    if mine is not None and own_rows(View(n=len(rows) + f, f=f, own=mine), chosen.name).shape[1] != rows.shape[1]:
+        raise UsageError(f"forge: own must be rows of {rows.shape[1]} numbers, not of {mine.shape[1]}")
     if chosen.sees_own and mine is None and not chosen.poisons_data:
         mine = rows.mean(0).expand(f, -1)
     declared = f if f_declared is None else f_declared

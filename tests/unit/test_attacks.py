@@ -261,7 +261,7 @@ def test_forge_refuses_honest_rows_that_are_not_finite_and_a_search_without_serv
 
 
 def test_the_number_of_own_rows_is_that_of_the_attackers() -> None:
-    with pytest.raises(UsageError, match="own must be 2 rows of 2 numbers, not"):
+    with pytest.raises(UsageError, match="own has 3 rows; there are f=2 attackers"):
         robustfl.forge("none", HONEST, f=2, own=HONEST)
 
 

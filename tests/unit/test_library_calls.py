@@ -283,8 +283,8 @@ def test_weights_that_a_rule_reads_count(rule: str) -> None:
             lambda h: robustfl.forge(robustfl.attack("alie", z=1.0), h, f=2, z=3.0),
             "alie(z=1) has its parameters already; z would change nothing",
         ),
-        (lambda h: robustfl.forge("sf", h, f=2, own=h[:3]), "own must be 2 rows of 3 numbers, not (3, 3)"),
-        (lambda h: robustfl.forge("sf", h, f=2, own=h[:2, :1]), "own must be 2 rows of 3 numbers, not (2, 1)"),
+        (lambda h: robustfl.forge("sf", h, f=2, own=h[:3]), "own has 3 rows; there are f=2 attackers"),
+        (lambda h: robustfl.forge("sf", h, f=2, own=h[:2, :1]), "own must be rows of 3 numbers, not of 1"),
     ],
 )
 def test_arguments_of_forge_that_would_change_nothing_are_refused(call: Callable[[Any], Any], words: str) -> None:
