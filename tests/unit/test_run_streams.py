@@ -96,6 +96,21 @@ def test_a_second_aggregation_of_a_round_draws_from_a_stream_of_its_own(drawn: D
     assert {key for key in found if key[1] == "defense-second"} == {(0, "defense-second", t) for t in (0, 1)}
 
 
+def test_every_exchange_in_a_layer_has_streams_of_its_own(drawn: Drawn) -> None:
+    """FedTAN's network has two layers less one with statistics: a mean and a variance forwards, two sums backwards."""
+    whole = {"participation": 1.0, "quota": False, "algorithm": "fedavg"}
+    found = drawn({"norm": "fedtan", **whole, **SHARED, **VARIANTS["noise, defended"]})
+    exchanges = {(0, t, place) for t in range(SMALL["rounds"]) for place in range(4)}
+    for name in ("defense-lockstep", "attack-lockstep"):
+        assert {(key[0], *key[2:]) for key in found if key[1] == name} == exchanges, name
+
+
+def test_robustness_is_propagated_with_draws_of_its_round(drawn: Drawn) -> None:
+    found = drawn({**USERS, "attack": "gaussian", "target": "both"})
+    for name in ("propagation", "attack-statistics"):
+        assert {key for key in found if key[1] == name} >= {(0, name, t) for t in range(SMALL["rounds"])}, name
+
+
 def test_other_clients_rounds_and_seeds_have_other_streams(drawn: Drawn) -> None:
     whole = {"norm": "fbn", **SHARED, **VARIANTS["backdoor, defended"], "participation": 1.0, "quota": False}
     keys = {key for seed in (0, 1) for key in drawn({**whole, "seed": seed})}
