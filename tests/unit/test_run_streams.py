@@ -91,6 +91,14 @@ def test_every_client_looks_at_its_data_in_an_order_of_every_round(drawn: Drawn)
     assert {key for key in drawn(settings) if key[1] == "statistics"} >= expected
 
 
+def test_statistics_for_the_test_come_from_those_who_trained_last(drawn: Drawn) -> None:
+    settings = {"norm": "hbn(eval_stats=subset)", "algorithm": "fedavg(local_steps=1)", "participation": 0.4}
+    sample, end = Cell.of({**SMALL, **settings}).settings.sample, SMALL["rounds"]
+    assert set(sample(end - 1)) != set(sample(end))
+    asked = {key[2] for key in drawn(settings) if key[1] == "statistics" and key[3] == end}
+    assert asked == set(sample(end - 1))
+
+
 def test_a_second_aggregation_of_a_round_draws_from_a_stream_of_its_own(drawn: Drawn) -> None:
     found = drawn({"algorithm": "scaffold(local_steps=1)", "norm": "none", "defense": RULE})
     assert {key for key in found if key[1] == "defense-second"} == {(0, "defense-second", t) for t in (0, 1)}
