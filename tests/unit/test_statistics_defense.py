@@ -234,7 +234,7 @@ def test_boards_name_the_rule_on_statistics_where_it_varies() -> None:
     assert labels(cell())["statistics_defense"] == "same"
 
 
-def test_a_source_that_is_not_finite_is_missing_and_was_one_of_the_attackers() -> None:
+def test_a_source_that_is_not_finite_is_missing_and_no_variance_is_negative() -> None:
     """Layers of one mean and one variance, clean ones first."""
     branches = [
         [StatisticsSlices("bn", slice(at, at + 1), slice(at + 1, at + 2), branch)]
@@ -248,5 +248,8 @@ def test_a_source_that_is_not_finite_is_missing_and_was_one_of_the_attackers() -
     assert found.tolist() == [[3.25, 4.25]]  # the mean of the four, of whom nobody is left to trim
     assert torch.equal(found, propagate(own, own[:1], f=0, **told))
     assert propagate(own, own[:1], f=1, **told).tolist() == [[3.0, 4.0]]
+    below = torch.tensor([[0.0, 1.0, -3.0, -5.0], [0.0, 1.0, 1.0, 2.0]], dtype=torch.float64)
+    plain = parse_propagation("fedrbn(similarity=uniform)")
+    assert plain(below, own[:1], **told).tolist() == [[-1.0, 0.0]]  # a mean may be negative, a variance ends at 0
     with pytest.raises(UsageError, match="no AT user has finite statistics"):
         propagate(liar, own[:1], f=1, **told)
