@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import robustfl
-from robustfl.contracts import Aggregated, Context, StatisticsSlices, View
+from robustfl.contracts import Aggregated, Context, Rehearsal, StatisticsSlices, View
 from robustfl.data.gamma import gamma_similarity
 from robustfl.defenses.aggregation import DefendedStatistics
 from robustfl.defenses.aggregators.fldetector import _REFERENCES as REFERENCES
@@ -360,3 +360,28 @@ def test_squares_in_the_euclidean_ball_have_odd_sides() -> None:
     assert [square.side(0, size, size) for size in (8, 10, 12, 16)] == [5, 5, 7, 9]
     assert create("evasion", "square(norm=l2, p=1, queries=10000)").side(0, 8, 8) == 7
     assert create("evasion", "square(norm=linf, p=0.25, queries=10000)").side(0, 8, 8) == 4
+
+
+def test_opt_measures_from_where_the_server_would_be_without_attackers() -> None:
+    """With an origin far behind the mean, foe moves the result towards it, and the least factor is the best."""
+    for origin, best in ((None, 5.0), (-100.0, 0.0)):
+        server = Rehearsal(lambda rows: rows.mean(0), origin=None if origin is None else doubles([origin]))
+        view = View(n=4, f=1, channel="statistics", honest=doubles([[0], [2], [4]]), aggregate=server)
+        attack = create("attack", "opt(foe, eta_max=5)")
+        assert attack.find(view, generator=torch.Generator())[0].eta == pytest.approx(best), origin
+
+
+def test_opt_scans_at_the_same_multiples_of_the_rows_spread_whatever_the_bound() -> None:
+    tried: dict[float, list[float]] = {}
+    for bound in (1.0, 1000.0):
+        asked = tried[bound] = []
+
+        def mean(rows: Tensor, asked: list[float] = asked) -> Tensor:
+            asked.append(1 - float(rows[-1]) / 10)  # the factor of foe: the row is (1 - eta) times the mean, 10
+            return rows.mean(0)
+
+        view = View(n=4, f=1, channel="update", honest=doubles([[9.9], [10], [10.1]]), aggregate=mean)
+        create("attack", f"opt(foe, evals=8, eta_max={bound})").find(view, generator=torch.Generator())
+    first = [[eta for eta in found[:8] if eta < 0.9] for found in tried.values()]
+    assert first[0] == pytest.approx(first[1])
+    assert len(first[0]) > 4
