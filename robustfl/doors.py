@@ -58,7 +58,8 @@ _OWN_NOTES = "notes"
 def guard(cls: type[Method], origin_of: Callable[[Method], str]) -> None:
     """Look at what the members that ``cls`` and its bases from elsewhere override return, from now on.
 
-    ``origin_of`` says where a method comes from, for messages.
+    ``origin_of`` says where a method comes from, for messages. Facts that are values of the class are looked at here:
+    raises ``UsageError`` for a wrong one.
     """
 
     def who(method: Method) -> str:
@@ -69,12 +70,17 @@ def guard(cls: type[Method], origin_of: Callable[[Method], str]) -> None:
     for owner in cls.__mro__:
         if owner.__module__.partition(".")[0] == "robustfl" or not issubclass(owner, Method):
             continue
+        own = {field.name for field in fields(owner)} if is_dataclass(owner) else set()
         for name, rule in rules.items():
             value = vars(owner).get(name)
             if isinstance(value, property) and isinstance(value.fget, FunctionType) and _foreign(value.fget):
                 setattr(owner, name, property(_guarded(value.fget, name, rule, who), doc=value.__doc__))
             elif isinstance(value, FunctionType) and _foreign(value):
                 setattr(owner, name, _guarded(value, f"{name}()", rule, who))
+            elif name in _FACTS and name in vars(owner) and not hasattr(value, "__get__") and name not in own:
+                wanted = rule(Call(owner, (), {}, value))
+                if wanted is not None:
+                    raise UsageError(f"{cls.kind} class {owner.__name__}: {name} is {said(value)}; {wanted}")
 
 
 _open: list[None] = []
@@ -97,7 +103,7 @@ def bare(function: FunctionType) -> FunctionType:
 
 
 def _foreign(function: FunctionType) -> bool:
-    return "__bare__" not in vars(function) and function.__module__.partition(".")[0] != "robustfl"
+    return "__bare__" not in vars(function) and (function.__module__ or "").partition(".")[0] != "robustfl"
 
 
 def _guarded(function: FunctionType, member: str, rule: Rule, who: Callable[[Method], str]) -> Callable[..., Any]:
@@ -201,12 +207,13 @@ def reported(layer: StatisticsLayer) -> tuple[Tensor, Tensor, Tensor]:
         right = mean.dim() == 2 and mean.shape == variance.shape
         right = right and mean.dtype == variance.dtype == layer.running_mean.dtype
         whole = counts.shape == mean.shape[:1] and counts.device.type == "cpu"
+        whole = whole and not counts.is_floating_point()
         whole = whole and (torch.compiler.is_compiling() or not bool((counts < 0).any()))
         if right and whole and not (mean.requires_grad or variance.requires_grad):
             return mean, variance, counts
     raise RobustflError(
         f"{type(layer).__name__}.report() returned {said(made)}; mean [n C] and variance [n C] that require no "
-        "gradient are wanted, and the values per channel [n] on the CPU"
+        "gradient are wanted, and the values per channel [n], whole numbers on the CPU"
         + (f" (not {', '.join(map(said, made))})" if isinstance(made, tuple) else "")
     )
 
@@ -463,8 +470,14 @@ def _layer(call: Call) -> str | None:
             "robustfl.norms.layers.OwnBatchNorm does"
         )
     sends = type(call.method).merge is not Norm.merge
-    if sends and not any(isinstance(m, StatisticsLayer) for m in made.modules()):
+    has = any(isinstance(m, StatisticsLayer) for m in made.modules())
+    if sends and not has:
         return "the scheme overrides merge, so a layer with statistics is wanted (robustfl.contracts.StatisticsLayer)"
+    if has and not (sends or {Tag.MEAN, Tag.VARIANCE} & set(call.method.private)):
+        return (
+            "nobody merges what its layers report, and models would be tested with mean 0 and variance 1: override "
+            "merge, or name Tag.MEAN and Tag.VARIANCE in private"
+        )
     return None
 
 

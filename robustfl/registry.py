@@ -122,12 +122,12 @@ def register(name: str, *, version: int = 1) -> Callable[[M], M]:
             of = f" ({taken.origin})" if taken.origin else ""
             raise UsageError(f"{kind} {name!r} is taken by {taken.cls.__module__}.{taken.cls.__qualname__}{of}")
         cls.name, cls.version = name, version
+        if cls.__module__.partition(".")[0] != OWN:
+            guard(cls, origin_of)
         origin = str(_state["origin"])
         by_hand = not origin and cls.__module__.partition(".")[0] != OWN
         _changed()
         _entries[kind][name] = Entry(kind, name, version, cls, origin or _origin_of_module(cls), by_hand)
-        if cls.__module__.partition(".")[0] != OWN:
-            guard(cls, origin_of)
         return cls
 
     return decorate

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from robustfl.contracts import Algorithm, Arrays, Evasion, Norm
+from robustfl.contracts import Algorithm, Arrays, Evasion, LockstepNorm, Norm, OneMachineNorm
 from robustfl.data import (
     Augment,
     Normalize,
@@ -25,11 +25,11 @@ from robustfl.data import (
     train_validation,
 )
 from robustfl.data.checks import data_doubts
-from robustfl.errors import Refused
+from robustfl.errors import Refused, RobustflError
 from robustfl.federation import Experiment
 from robustfl.models.dropout import seed_dropout
 from robustfl.randomness import numpy_stream, stream
-from robustfl.registry import describe
+from robustfl.registry import describe, origin_of
 from robustfl.vectors import layout_of, read_statistics
 
 from .methods import Methods
@@ -80,11 +80,11 @@ def build(cell: Cell, *, root: str | Path | None = None, device: torch.device | 
     _check_split(cell, split.train, m.algorithm)
     train = Resident.of(arrays.train_x, arrays.train_y, device=where)
     model = _model(cell, m, arrays, root).to(device=where, dtype=DTYPES[cell.dtype])
-    layout = layout_of(model)
+    layout, mixing = layout_of(model), _mixing(m, model, train, arrays.classes)
     if m.init is not None and layout.s:
         layout = replace(layout, start=read_statistics(model, layout, next(model.parameters()).detach()))
     experiment = Experiment(
-        settings=cell.settings,
+        settings=cell.settings if mixing is None else replace(cell.settings, engine="reference"),
         model=model,
         layout=layout,
         train=train,
@@ -112,7 +112,7 @@ def build(cell: Cell, *, root: str | Path | None = None, device: torch.device | 
         label_counts=label_counts(arrays.train_y, split.train, arrays.classes),
         tests=_on(where, split.tests),
         domain_of=split.domain_of,
-        doubts=(*_doubts(m, parts), *_beyond(cell, arrays, split)),
+        doubts=(*([] if mixing is None else [mixing]), *_doubts(m, parts), *_beyond(cell, arrays, split)),
     )
 
 
@@ -272,6 +272,32 @@ def _model(cell: Cell, m: Methods, arrays: Arrays, root: str | Path | None) -> n
     if m.init is not None:
         m.init.load(network, data_root(root))
     return nn.Sequential(_scaling(cell, m, arrays), network)
+
+
+def _mixing(m: Methods, model: nn.Module, train: Resident, classes: int) -> str | None:
+    """Why clients of a network from elsewhere cannot be computed in one pass; ``None`` if they can.
+
+    Raises ``RobustflError`` for one that is not finite or remembers what it has seen, and ``Refused`` where steps in
+    lock-step need that pass.
+    """
+    for name, parameter in model.named_parameters():
+        if not bool(torch.isfinite(parameter).all()):
+            raise RobustflError(f"parameter {name} of model {m.model.name!r} is not finite before training")
+    own = all(type(part).__module__.partition(".")[0] in ("torch", "robustfl") for part in model.modules())
+    if isinstance(m.norm, OneMachineNorm) or (own and not (origin_of(m.model) or origin_of(m.norm))):
+        return None
+    from robustfl.testing.one_pass import Together, in_one_pass  # with all contracts, which plug-ins alone need
+
+    images = train.pixels(slice(0, 5), dtype=next(model.parameters()).dtype)
+    try:
+        in_one_pass(model, images, classes)
+    except Together as error:
+        if isinstance(m.norm, LockstepNorm):
+            raise Refused(f"{m.norm.name} takes steps in lock-step, which this model does not allow: {error}") from None
+        return f"clients run one after another ({error})"
+    except (Refused, RuntimeError, ValueError, TypeError, LookupError, AttributeError):
+        return None  # training meets it again, and says whose it is
+    return None
 
 
 def _layer_type(norm: Norm) -> type[nn.Module]:

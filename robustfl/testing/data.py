@@ -14,17 +14,16 @@ from robustfl.contracts import Arrays, Dataset, Model, Partition
 from robustfl.data import data_root
 from robustfl.data.checks import dark_images, repeated_images, unseen_classes
 from robustfl.errors import DataMissing, Refused
-from robustfl.federation.statistics import begin
 from robustfl.models.dropout import seed_dropout
-from robustfl.passes import Plan, Unsupported, plain, together
 from robustfl.randomness import numpy_stream, stream
 from robustfl.registry import create
 from robustfl.testing.common import COMMON, FIRST, FORM, built
 from robustfl.testing.guards import Broken, Differs, same
+from robustfl.testing.one_pass import held_in_one_pass
 from robustfl.testing.suite import LIMIT, Check, Law, Trial, run
-from robustfl.vectors import flatten_parameters, layout_of
 
 _CLIENTS, _CLASSES, _IMAGES = 5, 10, 400
+_LARGE = 1_000_000  # parameters, beyond which the law of one pass is tried in training alone
 _SHAPES = ((3, 32, 32), (1, 28, 28), (1, 8, 8), (3, 64, 64))
 _PLAIN = tuple(law for law in COMMON if law not in FORM and law.name != "finite")
 
@@ -291,40 +290,10 @@ def _attackable(trial: _Building) -> str | None:
 
 def _served(trial: _Building) -> str | None:
     made, x = trial.network(trial.fresh())
-    made, x = made.double(), x.double()
-    layout = layout_of(made)
-    flat = flatten_parameters(made, layout)
-    theta, found, alone = flat.clone(), flat.new_zeros(2, layout.d), flat.new_zeros(2, layout.d)
-    weights = torch.randn(3, _CLASSES, generator=stream(0, "check loss"), dtype=torch.float64)
-    moved = theta + 0.1 * torch.randn(2, layout.d, generator=stream(0, "check rows"), dtype=torch.float64)
-
-    def losses() -> Tensor:
-        return torch.stack([part.sum() for part in torch.split(made(x) * weights, list(sizes))])
-
-    def backward(k: int) -> Tensor:
-        loss = losses()[k]
-        loss.backward()  # type: ignore[no-untyped-call]
-        return loss.detach()
-
-    # At one model, at models of their own, and a client alone, whom layers may serve in a third way.
-    for rows, sizes in ((theta.expand(2, -1), (2, 1)), (moved, (2, 1)), (moved[:1], (3,))):
-        n = len(sizes)
-        begin(made, sizes)
-        try:
-            values = together(Plan(made, layout), rows, sizes, losses, out=found[:n])
-        except Unsupported as error:
-            return f"clients run one after another ({error})"
-        for k, value in enumerate(plain(made, layout, flat, rows, backward, out=alone[:n])):
-            if not torch.allclose(values[k], value, rtol=1e-6, atol=1e-9):
-                raise Broken(f"clients in one pass have the loss {values[k]:.6g}, alone {value:.6g}; {_TABLE}")
-            for slot in layout.update:
-                mine, own = found[k, slot.start : slot.stop], alone[k, slot.start : slot.stop]
-                if not torch.allclose(mine, own, rtol=1e-5, atol=1e-8 * max(1.0, float(alone[k].abs().max()))):
-                    raise Broken(f"the gradient of {slot.name} in one pass is not that of a model by itself; {_TABLE}")
-    return "all clients in one pass"
-
-
-_TABLE = "a layer's row in the table of layer kinds must compute what the layer's own forward does"
+    images = torch.rand(5, *x.shape[1:], generator=stream(0, "check images"))
+    if sum(p.numel() for p in made.parameters()) < _LARGE:
+        held_in_one_pass(made, images, _CLASSES, training=False)
+    return held_in_one_pass(made, images, _CLASSES)
 
 
 MODEL_LAWS = (

@@ -29,6 +29,7 @@ from robustfl.federation.statistics import begin, collect, seen_by_client, unsee
 from robustfl.passes import Plan, Unsupported, together
 from robustfl.testing.common import COMMON, FIRST, built
 from robustfl.testing.guards import Broken, Differs, devices, expect, own_memory, refused, untouched
+from robustfl.testing.one_pass import held_in_one_pass
 from robustfl.testing.suite import LIMIT, Check, Law, Trial, run
 from robustfl.vectors import Layout, layout_of, statistics_layers, write_statistics
 
@@ -45,7 +46,9 @@ def images(dtype: torch.dtype = torch.float64, device: str = "cpu", seed: int = 
 class NormTrial(Trial[Norm]):
     """A scheme, its layer in a network of its own, and samples of two clients."""
 
-    def network(self, method: Norm | None = None, dtype: torch.dtype = torch.float64, device: str = "cpu") -> nn.Module:
+    def network(
+        self, method: Norm | None = None, dtype: torch.dtype = torch.float64, device: str = "cpu"
+    ) -> nn.Sequential:
         """A network of one layer, in training, at the start of a round."""
         layer: Any = (self.method if method is None else method).layer(CHANNELS)
         if not isinstance(layer, nn.Module):
@@ -196,6 +199,14 @@ def _rows(trial: NormTrial) -> str | None:
         if whole is not None and not torch.allclose(mine, whole, rtol=1e-6, atol=1e-9):
             raise Differs(f"the clients' gradients of {slot.name} do not add up to the ordinary gradient")
     return None
+
+
+def _in_one_pass(trial: NormTrial) -> str | None:
+    if isinstance(trial.method, OneMachineNorm):
+        return "one machine on all data: clients are merged on purpose"
+    layer = trial.network()[0]
+    network = nn.Sequential(nn.Conv2d(CHANNELS, CHANNELS, 1), layer, nn.Flatten(), nn.Linear(9 * CHANNELS, 2))
+    return held_in_one_pass(network, images(), 2)
 
 
 def _report(trial: NormTrial) -> str | None:
@@ -354,6 +365,11 @@ LAWS = (
     Law("entries", "every entry is typed, statistics lie in a StatisticsLayer, and the scheme fits the layer", _tags),
     Law("clients apart", "clients in one forward get what each gets alone", _apart),
     Law("gradient rows", "the clients' affine gradients add up to the ordinary one", _rows),
+    Law(
+        "clients in one pass",
+        "served together, at one model or their own, clients have the gradients and reports of each alone",
+        _in_one_pass,
+    ),
     Law("report", "clients report rows in the layout's order, each round anew", _report),
     Law("unseen", "while unseen is set, training forwards leave no trace in the report", _unseen),
     Law("as client", "as_client is over with its pass; a fact: whether it evaluates as the client reports", _as_client),
