@@ -70,7 +70,7 @@ def guard(cls: type[Method], origin_of: Callable[[Method], str]) -> None:
     for owner in cls.__mro__:
         if owner.__module__.partition(".")[0] == "robustfl" or not issubclass(owner, Method):
             continue
-        own = {field.name for field in fields(owner)} if is_dataclass(owner) else set()
+        own = [field.name for field in fields(owner)] if is_dataclass(owner) else []
         for name, rule in rules.items():
             value = vars(owner).get(name)
             if isinstance(value, property) and isinstance(value.fget, FunctionType) and _foreign(value.fget):
@@ -207,8 +207,7 @@ def reported(layer: StatisticsLayer) -> tuple[Tensor, Tensor, Tensor]:
         right = mean.dim() == 2 and mean.shape == variance.shape
         right = right and mean.dtype == variance.dtype == layer.running_mean.dtype
         whole = counts.shape == mean.shape[:1] and counts.device.type == "cpu"
-        whole = whole and not counts.is_floating_point()
-        whole = whole and (torch.compiler.is_compiling() or not bool((counts < 0).any()))
+        whole = whole and (torch.compiler.is_compiling() or not bool(((counts < 0) | (counts % 1 != 0)).any()))
         if right and whole and not (mean.requires_grad or variance.requires_grad):
             return mean, variance, counts
     raise RobustflError(

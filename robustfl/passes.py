@@ -62,7 +62,8 @@ def together(plan: Plan, thetas: Tensor, sizes: Sizes, losses: Callable[[], Tens
     """One forward and one backward over all clients, by the table of layer kinds (``robustfl.layer_kinds``).
 
     ``losses()`` runs the model on the clients' samples, ``sizes[k]`` of each, one client after another, and returns
-    their mean losses. Raises ``Unsupported``, and nothing wrong is returned, for a model that mixes clients.
+    their mean losses. Raises ``Unsupported`` for a layer that is known to mix clients; one without parameters is taken
+    at its word (``robustfl.testing.one_pass`` tries it).
     """
     with serving(plan, thetas, sizes) as leaves:
         return differentiated(plan, leaves, losses, out)
