@@ -15,7 +15,7 @@ from .frame import frame
 from .loading import board_of, matching
 from .ranking import NO_ATTACK, rank_board
 from .statistic import counted
-from .store import open_store, write_atomic
+from .store import open_store, refuse_no_file, write_atomic
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -62,6 +62,7 @@ def plot(
     if kind not in KINDS:
         raise UsageError(f"plot: no kind {kind!r}; {closest(kind, KINDS)}")
     target, form = target_of(save, "plot")
+    refuse_no_file("save", target)
     store = open_store(path)
     loaded = store.load()
     problems = [f"{p.path.name}: {p.reason}" for p in loaded.problems]

@@ -12,7 +12,7 @@ from robustfl.records import CellResult
 from .board import Board
 from .contestants import slug_of
 from .loading import board_of, chosen
-from .store import open_store, refuse_records, refuse_store, retire, sweep_leftovers, write_atomic
+from .store import open_store, refuse_no_file, refuse_records, refuse_store, retire, sweep_leftovers, write_atomic
 from .writers import write_all
 
 Papers = Callable[[Sequence[CellResult]], Mapping[str, str]]
@@ -102,8 +102,7 @@ def _check_places(out: str | Path | None, site: str | Path | None, board: str | 
     for name, folder in (("out", out), ("site", site)):
         if folder is not None and Path(folder).exists() and not Path(folder).is_dir():
             raise UsageError(f"{name}={str(folder)!r} is a file, where a folder is needed")
-    if board is not None and Path(board).is_dir():
-        raise UsageError(f"board={str(board)!r} is a folder, where a file is needed")
+    refuse_no_file("board", board)
     for name, place in (("out", out), ("board", board)):
         if place is not None:
             refuse_records(name, place)

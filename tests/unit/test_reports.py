@@ -725,6 +725,7 @@ def test_a_bound_on_attacked_images_is_one_of_every_honest_user_where_users_have
         ({"out": "s/cells/r"}, "out=.* is among the records of"),
         ({"board": "s/cells/b.json"}, "board=.* is among the records of"),
         ({"board": "."}, "board=.* is a folder, where a file is needed"),
+        ({"board": "pipe"}, "board=.* is a pipe or a device, where a regular file is needed"),
         ({"site": "s/cells/site"}, "site=.* is among the records of"),
     ],
 )
@@ -732,6 +733,7 @@ def test_a_report_goes_to_a_place_of_its_own_or_nothing_is_written(
     tmp_path: Path, places: dict[str, str], words: str
 ) -> None:
     store = stored(tmp_path / "s", [record()])
+    os.mkfifo(tmp_path / "pipe")
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(UsageError, match=words):
         publish_store(store.folder, figures=False, **{name: tmp_path / place for name, place in places.items()})
