@@ -122,9 +122,9 @@ def run(scenario: str | None, **options: Any) -> int:
 @tolerance("What the board claims: by how much an accuracy may differ when a cell is run again.")
 @click.option(
     "--statistic",
-    type=click.Choice(("final", "tail", "selected")),
-    help="Rank the last round, the mean of the last rounds, or the round chosen on validation data "
-    "[default: what each cell says with its setting 'select'].",
+    type=click.Choice(("final", "tail", "selected", "validation")),
+    help="Rank the last round, the mean of the last rounds, the round chosen on validation data, or the validation "
+    "accuracy of that round [default: what each cell says with its setting 'select'].",
 )
 @click.option("--figures/--no-figures", default=True, show_default=True, help="Also draw figures.")
 @where("Only these cells, e.g. rounds=5 or attack=alie.")
