@@ -72,7 +72,7 @@ def bench(
         chosen, run, wanted=contestants, settings=settings, cheap=cheap, out=out, root=data_root, plugins=extra
     )
     _publish(found.results, board, page, form)
-    return 1 if found.results.statuses.get("failed") else 0
+    return 1 if found.results.statuses.get("failed") or found.results.lost else 0
 
 
 def _takes_no(what: str, options: Mapping[str, object]) -> None:
