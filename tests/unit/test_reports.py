@@ -114,6 +114,16 @@ def test_many_attacks_stand_in_the_notes() -> None:
     assert not any(note.startswith("Worst case") for note in few.notes)
 
 
+def test_a_caption_names_per_metric_the_attacks_that_count_in_it() -> None:
+    still = record(attack="sf", sa=0.9, ra={"pgd": 0.2})  # without effect on SA, below all others in RA
+    still = still.model_copy(update={"certificates": {"attack_shift": 0.0, "statistics": 0}})
+    others = [record(attack="none", sa=0.9), record(attack="foe", sa=0.5, ra={"pgd": 0.4})]
+    ranked = "ranked by accuracy under foe for SA, each seed's worst case over foe and sf for RA pgd ("
+    assert ranked in board(*others, still).caption
+    calm = still.model_copy(update={"metrics": others[0].metrics})
+    assert "ranked by accuracy without attack (" in board(others[0], calm).caption
+
+
 def test_one_seed_has_no_interval_and_the_caption_says_so() -> None:
     made = board(record(sa=0.5))
     place = rows(made)["mean"].cells[0]
