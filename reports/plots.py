@@ -230,4 +230,12 @@ def _checked(made: Iterable[tuple[str, Figure]], kind: str, metric: str | None) 
     wanted = metric.lower()
     if wanted not in ("sa", "ra"):
         raise UsageError(f"plot curves: metric {metric!r} must be sa or ra")
-    yield from ((title, figure) for title, figure in made if title.startswith(f"curves {wanted} "))
+    drawn = others = 0
+    for title, figure in made:
+        if title.startswith(f"curves {wanted} "):
+            drawn += 1
+            yield title, figure
+        else:
+            others += 1
+    if others and not drawn and wanted == "ra":
+        raise UsageError("plot curves: no record holds a curve of RA; give the grid evaluate_ra = true and evasions")
