@@ -42,12 +42,14 @@ def publish_store(
 ) -> Written:
     """Write the leaderboard in every form and figures into ``out``, a site into ``site``, a board into ``board``.
 
-    ``papers`` gives the citations of the records' methods for the site; ``where`` keeps cells with these labels,
-    ``compare`` names more labels that say who competes, ``statistic`` which numbers are ranked. The same store gives
-    the same bytes.
+    The board claims ``tolerance`` (default: 0.01). ``papers`` gives the citations of the records' methods for the
+    site; ``where`` keeps cells with these labels, ``compare`` names more labels that say who competes, ``statistic``
+    which numbers are ranked. The same store gives the same bytes.
     Raises ``UsageError`` if ``path`` is no store or has no cell yet, ``StoreError`` if none of its files can be read.
     """
     _check_places(out, site, board)
+    if tolerance is not None and board is None:
+        raise UsageError(f"tolerance={tolerance} is what a board claims, and none is written; name its file with board")
     store = open_store(path)
     loaded = chosen(store.load(), where=where)
     made = board_of(store, compare=compare, where=where, statistic=statistic, loaded=loaded)

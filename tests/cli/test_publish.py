@@ -345,6 +345,24 @@ def test_all_cells_and_some_cells_at_once_exit_2(cli: Any) -> None:
     assert "give one of them" in said
 
 
+@pytest.mark.parametrize(
+    "option", [["--cells", "5"], ["--all"], ["--sample", "1"], ["--tolerance", "0.5"], ["--threads", "1"]]
+)
+def test_options_of_cells_that_run_exit_2_where_none_does(cli: Any, option: list[str]) -> None:
+    code, said = cli("verify", "board.json", "--check-only", *option)
+    assert code == 2
+    assert f"--check-only runs no cell, and {option[0]} is for cells that run" in said
+
+
+def test_a_claimed_tolerance_without_a_board_exits_2(cli: Any) -> None:
+    code, said = cli("report", "mine", "--tolerance", "0.5", "--out", "out")
+    assert code == 2
+    assert "tolerance=0.5 is what a board claims" in said
+    assert not Path("out").exists()
+    assert cli("report", "mine", "--tolerance", "0.5", "--board", "b.json", "--no-figures")[0] == 0
+    assert read_board("b.json")[0].tolerance == 0.5
+
+
 # --- merge and diff --------------------------------------------------------------------------------------------------
 
 

@@ -566,6 +566,10 @@ def test_a_wrong_metric_or_block_label_suggests_the_right_one(tmp_path: Path) ->
         leaderboard(tmp_path, metric="ra_pdg")
     with pytest.raises(UsageError, match="'norm'"):
         rank_board(frame([record()]), compare=["nrom"])
+    with pytest.raises(UsageError, match="cannot compare 'attack': every attack is a column already"):
+        rank_board(frame([record()]), compare=["attack"])
+    with pytest.raises(UsageError, match="cannot compare 'seed': a row is the mean over its seeds"):
+        rank_board(frame([record()]), compare=["seed"])
     with pytest.raises(UsageError, match="no cells"):
         rank_board(frame([record()]).iloc[:0])
 
