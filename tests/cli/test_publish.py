@@ -482,8 +482,8 @@ def broken_store(kind: str) -> Path:
         ("empty", 2, "no finished cell yet"),
         ("all-corrupt", 1, "none of 1 files is a record"),
         ("one-seed", 0, "One seed, without interval"),
-        ("mixed", 0, "schema 99; this robustfl reads 1"),
-        ("corrupt", 0, "truncated or corrupt"),
+        ("mixed", 1, "schema 99; this robustfl reads 1"),
+        ("corrupt", 1, "truncated or corrupt"),
         ("refused", 0, "No cell has finished"),
     ],
 )
@@ -492,6 +492,10 @@ def test_report_of_a_troubled_store_is_a_message_or_a_marked_row(cli: Any, kind:
     found, said = cli("report", folder, "--figures", "--site", "site", "--board", "published.json", "--out", "out")
     assert (found, words in said) == (code, True), said
     assert Path("published.json").exists() == Path("site/index.html").exists() == (code == 0)
+    if kind in ("mixed", "corrupt"):
+        assert "no board is written without what cannot be read: " in said
+        found, said = cli("report", folder, "--no-figures", "--out", "out")
+        assert (found, words in said) == (0, True)
 
 
 @pytest.mark.parametrize(
