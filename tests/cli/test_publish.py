@@ -339,6 +339,13 @@ def test_a_wrong_row_exits_2(cli: Any, option: list[str]) -> None:
     assert "label" in said or "did you mean 'attack'" in said or "no cell matches" in said
 
 
+def test_a_board_without_cells_is_called_that(cli: Any) -> None:
+    code, said = cli("verify", rewritten(lambda data: data.update(cells=[]), sign=True))
+    assert code == 2
+    assert "board.json: this board holds no cells" in said
+    assert "robustfl grid" not in said
+
+
 def test_all_cells_and_some_cells_at_once_exit_2(cli: Any) -> None:
     code, said = cli("verify", "board.json", "--all", "--cells", "2")
     assert code == 2
