@@ -427,6 +427,19 @@ def test_diff_of_a_store_with_itself_and_of_two_of_its_cells(cli: Any) -> None:
     assert cli("diff", "mine", f"mine:{one}")[0] == 2
 
 
+def test_a_cell_and_its_published_form_are_the_same_and_another_number_is_shown(cli: Any) -> None:
+    key = min(Store("mine").keys())
+    for pair in ([f"board.json:{key[:8]}", f"mine:{key[:8]}"], [f"mine/cells/{key}.json", f"board.json:{key[:8]}"]):
+        assert cli("diff", *pair) == (0, "The cells are the same.")
+    other = Store("mine").read(key)
+    assert other.metrics is not None
+    Store("mine").commit(other.model_copy(update={"metrics": other.metrics.model_copy(update={"asr": 0.5})}))
+    code, said = cli("diff", f"board.json:{key}", f"mine:{key}")
+    assert code == 1
+    assert "metrics.asr" in said
+    assert "curve" not in said
+
+
 def test_stores_and_boards_of_one_name_are_called_as_they_were_typed(cli: Any) -> None:
     shutil.copytree("mine", "theirs/mine")
     key, *others = sorted(Store("theirs/mine").keys())
