@@ -38,8 +38,8 @@ def load_board(
     """The board of the store at ``path``, cells that are planned and have not run included.
 
     ``keys`` and ``where`` (labels with their values) keep some of its cells; ``statistic`` says which numbers are
-    ranked: ``final``, ``tail`` or ``selected``, by default what each cell says. Raises ``UsageError`` if ``path`` is no
-    store or has no such cell yet, ``StoreError`` if none of its files can be read.
+    ranked: ``final``, ``tail``, ``selected`` or ``validation``, by default what each cell says. Raises ``UsageError``
+    if ``path`` is no store or has no such cell yet, ``StoreError`` if none of its files can be read.
     """
     from .loading import board_of
     from .store import open_store
@@ -60,7 +60,8 @@ def leaderboard(
     Rows are contestants (defense × norm, objective and propagation where they vary), ranked by worst case per metric
     and task: whatever else varies makes tasks, whose mean comes first. ``metric`` keeps one metric (``"sa"``,
     ``"ra"``, ``"ra_pgd"``), ``where`` cells with these labels; ``compare`` names more labels that say who competes.
-    ``statistic`` says which numbers are ranked: ``final``, ``tail`` or ``selected``; by default what each cell says.
+    ``statistic`` says which numbers are ranked: ``final``, ``tail``, ``selected`` or ``validation``; by default what
+    each cell says.
     """
     if isinstance(path, (str, Path)):
         board = load_board(path, compare=compare, where=where, statistic=statistic)

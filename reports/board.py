@@ -72,7 +72,7 @@ class Board:
     that rows of one table solve one task. ``own_names`` are settings of training that each contestant has its own of.
     ``caption`` is one sentence, ``notes`` are those below the tables.
     ``defaults`` are the labels of a cell that says nothing, as far as the store knows them. ``autobyz`` is what the
-    column AutoByz, if there is one, is the worst case of.
+    column AutoByz, if there is one, is the worst case of. Where it is ``validated``, SA is that on validation data.
     """
 
     scenario: str
@@ -90,6 +90,7 @@ class Board:
     counts: Mapping[str, int] = field(default_factory=dict)
     versions: tuple[tuple[str, str], ...] = ()
     autobyz: Asked | None = None
+    validated: bool = False
 
     def label(self, row: Row, name: str, default: str = "") -> str:
         """A label of a row by its name; ``default`` where rows do not have it."""
@@ -221,8 +222,10 @@ def hardest(metrics: Sequence[str]) -> str | None:
     return "ra_worst" if "ra_worst" in robust else next(iter(robust), None)
 
 
-def metric_meaning(metric: str) -> str:
-    """A metric in words."""
+def metric_meaning(metric: str, *, validated: bool = False) -> str:
+    """A metric in words; where it is ``validated``, of the clients' validation data."""
+    if metric == "sa" and validated:
+        return "validation accuracy, %"
     if metric == "sa":
         return "accuracy on clean test inputs, %"
     if metric == "ra_worst":

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from .board import in_words
+from .board import in_words, metric_title
 from .estimate import CONFIDENCE, NO_EFFECT, NORMAL, Estimate, acts
 from .paired import LEVEL, METHOD
 
@@ -65,10 +65,10 @@ def caption(board: Board, *, seeds: set[str]) -> str:
 
 def how_to_read(board: Board) -> tuple[str, ...]:
     """Sentences for below the tables: what a reader must know to trust the numbers, each only where it applies."""
-    rows, places, counted = [r for s in board.sections for r in s.rows], _places(board), _counted(board)
+    rows, places = [r for s in board.sections for r in s.rows], _places(board)
     tasks, doubt = len(board.tasks) // max(1, len(board.metrics)), _test_error(places)
     told = [
-        (len(counted) > _NAMED, f"Worst case over {listed(counted)}."),
+        *((len(counted) > _NAMED, f"Worst case{which} over {listed(counted)}.") for counted, which in _counted(board)),
         (
             any(r.ranks is not None and r.ranks[0] < r.ranks[1] for r in rows),
             f"Ranks such as 1–4: rows that cannot be told apart ({METHOD}, {LEVEL:.0%}).",
@@ -130,19 +130,30 @@ def _places(board: Board) -> list[Estimate]:
     return [e for s in board.sections for r in s.rows for e in r.places]
 
 
-def _counted(board: Board) -> list[str]:
-    """The attacks whose minimum is the worst case; no attack, where no other had an effect."""
-    idle = {
-        attack for i, attack in enumerate(board.attacks)
-        if all(row.cells[i].idle for section in board.sections for row in section.rows)
-    }  # fmt: skip
+def _counted(board: Board) -> list[tuple[list[str], str]]:
+    """The attacks whose minimum is the worst case, and the metrics it is so for in words where they differ in that."""
+    metrics: dict[tuple[str, ...], list[str]] = {}
+    for metric in board.metrics or ("sa",):
+        metrics.setdefault(tuple(_counted_in(board, metric)), []).append(metric_title(metric))
+    return [(list(c), f" for {listed(names)}" if len(metrics) > 1 else "") for c, names in metrics.items()]
+
+
+def _counted_in(board: Board, metric: str) -> list[str]:
+    """The attacks whose minimum is the worst case of a metric; no attack, where no other had an effect."""
+    rows = [row for section in board.sections if section.metric == metric for row in section.rows]
+    idle = {attack for i, attack in enumerate(board.attacks) if all(row.cells[i].idle for row in rows)}
     inside = set() if board.autobyz is None else set(board.autobyz.members)
-    return [a for a in board.attacks if a not in {"none"} | idle | inside] or list(board.attacks)
+    counted = [a for a in board.attacks if a not in {"none"} | idle | inside]
+    return counted or [a for a in board.attacks if a == "none"] or list(board.attacks)
 
 
 def _ranked_by(board: Board) -> str:
-    counted = _counted(board)
-    if counted == ["none"]:
+    return ", ".join(f"{_minimum(counted)}{which}" for counted, which in _counted(board))
+
+
+def _minimum(counted: Sequence[str]) -> str:
+    """The worst case over these attacks in words."""
+    if list(counted) == ["none"]:
         return "accuracy without attack"
     if len(counted) == 1:
         return f"accuracy under {counted[0]}"

@@ -86,7 +86,8 @@ class Markup:
 def title(board: Board, section: Section) -> str:
     """The heading of a table: scenario, metric in words, task."""
     where = f", {section.block}" if board.task_names else ""
-    return f"{board.scenario}: {section.metric_title}{where} ({metric_meaning(section.metric)})"
+    meaning = metric_meaning(section.metric, validated=board.validated)
+    return f"{board.scenario}: {section.metric_title}{where} ({meaning})"
 
 
 def state_counts(board: Board) -> str:

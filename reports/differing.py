@@ -14,6 +14,7 @@ from robustfl.records import CellResult, canonical
 from .agreement import agree, settings_apart
 from .board_faults import SURROUNDINGS
 from .joining import Source, read_source
+from .published import publish
 from .store import Store
 
 Difference = tuple[str, Any, Any]
@@ -151,6 +152,24 @@ def in_a_line(labels: Mapping[str, Any]) -> str:
     """The labels that people know a cell by."""
     names = ("partition", "norm", "attack", "defense", "f", "seed")
     return " ".join(str(labels[n]) for n in names if n in labels)
+
+
+def find_both(first: str, second: str) -> tuple[CellResult | Source, CellResult | Source]:
+    """Both targets (``find``); a cell beside one of a board is what a board would hold of it, without all the rest."""
+    a, b = find(first), find(second)
+    if not (isinstance(a, CellResult) and isinstance(b, CellResult)) or _of_board(first) == _of_board(second):
+        return a, b
+    return (a, _published(b, like=a)) if _of_board(first) else (_published(a, like=b), b)
+
+
+def _of_board(target: str) -> bool:
+    """True if ``target`` is a cell of a board, FILE:KEY."""
+    return not Path(target).exists() and Path(target.rpartition(":")[0]).is_file()
+
+
+def _published(record: CellResult, *, like: CellResult) -> CellResult:
+    """The record as a board has it, with the curve if another one of a board has one."""
+    return publish([record], name=record.scenario, curves=bool(like.curve)).records()[0]
 
 
 def find(target: str) -> CellResult | Source:

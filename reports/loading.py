@@ -60,7 +60,7 @@ def board_of(
     )  # fmt: skip
     only = ", ".join(f"{name} = {value}" for name, value in (where or {}).items())
     notes = filter(None, (f"Only cells with {only}." if only else "", words))
-    board = replace(board, notes=(*board.notes, *notes))
+    board = replace(board, notes=(*board.notes, *notes), validated=statistic == "validation")
     plug_ins = sorted({one for result in loaded.results for one in origins(result.cell).items()})
     if not plug_ins:
         return board

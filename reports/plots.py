@@ -15,7 +15,7 @@ from .frame import frame
 from .loading import board_of, matching
 from .ranking import NO_ATTACK, rank_board
 from .statistic import counted
-from .store import open_store, write_atomic
+from .store import open_store, refuse_no_file, write_atomic
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -62,6 +62,7 @@ def plot(
     if kind not in KINDS:
         raise UsageError(f"plot: no kind {kind!r}; {closest(kind, KINDS)}")
     target, form = target_of(save, "plot")
+    refuse_no_file("save", target)
     store = open_store(path)
     loaded = store.load()
     problems = [f"{p.path.name}: {p.reason}" for p in loaded.problems]
@@ -229,4 +230,12 @@ def _checked(made: Iterable[tuple[str, Figure]], kind: str, metric: str | None) 
     wanted = metric.lower()
     if wanted not in ("sa", "ra"):
         raise UsageError(f"plot curves: metric {metric!r} must be sa or ra")
-    yield from ((title, figure) for title, figure in made if title.startswith(f"curves {wanted} "))
+    drawn = others = 0
+    for title, figure in made:
+        if title.startswith(f"curves {wanted} "):
+            drawn += 1
+            yield title, figure
+        else:
+            others += 1
+    if others and not drawn and wanted == "ra":
+        raise UsageError("plot curves: no record holds a curve of RA; give the grid evaluate_ra = true and evasions")

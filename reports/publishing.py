@@ -5,15 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from robustfl.errors import UsageError
+from robustfl.errors import StoreError, UsageError
 from robustfl.records import CellResult
 
 from .board import Board
 from .contestants import slug_of
 from .loading import board_of, chosen
-from .store import open_store, refuse_records, refuse_store, retire, sweep_leftovers, write_atomic
+from .store import (
+    Loaded,
+    open_store,
+    refuse_no_file,
+    refuse_records,
+    refuse_store,
+    retire,
+    sweep_leftovers,
+    write_atomic,
+)
 from .writers import write_all
+
+if TYPE_CHECKING:
+    from .published import Board as PublishedBoard
 
 Papers = Callable[[Sequence[CellResult]], Mapping[str, str]]
 
@@ -42,22 +55,20 @@ def publish_store(
 ) -> Written:
     """Write the leaderboard in every form and figures into ``out``, a site into ``site``, a board into ``board``.
 
-    ``papers`` gives the citations of the records' methods for the site; ``where`` keeps cells with these labels,
-    ``compare`` names more labels that say who competes, ``statistic`` which numbers are ranked. The same store gives
-    the same bytes.
-    Raises ``UsageError`` if ``path`` is no store or has no cell yet, ``StoreError`` if none of its files can be read.
+    The board claims ``tolerance`` (default: 0.01). ``papers`` gives the citations of the records' methods for the
+    site; ``where`` keeps cells with these labels, ``compare`` names more labels that say who competes, ``statistic``
+    which numbers are ranked. The same store gives the same bytes.
+    Raises ``UsageError`` if ``path`` is no store or has no cell yet, ``StoreError`` if none of its files can be read;
+    for a board all must.
     """
+    if tolerance is not None and board is None:
+        raise UsageError(f"tolerance={tolerance} is what a board claims, and none is written; name its file with board")
     _check_places(out, site, board)
     store = open_store(path)
     loaded = chosen(store.load(), where=where)
     made = board_of(store, compare=compare, where=where, statistic=statistic, loaded=loaded)
     described = store.description()
-    published = None  # made first: a record may be unfit for a board
-    if board is not None:
-        from .published import TOLERANCE, publish_described, write_board
-
-        tolerance = TOLERANCE if tolerance is None else tolerance
-        published = publish_described(loaded.results, described, name=made.scenario, tolerance=tolerance)
+    ready = None if board is None else _published(loaded, described, made.scenario, tolerance)  # a record may be unfit
     folder = store.folder / report_folder(where or {}) if out is None else Path(out)
     sweep_leftovers(store.folder, folder, site or folder)
     files = write_all(made, folder)
@@ -65,8 +76,10 @@ def publish_store(
         from .figures import write_figures
 
         files += write_figures(made, loaded.results, folder)
-    if published is not None and board is not None:
-        files.append(write_board(published, board))
+    if ready is not None and board is not None:
+        from .published import write_board
+
+        files.append(write_board(ready, board))
     pages: list[Path] = []
     if site is not None:
         from .site import write_site
@@ -102,13 +115,26 @@ def _check_places(out: str | Path | None, site: str | Path | None, board: str | 
     for name, folder in (("out", out), ("site", site)):
         if folder is not None and Path(folder).exists() and not Path(folder).is_dir():
             raise UsageError(f"{name}={str(folder)!r} is a file, where a folder is needed")
-    if board is not None and Path(board).is_dir():
-        raise UsageError(f"board={str(board)!r} is a folder, where a file is needed")
+    refuse_no_file("board", board)
     for name, place in (("out", out), ("board", board)):
         if place is not None:
             refuse_records(name, place)
     if site is not None:
         refuse_store("site", site)
+
+
+def _published(loaded: Loaded, described: Mapping[str, object], name: str, tolerance: float | None) -> PublishedBoard:
+    """The board of a store. Raises ``StoreError`` where files cannot be read: without them it would look whole."""
+    if loaded.problems:
+        shown = "; ".join(f"{p.path}: {p.reason}" for p in loaded.problems[:3])
+        more = f"; and {len(loaded.problems) - 3} more" if len(loaded.problems) > 3 else ""
+        raise StoreError(
+            f"no board is written without what cannot be read: {shown}{more}. Run the grid again, or delete these files"
+        )
+    from .published import TOLERANCE, publish_described
+
+    claimed = TOLERANCE if tolerance is None else tolerance
+    return publish_described(loaded.results, described, name=name, tolerance=claimed)
 
 
 def _pictures(files: Sequence[Path], folder: Path) -> list[Path]:

@@ -243,6 +243,13 @@ def _tested(cells: Sequence[Cell]) -> str:
     return f"Tested: {'; '.join(parts)}."
 
 
+_APART = {
+    "attack": "every attack is a column already, and rows are ranked by the worst case over them",
+    "seed": "a row is the mean over its seeds, by which rows are compared in pairs",
+}
+"""Labels that tell no contestants apart, and why."""
+
+
 def _check(table: pd.DataFrame, compare: Sequence[str]) -> None:
     needed = ["status", "attack", "seed", "sa"]
     for column in needed:
@@ -252,8 +259,10 @@ def _check(table: pd.DataFrame, compare: Sequence[str]) -> None:
             )
     if table.empty:
         raise UsageError("leaderboard: the table has no cells")
-    allowed = [c for c in label_columns(table) if c not in ("attack", "seed")]
+    allowed = [c for c in label_columns(table) if c not in _APART]
     for name in compare:
+        if name in _APART:
+            raise UsageError(f"leaderboard: cannot compare {name!r}: {_APART[name]}")
         if name not in allowed:
             raise UsageError(f"leaderboard: cannot compare {name!r}; {closest(name, allowed)}")
 

@@ -1,4 +1,7 @@
-"""Which numbers of a cell a board ranks: those of the last round, of the last evaluations, or of a chosen round."""
+"""Which numbers of a cell a board ranks: those of the last round, of the last evaluations, or of a chosen round.
+
+Of a chosen round also the validation accuracy that it was chosen by, which is what settings may be tuned on.
+"""
 
 from __future__ import annotations
 
@@ -8,26 +11,31 @@ from robustfl.errors import UsageError, closest
 
 from .frame import robust_columns
 
-STATISTICS = ("final", "tail", "selected")
+STATISTICS = ("final", "tail", "selected", "validation")
+_VALIDATION = "certificates.selection.validation"
 
 
 def counted(table: pd.DataFrame, statistic: str | None = None) -> tuple[pd.DataFrame, str]:
     """The table of cells (``frame``) with the numbers that count in ``sa``, ``ra_…`` and ``ra_worst``, and words on it.
 
     ``final`` is the last round, ``tail`` the mean over the evaluations of a cell's last ``tail`` rounds, ``selected``
-    the round chosen on validation data; ``None`` is what each cell says: ``selected`` with ``select = "validation"``,
-    ``final`` without. Of ``tail`` robust accuracy is ranked if every cell measured it in these rounds.
-    Raises ``UsageError`` for another statistic, or for ``selected`` if some finished cell selected no round.
+    the round chosen on validation data, ``validation`` the accuracy on those data in that round, in ``sa`` alone;
+    ``None`` is what each cell says: ``selected`` with ``select = "validation"``, ``final`` without. Of ``tail`` robust
+    accuracy is ranked if every cell measured it in these rounds.
+    Raises ``UsageError`` for another statistic, or for one of a selected round if some finished cell selected none.
     """
     if statistic is not None and statistic not in STATISTICS:
         raise UsageError(f"statistic {statistic!r}: {closest(statistic, STATISTICS)}")
     done = table["status"] == "done"
-    selecting = done & (table["group.selected.sa"].notna() if "group.selected.sa" in table else False)
-    if statistic == "selected" and not selecting[done].all():
+    column = _VALIDATION if statistic == "validation" else "group.selected.sa"
+    selecting = done & (table[column].notna() if column in table else False)
+    if statistic in ("selected", "validation") and not selecting[done].all():
         raise UsageError(
-            f"statistic 'selected': {int((done & ~selecting).sum())} of {int(done.sum())} finished cells selected no "
-            "round; run them with select = 'validation' (and validation and evaluate_every), or leave them out"
+            f"statistic {statistic!r}: {int((done & ~selecting).sum())} of {int(done.sum())} finished cells selected "
+            "no round; run them with select = 'validation' (and validation and evaluate_every), or leave them out"
         )
+    if statistic == "validation":
+        return _validation(table), _validation_words(table)
     if statistic == "tail":
         return _tail(table, done), _tail_words(table)
     if statistic == "final" or not selecting.any():
@@ -44,6 +52,22 @@ def _of_group(table: pd.DataFrame, group: str, rows: pd.Series) -> pd.DataFrame:
         values = table[name] if (name := f"group.{group}.{name}") in table else float("nan")
         made[column] = table[column].where(~rows, values)
     return made
+
+
+def _validation(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with the validation accuracy of the selected rounds, which no test sample is behind."""
+    made = table.copy()
+    for column, _ in _metrics(table):
+        made[column] = float("nan")
+    made["sa"] = table[_VALIDATION] if _VALIDATION in table else float("nan")
+    made[["samples", "evaluation"]] = None
+    return made
+
+
+def _validation_words(table: pd.DataFrame) -> str:
+    trained = "at" in table and (table["at"].astype(str) != "none").any()
+    which = " (robust accuracy of users that train adversarially)" if trained else ""
+    return f"Numbers are the validation accuracy{which} of the round in which it is best; none is of test data."
 
 
 def _tail(table: pd.DataFrame, done: pd.Series) -> pd.DataFrame:

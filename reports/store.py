@@ -269,7 +269,12 @@ def write_atomic(path: Path, content: str | bytes) -> None:
 
 
 def write_stream(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """``write_atomic`` for what is too large to be held twice: ``write`` puts it into the file it is handed."""
+    """``write_atomic`` for what is too large to be held twice: ``write`` puts it into the file it is handed.
+
+    A symbolic link stays one, and the file it leads to is written. Raises ``UsageError`` for a pipe or a device.
+    """
+    refuse_special("file", path)
+    path = Path(os.path.realpath(path)) if path.is_symlink() else path
     temporary = path.parent / f".{path.name}.{uuid.uuid4().hex}.tmp"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -330,6 +335,20 @@ def refuse_records(name: str, place: str | Path) -> None:
     for folder in (here, *here.parents):
         if folder.name == "cells" and Store(folder.parent).keys():
             raise UsageError(f"{name}={str(place)!r} is among the records of {folder.parent}; name another place")
+
+
+def refuse_special(name: str, place: str | Path) -> None:
+    """Raise ``UsageError`` where ``name``, a file to write, is a pipe or a device: a new file would take its place."""
+    if os.path.exists(place) and not (os.path.isfile(place) or os.path.isdir(place)):
+        raise UsageError(f"{name}={str(place)!r} is a pipe or a device, where a regular file is needed")
+
+
+def refuse_no_file(name: str, place: str | Path | None) -> None:
+    """Raise ``UsageError`` where ``name``, a file that somebody wants written, is something else already."""
+    if place is not None and Path(place).is_dir():
+        raise UsageError(f"{name}={str(place)!r} is a folder, where a file is needed")
+    if place is not None:
+        refuse_special(name, place)
 
 
 def refuse_store(name: str, folder: str | Path) -> None:

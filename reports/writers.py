@@ -96,7 +96,7 @@ def _table(board: Board, section: Section) -> dict[str, Any]:
         "block": section.block,
         "task": dict(zip(board.task_names, section.task, strict=False)),
         "metric": section.metric,
-        "meaning": metric_meaning(section.metric),
+        "meaning": metric_meaning(section.metric, validated=board.validated),
         "rows": [_row(board, r) for r in section.rows],
         "comparisons": _comparisons(board, section),
     }

@@ -7,7 +7,6 @@ import pickle
 import signal
 import threading
 import traceback
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -59,12 +58,14 @@ class Finished:
     seconds: float
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    found: bool = False
+    """Somebody else stored it; it did not run here."""
 
 
 @dataclass(frozen=True)
 class Results:
-    """The outcome of a grid: the store's folder, how many cells ran now, how many there are of each status, and their
-    keys.
+    """The outcome of a grid: the store's folder, how many cells ran here now, how many others had stored, before or
+    meanwhile, how many there are of each status, and the keys of all.
     """
 
     folder: Path
@@ -72,6 +73,11 @@ class Results:
     stored: int
     statuses: dict[str, int] = field(default_factory=dict)
     keys: frozenset[str] = frozenset()
+
+    @property
+    def lost(self) -> int:
+        """The number of cells that were stored and are not to be read at the end, as where the folder was moved."""
+        return max(0, len(self.keys) - sum(self.statuses.values()))
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -221,7 +227,7 @@ def run_grid(
         execution.on_note(
             f"warning: {without} stored cells have no model and do not run again; take a fresh --out for theirs"
         )
-    counts: Counter[str] = Counter()
+    computed, stored = 0, len(todo.cells) - len(todo.missing)
     with _terminable(), ExitStack() as stack:
         places = _places(todo, execution, stack)
         workers = workers if places is None else len(places.gpus) * places.slots
@@ -230,10 +236,9 @@ def run_grid(
             work.reverse()
             execution.on_note(f"another grid works in {todo.folder}; this one begins at the end, and they meet")
         for finished in _run(work, workers, on_round) if execution.cluster is None else _remote(work, execution):
-            counts[finished.status] += 1
+            computed, stored = computed + (not finished.found), stored + finished.found
             on_cell(finished)
-    kept = store.statuses(todo.cells)
-    return Results(todo.folder, sum(counts.values()), len(todo.cells) - len(todo.missing), kept, frozenset(todo.cells))
+    return Results(todo.folder, computed, stored, store.statuses(todo.cells), frozenset(todo.cells))
 
 
 def _places(todo: Plan, execution: Execution, stack: ExitStack) -> _Places | None:
@@ -464,7 +469,7 @@ def _execute(item: _Work, on_round: OnRoundOf | None = None) -> Finished | Store
         if key_of(resolve(item.cell, item.fingerprint)) != item.key:
             raise UsageError(f"a plug-in changed after the grid began{item.plug_ins}; start the grid again")
         if (stored := _stored(item)) is not None:
-            return stored
+            return replace(stored, found=True)
         followed = tracking.Followed(item.execution.track, item.folder, item.key, plain(labels(item.cell)))
         execution = replace(
             item.execution,

@@ -167,6 +167,8 @@ def _looked_through(
     asked = None if apart else asked_of(published.protocol or {})
     left_out = [] if asked is None else [k for k, said in sorted(asked.dropped.items()) if has_labels(said, wanted)]
     records = [r for r in everything if has_labels(r.labels, wanted)]
+    if not everything and (asked is None or not asked.dropped):
+        raise UsageError(f"{board}: this board holds no cells; there is nothing to verify")
     if not (records or left_out):
         matching(everything, wanted, what="verify")  # says what is wrong with the labels
     there: list[CellResult | str] = [*records, *left_out]

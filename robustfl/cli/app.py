@@ -119,12 +119,12 @@ def run(scenario: str | None, **options: Any) -> int:
 )
 @click.option("--site", type=click.Path(path_type=Path), help="Also write a web site into this folder.")
 @click.option("--board", type=click.Path(path_type=Path), help="Also write a board that `verify` can check.")
-@tolerance("What the board claims: by how much an accuracy may differ when a cell is run again.")
+@tolerance("What the board claims: by how much an accuracy may differ when a cell is run again.", default=None)
 @click.option(
     "--statistic",
-    type=click.Choice(("final", "tail", "selected")),
-    help="Rank the last round, the mean of the last rounds, or the round chosen on validation data "
-    "[default: what each cell says with its setting 'select'].",
+    type=click.Choice(("final", "tail", "selected", "validation")),
+    help="Rank the last round, the mean of the last rounds, the round chosen on validation data, or the validation "
+    "accuracy of that round [default: what each cell says with its setting 'select'].",
 )
 @click.option("--figures/--no-figures", default=True, show_default=True, help="Also draw figures.")
 @where("Only these cells, e.g. rounds=5 or attack=alie.")
@@ -153,7 +153,7 @@ def report(**options: Any) -> int:
 @EVERY_CELL
 @where("Only cells of this row, e.g. defense=krum.")
 @SAMPLE
-@tolerance("By how much an accuracy may differ here, whatever the board claims.")
+@tolerance("By how much an accuracy may differ here, whatever the board claims.", default=None)
 @click.option("--check-only", is_flag=True, help="Check the file and the versions; run nothing.")
 @plugins()
 @click.option("--device", metavar="auto|cpu|cuda[:i]", help="Where to train [default: as the board says].")

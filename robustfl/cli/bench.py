@@ -32,9 +32,10 @@ def bench(
     data_root: str | None, plugins: tuple[str, ...], form: str,
 ) -> int:  # fmt: skip
     """Run a tier or a study of AutoByz, or write the site; 1 if a cell failed, or the study chose another set."""
-    from robustfl.reports.store import refuse_store
+    from robustfl.reports.store import refuse_no_file, refuse_store
     from robustfl.scenarios import Execution
 
+    refuse_no_file("board", board)
     if page is not None:
         refuse_store("page", page)
     running = {"contestant": contestants, "list": listing, "cheap": cheap, "set": settings}
@@ -71,7 +72,7 @@ def bench(
         chosen, run, wanted=contestants, settings=settings, cheap=cheap, out=out, root=data_root, plugins=extra
     )
     _publish(found.results, board, page, form)
-    return 1 if found.results.statuses.get("failed") else 0
+    return 1 if found.results.statuses.get("failed") or found.results.lost else 0
 
 
 def _takes_no(what: str, options: Mapping[str, object]) -> None:

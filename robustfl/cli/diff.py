@@ -13,10 +13,10 @@ def diff(*, first: str, second: str, timing: bool, limit: int, form: str) -> int
     """Print what differs between two cells or two stores; 1 if anything but timing and environment does."""
     from robustfl.errors import UsageError
     from robustfl.records import CellResult
-    from robustfl.reports.differing import CellDiff, diff_cells, diff_stores, find
+    from robustfl.reports.differing import CellDiff, diff_cells, diff_stores, find_both
     from robustfl.reports.joining import told_apart
 
-    a, b = find(first), find(second)
+    a, b = find_both(first, second)
     for side in (a, b):
         for problem in () if isinstance(side, CellResult) else side.problems:
             say(f"not counted: {problem}", err=True)

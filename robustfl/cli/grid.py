@@ -40,7 +40,7 @@ def grid(
     state_memory: str,
     form: str,
 ) -> int:
-    """Run a grid and print its leaderboard; 1 if a cell failed."""
+    """Run a grid and print its leaderboard; 1 if a cell failed or is gone at the end."""
     from robustfl.reports import load_board
     from robustfl.scenarios import Execution
     from robustfl.scenarios.halving import cheap_grid
@@ -61,11 +61,13 @@ def grid(
         return _dry_run(chosen, execution, out=out, form=form)
     run = partial(run_shown, execution=execution, out=out, quiet=form == "json")
     results = cheap_grid(chosen, run, out=out, root=data_root) if cheap else run(chosen)
+    if results.keys and results.lost == len(results.keys):
+        return 1
     board = load_board(results.folder, keys=results.keys)
     print_board(board, form, full=f"robustfl report {results.folder}")
     if form == "table":
         _say_where(results, tensorboard="tensorboard" in track)
-    return 1 if results.statuses.get("failed") else 0
+    return 1 if results.statuses.get("failed") or results.lost else 0
 
 
 def _say_where(results: Results, *, tensorboard: bool) -> None:

@@ -119,9 +119,12 @@ def _conditions(ctx: click.Context, param: click.Parameter, given: tuple[str, ..
     return found
 
 
-def tolerance(words: str) -> Callable[[F], F]:
-    """``--tolerance``: a difference of accuracies, in [0, 1]."""
-    return click.option("--tolerance", default=0.01, show_default=True, type=Finite(0, 1), help=words)
+def tolerance(words: str, *, default: float | None = 0.01) -> Callable[[F], F]:
+    """``--tolerance``: a difference of accuracies, in [0, 1]; with default None it can be told whether it was given."""
+    return click.option(
+        "--tolerance", default=default, show_default=default is not None, type=Finite(0, 1),
+        help=words if default is not None else f"{words}  [default: 0.01]",
+    )  # fmt: skip
 
 
 def scenario_options(command: F) -> F:

@@ -181,7 +181,14 @@ def run_shown(scenario: Any, *, execution: Execution, out: str, quiet: bool, **m
     from robustfl.scenarios.grid import run_grid
 
     with GridProgress(quiet=quiet) as progress:
-        return run_grid(
+        results = run_grid(
             scenario, execution, out=out, on_start=progress.start, on_cell=progress.cell, on_round=progress.round,
             **more,
         )  # fmt: skip
+    if results.lost:
+        say(
+            f"{results.lost} of {len(results.keys)} cells are not in {results.folder} any more: it was moved or "
+            "changed while the grid ran; put them back, or run the grid again",
+            err=True,
+        )
+    return results

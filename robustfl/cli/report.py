@@ -11,8 +11,9 @@ from robustfl.records import CellResult
 
 
 def report(
-    *, store: Path, out: Path | None, site: Path | None, board: Path | None, tolerance: float, figures: bool,
-    plugins: tuple[str, ...], where: dict[str, str], compare: tuple[str, ...], statistic: str | None, form: str,
+    *, store: Path, out: Path | None, site: Path | None, board: Path | None, tolerance: float | None,
+    figures: bool, plugins: tuple[str, ...], where: dict[str, str], compare: tuple[str, ...], statistic: str | None,
+    form: str,
 ) -> int:  # fmt: skip
     """Write a store's report, site and board, and print its leaderboard."""
     from robustfl.reports.publishing import publish_store

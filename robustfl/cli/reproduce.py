@@ -78,6 +78,8 @@ def _say_unused(given: Mapping[Path, Sequence[CellResult]], used: set[str], targ
 
 def _check(target: str | None, *, run: bool, boards: tuple[Path, ...], board: Path | None) -> None:
     """Raise ``UsageError`` for what cannot be meant together, and where nobody said which table to run."""
+    from robustfl.reports.store import refuse_no_file
+
     if target is None and run and not boards:
         raise UsageError(
             "reproduce: name a paper or a table, as in 'robustfl reproduce fedtan/figure6'; --list shows all and "
@@ -85,6 +87,7 @@ def _check(target: str | None, *, run: bool, boards: tuple[Path, ...], board: Pa
         )
     if boards and board is not None:
         raise UsageError("--from reads boards and --board writes one; use one of them")
+    refuse_no_file("board", board)
 
 
 def _list(chosen: Sequence[tuple[Any, Any]], scale: Any, *, out: str, root: str | None, form: str) -> int:

@@ -20,7 +20,7 @@ def verify(
     everything: bool,
     where: dict[str, str],
     sample: int | None,
-    tolerance: float,
+    tolerance: float | None,
     check_only: bool,
     plugins: tuple[str, ...],
     device: str | None,
@@ -29,11 +29,18 @@ def verify(
     form: str,
 ) -> int:
     """Check a board's file, then run some of its cells; 1 unless everything agrees."""
+    from robustfl.reports.published import TOLERANCE
     from robustfl.scenarios import verify as verified
 
+    if check_only:
+        _runs_nothing({
+            "cells": cells, "all": everything or None, "sample": sample, "tolerance": tolerance, "device": device,
+            "threads": threads, "data-root": data_root,
+        })  # fmt: skip
     shown = _Lines(quiet=form == "json")
     found = verified(
-        board, cells=drawn(cells, everything=everything), where=where, sample=sample, tolerance=tolerance,
+        board, cells=drawn(cells, everything=everything), where=where, sample=sample,
+        tolerance=TOLERANCE if tolerance is None else tolerance,
         check_only=check_only, plugins=plugins, device=device, threads=threads, root=data_root,
         on_start=shown.start, on_cell=shown.cell,
     )  # fmt: skip
@@ -48,6 +55,13 @@ def verify(
     else:
         _tail(found, "" if everything else f" of {found.cells} (drawn with --sample {found.sample})")
     return 0 if found.agrees else 1
+
+
+def _runs_nothing(options: Mapping[str, object]) -> None:
+    """Raise ``UsageError`` for the first option that was given although no cell is to run."""
+    for name, given in options.items():
+        if given is not None:
+            raise UsageError(f"--check-only runs no cell, and --{name} is for cells that run: leave one of them out")
 
 
 def drawn(cells: int | None, *, everything: bool) -> int | None:

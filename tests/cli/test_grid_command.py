@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,20 @@ def test_a_grid_with_a_failed_cell_ends_with_1(
     assert "TensorBoard" not in said
     assert "robustfl report runs/s" in said
     assert ran(failed) == ["whole"]
+
+
+@pytest.mark.parametrize("there", [0, 1])
+def test_cells_that_are_gone_at_the_end_are_told_and_the_grid_ends_with_1(
+    there: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    records = [record(seed=seed, attack="none") for seed in range(2)]
+    if there:
+        stored(tmp_path / "runs" / "s", records[:there])
+    results = Results(Path("runs/s"), 2, 0, {"done": there}, frozenset(r.key for r in records))
+    monkeypatch.setattr(import_module("robustfl.scenarios.grid"), "run_grid", lambda *_, **how: results)
+    assert invoke(["grid"]) == 1
+    assert f"{2 - there} of 2 cells are not in runs/s any more" in capsys.readouterr().err
 
 
 def test_for_machines_nothing_but_the_board_is_printed(

@@ -339,10 +339,35 @@ def test_a_wrong_row_exits_2(cli: Any, option: list[str]) -> None:
     assert "label" in said or "did you mean 'attack'" in said or "no cell matches" in said
 
 
+def test_a_board_without_cells_is_called_that(cli: Any) -> None:
+    code, said = cli("verify", rewritten(lambda data: data.update(cells=[]), sign=True))
+    assert code == 2
+    assert "board.json: this board holds no cells" in said
+    assert "robustfl grid" not in said
+
+
 def test_all_cells_and_some_cells_at_once_exit_2(cli: Any) -> None:
     code, said = cli("verify", "board.json", "--all", "--cells", "2")
     assert code == 2
     assert "give one of them" in said
+
+
+@pytest.mark.parametrize(
+    "option", [["--cells", "5"], ["--all"], ["--sample", "1"], ["--tolerance", "0.5"], ["--threads", "1"]]
+)
+def test_options_of_cells_that_run_exit_2_where_none_does(cli: Any, option: list[str]) -> None:
+    code, said = cli("verify", "board.json", "--check-only", *option)
+    assert code == 2
+    assert f"--check-only runs no cell, and {option[0]} is for cells that run" in said
+
+
+def test_a_claimed_tolerance_without_a_board_exits_2(cli: Any) -> None:
+    code, said = cli("report", "mine", "--tolerance", "0.5", "--out", "out")
+    assert code == 2
+    assert "tolerance=0.5 is what a board claims" in said
+    assert not Path("out").exists()
+    assert cli("report", "mine", "--tolerance", "0.5", "--board", "b.json", "--no-figures")[0] == 0
+    assert read_board("b.json")[0].tolerance == 0.5
 
 
 # --- merge and diff --------------------------------------------------------------------------------------------------
@@ -400,6 +425,19 @@ def test_diff_of_a_store_with_itself_and_of_two_of_its_cells(cli: Any) -> None:
     assert "settings" in said
     assert "--limit shows them" in said
     assert cli("diff", "mine", f"mine:{one}")[0] == 2
+
+
+def test_a_cell_and_its_published_form_are_the_same_and_another_number_is_shown(cli: Any) -> None:
+    key = min(Store("mine").keys())
+    for pair in ([f"board.json:{key[:8]}", f"mine:{key[:8]}"], [f"mine/cells/{key}.json", f"board.json:{key[:8]}"]):
+        assert cli("diff", *pair) == (0, "The cells are the same.")
+    other = Store("mine").read(key)
+    assert other.metrics is not None
+    Store("mine").commit(other.model_copy(update={"metrics": other.metrics.model_copy(update={"asr": 0.5})}))
+    code, said = cli("diff", f"board.json:{key}", f"mine:{key}")
+    assert code == 1
+    assert "metrics.asr" in said
+    assert "curve" not in said
 
 
 def test_stores_and_boards_of_one_name_are_called_as_they_were_typed(cli: Any) -> None:
@@ -464,8 +502,8 @@ def broken_store(kind: str) -> Path:
         ("empty", 2, "no finished cell yet"),
         ("all-corrupt", 1, "none of 1 files is a record"),
         ("one-seed", 0, "One seed, without interval"),
-        ("mixed", 0, "schema 99; this robustfl reads 1"),
-        ("corrupt", 0, "truncated or corrupt"),
+        ("mixed", 1, "schema 99; this robustfl reads 1"),
+        ("corrupt", 1, "truncated or corrupt"),
         ("refused", 0, "No cell has finished"),
     ],
 )
@@ -474,6 +512,10 @@ def test_report_of_a_troubled_store_is_a_message_or_a_marked_row(cli: Any, kind:
     found, said = cli("report", folder, "--figures", "--site", "site", "--board", "published.json", "--out", "out")
     assert (found, words in said) == (code, True), said
     assert Path("published.json").exists() == Path("site/index.html").exists() == (code == 0)
+    if kind in ("mixed", "corrupt"):
+        assert "no board is written without what cannot be read: " in said
+        found, said = cli("report", folder, "--no-figures", "--out", "out")
+        assert (found, words in said) == (0, True)
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,26 @@ def test_only_what_is_missing_runs(undisturbed: Path, tmp_path: Path) -> None:
     assert contents(folder) == contents(undisturbed)
 
 
+def test_what_another_grid_stored_meanwhile_did_not_run_here_and_what_is_gone_is_told(tmp_path: Path) -> None:
+    seen: list[Finished] = []
+
+    def other_grid(finished: Finished) -> None:
+        seen.append(finished)
+        if len(seen) == 1:
+            grid(scenario(), out=tmp_path, jobs=0)
+
+    results = grid(scenario(), out=tmp_path, jobs=0, on_cell=other_grid)
+    assert (results.computed, results.stored, results.lost) == (1, 3, 0)
+    assert [one.found for one in seen] == [False, True, True, True]
+
+    def moved(finished: Finished) -> None:
+        if (tmp_path / "tiny").is_dir() and not (tmp_path / "away").exists():
+            (tmp_path / "tiny").rename(tmp_path / "away")
+
+    results = grid(scenario(rounds=3), out=tmp_path, jobs=0, on_cell=moved)
+    assert (results.computed, results.stored, results.lost) == (4, 0, 1)
+
+
 def test_a_changed_parameter_is_another_cell(undisturbed: Path) -> None:
     changed = plan(scenario(attack=["none", "alie(z=1)"]), out=undisturbed.parent)
     assert len(changed.missing) == 2

@@ -122,6 +122,17 @@ def test_one_cell_lacks_what_most_kinds_need_and_the_error_says_what(kind: str, 
 
 
 @pytest.mark.filterwarnings("ignore:The set_bad function:PendingDeprecationWarning")  # seaborn's heatmap calls it
+def test_curves_without_robust_accuracy_name_the_setting_that_measures_it(tmp_path: Path) -> None:
+    made = record(curve=[0.1, 0.3])
+    store = stored(
+        tmp_path / "s", [made.model_copy(update={"curve": [p.model_copy(update={"ra": None}) for p in made.curve]})]
+    )
+    plot(store.folder, "curves", tmp_path / "sa.png", metric="sa")
+    with pytest.raises(UsageError, match="give the grid evaluate_ra = true"):
+        plot(store.folder, "curves", tmp_path / "ra.png", metric="ra")
+    assert not (tmp_path / "ra.png").exists()
+
+
 def test_forgetting_of_listed_rounds_is_one_figure_each_in_their_order() -> None:
     last = forgot(record())
     facts = last.certificates["forgetting"]

@@ -114,6 +114,16 @@ def test_many_attacks_stand_in_the_notes() -> None:
     assert not any(note.startswith("Worst case") for note in few.notes)
 
 
+def test_a_caption_names_per_metric_the_attacks_that_count_in_it() -> None:
+    still = record(attack="sf", sa=0.9, ra={"pgd": 0.2})  # without effect on SA, below all others in RA
+    still = still.model_copy(update={"certificates": {"attack_shift": 0.0, "statistics": 0}})
+    others = [record(attack="none", sa=0.9), record(attack="foe", sa=0.5, ra={"pgd": 0.4})]
+    ranked = "ranked by accuracy under foe for SA, each seed's worst case over foe and sf for RA pgd ("
+    assert ranked in board(*others, still).caption
+    calm = still.model_copy(update={"metrics": others[0].metrics})
+    assert "ranked by accuracy without attack (" in board(others[0], calm).caption
+
+
 def test_one_seed_has_no_interval_and_the_caption_says_so() -> None:
     made = board(record(sa=0.5))
     place = rows(made)["mean"].cells[0]
@@ -556,6 +566,10 @@ def test_a_wrong_metric_or_block_label_suggests_the_right_one(tmp_path: Path) ->
         leaderboard(tmp_path, metric="ra_pdg")
     with pytest.raises(UsageError, match="'norm'"):
         rank_board(frame([record()]), compare=["nrom"])
+    with pytest.raises(UsageError, match="cannot compare 'attack': every attack is a column already"):
+        rank_board(frame([record()]), compare=["attack"])
+    with pytest.raises(UsageError, match="cannot compare 'seed': a row is the mean over its seeds"):
+        rank_board(frame([record()]), compare=["seed"])
     with pytest.raises(UsageError, match="no cells"):
         rank_board(frame([record()]).iloc[:0])
 
@@ -725,6 +739,7 @@ def test_a_bound_on_attacked_images_is_one_of_every_honest_user_where_users_have
         ({"out": "s/cells/r"}, "out=.* is among the records of"),
         ({"board": "s/cells/b.json"}, "board=.* is among the records of"),
         ({"board": "."}, "board=.* is a folder, where a file is needed"),
+        ({"board": "pipe"}, "board=.* is a pipe or a device, where a regular file is needed"),
         ({"site": "s/cells/site"}, "site=.* is among the records of"),
     ],
 )
@@ -732,6 +747,7 @@ def test_a_report_goes_to_a_place_of_its_own_or_nothing_is_written(
     tmp_path: Path, places: dict[str, str], words: str
 ) -> None:
     store = stored(tmp_path / "s", [record()])
+    os.mkfifo(tmp_path / "pipe")
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(UsageError, match=words):
         publish_store(store.folder, figures=False, **{name: tmp_path / place for name, place in places.items()})

@@ -71,6 +71,35 @@ def test_by_default_cells_that_select_no_round_count_their_last() -> None:
         counted(frame([plain]), "tial")
 
 
+def test_validation_is_the_accuracy_that_the_round_was_chosen_by_and_nothing_of_the_test_data(tmp_path: Path) -> None:
+    values = {"mean": 0.35, "median": 0.45}
+    cells = [
+        r.model_copy(update={"certificates": {**r.certificates, "selection": {"round": 1, "validation": v}}})
+        for r, v in zip(three(select="validation"), values.values(), strict=True)
+    ]
+    store = stored(tmp_path / "s", cells)
+    table, words = counted(frame(cells), "validation")
+    assert table["sa"].tolist() == list(values.values())
+    assert ranked_metrics(table) == ["sa"]
+    assert "validation accuracy of the round in which it is best" in words
+    board = load_board(store.folder, statistic="validation")
+    assert [(r.labels[0], r.worst.mean) for r in board.sections[0].rows] == [("median", 0.45), ("mean", 0.35)]
+    assert words in board.notes
+    assert not [note for note in board.notes if "test set" in note]
+    out = str(tmp_path / "out")
+    args = ["report", str(store.folder), "--no-figures", "--out", out, "--statistic", "validation"]
+    assert invoke(args) == 0
+    assert "SA (validation accuracy, %)" in (tmp_path / "out" / "leaderboard.md").read_text(encoding="utf-8")
+    with pytest.raises(UsageError, match="statistic 'validation': 2 of 2 finished cells selected no round"):
+        counted(frame(three()), "validation")
+
+
+def test_validation_says_that_adversarially_trained_users_count_robust_accuracy() -> None:
+    cell = told("mean", 0.5, groups={"selected": {"sa": 0.4}}, at="users(2)")
+    cell = cell.model_copy(update={"certificates": {"selection": {"round": 1, "validation": 0.3}}})
+    assert "robust accuracy of users that train adversarially" in counted(frame([cell]), "validation")[1]
+
+
 def test_a_tail_of_one_round_is_the_last_and_robust_accuracy_counts_if_all_measured_it() -> None:
     whole = told("mean", 0.9, ra=0.4, groups={"tail": {"sa": 0.5, "pgd": 0.2, "ra_worst": 0.2}}, tail=10)
     single = told("median", 0.8, ra=0.3, groups={}, tail=1)

@@ -18,7 +18,7 @@ from robustfl.cli import invoke
 from robustfl.errors import StoreError, UsageError
 from robustfl.reports import load
 from robustfl.reports.publishing import publish_store
-from robustfl.reports.store import Store, open_store, retire
+from robustfl.reports.store import Store, open_store, retire, write_atomic
 from robustfl.scenarios import single
 
 
@@ -255,3 +255,19 @@ def test_a_report_takes_nothing_of_its_own_away_nor_of_a_site_that_it_does_not_w
     nested = publish_store("s", "out", figures=False, site="out/site")
     publish_store("s", "out", figures=False)
     assert all(file.is_file() for file in (*nested.files, *nested.site))
+
+
+def test_a_write_goes_through_a_link_and_takes_the_place_of_no_pipe(tmp_path: Path) -> None:
+    """A link stays a link and what it leads to is written, also where that is not there yet."""
+    (tmp_path / "there").mkdir()
+    for name in ("link", "again"):
+        (tmp_path / name).symlink_to(tmp_path / "there" / "file")
+        write_atomic(tmp_path / name, name)
+        assert (tmp_path / name).is_symlink()
+        assert (tmp_path / "there" / "file").read_text() == name
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "piped").symlink_to(tmp_path / "pipe")
+    for name in ("pipe", "piped"):
+        with pytest.raises(UsageError, match="is a pipe or a device"):
+            write_atomic(tmp_path / name, "x")
+        assert (tmp_path / name).is_fifo()
