@@ -18,6 +18,7 @@ from robustfl.records import CellResult, labels_of, plain
 from robustfl.registry import describe, entries, parse
 from robustfl.reports.store import Store
 
+from .changes import refuse_changes
 from .ensemble import asked
 from .expand import expand, fingerprints, key_of, resolve
 from .grid import Results
@@ -28,6 +29,10 @@ from .spec import Cell, Scenario, is_axis
 
 WHO = ("defense", "norm", "algorithm", "objective", "propagation")
 """The settings that make a contestant; the last two where a tier varies them."""
+NAMED = WHO[:3]
+"""Those of them that a wish for contestants names."""
+SEARCHED = "schedule"
+"""The setting of which every contestant tries values."""
 
 
 @dataclass(frozen=True)
@@ -129,9 +134,7 @@ def contestants(scenario: Scenario, wanted: Sequence[str] = ()) -> tuple[Contest
     for name in ("domains", "evasions"):
         plain_cell |= {name: scenario.cell[name]} if name in scenario.cell else {}
     reduced = scenario.model_copy(update={"cell": plain_cell})
-    varied = [
-        name for name in WHO if name in ("defense", "norm", "algorithm") or is_axis(name, scenario.cell.get(name))
-    ]
+    varied = [name for name in WHO if name in NAMED or is_axis(name, scenario.cell.get(name))]
     all_of_it = tuple(
         dict.fromkeys(Contestant(tuple((n, str(getattr(c, n))) for n in varied)) for c in expand(reduced))
     )
@@ -145,7 +148,7 @@ def _matching(wish: str, known: Sequence[Contestant]) -> list[Contestant]:
     if not all(parts) or len(parts) > 3:
         raise UsageError(f"contestant {wish!r} must be DEFENSE, DEFENSE/NORM or DEFENSE/NORM/ALGORITHM")
     choices: dict[str, list[str]] = {}
-    for name, part in itertools.zip_longest(("defense", "norm", "algorithm"), parts, fillvalue="*"):
+    for name, part in itertools.zip_longest(NAMED, parts, fillvalue="*"):
         have = list(dict.fromkeys(c.of(name) for c in known))
         choices[name] = have if part == "*" else [_method(name, part, have)]
     found = [c for c in known if all(c.of(name) in options for name, options in choices.items())]
@@ -178,7 +181,7 @@ def configurations(contestant: Contestant, rules: Protocol) -> tuple[dict[str, A
     options = _own_values(base["defense"], rules)
     rates = rules.coarse if len(options) > 1 else rules.rates
     tried = [
-        {**base, "defense": defense, "schedule": {"kind": "constant", "lr": lr}} for lr in rates for defense in options
+        {**base, "defense": defense, SEARCHED: {"kind": "constant", "lr": lr}} for lr in rates for defense in options
     ]
     assert len(tried) == rules.budget, f"{contestant.name} has {len(tried)} configurations"
     return tuple(tried)
@@ -287,7 +290,7 @@ def _fixed(scenario: Scenario) -> dict[str, Any]:
 
 
 def _settings_of(cell: Cell) -> str:
-    return repr([(name, getattr(cell, name)) for name in (*WHO, "schedule")])
+    return repr([(name, getattr(cell, name)) for name in (*WHO, SEARCHED)])
 
 
 def validated(record: CellResult | None) -> float | None:
@@ -317,6 +320,16 @@ def final_scenario(scenario: Scenario, found: Mapping[str, Search]) -> Scenario:
     return _zipped(scenario, scenario.name, cell, [search.tried[search.best][0] for search in found.values()])
 
 
+def scenario_to_run(tier: Tier, settings: Sequence[str] = ()) -> Scenario:
+    """The tier with ``settings`` on top, to tune and to run.
+
+    Raises ``UsageError`` for those that the contestants or their search set.
+    """
+    scenario = tier.scenario(settings)
+    refuse_changes(settings, named=NAMED, searched=SEARCHED)
+    return scenario
+
+
 def bench(
     tier: Tier,
     run: RunGrid,
@@ -334,7 +347,7 @@ def bench(
     benchmark resumes. The final store's description, and every board made of it, carries the protocol's version, what
     ``settings`` changed of it, and every contestant's whole search.
     """
-    rules, scenario = protocol(), tier.scenario(settings)
+    rules, scenario = protocol(), scenario_to_run(tier, settings)
     scenario = scenario.model_copy(update={"plugins": (*scenario.plugins, *plugins)})
     ensemble = asked(scenario)
     chosen = contestants(scenario, wanted)

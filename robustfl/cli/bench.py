@@ -65,7 +65,7 @@ def bench(
     chosen = rules.tier(tier)
     if listing:
         _takes_no(f"{tier} --list", {"board": board, "page": page, "cheap": cheap})
-        return _list(chosen, rules, engine.contestants(chosen.scenario(settings), contestants), form)
+        return _list(chosen, rules, engine.contestants(engine.scenario_to_run(chosen, settings), contestants), form)
     extra = tuple(str(Path(p).resolve()) for p in plugins)
     found = engine.bench(
         chosen, run, wanted=contestants, settings=settings, cheap=cheap, out=out, root=data_root, plugins=extra

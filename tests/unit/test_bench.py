@@ -26,10 +26,12 @@ from robustfl.scenarios.bench import (
     Contestant,
     Search,
     Tier,
+    bench,
     configurations,
     contestants,
     protocol,
     protocol_of,
+    scenario_to_run,
     searches,
     tuning_scenario,
 )
@@ -330,6 +332,37 @@ def test_what_a_board_says_it_changed_it_changed_once(pair: list[str]) -> None:
 def test_a_tier_changes_settings_of_its_cells_alone(setting: str) -> None:
     with pytest.raises(UsageError, match=f"--set {setting.partition('=')[0]}: the tier has no such setting"):
         RULES.tier("d").scenario([setting])
+
+
+@pytest.mark.parametrize(
+    ("setting", "why"),
+    [
+        ("schedule.lr=0.3", "the search tries values of schedule"),
+        ("schedule={lr=0.3}", "the search tries values of schedule"),
+        (
+            "defense=krum",
+            "every contestant brings its own defense; name those that shall run with --contestant DEFENSE[",
+        ),
+        ("norm=gn", "--set norm=gn: every contestant brings its own norm"),
+        ("algorithm.momentum=0.5", "every contestant brings its own algorithm"),
+    ],
+)
+def test_a_change_that_would_do_nothing_or_leave_no_choice_is_refused_before_anything_runs(
+    setting: str, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(*_: Any, **__: Any) -> Any:
+        raise AssertionError("it ran")
+
+    with pytest.raises(UsageError, match=re.escape(why)):
+        bench(RULES.tier("d"), run, settings=[setting], wanted=["median/gn"])
+    assert invoke(["bench", "d", "--contestant", "median/gn", "--list", "--set", setting]) == 2
+    assert "Error: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", sorted(RULES.tiers))
+def test_what_the_contestants_do_not_bring_may_change(name: str) -> None:
+    settings = ["rounds=4", "seed=[7]", "objective=ce", "validation=0.3"]
+    assert scenario_to_run(RULES.tier(name), settings) == RULES.tier(name).scenario(settings)
 
 
 HEAD = "dataset,defense,norm,partition,f,seed,attack,scope,status,sa,early,effect"
