@@ -1,16 +1,20 @@
-"""Changes of the benchmark's protocol that a run refuses: they would do nothing."""
+"""Changes of the benchmark's protocol that a run refuses: they would do nothing, or leave nothing to choose by."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from robustfl.errors import UsageError
 
+from .spec import Cell, Scenario, is_axis
 
-def refuse_changes(settings: Sequence[str], *, named: Sequence[str], searched: str) -> None:
+
+def refuse_changes(settings: Sequence[str], scenario: Scenario, *, named: Sequence[str], searched: str) -> None:
     """Raise ``UsageError`` for ``settings`` of a tier under which its run would not be what its board says.
 
-    ``named`` are the settings that names of contestants give, ``searched`` is the one that the search tries.
+    ``named`` are the settings that names of contestants give, ``searched`` is the one that the search tries, and
+    ``scenario`` the tier with the settings on top.
     """
     for setting in settings:
         name = setting.partition("=")[0].strip().partition(".")[0]
@@ -25,3 +29,14 @@ def refuse_changes(settings: Sequence[str], *, named: Sequence[str], searched: s
                 f"--set {setting}: the search tries values of {name} and chooses one for every contestant; "
                 f"`robustfl grid bench/TIER` runs a tier's cells without a search, with any {name}"
             )
+    if any(share == 0 for share in _values(scenario, "validation")):
+        raise UsageError(
+            "validation=0: configurations are chosen by accuracy on the clients' validation data, and there would be "
+            "none; give a share above 0"
+        )
+
+
+def _values(scenario: Scenario, name: str) -> list[Any]:
+    """The values that a setting has in a tier."""
+    value = scenario.cell.get(name, Cell.model_fields[name].default)
+    return list(value) if is_axis(name, value) else [value]

@@ -171,6 +171,8 @@ def _search_apart(
         yield f"chose configuration {entry['chosen']}, where {worst.index(max(worst))} has the highest worst case"
     if "reason" in entry and scores:
         yield f"it says why its search came to nothing, which it did not: {entry['reason']!r}"
+    if not scores and not entry.get("reason"):
+        yield "its search has no score, and no reason is given: nothing was measured to choose by"
     known = knowledge(contestant.of("defense"))
     if entry["knowledge"] != known:
         yield f"is told {known}, not {entry['knowledge']}"

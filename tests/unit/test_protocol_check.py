@@ -203,3 +203,10 @@ def test_of_equal_worst_cases_the_first_is_chosen(board: Board, chosen: int) -> 
 def test_a_search_may_come_to_nothing_and_say_why(board: Board) -> None:
     nothing = saying(board, lambda said: scored(said, *[None] * 6, chosen=0, reason="refused: too few clients"))
     assert not any(told.startswith(NAME) for told in apart_from_protocol(nothing))
+
+
+def test_a_search_without_a_score_or_a_reason_is_none(board: Board) -> None:
+    silent = saying(board, lambda said: scored(said, *[None] * 6, chosen=0))
+    assert f"{NAME}: its search has no score, and no reason is given: nothing was measured to choose by" in (
+        apart_from_protocol(silent)
+    )
