@@ -323,10 +323,11 @@ def final_scenario(scenario: Scenario, found: Mapping[str, Search]) -> Scenario:
 def scenario_to_run(tier: Tier, settings: Sequence[str] = ()) -> Scenario:
     """The tier with ``settings`` on top, to tune and to run.
 
-    Raises ``UsageError`` for those that the contestants or their search set, and for tuning without validation data.
+    Raises ``UsageError`` for those that the contestants or their search set, for tuning without validation data, and
+    for final runs on the seed of tuning.
     """
     scenario = tier.scenario(settings)
-    refuse_changes(settings, scenario, named=NAMED, searched=SEARCHED)
+    refuse_changes(settings, scenario, named=NAMED, searched=SEARCHED, tuning=tier.tuning)
     return scenario
 
 

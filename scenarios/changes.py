@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from robustfl.errors import UsageError
@@ -10,7 +10,9 @@ from robustfl.errors import UsageError
 from .spec import Cell, Scenario, is_axis
 
 
-def refuse_changes(settings: Sequence[str], scenario: Scenario, *, named: Sequence[str], searched: str) -> None:
+def refuse_changes(
+    settings: Sequence[str], scenario: Scenario, *, named: Sequence[str], searched: str, tuning: Mapping[str, Any]
+) -> None:
     """Raise ``UsageError`` for ``settings`` of a tier under which its run would not be what its board says.
 
     ``named`` are the settings that names of contestants give, ``searched`` is the one that the search tries, and
@@ -33,6 +35,10 @@ def refuse_changes(settings: Sequence[str], scenario: Scenario, *, named: Sequen
         raise UsageError(
             "validation=0: configurations are chosen by accuracy on the clients' validation data, and there would be "
             "none; give a share above 0"
+        )
+    if tuning["seed"] in _values(scenario, "seed"):
+        raise UsageError(
+            f"seed={tuning['seed']} is the seed of tuning, and no final run has that; take others for --set seed"
         )
 
 

@@ -347,6 +347,8 @@ def test_a_tier_changes_settings_of_its_cells_alone(setting: str) -> None:
         ("algorithm.momentum=0.5", "every contestant brings its own algorithm"),
         ("validation=0", "validation=0: configurations are chosen by accuracy on the clients' validation data"),
         ("validation=[0.2, 0.0]", "validation=0: configurations are chosen"),
+        ("seed=1000", "seed=1000 is the seed of tuning, and no final run has that"),
+        ("seed=[0, 1000]", "seed=1000 is the seed of tuning, and no final run has that"),
     ],
 )
 def test_a_change_that_would_do_nothing_or_leave_no_choice_is_refused_before_anything_runs(
