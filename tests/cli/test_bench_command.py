@@ -73,6 +73,22 @@ def test_a_tier_runs_whole_unless_the_cheap_mode_is_asked_for(
     assert run.keywords["quiet"] is False
 
 
+def test_pages_of_other_attacks_than_autobyz_are_refused_before_anything_runs(
+    asked: list[tuple[Any, Any, dict[str, Any]]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["bench", "d", "--set", 'attack=["none", "sf"]']
+    assert invoke([*words, "--page", "pages"]) == 2
+    assert "the pages show accuracy under AutoByz, which --set attack took away" in capsys.readouterr().err
+    assert asked == []
+    assert invoke([*words, "--board", "b.json"]) == 2
+    assert len(asked) == 1  # a board can say what it changed
+    monkeypatch.setattr(command, "_measured", lambda read: SimpleNamespace(board=SimpleNamespace(autobyz=None)))
+    with pytest.raises(UsageError, match=r"b\.json: the pages show accuracy under AutoByz"):
+        command._write_site([(SimpleNamespace(), Path("b.json"))], Path("pages"))  # type: ignore[list-item]
+
+
 @pytest.mark.parametrize("failed", [0, 1])
 def test_a_tier_with_a_failed_cell_ends_with_1_and_publishes_its_own_cells(
     failed: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
