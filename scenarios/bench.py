@@ -13,7 +13,7 @@ from typing import Any
 
 from robustfl.autobyz import NAME as AUTOBYZ
 from robustfl.defenses import parse_pipeline
-from robustfl.errors import UsageError, closest
+from robustfl.errors import RobustflError, UsageError, closest, some
 from robustfl.records import CellResult, labels_of, plain
 from robustfl.registry import describe, entries, parse
 from robustfl.reports.store import Store
@@ -218,7 +218,7 @@ def _zipped(scenario: Scenario, name: str, cell: Mapping[str, Any], tried: Seque
 class Search:
     """The search for one contestant: per configuration its validation accuracy under every attack.
 
-    ``None`` stands for a training that diverged, failed or was refused, and ``reason`` says why if all were.
+    ``None`` stands for a training that diverged or was refused, and ``reason`` says why if all were.
     """
 
     contestant: Contestant
@@ -249,22 +249,55 @@ def searches(
     tier: Tier, scenario: Scenario, chosen: Sequence[Contestant], rules: Protocol, *, out: str | Path,
     root: str | Path | None = None,
 ) -> dict[str, Search]:  # fmt: skip
-    """The searches of contestants, by name, from the tuning store."""
+    """The searches of contestants, by name, from the tuning store.
+
+    A training that diverged or was refused counts as lower than any accuracy. Raises ``RobustflError`` if one failed,
+    and ``UsageError`` if one ended without a validation accuracy: nothing can be chosen by those.
+    """
     trials = tuning_cells(tier, scenario, chosen, rules)
     known = fingerprints([cell for own in trials.values() for tried in own for cell in tried.values()], root)
     store = Store(Path(out) / tuning_scenario(tier, scenario, chosen, rules).name)
     records = {r.key: r for r in store.load().results}
-    found = {}
+    found, all_of_it = {}, list[tuple[str, CellResult | None]]()
     for contestant in chosen:
         tried, reasons = [], list[str]()
         for settings, cells in zip(configurations(contestant, rules), trials[contestant.name], strict=True):
             own = {attack: records.get(key_of(resolve(cell, known[cell]))) for attack, cell in cells.items()}
             tried.append((settings, {attack: validated(record) for attack, record in own.items()}))
-            reasons += [str(r.reason).splitlines()[0] for r in own.values() if r is not None and r.reason]
+            reasons += [_first_line(r) for r in own.values() if r is not None and r.reason]
+            words = " · ".join(map(str, labels_of(settings).values()))
+            all_of_it += [(f"{words} under {attack}", record) for attack, record in own.items()]
         lost = all(value is None for _, scores in tried for value in scores.values())
         reason = reasons[0] if lost and reasons else ""
         found[contestant.name] = Search(contestant, knowledge(contestant.of("defense")), tuple(tried), reason)
+    _refuse_unmeasured(all_of_it, store.folder)
     return found
+
+
+def _refuse_unmeasured(trainings: Sequence[tuple[str, CellResult | None]], folder: Path) -> None:
+    """Raise an error if a training of the tuning, by its name, has neither a number nor a reason to have none."""
+    failed: dict[str, list[str]] = {}
+    for name, record in trainings:
+        if record is None or record.status == "failed":
+            failed.setdefault("it did not run" if record is None else _first_line(record), []).append(name)
+    if failed:
+        count = sum(map(len, failed.values()))
+        listed = "".join(f"\n  {some(names)}: {reason}" for reason, names in failed.items())
+        raise RobustflError(
+            f"{count} of {len(trainings)} trainings of the tuning failed, so nothing is chosen, and there is no board:"
+            f"{listed}\nThe same command runs them again and goes on; everything on them: robustfl report {folder}"
+        )
+    empty = [name for name, record in trainings if record and record.status == "done" and validated(record) is None]
+    if empty:
+        raise UsageError(
+            f"{some(empty)}: no honest client has validation data, so nothing can be chosen; give validation a larger "
+            "share"
+        )
+
+
+def _first_line(record: CellResult) -> str:
+    """The reason of a cell without a number, without its traceback."""
+    return str(record.reason).partition("\n")[0]
 
 
 def tuning_cells(
@@ -347,6 +380,7 @@ def bench(
     Both parts are ordinary grids with stores of their own (``bench-d-tuning``, ``bench-d``), so that an interrupted
     benchmark resumes. The final store's description, and every board made of it, carries the protocol's version, what
     ``settings`` changed of it, and every contestant's whole search.
+    Raises ``RobustflError`` if a training of the tuning failed.
     """
     rules, scenario = protocol(), scenario_to_run(tier, settings)
     scenario = scenario.model_copy(update={"plugins": (*scenario.plugins, *plugins)})

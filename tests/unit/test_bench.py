@@ -15,7 +15,7 @@ from small_bench import SMALL, run_bench, shrink
 from robustfl.autobyz import ensembles, latest
 from robustfl.cli import invoke
 from robustfl.cli.bench import STUDIES, _publish
-from robustfl.errors import UsageError
+from robustfl.errors import RobustflError, UsageError
 from robustfl.records import CurvePoint
 from robustfl.reports.attack_study import Study, Tried, about, read_study, study_of
 from robustfl.reports.attack_study_page import heldout_page, study_page
@@ -193,6 +193,45 @@ def test_tuning_reads_validation_data_and_never_test_accuracy(tmp_path: Path, ti
         curve = [p.model_copy(update={"sa": 0.0}) for p in r.curve]
         store.commit(r.model_copy(update={"metrics": changed, "curve": curve}))
     assert searches(tiny, scenario, chosen, FEW, out=tmp_path) == before
+
+
+CHANGED = ["rounds=3", *SMALL]
+
+
+def test_nothing_is_chosen_by_trainings_that_failed_and_the_same_command_runs_them_again(
+    tmp_path: Path, tiny: Tier
+) -> None:
+    scenario = tiny.scenario(CHANGED)
+    chosen = contestants(scenario, ["mean/naive-bn"])
+    store = Store(run_grid(tuning_scenario(tiny, scenario, chosen, FEW), Execution(jobs=0), out=tmp_path).folder)
+    first, second, third, _ = store.load().results
+    lost = {"status": "failed", "metrics": None, "reason": "MemoryError: no memory today\nTraceback"}
+    for r in (first, second):
+        store.commit(r.model_copy(update=lost))
+    store.commit(third.model_copy(update={**lost, "status": "diverged", "reason": "non-finite", "round": 2}))
+    ran: list[str] = []
+    with pytest.raises(RobustflError, match="2 of 4 trainings of the tuning failed") as told:
+        bench(tiny, lambda cells, **_: ran.append(cells.name), wanted=["mean/naive-bn"], settings=CHANGED, out=tmp_path)
+    assert ran == ["bench-d-tuning"]
+    assert not isinstance(told.value, UsageError)  # which would be exit code 2
+    for r in (first, second):
+        assert f"mean · naive-bn · dsgd · {r.labels['schedule']} under {r.labels['attack']}" in str(told.value)
+    assert ": MemoryError: no memory today\nThe same command runs them again" in str(told.value)
+    computed: list[int] = []
+    again = run_bench(tiny, tmp_path, "mean/naive-bn", computed=computed).searches["mean · naive-bn · dsgd"]
+    assert computed[0] == 2
+    assert [value is None for _, scores in again.tried for value in scores.values()].count(True) == 1  # diverged
+
+
+def test_trainings_without_validation_data_choose_nothing(tmp_path: Path, tiny: Tier) -> None:
+    scenario = tiny.scenario(CHANGED)
+    chosen = contestants(scenario, ["mean/gn"])
+    store = Store(run_grid(tuning_scenario(tiny, scenario, chosen, FEW), Execution(jobs=0), out=tmp_path).folder)
+    for r in store.load().results:
+        assert r.metrics is not None
+        store.commit(r.model_copy(update={"metrics": r.metrics.model_copy(update={"per_client": {}})}))
+    with pytest.raises(UsageError, match="no honest client has validation data, so nothing can be chosen"):
+        searches(tiny, scenario, chosen, FEW, out=tmp_path)
 
 
 # --- the study -------------------------------------------------------------------------------------------------------
