@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -235,6 +235,13 @@ class Search:
         """The worst case of a configuration over the tuning attacks; -1 if one has no number."""
         return min(-1.0 if value is None else value for value in self.tried[i][1].values())
 
+    @property
+    def undecided(self) -> str:
+        """The reason why no configuration is better than another, so that the first is taken; empty if one is."""
+        if self.worst(self.best) >= 0:
+            return ""
+        return self.reason or "every configuration diverged or was refused under some attack"
+
     def as_dict(self) -> dict[str, Any]:
         """The search as boards carry it."""
         tried = [
@@ -364,6 +371,18 @@ def scenario_to_run(tier: Tier, settings: Sequence[str] = ()) -> Scenario:
     return scenario
 
 
+def undecided_words(found: Mapping[str, Search]) -> list[str]:
+    """The contestants for whom nothing could be chosen, in a sentence per reason."""
+    names: dict[str, list[str]] = {}
+    for name, search in found.items():
+        if search.undecided:
+            names.setdefault(search.undecided, []).append(name)
+    return [
+        f"nothing could be chosen for {some(own)}, whose final cells have the first configuration: {reason}"
+        for reason, own in names.items()
+    ]
+
+
 def bench(
     tier: Tier,
     run: RunGrid,
@@ -374,13 +393,14 @@ def bench(
     out: str | Path = "runs",
     root: str | Path | None = None,
     plugins: Sequence[str] = (),
+    on_note: Callable[[str], None] = lambda text: None,
 ) -> Benchmark:
     """Tune the contestants of a tier, then measure them under AutoByz: ``run`` is ``run_grid`` but for the scenario.
 
     Both parts are ordinary grids with stores of their own (``bench-d-tuning``, ``bench-d``), so that an interrupted
     benchmark resumes. The final store's description, and every board made of it, carries the protocol's version, what
-    ``settings`` changed of it, and every contestant's whole search.
-    Raises ``RobustflError`` if a training of the tuning failed.
+    ``settings`` changed of it, and every contestant's whole search. Before the final cells run, ``on_note`` hears for
+    whom nothing could be chosen. Raises ``RobustflError`` if a training of the tuning failed.
     """
     rules, scenario = protocol(), scenario_to_run(tier, settings)
     scenario = scenario.model_copy(update={"plugins": (*scenario.plugins, *plugins)})
@@ -388,6 +408,8 @@ def bench(
     chosen = contestants(scenario, wanted)
     run(tuning_scenario(tier, scenario, chosen, rules))
     found = searches(tier, scenario, chosen, rules, out=out, root=root)
+    for words in undecided_words(found):
+        on_note(f"warning: {words}")
     facts = {
         "benchmark": {
             "tier": tier.name, "title": tier.title, "version": rules.version, "changed": list(settings),

@@ -45,9 +45,8 @@ def bench(
         raise UsageError(
             f"bench {tier} takes one --from, not {len(sources)}; bench {SITE} takes the boards of all tiers"
         )
-    execution = Execution(
-        device=device, threads=threads, root=data_root, jobs=jobs, on_note=lambda text: say(text, err=True)
-    )
+    note = partial(say, err=True)
+    execution = Execution(device=device, threads=threads, root=data_root, jobs=jobs, on_note=note)
     run = partial(run_shown, execution=execution, out=out, quiet=form == "json")
     if tier in (*STUDIES, HELDOUT):
         of = heldout if tier == HELDOUT else study
@@ -71,8 +70,9 @@ def bench(
     if page is not None:
         _refuse_pages(engine.scenario_to_run(chosen, settings))
     found = engine.bench(
-        chosen, run, wanted=contestants, settings=settings, cheap=cheap, out=out, root=data_root, plugins=extra
-    )
+        chosen, run, wanted=contestants, settings=settings, cheap=cheap, out=out, root=data_root, plugins=extra,
+        on_note=note,
+    )  # fmt: skip
     _publish(found.results, board, page, form)
     return 1 if found.results.statuses.get("failed") else 0
 

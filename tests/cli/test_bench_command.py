@@ -46,7 +46,9 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[Any, An
 
 
 @pytest.mark.usefixtures("clean_registry")
-def test_every_option_reaches_the_tier(asked: list[tuple[Any, Any, dict[str, Any]]], tmp_path: Path) -> None:
+def test_every_option_reaches_the_tier(
+    asked: list[tuple[Any, Any, dict[str, Any]]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "mine.py").write_text(attack_plugin("of-the-command"))
     words = [
         "--contestant", "mean/gn", "--set", "rounds=3", "--set", "f=1", "--cheap", "--out", "mine", "--data-root", ".",
@@ -55,6 +57,8 @@ def test_every_option_reaches_the_tier(asked: list[tuple[Any, Any, dict[str, Any
     assert invoke(["bench", "m", *words]) == 2
     ((tier, run, how),) = asked
     assert tier.name == "m"
+    how.pop("on_note")("a note")
+    assert capsys.readouterr().err.endswith("a note\n")
     assert how == {
         "wanted": ("mean/gn",), "settings": ("rounds=3", "f=1"), "cheap": True, "out": "mine", "root": ".",
         "plugins": (str((tmp_path / "mine.py").resolve()),),

@@ -234,6 +234,29 @@ def test_trainings_without_validation_data_choose_nothing(tmp_path: Path, tiny: 
         searches(tiny, scenario, chosen, FEW, out=tmp_path)
 
 
+def test_for_whom_nothing_could_be_chosen_is_told_before_the_final_cells(tmp_path: Path, tiny: Tier) -> None:
+    told: list[str] = []
+
+    def run(scenario: Scenario, **more: Any) -> Any:
+        told.append(scenario.name)
+        return run_grid(scenario, Execution(jobs=0), out=tmp_path, **more)
+
+    wanted = ["foolsgold/naive-bn", "foolsgold/fbn"]
+    found = bench(tiny, run, wanted=wanted, settings=CHANGED, out=tmp_path, on_note=told.append)
+    first, warned, last = told
+    assert (first, last) == ("bench-d-tuning", "bench-d")
+    assert warned.startswith(
+        "warning: nothing could be chosen for foolsgold · naive-bn · dsgd, foolsgold · fbn · dsgd, whose final cells "
+        "have the first configuration: on statistics, foolsgold"
+    )
+    assert all(one.undecided for one in found.searches.values())
+
+
+def test_a_search_that_diverged_everywhere_under_some_attack_decides_nothing() -> None:
+    assert search({"a": None, "b": 0.9}, {"a": 0.1, "b": None}).undecided.startswith("every configuration diverged")
+    assert search({"a": None, "b": 0.9}, {"a": 0.0, "b": 0.0}).undecided == ""
+
+
 # --- the study -------------------------------------------------------------------------------------------------------
 
 
