@@ -47,7 +47,7 @@ def _summary(it: Measured, row: Row, search: Facts) -> str:
         f"SA under {TITLE}": f"{percent(row.worst)}; {ranks_of(it, row)}",
         it.robust_title: percent(other.worst) if other else "not measured",
         "SA without attack": percent(it.clean(row)),
-        "worst member": member_text(row.members),
+        "worst member": member_text(row.members, row.member_seeds),
         "cannot be told from it": ", ".join(alike) or "none of the others",
         **({"is told": search.get("knowledge", "–")} if it.tells else {}),
         "learning rate": rate_of(search),

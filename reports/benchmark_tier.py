@@ -76,7 +76,7 @@ def _ranking(it: Measured) -> str:
     for row in it.rows:
         other = it.robust_rows.get(row.labels)
         cells = [
-            it.clean(row).text(spread=False), member_text(row.members),
+            it.clean(row).text(spread=False), member_text(row.members, row.member_seeds),
             *([_known(it, row)] if told else []), it.relative(row),
             "–" if row.peak_memory is None else f"{row.peak_memory / 2**20:.0f}",
             f"{it.traffic[row.labels]:.2f}" if row.labels in it.traffic else "–",
