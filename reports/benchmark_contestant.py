@@ -8,7 +8,7 @@ from typing import Any
 from robustfl.autobyz import TITLE
 
 from .benchmark_data import Measured, methods_of, percent, ranks_of
-from .benchmark_tier import configuration, linked, rate_of, tuning_words
+from .benchmark_tier import configuration, decided, linked, rate_of, tuning_words
 from .board import Row, Section, metric_title
 from .cells import note_mark
 from .ensembles import member_text
@@ -47,7 +47,7 @@ def _summary(it: Measured, row: Row, search: Facts) -> str:
         f"SA under {TITLE}": f"{percent(row.worst)}; {ranks_of(it, row)}",
         it.robust_title: percent(other.worst) if other else "not measured",
         "SA without attack": percent(it.clean(row)),
-        "worst member": member_text(row.members),
+        "worst member": member_text(row.members, row.member_seeds),
         "cannot be told from it": ", ".join(alike) or "none of the others",
         **({"is told": search.get("knowledge", "–")} if it.tells else {}),
         "learning rate": rate_of(search),
@@ -100,10 +100,13 @@ def _tuning(facts: Facts, search: Facts) -> str:
     for i, tried in enumerate(search["search"]):
         name = escape(configuration(tried, ""))
         values = [_percent(tried["validation"].get(a)) for a in attacks] + [_percent(tried["worst"])]
-        lines.append([f"**{name}**" if i == search["chosen"] else name, *values])
+        lines.append([f"**{name}**" if i == search["chosen"] and decided(search) else name, *values])
     shown = table(["configuration", *map(escape, attacks), "worst"], "lr" + "r" * len(attacks), lines)
     why = f"\n\nNo configuration left a number: {escape(search['reason'])}." if search.get("reason") else ""
-    return f"{tuning_words(facts)} In bold: the chosen one.\n\n{shown}{why}"
+    chosen = "In bold: the chosen one." if decided(search) else (
+        "Nothing could be chosen, since none has a number under every attack: final cells have the first."
+    )  # fmt: skip
+    return f"{tuning_words(facts)} {chosen}\n\n{shown}{why}"
 
 
 def _percent(value: float | None) -> str:

@@ -84,7 +84,7 @@ def _results(found: Sequence[tuple[Measured, Row]]) -> str:
         other = it.robust_rows.get(row.labels)
         cells = [
             it.clean(row).text(spread=False), row.worst.text(), other.worst.text() if other else "not measured",
-            member_text(row.members), it.cost(row),
+            member_text(row.members, row.member_seeds), it.cost(row),
         ]  # fmt: skip
         first = [f"[{it.tier}](../{it.tier}.md)", f"{rank_text(row)} of {len(it.rows)}", linked(it, row, "../")]
         lines.append([*first, *map(escape, cells)])
@@ -99,8 +99,7 @@ def _struck(found: Sequence[tuple[Measured, str]]) -> str:
         place = it.board.attacks.index(attack)
         for row in it.rows:
             own = row.cells[place]
-            total = sum(n for _, n in row.members)
-            times = dict(row.members).get(attack, 0)
+            times, total = dict(row.members).get(attack, 0), row.member_seeds
             cells = [own.text(), row.worst.text(), f"{times}/{total}" if total else "–"]
             first = [f"[{it.tier}](../{it.tier}.md)", escape(attack), linked(it, row, "../")]
             lines.append([*first, *map(escape, cells)])

@@ -76,7 +76,7 @@ def _ranking(it: Measured) -> str:
     for row in it.rows:
         other = it.robust_rows.get(row.labels)
         cells = [
-            it.clean(row).text(spread=False), member_text(row.members),
+            it.clean(row).text(spread=False), member_text(row.members, row.member_seeds),
             *([_known(it, row)] if told else []), it.relative(row),
             "–" if row.peak_memory is None else f"{row.peak_memory / 2**20:.0f}",
             f"{it.traffic[row.labels]:.2f}" if row.labels in it.traffic else "–",
@@ -96,10 +96,16 @@ def _known(it: Measured, row: Row) -> str:
 
 
 def rate_of(search: Facts) -> str:
-    """The learning rate that a search chose."""
+    """The learning rate that a search chose, or the first where it could not choose."""
     if not search:
         return "–"
-    return str(search["search"][search["chosen"]]["schedule"]).removeprefix("constant(lr=").rstrip(")")
+    rate = str(search["search"][search["chosen"]]["schedule"]).removeprefix("constant(lr=").rstrip(")")
+    return rate if decided(search) else f"{rate} (the first tried: nothing could be chosen)"
+
+
+def decided(search: Facts) -> bool:
+    """True if a search chose: its best configuration has a number under every tuning attack."""
+    return search["search"][search["chosen"]]["worst"] is not None
 
 
 def _tasks(it: Measured) -> str:
@@ -139,7 +145,7 @@ def _tuning(it: Measured) -> str:
         for i, tried in enumerate(found["search"]):
             worst = "–" if tried["worst"] is None else f"{100 * tried['worst']:.1f}"
             text = escape(f"{configuration(tried, name.split(' · ')[0])}: {worst}")
-            shown.append(f"**{text}**" if i == found["chosen"] else text)
+            shown.append(f"**{text}**" if i == found["chosen"] and decided(found) else text)
         why = f" ({escape(found['reason'])})" if found.get("reason") else ""
         lines.append([escape(name), f"{'; '.join(shown)}{why}"])
     return f"{tuning_words(it.facts)}\n\n{table(heads, 'll', lines)}"

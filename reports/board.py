@@ -26,7 +26,7 @@ class Row:
     may have, since some rows cannot be told apart. ``own`` are the values of the board's ``own_names``.
     ``seconds_per_round`` is the mean and ``peak_memory`` (bytes) the maximum over the row's finished cells; with
     AutoByz the mean is that of cells without attack, where there are any. ``members`` are the worst members of AutoByz
-    with how often they were it.
+    with in how many of the ``member_seeds`` they were it, several of them in one where they tie.
     """
 
     labels: tuple[str, ...]
@@ -38,6 +38,7 @@ class Row:
     ranks: tuple[int, int] | None = None
     own: tuple[str, ...] = ()
     members: tuple[tuple[str, int], ...] = ()
+    member_seeds: int = 0
 
     @property
     def places(self) -> tuple[Estimate, ...]:
@@ -153,7 +154,7 @@ class Board:
                     low, high = place.interval or place.seeds or (None, None)
                     line |= {f"{name} low": _percent(low), f"{name} high": _percent(high)}
                 line |= dict(zip(self.own_names, row.own, strict=True))
-                line |= {} if self.autobyz is None else {WORST_MEMBER: member_text(row.members)}
+                line |= {} if self.autobyz is None else {WORST_MEMBER: member_text(row.members, row.member_seeds)}
                 rows.append(line)
         table = pd.DataFrame(rows)
         if table.empty:

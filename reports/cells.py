@@ -39,7 +39,7 @@ def members_head(board: Board) -> tuple[str, ...]:
 
 def members(board: Board, row: Row) -> list[str]:
     """The worst member of AutoByz as a text, on a board that has it."""
-    return [] if board.autobyz is None else [member_text(row.members)]
+    return [] if board.autobyz is None else [member_text(row.members, row.member_seeds)]
 
 
 def costs(row: Row) -> list[str]:

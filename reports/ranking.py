@@ -411,10 +411,10 @@ def _blocks(groups: Groups, axes: Axes, autobyz: Asked | None) -> list[tuple[str
 
 def _row(labels: Labels, group: _Group, metric: str, attacks: Sequence[str], autobyz: Asked | None) -> Row:
     found = {a: group.places[a].estimate(metric) if a in group.places else Estimate() for a in attacks}
-    members: tuple[tuple[str, int], ...] = ()
+    members, seeds = tuple[tuple[str, int], ...](), 0
     found = _disproved(found)
     if autobyz is not None:
-        found[TITLE], members = of_members({a: found.get(a, Estimate()) for a in autobyz.members})
+        found[TITLE], members, seeds = of_members({a: found.get(a, Estimate()) for a in autobyz.members})
     inside = autobyz.members if autobyz is not None else ()
     attacked = [e for a, e in found.items() if a != NO_ATTACK and a not in inside and not e.idle]
     calm = [e for a, e in found.items() if a == NO_ATTACK and e.expected]
@@ -426,7 +426,9 @@ def _row(labels: Labels, group: _Group, metric: str, attacks: Sequence[str], aut
     seconds = fmean(took) if took else None
     memory = max(group.memory, default=None)
     cells = tuple(found[a] for a in attacks)
-    return Row(labels, None, cells, worst(counted), seconds, memory, own=group.own, members=members)
+    return Row(
+        labels, None, cells, worst(counted), seconds, memory, own=group.own, members=members, member_seeds=seeds
+    )  # fmt: skip
 
 
 def _disproved(found: Mapping[str, Estimate]) -> dict[str, Estimate]:
@@ -468,6 +470,7 @@ def _mean_row(labels: Labels, rows: Sequence[Row], acted: Sequence[Sequence[bool
         max((r.peak_memory for r in rows if r.peak_memory is not None), default=None),
         own=tuple(v[0] if len(set(v)) == 1 else "several" for v in zip(*owns, strict=True)),
         members=tuple(sum((Counter(dict(r.members)) for r in rows), Counter[str]()).most_common()),
+        member_seeds=sum(r.member_seeds for r in rows),
     )
 
 

@@ -125,7 +125,11 @@ def _row(board: Board, row: Row) -> dict[str, Any]:
         "labels": dict(zip(board.label_names, row.labels, strict=True)),
         "attacks": {a: _place(e) for a, e in zip(board.attacks, row.cells, strict=True)},
         "worst_case": _place(row.worst),
-        **({} if board.autobyz is None else {"worst_members": dict(row.members)}),
+        **(
+            {}
+            if board.autobyz is None
+            else {"worst_members": dict(row.members), "worst_member_seeds": row.member_seeds}
+        ),
         "seconds_per_round": row.seconds_per_round,
         "peak_memory_bytes": row.peak_memory,
     }

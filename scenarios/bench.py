@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -13,11 +13,12 @@ from typing import Any
 
 from robustfl.autobyz import NAME as AUTOBYZ
 from robustfl.defenses import parse_pipeline
-from robustfl.errors import UsageError, closest
+from robustfl.errors import RobustflError, UsageError, closest, some
 from robustfl.records import CellResult, labels_of, plain
 from robustfl.registry import describe, entries, parse
 from robustfl.reports.store import Store
 
+from .changes import refuse_changes
 from .ensemble import asked
 from .expand import expand, fingerprints, key_of, resolve
 from .grid import Results
@@ -28,6 +29,10 @@ from .spec import Cell, Scenario, is_axis
 
 WHO = ("defense", "norm", "algorithm", "objective", "propagation")
 """The settings that make a contestant; the last two where a tier varies them."""
+NAMED = WHO[:3]
+"""Those of them that a wish for contestants names."""
+SEARCHED = "schedule"
+"""The setting of which every contestant tries values."""
 
 
 @dataclass(frozen=True)
@@ -129,9 +134,7 @@ def contestants(scenario: Scenario, wanted: Sequence[str] = ()) -> tuple[Contest
     for name in ("domains", "evasions"):
         plain_cell |= {name: scenario.cell[name]} if name in scenario.cell else {}
     reduced = scenario.model_copy(update={"cell": plain_cell})
-    varied = [
-        name for name in WHO if name in ("defense", "norm", "algorithm") or is_axis(name, scenario.cell.get(name))
-    ]
+    varied = [name for name in WHO if name in NAMED or is_axis(name, scenario.cell.get(name))]
     all_of_it = tuple(
         dict.fromkeys(Contestant(tuple((n, str(getattr(c, n))) for n in varied)) for c in expand(reduced))
     )
@@ -145,7 +148,7 @@ def _matching(wish: str, known: Sequence[Contestant]) -> list[Contestant]:
     if not all(parts) or len(parts) > 3:
         raise UsageError(f"contestant {wish!r} must be DEFENSE, DEFENSE/NORM or DEFENSE/NORM/ALGORITHM")
     choices: dict[str, list[str]] = {}
-    for name, part in itertools.zip_longest(("defense", "norm", "algorithm"), parts, fillvalue="*"):
+    for name, part in itertools.zip_longest(NAMED, parts, fillvalue="*"):
         have = list(dict.fromkeys(c.of(name) for c in known))
         choices[name] = have if part == "*" else [_method(name, part, have)]
     found = [c for c in known if all(c.of(name) in options for name, options in choices.items())]
@@ -178,7 +181,7 @@ def configurations(contestant: Contestant, rules: Protocol) -> tuple[dict[str, A
     options = _own_values(base["defense"], rules)
     rates = rules.coarse if len(options) > 1 else rules.rates
     tried = [
-        {**base, "defense": defense, "schedule": {"kind": "constant", "lr": lr}} for lr in rates for defense in options
+        {**base, "defense": defense, SEARCHED: {"kind": "constant", "lr": lr}} for lr in rates for defense in options
     ]
     assert len(tried) == rules.budget, f"{contestant.name} has {len(tried)} configurations"
     return tuple(tried)
@@ -215,7 +218,7 @@ def _zipped(scenario: Scenario, name: str, cell: Mapping[str, Any], tried: Seque
 class Search:
     """The search for one contestant: per configuration its validation accuracy under every attack.
 
-    ``None`` stands for a training that diverged, failed or was refused, and ``reason`` says why if all were.
+    ``None`` stands for a training that diverged or was refused, and ``reason`` says why if all were.
     """
 
     contestant: Contestant
@@ -232,6 +235,13 @@ class Search:
         """The worst case of a configuration over the tuning attacks; -1 if one has no number."""
         return min(-1.0 if value is None else value for value in self.tried[i][1].values())
 
+    @property
+    def undecided(self) -> str:
+        """The reason why no configuration is better than another, so that the first is taken; empty if one is."""
+        if self.worst(self.best) >= 0:
+            return ""
+        return self.reason or "every configuration diverged or was refused under some attack"
+
     def as_dict(self) -> dict[str, Any]:
         """The search as boards carry it."""
         tried = [
@@ -246,22 +256,55 @@ def searches(
     tier: Tier, scenario: Scenario, chosen: Sequence[Contestant], rules: Protocol, *, out: str | Path,
     root: str | Path | None = None,
 ) -> dict[str, Search]:  # fmt: skip
-    """The searches of contestants, by name, from the tuning store."""
+    """The searches of contestants, by name, from the tuning store.
+
+    A training that diverged or was refused counts as lower than any accuracy. Raises ``RobustflError`` if one failed,
+    and ``UsageError`` if one ended without a validation accuracy: nothing can be chosen by those.
+    """
     trials = tuning_cells(tier, scenario, chosen, rules)
     known = fingerprints([cell for own in trials.values() for tried in own for cell in tried.values()], root)
     store = Store(Path(out) / tuning_scenario(tier, scenario, chosen, rules).name)
     records = {r.key: r for r in store.load().results}
-    found = {}
+    found, all_of_it = {}, list[tuple[str, CellResult | None]]()
     for contestant in chosen:
         tried, reasons = [], list[str]()
         for settings, cells in zip(configurations(contestant, rules), trials[contestant.name], strict=True):
             own = {attack: records.get(key_of(resolve(cell, known[cell]))) for attack, cell in cells.items()}
             tried.append((settings, {attack: validated(record) for attack, record in own.items()}))
-            reasons += [str(r.reason).splitlines()[0] for r in own.values() if r is not None and r.reason]
+            reasons += [_first_line(r) for r in own.values() if r is not None and r.reason]
+            words = " · ".join(map(str, labels_of(settings).values()))
+            all_of_it += [(f"{words} under {attack}", record) for attack, record in own.items()]
         lost = all(value is None for _, scores in tried for value in scores.values())
         reason = reasons[0] if lost and reasons else ""
         found[contestant.name] = Search(contestant, knowledge(contestant.of("defense")), tuple(tried), reason)
+    _refuse_unmeasured(all_of_it, store.folder)
     return found
+
+
+def _refuse_unmeasured(trainings: Sequence[tuple[str, CellResult | None]], folder: Path) -> None:
+    """Raise an error if a training of the tuning, by its name, has neither a number nor a reason to have none."""
+    failed: dict[str, list[str]] = {}
+    for name, record in trainings:
+        if record is None or record.status == "failed":
+            failed.setdefault("it did not run" if record is None else _first_line(record), []).append(name)
+    if failed:
+        count = sum(map(len, failed.values()))
+        listed = "".join(f"\n  {some(names)}: {reason}" for reason, names in failed.items())
+        raise RobustflError(
+            f"{count} of {len(trainings)} trainings of the tuning failed, so nothing is chosen, and there is no board:"
+            f"{listed}\nThe same command runs them again and goes on; everything on them: robustfl report {folder}"
+        )
+    empty = [name for name, record in trainings if record and record.status == "done" and validated(record) is None]
+    if empty:
+        raise UsageError(
+            f"{some(empty)}: no honest client has validation data, so nothing can be chosen; give validation a larger "
+            "share"
+        )
+
+
+def _first_line(record: CellResult) -> str:
+    """The reason of a cell without a number, without its traceback."""
+    return str(record.reason).partition("\n")[0]
 
 
 def tuning_cells(
@@ -287,7 +330,7 @@ def _fixed(scenario: Scenario) -> dict[str, Any]:
 
 
 def _settings_of(cell: Cell) -> str:
-    return repr([(name, getattr(cell, name)) for name in (*WHO, "schedule")])
+    return repr([(name, getattr(cell, name)) for name in (*WHO, SEARCHED)])
 
 
 def validated(record: CellResult | None) -> float | None:
@@ -317,6 +360,29 @@ def final_scenario(scenario: Scenario, found: Mapping[str, Search]) -> Scenario:
     return _zipped(scenario, scenario.name, cell, [search.tried[search.best][0] for search in found.values()])
 
 
+def scenario_to_run(tier: Tier, settings: Sequence[str] = ()) -> Scenario:
+    """The tier with ``settings`` on top, to tune and to run.
+
+    Raises ``UsageError`` for those that the contestants or their search set, for tuning without validation data, and
+    for final runs on the seed of tuning.
+    """
+    scenario = tier.scenario(settings)
+    refuse_changes(settings, scenario, named=NAMED, searched=SEARCHED, tuning=tier.tuning)
+    return scenario
+
+
+def undecided_words(found: Mapping[str, Search]) -> list[str]:
+    """The contestants for whom nothing could be chosen, in a sentence per reason."""
+    names: dict[str, list[str]] = {}
+    for name, search in found.items():
+        if search.undecided:
+            names.setdefault(search.undecided, []).append(name)
+    return [
+        f"nothing could be chosen for {some(own)}, whose final cells have the first configuration: {reason}"
+        for reason, own in names.items()
+    ]
+
+
 def bench(
     tier: Tier,
     run: RunGrid,
@@ -327,19 +393,23 @@ def bench(
     out: str | Path = "runs",
     root: str | Path | None = None,
     plugins: Sequence[str] = (),
+    on_note: Callable[[str], None] = lambda text: None,
 ) -> Benchmark:
     """Tune the contestants of a tier, then measure them under AutoByz: ``run`` is ``run_grid`` but for the scenario.
 
     Both parts are ordinary grids with stores of their own (``bench-d-tuning``, ``bench-d``), so that an interrupted
     benchmark resumes. The final store's description, and every board made of it, carries the protocol's version, what
-    ``settings`` changed of it, and every contestant's whole search.
+    ``settings`` changed of it, and every contestant's whole search. Before the final cells run, ``on_note`` hears for
+    whom nothing could be chosen. Raises ``RobustflError`` if a training of the tuning failed.
     """
-    rules, scenario = protocol(), tier.scenario(settings)
+    rules, scenario = protocol(), scenario_to_run(tier, settings)
     scenario = scenario.model_copy(update={"plugins": (*scenario.plugins, *plugins)})
     ensemble = asked(scenario)
     chosen = contestants(scenario, wanted)
     run(tuning_scenario(tier, scenario, chosen, rules))
     found = searches(tier, scenario, chosen, rules, out=out, root=root)
+    for words in undecided_words(found):
+        on_note(f"warning: {words}")
     facts = {
         "benchmark": {
             "tier": tier.name, "title": tier.title, "version": rules.version, "changed": list(settings),

@@ -109,7 +109,8 @@ def _apart(
     """What is not as a tier of the protocol has it."""
     rules = protocol_of(facts["version"])
     tier = rules.tier(facts["tier"])
-    ensemble = ensemble_asked(tier.scenario())
+    scenario = tier.scenario(facts["changed"])
+    ensemble = ensemble_asked(scenario)
     yield from _facts_apart(
         facts,
         {
@@ -117,7 +118,7 @@ def _apart(
             "autobyz": ensemble.version if ensemble else None,
         },
     )  # fmt: skip
-    yield from _seed_apart(tier.scenario(facts["changed"]).cell.get("seed", 0), asked)
+    yield from _seed_apart(scenario.cell.get("seed", 0), asked)
     found: dict[str, Search] = {}
     for name, entry in facts["contestants"].items():
         contestant = contestant_of(name, entry)
@@ -129,7 +130,7 @@ def _apart(
             found[name] = Search(contestant, entry["knowledge"], tuple(zip(settings, scores, strict=True)))
     if len(found) < len(facts["contestants"]):
         return
-    wanted = expand(final_scenario(tier.scenario(facts["changed"]), found))
+    wanted = expand(final_scenario(scenario, found))
     yield from _cells_apart([plain(labels(cell)) for cell in wanted], present)
     yield from _settings_apart(wanted, records)
 
@@ -171,6 +172,8 @@ def _search_apart(
         yield f"chose configuration {entry['chosen']}, where {worst.index(max(worst))} has the highest worst case"
     if "reason" in entry and scores:
         yield f"it says why its search came to nothing, which it did not: {entry['reason']!r}"
+    if not scores and not entry.get("reason"):
+        yield "its search has no score, and no reason is given: nothing was measured to choose by"
     known = knowledge(contestant.of("defense"))
     if entry["knowledge"] != known:
         yield f"is told {known}, not {entry['knowledge']}"

@@ -92,7 +92,12 @@ def _place(error: BaseException) -> str:
 
 def _stopped(arguments: list[str]) -> int:
     out = any(a == "--out" or a.startswith("--out=") for a in arguments)
-    kept = (arguments[:1] == ["grid"] and "--dry-run" not in arguments) or (arguments[:1] == ["run"] and out)
-    said = " Finished cells are kept; the same command goes on from here." if kept else ""
+    kept = {
+        "grid": "--dry-run" not in arguments,
+        "run": out,
+        "bench": not any(a in ("--list", "--from") or a.startswith("--from=") for a in arguments),
+    }
+    keeps = bool(arguments) and kept.get(arguments[0], False)
+    said = " Finished cells are kept; the same command goes on from here." if keeps else ""
     say(f"\nStopped.{said}", err=True)
     return 130

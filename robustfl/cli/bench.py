@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from robustfl.reports.benchmark_method import About
     from robustfl.reports.board import Board
     from robustfl.reports.published import Board as Published
-    from robustfl.scenarios import Results
+    from robustfl.scenarios import Results, Scenario
     from robustfl.scenarios.bench import Contestant, Protocol, Tier
 
+_NO_PAGES = "the pages show accuracy under AutoByz, which --set attack took away"
 STUDIES, HELDOUT, SITE = ("study", "study-1"), "heldout", "site"
 
 
@@ -45,9 +46,8 @@ def bench(
         raise UsageError(
             f"bench {tier} takes one --from, not {len(sources)}; bench {SITE} takes the boards of all tiers"
         )
-    execution = Execution(
-        device=device, threads=threads, root=data_root, jobs=jobs, on_note=lambda text: say(text, err=True)
-    )
+    note = partial(say, err=True)
+    execution = Execution(device=device, threads=threads, root=data_root, jobs=jobs, on_note=note)
     run = partial(run_shown, execution=execution, out=out, quiet=form == "json")
     if tier in (*STUDIES, HELDOUT):
         of = heldout if tier == HELDOUT else study
@@ -66,11 +66,14 @@ def bench(
     chosen = rules.tier(tier)
     if listing:
         _takes_no(f"{tier} --list", {"board": board, "page": page, "cheap": cheap})
-        return _list(chosen, rules, engine.contestants(chosen.scenario(settings), contestants), form)
+        return _list(chosen, rules, engine.contestants(engine.scenario_to_run(chosen, settings), contestants), form)
     extra = tuple(str(Path(p).resolve()) for p in plugins)
+    if page is not None:
+        _refuse_pages(engine.scenario_to_run(chosen, settings))
     found = engine.bench(
-        chosen, run, wanted=contestants, settings=settings, cheap=cheap, out=out, root=data_root, plugins=extra
-    )
+        chosen, run, wanted=contestants, settings=settings, cheap=cheap, out=out, root=data_root, plugins=extra,
+        on_note=note,
+    )  # fmt: skip
     _publish(found.results, board, page, form)
     return 1 if found.results.statuses.get("failed") or found.results.lost else 0
 
@@ -80,6 +83,14 @@ def _takes_no(what: str, options: Mapping[str, object]) -> None:
     for name, given in options.items():
         if given:
             raise UsageError(f"bench {what} takes no --{name}")
+
+
+def _refuse_pages(scenario: Scenario) -> None:
+    """Raise ``UsageError`` for pages of a run that does not count AutoByz."""
+    from robustfl.scenarios.ensemble import asked
+
+    if asked(scenario) is None:
+        raise UsageError(f"bench --page: {_NO_PAGES}; --board writes its board, `robustfl report --site` a site of it")
 
 
 def _list(tier: Tier, rules: Protocol, contestants: tuple[Contestant, ...], form: str) -> int:
@@ -212,7 +223,10 @@ def _write_site(
     shown = []
     for read, file in boards:
         commit, date = _committed(file)
-        shown.append(Shown(_measured(read), date=date, commit=commit))
+        found = _measured(read)
+        if found.board.autobyz is None:
+            raise UsageError(f"{file}: {_NO_PAGES}")
+        shown.append(Shown(found, date=date, commit=commit))
     tiers = {name: tier.title for name, tier in protocol().tiers.items()}
     return write_benchmark(shown, page, tiers=tiers, about=_about, left_out=left_out)
 

@@ -46,7 +46,9 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[Any, An
 
 
 @pytest.mark.usefixtures("clean_registry")
-def test_every_option_reaches_the_tier(asked: list[tuple[Any, Any, dict[str, Any]]], tmp_path: Path) -> None:
+def test_every_option_reaches_the_tier(
+    asked: list[tuple[Any, Any, dict[str, Any]]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "mine.py").write_text(attack_plugin("of-the-command"))
     words = [
         "--contestant", "mean/gn", "--set", "rounds=3", "--set", "f=1", "--cheap", "--out", "mine", "--data-root", ".",
@@ -55,6 +57,8 @@ def test_every_option_reaches_the_tier(asked: list[tuple[Any, Any, dict[str, Any
     assert invoke(["bench", "m", *words]) == 2
     ((tier, run, how),) = asked
     assert tier.name == "m"
+    how.pop("on_note")("a note")
+    assert capsys.readouterr().err.endswith("a note\n")
     assert how == {
         "wanted": ("mean/gn",), "settings": ("rounds=3", "f=1"), "cheap": True, "out": "mine", "root": ".",
         "plugins": (str((tmp_path / "mine.py").resolve()),),
@@ -71,6 +75,22 @@ def test_a_tier_runs_whole_unless_the_cheap_mode_is_asked_for(
     ((tier, run, how),) = asked
     assert (tier.name, how["cheap"], how["out"], how["plugins"]) == ("d", False, "runs", ())
     assert run.keywords["quiet"] is False
+
+
+def test_pages_of_other_attacks_than_autobyz_are_refused_before_anything_runs(
+    asked: list[tuple[Any, Any, dict[str, Any]]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["bench", "d", "--set", 'attack=["none", "sf"]']
+    assert invoke([*words, "--page", "pages"]) == 2
+    assert "the pages show accuracy under AutoByz, which --set attack took away" in capsys.readouterr().err
+    assert asked == []
+    assert invoke([*words, "--board", "b.json"]) == 2
+    assert len(asked) == 1  # a board can say what it changed
+    monkeypatch.setattr(command, "_measured", lambda read: SimpleNamespace(board=SimpleNamespace(autobyz=None)))
+    with pytest.raises(UsageError, match=r"b\.json: the pages show accuracy under AutoByz"):
+        command._write_site([(SimpleNamespace(), Path("b.json"))], Path("pages"))  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize("failed", [0, 1])

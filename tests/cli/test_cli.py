@@ -141,6 +141,12 @@ def test_run_prints_a_certificate_that_is_infinite(capsys: pytest.CaptureFixture
         (["grid", *TINY, "--dry-run"], False),
         (["run"], False),
         (["run", "--out=kept"], True),
+        (["bench", "d", "--contestant", "median/gn"], True),
+        (["bench", "study"], True),
+        (["bench", "d", "--list"], False),
+        (["bench", "d", "--from", "b.json"], False),
+        (["bench", "site", "--from=b.json", "--page", "pages"], False),
+        ([], False),
         (["report", "runs/x", "--out", "there"], False),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -229,9 +230,10 @@ def test_left_out_cells_come_in_the_order_of_their_keys_with_the_columns_of_the_
     assert list(made.columns) == list(table.columns)
 
 
-def test_of_members_that_are_worst_equally_often_the_first_in_its_order_is_named() -> None:
+def test_members_that_are_worst_equally_often_are_named_in_its_order() -> None:
     _, row = row_of(cells(none=[0.9] * 2, alie=[0.7, 0.5], sf=[0.4, 0.7], own=[0.8, 0.8]))
     assert row.members == (("alie", 1), ("sf", 1))
+    assert member_text(row.members, row.member_seeds) == "alie, sf 1/2"
     _, row = row_of(cells(none=[0.9] * 3, alie=[0.7, 0.7, 0.5], sf=[0.4, 0.4, 0.7], own=[0.8] * 3))
     assert row.members == (("sf", 2), ("alie", 1))
     _, row = row_of(cells(none=[0.9] * 2, alie=[0.8] * 2, sf=[0.7, 0.4], own=[0.4, 0.7]))
@@ -262,7 +264,7 @@ def test_members_that_are_all_without_effect_count_as_such() -> None:
     assert row.cells[1].idle
     assert (row.cells[1].mean, row.cells[1].shown) == (0.5, None)
     assert row.members == ()
-    assert member_text(row.members) == "–"
+    assert member_text(row.members, row.member_seeds) == "–"
 
 
 def test_a_row_without_a_number_under_any_member_says_why() -> None:
@@ -283,7 +285,7 @@ def test_the_worst_member_counts_per_seed() -> None:
     assert [v for _, v in found.values] == [0.5, 0.4, 0.6]
     assert row.worst == found
     assert row.members == (("alie", 2), ("sf", 1))
-    assert member_text(row.members) == "alie 2/3"
+    assert member_text(row.members, row.member_seeds) == "alie 2/3"
     assert made.task_names == ()  # the channel of a member is no task
 
 
@@ -314,13 +316,24 @@ def test_divergence_under_a_member_is_the_worst() -> None:
     assert row.members == (("sf", 1),)
 
 
-def test_a_seed_that_diverged_under_several_members_counts_once() -> None:
+def test_a_seed_with_several_worst_members_counts_for_each() -> None:
+    made, row = row_of(cells(none=[0.9] * 3, alie=[0.5, 0.4, 0.4], sf=[0.5, 0.4, 0.7], own=[0.5, 0.8, 0.4]))
+    assert (row.members, row.member_seeds) == ((("alie", 3), ("sf", 2), (LABEL, 2)), 3)
+    assert member_text(row.members, row.member_seeds) == "alie"
+    _, tied = row_of(cells(none=[0.9] * 2, alie=[0.5, 0.4], sf=[0.5, 0.4], own=[0.5, 0.4]))
+    assert member_text(tied.members, tied.member_seeds) == "alie, sf and 1 more"
+    assert "in how many of the seeds; one with several worst members counts for each." in made.notes[-1]
+    told = json.loads(to_json(made))["tables"][0]["rows"][0]
+    assert (told["worst_members"], told["worst_member_seeds"]) == (dict(row.members), 3)
+
+
+def test_a_seed_that_diverged_under_several_members_counts_for_each() -> None:
     lost = "diverged"
     _, row = row_of(
         cells(none=[0.9] * 4, alie=[lost, 0.5, 0.5, 0.5], sf=[0.7, lost, lost, 0.7], own=[0.8, 0.8, lost, 0.8])
     )
     assert row.worst.status == "diverged 3/4"
-    assert row.members == (("sf", 2), ("alie", 1))
+    assert (row.members, row.member_seeds) == ((("sf", 2), ("alie", 1), (LABEL, 1)), 3)
 
 
 def test_what_attackers_search_is_no_cost_of_a_defense() -> None:

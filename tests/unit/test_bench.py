@@ -15,7 +15,7 @@ from small_bench import SMALL, run_bench, shrink
 from robustfl.autobyz import ensembles, latest
 from robustfl.cli import invoke
 from robustfl.cli.bench import STUDIES, _publish
-from robustfl.errors import UsageError
+from robustfl.errors import RobustflError, UsageError
 from robustfl.records import CurvePoint
 from robustfl.reports.attack_study import Study, Tried, about, read_study, study_of
 from robustfl.reports.attack_study_page import heldout_page, study_page
@@ -26,10 +26,12 @@ from robustfl.scenarios.bench import (
     Contestant,
     Search,
     Tier,
+    bench,
     configurations,
     contestants,
     protocol,
     protocol_of,
+    scenario_to_run,
     searches,
     tuning_scenario,
 )
@@ -193,6 +195,68 @@ def test_tuning_reads_validation_data_and_never_test_accuracy(tmp_path: Path, ti
     assert searches(tiny, scenario, chosen, FEW, out=tmp_path) == before
 
 
+CHANGED = ["rounds=3", *SMALL]
+
+
+def test_nothing_is_chosen_by_trainings_that_failed_and_the_same_command_runs_them_again(
+    tmp_path: Path, tiny: Tier
+) -> None:
+    scenario = tiny.scenario(CHANGED)
+    chosen = contestants(scenario, ["mean/naive-bn"])
+    store = Store(run_grid(tuning_scenario(tiny, scenario, chosen, FEW), Execution(jobs=0), out=tmp_path).folder)
+    first, second, third, _ = store.load().results
+    lost = {"status": "failed", "metrics": None, "reason": "MemoryError: no memory today\nTraceback"}
+    for r in (first, second):
+        store.commit(r.model_copy(update=lost))
+    store.commit(third.model_copy(update={**lost, "status": "diverged", "reason": "non-finite", "round": 2}))
+    ran: list[str] = []
+    with pytest.raises(RobustflError, match="2 of 4 trainings of the tuning failed") as told:
+        bench(tiny, lambda cells, **_: ran.append(cells.name), wanted=["mean/naive-bn"], settings=CHANGED, out=tmp_path)
+    assert ran == ["bench-d-tuning"]
+    assert not isinstance(told.value, UsageError)  # which would be exit code 2
+    for r in (first, second):
+        assert f"mean · naive-bn · dsgd · {r.labels['schedule']} under {r.labels['attack']}" in str(told.value)
+    assert ": MemoryError: no memory today\nThe same command runs them again" in str(told.value)
+    computed: list[int] = []
+    again = run_bench(tiny, tmp_path, "mean/naive-bn", computed=computed).searches["mean · naive-bn · dsgd"]
+    assert computed[0] == 2
+    assert [value is None for _, scores in again.tried for value in scores.values()].count(True) == 1  # diverged
+
+
+def test_trainings_without_validation_data_choose_nothing(tmp_path: Path, tiny: Tier) -> None:
+    scenario = tiny.scenario(CHANGED)
+    chosen = contestants(scenario, ["mean/gn"])
+    store = Store(run_grid(tuning_scenario(tiny, scenario, chosen, FEW), Execution(jobs=0), out=tmp_path).folder)
+    for r in store.load().results:
+        assert r.metrics is not None
+        store.commit(r.model_copy(update={"metrics": r.metrics.model_copy(update={"per_client": {}})}))
+    with pytest.raises(UsageError, match="no honest client has validation data, so nothing can be chosen"):
+        searches(tiny, scenario, chosen, FEW, out=tmp_path)
+
+
+def test_for_whom_nothing_could_be_chosen_is_told_before_the_final_cells(tmp_path: Path, tiny: Tier) -> None:
+    told: list[str] = []
+
+    def run(scenario: Scenario, **more: Any) -> Any:
+        told.append(scenario.name)
+        return run_grid(scenario, Execution(jobs=0), out=tmp_path, **more)
+
+    wanted = ["foolsgold/naive-bn", "foolsgold/fbn"]
+    found = bench(tiny, run, wanted=wanted, settings=CHANGED, out=tmp_path, on_note=told.append)
+    first, warned, last = told
+    assert (first, last) == ("bench-d-tuning", "bench-d")
+    assert warned.startswith(
+        "warning: nothing could be chosen for foolsgold · naive-bn · dsgd, foolsgold · fbn · dsgd, whose final cells "
+        "have the first configuration: on statistics, foolsgold"
+    )
+    assert all(one.undecided for one in found.searches.values())
+
+
+def test_a_search_that_diverged_everywhere_under_some_attack_decides_nothing() -> None:
+    assert search({"a": None, "b": 0.9}, {"a": 0.1, "b": None}).undecided.startswith("every configuration diverged")
+    assert search({"a": None, "b": 0.9}, {"a": 0.0, "b": 0.0}).undecided == ""
+
+
 # --- the study -------------------------------------------------------------------------------------------------------
 
 
@@ -330,6 +394,41 @@ def test_what_a_board_says_it_changed_it_changed_once(pair: list[str]) -> None:
 def test_a_tier_changes_settings_of_its_cells_alone(setting: str) -> None:
     with pytest.raises(UsageError, match=f"--set {setting.partition('=')[0]}: the tier has no such setting"):
         RULES.tier("d").scenario([setting])
+
+
+@pytest.mark.parametrize(
+    ("setting", "why"),
+    [
+        ("schedule.lr=0.3", "the search tries values of schedule"),
+        ("schedule={lr=0.3}", "the search tries values of schedule"),
+        (
+            "defense=krum",
+            "every contestant brings its own defense; name those that shall run with --contestant DEFENSE[",
+        ),
+        ("norm=gn", "--set norm=gn: every contestant brings its own norm"),
+        ("algorithm.momentum=0.5", "every contestant brings its own algorithm"),
+        ("validation=0", "validation=0: configurations are chosen by accuracy on the clients' validation data"),
+        ("validation=[0.2, 0.0]", "validation=0: configurations are chosen"),
+        ("seed=1000", "seed=1000 is the seed of tuning, and no final run has that"),
+        ("seed=[0, 1000]", "seed=1000 is the seed of tuning, and no final run has that"),
+    ],
+)
+def test_a_change_that_would_do_nothing_or_leave_no_choice_is_refused_before_anything_runs(
+    setting: str, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(*_: Any, **__: Any) -> Any:
+        raise AssertionError("it ran")
+
+    with pytest.raises(UsageError, match=re.escape(why)):
+        bench(RULES.tier("d"), run, settings=[setting], wanted=["median/gn"])
+    assert invoke(["bench", "d", "--contestant", "median/gn", "--list", "--set", setting]) == 2
+    assert "Error: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", sorted(RULES.tiers))
+def test_what_the_contestants_do_not_bring_may_change(name: str) -> None:
+    settings = ["rounds=4", "seed=[7]", "objective=ce", "validation=0.3"]
+    assert scenario_to_run(RULES.tier(name), settings) == RULES.tier(name).scenario(settings)
 
 
 HEAD = "dataset,defense,norm,partition,f,seed,attack,scope,status,sa,early,effect"

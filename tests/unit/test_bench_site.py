@@ -187,6 +187,21 @@ def test_a_contestant_shows_every_attack_of_every_task_its_search_and_what_it_is
     assert "- worst member: sf" in page
 
 
+def test_where_nothing_could_be_chosen_no_configuration_is_marked_as_chosen(tmp_path: Path) -> None:
+    found = searches()
+    lost = found["median · gn · dsgd"]
+    tried = [{**one, "validation": {"sf": None}, "worst": None} for one in lost["search"]]
+    lost |= {"chosen": 1, "search": tried, "reason": "median: f=2 needs more clients"}
+    made = written(tmp_path, made_up("m", contestants=found))
+    page = next(text for name, text in made.items() if name.startswith("m/median-gn-"))
+    assert "| median lr=0.1 | – | – |" in page
+    assert "Nothing could be chosen, since none has a number under every attack" in page
+    assert "- learning rate: 0.1 (the first tried: nothing could be chosen)" in page
+    other = next(text for name, text in made.items() if name.startswith("m/mean-gn-"))
+    assert "| **mean lr=0.1** |" in other
+    assert "; lr=0.1: – (median: f=2 needs more clients)" in line(made["m.md"], "| median · gn · dsgd |")
+
+
 def test_where_propagations_compete_nothing_is_said_of_what_their_server_is_told(
     pages: Mapping[str, str], tmp_path: Path
 ) -> None:

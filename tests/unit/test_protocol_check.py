@@ -203,3 +203,29 @@ def test_of_equal_worst_cases_the_first_is_chosen(board: Board, chosen: int) -> 
 def test_a_search_may_come_to_nothing_and_say_why(board: Board) -> None:
     nothing = saying(board, lambda said: scored(said, *[None] * 6, chosen=0, reason="refused: too few clients"))
     assert not any(told.startswith(NAME) for told in apart_from_protocol(nothing))
+
+
+def test_a_search_without_a_score_or_a_reason_is_none(board: Board) -> None:
+    silent = saying(board, lambda said: scored(said, *[None] * 6, chosen=0))
+    assert f"{NAME}: its search has no score, and no reason is given: nothing was measured to choose by" in (
+        apart_from_protocol(silent)
+    )
+
+
+def test_attacks_that_a_board_says_it_changed_are_its_own(board: Board) -> None:
+    attacks = ("none", "foe(eta=10)")
+
+    def changed(said: dict[str, Any]) -> None:
+        said["benchmark"]["changed"].append('attack=["none", "foe(eta=10)"]')
+        said["benchmark"]["autobyz"] = None
+        del said["autobyz"]
+
+    few = board.model_copy(update={"cells": [c for c in board.cells if c.labels["attack"] in attacks]})
+    told = saying(few, changed)
+    assert apart_from_protocol(told) == []
+    assert "not the whole protocol, which it says: " in words_of(told)
+    assert "attack=[" in words_of(told)
+    assert any(
+        "its autobyz is None" in why
+        for why in apart_from_protocol(saying(told, lambda said: said["benchmark"]["changed"].pop()))
+    )
