@@ -70,7 +70,7 @@ def guard(cls: type[Method], origin_of: Callable[[Method], str]) -> None:
     for owner in cls.__mro__:
         if owner.__module__.partition(".")[0] == "robustfl" or not issubclass(owner, Method):
             continue
-        own = [field.name for field in fields(owner)] if is_dataclass(owner) else []
+        own: list[str] = [field.name for field in fields(owner)] if is_dataclass(owner) else []
         for name, rule in rules.items():
             value = vars(owner).get(name)
             if isinstance(value, property) and isinstance(value.fget, FunctionType) and _foreign(value.fget):
