@@ -24,7 +24,7 @@ class Together(RobustflError):
 
 
 def in_one_pass(network: nn.Module, images: Tensor, classes: int, *, training: bool = True) -> str:
-    """Whether clients in one pass have what each has alone, and nothing stays in the network; in words.
+    """Hold two clients in one pass against each of them alone; in words, whether the pass is taken.
 
     A copy of ``network`` in double precision takes the first five ``images [b C H W]``, three of one client and two of
     another, in training at equal models, and at two. Raises ``Together`` where it mixes them or a row of the table of
