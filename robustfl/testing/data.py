@@ -289,6 +289,10 @@ def _attackable(trial: _Building) -> str | None:
 
 
 def _served(trial: _Building) -> str | None:
+    try:
+        _apart(trial)
+    except Differs:
+        return "clients run one after another (images are not apart)"
     made, x = trial.network(trial.fresh())
     images = torch.rand(5, *x.shape[1:], generator=stream(0, "check images"))
     if sum(p.numel() for p in made.parameters()) < _LARGE:

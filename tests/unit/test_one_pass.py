@@ -159,7 +159,6 @@ def test_steps_in_lock_step_are_refused_where_clients_would_be_mixed() -> None:
         (Centred, "in training, clients in one pass have other"),
         (Scale, "in training, clients in one pass have other"),
         (Longest, "in training, buffer 2.longest changes"),
-        (Counting, "a layer remembers between clients"),
     ],
 )
 def test_the_law_of_one_pass_sees_it_too(layer: type[nn.Module], words: str) -> None:

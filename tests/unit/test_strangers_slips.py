@@ -156,7 +156,7 @@ def test_a_model_is_told_how_its_clients_run(kind: str, words: str, tmp_path: Pa
 
 def test_a_layer_kind_that_computes_something_else_breaks_the_law(tmp_path: Path) -> None:
     cls = loaded(tmp_path, MODEL % "torch.ones(channels)" + KIND % "1.01")
-    with pytest.raises(AssertionError, match="a layer's row in the table of layer kinds must compute"):
+    with pytest.raises(AssertionError, match="its row in the table of layer kinds does not compute"):
         _served(_Building(cls()))
 
 
@@ -166,7 +166,7 @@ def test_a_layer_kind_that_serves_a_client_alone_otherwise_breaks_the_law(tmp_pa
         return torch.cat([part * w for part, w in zip(x.split(sizes), rows["weight"], strict=True)])
 """
     cls = loaded(tmp_path, MODEL % "torch.ones(channels)" + KIND % "1.01" + own)
-    with pytest.raises(AssertionError, match="a layer's row in the table of layer kinds must compute"):
+    with pytest.raises(AssertionError, match="its row in the table of layer kinds does not compute"):
         _served(_Building(cls()))
 
 
