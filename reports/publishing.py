@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from robustfl.errors import StoreError, UsageError
+from robustfl.errors import StoreError, UsageError, some
 from robustfl.records import CellResult
 
 from .board import Board
@@ -126,10 +126,9 @@ def _check_places(out: str | Path | None, site: str | Path | None, board: str | 
 def _published(loaded: Loaded, described: Mapping[str, object], name: str, tolerance: float | None) -> PublishedBoard:
     """The board of a store. Raises ``StoreError`` where files cannot be read: without them it would look whole."""
     if loaded.problems:
-        shown = "; ".join(f"{p.path}: {p.reason}" for p in loaded.problems[:3])
-        more = f"; and {len(loaded.problems) - 3} more" if len(loaded.problems) > 3 else ""
+        shown = some([f"{p.path}: {p.reason}" for p in loaded.problems])
         raise StoreError(
-            f"no board is written without what cannot be read: {shown}{more}. Run the grid again, or delete these files"
+            f"no board is written without what cannot be read: {shown}. Run the grid again, or delete these files"
         )
     from .published import TOLERANCE, publish_described
 

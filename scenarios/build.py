@@ -80,7 +80,8 @@ def build(cell: Cell, *, root: str | Path | None = None, device: torch.device | 
     _check_split(cell, split.train, m.algorithm)
     train = Resident.of(arrays.train_x, arrays.train_y, device=where)
     model = _model(cell, m, arrays, root).to(device=where, dtype=DTYPES[cell.dtype])
-    layout, mixing = layout_of(model), _mixing(m, model, train, arrays.classes)
+    mixing = _mixing(m, model, train, arrays.classes)
+    layout = layout_of(model)
     if m.init is not None and layout.s:
         layout = replace(layout, start=read_statistics(model, layout, next(model.parameters()).detach()))
     experiment = Experiment(
@@ -271,27 +272,28 @@ def _model(cell: Cell, m: Methods, arrays: Arrays, root: str | Path | None) -> n
     m.model.initialise(network, stream(cell.seed, "init"))
     if m.init is not None:
         m.init.load(network, data_root(root))
-    return nn.Sequential(_scaling(cell, m, arrays), network)
+    made = nn.Sequential(_scaling(cell, m, arrays), network)
+    for name, parameter in made.named_parameters():
+        if not bool(torch.isfinite(parameter).all()):
+            raise RobustflError(f"parameter {name} of model {m.model.name!r} is not finite before training")
+    return made
 
 
 def _mixing(m: Methods, model: nn.Module, train: Resident, classes: int) -> str | None:
     """Why clients of a network from elsewhere cannot be computed in one pass; ``None`` if they can.
 
-    Raises ``RobustflError`` for one that is not finite or remembers what it has seen, and ``Refused`` where steps in
-    lock-step need that pass.
+    Raises ``RobustflError`` for one that remembers what it has seen, and ``Refused`` where steps in lock-step need that
+    pass.
     """
-    for name, parameter in model.named_parameters():
-        if not bool(torch.isfinite(parameter).all()):
-            raise RobustflError(f"parameter {name} of model {m.model.name!r} is not finite before training")
     own = all(type(part).__module__.partition(".")[0] in ("torch", "robustfl") for part in model.modules())
     if isinstance(m.norm, OneMachineNorm) or (own and not (origin_of(m.model) or origin_of(m.norm))):
         return None
-    from robustfl.testing.one_pass import Together, in_one_pass  # with all contracts, which plug-ins alone need
+    from robustfl.testing.one_pass import Mixed, in_one_pass  # with all contracts, which plug-ins alone need
 
     images = train.pixels(slice(0, 5), dtype=next(model.parameters()).dtype)
     try:
         in_one_pass(model, images, classes)
-    except Together as error:
+    except Mixed as error:
         if isinstance(m.norm, LockstepNorm):
             raise Refused(f"{m.norm.name} takes steps in lock-step, which this model does not allow: {error}") from None
         return f"clients run one after another ({error})"

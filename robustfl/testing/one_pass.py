@@ -19,7 +19,7 @@ _SIZES = (3, 2)
 _TOLERANCE, _SAME = 1e-6, 1e-9  # between ways of computing, and between repetitions
 
 
-class Together(RobustflError):
+class Mixed(RobustflError):
     """Clients in one pass have other losses, gradients or reports than each of them alone."""
 
 
@@ -27,7 +27,7 @@ def in_one_pass(network: nn.Module, images: Tensor, classes: int, *, training: b
     """Hold two clients in one pass against each of them alone; in words, whether the pass is taken.
 
     A copy of ``network`` in double precision takes the first five ``images [b C H W]``, three of one client and two of
-    another, in training at equal models, and at two. Raises ``Together`` where it mixes them or a row of the table of
+    another, in training at equal models, and at two. Raises ``Mixed`` where it mixes them or a row of the table of
     layer kinds is not what its layer does, and ``RobustflError`` for a layer that remembers what it has seen.
     """
     with torch.random.fork_rng(devices=[]):
@@ -40,15 +40,15 @@ def _held_against_each(made: nn.Module, images: Tensor, classes: int) -> str:
     for rows in (trial.theta.expand(2, -1), trial.apart())[0 if made.training else 1 :]:
         alone = [trial.alone(rows, 0), trial.alone(rows, 1)]
         try:
-            both, single = trial.together(rows, _SIZES), trial.together(rows[:1], _SIZES[:1])
+            both, single = trial.served(rows, _SIZES), trial.served(rows[:1], _SIZES[:1])
         except Unsupported as error:
             return f"clients run one after another ({error})"
         if found := _differing(trial.alone(rows, 0), alone[0], _SAME):
             raise RobustflError(f"a layer remembers between clients: the same batch has other {found} the second time")
-        served = [[part[k : k + 1] for part in both] for k in range(2)]
-        for mine, own in zip((*served, single), (*alone, alone[0]), strict=True):
+        each = [[part[k : k + 1] for part in both] for k in range(2)]
+        for mine, own in zip((*each, single), (*alone, alone[0]), strict=True):
             if found := _differing(mine, own, _TOLERANCE):
-                raise Together(
+                raise Mixed(
                     f"clients in one pass have other {found} than each alone: a layer looks at the rest of the batch, "
                     "or its row in the table of layer kinds does not compute what its own forward does"
                 )
@@ -86,7 +86,7 @@ class _Trial:
         away = torch.randn(2, self._layout.d, generator=stream(0, "check rows"), dtype=torch.float64)
         return self.theta + 0.1 * away.to(self.theta)
 
-    def together(self, rows: Tensor, sizes: tuple[int, ...]) -> list[Tensor]:
+    def served(self, rows: Tensor, sizes: tuple[int, ...]) -> list[Tensor]:
         self._begin(None if len(sizes) == 1 else sizes, range(len(sizes)))
         x, weights = (part[: sum(sizes)] for part in (self._x, self._weights))
         out = self.theta.new_zeros(len(sizes), self._layout.d)

@@ -19,7 +19,7 @@ from robustfl.norms.layers import OwnBatchNorm
 from robustfl.records import CellResult
 from robustfl.registry import create, entries, register
 from robustfl.testing import check_model, check_norm
-from robustfl.testing.one_pass import Together, in_one_pass
+from robustfl.testing.one_pass import Mixed, in_one_pass
 
 pytestmark = pytest.mark.usefixtures("clean_registry")
 SMALL: dict[str, Any] = {
@@ -181,7 +181,7 @@ def test_robustfls_norms_keep_clients_apart_in_training(name: str) -> None:
 
 def test_one_machine_mixes_clients() -> None:
     network = create("model", "digits-cnn").build(create("norm", "centralised-bn"), shape=(1, 8, 8), classes=10)
-    with pytest.raises(Together, match="clients in one pass have other losses"):
+    with pytest.raises(Mixed, match="clients in one pass have other losses"):
         in_one_pass(network, torch.rand(5, 1, 8, 8), 10)
 
 
