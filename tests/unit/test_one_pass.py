@@ -21,7 +21,6 @@ from robustfl.registry import create, entries, register
 from robustfl.testing import check_model, check_norm
 from robustfl.testing.one_pass import Mixed, in_one_pass
 
-pytestmark = pytest.mark.usefixtures("clean_registry")
 SMALL: dict[str, Any] = {
     "dataset": "digits(limit=200, test_limit=50)", "clients": 4, "rounds": 2, "batch": 8, "evasions": [],
     "partition": "dirichlet(alpha=1)", "algorithm": "fedavg(local_steps=2)", "norm": "none", "dtype": "float64",
@@ -81,7 +80,6 @@ class Unset(nn.Module):
         return x
 
 
-@layer_kind(Scale)
 class ScaleKind(LayerKind):
     """The row of ``Scale``: right in evaluation."""
 
@@ -90,6 +88,11 @@ class ScaleKind(LayerKind):
 
     def own(self, layer: nn.Module, x: Tensor, rows: Rows, sizes: Sizes) -> Tensor:
         return x * per_sample(rows["weight"], sizes)[:, None]
+
+
+@pytest.fixture(autouse=True)
+def kinds(clean_registry: None) -> None:
+    layer_kind(Scale)(ScaleKind)
 
 
 @dataclass(frozen=True)
