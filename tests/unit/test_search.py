@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import robustfl
-from robustfl.attacks.byzantine.search import Scales, linear_search, scales, scan_search
+from robustfl.attacks.byzantine.search import Scales, Search, _gaps, farthest, linear_search, scales, scan_search
 from robustfl.contracts import Aggregator, Context, Rehearsal, Step, View
 from robustfl.defenses import parse_pipeline
 from robustfl.randomness import stream
@@ -161,3 +161,38 @@ def test_rows_in_few_dimensions_have_the_ties_of_the_rows_themselves() -> None:
         return noted
 
     assert chosen(isometric=True) == chosen(isometric=False)
+
+
+@pytest.mark.parametrize("origin", [None, 2.5])
+def test_the_distance_is_that_from_what_the_server_has_without_attackers(origin: float | None) -> None:
+    rows = honest("iid", 6, seed=1)
+    start = None if origin is None else torch.full((D,), origin, dtype=torch.float64)
+    view = View(n=8, f=2, honest=rows, aggregate=Rehearsal(lambda stack: stack.mean(0), origin=start))
+    centre, direction = rows.mean(0) + 1, torch.ones(D, dtype=torch.float64)
+    found = farthest(view, "mine", centre, direction, Search("linear", evals=3, eta_max=20.0))
+    moved = torch.cat([rows, found.vector.expand(2, -1)]).mean(0) - (centre if start is None else start)
+    assert found.vector.equal(centre + found.eta * direction)
+    assert found.distance == pytest.approx(float(moved.norm()), rel=1e-12)
+
+
+@pytest.mark.parametrize("rule", ["mean", "krum", "nnm+mean"])
+def test_in_few_dimensions_the_start_stays_where_it_is(rule: str) -> None:
+    """Also where it is not the mean of the honest rows."""
+    rows = torch.randn(5, 400, generator=stream(0, "few"), dtype=torch.float64)
+    origin, direction = rows.mean(0) + 0.5 * rows[0], -rows[1]
+    pipeline = parse_pipeline(rule)
+
+    def found(isometric: bool) -> tuple[float, float]:
+        server = Rehearsal(lambda stack: pipeline.run(stack, f=1, context=Context()).vector, isometric)
+        view = View(n=6, f=1, honest=rows, aggregate=server)
+        best = farthest(view, "mine", origin, direction, Search(evals=12))
+        return best.eta, best.distance
+
+    assert found(isometric=True) == pytest.approx(found(isometric=False), rel=1e-9)
+
+
+def test_a_gap_promises_what_either_neighbor_would_lead_to() -> None:
+    first, middle, last = _gaps({0.0: 1.0, 1.0: 1.0, 2.0: 3.0, 3.0: 1.0}, 0.0, Scales())
+    assert first.promise == 1.0  # between equal values
+    assert middle.promise == 5.0  # 3 and the fall of 2 behind it
+    assert last.promise == 5.0  # 3 and the rise of 2 before it
