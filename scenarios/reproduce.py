@@ -29,7 +29,7 @@ REFERENCE_SECONDS = 0.55
 
 @dataclass(frozen=True)
 class Listed:
-    """One line of ``reproduce --list``."""
+    """One line of ``reproduce --list``: ``words`` says what it needs, ``lacking`` which data are not here."""
 
     paper: Paper
     item: Item
@@ -38,6 +38,7 @@ class Listed:
     done: int
     seconds: float | None
     words: str
+    lacking: str = ""
 
 
 def scenarios_of(scale: Scale) -> list[Scenario]:
@@ -150,7 +151,7 @@ def _listed(
     found = gather(at, out=out, root=root)
     left = len(found.planned) - found.done
     seconds = left * at.seconds * ratio if at.seconds or not left else None
-    return Listed(paper, item, scale, len(found.planned), found.done, seconds, found.lacking or at.needs)
+    return Listed(paper, item, scale, len(found.planned), found.done, seconds, at.needs, found.lacking)
 
 
 def _only_elsewhere(item: Item, scale: ScaleName) -> str:

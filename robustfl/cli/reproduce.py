@@ -98,18 +98,22 @@ def _list(chosen: Sequence[tuple[Any, Any]], scale: Any, *, out: str, root: str 
         as_json(
             [
                 {"name": f"{x.paper.name}/{x.item.id}", "title": x.item.title, "scale": x.scale, "cells": x.cells,
-                 "done": x.done, "seconds": x.seconds, "statements": len(x.item.statements_at(scale)), "words": x.words}
+                 "done": x.done, "seconds": x.seconds, "statements": len(x.item.statements_at(scale)), "words": x.lacking or x.words}
                 for x in found
             ]
         )  # fmt: skip
         return 0
+    lacking = list(dict.fromkeys(x.lacking for x in found if x.lacking))
     rows = [
         [f"{x.paper.name}/{x.item.id}", x.item.title, len(x.item.statements_at(scale)) or "–",
-         f"{x.done} of {x.cells}" if x.cells else "–", _time(x.seconds), x.words]
+         f"{x.done} of {x.cells}" if x.cells else "–", _time(x.seconds),
+         f"data, see ({lacking.index(x.lacking) + 1})" if x.lacking else x.words]
         for x in found
     ]  # fmt: skip
     head = ["table or figure", "what it shows", "claims", "cells run", "time left", "needs"]
     console().print(table(head, rows, title=f"Scale {scale!r}; times for one worker on this machine"))
+    for number, words in enumerate(lacking, 1):
+        say(f"({number}) {words}")
     return 0
 
 

@@ -81,13 +81,43 @@ def test_the_list_names_every_table_and_figure_with_its_state(tmp_path: Path) ->
     assert found["fbn/figure3"]["seconds"] > 0
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(
+def test_the_list_names_missing_data_once(tmp_path: Path) -> None:
+    code, text = call("fbn", "--list", "--out", str(tmp_path), "--data-root", str(tmp_path))
+    assert code == 0
+    assert "data, see (1)" in text
+    assert text.count(f"(1) data set 'cifar10': it is not there. Looked in {tmp_path}") == 1
+    assert "(2)" not in text
+
+
+needs_images = pytest.mark.skipif(
     not IMAGES, reason="ROBUSTFL_TEST_IMAGES names no folder of images; they are not part of the project"
 )
+
+
+def unpack(folder: Path, name: str) -> None:
+    subprocess.run([sys.executable, "unpack.py", str(folder), name], cwd=IMAGES, check=True, capture_output=True)
+
+
+@needs_images
+def test_cells_of_a_published_board_count_once_it_is_a_store(tmp_path: Path) -> None:
+    unpack(tmp_path, "mnist")
+    runs, options = tmp_path / "runs", ("--data-root", str(tmp_path))
+    board = Path(__file__).parents[2] / "boards" / "reproduction-fedtan.json"
+    merged = CliRunner().invoke(app, ["merge", str(board), "--out", str(runs / "published")])
+    assert merged.exit_code == 0
+    _, listed = call("fedtan/figure6", "--list", "--format", "json", "--out", str(runs), *options)
+    assert (json.loads(listed)[0]["done"], json.loads(listed)[0]["seconds"]) == (48, 0)
+    code, text = call("fedtan/figure6", "--out", str(runs), "--report", str(tmp_path / "page"), *options)
+    assert code == 0
+    assert "48 cells were in other stores" in text
+    assert "not run" not in text
+
+
+@pytest.mark.slow
+@needs_images
 def test_figure_6_from_an_empty_folder_with_mnist_ends_with_a_verdict(tmp_path: Path) -> None:
     """An hour on one core."""
-    subprocess.run([sys.executable, "unpack.py", str(tmp_path), "mnist"], cwd=IMAGES, check=True, capture_output=True)
+    unpack(tmp_path, "mnist")
     code, text = call(
         "fedtan/figure6", "--out", str(tmp_path / "runs"), "--report", str(tmp_path), "--data-root", str(tmp_path)
     )
