@@ -206,7 +206,8 @@ def run_missing(
         if copied:
             on_note(f"{scenario.name}: {len(copied)} cells were in other stores under {out}")
         try:
-            failed |= bool(run(scenario).statuses.get("failed"))
+            results = run(scenario)
+            failed |= bool(results.statuses.get("failed") or results.lost)
         except DataMissing as error:
             on_note(f"{scenario.name}: {error}")
     return failed

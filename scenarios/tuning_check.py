@@ -9,6 +9,7 @@ from typing import Any
 
 from robustfl.records import CellResult
 from robustfl.reports.published import Board
+from robustfl.reports.store import RERUN
 
 from .bench import WHO, Contestant, protocol_of, tuning_cells, validated
 from .expand import fingerprints, key_of, labels, resolve
@@ -33,10 +34,13 @@ class Trial:
         """Its key, the verdict, and in what it differs. Raises ``RobustflError`` where it cannot be run here."""
         fingerprint = fingerprints([self.cell], root)[self.cell]
         key = key_of(resolve(self.cell, fingerprint))
-        found = validated(run(self.cell, fingerprint, {}))
+        record, told = run(self.cell, fingerprint, {}), f"validation accuracy in the search {_words(self.said)}"
+        if record.status in RERUN:
+            return key, "differs", f"{told} → failed: {str(record.reason).partition(chr(10))[0]}"
+        found = validated(record)
         if self.said == found:
             return key, "identical", ""
-        words = f"validation accuracy in the search {_words(self.said)} → {_words(found)}"
+        words = f"{told} → {_words(found)}"
         near = self.said is not None and found is not None and abs(self.said - found) <= tolerance + 1e-9
         return key, "within tolerance" if near else "differs", words
 

@@ -390,6 +390,15 @@ def test_what_a_board_says_it_changed_it_changed_once(pair: list[str]) -> None:
         RULES.tier("d").scenario(pair)
 
 
+@pytest.mark.parametrize("setting", ["batch=[8, 16]", 'model=["digits-cnn", "mlp"]'])
+def test_the_tuning_tries_one_value_of_a_setting(setting: str) -> None:
+    tier = RULES.tier("d")
+    scenario = tier.scenario([setting])
+    found = contestants(scenario, ["median/fbn"])
+    with pytest.raises(UsageError, match=rf"bench: {setting.partition('=')[0]}=\[.* has several values"):
+        tuning_scenario(tier, scenario, found, RULES)
+
+
 @pytest.mark.parametrize("setting", ["description=`<script>`", "name=x", "zip=[]", "roundz=3"])
 def test_a_tier_changes_settings_of_its_cells_alone(setting: str) -> None:
     with pytest.raises(UsageError, match=f"--set {setting.partition('=')[0]}: the tier has no such setting"):

@@ -64,6 +64,17 @@ def test_a_training_of_a_search_comes_out_again_or_differs(
     assert trial.labels["norm"] == "none"
 
 
+@pytest.mark.parametrize("said", [None, 0.6])
+def test_a_training_that_fails_here_differs_also_from_none(
+    said: float | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tuning_check, "fingerprints", lambda cells, root: dict.fromkeys(cells, "ab" * 8))
+    broken = found(None).model_copy(update={"status": "failed", "reason": "MemoryError"})
+    _, verdict, words = Trial(CELL, said).check(0.01, tmp_path, lambda *_: broken)
+    assert verdict == "differs"
+    assert words.endswith(" → failed: MemoryError")
+
+
 ATTACKS = ("sf", "foe(eta=10)")
 NAMES = ("median · gn · dsgd", "mean · none · dsgd")
 
