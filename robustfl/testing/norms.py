@@ -360,7 +360,7 @@ LAWS = (
     Law("shape, dtype and device", "the output is like the input, for [b C H W] and [b C], in both modes", _outputs),
     Law("constant input", "constant inputs give finite outputs", _constant),
     Law("inputs untouched", "no forward writes to the input, to parameters or to statistics", _inputs),
-    Law("gradient", "the gradient of the input is that of finite differences", _gradient),
+    Law("gradient", "the gradient of the input is that of finite differences", _gradient, waivable=True),
     Law("served", "in evaluation outputs and gradients of the input are of that image alone", _served),
     Law("entries", "every entry is typed, statistics lie in a StatisticsLayer, and the scheme fits the layer", _tags),
     Law("clients apart", "clients in one forward get what each gets alone", _apart),

@@ -312,6 +312,23 @@ MERGE = "def merge(self, messages, counts, previous, layers, defense): return me
 
 
 @pytest.mark.parametrize(
+    ("exempt", "where", "laws"),
+    [(False, "self.training", ["gradient"]), (True, "self.training", []), (True, "True", ["served"])],
+)
+def test_a_norm_may_hold_a_part_of_the_backward_pass_constant_in_training_alone(
+    exempt: bool, where: str, laws: list[str], plug_in: Any
+) -> None:
+    """As batch renormalization does with its correction."""
+    before = BATCH.format(body=f"y = super().forward(x)\n        return y + 0.5 * (y.detach() - y) if {where} else y")
+    facts = "exempt: ClassVar = {'gradient': 'renormalised'}" if exempt else ""
+    checks = check(
+        plug_in("norm", "return Layer(channels, momentum=0.1, eps=1e-5)", more=MERGE, before=before, facts=facts)
+    )
+    assert list(failed(checks)) == laws
+    assert (Check("gradient", True, "exempt: renormalised") in checks) is exempt
+
+
+@pytest.mark.parametrize(
     ("fact", "more", "words"),
     [
         ("shares_statistics", "", "overrides merge"),
