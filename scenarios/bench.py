@@ -207,9 +207,7 @@ def tuning_scenario(tier: Tier, scenario: Scenario, chosen: Sequence[Contestant]
     cell = {k: v for k, v in scenario.cell.items() if k not in WHO} | dict(tier.tuning)
     for name, value in cell.items():
         if name not in ("attack", SEARCHED) and is_axis(name, value) and len(value) > 1:
-            raise UsageError(
-                f"bench: {name}={value!r} has several values, and the tuning of a tier tries one; name one"
-            )
+            raise UsageError(f"bench: {name}={value!r} has several values, and the tuning tries one; name one")
     cell |= {"evasions": [], "evaluate_every": cell["rounds"]}
     tried = [configuration for contestant in chosen for configuration in configurations(contestant, rules)]
     return _zipped(scenario, f"{scenario.name}-tuning", cell, tried)

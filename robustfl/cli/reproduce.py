@@ -98,7 +98,8 @@ def _list(chosen: Sequence[tuple[Any, Any]], scale: Any, *, out: str, root: str 
         as_json(
             [
                 {"name": f"{x.paper.name}/{x.item.id}", "title": x.item.title, "scale": x.scale, "cells": x.cells,
-                 "done": x.done, "seconds": x.seconds, "statements": len(x.item.statements_at(scale)), "words": x.lacking or x.words}
+                 "done": x.done, "seconds": x.seconds, "statements": len(x.item.statements_at(scale)),
+                 "words": x.lacking or x.words}
                 for x in found
             ]
         )  # fmt: skip
