@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from robustfl.errors import UsageError
+from robustfl.errors import UsageError, some
 from robustfl.records import CellResult
 
 from .board_faults import forgotten
@@ -32,9 +32,8 @@ class Agreement:
         """The verdict in one line."""
         if self.verdict == "identical":
             return "identical"
-        shown = ", ".join(f"{name} {_short(a)} → {_short(b)}" for name, a, b in self.differences[:3])
-        more = f", and {len(self.differences) - 3} more" if len(self.differences) > 3 else ""
-        return f"{'within tolerance' if self.verdict == 'within' else 'differs'}: {shown}{more}"
+        shown = some([f"{name} {_short(a)} → {_short(b)}" for name, a, b in self.differences])
+        return f"{'within tolerance' if self.verdict == 'within' else 'differs'}: {shown}"
 
 
 def agree(first: CellResult, second: CellResult, *, tolerance: float) -> Agreement:

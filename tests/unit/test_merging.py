@@ -102,7 +102,7 @@ def test_a_loss_that_is_no_number_differs_from_one_whatever_else_is_near(loss: f
     assert not agree(second, first, tolerance=0.01).agrees
 
 
-@pytest.mark.parametrize(("count", "end"), [(3, "0.3000"), (4, "0.3000, and 1 more")])
+@pytest.mark.parametrize(("count", "end"), [(3, "0.3000"), (4, "0.3000 and 1 more")])
 def test_three_differences_are_shown_and_the_others_counted(count: int, end: str) -> None:
     first, second = ({f"a{i}": value for i in range(count)} for value in (0.2, 0.3))
     made = [measured(record(ra={}), ra=ra, ra_worst=None) for ra in (first, second)]
