@@ -12,7 +12,7 @@ from torch import Tensor
 
 from robustfl.errors import DataMissing, UsageError
 from robustfl.records import CellResult, plain
-from robustfl.reports.reproduction import Entry, Evidence, Finding, Item, Paper, Scale, Statement, judge
+from robustfl.reports.reproduction import Entry, Evidence, Finding, Item, Paper, Scale, Statement, find_items, judge
 from robustfl.reports.reproduction.measures import Planned
 from robustfl.reports.reproduction.protocols import SCALES, Run, ScaleName
 from robustfl.reports.store import Store
@@ -83,7 +83,8 @@ def gather(
     given = None if records is None else list(records)
     planned: list[Planned] = []
     found: dict[str, CellResult] = {}
-    stale, lacking = 0, ""
+    stale: set[str] = set()
+    lacking = ""
     for run, scenario in zip(scale.runs, scenarios_of(scale), strict=True):
         cells = [cell for cell in expand(scenario) if refusal(cell) is None]
         own = Store(Path(out) / scenario.name)
@@ -100,17 +101,21 @@ def gather(
                 found[key] = by_key[key]
         asked = {k for options in keys.values() for k in options}
         unasked = [r for r in stored if r.key not in asked and r.scenario == scenario.name]
-        stale += _stale(run, unasked, root, local=given is None) if unasked else 0
+        stale |= _stale(run, unasked, root, local=given is None) if unasked else set()
     seconds = sum(record.timing.seconds for record in found.values())
-    return Evidence(tuple(planned), found, stale, lacking, seconds)
+    return Evidence(tuple(planned), found, len(stale), lacking, seconds)
 
 
-def _stale(run: Run, unasked: Sequence[CellResult], root: str | Path | None, *, local: bool) -> int:
-    """The number of records that the whole preset does not ask for either; a table may show a part of its cells."""
-    whole = Scenario.load(run.preset, settings=[s for s in run.settings if s.startswith("scale=")])
-    keys, _ = _keys([cell for cell in expand(whole) if refusal(cell) is None], unasked, root, local=local)
-    asked = {k for options in keys.values() for k in options}
-    return sum(1 for record in unasked if record.key not in asked)
+def _stale(run: Run, unasked: Sequence[CellResult], root: str | Path | None, *, local: bool) -> set[str]:
+    """The keys of records that neither the whole preset nor a protocol's run of it asks for; a table may show a part."""
+    whole = Run(preset=run.preset, settings=tuple(s for s in run.settings if s.startswith("scale=")))
+    scales = [at for _, item in find_items(None) for at in map(item.at, SCALES) if at is not None]
+    asking = dict.fromkeys([whole, *(other for at in scales for other in at.runs if other.preset == run.preset)])
+    left = {record.key for record in unasked}
+    for scenario in scenarios_of(Scale(runs=tuple(asking))):
+        keys, _ = _keys([cell for cell in expand(scenario) if refusal(cell) is None], unasked, root, local=local)
+        left -= {k for options in keys.values() for k in options}
+    return left
 
 
 def _keys(

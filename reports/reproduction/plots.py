@@ -182,20 +182,33 @@ def briefly(names: Sequence[str]) -> list[str]:
 
 
 def apart(names: Sequence[str]) -> tuple[list[str], str]:
-    """The parameters that tell methods of one name apart, and the words for what all of them are.
+    """What tells methods apart, their names or their parameters, and the words for what all of them are.
 
     >>> apart(["dirichlet(alpha=0.1, mode=equal)", "dirichlet(alpha=1, mode=equal)"])
     (['0.1', '1'], 'dirichlet alpha')
-    >>> apart(["gn", "fedfn(scale=1)"])
-    (['gn', 'fedfn(scale=1)'], '')
+    >>> apart(["iid", "fedprox(clip=10, mu=1)", "fedsam(clip=10)", "fedsam(clip=10, rho=0.01)"])
+    (['iid', 'fedprox(mu=1)', 'fedsam', 'fedsam(rho=0.01)'], '')
     """
     heads, own = _own(names)
-    if len(names) < 2 or len(set(heads)) > 1 or not all(own):
+    if len(set(heads)) > 1:
+        return _mixed(names, heads, own), ""
+    if len(names) < 2 or not all(own):
         return list(names), ""
     keys = {part.partition("=")[0] for parts in own for part in parts}
     if len(keys) == 1 and all(len(parts) == 1 for parts in own):
         return [parts[0].partition("=")[2] for parts in own], f"{heads[0]} {keys.pop()}"
     return [", ".join(parts) for parts in own], heads[0]
+
+
+def _mixed(names: Sequence[str], heads: Sequence[str], own: Sequence[list[str]]) -> list[str]:
+    """Several methods without what is the same wherever two or more have it; as given where that makes two alike."""
+    values: dict[str, list[str]] = defaultdict(list)
+    for part in (part for parts in own for part in parts):
+        values[part.partition("=")[0]].append(part)
+    common = {found[0] for found in values.values() if len(found) > 1 and len(set(found)) == 1}
+    kept = [", ".join(part for part in parts if part not in common) for parts in own]
+    told = [f"{head}({rest})" if rest else head for head, rest in zip(heads, kept, strict=True)]
+    return told if len(set(told)) == len(names) else list(names)
 
 
 def _own(names: Sequence[str]) -> tuple[list[str], list[list[str]]]:

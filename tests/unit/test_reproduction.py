@@ -633,7 +633,22 @@ def test_a_stored_cell_of_a_changed_preset_is_stale_on_the_page(tmp_path: Path) 
     told = {"scenario": "quickstart", "cell": older, "labels": plain(labels(changed))}
     kept = record(key_of(older), 0.5).model_copy(update=told)
     Store(tmp_path / "quickstart").commit(kept)
-    assert gather(part, out=tmp_path).stale == 1
+    twice = Scale(runs=(*part.runs, Run(preset="quickstart", settings=("defense=median",))))
+    assert (gather(part, out=tmp_path).stale, gather(twice, out=tmp_path).stale) == (1, 1)
+
+
+def test_a_cell_that_another_run_of_the_preset_asks_for_is_not_stale() -> None:
+    """Two more seeds for some cells of a table, or another ρ: to its other run they are no changed preset."""
+    ((_, table),) = find_items("hbn/table4")
+    at = table.at("reduced")
+    assert at is not None
+    first, second = (Scale(runs=(run,)) for run in at.runs)
+    cell = expand(scenarios_of(second)[0])[0]
+    assert cell not in expand(scenarios_of(first)[0])
+    told = {"scenario": scenarios_of(second)[0].name, "cell": {"data": "ab" * 8}}
+    stored = record(key_of(resolve(cell, "ab" * 8)), 0.5).model_copy(update=told)
+    assert gather(second, records=[stored]).done == 1
+    assert (gather(first, records=[stored]).stale, gather(at, records=[stored]).stale) == (0, 0)
 
 
 def test_cells_of_other_stores_count_and_are_not_run_again(tmp_path: Path) -> None:
