@@ -84,7 +84,10 @@ def _ranking(it: Measured) -> str:
         first = [rank_text(row), linked(it, row), MARKDOWN.place(row.worst)]
         first += [MARKDOWN.place(other.worst) if other else "–"] if it.robust else []
         lines.append([*first, *map(escape, cells)])
-    words = f"*time × {it.yardstick}*: seconds per round relative to the {it.yardstick} with the same norm."
+    words = (
+        f"*time × {it.yardstick}*: seconds per round relative to the {it.yardstick} with the same norm. *MiB sent a "
+        "round*: the model and the norm's statistics, without what an algorithm or a propagation sends beside them."
+    )
     words = f"*is told*: what the defense knows beside the rows it aggregates. {words}" if told else words
     columns = "".join("l" if h in ("contestant", "worst member", "is told") else "r" for h in head)
     return f"{table([escape(h) for h in head], columns, lines)}\n\n{words}"

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import importlib.util
 import sys
 import sysconfig
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Iterator, Mapping
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
+from robustfl.errors import UsageError
+
 OWN = "robustfl"
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
+_loaded: dict[str, tuple[ModuleSpec, bytes]] = {}
+"""Of loaded modules what their files held when this process first asked, and of which loading that is true."""
 _STANDARD = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib"))
 
 
@@ -26,26 +30,94 @@ def imported(source: bytes, package: str = "") -> dict[str, Path]:
     asked = list(_names(source, package))
     while asked:
         name = asked.pop()
-        file = _file_of(name)
+        file = file_of(name)
         if file is None or name in found:
             continue
         found[name] = file
-        inside = name if file.name == "__init__.py" else name.rpartition(".")[0]
-        asked += _names(file.read_bytes(), inside) if file.suffix == ".py" else []
+        asked += _names(_content(name, file), package_of(name, file)) if file.suffix == ".py" else []
     return dict(sorted(found.items()))
 
 
 def whole(file: Path, package: str = "") -> bytes:
-    """The content of a Python file with that of all it imports from no installed package."""
-    return _whole(file, package, file.stat().st_mtime_ns)
-
-
-@cache
-def _whole(file: Path, package: str, changed: int) -> bytes:
-    del changed
+    """The content of a Python file with that of all it imports from no installed package, as this process loaded it."""
     source = file.read_bytes()
-    parts = [name.encode() + b"\0" + path.read_bytes() for name, path in imported(source, package).items()]
+    parts = [name.encode() + b"\0" + _content(name, path) for name, path in imported(source, package).items()]
     return b"\0".join([source, *parts])
+
+
+def whole_package(module: str) -> bytes | None:
+    """The content of the package or single file that ``module`` is in, with all these import from no installed one.
+
+    Of a namespace, which several packages share, its own part. ``None`` for a module without a file.
+    """
+    root = next((n for n in _with_parents(module) if (spec := _spec_of(n)) is not None and spec.has_location), None)
+    if root is None:
+        return None
+    first = Path(str(getattr(_spec_of(root), "origin", ""))).resolve()
+    own = sorted(first.parent.rglob("*.py")) if first.name == "__init__.py" else [first]
+    texts, others = {file: file.read_bytes() for file in own}, dict[str, Path]()
+    for file, text in texts.items():
+        inside = ".".join([root, *file.parent.relative_to(first.parent).parts])
+        others |= imported(text, inside if first.name == "__init__.py" else root.rpartition(".")[0])
+    parts = [file.relative_to(first.parent).as_posix().encode() + b"\0" + text for file, text in texts.items()]
+    parts += [n.encode() + b"\0" + _content(n, file) for n, file in sorted(others.items()) if file not in texts]
+    return b"\0".join(parts)
+
+
+def digests(source: bytes, package: str = "") -> dict[str, str]:
+    """By name the digests of the modules that ``imported`` finds, as this process loaded them."""
+    return {name: _digest(_content(name, file)) for name, file in imported(source, package).items()}
+
+
+def digests_of(module: str) -> dict[str, str]:
+    """Those of a module itself and of what it imports; none for one of Python, robustfl or an installed package."""
+    file = file_of(module)
+    if file is None:
+        return {}
+    text = _content(module, file)
+    return {module: _digest(text)} | (digests(text, package_of(module, file)) if file.suffix == ".py" else {})
+
+
+def forget_others(code: Mapping[str, str]) -> set[str]:
+    """Unload the modules of ``code`` that this process loaded from other texts; the names of all that went with them.
+
+    For processes that live longer than one version of what they import. Raises ``UsageError`` where a module's file
+    is not here, or is another than its digest says.
+    """
+    importlib.invalidate_caches()
+    stale = {name for name, digest in code.items() if name in sys.modules and digests_of(name).get(name) != digest}
+    tops = {name.partition(".")[0] for name in stale}
+    gone = {name for name in sys.modules if name.partition(".")[0] in tops}
+    for name in gone:
+        del sys.modules[name]
+        _loaded.pop(name, None)
+    for name, digest in code.items():
+        file = file_of(name)
+        if file is None or _digest(file.read_bytes()) != digest:
+            raise UsageError(
+                f"{name} changed after it was imported, or is another one here: {file or 'there is no such file'}; "
+                "start a new process"
+            )
+    return gone
+
+
+def package_of(name: str, file: Path) -> str:
+    """The package in which the relative imports of a module begin."""
+    return name if file.name == "__init__.py" else name.rpartition(".")[0]
+
+
+def _content(name: str, file: Path) -> bytes:
+    """What a module's file holds; of a loaded module what it held when it was first asked for since it was loaded."""
+    spec = getattr(sys.modules.get(name), "__spec__", None)
+    if spec is None:
+        return file.read_bytes()
+    if name not in _loaded or _loaded[name][0] is not spec:
+        _loaded[name] = spec, file.read_bytes()
+    return _loaded[name][1]
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:12]
 
 
 def _names(source: bytes, package: str) -> Iterator[str]:
@@ -72,7 +144,7 @@ def _with_parents(name: str) -> Iterator[str]:
     yield from (".".join(parts[:i]) for i in range(1, len(parts) + 1))
 
 
-def _file_of(name: str) -> Path | None:
+def file_of(name: str) -> Path | None:
     """The file of a module that is neither robustfl's, nor Python's, nor of an installed package; else None."""
     top = name.partition(".")[0]
     if not name or top == OWN or top in sys.stdlib_module_names or top == "__main__":
@@ -97,4 +169,12 @@ def _spec_of(name: str) -> ModuleSpec | None:
         return importlib.util.find_spec(name)
     around = _spec_of(parent)
     folders = None if around is None else around.submodule_search_locations
-    return None if folders is None else PathFinder.find_spec(name, list(folders))
+    if folders is None:
+        return None
+    try:
+        return PathFinder.find_spec(name, list(folders))
+    except KeyError:  # a namespace inside one that is not imported, for which Python asks that one
+        spec = ModuleSpec(name, None, is_package=True)
+        inside = (Path(folder) / name.rpartition(".")[2] for folder in folders)
+        spec.submodule_search_locations = [str(folder) for folder in inside if folder.is_dir()]
+        return spec

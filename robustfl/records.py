@@ -69,7 +69,8 @@ class Metrics(Record):
     over the honest users. ``groups`` holds means per domain, role and branch and the spread over users, under ``tail``
     the means of the last evaluations, and under ``selected`` (and ``selected, <group>``) what the model of the round
     chosen on validation data has on the test data; ``evaluation`` says which model was tested on what; ``asr`` is the
-    success rate of a backdoor.
+    success rate of a backdoor. ``loss`` is the mean cross-entropy over all test images where users share one
+    model, and over users, whatever their numbers of images, where each has its own.
     """
 
     sa: Real

@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 
 from robustfl import autobyz
 from robustfl.alarms import alarm
-from robustfl.beside import imported, whole
+from robustfl.beside import digests, digests_of, forget_others, imported, whole, whole_package
 from robustfl.contracts import Method
 from robustfl.doors import guard
 from robustfl.errors import RobustflError, UsageError, closest, some, told
@@ -36,7 +36,7 @@ from robustfl.outside import METHOD_NAME, unsafe
 from robustfl.parameters import check_given, is_plain, remember, types_of
 from robustfl.patches import unpatched
 from robustfl.running import loaded, running
-from robustfl.sessions import content, script_of, written_here
+from robustfl.sessions import beside_of, content, script_of, written_here
 from robustfl.surroundings import kept
 
 KINDS = ("attack", "evasion", "defense", "norm", "algorithm", "objective", "model", "dataset", "partition")
@@ -92,6 +92,7 @@ class _SlowImportError(BaseException):
 _state: dict[str, str | bool | int] = {"origin": "", "loaded": False, "loading": False, "generation": 0}
 _generation = itertools.count(1)
 _files: dict[str, str] = {}
+_admitted: dict[tuple[str, str], Entry] = {}
 
 
 def register(name: str, *, version: int = 1) -> Callable[[M], M]:
@@ -286,14 +287,8 @@ def _origin_of_distribution(dist: Distribution, module: str) -> str:
         installed = {}
     if not installed.get("dir_info", {}).get("editable"):
         return origin
-    found = importlib.util.find_spec(module.partition(".")[0])
-    if found is None:
-        return origin
-    files = [Path(found.origin)] if found.origin else []
-    for folder in found.submodule_search_locations or ():
-        files = sorted(Path(folder).rglob("*.py"))
-    digest = hashlib.sha256(b"".join(f.name.encode() + b"\0" + f.read_bytes() for f in files))
-    return f"{origin}+{digest.hexdigest()[:12]}"
+    content = whole_package(module)
+    return origin if content is None else f"{origin}+{_digest_of(content)}"
 
 
 def _origin_of_module(cls: type) -> str:
@@ -333,12 +328,44 @@ def guests() -> tuple[Guest, ...]:
     return tuple(Guest(e, types_of(e.cls)) for names in _entries.values() for e in names.values() if e.by_hand)
 
 
+def code_of(brought: Collection[Guest]) -> dict[str, str]:
+    """By name the digests of the modules of no installed package that ``guests`` are in or use, as loaded here."""
+    code: dict[str, str] = {}
+    for cls in (guest.entry.cls for guest in brought):
+        if not written_here(cls):
+            code |= digests_of(cls.__module__)
+        else:
+            script = script_of(cls)
+            code |= beside_of(cls) if script is None else digests(script.read_bytes())
+    return code
+
+
+def expect(code: Mapping[str, str]) -> None:
+    """Before guests come: let this process import their modules as they were. Raises ``UsageError`` if it cannot."""
+    gone = forget_others(code)
+    for names in _entries.values():
+        for name, entry in list(names.items()):
+            if entry.cls.__module__ in gone:
+                del names[name]
+    _changed()
+
+
 def admit(sent: Collection[Guest]) -> None:
     """Register the ``guests`` of another process here, in place of what earlier ones of their names were."""
     _changed()
     for guest in sent:
         remember(guest.entry.cls, guest.types)
-        _entries[guest.entry.kind][guest.entry.name] = dataclasses.replace(guest.entry, by_hand=False)
+        place = guest.entry.kind, guest.entry.name
+        _admitted[place] = _entries[place[0]][place[1]] = dataclasses.replace(guest.entry, by_hand=False)
+
+
+def dismiss() -> None:
+    """Forget the guests that were admitted so far."""
+    _changed()
+    for (kind, name), entry in _admitted.items():
+        if _entries[kind].get(name) is entry:
+            del _entries[kind][name]
+    _admitted.clear()
 
 
 @cache
@@ -391,21 +418,20 @@ def load_file(path: str | Path) -> list[Entry]:
     return _entries_from(origin)
 
 
-def forget_files(name: str, *, but: Collection[bytes]) -> None:
-    """Forget the methods of plug-in files called ``name``, except those of files with the content of one of ``but``.
+def forget_files(*, but: Collection[tuple[str, bytes]]) -> None:
+    """Forget the methods of plug-in files, except those whose name and content are in ``but``.
 
     For processes that live longer than one version of a plug-in, such as the workers of a cluster.
     """
     _changed()
-    kept = {_digest_of(content) for content in but}
+    kept = {f"{name} {_digest_of(content)}" for name, content in but}
+    gone = {path: origin for path, digest in _files.items() if (origin := f"{Path(path).name} {digest}") not in kept}
     for names in _entries.values():
         for method, entry in list(names.items()):
-            file, _, digest = entry.origin.rpartition(" ")
-            if file == name and digest not in kept:
+            if entry.origin in gone.values():
                 del names[method]
-    for path, digest in list(_files.items()):
-        if Path(path).name == name and digest not in kept:
-            del _files[path]
+    for path in gone:
+        del _files[path]
 
 
 def loaded_files(origins: Collection[str]) -> list[str]:

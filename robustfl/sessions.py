@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from robustfl.beside import digests_of
 from robustfl.doors import bare
 
 MAIN = "__main__"
@@ -24,6 +25,14 @@ _SKIPPED = {
     "__dataclass_fields__", "__dataclass_params__", "__match_args__", "__firstlineno__", "__static_attributes__",
     "name", "version",
 }  # fmt: skip
+
+
+class _Seen(set[int]):
+    """The objects that were taken apart, and the digests of the modules of no installed package that they use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.beside: dict[str, str] = {}
 
 
 def written_here(cls: type) -> bool:
@@ -41,10 +50,19 @@ def script_of(cls: type) -> Path | None:
 def content(cls: type) -> str:
     """A digest of a class: its fields, methods and bases, with every function, class and value of the main program
     that these use. The same text gives the same digest in every session of one version of Python."""
-    digest = hashlib.sha256()
-    for word in _words(cls, set()):
+    digest, seen = hashlib.sha256(), _Seen()
+    for word in _words(cls, seen):
         digest.update(word.encode("utf-8", "surrogatepass") + b"\0")
+    for module, code in sorted(seen.beside.items()):
+        digest.update(f"{module} {code}\0".encode())
     return digest.hexdigest()
+
+
+def beside_of(cls: type) -> dict[str, str]:
+    """By name the digests of the modules of no installed package that a class of the main program uses."""
+    seen = _Seen()
+    list(_words(cls, seen))
+    return seen.beside
 
 
 def _function(value: Any) -> FunctionType | None:
@@ -54,12 +72,13 @@ def _function(value: Any) -> FunctionType | None:
     return value if isinstance(value, FunctionType) else None
 
 
-def _words(value: Any, seen: set[int]) -> Iterator[str]:
+def _words(value: Any, seen: _Seen) -> Iterator[str]:
     """The parts that make up a value, in an order that does not depend on the session."""
     if isinstance(value, _PLAIN):
         yield f"{type(value).__name__} {value!r}"
     elif isinstance(value, ModuleType):
         yield f"module {value.__name__}"
+        seen.beside |= digests_of(value.__name__)
     elif isinstance(value, (list, tuple)):
         yield f"{type(value).__name__} of {len(value)}"
         for item in value:
@@ -79,7 +98,7 @@ def _words(value: Any, seen: set[int]) -> Iterator[str]:
         yield from _of_code(value, seen)
 
 
-def _of_code(value: Any, seen: set[int]) -> Iterator[str]:
+def _of_code(value: Any, seen: _Seen) -> Iterator[str]:
     if isinstance(value, CodeType):
         yield f"code {value.co_code.hex()} {value.co_exceptiontable.hex()}"
         yield f"{value.co_names} {value.co_varnames} {value.co_freevars} {value.co_flags}"
@@ -105,9 +124,10 @@ def _of_code(value: Any, seen: set[int]) -> Iterator[str]:
         yield _pickled(value)
 
 
-def _of_class(cls: type, seen: set[int]) -> Iterator[str]:
+def _of_class(cls: type, seen: _Seen) -> Iterator[str]:
     yield f"class {cls.__module__}.{cls.__qualname__}"
     if not written_here(cls):
+        seen.beside |= digests_of(cls.__module__)
         return
     yield from _words(cls.__bases__, seen)
     for field in vars(cls).get("__dataclass_fields__", {}).values():
@@ -116,10 +136,11 @@ def _of_class(cls: type, seen: set[int]) -> Iterator[str]:
     yield from _words({key: item for key, item in vars(cls).items() if key not in _SKIPPED}, seen)
 
 
-def _of_function(function: FunctionType, seen: set[int]) -> Iterator[str]:
+def _of_function(function: FunctionType, seen: _Seen) -> Iterator[str]:
     function = bare(function)
     yield f"function {function.__module__}.{function.__qualname__}"
     if function.__module__ != MAIN:
+        seen.beside |= digests_of(function.__module__ or "")
         return
     yield from _words([function.__code__, function.__defaults__, function.__kwdefaults__], seen)
     yield from _words([_inside(cell) for cell in function.__closure__ or ()], seen)

@@ -131,19 +131,20 @@ def _partition(cell: Cell, m: Methods, arrays: Arrays) -> _Split:
         classes=arrays.classes,
         generator=numpy_stream(cell.seed, "partition"),
     )
-    if cell.owners < cell.clients:
-        byzantine = sorted(cell.settings.byzantine())
-        own = dict(zip((k for k in range(cell.clients) if k not in byzantine), whole, strict=True))
-        own |= {k: whole[i % len(whole)] for i, k in enumerate(byzantine)}
-        whole = [own[k] for k in range(cell.clients)]
-    train, validation = [], []
-    for k, indices in enumerate(whole):
-        kept, held = indices, indices[:0]
-        if cell.validation and len(indices):
-            kept, held = train_validation(indices, cell.validation, numpy_stream(cell.seed, "validation", k))
-        train.append(kept)
-        validation.append(held)
-    return _Split(train, validation, [], ())
+    byzantine = sorted(cell.settings.byzantine()) if cell.owners < cell.clients else []
+    owners = [k for k in range(cell.clients) if k not in byzantine]
+    apart = {k: _held_out(cell, k, indices) for k, indices in zip(owners, whole, strict=True)}
+    # Who copies an owner copies what it trains on, and nothing of what it holds out.
+    apart |= {k: apart[owners[i % len(owners)]] for i, k in enumerate(byzantine)}
+    train, validation = zip(*(apart[k] for k in range(cell.clients)), strict=True)
+    return _Split(list(train), list(validation), [], ())
+
+
+def _held_out(cell: Cell, k: int, indices: Indices) -> tuple[Indices, Indices]:
+    """What client ``k`` trains on, and what it keeps for its own accuracy."""
+    if not cell.validation or not len(indices):
+        return indices, indices[:0]
+    return train_validation(indices, cell.validation, numpy_stream(cell.seed, "validation", k))
 
 
 def _domain_split(cell: Cell, m: Methods, domains: list[Arrays]) -> _Split:

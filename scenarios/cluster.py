@@ -10,11 +10,12 @@ from __future__ import annotations
 import atexit
 import hashlib
 import logging
+import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -27,7 +28,7 @@ import torch
 from robustfl.errors import ClusterError, RobustflError, UsageError
 from robustfl.origins import named_methods
 from robustfl.records import CellResult, canonical
-from robustfl.registry import Guest, admit, forget_files, load_file, load_plugins
+from robustfl.registry import admit, dismiss, expect, forget_files, load_file, load_plugins
 from robustfl.scratch import scratch
 
 from .execution import Execution
@@ -53,7 +54,8 @@ class RemoteCell:
     software: dict[str, str]
     methods: tuple[str, ...]
     execution: Execution
-    guests: tuple[Guest, ...] = ()
+    guests: bytes = b""
+    code: Mapping[str, str] = field(default_factory=dict)
 
 
 def software() -> dict[str, str]:
@@ -208,9 +210,11 @@ def execute(item: RemoteCell) -> str | RobustflError:
             for package, theirs in software().items():
                 if theirs != item.software[package]:
                     raise ClusterError(_differs(name, package, theirs, item.software[package]))
+            expect(item.code)
+            dismiss()
             _load(item.plugins)
             load_plugins()
-            admit(item.guests)
+            admit(pickle.loads(item.guests))
             _check_identity(name, item)
             record = run_cell(item.cell, scenario=item.scenario, fingerprint=item.fingerprint, execution=item.execution)
         except UsageError as error:
@@ -247,9 +251,8 @@ def _folder() -> Path:
 
 
 def _load(plugins: Sequence[tuple[str, bytes]]) -> None:
-    """Load plug-ins from files of this worker's own; older ones of their names, from earlier grids, are forgotten."""
-    for name in {name for name, _ in plugins}:
-        forget_files(name, but=[content for other, content in plugins if other == name])
+    """Load plug-ins from files of this worker's own; those of earlier grids are forgotten."""
+    forget_files(but=[content for _, content in plugins])
     for name, content in plugins:
         path = _folder() / hashlib.sha256(content).hexdigest()[:12] / Path(name).name
         if not path.is_file():

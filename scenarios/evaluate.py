@@ -371,7 +371,7 @@ def represented(model: nn.Module, x: Tensor) -> Tensor:
 
 
 def _apart(together: Accuracy, sizes: list[int]) -> list[Accuracy]:
-    """One accuracy per user from one of all their samples; the loss is common."""
+    """One accuracy per user from one of all their samples; the loss is common, the mean over all images."""
     hits, labels = torch.split(together.hits, sizes), torch.split(together.labels, sizes)
     return [Accuracy(h, y, together.loss) for h, y in zip(hits, labels, strict=True)]
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from robustfl.errors import RobustflError, StoreError, Terminated, UsageError, told
 from robustfl.origins import all_origins, origins
 from robustfl.records import CellResult, plain
-from robustfl.registry import Guest, admit, guests, load_file, load_plugins, loaded_files
+from robustfl.registry import Guest, admit, code_of, expect, guests, load_file, load_plugins, loaded_files
 from robustfl.reports import tracking
 from robustfl.reports.store import RERUN, Store
 from robustfl.scratch import scratch, sweep
@@ -316,6 +316,7 @@ class _Work:
     places: _Places | None = None
     guests: tuple[Guest, ...] = ()
     sent: bytes = b""
+    code: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def trace(self) -> Path:
@@ -335,9 +336,9 @@ def _run(work: Sequence[_Work], workers: int, on_round: OnRoundOf | None) -> Ite
         for item in work:
             yield _unwrap(_execute(item, on_round))
         return
-    sent = _sent(work[0].guests) if work else b""
+    sent, code = _sent(work[0].guests if work else ())
     with scratch("traces") as traces, round_files.watched(str(traces), on_round):
-        left = [replace(item, traces=str(traces), guests=(), sent=sent) for item in work]
+        left = [replace(item, traces=str(traces), guests=(), sent=sent, code=code) for item in work]
         for together, some in ((True, workers), (False, 1)):
             threads, again = work[0].execution.threads if work else 1, list[_Work]()
             for item, outcome in spread(_in_worker, left, some, threads=threads):
@@ -389,11 +390,11 @@ def _remote(work: Sequence[_Work], execution: Execution) -> Iterator[Finished]:
     if not work:
         return
     mine, plugins = software(), contents(work[0].plugins)
-    brought = tuple(g for g in work[0].guests if written_here(g.entry.cls))
+    sent = _sent([guest for guest in work[0].guests if written_here(guest.entry.cls)])
     with connected(str(execution.cluster)) as client:
         cells = [
             RemoteCell(i.key, i.cell, i.scenario, i.fingerprint, plugins, mine,
-                       methods_of(resolve(i.cell, i.fingerprint)), execution.of_a_cell, brought)
+                       methods_of(resolve(i.cell, i.fingerprint)), execution.of_a_cell, *sent)
             for i in work
         ]  # fmt: skip
         for record in run_remotely(client, cells, execution.on_note):
@@ -426,12 +427,12 @@ def _terminable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _sent(brought: Sequence[Guest]) -> bytes:
-    """Methods of no file as they travel to workers. Raises ``UsageError`` if they cannot."""
+def _sent(brought: Sequence[Guest]) -> tuple[bytes, dict[str, str]]:
+    """Methods of no file as they travel to workers, and what these are to import. Raises ``UsageError``."""
     import joblib  # no worker needs it
 
     try:
-        return pickle.dumps(joblib.wrap_non_picklable_objects(tuple(brought), keep_wrapper=False))
+        return pickle.dumps(joblib.wrap_non_picklable_objects(tuple(brought), keep_wrapper=False)), code_of(brought)
     except Exception as error:  # whatever a class holds on to
         cause = str(error.__cause__ or error).strip(' \n"').splitlines()[-1]
         raise UsageError(
@@ -448,9 +449,12 @@ def _in_worker(item: _Work) -> Finished | StoreError | UsageError:
         faulthandler.enable(trace, all_threads=False)
         try:
             load_plugins()
+            expect(item.code)
             with kept():
                 admit(pickle.loads(item.sent))
             return _execute(item)
+        except UsageError as error:
+            return error
         except BaseException as error:  # a method's own exit or interrupt: nobody else's reaches a worker
             detail = "".join(traceback.format_exception(error))
             return _failed(item, f"{told(error)}{item.plug_ins}\n{detail}")

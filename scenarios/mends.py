@@ -31,11 +31,17 @@ def _copied_server_data(cell: Cell) -> bool:
     return cell.server_samples > 0 and cell.attackers_data == "copied" and cell.f > 0
 
 
+def _copied_validation(cell: Cell) -> bool:
+    """Attackers who copy honest clients trained on a part of what these hold out."""
+    return cell.validation > 0 and cell.attackers_data == "copied" and cell.f > 0
+
+
 MENDS: dict[str, Callable[[Cell], bool]] = {
     "poisoned-priors": _poisoned_priors,
     "late-first-update": _late_first_update,
     "copied-server-data": _copied_server_data,
     "clean-statistics": _clean_statistics,
+    "copied-validation": _copied_validation,
 }
 
 

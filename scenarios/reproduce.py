@@ -107,7 +107,7 @@ def gather(
 
 
 def _stale(run: Run, unasked: Sequence[CellResult], root: str | Path | None, *, local: bool) -> set[str]:
-    """The keys of records that neither the whole preset nor a protocol's run of it asks for; a table may show a part."""
+    """The keys of records that neither the whole preset asks for, of which a table may show a part, nor a run of it."""
     whole = Run(preset=run.preset, settings=tuple(s for s in run.settings if s.startswith("scale=")))
     scales = [at for _, item in find_items(None) for at in map(item.at, SCALES) if at is not None]
     asking = dict.fromkeys([whole, *(other for at in scales for other in at.runs if other.preset == run.preset)])

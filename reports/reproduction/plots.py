@@ -182,7 +182,7 @@ def briefly(names: Sequence[str]) -> list[str]:
 
 
 def apart(names: Sequence[str]) -> tuple[list[str], str]:
-    """What tells methods apart, their names or their parameters, and the words for what all of them are.
+    """Methods as short as still tells them apart, and the words for what all of them are.
 
     >>> apart(["dirichlet(alpha=0.1, mode=equal)", "dirichlet(alpha=1, mode=equal)"])
     (['0.1', '1'], 'dirichlet alpha')

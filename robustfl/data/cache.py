@@ -41,9 +41,8 @@ class Source:
 
 
 def file_stamp(name: str, files: list[Path]) -> str:
-    """A stamp from the sizes and modification times of ``files``."""
-    facts = [(str(f.absolute()), f.stat().st_size, f.stat().st_mtime_ns) for f in sorted(files)]
-    return json.dumps([name, *facts])
+    """A stamp from what the file system knows of ``files``: another file of equal size and time has another."""
+    return json.dumps([name, *(_marks(f.absolute()) for f in sorted(files))])
 
 
 def load_cached(folder: Path, name: str, source: Source) -> Arrays:

@@ -13,7 +13,8 @@ class Traffic:
     """One round of one client: ``parameters`` and ``statistics`` go up and down once, ``exchanged`` layer by layer.
 
     ``exchanges`` counts how often clients and server talk in a round: once, and three times more per layer in
-    lock-step (mean, variance, and both gradients together).
+    lock-step (mean, variance, and both gradients together). It is the model's and the norm's traffic: what an algorithm
+    (as SCAFFOLD its control variates), a propagation or repeated passes over statistics add is not in it.
     """
 
     parameters: int

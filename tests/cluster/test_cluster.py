@@ -150,7 +150,7 @@ def test_a_grid_survives_the_death_of_a_worker_and_of_the_scheduler(machines: Cl
     after = records(tmp_path / "runs")
     assert before.items() <= after.items()
     assert after == records(grid(Scenario.load(file), out=tmp_path / "here", jobs=1).folder.parent)
-    forget_files("mine.py", but=[])
+    forget_files(but=[])
 
 
 @pytest.mark.cluster
@@ -221,7 +221,7 @@ def test_a_newer_version_of_a_plug_in_takes_the_place_of_the_one_a_worker_has_lo
     from robustfl.registry import origin_of
 
     assert origin_of(create("attack", "mine")).startswith("mine.py ")
-    forget_files("mine.py", but=[])
+    forget_files(but=[])
     with pytest.raises(UsageError, match="unknown attack 'mine'"):
         create("attack", "mine")
 

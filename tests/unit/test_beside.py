@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
+import importlib
+import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from robustfl import layer_kinds, registry
-from robustfl.beside import imported, whole
+from robustfl import layer_kinds, registry, sessions
+from robustfl.beside import digests_of, forget_others, imported, whole
 from robustfl.contracts import Attack
 from robustfl.errors import RobustflError, UsageError
 from robustfl.watch import checked
@@ -78,11 +83,155 @@ def test_a_class_registered_by_hand_is_known_by_what_its_file_imports_too(folder
         for name in ("by_hand_of_mine", "helper_of_mine"):
             sys.modules.pop(name, None)
         registry._entries["attack"].pop("by-hand", None)
-        whole.__globals__["_whole"].cache_clear()
         exec("import by_hand_of_mine", {})
         origins.append(registry.lookup("attack", "by-hand").origin)
     assert all(origin.startswith("by_hand_of_mine.py ") for origin in origins)
     assert len(set(origins)) == 2
+
+
+def test_code_that_was_edited_counts_once_it_is_loaded_again(folder: Path) -> None:
+    """The key is that of the code which runs here, not of what has been saved meanwhile."""
+    script, helper = folder / "script_of_mine.py", folder / "helper_of_mine.py"
+    script.write_text("import helper_of_mine\n")
+    helper.write_text("SCALE = 1.0\n")
+    module = importlib.import_module("helper_of_mine")
+    first = whole(script)
+    helper.write_text("SCALE = 30.0\n")
+    assert whole(script) == first
+    importlib.reload(module)
+    assert whole(script) != first
+
+
+NOTEBOOK = """
+import helper_of_mine as h
+from helper_of_mine import scaled
+import torch
+class One:
+    def f(self): return h.SCALE, torch
+class Two:
+    def f(self): return scaled(1)
+"""
+
+
+def test_a_class_of_a_notebook_is_known_by_the_modules_beside_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    helper, found = folder / "helper_of_mine.py", []
+    for scale in (1.0, 1.0, 30.0):
+        helper.write_text(f"SCALE = {scale}\ndef scaled(x): return SCALE * x\n")
+        sys.modules.pop("helper_of_mine", None)
+        space: dict[str, Any] = {"__name__": "__main__"}
+        exec(NOTEBOOK, space)
+        found.append([sessions.content(space[name]) for name in ("One", "Two")])
+        assert sessions.beside_of(space["One"]) == sessions.beside_of(space["Two"])
+        assert list(sessions.beside_of(space["One"])) == ["helper_of_mine"]
+    assert found[0] == found[1]
+    assert not {*found[1]} & {*found[2]}
+
+
+def editable(module: str) -> str:
+    """Where methods of an editable distribution come from."""
+    told = {"direct_url.json": '{"dir_info": {"editable": true}}'}
+    dist = SimpleNamespace(name="acme-attack", version="0.1", read_text=told.get)
+    return registry._origin_of_distribution(dist, module)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("edited", ["acme/atk/__init__.py", "acme/atk/deep/one.py", "acme/data/two.py", "three.py"])
+def test_an_editable_package_is_known_by_all_of_its_code(
+    edited: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in a namespace that another distribution shares, and where it imports modules beside itself."""
+    one, other = folder / "first" / "src", folder / "second" / "src"
+    texts = {
+        "acme/atk/__init__.py": "import three\nfrom acme.data import two\n", "acme/atk/deep/one.py": "", "three.py": "",
+        "acme/data/two.py": "",
+    }  # fmt: skip
+    for name, text in texts.items():
+        (one / name).parent.mkdir(parents=True, exist_ok=True)
+        (one / name).write_text(text)
+    (other / "acme" / "zzz").mkdir(parents=True)
+    monkeypatch.syspath_prepend(one)
+    before = editable("acme.atk")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(other)])  # pip installs another part of the namespace
+    (other / "acme" / "zzz" / "__init__.py").write_text("import numpy\n")
+    assert editable("acme.atk") == before
+    assert before.startswith("acme-attack 0.1+")
+    (one / edited).write_text(texts[edited] + "SCALE = 30\n")
+    assert editable("acme.atk") != before
+
+
+def test_a_worker_imports_what_its_sender_did_or_says_so(folder: Path) -> None:
+    pack = folder / "pack_of_mine"
+    pack.mkdir()
+    (pack / "__init__.py").write_text("")
+    (pack / "scales.py").write_text("SCALE = 1.0\n")
+    (folder / "user_of_mine.py").write_text("from pack_of_mine import scales\n")
+    stale = importlib.import_module("user_of_mine")
+    before = digests_of("user_of_mine")
+    assert list(before) == ["user_of_mine", "pack_of_mine", "pack_of_mine.scales"]
+    assert forget_others(before) == set()
+    assert digests_of("numpy") == digests_of("json") == digests_of("robustfl.errors") == {}
+    (pack / "scales.py").write_text("SCALE = 30.00\n")
+    assert digests_of("user_of_mine") == before, "this process has the old code"
+    with pytest.raises(UsageError, match=r"pack_of_mine.scales changed after it was imported, or is another one here"):
+        forget_others(before)
+    sender = {**before, "pack_of_mine.scales": hashlib.sha256(b"SCALE = 30.00\n").hexdigest()[:12]}
+    assert forget_others(sender) >= {"pack_of_mine", "pack_of_mine.scales"}
+    del sys.modules["user_of_mine"]
+    assert importlib.import_module("user_of_mine").scales.SCALE == 30
+    assert stale.scales.SCALE == 1
+    with pytest.raises(UsageError, match=r"no_such_module_of_mine .* there is no such file"):
+        forget_others({"no_such_module_of_mine": "0" * 12})
+
+
+EDITED = """
+import pathlib, sys
+import robustfl
+from dataclasses import dataclass
+from robustfl.contracts import Attack
+from robustfl.registry import register
+import scale_of_mine
+{where}
+CELL = {{"dataset": "digits(limit=100, test_limit=50)", "model": "mlp", "norm": "none", "clients": 4, "f": 1,
+        "rounds": 1, "evasions": [], "attack": "scaled"}}
+def ran(out, jobs):
+    made = robustfl.grid(robustfl.Scenario.of({{"name": "s", "cell": CELL}}), out=out, jobs=jobs)
+    return made.frame[["key", "loss"]].values.tolist()
+if __name__ == "__main__":
+    first = ran("here", 0)
+    assert ran("worker", 1) == first
+    changed = pathlib.Path("scale_of_mine.py")
+    changed.write_text("SCALE = 30.0\\n" + METHOD)
+    assert ran("same", 0) == first
+    try:
+        ran("new", 1)
+    except robustfl.errors.UsageError as error:
+        print(error)
+"""
+METHOD = '''
+from dataclasses import dataclass
+from robustfl.contracts import Attack
+from robustfl.registry import register
+@register("scaled", version=1)
+@dataclass(frozen=True)
+class Scaled(Attack):
+    """An attack."""
+    def forge(self, view, *, generator):
+        return -{scale} * view.honest[:1]
+'''
+
+
+@pytest.mark.parametrize("imported_method", [True, False])
+def test_workers_never_run_other_code_than_the_key_says(imported_method: bool, folder: Path) -> None:
+    """A module is edited between two grids of one process: its workers would import the new text."""
+    beside = METHOD.format(scale="SCALE") if imported_method else ""
+    (folder / "scale_of_mine.py").write_text("SCALE = 1.0\n" + beside)
+    own = "" if imported_method else METHOD.format(scale="scale_of_mine.SCALE")
+    text = EDITED.format(where=own).replace('"SCALE = 30.0\\n" + METHOD', repr("SCALE = 30.0\n" + beside))
+    (folder / "script_of_mine.py").write_text(text)
+    done = subprocess.run(
+        [sys.executable, "script_of_mine.py"], cwd=folder, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert "scale_of_mine changed after it was imported" in done.stdout
 
 
 KIND = '''

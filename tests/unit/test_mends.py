@@ -118,6 +118,22 @@ def test_the_servers_images_are_each_once() -> None:
     assert not any(set(e.root.tolist()) & set(part.tolist()) for part in e.parts)
 
 
+@pytest.mark.parametrize("f", [1, 3])
+def test_who_copies_an_honest_client_sees_nothing_of_what_it_holds_out(f: int) -> None:
+    settings = cell(clients=4 + f, f=f, attackers_data="copied", validation=0.25, server_samples=20, defense="fltrust",
+                    statistics_defense="median", attack="sf")  # fmt: skip
+    built = build(settings)
+    e, held = built.experiment, [set(part.tolist()) for part in built.validation]
+    trained = [set(part.tolist()) for part in e.parts]
+    attackers = settings.settings.byzantine()
+    honest = [k for k in range(4 + f) if k not in attackers]
+    assert all(held)
+    assert not set.union(*held) & set.union(*trained)
+    assert not set.union(*held) & set(e.root.tolist())
+    for attacker in attackers:
+        assert any((trained[attacker], held[attacker]) == (trained[k], held[k]) for k in honest)
+
+
 @pytest.mark.parametrize(
     ("settings", "name"),
     [
@@ -125,6 +141,7 @@ def test_the_servers_images_are_each_once() -> None:
         ({"norm": "hbn", "participation": 0.25, "algorithm": "fedavg"}, "late-first-update"),
         ({"attackers_data": "copied", "server_samples": 20}, "copied-server-data"),
         ({"norm": "hbn", "attack": "badnets", "algorithm": "fedavg"}, "clean-statistics"),
+        ({"attackers_data": "copied", "validation": 0.2}, "copied-validation"),
     ],
 )
 def test_a_mended_cell_has_another_key_and_its_neighbours_have_not(settings: dict[str, Any], name: str) -> None:
