@@ -85,7 +85,7 @@ def forget_others(code: Mapping[str, str]) -> set[str]:
     is not here, or is another than its digest says.
     """
     importlib.invalidate_caches()
-    stale = {name for name, digest in code.items() if name in sys.modules and digests_of(name).get(name) != digest}
+    stale = {name for name, digest in code.items() if name in sys.modules and _remembered(name) != digest}
     tops = {name.partition(".")[0] for name in stale}
     gone = {name for name in sys.modules if name.partition(".")[0] in tops}
     for name in gone:
@@ -99,6 +99,12 @@ def forget_others(code: Mapping[str, str]) -> set[str]:
                 "start a new process"
             )
     return gone
+
+
+def _remembered(name: str) -> str:
+    """The digest of what a loaded module's file held when it was asked for; empty for one that nobody asked about."""
+    spec, content = _loaded.get(name, (None, b""))
+    return _digest(content) if spec is not None and sys.modules[name].__spec__ is spec else ""
 
 
 def package_of(name: str, file: Path) -> str:

@@ -18,7 +18,7 @@ import itertools
 import json
 import re
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from fractions import Fraction
 from functools import cache
 from importlib.metadata import Distribution, EntryPoint, distribution, entry_points, packages_distributions
@@ -350,8 +350,13 @@ def expect(code: Mapping[str, str]) -> None:
     _changed()
 
 
-def admit(sent: Collection[Guest]) -> None:
-    """Register the ``guests`` of another process here, in place of what earlier ones of their names were."""
+def admit(sent: Collection[Guest], code: Iterable[str] = ()) -> None:
+    """Register the ``guests`` of another process here, in place of what earlier ones of their names were.
+
+    Of the modules ``code``, which came with them, it is remembered what they are now.
+    """
+    for name in code:
+        digests_of(name)
     _changed()
     for guest in sent:
         remember(guest.entry.cls, guest.types)

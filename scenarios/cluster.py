@@ -54,7 +54,7 @@ class RemoteCell:
     software: dict[str, str]
     methods: tuple[str, ...]
     execution: Execution
-    guests: bytes = b""
+    guests: bytes = pickle.dumps(())
     code: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -214,7 +214,7 @@ def execute(item: RemoteCell) -> str | RobustflError:
             dismiss()
             _load(item.plugins)
             load_plugins()
-            admit(pickle.loads(item.guests))
+            admit(pickle.loads(item.guests), item.code)
             _check_identity(name, item)
             record = run_cell(item.cell, scenario=item.scenario, fingerprint=item.fingerprint, execution=item.execution)
         except UsageError as error:
@@ -252,7 +252,7 @@ def _folder() -> Path:
 
 def _load(plugins: Sequence[tuple[str, bytes]]) -> None:
     """Load plug-ins from files of this worker's own; those of earlier grids are forgotten."""
-    forget_files(but=[content for _, content in plugins])
+    forget_files(but=plugins)
     for name, content in plugins:
         path = _folder() / hashlib.sha256(content).hexdigest()[:12] / Path(name).name
         if not path.is_file():

@@ -100,6 +100,8 @@ class Execution:
             )
         if self.keep_model:
             raise UsageError(f"keep_model is for cells that run here: models do not travel from {self.cluster!r}")
+        if self.track:
+            raise UsageError(f"track={list(self.track)} is for cells that run here, not on cluster={self.cluster!r}")
         if self.jobs is not None:
             raise UsageError(
                 f"jobs={self.jobs} with cluster={self.cluster!r}: the cluster's workers decide how many cells run"

@@ -451,7 +451,7 @@ def _in_worker(item: _Work) -> Finished | StoreError | UsageError:
             load_plugins()
             expect(item.code)
             with kept():
-                admit(pickle.loads(item.sent))
+                admit(pickle.loads(item.sent), item.code)
             return _execute(item)
         except UsageError as error:
             return error

@@ -112,7 +112,8 @@ def _stale(run: Run, unasked: Sequence[CellResult], root: str | Path | None, *, 
     scales = [at for _, item in find_items(None) for at in map(item.at, SCALES) if at is not None]
     asking = dict.fromkeys([whole, *(other for at in scales for other in at.runs if other.preset == run.preset)])
     left = {record.key for record in unasked}
-    for scenario in scenarios_of(Scale(runs=tuple(asking))):
+    for each in asking:
+        scenario = Scenario.load(each.preset, settings=each.settings)
         keys, _ = _keys([cell for cell in expand(scenario) if refusal(cell) is None], unasked, root, local=local)
         left -= {k for options in keys.values() for k in options}
     return left

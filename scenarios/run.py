@@ -309,6 +309,8 @@ class _Run:
             return None, None
         state, content, noted = found
         self._curve = [CurvePoint(**point) for point in noted["curve"]]
+        for point in self._curve:  # whoever listens began anew
+            self._execution.on_point(point)
         self._shifts, self._facts, self._warnings = noted["shifts"], noted["facts"], noted["warnings"]
         self.seconds, self.rounds = noted["seconds"], state.round
         self.commits = list(dict.fromkeys([*noted.get("commits", [UNKNOWN]), commit()]))

@@ -76,8 +76,11 @@ def _say_where(results: Results, *, tensorboard: bool) -> None:
     say(f"\n{results.computed} cells run now, {results.stored} were there already: {states}.")
     say(f"Cells: {results.folder / 'cells'}")
     say(f"Leaderboard and figures: robustfl report {results.folder}")
-    if tensorboard:
-        say(f"TensorBoard: tensorboard --logdir {results.folder / 'tensorboard'}")
+    events = results.folder / "tensorboard"
+    if tensorboard and events.is_dir():
+        say(f"TensorBoard: tensorboard --logdir {events}")
+    if tensorboard and results.stored:
+        say("Cells that were there already were not followed.")
 
 
 def _indices(text: str) -> tuple[int, ...]:

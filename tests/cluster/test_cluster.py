@@ -18,10 +18,12 @@ from typing import Any
 
 import pytest
 
+from robustfl import registry
 from robustfl.errors import ClusterError, UsageError
-from robustfl.registry import create, forget_files
+from robustfl.registry import create, dismiss, forget_files, guests, origin_of
 from robustfl.scenarios import Cell, Execution, Scenario, cluster, expand, grid
 from robustfl.scenarios.expand import fingerprints, key_of, resolve
+from robustfl.scenarios.grid import _sent
 
 CELL = {
     "attack": ["none", "mine"], "defense": ["mean", "median"], "model": "mlp(hidden=(8,))", "f": 1, "clients": 5,
@@ -218,12 +220,63 @@ def test_a_newer_version_of_a_plug_in_takes_the_place_of_the_one_a_worker_has_lo
         plugins = (("mine.py", PLUGIN.format(factor=factor, trap="").encode()),)
         record = cluster.execute(remote(plugins=plugins))
         assert isinstance(record, str), record
-    from robustfl.registry import origin_of
-
     assert origin_of(create("attack", "mine")).startswith("mine.py ")
     forget_files(but=[])
     with pytest.raises(UsageError, match="unknown attack 'mine'"):
         create("attack", "mine")
+
+
+@pytest.mark.usefixtures("on_a_worker", "clean_registry")
+def test_a_worker_takes_plug_ins_and_methods_of_scripts_in_any_order() -> None:
+    """Files of other names with the same method, a script's, the file again: none is in the way of the next."""
+    content = PLUGIN.format(factor=1, trap="").encode()
+    file = {"plugins": (("mine.py", content),)}
+    exec(content, {"__name__": "__main__"})
+    sent, code = _sent(guests())
+    script = {"guests": sent, "code": code}
+    del registry._entries["attack"]["mine"]
+    for brought in (file, {"plugins": (("mine_v2.py", content),)}, script, file, script):
+        record = cluster.execute(remote(**brought))
+        assert isinstance(record, str), record
+        assert origin_of(create("attack", "mine")).startswith("session" if "guests" in brought else "mine")
+    forget_files(but=[])
+    dismiss()
+
+
+@pytest.mark.usefixtures("on_a_worker", "clean_registry")
+def test_a_worker_runs_what_the_script_that_sent_it_had_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lives on while a module beside the script is edited: it imports the new text, or refuses."""
+    helper = tmp_path / "helper_of_mine.py"
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    text = PLUGIN.format(factor="helper_of_mine.SCALE", trap="").replace("import os", "import os, helper_of_mine")
+    sent = []
+    for scale in (1.0, 30.0):
+        helper.write_text(f"SCALE = {scale}\n")
+        sys.modules.pop("helper_of_mine", None)
+        registry._entries["attack"].pop("mine", None)
+        exec(text, {"__name__": "__main__"})
+        sent.append(dict(zip(("guests", "code"), _sent(guests()), strict=True)))
+    del sys.modules["helper_of_mine"], registry._entries["attack"]["mine"]
+    error = cluster.execute(remote(**sent[0]))
+    assert "helper_of_mine changed after it was imported" in str(error)
+    for scale, brought in ((30.0, sent[1]), (1.0, sent[0]), (30.0, sent[1])):
+        helper.write_text(f"SCALE = {scale}\n")
+        assert isinstance(cluster.execute(remote(**brought)), str)
+        assert scale == sys.modules["helper_of_mine"].SCALE
+    dismiss()
+
+
+@pytest.mark.parametrize(
+    "options", [{"track": ("tensorboard",)}, {"keep_model": True}, {"cell_minutes": 5}, {"jobs": 2}]
+)
+def test_options_of_cells_that_run_here_are_refused_with_a_cluster(options: dict[str, Any]) -> None:
+    pytest.importorskip("tensorboard")
+    with pytest.raises(UsageError, match=r"here, not on|cells that run here|workers decide"):
+        Execution(cluster="tcp://127.0.0.1:1", **options)
 
 
 @pytest.mark.usefixtures("on_a_worker")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from robustfl.records import CellResult, plain
+from robustfl.records import CellResult, CurvePoint, plain
 from robustfl.reports.store import Store
 from robustfl.scenarios import Execution, Scenario, checkpoint, grid, plan, run_cell
 from robustfl.scenarios.checkpoint import checkpoint_path, discard
@@ -110,6 +110,16 @@ def test_a_resumed_cell_ends_as_an_undisturbed_one(name: str, tmp_path: Path) ->
     resumed = run(chosen, tmp_path)
     assert resumed.timing.notes == ["resumed at round 3"]
     assert kept(resumed) == kept(expected)
+
+
+def test_who_follows_a_resumed_cell_hears_of_all_its_evaluations(tmp_path: Path) -> None:
+    """Its tracker is a new one."""
+    chosen, told = cell(evaluate_every=1), list[CurvePoint]()
+    killed(chosen, tmp_path, at=3)
+    record = run(chosen, tmp_path, on_point=told.append)
+    assert record.timing.notes == ["resumed at round 3"]
+    assert told == record.curve
+    assert [point.round for point in told] == [1, 2, 3, 4, 5, 6]
 
 
 def test_after_the_last_round_only_the_evaluation_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
