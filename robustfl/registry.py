@@ -303,6 +303,7 @@ def _origin_of_module(cls: type) -> str:
         return _origin_of_distribution(distribution(name), cls.__module__)
     try:
         source = Path(inspect.getfile(cls))
+        digests_of(cls.__module__)  # from now on what is loaded is remembered
         return f"{source.name} {_digest_of(whole(source, cls.__module__.rpartition('.')[0]))}"
     except (TypeError, OSError):
         return cls.__module__

@@ -197,7 +197,8 @@ def ran(out, jobs):
     return made.frame[["key", "loss"]].values.tolist()
 if __name__ == "__main__":
     first = ran("here", 0)
-    assert ran("worker", 1) == first
+    if {early}:
+        assert ran("worker", 1) == first
     changed = pathlib.Path("scale_of_mine.py")
     changed.write_text("SCALE = 30.0\\n" + METHOD)
     assert ran("same", 0) == first
@@ -219,13 +220,13 @@ class Scaled(Attack):
 '''
 
 
-@pytest.mark.parametrize("imported_method", [True, False])
-def test_workers_never_run_other_code_than_the_key_says(imported_method: bool, folder: Path) -> None:
+@pytest.mark.parametrize(("imported_method", "early"), [(True, True), (True, False), (False, False)])
+def test_workers_never_run_other_code_than_the_key_says(imported_method: bool, early: bool, folder: Path) -> None:
     """A module is edited between two grids of one process: its workers would import the new text."""
     beside = METHOD.format(scale="SCALE") if imported_method else ""
     (folder / "scale_of_mine.py").write_text("SCALE = 1.0\n" + beside)
     own = "" if imported_method else METHOD.format(scale="scale_of_mine.SCALE")
-    text = EDITED.format(where=own).replace('"SCALE = 30.0\\n" + METHOD', repr("SCALE = 30.0\n" + beside))
+    text = EDITED.format(where=own, early=early).replace('"SCALE = 30.0\\n" + METHOD', repr("SCALE = 30.0\n" + beside))
     (folder / "script_of_mine.py").write_text(text)
     done = subprocess.run(
         [sys.executable, "script_of_mine.py"], cwd=folder, capture_output=True, text=True, check=False, timeout=300
