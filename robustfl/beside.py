@@ -8,6 +8,7 @@ import importlib.util
 import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
@@ -126,23 +127,25 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:12]
 
 
-def _names(source: bytes, package: str) -> Iterator[str]:
+@cache
+def _names(source: bytes, package: str) -> tuple[str, ...]:
     """The full names of modules that a source imports; of ``from a import b`` both ``a`` and ``a.b``."""
+    found: list[str] = []
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
-        return
+        return ()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                yield from _with_parents(alias.name)
+                found += _with_parents(alias.name)
         elif isinstance(node, ast.ImportFrom):
             base = node.module or ""
             if node.level:
                 parents = package.split(".")[: len(package.split(".")) - node.level + 1]
                 base = ".".join(filter(None, [*parents, base]))
-            yield from _with_parents(base)
-            yield from (f"{base}.{alias.name}" for alias in node.names)
+            found += [*_with_parents(base), *(f"{base}.{alias.name}" for alias in node.names)]
+    return tuple(found)
 
 
 def _with_parents(name: str) -> Iterator[str]:
