@@ -118,8 +118,14 @@ def _measure(statement: Statement, evidence: Evidence, arithmetic: Arithmetic | 
     ]
     if not pairs:
         return _without_numbers(statement, evidence, left, right), []
-    mean = fmean(pairs)
-    return Finding(statement, "undecided", left, right, mean, seeds=len(pairs)), pairs
+    if right is not None:  # what is shown is what is compared
+        left, right = _common(left, right), _common(right, left)
+    return Finding(statement, "undecided", left, right, fmean(pairs), seeds=len(pairs)), pairs
+
+
+def _common(side: Side, other: Side) -> Side:
+    """A side with the values of those seeds that the other has, too."""
+    return replace(side, values={seed: value for seed, value in side.values.items() if seed in other.values})
 
 
 def _without_numbers(statement: Statement, evidence: Evidence, left: Side, right: Side | None) -> Finding:

@@ -243,6 +243,15 @@ def test_cells_that_have_not_run_and_cells_of_another_preset_decide_nothing() ->
     assert (lacking.verdict, lacking.reason) == ("not run", "no cifar10 here")
 
 
+def test_the_values_that_are_shown_are_those_that_are_compared() -> None:
+    """A side with more seeds than the other is shown with those of both: else they would not differ by the difference."""
+    found = judge([AHEAD], evidence({"a": [80, 81, 82, 90, 95], "b": [60, 61, 62]}))[0]
+    assert (list(found.left.values.values()), found.seeds) == ([80, 81, 82], 3)
+    assert found.difference == pytest.approx(
+        statistics.fmean(found.left.values.values()) - statistics.fmean(found.right.values.values())
+    )
+
+
 def test_each_side_takes_its_best_rate_where_the_paper_tunes() -> None:
     planned, records = [], {}
     accuracies = {
