@@ -51,10 +51,11 @@ def whole_package(module: str) -> bytes | None:
 
     Of a namespace, which several packages share, its own part. ``None`` for a module without a file.
     """
-    root = next((n for n in _with_parents(module) if (spec := _spec_of(n)) is not None and spec.has_location), None)
-    if root is None:
+    specs = ((name, _spec_of(name)) for name in _with_parents(module))
+    found = next(((n, s.origin) for n, s in specs if s is not None and s.has_location and s.origin), None)
+    if found is None:
         return None
-    first = Path(str(getattr(_spec_of(root), "origin", ""))).resolve()
+    root, first = found[0], Path(found[1]).resolve()
     own = sorted(first.parent.rglob("*.py")) if first.name == "__init__.py" else [first]
     texts, others = {file: file.read_bytes() for file in own}, dict[str, Path]()
     for file, text in texts.items():
