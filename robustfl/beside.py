@@ -31,11 +31,11 @@ def imported(source: bytes, package: str = "") -> dict[str, Path]:
     asked = list(_names(source, package))
     while asked:
         name = asked.pop()
-        file = file_of(name)
+        file = _file_of(name)
         if file is None or name in found:
             continue
         found[name] = file
-        asked += _names(_content(name, file), package_of(name, file)) if file.suffix == ".py" else []
+        asked += _names(_content(name, file), _package_of(name, file)) if file.suffix == ".py" else []
     return dict(sorted(found.items()))
 
 
@@ -68,16 +68,16 @@ def whole_package(module: str) -> bytes | None:
 
 def digests(source: bytes, package: str = "") -> dict[str, str]:
     """By name the digests of the modules that ``imported`` finds, as this process loaded them."""
-    return {name: _digest(_content(name, file)) for name, file in imported(source, package).items()}
+    return {name: short_digest(_content(name, file)) for name, file in imported(source, package).items()}
 
 
 def digests_of(module: str) -> dict[str, str]:
     """Those of a module itself and of what it imports; none for one of Python, robustfl or an installed package."""
-    file = file_of(module)
+    file = _file_of(module)
     if file is None:
         return {}
     text = _content(module, file)
-    return {module: _digest(text)} | (digests(text, package_of(module, file)) if file.suffix == ".py" else {})
+    return {module: short_digest(text)} | (digests(text, _package_of(module, file)) if file.suffix == ".py" else {})
 
 
 def forget_others(code: Mapping[str, str]) -> set[str]:
@@ -94,8 +94,8 @@ def forget_others(code: Mapping[str, str]) -> set[str]:
         del sys.modules[name]
         _loaded.pop(name, None)
     for name, digest in code.items():
-        file = file_of(name)
-        if file is None or _digest(file.read_bytes()) != digest:
+        file = _file_of(name)
+        if file is None or short_digest(file.read_bytes()) != digest:
             raise UsageError(
                 f"{name} changed after it was imported, or is another one here: {file or 'there is no such file'}; "
                 "start a new process"
@@ -106,10 +106,10 @@ def forget_others(code: Mapping[str, str]) -> set[str]:
 def _remembered(name: str) -> str:
     """The digest of what a loaded module's file held when it was asked for; empty for one that nobody asked about."""
     spec, content = _loaded.get(name, (None, b""))
-    return _digest(content) if spec is not None and sys.modules[name].__spec__ is spec else ""
+    return short_digest(content) if spec is not None and sys.modules[name].__spec__ is spec else ""
 
 
-def package_of(name: str, file: Path) -> str:
+def _package_of(name: str, file: Path) -> str:
     """The package in which the relative imports of a module begin."""
     return name if file.name == "__init__.py" else name.rpartition(".")[0]
 
@@ -124,7 +124,8 @@ def _content(name: str, file: Path) -> bytes:
     return _loaded[name][1]
 
 
-def _digest(content: bytes) -> str:
+def short_digest(content: bytes) -> str:
+    """The first twelve hexadecimal digits of SHA-256."""
     return hashlib.sha256(content).hexdigest()[:12]
 
 
@@ -154,7 +155,7 @@ def _with_parents(name: str) -> Iterator[str]:
     yield from (".".join(parts[:i]) for i in range(1, len(parts) + 1))
 
 
-def file_of(name: str) -> Path | None:
+def _file_of(name: str) -> Path | None:
     """The file of a module that is neither robustfl's, nor Python's, nor of an installed package; else None."""
     top = name.partition(".")[0]
     if not name or top == OWN or top in sys.stdlib_module_names or top == "__main__":

@@ -10,7 +10,6 @@ import ast
 import contextlib
 import dataclasses
 import difflib
-import hashlib
 import importlib
 import importlib.util
 import inspect
@@ -27,7 +26,7 @@ from typing import Any, TypeVar
 
 from robustfl import autobyz
 from robustfl.alarms import alarm
-from robustfl.beside import digests, digests_of, forget_others, imported, whole, whole_package
+from robustfl.beside import digests, digests_of, forget_others, imported, short_digest, whole, whole_package
 from robustfl.contracts import Method
 from robustfl.doors import guard
 from robustfl.errors import RobustflError, UsageError, closest, some, told
@@ -288,7 +287,7 @@ def _origin_of_distribution(dist: Distribution, module: str) -> str:
     if not installed.get("dir_info", {}).get("editable"):
         return origin
     content = whole_package(module)
-    return origin if content is None else f"{origin}+{_digest_of(content)}"
+    return origin if content is None else f"{origin}+{short_digest(content)}"
 
 
 def _origin_of_module(cls: type) -> str:
@@ -298,13 +297,13 @@ def _origin_of_module(cls: type) -> str:
         return ""
     if written_here(cls):
         script = script_of(cls)
-        return _origin_of_session(cls) if script is None else f"{script.name} {_digest_of(whole(script))}"
+        return _origin_of_session(cls) if script is None else f"{script.name} {short_digest(whole(script))}"
     for name in _distributions().get(top, ()):
         return _origin_of_distribution(distribution(name), cls.__module__)
     try:
         source = Path(inspect.getfile(cls))
         digests_of(cls.__module__)  # from now on what is loaded is remembered
-        return f"{source.name} {_digest_of(whole(source, cls.__module__.rpartition('.')[0]))}"
+        return f"{source.name} {short_digest(whole(source, cls.__module__.rpartition('.')[0]))}"
     except (TypeError, OSError):
         return cls.__module__
 
@@ -379,10 +378,6 @@ def _distributions() -> Mapping[str, list[str]]:
     return packages_distributions()
 
 
-def _digest_of(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:12]
-
-
 def load_file(path: str | Path) -> list[Entry]:
     """Load a plug-in file and return the methods it registers; loading twice is a no-op.
 
@@ -392,7 +387,7 @@ def load_file(path: str | Path) -> list[Entry]:
     if not file.is_file():
         raise UsageError(f"plug-in {str(path)!r} is not a file")
     source = file.read_bytes()
-    digest = _digest_of(source)
+    digest = short_digest(source)
     origin = f"{file.name} {digest}"
     if _files.get(str(file)) == digest:
         return _entries_from(origin)
@@ -430,7 +425,7 @@ def forget_files(*, but: Collection[tuple[str, bytes]]) -> None:
     For processes that live longer than one version of a plug-in, such as the workers of a cluster.
     """
     _changed()
-    kept = {f"{name} {_digest_of(content)}" for name, content in but}
+    kept = {f"{name} {short_digest(content)}" for name, content in but}
     gone = {path: origin for path, digest in _files.items() if (origin := f"{Path(path).name} {digest}") not in kept}
     for names in _entries.values():
         for method, entry in list(names.items()):
