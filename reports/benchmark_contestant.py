@@ -25,7 +25,7 @@ def contestant_page(it: Measured, row: Row) -> str:
     search = it.search(row)
     parts = [
         f"# {escape(it.name(row))}",
-        f"A contestant of [{it.heading}](../{it.tier}.md): {escape(it.conditions)}.",
+        f"A contestant of [{it.heading}](../{it.page}.md): {escape(it.conditions)}.",
         _summary(it, row, search),
         "## Attack by attack\n\n" + "\n\n".join(_tables(it, row)),
         _left_out(it, row),

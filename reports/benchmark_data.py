@@ -36,13 +36,15 @@ PARTS = {
 class Measured:
     """A published board of a tier, ranked.
 
-    ``facts`` is what it says of the benchmark: tier, versions, what was changed, every search.
+    ``facts`` is what it says of the benchmark: tier, versions, what was changed, every search. ``number`` counts the
+    boards of one tier that are shown side by side, from 1.
     """
 
     published: Published
     board: Board
     records: tuple[CellResult, ...]
     facts: Mapping[str, Any]
+    number: int = 1
 
     @property
     def tier(self) -> str:
@@ -50,14 +52,20 @@ class Measured:
         return str(self.facts["tier"])
 
     @property
+    def page(self) -> str:
+        """The name of its page: the tier's, with its number from the second board on."""
+        return self.tier if self.number == 1 else f"{self.tier}-{self.number}"
+
+    @property
     def heading(self) -> str:
         """The tier with what it is about."""
-        return f"Tier {self.tier.upper()}: {self.facts['title']}"
+        which = "" if self.number == 1 else f", board {self.number}"
+        return f"Tier {self.tier.upper()}{which}: {self.facts['title']}"
 
     @property
     def file(self) -> str:
         """The name of its file on the site."""
-        return f"bench-{self.tier}.json"
+        return f"bench-{self.page}.json"
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
@@ -190,14 +198,19 @@ class Measured:
         return f"f = {f} of {clients} clients" if f else ""
 
     @cached_property
+    def tasks(self) -> str:
+        """The attackers and how the data are spread, in words."""
+        domains = " + ".join(self.values("domains"))
+        return ", ".join(filter(None, (self.attackers, domains or " and ".join(self.values("partition")))))
+
+    @cached_property
     def conditions(self) -> str:
         """The conditions of the run, in a line."""
         n = len({r.labels.get("seed") for r in self.records})
-        said = {name: " and ".join(self.values(name)) for name in ("partition", "rounds")}
+        rounds = " and ".join(self.values("rounds"))
         parts = [
-            self.attackers,
-            " + ".join(self.values("domains")) if any(self.values("domains")) else said["partition"],
-            f"{said['rounds']} rounds" if said["rounds"] else "",
+            self.tasks,
+            f"{rounds} rounds" if rounds else "",
             f"{n} seed{'s' if n > 1 else ''}",
             f"RA by {metric_title(self.robust).removeprefix('RA ')}" if self.robust else "RA not measured",
         ]

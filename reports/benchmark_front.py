@@ -48,8 +48,8 @@ def _short(boards: Sequence[Measured], newest: int) -> str:
     lines = []
     for it in boards:
         older = "" if it.facts["version"] == newest else "an older protocol"
-        where = f"[{escape(it.facts['title'])}]({it.tier}.md)"
-        data = ", ".join(filter(None, (where, escape(it.attackers), older)))
+        where = f"[{escape(it.facts['title'])}]({it.page}.md)"
+        data = ", ".join(filter(None, (where, escape(it.tasks), older)))
         first = best(r for r in it.rows if it.of(r, "norm") in it.with_statistics)
         if first is None:
             lines.append([data, "no contestant has a number", *"–" * (len(heads) - 2)])
@@ -67,7 +67,7 @@ def _short(boards: Sequence[Measured], newest: int) -> str:
 def _below(boards: Sequence[Measured]) -> str:
     """The words below the first table."""
     scales = dict.fromkeys("the plain mean's" if it.yardstick == "mean" else "the fastest row's" for it in boards)
-    parts = [it.facts["title"] for it in boards if it.facts["changed"]]
+    parts = dict.fromkeys(it.facts["title"] for it in boards if it.facts["changed"])
     words = [
         f"A line is about one kind of data and says nothing of others. SA and RA under {TITLE} are those of its worst "
         "attack, seed by seed.",
@@ -106,7 +106,7 @@ def _tier(it: Measured, newest: int) -> str:
         f"**Protocol version {version}**, which counts {TITLE} version {it.facts['autobyz']}: later attacks may lower "
         "these numbers. "
     )  # fmt: skip
-    head = f"## {it.heading}\n\n{escape(it.conditions)}. {older}{changed_words(it.facts)}[Everything]({it.tier}.md)."
+    head = f"## {it.heading}\n\n{escape(it.conditions)}. {older}{changed_words(it.facts)}[Everything]({it.page}.md)."
     shown = table(["norm", "first", *map(escape, heads)], "ll" + "r" * (len(heads) - 1) + "l", lines)
     return f"{head}\n\n{shown}\n\n{' '.join(told)}"
 
@@ -127,20 +127,19 @@ def _firsts(it: Measured, norm: str) -> list[tuple[Row, str]]:
 
 def _beside(it: Measured, row: Row) -> str:
     """A contestant beside its norm, with a link to its page."""
-    return f"[{escape(it.name(row, apart=('norm',)))}]({it.tier}/{it.found[row.labels].slug}.md)"
+    return f"[{escape(it.name(row, apart=('norm',)))}]({it.page}/{it.found[row.labels].slug}.md)"
 
 
 def _tiers(boards: Sequence[Measured], entries: Mapping[str, Entry], tiers: Mapping[str, str]) -> str:
-    shown = {it.tier: it for it in boards}
     lines = []
     for name, title in tiers.items():
-        it = shown.get(name)
-        if it is None:
+        shown = [it for it in boards if it.tier == name]
+        if not shown:
             lines.append([name, escape(title), "–", "not run yet"])
-            continue
-        part = " (not the whole protocol)" if it.facts["changed"] else ""
-        board = f"[{it.file}](boards/{it.file}), {entry_words(entries[it.published.digest])}"
-        lines.append([f"[{name}]({name}.md)", f"{escape(title)}{part}", str(len(it.rows)), board])
+        for it in shown:
+            part = " (not the whole protocol)" if it.facts["changed"] else ""
+            board = f"[{it.file}](boards/{it.file}), {entry_words(entries[it.published.digest])}"
+            lines.append([f"[{it.page}]({it.page}.md)", f"{escape(title)}{part}", str(len(it.rows)), board])
     shown_as = table(["tier", "what", "contestants", "board"], "llrl", lines)
     return f"## Tiers and boards\n\n{shown_as}\n\nWhat was shown before: [history](history.md)."
 

@@ -25,12 +25,16 @@ _SHOWN = 6
 
 
 class Entry(BaseModel):
-    """One board. ``scores`` are SA and RA under AutoByz in percent by contestant, ``None`` without a number."""
+    """One board. ``scores`` are SA and RA under AutoByz in percent by contestant, ``None`` without a number.
+
+    ``page`` is the page that it was entered on where it is not the tier's own: one of a board beside another.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     date: str = Field(pattern=r"^\d{4}-\d{2}-\d{2}$")
     tier: str
+    page: str = ""
     digest: str = Field(pattern=r"^[0-9a-f]{64}$")
     commit: str = Field(default="", pattern=r"^([0-9a-f]{40})?$")
     protocol: int
@@ -56,9 +60,9 @@ class History(BaseModel):
         return self if known else self.model_copy(update={"boards": [*self.boards, entry]})
 
     def before(self, entry: Entry) -> Entry | None:
-        """The board of the same tier that it took the place of."""
+        """The board that it took the place of: the last one on the same page of the same tier."""
         place = self.boards.index(entry)
-        return next((e for e in reversed(self.boards[:place]) if e.tier == entry.tier), None)
+        return next((e for e in reversed(self.boards[:place]) if (e.tier, e.page) == (entry.tier, entry.page)), None)
 
 
 def read_history(path: Path) -> History:
@@ -79,6 +83,7 @@ def entry_of(it: Measured, *, date: str, commit: str) -> Entry:
     return Entry(
         date=date,
         tier=it.tier,
+        page="" if it.number == 1 else it.page,
         digest=it.published.digest,
         commit=commit,
         protocol=it.facts["version"],
@@ -110,7 +115,8 @@ def history_page(history: History, shown: Sequence[str]) -> str:
     heads = ["since", "tier", "protocol", "AutoByz", "robustfl", "commit", "contestants", "cells", "what changed"]
     lines = []
     for entry in reversed(history.boards):
-        tier = f"[{entry.tier}]({entry.tier}.md)" if entry.digest in shown else entry.tier
+        tier = entry.page or entry.tier
+        tier = f"[{tier}]({tier}.md)" if entry.digest in shown else tier
         lines.append([
             entry.date, tier, str(entry.protocol), str(entry.autobyz or "–"), escape(" and ".join(entry.robustfl)),
             f"`{entry.commit[:12]}`" if entry.commit else "–", str(len(entry.scores)), str(entry.cells),
@@ -123,7 +129,7 @@ def _change(entry: Entry, before: Entry | None) -> str:
     """What a board changed against the one before it."""
     whole = f"not the whole protocol ({', '.join(map(code, entry.changed))})" if entry.changed else "whole protocol"
     if before is None:
-        return f"the first board of its tier; {whole}"
+        return f"the first board {'beside another of its tier' if entry.page else 'of its tier'}; {whole}"
     parts = [whole] if entry.changed != before.changed else []
     if entry.protocol != before.protocol:
         parts.append(f"protocol {before.protocol} → {entry.protocol}: no number is comparable")

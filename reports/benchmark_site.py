@@ -7,8 +7,7 @@ removed; nothing else in the folder is touched.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from robustfl.errors import UsageError
@@ -49,16 +48,10 @@ def write_benchmark(
     """Write the site of these boards into ``folder``, the front page first; returns the files.
 
     ``tiers`` are all that there are, with what they are about; ``about`` says what a method is; ``left_out`` is what is
-    said of boards that are not shown. Raises ``UsageError`` for two boards of one tier.
+    said of boards that are not shown. Boards of one tier that changed the protocol in different ways stand side by
+    side, in the order given. Raises ``UsageError`` for two of one tier that changed it alike.
     """
-    shown = sorted(boards, key=lambda b: [*tiers].index(b.measured.tier))
-    for one, other in pairwise(shown):
-        if one.measured.tier == other.measured.tier:
-            digests = " and ".join(b.measured.published.digest[:12] for b in (one, other))
-            raise UsageError(
-                f"bench site: two boards of tier {one.measured.tier} ({digests}): give the one to show; the history "
-                "keeps what was shown before"
-            )
+    shown = _numbered(sorted(boards, key=lambda b: [*tiers].index(b.measured.tier)))
     found = [b.measured for b in shown]
     history = read_history(folder / "history.json")
     for board in shown:
@@ -68,9 +61,9 @@ def write_benchmark(
     reading = said.read_text(encoding="utf-8") if said.is_file() else ""
     pages = {"index.md": front_page(found, entries, tiers=tiers, left_out=left_out, reading=reading)}
     for it in found:
-        pages[f"{it.tier}.md"] = tier_page(it, entries[it.published.digest])
-        pages[f"{it.tier}-pareto.svg"] = pareto_svg(it)
-        pages |= {f"{it.tier}/{it.found[row.labels].slug}.md": contestant_page(it, row) for row in it.rows}
+        pages[f"{it.page}.md"] = tier_page(it, entries[it.published.digest])
+        pages[f"{it.page}-pareto.svg"] = pareto_svg(it)
+        pages |= {f"{it.page}/{it.found[row.labels].slug}.md": contestant_page(it, row) for row in it.rows}
     pages |= method_pages(found, about)
     pages["history.md"] = history_page(history, [it.published.digest for it in found])
     written = []
@@ -83,9 +76,29 @@ def write_benchmark(
     return [*written, folder / "history.json"]
 
 
+def _numbered(boards: Sequence[Shown]) -> list[Shown]:
+    """The boards, those of one tier counted; sorted by tier."""
+    made: list[Shown] = []
+    for board in boards:
+        it = board.measured
+        own = [b.measured for b in made if b.measured.tier == it.tier]
+        for other in own:
+            if sorted(other.facts["changed"]) == sorted(it.facts["changed"]):
+                digests = " and ".join(b.published.digest[:12] for b in (other, it))
+                raise UsageError(
+                    f"bench site: two boards of tier {it.tier} that changed the protocol alike ({digests}): give the "
+                    "one to show; the history keeps what was shown before"
+                )
+        made.append(replace(board, measured=replace(it, number=len(own) + 1)) if own else board)
+    return made
+
+
 def _sweep(folder: Path, kept: set[Path], tiers: Mapping[str, str]) -> None:
-    """Remove the pages of contestants and methods that no board has any more."""
-    old = {file for name in (*tiers, "methods") for file in (folder / name).glob("*.md")} - kept
-    for file in old:
+    """Remove the pages of contestants and methods that no board has any more, and of boards beside a tier's first."""
+    folders = [folder / "methods", *(folder / name for name in tiers)]
+    beside = [page for name in tiers for page in folder.glob(f"{name}-[0-9]*") if page.suffix in ("", ".md")]
+    folders += [page for page in beside if page.is_dir()]
+    old = {file for each in folders for file in each.glob("*.md")} | {page for page in beside if page.is_file()}
+    for file in old - kept:
         if file.read_bytes().startswith(MARK.encode()):
             file.unlink()

@@ -64,7 +64,7 @@ def _commit_words(commit: str) -> str:
 
 def linked(it: Measured, row: Row, up: str = "") -> str:
     """The name of a contestant with a link to its page."""
-    return f"[{escape(it.name(row))}]({up}{it.tier}/{it.found[row.labels].slug}.md)"
+    return f"[{escape(it.name(row))}]({up}{it.page}/{it.found[row.labels].slug}.md)"
 
 
 def _ranking(it: Measured) -> str:
@@ -136,7 +136,7 @@ def _front(it: Measured) -> str:
     listed = [f"{k}. {linked(it, r)}: {percent(r.worst)}, {1000 * (r.seconds_per_round or 0.0):.0f} ms a round, "
               f"{it.cost(r)}" for k, r in enumerate(rows, 1)]  # fmt: skip
     words = "Nobody is both better under attack and faster than these:"
-    return f"![Accuracy under {TITLE} against time]({it.tier}-pareto.svg)\n\n{words}\n\n" + "\n".join(listed)
+    return f"![Accuracy under {TITLE} against time]({it.page}-pareto.svg)\n\n{words}\n\n" + "\n".join(listed)
 
 
 def _tuning(it: Measured) -> str:

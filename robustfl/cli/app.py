@@ -249,7 +249,7 @@ def reproduce(target: str | None, **options: Any) -> int:
     "sources",
     multiple=True,
     type=click.Path(path_type=Path),
-    help="Read this board, or this data of a study; run nothing. For the site: once per tier.",
+    help="Read this board, or this data of a study; run nothing. For the site: once per board.",
 )
 @JOBS
 @THREADS

@@ -152,11 +152,11 @@ def _from_board(tier: str, source: Path, page: Path | None, form: str) -> int:
 
 
 def _site(sources: tuple[Path, ...], page: Path | None, form: str) -> int:
-    """Write the site of the boards of all tiers."""
+    """Write the site of the boards."""
     from robustfl.reports.published import sound_board
 
     if not sources or page is None:
-        raise UsageError(f"bench {SITE} needs --page FOLDER and --from BOARD, once per tier")
+        raise UsageError(f"bench {SITE} needs --page FOLDER and --from BOARD, once per board")
     shown, left_out = [], []
     for source in sources:
         read = sound_board(source)
@@ -177,7 +177,7 @@ def _site(sources: tuple[Path, ...], page: Path | None, form: str) -> int:
         return 0
     for words in left_out:
         say(f"not shown: {words}", err=True)
-    say(f"{len(shown)} tiers, {len(written)} files; the first page is {written[0]}")
+    say(f"{len(shown)} boards, {len(written)} files; the first page is {written[0]}")
     return 0
 
 

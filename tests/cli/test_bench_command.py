@@ -172,7 +172,7 @@ def test_a_site_shows_the_boards_that_it_can_and_names_the_others(
     assert (files, page) == (shown, Path("pages"))
     assert left_out.startswith(OLD)
     said, refused = capsys.readouterr()
-    assert said == "2 tiers, 2 files; the first page is pages/index.md\n"
+    assert said == "2 boards, 2 files; the first page is pages/index.md\n"
     assert refused.startswith(f"not shown: {OLD}")
     assert invoke(["bench", "site", *sources, "--from=d99.json", "--page", "pages", "--format", "json"]) == 0
     told = json.loads(capsys.readouterr().out)

@@ -131,7 +131,7 @@ def line(page: str, start: str) -> str:
 def test_the_front_page_answers_with_the_first_that_has_batch_statistics(pages: Mapping[str, str]) -> None:
     """The median has the highest SA and nnm+median the highest RA, both pairs are shown; seeds 0-2, f 2 and 4."""
     front = pages["index.md"]
-    answer = line(front, "| [MNIST](m.md), f = 2 and 4 of 20 clients |")
+    answer = line(front, "| [MNIST](m.md), f = 2 and 4 of 20 clients, γ = 0.5 and iid |")
     assert "**[median · naive-bn](m/median-naive-bn-" in answer
     # per seed: 0.8 - 0.03 (mean over f) - 0.01 * seed - 0.1
     assert "| 66.0 % (65.0–67.0) | 95.0 % | 19.0 % (18.0–20.0) | 1.5 × mean |" in answer
@@ -147,7 +147,7 @@ def test_the_front_page_answers_with_the_first_that_has_batch_statistics(pages: 
     assert (
         "| [p](p.md) | propagation (not the whole protocol) | 8 | [bench-p.json](boards/bench-p.json), shown" in front
     )
-    assert "not measured" in line(front, "| [propagation](p.md), f = 2 and 4 of 20 clients |")
+    assert "not measured" in line(front, "| [propagation](p.md), f = 2 and 4 of 20 clients, γ = 0.5 and iid |")
     assert "Only a part of the protocol has run: propagation." in front
     assert "@software{robustfl," in front
 
@@ -262,17 +262,45 @@ def test_a_later_board_takes_the_place_and_the_history_says_what_changed(both: A
     assert len(read_history(tmp_path / "history.json").boards) == 3
     assert (tmp_path / "methods" / "mine.md").is_file()
     assert not (tmp_path / "methods" / "defense-gone.md").exists()
-    with pytest.raises(UsageError, match="two boards of tier m"):
+    with pytest.raises(UsageError, match="two boards of tier m that changed the protocol alike"):
         written(tmp_path, later, both[0])
     assert (
         written(tmp_path, later, both[1], left_out=["old.json, tier m: protocol version 0"]) == pages
     )  # the same bytes
 
 
+def test_boards_of_one_tier_that_changed_the_protocol_differently_stand_side_by_side(tmp_path: Path) -> None:
+    short = made_up("m", changed=["rounds=30"], lower=0.2)
+    pages = written(tmp_path, made_up("m"), short, made_up("p", propagated=True))
+    front = pages["index.md"]
+    for name in ("m", "m-2"):
+        where = f"[MNIST]({name}.md), f = 2 and 4 of 20 clients, γ = 0.5 and iid"
+        assert line(front, f"| {where} | **[median · naive-bn]({name}/median-naive-bn-")
+    assert "## Tier M: MNIST" in front
+    assert "## Tier M, board 2: MNIST" in front
+    assert line(front, "| [m-2](m-2.md) | MNIST (not the whole protocol) | 8 | [bench-m-2.json](boards/bench-m-2.json)")
+    second = next(text for name, text in pages.items() if name.startswith("m-2/median-gn-"))
+    assert "(../m-2.md)" in second
+    assert "(../boards/bench-m-2.json)" in second
+    assert "46.0" in second
+    assert "66.0" in next(text for name, text in pages.items() if name.startswith("m/median-gn-"))
+    method = pages["methods/defense-median.md"]
+    assert method.count("| [m](../m.md)") == method.count("| [m-2](../m-2.md)") == 4
+    assert line(pages["history.md"], "| 2026-01-02 | [m-2](m-2.md) |").count(
+        "the first board beside another of its tier"
+    )
+    entered = {entry.page: entry for entry in read_history(tmp_path / "history.json").boards if entry.tier == "m"}
+    assert sorted(entered) == ["", "m-2"]
+    alone = written(tmp_path, made_up("m", lower=0.05))
+    assert "foolsgold · gn 36.0 → 31.0" in line(alone["history.md"], "| 2026-01-02 | [m](m.md) |")
+    assert not list(tmp_path.glob("m-2*.md"))
+    assert not list((tmp_path / "m-2").glob("*.md"))
+
+
 def test_a_tier_of_an_older_protocol_is_shown_as_such(tmp_path: Path) -> None:
     front = written(tmp_path, made_up("m"), made_up("p", version=RULES.version - 1, autobyz=7))["index.md"]
-    assert line(front, "| [propagation](p.md), f = 2 and 4 of 20 clients, an older protocol |")
-    assert line(front, "| [MNIST](m.md), f = 2 and 4 of 20 clients |")
+    assert line(front, "| [propagation](p.md), f = 2 and 4 of 20 clients, γ = 0.5 and iid, an older protocol |")
+    assert line(front, "| [MNIST](m.md), f = 2 and 4 of 20 clients, γ = 0.5 and iid |")
     assert front.count("later attacks may lower") == 1
     assert f"**Protocol version {RULES.version - 1}**, which counts AutoByz version 7: later attacks may lower" in front
 
@@ -371,7 +399,7 @@ def test_a_board_of_another_version_is_named_and_not_shown(tmp_path: Path, capsy
     ("arguments", "said"),
     [
         (["bench", "sitee"], "did you mean 'site'"),
-        (["bench", "site"], "bench site needs --page FOLDER and --from BOARD, once per tier"),
+        (["bench", "site"], "bench site needs --page FOLDER and --from BOARD, once per board"),
         (["bench", "site", "--cheap", "--page", "p"], "bench site takes no --cheap"),
         (["bench", "d", "--from", "a.json", "--from", "b.json"], "bench d takes one --from, not 2"),
         (["bench", "d", "--from", "a.json", "--list"], "bench d --from takes no --list"),
