@@ -18,7 +18,7 @@ from robustfl.contracts import Aggregator, BranchedNorm, LockstepNorm, OneMachin
 from robustfl.data import data_root
 from robustfl.errors import UsageError
 from robustfl.records import LATER, SCHEMA, digest, labels_of
-from robustfl.registry import KINDS, load_file, lookup, reread_session
+from robustfl.registry import KINDS, load_file, lookup, parse, reread_session
 
 from .ensemble import asked, members
 from .mends import mends
@@ -126,9 +126,7 @@ def _options(field: str, value: Any) -> Iterator[Any]:
         raise UsageError(f"{field}=[] is an empty axis; leave {field} out or give it a value")
     for option in options:
         if field == "schedule":
-            if not isinstance(option, Mapping):
-                raise UsageError(f"schedule={option!r} must be a table such as {{ kind = 'constant', lr = 0.1 }}")
-            yield from _rates(option)
+            yield from _rates(_schedule(option))
         elif field in (*METHODS, *PIPELINES):
             yield from specs_of(option) if isinstance(option, Mapping) else [_name(option)]
         else:
@@ -138,6 +136,16 @@ def _options(field: str, value: Any) -> Iterator[Any]:
 def _name(option: Any) -> Any:
     """A method's name where TOML reads a number: the attacks ``nan`` and ``inf``."""
     return str(option) if isinstance(option, float) and str(option) in ("nan", "inf") else option
+
+
+def _schedule(option: Any) -> Mapping[str, Any]:
+    """A schedule as a table, also where it is written as boards write it: ``constant(lr=0.1)``."""
+    if isinstance(option, str):
+        kind, fields = parse(option)
+        return {"kind": kind, **fields}
+    if not isinstance(option, Mapping):
+        raise UsageError(f"schedule={option!r} must be a table such as {{ kind = 'constant', lr = 0.1 }}")
+    return option
 
 
 def _rates(option: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -15,7 +15,7 @@ from robustfl.records import canonical
 from robustfl.registry import entries
 from robustfl.scenarios import Cell, Scenario, expand, preset_names, run_cell
 from robustfl.scenarios.build import build
-from robustfl.scenarios.expand import fingerprints, idle_rules, key_of, refusal, resolve
+from robustfl.scenarios.expand import fingerprints, idle_rules, key_of, labels, refusal, resolve
 from robustfl.scenarios.spec import apply_settings, canonical_method
 
 
@@ -45,6 +45,33 @@ def test_schedules_and_tuples_can_be_axes() -> None:
     assert [(c.schedule.lr, c.model) for c in cells] == [
         (0.1, "mlp(hidden=(8,))"), (0.1, "mlp(hidden=(9,))"), (0.2, "mlp(hidden=(8,))"), (0.2, "mlp(hidden=(9,))"),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"kind": "constant", "lr": 0.25},
+        {"kind": "step", "values": [0.1, 0.05], "milestones": [4]},
+        {"kind": "geometric", "lr": 0.3, "factor": 0.9},
+    ],
+)
+def test_a_schedule_may_be_written_as_boards_write_it(table: dict[str, Any]) -> None:
+    (cell,) = expand(scenario(schedule=table, rounds=8))
+    assert expand(scenario(schedule=str(labels(cell)["schedule"]), rounds=8)) == [cell]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "said"),
+    [
+        ("cosntant(lr=0.1)", "'constant', 'step' or 'geometric'"),
+        ("constant(rate=0.1)", "no setting 'schedule.rate'"),
+        ("constant(0.1)", "'0.1' is not parameter=value"),
+        (5, "schedule=5 must be a table such as"),
+    ],
+)
+def test_a_schedule_written_wrongly_is_refused(schedule: object, said: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(said)):
+        expand(scenario(schedule=schedule))
 
 
 def test_exclusions_that_drop_nothing_are_told() -> None:
