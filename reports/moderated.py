@@ -107,7 +107,8 @@ def pair_p_values(tables: Array, samples: int | None) -> tuple[Array, Array]:
     """Two-sided p-values ``[r r]`` of all pairs of rows, and by how many seeds they are paired.
 
     ``tables [r s]`` are accuracies per row and seed, NaN where a row has none. The differences of the logits are tested
-    seed by seed with moderated variances; a pair with fewer than ``MIN_PAIRS`` seeds in common has p = 1.
+    seed by seed with moderated variances; a pair with fewer than ``MIN_PAIRS`` seeds in common has p = 1, and so has
+    one whose accuracies differ the other way on average.
     """
     rows = len(tables)
     counts = np.zeros((rows, rows))
@@ -129,5 +130,9 @@ def pair_p_values(tables: Array, samples: int | None) -> tuple[Array, Array]:
     variance, dof = (seen, d) if prior is None else prior.moderate(seen, d)
     t = np.nanmean(apart[known], axis=1) / np.sqrt(variance / n[known])
     found = 2 * stdtr(dof, -np.abs(t))
+    plain = np.nanmean((tables[second] - tables[first])[known], axis=1)
+    found[plain * t < 0] = (
+        1.0  # ranks go by accuracies: what these and their logits order differently is not told apart
+    )
     p[first[known], second[known]] = p[second[known], first[known]] = found
     return p, counts

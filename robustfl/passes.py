@@ -151,6 +151,11 @@ NEAR = 256
 """Images that a CPU takes at a time: a layer's activations are still in its cache."""
 
 
+def right(logits: Tensor, labels: Tensor) -> Tensor:
+    """Which samples are classified right, ``bool [b]``: none whose logits ``[b c]`` hold NaN, which is no answer."""
+    return (logits.argmax(1) == labels) & ~logits.isnan().any(1)
+
+
 def channels_last(x: Tensor) -> Tensor:
     """Images ``[b C H W]`` with channels innermost in memory, also where one channel makes that ambiguous to torch.
 

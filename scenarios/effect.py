@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from robustfl.attacks.evasion.accounts import odd_radius
 from robustfl.contracts import Algorithm, BranchedNorm, OneMachineNorm, Tag
 from robustfl.records import canonical, measured_in
-from robustfl.registry import describe
 
 from .expand import idle_rules
 from .spec import Cell, Scenario, is_axis, of_each
@@ -75,11 +75,8 @@ def _idle_radii(cell: Cell) -> Iterator[str]:
     """Radii of 0, and radii in units of 255 where pixels reach from 0 to 1: every image is then within reach."""
     told = {"evasions": cell.methods.evasions, "train_evasion": (cell.methods.train_evasion,)}
     for name, evasion in ((name, one) for name, some in told.items() for one in some):
-        eps = getattr(evasion, "eps", None)
-        if eps == 0:
-            yield f"{name}: {describe(evasion)} changes no image: eps = 0"
-        elif eps is not None and eps >= 1 and getattr(evasion, "norm", "linf") == "linf":
-            yield f"{name}: {describe(evasion)} reaches every image: pixels lie in [0, 1]; is eps = {eps:g}/255 meant?"
+        if words := odd_radius(evasion):
+            yield f"{name}: {words}"
 
 
 def _idle_of_attackers(cell: Cell) -> Iterator[str]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+from robustfl.attacks.byzantine import ModelReplacement, Neurotoxin, Opt
+from robustfl.contracts import Attack
 from robustfl.norms import HBN
 from robustfl.objectives import WSM
 
@@ -36,12 +38,33 @@ def _copied_validation(cell: Cell) -> bool:
     return cell.validation > 0 and cell.attackers_data == "copied" and cell.f > 0
 
 
+def _searched_first_push(cell: Cell) -> bool:
+    """A search kept to the strength that it had found for poisonedfl's first round, in which that sends zeros."""
+    return cell.f > 0 and any(isinstance(one, Opt) and "poisonedfl" in one.attack for one in _layers(cell))
+
+
+def _attack_while_off(cell: Cell) -> bool:
+    """A wrapper searched or scaled the honest work of rounds in which the attack it wraps is off."""
+    changers = [one for one in _layers(cell) if isinstance(one, (Opt, ModelReplacement, Neurotoxin))]
+    return cell.f > 0 and any(not one.on(t) for one in changers for t in range(cell.end))
+
+
+def _layers(cell: Cell) -> Iterator[Attack]:
+    """The attack of a cell and those that it wraps, one within the other."""
+    attack: Attack | None = cell.methods.attack
+    while attack is not None:
+        yield attack
+        attack = attack.inner
+
+
 MENDS: dict[str, Callable[[Cell], bool]] = {
     "poisoned-priors": _poisoned_priors,
     "late-first-update": _late_first_update,
     "copied-server-data": _copied_server_data,
     "clean-statistics": _clean_statistics,
     "copied-validation": _copied_validation,
+    "searched-first-push": _searched_first_push,
+    "attack-while-off": _attack_while_off,
 }
 
 

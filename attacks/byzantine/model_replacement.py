@@ -66,7 +66,7 @@ class ModelReplacement(Wrapper):
     def forge(self, view: View, *, generator: torch.Generator) -> Tensor:
         del generator
         own = own_rows(view, self.name)
-        if view.channel == "statistics":
+        if view.channel == "statistics" or not self.on(view.round):
             return own.clone()
         rows = own * (view.n / view.f if self.scale is None else self.scale)
         if self.bound is not None:
@@ -75,5 +75,5 @@ class ModelReplacement(Wrapper):
         return rows
 
     def constrain(self, gradient: Tensor, moved: Tensor, *, round: int = 0) -> Tensor:
-        del round
-        return gradient if self.alpha == 1.0 else self.alpha * gradient + (1.0 - self.alpha) * moved
+        idle = self.alpha == 1.0 or not self.on(round)
+        return gradient if idle else self.alpha * gradient + (1.0 - self.alpha) * moved

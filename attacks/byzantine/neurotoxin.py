@@ -63,7 +63,7 @@ class Neurotoxin(Wrapper):
     def forge(self, view: View, *, generator: torch.Generator) -> Tensor:
         del generator
         own = own_rows(view, self.name)
-        if view.channel == "statistics":
+        if view.channel == "statistics" or not self.on(view.round):
             return own.clone()
         rows = own * self.scale
         if view.previous is not None:

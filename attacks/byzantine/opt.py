@@ -166,6 +166,8 @@ class Opt(Wrapper):
         return dataclasses.replace(self.inner, **{self._searched: strength})  # type: ignore[type-var]
 
     def forge(self, view: View, *, generator: torch.Generator) -> Tensor | Forged:
+        if not self.on(view.round):
+            return self.inner.forge(view.redacted(self.inner), generator=generator)
         sent = self.find(view, generator=generator)[1]
         return sent if sent.state else sent.rows
 

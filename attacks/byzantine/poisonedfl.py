@@ -80,10 +80,10 @@ class PoisonedFL(Attack):
         else:
             state["total"], state["age"] = state["total"] + g, state["age"] + 1
             if int(state["age"]) % self.period == 0:
-                state |= {"scale": self._adapted(state), "total": torch.zeros_like(g)}
+                state |= {"share": self._adapted(state), "total": torch.zeros_like(g)}
             length: Tensor = torch.linalg.vector_norm(g)
             away = unit((g - unit(state["row"]) * length).abs())
-            row = away * state["signs"] * (float(state["scale"]) * length)
+            row = away * state["signs"] * (self.scale * float(state["share"]) * length)
         state["row"] = row
         return Forged(alike(row if base is None else row + base, view.f), state)
 
@@ -92,16 +92,16 @@ class PoisonedFL(Attack):
         drawn = torch.rand(len(like), generator=generator, device=generator.device).to(like.device)
         return {
             "signs": torch.where(drawn < 0.5, -1.0, 1.0).to(like), "row": torch.zeros_like(like),
-            "total": torch.zeros_like(like), "age": torch.tensor(0), "scale": torch.tensor(self.scale).double(),
+            "total": torch.zeros_like(like), "age": torch.tensor(0), "share": torch.ones((), dtype=torch.float64),
             "before": like.new_zeros(0),
         }  # fmt: skip
 
     def _adapted(self, state: Mapping[str, Tensor]) -> Tensor:
-        """The factor ``c`` for the next period."""
+        """The share of the first ``c`` for the next period; ``c`` itself is no state, since ``opt`` searches it."""
         aligned = int((state["total"].sign() == state["signs"]).sum())
-        smaller = state["scale"] * self.decay
+        smaller = state["share"] * self.decay
         failed = aligned < successes(len(state["signs"]), self.level)
-        return smaller if failed and float(smaller) >= self.least else state["scale"]
+        return smaller if failed and self.scale * float(smaller) >= self.least else state["share"]
 
 
 def successes(d: int, level: float) -> int:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from robustfl.contracts import Evasion
 from robustfl.randomness import stream
-from robustfl.registry import create
+from robustfl.registry import create, describe
 
 from .image_draws import Draws
 from .points import in_turn, resists
@@ -36,6 +36,20 @@ def resisting_after(
             name = part.name if part.name not in shares else f"{part.name} {len(shares)}"
             shares[name] = len(harvest.rows) / max(1, len(x))
     return shares
+
+
+def odd_radius(evasion: Evasion) -> str:
+    """A doubt about a radius of 0, or one in units of 255 where pixels reach from 0 to 1; empty without one.
+
+    >>> odd_radius(create("evasion", "fgsm(eps=8)"))
+    'fgsm(eps=8) reaches every image: pixels lie in [0, 1]; is eps = 8/255 meant?'
+    """
+    eps, name = getattr(evasion, "eps", None), describe(evasion) if evasion.name else type(evasion).__name__
+    if eps == 0:
+        return f"{name} changes no image: eps = 0"
+    if isinstance(eps, (int, float)) and eps >= 1 and getattr(evasion, "norm", "linf") == "linf":
+        return f"{name} reaches every image: pixels lie in [0, 1]; is eps = {eps:g}/255 meant?"
+    return ""
 
 
 def masking(report: Mapping[str, float]) -> str | None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from robustfl.contracts import Evasion
-from robustfl.passes import channels_last
+from robustfl.passes import channels_last, right
 from robustfl.randomness import stream
 
 from .image_draws import Draws
@@ -55,7 +55,7 @@ def resists(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     """Which images are classified right, ``bool [b]``."""
     if not len(x):
         return torch.zeros(0, dtype=torch.bool, device=x.device)
-    return logits_of(model, x).argmax(1) == y
+    return right(logits_of(model, x), y)
 
 
 class Harvest:
@@ -77,7 +77,7 @@ class Harvest:
     def offer(self, found: Tensor) -> None:
         """Take what an attack made of the rows that are ``left``."""
         logits, y = logits_of(self._model, found), self._y[self.rows]
-        holds, loss = logits.argmax(1) == y, cross_entropy(logits, y).to(self._loss.dtype)
+        holds, loss = right(logits, y), cross_entropy(logits, y).to(self._loss.dtype)
         worse = ~holds | (loss > self._loss[self.rows])
         self.images[self.rows] = torch.where(per_image(worse, found), found, self.images[self.rows])
         self._loss[self.rows] = torch.maximum(loss, self._loss[self.rows])

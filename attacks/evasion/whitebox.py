@@ -41,12 +41,15 @@ def gradient_of(model: nn.Module, x: Tensor, losses: Callable[[Tensor], Tensor])
         variable = x.detach().requires_grad_(True)
         logits = model(variable)
         each = losses(logits)
-        if not each.requires_grad:
+        found = torch.autograd.grad(each.sum(), variable, allow_unused=True)[0] if each.requires_grad else None
+        if found is None:
             raise UsageError(
                 "the model's outputs do not depend on its inputs for autograd (no_grad, detach, numpy?): there is no "
                 "gradient to follow; square and lsa need none"
             )
-        (gradient,) = torch.autograd.grad(each.sum(), variable)
+        gradient: Tensor = found
+        if 0 in gradient.stride():  # of a sum over pixels: one entry stands for many, and attacks work in place
+            gradient = gradient.clone()
     return gradient, each.detach(), logits.detach()
 
 

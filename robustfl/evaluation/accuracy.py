@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from robustfl.contracts import Evasion
-from robustfl.passes import NEAR, evaluating
+from robustfl.passes import NEAR, evaluating, right
 from robustfl.watch import checked, watched
 
 Pixels = Callable[[Tensor], Tensor]
@@ -133,6 +133,6 @@ def _accuracy(model: nn.Module, inputs: Pixels, labels: Tensor, batch: int) -> A
         shown = inputs(index)
         with torch.no_grad():
             logits = model(shown)
-            hits[index] = logits.argmax(1) == labels[index]
+            hits[index] = right(logits, labels[index])
             loss += F.cross_entropy(logits, labels[index], reduction="sum").double()
     return Accuracy(hits, labels, float(loss) / max(1, len(labels)))

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data import Dataset as TorchDataset
 
 from robustfl.arguments import check_model, check_whole, usable_device
-from robustfl.attacks.evasion.accounts import masking
+from robustfl.attacks.evasion.accounts import masking, odd_radius
 from robustfl.attacks.evasion.whitebox import frozen, input_gradient
 from robustfl.contracts import Dataset, Evasion
 from robustfl.data import Resident, data_root, dataset_from_spec
@@ -216,6 +216,7 @@ class _Measured:
         notes = [f"the model changed its buffers {', '.join(changed)} in evaluation mode; put back"] if changed else []
         registered = {spec: value for spec, value in ra.items() if self._attacks[spec].name}
         suspicion = masking(registered)
+        radii = map(odd_radius, self._attacks.values())
         doubt = limit_doubt(clean.labels, self._limit or self._attacked) if self._attacks else ""
         return Evaluation(
             sa=clean.value,
@@ -232,7 +233,7 @@ class _Measured:
                 "evasions": {s: dict(identity(a)) if a.name else repr(a) for s, a in self._attacks.items()},
                 "torch": str(torch.__version__),
             },
-            notes=(*notes, *filter(None, (dark("test", self._brightest), suspicion, doubt, self._flatness()))),
+            notes=(*notes, *filter(None, (*radii, dark("test", self._brightest), suspicion, doubt, self._flatness()))),
         )
 
     def _flatness(self) -> str:

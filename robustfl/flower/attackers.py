@@ -301,6 +301,10 @@ class Attacked(Strategy):
         if self.scope != "statistics":
             updates = self._updates(received, honest, attackers)
         if self.scope != "update" and statistics.shape[1]:
+            if self._robust is not None and self.attack.knowledge == "defense":
+                # The server draws for the updates first: what it draws for the statistics comes after that.
+                whole = _seated(torch.cat([received.updates[honest], updates]), honest, attackers)
+                self._robust.defended(whole, received.context)
             statistics = self._statistics(received, honest, attackers)
         sent = self._eyes.sent
         for row, place in enumerate(attackers):

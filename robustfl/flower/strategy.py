@@ -121,6 +121,7 @@ class RobustStrategy(FedAvg):
         self.state, self._resumed = _checked(state), bool(state)
         self._channels: Channels | None = None
         self._sent: ArrayRecord | None = None
+        self._own: Tensor | None = None
         self._asked: dict[int, Metadata] = {}
         known = self.state.get(_NODES, torch.empty(0, dtype=torch.int64)).cpu().numpy().view(np.uint64).tolist()
         self._seats: dict[int, int] = {node: seat for seat, node in enumerate(known)}
@@ -174,7 +175,7 @@ class RobustStrategy(FedAvg):
         facts["robustfl-dropped"] = len(there) - len(received.sound)
         arrays = None
         try:
-            arrays, dropped = self._aggregated(server_round, received)
+            arrays, dropped = self._aggregated(received)
             facts["robustfl-dropped"] = dropped
         except Refused as error:
             _log.warning("round %d: the model stays as it is: %s", server_round, error)
@@ -217,6 +218,7 @@ class RobustStrategy(FedAvg):
     def look_at(self, arrays: ArrayRecord) -> None:
         """Take ``arrays`` for the model that is sent in this round."""
         self._channels, self._sent, self._asked = Channels.of(arrays, self.model), arrays, {}
+        self._own = None
 
     @property
     def channels(self) -> Channels:
@@ -258,6 +260,7 @@ class RobustStrategy(FedAvg):
             clients=torch.tensor(seats),
             shapes=tuple(self.channels.shapes[name] for name in self.channels.update),
             model=sent.update.to(self.device),
+            reference=self._reference(server_round),
         )
         return Received(
             replies=tuple(replies),
@@ -267,6 +270,21 @@ class RobustStrategy(FedAvg):
             sound=tuple(sound),
             context=context,
         )
+
+    def _reference(self, server_round: int) -> Tensor | None:
+        """The server's own update, made once a round, for rules that ask for it."""
+        if self.reference is None or not self.rule.aggregator.needs_reference:
+            return None
+        if self._own is None:
+            assert self._sent is not None
+            try:
+                own = self.channels.read(self.reference(server_round, self._sent))
+            except Exception as error:
+                raise UsageError(
+                    f"RobustStrategy: reference= does not return the server's model: {told(error)}"
+                ) from error
+            self._own = (own.update - self.sent.update).to(self.device)
+        return self._own
 
     def _weight(self, reply: Message) -> float:
         records = list(reply.content.metric_records.values())
@@ -292,18 +310,9 @@ class RobustStrategy(FedAvg):
         defense = DefendedStatistics(self.statistics_rule, self.f, plain)
         return merge_layers(statistics, counts, previous, layers, defense)
 
-    def _aggregated(self, server_round: int, received: Received) -> tuple[ArrayRecord, int]:
+    def _aggregated(self, received: Received) -> tuple[ArrayRecord, int]:
         """The new model, and how many clients were left out."""
         sent, context = self.sent, received.context
-        if self.reference is not None and self.rule.aggregator.needs_reference:
-            assert self._sent is not None
-            try:
-                own = self.channels.read(self.reference(server_round, self._sent))
-            except Exception as error:
-                raise UsageError(
-                    f"RobustStrategy: reference= does not return the server's model: {told(error)}"
-                ) from error
-            context = replace(context, reference=(own.update - sent.update).to(self.device))
         result = self.defended(received.updates, context)
         statistics = sent.statistics
         if self.channels.layers:

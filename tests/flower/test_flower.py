@@ -202,6 +202,47 @@ def test_what_an_attack_tries_out_is_what_the_server_does() -> None:
     assert plain(result.arrays)["w"] == pytest.approx((tried[0] + torch.tensor([1.0, 2.0])).tolist(), abs=1e-12)
 
 
+@pytest.mark.parametrize("scope", ["both", "statistics"])
+def test_what_an_attack_tries_out_on_statistics_is_what_the_server_does(scope: str) -> None:
+    """Both rules draw, that of the updates first."""
+    tried: dict[str, torch.Tensor] = {}
+
+    class Tries(robustfl.attack("opt-foe").__class__):  # type: ignore[misc]
+        def forge(self, view: Any, *, generator: torch.Generator) -> torch.Tensor:
+            rows = torch.full((view.f, view.honest.shape[1]), 3.0, dtype=view.honest.dtype)
+            tried[view.channel] = view.aggregate(torch.cat([view.honest, rows])).clone()
+            return rows
+
+    model = bn_model()
+    rule = robust("bucketing+median", f=1, seed=4, weighted=False, min_train_nodes=7, model=model)
+
+    def make(k: int, t: int, arrays: dict[str, np.ndarray[Any, Any]]) -> RecordDict:
+        shift = np.array([k, k * k], dtype=np.float32)
+        moved = {name: arrays[name] + shift for name in ("0.bias", "1.running_mean", "1.running_var")}
+        return reply({**arrays, **moved})
+
+    strategy = Attacked(rule, Tries(), clients=[1], scope=scope, target="both")  # type: ignore[arg-type]
+    found = trained(strategy, app_of(make, numbered), 7, ArrayRecord(model.state_dict())).arrays.to_torch_state_dict()
+    merged = torch.cat([found["1.running_mean"], found["1.running_var"]])
+    torch.testing.assert_close(merged, tried["statistics"].to(merged))
+    assert ("update" in tried) == (scope == "both")
+
+
+def test_an_attack_tries_out_a_rule_that_trusts_the_servers_own_update() -> None:
+    asked: list[int] = []
+
+    def own(server_round: int, arrays: ArrayRecord) -> ArrayRecord:
+        asked.append(server_round)
+        return ArrayRecord({"w": Array(arrays["w"].numpy() + 1.0)})
+
+    rule = robust("fltrust", f=1, reference=own, min_train_nodes=4)
+    app = app_of(lambda k, t, arrays: reply({"w": arrays["w"] + [1.0, k]}), numbered)
+    strategy = Attacked(rule, "opt-foe(evals=5)", clients=[1])
+    result = trained(strategy, app, 4, vector(1.0, 2.0), rounds=2)
+    assert np.isfinite(plain(result.arrays)["w"]).all()
+    assert asked == [1, 2]  # trained once a round, however often an attack tries
+
+
 # --- what clients send ------------------------------------------------------------------------------------------------
 
 

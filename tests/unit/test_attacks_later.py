@@ -124,7 +124,7 @@ def test_poisonedfl_pushes_every_round_to_the_same_side(server):
         # What a server follows is nearly what was sent, and their difference loses digits: each round starts anew.
         literal.sent = made.rows[0].numpy()
         state = made.state
-        scales.append(float(state["scale"]))
+        scales.append(2.0 * float(state["share"]))
         if t:
             assert bool((made.rows[0] * state["signs"] >= 0).all())
     # After failure 2 → 1.4 → 0.98, and no further: 0.686 is below 0.9.

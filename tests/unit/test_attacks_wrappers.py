@@ -174,6 +174,42 @@ def test_rounds_of_the_attack(spec: str, on: list[int]) -> None:
     assert (attack, sorted(attack + honest)) == (on, list(range(7)))
 
 
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "opt(timed(sf, start=1))",
+        "opt(timed(foe, start=1), parameter=deviation)",
+        "model-replacement(timed(badnets, start=1))",
+        "neurotoxin(timed(badnets, start=1), scale=3)",
+    ],
+)
+def test_wrappers_leave_honest_work_alone_while_the_attack_is_off(spec: str) -> None:
+    assert torch.equal(sent(spec, view(round=0)), OWN)
+    assert not torch.equal(sent(spec, view(round=1)), OWN)
+
+
+def test_local_steps_are_not_held_back_while_the_attack_is_off() -> None:
+    attack = robustfl.attack("model-replacement(timed(badnets, start=1), alpha=0.5)")
+    gradient, moved = torch.ones(3), torch.zeros(3)
+    assert [attack.constrain(gradient, moved, round=t).tolist() for t in (0, 1)] == [[1.0] * 3, [0.5] * 3]
+
+
+def test_a_search_around_an_attack_that_adds_up_is_no_weaker_than_the_attack() -> None:
+    """In its first round poisonedfl sends zeros at every strength: no strength is found that is kept for later."""
+    moved = {}
+    for spec in ("poisonedfl", "opt(poisonedfl)"):
+        attack, state, moved[spec] = robustfl.attack(spec), {}, []
+        for t in range(4):
+            previous = None if t == 0 else rows(1, seed=20 + t)[0]
+            made = Forged.of(attack.forge(view("mean", round=t, state=state, previous=previous), generator=stream(0)))
+            state = made.state
+            moved[spec].append(float(made.rows.norm()))
+    assert moved["poisonedfl"][0] == moved["opt(poisonedfl)"][0] == 0
+    assert all(
+        one > other > 0 for one, other in zip(moved["opt(poisonedfl)"][1:], moved["poisonedfl"][1:], strict=True)
+    )
+
+
 def test_data_are_clean_while_the_attack_is_off() -> None:
     attack, y = robustfl.attack("timed(label-flip, start=1)"), torch.arange(4)
     poisoned = [attack.poison(y, y, classes=4, generator=stream(0), round=t)[1].tolist() for t in (0, 1)]

@@ -274,7 +274,7 @@ def poisoned(spec: str, rounds: int, *, statistics: bool = False) -> list[dict[s
 
 
 def test_poisonedfl_shrinks_after_failures_down_to_its_least_length_and_not_at_the_bound() -> None:
-    scales = [s["scale"].item() for s in poisoned("poisonedfl(period=1, scale=1, decay=0.5, least=0.5, level=0.99)", 3)]
+    scales = [s["share"].item() for s in poisoned("poisonedfl(period=1, scale=1, decay=0.5, least=0.5, level=0.99)", 3)]
     assert scales == [1.0, 0.5, 0.5]
     signs, rows = (
         torch.tensor([-1.0, 1, -1, -1]),
@@ -286,7 +286,7 @@ def test_poisonedfl_shrinks_after_failures_down_to_its_least_length_and_not_at_t
         expected.append(expected[-1] * (0.7 if failed and expected[-1] * 0.7 >= 0.5 else 1))
     found = poisoned("poisonedfl(period=1, level=0.5)", 6)
     assert torch.equal(found[0]["signs"], signs)
-    assert [s["scale"].item() for s in found] == pytest.approx(expected)
+    assert [8.0 * s["share"].item() for s in found] == pytest.approx(expected)
 
 
 def test_poisonedfl_measures_how_statistics_moved_in_the_last_round() -> None:

@@ -142,6 +142,9 @@ def test_who_copies_an_honest_client_sees_nothing_of_what_it_holds_out(f: int) -
         ({"attackers_data": "copied", "server_samples": 20}, "copied-server-data"),
         ({"norm": "hbn", "attack": "badnets", "algorithm": "fedavg"}, "clean-statistics"),
         ({"attackers_data": "copied", "validation": 0.2}, "copied-validation"),
+        ({"attack": "opt(attack=poisonedfl)"}, "searched-first-push"),
+        ({"attack": "opt(attack=timed(attack=sf, start=2))"}, "attack-while-off"),
+        ({"attack": "neurotoxin(attack=timed(attack=badnets, every=2))", "rounds": 2}, "attack-while-off"),
     ],
 )
 def test_a_mended_cell_has_another_key_and_its_neighbours_have_not(settings: dict[str, Any], name: str) -> None:

@@ -155,6 +155,72 @@ def test_gradients_that_the_caller_keeps_are_not_added_to() -> None:
     assert bool((own == 7).all())
 
 
+class _Sum(nn.Module):
+    """The sum of an image's pixels against two classes: its gradient is one number for all pixels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor([[1.0, -1.0]]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x.sum((1, 2, 3))[:, None] - 19) * self.weight
+
+
+@pytest.mark.parametrize("attack", ["fgsm", "pgd", "mia", "apgd-ce", "fab-t", "worst(of='pgd+mia')"])
+def test_a_gradient_that_is_one_number_for_all_pixels_can_be_followed(attack: str) -> None:
+    x, y = images()
+    found = robustfl.evaluate(_Sum(), (x[:20], (y[:20] > 4).long()), [attack])
+    assert 0 <= next(iter(found.ra.values())) <= found.sa
+
+
+class _Blind(nn.Module):
+    """Answers NaN where an image is not one of those it knows."""
+
+    def __init__(self, known: Tensor, label: int) -> None:
+        super().__init__()
+        self.register_buffer("known", known.flatten(1))
+        self.label = label
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat = x.flatten(1)
+        logits = torch.nn.functional.one_hot(torch.full((len(x),), self.label), 10).to(x) + 0.0 * flat.sum(1)[:, None]
+        far = torch.cdist(flat, self.get_buffer("known")).amin(1) > 0.05
+        return torch.where(far[:, None], logits * float("nan"), logits)
+
+
+@pytest.mark.parametrize("label", [0, 3])
+def test_who_answers_nan_is_not_robust_whatever_the_label(label: int) -> None:
+    x, y = images()
+    x, y = x[y == label][:10], y[y == label][:10]
+    found = robustfl.evaluate(_Blind(x, label), (x, y), ["pgd(eps=0.1)", "square(eps=0.1, queries=20)"])
+    assert found.sa == 1
+    assert set(found.ra.values()) == {0.0}
+
+
+def test_a_radius_in_units_of_255_is_doubted() -> None:
+    x, y = images()
+    found = robustfl.evaluate(small(), (x[:20], y[:20]), ["fgsm(eps=8)", "pgd(eps=0.1, steps=2)"])
+    assert "fgsm(eps=8) reaches every image: pixels lie in [0, 1]; is eps = 8/255 meant?" in found.notes
+    assert not any("pgd" in note for note in found.notes)
+
+
+class _Detached(nn.Module):
+    """Its outputs follow a graph that the images are no part of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.own = nn.Linear(64, 10), torch.ones(10, requires_grad=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x.detach().flatten(1)) * self.own
+
+
+def test_outputs_without_a_gradient_are_named() -> None:
+    x, y = images()
+    with pytest.raises(UsageError, match="square and lsa need none"):
+        robustfl.evaluate(_Detached(), (x[:10], y[:10]), ["fgsm"])
+
+
 def test_it_works_where_gradients_are_off() -> None:
     model = small()
     wanted = robustfl.evaluate(model, images(), SPECS).ra

@@ -133,6 +133,14 @@ def test_rows_are_compared_over_the_seeds_that_both_have() -> None:
     assert p[0, 1] == pytest.approx(expected, rel=1e-9)
 
 
+def test_what_accuracies_and_their_logits_order_differently_is_not_told_apart() -> None:
+    """Four seeds near 1 outweigh the fifth on the scale of logits, and not in the mean."""
+    first, second = [0.999] * 4 + [0.5], [0.9975, 0.9975, 0.9976, 0.9974, 0.508]
+    assert np.mean(first) < np.mean(second)
+    assert pair_p_values(np.array([first, second]), 10_000)[0][0, 1] == 1.0
+    assert pair_p_values(np.array([first, [*second[:4], 0.45]]), 10_000)[0][0, 1] < 0.05
+
+
 def simulated(rows: int, seeds: int, draw: np.random.Generator) -> tuple[Array, Array]:
     """Accuracies ``[rows seeds]`` on 1,000 images of rows of equal level and unequal noise, and the rows' means."""
     spread = np.exp(draw.normal(math.log(0.3), 0.8, rows))
