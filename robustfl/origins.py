@@ -14,7 +14,7 @@ def named_methods(cell: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, A
     """
     for setting, methods in cell.get("methods", {}).items():
         for method in methods if isinstance(methods, (list, tuple)) else [methods]:
-            if isinstance(method, Mapping) and "name" in method:
+            if isinstance(method, Mapping) and isinstance(method.get("name"), str):
                 yield setting, method
 
 

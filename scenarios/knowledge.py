@@ -28,28 +28,33 @@ def knowledge(defense: str) -> str:
     """
     pipeline = parse_pipeline(defense)
     told = ["f declared"] if uses_f(pipeline) else []
-    told += ["an honest client"] if _trusts_one(pipeline) else []
+    foreign = any(origin_of(part) for part in pipeline.parts)
+    trusts = any(_trusts_one(pipeline, in_order) for in_order in ((True, False) if foreign else (True,)))
+    told += ["an honest client"] if trusts else []
     told += ["clean server data"] if pipeline.aggregator.needs_reference else []
     return ", ".join(told) or "none"
 
 
-def _trusts_one(pipeline: Pipeline) -> bool:
-    """True if, trial after trial, it follows a row far from the others in some of the places only."""
+def _trusts_one(pipeline: Pipeline, in_order: bool) -> bool:
+    """True if, trial after trial, it follows a row far from the others in some of the places only.
+
+    Rules from elsewhere see rows in an order drawn for the round; who undoes that knows the places all the same.
+    """
     follows, ignores = set(range(_ROWS)), set(range(_ROWS))
     for trial in range(12):
-        followed = {place for place in follows | ignores if _follows(pipeline, place, trial)}
+        followed = {place for place in follows | ignores if _follows(pipeline, place, trial, in_order)}
         follows, ignores = follows & followed, ignores - followed
         if not follows or not ignores:
             return False
     return True
 
 
-def _follows(pipeline: Pipeline, place: int, trial: int) -> bool:
+def _follows(pipeline: Pipeline, place: int, trial: int, in_order: bool) -> bool:
     rows = torch.randn((_ROWS, 12), generator=torch.Generator().manual_seed(trial), dtype=torch.float64)
     reference, far = rows.mean(0), 1e2
     rows[place] += far
     context = Context(generator=torch.Generator().manual_seed(trial), reference=reference)
-    return float((pipeline.run(rows, f=1, context=context, in_order=True).vector - reference).norm()) > far / _ROWS
+    return float((pipeline.run(rows, f=1, context=context, in_order=in_order).vector - reference).norm()) > far / _ROWS
 
 
 @cache

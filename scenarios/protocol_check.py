@@ -11,7 +11,7 @@ from robustfl.errors import UsageError, some
 from robustfl.records import LATER, CellResult, canonical, completed, labels_of, plain, text_without
 from robustfl.reports.published import Board
 
-from .bench import Contestant, Protocol, Search, configurations, final_scenario, protocol_of
+from .bench import Contestant, Protocol, Search, configurations, final_scenario, protocol_of, scenario_to_run
 from .ensemble import asked as ensemble_asked
 from .expand import expand, labels
 from .halving import cheap_words
@@ -109,8 +109,14 @@ def _apart(
     """What is not as a tier of the protocol has it."""
     rules = protocol_of(facts["version"])
     tier = rules.tier(facts["tier"])
-    scenario = tier.scenario(facts["changed"])
+    scenario = scenario_to_run(tier, facts["changed"])
     ensemble = ensemble_asked(scenario)
+    if (ensemble is None) != (asked is None):
+        yield (
+            "it does not say which attacks count as AutoByz"
+            if asked is None
+            else "it counts AutoByz, which did not run"
+        )
     yield from _facts_apart(
         facts,
         {
@@ -168,8 +174,11 @@ def _search_apart(
     worst = [min(-1.0 if v is None else v for v in one["validation"].values()) for one in entry["search"]]
     if worst != [-1.0 if one["worst"] is None else one["worst"] for one in entry["search"]]:
         yield "a worst case of its search is not the worst of its scores"
-    if entry["chosen"] != worst.index(max(worst)):
+    if type(entry["chosen"]) is not int or entry["chosen"] != worst.index(max(worst)):
         yield f"chose configuration {entry['chosen']}, where {worst.index(max(worst))} has the highest worst case"
+    if "reason" in entry and not isinstance(entry["reason"], str):
+        yield "its reason is no text"
+        return
     if "reason" in entry and scores:
         yield f"it says why its search came to nothing, which it did not: {entry['reason']!r}"
     if not scores and not entry.get("reason"):

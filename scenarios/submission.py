@@ -13,7 +13,7 @@ import random
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
@@ -23,17 +23,18 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
+import pandas
 import torch
 from torch import Tensor
 
-from robustfl.contracts import Aggregator, Arrays, Context, Dataset, Step
-from robustfl.defenses import Pipeline, parse_pipeline
+from robustfl.contracts import Aggregator, Arrays, Context, Dataset, Method, Step
+from robustfl.defenses import Pipeline, Propagate, parse_pipeline
 from robustfl.errors import RobustflError, UsageError, closest, some, told
 from robustfl.origins import origins
 from robustfl.patches import unpatched
 from robustfl.randomness import stream
-from robustfl.records import CellResult
-from robustfl.registry import KINDS, Entry, entries, load_file
+from robustfl.records import CellResult, canonical
+from robustfl.registry import KINDS, Entry, describe, entries, load_file
 from robustfl.reports.bundle import Bundle, read_bundle
 from robustfl.reports.published import TOLERANCE, Board, read_board
 from robustfl.running import running
@@ -47,8 +48,8 @@ from .run import run_cell
 from .spec import Cell
 from .verify import ELSEWHERE, Check, Verification, verify
 
-_DIGITS = 8
-"""The least digits of a SHA-256 that name a file's content."""
+_DIGITS = 32
+"""The least digits of a SHA-256 that name a file's content: of 12 somebody makes two files in a minute."""
 _CODE = (".py", ".pyc", ".so", ".pyd")
 _SYSTEM = ("/proc/", "/sys/", "/dev/")
 _DATA = (".npy", ".npz", ".csv", ".gz", ".zip", ".tar", ".pt", ".pth", ".pkl", ".pickle", ".parquet", ".h5", ".mat")
@@ -57,7 +58,7 @@ _FRAMES = (
     "gc.get_objects", "gc.get_referrers", "gc.get_referents",
 )  # fmt: skip
 _OF_FRAMES = ("tb_frame", "gi_frame", "cr_frame", "ag_frame")  # from these, too, one gets to one's callers
-_ASKING = (inspect.__file__, traceback.__file__)
+_ASKING = (inspect.__file__, traceback.__file__, str(Path(pandas.__file__).parent))
 _HANDING = (logging.__file__,)
 """Modules that ask for a caller's frame for others in one call, and for themselves in many."""
 _MADE = ("exec", "compile", "code.__new__", "ctypes.dlopen", "ctypes.dlsym")
@@ -116,7 +117,7 @@ def check_submission(
     What costs more comes later, and the first step that speaks against the bundle is the last.
 
     Code of a bundle runs in this process and can do what you can do. ``trust`` names what may: files of the bundle
-    (``"plugins/mine.py"``, or with the first digits of its SHA-256, ``"plugins/mine.py@1b2c3d4e"``, that file and no
+    (``"plugins/mine.py"``, or with its SHA-256, ``"plugins/mine.py@1b2c…"``, that file and no
     later one) and requirements of installed plug-ins (``"mine==1.0"``), each by itself; without all of them nothing
     runs. ``against`` is a published board whose attacks and seeds the bundle has to have on the tasks they
     share. ``cells``, ``sample`` and ``tolerance`` are those of ``verify``. Raises ``UsageError`` for a folder that is
@@ -135,7 +136,7 @@ def check_submission(
         lambda: _form(bundle, note),
         lambda: _trusted(bundle, trusted, note),
         lambda: brought.extend(_methods_of(bundle, note)),
-        lambda: _contracts(brought, note),
+        lambda: _contracts(brought, note, _kinds_of_cells(bundle)),
     )
     for step in before:
         step()
@@ -173,7 +174,9 @@ def _named(given: str, bundle: Bundle) -> str:
     if name not in bundle.foreign:
         raise UsageError(f"trust={given!r}: the bundle brings no such code; {closest(name, bundle.foreign)}")
     found = bundle.manifest.files.get(name, "")
-    if at and not (len(digest) >= _DIGITS and found.startswith(digest.lower())):
+    if at and found.startswith(digest.lower()) and len(digest) < _DIGITS:
+        raise UsageError(f"trust={given!r}: {len(digest)} digits may be another file's, too; write {_DIGITS} at least")
+    if at and not found.startswith(digest.lower()):
         raise UsageError(
             f"trust={given!r}: the bundle's {name} is another one, "
             + (f"its SHA-256 begins with {found[:12]}; read it" if found else "and has no digest: it is installed")
@@ -186,7 +189,7 @@ def _trusted(bundle: Bundle, trust: Collection[str], note: Note) -> None:
     for name in bundle.foreign:
         if name not in trust:
             content = bundle.manifest.files.get(name)
-            exactly = f"{name}@{content[:12]}" if content else name
+            exactly = f"{name}@{content}" if content else name
             note("trust", None, f"code of {name} is not run; read it, then name it with --trust {exactly}")
 
 
@@ -210,25 +213,58 @@ def _methods_of(bundle: Bundle, note: Note) -> list[Entry]:
     return found
 
 
-def _contracts(brought: Sequence[Entry], note: Note) -> None:
-    """The contract suite on every method that came with the bundle."""
+def _as_used(entry: Entry, cells: Sequence[Mapping[str, Any]]) -> dict[str, Method]:
+    """A method that came with the bundle, with its defaults and as cells have it: a switch may change what it does."""
+    made: dict[str, Method] = {f"{entry.kind} {entry.name}": entry.cls()}
+    for cell in cells:
+        for method in _made_of(vars(Cell.of(cell).methods)):
+            if type(method) is entry.cls:
+                made.setdefault(f"{entry.kind} {describe(method)}", method)
+    return made
+
+
+def _kinds_of_cells(bundle: Bundle) -> list[Mapping[str, Any]]:
+    """The settings of one cell for every choice of methods in the bundle."""
+    return list({canonical(r.cell.get("methods")): r.cell["cell"] for r in bundle.board.records()}.values())
+
+
+def _made_of(value: Any) -> Iterator[Method]:
+    """The methods in a cell's: parts of pipelines and of sequences, and what wrappers wrap."""
+    if isinstance(value, Mapping):
+        value = tuple(value.values())
+    if isinstance(value, Method):
+        yield value
+        value = getattr(value, "inner", None), getattr(value, "parts", ())
+    elif isinstance(value, Pipeline):
+        value = value.parts
+    elif isinstance(value, Propagate):
+        value = value.propagation, value.rule
+    if isinstance(value, (list, tuple)):
+        for one in value:
+            yield from _made_of(one)
+
+
+def _contracts(brought: Sequence[Entry], note: Note, cells: Sequence[Mapping[str, Any]] = ()) -> None:
+    """The contract suite on every method that came with the bundle, as the settings of its ``cells`` have it."""
     for entry in brought:
         who = f"{entry.kind} {entry.name}"
         with running(f"{who} ({entry.origin})"), unpatched() as patched:
+            broken: dict[str, list[Law]] = {}
             try:
-                method = entry.cls()
-                broken = [c for c in laws_of(method) if not c.passed]
+                for each, method in _as_used(entry, cells).items():
+                    broken[each] = [c for c in laws_of(method) if not c.passed]
+                    if isinstance(method, (Aggregator, Step)) and not broken[each]:
+                        broken[each] = _order(method)
             except (TypeError, ValueError, SystemExit) as error:
-                note("contract", False, f"{who} cannot be made of its defaults: {told(error)}")
+                note("contract", False, f"{who} cannot be made: {told(error)}")
                 continue
-            if isinstance(method, (Aggregator, Step)) and not broken:
-                broken = _order(method)
-        if patched and not broken:
-            broken = [Law("others", False, f"it changes {some(patched)}, which other methods share")]
-        for law in broken:
-            note("contract", False, f"{who}: {law.name}: {law.reason}")
-        if not broken:
-            note("contract", True, f"{who} keeps the contract")
+        if patched and not any(broken.values()):
+            broken[who] = [Law("others", False, f"it changes {some(patched)}, which other methods share")]
+        for each, laws in broken.items():
+            for law in laws:
+                note("contract", False, f"{each}: {law.name}: {law.reason}")
+        if not any(broken.values()):
+            note("contract", True, f"{' and '.join(broken)} keeps the contract")
 
 
 def _order(method: Aggregator | Step) -> list[Law]:
@@ -260,16 +296,18 @@ def _displaced(rule: Pipeline) -> str:
         numbers = torch.cat([ids[: n - f].sort().values, ids[n - f :].sort().values])
         places = {"last": torch.arange(n), "first": torch.arange(n).roll(f), "among the others": mixed}
         context = Context(round=round, reference=near.mean(0))
-        moved = {
-            where: _moved(
-                rule, torch.cat([near, far])[order], f,
-                replace(context, generator=stream(seed, "rule"), clients=numbers[order]),
-            )
-            for where, order in places.items()
-        }  # fmt: skip
-        last = moved.pop("last")
-        where, most = max(moved.items(), key=lambda item: item[1])
-        if most > 3 * last + 3:
+        for in_order in (True, False):  # as they come, and in the order of a cell, which a rule may undo
+            moved = {
+                where: _moved(
+                    rule, torch.cat([near, far])[order], f,
+                    replace(context, generator=stream(seed, "rule"), clients=numbers[order]), in_order,
+                )
+                for where, order in places.items()
+            }  # fmt: skip
+            last = moved.pop("last")
+            where, most = max(moved.items(), key=lambda item: item[1])
+            if most <= 3 * last + 3:
+                continue
             return f"{f} far rows move the result by {most:.3g} where they come {where} and by {last:.3g} where last"
     return ""
 
@@ -279,9 +317,9 @@ def _clients(pipeline: Pipeline, f: int) -> int:
     return next((n for n in range(11, 41) if pipeline.refusal(n, f) is None), 0) or pipeline.min_clients(f)
 
 
-def _moved(rule: Pipeline, X: Tensor, f: int, context: Context) -> float:
+def _moved(rule: Pipeline, X: Tensor, f: int, context: Context, in_order: bool = True) -> float:
     """How far from 1 the aggregate lies, in eight columns of it on average."""
-    made = rule.run(X, f=f, context=context, in_order=True).vector
+    made = rule.run(X, f=f, context=context, in_order=in_order).vector
     return float((made - 1).norm()) * math.sqrt(8 / len(made))
 
 
@@ -369,9 +407,7 @@ def _overhear(files: tuple[str, ...], packages: tuple[str, ...]) -> None:
     for kind in KINDS:
         for entry in entries(kind):
             own |= _code_beside(entry.cls) if entry.origin in packages else set()
-    opening: tuple[Any, ...] = (torch, torch.UntypedStorage, torch.ops.aten)  # below Python, which tells nobody
-    for holder in opening:
-        holder.from_file = staticmethod(_announced(holder.from_file))
+    _hear_mapped_files()
     sys.addaudithook(lambda event, arguments: _heard(event, arguments, own))
     for file in files:
         load_file(file)
@@ -386,6 +422,28 @@ def _code_beside(cls: type) -> set[str]:
     package = sys.modules[cls.__module__.partition(".")[0]]
     folders = [Path(folder) for folder in getattr(package, "__path__", ())]
     return {str(file)} | {str(path.resolve()) for folder in folders for path in folder.rglob("*.py")}
+
+
+def _hear_mapped_files() -> None:
+    """From now on torch tells of files that it maps below Python, under whatever name it is asked to."""
+    storages: Any = torch.UntypedStorage
+    storages.from_file = staticmethod(_announced(storages.from_file))
+    _kernels.append(torch.library.Library("aten", "IMPL"))
+    _kernels[-1].impl("from_file", _mapped, "CPU")  # where torch.from_file and its other names lead
+
+
+_kernels: list[torch.library.Library] = []
+"""Kernels last as long as the library that holds them."""
+
+
+def _mapped(
+    filename: str, shared: bool | None = None, size: int | None = 0, *, dtype: torch.dtype | None = None, **rest: Any
+) -> Tensor:
+    """``aten::from_file`` by way of a storage, which tells of it."""
+    del rest
+    kind, entries = dtype or torch.get_default_dtype(), size or 0
+    storage = torch.UntypedStorage.from_file(filename, bool(shared), entries * kind.itemsize)
+    return torch.empty(0, dtype=kind).set_(storage, 0, (entries,))
 
 
 def _announced(opens: Callable[..., Any]) -> Callable[..., Any]:
@@ -442,7 +500,7 @@ def _asked_by(own: Collection[str]) -> bool:
     frame: FrameType | None = sys._getframe(4)
     if frame is not None and frame.f_code.co_filename in _HANDING:
         frame = frame.f_back
-    while frame is not None and frame.f_code.co_filename in _ASKING:
+    while frame is not None and frame.f_code.co_filename.startswith(_ASKING):
         frame = frame.f_back
     while frame is not None and _in_no_file(frame.f_code.co_filename):
         frame = frame.f_back
@@ -459,7 +517,8 @@ def _is_data(path: str) -> bool:
     path, said = os.path.realpath(path), path  # the system has links to everything
     if path.endswith(_CODE) or path.startswith(_SYSTEM) or path in sys.path or said in sys.path:
         return False
-    return path.endswith(_DATA) or not path.startswith((sys.prefix, sys.base_prefix))
+    installed = (os.path.realpath(p) + os.sep for p in sys.path if Path(p).name in ("site-packages", "dist-packages"))
+    return path.endswith(_DATA) or not path.startswith((sys.prefix, sys.base_prefix, *installed))
 
 
 def _altered(load: Callable[..., Arrays]) -> Callable[..., Arrays]:

@@ -137,8 +137,8 @@ def verify(
     for one in chosen:
         checks.append(_again(one, dropped, tolerance, root, run))
         on_cell(checks[-1])
-    versions = tuple(sorted({words for check in checks for words in check.versions}))
-    return replace(known, checks=tuple(checks), versions=versions)
+    versions = {*known.versions, *(words for check in checks for words in check.versions)}
+    return replace(known, checks=tuple(checks), versions=tuple(sorted(versions)))
 
 
 def _check_arguments(board: object, cells: object, sample: object, tolerance: object) -> None:
@@ -185,7 +185,7 @@ def _looked_through(
         left_out=0 if asked is None else len(asked.dropped),
         file=(*wrong, *apart, *false_claims(records)),
         environment=tuple(_environment(published)),
-        versions=tuple(sorted({words for r in records for words in _versions(r)})) if check_only else (),
+        versions=tuple(sorted({words for r in records for words in _versions(r, missing=check_only)})),
     )
     return known, chosen, None if asked is None else (asked, everything)
 
@@ -327,12 +327,12 @@ def _effect_apart(published: CellResult, again: CellResult) -> list[str]:
     return [] if idle == found else [f"the attack had {words[idle]} → {words[found]}"]
 
 
-def _versions(record: CellResult) -> list[str]:
+def _versions(record: CellResult, *, missing: bool) -> list[str]:
     """The packages installed in another version than the record names, without data and without running."""
     try:
         resolved = resolve(Cell.of(record.cell.get("cell", {})), str(record.cell.get("data", "")))
     except RobustflError as error:
-        return [str(error)]
+        return [str(error)] if missing else []  # a cell that is drawn says so by itself
     found = versions_apart(record.cell.get("methods", {}), resolved["methods"])
     if found or key_of(resolved) == record.key:
         return found

@@ -185,8 +185,12 @@ def test_code_is_trusted_as_it_was_read(copy: Path) -> None:
     assert sorted(name.partition("@")[0] for name in named) == sorted(BOTH)
     assert not checked(copy, trust=(named[0],)).accepted
     assert all(f.passed is not None for f in checked(copy, trust=tuple(named), cells=1).findings)
-    for digest in ("0" * 12, named[0].partition("@")[2][:7], ""):
-        with pytest.raises(UsageError, match=r"is another one, its SHA-256 begins with [0-9a-f]{12}; read it"):
+    whole = named[0].partition("@")[2]
+    assert len(whole) == 64
+    another = "is another one, its SHA-256 begins with [0-9a-f]{12}; read it"
+    short = "digits may be another file's, too; write 32 at least"
+    for digest, said in (("0" * 64, another), ("0" * 12, another), (whole[:31], short), ("", short)):
+        with pytest.raises(UsageError, match=said):
             checked(copy, trust=(f"{named[0].partition('@')[0]}@{digest}", named[1]))
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +19,10 @@ from torch import Tensor
 
 from robustfl import registry
 from robustfl.contracts import Aggregator, Arrays, Context, Dataset, Step
-from robustfl.defenses import Pipeline
+from robustfl.defenses import Pipeline, pipeline
 from robustfl.errors import RobustflError, UsageError
+from robustfl.parameters import param
+from robustfl.randomness import stream
 from robustfl.records import CellResult, digest
 from robustfl.reports.published import publish, write_board
 from robustfl.scenarios import submission
@@ -58,7 +62,9 @@ def ran(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple[
             return SimpleNamespace(agrees=agrees, file=(), checks=(), cells=3, sample=7)
 
         monkeypatch.setattr(submission, "read_bundle", lambda folder, against: bundle(tmp_path, **more))
-        monkeypatch.setattr(submission, "_contracts", lambda methods, note: called.append(("contracts", len(methods))))
+        monkeypatch.setattr(
+            submission, "_contracts", lambda methods, note, cells: called.append(("contracts", len(methods)))
+        )
         monkeypatch.setattr(submission, "verify", verify)
         monkeypatch.setattr(submission, "_secrecy", lambda bundle, sample, root, note: called.append((sample, root)))
         if "packages" not in more:
@@ -240,6 +246,49 @@ def test_a_rule_that_leans_on_the_order_of_rows_or_fails_on_others_is_told(aggre
 
 
 @pytest.mark.usefixtures("clean_registry")
+def test_a_rule_from_elsewhere_that_undoes_the_order_of_rows_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows come to it in an order drawn for the round; whoever draws it again knows the honest ones."""
+
+    def undoes(self: Any, X: Tensor, *, f: int, context: Context) -> Tensor:
+        if context.generator is None:
+            return middle(self, X, f=f, context=context)
+        draws = stream(context.generator.initial_seed(), "order of rows", context.round)
+        return X[torch.randperm(len(X), generator=draws).argsort()][: len(X) - f].mean(0)
+
+    monkeypatch.setattr(pipeline, "origin_of", lambda part: "odd.py 0123")
+    assert [law.reason[:10] for law in submission._order(rule(undoes)())] == ["2 far rows"]
+    assert submission._order(rule(middle)()) == []
+
+
+@pytest.mark.usefixtures("clean_registry")
+def test_the_contract_is_held_with_the_parameters_of_the_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Switched(Aggregator):
+        """The middle; with a switch."""
+
+        k: int = param(0, ge=0, le=3, doc="what it does")
+
+        def min_clients(self, f: int) -> int:
+            return 2 * f + 1
+
+        def aggregate(self, X: Tensor, *, f: int, context: Context) -> Tensor:
+            return middle(self, X, f=f, context=context)
+
+    registry.register("switched-in-a-bundle")(dataclass(frozen=True)(Switched))
+    entry = registry.lookup("defense", "switched-in-a-bundle")
+    monkeypatch.setattr(submission, "laws_of", lambda method: [submission.Law("finite", method.k < 2, "it is not")])
+
+    def held(*defenses: str) -> list[Any]:
+        cells = [{"defense": defense, "f": 1} for defense in defenses]
+        return noted(lambda given, note: submission._contracts(given, note, cells), [entry])
+
+    name = "defense switched-in-a-bundle"
+    assert held("mean", "switched-in-a-bundle") == [("contract", True, f"{name} keeps the contract")]
+    assert held("nnm+switched-in-a-bundle(k=1)")[0][1] is True
+    broken = [("contract", False, f"{name}(k=2): finite: it is not")]
+    assert held("mean", "nnm+switched-in-a-bundle(k=2)") == broken
+
+
+@pytest.mark.usefixtures("clean_registry")
 def test_a_step_that_leans_on_the_order_of_rows_is_told() -> None:
     def mix(self: Any, gram: Tensor, *, f: int, context: Context) -> Tensor:
         return (torch.arange(len(gram)) < len(gram) - f).to(gram).expand(len(gram), -1) / (len(gram) - f)
@@ -318,7 +367,7 @@ def leaves() -> None:
 def test_a_method_that_ends_the_process_where_it_is_made_does_not_end_the_check() -> None:
     entry = SimpleNamespace(kind="defense", name="odd", origin="odd.py", cls=leaves)
     ((_, passed, words),) = noted(submission._contracts, [entry])
-    assert (passed, words) == (False, "defense odd cannot be made of its defaults: SystemExit: 0")
+    assert (passed, words) == (False, "defense odd cannot be made: SystemExit: 0")
 
 
 # --- numbers and protocol --------------------------------------------------------------------------------------------
@@ -600,6 +649,13 @@ def test_data_are_what_is_no_code_and_no_part_of_the_system(path: str, data: boo
     assert submission._is_data(path.format(prefix=submission.sys.prefix)) is data
 
 
+def test_folders_that_libraries_are_installed_in_are_no_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert submission._is_data("/home/me/lib/site-packages/sklearn/cluster")
+    monkeypatch.setattr(submission.sys, "path", [*submission.sys.path, "/home/me/lib/site-packages"])
+    assert not submission._is_data("/home/me/lib/site-packages/sklearn/cluster")
+    assert submission._is_data("/home/me/lib/site-packages/sklearn/digits.csv")
+
+
 def test_a_folder_of_code_is_no_data(monkeypatch: pytest.MonkeyPatch) -> None:
     assert submission._is_data("/home/me/code")
     monkeypatch.setattr(submission.sys, "path", [*submission.sys.path, "/home/me/code"])
@@ -617,8 +673,8 @@ def test_a_prepared_process_loads_plug_ins_and_other_test_data(monkeypatch: pyte
     hooks: list[Any] = []
     heard: list[Any] = []
     loaded: list[str] = []
-    for holder in (torch, torch.UntypedStorage, torch.ops.aten):
-        monkeypatch.setattr(holder, "from_file", lambda name, size=0: size)
+    mapped: list[str] = []
+    monkeypatch.setattr(submission, "_hear_mapped_files", lambda: mapped.append("heard"))
     known = {
         "dataset": [SimpleNamespace(cls=Known, origin="")],
         "defense": [SimpleNamespace(cls=Path, origin="mine 1")],
@@ -634,11 +690,31 @@ def test_a_prepared_process_loads_plug_ins_and_other_test_data(monkeypatch: pyte
     (hook,) = hooks
     hook("open", ("x",))
     assert heard == [("open", ("x",), {str((tmp_path / "a.py").resolve()), "/x/Path.py"})]
-    told: list[Any] = []
-    monkeypatch.setattr(submission.sys, "audit", lambda *event: told.append(event))
-    for holder in (torch, torch.UntypedStorage, torch.ops.aten):
-        assert holder.from_file("test_x.npy", size=3) == 3
-    assert told == [("open", "test_x.npy", "r", 0)] * 3
+    assert mapped == ["heard"]
+
+
+MAPS = """
+import sys
+import torch
+from robustfl.scenarios import submission
+
+told = []
+submission._hear_mapped_files()
+sys.addaudithook(lambda event, given: told.append(given[0]) if event == "open" and given[0] == sys.argv[1] else None)
+ways = [torch.from_file, torch._VF.from_file, torch.ops.aten.from_file, torch._C._VariableFunctions.from_file]
+for way in ways:
+    assert way(sys.argv[1], size=3, dtype=torch.uint8).tolist() == [1, 2, 3]
+assert torch.UntypedStorage.from_file(sys.argv[1], False, 3).tolist() == [1, 2, 3]
+print(len(told))
+"""
+
+
+def test_files_that_torch_maps_are_heard_under_all_its_names(tmp_path: Path) -> None:
+    """In a process of its own: kernels are changed for good."""
+    file = tmp_path / "x.bin"
+    file.write_bytes(bytes([1, 2, 3]))
+    made = subprocess.run([sys.executable, "-c", MAPS, str(file)], capture_output=True, text=True, check=False)
+    assert made.stdout == "5\n", made.stderr
 
 
 def test_all_files_of_a_package_are_its_code() -> None:

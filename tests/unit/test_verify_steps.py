@@ -67,6 +67,25 @@ def test_searches_run_again_of_a_whole_board_that_follows_its_protocol(
         assert left_out is None
 
 
+@pytest.mark.parametrize("check_only", [False, True])
+def test_versions_are_looked_at_in_all_cells_and_not_only_in_those_drawn(
+    check_only: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = published()
+    methods = {**one.cell["methods"], "norm": {**one.cell["methods"]["norm"], "version": 99}}
+    records = [*[one] * 9, one.model_copy(update={"cell": {**one.cell, "methods": methods}})]
+    board = SimpleNamespace(
+        name="b", tolerance=0.02, cells=records, environment=SimpleNamespace(versions={}), records=lambda: records,
+        protocol={},
+    )  # fmt: skip
+    monkeypatch.setattr(verify, "read_board", lambda path: (board, []))
+    monkeypatch.setattr(verify, "apart_from_protocol", lambda board, records: [])
+    monkeypatch.setattr(verify, "false_claims", lambda records: [])
+    monkeypatch.setattr(verify, "trials_of", lambda board: [])
+    known, _, _ = verify._looked_through(Path("b"), {}, 1, 0, 0.01, check_only)
+    assert [words.split(":")[0] for words in known.versions] == ["norm fbn"]
+
+
 # --- drawing ---------------------------------------------------------------------------------------------------------
 
 
@@ -215,9 +234,14 @@ def test_settings_or_versions_of_others_do_not_run(monkeypatch: pytest.MonkeyPat
     found = verify._check(newer, 0.01, None, run)
     assert (found.verdict, len(found.versions)) == ("other versions", 1)
     assert found.versions[0].startswith("norm fbn: version 99 published")
-    assert verify._versions(newer) == list(found.versions)
-    assert verify._versions(one) == []
-    (words,) = verify._versions(one.model_copy(update={"key": "0" * 32, "cell": {**one.cell, "extra": 1}}))
+    assert verify._versions(newer, missing=True) == list(found.versions)
+    assert verify._versions(one, missing=True) == []
+    unknown = one.model_copy(update={"cell": {**one.cell, "cell": {**one.cell["cell"], "norm": "fbm"}}})
+    assert verify._versions(unknown, missing=False) == []
+    assert "fbm" in verify._versions(unknown, missing=True)[0]
+    (words,) = verify._versions(
+        one.model_copy(update={"key": "0" * 32, "cell": {**one.cell, "extra": 1}}), missing=True
+    )
     assert words == "cell 000000000000: extra: 1 published, None here"
 
 
