@@ -272,7 +272,7 @@ def _model(cell: Cell, m: Methods, arrays: Arrays, root: str | Path | None) -> n
     network = _network(cell, m, arrays.shape, arrays.classes)
     m.model.initialise(network, stream(cell.seed, "init"))
     if m.init is not None:
-        m.init.load(network, data_root(root))
+        m.init.load(network.to(DTYPES[cell.dtype]), data_root(root))
     made = nn.Sequential(_scaling(cell, m, arrays), network)
     for name, parameter in made.named_parameters():
         if not bool(torch.isfinite(parameter).all()):

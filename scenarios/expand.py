@@ -80,7 +80,8 @@ class _Seeded:
         if key not in self._checked or type(seed) is not int or seed not in self._seeds:
             self._checked[key] = settings, Cell.of(settings)  # kept, so that no other value gets its identity
             self._seeds.add(seed)
-        return self._checked[key][1].model_copy(update={"seed": seed})
+        cell = self._checked[key][1]
+        return cell.model_copy(update={"seed": seed}) if type(seed) is int else cell
 
 
 def _combinations(scenario: Scenario, axes: dict[str, list[Any]]) -> Iterator[dict[str, Any]]:

@@ -49,6 +49,11 @@ def _attack_while_off(cell: Cell) -> bool:
     return cell.f > 0 and any(not one.on(t) for one in changers for t in range(cell.end))
 
 
+def _rounded_weights(cell: Cell) -> bool:
+    """Weights of a float64 file were rounded to float32 on the way into a float64 cell."""
+    return cell.dtype == "float64" and cell.methods.init is not None
+
+
 def _layers(cell: Cell) -> Iterator[Attack]:
     """The attack of a cell and those that it wraps, one within the other."""
     attack: Attack | None = cell.methods.attack
@@ -65,6 +70,7 @@ MENDS: dict[str, Callable[[Cell], bool]] = {
     "copied-validation": _copied_validation,
     "searched-first-push": _searched_first_push,
     "attack-while-off": _attack_while_off,
+    "rounded-weights": _rounded_weights,
 }
 
 

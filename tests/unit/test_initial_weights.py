@@ -113,6 +113,20 @@ class Code:
         return (exec, ("raise SystemExit('this code ran')",))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_weights_keep_the_digits_that_the_cell_has(dtype: str, tmp_path: Path) -> None:
+    start = build(Cell.of({**SMALL, "dtype": "float64"})).experiment.model[1]  # type: ignore[index]
+    with torch.no_grad():
+        for parameter in start.parameters():
+            parameter.mul_(1 + 1e-12)
+    torch.save(start.state_dict(), tmp_path / "w.pth")
+    cell = Cell.of({**SMALL, "init": f"weights(path={tmp_path}/w.pth)", "dtype": dtype})
+    loaded = build(cell).experiment.model[1]  # type: ignore[index]
+    for one, other in zip(loaded.parameters(), start.parameters(), strict=True):
+        assert torch.equal(one, other.to(one.dtype))
+    assert resolve(cell, "x").get("mends") == (["rounded-weights"] if dtype == "float64" else None)
+
+
 @pytest.mark.parametrize("kind", ["code", "text"])
 def test_nothing_in_the_file_is_run(kind: str, tmp_path: Path) -> None:
     if kind == "code":

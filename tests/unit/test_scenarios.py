@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from robustfl.contracts import Propagation
@@ -26,6 +27,16 @@ def scenario(**cell: object) -> Scenario:
 def test_lists_are_axes_and_the_last_varies_fastest() -> None:
     cells = expand(scenario(seed=[0, 1], attack=["none", "sf"], f=1))
     assert [(c.seed, c.attack) for c in cells] == [(0, "none"), (0, "sf"), (1, "none"), (1, "sf")]
+
+
+@pytest.mark.parametrize("seeds", [[1, 2], [1.0, 2.0], list(np.arange(1, 3)), [1, 2.0], [np.int32(1), 2]])
+def test_a_seed_is_one_number_however_it_is_written(seeds: list[Any]) -> None:
+    cells = expand(scenario(seed=seeds, attack=["none", "sf"], f=1))
+    assert [(c.seed, c.attack) for c in cells] == [(1, "none"), (1, "sf"), (2, "none"), (2, "sf")]
+    assert {type(c.seed) for c in cells} == {int}
+    assert [key_of(resolve(c, "x")) for c in cells] == [
+        key_of(resolve(c, "x")) for c in expand(scenario(seed=[1, 2], attack=["none", "sf"], f=1))
+    ]
 
 
 def test_lists_inside_a_method_table_are_axes_too() -> None:
