@@ -83,7 +83,7 @@ def _figure(runs: Runs, metric: str, attack: str, setting: str, print_width: str
     heading = 0.17 * max(t.count("\n") + 1 for t in titles)
     beside = in_rows(len(panels), len(norms), print_width, each=_WIDTH + 0.25, edge=1.0)
     down = len(panels) // beside
-    labels = [wrapped(d) for d in defenses]
+    labels = [wrapped(f"{d}{_seeds_of(runs, d)}") for d in defenses]
     width = max(1.0 + (_WIDTH + 0.25) * beside, 5.0)
     columns = max(1, min(len(labels), int((width - 0.4) / (0.85 + 0.08 * longest(labels)))))
     lines = sum(t.count("\n") + 1 for t in labels) / columns
@@ -108,6 +108,15 @@ def _figure(runs: Runs, metric: str, attack: str, setting: str, print_width: str
     handles = [Line2D([], [], linewidth=1.8, label=n, **looks[d]) for n, d in zip(labels, defenses, strict=True)]
     figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, handlelength=2.6)
     return figure
+
+
+def _seeds_of(runs: Runs, defense: str) -> str:
+    """The seeds of a defense where it has fewer than others, in words."""
+    most, least = (
+        max(map(len, runs.values())),
+        min(len(records) for name, records in runs.items() if name[2] == defense),
+    )
+    return "" if least == most else f" ({least}/{most} seeds)"
 
 
 def _line(axes: Any, records: Sequence[CellResult], metric: str, look: Mapping[str, Any]) -> None:

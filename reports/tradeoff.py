@@ -28,7 +28,7 @@ def pareto(board: Board) -> Pareto:
     """Clean against robust in the first table (overall, if there are several tasks): one point per contestant.
 
     Across: worst-case SA; up: worst-case RA of the hardest metric. A board without RA has SA without attack across and
-    worst-case SA up. Rows without both numbers are left out.
+    worst-case SA up. Rows without both numbers, or of fewer seeds than others, are left out.
     """
     robust = hardest(board.metrics)
     block = board.blocks[0] if board.blocks else OVERALL
@@ -42,7 +42,9 @@ def pareto(board: Board) -> Pareto:
         at = board.attacks.index(NO_ATTACK) if NO_ATTACK in board.attacks else None
         found = rows.get("sa", {})
         pairs = {} if at is None else {n: (r.cells[at], r.worst) for n, r in found.items()}
-    whole = {n: p for n, p in pairs.items() if all(e.mean is not None and not e.bound for e in p)}
+    known = {n: p for n, p in pairs.items() if all(e.mean is not None and not e.bound for e in p)}
+    most = max((len(e.values) for p in known.values() for e in p), default=0)
+    whole = {n: p for n, p in known.items() if all(len(e.values) == most for e in p)}
     points = tuple((n, 100 * (x.mean or 0.0), 100 * (y.mean or 0.0)) for n, (x, y) in whole.items())
     return Pareto(across, up, points, front([(x, y) for _, x, y in points]), len(rows.get("sa", {})) - len(points))
 

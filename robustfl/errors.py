@@ -64,7 +64,8 @@ def told(error: BaseException) -> str:
 
 def near(name: str, known: Iterable[str]) -> str:
     """Ends an error message that has named what is known: the close matches of ``name``, or nothing."""
-    found = difflib.get_close_matches(name, sorted(set(known)), n=3, cutoff=0.55)
+    spelt = {k.lower(): k for k in sorted(set(known), reverse=True)}
+    found = [spelt[k] for k in difflib.get_close_matches(name.lower(), sorted(spelt), n=3, cutoff=0.55)]
     return "did you mean " + " or ".join(repr(n) for n in found) + "?" if found else ""
 
 

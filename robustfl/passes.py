@@ -53,6 +53,11 @@ class Plan:
             _check(name, module, own.values())
             kind = kind_of(module)
             if kind is not None:
+                if len(list(module.parameters())) > len(own):
+                    raise Unsupported(
+                        f"{name}: {type(module).__name__} has a row in the table of layer kinds and layers within; rows "
+                        "are for layers that hold their parameters themselves"
+                    )
                 self.layers.append((name, module, kind, {k: place[id(p)] for k, p in own.items()}))
             elif own:
                 raise Unsupported(f"{name}: {type(module).__name__} is not in the table of layer kinds")

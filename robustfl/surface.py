@@ -66,7 +66,7 @@ def forge(
     ``honest`` is a tensor, an array, or a list with one row (or one list of layers) per client. ``own [f d]`` are the
     rows the attackers would have sent honestly, by default the honest mean (data poisoners have no default: what they
     send depends on their data); ``defense`` is what attacks that know the server optimise against, a pipeline or its
-    name, called with ``f_declared`` (default ``f``). ``f=0`` gives no rows.
+    name, called with ``f_declared`` (default ``f``); other attacks take no notice of it. ``f=0`` gives no rows.
 
     >>> import numpy as np
     >>> forge("opt-foe", np.array([[0.0], [1.0], [2.0], [9.0]]), f=1, defense="krum").shape

@@ -20,4 +20,6 @@ def dataset_from_spec(text: str) -> Dataset:
         if not path.strip():
             raise UsageError(f"data set {text!r}: a path is missing; write npz:PATH")
         return cast(Dataset, create("dataset", "npz", path=path.strip()))
+    if text.strip().endswith(".npz") and "(" not in text:
+        raise UsageError(f"unknown dataset {text!r}; a file is written npz:{text.strip()}")
     return cast(Dataset, create("dataset", text))

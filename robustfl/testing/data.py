@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from robustfl.contracts import Arrays, Dataset, Model, Partition
 from robustfl.data import data_root
 from robustfl.data.checks import dark_images, repeated_images, unseen_classes
-from robustfl.errors import DataMissing, Refused
+from robustfl.errors import DataMissing, Refused, told
 from robustfl.models.dropout import seed_dropout
 from robustfl.randomness import numpy_stream, stream
 from robustfl.registry import create
@@ -215,8 +215,14 @@ class _Building(Trial[Model]):
 
     def outcome(self, method: Model, case: int = 0) -> tuple[Tensor, ...]:
         made, x = self.network(method, case=case)
-        with torch.no_grad():
-            return (made(x),)
+        try:
+            with torch.no_grad():
+                return (made(x),)
+        except Exception as error:
+            shape = tuple(x.shape[1:])
+            raise Broken(
+                f"images of shape {shape}: {told(error)}; build refuses (Refused) shapes that do not fit"
+            ) from error
 
 
 def _logits(trial: _Building) -> str | None:

@@ -275,6 +275,8 @@ def test_doctor_lists_packages_and_data(capsys: pytest.CaptureFixture[str], fold
         (["grid", "--set", "partition.gamma=2"], "gamma=2"),
         (["grid", "--set", "partition.gama=0.2"], "did you mean 'gamma'"),
         (["grid", "--set", "dataset=digitz"], "did you mean 'digits'"),
+        (["grid", "--set", "dataset=Digits"], "did you mean 'digits'"),
+        (["grid", "--set", "dataset=/data/my.npz"], "a file is written npz:/data/my.npz"),
         (["grid", "--set", "dataset=mnist", "--data-root", "/nonexistent/x"], "mnist"),
         (["grid", "--set", "clients=0"], "clients=0"),
         (["grid", "--device", "cuda:7"], "CUDA device"),

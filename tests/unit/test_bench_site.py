@@ -364,7 +364,7 @@ def test_the_history_says_what_a_board_changed(later: dict[str, Any], words: str
 def test_the_committed_site_is_that_of_the_committed_boards(tmp_path: Path) -> None:
     for name in ("history.json", "interpretation.md"):
         shutil.copy(DOCS / name, tmp_path)
-    boards = [f"--from={path}" for path in sorted(BOARD.parent.glob("bench-*.json"))]
+    boards = [f"--from={path}" for path in sorted(BOARD.parent.glob("bench-*.json"), key=lambda path: path.stem)]
     assert invoke(["bench", "site", *boards, "--page", str(tmp_path)]) == 0
     made = {p.relative_to(tmp_path) for p in tmp_path.rglob("*") if p.is_file()}
     for name in made:

@@ -16,10 +16,14 @@ from robustfl.layer_kinds import LayerKind, Rows, Sizes, layer_kind, per_sample
 from robustfl.models.dropout import seed_dropout
 from robustfl.models.network import Network
 from robustfl.norms.layers import OwnBatchNorm
+from robustfl.passes import Plan, Unsupported
 from robustfl.records import CellResult
 from robustfl.registry import create, entries, register
+from robustfl.scenarios import Cell
+from robustfl.scenarios.build import build
 from robustfl.testing import check_model, check_norm
 from robustfl.testing.one_pass import Mixed, in_one_pass
+from robustfl.vectors import Layout
 
 SMALL: dict[str, Any] = {
     "dataset": "digits(limit=200, test_limit=50)", "clients": 4, "rounds": 2, "batch": 8, "evasions": [],
@@ -115,6 +119,32 @@ def model_with(layer: type[nn.Module]) -> Model:
 def ran(layer: type[nn.Module], **more: Any) -> CellResult:
     model_with(layer)
     return robustfl.run({**SMALL, "model": "with-one", **more})
+
+
+class TwoLayers(nn.Module):
+    """Two layers that hold its parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(8, 4), nn.Linear(4, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b(self.a(x))
+
+
+def test_a_row_is_for_a_layer_that_holds_its_parameters_itself() -> None:
+    cell = {**SMALL, "model": "with-one"}
+    model_with(TwoLayers)
+    inside = Plan(*_built(cell))
+    assert len(inside.layers) >= 4  # its layers have rows of their own
+    layer_kind(TwoLayers)(ScaleKind)
+    with pytest.raises(Unsupported, match="TwoLayers has a row in the table of layer kinds and layers within"):
+        Plan(*_built(cell))
+
+
+def _built(cell: dict[str, Any]) -> tuple[nn.Module, Layout]:
+    experiment = build(Cell.of(cell)).experiment
+    return experiment.model, experiment.layout
 
 
 @pytest.mark.parametrize("layer", [Centred, Scale])

@@ -13,6 +13,7 @@ from robustfl.errors import UsageError
 from robustfl.records import CellResult
 from robustfl.reports.figure_bn_pca import bn_pca_figures, statistics_of
 from robustfl.reports.figure_breakdown import breakdown_figures
+from robustfl.reports.figure_curves import _seeds_of
 from robustfl.reports.figure_forgetting import forgetting_maps
 from robustfl.reports.figure_pareto import pareto_figures
 from robustfl.reports.frame import frame
@@ -74,6 +75,13 @@ def test_the_ending_says_the_format_and_the_bytes_do_not_change(form: str, study
     first, second = (plot(study, "labels", tmp_path / f"{n}.{form}")[0].read_bytes() for n in "ab")
     assert first == second
     assert first.startswith(SIGNATURES[form])
+
+
+def test_the_legend_of_curves_tells_who_has_fewer_seeds() -> None:
+    runs = {
+        ("iid", "fbn", d): [record(defense=d, seed=s) for s in seeds] for d, seeds in (("krum", [0]), ("mean", [0, 1]))
+    }
+    assert [_seeds_of(runs, d) for d in ("krum", "mean")] == [" (1/2 seeds)", ""]
 
 
 def test_a_metric_keeps_its_figures_only(study: Path, tmp_path: Path) -> None:

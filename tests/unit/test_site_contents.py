@@ -107,6 +107,18 @@ def test_the_pareto_points_are_worst_cases_and_states_are_left_out() -> None:
     assert (found.front, found.left_out) == ((0,), 1)
 
 
+def test_rows_of_fewer_seeds_than_others_are_no_points() -> None:
+    """Their mean is over other seeds; rows of a grid in progress that have equally many are all there."""
+    records = [
+        record(defense=d, attack="sf", sa=0.5, ra={"pgd": 0.3}, seed=s) for d in ("mean", "krum") for s in (0, 1)
+    ]
+    lonely = record(defense="median", attack="sf", sa=0.9, ra={"pgd": 0.8}, seed=1)
+    found = pareto(rank_board(frame([*records, lonely])))
+    assert (sorted(n[0] for n, _, _ in found.points), found.left_out) == (["krum", "mean"], 1)
+    whole = pareto(rank_board(frame([r for r in [*records, lonely] if r.labels["seed"] == 1])))
+    assert (len(whole.points), whole.left_out) == (3, 0)
+
+
 def test_without_robust_accuracy_the_worst_case_stands_above_accuracy_without_attack() -> None:
     accuracies = {("mean", "none"): 0.9, ("mean", "sf"): 0.3, ("median", "none"): 0.8, ("median", "sf"): 0.6}
     records = [record(defense=d, attack=a, sa=v, ra={}) for (d, a), v in accuracies.items()]
