@@ -55,8 +55,8 @@ class Plan:
             if kind is not None:
                 if len(list(module.parameters())) > len(own):
                     raise Unsupported(
-                        f"{name}: {type(module).__name__} has a row in the table of layer kinds and layers within; rows "
-                        "are for layers that hold their parameters themselves"
+                        f"{name}: {type(module).__name__} has a row in the table of layer kinds and layers within; "
+                        "rows are for layers that hold their parameters themselves"
                     )
                 self.layers.append((name, module, kind, {k: place[id(p)] for k, p in own.items()}))
             elif own:

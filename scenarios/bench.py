@@ -208,7 +208,7 @@ def tuning_scenario(tier: Tier, scenario: Scenario, chosen: Sequence[Contestant]
     for name, value in cell.items():
         if name not in ("attack", SEARCHED) and is_axis(name, value) and len(value) > 1:
             raise UsageError(f"bench: {name}={value!r} has several values, and the tuning tries one; name one")
-    cell |= {"evasions": [], "evaluate_every": cell["rounds"]}
+    cell |= {"evasions": [], "ra_limit": None, "evaluate_every": cell["rounds"]}
     tried = [configuration for contestant in chosen for configuration in configurations(contestant, rules)]
     return _zipped(scenario, f"{scenario.name}-tuning", cell, tried)
 
