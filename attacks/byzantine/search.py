@@ -297,9 +297,10 @@ class SearchedAttack(Attack):
     """An attack along a direction of its own, by the ``η`` with which it moves the server's result farthest.
 
     Args:
-        search: ``scan`` (default; at least 0.97 of the greatest distance against every rule in tests against a fine
-            grid), ``linear`` (ByzFL's, which looks to the right of its best η only and reached 0.05 to 1) or ``golden``
-            (golden section, for distances with one maximum).
+        search: ``scan`` (default; at least 0.97 of the greatest distance against the rules of the tests on a fine
+            grid of strengths from 0.2 spreads on; a narrow peak below may be missed, as ``alignins`` has), ``linear``
+            (ByzFL's, which looks to the right of its best η only and reached 0.05 to 1) or ``golden`` (golden section,
+            for distances with one maximum).
         evals: evaluations of the server's rule, ≥ 1; None (default) for 40, for the other two 20.
         start: least η, ≥ 0.
         delta: first step of the linear search, > 0.
