@@ -194,22 +194,22 @@ class Measured:
     @cached_property
     def attackers(self) -> str:
         """The Byzantine clients and all of them, in words; empty where it is not said."""
-        f, clients = (" and ".join(self.values(name)) for name in ("f", "clients"))
+        f, clients = (_and(self.values(name)) for name in ("f", "clients"))
         return f"f = {f} of {clients} clients" if f else ""
 
     @cached_property
-    def tasks(self) -> str:
-        """The attackers and how the data are spread, in words."""
-        domains = " + ".join(self.values("domains"))
-        return ", ".join(filter(None, (self.attackers, domains or " and ".join(self.values("partition")))))
+    def spread(self) -> str:
+        """How clients differ, in words; empty where they hold domains."""
+        return "" if any(self.values("domains")) else _and(self.values("partition"))
 
     @cached_property
     def conditions(self) -> str:
         """The conditions of the run, in a line."""
         n = len({r.labels.get("seed") for r in self.records})
-        rounds = " and ".join(self.values("rounds"))
+        rounds = _and(self.values("rounds"))
         parts = [
-            self.tasks,
+            self.attackers,
+            self.spread or " + ".join(self.values("domains")),
             f"{rounds} rounds" if rounds else "",
             f"{n} seed{'s' if n > 1 else ''}",
             f"RA by {metric_title(self.robust).removeprefix('RA ')}" if self.robust else "RA not measured",
@@ -226,6 +226,15 @@ def measured(published: Published, defaults: Mapping[str, object] | None = None)
     asked, records = asked_of(said), tuple(published.records())
     board = rank_board(with_dropped(frame(records), asked), autobyz=asked, defaults=defaults)
     return Measured(published, board, records, said["benchmark"])
+
+
+def _and(words: Sequence[str]) -> str:
+    """Words as a list that is read.
+
+    >>> _and(["1", "2", "3"]), _and(["1", "2"]), _and(["1"]), _and([])
+    ('1, 2 and 3', '1 and 2', '1', '')
+    """
+    return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
 
 
 def ranked(row: Row) -> bool:

@@ -49,7 +49,7 @@ def _short(boards: Sequence[Measured], newest: int) -> str:
     for it in boards:
         older = "" if it.facts["version"] == newest else "an older protocol"
         where = f"[{escape(it.facts['title'])}]({it.page}.md)"
-        data = ", ".join(filter(None, (where, escape(it.tasks), older)))
+        data = ", ".join(filter(None, (where, escape(it.attackers), escape(it.spread), older)))
         first = best(r for r in it.rows if it.of(r, "norm") in it.with_statistics)
         if first is None:
             lines.append([data, "no contestant has a number", *"–" * (len(heads) - 2)])
