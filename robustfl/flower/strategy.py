@@ -86,6 +86,9 @@ class RobustStrategy(FedAvg):
     7
     """
 
+    _own: Tensor | None = None
+    """The server's own update in this round, for rules that ask for it."""
+
     def __init__(
         self,
         defense: str | Pipeline,
@@ -121,7 +124,6 @@ class RobustStrategy(FedAvg):
         self.state, self._resumed = _checked(state), bool(state)
         self._channels: Channels | None = None
         self._sent: ArrayRecord | None = None
-        self._own: Tensor | None = None
         self._asked: dict[int, Metadata] = {}
         known = self.state.get(_NODES, torch.empty(0, dtype=torch.int64)).cpu().numpy().view(np.uint64).tolist()
         self._seats: dict[int, int] = {node: seat for seat, node in enumerate(known)}

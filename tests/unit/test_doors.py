@@ -409,7 +409,7 @@ def test_a_method_of_a_bundle_can_be_made_of_its_defaults() -> None:
     entry = SimpleNamespace(kind="defense", name="odd", origin="odd.py", cls=refuses)
     ((step, passed, words),) = noted(submission._contracts, [entry])
     assert (step, passed) == ("contract", False)
-    assert words.startswith("defense odd cannot be made of its defaults: ")
+    assert words.startswith("defense odd cannot be made: ")
     assert "a bound is missing" in words
 
 
