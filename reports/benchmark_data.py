@@ -199,7 +199,7 @@ class Measured:
 
     @cached_property
     def spread(self) -> str:
-        """How clients differ, in words; empty where they hold domains."""
+        """The difference of the clients, in words; empty where they hold domains."""
         return "" if any(self.values("domains")) else _and(self.values("partition"))
 
     @cached_property
