@@ -112,10 +112,8 @@ def _figure(runs: Runs, metric: str, attack: str, setting: str, print_width: str
 
 def _seeds_of(runs: Runs, defense: str) -> str:
     """The seeds of a defense where it has fewer than others, in words."""
-    most, least = (
-        max(map(len, runs.values())),
-        min(len(records) for name, records in runs.items() if name[2] == defense),
-    )
+    most = max(map(len, runs.values()))
+    least = min(len(records) for name, records in runs.items() if name[2] == defense)
     return "" if least == most else f" ({least}/{most} seeds)"
 
 

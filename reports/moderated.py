@@ -131,8 +131,6 @@ def pair_p_values(tables: Array, samples: int | None) -> tuple[Array, Array]:
     t = np.nanmean(apart[known], axis=1) / np.sqrt(variance / n[known])
     found = 2 * stdtr(dof, -np.abs(t))
     plain = np.nanmean((tables[second] - tables[first])[known], axis=1)
-    found[plain * t < 0] = (
-        1.0  # ranks go by accuracies: what these and their logits order differently is not told apart
-    )
+    found[plain * t < 0] = 1.0  # ranks go by accuracies, which their logits may order differently
     p[first[known], second[known]] = p[second[known], first[known]] = found
     return p, counts
