@@ -428,11 +428,12 @@ def _hear_mapped_files() -> None:
     """From now on torch tells of files that it maps below Python, under whatever name it is asked to."""
     storages: Any = torch.UntypedStorage
     storages.from_file = staticmethod(_announced(storages.from_file))
-    _kernels.append(torch.library.Library("aten", "IMPL"))
+    library: Any = torch.library.Library
+    _kernels.append(library("aten", "IMPL"))
     _kernels[-1].impl("from_file", _mapped, "CPU")  # where torch.from_file and its other names lead
 
 
-_kernels: list[torch.library.Library] = []
+_kernels: list[Any] = []
 """Kernels last as long as the library that holds them."""
 
 
@@ -442,8 +443,9 @@ def _mapped(
     """``aten::from_file`` by way of a storage, which tells of it."""
     del rest
     kind, entries = dtype or torch.get_default_dtype(), size or 0
-    storage = torch.UntypedStorage.from_file(filename, bool(shared), entries * kind.itemsize)
-    return torch.empty(0, dtype=kind).set_(storage, 0, (entries,))
+    storage: Any = torch.UntypedStorage.from_file(filename, bool(shared), entries * kind.itemsize)
+    made: Tensor = torch.empty(0, dtype=kind).set_(storage, 0, (entries,), (1,))
+    return made
 
 
 def _announced(opens: Callable[..., Any]) -> Callable[..., Any]:
