@@ -29,7 +29,7 @@ def origins(cell: Mapping[str, Any]) -> dict[str, str]:
     found: dict[str, str] = {}
     for axis, methods in cell.get("methods", {}).items():
         kind = "evasion" if axis == "evasions" else axis
-        found |= {f"{kind} {m['name']}": str(m["origin"]) for m in _foreign(methods) if "name" in m}
+        found |= {f"{kind} {m['name']}": str(m["origin"]) for m in foreign(methods) if "name" in m}
     return found
 
 
@@ -43,16 +43,16 @@ def in_words(found: Mapping[str, str]) -> str:
     return f"one of {named}" if len(found) > 1 else named
 
 
-def _foreign(value: Any) -> Iterator[Mapping[str, Any]]:
+def foreign(value: Any) -> Iterator[Mapping[str, Any]]:
     """The methods with an origin in nested data."""
     if isinstance(value, Mapping):
         if value.get("origin"):
             yield value
         for inner in value.values():
-            yield from _foreign(inner)
+            yield from foreign(inner)
     elif isinstance(value, (list, tuple)):
         for inner in value:
-            yield from _foreign(inner)
+            yield from foreign(inner)
 
 
 def all_origins(identity: Any) -> set[str]:
@@ -61,4 +61,4 @@ def all_origins(identity: Any) -> set[str]:
     >>> sorted(all_origins({"attack": {"name": "opt", "inner": {"name": "mine", "origin": "mine.py 1a2b"}}}))
     ['mine.py 1a2b']
     """
-    return {str(method["origin"]) for method in _foreign(identity)}
+    return {str(method["origin"]) for method in foreign(identity)}

@@ -30,7 +30,7 @@ from torch import Tensor
 from robustfl.contracts import Aggregator, Arrays, Context, Dataset, Method, Step
 from robustfl.defenses import Pipeline, Propagate, parse_pipeline
 from robustfl.errors import RobustflError, UsageError, closest, some, told
-from robustfl.origins import origins
+from robustfl.origins import foreign, origins
 from robustfl.patches import unpatched
 from robustfl.randomness import stream
 from robustfl.records import CellResult, canonical
@@ -217,15 +217,20 @@ def _as_used(entry: Entry, cells: Sequence[Mapping[str, Any]]) -> dict[str, Meth
     """A method that came with the bundle, with its defaults and as cells have it: a switch may change what it does."""
     made: dict[str, Method] = {f"{entry.kind} {entry.name}": entry.cls()}
     for cell in cells:
-        for method in _made_of(vars(Cell.of(cell).methods)):
+        try:
+            methods = vars(Cell.of(cell).methods)
+        except UsageError:  # such as one with a method of a package that is not here; later steps say so
+            continue
+        for method in _made_of(methods):
             if type(method) is entry.cls:
                 made.setdefault(f"{entry.kind} {describe(method)}", method)
     return made
 
 
 def _kinds_of_cells(bundle: Bundle) -> list[Mapping[str, Any]]:
-    """The settings of one cell for every choice of methods in the bundle."""
-    return list({canonical(r.cell.get("methods")): r.cell["cell"] for r in bundle.board.records()}.values())
+    """The settings of one cell for every choice of methods from elsewhere in the bundle."""
+    records = bundle.board.records()
+    return list({canonical(list(foreign(r.cell.get("methods")))): r.cell["cell"] for r in records}.values())
 
 
 def _made_of(value: Any) -> Iterator[Method]:
@@ -306,9 +311,9 @@ def _displaced(rule: Pipeline) -> str:
             }  # fmt: skip
             last = moved.pop("last")
             where, most = max(moved.items(), key=lambda item: item[1])
-            if most <= 3 * last + 3:
-                continue
-            return f"{f} far rows move the result by {most:.3g} where they come {where} and by {last:.3g} where last"
+            if most > 3 * last + 3:
+                harm = f"by {most:.3g} where they come {where} and by {last:.3g} where last"
+                return f"{f} far rows move the result {harm}"
     return ""
 
 

@@ -284,6 +284,7 @@ def test_the_contract_is_held_with_the_parameters_of_the_cells(monkeypatch: pyte
     name = "defense switched-in-a-bundle"
     assert held("mean", "switched-in-a-bundle") == [("contract", True, f"{name} keeps the contract")]
     assert held("nnm+switched-in-a-bundle(k=1)")[0][1] is True
+    assert held("a-rule-that-is-not-here", "switched-in-a-bundle(k=1)")[0][1] is True
     broken = [("contract", False, f"{name}(k=2): finite: it is not")]
     assert held("mean", "nnm+switched-in-a-bundle(k=2)") == broken
 
