@@ -158,7 +158,7 @@ class Pipeline:
 
         robustfl's own rules, which tests hold to not lean on that, and calls without a generator see them as they are.
         """
-        if context.generator is None or not any(origin_of(part) for part in self.parts):
+        if context.generator is None or not self.foreign:
             return None
         return torch.randperm(n, generator=stream(context.generator.initial_seed(), "order of rows", context.round))
 
@@ -168,7 +168,7 @@ class Pipeline:
 
         Raises ``RobustflError`` if they wrote to it.
         """
-        if not any(origin_of(part) for part in self.parts):
+        if not self.foreign:
             yield X
             return
         copy = X.detach().clone()
@@ -239,6 +239,11 @@ class Pipeline:
     def parts(self) -> tuple[Step | Aggregator, ...]:
         """Steps and aggregator in the order they run."""
         return (*self.steps, self.aggregator)
+
+    @property
+    def foreign(self) -> bool:
+        """True if some part comes from elsewhere than robustfl."""
+        return any(origin_of(part) for part in self.parts)
 
     @property
     def by_columns(self) -> bool:

@@ -10,7 +10,6 @@ import torch
 
 from robustfl.contracts import Context
 from robustfl.defenses import Pipeline, parse_pipeline
-from robustfl.registry import origin_of
 
 _ROUNDS = 4
 _ROWS = 15
@@ -28,8 +27,7 @@ def knowledge(defense: str) -> str:
     """
     pipeline = parse_pipeline(defense)
     told = ["f declared"] if uses_f(pipeline) else []
-    foreign = any(origin_of(part) for part in pipeline.parts)
-    trusts = any(_trusts_one(pipeline, in_order) for in_order in ((True, False) if foreign else (True,)))
+    trusts = any(_trusts_one(pipeline, in_order) for in_order in ((True, False) if pipeline.foreign else (True,)))
     told += ["an honest client"] if trusts else []
     told += ["clean server data"] if pipeline.aggregator.needs_reference else []
     return ", ".join(told) or "none"
@@ -63,10 +61,9 @@ def uses_f(pipeline: Pipeline) -> bool:
 
     Two apart: votes of an odd number of rows are never even.
     """
-    foreign = any(origin_of(part) for part in pipeline.parts)
     return any(
         not torch.equal(one, two)
-        for n, width in (_SHAPES if foreign else _SHAPES[:1])
+        for n, width in (_SHAPES if pipeline.foreign else _SHAPES[:1])
         if pipeline.refusal(n, 1) is None and pipeline.refusal(n, 3) is None
         for one, two in zip(*(_tried(pipeline, f, n, width) for f in (1, 3)), strict=True)
     )

@@ -28,7 +28,6 @@ from robustfl.reports.attack_study_page import heldout_page, study_page
 from robustfl.reports.loading import board_of
 from robustfl.reports.store import Store
 from robustfl.scenarios import Execution, Scenario
-from robustfl.scenarios import knowledge as scenarios_knowledge
 from robustfl.scenarios.bench import (
     Contestant,
     Search,
@@ -144,8 +143,7 @@ def test_a_rule_from_elsewhere_that_undoes_the_order_of_rows_is_told_an_honest_c
             return X[torch.randperm(len(X), generator=draws).argsort()][:8].mean(0)
 
     register("undoes-in-a-bench")(dataclass(frozen=True)(Undoes))
-    for module in (pipeline, scenarios_knowledge):
-        monkeypatch.setattr(module, "origin_of", lambda part: "mine.py 0123")
+    monkeypatch.setattr(pipeline, "origin_of", lambda part: "mine.py 0123")
     assert knowledge("undoes-in-a-bench") == "an honest client"
     assert knowledge("median") == "none"
 
