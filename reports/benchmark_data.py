@@ -14,6 +14,7 @@ from robustfl.origins import named_methods
 from robustfl.records import CellResult
 
 from .board import Board, Row, Section, hardest, in_words, metric_title, natural, row_name
+from .captions import listed
 from .cells import rank_text
 from .contestants import Contestant, contestants, entries
 from .ensembles import with_dropped
@@ -194,19 +195,19 @@ class Measured:
     @cached_property
     def attackers(self) -> str:
         """The Byzantine clients and all of them, in words; empty where it is not said."""
-        f, clients = (_and(self.values(name)) for name in ("f", "clients"))
+        f, clients = (listed(self.values(name)) for name in ("f", "clients"))
         return f"f = {f} of {clients} clients" if f else ""
 
     @cached_property
     def spread(self) -> str:
         """The difference of the clients, in words; empty where they hold domains."""
-        return "" if any(self.values("domains")) else _and(self.values("partition"))
+        return "" if any(self.values("domains")) else listed(self.values("partition"))
 
     @cached_property
     def conditions(self) -> str:
         """The conditions of the run, in a line."""
         n = len({r.labels.get("seed") for r in self.records})
-        rounds = _and(self.values("rounds"))
+        rounds = listed(self.values("rounds"))
         parts = [
             self.attackers,
             self.spread or " + ".join(self.values("domains")),
@@ -226,15 +227,6 @@ def measured(published: Published, defaults: Mapping[str, object] | None = None)
     asked, records = asked_of(said), tuple(published.records())
     board = rank_board(with_dropped(frame(records), asked), autobyz=asked, defaults=defaults)
     return Measured(published, board, records, said["benchmark"])
-
-
-def _and(words: Sequence[str]) -> str:
-    """Words as a list that is read.
-
-    >>> _and(["1", "2", "3"]), _and(["1", "2"]), _and(["1"]), _and([])
-    ('1, 2 and 3', '1 and 2', '1', '')
-    """
-    return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
 
 
 def ranked(row: Row) -> bool:
