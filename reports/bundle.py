@@ -223,7 +223,7 @@ def _files_apart(place: Path, manifest: Manifest) -> list[str]:
     needed = (BOARD, RECIPE, REQUIREMENTS, *manifest.plugins)
     wrong += [f"{shown(name)} is not among its files" for name in needed if name not in named]
     wrong += [f"{shown(name)} is nothing that a bundle holds" for name in sorted(named.difference(needed))]
-    wrong += [f"{shown(name)} is no file of it: not named in bundle.json" for name in sorted(there - named)]
+    wrong += [f"{_line(name)} is no file of it: not named in bundle.json" for name in sorted(there - named)]
     for name, digest in sorted(manifest.files.items()):
         file = place / name
         if name not in there or file.is_symlink():
@@ -237,6 +237,11 @@ def _files_apart(place: Path, manifest: Manifest) -> list[str]:
         if name in named and ((name, origin) != right or not _FILE_ORIGIN.fullmatch(origin)):
             wrong.append(f"{shown(name)} is not the plug-in it is said to be, {shown(origin)}")
     return wrong
+
+
+def _line(name: str) -> str:
+    """A file's name as ``shown``, in one line, lest it speak for the check."""
+    return shown(name).replace("\n", "\\n")
 
 
 def _unlike(file: Path, digest: str) -> str:

@@ -214,7 +214,9 @@ def test_a_changed_a_missing_and_an_additional_file_are_refused(copy: Path) -> N
     (copy / "plugins" / "calm.py").write_text(CALM.replace("X.sort", " X.sort"))
     (copy / "recipe.toml").unlink()
     (copy / "plugins" / "more.py").write_text("print('hello')")
+    (copy / "a\nform: passes: b").write_text("")
     said = refused(checked(copy))
+    assert r"a\nform: passes: b is no file of it" in said
     assert "plugins/calm.py was changed" in said
     assert "recipe.toml is missing" in said
     assert "plugins/more.py is no file of it" in said

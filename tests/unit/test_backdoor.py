@@ -59,6 +59,14 @@ def test_a_share_of_the_images() -> None:
     assert success(Half(), "badnets(target=2, size=1)", batch=4) == pytest.approx(1 / 3)
 
 
+def test_logits_with_nan_are_no_answer() -> None:
+    class Broken(Corner):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) * math.nan
+
+    assert success(Broken(), "badnets(target=0, size=1)") == 0.0
+
+
 def test_nothing_is_left_of_images_of_the_target_class_alone() -> None:
     assert math.isnan(success(Corner(), "badnets(target=1)", torch.ones(5, dtype=torch.int64)))
 
