@@ -61,9 +61,10 @@ class ServerWork:
     ``theta [d]`` is the model, ``aggregate [d]`` the aggregated message, ``state`` what the server carries
     (``Algorithm.server_state``). ``again(make)`` aggregates further rows ``make(messages, state)``, ``[n d]`` like the
     received messages, by the same rule, to a vector ``[d]``; ``make`` sees those columns of both that are here. ``steps
-    [n]`` are the clients' local steps, ``clients`` the size of the federation. ``generator`` is for servers that draw,
-    ``last`` says that nobody honest takes part in any later round. ``shared [d]`` is False for entries that clients
-    keep for themselves and the server knows nothing of (None: all are shared).
+    [n]`` are the clients' local steps, ``weights [n]`` their shares of the samples where the mean weighs them (on the
+    CPU; None: all alike), ``clients`` the size of the federation. ``generator`` is for servers that draw, ``last`` says
+    that nobody honest takes part in any later round. ``shared [d]`` is False for entries that clients keep for
+    themselves and the server knows nothing of (None: all are shared).
     """
 
     theta: Tensor
@@ -76,6 +77,7 @@ class ServerWork:
     generator: torch.Generator | None = None
     last: bool = False
     shared: Tensor | None = None
+    weights: Tensor | None = None
 
 
 Asked = Literal["one_batch", "again", "contrast", "aggregates", "replacement", "draws"]

@@ -18,7 +18,8 @@ def attack_success(model: nn.Module, pixels: Pixels, labels: Tensor, attack: Att
 
     ``pixels(index)`` gives the images ``[b C H W]`` in [0, 1] for ``labels[index]``. Images of the target class are
     left out, since they would count as success without any backdoor; NaN if there are no others. Logits with NaN are no
-    answer. Evaluation mode; the model's mode is as before afterwards. Raises ``UsageError`` for an attack without a trigger.
+    answer. Evaluation mode; the model's mode is as before afterwards. Raises ``UsageError`` for an attack without a
+    trigger.
     """
     if not attack.triggers or attack.target is None:
         raise UsageError(f"attack {attack.name!r} has no trigger, so there is no backdoor to measure")

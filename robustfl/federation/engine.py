@@ -296,7 +296,8 @@ class _Loop:
         whole, lr, n = privacy.whole(aggregate, e.layout.d), e.lr(state.round), e.settings.clients
         draws = e.stream("server", state.round) if "draws" in e.algorithm.asks else None
         last = not any(self._sample(t).h for t in range(state.round + 1, e.settings.rounds))  # nobody changes it after
-        given = ServerWork(state.theta, whole, lr, state.server, Sealed(again), steps, n, draws, last, privacy.mask)
+        beside = draws, last, privacy.mask, context.weights
+        given = ServerWork(state.theta, whole, lr, state.server, Sealed(again), steps, n, *beside)
         theta, server = paired(e.algorithm.server_step(given), "the model, the server's state", e.algorithm)
         held = e.held(state.round)  # nor does the noise or the memory of a server or a defense move frozen layers
         state.theta[held:].copy_(shaped(theta, state.theta, (e.algorithm,))[held:])

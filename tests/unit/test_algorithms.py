@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from robustfl.contracts import LocalWork, ServerWork
-from robustfl.errors import Refused
+from robustfl.errors import Refused, UsageError
 from robustfl.federation import State, train
 from robustfl.registry import create, entries, identity
 from robustfl.scenarios.build import build
@@ -52,6 +52,31 @@ def test_without_its_ingredient_an_algorithm_is_fedavg_bit_for_bit(same: str, no
     plain, other = (trained(algorithm=a, norm=norm) for a in (f"fedavg({STEPS})", same))
     assert torch.equal(plain.theta, other.theta)
     assert torch.equal(plain.statistics, other.statistics)
+
+
+@pytest.mark.parametrize("norm", ["naive-bn", "gn", "fedbn"])
+def test_with_as_many_steps_everywhere_fednova_is_fedavg(norm: str) -> None:
+    plain, other = (trained(algorithm=f"{a}({STEPS}, momentum=0.5)", norm=norm) for a in ("fedavg", "fednova"))
+    torch.testing.assert_close(plain.theta, other.theta, rtol=0, atol=1e-12)
+    torch.testing.assert_close(plain.statistics, other.statistics, rtol=0, atol=1e-12)
+    if norm == "fedbn":  # what clients keep never meets the server, who multiplies again
+        assert plain.personal is not None
+        assert other.personal is not None
+        torch.testing.assert_close(plain.personal.parameters, other.personal.parameters, rtol=0, atol=1e-12)
+
+
+def test_fednova_tells_that_it_is_fedavg() -> None:
+    said = [create("algorithm", spec).caution(6) for spec in ("fednova", "fednova(local_steps=2)")]  # somebody replays
+    assert said == ["", ""]
+    alike = create("algorithm", "fednova(local_steps=6)").caution(6)
+    assert alike == "fednova: every client takes 6 local steps a round, so it is fedavg"
+
+
+def test_fednova_needs_the_number_of_steps_and_a_momentum_that_starts_anew() -> None:
+    with pytest.raises(UsageError, match=r"steps=\[\.\.\.\]"):
+        create("algorithm", "fednova").server_step(ServerWork(torch.zeros(1), torch.ones(1), 0.1))
+    with pytest.raises(UsageError, match="keep_momentum"):
+        create("algorithm", "fednova", momentum=0.5, keep_momentum=True)
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def rounds_of_averaging(
     variate, variates = torch.zeros_like(theta), torch.zeros(CLIENTS, len(theta), dtype=torch.float64)
     previous: dict[int, Tensor] = {}
     for t in range(ROUNDS):
-        updates, rows, sizes, differences = [], [], [], []
+        updates, rows, sizes, differences, counts = [], [], [], [], []
         received = theta + 0.85 * first if method == "fedacg" else theta
         for k in present(t):
             per_epoch = batches_per_epoch(len(e.parts[k]), 2 if norm == "naive-bn" else 1)
@@ -151,6 +151,9 @@ def rounds_of_averaging(
                 buffer = g if buffer is None else momentum * buffer + g
                 net.load(here - rate(t) * buffer)
             updates.append(net.theta() - received)
+            if method == "fednova":
+                counts.append(float(sum(momentum**i for j in range(tau) for i in range(j + 1))))
+                updates[-1] = updates[-1] / counts[-1]
             rows.append(net.statistics())
             sizes.append(1 if uniform else len(e.parts[k]))
             previous[k] = net.theta()
@@ -164,6 +167,8 @@ def rounds_of_averaging(
         if method in ("fedavgm", "fedacg"):
             first = {"fedavgm": 0.9, "fedacg": 0.85}[method] * first + mean
             theta = theta + first
+        elif method == "fednova":
+            theta = theta + float(p @ torch.tensor(counts, dtype=torch.float64)) * mean
         elif method == "fedadam":
             first, second = 0.9 * first + 0.1 * mean, 0.99 * second + 0.01 * mean**2
             theta = theta + 0.01 * first / (second.sqrt() + 1e-3)
@@ -193,6 +198,9 @@ FULL = "fedavg(epochs=2, momentum=0.9, weight_decay=0.01, clip_norm=1)"
         ({"algorithm": "fedprox(mu=0.3, clip_norm=0.3)"}, {"method": "fedprox", "clip": 0.3}),
         ({"algorithm": "fedprox(mu=0.3, legacy_unsquared=true)"}, {"method": "fedprox-unsquared"}),
         ({"algorithm": "fedavgm"}, {"method": "fedavgm"}),
+        ({"algorithm": "fednova(epochs=2)"}, {"method": "fednova", "epochs": 2}),
+        ({"algorithm": "fednova(epochs=2, momentum=0.6, weighting=uniform)"},
+         {"method": "fednova", "epochs": 2, "momentum": 0.6, "uniform": True}),
         ({"algorithm": "fedadam"}, {"method": "fedadam"}),
         ({"algorithm": "fedacg"}, {"method": "fedacg"}),
         ({"algorithm": "fedsam"}, {"method": "fedsam"}),
