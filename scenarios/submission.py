@@ -34,7 +34,7 @@ from robustfl.origins import foreign, origins
 from robustfl.patches import unpatched
 from robustfl.randomness import stream
 from robustfl.records import CellResult, canonical
-from robustfl.registry import KINDS, Entry, describe, entries, load_file
+from robustfl.registry import Entry, describe, entries, load_file
 from robustfl.reports.bundle import Bundle, read_bundle
 from robustfl.reports.published import TOLERANCE, Board, read_board
 from robustfl.running import running
@@ -206,7 +206,7 @@ def _methods_of(bundle: Bundle, note: Note) -> list[Entry]:
             note("contract", False, f"{name} registers no method")
         found += made
     for origin, requirement in sorted(bundle.manifest.packages.items()):
-        made = [entry for kind in KINDS for entry in entries(kind) if entry.origin == origin]
+        made = [entry for entry in entries() if entry.origin == origin]
         if not made:
             note("contract", None, f"{requirement} is not installed here as the cells had it ({origin})")
         found += made
@@ -409,9 +409,8 @@ _looking: list[None] = []
 def _overhear(files: tuple[str, ...], packages: tuple[str, ...]) -> None:
     """Prepare a process: from now on test data are others, and what plug-ins' code reaches for is noted."""
     own = {str(Path(file).resolve()) for file in files}
-    for kind in KINDS:
-        for entry in entries(kind):
-            own |= _code_beside(entry.cls) if entry.origin in packages else set()
+    for entry in entries():
+        own |= _code_beside(entry.cls) if entry.origin in packages else set()
     _hear_mapped_files()
     sys.addaudithook(lambda event, arguments: _heard(event, arguments, own))
     for file in files:

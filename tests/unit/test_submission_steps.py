@@ -149,7 +149,7 @@ def test_methods_of_an_installed_package_are_among_what_a_bundle_brings(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     mine, other = (SimpleNamespace(origin=origin) for origin in ("mine 1.0", "other 2.0"))
-    monkeypatch.setattr(submission, "entries", lambda kind: [mine, other] if kind == "defense" else [])
+    monkeypatch.setattr(submission, "entries", lambda: [mine, other])
     brought: list[Any] = []
     given = bundle(tmp_path, packages={"mine 1.0": "mine==1.0"})
     assert noted(lambda given, note: brought.extend(submission._methods_of(given, note)), given) == []
@@ -676,11 +676,8 @@ def test_a_prepared_process_loads_plug_ins_and_other_test_data(monkeypatch: pyte
     loaded: list[str] = []
     mapped: list[str] = []
     monkeypatch.setattr(submission, "_hear_mapped_files", lambda: mapped.append("heard"))
-    known = {
-        "dataset": [SimpleNamespace(cls=Known, origin="")],
-        "defense": [SimpleNamespace(cls=Path, origin="mine 1")],
-    }
-    monkeypatch.setattr(submission, "entries", lambda kind: known.get(kind, []))
+    known = {"dataset": SimpleNamespace(cls=Known, origin=""), "defense": SimpleNamespace(cls=Path, origin="mine 1")}
+    monkeypatch.setattr(submission, "entries", lambda *kinds: [known[kind] for kind in kinds or known])
     monkeypatch.setattr(submission.sys, "addaudithook", hooks.append)
     monkeypatch.setattr(submission, "load_file", loaded.append)
     monkeypatch.setattr(submission.inspect, "getfile", lambda cls: f"/x/{cls.__name__}.py")
