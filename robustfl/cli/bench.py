@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from robustfl.cli.printing import as_json, console, print_board, say, table
-from robustfl.cli.progress import run_shown
+from robustfl.cli.progress import execution_of, run_shown
 from robustfl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -29,12 +29,13 @@ STUDIES, HELDOUT, SITE = ("study", "study-1"), "heldout", "site"
 
 def bench(
     tier: str, *, contestants: tuple[str, ...], listing: bool, cheap: bool, settings: tuple[str, ...], out: str,
-    board: Path | None, page: Path | None, sources: tuple[Path, ...], jobs: int | None, threads: int, device: str,
-    data_root: str | None, plugins: tuple[str, ...], form: str,
+    board: Path | None, page: Path | None, sources: tuple[Path, ...], plugins: tuple[str, ...], form: str, **how: Any,
 ) -> int:  # fmt: skip
-    """Run a tier or a study of AutoByz, or write the site; 1 if a cell failed, or the study chose another set."""
+    """Run a tier or a study of AutoByz, or write the site; 1 if a cell failed, or the study chose another set.
+
+    ``how`` is of ``Execution``.
+    """
     from robustfl.reports.store import refuse_no_file, refuse_store
-    from robustfl.scenarios import Execution
 
     refuse_no_file("board", board)
     if page is not None:
@@ -46,8 +47,7 @@ def bench(
         raise UsageError(
             f"bench {tier} takes one --from, not {len(sources)}; bench {SITE} takes the boards of all tiers"
         )
-    note = partial(say, err=True)
-    execution = Execution(device=device, threads=threads, root=data_root, jobs=jobs, on_note=note)
+    execution = execution_of(**how)
     run = partial(run_shown, execution=execution, out=out, quiet=form == "json")
     if tier in (*STUDIES, HELDOUT):
         of = heldout if tier == HELDOUT else study
@@ -71,8 +71,8 @@ def bench(
     if page is not None:
         _refuse_pages(engine.scenario_to_run(chosen, settings))
     found = engine.bench(
-        chosen, run, wanted=contestants, settings=settings, cheap=cheap, out=out, root=data_root, plugins=extra,
-        on_note=note,
+        chosen, run, wanted=contestants, settings=settings, cheap=cheap, out=out, root=execution.root, plugins=extra,
+        on_note=execution.on_note,
     )  # fmt: skip
     _publish(found.results, board, page, form)
     return 1 if found.results.statuses.get("failed") or found.results.lost else 0
