@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,11 @@ from robustfl.records import CellResult, plain, text_without
 from .expand import fingerprints, key_of, labels, resolve
 from .halving import SHARE, hopeless, member_name
 from .spec import Cell
+from .tuning_check import Run
 
 RIGHTLY, WRONGLY, STRANGER = "rightly left out", "wrongly left out", "another cell"
 _ROW_APART = ("attack", "scope", "seed")
 Labels = Mapping[str, Any]
-Run = Callable[[Cell, str, Mapping[str, Any]], CellResult]
 
 
 @dataclass

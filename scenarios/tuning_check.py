@@ -15,7 +15,8 @@ from .bench import WHO, Contestant, protocol_of, tuning_cells, validated
 from .expand import fingerprints, key_of, labels, resolve
 from .spec import Cell
 
-Run = Callable[[Cell, str, Mapping[str, Any]], CellResult]
+Run = Callable[..., CellResult]
+"""Runs a cell of a board again: ``run(cell, fingerprint, certificates, scenario="")``."""
 
 
 @dataclass(frozen=True)
