@@ -11,11 +11,12 @@ from robustfl.errors import UsageError, some
 from robustfl.records import LATER, CellResult, canonical, completed, labels_of, plain, text_without
 from robustfl.reports.published import Board
 
-from .bench import Contestant, Protocol, Search, configurations, final_scenario, protocol_of, scenario_to_run
+from .bench import Search, configurations, final_scenario
 from .ensemble import asked as ensemble_asked
 from .expand import expand, labels
 from .halving import cheap_words
 from .knowledge import knowledge
+from .protocol import Protocol, protocol_of, scenario_to_run
 from .spec import Cell
 from .tuning_check import contestant_of
 
@@ -126,12 +127,13 @@ def _apart(
     found: dict[str, Search] = {}
     for name, entry in facts["contestants"].items():
         contestant = contestant_of(name, entry)
-        wrong = list(_search_apart(contestant, entry, tuple(tier.tuning["attack"]), rules))
+        scores = [tried["validation"] for tried in entry["search"]]
+        tried = tuple(zip(configurations(contestant, rules), scores, strict=False))
+        search = Search(contestant, entry["knowledge"], tried)
+        wrong = list(_search_apart(search, entry, tuple(tier.tuning["attack"]), rules))
         yield from (f"{name}: {words}" for words in wrong)
         if not wrong:
-            scores = [tried["validation"] for tried in entry["search"]]
-            settings = configurations(contestant, rules)
-            found[name] = Search(contestant, entry["knowledge"], tuple(zip(settings, scores, strict=True)))
+            found[name] = search
     if len(found) < len(facts["contestants"]):
         return
     wanted = expand(final_scenario(scenario, found))
@@ -153,15 +155,13 @@ def _facts_apart(facts: Labels, rules: Labels) -> Iterator[str]:
             yield f"its {name} is {facts[name]!r}, the protocol's {value!r}"
 
 
-def _search_apart(
-    contestant: Contestant, entry: Mapping[str, Any], attacks: tuple[str, ...], rules: Protocol
-) -> Iterator[str]:
-    """What is not as the search of a contestant has to be."""
+def _search_apart(search: Search, entry: Labels, attacks: tuple[str, ...], rules: Protocol) -> Iterator[str]:
+    """What a contestant's entry says of its ``search``, and should not."""
     tried = [{k: v for k, v in one.items() if k not in _SCORES} for one in entry["search"]]
     if len(tried) != rules.budget:
         yield f"tuned on {len(tried)} configurations; the budget is {rules.budget}"
         return
-    if tried != [plain(labels_of(settings)) for settings in configurations(contestant, rules)]:
+    if tried != [plain(labels_of(settings)) for settings, _ in search.tried]:
         yield "tuned on other configurations than those of the protocol"
     if any(set(one["validation"]) != set(attacks) for one in entry["search"]):
         yield f"tuned under other attacks than {', '.join(attacks)}"
@@ -169,11 +169,11 @@ def _search_apart(
     scores = [v for one in entry["search"] for v in one["validation"].values() if v is not None]
     if not all(0 <= score <= 1 for score in scores):
         yield "a score of its search is no accuracy"
-    worst = [min(-1.0 if v is None else v for v in one["validation"].values()) for one in entry["search"]]
-    if worst != [-1.0 if one["worst"] is None else one["worst"] for one in entry["search"]]:
+    said = [-1.0 if one["worst"] is None else one["worst"] for one in entry["search"]]
+    if said != [search.worst(i) for i in range(len(said))]:
         yield "a worst case of its search is not the worst of its scores"
-    if type(entry["chosen"]) is not int or entry["chosen"] != worst.index(max(worst)):
-        yield f"chose configuration {entry['chosen']}, where {worst.index(max(worst))} has the highest worst case"
+    if type(entry["chosen"]) is not int or entry["chosen"] != search.best:
+        yield f"chose configuration {entry['chosen']}, where {search.best} has the highest worst case"
     if "reason" in entry and not isinstance(entry["reason"], str):
         yield "its reason is no text"
         return
@@ -181,9 +181,9 @@ def _search_apart(
         yield f"it says why its search came to nothing, which it did not: {entry['reason']!r}"
     if not scores and not entry.get("reason"):
         yield "its search has no score, and no reason is given: nothing was measured to choose by"
-    known = knowledge(contestant.of("defense"))
-    if entry["knowledge"] != known:
-        yield f"is told {known}, not {entry['knowledge']}"
+    known = knowledge(search.contestant.of("defense"))
+    if search.knowledge != known:
+        yield f"is told {known}, not {search.knowledge}"
 
 
 def _cells_apart(wanted: Iterable[Labels], present: Sequence[Labels]) -> Iterator[str]:

@@ -11,8 +11,9 @@ from robustfl.records import CellResult
 from robustfl.reports.published import Board
 from robustfl.reports.store import RERUN
 
-from .bench import WHO, Contestant, protocol_of, tuning_cells, validated
+from .bench import Contestant, tuning_cells, validated
 from .expand import fingerprints, key_of, labels, resolve
+from .protocol import WHO, protocol_of
 from .spec import Cell
 
 Run = Callable[..., CellResult]

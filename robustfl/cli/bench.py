@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from robustfl.reports.board import Board
     from robustfl.reports.published import Board as Published
     from robustfl.scenarios import Results, Scenario
-    from robustfl.scenarios.bench import Contestant, Protocol, Tier
+    from robustfl.scenarios.bench import Contestant
+    from robustfl.scenarios.protocol import Protocol, Tier
 
 _NO_PAGES = "the pages show accuracy under AutoByz, which --set attack took away"
 STUDIES, HELDOUT, SITE = ("study", "study-1"), "heldout", "site"
@@ -54,6 +55,7 @@ def bench(
         return of(tier, _studied(tier, sources[0] if sources else None, run), page=page, form=form)
     from robustfl.registry import load_file
     from robustfl.scenarios import bench as engine
+    from robustfl.scenarios.protocol import protocol, scenario_to_run
 
     for plugin in plugins:
         load_file(plugin)
@@ -62,14 +64,14 @@ def bench(
     if sources:
         _takes_no(f"{tier} --from", {**running, "board": board})
         return _from_board(tier, sources[0], page, form)
-    rules = engine.protocol()
+    rules = protocol()
     chosen = rules.tier(tier)
     if listing:
         _takes_no(f"{tier} --list", {"board": board, "page": page, "cheap": cheap})
-        return _list(chosen, rules, engine.contestants(engine.scenario_to_run(chosen, settings), contestants), form)
+        return _list(chosen, rules, engine.contestants(scenario_to_run(chosen, settings), contestants), form)
     extra = tuple(str(Path(p).resolve()) for p in plugins)
     if page is not None:
-        _refuse_pages(engine.scenario_to_run(chosen, settings))
+        _refuse_pages(scenario_to_run(chosen, settings))
     found = engine.bench(
         chosen, run, wanted=contestants, settings=settings, cheap=cheap, out=out, root=execution.root, plugins=extra,
         on_note=execution.on_note,
@@ -188,7 +190,7 @@ def _facts(read: Published) -> Mapping[str, Any]:
 
 def _unknown_version(facts: Mapping[str, Any]) -> str:
     """The refusal of a board of a version of the protocol that is not known here; empty for the others."""
-    from robustfl.scenarios.bench import protocol_of
+    from robustfl.scenarios.protocol import protocol_of
 
     try:
         protocol_of(facts.get("version"))
@@ -218,7 +220,7 @@ def _write_site(
     boards: Sequence[tuple[Published, Path | None]], page: Path, left_out: Sequence[str] = ()
 ) -> list[Path]:
     from robustfl.reports.benchmark_site import Shown, write_benchmark
-    from robustfl.scenarios.bench import protocol
+    from robustfl.scenarios.protocol import protocol
 
     shown = []
     for read, file in boards:
