@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import difflib
 import itertools
 import json
@@ -309,12 +310,12 @@ class Cell(Frozen):
     @property
     def end(self) -> int:
         """The rounds that are run."""
-        return self.rounds if self.stop is None else self.stop
+        return self.settings.end
 
     @property
     def participants(self) -> int:
         """Clients per round."""
-        return max(1, int(self.participation * self.clients + 1e-9))
+        return self.settings.participants
 
     @property
     def settings(self) -> Settings:
@@ -324,21 +325,9 @@ class Cell(Frozen):
         if self.byzantine != "any":
             pool = sorted(at) if self.byzantine == "at" else [k for k in range(self.clients) if k not in at]
         return Settings(
-            clients=self.clients,
-            f=self.f,
-            f_declared=self.f_declared,
-            rounds=self.rounds,
-            batch=self.batch,
-            participation=self.participation,
-            scope=self.scope,
-            target=self.target,
-            seed=self.seed,
-            engine=self.engine,
+            **{name: getattr(self, name) for name in _OF_THE_ENGINE},
             candidates=None if pool is None else tuple(pool),
-            quota=self.quota,
-            precision=self.precision,
             finetuning=None if tuning is None else tuning.of(self.rounds, self.clients, at),
-            stop=self.stop,
         )
 
     @property
@@ -377,6 +366,9 @@ class Cell(Frozen):
             return cls.model_validate(dict(values))
         except ValidationError as error:
             raise UsageError(_first_problem(error)) from None
+
+
+_OF_THE_ENGINE = [field.name for field in dataclasses.fields(Settings) if field.name in Cell.model_fields]
 
 
 def of_each(cells: Iterable[Cell], ask: Callable[[Cell], T]) -> list[T]:
