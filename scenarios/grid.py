@@ -34,7 +34,7 @@ from .expand import expand, fingerprints, key_of, labels, refusal, resolve
 from .kept_models import missing_models
 from .memory import REMEDY
 from .round_files import OnRoundOf
-from .run import failed, run_cell
+from .run import Task
 from .shown import shown
 from .slots import claim, memory_of, slots_on
 from .spec import Cell, Scenario
@@ -304,11 +304,7 @@ class _Places(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Work:
-    key: str
-    cell: Cell
-    scenario: str
-    fingerprint: str
+class _Work(Task):
     plugins: tuple[str, ...]
     execution: Execution
     folder: Path
@@ -326,7 +322,7 @@ class _Work:
     @property
     def plug_ins(self) -> str:
         """The plug-ins of the cell, as messages name them."""
-        return "".join(f" [{n}: {origin}]" for n, origin in origins(resolve(self.cell, self.fingerprint)).items())
+        return "".join(f" [{n}: {origin}]" for n, origin in origins(self.resolved).items())
 
 
 def _run(work: Sequence[_Work], workers: int, on_round: OnRoundOf | None) -> Iterator[Finished]:
@@ -393,8 +389,8 @@ def _remote(work: Sequence[_Work], execution: Execution) -> Iterator[Finished]:
     sent = _sent([guest for guest in work[0].guests if written_here(guest.entry.cls)])
     with connected(str(execution.cluster)) as client:
         cells = [
-            RemoteCell(i.key, i.cell, i.scenario, i.fingerprint, plugins, mine,
-                       methods_of(resolve(i.cell, i.fingerprint)), execution.of_a_cell, *sent)
+            RemoteCell(i.key, i.cell, i.scenario, i.fingerprint, plugins, mine, methods_of(i.resolved),
+                       execution.of_a_cell, *sent)
             for i in work
         ]  # fmt: skip
         for record in run_remotely(client, cells, execution.on_note):
@@ -403,7 +399,7 @@ def _remote(work: Sequence[_Work], execution: Execution) -> Iterator[Finished]:
 
 
 def _failed(item: _Work, reason: str) -> Finished:
-    record = failed(item.key, item.cell, fingerprint=item.fingerprint, scenario=item.scenario, reason=reason)
+    record = item.failed(reason)
     Store(item.folder).commit(record)
     return _finished(record)
 
@@ -470,7 +466,7 @@ def _execute(item: _Work, on_round: OnRoundOf | None = None) -> Finished | Store
     try:
         for plugin in item.plugins:
             load_file(plugin)
-        if key_of(resolve(item.cell, item.fingerprint)) != item.key:
+        if key_of(item.resolved) != item.key:
             raise UsageError(f"a plug-in changed after the grid began{item.plug_ins}; start the grid again")
         if (stored := _stored(item)) is not None:
             return replace(stored, found=True)
@@ -482,7 +478,7 @@ def _execute(item: _Work, on_round: OnRoundOf | None = None) -> Finished | Store
             on_point=followed.evaluated,
         )
         with limit.limited(execution.cell_minutes, item.trace):
-            record = run_cell(item.cell, scenario=item.scenario, fingerprint=item.fingerprint, execution=execution)
+            record = item.run(execution)
         Store(item.folder).commit(record)
         if record.status not in RERUN:
             discard(item.folder, item.key)

@@ -8,7 +8,7 @@ import time
 import traceback
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
@@ -89,12 +89,28 @@ def run_cell(cell: Cell, *, fingerprint: str, scenario: str = "cell", execution:
     return CellResult(**known, **outcome, certificates=plain(certificates), timing=timing)
 
 
-def failed(key: str, cell: Cell, *, fingerprint: str, scenario: str, reason: str) -> CellResult:
-    """The record of a cell that could not be run to an end, or not at all."""
-    resolved = plain(resolve(cell, fingerprint))
-    return CellResult(
-        key=key, scenario=scenario, status="failed", reason=reason, cell=resolved, labels=plain(labels(cell))
-    )
+@dataclass(frozen=True)
+class Task:
+    """A cell that is to run elsewhere: with its key, the name of its scenario, and the fingerprint of its data."""
+
+    key: str
+    cell: Cell
+    scenario: str
+    fingerprint: str
+
+    @property
+    def resolved(self) -> dict[str, Any]:
+        """What the key is made of, as methods are here."""
+        return resolve(self.cell, self.fingerprint)
+
+    def run(self, execution: Execution) -> CellResult:
+        """Run it here."""
+        return run_cell(self.cell, scenario=self.scenario, fingerprint=self.fingerprint, execution=execution)
+
+    def failed(self, reason: str) -> CellResult:
+        """The record where it could not be run to an end, or not at all."""
+        known = {"cell": plain(self.resolved), "labels": plain(labels(self.cell))}
+        return CellResult(key=self.key, scenario=self.scenario, status="failed", reason=reason, **known)
 
 
 def versions() -> dict[str, str]:

@@ -124,7 +124,7 @@ def test_cells_run_where_their_slot_is(tmp_path: Path, monkeypatch: pytest.Monke
     def here(function: Any, work: list[Any], workers: int, *, threads: int) -> Iterator[Any]:
         yield from ((item, function(item)) for item in work)
 
-    monkeypatch.setattr(sys.modules["robustfl.scenarios.grid"], "run_cell", record)
+    monkeypatch.setattr(run, "run_cell", record)
     monkeypatch.setattr(sys.modules["robustfl.scenarios.grid"], "spread", here)
     found = grid(Scenario.of({"name": "x", "cell": {**TINY, "seed": 0}}), out=tmp_path, gpus=[1], slots=1)
     assert (seen, found.statuses) == (["cuda:1"], {"done": 1})
