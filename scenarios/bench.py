@@ -48,16 +48,11 @@ def contestants(scenario: Scenario, wanted: Sequence[str] = ()) -> tuple[Contest
     or algorithm that the tier does not have joins if it is a method of this installation. Raises ``UsageError`` with
     the nearest name otherwise.
     """
-    fixed = {name: value[0] if is_axis(name, value) else value
-             for name, value in scenario.cell.items() if name not in (*WHO, "attack")}  # fmt: skip
-    plain_cell = {**fixed, **{name: scenario.cell[name] for name in WHO if name in scenario.cell}}
-    for name in ("domains", "evasions"):
-        plain_cell |= {name: scenario.cell[name]} if name in scenario.cell else {}
-    reduced = scenario.model_copy(update={"cell": plain_cell})
-    varied = [name for name in WHO if name in NAMED or is_axis(name, scenario.cell.get(name))]
-    all_of_it = tuple(
-        dict.fromkeys(Contestant(tuple((n, str(getattr(c, n))) for n in varied)) for c in expand(reduced))
-    )
+    fixed = {name: scenario.values(name)[0] for name in scenario.cell if name not in (*WHO, "attack")}
+    varied = {name: scenario.cell[name] for name in WHO if name in scenario.cell}
+    reduced = scenario.model_copy(update={"cell": {**fixed, **varied}})
+    who = [name for name in WHO if name in NAMED or is_axis(name, scenario.cell.get(name))]
+    all_of_it = tuple(dict.fromkeys(Contestant(tuple((n, str(getattr(c, n))) for n in who)) for c in expand(reduced)))
     if not wanted:
         return all_of_it
     return tuple(dict.fromkeys(c for wish in wanted for c in _matching(wish, all_of_it)))

@@ -12,7 +12,7 @@ from typing import Any
 from robustfl.autobyz import NAME as AUTOBYZ
 from robustfl.errors import UsageError, closest
 
-from .spec import Cell, Scenario, is_axis
+from .spec import Cell, Scenario
 
 WHO = ("defense", "norm", "algorithm", "objective", "propagation")
 """The settings that make a contestant; the last two where a tier varies them."""
@@ -112,19 +112,13 @@ def scenario_to_run(tier: Tier, settings: Sequence[str] = ()) -> Scenario:
                 f"--set {setting}: the search tries values of {name} and chooses one for every contestant; "
                 f"`robustfl grid bench/TIER` runs a tier's cells without a search, with any {name}"
             )
-    if any(share == 0 for share in _values(scenario, "validation")):
+    if any(share == 0 for share in scenario.values("validation")):
         raise UsageError(
             "validation=0: configurations are chosen by accuracy on the clients' validation data, and there would be "
             "none; give a share above 0"
         )
-    if tier.tuning["seed"] in _values(scenario, "seed"):
+    if tier.tuning["seed"] in scenario.values("seed"):
         raise UsageError(
             f"seed={tier.tuning['seed']} is the seed of tuning, and no final run has that; take others for --set seed"
         )
     return scenario
-
-
-def _values(scenario: Scenario, name: str) -> list[Any]:
-    """The values that a setting has in a tier."""
-    value = scenario.cell.get(name, Cell.model_fields[name].default)
-    return list(value) if is_axis(name, value) else [value]

@@ -123,7 +123,7 @@ def _apart(
             "autobyz": ensemble.version if ensemble else None,
         },
     )  # fmt: skip
-    yield from _seed_apart(scenario.cell.get("seed", 0), asked)
+    yield from _seed_apart(scenario.values("seed")[0], asked)
     found: dict[str, Search] = {}
     for name, entry in facts["contestants"].items():
         contestant = contestant_of(name, entry)
@@ -141,9 +141,8 @@ def _apart(
     yield from _settings_apart(wanted, records)
 
 
-def _seed_apart(seeds: Any, asked: Asked | None) -> Iterator[str]:
+def _seed_apart(first: int, asked: Asked | None) -> Iterator[str]:
     """Another seed than the first of the tier, chosen to leave out other members by."""
-    first = seeds[0] if isinstance(seeds, list) else seeds
     if asked is not None and asked.seed not in (None, first):
         yield f"its cheap mode compared members with seed {asked.seed}, the protocol's is {first}"
 

@@ -463,6 +463,11 @@ class Scenario(Frozen):
     zip: tuple[tuple[str, ...], ...] = ()
     scales: dict[str, dict[str, Any]] = Field(default_factory=dict)
 
+    def values(self, setting: str) -> list[Any]:
+        """The values of a cell's setting, several where it is an axis."""
+        value = self.cell[setting] if setting in self.cell else Cell.model_fields[setting].default
+        return list(value) if is_axis(setting, value) else [value]
+
     @classmethod
     def load(cls, source: str | Path, *, settings: Sequence[str] = ()) -> Scenario:
         """Read a preset by name or a TOML file by path, with ``settings`` such as ``"rounds=10"`` on top."""
