@@ -70,13 +70,13 @@ class Evaluator:
     @property
     def samples(self) -> int:
         """Images that accuracy is measured on, of all honest users together where each has its own."""
-        return sum(len(self._built.tests[k]) for k in self.users) if self._built.tests else len(self._built.test)
+        return sum(map(len, self._parts()))
 
     @property
     def ra_samples(self) -> int:
         """Images that robust accuracy is measured on, of one user where users differ."""
-        sizes = [len(self._built.tests[k]) for k in self.users] if self._built.tests else [len(self._built.test)]
-        return min(max(sizes), self._cell.ra_limit or max(sizes))
+        most = max(map(len, self._parts()))
+        return min(most, self._cell.ra_limit or most)
 
     @property
     def doubts(self) -> list[str]:
@@ -84,7 +84,7 @@ class Evaluator:
         limit = self._cell.ra_limit
         if not self._built.evasions or limit is None:
             return []
-        parts = [self._part(k) for k in self.users] if self._built.tests else [self._part(0)]
+        parts = self._parts()
         reached = [part for part in parts if len(part) >= limit] or parts
         found = (limit_doubt(self._built.test.y[part], limit) for part in reached)
         return [words for words in found if words][:1]
@@ -209,8 +209,7 @@ class Evaluator:
         limit = None if named is None else self._cell.ra_limit
         with through(self._e.model, branch):
             if not self.personal and not self._built.tests:
-                whole = torch.arange(len(self._built.test), device=self._e.device)
-                return [self._accuracy(whole[:limit], named, ())]
+                return [self._accuracy(self._part(0)[:limit], named, ())]
             parts = [self._part(k)[:limit] for k in self.users]
             if not self.personal:
                 return _apart(self._accuracy(torch.cat(parts), named, ("users",)), [len(p) for p in parts])
@@ -219,6 +218,10 @@ class Evaluator:
                 with self._model_of(state, k):
                     found.append(self._accuracy(part, named, (k,)))
             return found
+
+    def _parts(self) -> list[Tensor]:
+        """The test images of every honest user, or of all together where they share them."""
+        return [self._part(k) for k in (self.users if self._built.tests else self.users[:1])]
 
     def _part(self, user: int) -> Tensor:
         if self._built.tests:

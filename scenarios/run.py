@@ -100,7 +100,7 @@ class Task:
 
     @property
     def resolved(self) -> dict[str, Any]:
-        """What the key is made of, as methods are here."""
+        """The settings, methods and data that its key is made of, as they are here."""
         return resolve(self.cell, self.fingerprint)
 
     def run(self, execution: Execution) -> CellResult:
