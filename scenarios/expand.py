@@ -438,5 +438,5 @@ def key_of(resolved: Mapping[str, Any]) -> str:
 
 
 def labels(cell: Cell) -> dict[str, Any]:
-    """A cell as tables print it: every setting, methods as specs."""
+    """A cell as tables print it, in JSON data: every setting, methods as specs."""
     return labels_of(cell.model_dump(mode="json"))

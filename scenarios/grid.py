@@ -279,12 +279,12 @@ def _described(todo: Plan, facts: Mapping[str, Any]) -> dict[str, Any]:
         "name": scenario.name,
         "description": scenario.description,
         "scenario": plain(scenario.model_dump(mode="json")),
-        "cells": {key: plain(labels(cell)) for key, cell in todo.cells.items()},
-        "defaults": plain(labels(Cell.of({}))),
+        "cells": {key: labels(cell) for key, cell in todo.cells.items()},
+        "defaults": labels(Cell.of({})),
     }
     ensemble = asked(scenario)
     if ensemble is not None:
-        dropped = {key: plain(labels(cell)) for key, cell in todo.left_out.items()}
+        dropped = {key: labels(cell) for key, cell in todo.left_out.items()}
         scope = scenario.cell.get("scope", SCOPE)
         described["autobyz"] = {"version": ensemble.version, "scope": scope} | ({"dropped": dropped} if dropped else {})
     for name, fact in facts.items():
@@ -470,7 +470,7 @@ def _execute(item: _Work, on_round: OnRoundOf | None = None) -> Finished | Store
             raise UsageError(f"a plug-in changed after the grid began{item.plug_ins}; start the grid again")
         if (stored := _stored(item)) is not None:
             return replace(stored, found=True)
-        followed = tracking.Followed(item.execution.track, item.folder, item.key, plain(labels(item.cell)))
+        followed = tracking.Followed(item.execution.track, item.folder, item.key, labels(item.cell))
         execution = replace(
             item.execution,
             device=claim(*item.places) if item.places else item.execution.device,

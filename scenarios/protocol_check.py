@@ -93,15 +93,15 @@ def _dropped_apart(present: Sequence[Labels], asked: Asked) -> Iterator[str]:
     ran = present[: len(present) - len(gone)]
     strange = [cell for cell in gone if (cell["attack"], cell["scope"]) not in known]
     if strange:
-        yield f"it drops what is no member of AutoByz: {some(sorted(map(_named, strange)))}"
+        yield f"it drops what is no member of AutoByz: {_named(strange)}"
     places = {text_without(cell, "seed") for cell in ran}
     half = [cell for cell in gone if text_without(cell, "seed") in places]
     if half:
-        yield f"it drops members with some seeds that ran with others: {some(sorted(map(_named, half)))}"
+        yield f"it drops members with some seeds that ran with others: {_named(half)}"
     rows = {text_without(cell, *_WHERE) for cell in ran if (cell["attack"], cell["scope"]) in known}
     lost = [cell for cell in gone if text_without(cell, *_WHERE) not in rows]
     if lost:
-        yield f"it drops every member: {some(sorted(map(_named, lost)))}"
+        yield f"it drops every member: {_named(lost)}"
 
 
 def _apart(
@@ -116,14 +116,16 @@ def _apart(
         yield "it does not say which attacks count as AutoByz"
     if ensemble is None and asked is not None:
         yield "it counts AutoByz, which did not run"
-    yield from _facts_apart(
-        facts,
-        {
-            "title": tier.title, "budget": rules.budget, "tuning": plain(dict(tier.tuning)),
-            "autobyz": ensemble.version if ensemble else None,
-        },
-    )  # fmt: skip
-    yield from _seed_apart(scenario.values("seed")[0], asked)
+    right = {
+        "title": tier.title, "budget": rules.budget, "tuning": plain(dict(tier.tuning)),
+        "autobyz": ensemble.version if ensemble else None,
+    }  # fmt: skip
+    for name, value in right.items():
+        if facts[name] != value:
+            yield f"its {name} is {facts[name]!r}, the protocol's {value!r}"
+    first = scenario.values("seed")[0]
+    if asked is not None and asked.seed not in (None, first):  # chosen to leave out other members by
+        yield f"its cheap mode compared members with seed {asked.seed}, the protocol's is {first}"
     found: dict[str, Search] = {}
     for name, entry in facts["contestants"].items():
         contestant = contestant_of(name, entry)
@@ -137,21 +139,8 @@ def _apart(
     if len(found) < len(facts["contestants"]):
         return
     wanted = expand(final_scenario(scenario, found))
-    yield from _cells_apart([plain(labels(cell)) for cell in wanted], present)
+    yield from _cells_apart([labels(cell) for cell in wanted], present)
     yield from _settings_apart(wanted, records)
-
-
-def _seed_apart(first: int, asked: Asked | None) -> Iterator[str]:
-    """Another seed than the first of the tier, chosen to leave out other members by."""
-    if asked is not None and asked.seed not in (None, first):
-        yield f"its cheap mode compared members with seed {asked.seed}, the protocol's is {first}"
-
-
-def _facts_apart(facts: Labels, rules: Labels) -> Iterator[str]:
-    """What a board says of the rules themselves, beside what they are."""
-    for name, value in rules.items():
-        if facts[name] != value:
-            yield f"its {name} is {facts[name]!r}, the protocol's {value!r}"
 
 
 def _search_apart(search: Search, entry: Labels, attacks: tuple[str, ...], rules: Protocol) -> Iterator[str]:
@@ -193,11 +182,11 @@ def _cells_apart(wanted: Iterable[Labels], present: Sequence[Labels]) -> Iterato
         ("has what the tier does not:", [here[k] for k in here.keys() - asked.keys()]),
     ):
         if found:
-            yield f"it {words} {some(sorted(map(_named, found)))}"
+            yield f"it {words} {_named(found)}"
     counted = Counter(map(_text, present))
     twice = [cell for text, cell in here.items() if counted[text] > 1]
     if twice:
-        yield f"it has more than one cell of {some(sorted(map(_named, twice)))}"
+        yield f"it has more than one cell of {_named(twice)}"
 
 
 def _settings_apart(wanted: Iterable[Cell], records: Iterable[CellResult]) -> Iterator[str]:
@@ -209,7 +198,7 @@ def _settings_apart(wanted: Iterable[Cell], records: Iterable[CellResult]) -> It
         if (text := _text(record.labels)) in right and canonical(completed(record.cell["cell"], LATER)) != right[text]
     ]
     if strange:
-        yield f"it has other settings than the tier's behind the labels of {some(sorted(map(_named, strange)))}"
+        yield f"it has other settings than the tier's behind the labels of {_named(strange)}"
 
 
 def _text(found: Labels) -> str:
@@ -217,5 +206,6 @@ def _text(found: Labels) -> str:
     return canonical(_BEFORE | dict(found))
 
 
-def _named(cell: Mapping[str, Any]) -> str:
-    return f"{cell['defense']}, {cell['norm']}, {cell['attack']}, seed {cell['seed']}"
+def _named(cells: Iterable[Labels]) -> str:
+    """Some of the cells, in words."""
+    return some(sorted(f"{c['defense']}, {c['norm']}, {c['attack']}, seed {c['seed']}" for c in cells))

@@ -85,7 +85,7 @@ def run_cell(cell: Cell, *, fingerprint: str, scenario: str = "cell", execution:
         commits=run.commits if run else [commit()],
         notes=keeper.notes,
     )
-    known = {"key": key, "scenario": scenario, "cell": plain(resolved), "labels": plain(labels(cell))}
+    known = {"key": key, "scenario": scenario, "cell": plain(resolved), "labels": labels(cell)}
     return CellResult(**known, **outcome, certificates=plain(certificates), timing=timing)
 
 
@@ -109,7 +109,7 @@ class Task:
 
     def failed(self, reason: str) -> CellResult:
         """The record where it could not be run to an end, or not at all."""
-        known = {"cell": plain(self.resolved), "labels": plain(labels(self.cell))}
+        known = {"cell": plain(self.resolved), "labels": labels(self.cell)}
         return CellResult(key=self.key, scenario=self.scenario, status="failed", reason=reason, **known)
 
 

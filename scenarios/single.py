@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from robustfl.errors import UsageError
-from robustfl.records import CellResult, plain
+from robustfl.records import CellResult
 from robustfl.reports import tracking
 from robustfl.reports.store import RERUN, Store
 from robustfl.storage import LIMIT
@@ -72,7 +72,7 @@ def run_one(scenario: Scenario, execution: Execution, *, out: str | Path | None)
         known = fingerprints([cell], execution.root)[cell] if team.leads else ""
         fingerprint = known if team.size == 1 else team.told(known)
         names = execution.track if team.leads else ()
-        followed = tracking.Followed(names, folder, key_of(resolve(cell, fingerprint)), plain(labels(cell)))
+        followed = tracking.Followed(names, folder, key_of(resolve(cell, fingerprint)), labels(cell))
         here = replace(
             execution, device=where, team=team, on_point=followed.evaluated, store=None if store is None else folder
         )
