@@ -23,7 +23,7 @@ from robustfl.registry import KINDS, load_file, lookup, parse, reread_session
 from .ensemble import asked, members
 from .mends import mends
 from .methods import LISTED, METHODS, PIPELINES, SAME, TEXTS, Methods, canonical_method, canonical_methods, identified
-from .spec import LISTS, Cell, LearningRate, Scenario, canonical_users, is_axis, product_of, setting, specs_of
+from .spec import LISTS, Cell, Scenario, canonical_users, is_axis, setting, specs_of, tables_of
 
 MOST_CELLS = 200_000
 CELL_BYTES = 2500  # of a planned cell and its key, measured
@@ -127,7 +127,7 @@ def _options(field: str, value: Any) -> Iterator[Any]:
         raise UsageError(f"{field}=[] is an empty axis; leave {field} out or give it a value")
     for option in options:
         if field == "schedule":
-            yield from _rates(_schedule(option))
+            yield from tables_of("schedule", _schedule(option), but=("values", "milestones"))
         elif field in (*METHODS, *PIPELINES):
             yield from specs_of(option) if isinstance(option, Mapping) else [_name(option)]
         else:
@@ -147,14 +147,6 @@ def _schedule(option: Any) -> Mapping[str, Any]:
     if not isinstance(option, Mapping):
         raise UsageError(f"schedule={option!r} must be a table such as {{ kind = 'constant', lr = 0.1 }}")
     return option
-
-
-def _rates(option: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """A schedule table with lists as axes, but for the fields that are lists themselves."""
-    lists = LearningRate.model_fields.keys() - {"values", "milestones"}
-    axes = {k: v if k in lists and isinstance(v, list) else [v] for k, v in option.items()}
-    for values in product_of("schedule", axes):
-        yield dict(zip(axes, values, strict=True))
 
 
 class _Bare(str):

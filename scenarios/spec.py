@@ -8,7 +8,7 @@ import difflib
 import itertools
 import json
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
@@ -670,22 +670,24 @@ def as_table(option: Any) -> dict[str, Any]:
     raise UsageError(f"{option!r} is no method: write 'name', 'name(a=1)' or {{ name = 'name', a = 1 }}")
 
 
-def product_of(what: str, axes: Mapping[str, list[Any]]) -> Iterator[tuple[Any, ...]]:
-    """Every combination of the axes' values. Raises ``UsageError`` for an axis without values."""
+def tables_of(what: str, table: Mapping[str, Any], *, but: Collection[str] = ()) -> Iterator[dict[str, Any]]:
+    """Every table that one with lists as axes stands for, ``but`` for names whose values are lists themselves.
+
+    Raises ``UsageError`` for an axis without values.
+    """
+    axes = {name: value if isinstance(value, list) and name not in but else [value] for name, value in table.items()}
     for name, values in axes.items():
         if not values:
             raise UsageError(f"{what}: {name}=[] is an empty axis")
-    return itertools.product(*axes.values())
+    return (dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values()))
 
 
 def specs_of(option: Mapping[str, Any]) -> Iterator[str]:
     """A method table with lists as axes, as specs. A parameter that is a tuple is written as a list of lists."""
     table = as_table(option)
     name = table.pop("name")
-    axes = {k: v if isinstance(v, list) else [v] for k, v in table.items()}
-    for values in product_of(name, axes):
-        plain = (tuple(v) if isinstance(v, list) else v for v in values)
-        inside = ", ".join(f"{k}={v!r}" for k, v in zip(axes, plain, strict=True))
+    for params in tables_of(name, table):
+        inside = ", ".join(f"{k}={tuple(v) if isinstance(v, list) else v!r}" for k, v in params.items())
         yield f"{name}({inside})" if inside else name
 
 

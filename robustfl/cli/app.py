@@ -39,6 +39,8 @@ TEMPLATES = (
     "attack", "defense", "stateful-defense", "norm", "evasion", "algorithm", "objective", "model", "dataset",
     "partition",
 )  # fmt: skip
+PATH = click.Path(path_type=Path)
+CHEAP = click.option("--cheap", is_flag=True, help="Finish only the members of AutoByz that can still be the worst.")
 PLOTS = ("curves", "heatmap", "breakdown", "pareto", "ranks", "forgetting", "labels", "bn-pca", "representations")
 
 
@@ -99,7 +101,7 @@ def app() -> None:
 @click.option("--slots", type=click.IntRange(1), help="Cells at once on each GPU [default: by memory].")
 @click.option("--cluster", metavar="tcp://HOST:PORT", help="Run cells on the workers of this dask scheduler.")
 @click.option("--cell-minutes", type=Finite(0, min_open=True), help="Fail cells that take longer [default: no limit].")
-@click.option("--cheap", is_flag=True, help="Finish only the members of AutoByz that can still be the worst.")
+@CHEAP
 @click.option("--dry-run", is_flag=True, help="Print the cells, refusals and an estimate; train nothing.")
 @scenario_options
 @_from("grid")
@@ -124,14 +126,14 @@ def run() -> None:
 
 
 @app.command(short_help="Print a leaderboard; write tables, figures, a web site, a board.")
-@click.argument("store", type=click.Path(path_type=Path))
+@click.argument("store", type=PATH)
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Folder of the report [default: STORE/report, or report-… beside it with --where].",
 )
-@click.option("--site", type=click.Path(path_type=Path), help="Also write a web site into this folder.")
-@click.option("--board", type=click.Path(path_type=Path), help="Also write a board that `verify` can check.")
+@click.option("--site", type=PATH, help="Also write a web site into this folder.")
+@click.option("--board", type=PATH, help="Also write a board that `verify` can check.")
 @tolerance("What the board claims: by how much an accuracy may differ when a cell is run again.", default=None)
 @click.option(
     "--statistic",
@@ -159,7 +161,7 @@ def report() -> None:
 
 
 @app.command(short_help="Run cells of a published board again and compare.")
-@click.argument("board", type=click.Path(path_type=Path))
+@click.argument("board", type=PATH)
 @CELLS
 @EVERY_CELL
 @where("Only cells of this row, e.g. defense=krum.")
@@ -182,15 +184,15 @@ def verify() -> None:
 
 
 @app.command(short_help="Bundle results for others, or check such a bundle.")
-@click.argument("target", metavar="STORE|BUNDLE", type=click.Path(path_type=Path))
+@click.argument("target", metavar="STORE|BUNDLE", type=PATH)
 @click.option("--check", "checks", is_flag=True, help="Check a bundle instead of making one.")
-@click.option("--out", type=click.Path(path_type=Path), help="Folder of the bundle  [default: submissions/NAME]")
+@click.option("--out", type=PATH, help="Folder of the bundle  [default: submissions/NAME]")
 @click.option("--by", default="", help="Who is to be asked about it: a name, a handle, an address.")
 @click.option("--name", help="What it is called  [default: the store's name]")
 @plugins("A file that methods of the cells are from.")
 @tolerance("By how much an accuracy may differ when a cell is run again.")
 @click.option("--trust", multiple=True, metavar="CODE", help="Run this code of the bundle, e.g. plugins/mine.py.")
-@click.option("--against", type=click.Path(path_type=Path), help="The board it wants to join: its attacks and seeds.")
+@click.option("--against", type=PATH, help="The board it wants to join: its attacks and seeds.")
 @CELLS
 @EVERY_CELL
 @SAMPLE
@@ -212,11 +214,9 @@ def submit() -> None:
 @click.option("--list", "listing", is_flag=True, help="Print every table and figure with its state and time left.")
 @click.option("--run/--no-run", default=True, show_default=True, help="Run what is missing before writing the page.")
 @STORES
-@click.option(
-    "--report", default="reproduction", show_default=True, type=click.Path(path_type=Path), help="Folder of the page."
-)
-@click.option("--from", "boards", multiple=True, type=click.Path(path_type=Path), help="Read this board; run nothing.")
-@click.option("--board", type=click.Path(path_type=Path), help="Also write the cells as one board.")
+@click.option("--report", default="reproduction", show_default=True, type=PATH, help="Folder of the page.")
+@click.option("--from", "boards", multiple=True, type=PATH, help="Read this board; run nothing.")
+@click.option("--board", type=PATH, help="Also write the cells as one board.")
 @JOBS
 @THREADS
 @DEVICE
@@ -242,18 +242,16 @@ def reproduce() -> None:
     help="Only these, or others that the tier does not have [default: all of the tier].",
 )
 @click.option("--list", "listing", is_flag=True, help="Print the tier's contestants and what each tries; run nothing.")
-@click.option("--cheap", is_flag=True, help="Finish only the members of AutoByz that can still be the worst.")
+@CHEAP
 @click.option("--set", "settings", multiple=True, metavar="A.B=C", help="Change the protocol; the board says so.")
 @STORES
-@click.option("--board", type=click.Path(path_type=Path), help="Also write the board, with every search.")
-@click.option(
-    "--page", type=click.Path(path_type=Path), help="Also write the pages of tier, study or site into this folder."
-)
+@click.option("--board", type=PATH, help="Also write the board, with every search.")
+@click.option("--page", type=PATH, help="Also write the pages of tier, study or site into this folder.")
 @click.option(
     "--from",
     "sources",
     multiple=True,
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Read this board, or this data of a study; run nothing. For the site: once per board.",
 )
 @JOBS
@@ -278,8 +276,8 @@ def bench() -> None:
 
 
 @app.command(short_help="Join the stores or boards of several people.")
-@click.argument("sources", nargs=-1, required=True, metavar="STORE STORE...", type=click.Path(path_type=Path))
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder of the joined store.")
+@click.argument("sources", nargs=-1, required=True, metavar="STORE STORE...", type=PATH)
+@click.option("--out", required=True, type=PATH, help="Folder of the joined store.")
 @click.option("--source", "names", multiple=True, metavar="NAME", help="Who measured; once per store, in order.")
 @tolerance("By how much the accuracies of one cell may differ between stores.")
 @FORMAT
@@ -306,8 +304,8 @@ def diff() -> None:
 
 @app.command(short_help="Draw one kind of figure into a file.")
 @click.argument("kind", type=Word(PLOTS), metavar="KIND")
-@click.argument("store", type=click.Path(path_type=Path))
-@click.option("--save", type=click.Path(path_type=Path), help="File, .pdf .png or .svg [default: KIND.pdf].")
+@click.argument("store", type=PATH)
+@click.option("--save", type=PATH, help="File, .pdf .png or .svg [default: KIND.pdf].")
 @click.option("--metric", help="sa, ra, ... where the figure has one.")
 @click.option("--width", type=click.Choice(["column", "page"]), help="For print: one column (3.4 in) or two (7 in).")
 @click.option("--lines", type=click.Choice(["defense", "norm", "objective"]), help="What the panels of curves overlay.")
@@ -348,7 +346,7 @@ def show() -> None:
 @app.command(short_help="Write a working plug-in package to start from.")
 @click.argument("kind", type=Word(TEMPLATES))
 @click.argument("name")
-@click.option("--dir", "folder", default=".", show_default=True, type=click.Path(path_type=Path), help="Where.")
+@click.option("--dir", "folder", default=".", show_default=True, type=PATH, help="Where.")
 @_from("new")
 def new() -> None:
     """Write a working plug-in package with one method of KIND called NAME, to start from.
