@@ -7,7 +7,6 @@ import itertools
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +63,7 @@ def _matched(scenario: Scenario, axes: dict[str, list[Any]]) -> Iterator[tuple[C
     for combination in _combinations(scenario, axes):
         for settings, ensemble in members(combination):
             cell = seeded(settings)
-            yield cell, [place for place, rule in enumerate(rules) if rule.matches(cell, ensemble)]
+            yield cell, [place for place, rule in enumerate(rules) if _matches(rule, cell, ensemble)]
 
 
 class _Seeded:
@@ -158,31 +157,25 @@ class _Bare(str):
         return isinstance(held, str) and (held == self or held.split("(")[0] == self)
 
 
-@dataclass(frozen=True)
-class _Rule:
-    """One exclusion: per setting the values of which one must match."""
+def _matches(rule: Mapping[str, list[Any]], cell: Cell, ensemble: str) -> bool:
+    """True if all entries match; ``"alie"`` matches every ``alie``, ``"foe(eta=3)"`` only the one with the default.
 
-    wanted: Mapping[str, list[Any]]
-
-    def matches(self, cell: Cell, ensemble: str) -> bool:
-        """True if all entries match; ``"alie"`` matches every ``alie``, ``"foe(eta=3)"`` only the one with the default.
-
-        ``ensemble`` is the set of attacks that the cell stands for, if any: as an attack, it matches too.
-        """
-        for field, options in self.wanted.items():
-            held = [getattr(cell, field)] + ([cell.statistics_rule] if field == "statistics_defense" else [])
-            held += [ensemble] if field == "attack" else []
-            if not any(o.stands_for(h) if isinstance(o, _Bare) else h == o for o in options for h in held):
-                return False
-        return True
+    ``ensemble`` is the set of attacks that the cell stands for, if any: as an attack, it matches too.
+    """
+    for field, options in rule.items():
+        held = [getattr(cell, field)] + ([cell.statistics_rule] if field == "statistics_defense" else [])
+        held += [ensemble] if field == "attack" else []
+        if not any(o.stands_for(h) if isinstance(o, _Bare) else h == o for o in options for h in held):
+            return False
+    return True
 
 
-def _rule(rule: Mapping[str, Any]) -> _Rule:
-    """An exclusion as the user wrote it. Raises ``UsageError`` for a value that no cell can have."""
+def _rule(rule: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """An exclusion: per setting the values of which one must match. Raises ``UsageError`` for one that no cell has."""
     if not rule:
         raise UsageError("exclude: a rule without entries would drop every cell")
     try:
-        return _Rule({field: [_resolved(field, o) for o in _options(field, value)] for field, value in rule.items()})
+        return {field: [_resolved(field, o) for o in _options(field, value)] for field, value in rule.items()}
     except UsageError as error:
         raise UsageError(f"exclude: {error}") from None
 

@@ -330,7 +330,7 @@ def _run(work: Sequence[_Work], workers: int, on_round: OnRoundOf | None) -> Ite
     sweep()
     if workers == 0:
         for item in work:
-            yield _unwrap(_execute(item, on_round))
+            yield _execute(item, on_round)
         return
     sent, code = _sent(work[0].guests if work else ())
     with scratch("traces") as traces, round_files.watched(str(traces), on_round):
@@ -338,8 +338,10 @@ def _run(work: Sequence[_Work], workers: int, on_round: OnRoundOf | None) -> Ite
         for together, some in ((True, workers), (False, 1)):
             threads, again = work[0].execution.threads if work else 1, list[_Work]()
             for item, outcome in spread(_in_worker, left, some, threads=threads):
+                if isinstance(outcome, RobustflError):
+                    raise outcome
                 if not isinstance(outcome, Died):
-                    yield _unwrap(outcome)
+                    yield outcome
                 elif (settled := _settled(item)) is not None:
                     yield settled
                 elif together:
@@ -439,7 +441,10 @@ def _sent(brought: Sequence[Guest]) -> tuple[bytes, dict[str, str]]:
 
 
 def _in_worker(item: _Work) -> Finished | StoreError | UsageError:
-    """Run and commit one cell, whatever its methods do short of ending the process."""
+    """Run and commit one cell, whatever its methods do short of ending the process.
+
+    Errors that concern the whole grid come back as values: they must reach the parent.
+    """
     item.trace.write_text("", encoding="utf-8")
     with open(item.trace, "a", encoding="utf-8") as trace:
         faulthandler.enable(trace, all_threads=False)
@@ -449,7 +454,7 @@ def _in_worker(item: _Work) -> Finished | StoreError | UsageError:
             with kept():
                 admit(pickle.loads(item.sent), item.code)
             return _execute(item)
-        except UsageError as error:
+        except (StoreError, UsageError) as error:
             return error
         except BaseException as error:  # a method's own exit or interrupt: nobody else's reaches a worker
             detail = "".join(traceback.format_exception(error))
@@ -458,42 +463,31 @@ def _in_worker(item: _Work) -> Finished | StoreError | UsageError:
             faulthandler.disable()
 
 
-def _execute(item: _Work, on_round: OnRoundOf | None = None) -> Finished | StoreError | UsageError:
-    """Run and commit one cell; in a worker its rounds are told through a file.
-
-    Errors that concern the whole grid come back as values: they must reach the parent.
-    """
+def _execute(item: _Work, on_round: OnRoundOf | None = None) -> Finished:
+    """Run and commit one cell; in a worker its rounds are told through a file."""
+    for plugin in item.plugins:
+        load_file(plugin)
+    if key_of(item.resolved) != item.key:
+        raise UsageError(f"a plug-in changed after the grid began{item.plug_ins}; start the grid again")
+    if (stored := _stored(item)) is not None:
+        return replace(stored, found=True)
+    followed = tracking.Followed(item.execution.track, item.folder, item.key, labels(item.cell))
+    execution = replace(
+        item.execution,
+        device=claim(*item.places) if item.places else item.execution.device,
+        on_round=round_files.teller(item.key, item.traces, on_round),
+        on_point=followed.evaluated,
+    )
     try:
-        for plugin in item.plugins:
-            load_file(plugin)
-        if key_of(item.resolved) != item.key:
-            raise UsageError(f"a plug-in changed after the grid began{item.plug_ins}; start the grid again")
-        if (stored := _stored(item)) is not None:
-            return replace(stored, found=True)
-        followed = tracking.Followed(item.execution.track, item.folder, item.key, labels(item.cell))
-        execution = replace(
-            item.execution,
-            device=claim(*item.places) if item.places else item.execution.device,
-            on_round=round_files.teller(item.key, item.traces, on_round),
-            on_point=followed.evaluated,
-        )
         with limit.limited(execution.cell_minutes, item.trace):
             record = item.run(execution)
-        Store(item.folder).commit(record)
-        if record.status not in RERUN:
-            discard(item.folder, item.key)
-        followed.finished(record)
     except limit.OutOfTimeError as error:
         return _failed(item, str(error))
-    except (StoreError, UsageError) as error:
-        return error
+    Store(item.folder).commit(record)
+    if record.status not in RERUN:
+        discard(item.folder, item.key)
+    followed.finished(record)
     return _finished(record)
-
-
-def _unwrap(result: Finished | StoreError | UsageError) -> Finished:
-    if isinstance(result, Exception):
-        raise result
-    return result
 
 
 def _finished(record: CellResult) -> Finished:
