@@ -312,8 +312,7 @@ def bench(
     ``settings`` changed of it, and every contestant's whole search. Before the final cells run, ``on_note`` hears for
     whom nothing could be chosen. Raises ``RobustflError`` if a training of the tuning failed.
     """
-    rules, scenario = protocol(), scenario_to_run(tier, settings)
-    scenario = scenario.model_copy(update={"plugins": (*scenario.plugins, *plugins)})
+    rules, scenario = protocol(), scenario_to_run(tier, settings).beside(plugins)
     ensemble = asked(scenario)
     chosen = contestants(scenario, wanted)
     run(tuning_scenario(tier, scenario, chosen, rules))

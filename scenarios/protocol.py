@@ -12,7 +12,7 @@ from typing import Any
 from robustfl.autobyz import NAME as AUTOBYZ
 from robustfl.errors import UsageError, closest
 
-from .spec import Cell, Scenario
+from .spec import Cell, Scenario, name_of
 
 WHO = ("defense", "norm", "algorithm", "objective", "propagation")
 """The settings that make a contestant; the last two where a tier varies them."""
@@ -38,7 +38,7 @@ class Tier:
         """
         given: dict[str, str] = {}
         for setting in settings:
-            name = setting.partition("=")[0].strip()
+            name = name_of(setting)
             if name.partition(".")[0] not in Cell.model_fields:
                 raise UsageError(f"--set {name}: the tier has no such setting; {closest(name, Cell.model_fields)}")
             if name in given:
@@ -100,7 +100,7 @@ def scenario_to_run(tier: Tier, settings: Sequence[str] = ()) -> Scenario:
     """
     scenario = tier.scenario(settings)
     for setting in settings:
-        name = setting.partition("=")[0].strip().partition(".")[0]
+        name = name_of(setting).partition(".")[0]
         if name in NAMED:
             wanted = "[/".join(each.upper() for each in NAMED) + "]" * (len(NAMED) - 1)
             raise UsageError(

@@ -463,6 +463,10 @@ class Scenario(Frozen):
     zip: tuple[tuple[str, ...], ...] = ()
     scales: dict[str, dict[str, Any]] = Field(default_factory=dict)
 
+    def beside(self, plugins: Iterable[str | Path]) -> Scenario:
+        """The scenario with more files of plug-ins."""
+        return self.model_copy(update={"plugins": (*self.plugins, *(str(Path(p).resolve()) for p in plugins))})
+
     def values(self, setting: str) -> list[Any]:
         """The values of a cell's setting, several where it is an axis."""
         value = self.cell[setting] if setting in self.cell else Cell.model_fields[setting].default
@@ -522,14 +526,14 @@ def apply_settings(data: Mapping[str, Any], settings: Sequence[str]) -> Scenario
     _check_shape(data)
     _check_order(settings)
     changed = {**data, "cell": dict(data.get("cell", {}))}
-    for setting in sorted(settings, key=lambda s: not _is_scale(s)):  # a scale first, so that others refine it
-        if _is_scale(setting):
+    for setting in sorted(settings, key=lambda s: name_of(s) != "scale"):  # a scale first, so that others refine it
+        if name_of(setting) == "scale":
             _scale(changed, setting.partition("=")[2].strip().strip("\"'"))
         else:
             _apply(changed, setting)
     said = changed.get("description")
     if isinstance(said, str) and said and said == data.get("description"):
-        told = [s for s in settings if s.partition("=")[0].strip() != "name"]
+        told = [s for s in settings if name_of(s) != "name"]
         changed["description"] = f"{said} (with {', '.join(told)})" if told else said
     return Scenario.of(changed)
 
@@ -538,7 +542,7 @@ def _check_order(settings: Sequence[str]) -> None:
     """Raise ``UsageError`` for a part of a setting that comes before the whole, which would undo it unheard."""
     parts: dict[str, str] = {}
     for setting in settings:
-        name, _, part = setting.partition("=")[0].strip().removeprefix("cell.").partition(".")
+        name, _, part = name_of(setting).removeprefix("cell.").partition(".")
         if part:
             parts[name] = setting
         elif name in parts:
@@ -568,8 +572,9 @@ def _check_shape(data: Mapping[str, Any]) -> None:
             raise UsageError(f"scenario: {key}={value!r} must be {words}")
 
 
-def _is_scale(setting: str) -> bool:
-    return setting.partition("=")[0].strip() == "scale"
+def name_of(setting: str) -> str:
+    """The name in a setting such as ``"rounds=10"``."""
+    return setting.partition("=")[0].strip()
 
 
 def _scale(data: dict[str, Any], name: str) -> None:

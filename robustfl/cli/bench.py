@@ -69,11 +69,10 @@ def bench(
     if listing:
         _takes_no(f"{tier} --list", {"board": board, "page": page, "cheap": cheap})
         return _list(chosen, rules, engine.contestants(scenario_to_run(chosen, settings), contestants), form)
-    extra = tuple(str(Path(p).resolve()) for p in plugins)
     if page is not None:
         _refuse_pages(scenario_to_run(chosen, settings))
     found = engine.bench(
-        chosen, run, wanted=contestants, settings=settings, cheap=cheap, out=out, root=execution.root, plugins=extra,
+        chosen, run, wanted=contestants, settings=settings, cheap=cheap, out=out, root=execution.root, plugins=plugins,
         on_note=execution.on_note,
     )  # fmt: skip
     _publish(found.results, board, page, form)

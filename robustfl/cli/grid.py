@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from robustfl.cli.printing import as_json, console, print_board, say, seconds, table
@@ -71,9 +70,7 @@ def load(scenario: str, settings: tuple[str, ...], plugins: tuple[str, ...]) -> 
     from robustfl.scenarios import Scenario
 
     load_plugins(plugins)
-    chosen = Scenario.load(scenario, settings=settings)
-    extra = tuple(str(Path(p).resolve()) for p in plugins)
-    return chosen.model_copy(update={"plugins": (*chosen.plugins, *extra)})
+    return Scenario.load(scenario, settings=settings).beside(plugins)
 
 
 def load_plugins(plugins: tuple[str, ...]) -> None:
