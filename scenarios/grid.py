@@ -191,8 +191,8 @@ def grid(
         gpus=None if gpus is None else tuple(gpus), slots=slots, cluster=cluster, on_note=on_note,
     )  # fmt: skip
     heard = on_start is not _ignored or on_cell is not _ignored or on_round is not None
-    on_start, on_cell, on_round = shown(progress, on_start, on_cell, on_round, heard=heard)
-    return run_grid(scenario, execution, out=out, on_start=on_start, on_cell=on_cell, on_round=on_round)
+    with shown(progress, on_start, on_cell, on_round, heard=heard) as (started, ended, at_round):
+        return run_grid(scenario, execution, out=out, on_start=started, on_cell=ended, on_round=at_round)
 
 
 def run_grid(
