@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from .cell import Cell
 from .execution import Execution
 from .expand import expand
 from .grid import Finished, Plan, Results, grid, plan
 from .run import run_cell
-from .spec import Cell, Scenario, preset_names
+from .spec import Scenario, preset_names
 from .verify import Verification, verify
 
 __all__ = [

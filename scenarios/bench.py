@@ -15,6 +15,7 @@ from robustfl.records import CellResult, labels_of, plain
 from robustfl.registry import describe, entries, parse
 from robustfl.reports.store import Store
 
+from .cell import Cell
 from .ensemble import asked
 from .expand import expand, fingerprints, key_of, resolve
 from .grid import Results
@@ -22,7 +23,7 @@ from .halving import RunGrid, cheap_grid
 from .knowledge import knowledge
 from .methods import canonical_method
 from .protocol import NAMED, SEARCHED, WHO, Protocol, Tier, protocol, scenario_to_run
-from .spec import Cell, Scenario, is_axis
+from .spec import Scenario, is_axis
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,10 @@ from robustfl.running import running
 from robustfl.surroundings import kept
 
 from .build import Built, build
+from .cell import Cell
 from .execution import Execution
 from .expand import resolve
 from .methods import method
-from .spec import Cell
 
 ROUNDS = 2  # of a cell that is timed; the first one warms up
 MOST_TIMED = 16  # cells of which rounds are timed

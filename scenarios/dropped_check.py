@@ -11,9 +11,9 @@ from typing import Any
 from robustfl.autobyz import Asked
 from robustfl.records import CellResult, text_without
 
+from .cell import Cell
 from .expand import fingerprints, key_of, labels, resolve
 from .halving import SHARE, hopeless, member_name
-from .spec import Cell
 from .tuning_check import Run
 
 RIGHTLY, WRONGLY, STRANGER = "rightly left out", "wrongly left out", "another cell"

@@ -12,11 +12,12 @@ from robustfl.errors import DataMissing
 from robustfl.records import CellResult
 from robustfl.reports.store import Store
 
+from .cell import Cell, of_each
 from .costs import ROUNDS, Cost, Costs, kind_of, passes, shape_of
 from .effect import scenario_warnings
 from .execution import Execution
 from .expand import expand, fingerprints, key_of, labels, refusal, resolve
-from .spec import Cell, Scenario, of_each
+from .spec import Scenario
 
 AS_GRID = Execution()
 

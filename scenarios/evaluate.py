@@ -33,8 +33,8 @@ from robustfl.records import Metrics
 from robustfl.vectors import write_statistics
 
 from .build import DTYPES, Built
+from .cell import Cell
 from .portrait import picture
-from .spec import Cell
 
 T = TypeVar("T")
 

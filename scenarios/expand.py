@@ -19,10 +19,11 @@ from robustfl.errors import UsageError
 from robustfl.records import LATER, SCHEMA, digest, labels_of
 from robustfl.registry import KINDS, load_file, lookup, parse, reread_session
 
+from .cell import LISTS, Cell, canonical_users, setting
 from .ensemble import asked, members
 from .mends import mends
 from .methods import LISTED, METHODS, PIPELINES, SAME, TEXTS, Methods, canonical_method, canonical_methods, identified
-from .spec import LISTS, Cell, Scenario, canonical_users, is_axis, setting, specs_of, tables_of
+from .spec import Scenario, is_axis, specs_of, tables_of
 
 MOST_CELLS = 200_000
 CELL_BYTES = 2500  # of a planned cell and its key, measured

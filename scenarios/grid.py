@@ -26,6 +26,7 @@ from robustfl.surroundings import kept
 from robustfl.workers import Died, spread
 
 from . import limit, round_files
+from .cell import Cell
 from .checkpoint import checkpoint_path, discard
 from .effect import scenario_warnings
 from .ensemble import SCOPE, asked
@@ -37,7 +38,7 @@ from .round_files import OnRoundOf
 from .run import Task
 from .shown import shown
 from .slots import claim, memory_of, slots_on
-from .spec import Cell, Scenario
+from .spec import Scenario
 
 if TYPE_CHECKING:
     import pandas as pd

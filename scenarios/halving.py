@@ -17,10 +17,11 @@ from robustfl.errors import UsageError
 from robustfl.records import CellResult, canonical
 from robustfl.reports.store import Store
 
+from .cell import Cell
 from .ensemble import SCOPE, asked
 from .expand import expand
 from .grid import Results, plan
-from .spec import Cell, Scenario, is_axis
+from .spec import Scenario, is_axis
 
 SHARE = 3
 """The part of the rounds after which members are compared: one in so many."""

@@ -30,9 +30,9 @@ from robustfl.reports.store import Store, open_store, write_stream
 from robustfl.vectors import flatten_parameters, layout_of, write_statistics
 
 from .build import Built, skeleton
+from .cell import Cell
 from .evaluate import Evaluator
 from .methods import method
-from .spec import Cell
 
 FORMAT = 1
 _NOTE, _OWN = "note", ("own/parameters", "own/statistics")

@@ -12,7 +12,8 @@ from typing import Any
 from robustfl.autobyz import NAME as AUTOBYZ
 from robustfl.errors import UsageError, closest
 
-from .spec import Cell, Scenario, name_of
+from .cell import Cell
+from .spec import Scenario, name_of
 
 WHO = ("defense", "norm", "algorithm", "objective", "propagation")
 """The settings that make a contestant; the last two where a tier varies them."""

@@ -12,12 +12,12 @@ from robustfl.records import LATER, CellResult, canonical, completed, labels_of,
 from robustfl.reports.published import Board
 
 from .bench import Search, configurations, final_scenario
+from .cell import Cell
 from .ensemble import asked as ensemble_asked
 from .expand import expand, labels
 from .halving import cheap_words
 from .knowledge import knowledge
 from .protocol import Protocol, protocol_of, scenario_to_run
-from .spec import Cell
 from .tuning_check import contestant_of
 
 _SCORES = ("validation", "worst")

@@ -19,9 +19,10 @@ from robustfl.reports.store import Store
 from robustfl.surroundings import kept
 
 from .arithmetic import compute, trace
+from .cell import Cell
 from .expand import expand, fingerprints, key_of, labels, refusal, resolve
 from .grid import Results
-from .spec import Cell, Scenario
+from .spec import Scenario
 
 REFERENCE_SECONDS = 0.55
 """What ``pace`` measures on the machine whose seconds the protocols state."""

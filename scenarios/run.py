@@ -31,6 +31,7 @@ from robustfl.running import running
 from robustfl.surroundings import kept
 
 from .build import Built, build
+from .cell import Cell
 from .checkpoint import Checkpoint, Keeper, checkpoint_path
 from .effect import no_effect
 from .evaluate import Evaluator
@@ -42,7 +43,6 @@ from .memory import REMEDY, exhausted, reset_peak
 from .packing import packed, unpacked
 from .portrait import portrait
 from .selection import Selection
-from .spec import Cell
 
 ON_CPU = Execution(device="cpu")
 

@@ -30,10 +30,10 @@ from robustfl.records import CellResult
 from robustfl.registry import entries, load_file
 from robustfl.reports.bundle import Bundle
 
+from .cell import Cell
 from .execution import Execution
 from .expand import fingerprints
 from .run import run_cell
-from .spec import Cell
 
 Note = Callable[[str, bool | None, str], None]
 """Takes note of a step of a check: if it passed, and the words on it."""

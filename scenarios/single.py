@@ -13,13 +13,14 @@ from robustfl.reports import tracking
 from robustfl.reports.store import RERUN, Store
 from robustfl.storage import LIMIT
 
+from .cell import Cell
 from .checkpoint import discard
 from .effect import effect_warnings
 from .execution import CHECKPOINT_MINUTES, Execution, OnRound
 from .expand import expand, fingerprints, key_of, labels, resolve
 from .ranks import joined
 from .run import run_cell
-from .spec import Cell, Scenario
+from .spec import Scenario
 
 
 def run(

@@ -28,9 +28,9 @@ from robustfl.running import running
 from robustfl.testing import Check as Law
 from robustfl.testing import check as laws_of
 
+from .cell import Cell
 from .protocol_check import words_of
 from .secrecy import Note, check_secrecy
-from .spec import Cell
 from .verify import ELSEWHERE, Check, Verification, verify
 
 _DIGITS = 32

@@ -12,9 +12,9 @@ from robustfl.reports.published import Board
 from robustfl.reports.store import RERUN
 
 from .bench import Contestant, tuning_cells, validated
+from .cell import Cell
 from .expand import fingerprints, key_of, labels, resolve
 from .protocol import WHO, protocol_of
-from .spec import Cell
 
 Run = Callable[..., CellResult]
 """Runs a cell of a board again: ``run(cell, fingerprint, certificates, scenario="")``."""

@@ -18,13 +18,13 @@ from robustfl.reports.agreement import agree, settings_apart, versions_apart
 from robustfl.reports.board_faults import is_count
 from robustfl.reports.published import TOLERANCE, read_board
 
+from .cell import Cell
 from .claims_check import false_claims, unexplained
 from .dropped_check import RIGHTLY, Dropped
 from .execution import Execution, check_threads, device_of
 from .expand import fingerprints, key_of, resolve
 from .protocol_check import apart_from_protocol
 from .run import run_cell, versions
-from .spec import Cell
 from .tuning_check import Run, Trial, trials_of
 
 AGREES = ("identical", "within tolerance", RIGHTLY)

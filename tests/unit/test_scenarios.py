@@ -17,7 +17,8 @@ from robustfl.registry import entries
 from robustfl.scenarios import Cell, Scenario, expand, preset_names, run_cell
 from robustfl.scenarios.build import build
 from robustfl.scenarios.expand import fingerprints, idle_rules, key_of, labels, refusal, resolve
-from robustfl.scenarios.spec import apply_settings, canonical_method
+from robustfl.scenarios.methods import canonical_method
+from robustfl.scenarios.spec import apply_settings
 
 
 def scenario(**cell: object) -> Scenario:

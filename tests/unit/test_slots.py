@@ -19,9 +19,9 @@ from robustfl.cli import invoke
 from robustfl.errors import UsageError
 from robustfl.scenarios import Execution, Scenario, grid, run, slots
 from robustfl.scenarios.build import build
+from robustfl.scenarios.cell import Cell
 from robustfl.scenarios.execution import device_of
 from robustfl.scenarios.expand import expand, fingerprints
-from robustfl.scenarios.spec import Cell
 
 TINY = {"model": "mlp(hidden=(8,))", "rounds": 1, "batch": 8, "evasions": ["fgsm"], "seed": [0, 1, 2]}
 CLAIM = f"""

@@ -26,7 +26,7 @@ from robustfl.randomness import stream
 from robustfl.records import CellResult, digest
 from robustfl.reports.published import publish, write_board
 from robustfl.scenarios import secrecy, submission
-from robustfl.scenarios.spec import Cell
+from robustfl.scenarios.cell import Cell
 from robustfl.scenarios.verify import Check
 
 NUMBERS = itertools.count()

@@ -12,8 +12,8 @@ import pytest
 from fake_store import record
 
 from robustfl.records import CellResult, plain
+from robustfl.scenarios.cell import Cell
 from robustfl.scenarios.expand import key_of, resolve
-from robustfl.scenarios.spec import Cell
 
 verify = importlib.import_module("robustfl.scenarios.verify")  # in whose place the package has its function
 PRINT = "ab" * 8
