@@ -135,8 +135,8 @@ def register(name: str, *, version: int = 1) -> Callable[[M], M]:
         if cls.__module__.partition(".")[0] != OWN:
             guard(cls, origin_of)
         by_hand = not _state.origin and cls.__module__.partition(".")[0] != OWN
-        _changed()
         _entries[kind][name] = Entry(kind, name, version, cls, _state.origin or _origin_of_module(cls), by_hand)
+        _changed()
         return cls
 
     return decorate
@@ -249,10 +249,10 @@ def _import_as(origin: str, load: Callable[[], Any], what: str, own: bool = Fals
     except BaseException as error:
         if own or isinstance(error, KeyboardInterrupt):
             raise
-        _changed()
         for kind, names in _entries.items():
             for name in names.keys() - known[kind].keys():
                 del names[name]
+        _changed()
         for layer in TABLE.keys() - kinds:
             del TABLE[layer]
         if isinstance(error, UsageError):
@@ -366,11 +366,11 @@ def admit(sent: Collection[Guest], code: Iterable[str] = ()) -> None:
     """
     for name in code:
         digests_of(name)
-    _changed()
     for guest in sent:
         remember(guest.entry.cls, guest.types)
         place = guest.entry.kind, guest.entry.name
         _admitted[place] = _entries[place[0]][place[1]] = dataclasses.replace(guest.entry, by_hand=False)
+    _changed()
 
 
 def dismiss() -> None:
@@ -381,10 +381,10 @@ def dismiss() -> None:
 
 def _drop(gone: Callable[[Entry], bool]) -> None:
     """Take methods out of the registries."""
-    _changed()
     for names in _entries.values():
         for name in [name for name, entry in names.items() if gone(entry)]:
             del names[name]
+    _changed()
 
 
 @cache

@@ -17,6 +17,7 @@ from robustfl.reports.store import Store
 
 from .cell import Cell
 from .ensemble import asked
+from .execution import unheard
 from .expand import expand, fingerprints, key_of, resolve
 from .grid import Results
 from .halving import RunGrid, cheap_grid
@@ -304,7 +305,7 @@ def bench(
     out: str | Path = "runs",
     root: str | Path | None = None,
     plugins: Sequence[str] = (),
-    on_note: Callable[[str], None] = lambda text: None,
+    on_note: Callable[[str], None] = unheard,
 ) -> Benchmark:
     """Tune the contestants of a tier, then measure them under AutoByz: ``run`` is ``run_grid`` but for the scenario.
 

@@ -30,7 +30,7 @@ from .cell import Cell
 from .checkpoint import checkpoint_path, discard
 from .effect import scenario_warnings
 from .ensemble import SCOPE, asked
-from .execution import CHECKPOINT_MINUTES, Execution
+from .execution import CHECKPOINT_MINUTES, Execution, unheard
 from .expand import expand, fingerprints, key_of, labels, refusal, resolve
 from .kept_models import missing_models
 from .memory import REMEDY
@@ -145,10 +145,6 @@ def plan(
     return Plan(scenario, folder, keyed, tuple(k for k in keyed if k not in finished), known, out_of_it)
 
 
-def _ignored(told: Plan | Finished) -> None:
-    """Nobody listens."""
-
-
 def grid(
     scenario: Scenario | str | Path,
     *,
@@ -160,11 +156,11 @@ def grid(
     checkpoint_minutes: float = CHECKPOINT_MINUTES,
     keep_model: bool = False,
     cell_minutes: float | None = None,
-    on_start: Callable[[Plan], None] = _ignored,
-    on_cell: Callable[[Finished], None] = _ignored,
+    on_start: Callable[[Plan], None] = unheard,
+    on_cell: Callable[[Finished], None] = unheard,
     on_round: OnRoundOf | None = None,
     track: Sequence[str] = (),
-    on_note: Callable[[str], None] = lambda text: None,
+    on_note: Callable[[str], None] = unheard,
     cluster: str | None = None,
     state_memory: int = LIMIT,
     gpus: Sequence[int] | None = None,
@@ -191,7 +187,7 @@ def grid(
         keep_model=keep_model, cell_minutes=cell_minutes, track=tuple(track), jobs=jobs,
         gpus=None if gpus is None else tuple(gpus), slots=slots, cluster=cluster, on_note=on_note,
     )  # fmt: skip
-    heard = on_start is not _ignored or on_cell is not _ignored or on_round is not None
+    heard = on_start is not unheard or on_cell is not unheard or on_round is not None
     with shown(progress, on_start, on_cell, on_round, heard=heard) as (started, ended, at_round):
         return run_grid(scenario, execution, out=out, on_start=started, on_cell=ended, on_round=at_round)
 
@@ -201,8 +197,8 @@ def run_grid(
     execution: Execution,
     *,
     out: str | Path,
-    on_start: Callable[[Plan], None] = _ignored,
-    on_cell: Callable[[Finished], None] = _ignored,
+    on_start: Callable[[Plan], None] = unheard,
+    on_cell: Callable[[Finished], None] = unheard,
     on_round: OnRoundOf | None = None,
     left_out: Collection[Cell] = (),
     facts: Mapping[str, Any] | None = None,

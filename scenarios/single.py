@@ -16,7 +16,7 @@ from robustfl.storage import LIMIT
 from .cell import Cell
 from .checkpoint import discard
 from .effect import effect_warnings
-from .execution import CHECKPOINT_MINUTES, Execution, OnRound
+from .execution import CHECKPOINT_MINUTES, Execution, OnRound, unheard
 from .expand import expand, fingerprints, key_of, labels, resolve
 from .ranks import joined
 from .run import run_cell
@@ -34,8 +34,8 @@ def run(
     keep_model: bool = False,
     track: Sequence[str] = (),
     state_memory: int = LIMIT,
-    on_round: OnRound = lambda round, rounds, loss: None,
-    on_note: Callable[[str], None] = lambda text: None,
+    on_round: OnRound = unheard,
+    on_note: Callable[[str], None] = unheard,
 ) -> CellResult:
     """Run one cell and return its record: ``status``, ``metrics.sa``, ``metrics.ra``, ``curve``, ``certificates`` …
 

@@ -29,6 +29,7 @@ from robustfl.testing import Check as Law
 from robustfl.testing import check as laws_of
 
 from .cell import Cell
+from .execution import unheard
 from .protocol_check import words_of
 from .secrecy import Note, check_secrecy
 from .verify import ELSEWHERE, Check, Verification, verify
@@ -79,8 +80,8 @@ def check_submission(
     sample: int | None = None,
     tolerance: float = TOLERANCE,
     root: str | Path | None = None,
-    on_finding: Callable[[Finding], None] = lambda finding: None,
-    on_cell: Callable[[Check], None] = lambda check: None,
+    on_finding: Callable[[Finding], None] = unheard,
+    on_cell: Callable[[Check], None] = unheard,
 ) -> Submission:
     """Check a bundle: its form, its plug-ins' contracts, some cells' numbers, and whether plug-ins see test data.
 

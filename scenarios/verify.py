@@ -21,7 +21,7 @@ from robustfl.reports.published import TOLERANCE, read_board
 from .cell import Cell
 from .claims_check import false_claims, unexplained
 from .dropped_check import RIGHTLY, Dropped
-from .execution import Execution, check_threads, device_of
+from .execution import Execution, check_threads, device_of, unheard
 from .expand import fingerprints, key_of, resolve
 from .protocol_check import apart_from_protocol
 from .run import run_cell, versions
@@ -103,8 +103,8 @@ def verify(
     device: str | None = None,
     threads: int | None = None,
     root: str | Path | None = None,
-    on_start: Callable[[Verification], None] = lambda known: None,
-    on_cell: Callable[[Check], None] = lambda check: None,
+    on_start: Callable[[Verification], None] = unheard,
+    on_cell: Callable[[Check], None] = unheard,
 ) -> Verification:
     """Check a published board's file, then run ``cells`` of its cells again (``None``: all of them) and compare.
 
