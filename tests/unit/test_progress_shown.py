@@ -13,8 +13,8 @@ import pytest
 from rich.console import Console
 
 import robustfl
+from robustfl.scenarios import Finished
 from robustfl.scenarios import shown as module
-from robustfl.scenarios.grid import Finished
 from robustfl.scenarios.shown import in_notebook, shown
 
 CELL = {"rounds": 1, "clients": 4, "model": "digits-cnn(hidden=8)", "evasions": [], "attack": ["none", "sf"], "f": 1}
