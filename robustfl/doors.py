@@ -36,20 +36,19 @@ from robustfl.errors import RobustflError, UsageError
 
 @dataclass(frozen=True)
 class Call:
-    """A call of a member: the method, its arguments by place and by name, and what it ``made``."""
+    """A call of a member: the method, and its arguments by place and by name."""
 
     method: Any
     by_place: tuple[Any, ...]
     named: Mapping[str, Any]
-    made: Any
 
     def shown(self, place: int, name: str) -> Any:
         """An argument that may be given by place or by name."""
         return self.by_place[place] if len(self.by_place) > place else self.named[name]
 
 
-Rule = Callable[[Call], "str | None"]
-"""What is wanted instead of a result; ``None`` if it is right."""
+Rule = Callable[[Any, Call], "str | None"]
+"""What is wanted instead of the result of a call; ``None`` if it is right."""
 _ROUNDING = 1e-6
 _OWN_NOTES = "notes"
 """The field of a ``Task`` that its objective may write to."""
@@ -78,7 +77,7 @@ def guard(cls: type[Method], origin_of: Callable[[Method], str]) -> None:
             elif isinstance(value, FunctionType) and _foreign(value):
                 setattr(owner, name, _guarded(value, f"{name}()", rule, who))
             elif name in _FACTS and name in vars(owner) and not hasattr(value, "__get__") and name not in own:
-                wanted = rule(Call(owner, (), {}, value))
+                wanted = rule(value, Call(owner, (), {}))
                 if wanted is not None:
                     raise UsageError(f"{cls.kind} class {owner.__name__}: {name} is {said(value)}; {wanted}")
 
@@ -118,7 +117,7 @@ def _guarded(function: FunctionType, member: str, rule: Rule, who: Callable[[Met
         unseen = contents is not None and contents.put_back()
         if unseen or before != [(tensor._version, tensor.requires_grad) for tensor in shown]:
             raise RobustflError(f"{who(self)}: {member} wrote to what it was shown; it must work on a copy")
-        wanted = rule(Call(self, args, kwargs, made))
+        wanted = rule(made, Call(self, args, kwargs))
         if wanted is not None:
             kind = UsageError if member in _FACTS else RobustflError
             raise kind(f"{who(self)}: {member} returned {said(made)}; {wanted}")
@@ -220,60 +219,48 @@ def reported(layer: StatisticsLayer) -> tuple[Tensor, Tensor, Tensor]:
 # --- single values ---------------------------------------------------------------------------------------------------
 
 
+def _is(right: Callable[[Any], bool], words: str) -> Rule:
+    """A result for which ``right`` holds; ``words`` say what is wanted."""
+    return lambda made, call: None if right(made) else words
+
+
 def _whole(least: int, words: str) -> Rule:
-    def rule(call: Call) -> str | None:
-        made = call.made
-        right = type(made) is int and made >= least
-        return None if right else f"{words}, a whole number ≥ {least}, is wanted"
-
-    return rule
+    return _is(lambda made: type(made) is int and made >= least, f"{words}, a whole number ≥ {least}, is wanted")
 
 
-def _truth(call: Call) -> str | None:
-    made = call.made
-    return None if type(made) is bool else "True or False is wanted"
+_truth = _is(lambda made: type(made) is bool, "True or False is wanted")
+_refusal = _is(
+    lambda made: made is None or (isinstance(made, str) and bool(made.strip())),
+    "the reason as a text, or None where nothing is refused, is wanted",
+)
+_requests = _is(
+    lambda made: isinstance(made, (set, frozenset)) and made <= set(get_args(Asked)),
+    f"a set is wanted, of {', '.join(get_args(Asked))}",
+)
+_private = _is(
+    lambda made: isinstance(made, (set, frozenset)) and all(isinstance(tag, Tag) for tag in made),
+    "a set of robustfl.contracts.Tag is wanted, such as frozenset({Tag.AFFINE})",
+)
+_target = _is(
+    lambda made: made is None or (type(made) is int and made >= 0),
+    "the number of a class, or None without a trigger, is wanted",
+)
+_fingerprint = _is(
+    lambda made: isinstance(made, str) and made != "" and made.isprintable() and made == made.strip(),
+    "a digest of the content, one line of text, is wanted",
+)
+_statistics_pass = _is(
+    lambda made: made is None or (isinstance(made, StatisticsPass) and _in_range(made)),
+    "a StatisticsPass is wanted (samples ≥ 1 or None, tolerance ≥ 0, refreshes none, participants or all), or None",
+)
 
 
-def _refusal(call: Call) -> str | None:
-    made = call.made
-    right = made is None or (isinstance(made, str) and made.strip())
-    return None if right else "the reason as a text, or None where nothing is refused, is wanted"
+def _in_range(made: StatisticsPass) -> bool:
+    samples = made.samples is None or (type(made.samples) is int and made.samples >= 1)
+    return samples and made.refreshes in ("none", "participants", "all") and 0 <= made.tolerance < math.inf
 
 
-def _requests(call: Call) -> str | None:
-    made = call.made
-    right = isinstance(made, (set, frozenset)) and made <= set(get_args(Asked))
-    return None if right else f"a set is wanted, of {', '.join(get_args(Asked))}"
-
-
-def _private(call: Call) -> str | None:
-    made = call.made
-    right = isinstance(made, (set, frozenset)) and all(isinstance(tag, Tag) for tag in made)
-    return None if right else "a set of robustfl.contracts.Tag is wanted, such as frozenset({Tag.AFFINE})"
-
-
-def _statistics_pass(call: Call) -> str | None:
-    made = call.made
-    if made is None:
-        return None
-    right = isinstance(made, StatisticsPass) and (
-        (made.samples is None or (type(made.samples) is int and made.samples >= 1))
-        and made.refreshes in ("none", "participants", "all")
-        and 0 <= made.tolerance < math.inf
-    )
-    return None if right else (
-        "a StatisticsPass is wanted (samples ≥ 1 or None, tolerance ≥ 0, refreshes none, participants or all), or None"
-    )  # fmt: skip
-
-
-def _target(call: Call) -> str | None:
-    made = call.made
-    right = made is None or (type(made) is int and made >= 0)
-    return None if right else "the number of a class, or None without a trigger, is wanted"
-
-
-def _inner(call: Call) -> str | None:
-    made = call.made
+def _inner(made: Any, call: Call) -> str | None:
     right = made is None or (isinstance(made, Attack) and made is not call.method)
     return None if right else "the attack that it wraps, or None, is wanted"
 
@@ -286,8 +273,8 @@ OURS = (
 """What only the engine knows of a cell: a method that says it of itself would be believed."""
 
 
-def _certificate(call: Call) -> str | None:
-    made = call.made
+def _certificate(made: Any, call: Call) -> str | None:
+    del call
     if not isinstance(made, Mapping):
         return "a mapping from names to numbers is wanted, {} if there are none"
     ours = sorted(set(map(str, made)) & set(OURS))
@@ -307,8 +294,7 @@ def _dense(made: Any) -> bool:
 def _like(what: str, like: Callable[[Call], Any]) -> Rule:
     """A plain tensor of the form of one that was shown."""
 
-    def rule(call: Call) -> str | None:
-        made = call.made
+    def rule(made: Any, call: Call) -> str | None:
         shown = like(call)
         right = _dense(made) and (made.shape, made.dtype, made.device) == (shown.shape, shown.dtype, shown.device)
         return None if right else f"{what}, {said(shown)} that requires no gradient, is wanted"
@@ -323,8 +309,7 @@ def _argument(place: int, name: str) -> Callable[[Call], Any]:
 def _sent(what: str) -> Rule:
     """Rows or a vector, whose form the engine looks at, alone or with a state."""
 
-    def rule(call: Call) -> str | None:
-        made = call.made
+    def rule(made: Any, call: Call) -> str | None:
         kind = Forged if call.method.kind == "attack" else Aggregated
         main = made if not isinstance(made, kind) else made.rows if isinstance(made, Forged) else made.vector
         if isinstance(main, Tensor) and not _dense(main):
@@ -346,8 +331,7 @@ def _is_state(state: Any) -> bool:
     return isinstance(state, Mapping) and all(isinstance(n, str) and _dense(v) for n, v in state.items())
 
 
-def _mix(call: Call) -> str | None:
-    made = call.made
+def _mix(made: Any, call: Call) -> str | None:
     gram = call.shown(0, "gram")
     n, shape = len(gram), (call.method.rows_after(len(gram), call.named["f"]), len(gram))
     right = _dense(made) and tuple(made.shape) == shape and made.is_floating_point() and made.device == gram.device
@@ -364,9 +348,8 @@ def _pixels(made: Tensor) -> bool:
 def _images(what: str, like: Callable[[Call], Any]) -> Rule:
     form = _like(what, like)
 
-    def rule(call: Call) -> str | None:
-        made = call.made
-        wanted = form(call)
+    def rule(made: Any, call: Call) -> str | None:
+        wanted = form(made, call)
         if wanted is None and not _pixels(made):
             lack = "its entries are not finite" if not bool(torch.isfinite(made).all()) else "pixels lie in [0, 1]"
             return f"{what} is wanted, and {lack}"
@@ -375,8 +358,7 @@ def _images(what: str, like: Callable[[Call], Any]) -> Rule:
     return rule
 
 
-def _poison(call: Call) -> str | None:
-    made = call.made
+def _poison(made: Any, call: Call) -> str | None:
     if not isinstance(made, tuple) or len(made) != 2:
         return "a pair is wanted: the images and their labels"
     x, y, classes = call.shown(0, "x"), call.shown(1, "y"), call.named["classes"]
@@ -389,8 +371,7 @@ def _poison(call: Call) -> str | None:
     return None if right else f"labels lie from 0 to {classes - 1}"
 
 
-def _local(call: Call) -> str | None:
-    made = call.made
+def _local(made: Any, call: Call) -> str | None:
     if not isinstance(made, tuple) or len(made) != 2:
         return None  # the engine says so
     kept = made[1]
@@ -402,8 +383,7 @@ def _local(call: Call) -> str | None:
     return None
 
 
-def _server_state(call: Call) -> str | None:
-    made = call.made
+def _server_state(made: Any, call: Call) -> str | None:
     theta = call.shown(0, "theta")
     right = isinstance(made, dict) and all(
         isinstance(name, str) and _dense(value) and (value.shape, value.dtype) == (theta.shape, theta.dtype)
@@ -412,8 +392,7 @@ def _server_state(call: Call) -> str | None:
     return None if right else f"a dict from names to tensors is wanted, each like theta: {said(theta)}"
 
 
-def _server_step(call: Call) -> str | None:
-    made = call.made
+def _server_step(made: Any, call: Call) -> str | None:
     if not isinstance(made, tuple) or len(made) != 2:
         return None  # the engine says so
     work = call.shown(0, "work")
@@ -430,14 +409,13 @@ def _server_step(call: Call) -> str | None:
     return f"state[{wrong[0]!r}] is {said(made[1][wrong[0]])}, and not like theta" if wrong else None
 
 
-def _backward(call: Call) -> str | None:
-    made = call.made
-    right = _dense(made) and made.shape == () and made.is_floating_point()
-    return None if right else "the mean loss of the batch, a tensor () that requires no gradient, is wanted"
+_backward = _is(
+    lambda made: _dense(made) and made.shape == () and made.is_floating_point(),
+    "the mean loss of the batch, a tensor () that requires no gradient, is wanted",
+)
 
 
-def _per_sample(call: Call) -> str | None:
-    made = call.made
+def _per_sample(made: Any, call: Call) -> str | None:
     logits, y = call.shown(0, "logits"), call.shown(1, "y")
     right = isinstance(made, Tensor) and (made.shape, made.dtype) == (y.shape, logits.dtype)
     if right and (made.requires_grad or not logits.requires_grad):
@@ -447,8 +425,7 @@ def _per_sample(call: Call) -> str | None:
     )
 
 
-def _shares(call: Call) -> str | None:
-    made = call.made
+def _shares(made: Any, call: Call) -> str | None:
     sources = call.shown(0, "sources")
     right = _dense(made) and made.shape == sources.shape[:1] and made.dtype == sources.dtype
     if right and bool((made >= 0).all()) and abs(float(made.sum()) - 1) < 1e-4:
@@ -459,8 +436,7 @@ def _shares(call: Call) -> str | None:
 # --- networks and data -----------------------------------------------------------------------------------------------
 
 
-def _layer(call: Call) -> str | None:
-    made = call.made
+def _layer(made: Any, call: Call) -> str | None:
     if not isinstance(made, nn.Module):
         return "a module is wanted"
     if unheard := _unheard(made):
@@ -480,8 +456,7 @@ def _layer(call: Call) -> str | None:
     return None
 
 
-def _network(call: Call) -> str | None:
-    made = call.made
+def _network(made: Any, call: Call) -> str | None:
     shape, classes = call.named["shape"], call.named["classes"]
     if not isinstance(made, nn.Module):
         return "a module is wanted"
@@ -502,7 +477,8 @@ def _network(call: Call) -> str | None:
     return None if right else f"logits [b, {classes}] are wanted, and of two images it makes {said(logits)}"
 
 
-def _initialised(call: Call) -> str | None:
+def _initialised(made: Any, call: Call) -> str | None:
+    del made
     for name, parameter in call.shown(0, "network").named_parameters():
         if not parameter.requires_grad or not bool(torch.isfinite(parameter).all()):
             return f"finite parameters that can be trained are wanted, and {name} has others"
@@ -515,8 +491,7 @@ def _unheard(made: nn.Module) -> str:
     return next((type(m).__name__ for m in with_statistics if not isinstance(m, StatisticsLayer)), "")
 
 
-def _split(call: Call) -> str | None:
-    made = call.made
+def _split(made: Any, call: Call) -> str | None:
     labels, clients = call.shown(0, "labels"), call.named["clients"]
     if not isinstance(made, list) or len(made) != clients:
         return f"a list of {clients} index arrays, one per client, is wanted"
@@ -529,8 +504,7 @@ def _split(call: Call) -> str | None:
     return None if len(np.unique(every)) == len(every) else "parts must not overlap: a sample is given out twice"
 
 
-def _arrays(call: Call) -> str | None:
-    made = call.made
+def _arrays(made: Any, call: Call) -> str | None:
     if not isinstance(made, Arrays):
         return "robustfl.contracts.Arrays is wanted"
     if type(made.classes) is not int or made.classes < 2:
@@ -547,23 +521,16 @@ def _arrays(call: Call) -> str | None:
             return f"{part}_x reaches from {x.min()} to {x.max()}; pixels lie in [0, 1]"
     if made.train_x.shape[1:] != made.test_x.shape[1:]:
         return f"train images are {made.train_x.shape[1:]}, test images {made.test_x.shape[1:]}"
-    return _of_one_fingerprint(call)
+    return _of_one_fingerprint(made, call)
 
 
-def _of_one_fingerprint(call: Call) -> str | None:
-    made = call.made
+def _of_one_fingerprint(made: Any, call: Call) -> str | None:
     root, download = call.shown(0, "root"), call.named.get("download", True)
     with opened():  # it may load the arrays to tell it
         told = call.method.fingerprint(Path(root), download=download)
     if made.fingerprint == told:
         return None
     return f"fingerprint() says {told!r}, and these arrays {made.fingerprint!r}; cells are keyed by it, so both agree"
-
-
-def _fingerprint(call: Call) -> str | None:
-    made = call.made
-    right = isinstance(made, str) and made and made.isprintable() and made == made.strip()
-    return None if right else "a digest of the content, one line of text, is wanted"
 
 
 _RULES: dict[str, dict[str, Rule]] = {

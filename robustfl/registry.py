@@ -19,10 +19,10 @@ import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from fractions import Fraction
-from functools import cache
+from functools import cache, lru_cache
 from importlib.metadata import Distribution, EntryPoint, distribution, entry_points, packages_distributions
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 from robustfl import autobyz
 from robustfl.alarms import alarm
@@ -53,6 +53,8 @@ _DEEPEST = 16  # brackets in one spec
 _BARE = re.compile(r"[a-z][a-z0-9.\-]*(\(.*\))?", re.DOTALL)
 
 M = TypeVar("M", bound=type[Method])
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,8 +90,16 @@ class _SlowImportError(BaseException):
     """An import takes too long. No ``Exception``: a module that catches everything must not go on."""
 
 
-_state: dict[str, str | bool | int] = {"origin": "", "loaded": False, "loading": False, "generation": 0}
-_generation = itertools.count(1)
+@dataclasses.dataclass
+class _State:
+    """Where what registers now comes from, and that the entry points are loaded, or being loaded."""
+
+    origin: str = ""
+    loaded: bool = False
+
+
+_state = _State()
+_caches: list[Callable[[], None]] = []
 _files: dict[str, str] = {}
 _admitted: dict[tuple[str, str], Entry] = {}
 
@@ -124,10 +134,9 @@ def register(name: str, *, version: int = 1) -> Callable[[M], M]:
         cls.name, cls.version = name, version
         if cls.__module__.partition(".")[0] != OWN:
             guard(cls, origin_of)
-        origin = str(_state["origin"])
-        by_hand = not origin and cls.__module__.partition(".")[0] != OWN
+        by_hand = not _state.origin and cls.__module__.partition(".")[0] != OWN
+        _entries[kind][name] = Entry(kind, name, version, cls, _state.origin or _origin_of_module(cls), by_hand)
         _changed()
-        _entries[kind][name] = Entry(kind, name, version, cls, origin or _origin_of_module(cls), by_hand)
         return cls
 
     return decorate
@@ -146,13 +155,16 @@ def _rewritten(one: type, other: type) -> bool:
     return written_here(one) and written_here(other) and one.__qualname__ == other.__qualname__
 
 
-def generation() -> int:
-    """A number that changes whenever a method comes or goes: what was derived from specs before may no longer hold."""
-    return int(_state["generation"])
+def until_changed(function: Callable[P, R]) -> Callable[P, R]:
+    """Remember what a function derives from specs until a method comes or goes: then it may no longer hold."""
+    cached = lru_cache(4096)(function)
+    _caches.append(cached.cache_clear)
+    return cast(Callable[P, R], cached)
 
 
 def _changed() -> None:
-    _state["generation"] = next(_generation)
+    for clear in _caches:
+        clear()
 
 
 def _check_names(cls: type) -> None:
@@ -199,17 +211,15 @@ def _field_names(cls: type) -> list[str]:
 
 def load_plugins() -> None:
     """Import every module named by the entry-point group, once. A broken third-party plug-in names itself."""
-    if _state["loaded"] or _state["loading"]:
+    if _state.loaded:
         return
-    _state["loading"] = True
+    _state.loaded = True  # already: what is imported may ask for methods
     try:
-        for point in sorted(
-            entry_points(group=GROUP), key=lambda p: (p.dist is None or p.dist.name != "robustfl", p.name)
-        ):
+        for point in sorted(entry_points(group=GROUP), key=lambda p: (p.dist is None or p.dist.name != OWN, p.name)):
             _load_point(point)
-        _state["loaded"] = True
-    finally:
-        _state["loading"] = False
+    except BaseException:
+        _state.loaded = False
+        raise
 
 
 def _load_point(point: EntryPoint) -> None:
@@ -225,9 +235,9 @@ def _import_as(origin: str, load: Callable[[], Any], what: str, own: bool = Fals
 
     One that takes longer than ``IMPORT_SECONDS``, or changes global settings, has failed, too.
     """
-    before = _state["origin"]
+    before = _state.origin
     known, kinds = {kind: dict(names) for kind, names in _entries.items()}, set(TABLE)
-    _state["origin"] = origin
+    _state.origin = origin
     try:
         if own:
             load()
@@ -239,17 +249,17 @@ def _import_as(origin: str, load: Callable[[], Any], what: str, own: bool = Fals
     except BaseException as error:
         if own or isinstance(error, KeyboardInterrupt):
             raise
-        _changed()
         for kind, names in _entries.items():
             for name in names.keys() - known[kind].keys():
                 del names[name]
+        _changed()
         for layer in TABLE.keys() - kinds:
             del TABLE[layer]
         if isinstance(error, UsageError):
             raise UsageError(f"{what}: {error}") from error
         raise UsageError(f"{what} could not be imported: {told(error)}") from error
     finally:
-        _state["origin"] = before
+        _state.origin = before
 
 
 def _refuse_swaps(known: Mapping[str, Mapping[str, Entry]]) -> None:
@@ -308,6 +318,9 @@ def _origin_of_module(cls: type) -> str:
         return cls.__module__
 
 
+_origin_of_kind = cache(_origin_of_module)  # of rows of the table of layer kinds
+
+
 def _origin_of_session(cls: type) -> str:
     return f"session {content(cls)[:12]}"
 
@@ -343,11 +356,7 @@ def code_of(brought: Collection[Guest]) -> dict[str, str]:
 def expect(code: Mapping[str, str]) -> None:
     """Before guests come: let this process import their modules as they were. Raises ``UsageError`` if it cannot."""
     gone = forget_others(code)
-    for names in _entries.values():
-        for name, entry in list(names.items()):
-            if entry.cls.__module__ in gone:
-                del names[name]
-    _changed()
+    _drop(lambda entry: entry.cls.__module__ in gone)
 
 
 def admit(sent: Collection[Guest], code: Iterable[str] = ()) -> None:
@@ -357,20 +366,25 @@ def admit(sent: Collection[Guest], code: Iterable[str] = ()) -> None:
     """
     for name in code:
         digests_of(name)
-    _changed()
     for guest in sent:
         remember(guest.entry.cls, guest.types)
         place = guest.entry.kind, guest.entry.name
         _admitted[place] = _entries[place[0]][place[1]] = dataclasses.replace(guest.entry, by_hand=False)
+    _changed()
 
 
 def dismiss() -> None:
     """Forget the guests that were admitted so far."""
-    _changed()
-    for (kind, name), entry in _admitted.items():
-        if _entries[kind].get(name) is entry:
-            del _entries[kind][name]
+    _drop(lambda entry: _admitted.get((entry.kind, entry.name)) is entry)
     _admitted.clear()
+
+
+def _drop(gone: Callable[[Entry], bool]) -> None:
+    """Take methods out of the registries."""
+    for names in _entries.values():
+        for name in [name for name, entry in names.items() if gone(entry)]:
+            del names[name]
+    _changed()
 
 
 @cache
@@ -424,13 +438,9 @@ def forget_files(*, but: Collection[tuple[str, bytes]]) -> None:
 
     For processes that live longer than one version of a plug-in, such as the workers of a cluster.
     """
-    _changed()
     kept = {f"{name} {short_digest(content)}" for name, content in but}
     gone = {path: origin for path, digest in _files.items() if (origin := f"{Path(path).name} {digest}") not in kept}
-    for names in _entries.values():
-        for method, entry in list(names.items()):
-            if entry.origin in gone.values():
-                del names[method]
+    _drop(lambda entry: entry.origin in gone.values())
     for path in gone:
         del _files[path]
 
@@ -444,10 +454,10 @@ def _entries_from(origin: str) -> list[Entry]:
     return [entry for names in _entries.values() for entry in names.values() if entry.origin == origin]
 
 
-def entries(kind: str) -> list[Entry]:
-    """All entries of a kind, by name."""
+def entries(*kinds: str) -> list[Entry]:
+    """All entries of some kinds, by default of every one, by kind and name."""
     load_plugins()
-    return [_entries[kind][name] for name in sorted(_entries[kind])]
+    return [_entries[kind][name] for kind in kinds or KINDS for name in sorted(_entries[kind])]
 
 
 def lookup(kind: str, name: str, *, beside: Collection[str] = ()) -> Entry:
@@ -619,12 +629,6 @@ def identity(method: Method) -> Mapping[str, Any]:
         kinds = sorted({_origin_of_kind(type(kind)) for kind in TABLE.values()} - {"", entry.origin})
         known |= {"layer_kinds": kinds} if kinds else {}
     return known | ({"origin": entry.origin} if entry.origin else {})
-
-
-@cache
-def _origin_of_kind(cls: type) -> str:
-    """Where a row of the table of layer kinds comes from; empty for robustfl's own."""
-    return _origin_of_module(cls)
 
 
 def origin_of(method: Method) -> str:

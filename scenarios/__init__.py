@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from .cell import Cell
 from .execution import Execution
 from .expand import expand
-from .grid import Finished, Plan, Results, grid, plan
+from .grid import Plan, Results, grid, plan
 from .run import run_cell
-from .spec import Cell, Scenario, preset_names
+from .spec import Scenario, preset_names
 from .verify import Verification, verify
+from .work import Finished
 
 __all__ = [
     "Cell", "Execution", "Finished", "Plan", "Results", "Scenario", "Verification", "expand", "grid", "plan",

@@ -135,7 +135,7 @@ def _cluster_error(a: Arguments) -> float:
 
     def error(seed: int) -> float:
         found = normalize_clusters(create("norm", a["norm"]), gamma=float(a["gamma"]), seed=seed)
-        return found.last_error if a.get("last") else found.mean_error
+        return float(found.errors[-1] if a.get("last") else found.errors.mean())
 
     return _over_seeds(a, error)
 

@@ -3,106 +3,28 @@
 from __future__ import annotations
 
 import itertools
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from robustfl.autobyz import NAME as AUTOBYZ
 from robustfl.defenses import parse_pipeline
 from robustfl.errors import RobustflError, UsageError, closest, some
 from robustfl.records import CellResult, labels_of, plain
 from robustfl.registry import describe, entries, parse
 from robustfl.reports.store import Store
 
-from .changes import refuse_changes
+from .cell import Cell
 from .ensemble import asked
+from .execution import unheard
 from .expand import expand, fingerprints, key_of, resolve
 from .grid import Results
 from .halving import RunGrid, cheap_grid
 from .knowledge import knowledge
 from .methods import canonical_method
-from .spec import Cell, Scenario, is_axis
-
-WHO = ("defense", "norm", "algorithm", "objective", "propagation")
-"""The settings that make a contestant; the last two where a tier varies them."""
-NAMED = WHO[:3]
-"""Those of them that a wish for contestants names."""
-SEARCHED = "schedule"
-"""The setting of which every contestant tries values."""
-
-
-@dataclass(frozen=True)
-class Tier:
-    """One tier: its name, what it is about, the settings with which contestants are tuned, the version of AutoByz."""
-
-    name: str
-    title: str
-    tuning: Mapping[str, Any]
-    autobyz: int
-
-    def scenario(self, settings: Sequence[str] = ()) -> Scenario:
-        """The tier's preset, with ``settings`` such as ``"rounds=30"`` on top, which make it another experiment.
-
-        Boards list them as what they changed: each may be given once. Raises ``UsageError`` otherwise.
-        """
-        given: dict[str, str] = {}
-        for setting in settings:
-            name = setting.partition("=")[0].strip()
-            if name.partition(".")[0] not in Cell.model_fields:
-                raise UsageError(f"--set {name}: the tier has no such setting; {closest(name, Cell.model_fields)}")
-            if name in given:
-                raise UsageError(f"--set {name} is given twice, as {given[name]!r} and {setting!r}")
-            given[name] = setting
-        made = Scenario.load(f"bench/{self.name}", settings=settings)
-        counted = {} if "attack" in given else {"attack": ["none", f"{AUTOBYZ}(version={self.autobyz})"]}
-        return made.model_copy(update={"cell": {**made.cell, **counted}})
-
-
-@dataclass(frozen=True)
-class Protocol:
-    """The rules of one version: budget, learning rates, the rules' own parameters, tiers."""
-
-    version: int
-    budget: int
-    rates: tuple[float, ...]
-    coarse: tuple[float, ...]
-    own: Mapping[str, Mapping[str, tuple[Any, ...]]]
-    tiers: Mapping[str, Tier]
-
-    def tier(self, name: str) -> Tier:
-        """One tier. Raises ``UsageError`` naming the nearest."""
-        if name not in self.tiers:
-            raise UsageError(f"bench: no tier {name!r}; {closest(name, self.tiers)}")
-        return self.tiers[name]
-
-
-def protocol() -> Protocol:
-    """The latest version of the protocol, by which tiers run."""
-    return _protocols()[max(_protocols())]
-
-
-def protocol_of(version: object) -> Protocol:
-    """The protocol of one version. Raises ``UsageError`` for a version there is not."""
-    known = _protocols()
-    if type(version) is not int or version not in known:
-        raise UsageError(f"protocol version {version!r} is not known here; known: {', '.join(map(str, known))}")
-    return known[version]
-
-
-@cache
-def _protocols() -> Mapping[int, Protocol]:
-    found = tomllib.loads(Path(__file__).with_name("protocol.toml").read_text(encoding="utf-8"))
-    own = {rule: {name: tuple(values) for name, values in given.items()} for rule, given in found["own"].items()}
-    made = {}
-    for version, autobyz in found["autobyz"].items():
-        tiers = {name: Tier(name, entry["title"], entry["tuning"], autobyz) for name, entry in found["tiers"].items()}
-        rates, coarse = tuple(found["rates"]), tuple(found["coarse"])
-        made[int(version)] = Protocol(int(version), found["budget"], rates, coarse, own, tiers)
-    return made
+from .protocol import NAMED, SEARCHED, WHO, Protocol, Tier, protocol, scenario_to_run
+from .spec import Scenario, is_axis
 
 
 @dataclass(frozen=True)
@@ -128,16 +50,11 @@ def contestants(scenario: Scenario, wanted: Sequence[str] = ()) -> tuple[Contest
     or algorithm that the tier does not have joins if it is a method of this installation. Raises ``UsageError`` with
     the nearest name otherwise.
     """
-    fixed = {name: value[0] if is_axis(name, value) else value
-             for name, value in scenario.cell.items() if name not in (*WHO, "attack")}  # fmt: skip
-    plain_cell = {**fixed, **{name: scenario.cell[name] for name in WHO if name in scenario.cell}}
-    for name in ("domains", "evasions"):
-        plain_cell |= {name: scenario.cell[name]} if name in scenario.cell else {}
-    reduced = scenario.model_copy(update={"cell": plain_cell})
-    varied = [name for name in WHO if name in NAMED or is_axis(name, scenario.cell.get(name))]
-    all_of_it = tuple(
-        dict.fromkeys(Contestant(tuple((n, str(getattr(c, n))) for n in varied)) for c in expand(reduced))
-    )
+    fixed = {name: scenario.values(name)[0] for name in scenario.cell if name not in (*WHO, "attack")}
+    varied = {name: scenario.cell[name] for name in WHO if name in scenario.cell}
+    reduced = scenario.model_copy(update={"cell": {**fixed, **varied}})
+    who = [name for name in WHO if name in NAMED or is_axis(name, scenario.cell.get(name))]
+    all_of_it = tuple(dict.fromkeys(Contestant(tuple((n, str(getattr(c, n))) for n in who)) for c in expand(reduced)))
     if not wanted:
         return all_of_it
     return tuple(dict.fromkeys(c for wish in wanted for c in _matching(wish, all_of_it)))
@@ -366,17 +283,6 @@ def final_scenario(scenario: Scenario, found: Mapping[str, Search]) -> Scenario:
     return _zipped(scenario, scenario.name, cell, [search.tried[search.best][0] for search in found.values()])
 
 
-def scenario_to_run(tier: Tier, settings: Sequence[str] = ()) -> Scenario:
-    """The tier with ``settings`` on top, to tune and to run.
-
-    Raises ``UsageError`` for those that the contestants or their search set, for tuning without validation data, and
-    for final runs on the seed of tuning.
-    """
-    scenario = tier.scenario(settings)
-    refuse_changes(settings, scenario, named=NAMED, searched=SEARCHED, tuning=tier.tuning)
-    return scenario
-
-
 def undecided_words(found: Mapping[str, Search]) -> list[str]:
     """The contestants for whom nothing could be chosen, in a sentence per reason."""
     names: dict[str, list[str]] = {}
@@ -399,7 +305,7 @@ def bench(
     out: str | Path = "runs",
     root: str | Path | None = None,
     plugins: Sequence[str] = (),
-    on_note: Callable[[str], None] = lambda text: None,
+    on_note: Callable[[str], None] = unheard,
 ) -> Benchmark:
     """Tune the contestants of a tier, then measure them under AutoByz: ``run`` is ``run_grid`` but for the scenario.
 
@@ -408,8 +314,7 @@ def bench(
     ``settings`` changed of it, and every contestant's whole search. Before the final cells run, ``on_note`` hears for
     whom nothing could be chosen. Raises ``RobustflError`` if a training of the tuning failed.
     """
-    rules, scenario = protocol(), scenario_to_run(tier, settings)
-    scenario = scenario.model_copy(update={"plugins": (*scenario.plugins, *plugins)})
+    rules, scenario = protocol(), scenario_to_run(tier, settings).beside(plugins)
     ensemble = asked(scenario)
     chosen = contestants(scenario, wanted)
     run(tuning_scenario(tier, scenario, chosen, rules))

@@ -32,8 +32,8 @@ from robustfl.randomness import numpy_stream, stream
 from robustfl.registry import describe, origin_of
 from robustfl.vectors import layout_of, read_statistics
 
+from .cell import Cell
 from .methods import Methods
-from .spec import Cell
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 Indices = np.ndarray[Any, np.dtype[np.int64]]

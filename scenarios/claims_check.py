@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from robustfl.errors import RobustflError
 from robustfl.records import CellResult
 
+from .cell import Cell
 from .effect import no_effect
 from .expand import refusal
-from .spec import Cell
 
 _SHOWN = 5
 

@@ -32,9 +32,8 @@ from robustfl.registry import admit, dismiss, expect, forget_files, load_file, l
 from robustfl.scratch import scratch
 
 from .execution import Execution
-from .expand import fingerprints, key_of, resolve
-from .run import failed, run_cell
-from .spec import Cell
+from .expand import fingerprints, key_of
+from .run import Task
 
 CONNECT_SECONDS = 10
 LONELY_SECONDS = 20.0
@@ -42,14 +41,10 @@ _one_at_a_time = threading.Lock()
 
 
 @dataclass(frozen=True)
-class RemoteCell:
+class RemoteCell(Task):
     """A cell as it travels: with the contents of plug-ins and the methods of the main program, and what the worker
     must agree with."""
 
-    key: str
-    cell: Cell
-    scenario: str
-    fingerprint: str
     plugins: tuple[tuple[str, bytes], ...]
     software: dict[str, str]
     methods: tuple[str, ...]
@@ -176,8 +171,7 @@ def _outcome(client: Any, future: Any, item: RemoteCell) -> CellResult:
     if future.status == "error":
         error = future.exception()
         if isinstance(error, KilledWorker):
-            reason = f"every worker that tried this cell died (out of memory?): {error}"
-            return failed(item.key, item.cell, fingerprint=item.fingerprint, scenario=item.scenario, reason=reason)
+            return item.failed(f"every worker that tried this cell died (out of memory?): {error}")
         raise ClusterError(f"a worker could not take a cell: {type(error).__name__}: {error}")
     result = _fetched(client, future)
     if isinstance(result, RobustflError):
@@ -216,7 +210,7 @@ def execute(item: RemoteCell) -> str | RobustflError:
             load_plugins()
             admit(pickle.loads(item.guests), item.code)
             _check_identity(name, item)
-            record = run_cell(item.cell, scenario=item.scenario, fingerprint=item.fingerprint, execution=item.execution)
+            record = item.run(item.execution)
         except UsageError as error:
             return UsageError(f"worker {name}: {error}")
         except RobustflError as error:
@@ -230,9 +224,8 @@ def _check_identity(name: str, item: RemoteCell) -> None:
     if found != item.fingerprint:
         raise ClusterError(f"worker {name} has other data for {item.cell.dataset} ({found}) than this side "
                            f"({item.fingerprint}); remove its data folder or give --data-root")  # fmt: skip
-    theirs = resolve(item.cell, found)
-    if key_of(theirs) != item.key:
-        seen = methods_of(theirs)
+    if key_of(item.resolved) != item.key:
+        seen = methods_of(item.resolved)
         other = [f"{a}, this side has {b}" for a, b in zip(seen, item.methods, strict=False) if a != b]
         raise ClusterError(f"worker {name} has {'; '.join(other) or 'another reading of the cell'}: install the same "
                            "on both and restart workers")  # fmt: skip

@@ -32,16 +32,6 @@ class Normalized:
     labels: Tensor
     variance: float
 
-    @property
-    def mean_error(self) -> float:
-        """The error averaged over rounds."""
-        return float(self.errors.mean())
-
-    @property
-    def last_error(self) -> float:
-        """The error of the last round."""
-        return float(self.errors[-1])
-
 
 def normalize_clusters(norm: Norm, *, gamma: float, seed: int) -> Normalized:
     """Let the clients normalise with ``norm`` for 100 rounds, the server merging what they report without attack."""

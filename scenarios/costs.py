@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -20,15 +19,14 @@ from robustfl.errors import Diverged, Refused, Terminated, told
 from robustfl.evaluation import ProductCounter, macs_per_epoch
 from robustfl.federation import Experiment, initial_state, train
 from robustfl.origins import in_words, origins
-from robustfl.registry import generation
 from robustfl.running import running
 from robustfl.surroundings import kept
 
 from .build import Built, build
+from .cell import Cell
 from .execution import Execution
 from .expand import resolve
 from .methods import method
-from .spec import Cell
 
 ROUNDS = 2  # of a cell that is timed; the first one warms up
 MOST_TIMED = 16  # cells of which rounds are timed
@@ -212,12 +210,6 @@ def _pass(e: Experiment, images: int) -> None:
 
 def passes(evasion: str) -> int:
     """Forward-sized passes of an evasion attack per image: a step is one forward and about two of backward."""
-    return _passes(evasion, generation())
-
-
-@lru_cache
-def _passes(evasion: str, since: int) -> int:
-    del since
     built = method("train_evasion", evasion)
     steps = 3 * int(getattr(built, "steps", 1)) * int(getattr(built, "restarts", 1))
     return int(getattr(built, "passes", steps)) + 1

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from robustfl.autobyz import Asked
-from robustfl.records import CellResult, plain, text_without
+from robustfl.records import CellResult, text_without
 
+from .cell import Cell
 from .expand import fingerprints, key_of, labels, resolve
 from .halving import SHARE, hopeless, member_name
-from .spec import Cell
+from .tuning_check import Run
 
 RIGHTLY, WRONGLY, STRANGER = "rightly left out", "wrongly left out", "another cell"
 _ROW_APART = ("attack", "scope", "seed")
 Labels = Mapping[str, Any]
-Run = Callable[[Cell, str, Mapping[str, Any]], CellResult]
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Dropped:
         if not beside:
             return WRONGLY, "no member of its row went on"
         cell = _cell_of(said, beside[0])
-        if plain(labels(cell)) != dict(said) or key_of(resolve(cell, self._fingerprint(cell))) != key:
+        if labels(cell) != dict(said) or key_of(resolve(cell, self._fingerprint(cell))) != key:
             return STRANGER, "its settings, as the other members of its row have them, have another key"
         margin = max(0.0, self.asked.ensemble.margin - self.tolerance)
         ensemble = replace(self.asked.ensemble, margin=margin)

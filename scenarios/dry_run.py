@@ -12,11 +12,12 @@ from robustfl.errors import DataMissing
 from robustfl.records import CellResult
 from robustfl.reports.store import Store
 
+from .cell import Cell, of_each
 from .costs import ROUNDS, Cost, Costs, kind_of, passes, shape_of
 from .effect import scenario_warnings
-from .execution import Execution
+from .execution import Execution, unheard
 from .expand import expand, fingerprints, key_of, labels, refusal, resolve
-from .spec import Cell, Scenario, of_each
+from .spec import Scenario
 
 AS_GRID = Execution()
 
@@ -82,7 +83,7 @@ def estimate(
     *,
     out: str | Path = "runs",
     execution: Execution = AS_GRID,
-    on_probe: Callable[[int, int], None] = lambda done, kinds: None,
+    on_probe: Callable[[int, int], None] = unheard,
 ) -> Estimate:
     """Expand ``scenario``, look into its store, and time a few rounds and batches; the other cells follow from them.
 

@@ -10,8 +10,9 @@ from robustfl.attacks.evasion.accounts import odd_radius
 from robustfl.contracts import Algorithm, BranchedNorm, OneMachineNorm, Tag
 from robustfl.records import canonical, measured_in
 
+from .cell import Cell, of_each
 from .expand import idle_rules
-from .spec import Cell, Scenario, is_axis, of_each
+from .spec import Scenario, is_axis
 
 _SENT = frozenset({Tag.WEIGHT, Tag.AFFINE})
 """What clients send updates of, unless it is private."""

@@ -8,7 +8,8 @@ from typing import Any
 from robustfl.autobyz import NAME, Ensemble, named
 from robustfl.errors import UsageError
 
-from .spec import Cell, Scenario, is_axis, specs_of
+from .cell import Cell
+from .spec import Scenario, is_axis, specs_of
 
 SCOPE = Cell.model_fields["scope"].default
 

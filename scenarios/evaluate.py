@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -33,8 +33,10 @@ from robustfl.records import Metrics
 from robustfl.vectors import write_statistics
 
 from .build import DTYPES, Built
+from .cell import Cell
 from .portrait import picture
-from .spec import Cell
+
+T = TypeVar("T")
 
 
 class Evaluator:
@@ -68,13 +70,13 @@ class Evaluator:
     @property
     def samples(self) -> int:
         """Images that accuracy is measured on, of all honest users together where each has its own."""
-        return sum(len(self._built.tests[k]) for k in self.users) if self._built.tests else len(self._built.test)
+        return sum(map(len, self._parts()))
 
     @property
     def ra_samples(self) -> int:
         """Images that robust accuracy is measured on, of one user where users differ."""
-        sizes = [len(self._built.tests[k]) for k in self.users] if self._built.tests else [len(self._built.test)]
-        return min(max(sizes), self._cell.ra_limit or max(sizes))
+        most = max(map(len, self._parts()))
+        return min(most, self._cell.ra_limit or most)
 
     @property
     def doubts(self) -> list[str]:
@@ -82,7 +84,7 @@ class Evaluator:
         limit = self._cell.ra_limit
         if not self._built.evasions or limit is None:
             return []
-        parts = [self._part(k) for k in self.users] if self._built.tests else [self._part(0)]
+        parts = self._parts()
         reached = [part for part in parts if len(part) >= limit] or parts
         found = (limit_doubt(self._built.test.y[part], limit) for part in reached)
         return [words for words in found if words][:1]
@@ -107,12 +109,11 @@ class Evaluator:
         users = [k for k in self.users if len(self._built.validation[k])]
         if not users:
             raise Refused("select='validation': no honest client keeps a sample for validation; use a larger share")
-        values = []
+        kept = self._built.validation
         with self.as_tested(state) as at:
-            for k in users:
-                with self._model_of(at, k), through(e.model, self.branch):
-                    values.append(self._validated(self._built.validation[k], k if k in e.adversarial else None))
-        return mean_over_users(values)
+            return mean_over_users(
+                self._each(at, users, lambda k: self._validated(kept[k], k if k in e.adversarial else None))
+            )
 
     def metrics(self, state: State) -> Metrics:
         """Everything about a model."""
@@ -135,7 +136,7 @@ class Evaluator:
                 ra={spec: mean_over_users([a.value for a in found]) for spec, found in robust.items()},
                 ra_worst=_worst(list(robust.values())),
                 per_class={name: _per_class(found, self._e.classes) for name, found in everything.items()},
-                per_client={"sa": self._on_validation(at)} if self._cell.validation else {},
+                per_client={"sa": self._per_client(at)} if self._cell.validation else {},
                 per_user={name: self._seated(found) for name, found in everything.items()} if per_user else {},
                 groups=groups,
                 evaluation=self.description,
@@ -190,6 +191,14 @@ class Evaluator:
             finally:
                 write_statistics(e.model, e.layout, state.statistics)
 
+    def _each(self, state: State, users: Iterable[int], ask: Callable[[int], T]) -> list[T]:
+        """The answers to ``ask(user)``, in turn with the model of every one of the users."""
+        found = []
+        for k in users:
+            with self._model_of(state, k), through(self._e.model, self.branch):
+                found.append(ask(k))
+        return found
+
     def _everything(self, state: State, branch: str) -> dict[str, list[Accuracy]]:
         """Standard accuracy, as ``"sa"``, and robust accuracy under every evasion attack of the cell."""
         found = {"sa": self._measure(state, None, branch)}
@@ -200,8 +209,7 @@ class Evaluator:
         limit = None if named is None else self._cell.ra_limit
         with through(self._e.model, branch):
             if not self.personal and not self._built.tests:
-                whole = torch.arange(len(self._built.test), device=self._e.device)
-                return [self._accuracy(whole[:limit], named, ())]
+                return [self._accuracy(self._part(0)[:limit], named, ())]
             parts = [self._part(k)[:limit] for k in self.users]
             if not self.personal:
                 return _apart(self._accuracy(torch.cat(parts), named, ("users",)), [len(p) for p in parts])
@@ -210,6 +218,10 @@ class Evaluator:
                 with self._model_of(state, k):
                     found.append(self._accuracy(part, named, (k,)))
             return found
+
+    def _parts(self) -> list[Tensor]:
+        """The test images of every honest user, or of all together where they share them."""
+        return [self._part(k) for k in (self.users if self._built.tests else self.users[:1])]
 
     def _part(self, user: int) -> Tensor:
         if self._built.tests:
@@ -229,13 +241,10 @@ class Evaluator:
         """Gives, of the samples ``index`` of ``data``, the images of those at some places."""
         return lambda chosen: data.pixels(index[chosen], dtype=DTYPES[self._cell.dtype])
 
-    def _on_validation(self, state: State) -> list[float | None]:
+    def _per_client(self, state: State) -> list[float | None]:
         """Accuracy of every client on the samples it kept for that, with the model it is tested with."""
-        values: list[float | None] = []
-        for k, index in enumerate(self._built.validation):
-            with self._model_of(state, k), through(self._e.model, self.branch):
-                values.append(self._validated(index) if len(index) else None)
-        return values
+        kept = self._built.validation
+        return self._each(state, range(len(kept)), lambda k: self._validated(kept[k]) if len(kept[k]) else None)
 
     def _validated(self, index: Tensor, attacked: int | None = None) -> float:
         """Accuracy on training images that were kept aside; of user ``attacked`` under the training attack."""
@@ -252,14 +261,12 @@ class Evaluator:
         if not e.attack.triggers or not e.settings.f:
             return None
 
-        def success(index: Tensor) -> float:
+        def success(user: int) -> float:
+            index = self._part(user)
             return attack_success(e.model, self._pixels(test, index), test.y[index], e.attack, batch=self._batch)
 
-        found = []
-        for k in self.users if self.personal or self._built.tests else self.users[:1]:
-            with self._model_of(state, k), through(e.model, self.branch):
-                found.append(success(self._part(k)))
-        return mean_over_users(found)
+        users = self.users if self.personal or self._built.tests else self.users[:1]
+        return mean_over_users(self._each(state, users, success))
 
     # --- summaries ---------------------------------------------------------------------------------------------------
 
@@ -356,11 +363,8 @@ class Evaluator:
 
     def _crossed(self, state: State, users: Sequence[int], test: Tensor, attack: tuple[str, Evasion] | None) -> float:
         """Mean accuracy of some users' own models on the same test images."""
-        limited, values = test[: None if attack is None else self._cell.ra_limit], []
-        for k in users:
-            with self._model_of(state, k), through(self._e.model, self.branch):
-                values.append(self._accuracy(limited, attack, ("across", k)).value)
-        return mean_over_users(values)
+        limited = test[: None if attack is None else self._cell.ra_limit]
+        return mean_over_users(self._each(state, users, lambda k: self._accuracy(limited, attack, ("across", k)).value))
 
 
 def represented(model: nn.Module, x: Tensor) -> Tensor:

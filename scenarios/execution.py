@@ -24,7 +24,7 @@ OnRound = Callable[[int, int, float], None]
 """Round, rounds, loss."""
 
 
-def _unheard(*told: object) -> None:
+def unheard(*told: object) -> None:
     """Nobody listens; unlike a lambda, this travels to other processes."""
 
 
@@ -56,9 +56,9 @@ class Execution:
     gpus: tuple[int, ...] | None = None
     slots: int | None = None
     cluster: str | None = None
-    on_round: OnRound = field(default=_unheard, repr=False)
-    on_point: Callable[[CurvePoint], None] = field(default=_unheard, repr=False)
-    on_note: Callable[[str], None] = field(default=_unheard, repr=False)
+    on_round: OnRound = field(default=unheard, repr=False)
+    on_point: Callable[[CurvePoint], None] = field(default=unheard, repr=False)
+    on_note: Callable[[str], None] = field(default=unheard, repr=False)
 
     def __post_init__(self) -> None:
         tracking.check(self.track)
@@ -129,7 +129,7 @@ class Execution:
         """The options of a single cell, with nobody listening: as other processes get them."""
         return replace(
             self, jobs=None, gpus=None, slots=None, cluster=None,
-            on_round=_unheard, on_point=_unheard, on_note=_unheard,
+            on_round=unheard, on_point=unheard, on_note=unheard,
         )  # fmt: skip
 
 

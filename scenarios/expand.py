@@ -7,7 +7,6 @@ import itertools
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +19,11 @@ from robustfl.errors import UsageError
 from robustfl.records import LATER, SCHEMA, digest, labels_of
 from robustfl.registry import KINDS, load_file, lookup, parse, reread_session
 
+from .cell import LISTS, Cell, canonical_users, setting
 from .ensemble import asked, members
 from .mends import mends
 from .methods import LISTED, METHODS, PIPELINES, SAME, TEXTS, Methods, canonical_method, canonical_methods, identified
-from .spec import LISTS, Cell, LearningRate, Scenario, canonical_users, is_axis, product_of, setting, specs_of
+from .spec import Scenario, is_axis, specs_of, tables_of
 
 MOST_CELLS = 200_000
 CELL_BYTES = 2500  # of a planned cell and its key, measured
@@ -64,7 +64,7 @@ def _matched(scenario: Scenario, axes: dict[str, list[Any]]) -> Iterator[tuple[C
     for combination in _combinations(scenario, axes):
         for settings, ensemble in members(combination):
             cell = seeded(settings)
-            yield cell, [place for place, rule in enumerate(rules) if rule.matches(cell, ensemble)]
+            yield cell, [place for place, rule in enumerate(rules) if _matches(rule, cell, ensemble)]
 
 
 class _Seeded:
@@ -127,7 +127,7 @@ def _options(field: str, value: Any) -> Iterator[Any]:
         raise UsageError(f"{field}=[] is an empty axis; leave {field} out or give it a value")
     for option in options:
         if field == "schedule":
-            yield from _rates(_schedule(option))
+            yield from tables_of("schedule", _schedule(option), but=("values", "milestones"))
         elif field in (*METHODS, *PIPELINES):
             yield from specs_of(option) if isinstance(option, Mapping) else [_name(option)]
         else:
@@ -149,14 +149,6 @@ def _schedule(option: Any) -> Mapping[str, Any]:
     return option
 
 
-def _rates(option: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """A schedule table with lists as axes, but for the fields that are lists themselves."""
-    lists = LearningRate.model_fields.keys() - {"values", "milestones"}
-    axes = {k: v if k in lists and isinstance(v, list) else [v] for k, v in option.items()}
-    for values in product_of("schedule", axes):
-        yield dict(zip(axes, values, strict=True))
-
-
 class _Bare(str):
     """A method written without parameters: it stands for the method with whatever parameters."""
 
@@ -166,31 +158,25 @@ class _Bare(str):
         return isinstance(held, str) and (held == self or held.split("(")[0] == self)
 
 
-@dataclass(frozen=True)
-class _Rule:
-    """One exclusion: per setting the values of which one must match."""
+def _matches(rule: Mapping[str, list[Any]], cell: Cell, ensemble: str) -> bool:
+    """True if all entries match; ``"alie"`` matches every ``alie``, ``"foe(eta=3)"`` only the one with the default.
 
-    wanted: Mapping[str, list[Any]]
-
-    def matches(self, cell: Cell, ensemble: str) -> bool:
-        """True if all entries match; ``"alie"`` matches every ``alie``, ``"foe(eta=3)"`` only the one with the default.
-
-        ``ensemble`` is the set of attacks that the cell stands for, if any: as an attack, it matches too.
-        """
-        for field, options in self.wanted.items():
-            held = [getattr(cell, field)] + ([cell.statistics_rule] if field == "statistics_defense" else [])
-            held += [ensemble] if field == "attack" else []
-            if not any(o.stands_for(h) if isinstance(o, _Bare) else h == o for o in options for h in held):
-                return False
-        return True
+    ``ensemble`` is the set of attacks that the cell stands for, if any: as an attack, it matches too.
+    """
+    for field, options in rule.items():
+        held = [getattr(cell, field)] + ([cell.statistics_rule] if field == "statistics_defense" else [])
+        held += [ensemble] if field == "attack" else []
+        if not any(o.stands_for(h) if isinstance(o, _Bare) else h == o for o in options for h in held):
+            return False
+    return True
 
 
-def _rule(rule: Mapping[str, Any]) -> _Rule:
-    """An exclusion as the user wrote it. Raises ``UsageError`` for a value that no cell can have."""
+def _rule(rule: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """An exclusion: per setting the values of which one must match. Raises ``UsageError`` for one that no cell has."""
     if not rule:
         raise UsageError("exclude: a rule without entries would drop every cell")
     try:
-        return _Rule({field: [_resolved(field, o) for o in _options(field, value)] for field, value in rule.items()})
+        return {field: [_resolved(field, o) for o in _options(field, value)] for field, value in rule.items()}
     except UsageError as error:
         raise UsageError(f"exclude: {error}") from None
 
@@ -438,5 +424,5 @@ def key_of(resolved: Mapping[str, Any]) -> str:
 
 
 def labels(cell: Cell) -> dict[str, Any]:
-    """A cell as tables print it: every setting, methods as specs."""
+    """A cell as tables print it, in JSON data: every setting, methods as specs."""
     return labels_of(cell.model_dump(mode="json"))

@@ -2,64 +2,36 @@
 
 from __future__ import annotations
 
-import faulthandler
-import pickle
-import signal
-import threading
-import traceback
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from robustfl.errors import RobustflError, StoreError, Terminated, UsageError, told
-from robustfl.origins import all_origins, origins
+from robustfl.origins import all_origins
 from robustfl.records import CellResult, plain
-from robustfl.registry import Guest, admit, code_of, expect, guests, load_file, load_plugins, loaded_files
-from robustfl.reports import tracking
-from robustfl.reports.store import RERUN, Store
-from robustfl.scratch import scratch, sweep
-from robustfl.sessions import written_here
+from robustfl.registry import Guest, guests, loaded_files
+from robustfl.reports.store import Store
+from robustfl.scratch import scratch
 from robustfl.storage import LIMIT
-from robustfl.surroundings import kept
-from robustfl.workers import Died, spread
 
-from . import limit, round_files
+from .cell import Cell
 from .checkpoint import checkpoint_path, discard
 from .effect import scenario_warnings
 from .ensemble import SCOPE, asked
-from .execution import CHECKPOINT_MINUTES, Execution
+from .execution import CHECKPOINT_MINUTES, Execution, unheard
 from .expand import expand, fingerprints, key_of, labels, refusal, resolve
 from .kept_models import missing_models
-from .memory import REMEDY
 from .round_files import OnRoundOf
-from .run import failed, run_cell
 from .shown import shown
-from .slots import claim, memory_of, slots_on
-from .spec import Cell, Scenario
+from .slots import memory_of, slots_on
+from .spec import Scenario
+from .work import Finished, Places, Work, run_all, run_on_cluster, terminable
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from robustfl.reports.notebook import Plots
-
-
-@dataclass(frozen=True)
-class Finished:
-    """One cell that just ended, as progress displays need it."""
-
-    key: str
-    labels: dict[str, Any]
-    status: str
-    reason: str | None
-    sa: float | None
-    ra: float | None
-    seconds: float
-    notes: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
-    found: bool = False
-    """Somebody else stored it; it did not run here."""
 
 
 @dataclass(frozen=True)
@@ -144,10 +116,6 @@ def plan(
     return Plan(scenario, folder, keyed, tuple(k for k in keyed if k not in finished), known, out_of_it)
 
 
-def _ignored(told: Plan | Finished) -> None:
-    """Nobody listens."""
-
-
 def grid(
     scenario: Scenario | str | Path,
     *,
@@ -159,11 +127,11 @@ def grid(
     checkpoint_minutes: float = CHECKPOINT_MINUTES,
     keep_model: bool = False,
     cell_minutes: float | None = None,
-    on_start: Callable[[Plan], None] = _ignored,
-    on_cell: Callable[[Finished], None] = _ignored,
+    on_start: Callable[[Plan], None] = unheard,
+    on_cell: Callable[[Finished], None] = unheard,
     on_round: OnRoundOf | None = None,
     track: Sequence[str] = (),
-    on_note: Callable[[str], None] = lambda text: None,
+    on_note: Callable[[str], None] = unheard,
     cluster: str | None = None,
     state_memory: int = LIMIT,
     gpus: Sequence[int] | None = None,
@@ -190,9 +158,9 @@ def grid(
         keep_model=keep_model, cell_minutes=cell_minutes, track=tuple(track), jobs=jobs,
         gpus=None if gpus is None else tuple(gpus), slots=slots, cluster=cluster, on_note=on_note,
     )  # fmt: skip
-    heard = on_start is not _ignored or on_cell is not _ignored or on_round is not None
-    on_start, on_cell, on_round = shown(progress, on_start, on_cell, on_round, heard=heard)
-    return run_grid(scenario, execution, out=out, on_start=on_start, on_cell=on_cell, on_round=on_round)
+    heard = on_start is not unheard or on_cell is not unheard or on_round is not None
+    with shown(progress, on_start, on_cell, on_round, heard=heard) as (started, ended, at_round):
+        return run_grid(scenario, execution, out=out, on_start=started, on_cell=ended, on_round=at_round)
 
 
 def run_grid(
@@ -200,8 +168,8 @@ def run_grid(
     execution: Execution,
     *,
     out: str | Path,
-    on_start: Callable[[Plan], None] = _ignored,
-    on_cell: Callable[[Finished], None] = _ignored,
+    on_start: Callable[[Plan], None] = unheard,
+    on_cell: Callable[[Finished], None] = unheard,
     on_round: OnRoundOf | None = None,
     left_out: Collection[Cell] = (),
     facts: Mapping[str, Any] | None = None,
@@ -228,20 +196,21 @@ def run_grid(
             f"warning: {without} stored cells have no model and do not run again; take a fresh --out for theirs"
         )
     computed, stored = 0, len(todo.cells) - len(todo.missing)
-    with _terminable(), ExitStack() as stack:
+    with terminable(), ExitStack() as stack:
         places = _places(todo, execution, stack)
         workers = workers if places is None else len(places.gpus) * places.slots
         work = _work(todo, execution, places)
         if not stack.enter_context(store.held()):
             work.reverse()
             execution.on_note(f"another grid works in {todo.folder}; this one begins at the end, and they meet")
-        for finished in _run(work, workers, on_round) if execution.cluster is None else _remote(work, execution):
+        each = run_all(work, workers, on_round) if execution.cluster is None else run_on_cluster(work, execution)
+        for finished in each:
             computed, stored = computed + (not finished.found), stored + finished.found
             on_cell(finished)
     return Results(todo.folder, computed, stored, store.statuses(todo.cells), frozenset(todo.cells))
 
 
-def _places(todo: Plan, execution: Execution, stack: ExitStack) -> _Places | None:
+def _places(todo: Plan, execution: Execution, stack: ExitStack) -> Places | None:
     """The slots of the GPUs to run on, if these were named."""
     if execution.gpus is None:
         return None
@@ -250,16 +219,16 @@ def _places(todo: Plan, execution: Execution, stack: ExitStack) -> _Places | Non
     each = execution.slots or slots_on(execution.gpus, need)
     named = ", ".join(map(str, execution.gpus))
     execution.on_note(f"{len(execution.gpus) * each} cells at once: {each} on each of the GPUs {named}")
-    return _Places(folder, execution.gpus, each)
+    return Places(folder, execution.gpus, each)
 
 
-def _work(todo: Plan, execution: Execution, places: _Places | None) -> list[_Work]:
+def _work(todo: Plan, execution: Execution, places: Places | None) -> list[Work]:
     """The missing cells, each with what a worker needs for it."""
     files, brought = _brought(todo)
     plugins = tuple(dict.fromkeys([*todo.scenario.plugins, *files]))
     here = replace(execution.of_a_cell, store=todo.folder)
     return [
-        _Work(key, todo.cells[key], todo.scenario.name, todo.fingerprints[todo.cells[key]], plugins, here, todo.folder,
+        Work(key, todo.cells[key], todo.scenario.name, todo.fingerprints[todo.cells[key]], plugins, here, todo.folder,
               places=places, guests=brought)
         for key in todo.missing
     ]  # fmt: skip
@@ -279,237 +248,14 @@ def _described(todo: Plan, facts: Mapping[str, Any]) -> dict[str, Any]:
         "name": scenario.name,
         "description": scenario.description,
         "scenario": plain(scenario.model_dump(mode="json")),
-        "cells": {key: plain(labels(cell)) for key, cell in todo.cells.items()},
-        "defaults": plain(labels(Cell.of({}))),
+        "cells": {key: labels(cell) for key, cell in todo.cells.items()},
+        "defaults": labels(Cell.of({})),
     }
     ensemble = asked(scenario)
     if ensemble is not None:
-        dropped = {key: plain(labels(cell)) for key, cell in todo.left_out.items()}
+        dropped = {key: labels(cell) for key, cell in todo.left_out.items()}
         scope = scenario.cell.get("scope", SCOPE)
         described["autobyz"] = {"version": ensemble.version, "scope": scope} | ({"dropped": dropped} if dropped else {})
     for name, fact in facts.items():
         described[name] = {**described.get(name, {}), **plain(fact)} if isinstance(fact, Mapping) else fact
     return described
-
-
-# --- workers ---------------------------------------------------------------------------------------------------------
-
-
-class _Places(NamedTuple):
-    """Where workers find the slots of GPUs."""
-
-    folder: str
-    gpus: tuple[int, ...]
-    slots: int
-
-
-@dataclass(frozen=True)
-class _Work:
-    key: str
-    cell: Cell
-    scenario: str
-    fingerprint: str
-    plugins: tuple[str, ...]
-    execution: Execution
-    folder: Path
-    traces: str = ""
-    places: _Places | None = None
-    guests: tuple[Guest, ...] = ()
-    sent: bytes = b""
-    code: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def trace(self) -> Path:
-        """A file that is there once a worker took the cell; in it, where it was when it hung or crashed."""
-        return Path(self.traces) / self.key
-
-    @property
-    def plug_ins(self) -> str:
-        """The plug-ins of the cell, as messages name them."""
-        return "".join(f" [{n}: {origin}]" for n, origin in origins(resolve(self.cell, self.fingerprint)).items())
-
-
-def _run(work: Sequence[_Work], workers: int, on_round: OnRoundOf | None) -> Iterator[Finished]:
-    """Run all of ``work``; a cell whose worker dies is tried once more alone, then recorded as failed."""
-    sweep()
-    if workers == 0:
-        for item in work:
-            yield _unwrap(_execute(item, on_round))
-        return
-    sent, code = _sent(work[0].guests if work else ())
-    with scratch("traces") as traces, round_files.watched(str(traces), on_round):
-        left = [replace(item, traces=str(traces), guests=(), sent=sent, code=code) for item in work]
-        for together, some in ((True, workers), (False, 1)):
-            threads, again = work[0].execution.threads if work else 1, list[_Work]()
-            for item, outcome in spread(_in_worker, left, some, threads=threads):
-                if not isinstance(outcome, Died):
-                    yield _unwrap(outcome)
-                elif (settled := _settled(item)) is not None:
-                    yield settled
-                elif together:
-                    again.append(item)
-                else:
-                    yield _crashed(item, outcome)
-            left = again
-
-
-def _stored(item: _Work) -> Finished | None:
-    """The end of a cell that somebody has stored since: another grid, or a worker that died before it could say so."""
-    store = Store(item.folder)
-    if not store.done([item.key]):
-        return None
-    discard(item.folder, item.key)
-    return _finished(store.read(item.key))
-
-
-def _settled(item: _Work) -> Finished | None:
-    """The end of a cell whose worker died, if there is no need to try it again."""
-    if (stored := _stored(item)) is not None:
-        return stored
-    trace = item.trace.read_text(encoding="utf-8", errors="replace") if item.trace.is_file() else ""
-    minutes = item.execution.cell_minutes
-    if minutes is None or not trace.startswith("Timeout"):
-        return None
-    return _failed(item, f"{limit.reason(minutes, item.plug_ins)}\n{trace}")
-
-
-def _crashed(item: _Work, end: Died) -> Finished:
-    """The record of a cell that took its worker with it twice. Raises where workers do not even start."""
-    if not item.trace.is_file():
-        raise RobustflError(f"worker processes end before they begin ({end.words}); what they said is above")
-    remedy = f" (out of memory?); {REMEDY}" if -end.status == signal.SIGKILL else ""
-    trace = item.trace.read_text(encoding="utf-8", errors="replace").partition("\nExtension modules:")[0]
-    reason = f"the worker process died twice on this cell{remedy}: {end.words}{item.plug_ins}\n{trace}"
-    return _failed(item, reason.rstrip())
-
-
-def _remote(work: Sequence[_Work], execution: Execution) -> Iterator[Finished]:
-    """Run all of ``work`` on a cluster; every record is committed here, as soon as it arrives."""
-    from .cluster import RemoteCell, connected, contents, methods_of, run_remotely, software
-
-    if not work:
-        return
-    mine, plugins = software(), contents(work[0].plugins)
-    sent = _sent([guest for guest in work[0].guests if written_here(guest.entry.cls)])
-    with connected(str(execution.cluster)) as client:
-        cells = [
-            RemoteCell(i.key, i.cell, i.scenario, i.fingerprint, plugins, mine,
-                       methods_of(resolve(i.cell, i.fingerprint)), execution.of_a_cell, *sent)
-            for i in work
-        ]  # fmt: skip
-        for record in run_remotely(client, cells, execution.on_note):
-            Store(work[0].folder).commit(record)
-            yield _finished(record)
-
-
-def _failed(item: _Work, reason: str) -> Finished:
-    record = failed(item.key, item.cell, fingerprint=item.fingerprint, scenario=item.scenario, reason=reason)
-    Store(item.folder).commit(record)
-    return _finished(record)
-
-
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """Within, SIGTERM ends the process in order, with its workers, as an interrupt does; exit status 143."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def leave(number: int, frame: object) -> None:
-        del frame
-        signal.signal(number, signal.SIG_IGN)  # a second one would cut short what the first one set off
-        raise Terminated(number)
-
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _sent(brought: Sequence[Guest]) -> tuple[bytes, dict[str, str]]:
-    """Methods of no file as they travel to workers, and what these are to import. Raises ``UsageError``."""
-    import joblib  # no worker needs it
-
-    try:
-        return pickle.dumps(joblib.wrap_non_picklable_objects(tuple(brought), keep_wrapper=False)), code_of(brought)
-    except Exception as error:  # whatever a class holds on to
-        cause = str(error.__cause__ or error).strip(' \n"').splitlines()[-1]
-        raise UsageError(
-            f"what this process defines cannot be sent to workers ({cause}): methods: "
-            f"{', '.join(f'{g.entry.kind} {g.entry.name}' for g in brought)}; write them in a file that "
-            "plugins=[...] names, or take jobs=0"
-        ) from None
-
-
-def _in_worker(item: _Work) -> Finished | StoreError | UsageError:
-    """Run and commit one cell, whatever its methods do short of ending the process."""
-    item.trace.write_text("", encoding="utf-8")
-    with open(item.trace, "a", encoding="utf-8") as trace:
-        faulthandler.enable(trace, all_threads=False)
-        try:
-            load_plugins()
-            expect(item.code)
-            with kept():
-                admit(pickle.loads(item.sent), item.code)
-            return _execute(item)
-        except UsageError as error:
-            return error
-        except BaseException as error:  # a method's own exit or interrupt: nobody else's reaches a worker
-            detail = "".join(traceback.format_exception(error))
-            return _failed(item, f"{told(error)}{item.plug_ins}\n{detail}")
-        finally:
-            faulthandler.disable()
-
-
-def _execute(item: _Work, on_round: OnRoundOf | None = None) -> Finished | StoreError | UsageError:
-    """Run and commit one cell; in a worker its rounds are told through a file.
-
-    Errors that concern the whole grid come back as values: they must reach the parent.
-    """
-    try:
-        for plugin in item.plugins:
-            load_file(plugin)
-        if key_of(resolve(item.cell, item.fingerprint)) != item.key:
-            raise UsageError(f"a plug-in changed after the grid began{item.plug_ins}; start the grid again")
-        if (stored := _stored(item)) is not None:
-            return replace(stored, found=True)
-        followed = tracking.Followed(item.execution.track, item.folder, item.key, plain(labels(item.cell)))
-        execution = replace(
-            item.execution,
-            device=claim(*item.places) if item.places else item.execution.device,
-            on_round=round_files.teller(item.key, item.traces, on_round),
-            on_point=followed.evaluated,
-        )
-        with limit.limited(execution.cell_minutes, item.trace):
-            record = run_cell(item.cell, scenario=item.scenario, fingerprint=item.fingerprint, execution=execution)
-        Store(item.folder).commit(record)
-        if record.status not in RERUN:
-            discard(item.folder, item.key)
-        followed.finished(record)
-    except limit.OutOfTimeError as error:
-        return _failed(item, str(error))
-    except (StoreError, UsageError) as error:
-        return error
-    return _finished(record)
-
-
-def _unwrap(result: Finished | StoreError | UsageError) -> Finished:
-    if isinstance(result, Exception):
-        raise result
-    return result
-
-
-def _finished(record: CellResult) -> Finished:
-    metrics = record.metrics
-    return Finished(
-        key=record.key,
-        labels=record.labels,
-        status=record.status,
-        reason=record.reason,
-        sa=metrics.sa if metrics else None,
-        ra=metrics.ra_worst if metrics else None,
-        seconds=record.timing.seconds,
-        notes=tuple(record.timing.notes),
-        warnings=tuple(record.certificates.get("warnings") or ()),
-    )

@@ -17,10 +17,11 @@ from robustfl.errors import UsageError
 from robustfl.records import CellResult, canonical
 from robustfl.reports.store import Store
 
+from .cell import Cell
 from .ensemble import SCOPE, asked
 from .expand import expand
 from .grid import Results, plan
-from .spec import Cell, Scenario, is_axis
+from .spec import Scenario, is_axis
 
 SHARE = 3
 """The part of the rounds after which members are compared: one in so many."""
@@ -46,18 +47,16 @@ def first_part(scenario: Scenario) -> Scenario:
             "of zip, or run the grid without the cheap mode"
         )
     cell = {name: value for name, value in scenario.cell.items() if name != "forgetting"}
-    rounds = cell.get("rounds", Cell.model_fields["rounds"].default)
     if cell.get("stop") is not None:
         raise UsageError(
             f"stop={cell['stop']!r}: the cheap mode stops after a third of the rounds by itself; leave it out"
         )
-    cell["stop"] = [_third(r) for r in rounds] if is_axis("rounds", rounds) else _third(rounds)
-    seeds = cell.get("seed", Cell.model_fields["seed"].default)
-    cell["seed"] = seeds[0] if is_axis("seed", seeds) else seeds
+    several, thirds = is_axis("rounds", cell.get("rounds")), [_third(r) for r in scenario.values("rounds")]
+    cell |= {"stop": thirds if several else thirds[0], "seed": scenario.values("seed")[0]}
     if not any("attack" in group for group in scenario.zip):
         cell["attack"] = ensemble.spec
     zipped = tuple(tuple(name for name in group if name != "forgetting") for group in scenario.zip)
-    if is_axis("rounds", rounds):
+    if several:
         alone = () if any("rounds" in group for group in zipped) else (("rounds",),)
         zipped = tuple((*group, "stop") if "rounds" in group else group for group in (*zipped, *alone))
     return scenario.model_copy(update={"name": f"{scenario.name}-third", "cell": cell, "zip": zipped})

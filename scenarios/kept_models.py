@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,9 +30,9 @@ from robustfl.reports.store import Store, open_store, write_stream
 from robustfl.vectors import flatten_parameters, layout_of, write_statistics
 
 from .build import Built, skeleton
+from .cell import Cell
 from .evaluate import Evaluator
 from .methods import method
-from .spec import Cell
 
 FORMAT = 1
 _NOTE, _OWN = "note", ("own/parameters", "own/statistics")
@@ -84,16 +83,17 @@ def load_model(
     >>> robustfl.evaluate(model, "digits", evasions=[]).sa == record.metrics.sa
     True
     """
-    where, found = usable_device(device, "load_model"), _found(source, key)
-    arrays, note = _read(found)
-    cell, own = _cell(found.record), arrays.keys() & set(_OWN)
+    where = usable_device(device, "load_model")
+    record, path = _found(source, key)
+    arrays, note = _read(record, path)
+    cell, own = _cell(record), arrays.keys() & set(_OWN)
     if (user is None) != (not own):
-        each = f"the users of cell {found.record.key[:12]} have models of their own; give user=, one of {note['users']}"
+        each = f"the users of cell {record.key[:12]} have models of their own; give user=, one of {note['users']}"
         raise UsageError(f"load_model: {each}" if own else f"load_model: user={user}, but all users share one model")
     if user is not None and user not in note["users"]:
         raise UsageError(f"load_model: user={user} is no honest user of the cell; these are {note['users']}")
     model = skeleton(cell, shape=tuple(note["shape"]), classes=note["classes"])
-    _fill(model, arrays, found.path)
+    _fill(model, arrays, path)
     if user is not None:
         _personalise(model, cast(Norm, method("norm", cell.norm)), arrays, user)
     for layer in model.modules():
@@ -102,28 +102,22 @@ def load_model(
     return model.eval().to(where)
 
 
-@dataclass(frozen=True)
-class _Found:
-    """The record of a cell, and where its model lies."""
+def _found(source: str | Path, key: str) -> tuple[CellResult, Path]:
+    """The record of the cell ``key`` of a store or of a board, and the file of its model.
 
-    record: CellResult
-    path: Path
-    digest: str
-
-
-def _found(source: str | Path, key: str) -> _Found:
-    """The cell ``key`` of a store or of a board. Raises ``UsageError`` if it is not there or has kept no model."""
+    Raises ``UsageError`` if the cell is not there or has kept no model.
+    """
     place = Path(source)
     if place.is_file():
         board, wrong = read_board(place)
         if wrong:
             raise StoreError(f"{place}: {wrong[0]}")
-        records: Mapping[str, Any] = {record.key: record for record in board.records()}
+        records = {record.key: record for record in board.records()}
         whole = _whole(key, records, str(source))
-        record, folder = cast(CellResult, records[whole]), place.parent
+        record, folder = records[whole], place.parent
     else:
         store = open_store(place)
-        whole = _whole(key, dict.fromkeys(store.keys()), str(source))
+        whole = _whole(key, store.keys(), str(source))
         record, folder = store.read(whole), store.folder
     kept = record.certificates.get("model")
     path = model_path(folder, whole)
@@ -135,10 +129,10 @@ def _found(source: str | Path, key: str) -> _Found:
         )
     if not path.is_file():
         raise UsageError(f"load_model: no file {str(path)!r}; put the folder 'models' of the store there")
-    return _Found(record, path, str(kept["digest"]))
+    return record, path
 
 
-def _whole(key: str, keys: Mapping[str, Any], source: str) -> str:
+def _whole(key: str, keys: Collection[str], source: str) -> str:
     """The one key that is ``key`` or begins with it."""
     matching = [k for k in keys if k == key] or [k for k in keys if len(key) >= _SHORTEST and k.startswith(key)]
     if len(matching) == 1:
@@ -179,18 +173,18 @@ def _digest(arrays: Mapping[str, np.ndarray[Any, Any]]) -> str:
     return found.hexdigest()
 
 
-def _read(found: _Found) -> tuple[Arrays, dict[str, Any]]:
+def _read(record: CellResult, path: Path) -> tuple[Arrays, dict[str, Any]]:
     try:
-        with open(found.path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
+        with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         digest = _digest(arrays)
         note = json.loads(arrays.pop(_NOTE).tobytes())
     except Exception as error:  # a damaged or foreign file may raise anything
-        raise StoreError(f"{found.path}: torn, or no model of robustfl's ({type(error).__name__})") from None
-    if digest != found.digest:
-        raise StoreError(f"{found.path}: not the model that the record tells of: its digest is another")
-    if note.get("format") != FORMAT or note.get("key") != found.record.key:
-        raise StoreError(f"{found.path}: a model of another cell, or of another robustfl")
+        raise StoreError(f"{path}: torn, or no model of robustfl's ({type(error).__name__})") from None
+    if digest != record.certificates["model"]["digest"]:
+        raise StoreError(f"{path}: not the model that the record tells of: its digest is another")
+    if note.get("format") != FORMAT or note.get("key") != record.key:
+        raise StoreError(f"{path}: a model of another cell, or of another robustfl")
     return arrays, note
 
 

@@ -9,7 +9,7 @@ from robustfl.contracts import Attack
 from robustfl.norms import HBN
 from robustfl.objectives import WSM
 
-from .spec import Cell
+from .cell import Cell
 
 
 def _poisoned_priors(cell: Cell) -> bool:

@@ -6,7 +6,6 @@ import dataclasses
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, ClassVar
 
 from robustfl import autobyz
@@ -18,7 +17,7 @@ from robustfl.federation import FineTuning
 from robustfl.models import Weights
 from robustfl.outside import unsafe
 from robustfl.parameters import check, check_given, param
-from robustfl.registry import create, describe, generation, identity, lookup, parse
+from robustfl.registry import create, describe, identity, lookup, parse, until_changed
 
 
 @dataclass(frozen=True)
@@ -97,7 +96,7 @@ class Methods:
     def of(cls, settings: object, *, fresh: bool) -> Methods:
         """The methods of a cell; ``fresh`` ones for a run, which may keep things on them, else those that all share."""
         texts = _texts(settings)
-        return cls(*_read_all(texts, _made)) if fresh else _shared(texts, generation())
+        return cls(*_read_all(texts, _made)) if fresh else _shared(texts)
 
     @property
     def statistics_rule(self) -> Pipeline:
@@ -119,10 +118,9 @@ def _read_all(texts: tuple[Any, ...], read: Callable[[str, str], Any]) -> Iterat
         yield tuple(read(name, item) for item in text) if name in LISTED else read(name, text)
 
 
-@lru_cache(4096)
-def _shared(texts: tuple[Any, ...], since: int) -> Methods:
+@until_changed
+def _shared(texts: tuple[Any, ...]) -> Methods:
     """One value for all cells of a grid that name the same methods."""
-    del since
     return Methods(*_read_all(texts, method))
 
 
@@ -131,15 +129,19 @@ def method(setting: str, text: str) -> Any:
 
     Raises ``UsageError``.
     """
-    return _read(setting, text, generation())[0]
+    return _read(setting, text)[0]
 
 
+@until_changed
 def identified(setting: str, text: str) -> Any:
     """The part in a cell's key of the method that a setting names: one identity, or a list of those of its rules.
 
     The same value for the same text, so not to be changed. Raises ``UsageError``.
     """
-    return _identity(setting, text, generation())
+    made = _read(setting, text)[0]
+    if isinstance(made, Propagate):
+        return [identity(part) for part in (made.propagation, *made.rule.parts)]
+    return [identity(part) for part in made.parts] if isinstance(made, Pipeline) else identity(made)
 
 
 def canonical_method(setting: str, text: Any) -> str:
@@ -147,7 +149,7 @@ def canonical_method(setting: str, text: Any) -> str:
     if not isinstance(text, str):
         form = _FORMS.get(setting, "a method spec such as 'name' or 'name(a=1)'")
         raise UsageError(f"{setting}={text!r} must be {form}")
-    return _read(setting, text, generation())[1]
+    return _read(setting, text)[1]
 
 
 def refuse_unsafe(setting: str, text: str) -> None:
@@ -164,23 +166,14 @@ def canonical_methods(setting: str, texts: Any) -> tuple[str, ...]:
     return tuple(canonical_method(setting, item) for item in items)
 
 
-@lru_cache(4096)
-def _read(setting: str, text: str, since: int) -> tuple[Any, str]:
+@until_changed
+def _read(setting: str, text: str) -> tuple[Any, str]:
     """The method a text names, and its shortest text."""
-    del since
     refuse_unsafe(setting, text)
     made = _made(setting, text)
     if made is None:
         return None, _WORDS[setting]
     return made, made.describe() if isinstance(made, (Pipeline, Propagate)) else describe(made)
-
-
-@lru_cache(4096)
-def _identity(setting: str, text: str, since: int) -> Any:
-    made = _read(setting, text, since)[0]
-    if isinstance(made, Propagate):
-        return [identity(part) for part in (made.propagation, *made.rule.parts)]
-    return [identity(part) for part in made.parts] if isinstance(made, Pipeline) else identity(made)
 
 
 def _made(setting: str, text: str) -> Any:

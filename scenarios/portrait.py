@@ -12,7 +12,7 @@ from robustfl.branches import ADVERSARIAL
 from robustfl.federation import LocalModels, State, propagate_statistics
 
 from .build import Built
-from .spec import Cell
+from .cell import Cell
 
 
 def portrait(cell: Cell, built: Built, state: State, local: LocalModels | None) -> dict[str, Any] | None:

@@ -11,12 +11,13 @@ from robustfl.errors import UsageError, some
 from robustfl.records import LATER, CellResult, canonical, completed, labels_of, plain, text_without
 from robustfl.reports.published import Board
 
-from .bench import Contestant, Protocol, Search, configurations, final_scenario, protocol_of, scenario_to_run
+from .bench import Search, configurations, final_scenario
+from .cell import Cell
 from .ensemble import asked as ensemble_asked
 from .expand import expand, labels
 from .halving import cheap_words
 from .knowledge import knowledge
-from .spec import Cell
+from .protocol import Protocol, protocol_of, scenario_to_run
 from .tuning_check import contestant_of
 
 _SCORES = ("validation", "worst")
@@ -92,15 +93,15 @@ def _dropped_apart(present: Sequence[Labels], asked: Asked) -> Iterator[str]:
     ran = present[: len(present) - len(gone)]
     strange = [cell for cell in gone if (cell["attack"], cell["scope"]) not in known]
     if strange:
-        yield f"it drops what is no member of AutoByz: {some(sorted(map(_named, strange)))}"
+        yield f"it drops what is no member of AutoByz: {_named(strange)}"
     places = {text_without(cell, "seed") for cell in ran}
     half = [cell for cell in gone if text_without(cell, "seed") in places]
     if half:
-        yield f"it drops members with some seeds that ran with others: {some(sorted(map(_named, half)))}"
+        yield f"it drops members with some seeds that ran with others: {_named(half)}"
     rows = {text_without(cell, *_WHERE) for cell in ran if (cell["attack"], cell["scope"]) in known}
     lost = [cell for cell in gone if text_without(cell, *_WHERE) not in rows]
     if lost:
-        yield f"it drops every member: {some(sorted(map(_named, lost)))}"
+        yield f"it drops every member: {_named(lost)}"
 
 
 def _apart(
@@ -115,53 +116,40 @@ def _apart(
         yield "it does not say which attacks count as AutoByz"
     if ensemble is None and asked is not None:
         yield "it counts AutoByz, which did not run"
-    yield from _facts_apart(
-        facts,
-        {
-            "title": tier.title, "budget": rules.budget, "tuning": plain(dict(tier.tuning)),
-            "autobyz": ensemble.version if ensemble else None,
-        },
-    )  # fmt: skip
-    yield from _seed_apart(scenario.cell.get("seed", 0), asked)
+    right = {
+        "title": tier.title, "budget": rules.budget, "tuning": plain(dict(tier.tuning)),
+        "autobyz": ensemble.version if ensemble else None,
+    }  # fmt: skip
+    for name, value in right.items():
+        if facts[name] != value:
+            yield f"its {name} is {facts[name]!r}, the protocol's {value!r}"
+    first = scenario.values("seed")[0]
+    if asked is not None and asked.seed not in (None, first):  # chosen to leave out other members by
+        yield f"its cheap mode compared members with seed {asked.seed}, the protocol's is {first}"
     found: dict[str, Search] = {}
     for name, entry in facts["contestants"].items():
         contestant = contestant_of(name, entry)
-        wrong = list(_search_apart(contestant, entry, tuple(tier.tuning["attack"]), rules))
+        scores = [tried["validation"] for tried in entry["search"]]
+        tried = tuple(zip(configurations(contestant, rules), scores, strict=False))
+        search = Search(contestant, entry["knowledge"], tried)
+        wrong = list(_search_apart(search, entry, tuple(tier.tuning["attack"]), rules))
         yield from (f"{name}: {words}" for words in wrong)
         if not wrong:
-            scores = [tried["validation"] for tried in entry["search"]]
-            settings = configurations(contestant, rules)
-            found[name] = Search(contestant, entry["knowledge"], tuple(zip(settings, scores, strict=True)))
+            found[name] = search
     if len(found) < len(facts["contestants"]):
         return
     wanted = expand(final_scenario(scenario, found))
-    yield from _cells_apart([plain(labels(cell)) for cell in wanted], present)
+    yield from _cells_apart([labels(cell) for cell in wanted], present)
     yield from _settings_apart(wanted, records)
 
 
-def _seed_apart(seeds: Any, asked: Asked | None) -> Iterator[str]:
-    """Another seed than the first of the tier, chosen to leave out other members by."""
-    first = seeds[0] if isinstance(seeds, list) else seeds
-    if asked is not None and asked.seed not in (None, first):
-        yield f"its cheap mode compared members with seed {asked.seed}, the protocol's is {first}"
-
-
-def _facts_apart(facts: Labels, rules: Labels) -> Iterator[str]:
-    """What a board says of the rules themselves, beside what they are."""
-    for name, value in rules.items():
-        if facts[name] != value:
-            yield f"its {name} is {facts[name]!r}, the protocol's {value!r}"
-
-
-def _search_apart(
-    contestant: Contestant, entry: Mapping[str, Any], attacks: tuple[str, ...], rules: Protocol
-) -> Iterator[str]:
-    """What is not as the search of a contestant has to be."""
+def _search_apart(search: Search, entry: Labels, attacks: tuple[str, ...], rules: Protocol) -> Iterator[str]:
+    """What a contestant's entry says of its ``search``, and should not."""
     tried = [{k: v for k, v in one.items() if k not in _SCORES} for one in entry["search"]]
     if len(tried) != rules.budget:
         yield f"tuned on {len(tried)} configurations; the budget is {rules.budget}"
         return
-    if tried != [plain(labels_of(settings)) for settings in configurations(contestant, rules)]:
+    if tried != [plain(labels_of(settings)) for settings, _ in search.tried]:
         yield "tuned on other configurations than those of the protocol"
     if any(set(one["validation"]) != set(attacks) for one in entry["search"]):
         yield f"tuned under other attacks than {', '.join(attacks)}"
@@ -169,11 +157,11 @@ def _search_apart(
     scores = [v for one in entry["search"] for v in one["validation"].values() if v is not None]
     if not all(0 <= score <= 1 for score in scores):
         yield "a score of its search is no accuracy"
-    worst = [min(-1.0 if v is None else v for v in one["validation"].values()) for one in entry["search"]]
-    if worst != [-1.0 if one["worst"] is None else one["worst"] for one in entry["search"]]:
+    said = [-1.0 if one["worst"] is None else one["worst"] for one in entry["search"]]
+    if said != [search.worst(i) for i in range(len(said))]:
         yield "a worst case of its search is not the worst of its scores"
-    if type(entry["chosen"]) is not int or entry["chosen"] != worst.index(max(worst)):
-        yield f"chose configuration {entry['chosen']}, where {worst.index(max(worst))} has the highest worst case"
+    if type(entry["chosen"]) is not int or entry["chosen"] != search.best:
+        yield f"chose configuration {entry['chosen']}, where {search.best} has the highest worst case"
     if "reason" in entry and not isinstance(entry["reason"], str):
         yield "its reason is no text"
         return
@@ -181,9 +169,9 @@ def _search_apart(
         yield f"it says why its search came to nothing, which it did not: {entry['reason']!r}"
     if not scores and not entry.get("reason"):
         yield "its search has no score, and no reason is given: nothing was measured to choose by"
-    known = knowledge(contestant.of("defense"))
-    if entry["knowledge"] != known:
-        yield f"is told {known}, not {entry['knowledge']}"
+    known = knowledge(search.contestant.of("defense"))
+    if search.knowledge != known:
+        yield f"is told {known}, not {search.knowledge}"
 
 
 def _cells_apart(wanted: Iterable[Labels], present: Sequence[Labels]) -> Iterator[str]:
@@ -194,11 +182,11 @@ def _cells_apart(wanted: Iterable[Labels], present: Sequence[Labels]) -> Iterato
         ("has what the tier does not:", [here[k] for k in here.keys() - asked.keys()]),
     ):
         if found:
-            yield f"it {words} {some(sorted(map(_named, found)))}"
+            yield f"it {words} {_named(found)}"
     counted = Counter(map(_text, present))
     twice = [cell for text, cell in here.items() if counted[text] > 1]
     if twice:
-        yield f"it has more than one cell of {some(sorted(map(_named, twice)))}"
+        yield f"it has more than one cell of {_named(twice)}"
 
 
 def _settings_apart(wanted: Iterable[Cell], records: Iterable[CellResult]) -> Iterator[str]:
@@ -210,7 +198,7 @@ def _settings_apart(wanted: Iterable[Cell], records: Iterable[CellResult]) -> It
         if (text := _text(record.labels)) in right and canonical(completed(record.cell["cell"], LATER)) != right[text]
     ]
     if strange:
-        yield f"it has other settings than the tier's behind the labels of {some(sorted(map(_named, strange)))}"
+        yield f"it has other settings than the tier's behind the labels of {_named(strange)}"
 
 
 def _text(found: Labels) -> str:
@@ -218,5 +206,6 @@ def _text(found: Labels) -> str:
     return canonical(_BEFORE | dict(found))
 
 
-def _named(cell: Mapping[str, Any]) -> str:
-    return f"{cell['defense']}, {cell['norm']}, {cell['attack']}, seed {cell['seed']}"
+def _named(cells: Iterable[Labels]) -> str:
+    """Some of the cells, in words."""
+    return some(sorted(f"{c['defense']}, {c['norm']}, {c['attack']}, seed {c['seed']}" for c in cells))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from robustfl.errors import DataMissing, UsageError
-from robustfl.records import CellResult, plain
+from robustfl.records import CellResult
 from robustfl.reports.reproduction import Entry, Evidence, Finding, Item, Paper, Scale, Statement, find_items, judge
 from robustfl.reports.reproduction.measures import Planned
 from robustfl.reports.reproduction.protocols import SCALES, Run, ScaleName
@@ -19,9 +19,10 @@ from robustfl.reports.store import Store
 from robustfl.surroundings import kept
 
 from .arithmetic import compute, trace
+from .cell import Cell
 from .expand import expand, fingerprints, key_of, labels, refusal, resolve
 from .grid import Results
-from .spec import Cell, Scenario
+from .spec import Scenario
 
 REFERENCE_SECONDS = 0.55
 """What ``pace`` measures on the machine whose seconds the protocols state."""
@@ -86,8 +87,7 @@ def gather(
     stale: set[str] = set()
     lacking = ""
     for run, scenario in zip(scale.runs, scenarios_of(scale), strict=True):
-        cells = [cell for cell in expand(scenario) if refusal(cell) is None]
-        own = Store(Path(out) / scenario.name)
+        cells, own = _possible(scenario), Store(Path(out) / scenario.name)
         stored = given if given is not None else list(own.load().results)
         keys, missing = _keys(cells, stored, root, local=given is None)
         lacking = lacking or missing
@@ -96,10 +96,10 @@ def gather(
         by_key = {record.key: record for record in stored}
         for cell in cells:
             key = next((k for k in keys[cell] if k in by_key), keys[cell][0] if keys[cell] else "")
-            planned.append(Planned(plain(labels(cell)), key))
+            planned.append(Planned(labels(cell), key))
             if key in by_key:
                 found[key] = by_key[key]
-        asked = {k for options in keys.values() for k in options}
+        asked = _all_of(keys)
         unasked = [r for r in stored if r.key not in asked and r.scenario == scenario.name]
         stale |= _stale(run, unasked, root, local=given is None) if unasked else set()
     seconds = sum(record.timing.seconds for record in found.values())
@@ -114,9 +114,17 @@ def _stale(run: Run, unasked: Sequence[CellResult], root: str | Path | None, *, 
     left = {record.key for record in unasked}
     for each in asking:
         scenario = Scenario.load(each.preset, settings=each.settings)
-        keys, _ = _keys([cell for cell in expand(scenario) if refusal(cell) is None], unasked, root, local=local)
-        left -= {k for options in keys.values() for k in options}
+        left -= _all_of(_keys(_possible(scenario), unasked, root, local=local)[0])
     return left
+
+
+def _possible(scenario: Scenario) -> list[Cell]:
+    """The cells that are not refused."""
+    return [cell for cell in expand(scenario) if refusal(cell) is None]
+
+
+def _all_of(keys: Mapping[Cell, Iterable[str]]) -> set[str]:
+    return {key for options in keys.values() for key in options}
 
 
 def _keys(
@@ -188,7 +196,7 @@ def _worked(images: Tensor, kernel: Tensor) -> float:
 
 def _beside(own: Store, keys: Mapping[Cell, Iterable[str]]) -> list[CellResult]:
     """The records that the stores beside a store have of cells that it lacks: equal keys are equal cells."""
-    asked = {key for options in keys.values() for key in options}
+    asked = _all_of(keys)
     missing, found = asked - own.done(asked), dict[str, CellResult]()
     for cells in sorted(own.folder.parent.glob("*/cells")):
         other = Store(cells.parent)
@@ -207,8 +215,8 @@ def run_missing(
     failed = False
     for scenario in scenarios_of(scale):
         own = Store(Path(out) / scenario.name)
-        cells = [cell for cell in expand(scenario) if refusal(cell) is None]
-        copied = [own.commit(r) for r in _beside(own, _keys(cells, (), root, local=True)[0])]
+        keys, _ = _keys(_possible(scenario), (), root, local=True)
+        copied = [own.commit(record) for record in _beside(own, keys)]
         if copied:
             on_note(f"{scenario.name}: {len(copied)} cells were in other stores under {out}")
         try:

@@ -8,7 +8,7 @@ import time
 import traceback
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
@@ -31,6 +31,7 @@ from robustfl.running import running
 from robustfl.surroundings import kept
 
 from .build import Built, build
+from .cell import Cell
 from .checkpoint import Checkpoint, Keeper, checkpoint_path
 from .effect import no_effect
 from .evaluate import Evaluator
@@ -42,7 +43,6 @@ from .memory import REMEDY, exhausted, reset_peak
 from .packing import packed, unpacked
 from .portrait import portrait
 from .selection import Selection
-from .spec import Cell
 
 ON_CPU = Execution(device="cpu")
 
@@ -85,16 +85,32 @@ def run_cell(cell: Cell, *, fingerprint: str, scenario: str = "cell", execution:
         commits=run.commits if run else [commit()],
         notes=keeper.notes,
     )
-    known = {"key": key, "scenario": scenario, "cell": plain(resolved), "labels": plain(labels(cell))}
+    known = {"key": key, "scenario": scenario, "cell": plain(resolved), "labels": labels(cell)}
     return CellResult(**known, **outcome, certificates=plain(certificates), timing=timing)
 
 
-def failed(key: str, cell: Cell, *, fingerprint: str, scenario: str, reason: str) -> CellResult:
-    """The record of a cell that could not be run to an end, or not at all."""
-    resolved = plain(resolve(cell, fingerprint))
-    return CellResult(
-        key=key, scenario=scenario, status="failed", reason=reason, cell=resolved, labels=plain(labels(cell))
-    )
+@dataclass(frozen=True)
+class Task:
+    """A cell that is to run elsewhere: with its key, the name of its scenario, and the fingerprint of its data."""
+
+    key: str
+    cell: Cell
+    scenario: str
+    fingerprint: str
+
+    @property
+    def resolved(self) -> dict[str, Any]:
+        """The settings, methods and data that its key is made of, as they are here."""
+        return resolve(self.cell, self.fingerprint)
+
+    def run(self, execution: Execution) -> CellResult:
+        """Run it here."""
+        return run_cell(self.cell, scenario=self.scenario, fingerprint=self.fingerprint, execution=execution)
+
+    def failed(self, reason: str) -> CellResult:
+        """The record where it could not be run to an end, or not at all."""
+        known = {"cell": plain(self.resolved), "labels": labels(self.cell)}
+        return CellResult(key=self.key, scenario=self.scenario, status="failed", reason=reason, **known)
 
 
 def versions() -> dict[str, str]:

@@ -7,7 +7,8 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, Protocol
 
@@ -30,6 +31,9 @@ class Display(Protocol):
     def show(self, done: float, total: int, words: str) -> None:
         """Show ``done`` of ``total`` cells, a running one as the share of its rounds."""
 
+    def stop(self) -> None:
+        """Leave the screen as it was, whether or not all cells are done."""
+
 
 class NotebookDisplay:
     """A bar below the cell of the notebook, updated in place; it needs no widgets."""
@@ -47,6 +51,9 @@ class NotebookDisplay:
             self._handle = ipython.display(bar, display_id=True)
         else:
             self._handle.update(bar)
+
+    def stop(self) -> None:
+        """Leave the bar where it is."""
 
 
 class TerminalDisplay:
@@ -66,7 +73,9 @@ class TerminalDisplay:
         self._bar.update(
             self._bar.task_ids[0], completed=done, description=words, count=f"{int(done)} of {total} cells"
         )
-        if done >= total:
+
+    def stop(self) -> None:
+        if self._bar is not None:
             self._bar.stop()
 
 
@@ -77,9 +86,10 @@ def in_notebook() -> bool:
     return getattr(shell, "kernel", None) is not None
 
 
+@contextmanager
 def shown(
     progress: bool | None, on_start: OnStart, on_cell: OnCell, on_round: OnRoundOf | None, *, heard: bool
-) -> tuple[OnStart, OnCell, OnRoundOf | None]:
+) -> Iterator[tuple[OnStart, OnCell, OnRoundOf | None]]:
     """The three callbacks of a grid, which also show its progress if ``progress`` says so.
 
     ``None`` means: in a notebook, unless the caller listens itself (``heard``).
@@ -87,9 +97,14 @@ def shown(
     if progress is None:
         progress = in_notebook() and not heard
     if not progress:
-        return on_start, on_cell, on_round
-    bar = _Bar(NotebookDisplay() if in_notebook() else TerminalDisplay(), on_start, on_cell, on_round)
-    return bar.start, bar.cell, bar.round
+        yield on_start, on_cell, on_round
+        return
+    display: Display = NotebookDisplay() if in_notebook() else TerminalDisplay()
+    bar = _Bar(display, on_start, on_cell, on_round)
+    try:
+        yield bar.start, bar.cell, bar.round
+    finally:
+        display.stop()
 
 
 class _Bar:

@@ -8,18 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from robustfl.errors import UsageError
-from robustfl.records import CellResult, plain
+from robustfl.records import CellResult
 from robustfl.reports import tracking
 from robustfl.reports.store import RERUN, Store
 from robustfl.storage import LIMIT
 
+from .cell import Cell
 from .checkpoint import discard
 from .effect import effect_warnings
-from .execution import CHECKPOINT_MINUTES, Execution, OnRound
+from .execution import CHECKPOINT_MINUTES, Execution, OnRound, unheard
 from .expand import expand, fingerprints, key_of, labels, resolve
 from .ranks import joined
 from .run import run_cell
-from .spec import Cell, Scenario
+from .spec import Scenario
 
 
 def run(
@@ -33,8 +34,8 @@ def run(
     keep_model: bool = False,
     track: Sequence[str] = (),
     state_memory: int = LIMIT,
-    on_round: OnRound = lambda round, rounds, loss: None,
-    on_note: Callable[[str], None] = lambda text: None,
+    on_round: OnRound = unheard,
+    on_note: Callable[[str], None] = unheard,
 ) -> CellResult:
     """Run one cell and return its record: ``status``, ``metrics.sa``, ``metrics.ra``, ``curve``, ``certificates`` …
 
@@ -72,7 +73,7 @@ def run_one(scenario: Scenario, execution: Execution, *, out: str | Path | None)
         known = fingerprints([cell], execution.root)[cell] if team.leads else ""
         fingerprint = known if team.size == 1 else team.told(known)
         names = execution.track if team.leads else ()
-        followed = tracking.Followed(names, folder, key_of(resolve(cell, fingerprint)), plain(labels(cell)))
+        followed = tracking.Followed(names, folder, key_of(resolve(cell, fingerprint)), labels(cell))
         here = replace(
             execution, device=where, team=team, on_point=followed.evaluated, store=None if store is None else folder
         )

@@ -18,7 +18,7 @@ from robustfl.errors import Refused
 from robustfl.evaluation.accuracy import activations
 
 from .build import Built, build
-from .spec import Cell
+from .cell import Cell
 
 # What CUDA and its libraries take on a GPU for every process.
 _CONTEXT = 600 << 20

@@ -11,11 +11,13 @@ from robustfl.records import CellResult
 from robustfl.reports.published import Board
 from robustfl.reports.store import RERUN
 
-from .bench import WHO, Contestant, protocol_of, tuning_cells, validated
+from .bench import Contestant, tuning_cells, validated
+from .cell import Cell
 from .expand import fingerprints, key_of, labels, resolve
-from .spec import Cell
+from .protocol import WHO, protocol_of
 
-Run = Callable[[Cell, str, Mapping[str, Any]], CellResult]
+Run = Callable[..., CellResult]
+"""Runs a cell of a board again: ``run(cell, fingerprint, certificates, scenario="")``."""
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from robustfl.arguments import check_whole
 from robustfl.autobyz import Asked, asked_of
 from robustfl.errors import RobustflError, UsageError
 from robustfl.records import CellResult, plain
@@ -17,14 +18,14 @@ from robustfl.reports.agreement import agree, settings_apart, versions_apart
 from robustfl.reports.board_faults import is_count
 from robustfl.reports.published import TOLERANCE, read_board
 
+from .cell import Cell
 from .claims_check import false_claims, unexplained
 from .dropped_check import RIGHTLY, Dropped
-from .execution import Execution, check_threads, device_of
+from .execution import Execution, check_threads, device_of, unheard
 from .expand import fingerprints, key_of, resolve
 from .protocol_check import apart_from_protocol
 from .run import run_cell, versions
-from .spec import Cell
-from .tuning_check import Trial, trials_of
+from .tuning_check import Run, Trial, trials_of
 
 AGREES = ("identical", "within tolerance", RIGHTLY)
 ELSEWHERE = "cannot be run here"
@@ -102,8 +103,8 @@ def verify(
     device: str | None = None,
     threads: int | None = None,
     root: str | Path | None = None,
-    on_start: Callable[[Verification], None] = lambda known: None,
-    on_cell: Callable[[Check], None] = lambda check: None,
+    on_start: Callable[[Verification], None] = unheard,
+    on_cell: Callable[[Check], None] = unheard,
 ) -> Verification:
     """Check a published board's file, then run ``cells`` of its cells again (``None``: all of them) and compare.
 
@@ -149,8 +150,8 @@ def _check_arguments(board: object, cells: object, sample: object, tolerance: ob
         raise UsageError(
             f"verify: cells={cells!r} must be a whole number ≥ 1, or None for all; check_only=True runs none"
         )
-    if sample is not None and type(sample) is not int:
-        raise UsageError(f"verify: sample={sample!r} must be a whole number")
+    if sample is not None:
+        check_whole(sample, "sample", "verify")
     if not isinstance(tolerance, (int, float)) or not 0 <= tolerance <= 1:
         raise UsageError(f"verify: tolerance={tolerance!r} must be a number in [0, 1], a difference of accuracies")
 
@@ -190,7 +191,7 @@ def _looked_through(
     return known, chosen, None if asked is None else (asked, everything)
 
 
-def _runner(device: str | None, threads: int | None, root: str | Path | None) -> Callable[..., CellResult]:
+def _runner(device: str | None, threads: int | None, root: str | Path | None) -> Run:
     """Runs a cell again as its record says it ran, unless ``device`` and ``threads`` are given."""
 
     def run(cell: Cell, fingerprint: str, said: Mapping[str, Any], scenario: str = "") -> CellResult:
@@ -237,60 +238,52 @@ def _left_out_of_the_worst(records: Sequence[CellResult]) -> list[CellResult]:
 
 
 def _again(
-    one: CellResult | Trial | str,
-    dropped: Dropped | None,
-    tolerance: float,
-    root: str | Path | None,
-    run: Callable[..., CellResult],
+    one: CellResult | Trial | str, dropped: Dropped | None, tolerance: float, root: str | Path | None, run: Run
 ) -> Check:
-    """Run what was drawn: a cell, a training of a search, or the key of what the cheap mode left out."""
+    """Run what was drawn: a cell, a training of a search, or what the cheap mode left out, by its key."""
     if isinstance(one, str):
         assert dropped is not None  # else no such key is drawn
-        return _check_dropped(one, dropped)
-    if isinstance(one, Trial):
-        return _check_trial(one, tolerance, root, run)
-    return _check(one, tolerance, root, run)
-
-
-def _check_trial(trial: Trial, tolerance: float, root: str | Path | None, run: Callable[..., CellResult]) -> Check:
-    """Train a configuration of a search again."""
+        key, labels = one, dict(dropped.asked.dropped[one])
+    else:
+        key, labels = "" if isinstance(one, Trial) else one.key, one.labels
+    versions: tuple[str, ...] = ()
     try:
-        key, verdict, detail = trial.check(tolerance, root, run)
+        if isinstance(one, str):
+            assert dropped is not None
+            verdict, detail = dropped.check(one)
+        elif isinstance(one, Trial):
+            key, verdict, detail = one.check(tolerance, root, run)
+        else:
+            verdict, detail, versions = _check(one, tolerance, root, run)
     except RobustflError as error:
-        return Check("", trial.labels, ELSEWHERE, str(error))
-    return Check(key, trial.labels, verdict, detail)
+        verdict, detail = ELSEWHERE, str(error)
+    return Check(key, labels, verdict, detail, versions)
 
 
-def _check_dropped(key: str, dropped: Dropped) -> Check:
-    """Hold a cell that was left out against the rule by which it was."""
-    said = dict(dropped.asked.dropped[key])
-    try:
-        return Check(key, said, *dropped.check(key))
-    except RobustflError as error:
-        return Check(key, said, ELSEWHERE, str(error))
+def _check(record: CellResult, tolerance: float, root: str | Path | None, run: Run) -> tuple[str, str, tuple[str, ...]]:
+    """Run one cell again as its record says it ran: verdict, detail and methods of other versions.
 
-
-def _check(record: CellResult, tolerance: float, root: str | Path | None, run: Callable[..., CellResult]) -> Check:
-    """Run one cell again as its record says it ran."""
-    try:
-        cell = Cell.of(record.cell.get("cell", {}))
-        fingerprint = fingerprints([cell], root)[cell]
-        resolved = resolve(cell, fingerprint)
-    except RobustflError as error:
-        return Check(record.key, record.labels, ELSEWHERE, str(error))
+    Raises ``RobustflError`` where it cannot be run here, such as for want of data or of its device.
+    """
+    cell = Cell.of(record.cell.get("cell", {}))
+    fingerprint = fingerprints([cell], root)[cell]
+    resolved = resolve(cell, fingerprint)
     versions = tuple(versions_apart(record.cell.get("methods", {}), resolved["methods"]))
     if versions:
-        return Check(record.key, record.labels, "other versions", "; ".join(versions), versions)
+        return "other versions", "; ".join(versions), versions
     if key_of(resolved) != record.key:
-        apart = settings_apart(record.cell, plain(resolved))
-        detail = "; ".join(f"{path}: {a} published, {b} here" for path, a, b in apart[:3])
-        return Check(record.key, record.labels, "another cell", detail or "the settings have another key")
-    known = record.certificates
-    try:
-        again = run(cell, fingerprint, known, record.scenario)
-    except UsageError as error:  # a device or a number of threads that this machine does not have
-        return Check(record.key, record.labels, ELSEWHERE, str(error))
-    found = agree(record, again, tolerance=tolerance)
+        return "another cell", "; ".join(_settings_apart(record, resolved)) or "the settings have another key", ()
+    return *_compared(record, run(cell, fingerprint, record.certificates, record.scenario), tolerance), ()
+
+
+def _settings_apart(record: CellResult, resolved: Mapping[str, Any]) -> list[str]:
+    apart = settings_apart(record.cell, plain(resolved))
+    return [f"{path}: {a} published, {b} here" for path, a, b in apart[:3]]
+
+
+def _compared(record: CellResult, again: CellResult, tolerance: float) -> tuple[str, str]:
+    """The verdict on a cell that came out ``again``, and in what it differs."""
+    found, known = agree(record, again, tolerance=tolerance), record.certificates
     verdict = {"identical": "identical", "within": "within tolerance", "differs": "differs"}[found.verdict]
     detail = "" if found.verdict == "identical" else found.words().partition(": ")[2]
     told = [f"{n} {known.get(n)} → {again.certificates.get(n)}" for n in DOUBTS if _untold(n, record, again)]
@@ -299,7 +292,7 @@ def _check(record: CellResult, tolerance: float, root: str | Path | None, run: C
     if told:
         verdict, detail = "differs", "; ".join([*([detail] if detail else []), *told])
     reason = f" ({(again.reason or '').strip().splitlines()[0]})" if again.status == "failed" and again.reason else ""
-    return Check(record.key, record.labels, verdict, detail + reason)
+    return verdict, detail + reason
 
 
 def _untold(name: str, published: CellResult, again: CellResult) -> bool:
@@ -336,8 +329,7 @@ def _versions(record: CellResult, *, missing: bool) -> list[str]:
     found = versions_apart(record.cell.get("methods", {}), resolved["methods"])
     if found or key_of(resolved) == record.key:
         return found
-    apart = settings_apart(record.cell, plain(resolved))
-    return [f"cell {record.key[:12]}: {path}: {a} published, {b} here" for path, a, b in apart[:3]]
+    return [f"cell {record.key[:12]}: {words}" for words in _settings_apart(record, resolved)]
 
 
 def _environment(published: Any) -> list[str]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +39,8 @@ TEMPLATES = (
     "attack", "defense", "stateful-defense", "norm", "evasion", "algorithm", "objective", "model", "dataset",
     "partition",
 )  # fmt: skip
+PATH = click.Path(path_type=Path)
+CHEAP = click.option("--cheap", is_flag=True, help="Finish only the members of AutoByz that can still be the worst.")
 PLOTS = ("curves", "heatmap", "breakdown", "pareto", "ranks", "forgetting", "labels", "bn-pca", "representations")
 
 
@@ -62,6 +67,20 @@ class _Commands(click.Group):
     command_class = _Command
 
 
+def _from(module: str) -> Callable[[Callable[[], None]], Callable[..., int]]:
+    """The function of the same name in a module of this folder, imported when its command runs."""
+
+    def found(described: Callable[[], None]) -> Callable[..., int]:
+        @functools.wraps(described)
+        def command(**options: Any) -> int:
+            code: int = getattr(import_module(f"robustfl.cli.{module}"), described.__name__)(**options)
+            return code
+
+        return command
+
+    return found
+
+
 @click.group(cls=_Commands, context_settings=_SETTINGS)
 @click.version_option(__version__, message="robustfl %(version)s")
 def app() -> None:
@@ -82,43 +101,39 @@ def app() -> None:
 @click.option("--slots", type=click.IntRange(1), help="Cells at once on each GPU [default: by memory].")
 @click.option("--cluster", metavar="tcp://HOST:PORT", help="Run cells on the workers of this dask scheduler.")
 @click.option("--cell-minutes", type=Finite(0, min_open=True), help="Fail cells that take longer [default: no limit].")
-@click.option("--cheap", is_flag=True, help="Finish only the members of AutoByz that can still be the worst.")
+@CHEAP
 @click.option("--dry-run", is_flag=True, help="Print the cells, refusals and an estimate; train nothing.")
 @scenario_options
-def grid(scenario: str, **options: Any) -> int:
+@_from("grid")
+def grid() -> None:
     """Run every missing cell of SCENARIO (a preset or a TOML file) and print the leaderboard.
 
     Interrupt it at any time: what is done stays, and the same command goes on from there, also within long cells.
     """
-    from robustfl.cli.grid import grid as command
-
-    return command(scenario, **options)
 
 
 @app.command(short_help="Run one cell.")
 @click.argument("scenario", required=False, shell_complete=complete.scenarios)
 @click.option("--out", type=Folder(), help="Also keep the record in this folder of stores.")
 @scenario_options
-def run(scenario: str | None, **options: Any) -> int:
+@_from("run")
+def run() -> None:
     """Run one cell: SCENARIO with every axis fixed by --set, or the defaults.
 
     \b
     robustfl run --set attack=alie --set f=3 --set defense=nnm+trimmed-mean --set norm=fbn
     """
-    from robustfl.cli.run import run as command
-
-    return command(scenario, **options)
 
 
 @app.command(short_help="Print a leaderboard; write tables, figures, a web site, a board.")
-@click.argument("store", type=click.Path(path_type=Path))
+@click.argument("store", type=PATH)
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Folder of the report [default: STORE/report, or report-… beside it with --where].",
 )
-@click.option("--site", type=click.Path(path_type=Path), help="Also write a web site into this folder.")
-@click.option("--board", type=click.Path(path_type=Path), help="Also write a board that `verify` can check.")
+@click.option("--site", type=PATH, help="Also write a web site into this folder.")
+@click.option("--board", type=PATH, help="Also write a board that `verify` can check.")
 @tolerance("What the board claims: by how much an accuracy may differ when a cell is run again.", default=None)
 @click.option(
     "--statistic",
@@ -136,19 +151,17 @@ def run(scenario: str | None, **options: Any) -> int:
 )
 @plugins("Load methods (their papers) from a file.")
 @FORMAT
-def report(**options: Any) -> int:
+@_from("report")
+def report() -> None:
     """Print the leaderboard of STORE (e.g. runs/quickstart) and write it as CSV, Markdown, LaTeX, JSON and figures.
 
     \b
     robustfl report runs/quickstart --site site --board board.json
     """
-    from robustfl.cli.report import report as command
-
-    return command(**options)
 
 
 @app.command(short_help="Run cells of a published board again and compare.")
-@click.argument("board", type=click.Path(path_type=Path))
+@click.argument("board", type=PATH)
 @CELLS
 @EVERY_CELL
 @where("Only cells of this row, e.g. defense=krum.")
@@ -160,43 +173,39 @@ def report(**options: Any) -> int:
 @click.option("--threads", type=click.IntRange(1), help="Threads per cell [default: as the board says].")
 @DATA_ROOT
 @FORMAT
-def verify(**options: Any) -> int:
+@_from("verify")
+def verify() -> None:
     """Run cells of a published BOARD again and say which agree; 1 if one does not, or if the file was edited.
 
     \b
     robustfl verify board.json
     robustfl verify board.json --where defense=nnm+median --where norm=fbn --all
     """
-    from robustfl.cli.verify import verify as command
-
-    return command(**options)
 
 
 @app.command(short_help="Bundle results for others, or check such a bundle.")
-@click.argument("target", metavar="STORE|BUNDLE", type=click.Path(path_type=Path))
+@click.argument("target", metavar="STORE|BUNDLE", type=PATH)
 @click.option("--check", "checks", is_flag=True, help="Check a bundle instead of making one.")
-@click.option("--out", type=click.Path(path_type=Path), help="Folder of the bundle  [default: submissions/NAME]")
+@click.option("--out", type=PATH, help="Folder of the bundle  [default: submissions/NAME]")
 @click.option("--by", default="", help="Who is to be asked about it: a name, a handle, an address.")
 @click.option("--name", help="What it is called  [default: the store's name]")
 @plugins("A file that methods of the cells are from.")
 @tolerance("By how much an accuracy may differ when a cell is run again.")
 @click.option("--trust", multiple=True, metavar="CODE", help="Run this code of the bundle, e.g. plugins/mine.py.")
-@click.option("--against", type=click.Path(path_type=Path), help="The board it wants to join: its attacks and seeds.")
+@click.option("--against", type=PATH, help="The board it wants to join: its attacks and seeds.")
 @CELLS
 @EVERY_CELL
 @SAMPLE
 @DATA_ROOT
 @FORMAT
-def submit(target: Path, **options: Any) -> int:
+@_from("submit")
+def submit() -> None:
     """Bundle the results of STORE for others: board, plug-in sources, recipe, digests. --check looks at a BUNDLE.
 
     \b
     robustfl submit runs/my-study --by "Ada, ada@example.org" --plugin my_defense.py
     robustfl submit --check submissions/my-study --trust plugins/my_defense.py
     """
-    from robustfl.cli.submit import submit as command
-
-    return command(target, **options)
 
 
 @app.command(short_help="Measure the papers' tables and figures again; write claim beside measurement.")
@@ -205,26 +214,22 @@ def submit(target: Path, **options: Any) -> int:
 @click.option("--list", "listing", is_flag=True, help="Print every table and figure with its state and time left.")
 @click.option("--run/--no-run", default=True, show_default=True, help="Run what is missing before writing the page.")
 @STORES
-@click.option(
-    "--report", default="reproduction", show_default=True, type=click.Path(path_type=Path), help="Folder of the page."
-)
-@click.option("--from", "boards", multiple=True, type=click.Path(path_type=Path), help="Read this board; run nothing.")
-@click.option("--board", type=click.Path(path_type=Path), help="Also write the cells as one board.")
+@click.option("--report", default="reproduction", show_default=True, type=PATH, help="Folder of the page.")
+@click.option("--from", "boards", multiple=True, type=PATH, help="Read this board; run nothing.")
+@click.option("--board", type=PATH, help="Also write the cells as one board.")
 @JOBS
 @THREADS
 @DEVICE
 @DATA_ROOT
 @FORMAT
-def reproduce(target: str | None, **options: Any) -> int:
+@_from("reproduce")
+def reproduce() -> None:
     """Hold what a paper claims beside what robustfl measures: fbn, wsm, fedrbn, hbn, fedtan, or one TABLE of them.
 
     \b
     robustfl reproduce --list
     robustfl reproduce fedtan/figure6
     """
-    from robustfl.cli.reproduce import reproduce as command
-
-    return command(target, **options)
 
 
 @app.command(short_help="Run the benchmark: tune every contestant alike, measure it under AutoByz.")
@@ -237,18 +242,16 @@ def reproduce(target: str | None, **options: Any) -> int:
     help="Only these, or others that the tier does not have [default: all of the tier].",
 )
 @click.option("--list", "listing", is_flag=True, help="Print the tier's contestants and what each tries; run nothing.")
-@click.option("--cheap", is_flag=True, help="Finish only the members of AutoByz that can still be the worst.")
+@CHEAP
 @click.option("--set", "settings", multiple=True, metavar="A.B=C", help="Change the protocol; the board says so.")
 @STORES
-@click.option("--board", type=click.Path(path_type=Path), help="Also write the board, with every search.")
-@click.option(
-    "--page", type=click.Path(path_type=Path), help="Also write the pages of tier, study or site into this folder."
-)
+@click.option("--board", type=PATH, help="Also write the board, with every search.")
+@click.option("--page", type=PATH, help="Also write the pages of tier, study or site into this folder.")
 @click.option(
     "--from",
     "sources",
     multiple=True,
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Read this board, or this data of a study; run nothing. For the site: once per board.",
 )
 @JOBS
@@ -257,7 +260,8 @@ def reproduce(target: str | None, **options: Any) -> int:
 @DATA_ROOT
 @plugins()
 @FORMAT
-def bench(tier: str, **options: Any) -> int:
+@_from("bench")
+def bench() -> None:
     """Run a TIER of the benchmark: d (embedded digits), m (MNIST), c (CIFAR-10), p (propagation); or a study; the site.
 
     Every contestant tries equally many configurations on validation data, then runs under AutoByz. The study is what
@@ -269,22 +273,17 @@ def bench(tier: str, **options: Any) -> int:
     robustfl bench d --list
     robustfl bench site --from bench-d.json --from bench-p.json --page pages
     """
-    from robustfl.cli.bench import bench as command
-
-    return command(tier, **options)
 
 
 @app.command(short_help="Join the stores or boards of several people.")
-@click.argument("sources", nargs=-1, required=True, metavar="STORE STORE...", type=click.Path(path_type=Path))
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder of the joined store.")
+@click.argument("sources", nargs=-1, required=True, metavar="STORE STORE...", type=PATH)
+@click.option("--out", required=True, type=PATH, help="Folder of the joined store.")
 @click.option("--source", "names", multiple=True, metavar="NAME", help="Who measured; once per store, in order.")
 @tolerance("By how much the accuracies of one cell may differ between stores.")
 @FORMAT
-def merge(**options: Any) -> int:
+@_from("merge")
+def merge() -> None:
     """Join the stores, or published boards, of several people; 1 and nothing written if they contradict each other."""
-    from robustfl.cli.merge import merge as command
-
-    return command(**options)
 
 
 @app.command(short_help="Explain what differs between two cells or stores.")
@@ -293,27 +292,26 @@ def merge(**options: Any) -> int:
 @click.option("--timing", is_flag=True, help="Also show times and machines, which differ between any two runs.")
 @click.option("--limit", default=40, show_default=True, type=click.IntRange(1), help="Lines per part.")
 @FORMAT
-def diff(**options: Any) -> int:
+@_from("diff")
+def diff() -> None:
     """Explain what differs between two cells (STORE:KEY, or a record's file) or two stores; 1 if anything does.
 
     \b
     robustfl diff runs/quickstart:00af runs/quickstart:7c31
     robustfl diff runs/quickstart ../theirs/quickstart
     """
-    from robustfl.cli.diff import diff as command
-
-    return command(**options)
 
 
 @app.command(short_help="Draw one kind of figure into a file.")
 @click.argument("kind", type=Word(PLOTS), metavar="KIND")
-@click.argument("store", type=click.Path(path_type=Path))
-@click.option("--save", type=click.Path(path_type=Path), help="File, .pdf .png or .svg [default: KIND.pdf].")
+@click.argument("store", type=PATH)
+@click.option("--save", type=PATH, help="File, .pdf .png or .svg [default: KIND.pdf].")
 @click.option("--metric", help="sa, ra, ... where the figure has one.")
 @click.option("--width", type=click.Choice(["column", "page"]), help="For print: one column (3.4 in) or two (7 in).")
 @click.option("--lines", type=click.Choice(["defense", "norm", "objective"]), help="What the panels of curves overlay.")
 @where("Only these cells, e.g. attack=alie.")
-def plot(**options: Any) -> int:
+@_from("plot")
+def plot() -> None:
     """Draw one KIND of figure of STORE into a file; several figures get numbers.
 
     KIND: curves, heatmap, breakdown, pareto, ranks, forgetting, labels, bn-pca, representations.
@@ -321,9 +319,6 @@ def plot(**options: Any) -> int:
     \b
     robustfl plot breakdown runs/my-study --metric sa --save breakdown.pdf
     """
-    from robustfl.cli.plot import plot as command
-
-    return command(**options)
 
 
 @app.command(name="list", short_help="List methods and presets.")
@@ -331,32 +326,29 @@ def plot(**options: Any) -> int:
 @plugins()
 @click.option("--markdown", is_flag=True, help="Print everything about robustfl's own methods as one page.")
 @FORMAT
-def list_methods(kind: str | None, **options: Any) -> int:
+@_from("methods")
+def list_methods() -> None:
     """List the methods of KIND, or of all kinds.
 
     KIND: attacks, evasions, defenses, norms, algorithms, objectives, models, datasets, partitions, presets.
     """
-    from robustfl.cli.methods import list_methods as command
-
-    return command(kind, **options)
 
 
 @app.command(short_help="Show what a method or preset is: parameters, paper.")
 @click.argument("name", shell_complete=complete.names)
 @plugins()
 @FORMAT
-def show(name: str, **options: Any) -> int:
+@_from("methods")
+def show() -> None:
     """Show a method or preset: what it does, its parameters with ranges and defaults, its paper."""
-    from robustfl.cli.methods import show as command
-
-    return command(name, **options)
 
 
 @app.command(short_help="Write a working plug-in package to start from.")
 @click.argument("kind", type=Word(TEMPLATES))
 @click.argument("name")
-@click.option("--dir", "folder", default=".", show_default=True, type=click.Path(path_type=Path), help="Where.")
-def new(**options: Any) -> int:
+@click.option("--dir", "folder", default=".", show_default=True, type=PATH, help="Where.")
+@_from("new")
+def new() -> None:
     """Write a working plug-in package with one method of KIND called NAME, to start from.
 
     KIND: attack, defense, stateful-defense, norm, evasion, algorithm, objective, model, dataset, partition.
@@ -365,9 +357,6 @@ def new(**options: Any) -> int:
     robustfl new attack my-attack               # or: new stateful-defense my-rule, new model my-model, ...
     pip install -e robustfl-my-attack && robustfl check my-attack
     """
-    from robustfl.cli.new import new as command
-
-    return command(**options)
 
 
 @app.command(short_help="Check methods against robustfl's contract.")
@@ -375,16 +364,14 @@ def new(**options: Any) -> int:
 @plugins()
 @click.option("--limit", default=60.0, show_default=True, type=Finite(0, min_open=True), help="Seconds per law.")
 @FORMAT
-def check(target: str, **options: Any) -> int:
+@_from("check")
+def check() -> None:
     """Check the methods of a plug-in FILE, or those called NAME, against robustfl's contract; 1 if a law is broken.
 
     \b
     robustfl check my_attack.py
     robustfl check 'foe(eta=2)'
     """
-    from robustfl.cli.check import check as command
-
-    return command(target, **options)
 
 
 @app.command(short_help="Check installation, devices and data sets; fetch data.")
@@ -397,8 +384,6 @@ def check(target: str, **options: Any) -> int:
     help="Download and decode a data set.",
 )
 @FORMAT
-def doctor(**options: Any) -> int:
+@_from("doctor")
+def doctor() -> None:
     """Check the installation, devices, compiler and data sets; download data with --fetch."""
-    from robustfl.cli.doctor import doctor as command
-
-    return command(**options)

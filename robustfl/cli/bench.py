@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from robustfl.cli.printing import as_json, console, print_board, say, table
-from robustfl.cli.progress import run_shown
+from robustfl.cli.progress import execution_of, run_shown
 from robustfl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from robustfl.reports.board import Board
     from robustfl.reports.published import Board as Published
     from robustfl.scenarios import Results, Scenario
-    from robustfl.scenarios.bench import Contestant, Protocol, Tier
+    from robustfl.scenarios.bench import Contestant
+    from robustfl.scenarios.protocol import Protocol, Tier
 
 _NO_PAGES = "the pages show accuracy under AutoByz, which --set attack took away"
 STUDIES, HELDOUT, SITE = ("study", "study-1"), "heldout", "site"
@@ -29,12 +30,13 @@ STUDIES, HELDOUT, SITE = ("study", "study-1"), "heldout", "site"
 
 def bench(
     tier: str, *, contestants: tuple[str, ...], listing: bool, cheap: bool, settings: tuple[str, ...], out: str,
-    board: Path | None, page: Path | None, sources: tuple[Path, ...], jobs: int | None, threads: int, device: str,
-    data_root: str | None, plugins: tuple[str, ...], form: str,
+    board: Path | None, page: Path | None, sources: tuple[Path, ...], plugins: tuple[str, ...], form: str, **how: Any,
 ) -> int:  # fmt: skip
-    """Run a tier or a study of AutoByz, or write the site; 1 if a cell failed, or the study chose another set."""
+    """Run a tier or a study of AutoByz, or write the site; 1 if a cell failed, or the study chose another set.
+
+    ``how`` is of ``Execution``.
+    """
     from robustfl.reports.store import refuse_no_file, refuse_store
-    from robustfl.scenarios import Execution
 
     refuse_no_file("board", board)
     if page is not None:
@@ -46,14 +48,14 @@ def bench(
         raise UsageError(
             f"bench {tier} takes one --from, not {len(sources)}; bench {SITE} takes the boards of all tiers"
         )
-    note = partial(say, err=True)
-    execution = Execution(device=device, threads=threads, root=data_root, jobs=jobs, on_note=note)
+    execution = execution_of(**how)
     run = partial(run_shown, execution=execution, out=out, quiet=form == "json")
     if tier in (*STUDIES, HELDOUT):
         of = heldout if tier == HELDOUT else study
         return of(tier, _studied(tier, sources[0] if sources else None, run), page=page, form=form)
     from robustfl.registry import load_file
     from robustfl.scenarios import bench as engine
+    from robustfl.scenarios.protocol import protocol, scenario_to_run
 
     for plugin in plugins:
         load_file(plugin)
@@ -62,17 +64,16 @@ def bench(
     if sources:
         _takes_no(f"{tier} --from", {**running, "board": board})
         return _from_board(tier, sources[0], page, form)
-    rules = engine.protocol()
+    rules = protocol()
     chosen = rules.tier(tier)
     if listing:
         _takes_no(f"{tier} --list", {"board": board, "page": page, "cheap": cheap})
-        return _list(chosen, rules, engine.contestants(engine.scenario_to_run(chosen, settings), contestants), form)
-    extra = tuple(str(Path(p).resolve()) for p in plugins)
+        return _list(chosen, rules, engine.contestants(scenario_to_run(chosen, settings), contestants), form)
     if page is not None:
-        _refuse_pages(engine.scenario_to_run(chosen, settings))
+        _refuse_pages(scenario_to_run(chosen, settings))
     found = engine.bench(
-        chosen, run, wanted=contestants, settings=settings, cheap=cheap, out=out, root=data_root, plugins=extra,
-        on_note=note,
+        chosen, run, wanted=contestants, settings=settings, cheap=cheap, out=out, root=execution.root, plugins=plugins,
+        on_note=execution.on_note,
     )  # fmt: skip
     _publish(found.results, board, page, form)
     return 1 if found.results.statuses.get("failed") or found.results.lost else 0
@@ -188,7 +189,7 @@ def _facts(read: Published) -> Mapping[str, Any]:
 
 def _unknown_version(facts: Mapping[str, Any]) -> str:
     """The refusal of a board of a version of the protocol that is not known here; empty for the others."""
-    from robustfl.scenarios.bench import protocol_of
+    from robustfl.scenarios.protocol import protocol_of
 
     try:
         protocol_of(facts.get("version"))
@@ -218,7 +219,7 @@ def _write_site(
     boards: Sequence[tuple[Published, Path | None]], page: Path, left_out: Sequence[str] = ()
 ) -> list[Path]:
     from robustfl.reports.benchmark_site import Shown, write_benchmark
-    from robustfl.scenarios.bench import protocol
+    from robustfl.scenarios.protocol import protocol
 
     shown = []
     for read, file in boards:

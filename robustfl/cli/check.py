@@ -64,15 +64,15 @@ def _file(target: str, limit: float) -> list[dict[str, Any]]:
 
 
 def _named(target: str, limit: float) -> list[dict[str, Any]]:
-    from robustfl.registry import KINDS, create, entries, parse, split_outside
+    from robustfl.registry import create, entries, parse, split_outside
 
     parts = split_outside(target, "+")
     if len(parts) > 1:  # a pipeline obeys the laws that its parts obey
         return [found for part in parts for found in _named(part.strip(), limit)]
     name, params = parse(target)
-    found = [e for kind in KINDS for e in entries(kind) if e.name == name]
+    found = [e for e in entries() if e.name == name]
     if not found:
-        known = [e.name for kind in KINDS for e in entries(kind)]
+        known = [e.name for e in entries()]
         if hint := _near_file(name):
             raise UsageError(f"no method or file {name!r}{hint}")
         raise UsageError(f"no method or file {name!r}; {closest(name, known)}")

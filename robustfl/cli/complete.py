@@ -77,7 +77,7 @@ def methods(kind: str) -> set[str]:
 
 def cell_settings() -> list[str]:
     """The names of a cell's settings."""
-    source = (_folder("robustfl.scenarios") / "spec.py").read_text(encoding="utf-8")
+    source = (_folder("robustfl.scenarios") / "cell.py").read_text(encoding="utf-8")
     (cell,) = (n for n in ast.parse(source).body if isinstance(n, ast.ClassDef) and n.name == "Cell")
     lines = (n.target for n in cell.body if isinstance(n, ast.AnnAssign))
     return [n.id for n in lines if isinstance(n, ast.Name) and not n.id.startswith("_") and n.id != "model_config"]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from robustfl.cli.printing import as_json, console, print_board, say, seconds, table
-from robustfl.cli.progress import run_shown
+from robustfl.cli.progress import execution_of, run_shown
 from robustfl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -19,54 +18,30 @@ _ROWS = 200  # of a dry run's table
 
 
 def grid(
-    scenario: str,
-    *,
-    out: str,
-    jobs: int | None,
-    gpus: str | None,
-    slots: int | None,
-    cluster: str | None,
-    cheap: bool,
-    dry_run: bool,
-    settings: tuple[str, ...],
-    plugins: tuple[str, ...],
-    device: str,
-    checkpoint_minutes: float,
-    keep_model: bool,
-    cell_minutes: float | None,
-    threads: int,
-    data_root: str | None,
-    track: tuple[str, ...],
-    state_memory: str,
-    form: str,
-) -> int:
-    """Run a grid and print its leaderboard; 1 if a cell failed or is gone at the end."""
+    scenario: str, *, out: str, gpus: str | None, cheap: bool, dry_run: bool, settings: tuple[str, ...],
+    plugins: tuple[str, ...], form: str, **how: Any,
+) -> int:  # fmt: skip
+    """Run a grid and print its leaderboard; 1 if a cell failed or is gone at the end. ``how`` is of ``Execution``."""
     from robustfl.reports import load_board
-    from robustfl.scenarios import Execution
     from robustfl.scenarios.halving import cheap_grid
-    from robustfl.scenarios.memory import bytes_of
     from robustfl.scenarios.ranks import processes
 
     if cheap and dry_run:
         raise UsageError("--dry-run does not foresee what --cheap leaves out; without --cheap it tells the whole grid")
     if processes() > 1:
         raise UsageError("torchrun shares one cell between processes: use it with `robustfl run`, not with `grid`")
-    execution = Execution(
-        device=device, threads=threads, root=data_root, state_memory=bytes_of(state_memory),
-        checkpoint_minutes=checkpoint_minutes, cell_minutes=cell_minutes, keep_model=keep_model, track=track, jobs=jobs,
-        gpus=None if gpus is None else _indices(gpus), slots=slots, cluster=cluster, on_note=partial(say, err=True),
-    )  # fmt: skip
+    execution = execution_of(gpus=None if gpus is None else _indices(gpus), **how)
     chosen = load(scenario, settings, plugins)
     if dry_run:
         return _dry_run(chosen, execution, out=out, form=form)
     run = partial(run_shown, execution=execution, out=out, quiet=form == "json")
-    results = cheap_grid(chosen, run, out=out, root=data_root) if cheap else run(chosen)
+    results = cheap_grid(chosen, run, out=out, root=execution.root) if cheap else run(chosen)
     if results.keys and results.lost == len(results.keys):
         return 1
     board = load_board(results.folder, keys=results.keys)
     print_board(board, form, full=f"robustfl report {results.folder}")
     if form == "table":
-        _say_where(results, tensorboard="tensorboard" in track)
+        _say_where(results, tensorboard="tensorboard" in execution.track)
     return 1 if results.statuses.get("failed") or results.lost else 0
 
 
@@ -95,9 +70,7 @@ def load(scenario: str, settings: tuple[str, ...], plugins: tuple[str, ...]) -> 
     from robustfl.scenarios import Scenario
 
     load_plugins(plugins)
-    chosen = Scenario.load(scenario, settings=settings)
-    extra = tuple(str(Path(p).resolve()) for p in plugins)
-    return chosen.model_copy(update={"plugins": (*chosen.plugins, *extra)})
+    return Scenario.load(scenario, settings=settings).beside(plugins)
 
 
 def load_plugins(plugins: tuple[str, ...]) -> None:

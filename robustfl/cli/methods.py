@@ -38,10 +38,10 @@ def list_methods(kind: str | None, *, plugins: tuple[str, ...], markdown: bool, 
 def show(name: str, *, plugins: tuple[str, ...], form: str) -> int:
     """Print everything about one method (every kind that has the name) or preset."""
     from robustfl.cli.facts import facts_of
-    from robustfl.registry import KINDS, entries
+    from robustfl.registry import entries
 
     _load(plugins)
-    everything = [e for kind in KINDS for e in entries(kind)]
+    everything = entries()
     found = [facts_of(e) for e in everything if e.name == name]
     if not found:
         from robustfl.autobyz import NAME, named

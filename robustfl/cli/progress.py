@@ -7,6 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -174,6 +175,14 @@ class GridProgress:
     ) -> None:
         if self._bar is not None:
             self._bar.stop()
+
+
+def execution_of(*, data_root: str | None, state_memory: str = "4GiB", **how: Any) -> Execution:
+    """The options of a command that say how cells run; what a user should know is printed."""
+    from robustfl.scenarios import Execution
+    from robustfl.scenarios.memory import bytes_of
+
+    return Execution(root=data_root, state_memory=bytes_of(state_memory), on_note=partial(say, err=True), **how)
 
 
 def run_shown(scenario: Any, *, execution: Execution, out: str, quiet: bool, **more: Any) -> Results:

@@ -40,11 +40,9 @@ def report(
 
 def papers_of(results: Iterable[CellResult], plugins: tuple[str, ...]) -> dict[str, str]:
     """The line ``paper`` of every method the records name and this installation knows, by ``"defense nnm"``."""
-    from robustfl.registry import KINDS, entries, load_file
+    from robustfl.registry import entries, load_file
 
     for plugin in plugins:
         load_file(plugin)
     named = {str(method["name"]) for record in results for _, method in named_methods(record.cell)}
-    return {
-        f"{e.kind} {e.name}": e.cls.paper for kind in KINDS for e in entries(kind) if e.name in named and e.cls.paper
-    }
+    return {f"{e.kind} {e.name}": e.cls.paper for e in entries() if e.name in named and e.cls.paper}

@@ -9,7 +9,7 @@ from typing import Any
 
 from robustfl import __version__
 from robustfl.cli.printing import as_json, console, say, seconds, table
-from robustfl.cli.progress import run_shown
+from robustfl.cli.progress import execution_of, run_shown
 from robustfl.errors import UsageError
 from robustfl.records import CellResult
 
@@ -19,35 +19,23 @@ processor or another order of sums rounds away. Two commits differ by up to 1.6 
 
 
 def reproduce(
-    target: str | None,
-    *,
-    scale: str,
-    listing: bool,
-    run: bool,
-    out: str,
-    report: Path,
-    boards: tuple[Path, ...],
-    board: Path | None,
-    jobs: int | None,
-    threads: int,
-    device: str,
-    data_root: str | None,
-    form: str,
-) -> int:
-    """Run what is missing of the papers' tables and figures, and write the page; 1 if a cell failed."""
+    target: str | None, *, scale: str, listing: bool, run: bool, out: str, report: Path, boards: tuple[Path, ...],
+    board: Path | None, form: str, **how: Any,
+) -> int:  # fmt: skip
+    """Run what is missing of the papers' tables and figures, and write the page; 1 if a cell failed.
+
+    ``how`` is of ``Execution``.
+    """
     from robustfl.reports.published import sound_board
     from robustfl.reports.reproduction import Page, find_items
     from robustfl.reports.reproduction.page import write_page
-    from robustfl.scenarios import Execution
     from robustfl.scenarios.reproduce import entry, run_missing, scale_of
 
     chosen, size = find_items(target), scale_of(scale)
     if listing:
-        return _list(chosen, size, out=out, root=data_root, form=form)
+        return _list(chosen, size, out=out, root=how["data_root"], form=form)
     _check(target, run=run, boards=boards, board=board)
-    execution = Execution(
-        device=device, threads=threads, root=data_root, jobs=jobs, on_note=lambda text: say(text, err=True)
-    )
+    execution = execution_of(**how)
     failed = False
     runner = partial(run_shown, execution=execution, out=out, quiet=form == "json")
     if run and not boards:
@@ -55,10 +43,10 @@ def reproduce(
             at = item.at(size)
             if at is not None:
                 say(f"{paper.name}/{item.id}: {item.title}", err=True)
-                failed |= run_missing(at, runner, on_note=execution.on_note, out=out, root=data_root)
+                failed |= run_missing(at, runner, on_note=execution.on_note, out=out, root=execution.root)
     given = {path: list(sound_board(path).records()) for path in boards}
     records = [r for found in given.values() for r in found] if boards else None
-    entries = tuple(entry(p, item, size, out=out, root=data_root, records=records) for p, item in chosen)
+    entries = tuple(entry(p, item, size, out=out, root=execution.root, records=records) for p, item in chosen)
     _say_unused(given, {key for e in entries for key in e.evidence.records}, target)
     page = _with_figures(Page(entries, __version__), report)
     files = [*write_page(page, report), *(report / name for entry in page.entries for name in entry.figures)]

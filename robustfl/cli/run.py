@@ -8,29 +8,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from robustfl.cli.grid import load, load_plugins
 from robustfl.cli.printing import as_json, console, percent, say, table
+from robustfl.cli.progress import execution_of
 
 if TYPE_CHECKING:
     from robustfl.records import CellResult
 
 
 def run(
-    scenario: str | None,
-    *,
-    out: str | None,
-    settings: tuple[str, ...],
-    plugins: tuple[str, ...],
-    device: str,
-    checkpoint_minutes: float,
-    keep_model: bool,
-    threads: int,
-    data_root: str | None,
-    track: tuple[str, ...],
-    state_memory: str,
-    form: str,
+    scenario: str | None, *, out: str | None, settings: tuple[str, ...], plugins: tuple[str, ...], form: str, **how: Any
 ) -> int:
-    """Run one cell and print its record; 1 unless it is done."""
-    from robustfl.scenarios import Execution
-    from robustfl.scenarios.memory import bytes_of
+    """Run one cell and print its record; 1 unless it is done. ``how`` is of ``Execution``."""
     from robustfl.scenarios.ranks import rank
     from robustfl.scenarios.single import run_one
     from robustfl.scenarios.spec import apply_settings
@@ -40,7 +27,6 @@ def run(
         chosen = apply_settings({"name": "run"}, settings)
     else:
         chosen = load(scenario, settings, plugins)
-    limit = bytes_of(state_memory)
     screen = console(err=True)
     quiet = not screen.is_terminal or form == "json" or rank() > 0
     with Progress(
@@ -48,11 +34,9 @@ def run(
         TextColumn("{task.fields[loss]}"), console=screen, transient=True, disable=quiet,
     ) as bar:  # fmt: skip
         task = bar.add_task("rounds", total=None, loss="")
-        execution = Execution(
-            device=device, threads=threads, root=data_root, state_memory=limit, checkpoint_minutes=checkpoint_minutes,
-            keep_model=keep_model, track=track, on_note=lambda note: say(note, err=True),
-            on_round=lambda r, total, loss: bar.update(task, completed=r, total=total, loss=f"loss {loss:.3f}"),
-        )  # fmt: skip
+        execution = execution_of(
+            on_round=lambda r, total, loss: bar.update(task, completed=r, total=total, loss=f"loss {loss:.3f}"), **how
+        )
         record = run_one(chosen, execution, out=out)
     _tell(record, form, rank())
     return 0 if record.status == "done" else 1

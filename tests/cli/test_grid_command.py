@@ -17,8 +17,8 @@ from robustfl.cli import invoke
 from robustfl.errors import UsageError
 from robustfl.reports.board import below_heading
 from robustfl.scenarios import Results, dry_run, halving, ranks
+from robustfl.scenarios.cell import Cell
 from robustfl.scenarios.dry_run import Estimate, PlannedCell
-from robustfl.scenarios.spec import Cell
 
 MIB = 2**20
 

@@ -22,7 +22,8 @@ from robustfl.records import CellResult
 from robustfl.reports import bundle, joining
 from robustfl.reports.bundle import Bundle, Manifest, _brought, _digest, _digest_of, read_bundle, write_bundle
 from robustfl.reports.store import Store
-from robustfl.scenarios.submission import Submission, _drawn_for, _methods_of, check_submission
+from robustfl.scenarios.secrecy import _drawn_for
+from robustfl.scenarios.submission import Submission, _methods_of, check_submission
 
 HEAD = """
 from dataclasses import dataclass

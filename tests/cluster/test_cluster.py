@@ -23,7 +23,7 @@ from robustfl.errors import ClusterError, UsageError
 from robustfl.registry import create, dismiss, forget_files, guests, origin_of
 from robustfl.scenarios import Cell, Execution, Scenario, cluster, expand, grid
 from robustfl.scenarios.expand import fingerprints, key_of, resolve
-from robustfl.scenarios.grid import _sent
+from robustfl.scenarios.work import _sent
 
 CELL = {
     "attack": ["none", "mine"], "defense": ["mean", "median"], "model": "mlp(hidden=(8,))", "f": 1, "clients": 5,

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from robustfl.registry import entries
-from robustfl.scenarios.spec import METHODS, Cell
+from robustfl.scenarios.cell import Cell
+from robustfl.scenarios.methods import METHODS
 
 
 class Fuzz(Protocol):

@@ -23,8 +23,8 @@ from robustfl.errors import RobustflError
 from robustfl.records import CellResult
 from robustfl.registry import register
 from robustfl.scenarios import Scenario, grid, run_cell
+from robustfl.scenarios.cell import Cell
 from robustfl.scenarios.expand import key_of, resolve
-from robustfl.scenarios.spec import Cell
 from robustfl.surroundings import Surroundings, kept
 
 pytestmark = pytest.mark.fuzz

@@ -12,8 +12,9 @@ from inputs import Fuzz, cells, document, plain, scenarios, specs, toml, words
 
 from robustfl.errors import RobustflError
 from robustfl.scenarios import Scenario, expand
+from robustfl.scenarios.cell import Cell
 from robustfl.scenarios.expand import key_of, labels, refusal, resolve
-from robustfl.scenarios.spec import Cell, apply_settings
+from robustfl.scenarios.spec import apply_settings
 
 pytestmark = pytest.mark.fuzz
 FILE = Path("s.toml")

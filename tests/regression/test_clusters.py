@@ -22,7 +22,7 @@ def measured():
     for gamma in TABLE:
         for name, norm in SCHEMES.items():
             runs = [normalize_clusters(norm, gamma=gamma, seed=seed) for seed in range(8)]
-            table[gamma, name] = (fmean(r.mean_error for r in runs), fmean(r.last_error for r in runs),
+            table[gamma, name] = (fmean(float(r.errors.mean()) for r in runs), fmean(float(r.errors[-1]) for r in runs),
                                   fmean(r.variance for r in runs))  # fmt: skip
     return table
 

@@ -12,9 +12,10 @@ import pytest
 from robustfl import autobyz
 from robustfl.autobyz import Ensemble, Member
 from robustfl.scenarios import Execution, Scenario
-from robustfl.scenarios.bench import Benchmark, Tier, bench, protocol
+from robustfl.scenarios.bench import Benchmark, bench
 from robustfl.scenarios.ensemble import asked
 from robustfl.scenarios.grid import run_grid
+from robustfl.scenarios.protocol import Tier, protocol
 
 COUNTED = asked(protocol().tier("d").scenario())
 assert COUNTED is not None
@@ -32,7 +33,7 @@ def shrink(patch: pytest.MonkeyPatch, members: Sequence[str] = MEMBERS, margin: 
     tier = replace(RULES.tier("d"), tuning=TUNING)
     rules = replace(RULES, tiers={"d": tier})
     patch.setattr(autobyz, "ensembles", lambda: {VERSION: ensemble})
-    patch.setattr("robustfl.scenarios.bench._protocols", lambda: {rules.version: rules})
+    patch.setattr("robustfl.scenarios.protocol._protocols", lambda: {rules.version: rules})
     return tier
 
 

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from robustfl.federation import train
 from robustfl.scenarios.build import build
-from robustfl.scenarios.spec import Cell
+from robustfl.scenarios.cell import Cell
 from robustfl.team import ALONE, Team
 
 SMALL = {

@@ -14,7 +14,7 @@ from robustfl.errors import Refused, UsageError
 from robustfl.federation import State, train
 from robustfl.registry import create, entries, identity
 from robustfl.scenarios.build import build
-from robustfl.scenarios.spec import Cell
+from robustfl.scenarios.cell import Cell
 
 # What has come out so far: two settings with one result mean that something is ignored.
 KNOWN: dict[bytes, str] = {}

@@ -28,21 +28,10 @@ from robustfl.reports.attack_study_page import heldout_page, study_page
 from robustfl.reports.loading import board_of
 from robustfl.reports.store import Store
 from robustfl.scenarios import Execution, Scenario
-from robustfl.scenarios.bench import (
-    Contestant,
-    Search,
-    Tier,
-    bench,
-    configurations,
-    contestants,
-    protocol,
-    protocol_of,
-    scenario_to_run,
-    searches,
-    tuning_scenario,
-)
+from robustfl.scenarios.bench import Contestant, Search, bench, configurations, contestants, searches, tuning_scenario
 from robustfl.scenarios.grid import run_grid
 from robustfl.scenarios.knowledge import knowledge
+from robustfl.scenarios.protocol import Tier, protocol, protocol_of, scenario_to_run
 
 DOCS = Path(__file__).parents[2] / "docs" / "benchmark"
 RULES = protocol()

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from robustfl.federation import Experiment, State, train
 from robustfl.randomness import numpy_stream
 from robustfl.scenarios.build import build
-from robustfl.scenarios.spec import Cell
+from robustfl.scenarios.cell import Cell
 
 HIDDEN, CLIENTS, BATCH, ROUNDS = 20, 6, 16, 4
 UNEQUAL: dict[str, Any] = {

@@ -19,7 +19,7 @@ import robustfl
 from robustfl.data import Batches
 from robustfl.federation import Experiment, train
 from robustfl.scenarios.build import build
-from robustfl.scenarios.spec import Cell
+from robustfl.scenarios.cell import Cell
 from tests.bench.gradients import centralised
 
 pytestmark = pytest.mark.peers

@@ -24,7 +24,7 @@ from robustfl.norms.layers import ClientGroupNorm
 from robustfl.randomness import stream
 from robustfl.records import CellResult
 from robustfl.scenarios import run_cell
-from robustfl.scenarios.spec import Cell
+from robustfl.scenarios.cell import Cell
 from robustfl.testing.data import check_dataset, check_model
 from robustfl.testing.norms import check_norm
 from robustfl.watch import watched

@@ -11,9 +11,9 @@ import torch
 from robustfl.records import CellResult, CurvePoint, plain
 from robustfl.reports.store import Store
 from robustfl.scenarios import Execution, Scenario, checkpoint, grid, plan, run_cell
+from robustfl.scenarios.cell import Cell
 from robustfl.scenarios.checkpoint import checkpoint_path, discard
 from robustfl.scenarios.expand import expand, fingerprints
-from robustfl.scenarios.spec import Cell
 
 BASE: dict[str, Any] = {
     "model": "mlp(hidden=(8,))", "norm": "fbn", "clients": 6, "f": 1, "rounds": 6, "batch": 8, "dtype": "float64",

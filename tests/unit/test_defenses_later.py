@@ -238,7 +238,7 @@ def test_without_a_model_signs_decide_alone_and_where_nobody_is_usual_the_model_
 def test_in_training_rules_are_told_the_model_that_clients_received(monkeypatch, norm, private):
     from robustfl.federation import train
     from robustfl.scenarios.build import build
-    from robustfl.scenarios.spec import Cell
+    from robustfl.scenarios.cell import Cell
 
     seen: list[tuple[torch.Tensor, tuple[tuple[int, ...], ...]]] = []
     reduce = AlignIns.reduce

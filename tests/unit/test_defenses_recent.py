@@ -327,7 +327,7 @@ def test_the_layers_of_a_list_are_known_and_those_of_a_network_in_training_too()
     made = robustfl.defense("lasa(sparsity=0)")(rows, f=1)
     assert [m.tolist() for m in made] == [[[1.0, 1.0], [1.0, 1.0]], [1.0, 1.0]]
     from robustfl.scenarios.build import build
-    from robustfl.scenarios.spec import Cell
+    from robustfl.scenarios.cell import Cell
 
     for norm, shapes in [
         ("fbn", ((8, 64), (8,), (8,), (8,), (10, 8), (10,))),
@@ -401,7 +401,7 @@ def test_in_training_predictions_are_those_of_the_clients_models_and_the_server_
     from robustfl.federation.outputs import noise_outputs
     from robustfl.federation.state import initial_state
     from robustfl.scenarios.build import build
-    from robustfl.scenarios.spec import Cell
+    from robustfl.scenarios.cell import Cell
 
     for algorithm, step, model in (("fedavg", 1.0, "mlp(hidden=(8,))"), ("dsgd", -0.2, "digits-cnn")):
         cell = Cell.of({
@@ -457,7 +457,7 @@ def test_crfl_leaves_to_clients_what_they_keep_for_themselves():
 def test_a_run_with_crfl_ends_clipped_and_repeats_itself():
     from robustfl.federation import train
     from robustfl.scenarios.build import build
-    from robustfl.scenarios.spec import Cell
+    from robustfl.scenarios.cell import Cell
 
     def ends(algorithm: str) -> list[torch.Tensor]:
         cell = Cell.of({"model": "mlp(hidden=(8,))", "norm": "none", "algorithm": algorithm, "batch": 64, "rounds": 2})
@@ -474,7 +474,7 @@ def test_crfl_adds_no_noise_to_a_model_that_nobody_changes_any_more():
     """Of two clients one attacks and one is drawn: in the last round, with this seed, the attacker."""
     from robustfl.federation import train
     from robustfl.scenarios.build import build
-    from robustfl.scenarios.spec import Cell
+    from robustfl.scenarios.cell import Cell
 
     def ends(sigma: float, seed: int) -> tuple[torch.Tensor, list[bool]]:
         cell = Cell.of(

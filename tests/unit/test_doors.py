@@ -44,7 +44,7 @@ from robustfl.errors import RobustflError, UsageError
 from robustfl.federation.statistics import collect
 from robustfl.norms.layers import ServerBatchNorm
 from robustfl.registry import create
-from robustfl.scenarios import submission
+from robustfl.scenarios import secrecy, submission
 from robustfl.scenarios.verify import ELSEWHERE
 from robustfl.testing import check
 from robustfl.vectors import layout_of
@@ -361,7 +361,7 @@ def by_library(hook): library(hook)
 
 def test_who_asks_for_frames_is_heard_and_a_library_that_does_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
-        submission._heard(event, arguments, {"mine.py"})
+        secrecy._heard(event, arguments, {"mine.py"})
 
     asks: dict[str, Any] = {}
     exec(compile("def asks(hook): hook('sys._getframe', ())", inspect.__file__, "exec"), asks)
@@ -369,7 +369,7 @@ def test_who_asks_for_frames_is_heard_and_a_library_that_does_is_not(monkeypatch
     space: dict[str, Any] = {"library": lambda hook: hook("sys._getframe", ())}
     exec(compile(ASKS, "mine.py", "exec"), space)
     heard: list[str] = []
-    monkeypatch.setattr(submission, "_opened", heard)
+    monkeypatch.setattr(secrecy, "_opened", heard)
     space["by_library"](hook)
     assert heard == []
     space["itself"](hook)
@@ -450,7 +450,7 @@ def test_a_submission_is_accepted_where_every_step_was_made_and_passed(
     ],
 )  # fmt: skip
 def test_files_of_data_are_told_from_code_and_libraries(path: str, data: bool) -> None:
-    assert submission._is_data(path) is data
+    assert secrecy._is_data(path) is data
 
 
 # --- laws ------------------------------------------------------------------------------------------------------------

@@ -11,11 +11,12 @@ from fake_store import record
 from robustfl.records import CellResult
 from robustfl.reports import load_board
 from robustfl.scenarios import Scenario, grid
+from robustfl.scenarios.cell import Cell
 from robustfl.scenarios.claims_check import false_claims, unexplained
 from robustfl.scenarios.effect import effect_warnings, idle_settings, no_effect, scenario_warnings
 from robustfl.scenarios.expand import expand, refusal
 from robustfl.scenarios.run import run_cell
-from robustfl.scenarios.spec import Cell, preset_names
+from robustfl.scenarios.spec import preset_names
 
 SMALL = {"dataset": "digits(limit=200, test_limit=40)", "model": "mlp(hidden=(8,))", "norm": "gn", "rounds": 2,
          "batch": 8, "evasions": []}  # fmt: skip

@@ -13,9 +13,10 @@ from torch import nn
 import robustfl
 from robustfl.evaluation import limit_doubt
 from robustfl.scenarios import Scenario, run_cell
+from robustfl.scenarios.cell import Cell
 from robustfl.scenarios.effect import effect_warnings, idle_settings, no_effect
 from robustfl.scenarios.expand import expand, refusal
-from robustfl.scenarios.spec import Cell, preset_names
+from robustfl.scenarios.spec import preset_names
 
 SMALL: dict[str, Any] = {
     "dataset": "digits(limit=200, test_limit=40)", "model": "mlp(hidden=(8,))", "norm": "gn", "clients": 5,

@@ -15,8 +15,8 @@ from robustfl.errors import Diverged
 from robustfl.federation import train
 from robustfl.registry import entries
 from robustfl.scenarios.build import Built, build
+from robustfl.scenarios.cell import Cell
 from robustfl.scenarios.expand import refusal
-from robustfl.scenarios.spec import Cell
 
 ALGORITHMS = ["dsgd", "dsgd(momentum=0)"] + [
     f"{e.name}(local_steps=2)" for e in entries("algorithm") if e.name != "dsgd"

@@ -19,7 +19,7 @@ from robustfl.norms.lockstep import KINDS
 from robustfl.registry import create
 from robustfl.scenarios import run_cell
 from robustfl.scenarios.build import build
-from robustfl.scenarios.spec import Cell
+from robustfl.scenarios.cell import Cell
 from robustfl.team import ALONE
 from robustfl.vectors import read_statistics, write_statistics
 

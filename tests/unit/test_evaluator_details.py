@@ -20,10 +20,11 @@ from robustfl.federation import lent, train
 from robustfl.randomness import stream
 from robustfl.scenarios import evaluate, run_cell
 from robustfl.scenarios.build import Built, build
+from robustfl.scenarios.cell import Cell
 from robustfl.scenarios.evaluate import Evaluator, _deviation, _worst, represented
 from robustfl.scenarios.expand import expand, refusal, resolve
 from robustfl.scenarios.selection import Selection
-from robustfl.scenarios.spec import Cell, Scenario
+from robustfl.scenarios.spec import Scenario
 from robustfl.vectors import write_statistics
 
 USERS = {

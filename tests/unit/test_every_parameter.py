@@ -39,7 +39,7 @@ from robustfl.errors import RobustflError
 from robustfl.parameters import types_of
 from robustfl.registry import Entry, describe, entries
 from robustfl.scenarios import run_cell
-from robustfl.scenarios.spec import Cell
+from robustfl.scenarios.cell import Cell
 
 Values = tuple[Tensor | str | float | None, ...]
 N_ENTRIES, SHAPES = 40, ((4, 8), (4,), (4,))

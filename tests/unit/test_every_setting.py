@@ -11,8 +11,9 @@ import torch
 from robustfl.errors import UsageError
 from robustfl.records import canonical
 from robustfl.scenarios import run_cell
+from robustfl.scenarios.cell import Cell, LearningRate
 from robustfl.scenarios.expand import expand, key_of, refusal, resolve
-from robustfl.scenarios.spec import Cell, LearningRate, Scenario
+from robustfl.scenarios.spec import Scenario
 
 SMALL: dict[str, Any] = {
     "dataset": "digits(limit=300, test_limit=40)", "model": "mlp", "norm": "fbn", "defense": "nnm+median",

@@ -13,8 +13,8 @@ from robustfl.errors import Refused, UsageError
 from robustfl.federation import train
 from robustfl.scenarios import run_cell
 from robustfl.scenarios.build import build
+from robustfl.scenarios.cell import Cell
 from robustfl.scenarios.expand import key_of, refusal, resolve
-from robustfl.scenarios.spec import Cell
 from robustfl.vectors import layout_of
 
 SMALL: dict[str, Any] = {

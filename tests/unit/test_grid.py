@@ -18,6 +18,7 @@ from robustfl import registry
 from robustfl.errors import StoreError, UsageError
 from robustfl.reports.store import Store
 from robustfl.scenarios import Execution, Finished, Scenario, grid, plan
+from robustfl.scenarios import work as workers
 
 engine = importlib.import_module("robustfl.scenarios.grid")
 CELL = {
@@ -318,9 +319,9 @@ def test_a_plug_in_that_changes_after_the_grid_began_ends_it_and_stores_nothing(
     (work,) = engine._work(todo, Execution(device="cpu"), None)
     file.write_text(file.read_text() + "# another\n")
     with pytest.raises(UsageError, match=r"changing\.py' changed after it was loaded; start a new process"):
-        engine._unwrap(engine._execute(work))
+        workers._execute(work)
     registry.forget_files(but=[])  # as a process that never loaded it
     words = r"a plug-in changed after the grid began \[attack changing: changing\.py .*\]; start the grid again"
     with pytest.raises(UsageError, match=words):
-        engine._unwrap(engine._execute(work))
+        workers._execute(work)
     assert contents(todo.folder) == {}

@@ -19,7 +19,7 @@ from robustfl.federation.engine import _Loop
 from robustfl.federation.statistics import begin, collect, collecting
 from robustfl.registry import create, entries, identity
 from robustfl.scenarios.build import Built, build
-from robustfl.scenarios.spec import Cell
+from robustfl.scenarios.cell import Cell
 from robustfl.vectors import layout_of, read_statistics, write_statistics
 
 SIZES = (6, 4, 5)

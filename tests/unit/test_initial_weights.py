@@ -16,8 +16,8 @@ from robustfl.models import Weights
 from robustfl.registry import create
 from robustfl.scenarios import run_cell
 from robustfl.scenarios.build import build
+from robustfl.scenarios.cell import Cell
 from robustfl.scenarios.expand import fingerprints, key_of, resolve
-from robustfl.scenarios.spec import Cell
 
 SMALL: dict[str, Any] = {
     "dataset": "digits(limit=100, test_limit=40)", "model": "digits-cnn", "clients": 2, "rounds": 1, "evasions": [],

@@ -23,8 +23,8 @@ from robustfl.reports.published import publish, write_board
 from robustfl.reports.store import Store
 from robustfl.scenarios import kept_models, run
 from robustfl.scenarios.build import build
+from robustfl.scenarios.cell import Cell
 from robustfl.scenarios.kept_models import load_model, model_path
-from robustfl.scenarios.spec import Cell
 
 SMALL: dict[str, Any] = {
     "model": "mlp(hidden=(8,))", "norm": "fbn", "clients": 5, "f": 1, "attack": "sf", "defense": "median", "rounds": 2,

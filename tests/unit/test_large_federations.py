@@ -12,8 +12,8 @@ import torch
 from robustfl.errors import StoreError, UsageError
 from robustfl.federation import initial_state, train
 from robustfl.scenarios.build import build
+from robustfl.scenarios.cell import Cell
 from robustfl.scenarios.memory import bytes_of
-from robustfl.scenarios.spec import Cell
 from robustfl.storage import kept
 
 BASE = {

@@ -12,8 +12,8 @@ from robustfl.federation.statistics import lockstep
 from robustfl.norms.lockstep import weighted_sum
 from robustfl.registry import create
 from robustfl.scenarios.build import build
+from robustfl.scenarios.cell import Cell
 from robustfl.scenarios.expand import refusal
-from robustfl.scenarios.spec import Cell
 from robustfl.vectors import layout_of
 from tests.passes import shared_gradients
 

@@ -14,7 +14,7 @@ from robustfl.contracts import NormLayer
 from robustfl.federation.clients import Clients
 from robustfl.federation.engine import train
 from robustfl.scenarios.build import build
-from robustfl.scenarios.spec import Cell
+from robustfl.scenarios.cell import Cell
 
 N, F, ROUNDS, LR, EPS, BETA = 6, 1, 3, 0.1, 1e-5, 0.1
 Exchange = Callable[[str, Tensor], Tensor]

@@ -13,9 +13,9 @@ from robustfl.errors import UsageError
 from robustfl.registry import load_plugins
 from robustfl.scenarios import Cell, Scenario, expand, methods
 from robustfl.scenarios.build import build
+from robustfl.scenarios.cell import of_each
 from robustfl.scenarios.effect import idle_settings, no_effect
 from robustfl.scenarios.expand import key_of, refusal, resolve
-from robustfl.scenarios.spec import of_each
 
 AXES: dict[str, Any] = {
     "attack": ["none", "alie"], "defense": ["nnm+median", "krum"], "norm": ["fbn", "hbn(lam=0.02)"], "f": [0, 1],

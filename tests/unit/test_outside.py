@@ -31,9 +31,10 @@ from robustfl.reports.store import Store, write_stream
 from robustfl.reports.writers import FORMS
 from robustfl.scenarios import Scenario, expand
 from robustfl.scenarios.build import build
+from robustfl.scenarios.cell import Cell
 from robustfl.scenarios.dry_run import estimate
 from robustfl.scenarios.execution import check_threads
-from robustfl.scenarios.spec import Cell, apply_settings
+from robustfl.scenarios.spec import apply_settings
 
 # --- files -----------------------------------------------------------------------------------------------------------
 

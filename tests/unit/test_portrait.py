@@ -18,6 +18,11 @@ SMALL: dict[str, Any] = {
     "evasions": (),
 }  # fmt: skip
 DOMAINS = ("digits-domain(style=textured)", "digits-domain(style=shifted)")
+PROPAGATED = {
+    "norm": "dual-bn(local=true)", "algorithm": "fedavg", "objective": "pnc", "propagation": "fedrbn",
+    "at": "ratio(rho=0.5)", "domains": DOMAINS, "model": "digits(channels=(4,4,4), hidden=(8,8))",
+    "scaling": "unit", "train_evasion": "fgsm",
+}  # fmt: skip
 
 
 def ran(**settings: Any) -> dict[str, Any]:
@@ -58,17 +63,12 @@ def test_norms_without_statistics_leave_no_picture() -> None:
 
 
 def test_private_statistics_are_those_of_all_clients_by_domain_and_role() -> None:
-    propagated = {
-        "norm": "dual-bn(local=true)", "algorithm": "fedavg", "objective": "pnc", "propagation": "fedrbn",
-        "at": "ratio(rho=0.5)", "domains": DOMAINS, "model": "digits(channels=(4,4,4), hidden=(8,8))",
-        "scaling": "unit", "train_evasion": "fgsm",
-    }  # fmt: skip
-    placed = ran(**propagated)["bn_statistics"]
+    placed = ran(**PROPAGATED)["bn_statistics"]
     assert placed["clients"] == [*range(6), *range(6)]
     assert placed["branches"] == ["clean"] * 6 + ["adversarial"] * 6
     assert {g.split(" · ")[0] for g in placed["groups"]} == set(DOMAINS)
     assert {g.split(" · ")[1] for g in placed["groups"]} == {"AT", "ST"}
-    alone = ran(**propagated | {"propagation": "none"})["bn_statistics"]
+    alone = ran(**PROPAGATED | {"propagation": "none"})["bn_statistics"]
     adversarial = [g for g, b in zip(alone["groups"], alone["branches"], strict=True) if b == "adversarial"]
     assert adversarial
     assert all(g.endswith("AT") for g in adversarial)
@@ -80,12 +80,7 @@ SEEN = {"representations": 5, "evasions": ["fgsm(eps=0.1)"]}
 
 
 def test_representations_are_of_clean_and_attacked_images_of_every_domain_through_every_branch() -> None:
-    personal = {
-        "norm": "dual-bn(local=true)", "algorithm": "fedavg", "objective": "pnc", "propagation": "fedrbn",
-        "at": "ratio(rho=0.5)", "domains": DOMAINS, "model": "digits(channels=(4,4,4), hidden=(8,8))",
-        "scaling": "unit", "train_evasion": "fgsm",
-    }  # fmt: skip
-    seen = ran(**personal, **SEEN)["representations"]
+    seen = ran(**PROPAGATED, **SEEN)["representations"]
     assert seen["entries"] == 8
     assert len(seen["points"]) == len(DOMAINS) * 2 * 2 * 5
     assert set(seen["groups"]) == {f"{d} · {images} images" for d in DOMAINS for images in ("clean", "attacked")}

@@ -20,8 +20,8 @@ from robustfl.precision import computing
 from robustfl.randomness import stream
 from robustfl.registry import create
 from robustfl.scenarios import run
+from robustfl.scenarios.cell import Cell
 from robustfl.scenarios.expand import fingerprints, key_of, refusal, resolve
-from robustfl.scenarios.spec import Cell
 from robustfl.vectors import Layout, flatten_parameters, layout_of
 from tests.passes import plain_gradients, shared_gradients
 

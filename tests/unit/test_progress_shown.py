@@ -10,10 +10,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 import robustfl
+from robustfl.scenarios import Finished
 from robustfl.scenarios import shown as module
-from robustfl.scenarios.grid import Finished
 from robustfl.scenarios.shown import in_notebook, shown
 
 CELL = {"rounds": 1, "clients": 4, "model": "digits-cnn(hidden=8)", "evasions": [], "attack": ["none", "sf"], "f": 1}
@@ -28,6 +29,9 @@ class Seen:
     def show(self, done: float, total: int, words: str) -> None:
         self.lines.append((done, total, words))
 
+    def stop(self) -> None:
+        self.lines.append((-1, 0, "stopped"))
+
 
 def finished(key: str, status: str = "done") -> Finished:
     return Finished(key, {}, status, None, None, None, 1.0)
@@ -37,18 +41,34 @@ def test_a_bar_counts_cells_rounds_and_troubles_and_passes_all_on(monkeypatch: p
     seen, heard = Seen(), []
     monkeypatch.setattr(module, "TerminalDisplay", lambda: seen)
     monkeypatch.setattr(module, "_EVERY", 0.0)
-    on_start, on_cell, on_round = shown(
-        True, lambda plan: heard.append("start"), lambda cell: heard.append(cell.key), None, heard=True
-    )
+    listeners = shown(True, lambda plan: heard.append("start"), lambda cell: heard.append(cell.key), None, heard=True)
     plan: Any = SimpleNamespace(missing=("a", "b"), cells={"a": 0, "b": 0, "c": 0}, scenario=SimpleNamespace(name="x"))
-    on_start(plan)
-    assert on_round is not None
-    on_round("a", 3, 4)
-    on_cell(finished("a"))
-    on_round("a", 4, 4)  # told a moment too late
-    on_cell(finished("b", "failed"))
-    assert seen.lines == [(0, 2, "x, 1 were there"), (0.75, 2, "round 3 of 4"), (1, 2, ""), (2, 2, "1 failed")]
+    with listeners as (on_start, on_cell, on_round):
+        on_start(plan)
+        assert on_round is not None
+        on_round("a", 3, 4)
+        on_cell(finished("a"))
+        on_round("a", 4, 4)  # told a moment too late
+        on_cell(finished("b", "failed"))
+    counted = [(0, 2, "x, 1 were there"), (0.75, 2, "round 3 of 4"), (1, 2, ""), (2, 2, "1 failed")]
+    assert seen.lines == [*counted, (-1, 0, "stopped")]
     assert heard == ["start", "a", "b"]
+
+
+def test_a_bar_on_a_terminal_gives_the_cursor_back_when_a_grid_is_interrupted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(told: Finished) -> None:
+        del told
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "Console", lambda file: Console(file=file, force_terminal=True))
+    study = robustfl.Scenario.of({"name": "two", "cell": CELL})
+    with pytest.raises(KeyboardInterrupt):
+        robustfl.grid(study, out=tmp_path, jobs=0, progress=True, on_cell=interrupted)
+    hidden, given_back = capsys.readouterr().err.rpartition("\x1b[?25l")[1:]
+    assert hidden
+    assert "\x1b[?25h" in given_back
 
 
 def test_a_script_is_shown_nothing_unless_it_asks(
@@ -76,8 +96,8 @@ def test_only_a_kernel_is_a_notebook_and_listeners_see_no_bar(
     def listener(told: Any) -> None:
         pass
 
-    made = shown(None, listener, listener, None, heard=heard)
-    assert (made[0] is not listener) is expected
+    with shown(None, listener, listener, None, heard=heard) as made:
+        assert (made[0] is not listener) is expected
 
 
 def test_a_notebook_shows_a_bar_that_ends_full(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from robustfl import autobyz
 from robustfl.autobyz import Ensemble, Member, ensemble_of
 from robustfl.records import CellResult
 from robustfl.reports.published import Board, read_board
-from robustfl.scenarios.bench import protocol
 from robustfl.scenarios.halving import cheap_words
+from robustfl.scenarios.protocol import protocol
 from robustfl.scenarios.protocol_check import apart_from_protocol, words_of
 
 Change = Callable[[dict[str, Any]], object]

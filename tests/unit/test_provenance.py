@@ -15,7 +15,7 @@ from robustfl.reports import load_board
 from robustfl.reports.published import publish, read_board, write_board
 from robustfl.reports.store import Store
 from robustfl.scenarios import run_cell
-from robustfl.scenarios.spec import Cell
+from robustfl.scenarios.cell import Cell
 
 ONE, OTHER = "1" * 40, "2" * 40 + "-modified"
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from robustfl.data import Batches
 from robustfl.federation import Experiment, State, train
 from robustfl.scenarios.build import build
-from robustfl.scenarios.spec import Cell
+from robustfl.scenarios.cell import Cell
 from tests.bench.gradients import centralised
 
 RATE, STEPS, ROUNDS = 0.1, 3, 4

@@ -19,7 +19,7 @@ from robustfl.norms.lockstep import KINDS
 from robustfl.randomness import stream
 from robustfl.registry import create, entries
 from robustfl.scenarios.build import build
-from robustfl.scenarios.spec import Cell
+from robustfl.scenarios.cell import Cell
 from robustfl.testing.attacks import AttackTrial
 
 DEEP: dict[str, Any] = {

@@ -37,9 +37,10 @@ from robustfl.reports.reproduction.plots import apart
 from robustfl.reports.reproduction.protocols import SCALES, Paper, Plot, Run, Scale, paper
 from robustfl.reports.reproduction.verdicts import interval
 from robustfl.reports.store import Store
+from robustfl.scenarios.cell import Cell
 from robustfl.scenarios.expand import expand, fingerprints, key_of, labels, refusal, resolve
 from robustfl.scenarios.reproduce import gather, listed, run_missing, scenarios_of
-from robustfl.scenarios.spec import Cell, Scenario
+from robustfl.scenarios.spec import Scenario
 
 AHEAD = Statement(id="ahead", says="a is ahead of b", left={"norm": "a"}, right={"norm": "b"}, at_least=5.0)
 

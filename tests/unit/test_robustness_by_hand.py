@@ -14,7 +14,7 @@ from robustfl.federation import train
 from robustfl.randomness import numpy_stream
 from robustfl.scenarios import run_cell
 from robustfl.scenarios.build import build
-from robustfl.scenarios.spec import Cell
+from robustfl.scenarios.cell import Cell
 
 HIDDEN, CLIENTS, BATCH, ROUNDS, EPS = 12, 6, 16, 3, 0.1
 AT, LAM, CLIP, TEMPERATURE = (0, 2, 5), 0.4, 0.05, 0.1

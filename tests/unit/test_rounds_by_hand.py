@@ -19,7 +19,7 @@ from robustfl.randomness import numpy_stream, stream
 from robustfl.records import CellResult
 from robustfl.scenarios import run_cell
 from robustfl.scenarios.build import build
-from robustfl.scenarios.spec import Cell
+from robustfl.scenarios.cell import Cell
 
 HIDDEN, BATCH, STEPS, LR, EPS, CLIP, AT = (11, 7), 16, 4, 0.5, 0.1, 0.4, (0, 3)
 Statistics = dict[str, list[list[Tensor]]]  # of a branch, of a layer: mean and variance

@@ -12,7 +12,7 @@ import pytest
 
 from robustfl import randomness
 from robustfl.scenarios import run_cell
-from robustfl.scenarios.spec import Cell
+from robustfl.scenarios.cell import Cell
 
 SMALL: dict[str, Any] = {
     "dataset": "digits(limit=300, test_limit=40)", "model": "mlp(hidden=(8,))", "clients": 10, "f": 1, "rounds": 2,

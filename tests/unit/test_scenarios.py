@@ -17,7 +17,8 @@ from robustfl.registry import entries
 from robustfl.scenarios import Cell, Scenario, expand, preset_names, run_cell
 from robustfl.scenarios.build import build
 from robustfl.scenarios.expand import fingerprints, idle_rules, key_of, labels, refusal, resolve
-from robustfl.scenarios.spec import apply_settings, canonical_method
+from robustfl.scenarios.methods import canonical_method
+from robustfl.scenarios.spec import apply_settings
 
 
 def scenario(**cell: object) -> Scenario:
@@ -527,3 +528,17 @@ def test_forgetting_is_refused_for_what_is_missing_alone(settings: dict[str, Any
     reason = refusal(Cell.of({"forgetting": True, **settings}))
     said = f"forgetting compares local models on the clients' validation data: it needs {missing}"
     assert reason == (missing and said)
+
+
+def test_more_plug_ins_stand_beside_those_of_a_scenario_by_their_whole_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = Scenario.of({"name": "x", "plugins": ["/a.py"]}).beside(["b.py"])
+    assert made.plugins == ("/a.py", str(tmp_path.resolve() / "b.py"))
+
+
+def test_a_scenario_tells_the_values_of_a_setting_also_of_one_that_is_a_list() -> None:
+    made = Scenario.of({"name": "x", "cell": {"seed": [3, 1], "f": 2, "evasions": ["pgd", "fgsm"]}})
+    assert [made.values(name) for name in ("seed", "f", "rounds")] == [[3, 1], [2], [100]]
+    assert made.values("evasions") == [["pgd", "fgsm"]]

@@ -18,8 +18,8 @@ from robustfl.passes import Plan, Unsupported, at_once, channels_last, client_me
 from robustfl.randomness import stream
 from robustfl.registry import create, entries
 from robustfl.scenarios.build import build
+from robustfl.scenarios.cell import Cell
 from robustfl.scenarios.expand import refusal
-from robustfl.scenarios.spec import Cell
 from robustfl.vectors import Layout, flatten_parameters, layout_of
 from tests.passes import plain_gradients, shared_gradients
 

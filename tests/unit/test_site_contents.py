@@ -18,8 +18,9 @@ from robustfl.reports.frame import frame
 from robustfl.reports.recipe import command, scenario_toml
 from robustfl.reports.tradeoff import breakdowns, front, pareto
 from robustfl.scenarios import expand
+from robustfl.scenarios.cell import Cell
 from robustfl.scenarios.expand import resolve
-from robustfl.scenarios.spec import Cell, Scenario
+from robustfl.scenarios.spec import Scenario
 
 # --- recipes ---------------------------------------------------------------------------------------------------------
 

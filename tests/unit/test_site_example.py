@@ -7,7 +7,7 @@ from pathlib import Path
 
 from robustfl.reports.published import read_board
 from robustfl.scenarios import Scenario, expand
-from robustfl.scenarios.spec import Cell
+from robustfl.scenarios.cell import Cell
 
 EXAMPLE = Path(__file__).parents[2] / "reports" / "examples" / "quickstart"
 

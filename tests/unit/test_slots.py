@@ -17,11 +17,11 @@ import torch
 from robustfl import passes
 from robustfl.cli import invoke
 from robustfl.errors import UsageError
-from robustfl.scenarios import Execution, Scenario, grid, run, slots
+from robustfl.scenarios import Execution, Scenario, grid, run, slots, work
 from robustfl.scenarios.build import build
+from robustfl.scenarios.cell import Cell
 from robustfl.scenarios.execution import device_of
 from robustfl.scenarios.expand import expand, fingerprints
-from robustfl.scenarios.spec import Cell
 
 TINY = {"model": "mlp(hidden=(8,))", "rounds": 1, "batch": 8, "evasions": ["fgsm"], "seed": [0, 1, 2]}
 CLAIM = f"""
@@ -124,8 +124,8 @@ def test_cells_run_where_their_slot_is(tmp_path: Path, monkeypatch: pytest.Monke
     def here(function: Any, work: list[Any], workers: int, *, threads: int) -> Iterator[Any]:
         yield from ((item, function(item)) for item in work)
 
-    monkeypatch.setattr(sys.modules["robustfl.scenarios.grid"], "run_cell", record)
-    monkeypatch.setattr(sys.modules["robustfl.scenarios.grid"], "spread", here)
+    monkeypatch.setattr(run, "run_cell", record)
+    monkeypatch.setattr(work, "spread", here)
     found = grid(Scenario.of({"name": "x", "cell": {**TINY, "seed": 0}}), out=tmp_path, gpus=[1], slots=1)
     assert (seen, found.statuses) == (["cuda:1"], {"done": 1})
     assert list((tmp_path / "temporary").iterdir()) == []

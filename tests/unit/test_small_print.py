@@ -21,8 +21,8 @@ from robustfl.models.dropout import ClientDropout
 from robustfl.registry import create
 from robustfl.scenarios import run_cell
 from robustfl.scenarios.build import build
+from robustfl.scenarios.cell import Cell
 from robustfl.scenarios.evaluate import Evaluator
-from robustfl.scenarios.spec import Cell
 from robustfl.vectors import layout_of
 
 STYLES = [f"digits-domain(style={style}, limit=90, test_limit=60)" for style in ("clean", "textured", "shifted")]

@@ -15,7 +15,7 @@ from robustfl.reports import leaderboard, load_board
 from robustfl.reports.agreement import agree
 from robustfl.reports.frame import frame, ranked_metrics, samples_of
 from robustfl.reports.statistic import counted
-from robustfl.scenarios.spec import Cell
+from robustfl.scenarios.cell import Cell
 
 
 def told(defense: str, sa: float, *, ra: float = 0.3, groups: dict[str, dict[str, float]], **labels: Any) -> CellResult:

@@ -20,10 +20,10 @@ from robustfl.reports.frame import frame
 from robustfl.reports.ranking import rank_board
 from robustfl.scenarios import Execution, Scenario, run_cell
 from robustfl.scenarios.build import build
+from robustfl.scenarios.cell import Cell
 from robustfl.scenarios.costs import kind_of
 from robustfl.scenarios.dry_run import estimate
 from robustfl.scenarios.expand import expand, key_of, labels, refusal, resolve
-from robustfl.scenarios.spec import Cell
 
 SMALL: dict[str, Any] = {
     "dataset": "digits(limit=300, test_limit=40)", "model": "mlp", "norm": "fbn", "clients": 7, "f": 2, "rounds": 2,

@@ -25,8 +25,8 @@ from robustfl.parameters import param
 from robustfl.randomness import stream
 from robustfl.records import CellResult, digest
 from robustfl.reports.published import publish, write_board
-from robustfl.scenarios import submission
-from robustfl.scenarios.spec import Cell
+from robustfl.scenarios import secrecy, submission
+from robustfl.scenarios.cell import Cell
 from robustfl.scenarios.verify import Check
 
 NUMBERS = itertools.count()
@@ -66,7 +66,9 @@ def ran(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple[
             submission, "_contracts", lambda methods, note, cells: called.append(("contracts", len(methods)))
         )
         monkeypatch.setattr(submission, "verify", verify)
-        monkeypatch.setattr(submission, "_secrecy", lambda bundle, sample, root, note: called.append((sample, root)))
+        monkeypatch.setattr(
+            submission, "check_secrecy", lambda bundle, sample, root, note: called.append((sample, root))
+        )
         if "packages" not in more:
             monkeypatch.setattr(submission, "_methods_of", lambda bundle, note: [None] * brought)
         heard: list[submission.Finding] = []
@@ -149,7 +151,7 @@ def test_methods_of_an_installed_package_are_among_what_a_bundle_brings(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     mine, other = (SimpleNamespace(origin=origin) for origin in ("mine 1.0", "other 2.0"))
-    monkeypatch.setattr(submission, "entries", lambda kind: [mine, other] if kind == "defense" else [])
+    monkeypatch.setattr(submission, "entries", lambda: [mine, other])
     brought: list[Any] = []
     given = bundle(tmp_path, packages={"mine 1.0": "mine==1.0"})
     assert noted(lambda given, note: brought.extend(submission._methods_of(given, note)), given) == []
@@ -421,8 +423,8 @@ def test_a_finished_cell_is_drawn_for_every_set_of_plug_ins_and_not_the_shortest
     short, long = finished("a", rounds=2), finished("a", rounds=50)
     seen = set()
     for sample in range(20):
-        drawn = submission._drawn_for([lost, both, short, long, record(defense="median")], sample)
-        assert drawn == submission._drawn_for([long, short, both, lost], sample)
+        drawn = secrecy._drawn_for([lost, both, short, long, record(defense="median")], sample)
+        assert drawn == secrecy._drawn_for([long, short, both, lost], sample)
         assert drawn.keys() == {("defense a",), ("attack b", "defense a")}
         assert drawn["attack b", "defense a"] == both
         seen.add(drawn[("defense a",)].key)
@@ -445,7 +447,7 @@ def sought(
             pass
 
         def submit(self, function: Any, given: CellResult, root: object) -> Any:
-            assert (function, root) == (submission._trained_elsewhere, "data")
+            assert (function, root) == (secrecy._trained_elsewhere, "data")
 
             def result() -> Any:
                 end = ends[given.labels["defense"]]
@@ -455,11 +457,11 @@ def sought(
 
             return SimpleNamespace(result=result)
 
-    monkeypatch.setattr(submission, "ProcessPoolExecutor", Fresh)
-    monkeypatch.setattr(submission, "_trained", lambda given, root: ends[given.labels["defense"]][0])
+    monkeypatch.setattr(secrecy, "ProcessPoolExecutor", Fresh)
+    monkeypatch.setattr(secrecy, "_trained", lambda given, root: ends[given.labels["defense"]][0])
     given = bundle(tmp_path, packages={"mine 1.0": "mine==1.0"})
     given.board.records = lambda: records
-    return noted(submission._secrecy, given, 3, "data")
+    return noted(secrecy.check_secrecy, given, 3, "data")
 
 
 def test_a_model_must_not_depend_on_test_data_nor_its_methods_reach_for_files(
@@ -505,11 +507,11 @@ def test_a_cell_is_trained_without_what_looks_at_test_data(
         ran.append((cell, how))
         return record().model_copy(update=made)
 
-    monkeypatch.setattr(submission, "run_cell", run)
-    monkeypatch.setattr(submission, "fingerprints", lambda cells, root: dict.fromkeys(cells, f"of {root}"))
+    monkeypatch.setattr(secrecy, "run_cell", run)
+    monkeypatch.setattr(secrecy, "fingerprints", lambda cells, root: dict.fromkeys(cells, f"of {root}"))
     settings = {"evasions": ["pgd"], "evaluate_every": 5, "rounds": 20, "select": "validation", "validation": 0.1}
     of = record().model_copy(update={"cell": {"cell": settings}})
-    assert submission._trained(of, "data") == words
+    assert secrecy._trained(of, "data") == words
     ((cell, how),) = ran
     assert (cell.evasions, cell.evaluate_every, cell.select, cell.tail, cell.rounds) == ((), 0, "last", 1, 20)
     here = how["execution"]
@@ -525,7 +527,7 @@ def test_other_test_data_are_darker_images_and_labels_elsewhere(tmp_path: Path) 
         told.append((self, root, download))
         return Arrays(images, labels, images, labels, 3, "f")
 
-    made = submission._altered(load)("a data set", tmp_path, download=False)  # type: ignore[arg-type]
+    made = secrecy._altered(load)("a data set", tmp_path, download=False)  # type: ignore[arg-type]
     assert told == [("a data set", tmp_path, False)]
     assert (made.train_x is images, made.train_y is labels, made.classes, made.fingerprint) == (True, True, 3, "f")
     assert made.test_x.tolist() == (images[[2, 0, 1]] // 2).tolist()
@@ -533,10 +535,10 @@ def test_other_test_data_are_darker_images_and_labels_elsewhere(tmp_path: Path) 
 
 
 def test_what_was_reached_for_is_told_once_with_the_cell_in_which_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(submission, "_opened", ["b.csv", "a.csv", "b.csv"])
-    monkeypatch.setattr(submission, "_trained", lambda given, root: f"model of {root}")
-    assert submission._trained_elsewhere(record(), "data") == ("model of data", ["b.csv", "a.csv"])
-    assert submission._trained_elsewhere(record(), "data") == ("model of data", [])
+    monkeypatch.setattr(secrecy, "_opened", ["b.csv", "a.csv", "b.csv"])
+    monkeypatch.setattr(secrecy, "_trained", lambda given, root: f"model of {root}")
+    assert secrecy._trained_elsewhere(record(), "data") == ("model of data", ["b.csv", "a.csv"])
+    assert secrecy._trained_elsewhere(record(), "data") == ("model of data", [])
 
 
 REACHES = """
@@ -546,10 +548,10 @@ def through(call, *given): call(*given)
 
 
 def test_what_code_of_a_plug_in_reaches_for_is_noted_and_what_others_do_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(submission, "_opened", [])
+    monkeypatch.setattr(secrecy, "_opened", [])
 
     def hook(event: str, *arguments: Any) -> None:
-        submission._heard(event, arguments, {"mine.py"})
+        secrecy._heard(event, arguments, {"mine.py"})
 
     mine: dict[str, Any] = {}
     theirs: dict[str, Any] = {}
@@ -563,7 +565,7 @@ def test_what_code_of_a_plug_in_reaches_for_is_noted_and_what_others_do_is_not(m
     mine["reach"](hook, "object.__getattr__", None, "shape")
     mine["through"](theirs["reach"], hook, "exec", "what dataclasses make")
     mine["through"](theirs["reach"], hook, "ctypes.dlopen", "libm.so")
-    assert submission._opened == []
+    assert secrecy._opened == []
     mine["reach"](hook, "open", "/home/me/labels.csv", "r", 0)
     mine["through"](theirs["reach"], hook, "open", b"/home/me/notes", "r", 0)
     mine["through"](theirs["reach"], hook, "socket.connect", None, ("host", 1))
@@ -571,20 +573,20 @@ def test_what_code_of_a_plug_in_reaches_for_is_noted_and_what_others_do_is_not(m
     mine["reach"](hook, "os.listdir", "/home/me/images")
     mine["reach"](hook, "exec", "import sys")
     mine["reach"](hook, "ctypes.dlopen", "libc.so")
-    assert submission._opened == [
+    assert secrecy._opened == [
         "labels.csv", "notes", "socket.connect", "tb_frame", "images", "exec", "ctypes.dlopen",
     ]  # fmt: skip
-    assert submission._looking == []
+    assert secrecy._looking == []
 
 
 def test_an_error_on_the_way_does_not_make_it_deaf(monkeypatch: pytest.MonkeyPatch) -> None:
     def breaks(*told: object) -> None:
         raise ValueError("x")
 
-    monkeypatch.setattr(submission, "_note", breaks)
+    monkeypatch.setattr(secrecy, "_note", breaks)
     with pytest.raises(ValueError, match="x"):
-        submission._heard("open", ("/home/me/labels.csv",), set())
-    assert submission._looking == []
+        secrecy._heard("open", ("/home/me/labels.csv",), set())
+    assert secrecy._looking == []
 
 
 def test_what_is_asked_for_in_listening_is_not_heard(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -593,38 +595,38 @@ def test_what_is_asked_for_in_listening_is_not_heard(monkeypatch: pytest.MonkeyP
     def asks(event: str, *told: object) -> None:
         heard.append(event)
         if len(heard) < 3:
-            submission._heard("sys._getframe", (), set())
+            secrecy._heard("sys._getframe", (), set())
 
-    monkeypatch.setattr(submission, "_note", asks)
-    submission._heard("open", ("/home/me/labels.csv",), set())
+    monkeypatch.setattr(secrecy, "_note", asks)
+    secrecy._heard("open", ("/home/me/labels.csv",), set())
     assert heard == ["open"]
 
 
 def test_code_that_has_a_library_ask_for_its_callers_asks_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(submission, "_opened", [])
+    monkeypatch.setattr(secrecy, "_opened", [])
 
     def hook(event: str, *arguments: Any) -> None:
-        submission._heard(event, arguments, {"mine.py"})
+        secrecy._heard(event, arguments, {"mine.py"})
 
     through: dict[str, dict[str, Any]] = {}
-    for file in ("mine.py", "theirs.py", *submission._ASKING):
+    for file in ("mine.py", "theirs.py", *secrecy._ASKING):
         exec(compile(REACHES, file, "exec"), through.setdefault(file, {}))
-    for asking in submission._ASKING:
+    for asking in secrecy._ASKING:
         through["theirs.py"]["through"](through[asking]["reach"], hook, "sys._getframe", 1)
-        assert submission._opened == []
+        assert secrecy._opened == []
         through["mine.py"]["through"](through[asking]["reach"], hook, "sys._getframe", 1)
-        assert [submission._opened.pop()] == ["sys._getframe"]
+        assert [secrecy._opened.pop()] == ["sys._getframe"]
     through["mine.py"]["through"](through["theirs.py"]["reach"], hook, "sys._getframe", 1)  # as libraries always do
-    assert submission._opened == []
+    assert secrecy._opened == []
 
 
 def test_who_makes_the_code_that_asks_asks_and_so_does_who_is_handed_a_frame(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(submission, "_opened", [])
+    monkeypatch.setattr(secrecy, "_opened", [])
 
     def hook(event: str, *arguments: Any) -> None:
-        submission._heard(event, arguments, {"mine.py"})
+        secrecy._heard(event, arguments, {"mine.py"})
 
-    (handing,) = submission._HANDING
+    (handing,) = secrecy._HANDING
     through: dict[str, dict[str, Any]] = {}
     for file in ("mine.py", "theirs.py", "<string>", "<frozen importlib>", handing):
         exec(compile(REACHES, file, "exec"), through.setdefault(file, {}))
@@ -632,10 +634,10 @@ def test_who_makes_the_code_that_asks_asks_and_so_does_who_is_handed_a_frame(mon
     mine(logs, through[handing]["reach"], hook, "sys._getframe", 1)  # as every line that somebody logs
     mine(through["<frozen importlib>"]["reach"], hook, "sys._getframe", 1)
     theirs(through["<string>"]["reach"], hook, "sys._getframe", 1)
-    assert submission._opened == []
+    assert secrecy._opened == []
     mine(through["<string>"]["reach"], hook, "sys._getframe", 1)
     mine(through[handing]["reach"], hook, "sys._getframe", 1)  # logging.currentframe
-    assert submission._opened == ["sys._getframe"] * 2
+    assert secrecy._opened == ["sys._getframe"] * 2
 
 
 @pytest.mark.parametrize(
@@ -647,20 +649,20 @@ def test_who_makes_the_code_that_asks_asks_and_so_does_who_is_handed_a_frame(mon
     ],
 )  # fmt: skip
 def test_data_are_what_is_no_code_and_no_part_of_the_system(path: str, data: bool) -> None:
-    assert submission._is_data(path.format(prefix=submission.sys.prefix)) is data
+    assert secrecy._is_data(path.format(prefix=secrecy.sys.prefix)) is data
 
 
 def test_folders_that_libraries_are_installed_in_are_no_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert submission._is_data("/home/me/lib/site-packages/sklearn/cluster")
-    monkeypatch.setattr(submission.sys, "path", [*submission.sys.path, "/home/me/lib/site-packages"])
-    assert not submission._is_data("/home/me/lib/site-packages/sklearn/cluster")
-    assert submission._is_data("/home/me/lib/site-packages/sklearn/digits.csv")
+    assert secrecy._is_data("/home/me/lib/site-packages/sklearn/cluster")
+    monkeypatch.setattr(secrecy.sys, "path", [*secrecy.sys.path, "/home/me/lib/site-packages"])
+    assert not secrecy._is_data("/home/me/lib/site-packages/sklearn/cluster")
+    assert secrecy._is_data("/home/me/lib/site-packages/sklearn/digits.csv")
 
 
 def test_a_folder_of_code_is_no_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert submission._is_data("/home/me/code")
-    monkeypatch.setattr(submission.sys, "path", [*submission.sys.path, "/home/me/code"])
-    assert not submission._is_data("/home/me/code")
+    assert secrecy._is_data("/home/me/code")
+    monkeypatch.setattr(secrecy.sys, "path", [*secrecy.sys.path, "/home/me/code"])
+    assert not secrecy._is_data("/home/me/code")
 
 
 def test_a_prepared_process_loads_plug_ins_and_other_test_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -675,17 +677,14 @@ def test_a_prepared_process_loads_plug_ins_and_other_test_data(monkeypatch: pyte
     heard: list[Any] = []
     loaded: list[str] = []
     mapped: list[str] = []
-    monkeypatch.setattr(submission, "_hear_mapped_files", lambda: mapped.append("heard"))
-    known = {
-        "dataset": [SimpleNamespace(cls=Known, origin="")],
-        "defense": [SimpleNamespace(cls=Path, origin="mine 1")],
-    }
-    monkeypatch.setattr(submission, "entries", lambda kind: known.get(kind, []))
-    monkeypatch.setattr(submission.sys, "addaudithook", hooks.append)
-    monkeypatch.setattr(submission, "load_file", loaded.append)
-    monkeypatch.setattr(submission.inspect, "getfile", lambda cls: f"/x/{cls.__name__}.py")
-    monkeypatch.setattr(submission, "_heard", lambda *told: heard.append(told))
-    submission._overhear((str(tmp_path / "a.py"),), ("mine 1",))
+    monkeypatch.setattr(secrecy, "_hear_mapped_files", lambda: mapped.append("heard"))
+    known = {"dataset": SimpleNamespace(cls=Known, origin=""), "defense": SimpleNamespace(cls=Path, origin="mine 1")}
+    monkeypatch.setattr(secrecy, "entries", lambda *kinds: [known[kind] for kind in kinds or known])
+    monkeypatch.setattr(secrecy.sys, "addaudithook", hooks.append)
+    monkeypatch.setattr(secrecy, "load_file", loaded.append)
+    monkeypatch.setattr(secrecy.inspect, "getfile", lambda cls: f"/x/{cls.__name__}.py")
+    monkeypatch.setattr(secrecy, "_heard", lambda *told: heard.append(told))
+    secrecy._overhear((str(tmp_path / "a.py"),), ("mine 1",))
     assert loaded == [str(tmp_path / "a.py")]
     assert object.__new__(Known).load(tmp_path).test_y.tolist() == [1, 0]
     (hook,) = hooks
@@ -697,10 +696,10 @@ def test_a_prepared_process_loads_plug_ins_and_other_test_data(monkeypatch: pyte
 MAPS = """
 import sys
 import torch
-from robustfl.scenarios import submission
+from robustfl.scenarios import secrecy
 
 told = []
-submission._hear_mapped_files()
+secrecy._hear_mapped_files()
 sys.addaudithook(lambda event, given: told.append(given[0]) if event == "open" and given[0] == sys.argv[1] else None)
 ways = [torch.from_file, torch._VF.from_file, torch.ops.aten.from_file, torch._C._VariableFunctions.from_file]
 for way in ways:
@@ -723,5 +722,5 @@ def test_all_files_of_a_package_are_its_code() -> None:
     from rich.progress import Progress
 
     folder = Path(rich.__file__).parent
-    assert submission._code_beside(Progress) == {str(path.resolve()) for path in folder.rglob("*.py")}
-    assert submission._code_beside(Path) == {str(Path(submission.inspect.getfile(Path)).resolve())}
+    assert secrecy._code_beside(Progress) == {str(path.resolve()) for path in folder.rglob("*.py")}
+    assert secrecy._code_beside(Path) == {str(Path(secrecy.inspect.getfile(Path)).resolve())}

@@ -17,7 +17,7 @@ from robustfl.cli import invoke
 from robustfl.errors import Refused
 from robustfl.federation import train
 from robustfl.scenarios.build import build
-from robustfl.scenarios.spec import Cell
+from robustfl.scenarios.cell import Cell
 from robustfl.team import Team
 
 DRIVER = Path(__file__).parent / "team_driver.py"

@@ -11,7 +11,7 @@ import robustfl
 from robustfl.attacks.byzantine.forged_statistics import forge_statistics
 from robustfl.contracts import View
 from robustfl.scenarios import run_cell
-from robustfl.scenarios.spec import Cell
+from robustfl.scenarios.cell import Cell
 
 SMALL: dict[str, Any] = {
     "dataset": "digits(limit=200, test_limit=40)", "model": "mlp(hidden=(8,))", "clients": 5, "f": 1, "rounds": 3,

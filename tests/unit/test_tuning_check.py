@@ -13,7 +13,7 @@ from fake_store import record
 from small_bench import SMALL, shrink
 
 from robustfl.records import CellResult
-from robustfl.scenarios import Cell, bench, tuning_check
+from robustfl.scenarios import Cell, protocol, tuning_check
 from robustfl.scenarios.expand import key_of, resolve
 from robustfl.scenarios.tuning_check import Trial, contestant_of, trials_of
 
@@ -81,13 +81,13 @@ NAMES = ("median · gn · dsgd", "mean · none · dsgd")
 
 def test_the_searches_of_a_board_are_those_of_its_version_under_its_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     shrink(monkeypatch)
-    (later,) = bench._protocols().values()
+    (later,) = protocol._protocols().values()
     older = replace(later, version=later.version - 1, rates=(0.3, 0.4))
-    monkeypatch.setattr(bench, "_protocols", lambda: {older.version: older, later.version: later})
+    monkeypatch.setattr(protocol, "_protocols", lambda: {older.version: older, later.version: later})
     scores = iter(range(100))
     contestants: dict[str, Any] = {
         name: {"search": [
-            {**dict(zip(bench.WHO, name.split(" · "), strict=False)), "schedule": f"constant(lr={rate})",
+            {**dict(zip(protocol.WHO, name.split(" · "), strict=False)), "schedule": f"constant(lr={rate})",
              "validation": {attack: next(scores) / 100 for attack in ATTACKS}, "worst": 0.99}
             for rate in older.rates
         ]}

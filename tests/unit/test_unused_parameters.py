@@ -9,8 +9,8 @@ import robustfl
 from robustfl.defenses import parse_pipeline
 from robustfl.errors import UsageError
 from robustfl.registry import create
+from robustfl.scenarios.cell import Cell
 from robustfl.scenarios.expand import refusal
-from robustfl.scenarios.spec import Cell
 
 
 @pytest.mark.parametrize(

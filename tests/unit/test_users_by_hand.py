@@ -15,7 +15,7 @@ from robustfl.federation import train
 from robustfl.randomness import numpy_stream, stream
 from robustfl.scenarios import run_cell
 from robustfl.scenarios.build import build
-from robustfl.scenarios.spec import Cell
+from robustfl.scenarios.cell import Cell
 
 HIDDEN, CLIENTS, BATCH, ROUNDS, STEPS, EPS = 12, 6, 16, 3, 2, 0.1
 SIZES = [(HIDDEN, 64), (HIDDEN,), (HIDDEN,), (HIDDEN,), (10, HIDDEN), (10,)]

@@ -12,8 +12,8 @@ import pytest
 from fake_store import record
 
 from robustfl.records import CellResult, plain
+from robustfl.scenarios.cell import Cell
 from robustfl.scenarios.expand import key_of, resolve
-from robustfl.scenarios.spec import Cell
 
 verify = importlib.import_module("robustfl.scenarios.verify")  # in whose place the package has its function
 PRINT = "ab" * 8
@@ -158,7 +158,7 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> Any:
             assert (cell, fingerprint, said, scenario) == (Cell.of(one.labels), PRINT, one.certificates, "fake")
             return other
 
-        found = verify._check(one, 0.01, None, run)
+        found = verify._again(one, None, 0.01, None, run)
         assert (found.key, found.labels, found.versions) == (one.key, one.labels, ())
         return found.verdict, found.detail
 
@@ -214,7 +214,7 @@ def test_a_cell_of_a_device_that_is_not_here_decides_nothing(monkeypatch: pytest
     one = published()
     for said in ({"device": "cuda:99"}, {"threads": 2**16}):
         record = one.model_copy(update={"certificates": {**one.certificates, **said}})
-        found = verify._check(record, 0.01, None, verify._runner(None, None, None))
+        found = verify._again(record, None, 0.01, None, verify._runner(None, None, None))
         assert found.verdict == verify.ELSEWHERE
         assert next(iter(said)) in found.detail
 
@@ -229,9 +229,9 @@ def test_settings_or_versions_of_others_do_not_run(monkeypatch: pytest.MonkeyPat
     def run(*given: Any) -> CellResult:
         raise AssertionError("nothing runs")
 
-    found = verify._check(other, 0.01, None, run)
+    found = verify._again(other, None, 0.01, None, run)
     assert (found.verdict, found.detail) == ("another cell", f"data: {'cd' * 8} published, {PRINT} here")
-    found = verify._check(newer, 0.01, None, run)
+    found = verify._again(newer, None, 0.01, None, run)
     assert (found.verdict, len(found.versions)) == ("other versions", 1)
     assert found.versions[0].startswith("norm fbn: version 99 published")
     assert verify._versions(newer, missing=True) == list(found.versions)

@@ -1,0 +1,263 @@
+"""The cells of a grid as worker processes run them: each is committed where it ran, whatever ends the worker."""
+
+from __future__ import annotations
+
+import faulthandler
+import pickle
+import signal
+import threading
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from robustfl.errors import RobustflError, StoreError, Terminated, UsageError, told
+from robustfl.origins import origins
+from robustfl.records import CellResult
+from robustfl.registry import Guest, admit, code_of, expect, load_file, load_plugins
+from robustfl.reports import tracking
+from robustfl.reports.store import RERUN, Store
+from robustfl.scratch import scratch, sweep
+from robustfl.sessions import written_here
+from robustfl.surroundings import kept
+from robustfl.workers import Died, spread
+
+from . import limit, round_files
+from .checkpoint import discard
+from .execution import Execution
+from .expand import key_of, labels
+from .memory import REMEDY
+from .round_files import OnRoundOf
+from .run import Task
+from .slots import claim
+
+
+@dataclass(frozen=True)
+class Finished:
+    """One cell that just ended, as progress displays need it."""
+
+    key: str
+    labels: dict[str, Any]
+    status: str
+    reason: str | None
+    sa: float | None
+    ra: float | None
+    seconds: float
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    found: bool = False
+    """Somebody else stored it; it did not run here."""
+
+
+class Places(NamedTuple):
+    """Where workers find the slots of GPUs."""
+
+    folder: str
+    gpus: tuple[int, ...]
+    slots: int
+
+
+@dataclass(frozen=True)
+class Work(Task):
+    """A missing cell of a grid, with what a worker needs for it."""
+
+    plugins: tuple[str, ...]
+    execution: Execution
+    folder: Path
+    traces: str = ""
+    places: Places | None = None
+    guests: tuple[Guest, ...] = ()
+    sent: bytes = b""
+    code: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def trace(self) -> Path:
+        """A file that is there once a worker took the cell; in it, where it was when it hung or crashed."""
+        return Path(self.traces) / self.key
+
+    @property
+    def plug_ins(self) -> str:
+        """The plug-ins of the cell, as messages name them."""
+        return "".join(f" [{n}: {origin}]" for n, origin in origins(self.resolved).items())
+
+
+def run_all(work: Sequence[Work], workers: int, on_round: OnRoundOf | None) -> Iterator[Finished]:
+    """Run all of ``work``; a cell whose worker dies is tried once more alone, then recorded as failed."""
+    sweep()
+    if workers == 0:
+        for item in work:
+            yield _execute(item, on_round)
+        return
+    sent, code = _sent(work[0].guests if work else ())
+    with scratch("traces") as traces, round_files.watched(str(traces), on_round):
+        left = [replace(item, traces=str(traces), guests=(), sent=sent, code=code) for item in work]
+        for together, some in ((True, workers), (False, 1)):
+            threads, again = work[0].execution.threads if work else 1, list[Work]()
+            for item, outcome in spread(_in_worker, left, some, threads=threads):
+                if isinstance(outcome, RobustflError):
+                    raise outcome
+                if not isinstance(outcome, Died):
+                    yield outcome
+                elif (settled := _settled(item)) is not None:
+                    yield settled
+                elif together:
+                    again.append(item)
+                else:
+                    yield _crashed(item, outcome)
+            left = again
+
+
+def _stored(item: Work) -> Finished | None:
+    """The end of a cell that somebody has stored since: another grid, or a worker that died before it could say so."""
+    store = Store(item.folder)
+    if not store.done([item.key]):
+        return None
+    discard(item.folder, item.key)
+    return _finished(store.read(item.key))
+
+
+def _settled(item: Work) -> Finished | None:
+    """The end of a cell whose worker died, if there is no need to try it again."""
+    if (stored := _stored(item)) is not None:
+        return stored
+    trace = item.trace.read_text(encoding="utf-8", errors="replace") if item.trace.is_file() else ""
+    minutes = item.execution.cell_minutes
+    if minutes is None or not trace.startswith("Timeout"):
+        return None
+    return _failed(item, f"{limit.reason(minutes, item.plug_ins)}\n{trace}")
+
+
+def _crashed(item: Work, end: Died) -> Finished:
+    """The record of a cell that took its worker with it twice. Raises where workers do not even start."""
+    if not item.trace.is_file():
+        raise RobustflError(f"worker processes end before they begin ({end.words}); what they said is above")
+    remedy = f" (out of memory?); {REMEDY}" if -end.status == signal.SIGKILL else ""
+    trace = item.trace.read_text(encoding="utf-8", errors="replace").partition("\nExtension modules:")[0]
+    reason = f"the worker process died twice on this cell{remedy}: {end.words}{item.plug_ins}\n{trace}"
+    return _failed(item, reason.rstrip())
+
+
+def run_on_cluster(work: Sequence[Work], execution: Execution) -> Iterator[Finished]:
+    """Run all of ``work`` on a cluster; every record is committed here, as soon as it arrives."""
+    from .cluster import RemoteCell, connected, contents, methods_of, run_remotely, software
+
+    if not work:
+        return
+    mine, plugins = software(), contents(work[0].plugins)
+    sent = _sent([guest for guest in work[0].guests if written_here(guest.entry.cls)])
+    with connected(str(execution.cluster)) as client:
+        cells = [
+            RemoteCell(i.key, i.cell, i.scenario, i.fingerprint, plugins, mine, methods_of(i.resolved),
+                       execution.of_a_cell, *sent)
+            for i in work
+        ]  # fmt: skip
+        for record in run_remotely(client, cells, execution.on_note):
+            Store(work[0].folder).commit(record)
+            yield _finished(record)
+
+
+def _failed(item: Work, reason: str) -> Finished:
+    record = item.failed(reason)
+    Store(item.folder).commit(record)
+    return _finished(record)
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Within, SIGTERM ends the process in order, with its workers, as an interrupt does; exit status 143."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def leave(number: int, frame: object) -> None:
+        del frame
+        signal.signal(number, signal.SIG_IGN)  # a second one would cut short what the first one set off
+        raise Terminated(number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _sent(brought: Sequence[Guest]) -> tuple[bytes, dict[str, str]]:
+    """Methods of no file as they travel to workers, and what these are to import. Raises ``UsageError``."""
+    import joblib  # no worker needs it
+
+    try:
+        return pickle.dumps(joblib.wrap_non_picklable_objects(tuple(brought), keep_wrapper=False)), code_of(brought)
+    except Exception as error:  # whatever a class holds on to
+        cause = str(error.__cause__ or error).strip(' \n"').splitlines()[-1]
+        raise UsageError(
+            f"what this process defines cannot be sent to workers ({cause}): methods: "
+            f"{', '.join(f'{g.entry.kind} {g.entry.name}' for g in brought)}; write them in a file that "
+            "plugins=[...] names, or take jobs=0"
+        ) from None
+
+
+def _in_worker(item: Work) -> Finished | StoreError | UsageError:
+    """Run and commit one cell, whatever its methods do short of ending the process.
+
+    Errors that concern the whole grid come back as values: they must reach the parent.
+    """
+    item.trace.write_text("", encoding="utf-8")
+    with open(item.trace, "a", encoding="utf-8") as trace:
+        faulthandler.enable(trace, all_threads=False)
+        try:
+            load_plugins()
+            expect(item.code)
+            with kept():
+                admit(pickle.loads(item.sent), item.code)
+            return _execute(item)
+        except (StoreError, UsageError) as error:
+            return error
+        except BaseException as error:  # a method's own exit or interrupt: nobody else's reaches a worker
+            detail = "".join(traceback.format_exception(error))
+            return _failed(item, f"{told(error)}{item.plug_ins}\n{detail}")
+        finally:
+            faulthandler.disable()
+
+
+def _execute(item: Work, on_round: OnRoundOf | None = None) -> Finished:
+    """Run and commit one cell; in a worker its rounds are told through a file."""
+    for plugin in item.plugins:
+        load_file(plugin)
+    if key_of(item.resolved) != item.key:
+        raise UsageError(f"a plug-in changed after the grid began{item.plug_ins}; start the grid again")
+    if (stored := _stored(item)) is not None:
+        return replace(stored, found=True)
+    followed = tracking.Followed(item.execution.track, item.folder, item.key, labels(item.cell))
+    execution = replace(
+        item.execution,
+        device=claim(*item.places) if item.places else item.execution.device,
+        on_round=round_files.teller(item.key, item.traces, on_round),
+        on_point=followed.evaluated,
+    )
+    try:
+        with limit.limited(execution.cell_minutes, item.trace):
+            record = item.run(execution)
+    except limit.OutOfTimeError as error:
+        return _failed(item, str(error))
+    Store(item.folder).commit(record)
+    if record.status not in RERUN:
+        discard(item.folder, item.key)
+    followed.finished(record)
+    return _finished(record)
+
+
+def _finished(record: CellResult) -> Finished:
+    metrics = record.metrics
+    return Finished(
+        key=record.key,
+        labels=record.labels,
+        status=record.status,
+        reason=record.reason,
+        sa=metrics.sa if metrics else None,
+        ra=metrics.ra_worst if metrics else None,
+        seconds=record.timing.seconds,
+        notes=tuple(record.timing.notes),
+        warnings=tuple(record.certificates.get("warnings") or ()),
+    )
