@@ -12,12 +12,12 @@ from robustfl.errors import UsageError
 from robustfl.parameters import param
 from robustfl.registry import register
 
-from ..rows import Mixed, MixedRule
+from ..rows import MajorityRule, Mixed
 
 
 @register("centered-clipping", version=1)
 @dataclass(frozen=True)
-class CenteredClipping(MixedRule):
+class CenteredClipping(MajorityRule):
     """Clip every row's difference to the last aggregate, and move by the mean of what is left.
 
         v ← v + 1/n Σ (x_i - v) min(1, τ / ‖x_i - v‖),   L times; v persists between rounds
@@ -78,6 +78,3 @@ class CenteredClipping(MixedRule):
         if start is not None:
             vector.addcmul_(start, (1 - share.sum()).to(start))
         return Aggregated(vector, state={"v": vector})
-
-    def min_clients(self, f: int) -> int:
-        return 2 * f + 1
