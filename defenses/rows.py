@@ -123,7 +123,7 @@ class Stack:
             if len(chosen) == 1 and chosen[0][1] == 1.0:
                 self.look()
                 return self._X[chosen[0][0]].clone()
-        made = kernels.weighted_sum(self._X, weights)
+        made = weights.to(dtype=self._X.dtype, device=self._X.device) @ self._X
         # Nothing that is not finite gets lost in a sum in which every row counts; float32 rows are never too long.
         if not self._seen and self._X.dtype == torch.float32 and all(weights.tolist()):
             self._seen = math.isfinite(float(made.sum()))
