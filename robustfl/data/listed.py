@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import warnings
+from abc import abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -30,9 +31,15 @@ class Listed(StoredDataset):
 
     size: int = param(256, ge=8, doc="height and width after resizing")
 
-    def listed(self, root: Path, domain: str) -> Source:
-        """Where the images of a domain are: its lists, pickled or written, and what they name."""
-        base = root / self.folder
+    @property
+    @abstractmethod
+    def domain(self) -> str:
+        """The domain whose images these are."""
+
+    def source(self, root: Path, *, download: bool) -> Source:
+        """Where the images of the domain are: its lists, pickled or written, and what they name."""
+        del download
+        domain, base = self.domain, root / self.folder
         files: list[Path] = []
         parts = {}
         for part in ("train", "test"):
