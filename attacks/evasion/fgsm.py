@@ -44,16 +44,13 @@ class FGSM(Aimed):
 
     paper: ClassVar[str] = "@goodfellow2015explaining"
     cost: ClassVar[str] = "1 forward and backward"
+    passes: ClassVar[int] = 3
 
     eps: float = param(8 / 255, ge=0.0, lt=math.inf, doc="radius of the ball in pixel units")
     norm: str = param("linf", choices=NORMS, doc="norm of the ball")
     targeted: bool = param(False, doc="towards a class instead of away from the label")
     target: int | None = param(None, ge=0, doc="class aimed at; None: the least likely other one")
     legacy_digits_clip: bool = param(False, doc="attack 2x - 1 clipped to [0, 1] (released Digits code)")
-
-    @property
-    def passes(self) -> int:
-        return 3
 
     def moved(self, model: nn.Module, x: Tensor, goal: Tensor, draws: Draws) -> Tensor:
         del draws

@@ -31,10 +31,7 @@ class ComparativeElimination(MajorityRule):
 
     paper: ClassVar[str] = "@gupta2020byzantine"
     cost: ClassVar[str] = "2nd: lengths of the rows, then one sum"
-
-    @property
-    def isometric(self) -> bool:
-        return True
+    isometric: ClassVar[bool] = True
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del context

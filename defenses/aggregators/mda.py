@@ -36,10 +36,7 @@ class MinimumDiameterAveraging(MajorityRule):
     paper: ClassVar[str] = "@elmhamdi2020genuinely"
     cost: ClassVar[str] = "n²d for the inner products; the search is exponential in f"
     on_host: ClassVar[str] = "searches subsets of rows"
-
-    @property
-    def isometric(self) -> bool:
-        return True
+    isometric: ClassVar[bool] = True
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del context

@@ -32,17 +32,11 @@ class RobustFederatedAveraging(MajorityRule):
 
     paper: ClassVar[str] = "@pillutla2022robust"
     cost: ClassVar[str] = "n²d for the inner products, n² per step"
+    isometric: ClassVar[bool] = True
+    weighs: ClassVar[bool] = True
 
     steps: int = param(3, ge=1, doc="Weiszfeld steps")
     nu: float = param(1e-6, gt=0, doc="smallest distance a weight is computed from")
-
-    @property
-    def isometric(self) -> bool:
-        return True
-
-    @property
-    def weighs(self) -> bool:
-        return True
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del f

@@ -41,10 +41,7 @@ class SmallestMaximumEigenvalue(MajorityRule):
     paper: ClassVar[str] = "@allouah2023privacy"
     cost: ClassVar[str] = "n²d for the inner products; binom(n, f) largest eigenvalues of (n-f)² matrices"
     on_host: ClassVar[str] = "searches subsets of rows"
-
-    @property
-    def isometric(self) -> bool:
-        return True
+    isometric: ClassVar[bool] = True
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del context

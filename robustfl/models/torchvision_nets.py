@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 from robustfl.contracts import Model, Norm
-from robustfl.models.network import Network
-from robustfl.models.shapes import require
+from robustfl.models.network import Network, require
 from robustfl.registry import register
 
 _LEAST = 32

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from robustfl.branches import ADVERSARIAL, CLEAN, through
 from robustfl.contracts import Objective, Task
-from robustfl.objectives.adversarial import clean_and_adversarial, clean_only
+from robustfl.objectives.adversarial import clean_and_adversarial, clean_only, descended
 from robustfl.parameters import param
 from robustfl.registry import register
 
@@ -70,8 +70,7 @@ class PseudoNoiseCalibration(Objective):
             noisy = self.lam * F.cross_entropy(model(x), y)
         loss = clean + noisy
         if self.clip is None:
-            loss.backward()  # type: ignore[no-untyped-call]
-            return loss.detach()
+            return descended(loss)
         noisy.backward()  # type: ignore[no-untyped-call]
         gradients = [p.grad for p in model.parameters() if p.grad is not None]
         norm = torch.stack([g.norm() for g in gradients]).norm()
