@@ -196,14 +196,13 @@ class Mixed:
         new = step.mix(inner, f=f, context=context).to(device=self.stack.place, dtype=torch.float64)
         return replace(self, coefficients=new if self.coefficients is None else new @ self.coefficients)
 
-    def products(self, *points: Tensor) -> Tensor:
-        """Inner products about a common centre of the ``m`` rows, the origin, and further ``points [d]``.
+    def products(self, point: Tensor | None = None) -> Tensor:
+        """Inner products about a common centre of the ``m`` rows, the origin, and a further ``point [d]``, if given.
 
-        Only differences mean something: weights that sum to one over the ``m + 1 + k`` points name a vector.
+        Only differences mean something: weights that sum to one over these points name a vector.
         """
-        if not points:
+        if point is None:
             return self._lifted()
-        (point,) = points
         bordered, size = self.stack.products_with(point), self.count + 1
         products = bordered.new_empty((size + 1, size + 1))
         products[:size, :size] = self._lifted()
@@ -219,9 +218,9 @@ class Mixed:
         lift = self._lift()
         return lift @ products @ lift.T
 
-    def inner(self, *points: Tensor) -> Tensor:
-        """Inner products (about the origin) of the ``m`` rows and further ``points [d]``."""
-        products = products_about(self.products(*points), self.count)
+    def inner(self, point: Tensor | None = None) -> Tensor:
+        """Inner products (about the origin) of the ``m`` rows and a further ``point [d]``, if given."""
+        products = products_about(self.products(point), self.count)
         keep = [i for i in range(len(products)) if i != self.count]
         return products[keep][:, keep]
 
@@ -243,7 +242,7 @@ class Mixed:
         """Distances ``[m]`` of the rows from ``point [d]``, or from the origin."""
         if self.coefficients is None:
             return self.stack.lengths(point)
-        products = self.products() if point is None else self.products(point)
+        products = self.products(point)
         along = products[-1, : self.count]
         square = products.diagonal()[: self.count] - 2 * along + products[-1, -1]
         return square.clamp(min=0).sqrt()

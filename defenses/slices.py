@@ -69,18 +69,16 @@ class SlicedMixed(Mixed):
 
     stack: SlicedStack
 
-    def products(self, *points: Tensor) -> Tensor:
-        if not points:
+    def products(self, point: Tensor | None = None) -> Tensor:
+        if point is None:
             return super().products()
-        lift = self._lift()
-        # The points as further rows, which come before the origin there and after it here.
-        more = torch.cat([self.stack.part, torch.stack([self.here(p) for p in points])])
-        n, k = self.stack.shape[0], len(points)
-        order = [*range(n), n + k, *range(n, n + k)]
+        # The point as a further row, which comes before the origin there and after it here.
+        n = self.stack.shape[0]
+        order = [*range(n), n + 1, n]
+        more = torch.cat([self.stack.part, self.here(point)[None]])
         products = _gram(more, self.stack.team).products[order][:, order]
-        m = len(lift)
-        wider = torch.zeros((m + k, n + 1 + k), dtype=torch.float64)
-        wider[:m, : n + 1], wider[m:, n + 1 :] = lift, torch.eye(k, dtype=torch.float64)
+        lift = self._lift()
+        wider: Tensor = torch.block_diag(lift, lift.new_ones((1, 1)))  # type: ignore[no-untyped-call]
         return wider @ products @ wider.T
 
 

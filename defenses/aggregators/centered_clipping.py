@@ -55,7 +55,7 @@ class CenteredClipping(MajorityRule):
             start = start.detach().to(dtype=dtype, device=stack.device)
         if self.L == 1:
             return self._once(rows, start)
-        products = rows.products() if start is None else rows.products(start)
+        products = rows.products(start)
         # Points are the rows, the origin and, if there is one, the last aggregate: the last one is the start.
         place = products.new_zeros(len(products))
         place[-1] = 1.0

@@ -70,7 +70,7 @@ class GeometricMedian(MajorityRule):
         share = torch.ones(m, dtype=torch.float64)
         if self.weighted and context.weights is not None:
             share = context.weights.to(device="cpu", dtype=torch.float64)
-        products = rows.products(rows.median()) if self.init == "median" else rows.products()
+        products = rows.products(rows.median() if self.init == "median" else None)
         place = np.zeros(len(products))
         if self.init == "mean":
             place[:m] = 1 / m

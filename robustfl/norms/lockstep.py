@@ -99,7 +99,7 @@ class UnionBatchNorm(OwnBatchNorm, LockstepLayer):
         moved = [torch.lerp(old, new, self.momentum) for old, new in
                  ((self.running_mean, mean), (self.running_var, variance))]  # fmt: skip
         n = len(sizes)
-        self._running = (moved[0].repeat(n, 1), moved[1].repeat(n, 1))
+        self._own = (moved[0].repeat(n, 1), moved[1].repeat(n, 1))
         return y
 
 
