@@ -14,7 +14,7 @@ import numpy as np
 from robustfl.contracts import Arrays
 from robustfl.data.cache import Source, file_stamp
 from robustfl.data.checks import Array, checked_arrays
-from robustfl.data.listed import lines_of, picture
+from robustfl.data.listed import lines_of, pictures
 from robustfl.data.vision import Public
 from robustfl.errors import DataMissing, UsageError
 from robustfl.registry import register
@@ -88,13 +88,7 @@ def _decode(name: str, folder: Path) -> Arrays:
     wnids = _wnids(folder)
     raw: dict[str, Array] = {}
     for part, labelled in (("train", _training(folder, wnids)), ("test", _validation(folder, wnids))):
-        images = np.empty((len(labelled), SIDE, SIDE, 3), np.uint8)  # the only copy: 1.2 GB for the training images
-        for image, (file, _) in zip(images, labelled, strict=True):
-            pixels = picture(file)
-            if pixels.shape != image.shape:
-                raise UsageError(f"{file} has {pixels.shape[1]}×{pixels.shape[0]} pixels; {SIDE}×{SIDE} are expected")
-            image[...] = pixels
-        raw[f"{part}_x"] = images
+        raw[f"{part}_x"] = pictures([file for file, _ in labelled], SIDE, resized=False)
         raw[f"{part}_y"] = np.array([label for _, label in labelled], dtype=np.int64)
     return checked_arrays(f"{name} in {folder}", raw, classes=CLASSES)
 
