@@ -17,11 +17,6 @@ from robustfl.norms.sums import apart, beside, within
 MEAN, VARIANCE, MEAN_GRADIENT, VARIANCE_GRADIENT = KINDS = ("mean", "variance", "mean-gradient", "variance-gradient")
 
 
-def weighted_sum(shares: Tensor) -> Reducer:
-    """The reducer without any defense: ``Σ p_i x_i``."""
-    return lambda kind, rows: shares.to(rows.dtype) @ rows
-
-
 class UnionStatistics(torch.autograd.Function):
     """``y = γ(z − μ)(v + ε)^{-1/2} + ζ`` with the union's ``μ, v``; the clients' rows pass through the reducer."""
 
