@@ -1,4 +1,4 @@
-"""Byzantine attacks: one file per attack on messages or training data."""
+"""Byzantine attacks on messages or training data: a file for each, or for a family of them."""
 
 from .alie import ALIE
 from .badnets import BadNets
@@ -8,10 +8,9 @@ from .dba import DBA
 from .dirty_labels import DirtyLabels
 from .edge_case import EdgeCase
 from .fang import Fang
-from .foe import FOE
+from .foe import FOE, IPM
 from .gaussian import Gaussian
 from .hidra import HIDRA
-from .ipm import IPM
 from .label_flip import LabelFlip
 from .lazy import Lazy
 from .mimic import Mimic
