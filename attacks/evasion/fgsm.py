@@ -36,6 +36,7 @@ class FGSM(Aimed):
     Reference: Goodfellow, Shlens, Szegedy, Explaining and Harnessing Adversarial Examples, ICLR 2015, arXiv:1412.6572,
     Section 4.
 
+    >>> import torch
     >>> model = torch.nn.Linear(2, 2, bias=False)
     >>> _ = model.weight.data.copy_(torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
     >>> FGSM(eps=0.1).perturb(model, torch.tensor([[0.5, 0.5]]), torch.tensor([0]))
