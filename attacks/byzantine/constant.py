@@ -19,6 +19,7 @@ from .sight import own_rows
 class _Constant(ColumnAttack):
     cost: ClassVar[str] = "fd"
     knowledge: ClassVar[Knowledge] = "blind"
+    needs_own: ClassVar[bool] = True
     value: ClassVar[float]
 
     def columns(self, view: View) -> Tensor:

@@ -40,6 +40,7 @@ class Gaussian(Attack):
     paper: ClassVar[str] = "@blanchard2017machine"
     cost: ClassVar[str] = "fd draws"
     knowledge: ClassVar[Knowledge] = "blind"
+    needs_own: ClassVar[bool] = True
     strength: ClassVar[str] = "sigma"
 
     mu: float = param(0.0, gt=-math.inf, lt=math.inf, doc="mean of every coordinate")

@@ -42,6 +42,7 @@ class Lazy(Attack):
     paper: ClassVar[str] = "@lin2019free"
     cost: ClassVar[str] = "fd; remembers the rows it repeats"
     knowledge: ClassVar[Knowledge] = "blind"
+    needs_own: ClassVar[bool] = True
 
     source: str = param("own", choices=("own", "aggregate"), doc="which old message is sent again")
     period: int | None = param(None, ge=1, doc="rounds between two honest own messages; None: only the first")

@@ -49,6 +49,7 @@ class ModelReplacement(Wrapper):
     paper: ClassVar[str] = "@bagdasaryan2020backdoor"
     cost: ClassVar[str] = "fd besides the data poisoning"
     knowledge: ClassVar[Knowledge] = "blind"
+    needs_own: ClassVar[bool] = True
     poisons_data: ClassVar[bool] = True
     leaves_statistics: ClassVar[bool] = True
     strength: ClassVar[str] = "scale"

@@ -44,6 +44,7 @@ class Neurotoxin(Wrapper):
     paper: ClassVar[str] = "@zhang2022neurotoxin"
     cost: ClassVar[str] = "fd and a selection of the smallest of d entries besides the data poisoning"
     knowledge: ClassVar[Knowledge] = "blind"
+    needs_own: ClassVar[bool] = True
     poisons_data: ClassVar[bool] = True
     leaves_statistics: ClassVar[bool] = True
     strength: ClassVar[str] = "scale"

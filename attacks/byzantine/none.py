@@ -28,6 +28,7 @@ class NoAttack(Attack):
     """
 
     knowledge: ClassVar[Knowledge] = "blind"
+    needs_own: ClassVar[bool] = True
     forges: ClassVar[bool] = False
     cost: ClassVar[str] = "none"
 

@@ -42,6 +42,7 @@ class Partial(Wrapper):
     paper: ClassVar[str] = "@baruch2019little"
     cost: ClassVar[str] = "that of the wrapped attack"
     knowledge: ClassVar[Knowledge] = "partial"
+    needs_own: ClassVar[bool] = True
 
     attack: str = param("alie", doc="the omniscient attack that sees the attackers' rows only")
 

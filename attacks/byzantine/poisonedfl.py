@@ -53,6 +53,7 @@ class PoisonedFL(Attack):
     paper: ClassVar[str] = "@xie2025model"
     cost: ClassVar[str] = "a few vectors [d]; remembers three"
     knowledge: ClassVar[Knowledge] = "blind"
+    needs_own: ClassVar[bool] = True
     strength: ClassVar[str] = "scale"
 
     scale: float = param(8.0, ge=0.0, lt=math.inf, doc="length of the row at first, in lengths of the last aggregate")

@@ -16,6 +16,7 @@ class Poisoning(Attack):
     """Attackers that train honestly on changed batches (``poison``): messages are what comes of it."""
 
     knowledge: ClassVar[Knowledge] = "blind"
+    needs_own: ClassVar[bool] = True
     forges: ClassVar[bool] = False
     poisons_data: ClassVar[bool] = True
 

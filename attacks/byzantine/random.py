@@ -34,6 +34,7 @@ class Random(Attack):
 
     cost: ClassVar[str] = "fd draws"
     knowledge: ClassVar[Knowledge] = "blind"
+    needs_own: ClassVar[bool] = True
     strength: ClassVar[str] = "scale"
 
     scale: float = param(1.0, ge=0.0, lt=math.inf, doc="norm of what is sent, relative to the own message")

@@ -44,6 +44,7 @@ class SignFlip(ColumnAttack):
         parameters.check(self)
         if self.mode == "own":  # then it needs no sight of the honest rows, and the engine hands over none
             object.__setattr__(self, "knowledge", "blind")
+            object.__setattr__(self, "needs_own", True)
 
     def columns(self, view: View) -> Tensor:
         if self.mode == "own":

@@ -112,7 +112,7 @@ def test_a_wrapper_declares_no_less_than_what_it_wraps(attack: Attack) -> None:
         return
     if attack.name != "partial":
         assert order.index(attack.knowledge) >= order.index(inner.knowledge)
-    assert attack.sees_own >= inner.sees_own
+    assert attack.needs_own >= inner.needs_own
     assert (attack.poisons_data, attack.triggers, attack.target) == (
         inner.poisons_data, inner.triggers, inner.target,
     )  # fmt: skip

@@ -72,7 +72,7 @@ def test_forging_looks_at_honest_rows_by_their_sum_and_closely_only_if_need_be(m
 def test_sign_flipping_of_the_own_vectors_needs_no_sight_of_the_others() -> None:
     own = torch.tensor([[1.0, -2.0], [0.0, 4.0]])
     attack = robustfl.attack("sf", mode="own")
-    assert (attack.knowledge, attack.sees_own) == ("blind", True)
+    assert (attack.knowledge, attack.needs_own) == ("blind", True)
     assert attack.forge(View(n=5, f=2, own=own), generator=stream(0)).tolist() == [[-1.0, 2.0], [0.0, -4.0]]
     assert robustfl.attack("sf").knowledge == "omniscient"
 

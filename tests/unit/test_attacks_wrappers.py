@@ -127,7 +127,7 @@ def test_the_wrapped_attack_sees_no_more_than_it_declares(spied: list[View], wra
 
 def test_partial_attackers_take_each_other_for_the_honest(spied: list[View]) -> None:
     attack = robustfl.attack("partial(sf)")
-    assert (attack.knowledge, attack.sees_own) == ("partial", True)
+    assert (attack.knowledge, attack.needs_own) == ("partial", True)
     assert torch.equal(sent("partial(sf)", view(honest=None, aggregate=None))[0], -OWN.mean(0))
     assert (spied[0].own, spied[0].aggregate) == (None, None)
 
@@ -151,7 +151,7 @@ def test_facts_of_the_wrapped_attack(
     spec: str, knowledge: str, own: bool, forges: bool, poisons: bool, target: int | None
 ) -> None:
     attack = robustfl.attack(spec)
-    assert (attack.knowledge, attack.sees_own, attack.forges) == (knowledge, own, forges)
+    assert (attack.knowledge, attack.needs_own, attack.forges) == (knowledge, own, forges)
     assert (attack.poisons_data, attack.target) == (poisons, target)
     assert attack.certificate(10, 3) == (attack.inner.certificate(10, 3) if attack.inner else {})
 
