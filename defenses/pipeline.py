@@ -182,19 +182,18 @@ class Pipeline:
         # Elsewhere than on the CPU even a short look stops everything: there all rows are hoped to be good.
         if X.device.type != "cpu" or math.isfinite(float(X.detach()[:, :_HEAD].sum())):
             try:
-                return self._through(Stack(X.detach(), seen=False), f, context, dropped=0)
+                return self._through(Mixed(Stack(X.detach(), seen=False)), f, context, dropped=0)
             except BrokenRows:
                 if context.generator is not None and draws is not None:
                     context.generator.set_state(draws)
         keep, f, context = self._admit(X, f, context)
-        return self._through(Stack(X.detach()[keep.to(X.device)]), f, context, dropped=int((~keep).sum()))
+        return self._through(Mixed(Stack(X.detach()[keep.to(X.device)])), f, context, dropped=int((~keep).sum()))
 
-    def _through(self, stack: Stack, f: int, context: Context, *, dropped: int) -> Aggregated:
-        rows = Mixed(stack)
+    def _through(self, rows: Mixed, f: int, context: Context, *, dropped: int) -> Aggregated:
         for step in self.steps:
             rows = rows.after(step, f=f, context=context)
         result = self._reduce(rows, f, context)
-        stack.look()
+        rows.stack.look()
         return replace(result, facts={"dropped": dropped, "f": f, **told(result.facts)})
 
     def mixed(self, basis: Tensor, *, f: int, context: Context) -> Callable[[Tensor], Tensor]:

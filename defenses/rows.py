@@ -62,7 +62,7 @@ class Stack:
     @property
     def last_bits(self) -> float:
         """The error of a row by the last bits of its entries, relative to its length."""
-        return kernels.last_bits(self.dtype)
+        return kernels.last_bits(self._X.dtype)
 
     @property
     def X(self) -> Tensor:  # noqa: N802 - the paper's name
@@ -109,11 +109,21 @@ class Stack:
             if made is not None:
                 self._seen = True
                 return made
-        return over_columns(self.X, rule)
+        return self.columns(rule)
+
+    def columns(self, rule: ColumnRule, *, mixing: Tensor | None = None) -> Tensor:
+        """``rule`` on every column ``[d]`` of the rows, or of ``mixing [m n] @ X``, one block of columns at a time."""
+        self.look()
+        return over_columns(self._X, rule, mixing=mixing)
 
     def combine(self, weights: Tensor) -> Tensor:
-        """``weights [n] @ X``."""
-        made = kernels.weighted_sum(self._X, weights)
+        """``weights [n] @ X``; a single weight of one returns that row exactly."""
+        if not torch.compiler.is_compiling():
+            chosen = [(i, weight) for i, weight in enumerate(weights.tolist()) if weight]
+            if len(chosen) == 1 and chosen[0][1] == 1.0:
+                self.look()
+                return self._X[chosen[0][0]].clone()
+        made = weights.to(dtype=self._X.dtype, device=self._X.device) @ self._X
         # Nothing that is not finite gets lost in a sum in which every row counts; float32 rows are never too long.
         if not self._seen and self._X.dtype == torch.float32 and all(weights.tolist()):
             self._seen = math.isfinite(float(made.sum()))
@@ -133,6 +143,14 @@ class Stack:
         made = _along(self._X, point)
         self.look()
         return made
+
+    def at(self, columns: Tensor) -> Stack:
+        """The same rows with the columns ``[k]`` alone."""
+        return Stack(self.X.index_select(1, columns.to(self.device)))
+
+    def here(self, vector: Tensor) -> Tensor:
+        """Of a vector ``[d]`` the columns that these rows have: all, unless several processes share them."""
+        return vector
 
     def look(self) -> None:
         """Raise ``BrokenRows`` if a row is broken; nothing happens to rows that were looked at before."""
@@ -176,16 +194,15 @@ class Mixed:
         if step.centred:
             context = replace(context, slack=self.slack())
         new = step.mix(inner, f=f, context=context).to(device=self.stack.place, dtype=torch.float64)
-        return Mixed(self.stack, new if self.coefficients is None else new @ self.coefficients)
+        return replace(self, coefficients=new if self.coefficients is None else new @ self.coefficients)
 
-    def products(self, *points: Tensor) -> Tensor:
-        """Inner products about a common centre of the ``m`` rows, the origin, and further ``points [d]``.
+    def products(self, point: Tensor | None = None) -> Tensor:
+        """Inner products about a common centre of the ``m`` rows, the origin, and a further ``point [d]``, if given.
 
-        Only differences mean something: weights that sum to one over the ``m + 1 + k`` points name a vector.
+        Only differences mean something: weights that sum to one over these points name a vector.
         """
-        if not points:
+        if point is None:
             return self._lifted()
-        (point,) = points
         bordered, size = self.stack.products_with(point), self.count + 1
         products = bordered.new_empty((size + 1, size + 1))
         products[:size, :size] = self._lifted()
@@ -201,9 +218,9 @@ class Mixed:
         lift = self._lift()
         return lift @ products @ lift.T
 
-    def inner(self, *points: Tensor) -> Tensor:
-        """Inner products (about the origin) of the ``m`` rows and further ``points [d]``."""
-        products = products_about(self.products(*points), self.count)
+    def inner(self, point: Tensor | None = None) -> Tensor:
+        """Inner products (about the origin) of the ``m`` rows and a further ``point [d]``, if given."""
+        products = products_about(self.products(point), self.count)
         keep = [i for i in range(len(products)) if i != self.count]
         return products[keep][:, keep]
 
@@ -225,7 +242,7 @@ class Mixed:
         """Distances ``[m]`` of the rows from ``point [d]``, or from the origin."""
         if self.coefficients is None:
             return self.stack.lengths(point)
-        products = self.products() if point is None else self.products(point)
+        products = self.products(point)
         along = products[-1, : self.count]
         square = products.diagonal()[: self.count] - 2 * along + products[-1, -1]
         return square.clamp(min=0).sqrt()
@@ -284,13 +301,7 @@ class Mixed:
 
     def combine(self, weights: Tensor) -> Tensor:
         """``weights [m] @ rows``; a single weight of one returns that row exactly."""
-        over = weights if self.coefficients is None else weights @ self.coefficients
-        if torch.compiler.is_compiling():
-            return self.stack.combine(over)
-        chosen = [(i, weight) for i, weight in enumerate(over.tolist()) if weight]
-        if len(chosen) == 1 and chosen[0][1] == 1.0:
-            return self.stack.X[chosen[0][0]].clone()
-        return self.stack.combine(over)
+        return self.stack.combine(weights if self.coefficients is None else weights @ self.coefficients)
 
     def median(self) -> Tensor:
         """The coordinate-wise median ``[d]``."""
@@ -302,22 +313,20 @@ class Mixed:
 
     def columns(self, rule: ColumnRule) -> Tensor:
         """``rule`` on every column ``[d]``, one block of columns at a time."""
-        return over_columns(self.stack.X, rule, mixing=self.coefficients)
+        return self.stack.columns(rule, mixing=self.coefficients)
 
     def chosen(self, rows: Tensor) -> Mixed:
         """The rows with the indices ``rows [k]`` alone."""
-        if self.coefficients is not None:
-            return Mixed(self.stack, self.coefficients[rows])
-        return Mixed(self.stack, torch.eye(self.count, dtype=torch.float64, device=self.stack.place)[rows])
+        alone = torch.eye(self.count, dtype=torch.float64, device=self.stack.place)
+        return replace(self, coefficients=(alone if self.coefficients is None else self.coefficients)[rows])
 
     def at(self, columns: Tensor) -> Mixed:
         """The same rows with the columns ``[k]`` alone."""
-        X = self.stack.X
-        return Mixed(Stack(X.index_select(1, columns.to(X.device))), self.coefficients)
+        return replace(self, stack=self.stack.at(columns))
 
     def here(self, vector: Tensor) -> Tensor:
-        """Of a vector ``[d]`` the columns that these rows have: all, unless several processes share them."""
-        return vector
+        """Of a vector ``[d]`` the columns that these rows have."""
+        return self.stack.here(vector)
 
     def materialise(self) -> Tensor:
         """The rows as one tensor ``[m d]``, for rules that know nothing of mixing."""
@@ -439,6 +448,13 @@ class MixedRule(Aggregator):
     def aggregate(self, X: Tensor, *, f: int, context: Context) -> Aggregated:
         """The aggregate of the finite rows of ``X``."""
         return self.reduce(Mixed(Stack(X)), f=f, context=context)
+
+
+class MajorityRule(MixedRule):
+    """A ``MixedRule`` that is defined as long as attackers are a minority."""
+
+    def min_clients(self, f: int) -> int:
+        return 2 * f + 1
 
 
 def nearest_row(squares: Tensor) -> Tensor:

@@ -6,17 +6,14 @@ rule that looks at the rows themselves finds out by ``NeedsWhole``; then one pro
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
 from robustfl import kernels
-from robustfl.contracts import Aggregated, Context, Step
-from robustfl.kernels.blocks import ColumnRule, over_columns
+from robustfl.contracts import Aggregated, Context
 from robustfl.team import Team
 
-from .pipeline import Pipeline, told
+from .pipeline import Pipeline
 from .rows import Mixed, Stack
 from .stack import finite_rows
 
@@ -29,7 +26,8 @@ class SlicedStack(Stack):
     """The columns ``part [n d_r]`` of rows ``[n d]``."""
 
     def __init__(self, part: Tensor, d: int, team: Team) -> None:
-        self.part, self.team, self._gram = part, team, None
+        super().__init__(part)
+        self.part, self.team = part, team
         self.shape = torch.Size((len(part), d))
 
     @property
@@ -42,16 +40,24 @@ class SlicedStack(Stack):
         """Asked for by rules that keep a vector of their own from round to round, as a whole."""
         raise NeedsWhole
 
-    @property
-    def last_bits(self) -> float:
-        return kernels.last_bits(self.part.dtype)
-
-    @property
-    def place(self) -> torch.device:
-        return kernels.at_hand(self.part)
-
     def along(self, point: Tensor) -> Tensor:
-        return self.team.total(Stack(self.part).along(point).cpu())
+        return self.team.total(super().along(self.here(point)).cpu())
+
+    def lengths(self, about: Tensor | int | None = None) -> Tensor:
+        if about is None:
+            rows = self.part
+        else:
+            rows = self.part - (self.part[about] if isinstance(about, int) else self.here(about))
+        square = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).square_()
+        return self.team.total(square.cpu()).sqrt_()
+
+    def at(self, columns: Tensor) -> Stack:
+        own = self.team.part(self.shape[1])
+        mine = columns[(columns >= own.start) & (columns < own.stop)] - own.start
+        return SlicedStack(self.part.index_select(1, mine.to(self.device)), len(columns), self.team)
+
+    def here(self, vector: Tensor) -> Tensor:
+        return vector if vector.shape[0] == self.part.shape[1] else vector[self.team.part(self.shape[1])]
 
     def _products(self) -> kernels.CentredGram:
         """As of the whole rows."""
@@ -63,68 +69,17 @@ class SlicedMixed(Mixed):
 
     stack: SlicedStack
 
-    def after(self, step: Step, *, f: int, context: Context) -> Mixed:
-        return SlicedMixed(self.stack, super().after(step, f=f, context=context).coefficients)
-
-    def chosen(self, rows: Tensor) -> Mixed:
-        return SlicedMixed(self.stack, super().chosen(rows).coefficients)
-
-    def products(self, *points: Tensor) -> Tensor:
-        lift = self._lift()
-        if not points:
-            return lift @ self.stack.gram.products @ lift.T
-        # The points as further rows, which come before the origin there and after it here.
-        more = torch.cat([self.stack.part, torch.stack([self.here(p) for p in points])])
-        n, k = self.stack.shape[0], len(points)
-        order = [*range(n), n + k, *range(n, n + k)]
+    def products(self, point: Tensor | None = None) -> Tensor:
+        if point is None:
+            return super().products()
+        # The point as a further row, which comes before the origin there and after it here.
+        n = self.stack.shape[0]
+        order = [*range(n), n + 1, n]
+        more = torch.cat([self.stack.part, self.here(point)[None]])
         products = _gram(more, self.stack.team).products[order][:, order]
-        m = len(lift)
-        wider = torch.zeros((m + k, n + 1 + k), dtype=torch.float64)
-        wider[:m, : n + 1], wider[m:, n + 1 :] = lift, torch.eye(k, dtype=torch.float64)
+        lift = self._lift()
+        wider: Tensor = torch.block_diag(lift, lift.new_ones((1, 1)))  # type: ignore[no-untyped-call]
         return wider @ products @ wider.T
-
-    def along(self, point: Tensor) -> Tensor:
-        return super().along(self.here(point))
-
-    def distances_to(self, point: Tensor | None) -> Tensor:
-        if self.coefficients is None:
-            about = None if point is None else self.here(point)
-            return self._lengths(self.stack.part if about is None else self.stack.part - about)
-        products = self.products() if point is None else self.products(point)
-        along = products[-1, : self.count]
-        return (products.diagonal()[: self.count] - 2 * along + products[-1, -1]).clamp(min=0).sqrt()
-
-    def distances_from(self, row: int) -> Tensor:
-        if self.coefficients is not None:
-            return self.squared_distances()[row].sqrt()
-        return self._lengths(self.stack.part - self.stack.part[row])
-
-    def combine(self, weights: Tensor) -> Tensor:
-        return Mixed(Stack(self.stack.part), self.coefficients).combine(weights)
-
-    def median(self) -> Tensor:
-        return kernels.median(self.stack.part, mixing=self.coefficients)
-
-    def trimmed_mean(self, f: int) -> Tensor:
-        return kernels.trimmed_mean(self.stack.part, f, mixing=self.coefficients)
-
-    def columns(self, rule: ColumnRule) -> Tensor:
-        return over_columns(self.stack.part, rule, mixing=self.coefficients)
-
-    def at(self, columns: Tensor) -> Mixed:
-        own = self.stack.team.part(self.stack.shape[1])
-        mine = columns[(columns >= own.start) & (columns < own.stop)] - own.start
-        chosen = self.stack.part.index_select(1, mine.to(self.stack.part.device))
-        return SlicedMixed(SlicedStack(chosen, len(columns), self.stack.team), self.coefficients)
-
-    def here(self, vector: Tensor) -> Tensor:
-        if vector.shape[0] == self.stack.part.shape[1]:
-            return vector
-        return vector[self.stack.team.part(self.stack.shape[1])]
-
-    def _lengths(self, rows: Tensor) -> Tensor:
-        square = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).square_()
-        return self.stack.team.total(square.cpu()).sqrt_()
 
 
 def _gram(part: Tensor, team: Team) -> kernels.CentredGram:
@@ -154,8 +109,5 @@ def run_sliced(pipeline: Pipeline, part: Tensor, d: int, *, f: int, context: Con
     good = team.total(finite_rows(part.detach()).double()) == team.size
     seen = torch.zeros((len(part), 1), dtype=part.dtype).masked_fill(~good[:, None], torch.nan)
     keep, f_left, context = pipeline._admit(seen, f, context)
-    rows: Mixed = SlicedMixed(SlicedStack(part if bool(keep.all()) else part[keep.to(part.device)], d, team))
-    for step in pipeline.steps:
-        rows = rows.after(step, f=f_left, context=context)
-    result = pipeline._reduce(rows, f_left, context)
-    return replace(result, facts={"dropped": int((~keep).sum()), "f": f_left, **told(result.facts)})
+    rows = SlicedMixed(SlicedStack(part if bool(keep.all()) else part[keep.to(part.device)], d, team))
+    return pipeline._through(rows, f_left, context, dropped=int((~keep).sum()))

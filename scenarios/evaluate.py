@@ -24,7 +24,7 @@ from robustfl.evaluation import (
     robust_accuracy,
     standard_accuracy,
 )
-from robustfl.evaluation.backdoor import attack_success
+from robustfl.evaluation.accuracy import attack_success
 from robustfl.federation import LocalModels, Personal, State, lent, propagate_statistics
 from robustfl.models.network import representing
 from robustfl.passes import channels_last, evaluating

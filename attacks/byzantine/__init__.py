@@ -1,24 +1,21 @@
-"""Byzantine attacks: one file per attack on messages or training data."""
+"""Byzantine attacks on messages or training data: a file for each, or for a family of them."""
 
 from .alie import ALIE
 from .badnets import BadNets
 from .clipped_clustering_adaptive import ClippedClusteringAdaptive
+from .constant import Inf, NaN, Zero
 from .dba import DBA
 from .dirty_labels import DirtyLabels
 from .edge_case import EdgeCase
 from .fang import Fang
-from .foe import FOE
+from .foe import FOE, IPM
 from .gaussian import Gaussian
 from .hidra import HIDRA
-from .inf import Inf
-from .ipm import IPM
 from .label_flip import LabelFlip
 from .lazy import Lazy
 from .mimic import Mimic
-from .min_max import MinMax
-from .min_sum import MinSum
+from .min_max import MinMax, MinSum
 from .model_replacement import ModelReplacement
-from .nan import NaN
 from .neurotoxin import Neurotoxin
 from .none import NoAttack
 from .opt import Opt
@@ -31,7 +28,6 @@ from .rop import ROP
 from .sf import SignFlip
 from .signguard_adaptive import SignGuardAdaptive
 from .timed import Timed
-from .zero import Zero
 
 __all__ = [
     "ALIE",

@@ -78,9 +78,8 @@ class Opt(Wrapper):
         parameters.check(self)
         if self.inner.knowledge == "defense":
             raise UsageError(f"Opt: attack={self.attack!r} searches against the server already")
-        self._adopt("needs_own", "poisons_data", "triggers", "leaves_statistics")
-        if self.inner.sees_own:
-            object.__setattr__(self, "needs_own", True)
+        self._adopt("poisons_data", "triggers", "leaves_statistics")
+        object.__setattr__(self, "needs_own", self.inner.sees_own)
         self._searched  # noqa: B018 - an unknown parameter is an error now, not in the first round
         low, high = self._interval
         dataclasses.replace(self._search, eta_max=self.eta_max).check("Opt")
@@ -170,6 +169,3 @@ class Opt(Wrapper):
             return self.inner.forge(view.redacted(self.inner), generator=generator)
         sent = self.find(view, generator=generator)[1]
         return sent if sent.state else sent.rows
-
-    def certificate(self, n: int, f: int) -> Mapping[str, float]:
-        return self.inner.certificate(n, f)

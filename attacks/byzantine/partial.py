@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -56,6 +55,3 @@ class Partial(Wrapper):
     def forge(self, view: View, *, generator: torch.Generator) -> Tensor | Forged:
         own = own_rows(view, self.name)
         return self.inner.forge(replace(view, honest=own).redacted(self.inner), generator=generator)
-
-    def certificate(self, n: int, f: int) -> Mapping[str, float]:
-        return self.inner.certificate(n, f)

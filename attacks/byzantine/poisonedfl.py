@@ -63,13 +63,9 @@ class PoisonedFL(Attack):
     least: float = param(0.5, ge=0.0, lt=math.inf, doc="the length is not shrunk below it")
 
     def unreached(self, rounds: int) -> str:
-        usual = type(self)()
-        given = [n for n in ("decay", "period", "level", "least") if getattr(self, n) != getattr(usual, n)]
-        return (
-            f"{' and '.join(given)} change nothing before round {self.period + 1}"
-            if rounds <= self.period and given
-            else ""
-        )
+        names = ("decay", "period", "level", "least") if rounds <= self.period else ()
+        given = [n for n in names if getattr(self, n) != getattr(type(self), n)]
+        return f"{' and '.join(given)} change nothing before round {self.period + 1}" if given else ""
 
     def forge(self, view: View, *, generator: torch.Generator) -> Forged:
         like = own_rows(view, self.name)[0]

@@ -96,11 +96,9 @@ def golden_section(
     while len(tried) < evals and low < high:
         if fa is None:
             fa = probe(a)
-            continue
-        if fb is None:
+        elif fb is None:
             fb = probe(b)
-            continue
-        if fa >= fb:
+        elif fa >= fb:
             high, b, fb = b, a, fa
             a, fa = high - ratio * (high - low), None
         else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -88,6 +87,3 @@ class Timed(Wrapper):
 
     def constrain(self, gradient: Tensor, moved: Tensor, *, round: int = 0) -> Tensor:
         return self.inner.constrain(gradient, moved, round=round) if self.on(round) else gradient
-
-    def certificate(self, n: int, f: int) -> Mapping[str, float]:
-        return self.inner.certificate(n, f)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 
 import torch
@@ -38,6 +39,9 @@ class Wrapper(Attack):
 
     def trigger(self, x: Tensor) -> Tensor:
         return self.inner.trigger(x)
+
+    def certificate(self, n: int, f: int) -> Mapping[str, float]:
+        return self.inner.certificate(n, f)
 
     def _adopt(self, *facts: str) -> None:
         """While it is constructed: write the wrapped attack in its shortest form and take over its ``facts``."""

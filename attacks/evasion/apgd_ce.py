@@ -58,10 +58,7 @@ class APGDCE(PixelAttack):
 
     def craft(self, model: nn.Module, x: Tensor, y: Tensor, draws: Draws) -> Tensor:
         harvest = Harvest(model, x, y, draws)
-        for _ in range(self.restarts):
-            if not len(harvest.rows):
-                break
-            left, labels, own = harvest.left()
+        for _, left, labels, own in harvest.tries(self.restarts):
             run = climb(
                 model, left, labels, labels, loss=lambda z, y, _: cross_entropy(z, y), eps=self.eps, norm=self.norm,
                 steps=self.steps, draws=own,

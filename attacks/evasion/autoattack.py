@@ -6,8 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor, nn
-
 from robustfl.contracts import Evasion
 from robustfl.parameters import param
 from robustfl.registry import register
@@ -16,14 +14,13 @@ from .apgd_ce import APGDCE
 from .apgd_t import APGDT
 from .balls import NORMS
 from .fab_t import FABT
-from .image_draws import Draws
-from .points import PixelAttack, in_turn
+from .points import InTurn
 from .square import Square
 
 
 @register("autoattack", version=1)
 @dataclass(frozen=True)
-class AutoAttack(PixelAttack):
+class AutoAttack(InTurn):
     """Four attacks without parameters to tune, each on the images that are still classified right:
 
     ``apgd-ce``, ``apgd-t``, ``fab-t``, ``square``, in this order.
@@ -64,13 +61,3 @@ class AutoAttack(PixelAttack):
             FABT(eps=self.eps, norm=self.norm, steps=self.steps, targets=self.targets),
             Square(eps=self.eps, norm=self.norm, queries=self.queries),
         )
-
-    @property
-    def passes(self) -> int:
-        return sum(getattr(part, "passes", 1) for part in self.parts)
-
-    def craft(self, model: nn.Module, x: Tensor, y: Tensor, draws: Draws) -> Tensor:
-        found = x
-        for _, harvest in in_turn(self.parts, model, x, y, draws):
-            found = harvest.images
-        return found

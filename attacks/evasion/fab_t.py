@@ -76,11 +76,8 @@ class FABT(PixelAttack):
     def craft(self, model: nn.Module, x: Tensor, y: Tensor, draws: Draws) -> Tensor:
         aims = nearest_classes(logits_of(model, x), y, self.targets)
         harvest = Harvest(model, x, y, draws)
-        for column in range(aims.shape[1] * self.restarts):
-            if not len(harvest.rows):
-                break
+        for column, left, labels, own in harvest.tries(aims.shape[1] * self.restarts):
             goal = aims[harvest.rows, column % aims.shape[1]]
-            left, labels, own = harvest.left()
             start = left
             if column >= aims.shape[1]:
                 start = (left + noise_on(own, left, self.eps / 2, self.norm)).clamp(0.0, 1.0)

@@ -6,22 +6,20 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor, nn
 
-from robustfl.parameters import check, param
+from robustfl.parameters import param
 from robustfl.registry import register
 
-from .balls import NORMS, box, directions, into_ball
+from .balls import NORMS, directions, into_ball
 from .image_draws import Draws
-from .points import PixelAttack
-from .targets import aim, check_target
-from .whitebox import input_gradient, per_image
+from .targets import Aimed
+from .whitebox import input_gradient
 
 
 @register("fgsm", version=1)
 @dataclass(frozen=True)
-class FGSM(PixelAttack):
+class FGSM(Aimed):
     """One step of size ε from the image itself: ``x_adv = clip_[0,1](x + ε sign ∇_x CE)``; for L2 ``∇ / ‖∇‖₂``.
 
     Weak against models trained to resist it alone, whose loss is curved inside the ball; a zero gradient moves
@@ -38,6 +36,7 @@ class FGSM(PixelAttack):
     Reference: Goodfellow, Shlens, Szegedy, Explaining and Harnessing Adversarial Examples, ICLR 2015, arXiv:1412.6572,
     Section 4.
 
+    >>> import torch
     >>> model = torch.nn.Linear(2, 2, bias=False)
     >>> _ = model.weight.data.copy_(torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
     >>> FGSM(eps=0.1).perturb(model, torch.tensor([[0.5, 0.5]]), torch.tensor([0]))
@@ -46,7 +45,7 @@ class FGSM(PixelAttack):
 
     paper: ClassVar[str] = "@goodfellow2015explaining"
     cost: ClassVar[str] = "1 forward and backward"
-    spares_fooled: ClassVar[bool] = False
+    passes: ClassVar[int] = 3
 
     eps: float = param(8 / 255, ge=0.0, lt=math.inf, doc="radius of the ball in pixel units")
     norm: str = param("linf", choices=NORMS, doc="norm of the ball")
@@ -54,22 +53,11 @@ class FGSM(PixelAttack):
     target: int | None = param(None, ge=0, doc="class aimed at; None: the least likely other one")
     legacy_digits_clip: bool = param(False, doc="attack 2x - 1 clipped to [0, 1] (released Digits code)")
 
-    def __post_init__(self) -> None:
-        check(self)
-        check_target("FGSM", self.targeted, self.target)
-        box("FGSM", self.legacy_digits_clip, self.norm)
-
-    @property
-    def passes(self) -> int:
-        return 3
-
-    def craft(self, model: nn.Module, x: Tensor, y: Tensor, draws: Draws) -> Tensor:
+    def moved(self, model: nn.Module, x: Tensor, goal: Tensor, draws: Draws) -> Tensor:
         del draws
-        low, high, scale = box("FGSM", self.legacy_digits_clip, self.norm)
-        goal = aim(model, x, y, self.target, self.name) if self.targeted else y
+        low, high, scale = self.box
         gradient, _ = input_gradient(model, x, goal)
         step = directions(gradient, self.norm) * (-self.eps if self.targeted else self.eps) * scale
         # In exact arithmetic a Euclidean step of length ε needs no projection.
         found = (x + step).clamp(low, high)
-        found = found if self.norm == "linf" else into_ball(x, found, self.eps, self.norm)
-        return torch.where(per_image(goal == y, x), x, found) if self.targeted else found
+        return found if self.norm == "linf" else into_ball(x, found, self.eps, self.norm)

@@ -9,20 +9,19 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from robustfl.parameters import check, param
+from robustfl.parameters import param
 from robustfl.registry import register
 
-from .balls import NORMS, box, directions, into_ball
+from .balls import NORMS, directions, into_ball
 from .image_draws import Draws
 from .pgd import released_step
-from .points import PixelAttack
-from .targets import aim, check_target
+from .targets import Aimed
 from .whitebox import input_gradient, per_image
 
 
 @register("mia", version=1)
 @dataclass(frozen=True)
-class MIA(PixelAttack):
+class MIA(Aimed):
     """Iterated FGSM whose gradients are averaged with momentum, each normalised per image; no random start:
 
     ``g ← μg + ∇CE / ‖∇CE‖₁``, ``x ← clip_[0,1](clip_ε(x + α sign g))``; for L2 ``g / ‖g‖₂``.
@@ -52,7 +51,6 @@ class MIA(PixelAttack):
 
     paper: ClassVar[str] = "@dong2018boosting"
     cost: ClassVar[str] = "steps forwards and backwards"
-    spares_fooled: ClassVar[bool] = False
 
     eps: float = param(8 / 255, ge=0.0, lt=math.inf, doc="radius of the ball in pixel units")
     steps: int = param(20, ge=1, doc="iterations")
@@ -63,11 +61,6 @@ class MIA(PixelAttack):
     target: int | None = param(None, ge=0, doc="class aimed at; None: the least likely other one")
     legacy_digits_clip: bool = param(False, doc="attack 2x - 1 clipped to [0, 1] (released Digits code)")
 
-    def __post_init__(self) -> None:
-        check(self)
-        check_target("MIA", self.targeted, self.target)
-        box("MIA", self.legacy_digits_clip, self.norm)
-
     @property
     def step_size(self) -> float:
         """α."""
@@ -77,11 +70,10 @@ class MIA(PixelAttack):
     def passes(self) -> int:
         return 3 * self.steps
 
-    def craft(self, model: nn.Module, x: Tensor, y: Tensor, draws: Draws) -> Tensor:
+    def moved(self, model: nn.Module, x: Tensor, goal: Tensor, draws: Draws) -> Tensor:
         del draws
-        low, high, scale = box("MIA", self.legacy_digits_clip, self.norm)
+        low, high, scale = self.box
         eps, step = self.eps * scale, self.step_size * scale
-        goal = aim(model, x, y, self.target, self.name) if self.targeted else y
         current, momentum = x, torch.zeros_like(x)
         for _ in range(self.steps):
             gradient, _ = input_gradient(model, current, goal)
@@ -90,4 +82,4 @@ class MIA(PixelAttack):
             momentum = gradient.add_(momentum, alpha=self.decay)
             moved = torch.add(current, directions(momentum, self.norm), alpha=-step if self.targeted else step)
             current = into_ball(x, moved, eps, self.norm, low, high)
-        return torch.where(per_image(goal == y, x), x, current) if self.targeted else current
+        return current

@@ -10,14 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from robustfl.errors import UsageError
-from robustfl.parameters import check, only_where, param
+from robustfl.parameters import only_where, param
 from robustfl.passes import channels_last
 from robustfl.registry import register
 
-from .balls import NORMS, box, directions, into_ball, noise_in
+from .balls import NORMS, directions, into_ball, noise_in
 from .image_draws import Draws
-from .points import PixelAttack
-from .targets import aim, check_target
+from .targets import Aimed
 from .whitebox import cross_entropy, input_gradient, logits_of, per_image
 
 __all__ = ["PGD", "ascend", "released_step"]
@@ -25,7 +24,7 @@ __all__ = ["PGD", "ascend", "released_step"]
 
 @register("pgd", version=1)
 @dataclass(frozen=True)
-class PGD(PixelAttack):
+class PGD(Aimed):
     """Signed gradient ascent on the cross-entropy, projected after every step:
 
     ``x_0 = clip_[0,1](x + U(-ε, ε))``, ``x ← clip_[0,1](clip_ε(x + α sign ∇CE))``; for L2 ``∇ / ‖∇‖₂``, a start uniform
@@ -59,7 +58,6 @@ class PGD(PixelAttack):
 
     paper: ClassVar[str] = "@madry2018towards"
     cost: ClassVar[str] = "restarts × steps forwards and backwards"
-    spares_fooled: ClassVar[bool] = False
 
     eps: float = param(8 / 255, ge=0.0, lt=math.inf, doc="radius of the ball in pixel units")
     steps: int = param(7, ge=1, doc="iterations")
@@ -74,12 +72,10 @@ class PGD(PixelAttack):
     legacy_digits_clip: bool = param(False, doc="attack 2x - 1 clipped to [0, 1] (released Digits code)")
 
     def __post_init__(self) -> None:
-        check(self)
+        super().__post_init__()
         only_where(self, self.step is None, "step=None", "step_rule")
         if self.restarts > 1 and not self.random_start:
             raise UsageError(f"PGD: restarts={self.restarts} without random_start would repeat one run")
-        check_target("PGD", self.targeted, self.target)
-        box("PGD", self.legacy_digits_clip, self.norm)
 
     @property
     def step_size(self) -> float:
@@ -92,18 +88,17 @@ class PGD(PixelAttack):
     def passes(self) -> int:
         return 3 * self.steps * self.restarts + (self.restarts if self.restarts > 1 else 0)
 
-    def craft(self, model: nn.Module, x: Tensor, y: Tensor, draws: Draws) -> Tensor:
-        goal = aim(model, x, y, self.target, self.name) if self.targeted else y
+    def moved(self, model: nn.Module, x: Tensor, goal: Tensor, draws: Draws) -> Tensor:
         found = self._climb(model, x, goal, draws)
         if self.restarts > 1:
             loss = self._heights(model, found, goal)
             for _ in range(self.restarts - 1):
                 other = self._climb(model, x, goal, draws)
                 found, loss = keep_higher(found, loss, other, self._heights(model, other, goal))
-        return torch.where(per_image(goal == y, x), x, found) if self.targeted else found
+        return found
 
     def _climb(self, model: nn.Module, x: Tensor, goal: Tensor, draws: Draws) -> Tensor:
-        low, high, scale = box("PGD", self.legacy_digits_clip, self.norm)
+        low, high, scale = self.box
         eps, step = self.eps * scale, self.step_size * scale
         start = x + noise_in(draws, x, eps, self.norm) if self.random_start else None
         return ascend(

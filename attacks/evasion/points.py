@@ -74,6 +74,13 @@ class Harvest:
         """The original images, labels and draws of the rows that resist."""
         return take(self._x, self.rows), self._y[self.rows], self._draws.of(self.rows)
 
+    def tries(self, count: int) -> Iterator[tuple[int, Tensor, Tensor, Draws]]:
+        """The number of each of ``count`` tries, from 0, with what is ``left`` for it, until nothing is."""
+        for number in range(count):
+            if not len(self.rows):
+                return
+            yield number, *self.left()
+
     def offer(self, found: Tensor) -> None:
         """Take what an attack made of the rows that are ``left``."""
         logits, y = logits_of(self._model, found), self._y[self.rows]
@@ -99,6 +106,25 @@ def in_turn(
             left, labels, _ = harvest.left()
             harvest.offer(_made(part, model, left, labels, own.of(harvest.rows)))
         yield part, harvest
+
+
+class InTurn(PixelAttack):
+    """Several attacks one after the other, each on the images that are still classified right."""
+
+    @property
+    @abstractmethod
+    def parts(self) -> tuple[Evasion, ...]:
+        """The attacks in their order."""
+
+    @property
+    def passes(self) -> int:
+        return sum(getattr(part, "passes", 1) for part in self.parts)
+
+    def craft(self, model: nn.Module, x: Tensor, y: Tensor, draws: Draws) -> Tensor:
+        found = x
+        for _, harvest in in_turn(self.parts, model, x, y, draws):
+            found = harvest.images
+        return found
 
 
 def _made(part: Evasion, model: nn.Module, x: Tensor, y: Tensor, draws: Draws) -> Tensor:

@@ -82,10 +82,7 @@ class Square(PixelAttack):
     def craft(self, model: nn.Module, x: Tensor, y: Tensor, draws: Draws) -> Tensor:
         check_images(x, self.name)
         harvest = Harvest(model, x, y, draws)
-        for _ in range(self.restarts):
-            if not len(harvest.rows):
-                break
-            left, labels, own = harvest.left()
+        for _, left, labels, own in harvest.tries(self.restarts):
             harvest.offer(self._search(model, left, labels, own))
         return harvest.images
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from robustfl.errors import UsageError
-from robustfl.passes import channels_last
+from robustfl.passes import channels_last, evaluating
 
 
 @contextmanager
@@ -18,18 +18,15 @@ def frozen(model: nn.Module) -> Iterator[None]:
 
     Without weight gradients a backward pass stops at the layers' inputs, which saves about a third of its time.
     """
-    training = [m for m in model.modules() if m.training]
     trained = [p for p in model.parameters() if p.requires_grad]
-    try:
-        model.eval()
-        for parameter in trained:
-            parameter.requires_grad_(False)
-        yield
-    finally:
-        for parameter in trained:
-            parameter.requires_grad_(True)
-        for module in training:
-            module.training = True
+    with evaluating(model):
+        try:
+            for parameter in trained:
+                parameter.requires_grad_(False)
+            yield
+        finally:
+            for parameter in trained:
+                parameter.requires_grad_(True)
 
 
 def gradient_of(model: nn.Module, x: Tensor, losses: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor, Tensor]:

@@ -5,20 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor, nn
-
 from robustfl.contracts import Evasion
 from robustfl.errors import UsageError
 from robustfl.parameters import check, param
 from robustfl.registry import create, describe, register, split_outside
 
-from .image_draws import Draws
-from .points import PixelAttack, in_turn
+from .points import InTurn
 
 
 @register("worst", version=1)
 @dataclass(frozen=True)
-class Worst(PixelAttack):
+class Worst(InTurn):
     """Several attacks one after the other, each on the images that are still classified right:
 
     ``x_adv`` is the first misclassified image that one of them finds, else their image of the highest cross-entropy.
@@ -48,16 +45,6 @@ class Worst(PixelAttack):
     def parts(self) -> tuple[Evasion, ...]:
         """The attacks in their order."""
         return _parts(self.of)
-
-    @property
-    def passes(self) -> int:
-        return sum(getattr(part, "passes", 1) for part in self.parts)
-
-    def craft(self, model: nn.Module, x: Tensor, y: Tensor, draws: Draws) -> Tensor:
-        found = x
-        for _, harvest in in_turn(self.parts, model, x, y, draws):
-            found = harvest.images
-        return found
 
 
 def _parts(of: str) -> tuple[Evasion, ...]:

@@ -13,13 +13,13 @@ from robustfl.errors import UsageError
 from robustfl.parameters import param
 from robustfl.registry import register
 
-from ..rows import Mixed, MixedRule, shortened
+from ..rows import MajorityRule, Mixed, shortened
 from ..ties import usual
 
 
 @register("alignins", version=1)
 @dataclass(frozen=True)
-class AlignIns(MixedRule):
+class AlignIns(MajorityRule):
     """Rows whose direction and main signs agree with model and majority as usual are clipped and averaged.
 
         F(X) = 1/|S| Σ_{i ∈ S} min(1, M / ‖x_i‖) x_i,   S = {i : |z(ω_i)| ≤ λ_c and |z(ρ_i)| ≤ λ_s}
@@ -66,9 +66,6 @@ class AlignIns(MixedRule):
         weights = torch.zeros_like(length) if nobody else shortened(kept, length, length[kept].quantile(0.5))
         facts = {"kept": kept.nonzero().flatten().tolist(), "aligned": aligned.tolist(), "no_trust": nobody}
         return Aggregated(rows.combine(weights), facts=facts)
-
-    def min_clients(self, f: int) -> int:
-        return 2 * f + 1
 
 
 def agreement(X: Tensor, share: float) -> Tensor:

@@ -13,7 +13,7 @@ from robustfl.parameters import param
 from robustfl.registry import register
 
 from ..directions import leading
-from ..rows import Mixed, MixedRule
+from ..rows import MajorityRule, Mixed
 
 # Eigenvalues this close are equal, and the first is kept.
 _EQUAL = 1e-9
@@ -22,7 +22,7 @@ _ROUNDED = 1e-9
 
 @register("caf", version=2)
 @dataclass(frozen=True)
-class CovarianceFilter(MixedRule):
+class CovarianceFilter(MajorityRule):
     """Rows lose weight by how far they stick out along the direction of greatest spread; the calmest mean wins.
 
         c_i ← c_i (1 - τ_i / max τ),   τ_i = (u·(x_i - μ_c))²,   u = leading eigenvector of the c-weighted covariance
@@ -72,6 +72,3 @@ class CovarianceFilter(MixedRule):
         return Aggregated(
             rows.combine(torch.from_numpy(share)), facts={"lambda": least, "iterations": steps, "slow": slow}
         )
-
-    def min_clients(self, f: int) -> int:
-        return 2 * f + 1

@@ -12,12 +12,12 @@ from robustfl.errors import UsageError
 from robustfl.parameters import param
 from robustfl.registry import register
 
-from ..rows import Mixed, MixedRule
+from ..rows import MajorityRule, Mixed
 
 
 @register("centered-clipping", version=1)
 @dataclass(frozen=True)
-class CenteredClipping(MixedRule):
+class CenteredClipping(MajorityRule):
     """Clip every row's difference to the last aggregate, and move by the mean of what is left.
 
         v ← v + 1/n Σ (x_i - v) min(1, τ / ‖x_i - v‖),   L times; v persists between rounds
@@ -55,7 +55,7 @@ class CenteredClipping(MixedRule):
             start = start.detach().to(dtype=dtype, device=stack.device)
         if self.L == 1:
             return self._once(rows, start)
-        products = rows.products() if start is None else rows.products(start)
+        products = rows.products(start)
         # Points are the rows, the origin and, if there is one, the last aggregate: the last one is the start.
         place = products.new_zeros(len(products))
         place[-1] = 1.0
@@ -78,6 +78,3 @@ class CenteredClipping(MixedRule):
         if start is not None:
             vector.addcmul_(start, (1 - share.sum()).to(start))
         return Aggregated(vector, state={"v": vector})
-
-    def min_clients(self, f: int) -> int:
-        return 2 * f + 1

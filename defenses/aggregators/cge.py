@@ -8,13 +8,13 @@ from typing import ClassVar
 from robustfl.contracts import Aggregated, Context
 from robustfl.registry import register
 
-from ..rows import Mixed, MixedRule
+from ..rows import MajorityRule, Mixed
 from ..ties import smallest
 
 
 @register("cge", version=2)
 @dataclass(frozen=True)
-class ComparativeElimination(MixedRule):
+class ComparativeElimination(MajorityRule):
     """The mean of the ``n - f`` shortest rows.
 
         F(X) = 1/(n-f) Σ_{i ∈ S} x_i,   S = the n-f rows of least length, ties (but for rounding) to the lowest index
@@ -31,16 +31,10 @@ class ComparativeElimination(MixedRule):
 
     paper: ClassVar[str] = "@gupta2020byzantine"
     cost: ClassVar[str] = "2nd: lengths of the rows, then one sum"
-
-    @property
-    def isometric(self) -> bool:
-        return True
+    isometric: ClassVar[bool] = True
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del context
         norms = rows.norms()
         shortest = smallest(norms, rows.count - f, rows.slack_of_norms(norms))
         return Aggregated(rows.combine(rows.mean_of(shortest)), facts={"selected": shortest})
-
-    def min_clients(self, f: int) -> int:
-        return 2 * f + 1

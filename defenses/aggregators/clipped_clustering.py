@@ -13,12 +13,12 @@ from robustfl.parameters import param
 from robustfl.registry import register
 
 from ..cosines import cosine_distances, settled
-from ..rows import Mixed, MixedRule, shortened
+from ..rows import MajorityRule, Mixed, shortened
 
 
 @register("clipped-clustering", version=1)
 @dataclass(frozen=True)
-class ClippedClustering(MixedRule):
+class ClippedClustering(MajorityRule):
     """Rows are clipped to the median length of all rounds; the larger of two clusters of directions is averaged.
 
         F(X) = 1/|S| Σ_{i ∈ S} min(1, M / ‖x_i‖) x_i,   M = min(τ, median of all lengths seen so far, these included)
@@ -56,9 +56,6 @@ class ClippedClustering(MixedRule):
         weights = shortened(kept, length, radius)
         facts = {"kept": kept.nonzero().flatten().tolist(), "radius": radius}
         return Aggregated(rows.combine(weights), state={"norms": norms}, facts=facts)
-
-    def min_clients(self, f: int) -> int:
-        return 2 * f + 1
 
 
 def _larger_cluster(distance: Tensor) -> Tensor:

@@ -16,14 +16,14 @@ from robustfl.registry import register
 
 from ..cosines import clusters, cosine_distances, settled
 from ..draws import generator_of
-from ..rows import Mixed, MixedRule, Stack, shortened
+from ..rows import MajorityRule, Mixed, Stack, shortened
 
 _ROUNDING = 1e-5
 
 
 @register("deepsight", version=1)
 @dataclass(frozen=True)
-class DeepSight(MixedRule):
+class DeepSight(MajorityRule):
     """Clients are clustered by what their output layers tell of their data; clusters with many suspects are left out.
 
         F(X) = 1/|S| Σ_{i ∈ S} min(1, M / ‖x_i‖) x_i,   M = median length,   S = clusters with fewer than τ suspects
@@ -85,9 +85,6 @@ class DeepSight(MixedRule):
             "all_condemned": condemned,
         }  # fmt: skip
         return Aggregated(rows.combine(weights), facts=facts)
-
-    def min_clients(self, f: int) -> int:
-        return 2 * f + 1
 
 
 def output_layer(shapes: Sequence[tuple[int, ...]]) -> tuple[int, int, int] | None:

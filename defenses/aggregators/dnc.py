@@ -59,9 +59,7 @@ class DivideAndConquer(MixedRule):
             seen = rows if b == d else rows.at(subset(d, b, generator_of(context, "dnc")))
             times[_sticking_out(seen.products()[:-1, :-1], seen.slack(), drop)] += 1
         kept = (times == times.min()).nonzero().flatten()
-        weights = torch.zeros(rows.count, dtype=torch.float64)
-        weights[kept] = 1 / len(kept)
-        return Aggregated(rows.combine(weights), facts={"kept": kept.tolist()})
+        return Aggregated(rows.combine(rows.mean_of(kept)), facts={"kept": kept.tolist()})
 
     def min_clients(self, f: int) -> int:
         return self._drop(f) + 1

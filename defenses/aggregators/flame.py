@@ -14,12 +14,12 @@ from robustfl.registry import register
 
 from ..cosines import clusters, cosine_distances, settled
 from ..draws import generator_of
-from ..rows import Mixed, MixedRule, shortened
+from ..rows import MajorityRule, Mixed, shortened
 
 
 @register("flame", version=2)
 @dataclass(frozen=True)
-class Flame(MixedRule):
+class Flame(MajorityRule):
     """The majority cluster of directions is clipped to the median length, averaged, and covered with noise.
 
         F(X) = 1/|S| Σ_{i ∈ S} min(1, M / ‖x_i‖) x_i + N(0, (λ M)²),   M = median length of all rows
@@ -65,9 +65,6 @@ class Flame(MixedRule):
             vector,
             facts={"kept": kept.nonzero().flatten().tolist(), "no_cluster": not bool(admitted.any())},
         )
-
-    def min_clients(self, f: int) -> int:
-        return 2 * f + 1
 
 
 def _majority(distance: Tensor, off: Tensor) -> Tensor:

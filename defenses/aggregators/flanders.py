@@ -15,7 +15,7 @@ from robustfl.parameters import param
 from robustfl.registry import register
 
 from ..draws import generator_of, subset
-from ..rows import Mixed, MixedRule
+from ..rows import MajorityRule, Mixed
 from ..ties import smallest
 
 _CLOSE = 1e-10
@@ -23,7 +23,7 @@ _CLOSE = 1e-10
 
 @register("flanders", version=1)
 @dataclass(frozen=True)
-class Flanders(MixedRule):
+class Flanders(MajorityRule):
     """The mean of the ``n - f`` rows that a matrix autoregression of past rounds predicts best.
 
         S = the n-f columns of least ‖x_i,t - (A Z_{t-1} B)_i‖²,   Z_t = [x_1,t … x_n,t] on b coordinates
@@ -78,8 +78,7 @@ class Flanders(MixedRule):
         if len(past) >= 2:
             scores = (now - self._predicted(past)).square().sum(1)
             kept = smallest(scores, n - f, 1e-6 * (scores + now.square().sum(1)))
-        weights = torch.zeros(n, dtype=torch.float64)
-        weights[kept] = 1 / len(kept)
+        weights = rows.mean_of(kept)
         dropped = weights == 0
         now[dropped] = weights @ now
         state = _remembered(context.state, clients, now, weights @ now, self.window)
@@ -99,9 +98,6 @@ class Flanders(MixedRule):
             return "nobody is judged before round 3, so it is the mean"
         full = self.window < rounds - 1 or self.window == type(self).window
         return "" if full else f"window={self.window} is never full"
-
-    def min_clients(self, f: int) -> int:
-        return 2 * f + 1
 
 
 def forecast(series: Sequence[Tensor], alpha: float, beta: float, steps: int) -> Tensor:

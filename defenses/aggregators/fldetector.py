@@ -15,7 +15,7 @@ from robustfl.parameters import param
 from robustfl.registry import register
 
 from ..draws import generator_of
-from ..rows import Mixed, MixedRule
+from ..rows import MajorityRule, Mixed
 
 _MOST_CLUSTERS = 7
 _REFERENCES = 10
@@ -23,7 +23,7 @@ _REFERENCES = 10
 
 @register("fldetector", version=1)
 @dataclass(frozen=True)
-class FLDetector(MixedRule):
+class FLDetector(MajorityRule):
     """Clients whose rows contradict, over several rounds, what their last rows let expect are left out of the mean.
 
         d_i = ‖x_i,t - (x_i,t-1 + H (θ_t - θ_t-1))‖,   s_i = mean of d_i / Σ_j d_j over the last ``window`` rounds
@@ -98,9 +98,6 @@ class FLDetector(MixedRule):
     def unreached(self, rounds: int) -> str:
         first = self.window + 2  # the third round is the first with a prediction
         return "" if rounds >= first else f"window={self.window} judges nobody before round {first}, so it is the mean"
-
-    def min_clients(self, f: int) -> int:
-        return 2 * f + 1
 
 
 def _known(

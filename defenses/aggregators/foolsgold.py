@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -103,7 +102,7 @@ def _remember(state: Mapping[str, Tensor], clients: Tensor, rows: Tensor) -> tup
     before = before.detach().to(dtype=rows.dtype, device=rows.device)
     if torch.equal(state["clients"].cpu(), clients):
         return clients.clone(), before + rows, torch.arange(len(clients))
-    known = torch.from_numpy(np.union1d(state["clients"].cpu().numpy(), clients.numpy()))
+    known = torch.unique(torch.cat([state["clients"].cpu(), clients]))
     history = rows.new_zeros((len(known), rows.shape[1]))
     history[torch.searchsorted(known, state["clients"].cpu()).to(rows.device)] = before
     own = torch.searchsorted(known, clients)

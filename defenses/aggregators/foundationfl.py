@@ -13,7 +13,7 @@ from robustfl.kernels import RankMean
 from robustfl.parameters import param
 from robustfl.registry import register
 
-from ..rows import Mixed, MixedRule
+from ..rows import MajorityRule, Mixed
 from ..ties import largest, smallest
 
 _RULES = ("trimmed-mean", "median")
@@ -22,7 +22,7 @@ _COPIED = ("farthest", "nearest")
 
 @register("foundationfl", version=1)
 @dataclass(frozen=True)
-class FoundationFL(MixedRule):
+class FoundationFL(MajorityRule):
     """Copies of the row farthest from the extremes join the rows before the trimmed mean or the median is taken.
 
         F(X) = R(x_1 … x_n, x_* … x_*),   * = argmax_i min(‖x_i - max X‖, ‖x_i - min X‖),   m copies of x_*
@@ -66,6 +66,3 @@ class FoundationFL(MixedRule):
         made = rows.chosen(torch.cat([torch.arange(n, device=chosen.device), chosen.repeat(copies)]))
         vector = made.median() if self.rule == "median" else made.trimmed_mean(f)
         return Aggregated(vector, facts={"copied": chosen[0], "copies": copies})
-
-    def min_clients(self, f: int) -> int:
-        return 2 * f + 1

@@ -13,7 +13,7 @@ from robustfl.contracts import Aggregated, Context
 from robustfl.parameters import param
 from robustfl.registry import register
 
-from ..rows import Mixed, MixedRule
+from ..rows import MajorityRule, Mixed
 
 Array = NDArray[np.float64]
 
@@ -27,7 +27,7 @@ _NEAR = 1e3
 
 @register("geometric-median", version=2)
 @dataclass(frozen=True)
-class GeometricMedian(MixedRule):
+class GeometricMedian(MajorityRule):
     """The point with the least sum of distances to the rows, by smoothed Weiszfeld steps.
 
         z ← Σ x_i / max(ν, ‖x_i - z‖) / Σ 1 / max(ν, ‖x_i - z‖)
@@ -70,7 +70,7 @@ class GeometricMedian(MixedRule):
         share = torch.ones(m, dtype=torch.float64)
         if self.weighted and context.weights is not None:
             share = context.weights.to(device="cpu", dtype=torch.float64)
-        products = rows.products(rows.median()) if self.init == "median" else rows.products()
+        products = rows.products(rows.median() if self.init == "median" else None)
         place = np.zeros(len(products))
         if self.init == "mean":
             place[:m] = 1 / m
@@ -117,9 +117,6 @@ class GeometricMedian(MixedRule):
         away[: len(share)] += pulls / pulls.sum()
         pull, held = pulls.sum() * max(float(away @ products @ away), 0.0) ** 0.5, share[here].sum()
         return None if pull <= held else place + (1 - held / pull) * away
-
-    def min_clients(self, f: int) -> int:
-        return 2 * f + 1
 
 
 def _distances(products: Array, place: Array, m: int) -> Array:

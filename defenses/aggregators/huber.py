@@ -12,7 +12,7 @@ from robustfl.contracts import Aggregated, Context
 from robustfl.parameters import param
 from robustfl.registry import register
 
-from ..rows import Mixed, MixedRule, nearest_row
+from ..rows import MajorityRule, Mixed, nearest_row
 
 # A step so short, in radii, is the last.
 _SHORT = 1e-12
@@ -20,7 +20,7 @@ _SHORT = 1e-12
 
 @register("huber", version=2)
 @dataclass(frozen=True)
-class HuberLoss(MixedRule):
+class HuberLoss(MajorityRule):
     """The point with the least sum of Huber losses: a mean of the near rows that far rows pull with constant force.
 
         F(X) = argmin_s Σ φ(‖s - x_i‖),   φ(u) = u²/2 for u ≤ T,   T u - T²/2 beyond
@@ -67,9 +67,6 @@ class HuberLoss(MixedRule):
             if float((change @ products @ change).clamp(min=0).sqrt()) <= _SHORT * radius:
                 break
         return Aggregated(rows.combine(place), facts={"steps": steps, "radius": radius})
-
-    def min_clients(self, f: int) -> int:
-        return 2 * f + 1
 
 
 def _median_distance(squares: Tensor) -> float:

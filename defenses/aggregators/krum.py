@@ -39,9 +39,7 @@ def _least_clients(f: int, variant: Variant) -> int:
 class Choosing(MixedRule):
     """A rule that averages rows which it chooses by the distances between all."""
 
-    @property
-    def isometric(self) -> bool:
-        return True
+    isometric: ClassVar[bool] = True
 
     @abstractmethod
     def chosen(self, distances: Tensor, slack: Tensor, f: int) -> Tensor:

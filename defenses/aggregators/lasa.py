@@ -15,13 +15,13 @@ from robustfl.errors import UsageError
 from robustfl.parameters import param
 from robustfl.registry import register
 
-from ..rows import Mixed, MixedRule
+from ..rows import MajorityRule, Mixed
 from ..ties import usual
 
 
 @register("lasa", version=1)
 @dataclass(frozen=True)
-class LayerAdaptiveSparsified(MixedRule):
+class LayerAdaptiveSparsified(MajorityRule):
     """Clipped rows lose their small entries; layer by layer, those of usual length and usual signs are averaged.
 
         F(X)^l = mean of y_i^l over i with |z(‖y_i^l‖)| ≤ λ_n and |z(ρ_i^l)| ≤ λ_s,   z(u)_i = (u_i - median u) / std u
@@ -90,9 +90,6 @@ class LayerAdaptiveSparsified(MixedRule):
         lengths = torch.linalg.vector_norm(layer.double(), dim=1)
         near = usual(lengths, self.norm_bound) & usual(balance, self.sign_bound)
         return near if bool(near.any()) else torch.ones_like(near)
-
-    def min_clients(self, f: int) -> int:
-        return 2 * f + 1
 
 
 def _pieces(rows: Tensor, shapes: Sequence[tuple[int, ...]]) -> Sequence[Tensor]:

@@ -11,13 +11,13 @@ from torch import Tensor
 from robustfl.contracts import Aggregated, Context
 from robustfl.registry import register
 
-from ..rows import Mixed, MixedRule
+from ..rows import MajorityRule, Mixed
 from ..subsets import too_many
 
 
 @register("mda", version=2)
 @dataclass(frozen=True)
-class MinimumDiameterAveraging(MixedRule):
+class MinimumDiameterAveraging(MajorityRule):
     """The mean of the ``n - f`` rows that lie closest together.
 
         F(X) = 1/(n-f) Σ_{i ∈ S} x_i,   S = argmin over |S| = n-f of max_{i,j ∈ S} ‖x_i - x_j‖
@@ -36,20 +36,13 @@ class MinimumDiameterAveraging(MixedRule):
     paper: ClassVar[str] = "@elmhamdi2020genuinely"
     cost: ClassVar[str] = "n²d for the inner products; the search is exponential in f"
     on_host: ClassVar[str] = "searches subsets of rows"
-
-    @property
-    def isometric(self) -> bool:
-        return True
+    isometric: ClassVar[bool] = True
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del context
         subset, diameter = _closest(rows.squared_distances(), rows.slack(), f)
-        weights = torch.zeros(rows.count, dtype=torch.float64)
-        weights[subset] = 1 / len(subset)
+        weights = rows.mean_of(torch.tensor(subset))
         return Aggregated(rows.combine(weights), facts={"subset": subset, "diameter": diameter**0.5})
-
-    def min_clients(self, f: int) -> int:
-        return 2 * f + 1
 
     def refuses(self, n: int, f: int) -> str | None:
         return too_many(n, f)

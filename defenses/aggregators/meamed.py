@@ -10,12 +10,12 @@ from robustfl.parameters import param
 from robustfl.registry import register
 
 from ..columns import NearestMean
-from ..rows import Mixed, MixedRule
+from ..rows import MajorityRule, Mixed
 
 
 @register("meamed", version=2)
 @dataclass(frozen=True)
-class MeaMed(MixedRule):
+class MeaMed(MajorityRule):
     """Per coordinate, the mean of the ``n - f`` values nearest to the median.
 
         F(X)_k = 1/(n-f) Σ_{i ∈ N_k} x_ik,   N_k = the n-f rows with least |x_ik - median_k|, ties to the lowest index
@@ -46,6 +46,3 @@ class MeaMed(MixedRule):
         n = rows.count
         low = (n - 1) // 2
         return Aggregated(rows.columns(NearestMean(n, low, n // 2 + 1 if self.center == "middle" else low + 1, n - f)))
-
-    def min_clients(self, f: int) -> int:
-        return 2 * f + 1

@@ -30,14 +30,8 @@ class Mean(MixedRule):
     paper: ClassVar[str] = "@mcmahan2017communication"
     cost: ClassVar[str] = "nd"
     by_columns: ClassVar[bool] = True
-
-    @property
-    def isometric(self) -> bool:
-        return True
-
-    @property
-    def weighs(self) -> bool:
-        return True
+    isometric: ClassVar[bool] = True
+    weighs: ClassVar[bool] = True
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del f

@@ -10,12 +10,12 @@ from robustfl.parameters import param
 from robustfl.registry import register
 
 from ..columns import WeightedMedian
-from ..rows import Mixed, MixedRule
+from ..rows import MajorityRule, Mixed
 
 
 @register("median", version=1)
 @dataclass(frozen=True)
-class Median(MixedRule):
+class Median(MajorityRule):
     """Per coordinate, the middle value; of an even number of rows the mean of the middle two.
 
         F(X)_k = median(x_1k, …, x_nk)
@@ -43,6 +43,3 @@ class Median(MixedRule):
         if self.weighted and context.weights is not None:
             return Aggregated(rows.columns(WeightedMedian(context.weights.cpu())))
         return Aggregated(rows.median())
-
-    def min_clients(self, f: int) -> int:
-        return 2 * f + 1

@@ -35,12 +35,9 @@ class NearestNeighborAveraging(MixedRule):
 
     paper: ClassVar[str] = "@farhadkhani2023robust"
     cost: ClassVar[str] = "3nd: lengths, distances from one row, then one sum"
+    isometric: ClassVar[bool] = True
 
     pivot: int = param(0, ge=0, doc="number of the trusted row")
-
-    @property
-    def isometric(self) -> bool:
-        return True
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del context

@@ -9,12 +9,12 @@ from robustfl.contracts import Aggregated, Context
 from robustfl.registry import register
 
 from ..columns import NearestMean
-from ..rows import Mixed, MixedRule
+from ..rows import MajorityRule, Mixed
 
 
 @register("phocas", version=2)
 @dataclass(frozen=True)
-class Phocas(MixedRule):
+class Phocas(MajorityRule):
     """Per coordinate, the mean of the ``n - f`` values nearest to the trimmed mean.
 
         F(X)_k = 1/(n-f) Σ_{i ∈ N_k} x_ik,   N_k = the n-f rows with least |x_ik - trimmed-mean_k|
@@ -37,6 +37,3 @@ class Phocas(MixedRule):
         del context
         n = rows.count
         return Aggregated(rows.columns(NearestMean(n, f, n - f, n - f)))
-
-    def min_clients(self, f: int) -> int:
-        return 2 * f + 1

@@ -9,12 +9,12 @@ from robustfl.contracts import Aggregated, Context
 from robustfl.parameters import param
 from robustfl.registry import register
 
-from ..rows import Mixed, MixedRule, shares
+from ..rows import MajorityRule, Mixed, shares
 
 
 @register("rfa", version=1)
 @dataclass(frozen=True)
-class RobustFederatedAveraging(MixedRule):
+class RobustFederatedAveraging(MajorityRule):
     """The approximate geometric median of clients weighted by their samples: few steps from the weighted mean.
 
         z ← Σ β_i x_i / Σ β_i,   β_i = α_i / max(ν, ‖x_i - z‖),   α_i = w_i / Σ w_j   (1/n without weights)
@@ -32,17 +32,11 @@ class RobustFederatedAveraging(MixedRule):
 
     paper: ClassVar[str] = "@pillutla2022robust"
     cost: ClassVar[str] = "n²d for the inner products, n² per step"
+    isometric: ClassVar[bool] = True
+    weighs: ClassVar[bool] = True
 
     steps: int = param(3, ge=1, doc="Weiszfeld steps")
     nu: float = param(1e-6, gt=0, doc="smallest distance a weight is computed from")
-
-    @property
-    def isometric(self) -> bool:
-        return True
-
-    @property
-    def weighs(self) -> bool:
-        return True
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del f
@@ -54,6 +48,3 @@ class RobustFederatedAveraging(MixedRule):
             inverse = share / distances.clamp(min=self.nu)
             place = inverse / inverse.sum()
         return Aggregated(rows.combine(place))
-
-    def min_clients(self, f: int) -> int:
-        return 2 * f + 1

@@ -10,12 +10,12 @@ from robustfl.contracts import Aggregated, Context
 from robustfl.registry import register
 
 from ..columns import SignMajority
-from ..rows import Mixed, MixedRule
+from ..rows import MajorityRule, Mixed
 
 
 @register("sign-majority", version=1)
 @dataclass(frozen=True)
-class SignMajorityVote(MixedRule):
+class SignMajorityVote(MajorityRule):
     """Per coordinate, the sign most rows have; the server moves by the learning rate in every coordinate.
 
         F(X)_k = sign(Σ_i sign x_ik),   0 for a tie
@@ -37,6 +37,3 @@ class SignMajorityVote(MixedRule):
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del f, context
         return Aggregated(rows.columns(SignMajority()))
-
-    def min_clients(self, f: int) -> int:
-        return 2 * f + 1

@@ -18,7 +18,7 @@ from robustfl.parameters import check, param
 from robustfl.registry import register
 
 from ..draws import generator_of, subset
-from ..rows import Mixed, MixedRule, shortened
+from ..rows import MajorityRule, Mixed, shortened
 
 _FEWEST_COORDINATES = 1_000
 _LAST_BITS = 1e-9
@@ -26,7 +26,7 @@ _LAST_BITS = 1e-9
 
 @register("signguard", version=2)
 @dataclass(frozen=True)
-class SignGuard(MixedRule):
+class SignGuard(MajorityRule):
     """Rows of unusual length or with unusual shares of signs are left out; the others are clipped and averaged.
 
         F(X) = 1/|S| Σ_{i ∈ S} min(1, M / ‖x_i‖) x_i,   M = median length,   S = S_1 ∩ S_2
@@ -77,9 +77,6 @@ class SignGuard(MixedRule):
         kept = alike & usual if bool((alike & usual).any()) else alike
         weights = shortened(kept, length, middle)
         return Aggregated(rows.combine(weights), facts={"kept": kept.nonzero().flatten().tolist()})
-
-    def min_clients(self, f: int) -> int:
-        return 2 * f + 1
 
 
 def _sign_shares(rows: Mixed) -> np.ndarray:

@@ -11,7 +11,7 @@ from torch import Tensor
 from robustfl.contracts import Aggregated, Context
 from robustfl.registry import register
 
-from ..rows import Mixed, MixedRule, nearest_row, products_about
+from ..rows import MajorityRule, Mixed, nearest_row, products_about
 from ..subsets import too_many, without
 
 _BATCH = 512
@@ -22,7 +22,7 @@ _ROUNDING = 1e-10
 
 @register("smea", version=3)
 @dataclass(frozen=True)
-class SmallestMaximumEigenvalue(MixedRule):
+class SmallestMaximumEigenvalue(MajorityRule):
     """The mean of the ``n - f`` rows whose covariance has the smallest greatest eigenvalue.
 
         F(X) = 1/(n-f) Σ_{i ∈ S} x_i,   S = argmin over |S| = n-f of λ_max(Cov(x_i, i ∈ S))
@@ -41,10 +41,7 @@ class SmallestMaximumEigenvalue(MixedRule):
     paper: ClassVar[str] = "@allouah2023privacy"
     cost: ClassVar[str] = "n²d for the inner products; binom(n, f) largest eigenvalues of (n-f)² matrices"
     on_host: ClassVar[str] = "searches subsets of rows"
-
-    @property
-    def isometric(self) -> bool:
-        return True
+    isometric: ClassVar[bool] = True
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del context
@@ -55,9 +52,6 @@ class SmallestMaximumEigenvalue(MixedRule):
         weights = kept[best].double() / (rows.count - f)
         facts = {"subset": kept[best].nonzero().flatten().tolist(), "lambda": value}
         return Aggregated(rows.combine(weights), facts=facts)
-
-    def min_clients(self, f: int) -> int:
-        return 2 * f + 1
 
     def refuses(self, n: int, f: int) -> str | None:
         return too_many(n, f)

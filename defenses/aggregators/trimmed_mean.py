@@ -10,12 +10,12 @@ from robustfl.parameters import param
 from robustfl.registry import register
 
 from ..columns import WeightedTrim
-from ..rows import Mixed, MixedRule
+from ..rows import MajorityRule, Mixed
 
 
 @register("trimmed-mean", version=1)
 @dataclass(frozen=True)
-class TrimmedMean(MixedRule):
+class TrimmedMean(MajorityRule):
     """Per coordinate, the mean without the ``f`` lowest and the ``f`` highest values.
 
         F(X)_k = 1/(n-2f) Σ_{i=f+1}^{n-f} x_(i)k,   x_(1)k ≤ … ≤ x_(n)k
@@ -43,6 +43,3 @@ class TrimmedMean(MixedRule):
         if self.weighted and context.weights is not None:
             return Aggregated(rows.columns(WeightedTrim(context.weights.cpu(), f)))
         return Aggregated(rows.trimmed_mean(f))
-
-    def min_clients(self, f: int) -> int:
-        return 2 * f + 1

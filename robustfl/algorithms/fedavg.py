@@ -49,6 +49,9 @@ class FedAvg(Algorithm):
     later: ClassVar[Mapping[str, str]] = {"keep_momentum": "keeps a momentum for no round"}
     """What parameters do in a training of a single round, before they come to anything, by name."""
 
+    keeps: ClassVar[str] = ""
+    """What clients keep between rounds instead of a momentum."""
+
     epochs: int = param(1, ge=1, doc="local passes over the data")
     local_steps: int | None = param(None, ge=1, doc="exact number of local batches instead of epochs")
     momentum: float = param(0.0, ge=0.0, lt=1.0, doc="client SGD momentum")
@@ -61,6 +64,8 @@ class FedAvg(Algorithm):
     def __post_init__(self) -> None:
         check(self)
         only_where(self, self.local_steps is None, "local_steps=None", "epochs")
+        if self.keep_momentum and self.keeps:
+            raise UsageError(f"{type(self).__name__}: clients keep {self.keeps} between rounds, not a momentum")
         if self.keep_momentum and self.momentum == 0.0:
             raise UsageError(f"{type(self).__name__}: keep_momentum=True needs momentum > 0")
 

@@ -12,8 +12,7 @@ from torch.nn import functional as F
 
 from robustfl.algorithms.fedavg import FedAvg
 from robustfl.contracts import Asked, Contrast, LocalWork
-from robustfl.errors import UsageError
-from robustfl.parameters import check, only_where, param
+from robustfl.parameters import param
 from robustfl.registry import register
 
 
@@ -43,16 +42,11 @@ class Moon(FedAvg):
 
     paper: ClassVar[str] = "@li2021model"
     cost: ClassVar[str] = "three forwards per local step; d numbers each way; every client keeps its last model"
+    keeps: ClassVar[str] = "their previous model"
     later: ClassVar[Mapping[str, str]] = {"mu": "changes nothing: nobody has a previous model, and it is fedavg"}
 
     mu: float = param(1.0, ge=0.0, doc="weight of the contrastive term")
     temperature: float = param(0.5, gt=0.0, doc="T of the cosines")
-
-    def __post_init__(self) -> None:
-        check(self)
-        only_where(self, self.local_steps is None, "local_steps=None", "epochs")
-        if self.keep_momentum:
-            raise UsageError("Moon: clients keep their previous model between rounds, not a momentum")
 
     @property
     def remembers(self) -> bool:

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from robustfl.algorithms.fedavg import FedAvg
 from robustfl.contracts import Asked, LocalWork, ServerWork
-from robustfl.errors import UsageError
-from robustfl.parameters import check, only_where, param
+from robustfl.parameters import param
 from robustfl.registry import register
 
 
@@ -39,23 +38,15 @@ class Scaffold(FedAvg):
 
     paper: ClassVar[str] = "@karimireddy2020scaffold"
     cost: ClassVar[str] = "the local steps; d numbers up, 2d down; every client keeps d numbers"
+    keeps: ClassVar[str] = "their control variate"
+    remembers: ClassVar[bool] = True
 
     server_lr: float = param(1.0, gt=0.0, doc="η_g, the server's step")
     weighting: str = param("uniform", choices=("uniform",), doc="client weights of the mean")
 
-    def __post_init__(self) -> None:
-        check(self)
-        only_where(self, self.local_steps is None, "local_steps=None", "epochs")
-        if self.keep_momentum:
-            raise UsageError("Scaffold: clients keep their control variate between rounds, not a momentum")
-
     @property
     def asks(self) -> frozenset[Asked]:
         return super().asks | {"aggregates"}
-
-    @property
-    def remembers(self) -> bool:
-        return True
 
     def caution(self, steps: int) -> str:
         words = f"with momentum={self.momentum:g} the control variates are scaled wrongly (they assume plain SGD)"

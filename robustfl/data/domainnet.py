@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
-from robustfl.data.cache import Source
 from robustfl.data.listed import Listed
 from robustfl.parameters import param
 from robustfl.registry import register
@@ -38,7 +36,3 @@ class DomainNet(Listed):
     classes: ClassVar[tuple[str, ...]] = CLASSES
 
     domain: str = param("real", choices=DOMAINS, doc="the domain")
-
-    def source(self, root: Path, *, download: bool) -> Source:
-        del download
-        return self.listed(root, self.domain)

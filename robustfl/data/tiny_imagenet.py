@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
-import uuid
-import zipfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +14,8 @@ import numpy as np
 from robustfl.contracts import Arrays
 from robustfl.data.cache import Source, file_stamp
 from robustfl.data.checks import Array, checked_arrays
-from robustfl.data.listed import lines_of, picture
-from robustfl.data.npz import npz_source
-from robustfl.data.stored import StoredDataset
-from robustfl.data.vision import not_there
+from robustfl.data.listed import lines_of, pictures
+from robustfl.data.vision import Public
 from robustfl.errors import DataMissing, UsageError
 from robustfl.registry import register
 
@@ -34,7 +29,7 @@ Labelled = list[tuple[Path, int]]
 
 @register("tiny-imagenet", version=1)
 @dataclass(frozen=True)
-class TinyImageNet(StoredDataset):
+class TinyImageNet(Public):
     """Tiny-ImageNet, 64×64 colour photographs of 200 classes, 100,000 / 10,000 (its validation images).
 
     Read from the unpacked ``tiny-imagenet-200.zip``. Labels number the sorted lines of ``wnids.txt``; grey images
@@ -48,43 +43,24 @@ class TinyImageNet(StoredDataset):
     """
 
     paper: ClassVar[str] = "@le2015tiny"
+    classes: ClassVar[int] = CLASSES
 
-    def source(self, root: Path, *, download: bool) -> Source:
-        archive = root / f"{self.name}.npz"
-        if archive.is_file():
-            return npz_source(archive, classes=CLASSES)
-        folder = _found(root)
-        if folder is None and download:
-            self._fetch(root)
-            folder = _found(root)
-        if folder is None:
-            raise self._missing(root, "it is not there")
-        return Source(_stamp(self.name, folder), lambda: _decode(self.name, folder))
+    def on_disk(self, root: Path) -> Source | None:
+        places = (root / self.name / FOLDER, *self.places(root))
+        folder = next((place for place in places if (place / "wnids.txt").is_file()), None)
+        return None if folder is None else Source(_stamp(self.name, folder), lambda: _decode(self.name, folder))
 
-    def _missing(self, root: Path, why: str) -> DataMissing:
-        return not_there(self.name, (root / self.name, root / FOLDER), root / f"{self.name}.npz", why)
+    def places(self, root: Path) -> tuple[Path, ...]:
+        return root / self.name, root / FOLDER
 
-    def _fetch(self, root: Path) -> None:
-        """Download and unpack into a temporary folder, then rename that, so that no half of it is ever found."""
+    def fetch(self, root: Path, temporary: Path) -> None:
         from torchvision.datasets.utils import download_and_extract_archive
 
-        target, temporary = root / FOLDER, root / f".fetch-{uuid.uuid4().hex}"
+        target = root / FOLDER
         if target.exists():
-            raise self._missing(root, f"{target} holds no wnids.txt; delete or complete it")
-        try:
-            temporary.mkdir(parents=True)
-            download_and_extract_archive(URL, str(temporary), md5=MD5)
-            os.replace(temporary / FOLDER, target)
-        except (OSError, RuntimeError, zipfile.BadZipFile) as error:
-            if _found(root) is None:  # else another process was faster
-                raise self._missing(root, f"it could not be fetched ({error})") from error
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _found(root: Path) -> Path | None:
-    places = (root / TinyImageNet.name / FOLDER, root / TinyImageNet.name, root / FOLDER)
-    return next((place for place in places if (place / "wnids.txt").is_file()), None)
+            raise self.missing(root, f"{target} holds no wnids.txt; delete or complete it")
+        download_and_extract_archive(URL, str(temporary), md5=MD5)
+        os.replace(temporary / FOLDER, target)
 
 
 def _stamp(name: str, folder: Path) -> str:
@@ -112,13 +88,7 @@ def _decode(name: str, folder: Path) -> Arrays:
     wnids = _wnids(folder)
     raw: dict[str, Array] = {}
     for part, labelled in (("train", _training(folder, wnids)), ("test", _validation(folder, wnids))):
-        images = np.empty((len(labelled), SIDE, SIDE, 3), np.uint8)  # the only copy: 1.2 GB for the training images
-        for image, (file, _) in zip(images, labelled, strict=True):
-            pixels = picture(file)
-            if pixels.shape != image.shape:
-                raise UsageError(f"{file} has {pixels.shape[1]}×{pixels.shape[0]} pixels; {SIDE}×{SIDE} are expected")
-            image[...] = pixels
-        raw[f"{part}_x"] = images
+        raw[f"{part}_x"] = pictures([file for file, _ in labelled], SIDE, resized=False)
         raw[f"{part}_y"] = np.array([label for _, label in labelled], dtype=np.int64)
     return checked_arrays(f"{name} in {folder}", raw, classes=CLASSES)
 

@@ -5,8 +5,8 @@ Rows must be finite. On the CPU a C compiler, where there is one, makes medians,
 """
 
 from robustfl.kernels.gram import CentredGram, at_hand, centred_gram, last_bits, products_with, squared_distances
-from robustfl.kernels.moments import mean_and_std, weighted_sum
-from robustfl.kernels.order import RankMean, median, median_rule, tame_rank_mean, trimmed_mean, trimmed_mean_rule
+from robustfl.kernels.moments import mean_and_std
+from robustfl.kernels.order import RankMean, median_rule, tame_rank_mean, trimmed_mean_rule
 
 __all__ = [
     "CentredGram",
@@ -15,12 +15,9 @@ __all__ = [
     "centred_gram",
     "last_bits",
     "mean_and_std",
-    "median",
     "median_rule",
     "products_with",
     "squared_distances",
     "tame_rank_mean",
-    "trimmed_mean",
     "trimmed_mean_rule",
-    "weighted_sum",
 ]

@@ -60,27 +60,19 @@ def over_columns(X: Tensor, rule: ColumnRule, *, mixing: Tensor | None = None) -
     """``rule`` on every column of ``X [n d]``, or of ``mixing [m n] @ X`` without ever holding the mixed stack."""
     n, d = X.shape
     out = torch.empty(d, dtype=X.dtype, device=X.device)
-    if at_once(X):
-        rows = X if mixing is None else mixing.to(dtype=X.dtype, device=X.device) @ X
+    coefficients = None if mixing is None else mixing.to(dtype=X.dtype, device=X.device)
+    if at_once(X) or (coefficients is None and rule.whole(X)):
+        rows = X if coefficients is None else coefficients @ X
         rule.reduce(rows, out, X.new_empty((0 if rule.whole(X) else rule.scratch_rows, d)))
         return out
-    if mixing is None and rule.whole(X):
-        rule.reduce(X, out, X.new_empty((0, d)))
-        return out
-    m = n if mixing is None else mixing.shape[0]
+    m = n if coefficients is None else len(coefficients)
     step = width(m + rule.scratch_rows, d, X)
-    if mixing is not None:
+    if coefficients is not None:
         step = min(step, max(4_096, _NEAR // (n * X.element_size()) // 4_096 * 4_096))
-    scratch = X.new_empty((rule.scratch_rows, step))
-    if mixing is None:
-        for block in blocks(d, step):
-            rule.reduce(X[:, block], out[block], scratch[:, : block.stop - block.start])
-        return out
-    coefficients = mixing.to(dtype=X.dtype, device=X.device)
-    mixed = X.new_empty((m, step))
+    scratch, mixed = X.new_empty((rule.scratch_rows, step)), X.new_empty((0 if coefficients is None else m, step))
     for block in blocks(d, step):
-        w = block.stop - block.start
-        rows = mixed if w == step else X.new_empty((m, w))
-        torch.mm(coefficients, X[:, block], out=rows)
+        rows, w = X[:, block], block.stop - block.start
+        if coefficients is not None:
+            rows = torch.mm(coefficients, rows, out=mixed if w == step else X.new_empty((m, w)))
         rule.reduce(rows, out[block], scratch[:, :w])
     return out

@@ -1,4 +1,4 @@
-"""Sums, means and standard deviations over the rows of a stack."""
+"""Means and standard deviations over the rows of a stack."""
 
 from __future__ import annotations
 
@@ -10,15 +10,6 @@ from torch import Tensor
 
 from robustfl.kernels import native
 from robustfl.kernels.blocks import at_once, blocks, width
-
-
-def weighted_sum(X: Tensor, weights: Tensor) -> Tensor:
-    """``weights [n] @ X [n d]`` in the dtype of ``X``: one read of the stack.
-
-    >>> weighted_sum(torch.tensor([[1.0, 2.0], [3.0, 6.0]]), torch.tensor([0.5, 0.5]))
-    tensor([2., 4.])
-    """
-    return weights.to(dtype=X.dtype, device=X.device) @ X
 
 
 def mean_and_std(X: Tensor, ddof: int = 1) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from robustfl.errors import UsageError
 from robustfl.kernels import fused, native
-from robustfl.kernels.blocks import at_once, over_columns
+from robustfl.kernels.blocks import at_once
 from robustfl.kernels.networks import MIN, Network, Program, network, program
 
 
@@ -93,23 +93,3 @@ def trimmed_mean_rule(n: int, f: int) -> RankMean:
 def median_rule(n: int) -> RankMean:
     """The rule that takes the middle value, or the mean of the two middle ones."""
     return RankMean(n, (n - 1) // 2, n // 2 + 1)
-
-
-def trimmed_mean(X: Tensor, f: int, *, mixing: Tensor | None = None) -> Tensor:
-    """Per column of ``X [n d]``, the mean without the ``f`` lowest and ``f`` highest values.
-
-    >>> trimmed_mean(torch.tensor([[0.0], [1.0], [2.0], [90.0]]), 1)
-    tensor([1.5000])
-    """
-    return over_columns(
-        X.detach(), trimmed_mean_rule(X.shape[0] if mixing is None else mixing.shape[0], f), mixing=mixing
-    )
-
-
-def median(X: Tensor, *, mixing: Tensor | None = None) -> Tensor:
-    """Per column of ``X [n d]``, the median; of an even number the mean of the middle two.
-
-    >>> median(torch.tensor([[0.0], [1.0], [2.0], [90.0]]))
-    tensor([1.5000])
-    """
-    return over_columns(X.detach(), median_rule(X.shape[0] if mixing is None else mixing.shape[0]), mixing=mixing)

@@ -8,8 +8,7 @@ from typing import ClassVar
 from torch import nn
 
 from robustfl.contracts import Model, Norm
-from robustfl.models.network import Network
-from robustfl.models.shapes import require
+from robustfl.models.network import Network, require
 from robustfl.registry import register
 
 

@@ -9,8 +9,7 @@ from torch import nn
 
 from robustfl.contracts import Model, Norm
 from robustfl.errors import UsageError
-from robustfl.models.network import Network
-from robustfl.models.shapes import require
+from robustfl.models.network import Network, require
 from robustfl.parameters import check, param
 from robustfl.registry import register
 

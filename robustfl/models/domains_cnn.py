@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from robustfl.contracts import Model, Norm
-from robustfl.models.network import Network
-from robustfl.models.shapes import require
+from robustfl.models.network import Network, require
 from robustfl.parameters import param
 from robustfl.registry import register
 

@@ -9,8 +9,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from robustfl.contracts import Model, Norm
-from robustfl.models.network import Network
-from robustfl.models.shapes import require
+from robustfl.models.network import Network, require
 from robustfl.parameters import param
 from robustfl.registry import register
 

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from robustfl.contracts import Model, Norm
 from robustfl.initialisation import kaiming_normal
-from robustfl.models.network import Network
-from robustfl.models.shapes import require
+from robustfl.models.network import Network, require
 from robustfl.registry import register
 
 

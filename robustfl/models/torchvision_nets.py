@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 from robustfl.contracts import Model, Norm
-from robustfl.models.network import Network
-from robustfl.models.shapes import require
+from robustfl.models.network import Network, require
 from robustfl.registry import register
 
 _LEAST = 32
@@ -19,9 +18,55 @@ _LEAST = 32
 Make = Callable[[Any], nn.Module]
 
 
+def _made(make: Make, channels: int) -> nn.Module:
+    """The network ``make`` builds of ``torchvision.models``, for ``channels``; no activation overwrites its input."""
+    from torchvision import models  # a second to import; only needed by these networks
+
+    with torch.random.fork_rng(devices=[]):  # constructors draw parameters from the global stream; leave it as it was
+        network = make(models)
+        name, first = next((n, m) for n, m in network.named_modules() if isinstance(m, nn.Conv2d))
+        if channels != first.in_channels:
+            sides = {"kernel_size": first.kernel_size, "stride": first.stride, "padding": first.padding}
+            new: Any = nn.Conv2d(channels, first.out_channels, bias=first.bias is not None, **sides)  # type: ignore[arg-type]
+            network.set_submodule(name, new)
+    for module in network.modules():
+        if isinstance(module, (nn.ReLU, nn.ReLU6)):
+            module.inplace = False  # what a norm returns may be needed for its backward
+    return network
+
+
+class _ResNet(Model):
+    theirs: ClassVar[str]
+    """Its name in ``torchvision.models``."""
+
+    def build(self, norm: Norm, *, shape: tuple[int, int, int], classes: int) -> nn.Module:
+        require(self.name, shape, classes, least=_LEAST)
+        network = _made(lambda m: getattr(m, self.theirs)(num_classes=classes, norm_layer=norm.layer), shape[0])
+        made = dict(network.named_children())
+        *body, head = made.values()
+        *names, last = made
+        released = {str(i): name for i, name in enumerate(names)} | {str(len(names) + 1): last}
+        return Network(*body, nn.Flatten(), head, released=released)
+
+
+class _Vgg(Model):
+    theirs: ClassVar[str]
+    """Its name in ``torchvision.models``."""
+
+    def build(self, norm: Norm, *, shape: tuple[int, int, int], classes: int) -> nn.Module:
+        require(self.name, shape, classes, least=_LEAST)
+        network = _made(lambda m: getattr(m, self.theirs)(num_classes=classes, init_weights=False), shape[0])
+        features, pool, head = network.children()
+        swapped = [norm.layer(m.num_features) if isinstance(m, nn.BatchNorm2d) else m for m in features.children()]
+        kept = {name: m for name, m in head.named_children() if not isinstance(m, nn.Dropout)}
+        released = {str(i): f"features.{i}" for i in range(len(swapped))}
+        released |= {str(len(swapped) + 2 + i): f"classifier.{name}" for i, name in enumerate(kept)}
+        return Network(*swapped, pool, nn.Flatten(), *kept.values(), released=released)
+
+
 @register("tv-resnet18", version=1)
 @dataclass(frozen=True)
-class TorchvisionResNet18(Model):
+class TorchvisionResNet18(_ResNet):
     """ResNet-18 for large images: 7×7 stem of stride 2, max pool, four stages of two blocks, global average, FC.
 
     Convolutions have no biases. On 10 classes: 11,181,642 trainable, 9,600 running values with batch norm. Wants at
@@ -31,15 +76,12 @@ class TorchvisionResNet18(Model):
     """
 
     paper: ClassVar[str] = "@he2016deep; as used by @chen2025hybrid"
-
-    def build(self, norm: Norm, *, shape: tuple[int, int, int], classes: int) -> nn.Module:
-        require(self.name, shape, classes, least=_LEAST)
-        return _resnet(lambda m: m.resnet18(num_classes=classes, norm_layer=norm.layer), shape[0])
+    theirs: ClassVar[str] = "resnet18"
 
 
 @register("tv-resnet50", version=1)
 @dataclass(frozen=True)
-class TorchvisionResNet50(Model):
+class TorchvisionResNet50(_ResNet):
     """ResNet-50 for large images: 7×7 stem of stride 2, max pool, bottlenecks 3-4-6-3, global average, FC.
 
     Convolutions have no biases. On 10 classes: 23,528,522 trainable, 53,120 running values with batch norm. Wants at
@@ -49,10 +91,7 @@ class TorchvisionResNet50(Model):
     """
 
     paper: ClassVar[str] = "@he2016deep; as used by @chen2025hybrid"
-
-    def build(self, norm: Norm, *, shape: tuple[int, int, int], classes: int) -> nn.Module:
-        require(self.name, shape, classes, least=_LEAST)
-        return _resnet(lambda m: m.resnet50(num_classes=classes, norm_layer=norm.layer), shape[0])
+    theirs: ClassVar[str] = "resnet50"
 
 
 @register("mobilenetv2", version=1)
@@ -78,7 +117,7 @@ class MobileNetV2(Model):
 
 @register("vgg11", version=1)
 @dataclass(frozen=True)
-class Vgg11(Model):
+class Vgg11(_Vgg):
     """VGG-11: eight 3×3 convolutions, norm and ReLU after each, five pools of 2; FC 4096, 4096; no dropout.
 
     On 10 classes: 128,812,810 trainable, 5,504 running values with batch norm. Wants at least 32×32 pixels.
@@ -89,15 +128,12 @@ class Vgg11(Model):
     """
 
     paper: ClassVar[str] = "@simonyan2015very; as used by @chen2025hybrid"
-
-    def build(self, norm: Norm, *, shape: tuple[int, int, int], classes: int) -> nn.Module:
-        require(self.name, shape, classes, least=_LEAST)
-        return _vgg(lambda m: m.vgg11_bn(num_classes=classes, init_weights=False), norm, shape[0])
+    theirs: ClassVar[str] = "vgg11_bn"
 
 
 @register("vgg19", version=1)
 @dataclass(frozen=True)
-class Vgg19(Model):
+class Vgg19(_Vgg):
     """VGG-19: sixteen 3×3 convolutions, norm and ReLU after each, five pools of 2; FC 4096, 4096; no dropout.
 
     On 10 classes: 139,622,218 trainable, 11,008 running values with batch norm. Wants at least 32×32 pixels.
@@ -108,41 +144,4 @@ class Vgg19(Model):
     """
 
     paper: ClassVar[str] = "@simonyan2015very; as used by @chen2025hybrid"
-
-    def build(self, norm: Norm, *, shape: tuple[int, int, int], classes: int) -> nn.Module:
-        require(self.name, shape, classes, least=_LEAST)
-        return _vgg(lambda m: m.vgg19_bn(num_classes=classes, init_weights=False), norm, shape[0])
-
-
-def _made(make: Make, channels: int) -> nn.Module:
-    """The network ``make`` builds of ``torchvision.models``, for ``channels``; no activation overwrites its input."""
-    from torchvision import models  # a second to import; only needed by these networks
-
-    with torch.random.fork_rng(devices=[]):  # constructors draw parameters from the global stream; leave it as it was
-        network = make(models)
-        name, first = next((n, m) for n, m in network.named_modules() if isinstance(m, nn.Conv2d))
-        if channels != first.in_channels:
-            sides = {"kernel_size": first.kernel_size, "stride": first.stride, "padding": first.padding}
-            new: Any = nn.Conv2d(channels, first.out_channels, bias=first.bias is not None, **sides)  # type: ignore[arg-type]
-            network.set_submodule(name, new)
-    for module in network.modules():
-        if isinstance(module, (nn.ReLU, nn.ReLU6)):
-            module.inplace = False  # what a norm returns may be needed for its backward
-    return network
-
-
-def _resnet(make: Make, channels: int) -> Network:
-    made = dict(_made(make, channels).named_children())
-    *body, head = made.values()
-    *names, last = made
-    released = {str(i): name for i, name in enumerate(names)} | {str(len(names) + 1): last}
-    return Network(*body, nn.Flatten(), head, released=released)
-
-
-def _vgg(make: Make, norm: Norm, channels: int) -> Network:
-    features, pool, head = _made(make, channels).children()
-    swapped = [norm.layer(m.num_features) if isinstance(m, nn.BatchNorm2d) else m for m in features.children()]
-    kept = {name: m for name, m in head.named_children() if not isinstance(m, nn.Dropout)}
-    released = {str(i): f"features.{i}" for i in range(len(swapped))}
-    released |= {str(len(swapped) + 2 + i): f"classifier.{name}" for i, name in enumerate(kept)}
-    return Network(*swapped, pool, nn.Flatten(), *kept.values(), released=released)
+    theirs: ClassVar[str] = "vgg19_bn"

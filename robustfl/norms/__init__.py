@@ -8,10 +8,8 @@ from robustfl.norms.fedfn import FedFN
 from robustfl.norms.fedtan import FedAvgAlgorithm2, FedTAN, FedTANII
 from robustfl.norms.fedwon import FedWon
 from robustfl.norms.fixbn import FixBN
-from robustfl.norms.gn import GN
+from robustfl.norms.groups import GN, IN, LN
 from robustfl.norms.hbn import HBN
-from robustfl.norms.instance import IN
-from robustfl.norms.ln import LN
 from robustfl.norms.naive_bn import NaiveBN
 from robustfl.norms.none import NoNorm
 from robustfl.norms.personal import FedBN, SiloBN, SingleNet

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor, nn
 
-from robustfl.contracts import BranchedLayer, BranchedNorm, StatisticsAggregation, StatisticsSlices, Tag
+from robustfl.contracts import BranchedLayer, BranchedNorm, Tag
 from robustfl.norms.layers import OwnBatchNorm
-from robustfl.norms.merging import merge_layers
+from robustfl.norms.merging import AveragedNorm
 from robustfl.parameters import param
 from robustfl.registry import register
 
@@ -38,7 +37,7 @@ class DualBatchNorm(BranchedLayer):
 
 @register("dual-bn", version=1)
 @dataclass(frozen=True)
-class DualBN(BranchedNorm):
+class DualBN(AveragedNorm, BranchedNorm):
     """Every layer has two sets of statistics, for clean and for adversarial batches; each forward names its branch.
 
     ``y = γ(u − ū)/√(σ² + ε) + ζ`` with the batch's statistics in training and the branch's running ones in
@@ -71,14 +70,3 @@ class DualBN(BranchedNorm):
     def layer(self, channels: int) -> nn.Module:
         """A layer for inputs ``[b C]`` or ``[b C H W]``."""
         return DualBatchNorm(channels, momentum=self.momentum, eps=self.eps, share_affine=self.share_affine)
-
-    def merge(
-        self,
-        messages: Tensor,
-        counts: Tensor,
-        previous: Tensor,
-        layers: Sequence[StatisticsSlices],
-        defense: StatisticsAggregation,
-    ) -> Tensor:
-        """Means and variances of both branches aggregated by the defense (not asked for with ``local``)."""
-        return merge_layers(messages, counts, previous, layers, defense)

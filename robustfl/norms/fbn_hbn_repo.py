@@ -26,13 +26,13 @@ class AveragedStatistics(ServerBatchNorm):
     @noted
     def pool(self, mean: Tensor, variance: Tensor, counts: list[int]) -> None:
         """The plain average over the forwards of the round."""
-        if self.add(counts) or self._moments is None:
-            self._moments, self._batches = (mean, variance), 1
+        if self.add(counts) or self._own is None:
+            self._own, self._batches = (mean, variance), 1
             return
         self._batches += 1
-        old_mean, old_variance = self._moments
+        old_mean, old_variance = self._own
         share = 1 / self._batches
-        self._moments = (torch.lerp(old_mean, mean, share), torch.lerp(old_variance, variance, share))
+        self._own = (torch.lerp(old_mean, mean, share), torch.lerp(old_variance, variance, share))
 
 
 layer_kind(AveragedStatistics)(Normalization)

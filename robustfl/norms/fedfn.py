@@ -68,6 +68,4 @@ class FedFN(Norm):
         if not linear:
             raise Refused("fedfn: the model has no linear layer to normalise features for")
         name, layer = linear[-1 if self.position == "classifier" else 0]
-        parent, _, leaf = name.rpartition(".")
-        owner = network.get_submodule(parent) if parent else network
-        setattr(owner, leaf, nn.Sequential(FeatureNorm(self.scale == "sqrt-d"), layer))
+        network.set_submodule(name, nn.Sequential(FeatureNorm(self.scale == "sqrt-d"), layer))

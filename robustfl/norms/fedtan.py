@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor, nn
+from torch import nn
 
-from robustfl.contracts import LockstepNorm, StatisticsAggregation, StatisticsSlices
+from robustfl.contracts import LockstepNorm
 from robustfl.norms.lockstep import KINDS, UnionBatchNorm
-from robustfl.norms.merging import merge_layers
+from robustfl.norms.merging import AveragedNorm
 from robustfl.parameters import param
 from robustfl.registry import register
 
 
 @dataclass(frozen=True)
-class _Lockstep(LockstepNorm):
+class _Lockstep(AveragedNorm, LockstepNorm):
     lockstep_kinds: ClassVar[tuple[str, ...]] = KINDS
 
     momentum: float = param(0.1, gt=0, le=1, doc="step of the running statistics")
@@ -27,17 +26,6 @@ class _Lockstep(LockstepNorm):
         return UnionBatchNorm(
             channels, momentum=self.momentum, eps=self.eps, backward_too="mean-gradient" in self.lockstep_kinds
         )
-
-    def merge(
-        self,
-        messages: Tensor,
-        counts: Tensor,
-        previous: Tensor,
-        layers: Sequence[StatisticsSlices],
-        defense: StatisticsAggregation,
-    ) -> Tensor:
-        """Running statistics averaged by the defense, as they stand after the last local step."""
-        return merge_layers(messages, counts, previous, layers, defense)
 
 
 @register("fedtan", version=1)

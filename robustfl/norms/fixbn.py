@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor, nn
-
-from robustfl.contracts import Norm, StatisticsAggregation, StatisticsSlices
-from robustfl.norms.layers import OwnBatchNorm
-from robustfl.norms.merging import merge_layers
+from robustfl.norms.merging import AveragedNorm
 from robustfl.parameters import param
 from robustfl.registry import register
 
 
 @register("fixbn", version=1)
 @dataclass(frozen=True)
-class FixBN(Norm):
+class FixBN(AveragedNorm):
     """Naive batch normalization until round ``⌊T·switch⌋``, then the averaged statistics are frozen.
 
     Before: ``m⁺ = F(m_i)``, ``v⁺ = F(v_i)``; after: training normalises with ``(m, v)`` and nothing is reported.
@@ -41,10 +36,6 @@ class FixBN(Norm):
     momentum: float = param(0.1, gt=0, le=1, doc="step of the running statistics")
     eps: float = param(1e-5, gt=0, doc="added to variances")
 
-    def layer(self, channels: int) -> nn.Module:
-        """A layer for inputs ``[b C]`` or ``[b C H W]``."""
-        return OwnBatchNorm(channels, momentum=self.momentum, eps=self.eps)
-
     def frozen(self, round: int, rounds: int) -> bool:
         """True if ``round`` (from 0) lies in the second phase; a product like 100 · 0.29 counts as 29."""
         return round >= math.floor(rounds * self.switch + 1e-9)
@@ -55,14 +46,3 @@ class FixBN(Norm):
         if self.frozen(rounds - 1, rounds):
             return ""
         return f"switch={self.switch:g} is never reached, so nothing is frozen and it is naive-bn"
-
-    def merge(
-        self,
-        messages: Tensor,
-        counts: Tensor,
-        previous: Tensor,
-        layers: Sequence[StatisticsSlices],
-        defense: StatisticsAggregation,
-    ) -> Tensor:
-        """Means and variances aggregated by the defense; unchanged when nobody reports."""
-        return merge_layers(messages, counts, previous, layers, defense)

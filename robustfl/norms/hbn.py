@@ -64,10 +64,10 @@ class HybridBatchNorm(ServerBatchNorm):
     @noted
     def average(self, mean: Tensor, variance: Tensor, counts: list[int]) -> None:
         """Move the clients' averages ``[n C]`` towards a batch's mean and biased variance."""
-        if self.add(counts) or self._moments is None:
-            self._moments = self.running_mean.expand_as(mean), self.running_var.expand_as(variance)
-        old_mean, old_variance = self._moments
-        self._moments = torch.lerp(old_mean, mean, MOMENTUM), torch.lerp(old_variance, variance, MOMENTUM)
+        if self.add(counts) or self._own is None:
+            self._own = self.running_mean.expand_as(mean), self.running_var.expand_as(variance)
+        old_mean, old_variance = self._own
+        self._own = torch.lerp(old_mean, mean, MOMENTUM), torch.lerp(old_variance, variance, MOMENTUM)
 
     def _hybrid(self, x: Tensor, weight: Tensor, bias: Tensor, factor: Tensor) -> Tensor:
         """The layer for clients of a piece ``[k b C …]``; their rows are ``[k C]``."""

@@ -84,10 +84,11 @@ class _Statistics(_Affine, StatisticsLayer):
         self.register_buffer("running_mean", torch.zeros(channels))
         self.register_buffer("running_var", torch.ones(channels))
         self._counts: list[int] | None = None
+        self._own: tuple[Tensor, Tensor] | None = None
 
     def begin(self, sizes: tuple[int, ...] | None, *, frozen: bool = False) -> None:
         super().begin(sizes, frozen=frozen)
-        self._counts = None
+        self._counts = self._own = None
 
     def start(self, mean: Tensor, variance: Tensor) -> None:
         self.running_mean, self.running_var = mean, variance
@@ -104,8 +105,10 @@ class _Statistics(_Affine, StatisticsLayer):
         """``x`` normalised with the server's statistics, which are constants in the backward pass."""
         return server_statistics(x, weight, bias, sizes, (self.running_mean, self.running_var), self.eps)
 
-    def nothing_seen(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The report of clients without a value this round: the server's own statistics, count 0."""
+    def report(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Each client's own mean and variance; of clients without a value this round the server's, count 0."""
+        if self._counts is not None and self._own is not None:
+            return *self._own, self.counts()
         n = 1 if self.sizes is None else len(self.sizes)
         counts = torch.zeros(n, dtype=torch.int64)
         return self.running_mean.expand(n, -1).clone(), self.running_var.expand(n, -1).clone(), counts
@@ -130,13 +133,11 @@ class OwnBatchNorm(_Statistics):
     def __init__(self, channels: int, *, momentum: float, eps: float) -> None:
         super().__init__(channels, eps)
         self.momentum = momentum
-        self._running: tuple[Tensor, Tensor] | None = None
 
     def normalised(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         sizes = self.sizes_of(x, len(weight))
-        if not self.training and self.as_client and self._running is not None:
-            own = (self._running[0][0], self._running[1][0])
-            return server_statistics(x, weight, bias, sizes, own, self.eps)
+        if not self.training and self.as_client and self._own is not None:
+            return server_statistics(x, weight, bias, sizes, (self._own[0][0], self._own[1][0]), self.eps)
         if not self.training or self.frozen:
             return self.by_server(x, weight, bias, sizes)
         counts = values_per_channel(x, sizes)
@@ -150,28 +151,14 @@ class OwnBatchNorm(_Statistics):
     def move(self, mean: Tensor, variance: Tensor, counts: list[int]) -> None:
         """Move the clients' running statistics by torch's rule, from the server's at first."""
         n = len(counts)
-        if self.add(counts) or self._running is None:
-            self._running = (self.running_mean.expand(n, -1), self.running_var.expand(n, -1))
-        old_mean, old_variance = self._running
-        self._running = (torch.lerp(old_mean, mean, self.momentum), torch.lerp(old_variance, variance, self.momentum))
-
-    def begin(self, sizes: tuple[int, ...] | None, *, frozen: bool = False) -> None:
-        super().begin(sizes, frozen=frozen)
-        self._running = None
-
-    def report(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Each client's running mean and variance, moved from the server's by its own batches (torch's rule)."""
-        if self._counts is None or self._running is None:
-            return self.nothing_seen()
-        return *self._running, self.counts()
+        if self.add(counts) or self._own is None:
+            self._own = (self.running_mean.expand(n, -1), self.running_var.expand(n, -1))
+        old_mean, old_variance = self._own
+        self._own = (torch.lerp(old_mean, mean, self.momentum), torch.lerp(old_variance, variance, self.momentum))
 
 
 class ServerBatchNorm(_Statistics):
     """Training with the server's statistics while the clients' own are pooled."""
-
-    def __init__(self, channels: int, *, eps: float) -> None:
-        super().__init__(channels, eps)
-        self._moments: tuple[Tensor, Tensor] | None = None
 
     def normalised(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         sizes = self.sizes_of(x, len(weight))
@@ -187,20 +174,14 @@ class ServerBatchNorm(_Statistics):
     def pool(self, mean: Tensor, variance: Tensor, counts: list[int]) -> None:
         """Chan's rule: pooled mean and biased variance ``[n C]`` over the forwards of the round."""
         before = self._counts
-        if self.add(counts) or self._moments is None or before is None:
-            self._moments = (mean, variance)
+        if self.add(counts) or self._own is None or before is None:
+            self._own = (mean, variance)
             return
-        old_mean, old_variance = self._moments
+        old_mean, old_variance = self._own
         share = (torch.tensor(counts).to(mean.dtype) / self.counts()).unsqueeze(1).to(mean.device)
         step = mean - old_mean
         pooled = old_variance + share * (variance - old_variance) + share * (1 - share) * step.square()
-        self._moments = (old_mean + share * step, pooled)
-
-    def report(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Each client's pooled mean and biased variance of the round."""
-        if self._counts is None or self._moments is None:
-            return self.nothing_seen()
-        return *self._moments, self.counts()
+        self._own = (old_mean + share * step, pooled)
 
 
 class MergedBatchNorm(OwnBatchNorm):

@@ -17,11 +17,6 @@ from robustfl.norms.sums import apart, beside, within
 MEAN, VARIANCE, MEAN_GRADIENT, VARIANCE_GRADIENT = KINDS = ("mean", "variance", "mean-gradient", "variance-gradient")
 
 
-def weighted_sum(shares: Tensor) -> Reducer:
-    """The reducer without any defense: ``Σ p_i x_i``."""
-    return lambda kind, rows: shares.to(rows.dtype) @ rows
-
-
 class UnionStatistics(torch.autograd.Function):
     """``y = γ(z − μ)(v + ε)^{-1/2} + ζ`` with the union's ``μ, v``; the clients' rows pass through the reducer."""
 
@@ -99,7 +94,7 @@ class UnionBatchNorm(OwnBatchNorm, LockstepLayer):
         moved = [torch.lerp(old, new, self.momentum) for old, new in
                  ((self.running_mean, mean), (self.running_var, variance))]  # fmt: skip
         n = len(sizes)
-        self._running = (moved[0].repeat(n, 1), moved[1].repeat(n, 1))
+        self._own = (moved[0].repeat(n, 1), moved[1].repeat(n, 1))
         return y
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from robustfl.contracts import StatisticsAggregation, StatisticsSlices
+from robustfl.contracts import Norm, StatisticsAggregation, StatisticsSlices
 from robustfl.errors import Refused
+from robustfl.norms.layers import OwnBatchNorm
 
 
 def merge_layers(
@@ -54,3 +55,25 @@ def merge_layers(
             new[layer.variance] = variance[start:stop].clamp(min=0.0)
             start = stop
     return new.to(previous.dtype)
+
+
+class AveragedNorm(Norm):
+    """Ordinary batch normalization of each client, whose running statistics the server aggregates like weights."""
+
+    momentum: float
+    eps: float
+
+    def layer(self, channels: int) -> nn.Module:
+        """A layer for inputs ``[b C]`` or ``[b C H W]``."""
+        return OwnBatchNorm(channels, momentum=self.momentum, eps=self.eps)
+
+    def merge(
+        self,
+        messages: Tensor,
+        counts: Tensor,
+        previous: Tensor,
+        layers: Sequence[StatisticsSlices],
+        defense: StatisticsAggregation,
+    ) -> Tensor:
+        """Means and variances aggregated by the defense; unchanged when nobody reports."""
+        return merge_layers(messages, counts, previous, layers, defense)

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor, nn
-
-from robustfl.contracts import Norm, StatisticsAggregation, StatisticsSlices
-from robustfl.norms.layers import OwnBatchNorm
-from robustfl.norms.merging import merge_layers
+from robustfl.norms.merging import AveragedNorm
 from robustfl.parameters import param
 from robustfl.registry import register
 
 
 @register("naive-bn", version=1)
 @dataclass(frozen=True)
-class NaiveBN(Norm):
+class NaiveBN(AveragedNorm):
     """Clients normalise with their own batch; the server averages their running statistics.
 
     Train: ``y = γ(u − ū_i)/√(σ_i² + ε) + ζ``; server: ``m⁺ = F(m_i)``, ``v⁺ = F(v_i)``. On heterogeneous data it
@@ -41,18 +36,3 @@ class NaiveBN(Norm):
 
     momentum: float = param(0.1, gt=0, le=1, doc="step of the running statistics")
     eps: float = param(1e-5, gt=0, doc="added to variances")
-
-    def layer(self, channels: int) -> nn.Module:
-        """A layer for inputs ``[b C]`` or ``[b C H W]``."""
-        return OwnBatchNorm(channels, momentum=self.momentum, eps=self.eps)
-
-    def merge(
-        self,
-        messages: Tensor,
-        counts: Tensor,
-        previous: Tensor,
-        layers: Sequence[StatisticsSlices],
-        defense: StatisticsAggregation,
-    ) -> Tensor:
-        """Means and variances aggregated by the defense, weighted as the weights are."""
-        return merge_layers(messages, counts, previous, layers, defense)

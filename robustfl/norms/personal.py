@@ -39,10 +39,7 @@ class FedBN(_Personal):
 
     paper: ClassVar[str] = "@li2021fedbn"
     cost: ClassVar[str] = "no statistics to send, and no affine parameters"
-
-    @property
-    def private(self) -> frozenset[Tag]:
-        return frozenset({Tag.AFFINE, Tag.MEAN, Tag.VARIANCE})
+    private: ClassVar[frozenset[Tag]] = frozenset({Tag.AFFINE, Tag.MEAN, Tag.VARIANCE})
 
 
 @register("silobn", version=1)
@@ -61,10 +58,7 @@ class SiloBN(_Personal):
 
     paper: ClassVar[str] = "@andreux2020siloed"
     cost: ClassVar[str] = "no statistics to send; affine parameters are shared"
-
-    @property
-    def private(self) -> frozenset[Tag]:
-        return frozenset({Tag.MEAN, Tag.VARIANCE})
+    private: ClassVar[frozenset[Tag]] = frozenset({Tag.MEAN, Tag.VARIANCE})
 
 
 @register("singlenet", version=1)
@@ -83,7 +77,4 @@ class SingleNet(_Personal):
 
     paper: ClassVar[str] = "@wang2025batch (reference without communication)"
     cost: ClassVar[str] = "nothing is sent"
-
-    @property
-    def private(self) -> frozenset[Tag]:
-        return frozenset(Tag) - {Tag.COUNTER}
+    private: ClassVar[frozenset[Tag]] = frozenset(Tag) - {Tag.COUNTER}

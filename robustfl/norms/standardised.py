@@ -75,6 +75,4 @@ def standardise(network: nn.Module, scheme: str, *, gain: bool = False) -> None:
     if not found:
         raise Refused(f"{scheme}: the model has no convolution to standardise")
     for name, layer in found:
-        parent, _, leaf = name.rpartition(".")
-        owner: Any = network.get_submodule(parent) if parent else network
-        setattr(owner, leaf, StandardisedConv2d(layer, gain=gain))
+        network.set_submodule(name, StandardisedConv2d(layer, gain=gain))

@@ -20,6 +20,12 @@ def adversarial_examples(model: nn.Module, x: Tensor, y: Tensor, task: Task) -> 
         return task.evasion.perturb(model, x, y, generator=task.generator)
 
 
+def descended(loss: Tensor) -> Tensor:
+    """Backward of a loss, which is returned without its graph."""
+    loss.backward()  # type: ignore[no-untyped-call]
+    return loss.detach()
+
+
 def clean_and_adversarial(model: nn.Module, x: Tensor, y: Tensor, task: Task, weight: float) -> Tensor:
     """Backward of ``(1-w) ℓ(f_c(x)) + w ℓ(f_a(x_adv))``; the loss."""
     with through(model, CLEAN):
@@ -27,17 +33,14 @@ def clean_and_adversarial(model: nn.Module, x: Tensor, y: Tensor, task: Task, we
     perturbed = adversarial_examples(model, x, y, task)
     with through(model, ADVERSARIAL):
         adversarial = F.cross_entropy(model(perturbed), y)
-    loss = (1 - weight) * clean + weight * adversarial
-    loss.backward()  # type: ignore[no-untyped-call]
-    return loss.detach()
+    return descended((1 - weight) * clean + weight * adversarial)
 
 
 def clean_only(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     """Backward of ``ℓ(f_c(x))``; the loss."""
     with through(model, CLEAN):
         loss = F.cross_entropy(model(x), y)
-    loss.backward()  # type: ignore[no-untyped-call]
-    return loss.detach()
+    return descended(loss)
 
 
 @register("at", version=1)

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from robustfl.branches import ADVERSARIAL, through
 from robustfl.contracts import Objective, Task
 from robustfl.errors import Refused
-from robustfl.objectives.adversarial import clean_only
+from robustfl.objectives.adversarial import clean_only, descended
 from robustfl.parameters import param
 from robustfl.passes import evaluating
 from robustfl.registry import register
@@ -79,5 +79,4 @@ class FedRob(Objective):
                 p.requires_grad_(True)
         with through(model, ADVERSARIAL):
             loss = F.cross_entropy(model((flat + flat @ extra.T + shift).view(x.shape)), y)
-        loss.backward()  # type: ignore[no-untyped-call]
-        return loss.detach()
+        return descended(loss)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,17 +12,16 @@ from torch.nn import functional as F
 
 from robustfl.branches import ADVERSARIAL, CLEAN, through
 from robustfl.contracts import Objective, Task
-from robustfl.objectives.adversarial import clean_and_adversarial, clean_only
+from robustfl.objectives.adversarial import clean_and_adversarial, clean_only, descended
 from robustfl.parameters import param
 from robustfl.registry import register
 
 
-def clipped_sum(clean: Tensor, noisy: Tensor, lam: float, clip: float | None) -> Tensor:
-    """``(1-λ)·clean + λ·noisy`` with the second term, a gradient ``[d]``, scaled down to the norm ``clip`` first."""
-    second = lam * noisy
-    if clip is not None:
-        second = second * (clip / second.norm().clamp(min=clip))
-    return (1 - lam) * clean + second
+def shorten(gradients: Sequence[Tensor], bound: float) -> None:
+    """Scale gradients, in place and all alike, so that together they are no longer than ``bound``."""
+    norm = torch.stack([g.norm() for g in gradients]).norm()
+    for gradient in gradients:
+        gradient.mul_(bound / norm.clamp(min=bound))
 
 
 @register("pnc", version=1)
@@ -42,7 +42,8 @@ class PseudoNoiseCalibration(Objective):
     Reference: Hong et al., Federated Robustness Propagation: Sharing Adversarial Robustness in Heterogeneous Federated
     Learning, AAAI 2023, arXiv:2106.10196, equation 4; clipping and warm-up are on by default as in the released code.
 
-    >>> clipped_sum(torch.zeros(2), torch.tensor([30.0, 40.0]), 0.5, 10.0).round(decimals=3)
+    >>> shorten(gradients := [torch.tensor([15.0, 20.0])], 10.0)
+    >>> gradients[0].round(decimals=3)
     tensor([6., 8.])
     """
 
@@ -70,12 +71,8 @@ class PseudoNoiseCalibration(Objective):
             noisy = self.lam * F.cross_entropy(model(x), y)
         loss = clean + noisy
         if self.clip is None:
-            loss.backward()  # type: ignore[no-untyped-call]
-            return loss.detach()
+            return descended(loss)
         noisy.backward()  # type: ignore[no-untyped-call]
-        gradients = [p.grad for p in model.parameters() if p.grad is not None]
-        norm = torch.stack([g.norm() for g in gradients]).norm()
-        for gradient in gradients:
-            gradient.mul_(self.clip / norm.clamp(min=self.clip))
+        shorten([p.grad for p in model.parameters() if p.grad is not None], self.clip)
         clean.backward()  # type: ignore[no-untyped-call]
         return loss.detach()

@@ -25,33 +25,26 @@ __all__ = [
     "check_model", "check_norm", "check_objective", "check_partition", "laws",
 ]  # fmt: skip
 
-_CHECKS: dict[str, Callable[..., list[Check]]] = {
-    "attack": check_attack,
-    "evasion": check_evasion,
-    "defense": check_defense,
-    "norm": check_norm,
-    "algorithm": check_algorithm,
-    "objective": check_objective,
-    "partition": check_partition,
-    "dataset": check_dataset,
-    "model": check_model,
+_KINDS: dict[str, tuple[Callable[..., list[Check]], tuple[Law, ...]]] = {
+    "attack": (check_attack, attacks.LAWS),
+    "evasion": (check_evasion, evasions.LAWS),
+    "defense": (check_defense, defenses.AGGREGATOR_LAWS),
+    "norm": (check_norm, norms.LAWS),
+    "algorithm": (check_algorithm, training.ALGORITHM_LAWS),
+    "objective": (check_objective, training.OBJECTIVE_LAWS),
+    "partition": (check_partition, data.PARTITION_LAWS),
+    "dataset": (check_dataset, data.DATASET_LAWS),
+    "model": (check_model, data.MODEL_LAWS),
 }
 
 
 def check(method: Method | type[Method], *, limit: float = LIMIT, **params: Any) -> list[Check]:
     """Check the contract of a method of any kind, law by law."""
-    return _CHECKS[method.kind](method, limit=limit, **params)
+    return _KINDS[method.kind][0](method, limit=limit, **params)
 
 
 def laws(cls: type[Method]) -> tuple[Law, ...]:
     """The laws that the suite checks of such a method, in order."""
-    if cls.kind == "defense":
-        if issubclass(cls, Step):
-            return defenses.STEP_LAWS
-        return defenses.PROPAGATION_LAWS if issubclass(cls, Propagation) else defenses.AGGREGATOR_LAWS
-    known = {
-        "attack": attacks.LAWS, "evasion": evasions.LAWS, "norm": norms.LAWS, "partition": data.PARTITION_LAWS,
-        "dataset": data.DATASET_LAWS, "model": data.MODEL_LAWS, "algorithm": training.ALGORITHM_LAWS,
-        "objective": training.OBJECTIVE_LAWS,
-    }  # fmt: skip
-    return known[cls.kind]
+    if issubclass(cls, Step):
+        return defenses.STEP_LAWS
+    return defenses.PROPAGATION_LAWS if issubclass(cls, Propagation) else _KINDS[cls.kind][1]

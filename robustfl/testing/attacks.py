@@ -15,7 +15,19 @@ from robustfl.contracts import Attack, Forged, Rehearsal, View
 from robustfl.defenses import parse_pipeline
 from robustfl.randomness import stream
 from robustfl.testing.common import COMMON, FIRST, D, built, rows
-from robustfl.testing.guards import Broken, Differs, devices, expect, own_memory, refused, same, tensor, untouched
+from robustfl.testing.guards import (
+    Broken,
+    Differs,
+    attempt,
+    check_pixels,
+    check_state,
+    devices,
+    expect,
+    own_memory,
+    same,
+    tensor,
+    untouched,
+)
 from robustfl.testing.suite import LIMIT, Check, Law, Trial, run
 
 
@@ -85,15 +97,13 @@ def _shape(trial: AttackTrial) -> str | None:
     refusals = []
     for h, f in ((7, 2), (3, 1), (1, 1)):
         view = trial.view(h, f)
-        made: list[Tensor] = []
-        reason = refused(lambda view=view, made=made: made.append(trial.forge(view)))  # type: ignore[misc]
+        made, reason = attempt(trial.forge, view)
         if reason is not None and (h, f) == (7, 2):
             raise Broken(f"7 honest rows and 2 attackers are refused: {reason}")
         if reason is not None:
             refusals.append(f"h={h}, f={f}")
-            continue
-        if tuple(made[0].shape) != (f, D):
-            raise Broken(f"rows for h={h}, f={f}, d={D} have shape {tuple(made[0].shape)}, not {(f, D)}")
+        elif tuple(made.shape) != (f, D):
+            raise Broken(f"rows for h={h}, f={f}, d={D} have shape {tuple(made.shape)}, not {(f, D)}")
     return f"refused: {'; '.join(refusals)}" if refusals else None
 
 
@@ -109,10 +119,9 @@ def _inputs(trial: AttackTrial) -> str | None:
     for h in (1, 5):
         view = trial.view(h, 2)
         with untouched(**{"view.honest": view.honest, "view.own": view.own}):
-            made: list[Tensor] = []
-            reason = refused(lambda view=view, made=made: made.append(trial.forge(view)))  # type: ignore[misc]
+            made, reason = attempt(trial.forge, view)
         if reason is None:
-            own_memory(made[0], "the result", view.honest, view.own)
+            own_memory(made, "the result", view.honest, view.own)
     return None
 
 
@@ -152,8 +161,7 @@ def _poison(trial: AttackTrial) -> str | None:
         again = poisoned()
     expect(new_x, x, tuple(x.shape), "poisoned x")
     expect(new_y, y, tuple(y.shape), "poisoned y")
-    if not (float(new_x.min()) >= 0.0 and float(new_x.max()) <= 1.0):
-        raise Broken(f"poisoned pixels reach from {float(new_x.min()):g} to {float(new_x.max()):g}, not in [0, 1]")
+    check_pixels(new_x, "poisoned")
     if not (int(new_y.min()) >= 0 and int(new_y.max()) < 5):
         raise Broken(f"poisoned labels reach from {int(new_y.min())} to {int(new_y.max())}; there are 5 classes")
     if not same((new_x, new_y), again):
@@ -165,9 +173,7 @@ def _state(trial: AttackTrial) -> str | None:
     first = trial.forged(trial.view())
     if not first.state:
         return "it keeps no state"
-    wrong = [k for k, v in first.state.items() if not isinstance(v, Tensor)]
-    if wrong:
-        raise Broken(f"state {wrong} is no tensor; state is a mapping from names to tensors")
+    check_state(first.state)
     view = dataclasses.replace(trial.view(round=1), state=first.state)
     with untouched(**{f"view.state[{k!r}]": v for k, v in first.state.items()}):
         second, again = trial.forged(view), trial.forged(view)
@@ -188,8 +194,7 @@ def _trigger(trial: AttackTrial) -> str | None:
         stamped = expect(method.trigger(x), x, tuple(x.shape), "what trigger returns")
     if torch.equal(stamped, x):
         raise Broken("trigger leaves images as they are")
-    if not (float(stamped.min()) >= 0.0 and float(stamped.max()) <= 1.0):
-        raise Broken(f"stamped pixels reach from {float(stamped.min()):g} to {float(stamped.max()):g}, not in [0, 1]")
+    check_pixels(stamped, "stamped")
     return f"target class {method.target}"
 
 

@@ -13,7 +13,18 @@ from robustfl.contracts import Aggregated, Aggregator, Context, Propagation, Sta
 from robustfl.defenses import Pipeline, parse_pipeline
 from robustfl.randomness import stream
 from robustfl.testing.common import COMMON, FIRST, D, built, rows
-from robustfl.testing.guards import Broken, Differs, devices, expect, own_memory, refused, same, tensor, untouched
+from robustfl.testing.guards import (
+    Broken,
+    Differs,
+    attempt,
+    check_state,
+    devices,
+    expect,
+    own_memory,
+    same,
+    tensor,
+    untouched,
+)
 from robustfl.testing.suite import LIMIT, Check, Law, Trial, run
 
 SEARCH = 1000
@@ -83,7 +94,7 @@ def _clients(trial: AggregatorTrial | StepTrial) -> str | None:
     pipeline = _pipeline(trial.method)
     for f in (0, 1, 2):
         need = pipeline.min_clients(f)
-        if need > 1 and refused(lambda f=f, need=need: pipeline(rows(need - 1), f=f)) is None:  # type: ignore[misc]
+        if need > 1 and attempt(pipeline, rows(need - 1), f)[1] is None:
             raise Broken(f"{need - 1} clients are not refused with f={f}, though min_clients is {need}")
         if need <= SEARCH and isinstance(trial, AggregatorTrial):
             expect(trial.aggregate(rows(need), f).vector, rows(1), (D,), f"the aggregate of {need} rows with f={f}")
@@ -134,9 +145,7 @@ def _state(trial: AggregatorTrial) -> str | None:
         trial.aggregate(X, 1, state=asked)
         lost = f"fact: it asks for the state {asked.name!r}, which it never hands back in Aggregated(vector, state=...)"
         return lost if asked.name else "it keeps no state"
-    wrong = [k for k, v in first.state.items() if not isinstance(v, Tensor)]
-    if wrong:
-        raise Broken(f"state {wrong} is no tensor; state is a mapping from names to tensors")
+    check_state(first.state)
     with untouched(**{f"context.state[{k!r}]": v for k, v in first.state.items()}):
         second = trial.aggregate(rows(trial.size(1), seed=1), 1, state=first.state)
     if second.state.keys() != first.state.keys():
@@ -208,6 +217,10 @@ def _behaviour(trial: AggregatorTrial) -> str | None:
         "does not follow their scale": any(_off(made(3 * X), 3 * made(X)) for X in stacks),
         "does not follow a rotation": any(_off(made(X @ turn), made(X) @ turn) for X in stacks),
     }
+    return _fact(found)
+
+
+def _fact(found: Mapping[str, bool]) -> str | None:
     seen = [name for name, holds in found.items() if holds]
     return f"fact: {'; '.join(seen)}" if seen else None
 
@@ -283,12 +296,10 @@ def _step_behaviour(trial: StepTrial) -> str | None:
 
     found = {
         f"ignores f (it changes nothing on {MANY} random stacks)": _ignores_f(made, n),
-        "depends on the order of the rows": any(_off(made(X[order]), made(X)[order[: len(made(X))]]) for X in stacks)
-        if trial.method.rows_after(n, 2) == n
-        else False,
+        "depends on the order of the rows": trial.method.rows_after(n, 2) == n
+        and any(_off(made(X[order]), made(X)[order]) for X in stacks),
     }
-    seen = [name for name, holds in found.items() if holds]
-    return f"fact: {'; '.join(seen)}" if seen else None
+    return _fact(found)
 
 
 STEP_LAWS = (

@@ -113,23 +113,20 @@ def unchanged(network: nn.Module) -> Iterator[None]:
         found: dict[str, Any] = {f"mode of {n or 'model'}": m.training for n, m in network.named_modules()}
         found |= {f"requires_grad of {n}": p.requires_grad for n, p in network.named_parameters()}
         found |= {f"hooks of {n or 'model'}": len(m._forward_hooks) for n, m in network.named_modules()}
-        return found
+        found |= {name: value.clone() for name, value in network.state_dict().items()}
+        grads = {f"gradient of {n}": p.grad for n, p in network.named_parameters()}
+        return found | {name: None if grad is None else grad.clone() for name, grad in grads.items()}
 
-    def tensors() -> dict[str, Tensor | None]:
-        found: dict[str, Tensor | None] = {k: v.clone() for k, v in network.state_dict().items()}
-        grads = {n: p.grad for n, p in network.named_parameters()}
-        return found | {f"gradient of {n}": None if g is None else g.clone() for n, g in grads.items()}
-
-    facts_before, tensors_before = facts(), tensors()
+    before = facts()
     yield
-    facts_after, tensors_after = facts(), tensors()
-    for name, value in facts_before.items():
-        if facts_after.get(name) != value:
-            raise Broken(f"{name} was {value} and is {facts_after.get(name)} afterwards")
-    for name, before in tensors_before.items():
-        after = tensors_after.get(name)
-        if (before is None) != (after is None) or (before is not None and not torch.equal(before, after)):  # type: ignore[arg-type]
-            raise Broken(f"{name} changed")
+    after = facts()
+    for name, was in before.items():
+        now = after.get(name)
+        if isinstance(was, Tensor) or isinstance(now, Tensor):
+            if not (isinstance(was, Tensor) and isinstance(now, Tensor) and torch.equal(was, now)):
+                raise Broken(f"{name} changed")
+        elif now != was:
+            raise Broken(f"{name} was {was} and is {now} afterwards")
 
 
 def _model(trial: EvasionTrial) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -126,10 +126,22 @@ def devices() -> list[str]:
     return ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
 
 
-def refused(work: Callable[[], Any]) -> str | None:
-    """The reason if ``work`` is refused at the door, else None; other errors pass."""
+def attempt(work: Callable[..., Any], *arguments: Any) -> tuple[Any, str | None]:
+    """The result of ``work``, or None and the reason if it is refused at the door; other errors pass."""
     try:
-        work()
+        return work(*arguments), None
     except (Refused, UsageError) as reason:
-        return str(reason)
-    return None
+        return None, str(reason)
+
+
+def check_state(state: Mapping[str, Any]) -> None:
+    """Raise ``Broken`` unless a state is one of tensors."""
+    wrong = [k for k, v in state.items() if not isinstance(v, Tensor)]
+    if wrong:
+        raise Broken(f"state {wrong} is no tensor; state is a mapping from names to tensors")
+
+
+def check_pixels(x: Tensor, what: str) -> None:
+    """Raise ``Broken`` unless all pixels lie in [0, 1]."""
+    if not (float(x.min()) >= 0.0 and float(x.max()) <= 1.0):
+        raise Broken(f"{what} pixels reach from {float(x.min()):g} to {float(x.max()):g}, not in [0, 1]")

@@ -17,9 +17,8 @@ from robustfl.evaluation import forgetting, traffic
 from robustfl.federation.statistics import begin, collect, collecting, lockstep
 from robustfl.norms.fedfn import feature_norm
 from robustfl.norms.fedwon import clipped_by_unit
-from robustfl.norms.lockstep import weighted_sum
 from robustfl.norms.standardised import GAMMA, standardised
-from robustfl.objectives.pnc import clipped_sum
+from robustfl.objectives.pnc import shorten
 from robustfl.registry import create
 from robustfl.vectors import Layout, layout_of
 from tests.passes import shared_gradients
@@ -162,7 +161,7 @@ def _fedtan(case: Case, on: Arithmetic) -> dict[str, Any]:
     exchanged: list[tuple[str, Tensor, Tensor]] = []
 
     def reducer(kind: str, rows: Tensor) -> Tensor:
-        made = weighted_sum(shares)(kind, rows)
+        made = shares.to(rows.dtype) @ rows
         exchanged.append((kind, rows, made))
         return made
 
@@ -414,7 +413,11 @@ def _propagate(case: Case, on: Arithmetic) -> dict[str, Any]:
 def _pnc(case: Case, on: Arithmetic) -> dict[str, Any]:
     clean, noisy = on.tensor(case.inputs["grad_clean_unscaled"]), on.tensor(case.inputs["grad_pnc_unscaled"])
     lam, clip = case.params["lambda"], case.params.get("clip")
-    return {"grad": clipped_sum(clean, noisy, lam, clip), "norm_before": (lam * noisy).norm()}
+    second = lam * noisy
+    before = second.norm()
+    if clip is not None:
+        shorten([second], clip)
+    return {"grad": (1 - lam) * clean + second, "norm_before": before}
 
 
 DRIVERS = {

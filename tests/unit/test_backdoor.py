@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import robustfl
 from robustfl.contracts import Attack
 from robustfl.errors import UsageError
-from robustfl.evaluation.backdoor import attack_success
+from robustfl.evaluation.accuracy import attack_success
 
 X = torch.zeros(5, 1, 4, 4)
 Y = torch.tensor([0, 1, 2, 1, 2])

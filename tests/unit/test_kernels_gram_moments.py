@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from robustfl import kernels
+from robustfl.defenses import Stack
 from robustfl.kernels import blocks, gram, moments
 
 
@@ -89,8 +90,8 @@ def test_the_deviation_of_a_single_row_is_nan_as_in_torch():
     assert bool(std.isnan().all())
 
 
-def test_weighted_sum_keeps_the_dtype():
-    out = kernels.weighted_sum(torch.tensor([[1.0], [3.0]]), torch.tensor([0.25, 0.75], dtype=torch.float64))
+def test_a_weighted_sum_of_rows_keeps_the_dtype():
+    out = Stack(torch.tensor([[1.0], [3.0]])).combine(torch.tensor([0.25, 0.75], dtype=torch.float64))
     assert out.dtype == torch.float32
     assert out.tolist() == [2.5]
 

@@ -9,7 +9,6 @@ from torch.nn import functional as F
 
 from robustfl.federation import train
 from robustfl.federation.statistics import lockstep
-from robustfl.norms.lockstep import weighted_sum
 from robustfl.registry import create
 from robustfl.scenarios.build import build
 from robustfl.scenarios.cell import Cell
@@ -47,7 +46,7 @@ def averaged(norm: str, sizes: tuple[int, ...]) -> torch.Tensor:
     layout = layout_of(model)
     rows = torch.empty(len(sizes), layout.d, dtype=torch.float64)
     shares = torch.tensor(sizes, dtype=torch.float64) / sum(sizes)
-    with lockstep(model, weighted_sum(shares)):
+    with lockstep(model, lambda kind, rows: shares.to(rows.dtype) @ rows):
         shared_gradients(model, layout, x, y, sizes, out=rows)
     return shares @ rows
 

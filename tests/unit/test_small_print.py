@@ -12,7 +12,7 @@ from robustfl.attacks.byzantine.alie import z_max
 from robustfl.contracts import Task
 from robustfl.defenses.aggregation import PlainMean
 from robustfl.errors import UsageError
-from robustfl.evaluation.backdoor import attack_success
+from robustfl.evaluation.accuracy import attack_success
 from robustfl.evaluation.computation import macs_per_epoch
 from robustfl.federation import train
 from robustfl.federation.clients import Clients
