@@ -95,7 +95,7 @@ def report(
     keeps cells with these labels, ``compare`` names more labels that say who competes, ``statistic`` which numbers are
     ranked, as in ``leaderboard``. The same store gives the same bytes. Returns the files in the order of writing.
     """
-    from .publishing import publish_store
+    from .writing import publish_store
 
     written = publish_store(
         path, out, figures=figures, site=site, board=board, where=where, compare=compare,
@@ -105,8 +105,8 @@ def report(
 
 
 def plot(path: str | Path, kind: str, save: str | Path, **choice: Any) -> list[Path]:
-    """Draw one kind of figure of a store into ``save``: see ``robustfl.reports.plots.plot``."""
-    from .plots import plot as draw
+    """Draw one kind of figure of a store into ``save``: see ``robustfl.reports.figures.plots.plot``."""
+    from .figures.plots import plot as draw
 
     return draw(path, kind, save, **choice)
 

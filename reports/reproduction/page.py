@@ -10,10 +10,10 @@ from typing import Any
 
 from robustfl.records import plain
 
-from ..latex import escape as tex
-from ..markdown import escape as md
-from ..markdown import table
 from ..store import sweep_leftovers, write_atomic
+from ..tables.latex import escape as tex
+from ..tables.markdown import escape as md
+from ..tables.markdown import table
 from .measures import Evidence
 from .protocols import SCALES, Item, Paper, ScaleName, Statement
 from .verdicts import ORDER, Finding, Side

@@ -10,7 +10,7 @@ from robustfl.records import CellResult
 from robustfl.registry import split_outside
 
 from ..board import natural
-from ..figure_layout import DASHES, longest, wrapped
+from ..figures.layout import DASHES, longest, wrapped
 from .measures import Evidence, Panels, matches, number
 from .protocols import Item, Plot
 

@@ -19,12 +19,12 @@ from small_bench import RULES, VERSION, shrink
 from robustfl.cli import invoke
 from robustfl.errors import UsageError
 from robustfl.records import CellResult
-from robustfl.reports.benchmark_data import Measured, measured
-from robustfl.reports.benchmark_drawing import TOP, pareto_svg
-from robustfl.reports.benchmark_history import Entry, History, history_page, read_history
-from robustfl.reports.benchmark_method import About
-from robustfl.reports.benchmark_site import MARK, Shown, write_benchmark
-from robustfl.reports.benchmark_tier import changed_words
+from robustfl.reports.benchmark.data import Measured, measured
+from robustfl.reports.benchmark.drawing import TOP, pareto_svg
+from robustfl.reports.benchmark.history import Entry, History, history_page, read_history
+from robustfl.reports.benchmark.method import About
+from robustfl.reports.benchmark.tier import changed_words
+from robustfl.reports.benchmark.writing import MARK, Shown, write_benchmark
 from robustfl.reports.published import content_digest, publish, read_board, write_board
 
 ROOT = Path(__file__).parents[2]

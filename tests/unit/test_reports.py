@@ -28,11 +28,11 @@ from robustfl.reports.captions import setting
 from robustfl.reports.contestants import entries
 from robustfl.reports.estimate import Estimate
 from robustfl.reports.frame import frame, label_columns, samples_of
-from robustfl.reports.latex import escape
-from robustfl.reports.publishing import publish_store
 from robustfl.reports.recipe import scenario_toml
 from robustfl.reports.store import Store
-from robustfl.reports.writers import FORMS, terminal, to_csv, to_json, to_latex, to_markdown, to_text
+from robustfl.reports.tables.latex import escape
+from robustfl.reports.tables.writing import FORMS, terminal, to_csv, to_json, to_latex, to_markdown, to_text
+from robustfl.reports.writing import publish_store
 
 
 def board(*records: CellResult) -> Board:
@@ -708,8 +708,8 @@ def test_figures_leave_matplotlibs_settings_alone(reported: tuple[list[str], obj
 def test_reports_do_not_import_torch_and_the_store_does_not_import_pandas() -> None:
     code = (
         "import sys, robustfl.reports, robustfl.reports.store; assert 'pandas' not in sys.modules;"
-        "import robustfl.reports.loading, robustfl.reports.writers, robustfl.reports.figures;"
-        "import robustfl.reports.figure_curves, robustfl.reports.figure_heatmap, robustfl.reports.figure_distribution;"
+        "import robustfl.reports.loading, robustfl.reports.tables.writing, robustfl.reports.figures.writing;"
+        "from robustfl.reports.figures import curves, distribution, heatmap;"
         "assert 'torch' not in sys.modules and 'matplotlib' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

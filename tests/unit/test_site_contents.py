@@ -12,10 +12,10 @@ from fake_store import record
 
 from robustfl.records import CellResult
 from robustfl.reports import rank_board
-from robustfl.reports.charts import bubbles, line_chart
 from robustfl.reports.contestants import contestants, entries
 from robustfl.reports.frame import frame
 from robustfl.reports.recipe import command, scenario_toml
+from robustfl.reports.site.charts import bubbles, line_chart
 from robustfl.reports.tradeoff import breakdowns, front, pareto
 from robustfl.scenarios import expand
 from robustfl.scenarios.expand import resolve
