@@ -98,15 +98,14 @@ def best_first(found: Breakdown) -> list[tuple[str, tuple[tuple[float, float], .
     return sorted(found.lines, key=lambda line: (-fmean(y for _, y in line[1]), line[0]))
 
 
-def breakdowns(board: Board, labels: Sequence[tuple[str, ...]]) -> list[Breakdown]:
-    """The breakdown curves of the rows with these labels; none where only one value of ``f`` or γ was run.
+def breakdowns(board: Board, labels: tuple[str, ...] | None = None) -> list[Breakdown]:
+    """The breakdown curves of all rows, or of those with these labels; none where only one ``f`` or γ was run.
 
     A line is a contestant in tasks that differ in nothing else, at the places where its worst case is known.
     """
-    wanted = set(labels)
     found = []
     for metric in board.metrics:
-        rows = [(s.task, r) for s in board.tasks if s.metric == metric for r in s.rows if r.labels in wanted]
+        rows = [(s.task, r) for s in board.tasks if s.metric == metric for r in s.rows if labels in (None, r.labels)]
         for against, lines in (*_along(board, rows, "f"), *_along(board, rows, "partition")):
             kept = tuple((n, tuple(sorted(p))) for n, p in sorted(lines.items()) if len(p) > 1)
             if kept:

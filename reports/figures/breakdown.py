@@ -22,9 +22,8 @@ def breakdown_figures(board: Board, width: str = "page") -> Iterator[tuple[str, 
 
     The best lines on average are named at their ends; the others are grey.
     """
-    labels = list(dict.fromkeys(r.labels for s in board.sections for r in s.rows))
     known: dict[str, dict[str, int]] = defaultdict(dict)
-    for found in breakdowns(board, labels):
+    for found in breakdowns(board):
         own = looks([name for name, _ in best_first(found)[:_NAMED]], known[found.against], len(MARKERS))
         yield f"breakdown {found.metric} {_ASCII.get(found.against, found.against)}", _figure(found, width, own)
 

@@ -22,7 +22,6 @@ class Mark:
     look: int = 0
     label: str = ""
     radius: float = 2.6
-    kind: str = "dot"
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import fmean
+from typing import Any
 
 from robustfl.origins import named_methods
 from robustfl.papers import bibtex, spelled_out
@@ -15,7 +16,7 @@ from robustfl.records import CellResult
 
 from ..board import Board, Row, Section, in_words, metric_title, natural, row_name
 from ..captions import in_plain_words
-from ..contestants import Contestant, Entry
+from ..contestants import Contestant, Entry, slug_of
 from ..estimate import Estimate
 from ..figures.layout import simple_first
 from ..loading import by_labels
@@ -46,9 +47,8 @@ class Grid:
     lines: tuple[tuple[str, str, tuple[tuple[Value, str], ...]], ...]
 
 
-def heat_grids(board: Board, found: Sequence[Contestant], notes: Notes) -> list[Grid]:
+def heat_grids(board: Board, notes: Notes) -> list[Grid]:
     """Attack × defense for every metric, task, norm and setting of the other labels; the mean over tasks first."""
-    slugs = {row.labels: c.slug for c in found for _, row in c.rows}
     grids = []
     for section in board.sections:
         groups: dict[tuple[str, ...], list[Row]] = defaultdict(list)
@@ -59,7 +59,7 @@ def heat_grids(board: Board, found: Sequence[Contestant], notes: Notes) -> list[
             where = _condition(board, section.block)
             title = " · ".join(filter(None, [section.metric_title, row_name(names, group), where]))
             ordered = sorted(rows, key=lambda r: simple_first(board.label(r, "defense", "all")))
-            lines = tuple((board.label(r, "defense", "all"), slugs[r.labels], _shaded(r, notes)) for r in ordered)
+            lines = tuple((board.label(r, "defense", "all"), slug_of(r.labels), _shaded(r, notes)) for r in ordered)
             grids.append(Grid(title, (*board.attacks, "worst case"), lines))
     return grids
 
@@ -84,55 +84,34 @@ class Bars:
     lines: tuple[tuple[str, tuple[tuple[Value, str], ...]], ...]
 
 
-@dataclass(frozen=True)
-class Page:
-    """A contestant's page."""
+def facts_of(board: Board, contestant: Contestant, notes: Notes, papers: Mapping[str, str]) -> dict[str, Any]:
+    """Everything that the page of a contestant shows, by the names in its template.
 
-    contestant: Contestant
-    ranks: tuple[tuple[str, str, Value], ...]
-    metrics: tuple[str, ...]
-    bars: tuple[Bars, ...]
-    curves: tuple[Chart, ...]
-    curves_left_out: int
-    breakdown: tuple[Chart, ...]
-    certificates: tuple[str, ...]
-    certificate: tuple[tuple[str, ...], ...]
-    facts: tuple[tuple[str, str], ...]
-    recipe: str
-    example: str
-    cells: tuple[tuple[str, ...], ...]
-    papers: tuple[tuple[str, str, str], ...]
-    warnings: tuple[str, ...]
-    has_more_than_one_f: bool
-    looks: Mapping[str, int] = field(default_factory=dict)
-
-
-def page(board: Board, contestant: Contestant, notes: Notes, papers: Mapping[str, str]) -> Page:
-    """Everything about one contestant. ``papers`` maps ``"defense nnm"`` and the like to methods' lines ``paper``."""
+    ``papers`` maps ``"defense nnm"`` and the like to methods' lines ``paper``.
+    """
     looks = {a: i for i, a in enumerate(board.attacks)}
     curves = _curves(board, contestant, looks)
     records = contestant.records
     certificates, certificate = _certificate(board, contestant)
-    file = f"{contestant.slug}.toml"
-    return Page(
-        contestant=contestant,
-        ranks=tuple((_where(board, s), rank_text(r), value(r.worst, notes)) for s, r in contestant.rows),
-        metrics=tuple(metric_title(m) for m in board.metrics),
-        bars=tuple(_bars(board, contestant, notes)),
-        curves=tuple(curves[:MAX_CURVES]),
-        curves_left_out=max(0, len(curves) - MAX_CURVES),
-        breakdown=tuple(_breakdown(board, contestant)),
-        certificates=tuple(certificates),
-        certificate=tuple(certificate),
-        facts=tuple(_facts(records)),
-        recipe=scenario_toml(records, name=contestant.slug) if records else "",
-        example=command(records[0], records, file=file) if records else "",
-        cells=tuple(_cell_line(r) for r in records),
-        papers=tuple(_papers(records, papers)),
-        warnings=tuple(dict.fromkeys(str(w) for r in records for w in r.certificates.get("warnings") or [])),
-        has_more_than_one_f="f" in board.task_names,
-        looks=looks,
-    )
+    return {
+        "contestant": contestant,
+        "ranks": [(_where(board, s), rank_text(r), value(r.worst, notes)) for s, r in contestant.rows],
+        "metrics": [metric_title(m) for m in board.metrics],
+        "bars": _bars(board, contestant, notes),
+        "curves": curves[:MAX_CURVES],
+        "curves_left_out": max(0, len(curves) - MAX_CURVES),
+        "breakdown": _breakdown(board, contestant),
+        "certificates": certificates,
+        "certificate": certificate,
+        "facts": _facts(records),
+        "recipe": scenario_toml(records, name=contestant.slug) if records else "",
+        "example": command(records[0], records, file=f"{contestant.slug}.toml") if records else "",
+        "cells": [_cell_line(r) for r in records],
+        "papers": _papers(records, papers),
+        "warnings": list(dict.fromkeys(str(w) for r in records for w in r.certificates.get("warnings") or [])),
+        "has_more_than_one_f": "f" in board.task_names,
+        "looks": looks,
+    }
 
 
 def _where(board: Board, section: Section) -> str:
@@ -186,9 +165,9 @@ def _mean_curve(records: Sequence[CellResult]) -> list[tuple[float, float]]:
 
 
 def _breakdown(board: Board, contestant: Contestant) -> list[Chart]:
-    labels = list(dict.fromkeys(row.labels for _, row in contestant.rows))
     known: dict[str, dict[str, int]] = defaultdict(dict)
-    return [breakdown_chart(found, known[found.against]) for found in breakdowns(board, labels)]
+    own = tuple(label for _, label in contestant.labels)
+    return [breakdown_chart(found, known[found.against]) for found in breakdowns(board, own)]
 
 
 def breakdown_chart(found: Breakdown, known: dict[str, int], note: str = "") -> Chart:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..board import OVERALL, Board, Row, Section, below_heading, metric_title, natural
-from ..contestants import Contestant, Entry, unreliable
+from ..contestants import Entry, slug_of, unreliable
 from ..estimate import Estimate
 from ..ranking import NO_ATTACK
 from ..tables.columns import costs, members, members_head, note_marks, rank_text
@@ -111,9 +111,8 @@ def value(place: Estimate, notes: Notes) -> Value:
     return Value(number, place.spread(), f"{100 * place.mean:.6g}", title=title, marks=marks)
 
 
-def ranking(board: Board, found: Sequence[Contestant], notes: Notes) -> Table:
+def ranking(board: Board, notes: Notes) -> Table:
     """One line per row of the tables of SA: ranks, clean and worst-case SA, worst-case RA, cost; one task at a time."""
-    slugs = {row.labels: c.slug for c in found for _, row in c.rows}
     robust = [m for m in board.metrics if m != "sa"]
     clean = [board.attacks.index(NO_ATTACK)] if NO_ATTACK in board.attacks and len(board.attacks) > 1 else []
     table = _by_place(board)
@@ -124,7 +123,7 @@ def ranking(board: Board, found: Sequence[Contestant], notes: Notes) -> Table:
             places = [*(row.cells[i] for i in clean), row.worst, *(r.worst if r else Estimate() for r in others)]
             doubts = _doubts_of(notes, section, row)
             line = Line(
-                slug=slugs[row.labels],
+                slug=slug_of(row.labels),
                 rank=rank_text(row),
                 texts=(*row.labels, *([section.block] if board.task_names else [])),
                 values=(*(value(p, notes) for p in places), *(Value(text=name) for name in members(board, row))),
@@ -146,9 +145,8 @@ def ranking(board: Board, found: Sequence[Contestant], notes: Notes) -> Table:
     return replace(made, choices=(*made.choices[:-1], board.blocks), one=TASK)
 
 
-def everything(board: Board, found: Sequence[Contestant], notes: Notes) -> Table:
+def everything(board: Board, notes: Notes) -> Table:
     """One line per row, task and attack: SA and RA side by side."""
-    slugs = {row.labels: c.slug for c in found for _, row in c.rows}
     robust = [m for m in board.metrics if m != "sa"]
     table = _by_place(board)
     lead = _lead(board)
@@ -167,7 +165,7 @@ def everything(board: Board, found: Sequence[Contestant], notes: Notes) -> Table
                 if not states and not row.cells[i].values:
                     states = (Badge("missing", "not run", "planned, and not run yet"),)
                 line = Line(
-                    slug=slugs[row.labels],
+                    slug=slug_of(row.labels),
                     rank="",
                     texts=(*row.labels[:lead], attack, *row.labels[lead:], *task),
                     values=tuple(value(p, notes) for p in places),
