@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from robustfl.autobyz import TITLE
 
 from ..board import Row, Section, metric_title
 from ..ensembles import member_text
 from ..estimate import Estimate
-from ..tables.columns import note_mark
+from ..tables.columns import note_mark, percent_text
 from ..tables.markdown import MARKDOWN, escape, table
-from .data import Measured, methods_of, percent, ranks_of
-from .tier import configuration, decided, linked, rate_of, tuning_words
-
-Facts = Mapping[str, Any]
+from .data import Facts, Measured, methods_of, percent, ranks_of
+from .tier import configuration, decided, rate_of, tuning_words
 
 
 def contestant_page(it: Measured, row: Row) -> str:
@@ -36,16 +33,15 @@ def contestant_page(it: Measured, row: Row) -> str:
 
 
 def _summary(it: Measured, row: Row, search: Facts) -> str:
-    other = it.robust_rows.get(row.labels)
     methods = [f"[{kind} `{name}`](../{method_file(kind, name)})" for kind, name in methods_of(it.found[row.labels])]
-    alike = [linked(it, r, "../") for r in it.rows if r.labels in it.alike.get(row.labels, ())]
+    alike = [it.link(r, "../") for r in it.rows if r.labels in it.alike.get(row.labels, ())]
     seconds = "" if row.seconds_per_round is None else f"{1000 * row.seconds_per_round:.0f} ms a round"
     slower = "" if it.cost(row) == "–" else f"{it.cost(row)} with the same norm"
     memory = "" if row.peak_memory is None else f"peak memory {row.peak_memory / 2**20:.0f} MiB"
     sent = f"{it.traffic[row.labels]:.2f} MiB sent a round" if row.labels in it.traffic else ""
     facts = {
         f"SA under {TITLE}": f"{percent(row.worst)}; {ranks_of(it, row)}",
-        it.robust_title: percent(other.worst) if other else "not measured",
+        it.robust_title: it.robust_text(row),
         "SA without attack": percent(it.clean(row)),
         "worst member": member_text(row.members, row.member_seeds),
         "cannot be told from it": ", ".join(alike) or "none of the others",
@@ -99,7 +95,7 @@ def _tuning(facts: Facts, search: Facts) -> str:
     lines = []
     for i, tried in enumerate(search["search"]):
         name = escape(configuration(tried, ""))
-        values = [_percent(tried["validation"].get(a)) for a in attacks] + [_percent(tried["worst"])]
+        values = [*map(percent_text, [*map(tried["validation"].get, attacks), tried["worst"]])]
         lines.append([f"**{name}**" if i == search["chosen"] and decided(search) else name, *values])
     shown = table(["configuration", *map(escape, attacks), "worst"], "lr" + "r" * len(attacks), lines)
     why = f"\n\nNo configuration left a number: {escape(search['reason'])}." if search.get("reason") else ""
@@ -107,10 +103,6 @@ def _tuning(facts: Facts, search: Facts) -> str:
         "Nothing could be chosen, since none has a number under every attack: final cells have the first."
     )  # fmt: skip
     return f"{tuning_words(facts)} {chosen}\n\n{shown}{why}"
-
-
-def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{100 * value:.1f}"
 
 
 def method_file(kind: str, name: str) -> str:

@@ -15,7 +15,7 @@ from robustfl.records import CellResult
 
 from ..board import Board, Row, Section, hardest, in_words, metric_title, natural, row_name
 from ..captions import listed
-from ..contestants import Contestant, contestants, entries
+from ..contestants import Contestant, contestants, entries, slug_of
 from ..ensembles import with_dropped
 from ..estimate import Estimate
 from ..frame import frame
@@ -23,8 +23,10 @@ from ..paired import alike
 from ..published.board import Board as Published
 from ..ranking import ALWAYS, NO_ATTACK, rank_board
 from ..tables.columns import rank_text
+from ..tables.markdown import escape
 from ..tradeoff import front
 
+Facts = Mapping[str, Any]
 Labels = tuple[str, ...]
 PARTS = {
     "defense": "defense", "statistics_defense": "defense", "propagation": "defense", "norm": "norm",
@@ -44,7 +46,7 @@ class Measured:
     published: Published
     board: Board
     records: tuple[CellResult, ...]
-    facts: Mapping[str, Any]
+    facts: Facts
     number: int = 1
 
     @property
@@ -100,18 +102,21 @@ class Measured:
         return {tuple(v for _, v in c.labels): c for c in found}
 
     @cached_property
-    def pareto(self) -> frozenset[Labels]:
-        """The contestants than whom nobody is both better under attack and faster."""
-        known = [r for r in self.rows if r.worst.mean is not None and r.seconds_per_round]
-        places = front([(-(r.seconds_per_round or 0.0), r.worst.mean or 0.0) for r in known])
-        return frozenset(known[i].labels for i in places)
+    def timed(self) -> tuple[Row, ...]:
+        """The rows with both a number under attack and a time."""
+        return tuple(r for r in self.rows if r.worst.mean is not None and r.seconds_per_round)
+
+    @cached_property
+    def pareto(self) -> tuple[Row, ...]:
+        """The rows than which none is both better under attack and faster, the fastest first."""
+        places = front([(-(r.seconds_per_round or 0.0), r.worst.mean or 0.0) for r in self.timed])
+        return tuple(sorted((self.timed[i] for i in places), key=lambda r: r.seconds_per_round or 0.0))
 
     @cached_property
     def with_statistics(self) -> frozenset[str]:
         """The norms that have statistics of batches, by what their cells say."""
-        return frozenset(
-            str(r.labels["norm"]) for r in self.records if (r.certificates.get("statistics") or 0) > 0
-        )  # fmt: skip
+        found = (r for r in self.records if (r.certificates.get("statistics") or 0) > 0)
+        return frozenset(str(r.labels["norm"]) for r in found)
 
     @cached_property
     def traffic(self) -> Mapping[Labels, float]:
@@ -138,6 +143,15 @@ class Measured:
         telling = [(n, v) for n, v in pairs if n in always or len({self.of(r, n) for r in self.rows}) > 1]
         kept = telling or pairs
         return row_name([n for n, _ in kept], [v for _, v in kept])
+
+    def link(self, row: Row, up: str = "", *, apart: Sequence[str] = ()) -> str:
+        """The name of a contestant, without the labels ``apart``, with a link to its page."""
+        return f"[{escape(self.name(row, apart=apart))}]({up}{self.page}/{slug_of(row.labels)}.md)"
+
+    def robust_text(self, row: Row) -> str:
+        """The robust accuracy of a row, or that there is none."""
+        other = self.robust_rows.get(row.labels)
+        return percent(other.worst) if other else "not measured"
 
     def clean(self, row: Row) -> Estimate:
         """The accuracy of a row without attack."""
@@ -175,7 +189,7 @@ class Measured:
         """True where the searches' words on what a contestant is told are about what competes: about defenses."""
         return "propagation" not in self.board.label_names
 
-    def search(self, row: Row) -> Mapping[str, Any]:
+    def search(self, row: Row) -> Facts:
         """The search for the contestant whose chosen configuration a row is; empty if there is none."""
         for found in self.facts.get("contestants", {}).values():
             chosen = found["search"][found["chosen"]]

@@ -18,9 +18,8 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#0
 
 def pareto_svg(it: Measured) -> str:
     """An SVG: seconds per round across, on a logarithmic scale, SA under AutoByz up; norms differ in colour."""
-    rows = [r for r in it.rows if r.worst.mean is not None and r.seconds_per_round]
     norms = list(dict.fromkeys(it.of(r, "norm") for r in it.rows))
-    times = [r.seconds_per_round or 1.0 for r in rows] or [1.0]
+    times = [r.seconds_per_round or 1.0 for r in it.timed] or [1.0]
     low, high = math.log10(min(times)) - 0.05, math.log10(max(times)) + 0.05
 
     def spot(row: Row) -> tuple[float, float]:
@@ -28,17 +27,16 @@ def pareto_svg(it: Measured) -> str:
         up = (row.worst.mean or 0.0) * (HEIGHT - TOP - BOTTOM)
         return LEFT + across * (WIDTH - LEFT - RIGHT), HEIGHT - BOTTOM - up
 
-    front = sorted((r for r in rows if r.labels in it.pareto), key=lambda r: r.seconds_per_round or 0.0)
-    joined = " ".join(f"{x:.1f},{y:.1f}" for x, y in map(spot, front))
+    joined = " ".join(f"{x:.1f},{y:.1f}" for x, y in map(spot, it.pareto))
     drawn = [f'<polyline points="{joined}" fill="none" stroke="#777777" stroke-dasharray="5 3"/>']
-    for row in rows:
+    for row in it.timed:
         x, y = spot(row)
-        colour, first = COLOURS[norms.index(it.of(row, "norm")) % len(COLOURS)], row in front
+        colour, first = COLOURS[norms.index(it.of(row, "norm")) % len(COLOURS)], row in it.pareto
         told = f"{it.name(row)}: {100 * (row.worst.mean or 0.0):.1f} %, {1000 * (row.seconds_per_round or 0.0):.0f} ms"
         inside = colour if first else "#ffffff"
         look = f'r="{6 if first else 4}" fill="{inside}" stroke="{colour}" stroke-width="1.5"'
         drawn.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" {look}><title>{escape(told)}</title></circle>')
-    drawn += _numbers([spot(row) for row in front])
+    drawn += _numbers([*map(spot, it.pareto)])
     lines = [*_axes(10**low, 10**high, low, high), *drawn, *_legend(norms)]
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" '

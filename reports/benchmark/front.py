@@ -10,7 +10,7 @@ from ..board import Row
 from ..tables.markdown import escape, table
 from .data import Measured, best, percent, ranked, ranks_of
 from .history import Entry, entry_words
-from .tier import changed_words, linked
+from .tier import changed_words
 
 QUESTION = "Which defense should I use with batch norm, at what cost, and how sure is that?"
 
@@ -54,13 +54,10 @@ def _short(boards: Sequence[Measured], newest: int) -> str:
         if first is None:
             lines.append([data, "no contestant has a number", *"–" * (len(heads) - 2)])
             continue
-        cells = [
-            percent(first.worst),
-            percent(it.clean(first), spread=False),
-            *([_robust(it, first)] if robust else []),
-        ]
+        cells = [percent(first.worst), percent(it.clean(first), spread=False)]
+        cells += [it.robust_text(first)] if robust else []
         told = map(escape, [*cells, it.cost(first), _sure(it, first)])
-        lines.append([data, f"**{linked(it, first)}**", *told])
+        lines.append([data, f"**{it.link(first)}**", *told])
     return f"{table(heads, 'll' + 'r' * (len(heads) - 3) + 'l', lines)}\n\n{_below(boards)}"
 
 
@@ -77,11 +74,6 @@ def _below(boards: Sequence[Measured]) -> str:
     return " ".join(filter(None, words))
 
 
-def _robust(it: Measured, row: Row) -> str:
-    other = it.robust_rows.get(row.labels)
-    return percent(other.worst) if other else "not measured"
-
-
 def _sure(it: Measured, row: Row) -> str:
     """The ranks that a contestant may have, and how many cannot be told from it."""
     rivals = len(it.alike.get(row.labels, ()))
@@ -95,11 +87,11 @@ def _tier(it: Measured, newest: int) -> str:
     lines = []
     for norm in norms:
         for row, why in _firsts(it, norm):
-            robust = [_robust(it, row)] if it.robust else []
+            robust = [it.robust_text(row)] if it.robust else []
             cells = [percent(row.worst), *robust, percent(it.clean(row)), it.cost(row), _sure(it, row)]
-            lines.append([escape(norm), f"{_beside(it, row)}{why}", *map(escape, cells)])
+            lines.append([escape(norm), f"{it.link(row, apart=('norm',))}{why}", *map(escape, cells)])
     told = [f"Norms with batch statistics: {', '.join(f'`{n}`' for n in norms if n in it.with_statistics) or 'none'}."]
-    lost = [f"{linked(it, r)} ({_state(r)})" for r in it.rows if not ranked(r)]
+    lost = [f"{it.link(r)} ({_state(r)})" for r in it.rows if not ranked(r)]
     told += [f"Last, without a number under attack: {', '.join(lost)}."] if lost else []
     version = it.facts["version"]
     older = "" if version == newest else (
@@ -123,11 +115,6 @@ def _firsts(it: Measured, norm: str) -> list[tuple[Row, str]]:
     robust = {r.labels: r.worst.mean or 0.0 for r in it.robust_rows.values() if ranked(r)}
     first = max(own, key=lambda r: robust.get(r.labels, -1.0))  # of equal ones the first by SA
     return [(own[0], ""), *([(first, " (first by RA)")] if first is not own[0] else [])]
-
-
-def _beside(it: Measured, row: Row) -> str:
-    """A contestant beside its norm, with a link to its page."""
-    return f"[{escape(it.name(row, apart=('norm',)))}]({it.page}/{it.found[row.labels].slug}.md)"
 
 
 def _tiers(boards: Sequence[Measured], entries: Mapping[str, Entry], tiers: Mapping[str, str]) -> str:

@@ -16,7 +16,6 @@ from ..tables.columns import rank_text
 from ..tables.markdown import escape, table
 from .contestant import method_file
 from .data import Measured, methods_of
-from .tier import linked
 
 Method = tuple[str, str]
 
@@ -86,7 +85,7 @@ def _results(found: Sequence[tuple[Measured, Row]]) -> str:
             it.clean(row).text(spread=False), row.worst.text(), other.worst.text() if other else "not measured",
             member_text(row.members, row.member_seeds), it.cost(row),
         ]  # fmt: skip
-        first = [f"[{it.page}](../{it.page}.md)", f"{rank_text(row)} of {len(it.rows)}", linked(it, row, "../")]
+        first = [f"[{it.page}](../{it.page}.md)", f"{rank_text(row)} of {len(it.rows)}", it.link(row, "../")]
         lines.append([*first, *map(escape, cells)])
     return table([*heads, "time"], "lrlrrrlr", lines)
 
@@ -101,6 +100,6 @@ def _struck(found: Sequence[tuple[Measured, str]]) -> str:
             own = row.cells[place]
             times, total = dict(row.members).get(attack, 0), row.member_seeds
             cells = [own.text(), row.worst.text(), f"{times}/{total}" if total else "–"]
-            first = [f"[{it.page}](../{it.page}.md)", escape(attack), linked(it, row, "../")]
+            first = [f"[{it.page}](../{it.page}.md)", escape(attack), it.link(row, "../")]
             lines.append([*first, *map(escape, cells)])
     return table(heads, "lllrrr", lines)

@@ -10,7 +10,8 @@ from robustfl.autobyz import TITLE, Ensemble
 from robustfl.papers import spelled_out
 
 from ..board import in_words
-from .study import AGREEING, COVERED, MARGINS, WITHIN, About, Choice, Study
+from ..tables.columns import percent_text
+from .study import AGREEING, COVERED, MARGINS, WITHIN, About, Choice, Study, Tried
 
 _HEAD = """# The study behind AutoByz version {version}
 
@@ -86,9 +87,7 @@ def _gaps(study: Study, held: Choice) -> str:
         return text
     missed = ["| missed | by (points) | worst case | by the attack |", "| --- | --: | --: | --- |"]
     for who, gap in sorted(held.missed, key=lambda pair: (-pair[1], pair[0])):
-        row = study.contestants[who]
-        worst = min(row, key=lambda a: row[a].sa)
-        missed.append(f"| {_who(study, who)} | {100 * gap:.1f} | {100 * row[worst].sa:.1f} | `{worst}` |")
+        missed.append(f"| {_who(study, who)} | {100 * gap:.1f} | {_least(study.contestants[who])} |")
     return text + "\n\n" + "\n".join(missed)
 
 
@@ -174,14 +173,17 @@ def _contestants(study: Study, choice: Choice) -> str:
         "| --- | --: | --: | --- | --: | --- |",
     ]
     for who, row in study.contestants.items():
-        clean, names = study.unattacked(who), list(row)
-        worst = min(names, key=lambda a: (row[a].sa, names.index(a)))
-        own = [a for a in choice.members if a in row]
-        member = min(own, key=lambda a: (row[a].sa, own.index(a))) if own else ""
-        attained = f"{100 * row[member].sa:.1f} | `{member}`" if member else "– | –"
-        shown = "–" if clean is None else f"{100 * clean:.1f}"
-        lines.append(f"| {_who(study, who)} | {shown} | {100 * row[worst].sa:.1f} | `{worst}` | {attained} |")
+        clean = percent_text(study.unattacked(who))
+        own = {a: row[a] for a in choice.members if a in row}
+        worst, attained = _least(row), _least(own) if own else "– | –"
+        lines.append(f"| {_who(study, who)} | {clean} | {worst} | {attained} |")
     return "SA in %, one seed.\n\n" + "\n".join(lines)
+
+
+def _least(row: Mapping[str, Tried]) -> str:
+    """The least accuracy, and the attack that it is under."""
+    attack = min(row, key=lambda a: row[a].sa)
+    return f"{100 * row[attack].sa:.1f} | `{attack}`"
 
 
 def _who(study: Study, who: Sequence[str]) -> str:

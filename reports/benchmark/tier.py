@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from robustfl.autobyz import TITLE
@@ -11,12 +11,10 @@ from ..board import Row
 from ..ensembles import member_text
 from ..estimate import Estimate
 from ..paired import words_below
-from ..tables.columns import rank_text, remarks
+from ..tables.columns import costs, percent_text, rank_text, remarks
 from ..tables.markdown import MARKDOWN, code, escape, table
-from .data import Measured, percent
+from .data import Facts, Measured, percent
 from .history import Entry, entry_words
-
-Facts = Mapping[str, Any]
 
 
 def tier_page(it: Measured, entry: Entry) -> str:
@@ -62,11 +60,6 @@ def _commit_words(commit: str) -> str:
     return f"{short[:12]}{dash}{modified}"
 
 
-def linked(it: Measured, row: Row, up: str = "") -> str:
-    """The name of a contestant with a link to its page."""
-    return f"[{escape(it.name(row))}]({up}{it.page}/{it.found[row.labels].slug}.md)"
-
-
 def _ranking(it: Measured) -> str:
     ra = [it.robust_title] if it.robust else []
     told = ["is told"] if it.tells else []
@@ -78,10 +71,10 @@ def _ranking(it: Measured) -> str:
         cells = [
             it.clean(row).text(spread=False), member_text(row.members, row.member_seeds),
             *([_known(it, row)] if told else []), it.relative(row),
-            "–" if row.peak_memory is None else f"{row.peak_memory / 2**20:.0f}",
+            costs(row)[1],
             f"{it.traffic[row.labels]:.2f}" if row.labels in it.traffic else "–",
         ]  # fmt: skip
-        first = [rank_text(row), linked(it, row), MARKDOWN.place(row.worst)]
+        first = [rank_text(row), it.link(row), MARKDOWN.place(row.worst)]
         first += [MARKDOWN.place(other.worst) if other else "–"] if it.robust else []
         lines.append([*first, *map(escape, cells)])
     words = (
@@ -122,7 +115,7 @@ def _tasks(it: Measured) -> str:
     for row in it.rows:
         places = [[found[m, block].get(row.labels, Estimate()) for m in metrics] for block in blocks]
         told = [escape(" / ".join(place.text(spread=False) for place in each)) for each in places]
-        lines.append([linked(it, row), *told])
+        lines.append([it.link(row), *told])
     what = f"SA / {it.robust_title}" if it.robust else f"SA under {TITLE}"
     shown = table(["contestant", *map(escape, blocks)], "l" + "r" * len(blocks), lines)
     return f"## Task by task\n\n{escape(what)}.\n\n{shown}"
@@ -130,11 +123,10 @@ def _tasks(it: Measured) -> str:
 
 def _front(it: Measured) -> str:
     """The contestants that nobody beats both ways, the fastest first, and the drawing of all."""
-    rows = sorted((r for r in it.rows if r.labels in it.pareto), key=lambda r: r.seconds_per_round or 0.0)
-    if not rows:
+    if not it.pareto:
         return "No contestant has both a number under attack and a time."
-    listed = [f"{k}. {linked(it, r)}: {percent(r.worst)}, {1000 * (r.seconds_per_round or 0.0):.0f} ms a round, "
-              f"{it.cost(r)}" for k, r in enumerate(rows, 1)]  # fmt: skip
+    listed = [f"{k}. {it.link(r)}: {percent(r.worst)}, {1000 * (r.seconds_per_round or 0.0):.0f} ms a round, "
+              f"{it.cost(r)}" for k, r in enumerate(it.pareto, 1)]  # fmt: skip
     words = "Nobody is both better under attack and faster than these:"
     return f"![Accuracy under {TITLE} against time]({it.page}-pareto.svg)\n\n{words}\n\n" + "\n".join(listed)
 
@@ -146,8 +138,7 @@ def _tuning(it: Measured) -> str:
     for name, found in it.facts.get("contestants", {}).items():
         shown = []
         for i, tried in enumerate(found["search"]):
-            worst = "–" if tried["worst"] is None else f"{100 * tried['worst']:.1f}"
-            text = escape(f"{configuration(tried, name.split(' · ')[0])}: {worst}")
+            text = escape(f"{configuration(tried, name.split(' · ')[0])}: {percent_text(tried['worst'])}")
             shown.append(f"**{text}**" if i == found["chosen"] and decided(found) else text)
         why = f" ({escape(found['reason'])})" if found.get("reason") else ""
         lines.append([escape(name), f"{'; '.join(shown)}{why}"])

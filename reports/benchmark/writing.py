@@ -12,6 +12,7 @@ from pathlib import Path
 
 from robustfl.errors import UsageError
 
+from ..contestants import slug_of
 from ..published.board import write_board
 from ..store import write_atomic
 from .contestant import contestant_page
@@ -63,7 +64,7 @@ def write_benchmark(
     for it in found:
         pages[f"{it.page}.md"] = tier_page(it, entries[it.published.digest])
         pages[f"{it.page}-pareto.svg"] = pareto_svg(it)
-        pages |= {f"{it.page}/{it.found[row.labels].slug}.md": contestant_page(it, row) for row in it.rows}
+        pages |= {f"{it.page}/{slug_of(row.labels)}.md": contestant_page(it, row) for row in it.rows}
     pages |= method_pages(found, about)
     pages["history.md"] = history_page(history, [it.published.digest for it in found])
     written = []

@@ -49,6 +49,11 @@ def costs(row: Row) -> list[str]:
     return [shown, "–" if row.peak_memory is None else f"{row.peak_memory / 2**20:.0f}"]
 
 
+def percent_text(value: float | None) -> str:
+    """An accuracy in percent, or a dash."""
+    return "–" if value is None else f"{100 * value:.1f}"
+
+
 def rank_text(row: Row) -> str:
     """The ranks the row may have, ``3`` or ``1–4``, or a dash for a row without one."""
     if row.rank is None or row.ranks is None:
