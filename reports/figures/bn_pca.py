@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from robustfl.records import CellResult
 
 from ..board import natural, row_name
-from ..loading import by_labels
+from ..loading import experiments, telling
 from ..ranking import text
 from .layout import MARKERS, roomy, wrapped
 
@@ -41,14 +41,12 @@ def representation_figures(results: Sequence[CellResult]) -> Iterator[tuple[str,
 
 
 def _figures(results: Sequence[CellResult], kind: str, fact: str) -> Iterator[tuple[str, Figure]]:
-    chosen: dict[tuple[str, ...], CellResult] = {}
-    ordered = by_labels((r for r in results if statistics_of(r, fact)), "seed")
-    told_f = all(r.labels.get("f") == r.labels.get("f_declared") for r in ordered)
-    others = sorted({n for r in ordered for n in r.labels} - {*_FIRST, "seed", *(["f_declared"] if told_f else [])})
+    drawn = [r for r in results if statistics_of(r, fact)]
+    told_f = all(r.labels.get("f") == r.labels.get("f_declared") for r in drawn)
+    others = sorted({n for r in drawn for n in r.labels} - {*_FIRST, "seed", *(["f_declared"] if told_f else [])})
     names = [*_FIRST, *others]
-    for record in ordered:
-        chosen.setdefault(tuple(text(record.labels.get(n)) for n in names), record)
-    told = [n for i, n in enumerate(names) if len({key[i] for key in chosen}) > 1 or n == "norm"]
+    chosen = experiments(drawn, *names)
+    told = telling(names, chosen)
     for key in sorted(chosen, key=lambda k: natural(" ".join(k))):
         shown = [text(chosen[key].labels.get(n)) for n in told]
         yield f"{kind} {' '.join(shown)}", _figure(row_name(told, shown), chosen[key], fact)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from robustfl.records import CellResult
 
 from ..board import in_words, natural
-from ..loading import by_labels
+from ..loading import experiments, telling
 from ..ranking import text
 from .layout import WIDTHS, wrapped
 
@@ -24,10 +24,8 @@ def forgetting_maps(results: Sequence[CellResult], width: str = "page") -> Itera
     Over clients × data sets: left the loss of accuracy ``F = Acc(received) - Acc(local)``, right the accuracy after
     local training. Rounds are told where a cell lists them; otherwise it is the last.
     """
-    chosen: dict[tuple[str, ...], CellResult] = {}
-    for record in by_labels((r for r in results if _measured(r)), *_NAMES, "seed"):
-        chosen.setdefault(tuple(text(record.labels.get(n)) for n in _NAMES), record)
-    told = [n for i, n in enumerate(_NAMES) if len({key[i] for key in chosen}) > 1 or n == "norm"]
+    chosen = experiments((r for r in results if _measured(r)), *_NAMES)
+    told = telling(_NAMES, chosen)
     for record in chosen.values():
         values = [(n, value) for n in told if (value := text(record.labels.get(n))) != "–"]
         name, words = " ".join(v for _, v in values), " · ".join(in_words(n, v) for n, v in values)

@@ -17,6 +17,13 @@ from robustfl.records import CellResult
 
 from ..board import Board
 from ..store import write_atomic
+from .breakdown import breakdown_figures
+from .curves import curves
+from .distribution import distributions
+from .forgetting import forgetting_maps
+from .heatmap import heatmaps
+from .pareto import pareto_figures
+from .ranks import rank_figures
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,10 +52,6 @@ def write_figures(board: Board, results: Sequence[CellResult], folder: str | Pat
 
 
 def _part(part: str, board: Board, results: Sequence[CellResult], folder: str | Path) -> list[Path]:
-    from .curves import curves
-    from .forgetting import forgetting_maps
-    from .heatmap import heatmaps
-
     if part == "heatmaps":
         figures = heatmaps(board)
     elif part == "summaries":
@@ -70,11 +73,6 @@ def summaries(board: Board, results: Sequence[CellResult]) -> Iterator[tuple[str
 
     Batch-norm statistics are drawn on demand (``plots``): there is a figure for every cell but its seed.
     """
-    from .breakdown import breakdown_figures
-    from .distribution import distributions
-    from .pareto import pareto_figures
-    from .ranks import rank_figures
-
     yield from pareto_figures(board)
     yield from breakdown_figures(board)
     yield from rank_figures(board)
