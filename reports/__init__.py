@@ -11,12 +11,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from .board import Board as Board
-    from .frame import frame as frame
     from .ranking import rank_board as rank_board
     from .store import Loaded
     from .store import Store as Store
 
-_HOMES = {"Board": ".board", "Store": ".store", "frame": ".frame", "rank_board": ".ranking"}
+_HOMES = {"Board": ".board", "Store": ".store", "rank_board": ".ranking"}
 __all__ = ["Board", "Store", "leaderboard", "load", "load_board", "plot", "rank_board", "report"]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from robustfl.errors import StoreError, UsageError, some
 from robustfl.records import CellResult
@@ -13,6 +12,8 @@ from robustfl.records import CellResult
 from .board import Board
 from .contestants import slug_of
 from .loading import board_of, chosen
+from .published.board import TOLERANCE, publish_described, write_board
+from .published.board import Board as PublishedBoard
 from .store import (
     Loaded,
     open_store,
@@ -24,9 +25,6 @@ from .store import (
     write_atomic,
 )
 from .tables.writing import write_all
-
-if TYPE_CHECKING:
-    from .published.board import Board as PublishedBoard
 
 Papers = Callable[[Sequence[CellResult]], Mapping[str, str]]
 
@@ -77,8 +75,6 @@ def publish_store(
 
         files += write_figures(made, loaded.results, folder)
     if ready is not None and board is not None:
-        from .published.board import write_board
-
         files.append(write_board(ready, board))
     pages: list[Path] = []
     if site is not None:
@@ -126,12 +122,10 @@ def _check_places(out: str | Path | None, site: str | Path | None, board: str | 
 def _published(loaded: Loaded, described: Mapping[str, object], name: str, tolerance: float | None) -> PublishedBoard:
     """The board of a store. Raises ``StoreError`` where files cannot be read: without them it would look whole."""
     if loaded.problems:
-        shown = some([f"{p.path}: {p.reason}" for p in loaded.problems])
+        shown = some([*map(str, loaded.problems)])
         raise StoreError(
             f"no board is written without what cannot be read: {shown}. Run the grid again, or delete these files"
         )
-    from .published.board import TOLERANCE, publish_described
-
     claimed = TOLERANCE if tolerance is None else tolerance
     return publish_described(loaded.results, described, name=name, tolerance=claimed)
 

@@ -25,6 +25,7 @@ from robustfl.outside import parse_toml, read_file, shown, unsafe
 from robustfl.records import CellResult, canonical, text_without
 
 from ..documents import read_document
+from ..ranking import CONTESTANT, OWN
 from ..recipe import scenario_toml
 from ..store import open_store, write_atomic
 from .board import TOLERANCE, Board, publish_described, read_board, write_board
@@ -39,9 +40,7 @@ _NAME = r"[a-z0-9][a-z0-9-]{0,63}"
 _FILE_ORIGIN = re.compile(r"(?P<file>[^/\\ ]+\.py) (?P<digest>[0-9a-f]{12})")
 _PACKAGE_ORIGIN = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*) (?P<version>[A-Za-z0-9][A-Za-z0-9.!_-]*)(?:\+.*)?")
 # What a contestant brings; by everything else that is labelled, tasks differ.
-_OF_A_CONTESTANT = (
-    "defense", "statistics_defense", "norm", "algorithm", "schedule", "objective", "propagation",
-)  # fmt: skip
+_OF_A_CONTESTANT = (*CONTESTANT, *OWN)
 
 
 class Manifest(BaseModel):
@@ -96,7 +95,7 @@ def write_bundle(
     source, place = open_store(store), Path(folder)
     loaded = source.load()
     if loaded.problems:
-        raise UsageError(f"submit: {loaded.problems[0].path}: {loaded.problems[0].reason}")
+        raise UsageError(f"submit: {loaded.problems[0]}")
     title = re.sub(r"[^a-z0-9]+", "-", source.folder.resolve().name.lower()).strip("-") if name is None else name
     if not re.fullmatch(_NAME, title):
         raise UsageError(f"submit: name={title!r} must be lower-case letters, digits and dashes")

@@ -59,18 +59,12 @@ def read_source(path: str | Path, *, name: str | None = None) -> Source:
         board = sound_board(path)
         return Source(name or board.name, tuple(board.records()), {}, (), board.protocol or {})
     store = open_store(path)
-    loaded = store.load()
-    described = store.description()
-    planned = described.get("cells", {})
-    problems = [f"{p.path}: {p.reason}" for p in loaded.problems]
-    own = name or store.folder.resolve().name
-    cells = planned if isinstance(planned, dict) else {}
-    results = tuple(described_cells(loaded.results, described))
+    loaded, described = store.load(), store.description()
     protocol = carried(described)
-    faults = list(misshaped(protocol))
-    if faults:
+    if faults := list(misshaped(protocol)):
         raise UsageError(f"{path}: {faults[0]}")
-    return Source(own, results, cells, tuple(problems), protocol)
+    own, results = name or store.folder.resolve().name, tuple(described_cells(loaded.results, described))
+    return Source(own, results, described.get("cells", {}), tuple(map(str, loaded.problems)), protocol)
 
 
 def merge(sources: Sequence[Source], *, tolerance: float) -> Merge:

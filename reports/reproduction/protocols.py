@@ -12,6 +12,7 @@ from pydantic import ConfigDict, Field, ValidationError, model_validator
 from robustfl.errors import UsageError, closest
 from robustfl.records import Record
 
+from ..documents import first_fault
 from .claims import FOLDER, PAPERS, Claim, claims
 
 Scalar = str | int | float | bool
@@ -214,9 +215,7 @@ def paper(name: str) -> Paper:
     try:
         return Paper.model_validate({"name": name, **data})
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise UsageError(f"reports/claims/{name}.toml: {where}: {first['msg']}") from None
+        raise UsageError(f"reports/claims/{name}.toml: {first_fault(error)}") from None
 
 
 def papers() -> tuple[Paper, ...]:
