@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from .board import in_words, metric_title
 from .estimate import CONFIDENCE, NO_EFFECT, NORMAL, Estimate, acts
-from .paired import LEVEL, METHOD
+from .paired import LEVEL, METHOD, span
 
 if TYPE_CHECKING:
     from .board import Board
@@ -60,12 +60,12 @@ def caption(board: Board, *, seeds: set[str]) -> str:
     told = f" ({settings})" if (settings := setting(board)) else ""
     if not seeds:
         return f"No cell has finished{told}."
-    return f"{_seeds(len(seeds), _places(board))}, ranked by {_ranked_by(board)}{told}."
+    return f"{_seeds(len(seeds), board.places)}, ranked by {_ranked_by(board)}{told}."
 
 
 def how_to_read(board: Board) -> tuple[str, ...]:
     """Sentences for below the tables: what a reader must know to trust the numbers, each only where it applies."""
-    rows, places = [r for s in board.sections for r in s.rows], _places(board)
+    rows, places = board.rows, board.places
     tasks, doubt = len(board.tasks) // max(1, len(board.metrics)), _test_error(places)
     told = [
         *((len(counted) > _NAMED, f"Worst case{which} over {listed(counted)}.") for counted, which in _counted(board)),
@@ -126,10 +126,6 @@ _NAMED = 8
 """So many attacks stand in a caption; where there are more, the notes name them."""
 
 
-def _places(board: Board) -> list[Estimate]:
-    return [e for s in board.sections for r in s.rows for e in r.places]
-
-
 def _counted(board: Board) -> list[tuple[list[str], str]]:
     """The attacks whose minimum is the worst case, and the metrics it is so for in words where they differ in that."""
     metrics: dict[tuple[str, ...], list[str]] = {}
@@ -187,12 +183,10 @@ def _test_error(places: Sequence[Estimate]) -> str:
     known = {p.samples for p in places if p.samples}
     if not known:
         return ""
-    low, high = min(known), max(known)
-    most = 100 * NORMAL * 0.5 / math.sqrt(low)
-    images = f"{low}" if low == high else f"{low} to {high}"
+    most = 100 * NORMAL * 0.5 / math.sqrt(min(known))
     return (
-        f"A test set of {images} images leaves accuracies uncertain by up to ±{most:.1f} points ({CONFIDENCE:.0%}), "
-        "alike for all rows of a task; no interval contains that."
+        f"A test set of {span(known)} images leaves accuracies uncertain by up to ±{most:.1f} points "
+        f"({CONFIDENCE:.0%}), alike for all rows of a task; no interval contains that."
     )
 
 

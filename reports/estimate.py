@@ -45,6 +45,11 @@ class Estimate:
         """True if the place has a number: some seed has a value and none has diverged, failed or been refused."""
         return bool(self.values) and not self.states
 
+    @property
+    def exact(self) -> bool:
+        """True if the place has a number that is no bound: rows are ranked by such worst cases."""
+        return self.is_number and not self.bound
+
     @cached_property
     def mean(self) -> float | None:
         """The mean over seeds in [0, 1]."""

@@ -115,13 +115,8 @@ def rank_board(
     found = sorted({text(c["attack"]) for c in cells}, key=lambda a: (a != NO_ATTACK, natural(a)))
     attacks = columns(found, autobyz, NO_ATTACK)
     notes = Footnotes()
-    metrics = ranked_metrics(table)
-    sections = [
-        _section(block, task, metric, rows, attacks)
-        for block, task, rows_of in _blocks(_grouped(cells, axes, notes, metrics), axes, autobyz)
-        for metric in sorted(metrics, key=lambda m: (m != "sa", m == "ra_worst", natural(m)))
-        if (rows := rows_of(metric, attacks))
-    ]
+    metrics = sorted(ranked_metrics(table), key=lambda m: (m != "sa", m == "ra_worst", natural(m)))
+    groups = _grouped(cells, axes, notes, metrics)
     measured = [c for c in cells if c["status"] == "done"]
     counts = Counter(str(s) for s in table["status"])
     free = [c for c in labels if c not in (*axes.contestant, *axes.own, *axes.task)]
@@ -130,7 +125,7 @@ def rank_board(
         scenario=", ".join(sorted({text(s) for s in table.get("scenario", []) if isinstance(s, str)})),
         label_names=tuple(_plain(c) for c in axes.contestant),
         attacks=attacks,
-        sections=tuple(sections),
+        sections=tuple(_sections(groups, axes, metrics, attacks, autobyz)),
         task_names=tuple(_plain(c) for c in axes.task),
         own_names=tuple(_plain(c) for c in axes.own),
         defaults={k: text(v) for k, v in (defaults or {}).items()},
@@ -141,24 +136,25 @@ def rank_board(
         versions=_versions(table),
         autobyz=autobyz,
     )
-    members = "" if autobyz is None else words(autobyz, _refused_members(board, autobyz), dropped=_drops(board))
-    told = (*how_to_read(board), *filter(None, [members, _tested(measured)]))
-    return replace(board, caption=caption(board, seeds={text(c["seed"]) for c in measured}), notes=told)
+    told = [*how_to_read(board), _members_words(board), _tested(measured)]
+    return replace(
+        board, caption=caption(board, seeds={text(c["seed"]) for c in measured}), notes=tuple(filter(None, told))
+    )
 
 
-def _drops(board: Board) -> bool:
-    return any(place.dropped for s in board.sections for row in s.rows for place in row.cells)
-
-
-def _refused_members(board: Board, autobyz: Asked) -> dict[str, int]:
-    """The members that are refused in rows where others are not, with the number of these rows over all tasks."""
+def _members_words(board: Board) -> str:
+    """The words on the AutoByz column, if there is one: members that are refused in rows where others are not count."""
+    autobyz = board.autobyz
+    if autobyz is None:
+        return ""
     at = board.attacks.index(TITLE)
     rows = [r for s in board.tasks if s.metric == "sa" for r in s.rows if not r.cells[at].count("refused")]
     places = {
         name: [r.cells[board.attacks.index(name)] for r in rows] for name in autobyz.members if name in board.attacks
     }
     counts = {name: sum(e.count("refused") > 0 for e in found) for name, found in places.items()}
-    return {name: count for name, count in counts.items() if count}
+    refused = {name: count for name, count in counts.items() if count}
+    return words(autobyz, refused, dropped=any(place.dropped for place in board.places))
 
 
 def axes_of(cells: Sequence[Cell], labels: Sequence[str], *, compare: Sequence[str]) -> Axes:
@@ -385,28 +381,37 @@ def _add(cell: Cell, seed: str, group: _Group, place: _Place, notes: Footnotes, 
     group.memory += [] if not cell.get("peak_memory") else [int(cell["peak_memory"])]
 
 
-def _blocks(groups: Groups, axes: Axes, autobyz: Asked | None) -> list[tuple[str, Labels, Any]]:
-    """Each task in words and its labels with a function of metric and attacks to its rows; their mean comes first."""
+def _sections(
+    groups: Groups, axes: Axes, metrics: Sequence[str], attacks: Sequence[str], autobyz: Asked | None
+) -> list[Section]:
+    """The tables by metric: those of the mean over tasks first, where there are several, then those of each task."""
     tasks = sorted(groups, key=lambda task: natural(" ".join(task)))
     names = [_plain(c) for c in axes.task]
-
-    def rows(task: Labels, metric: str, attacks: Sequence[str]) -> dict[Labels, Row]:
-        return {labels: _row(labels, group, metric, attacks, autobyz) for labels, group in groups[task].items()}
-
-    def overall(metric: str, attacks: Sequence[str]) -> list[Row]:
-        tables = [rows(task, metric, attacks) for task in tasks]
-        union = dict.fromkeys(labels for table in tables for labels in table)
-        empty = Row((), None, (Estimate(),) * len(attacks), Estimate())
-        acted = [
-            [attack != NO_ATTACK and acts(row.cells[i] for row in table.values()) for i, attack in enumerate(attacks)]
-            for table in tables
-        ]
-        return [_mean_row(labels, [table.get(labels, empty) for table in tables], acted) for labels in union]
-
-    blocks: list[tuple[str, Labels, Any]] = [
-        (row_name(names, t) or OVERALL, t, lambda m, a, t=t: list(rows(t, m, a).values())) for t in tasks
+    rows = {
+        (task, metric): [_row(labels, group, metric, attacks, autobyz) for labels, group in groups[task].items()]
+        for task in tasks
+        for metric in metrics
+    }
+    overall = [
+        _section(OVERALL, (), metric, _overall([rows[task, metric] for task in tasks], attacks), attacks)
+        for metric in (metrics if len(tasks) > 1 else ())
     ]
-    return [(OVERALL, (), overall), *blocks] if len(tasks) > 1 else blocks
+    return overall + [
+        _section(row_name(names, task) or OVERALL, task, metric, found, attacks)
+        for (task, metric), found in rows.items()
+    ]
+
+
+def _overall(tables: Sequence[Sequence[Row]], attacks: Sequence[str]) -> list[Row]:
+    """The mean of the rows of several tasks."""
+    by_labels = [{row.labels: row for row in table} for table in tables]
+    empty = Row((), None, (Estimate(),) * len(attacks), Estimate())
+    acted = [
+        [attack != NO_ATTACK and acts(row.cells[i] for row in table) for i, attack in enumerate(attacks)]
+        for table in tables
+    ]
+    union = dict.fromkeys(labels for table in by_labels for labels in table)
+    return [_mean_row(labels, [table.get(labels, empty) for table in by_labels], acted) for labels in union]
 
 
 def _row(labels: Labels, group: _Group, metric: str, attacks: Sequence[str], autobyz: Asked | None) -> Row:
@@ -491,11 +496,11 @@ def _section(block: str, task: Labels, metric: str, rows: Sequence[Row], attacks
 
 def _ranked(rows: Sequence[Row]) -> list[Row]:
     """Rows by worst case, best first; ties share a rank, diverged rows share the last, the others have none."""
-    scores = [round(_score(r), 9) for r in rows if r.worst.is_number and not r.worst.bound]
+    scores = [round(_score(r), 9) for r in rows if r.worst.exact]
     ranks: list[Row] = []
     for row in rows:
         rank = None
-        if row.worst.is_number and not row.worst.bound:
+        if row.worst.exact:
             rank = 1 + sum(s > round(_score(row), 9) for s in scores)
         elif row.worst.count("diverged"):
             rank = len(scores) + 1

@@ -42,7 +42,7 @@ def pareto(board: Board) -> Pareto:
         at = board.attacks.index(NO_ATTACK) if NO_ATTACK in board.attacks else None
         found = rows.get("sa", {})
         pairs = {} if at is None else {n: (r.cells[at], r.worst) for n, r in found.items()}
-    known = {n: p for n, p in pairs.items() if all(e.mean is not None and not e.bound for e in p)}
+    known = {n: p for n, p in pairs.items() if all(e.exact for e in p)}
     most = max((len(e.values) for p in known.values() for e in p), default=0)
     whole = {n: p for n, p in known.items() if all(len(e.values) == most for e in p)}
     points = tuple((n, 100 * (x.mean or 0.0), 100 * (y.mean or 0.0)) for n, (x, y) in whole.items())
@@ -140,4 +140,4 @@ def _percent(place: Estimate) -> float | None:
     """The worst case in percent, unless it is a bound; a divergence is an accuracy of zero: nothing was learned."""
     if place.count("diverged"):
         return 0.0
-    return None if place.mean is None or place.bound else 100 * place.mean
+    return 100 * place.mean if place.exact and place.mean is not None else None

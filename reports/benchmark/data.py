@@ -243,14 +243,9 @@ def measured(published: Published, defaults: Mapping[str, object] | None = None)
     return Measured(published, board, records, said["benchmark"])
 
 
-def ranked(row: Row) -> bool:
-    """True if a row has a number that ranks it."""
-    return row.worst.is_number and not row.worst.bound
-
-
 def best(rows: Iterable[Row]) -> Row | None:
     """The first row with a number."""
-    return next(filter(ranked, rows), None)
+    return next((row for row in rows if row.worst.exact), None)
 
 
 def percent(place: Estimate, *, spread: bool = True) -> str:

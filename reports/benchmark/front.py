@@ -8,7 +8,7 @@ from robustfl.autobyz import TITLE
 
 from ..board import Row
 from ..tables.markdown import escape, table
-from .data import Measured, best, percent, ranked, ranks_of
+from .data import Measured, best, percent, ranks_of
 from .history import Entry, entry_words
 from .tier import changed_words
 
@@ -91,7 +91,7 @@ def _tier(it: Measured, newest: int) -> str:
             cells = [percent(row.worst), *robust, percent(it.clean(row)), it.cost(row), _sure(it, row)]
             lines.append([escape(norm), f"{it.link(row, apart=('norm',))}{why}", *map(escape, cells)])
     told = [f"Norms with batch statistics: {', '.join(f'`{n}`' for n in norms if n in it.with_statistics) or 'none'}."]
-    lost = [f"{it.link(r)} ({_state(r)})" for r in it.rows if not ranked(r)]
+    lost = [f"{it.link(r)} ({_state(r)})" for r in it.rows if not r.worst.exact]
     told += [f"Last, without a number under attack: {', '.join(lost)}."] if lost else []
     version = it.facts["version"]
     older = "" if version == newest else (
@@ -109,10 +109,10 @@ def _state(row: Row) -> str:
 
 def _firsts(it: Measured, norm: str) -> list[tuple[Row, str]]:
     """The first of a norm by SA, and the first by RA where it is another one."""
-    own = [r for r in it.rows if it.of(r, "norm") == norm and ranked(r)]
+    own = [r for r in it.rows if it.of(r, "norm") == norm and r.worst.exact]
     if not own:
         return []
-    robust = {r.labels: r.worst.mean or 0.0 for r in it.robust_rows.values() if ranked(r)}
+    robust = {r.labels: r.worst.mean or 0.0 for r in it.robust_rows.values() if r.worst.exact}
     first = max(own, key=lambda r: robust.get(r.labels, -1.0))  # of equal ones the first by SA
     return [(own[0], ""), *([(first, " (first by RA)")] if first is not own[0] else [])]
 

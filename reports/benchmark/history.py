@@ -15,7 +15,7 @@ from ..board import Row
 from ..documents import read_document
 from ..store import write_atomic
 from ..tables.markdown import code, escape, table
-from .data import Measured, ranked
+from .data import Measured
 
 FORMAT = "robustfl-history"
 SCHEMA: Literal[1] = 1
@@ -97,7 +97,7 @@ def entry_of(it: Measured, *, date: str, commit: str) -> Entry:
 
 def _scores(it: Measured, row: Row) -> list[float | None]:
     both = [row, *([it.robust_rows[row.labels]] if row.labels in it.robust_rows else [])]
-    return [round(100 * r.worst.mean, 1) if ranked(r) and r.worst.mean is not None else None for r in both]
+    return [round(100 * r.worst.mean, 1) if r.worst.exact and r.worst.mean is not None else None for r in both]
 
 
 def entry_words(entry: Entry) -> str:

@@ -127,11 +127,10 @@ def _plots(board: Board, results: Sequence[CellResult]) -> dict[str, Any]:
 
 def _statistics(board: Board) -> dict[str, Any]:
     tables = [next(s for s in board.sections if s.metric == m) for m in board.metrics]
-    labels = {row.labels for section in board.sections for row in section.rows}
     return {
         "comparisons": [(s.metric_title, compare(s)) for s in tables],
         "rankings": [(s.metric_title, rank_over_scenarios(board, s.metric)) for s in tables],
-        "rows": {own: (row_name(board.label_names, own), slug_of(own)) for own in labels},
+        "rows": {own: (row_name(board.label_names, own), slug_of(own)) for own in {row.labels for row in board.rows}},
         "level": LEVEL,
         "method": METHOD,
         "table": board.blocks[0] if board.task_names else "",

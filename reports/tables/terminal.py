@@ -85,7 +85,7 @@ class _Tables:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         wide = options.update(max_width=_UNLIMITED)
-        order = by_harm(self.board, [row for s in self.board.sections for row in s.rows])
+        order = by_harm(self.board, self.board.rows)
         least = 1 if order and self.board.attacks[order[0]] == NO_ATTACK else 0
 
         def fits(detail: _Detail) -> bool:
@@ -114,7 +114,7 @@ class _Tables:
     def _left_out(self, detail: _Detail) -> str:
         board = self.board
         gone = list(reversed(COSTS[detail.costs :]))
-        if not detail.spreads and any(e.spread() for s in board.sections for r in s.rows for e in r.cells):
+        if not detail.spreads and any(e.spread() for r in board.rows for e in r.cells):
             gone.append("intervals or seeds of single attacks")
         missing = [board.attacks[i] for i in sorted(set(range(len(board.attacks))) - set(detail.attacks))]
         if missing:
