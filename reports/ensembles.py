@@ -52,15 +52,11 @@ def of_members(parts: Mapping[str, Estimate]) -> tuple[Estimate, tuple[tuple[str
     counts: Counter[str] = Counter()
     lowest = dict(found.values)
     for name, part in possible.items():
-        own = part.values if _counts(part) else ()
+        own = part.values if part.is_number and not part.idle else ()
         counts[name] += len(found.diverged & part.diverged) + sum(lowest.get(seed) == value for seed, value in own)
     order = list(parts)
     members = tuple(sorted((+counts).items(), key=lambda item: (-item[1], order.index(item[0]))))
     return found, members, len(found.diverged) + len(lowest)
-
-
-def _counts(part: Estimate) -> bool:
-    return part.is_number and not part.idle
 
 
 def member_text(members: Sequence[tuple[str, int]], seeds: int) -> str:

@@ -17,7 +17,7 @@ from robustfl.errors import UsageError, closest
 from .board import OVERALL, Board, Row, Section, natural, row_name
 from .captions import Footnotes, caption, how_to_read, in_plain_words
 from .ensembles import columns, of_members, words
-from .estimate import DROPPED, STATES, Estimate, acts, averaged, table_prior, worst
+from .estimate import DROPPED, STATES, Estimate, acts, averaged, in_order, table_prior, worst
 from .frame import label_columns, ranked_metrics, samples_of
 from .paired import rank_ranges
 
@@ -64,7 +64,7 @@ class _Place:
     def estimate(self, metric: str) -> Estimate:
         found = self.values.get(metric, {})
         values = tuple((s, found[s]) for s in sorted(found, key=natural))
-        states = tuple((s, self.states[s]) for s in STATES if self.states[s])
+        states = in_order(self.states)
         idle = bool(values) and not states and set(found) <= self.idle
         notes = tuple(sorted(self.notes))
         samples, dropped = self.samples.get(metric), self.dropped and not (values or states)
@@ -143,7 +143,7 @@ def rank_board(
 
 
 def _members_words(board: Board) -> str:
-    """The words on the AutoByz column, if there is one: members that are refused in rows where others are not count."""
+    """The words on the AutoByz column, if there is one, and on members that are refused where others are not."""
     autobyz = board.autobyz
     if autobyz is None:
         return ""

@@ -119,8 +119,7 @@ def _panel(axes: Any, places: Sequence[Sequence[Estimate]], columns: Sequence[st
 
 def _short(place: Estimate) -> tuple[str, float]:
     if place.states:
-        state, count = place.states[0]
-        return state + ("" if count == place.expected else f"\n{count}/{place.expected}"), 6.0
+        return place.state_words[0].replace(" ", "\n"), 6.0
     if place.idle:
         return place.status.replace(" ", "\n"), 6.0
     whole = len(place.values) == place.expected

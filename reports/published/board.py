@@ -193,7 +193,10 @@ def _cell(record: CellResult, common: Mapping[str, Any], *, curves: bool) -> dic
         "seconds_per_round": record.timing.seconds_per_round,
         "peak_memory_bytes": record.timing.peak_memory_bytes,
         "certificates": {
-            k: v for k in CERTIFICATES if k != "forgetting" and ((v := record.certificates.get(k)) or _is_number(v))
+            name: value
+            for name in CERTIFICATES
+            if name != "forgetting"
+            and ((value := record.certificates.get(name)) or type(value) in (int, float))  # 0 says something, too
         }
         | _forgetting(record),
     }
@@ -203,11 +206,6 @@ def _forgetting(record: CellResult) -> dict[str, Any]:
     """The means of forgetting, without the matrices over clients."""
     means = {r: {"mean": mean} for r, mean in forgotten(record.certificates.get("forgetting")).items()}
     return {"forgetting": means.get("", means)} if means else {}
-
-
-def _is_number(value: Any) -> bool:
-    """True if a certificate is a number, of which 0 says something, too."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _environment(results: Sequence[CellResult]) -> dict[str, Any]:

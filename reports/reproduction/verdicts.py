@@ -18,7 +18,7 @@ from typing import Literal
 from robustfl.errors import UsageError
 
 from ..estimate import CONFIDENCE
-from ..moderated import MIN_PAIRS, Prior, prior_of
+from ..moderated import MIN_PAIRS, Prior, half_width, prior_of
 from .measures import Evidence, Planned, best_group, number
 from .protocols import Statement
 
@@ -199,13 +199,8 @@ def interval(differences: Sequence[float], prior: Prior | None) -> tuple[float, 
     >>> round(low, 2), round(high, 2)
     (7.52, 12.48)
     """
-    from scipy.special import stdtrit
-
-    n = len(differences)
     mean = fmean(differences)
-    seen = max(FLOOR**2, _variance(differences))
-    variance, freedom = (seen, n - 1.0) if prior is None else map(float, prior.moderate(seen, n - 1))
-    half = float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * math.sqrt(variance / n)
+    half = half_width(max(FLOOR**2, _variance(differences)), len(differences), prior, CONFIDENCE)
     return mean - half, mean + half
 
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ..board import OVERALL, Board, Row, Section, below_heading, metric_title, natural
+from ..board import OVERALL, Board, Row, below_heading, metric_title, natural
 from ..contestants import Entry, slug_of, unreliable
 from ..estimate import Estimate
 from ..ranking import NO_ATTACK
@@ -80,8 +80,9 @@ class Notes:
         """The badges of a place that has states."""
         reason = "; ".join(self.texts[n - 1] for n in place.notes)
         marks = note_marks(place)
-        shown = [f"{s}" if k == place.expected else f"{s} {k}/{place.expected}" for s, k in place.states]
-        return tuple(Badge(s, t, reason, marks) for (s, _), t in zip(place.states, shown, strict=True))
+        return tuple(
+            Badge(s, words, reason, marks) for (s, _), words in zip(place.states, place.state_words, strict=True)
+        )
 
 
 def notes_of(board: Board, entries: Sequence[Entry]) -> Notes:
@@ -121,18 +122,13 @@ def ranking(board: Board, notes: Notes) -> Table:
         for row in section.rows:
             others = [table[m, section.block].get(row.labels) for m in robust]
             places = [*(row.cells[i] for i in clean), row.worst, *(r.worst if r else Estimate() for r in others)]
-            doubts = _doubts_of(notes, section, row)
-            line = Line(
-                slug=slug_of(row.labels),
-                rank=rank_text(row),
-                texts=(*row.labels, *([section.block] if board.task_names else [])),
-                values=(*(value(p, notes) for p in places), *(Value(text=name) for name in members(board, row))),
-                seeds=_seeds(row.worst),
-                costs=tuple(costs(row)),
-                badges=doubts,
-                why="; ".join(dict.fromkeys(b.reason for b in doubts)),
-            )
-            lines.append(line)
+            texts = (*row.labels, *([section.block] if board.task_names else []))
+            values = (*(value(p, notes) for p in places), *(Value(text=name) for name in members(board, row)))
+            doubts = [
+                why for (block, labels, _), why in notes.doubts.items()
+                if labels == row.labels and section.block in (block, OVERALL)
+            ]  # fmt: skip
+            lines.append(_line(row, row.worst, texts, values, _unreliable(doubts), rank=rank_text(row)))
     heads = [
         *("SA, no attack" for _ in clean),
         "SA, attacked",
@@ -155,26 +151,17 @@ def everything(board: Board, notes: Notes) -> Table:
         task = tuple(below_heading(n, v) for n, v in zip(board.task_names, section.task, strict=True))
         for row in section.rows:
             for i, attack in enumerate(board.attacks):
-                others = [table[m, section.block].get(row.labels) for m in robust]
-                places = [row.cells[i], *(r.cells[i] if r else Estimate() for r in others)]
-                if not row.cells[i].expected and not row.cells[i].dropped:
+                place = row.cells[i]
+                if not place.expected and not place.dropped:
                     continue
-                doubt = notes.doubts.get((section.block, row.labels, attack), "")
-                badges = (Badge("unreliable", "unreliable", doubt),) if doubt else ()
-                states = notes.of(row.cells[i])
-                if not states and not row.cells[i].values:
+                others = [table[m, section.block].get(row.labels) for m in robust]
+                values = [value(p, notes) for p in (place, *(r.cells[i] if r else Estimate() for r in others))]
+                states = notes.of(place)
+                if not states and not place.values:
                     states = (Badge("missing", "not run", "planned, and not run yet"),)
-                line = Line(
-                    slug=slug_of(row.labels),
-                    rank="",
-                    texts=(*row.labels[:lead], attack, *row.labels[lead:], *task),
-                    values=tuple(value(p, notes) for p in places),
-                    seeds=_seeds(row.cells[i]),
-                    costs=tuple(costs(row)),
-                    badges=states + badges,
-                    why="; ".join(dict.fromkeys([b.reason for b in states + badges] + [IDLE] * row.cells[i].idle)),
-                )
-                lines.append(line)
+                doubt = notes.doubts.get((section.block, row.labels, attack))
+                badges = (*states, *_unreliable([doubt] if doubt else []))
+                lines.append(_line(row, place, (*row.labels[:lead], attack, *row.labels[lead:], *task), values, badges))
     heads = ["SA", *(metric_title(m) for m in robust)]
     return _table(
         (*board.label_names[:lead], "attack", *board.label_names[lead:], *board.task_names), heads, lines, lead + 1
@@ -190,11 +177,17 @@ def _seeds(place: Estimate) -> str:
     return str(have) if have == place.expected else f"{have}/{place.expected}"
 
 
-def _doubts_of(notes: Notes, section: Section, row: Row) -> tuple[Badge, ...]:
-    reasons = [r for (b, labels, _), r in notes.doubts.items()
-               if labels == row.labels and section.block in (b, OVERALL)] if notes.doubts else []  # fmt: skip
-    said = "; ".join(dict.fromkeys(reasons))
-    return (Badge("unreliable", "unreliable", said),) if said else ()
+def _line(
+    row: Row, place: Estimate, texts: Sequence[str], values: Sequence[Value], badges: Sequence[Badge], rank: str = ""
+) -> Line:
+    """One line of a table, about a place of a row."""
+    why = "; ".join(dict.fromkeys([b.reason for b in badges] + [IDLE] * place.idle))
+    seeds, slug = _seeds(place), slug_of(row.labels)
+    return Line(slug, rank, tuple(texts), tuple(values), seeds, tuple(costs(row)), tuple(badges), why)
+
+
+def _unreliable(reasons: Sequence[str]) -> tuple[Badge, ...]:
+    return (Badge("unreliable", "unreliable", "; ".join(dict.fromkeys(reasons))),) if reasons else ()
 
 
 def _lead(board: Board) -> int:
