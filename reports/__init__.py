@@ -65,8 +65,9 @@ def leaderboard(
     if isinstance(path, (str, Path)):
         board = load_board(path, compare=compare, where=where, statistic=statistic)
     else:
+        from .axes import text
         from .loading import matches
-        from .ranking import rank_board, text
+        from .ranking import rank_board
         from .statistic import counted
 
         for name, value in (where or {}).items():

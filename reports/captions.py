@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from .axes import NO_ATTACK
 from .board import in_words, metric_title
 from .estimate import CONFIDENCE, NO_EFFECT, NORMAL, Estimate, acts
 from .paired import LEVEL, METHOD, span
@@ -117,7 +118,7 @@ def _rest_somewhere(board: Board) -> bool:
     """True if some attack acts in some tasks only."""
     sections = [s for s in board.tasks if s.metric == "sa"]
     found = [
-        [acts(row.cells[i] for row in s.rows) for s in sections] for i, a in enumerate(board.attacks) if a != "none"
+        [acts(row.cells[i] for row in s.rows) for s in sections] for i, a in enumerate(board.attacks) if a != NO_ATTACK
     ]
     return any(any(tasks) and not all(tasks) for tasks in found)
 
@@ -139,8 +140,8 @@ def _counted_in(board: Board, metric: str) -> list[str]:
     rows = [row for section in board.sections if section.metric == metric for row in section.rows]
     idle = {attack for i, attack in enumerate(board.attacks) if all(row.cells[i].idle for row in rows)}
     inside = set() if board.autobyz is None else set(board.autobyz.members)
-    counted = [a for a in board.attacks if a not in {"none"} | idle | inside]
-    return counted or [a for a in board.attacks if a == "none"] or list(board.attacks)
+    counted = [a for a in board.attacks if a not in {NO_ATTACK} | idle | inside]
+    return counted or [a for a in board.attacks if a == NO_ATTACK] or list(board.attacks)
 
 
 def _ranked_by(board: Board) -> str:
@@ -149,7 +150,7 @@ def _ranked_by(board: Board) -> str:
 
 def _minimum(counted: Sequence[str]) -> str:
     """The worst case over these attacks in words."""
-    if list(counted) == ["none"]:
+    if list(counted) == [NO_ATTACK]:
         return "accuracy without attack"
     if len(counted) == 1:
         return f"accuracy under {counted[0]}"
@@ -198,12 +199,12 @@ def setting(board: Board) -> str:
     skip, nothing = {"seed", "attack", "f_declared"}, {"–", ""}
     told = [
         (name, value) for name, value in board.constants
-        if name not in skip and value not in nothing and (name in ALWAYS or value != board.defaults.get(name))
+        if name not in skip and value not in nothing and (name in _ALWAYS or value != board.defaults.get(name))
     ]  # fmt: skip
     return ", ".join(_words(name, value) for name, value in told)
 
 
-ALWAYS = ("dataset", "domains", "model")
+_ALWAYS = ("dataset", "domains", "model")
 
 
 def _words(name: str, value: str) -> str:

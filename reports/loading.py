@@ -13,10 +13,11 @@ from robustfl.errors import StoreError, UsageError, closest
 from robustfl.origins import origins
 from robustfl.records import CellResult
 
+from .axes import text, values_of
 from .board import Board, natural
 from .ensembles import with_dropped
 from .frame import frame, label_columns
-from .ranking import rank_board, text
+from .ranking import rank_board
 from .statistic import counted
 from .store import Loaded, Store
 
@@ -115,7 +116,7 @@ def experiments(results: Iterable[CellResult], *names: str) -> dict[tuple[str, .
     """The record with the lowest seed of every experiment, by the texts of these labels, in their order."""
     found: dict[tuple[str, ...], CellResult] = {}
     for record in by_labels(results, *names, "seed"):
-        found.setdefault(tuple(text(record.labels.get(n)) for n in names), record)
+        found.setdefault(values_of(record.labels, names), record)
     return found
 
 

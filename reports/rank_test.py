@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .axes import NO_ATTACK
 from .board import Board, metric_title
 from .estimate import Estimate, acts
 from .paired import LEVEL
-from .ranking import NO_ATTACK
 
 MIN_SCENARIOS = 5
 """Fewer scenarios make the chi-square approximation of Friedman's test meaningless."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any
@@ -14,6 +13,7 @@ import pandas as pd
 from robustfl.autobyz import TITLE, Asked
 from robustfl.errors import UsageError, closest
 
+from .axes import NO_ATTACK, OF_ATTACKS, TOLD, Axes, Cell, Labels, absent, axes_of, bare, cells_of, text, values_of
 from .board import OVERALL, Board, Row, Section, natural, row_name
 from .captions import Footnotes, caption, how_to_read, in_plain_words
 from .ensembles import columns, of_members, words
@@ -21,30 +21,10 @@ from .estimate import DROPPED, STATES, Estimate, acts, averaged, in_order, table
 from .frame import label_columns, ranked_metrics, samples_of
 from .paired import rank_ranges
 
-NO_ATTACK = "none"
-OF_ATTACKS = "cell.methods.attack."
-"""How the columns begin in which attacks with equal labels differ (``frame``)."""
-ATTACK_LABELS = ("f", "f_declared", "scope", "target")
-"""Labels that only mean something under attack: an unattacked cell stands beside every value of them.
-
-What the rule was told, ``f_declared``, means something without attack, too: there the place has a footnote.
-"""
-TOLD = "f_declared of its own"
-"""The key under which a cell that stands beside another ``f_declared`` keeps what its rule was told."""
-
-CONTESTANT = ("defense", "statistics_defense", "norm", "objective", "propagation")
-"""Labels that say who competes, with ``ALWAYS`` shown; whatever else varies says which task is solved."""
-ALWAYS = ("defense", "norm")
-OWN = ("algorithm", "schedule")
-"""Settings of training that belong to the contestants where each has its own, and to the task otherwise."""
-
 _LAST_BIT = 1e-9
 
 NO_SHIFT = 1e-5
 """An attack that moves the honest mean by no more than this share of its length has no effect; rounding gives 1e-7."""
-
-Cell = Mapping[Hashable, Any]
-Labels = tuple[str, ...]
 
 
 @dataclass
@@ -85,15 +65,6 @@ class _Group:
     own: Labels = ()
 
 
-@dataclass(frozen=True)
-class Axes:
-    """The roles of the labels that vary: of the contestants, each contestant's own, of the task."""
-
-    contestant: tuple[str, ...]
-    own: tuple[str, ...]
-    task: tuple[str, ...]
-
-
 def rank_board(
     table: pd.DataFrame,
     *,
@@ -123,11 +94,11 @@ def rank_board(
     constant = [c for c in free if len({text(cell.get(c)) for cell in cells}) == 1]
     board = Board(
         scenario=", ".join(sorted({text(s) for s in table.get("scenario", []) if isinstance(s, str)})),
-        label_names=tuple(_plain(c) for c in axes.contestant),
+        label_names=tuple(bare(c) for c in axes.contestant),
         attacks=attacks,
         sections=tuple(_sections(groups, axes, metrics, attacks, autobyz)),
-        task_names=tuple(_plain(c) for c in axes.task),
-        own_names=tuple(_plain(c) for c in axes.own),
+        task_names=tuple(bare(c) for c in axes.task),
+        own_names=tuple(bare(c) for c in axes.own),
         defaults={k: text(v) for k, v in (defaults or {}).items()},
         constants=tuple((c, text(cells[0].get(c))) for c in constant),
         footnotes=notes.texts(),
@@ -157,52 +128,6 @@ def _members_words(board: Board) -> str:
     return words(autobyz, refused, dropped=any(place.dropped for place in board.places))
 
 
-def axes_of(cells: Sequence[Cell], labels: Sequence[str], *, compare: Sequence[str]) -> Axes:
-    """Which of the labels make contestants and which make tasks.
-
-    A label of ``OWN`` that every contestant has one value of within a task, and not all the same one, is no part of the
-    task: learning rates tuned per norm do not keep norms apart.
-    """
-    varying = varied(cells, labels)
-    known = (*CONTESTANT, *compare)
-    contestant = [c for c in known if c in labels and (c in ALWAYS or c in varying)]
-    contestant += [c for c in varying if c.startswith(tuple(f"cell.methods.{name}." for name in CONTESTANT))]
-    task = [c for c in varying if c not in contestant]
-    own = _own(cells, contestant, task)
-    return Axes(tuple(dict.fromkeys(contestant)), own, tuple(c for c in task if c not in own))
-
-
-def varied(cells: Sequence[Cell], labels: Sequence[str]) -> list[str]:
-    """Those of the labels, beside attack and seed, that have several values; ``f_declared`` where it differs from f."""
-    found = [c for c in labels if c not in ("attack", "seed") and len({text(cell.get(c)) for cell in cells}) > 1]
-    if {"f", "f_declared"} <= set(found) and all(text(c["f"]) == text(c["f_declared"]) for c in cells):
-        found.remove("f_declared")
-    return found
-
-
-def _own(cells: Sequence[Cell], contestant: Sequence[str], task: Sequence[str]) -> tuple[str, ...]:
-    candidates = tuple(c for c in OWN if c in task)
-    for names in dict.fromkeys([candidates, *((c,) for c in candidates)]):
-        rest = [c for c in task if c not in names]
-        if names and _tells(cells, [*rest, *contestant], names) and not _tells(cells, rest, names):
-            return names
-    return ()
-
-
-def _tells(cells: Sequence[Cell], by: Sequence[str], names: Sequence[str]) -> bool:
-    """True if the labels ``by`` determine the labels ``names``."""
-    found: dict[Labels, Labels] = {}
-    return all(found.setdefault(_labels(c, by), _labels(c, names)) == _labels(c, names) for c in cells)
-
-
-def _labels(cell: Cell, names: Sequence[str]) -> Labels:
-    return tuple(text(cell.get(name)) for name in names)
-
-
-def _plain(column: str) -> str:
-    return column.removeprefix("cell.")
-
-
 def without_effect(cell: Cell) -> bool:
     """True if a finished cell's certificates say that its attack left the honest mean where it was.
 
@@ -229,7 +154,7 @@ def _tested(cells: Sequence[Cell]) -> str:
     """Which model was tested on what; schemes with models of their own beside others are named."""
     found: dict[str, set[str]] = defaultdict(set)
     for cell in cells:
-        if not _absent(cell.get("evaluation")) and cell.get("evaluation"):
+        if not absent(cell.get("evaluation")) and cell.get("evaluation"):
             found[in_plain_words(str(cell["evaluation"]))].add(text(cell.get("norm")))
     if not found:
         return ""
@@ -263,59 +188,6 @@ def _check(table: pd.DataFrame, compare: Sequence[str]) -> None:
             raise UsageError(f"leaderboard: cannot compare {name!r}; {closest(name, allowed)}")
 
 
-def cells_of(table: pd.DataFrame, autobyz: Asked | None) -> list[dict[Hashable, Any]]:
-    """The cells of a table as boards count them: attacks by the names of their columns, unattacked cells everywhere."""
-    records = table.to_dict("records")
-    return spread(_by_version(records if autobyz is None else autobyz.renamed(records)))
-
-
-def _by_version(cells: Sequence[Cell]) -> list[dict[Hashable, Any]]:
-    """The cells, attacks of one name and several versions named with what tells them apart: ``my-attack (my.py 3f…)``.
-
-    They are columns of one table, so that the cells without attack stand beside each of them.
-    """
-    columns = sorted({str(n) for c in cells for n in c if str(n).startswith(OF_ATTACKS)})
-    apart: dict[str, set[Labels]] = defaultdict(set)
-    for cell in cells:
-        apart[text(cell["attack"])].add(_labels(cell, columns))
-    named = []
-    for cell in cells:
-        words = ", ".join(_in_words(c, text(cell.get(c))) for c in columns if text(cell.get(c)) != "–")
-        attack = text(cell["attack"])
-        rest = {n: v for n, v in cell.items() if n not in columns}
-        named.append({**rest, "attack": f"{attack} ({words})"} if len(apart[attack]) > 1 else rest)
-    return named
-
-
-def _in_words(column: str, value: str) -> str:
-    name = column.rpartition(".")[2]
-    return value if name == "origin" else f"{name} {value}"
-
-
-def spread(cells: list[dict[Hashable, Any]]) -> list[dict[Hashable, Any]]:
-    """Put an unattacked cell beside every attacked setting of the labels that do not matter without an attack."""
-    attacked = [c for c in cells if c["attack"] != NO_ATTACK]
-    free = [
-        label
-        for label in ATTACK_LABELS
-        if attacked and not {c.get(label) for c in attacked} & {c.get(label) for c in cells if c["attack"] == NO_ATTACK}
-    ]
-    if not free:
-        return cells
-    settings = {tuple(c.get(label) for label in free) for c in attacked}
-    ordered = sorted(settings, key=lambda values: natural(" ".join(map(text, values))))
-
-    def beside(cell: dict[Hashable, Any], values: tuple[Any, ...]) -> dict[Hashable, Any]:
-        moved = cell | dict(zip(free, values, strict=True))
-        told = cell.get("f_declared")
-        return moved if text(moved.get("f_declared")) == text(told) else moved | {TOLD: told}
-
-    return [
-        placed for c in cells
-        for placed in ([beside(c, values) for values in ordered] if c["attack"] == NO_ATTACK else [c])
-    ]  # fmt: skip
-
-
 Groups = Mapping[Labels, Mapping[Labels, _Group]]
 """By task and contestant."""
 
@@ -324,14 +196,14 @@ def _grouped(cells: Iterable[Cell], axes: Axes, notes: Footnotes, metrics: Colle
     groups: dict[Labels, dict[Labels, _Group]] = defaultdict(lambda: defaultdict(_Group))
 
     def order(cell: Cell) -> tuple[Any, ...]:
-        where = (*_labels(cell, axes.task), *_labels(cell, axes.contestant), text(cell["attack"]))
+        where = (*values_of(cell, axes.task), *values_of(cell, axes.contestant), text(cell["attack"]))
         return (*natural(" ".join(where)), *natural(text(cell["seed"])))
 
     before: Cell = {}
     for cell in sorted(cells, key=order):
-        labels, attack = _labels(cell, axes.contestant), text(cell["attack"])
-        group, seed = groups[_labels(cell, axes.task)][labels], text(cell["seed"])
-        group.own = _labels(cell, axes.own)
+        labels, attack = values_of(cell, axes.contestant), text(cell["attack"])
+        group, seed = groups[values_of(cell, axes.task)][labels], text(cell["seed"])
+        group.own = values_of(cell, axes.own)
         place = group.places[attack]
         if seed in place.seeds:
             both = " and ".join(f"{str(c['key'])[:12]} ({text(c['status'])})" for c in (before, cell))
@@ -370,12 +242,12 @@ def _add(cell: Cell, seed: str, group: _Group, place: _Place, notes: Footnotes, 
     if TOLD in cell:
         place.notes.add(notes.number(NO_ATTACK, f"the rule was told f_declared = {text(cell[TOLD])}", None))
     for metric in metrics:
-        if not _absent(cell.get(metric)):
+        if not absent(cell.get(metric)):
             place.values[metric][seed] = float(cell[metric])
             place.samples |= samples_of(cell, metric)
     if without_effect(cell):
         place.idle.add(seed)
-    took = [] if _absent(cell.get("seconds_per_round")) else [float(cell["seconds_per_round"])]
+    took = [] if absent(cell.get("seconds_per_round")) else [float(cell["seconds_per_round"])]
     group.seconds += took
     group.calm += took if cell["attack"] == NO_ATTACK else []
     group.memory += [] if not cell.get("peak_memory") else [int(cell["peak_memory"])]
@@ -386,7 +258,7 @@ def _sections(
 ) -> list[Section]:
     """The tables by metric: those of the mean over tasks first, where there are several, then those of each task."""
     tasks = sorted(groups, key=lambda task: natural(" ".join(task)))
-    names = [_plain(c) for c in axes.task]
+    names = [bare(c) for c in axes.task]
     rows = {
         (task, metric): [_row(labels, group, metric, attacks, autobyz) for labels, group in groups[task].items()]
         for task in tasks
@@ -518,13 +390,3 @@ def _versions(table: pd.DataFrame) -> tuple[tuple[str, str], ...]:
     names += [name for name in ("commit", "processor") if name in table.columns]
     found = [(n.removeprefix(prefix), ", ".join(sorted({str(v) for v in table[n].dropna()}))) for n in names]
     return tuple((name, words) for name, words in found if words)
-
-
-def _absent(value: object) -> bool:
-    return value is None or (isinstance(value, float) and math.isnan(value))
-
-
-def text(value: object) -> str:
-    if _absent(value) or value is pd.NA:
-        return "–"
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)

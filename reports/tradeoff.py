@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from .axes import NO_ATTACK
 from .board import OVERALL, Board, Row, hardest, metric_title, row_name
 from .contestants import heterogeneity
 from .estimate import Estimate
-from .ranking import NO_ATTACK
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from robustfl.autobyz import TITLE, asked_of
 from robustfl.origins import named_methods
 from robustfl.records import CellResult
 
+from ..axes import ALWAYS, NO_ATTACK
 from ..board import Board, Row, Section, hardest, in_words, metric_title, natural, row_name
 from ..captions import listed
 from ..contestants import Contestant, contestants, entries, slug_of
@@ -21,7 +22,7 @@ from ..estimate import Estimate
 from ..frame import frame
 from ..paired import alike
 from ..published.board import Board as Published
-from ..ranking import ALWAYS, NO_ATTACK, rank_board
+from ..ranking import rank_board
 from ..tables.columns import rank_text
 from ..tables.markdown import escape
 from ..tradeoff import front

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from robustfl.autobyz import TITLE
 from robustfl.papers import bibtex
 
+from ..axes import NO_ATTACK
 from ..board import Row
 from ..ensembles import member_text
-from ..ranking import NO_ATTACK
 from ..tables.columns import rank_text
 from ..tables.markdown import escape, table
 from .contestant import method_file

@@ -17,8 +17,9 @@ from pathlib import Path
 from robustfl.errors import UsageError
 from robustfl.records import CellResult
 
+from ..axes import NO_ATTACK, values_of
 from ..frame import frame
-from ..ranking import NO_ATTACK, text, without_effect
+from ..ranking import without_effect
 
 WITHIN = 0.01
 """An attack attains a contestant's worst case if its accuracy is at most this much higher."""
@@ -199,7 +200,7 @@ def study_of(records: Sequence[CellResult], *, rounds: int) -> Study:
     tried: dict[Contestant, list[Tried]] = defaultdict(list)
     baseline: dict[Contestant, float] = {}
     for line in frame(records).to_dict("records"):
-        who = tuple(text(line[name]) for name in _WHO)
+        who = values_of(line, _WHO)
         record = known[str(line["key"])]
         if line["attack"] == NO_ATTACK:
             baseline |= {who: record.metrics.sa} if record.metrics else {}

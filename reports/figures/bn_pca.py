@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from robustfl.records import CellResult
 
+from ..axes import text
 from ..board import natural, row_name
 from ..loading import experiments, telling
-from ..ranking import text
 from .layout import MARKERS, roomy, wrapped
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from robustfl.records import CellResult
 
+from ..axes import bare, cells_of, text, values_of, varied
 from ..board import in_words, natural
 from ..frame import frame, label_columns
-from ..ranking import cells_of, text, varied
 from .layout import DASHES, in_rows, longest, panel_title, roomy, simple_first, wrapped
 
 if TYPE_CHECKING:
@@ -61,8 +61,8 @@ def _groups(
     others = varied(cells, [c for c in label_columns(table) if c not in panel_of])
     groups: dict[tuple[str, str], dict[tuple[str, ...], list[CellResult]]] = defaultdict(lambda: defaultdict(list))
     for cell in cells:
-        setting = ", ".join(f"{c.removeprefix('cell.')}={text(cell.get(c))}" for c in others)
-        panel = tuple(text(cell.get(name)) for name in panel_of)
+        setting = ", ".join(f"{bare(c)}={text(cell.get(c))}" for c in others)
+        panel = values_of(cell, panel_of)
         groups[text(cell["attack"]), setting][panel].append(records[str(cell["key"])])
     return groups
 

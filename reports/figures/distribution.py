@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from robustfl.records import CellResult
 
+from ..axes import text
 from ..board import in_words
 from ..loading import by_labels
-from ..ranking import text
 from .layout import WIDTHS, across, panel_title, wrapped
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from robustfl.records import CellResult
 
+from ..axes import text
 from ..board import in_words, natural
 from ..loading import experiments, telling
-from ..ranking import text
 from .layout import WIDTHS, wrapped
 
 if TYPE_CHECKING:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 from robustfl.errors import UsageError, closest
 from robustfl.records import CellResult
 
+from ..axes import NO_ATTACK
 from ..captions import setting
 from ..frame import frame
 from ..loading import board_of, matching, problems_of
-from ..ranking import NO_ATTACK, rank_board
+from ..ranking import rank_board
 from ..statistic import counted
 from ..store import open_store, refuse_no_file, write_atomic
 from .bn_pca import bn_pca_figures, representation_figures

@@ -24,8 +24,8 @@ from robustfl.origins import all_origins
 from robustfl.outside import parse_toml, read_file, shown, unsafe
 from robustfl.records import CellResult, canonical, text_without
 
+from ..axes import CONTESTANT, OWN
 from ..documents import read_document
-from ..ranking import CONTESTANT, OWN
 from ..recipe import scenario_toml
 from ..store import open_store, write_atomic
 from .board import TOLERANCE, Board, publish_described, read_board, write_board

@@ -9,7 +9,7 @@ from typing import Any
 
 from robustfl.records import CellResult
 
-from ..ranking import text
+from ..axes import text, values_of
 from .protocols import Selector
 
 Panels = Mapping[str, Mapping[str, Sequence[tuple[float, float]]]]
@@ -128,7 +128,7 @@ def best_group(cells: Sequence[Planned], names: Sequence[str], values: Mapping[s
         return list(cells)
     groups: dict[tuple[str, ...], list[Planned]] = {}
     for cell in cells:
-        groups.setdefault(tuple(text(cell.labels.get(n)) for n in names), []).append(cell)
+        groups.setdefault(values_of(cell.labels, names), []).append(cell)
 
     def mean(group: Sequence[Planned]) -> float:
         found = [values[c.key] for c in group if c.key in values]

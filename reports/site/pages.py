@@ -14,13 +14,13 @@ from robustfl.origins import named_methods
 from robustfl.papers import bibtex, spelled_out
 from robustfl.records import CellResult
 
+from ..axes import text, values_of
 from ..board import Board, Row, Section, in_words, metric_title, natural, row_name
 from ..captions import in_plain_words
 from ..contestants import Contestant, Entry, slug_of
 from ..estimate import Estimate
 from ..figures.layout import simple_first
 from ..loading import by_labels
-from ..ranking import text
 from ..recipe import command, scenario_toml
 from ..tables.columns import rank_text
 from ..tradeoff import Breakdown, breakdowns, looks
@@ -225,7 +225,7 @@ def _cell_line(record: CellResult) -> tuple[str, ...]:
     labels = record.labels
     accuracy = "–" if record.metrics is None else f"{100 * record.metrics.sa:.2f}"
     partition = in_words("partition", text(labels.get("partition")))
-    return (record.key, partition, *(text(labels.get(n)) for n in ("f", "attack", "seed")), record.status, accuracy)
+    return (record.key, partition, *values_of(labels, ("f", "attack", "seed")), record.status, accuracy)
 
 
 def _papers(records: Sequence[CellResult], papers: Mapping[str, str]) -> list[tuple[str, str, str]]:
@@ -250,7 +250,7 @@ def label_plots(results: Sequence[CellResult]) -> tuple[list[Chart], int]:
     """One drawing of the label distribution per data set and partition (lowest seed), and how many are too large."""
     chosen: dict[tuple[str, str, str], list[list[int]]] = {}
     for record in by_labels((r for r in results if r.label_counts), "seed"):
-        dataset, partition = (text(record.labels.get(name)) for name in ("dataset", "partition"))
+        dataset, partition = values_of(record.labels, ("dataset", "partition"))
         chosen.setdefault((dataset, partition, str(len(record.label_counts))), record.label_counts)
     charts, large = [], 0
     for (dataset, partition, clients), counts in sorted(chosen.items(), key=lambda item: natural(str(item[0]))):

@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from ..axes import NO_ATTACK
 from ..board import OVERALL, Board, Row, below_heading, metric_title, natural
 from ..contestants import Entry, slug_of, unreliable
 from ..estimate import Estimate
-from ..ranking import NO_ATTACK
 from ..tables.columns import costs, members, members_head, note_marks, rank_text
 
 TASK = "task"

@@ -15,11 +15,11 @@ from rich.text import Text
 
 from robustfl.autobyz import TITLE
 
+from ..axes import NO_ATTACK
 from ..board import Board, Row, Section
 from ..estimate import Estimate
 from ..figures.layout import wrapped
 from ..paired import words_below
-from ..ranking import NO_ATTACK
 from .columns import COSTS, costs, members, members_head, note_marks, rank_text, remarks, state_counts, title
 
 MAX_REMARKS = 20
