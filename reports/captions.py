@@ -61,7 +61,8 @@ def caption(board: Board, *, seeds: set[str]) -> str:
     told = f" ({settings})" if (settings := setting(board)) else ""
     if not seeds:
         return f"No cell has finished{told}."
-    return f"{_seeds(len(seeds), board.places)}, ranked by {_ranked_by(board)}{told}."
+    ranked_by = ", ".join(f"{_minimum(counted)}{which}" for counted, which in _counted(board))
+    return f"{_seeds(len(seeds), board.places)}, ranked by {ranked_by}{told}."
 
 
 def how_to_read(board: Board) -> tuple[str, ...]:
@@ -142,10 +143,6 @@ def _counted_in(board: Board, metric: str) -> list[str]:
     inside = set() if board.autobyz is None else set(board.autobyz.members)
     counted = [a for a in board.attacks if a not in {NO_ATTACK} | idle | inside]
     return counted or [a for a in board.attacks if a == NO_ATTACK] or list(board.attacks)
-
-
-def _ranked_by(board: Board) -> str:
-    return ", ".join(f"{_minimum(counted)}{which}" for counted, which in _counted(board))
 
 
 def _minimum(counted: Sequence[str]) -> str:

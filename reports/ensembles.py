@@ -12,6 +12,7 @@ from robustfl.autobyz import TITLE, Asked
 from robustfl.errors import some
 
 from .estimate import DROPPED, Estimate, worst
+from .frame import appended
 
 
 def with_dropped(table: pd.DataFrame, asked: Asked | None) -> pd.DataFrame:
@@ -22,7 +23,7 @@ def with_dropped(table: pd.DataFrame, asked: Asked | None) -> pd.DataFrame:
     lines = [
         {**labels, "key": key, "status": DROPPED} for key, labels in sorted(asked.dropped.items()) if key not in have
     ]
-    return pd.DataFrame([*table.to_dict("records"), *lines], columns=list(table.columns)) if lines else table
+    return appended(table, lines)
 
 
 def columns(attacks: Sequence[str], asked: Asked | None, none: str) -> tuple[str, ...]:

@@ -75,6 +75,11 @@ def frame(results: Iterable[CellResult]) -> pd.DataFrame:
     return _told_apart(table, records)
 
 
+def appended(table: pd.DataFrame, lines: Sequence[Mapping[Any, Any]]) -> pd.DataFrame:
+    """The table with further lines, in its columns."""
+    return pd.DataFrame([*table.to_dict("records"), *lines], columns=table.columns) if lines else table
+
+
 def _row(record: CellResult) -> dict[str, Any]:
     row: dict[str, Any] = dict(record.labels)
     row |= {"key": record.key, "scenario": record.scenario, "status": record.status}

@@ -6,8 +6,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import pandas as pd
-
 from robustfl.autobyz import asked_of
 from robustfl.errors import StoreError, UsageError, closest
 from robustfl.origins import origins
@@ -16,7 +14,7 @@ from robustfl.records import CellResult
 from .axes import text, values_of
 from .board import Board, natural
 from .ensembles import with_dropped
-from .frame import frame, label_columns
+from .frame import appended, frame, label_columns
 from .ranking import rank_board
 from .statistic import counted
 from .store import Loaded, Store
@@ -46,26 +44,18 @@ def board_of(
     if autobyz is not None:
         autobyz = autobyz.where(lambda labels: has_labels(labels, where or {}))
     planned = _planned(described, set(table["key"]), set(label_columns(table)))
-    wanted = [
-        p for p in planned
-        if (keys is None or p["key"] in keys) and has_labels(p, where or {})
-    ]  # fmt: skip
-    if wanted:
-        table = pd.DataFrame([*table.to_dict("records"), *wanted], columns=table.columns)
-    table = with_dropped(table, autobyz)
+    wanted = [p for p in planned if (keys is None or p["key"] in keys) and has_labels(p, where or {})]
+    table = with_dropped(appended(table, wanted), autobyz)
     defaults = described.get("defaults")
     board = rank_board(
         table, compare=compare, problems=problems, defaults=defaults if isinstance(defaults, dict) else {},
         autobyz=autobyz,
     )  # fmt: skip
     only = ", ".join(f"{name} = {value}" for name, value in (where or {}).items())
-    notes = filter(None, (f"Only cells with {only}." if only else "", words))
-    board = replace(board, notes=(*board.notes, *notes), validated=statistic == "validation")
     plug_ins = sorted({one for result in loaded.results for one in origins(result.cell).items()})
-    if not plug_ins:
-        return board
     told = "; ".join(f"{name}: {origin}" for name, origin in plug_ins)
-    return replace(board, notes=(*board.notes, f"Plug-ins: {told}."))
+    notes = (f"Only cells with {only}." if only else "", words, f"Plug-ins: {told}." if told else "")
+    return replace(board, notes=(*board.notes, *filter(None, notes)), validated=statistic == "validation")
 
 
 def problems_of(store: Store, loaded: Loaded) -> list[str]:

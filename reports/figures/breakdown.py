@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..board import Board, metric_title
 from ..tradeoff import Breakdown, best_first, breakdowns, looks
-from .layout import DASHES, MARKERS, WIDTHS, spread_out, wrapped
+from .layout import DASHES, MARKERS, WIDTHS, spread_out, tallest, wrapped
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -58,7 +58,7 @@ def _figure(found: Breakdown, width: str, own: Sequence[int]) -> Figure:
     low, high = _limits([y for _, points in lines for _, y in points])
     letters = 6.5 if column else 8
     tall = letters * 1.25 / 72 / (size[1] - 0.75) * (high - low)
-    gap = tall * max(name.count("\n") + 1 for name in names)
+    gap = tall * tallest(names)
     lasts = [points[-1] for _, points in lines[:_NAMED]]
     for i, y in enumerate(spread_out([y for _, y in lasts], gap, low + gap / 2, high - gap / 2)):
         _named(axes, names[i], y, lasts[i][1], {"color": palette[own[i]], "marker": MARKERS[own[i]]}, letters)

@@ -13,7 +13,7 @@ from robustfl.records import CellResult
 from ..axes import bare, cells_of, text, values_of, varied
 from ..board import in_words, natural
 from ..frame import frame, label_columns
-from .layout import DASHES, in_rows, longest, panel_title, roomy, simple_first, wrapped
+from .layout import DASHES, in_rows, longest, panel_title, roomy, simple_first, tallest, wrapped
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -80,7 +80,7 @@ def _figure(runs: Runs, metric: str, attack: str, setting: str, print_width: str
     looks = {d: {"color": palette[i], "linestyle": DASHES[i % 4]} for i, d in enumerate(defenses)}
     panels = [(p, norm) for p in partitions for norm in norms]
     titles = [panel_title(norm, in_words("partition", p), _WIDTH) for p, norm in panels]
-    heading = 0.17 * max(t.count("\n") + 1 for t in titles)
+    heading = 0.17 * tallest(titles)
     beside = in_rows(len(panels), len(norms), print_width, each=_WIDTH + 0.25, edge=1.0)
     down = len(panels) // beside
     labels = [wrapped(f"{d}{_seeds_of(runs, d)}") for d in defenses]

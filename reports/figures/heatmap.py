@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..board import Board, Row, Section, natural
 from ..estimate import Estimate
-from .layout import in_rows, longest, panel_title, roomy, simple_first, wrapped
+from .layout import in_rows, longest, panel_title, roomy, simple_first, tallest, wrapped
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -53,8 +53,8 @@ def _figure(
     panel = max((0.52 if column else 0.62) * len(columns), 1.8)
     panels = [(section, norm) for section in sections for norm in norms]
     titles = [panel_title(norm, section.block if board.task_names else "", panel) for section, norm in panels]
-    heading = 0.17 * max(t.count("\n") + 1 for t in titles)
-    tall = 0.2 + 0.15 * max(n.count("\n") + 1 for n in names)
+    heading = 0.17 * tallest(titles)
+    tall = 0.2 + 0.15 * tallest(names)
     edge = (1.3 if column else 1.6) + 0.085 * longest(names)
     beside = in_rows(len(panels), len(norms), width, each=panel + 0.2, edge=edge)
     down = len(panels) // beside

@@ -51,6 +51,11 @@ def longest(names: Iterable[str]) -> int:
     return max((len(line) for name in names for line in name.splitlines()), default=0)
 
 
+def tallest(names: Iterable[str]) -> int:
+    """The lines of the tallest among ``names``."""
+    return max(name.count("\n") + 1 for name in names)
+
+
 def roomy(width: float, *, between: float = 0.02) -> LayoutEngine:
     """A layout for a figure ``width`` inches wide that keeps labels, which it measures a little short, off the edge."""
     from matplotlib.layout_engine import ConstrainedLayoutEngine

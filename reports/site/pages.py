@@ -15,7 +15,7 @@ from robustfl.papers import bibtex, spelled_out
 from robustfl.records import CellResult
 
 from ..axes import text, values_of
-from ..board import Board, Row, Section, in_words, metric_title, natural, row_name
+from ..board import Board, Row, in_words, metric_title, natural, row_name
 from ..captions import in_plain_words
 from ..contestants import Contestant, Entry, slug_of
 from ..estimate import Estimate
@@ -44,7 +44,7 @@ class Grid:
 
     title: str
     columns: tuple[str, ...]
-    lines: tuple[tuple[str, str, tuple[tuple[Value, str], ...]], ...]
+    lines: Sequence[tuple[str, str, Sequence[tuple[Value, str]]]]
 
 
 def heat_grids(board: Board, notes: Notes) -> list[Grid]:
@@ -59,13 +59,12 @@ def heat_grids(board: Board, notes: Notes) -> list[Grid]:
             where = _condition(board, section.block)
             title = " · ".join(filter(None, [section.metric_title, row_name(names, group), where]))
             ordered = sorted(rows, key=lambda r: simple_first(board.label(r, "defense", "all")))
-            lines = tuple((board.label(r, "defense", "all"), slug_of(r.labels), _shaded(r, notes)) for r in ordered)
+            lines = [
+                (board.label(r, "defense", "all"), slug_of(r.labels), [(value(p, notes), shade(p)) for p in r.places])
+                for r in ordered
+            ]
             grids.append(Grid(title, (*board.attacks, "worst case"), lines))
     return grids
-
-
-def _shaded(row: Row, notes: Notes) -> tuple[tuple[Value, str], ...]:
-    return tuple((value(p, notes), shade(p)) for p in row.places)
 
 
 def shade(place: Estimate) -> str:
@@ -81,7 +80,7 @@ class Bars:
     """Accuracy per attack under one condition."""
 
     title: str
-    lines: tuple[tuple[str, tuple[tuple[Value, str], ...]], ...]
+    lines: Sequence[tuple[str, Sequence[tuple[Value, str]]]]
 
 
 def facts_of(board: Board, contestant: Contestant, notes: Notes, papers: Mapping[str, str]) -> dict[str, Any]:
@@ -95,7 +94,14 @@ def facts_of(board: Board, contestant: Contestant, notes: Notes, papers: Mapping
     certificates, certificate = _certificate(board, contestant)
     return {
         "contestant": contestant,
-        "ranks": [(_where(board, s), rank_text(r), value(r.worst, notes)) for s, r in contestant.rows],
+        "ranks": [
+            (
+                " · ".join(filter(None, [s.metric_title, _condition(board, s.block)])),
+                rank_text(r),
+                value(r.worst, notes),
+            )
+            for s, r in contestant.rows
+        ],
         "metrics": [metric_title(m) for m in board.metrics],
         "bars": _bars(board, contestant, notes),
         "curves": curves[:MAX_CURVES],
@@ -114,11 +120,6 @@ def facts_of(board: Board, contestant: Contestant, notes: Notes, papers: Mapping
     }
 
 
-def _where(board: Board, section: Section) -> str:
-    """Metric and task of a row in words."""
-    return " · ".join(filter(None, [section.metric_title, _condition(board, section.block)]))
-
-
 def _condition(board: Board, block: str) -> str:
     """The task of a table in words; empty on a board with one task."""
     return block if board.task_names else ""
@@ -132,10 +133,9 @@ def _bars(board: Board, contestant: Contestant, notes: Notes) -> list[Bars]:
     for block, rows in by_block.items():
         lines = []
         for i, attack in enumerate((*board.attacks, "worst case")):
-            places = [rows[m].places[i] if m in rows else None for m in board.metrics]
-            shown = tuple((value(p, notes), shade(p)) if p else (Value(), "") for p in places)
-            lines.append((attack, shown))
-        bars.append(Bars(_condition(board, block) or "all cells", tuple(lines)))
+            places = [rows[m].places[i] if m in rows else Estimate() for m in board.metrics]
+            lines.append((attack, [(value(p, notes), shade(p)) for p in places]))
+        bars.append(Bars(_condition(board, block) or "all cells", lines))
     return bars
 
 

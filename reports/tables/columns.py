@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from string import ascii_lowercase
 
 from ..board import WORST_MEMBER, Board, Row, Section, metric_meaning
 from ..ensembles import member_text
 from ..estimate import Estimate
 
-LETTERS = "abcdefghijklmnopqrstuvwxyz"
 COSTS = ("s/round", "peak MiB")
 
 
@@ -18,7 +18,7 @@ def note_mark(number: int) -> str:
     mark, rest = "", number
     while rest:
         rest, digit = divmod(rest - 1, 26)
-        mark = LETTERS[digit] + mark
+        mark = ascii_lowercase[digit] + mark
     return mark
 
 

@@ -157,7 +157,7 @@ def _table(board: Board, section: Section, detail: _Detail) -> Table:
 def _hardest(board: Board, row: Row) -> str:
     """The attack that is hardest on a row, in the mean over seeds."""
     known = _known(board, row)
-    return board.attacks[min(known, key=lambda i: (known[i], i))] if known else "–"
+    return board.attacks[min(known, key=known.__getitem__)] if known else "–"
 
 
 def by_harm(board: Board, rows: Sequence[Row]) -> tuple[int, ...]:
@@ -172,7 +172,7 @@ def by_harm(board: Board, rows: Sequence[Row]) -> tuple[int, ...]:
         for i, value in known.items():
             means[i].append(value)
         if known:
-            worst[min(known, key=lambda i: (known[i], i))] += 1
+            worst[min(known, key=known.__getitem__)] += 1
 
     def harm(i: int) -> tuple[bool, bool, int, float, int]:
         mean = sum(means[i]) / len(means[i]) if means[i] else 1.0
