@@ -1,4 +1,9 @@
-"""Tables and figures of what a grid left behind. This room reads records only and never imports torch."""
+"""Tables and figures of what a grid left behind. This room reads records only and never imports torch.
+
+``store`` keeps records, ``loading`` and ``ranking`` make a ``board`` of them, and ``writing`` writes all there is of
+one: ``tables``, ``figures``, a ``site``. Boards for others to check are in ``published``, the benchmark's pages in
+``benchmark``, the papers' numbers beside ours in ``reproduction``.
+"""
 
 from __future__ import annotations
 

@@ -37,8 +37,6 @@ class Comparison:
 class Comparisons:
     """All rows of a table against its first one, and in words what may be claimed."""
 
-    metric: str
-    block: str
     reference: tuple[str, ...]
     results: tuple[Comparison, ...]
     left_out: int
@@ -66,7 +64,7 @@ def compare(section: Section) -> Comparisons:
     left_out = len(section.rows) - len(found.rows)
     if len(found.rows) < 2:
         words = "Fewer than two rows have a worst case, so there is nothing to compare."
-        return Comparisons(section.metric, section.block, (), (), left_out, words)
+        return Comparisons((), (), left_out, words)
     results = tuple(
         Comparison(
             row=i,
@@ -80,7 +78,7 @@ def compare(section: Section) -> Comparisons:
         if k
     )
     first = section.rows[found.rows[0]].labels
-    return Comparisons(section.metric, section.block, first, results, left_out, _verdict(results))
+    return Comparisons(first, results, left_out, _verdict(results))
 
 
 def rank_ranges(section: Section) -> list[tuple[int, int] | None]:
