@@ -96,15 +96,8 @@ def _text(tag: str, words: str) -> Any:
     from tensorboard.plugins.text.metadata import create_summary_metadata
     from tensorboard.util.tensor_util import make_tensor_proto
 
-    return Summary(
-        value=[
-            Summary.Value(
-                tag=tag,
-                metadata=create_summary_metadata(display_name=tag, description=""),
-                tensor=make_tensor_proto([words]),
-            )
-        ]
-    )
+    metadata = create_summary_metadata(display_name=tag, description="")
+    return Summary(value=[Summary.Value(tag=tag, metadata=metadata, tensor=make_tensor_proto([words]))])
 
 
 def _session_end(*, done: bool) -> Any:

@@ -6,7 +6,6 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
@@ -38,17 +37,15 @@ CERTIFICATES = {
 }
 
 
-@dataclass(frozen=True)
-class Grid:
-    """A heatmap: one line per name, one value per column; ``shades`` in [0, 1] or empty."""
-
-    title: str
-    columns: tuple[str, ...]
-    lines: Sequence[tuple[str, str, Sequence[tuple[Value, str]]]]
+Shaded = tuple[Value, str]
+"""A place with its share of a bar or of a colour, in [0, 1]; empty where a word stands."""
 
 
-def heat_grids(board: Board, notes: Notes) -> list[Grid]:
-    """Attack × defense for every metric, task, norm and setting of the other labels; the mean over tasks first."""
+def heat_grids(board: Board, notes: Notes) -> list[tuple[str, list[tuple[str, str, list[Shaded]]]]]:
+    """Attack × defense for every metric, task, norm and setting of the other labels; the mean over tasks first.
+
+    A grid has a title and a line per defense: its name, its page, its places.
+    """
     grids = []
     for section in board.sections:
         groups: dict[tuple[str, ...], list[Row]] = defaultdict(list)
@@ -59,28 +56,16 @@ def heat_grids(board: Board, notes: Notes) -> list[Grid]:
             where = _condition(board, section.block)
             title = " · ".join(filter(None, [section.metric_title, row_name(names, group), where]))
             ordered = sorted(rows, key=lambda r: simple_first(board.label(r, "defense", "all")))
-            lines = [
-                (board.label(r, "defense", "all"), slug_of(r.labels), [(value(p, notes), shade(p)) for p in r.places])
-                for r in ordered
-            ]
-            grids.append(Grid(title, (*board.attacks, "worst case"), lines))
+            lines = [(board.label(r, "defense", "all"), slug_of(r.labels), _shaded(r.places, notes)) for r in ordered]
+            grids.append((title, lines))
     return grids
 
 
-def shade(place: Estimate) -> str:
-    """The share of a bar or of a colour that a place has; empty where a word stands."""
-    return "" if place.shown is None else f"{place.shown:.3f}"
+def _shaded(places: Sequence[Estimate], notes: Notes) -> list[Shaded]:
+    return [(value(p, notes), "" if p.shown is None else f"{p.shown:.3f}") for p in places]
 
 
 # --- a contestant ----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Bars:
-    """Accuracy per attack under one condition."""
-
-    title: str
-    lines: Sequence[tuple[str, Sequence[tuple[Value, str]]]]
 
 
 def facts_of(board: Board, contestant: Contestant, notes: Notes, papers: Mapping[str, str]) -> dict[str, Any]:
@@ -125,7 +110,8 @@ def _condition(board: Board, block: str) -> str:
     return block if board.task_names else ""
 
 
-def _bars(board: Board, contestant: Contestant, notes: Notes) -> list[Bars]:
+def _bars(board: Board, contestant: Contestant, notes: Notes) -> list[tuple[str, list[tuple[str, list[Shaded]]]]]:
+    """Accuracy per attack under each condition."""
     by_block: dict[str, dict[str, Row]] = defaultdict(dict)
     for section, row in contestant.rows:
         by_block[section.block][section.metric] = row
@@ -134,8 +120,8 @@ def _bars(board: Board, contestant: Contestant, notes: Notes) -> list[Bars]:
         lines = []
         for i, attack in enumerate((*board.attacks, "worst case")):
             places = [rows[m].places[i] if m in rows else Estimate() for m in board.metrics]
-            lines.append((attack, [(value(p, notes), shade(p)) for p in places]))
-        bars.append(Bars(_condition(board, block) or "all cells", lines))
+            lines.append((attack, _shaded(places, notes)))
+        bars.append((_condition(board, block) or "all cells", lines))
     return bars
 
 
