@@ -250,7 +250,8 @@ def _add(cell: Cell, seed: str, group: _Group, place: _Place, notes: Footnotes, 
     took = [] if absent(cell.get("seconds_per_round")) else [float(cell["seconds_per_round"])]
     group.seconds += took
     group.calm += took if cell["attack"] == NO_ATTACK else []
-    group.memory += [] if not cell.get("peak_memory") else [int(cell["peak_memory"])]
+    memory = cell.get("peak_memory")
+    group.memory += [] if absent(memory) or not memory else [int(memory)]
 
 
 def _sections(

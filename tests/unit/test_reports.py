@@ -530,6 +530,15 @@ def test_the_public_table_is_in_percent_and_a_state_stands_beside_it(tmp_path: P
     assert leaderboard(frame([record(sa=0.5)]), metric="ra").loc[0, "worst case"] == 25.0
 
 
+def test_a_table_that_lacks_the_memory_of_a_cell_is_ranked() -> None:
+    table = frame([record(defense="mean"), record(defense="median")]).astype({"peak_memory": "float64"})
+    table.loc[0, "peak_memory"] = math.nan
+    assert leaderboard(table, metric="sa")["peak memory (MiB)"].tolist() == [
+        pytest.approx(math.nan, nan_ok=True),
+        200.0,
+    ]
+
+
 def test_columns_of_the_public_table_stay_numbers_whatever_the_states(tmp_path: Path) -> None:
     bad = [record(defense=d, status=s, reason="x") for d, s in (("krum", "refused"), ("cc", "diverged"))]
     stored(tmp_path, [*cells("mean", sf=[0.2, 0.4]), *cells("median", sf=[0.6, 0.8]), *bad])
