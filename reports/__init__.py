@@ -1,4 +1,9 @@
-"""Tables and figures of what a grid left behind. This room reads records only and never imports torch."""
+"""Tables and figures of what a grid left behind. This room reads records only and never imports torch.
+
+``store`` keeps records, ``loading`` and ``ranking`` make a ``board`` of them, and ``writing`` writes all there is of
+one: ``tables``, ``figures``, a ``site``. Boards for others to check are in ``published``, the benchmark's pages in
+``benchmark``, the papers' numbers beside ours in ``reproduction``.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +16,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from .board import Board as Board
-    from .frame import frame as frame
     from .ranking import rank_board as rank_board
     from .store import Loaded
     from .store import Store as Store
 
-_HOMES = {"Board": ".board", "Store": ".store", "frame": ".frame", "rank_board": ".ranking"}
+_HOMES = {"Board": ".board", "Store": ".store", "rank_board": ".ranking"}
 __all__ = ["Board", "Store", "leaderboard", "load", "load_board", "plot", "rank_board", "report"]
 
 
@@ -66,8 +70,9 @@ def leaderboard(
     if isinstance(path, (str, Path)):
         board = load_board(path, compare=compare, where=where, statistic=statistic)
     else:
+        from .axes import text
         from .loading import matches
-        from .ranking import rank_board, text
+        from .ranking import rank_board
         from .statistic import counted
 
         for name, value in (where or {}).items():
@@ -95,7 +100,7 @@ def report(
     keeps cells with these labels, ``compare`` names more labels that say who competes, ``statistic`` which numbers are
     ranked, as in ``leaderboard``. The same store gives the same bytes. Returns the files in the order of writing.
     """
-    from .publishing import publish_store
+    from .writing import publish_store
 
     written = publish_store(
         path, out, figures=figures, site=site, board=board, where=where, compare=compare,
@@ -105,8 +110,8 @@ def report(
 
 
 def plot(path: str | Path, kind: str, save: str | Path, **choice: Any) -> list[Path]:
-    """Draw one kind of figure of a store into ``save``: see ``robustfl.reports.plots.plot``."""
-    from .plots import plot as draw
+    """Draw one kind of figure of a store into ``save``: see ``robustfl.reports.figures.plots.plot``."""
+    from .figures.plots import plot as draw
 
     return draw(path, kind, save, **choice)
 

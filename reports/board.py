@@ -120,6 +120,16 @@ class Board:
         return replace(self, sections=sections)
 
     @property
+    def rows(self) -> list[Row]:
+        """The rows of all tables."""
+        return [row for section in self.sections for row in section.rows]
+
+    @property
+    def places(self) -> list[Estimate]:
+        """The places of all rows."""
+        return [place for row in self.rows for place in row.places]
+
+    @property
     def tasks(self) -> tuple[Section, ...]:
         """The tables of tasks, without the mean over them."""
         return tuple(s for s in self.sections if s.task or not self.task_names)

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from .axes import NO_ATTACK
 from .board import in_words, metric_title
 from .estimate import CONFIDENCE, NO_EFFECT, NORMAL, Estimate, acts
-from .paired import LEVEL, METHOD
+from .paired import LEVEL, METHOD, span
 
 if TYPE_CHECKING:
     from .board import Board
@@ -60,12 +61,13 @@ def caption(board: Board, *, seeds: set[str]) -> str:
     told = f" ({settings})" if (settings := setting(board)) else ""
     if not seeds:
         return f"No cell has finished{told}."
-    return f"{_seeds(len(seeds), _places(board))}, ranked by {_ranked_by(board)}{told}."
+    ranked_by = ", ".join(f"{_minimum(counted)}{which}" for counted, which in _counted(board))
+    return f"{_seeds(len(seeds), board.places)}, ranked by {ranked_by}{told}."
 
 
 def how_to_read(board: Board) -> tuple[str, ...]:
     """Sentences for below the tables: what a reader must know to trust the numbers, each only where it applies."""
-    rows, places = [r for s in board.sections for r in s.rows], _places(board)
+    rows, places = board.rows, board.places
     tasks, doubt = len(board.tasks) // max(1, len(board.metrics)), _test_error(places)
     told = [
         *((len(counted) > _NAMED, f"Worst case{which} over {listed(counted)}.") for counted, which in _counted(board)),
@@ -117,17 +119,13 @@ def _rest_somewhere(board: Board) -> bool:
     """True if some attack acts in some tasks only."""
     sections = [s for s in board.tasks if s.metric == "sa"]
     found = [
-        [acts(row.cells[i] for row in s.rows) for s in sections] for i, a in enumerate(board.attacks) if a != "none"
+        [acts(row.cells[i] for row in s.rows) for s in sections] for i, a in enumerate(board.attacks) if a != NO_ATTACK
     ]
     return any(any(tasks) and not all(tasks) for tasks in found)
 
 
 _NAMED = 8
 """So many attacks stand in a caption; where there are more, the notes name them."""
-
-
-def _places(board: Board) -> list[Estimate]:
-    return [e for s in board.sections for r in s.rows for e in r.places]
 
 
 def _counted(board: Board) -> list[tuple[list[str], str]]:
@@ -143,17 +141,13 @@ def _counted_in(board: Board, metric: str) -> list[str]:
     rows = [row for section in board.sections if section.metric == metric for row in section.rows]
     idle = {attack for i, attack in enumerate(board.attacks) if all(row.cells[i].idle for row in rows)}
     inside = set() if board.autobyz is None else set(board.autobyz.members)
-    counted = [a for a in board.attacks if a not in {"none"} | idle | inside]
-    return counted or [a for a in board.attacks if a == "none"] or list(board.attacks)
-
-
-def _ranked_by(board: Board) -> str:
-    return ", ".join(f"{_minimum(counted)}{which}" for counted, which in _counted(board))
+    counted = [a for a in board.attacks if a not in {NO_ATTACK} | idle | inside]
+    return counted or [a for a in board.attacks if a == NO_ATTACK] or list(board.attacks)
 
 
 def _minimum(counted: Sequence[str]) -> str:
     """The worst case over these attacks in words."""
-    if list(counted) == ["none"]:
+    if list(counted) == [NO_ATTACK]:
         return "accuracy without attack"
     if len(counted) == 1:
         return f"accuracy under {counted[0]}"
@@ -187,12 +181,10 @@ def _test_error(places: Sequence[Estimate]) -> str:
     known = {p.samples for p in places if p.samples}
     if not known:
         return ""
-    low, high = min(known), max(known)
-    most = 100 * NORMAL * 0.5 / math.sqrt(low)
-    images = f"{low}" if low == high else f"{low} to {high}"
+    most = 100 * NORMAL * 0.5 / math.sqrt(min(known))
     return (
-        f"A test set of {images} images leaves accuracies uncertain by up to ±{most:.1f} points ({CONFIDENCE:.0%}), "
-        "alike for all rows of a task; no interval contains that."
+        f"A test set of {span(known)} images leaves accuracies uncertain by up to ±{most:.1f} points "
+        f"({CONFIDENCE:.0%}), alike for all rows of a task; no interval contains that."
     )
 
 
@@ -204,12 +196,12 @@ def setting(board: Board) -> str:
     skip, nothing = {"seed", "attack", "f_declared"}, {"–", ""}
     told = [
         (name, value) for name, value in board.constants
-        if name not in skip and value not in nothing and (name in ALWAYS or value != board.defaults.get(name))
+        if name not in skip and value not in nothing and (name in _ALWAYS or value != board.defaults.get(name))
     ]  # fmt: skip
     return ", ".join(_words(name, value) for name, value in told)
 
 
-ALWAYS = ("dataset", "domains", "model")
+_ALWAYS = ("dataset", "domains", "model")
 
 
 def _words(name: str, value: str) -> str:

@@ -12,9 +12,9 @@ from typing import Any
 
 from robustfl.records import CellResult
 
+from .axes import cells_of, text, values_of
 from .board import OVERALL, Board, Row, Section, row_name
 from .frame import frame
-from .ranking import cells_of, text
 
 Cell = Mapping[Hashable, Any]
 
@@ -54,8 +54,8 @@ def entries(board: Board, results: Sequence[CellResult]) -> list[Entry]:
     records = {r.key: r for r in results}
     return [
         Entry(
-            block=row_name(board.task_names, [text(cell.get(c)) for c in tasks]) or OVERALL,
-            labels=tuple(text(cell.get(c)) for c in columns),
+            block=row_name(board.task_names, values_of(cell, tasks)) or OVERALL,
+            labels=values_of(cell, columns),
             attack=text(cell.get("attack")),
             record=records[str(cell["key"])],
         )

@@ -12,6 +12,7 @@ from robustfl.autobyz import TITLE, Asked
 from robustfl.errors import some
 
 from .estimate import DROPPED, Estimate, worst
+from .frame import appended
 
 
 def with_dropped(table: pd.DataFrame, asked: Asked | None) -> pd.DataFrame:
@@ -22,7 +23,7 @@ def with_dropped(table: pd.DataFrame, asked: Asked | None) -> pd.DataFrame:
     lines = [
         {**labels, "key": key, "status": DROPPED} for key, labels in sorted(asked.dropped.items()) if key not in have
     ]
-    return pd.DataFrame([*table.to_dict("records"), *lines], columns=list(table.columns)) if lines else table
+    return appended(table, lines)
 
 
 def columns(attacks: Sequence[str], asked: Asked | None, none: str) -> tuple[str, ...]:
@@ -52,15 +53,11 @@ def of_members(parts: Mapping[str, Estimate]) -> tuple[Estimate, tuple[tuple[str
     counts: Counter[str] = Counter()
     lowest = dict(found.values)
     for name, part in possible.items():
-        own = part.values if _counts(part) else ()
+        own = part.values if part.is_number and not part.idle else ()
         counts[name] += len(found.diverged & part.diverged) + sum(lowest.get(seed) == value for seed, value in own)
     order = list(parts)
     members = tuple(sorted((+counts).items(), key=lambda item: (-item[1], order.index(item[0]))))
     return found, members, len(found.diverged) + len(lowest)
-
-
-def _counts(part: Estimate) -> bool:
-    return part.is_number and not part.idle
 
 
 def member_text(members: Sequence[tuple[str, int]], seeds: int) -> str:

@@ -6,7 +6,8 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import or_
 from statistics import NormalDist, fmean
 
 from .moderated import Prior, interval, logit, prior_of, resolution
@@ -45,6 +46,11 @@ class Estimate:
         """True if the place has a number: some seed has a value and none has diverged, failed or been refused."""
         return bool(self.values) and not self.states
 
+    @property
+    def exact(self) -> bool:
+        """True if the place has a number that is no bound: rows are ranked by such worst cases."""
+        return self.is_number and not self.bound
+
     @cached_property
     def mean(self) -> float | None:
         """The mean over seeds in [0, 1]."""
@@ -81,10 +87,15 @@ class Estimate:
         return dict(self.states).get(state, 0)
 
     @property
+    def state_words(self) -> tuple[str, ...]:
+        """Each state, with in how many of the seeds where it is not in all: ``diverged 2/3``."""
+        return tuple(s if k == self.expected else f"{s} {k}/{self.expected}" for s, k in self.states)
+
+    @property
     def status(self) -> str:
         """``ok``, or why the place has no plain number: its states, ``no effect``, ``at most``, ``missing``."""
         if self.states:
-            return ", ".join(s if k == self.expected else f"{s} {k}/{self.expected}" for s, k in self.states)
+            return ", ".join(self.state_words)
         if self.idle:
             return NO_EFFECT
         if self.dropped:
@@ -137,7 +148,7 @@ def table_prior(parts: Sequence[Estimate]) -> Prior | None:
 
 def averaged(parts: Sequence[Estimate]) -> Estimate:
     """The mean of several places, seed by seed over the seeds all of them have."""
-    states = _summed(parts)
+    states = in_order(sum((Counter(dict(p.states)) for p in parts), Counter[str]()))
     shared = _shared_seeds(parts)
     values = tuple((s, fmean(dict(p.values)[s] for p in parts)) for s in shared)
     expected = sum(p.expected for p in parts) if states else max((p.expected for p in parts), default=0)
@@ -166,22 +177,16 @@ def worst(parts: Sequence[Estimate]) -> Estimate:
         return Estimate((), expected, states, notes=_notes(parts), diverged=diverged)
     numbers = [p for p in parts if p.is_number]
     if not numbers:
-        return Estimate((), expected, _largest(parts), notes=_notes(parts))
+        largest = reduce(or_, (Counter(dict(p.states)) for p in parts), Counter[str]())
+        return Estimate((), expected, in_order(largest), notes=_notes(parts))
     values = tuple((s, min(dict(p.values)[s] for p in numbers)) for s in _shared_seeds(numbers))
     bound = len(numbers) < len(parts) or any(p.bound for p in numbers)
     return Estimate(values, expected, (), bound, samples=_samples(numbers))
 
 
-def _summed(parts: Iterable[Estimate]) -> tuple[tuple[str, int], ...]:
-    total: Counter[str] = Counter()
-    for part in parts:
-        total.update(dict(part.states))
-    return tuple((s, total[s]) for s in STATES if total[s])
-
-
-def _largest(parts: Iterable[Estimate]) -> tuple[tuple[str, int], ...]:
-    counts = {s: max((p.count(s) for p in parts), default=0) for s in STATES}
-    return tuple((s, k) for s, k in counts.items() if k)
+def in_order(states: Counter[str]) -> tuple[tuple[str, int], ...]:
+    """The states that there are with their numbers, in the order of ``STATES``."""
+    return tuple((s, states[s]) for s in STATES if states[s])
 
 
 def _shared_seeds(parts: Sequence[Estimate]) -> list[str]:

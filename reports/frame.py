@@ -10,30 +10,28 @@ import pandas as pd
 from robustfl.origins import named_methods, origins
 from robustfl.records import CellResult, completed, labels_of
 
+from .record_faults import LABELS, MEASURES
+
 FACTS = (
     "key", "scenario", "status", "reason", "round", "sa", "loss", "samples", "ra_worst", "seconds",
     "seconds_training", "seconds_per_round", "peak_memory", "asr", "evaluation", "commit", "processor",
 )  # fmt: skip
-PREFIXES = ("ra_", "certificates.", "group.")
-
-SETTINGS = ("ra_limit",)
-"""Labels that look like facts by their names."""
 
 
 def label_columns(table: pd.DataFrame) -> list[str]:
     """The columns that hold labels (settings) rather than facts about the run."""
-    return [c for c in table.columns if c in SETTINGS or (c not in FACTS and not c.startswith(PREFIXES))]
+    return [c for c in table.columns if c in LABELS or (c not in FACTS and not c.startswith(MEASURES))]
 
 
 def robust_column(evasion: str) -> str:
     """The column of an evasion attack; one that is called ``worst`` is not the worst of all."""
     column = f"ra_{evasion}"
-    return f"{column}()" if column in (*FACTS, *SETTINGS) else column
+    return f"{column}()" if column in (*FACTS, *LABELS) else column
 
 
 def robust_columns(table: pd.DataFrame) -> list[str]:
     """The columns with the robust accuracy under one evasion attack each."""
-    return [c for c in map(str, table.columns) if c.startswith("ra_") and c not in (*SETTINGS, "ra_worst")]
+    return [c for c in map(str, table.columns) if c.startswith("ra_") and c not in (*LABELS, "ra_worst")]
 
 
 def ranked_metrics(table: pd.DataFrame) -> list[str]:
@@ -73,6 +71,11 @@ def frame(results: Iterable[CellResult]) -> pd.DataFrame:
     before = labels_of(completed({}, columns))
     table = pd.DataFrame([before | row for row in rows], columns=columns or [*FACTS])
     return _told_apart(table, records)
+
+
+def appended(table: pd.DataFrame, lines: Sequence[Mapping[Any, Any]]) -> pd.DataFrame:
+    """The table with further lines, in its columns."""
+    return pd.DataFrame([*table.to_dict("records"), *lines], columns=table.columns) if lines else table
 
 
 def _row(record: CellResult) -> dict[str, Any]:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-
-import pandas as pd
+from typing import Any
 
 from robustfl.autobyz import asked_of
 from robustfl.errors import StoreError, UsageError, closest
 from robustfl.origins import origins
 from robustfl.records import CellResult
 
+from .axes import text, values_of
 from .board import Board, natural
 from .ensembles import with_dropped
-from .frame import frame, label_columns
-from .ranking import rank_board, text
+from .frame import appended, frame, label_columns
+from .ranking import rank_board
 from .statistic import counted
 from .store import Loaded, Store
 
@@ -35,10 +35,8 @@ def board_of(
     Raises ``UsageError`` if there is no cell yet, ``StoreError`` if no file can be read.
     """
     loaded = chosen(store.load() if loaded is None else loaded, keys=keys, where=where)
-    problems = [f"{p.path.name}: {p.reason}" for p in loaded.problems]
+    problems = problems_of(store, loaded)
     if not loaded.results:
-        if problems:
-            raise StoreError(f"{store.folder}: none of {len(problems)} files is a record; {problems[0]}")
         raise UsageError(f"{str(store.folder)!r} has no finished cell yet; run `robustfl grid`")
     table, words = counted(frame(loaded.results), statistic)
     described = store.description()
@@ -46,26 +44,26 @@ def board_of(
     if autobyz is not None:
         autobyz = autobyz.where(lambda labels: has_labels(labels, where or {}))
     planned = _planned(described, set(table["key"]), set(label_columns(table)))
-    wanted = [
-        p for p in planned
-        if (keys is None or p["key"] in keys) and has_labels(p, where or {})
-    ]  # fmt: skip
-    if wanted:
-        table = pd.DataFrame([*table.to_dict("records"), *wanted], columns=table.columns)
-    table = with_dropped(table, autobyz)
+    wanted = [p for p in planned if (keys is None or p["key"] in keys) and has_labels(p, where or {})]
+    table = with_dropped(appended(table, wanted), autobyz)
     defaults = described.get("defaults")
     board = rank_board(
         table, compare=compare, problems=problems, defaults=defaults if isinstance(defaults, dict) else {},
         autobyz=autobyz,
     )  # fmt: skip
     only = ", ".join(f"{name} = {value}" for name, value in (where or {}).items())
-    notes = filter(None, (f"Only cells with {only}." if only else "", words))
-    board = replace(board, notes=(*board.notes, *notes), validated=statistic == "validation")
     plug_ins = sorted({one for result in loaded.results for one in origins(result.cell).items()})
-    if not plug_ins:
-        return board
     told = "; ".join(f"{name}: {origin}" for name, origin in plug_ins)
-    return replace(board, notes=(*board.notes, f"Plug-ins: {told}."))
+    notes = (f"Only cells with {only}." if only else "", words, f"Plug-ins: {told}." if told else "")
+    return replace(board, notes=(*board.notes, *filter(None, notes)), validated=statistic == "validation")
+
+
+def problems_of(store: Store, loaded: Loaded) -> list[str]:
+    """The files that are no records, in words. Raises ``StoreError`` if a store has no others."""
+    problems = [f"{p.path.name}: {p.reason}" for p in loaded.problems]
+    if problems and not loaded.results:
+        raise StoreError(f"{store.folder}: none of {len(problems)} files is a record; {problems[0]}")
+    return problems
 
 
 def chosen(loaded: Loaded, *, keys: Collection[str] | None = None, where: Mapping[str, str] | None = None) -> Loaded:
@@ -104,6 +102,19 @@ def by_labels(results: Iterable[CellResult], *names: str) -> list[CellResult]:
     return sorted(results, key=lambda r: (*(natural(text(r.labels.get(n))) for n in names), r.key))
 
 
+def experiments(results: Iterable[CellResult], *names: str) -> dict[tuple[str, ...], CellResult]:
+    """The record with the lowest seed of every experiment, by the texts of these labels, in their order."""
+    found: dict[tuple[str, ...], CellResult] = {}
+    for record in by_labels(results, *names, "seed"):
+        found.setdefault(values_of(record.labels, names), record)
+    return found
+
+
+def telling(names: Sequence[str], found: Iterable[tuple[str, ...]]) -> list[str]:
+    """Those of the labels in which ``experiments`` differ, and the norm."""
+    return [n for n, values in zip(names, zip(*found, strict=True), strict=False) if len({*values}) > 1 or n == "norm"]
+
+
 def has_labels(labels: Mapping[str, object], where: Mapping[str, str]) -> bool:
     """True if a cell's labels are as in ``where``."""
     return all(matches(text(labels.get(n)), v) for n, v in where.items())
@@ -114,14 +125,11 @@ def matches(have: str, wanted: str) -> bool:
     return have == wanted.removesuffix("()") or have.split("(")[0] == wanted
 
 
-def _planned(described: Mapping[str, object], have: set[str], known: set[str]) -> list[dict[str, object]]:
+def _planned(described: Mapping[str, Any], have: set[str], known: set[str]) -> list[dict[str, object]]:
     """The cells that the grid was asked for and that have no record, with status ``missing`` and ``known`` labels."""
-    cells = described.get("cells", {})
-    if not isinstance(cells, dict):
-        return []
     return [
         {k: v for k, v in labels.items() if k in known and not isinstance(v, (dict, list))}
         | {"key": key, "status": "missing"}
-        for key, labels in sorted(cells.items())
-        if key not in have and isinstance(labels, dict)
+        for key, labels in sorted(described.get("cells", {}).items())
+        if key not in have
     ]

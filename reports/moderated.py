@@ -95,12 +95,17 @@ def interval(
     """The interval of a mean accuracy over at least two seeds: around its logit, so that it stays within [0, 1]."""
     n = len(values)
     seen = max(float(logit(values, samples).var(ddof=1)), resolution(values, samples))
-    variance, dof = (np.asarray(seen), np.asarray(n - 1.0)) if prior is None else prior.moderate(seen, n - 1)
-    half = float(stdtrit(dof, (1 + confidence) / 2)) * math.sqrt(float(variance) / n)
+    half = half_width(seen, n, prior, confidence)
     mean = math.fsum(values) / n
     centre = float(logit([mean], samples)[0])
     low, high = 1 / (1 + math.exp(half - centre)), 1 / (1 + math.exp(-half - centre))
     return min(low, mean), max(high, mean)  # a mean next to 0 or 1 is farther out than its logit may be
+
+
+def half_width(variance: float, n: int, prior: Prior | None, confidence: float) -> float:
+    """Half Student's interval of a mean over ``n`` seeds of this variance, which ``prior`` moderates."""
+    moderated, dof = (variance, n - 1.0) if prior is None else map(float, prior.moderate(variance, n - 1))
+    return float(stdtrit(dof, (1 + confidence) / 2)) * math.sqrt(moderated / n)
 
 
 def pair_p_values(tables: Array, samples: int | None) -> tuple[Array, Array]:

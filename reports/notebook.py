@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from robustfl.records import CellResult
 
 from .board import Board, Section
-from .cells import Markup, remarks, state_counts, title
 from .paired import words_below
+from .tables.columns import Markup, remarks, state_counts, title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,15 +51,15 @@ class Drawn(list["Axes"]):
         return f"<{self.kind}: {len(self)} axes in {len(self.figures)} figures>"
 
     def _repr_html_(self) -> str:
-        from .figures import picture
+        from .figures.writing import picture
 
         shown = [b64encode(picture(figure, "png")).decode() for figure in self.figures]
         return "\n".join(f'<img style="max-width: 100%" src="data:image/png;base64,{data}">' for data in shown)
 
     def save(self, path: str | Path) -> list[Path]:
         """Write the figures to ``path`` (pdf, png or svg), several of them as ``x-1.pdf``, ``x-2.pdf``."""
-        from .figures import picture
-        from .plots import target_of, write_numbered
+        from .figures.plots import target_of, write_numbered
+        from .figures.writing import picture
 
         target, form = target_of(path, "save")
         return write_numbered(target, [picture(figure, form) for figure in self.figures])
@@ -121,6 +121,6 @@ class Plots:
         return self._drawn("representations", None, where)
 
     def _drawn(self, kind: str, metric: str | None, where: Mapping[str, str] | None, lines: str | None = None) -> Drawn:
-        from .plots import figures_of
+        from .figures.plots import figures_of
 
         return Drawn(kind, figures_of(self._records(), kind, metric=metric, where=where, lines=lines))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,8 +37,6 @@ class Comparison:
 class Comparisons:
     """All rows of a table against its first one, and in words what may be claimed."""
 
-    metric: str
-    block: str
     reference: tuple[str, ...]
     results: tuple[Comparison, ...]
     left_out: int
@@ -66,7 +64,7 @@ def compare(section: Section) -> Comparisons:
     left_out = len(section.rows) - len(found.rows)
     if len(found.rows) < 2:
         words = "Fewer than two rows have a worst case, so there is nothing to compare."
-        return Comparisons(section.metric, section.block, (), (), left_out, words)
+        return Comparisons((), (), left_out, words)
     results = tuple(
         Comparison(
             row=i,
@@ -80,7 +78,7 @@ def compare(section: Section) -> Comparisons:
         if k
     )
     first = section.rows[found.rows[0]].labels
-    return Comparisons(section.metric, section.block, first, results, left_out, _verdict(results))
+    return Comparisons(first, results, left_out, _verdict(results))
 
 
 def rank_ranges(section: Section) -> list[tuple[int, int] | None]:
@@ -103,7 +101,7 @@ def rank_ranges(section: Section) -> list[tuple[int, int] | None]:
 
 
 def _pairs(section: Section) -> _Pairs:
-    rows = tuple(i for i, row in enumerate(section.rows) if row.worst.is_number and not row.worst.bound)
+    rows = tuple(i for i, row in enumerate(section.rows) if row.worst.exact)
     table = _table([section.rows[i] for i in rows])
     samples = min((s for i in rows if (s := section.rows[i].worst.samples)), default=None)
     p, n = pair_p_values(table, samples)
@@ -165,13 +163,18 @@ def _verdict(results: Sequence[Comparison]) -> str:
         have = "One seed or none" if n < 2 else f"{n} seeds"
         return f"{have} in common: too few to tell rows apart; {MIN_PAIRS} may, five or more should."
     significant = sum(r.significant for r in results)
-    seeds = _range([r.n for r in results])
+    seeds = span([r.n for r in results])
     ahead = sum(r.significant and r.difference > 0 for r in results)
     lead = f"{ahead} of them is" if ahead == 1 else f"{ahead} of them are"
     more = f" {lead} ahead on the seeds that both have: each is ranked by its own." if ahead else ""
     return f"{significant} of {len(results)} rows can be told apart from the first (n = {seeds} seeds).{more}"
 
 
-def _range(counts: Sequence[int]) -> str:
+def span(counts: Collection[int]) -> str:
+    """The least and the greatest of several numbers in words.
+
+    >>> span([3, 5, 4]), span([3, 3])
+    ('3 to 5', '3')
+    """
     low, high = min(counts), max(counts)
     return str(low) if low == high else f"{low} to {high}"

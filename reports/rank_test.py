@@ -6,10 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from .axes import NO_ATTACK
 from .board import Board, metric_title
 from .estimate import Estimate, acts
 from .paired import LEVEL
-from .ranking import NO_ATTACK
 
 MIN_SCENARIOS = 5
 """Fewer scenarios make the chi-square approximation of Friedman's test meaningless."""
@@ -52,17 +54,16 @@ def rank_over_scenarios(board: Board, metric: str) -> Ranking:
             for row in section.rows:
                 places[row.labels][name] = row.cells[i]
     scenarios = tuple(dict.fromkeys(name for found in places.values() for name in found))
-    whole = {n: [_value(found[s]) for s in scenarios] for n, found in places.items() if _complete(found, scenarios)}
-    left_out = tuple(n for n in places if n not in whole)
-    return _tested(metric, {n: [v for v in vs if v is not None] for n, vs in whole.items()}, scenarios, left_out)
+    values = {
+        name: [v for s in scenarios if (v := _value(found.get(s, Estimate()))) is not None]
+        for name, found in places.items()
+    }
+    whole = {name: known for name, known in values.items() if len(known) == len(scenarios)}
+    return _tested(metric, whole, scenarios, tuple(name for name in places if name not in whole))
 
 
 def _value(place: Estimate) -> float | None:
     return -1.0 if place.count("diverged") else place.mean
-
-
-def _complete(found: Mapping[str, Estimate], scenarios: Sequence[str]) -> bool:
-    return all(s in found and _value(found[s]) is not None for s in scenarios)
 
 
 def _tested(
@@ -71,7 +72,6 @@ def _tested(
     scenarios: tuple[str, ...],
     left_out: tuple[tuple[str, ...], ...],
 ) -> Ranking:
-    import numpy as np
     from scipy import stats
 
     k, n = len(values), len(scenarios)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any
@@ -14,37 +13,18 @@ import pandas as pd
 from robustfl.autobyz import TITLE, Asked
 from robustfl.errors import UsageError, closest
 
+from .axes import NO_ATTACK, OF_ATTACKS, TOLD, Axes, Cell, Labels, absent, axes_of, bare, cells_of, text, values_of
 from .board import OVERALL, Board, Row, Section, natural, row_name
 from .captions import Footnotes, caption, how_to_read, in_plain_words
 from .ensembles import columns, of_members, words
-from .estimate import DROPPED, STATES, Estimate, acts, averaged, table_prior, worst
+from .estimate import DROPPED, STATES, Estimate, acts, averaged, in_order, table_prior, worst
 from .frame import label_columns, ranked_metrics, samples_of
 from .paired import rank_ranges
-
-NO_ATTACK = "none"
-OF_ATTACKS = "cell.methods.attack."
-"""How the columns begin in which attacks with equal labels differ (``frame``)."""
-ATTACK_LABELS = ("f", "f_declared", "scope", "target")
-"""Labels that only mean something under attack: an unattacked cell stands beside every value of them.
-
-What the rule was told, ``f_declared``, means something without attack, too: there the place has a footnote.
-"""
-TOLD = "f_declared of its own"
-"""The key under which a cell that stands beside another ``f_declared`` keeps what its rule was told."""
-
-CONTESTANT = ("defense", "statistics_defense", "norm", "objective", "propagation")
-"""Labels that say who competes, with ``ALWAYS`` shown; whatever else varies says which task is solved."""
-ALWAYS = ("defense", "norm")
-OWN = ("algorithm", "schedule")
-"""Settings of training that belong to the contestants where each has its own, and to the task otherwise."""
 
 _LAST_BIT = 1e-9
 
 NO_SHIFT = 1e-5
 """An attack that moves the honest mean by no more than this share of its length has no effect; rounding gives 1e-7."""
-
-Cell = Mapping[Hashable, Any]
-Labels = tuple[str, ...]
 
 
 @dataclass
@@ -64,7 +44,7 @@ class _Place:
     def estimate(self, metric: str) -> Estimate:
         found = self.values.get(metric, {})
         values = tuple((s, found[s]) for s in sorted(found, key=natural))
-        states = tuple((s, self.states[s]) for s in STATES if self.states[s])
+        states = in_order(self.states)
         idle = bool(values) and not states and set(found) <= self.idle
         notes = tuple(sorted(self.notes))
         samples, dropped = self.samples.get(metric), self.dropped and not (values or states)
@@ -83,15 +63,6 @@ class _Group:
     calm: list[float] = field(default_factory=list)
     memory: list[int] = field(default_factory=list)
     own: Labels = ()
-
-
-@dataclass(frozen=True)
-class Axes:
-    """The roles of the labels that vary: of the contestants, each contestant's own, of the task."""
-
-    contestant: tuple[str, ...]
-    own: tuple[str, ...]
-    task: tuple[str, ...]
 
 
 def rank_board(
@@ -115,24 +86,19 @@ def rank_board(
     found = sorted({text(c["attack"]) for c in cells}, key=lambda a: (a != NO_ATTACK, natural(a)))
     attacks = columns(found, autobyz, NO_ATTACK)
     notes = Footnotes()
-    metrics = ranked_metrics(table)
-    sections = [
-        _section(block, task, metric, rows, attacks)
-        for block, task, rows_of in _blocks(_grouped(cells, axes, notes, metrics), axes, autobyz)
-        for metric in sorted(metrics, key=lambda m: (m != "sa", m == "ra_worst", natural(m)))
-        if (rows := rows_of(metric, attacks))
-    ]
+    metrics = sorted(ranked_metrics(table), key=lambda m: (m != "sa", m == "ra_worst", natural(m)))
+    groups = _grouped(cells, axes, notes, metrics)
     measured = [c for c in cells if c["status"] == "done"]
     counts = Counter(str(s) for s in table["status"])
     free = [c for c in labels if c not in (*axes.contestant, *axes.own, *axes.task)]
     constant = [c for c in free if len({text(cell.get(c)) for cell in cells}) == 1]
     board = Board(
         scenario=", ".join(sorted({text(s) for s in table.get("scenario", []) if isinstance(s, str)})),
-        label_names=tuple(_plain(c) for c in axes.contestant),
+        label_names=tuple(bare(c) for c in axes.contestant),
         attacks=attacks,
-        sections=tuple(sections),
-        task_names=tuple(_plain(c) for c in axes.task),
-        own_names=tuple(_plain(c) for c in axes.own),
+        sections=tuple(_sections(groups, axes, metrics, attacks, autobyz)),
+        task_names=tuple(bare(c) for c in axes.task),
+        own_names=tuple(bare(c) for c in axes.own),
         defaults={k: text(v) for k, v in (defaults or {}).items()},
         constants=tuple((c, text(cells[0].get(c))) for c in constant),
         footnotes=notes.texts(),
@@ -141,70 +107,25 @@ def rank_board(
         versions=_versions(table),
         autobyz=autobyz,
     )
-    members = "" if autobyz is None else words(autobyz, _refused_members(board, autobyz), dropped=_drops(board))
-    told = (*how_to_read(board), *filter(None, [members, _tested(measured)]))
-    return replace(board, caption=caption(board, seeds={text(c["seed"]) for c in measured}), notes=told)
+    told = [*how_to_read(board), _members_words(board), _tested(measured)]
+    return replace(
+        board, caption=caption(board, seeds={text(c["seed"]) for c in measured}), notes=tuple(filter(None, told))
+    )
 
 
-def _drops(board: Board) -> bool:
-    return any(place.dropped for s in board.sections for row in s.rows for place in row.cells)
-
-
-def _refused_members(board: Board, autobyz: Asked) -> dict[str, int]:
-    """The members that are refused in rows where others are not, with the number of these rows over all tasks."""
+def _members_words(board: Board) -> str:
+    """The words on the AutoByz column, if there is one, and on members that are refused where others are not."""
+    autobyz = board.autobyz
+    if autobyz is None:
+        return ""
     at = board.attacks.index(TITLE)
     rows = [r for s in board.tasks if s.metric == "sa" for r in s.rows if not r.cells[at].count("refused")]
     places = {
         name: [r.cells[board.attacks.index(name)] for r in rows] for name in autobyz.members if name in board.attacks
     }
     counts = {name: sum(e.count("refused") > 0 for e in found) for name, found in places.items()}
-    return {name: count for name, count in counts.items() if count}
-
-
-def axes_of(cells: Sequence[Cell], labels: Sequence[str], *, compare: Sequence[str]) -> Axes:
-    """Which of the labels make contestants and which make tasks.
-
-    A label of ``OWN`` that every contestant has one value of within a task, and not all the same one, is no part of the
-    task: learning rates tuned per norm do not keep norms apart.
-    """
-    varying = varied(cells, labels)
-    known = (*CONTESTANT, *compare)
-    contestant = [c for c in known if c in labels and (c in ALWAYS or c in varying)]
-    contestant += [c for c in varying if c.startswith(tuple(f"cell.methods.{name}." for name in CONTESTANT))]
-    task = [c for c in varying if c not in contestant]
-    own = _own(cells, contestant, task)
-    return Axes(tuple(dict.fromkeys(contestant)), own, tuple(c for c in task if c not in own))
-
-
-def varied(cells: Sequence[Cell], labels: Sequence[str]) -> list[str]:
-    """Those of the labels, beside attack and seed, that have several values; ``f_declared`` where it differs from f."""
-    found = [c for c in labels if c not in ("attack", "seed") and len({text(cell.get(c)) for cell in cells}) > 1]
-    if {"f", "f_declared"} <= set(found) and all(text(c["f"]) == text(c["f_declared"]) for c in cells):
-        found.remove("f_declared")
-    return found
-
-
-def _own(cells: Sequence[Cell], contestant: Sequence[str], task: Sequence[str]) -> tuple[str, ...]:
-    candidates = tuple(c for c in OWN if c in task)
-    for names in dict.fromkeys([candidates, *((c,) for c in candidates)]):
-        rest = [c for c in task if c not in names]
-        if names and _tells(cells, [*rest, *contestant], names) and not _tells(cells, rest, names):
-            return names
-    return ()
-
-
-def _tells(cells: Sequence[Cell], by: Sequence[str], names: Sequence[str]) -> bool:
-    """True if the labels ``by`` determine the labels ``names``."""
-    found: dict[Labels, Labels] = {}
-    return all(found.setdefault(_labels(c, by), _labels(c, names)) == _labels(c, names) for c in cells)
-
-
-def _labels(cell: Cell, names: Sequence[str]) -> Labels:
-    return tuple(text(cell.get(name)) for name in names)
-
-
-def _plain(column: str) -> str:
-    return column.removeprefix("cell.")
+    refused = {name: count for name, count in counts.items() if count}
+    return words(autobyz, refused, dropped=any(place.dropped for place in board.places))
 
 
 def without_effect(cell: Cell) -> bool:
@@ -233,7 +154,7 @@ def _tested(cells: Sequence[Cell]) -> str:
     """Which model was tested on what; schemes with models of their own beside others are named."""
     found: dict[str, set[str]] = defaultdict(set)
     for cell in cells:
-        if not _absent(cell.get("evaluation")) and cell.get("evaluation"):
+        if not absent(cell.get("evaluation")) and cell.get("evaluation"):
             found[in_plain_words(str(cell["evaluation"]))].add(text(cell.get("norm")))
     if not found:
         return ""
@@ -267,59 +188,6 @@ def _check(table: pd.DataFrame, compare: Sequence[str]) -> None:
             raise UsageError(f"leaderboard: cannot compare {name!r}; {closest(name, allowed)}")
 
 
-def cells_of(table: pd.DataFrame, autobyz: Asked | None) -> list[dict[Hashable, Any]]:
-    """The cells of a table as boards count them: attacks by the names of their columns, unattacked cells everywhere."""
-    records = table.to_dict("records")
-    return spread(_by_version(records if autobyz is None else autobyz.renamed(records)))
-
-
-def _by_version(cells: Sequence[Cell]) -> list[dict[Hashable, Any]]:
-    """The cells, attacks of one name and several versions named with what tells them apart: ``my-attack (my.py 3f…)``.
-
-    They are columns of one table, so that the cells without attack stand beside each of them.
-    """
-    columns = sorted({str(n) for c in cells for n in c if str(n).startswith(OF_ATTACKS)})
-    apart: dict[str, set[Labels]] = defaultdict(set)
-    for cell in cells:
-        apart[text(cell["attack"])].add(_labels(cell, columns))
-    named = []
-    for cell in cells:
-        words = ", ".join(_in_words(c, text(cell.get(c))) for c in columns if text(cell.get(c)) != "–")
-        attack = text(cell["attack"])
-        rest = {n: v for n, v in cell.items() if n not in columns}
-        named.append({**rest, "attack": f"{attack} ({words})"} if len(apart[attack]) > 1 else rest)
-    return named
-
-
-def _in_words(column: str, value: str) -> str:
-    name = column.rpartition(".")[2]
-    return value if name == "origin" else f"{name} {value}"
-
-
-def spread(cells: list[dict[Hashable, Any]]) -> list[dict[Hashable, Any]]:
-    """Put an unattacked cell beside every attacked setting of the labels that do not matter without an attack."""
-    attacked = [c for c in cells if c["attack"] != NO_ATTACK]
-    free = [
-        label
-        for label in ATTACK_LABELS
-        if attacked and not {c.get(label) for c in attacked} & {c.get(label) for c in cells if c["attack"] == NO_ATTACK}
-    ]
-    if not free:
-        return cells
-    settings = {tuple(c.get(label) for label in free) for c in attacked}
-    ordered = sorted(settings, key=lambda values: natural(" ".join(map(text, values))))
-
-    def beside(cell: dict[Hashable, Any], values: tuple[Any, ...]) -> dict[Hashable, Any]:
-        moved = cell | dict(zip(free, values, strict=True))
-        told = cell.get("f_declared")
-        return moved if text(moved.get("f_declared")) == text(told) else moved | {TOLD: told}
-
-    return [
-        placed for c in cells
-        for placed in ([beside(c, values) for values in ordered] if c["attack"] == NO_ATTACK else [c])
-    ]  # fmt: skip
-
-
 Groups = Mapping[Labels, Mapping[Labels, _Group]]
 """By task and contestant."""
 
@@ -328,14 +196,14 @@ def _grouped(cells: Iterable[Cell], axes: Axes, notes: Footnotes, metrics: Colle
     groups: dict[Labels, dict[Labels, _Group]] = defaultdict(lambda: defaultdict(_Group))
 
     def order(cell: Cell) -> tuple[Any, ...]:
-        where = (*_labels(cell, axes.task), *_labels(cell, axes.contestant), text(cell["attack"]))
+        where = (*values_of(cell, axes.task), *values_of(cell, axes.contestant), text(cell["attack"]))
         return (*natural(" ".join(where)), *natural(text(cell["seed"])))
 
     before: Cell = {}
     for cell in sorted(cells, key=order):
-        labels, attack = _labels(cell, axes.contestant), text(cell["attack"])
-        group, seed = groups[_labels(cell, axes.task)][labels], text(cell["seed"])
-        group.own = _labels(cell, axes.own)
+        labels, attack = values_of(cell, axes.contestant), text(cell["attack"])
+        group, seed = groups[values_of(cell, axes.task)][labels], text(cell["seed"])
+        group.own = values_of(cell, axes.own)
         place = group.places[attack]
         if seed in place.seeds:
             both = " and ".join(f"{str(c['key'])[:12]} ({text(c['status'])})" for c in (before, cell))
@@ -374,39 +242,49 @@ def _add(cell: Cell, seed: str, group: _Group, place: _Place, notes: Footnotes, 
     if TOLD in cell:
         place.notes.add(notes.number(NO_ATTACK, f"the rule was told f_declared = {text(cell[TOLD])}", None))
     for metric in metrics:
-        if not _absent(cell.get(metric)):
+        if not absent(cell.get(metric)):
             place.values[metric][seed] = float(cell[metric])
             place.samples |= samples_of(cell, metric)
     if without_effect(cell):
         place.idle.add(seed)
-    took = [] if _absent(cell.get("seconds_per_round")) else [float(cell["seconds_per_round"])]
+    took = [] if absent(cell.get("seconds_per_round")) else [float(cell["seconds_per_round"])]
     group.seconds += took
     group.calm += took if cell["attack"] == NO_ATTACK else []
-    group.memory += [] if not cell.get("peak_memory") else [int(cell["peak_memory"])]
+    memory = cell.get("peak_memory")
+    group.memory += [] if absent(memory) or not memory else [int(memory)]
 
 
-def _blocks(groups: Groups, axes: Axes, autobyz: Asked | None) -> list[tuple[str, Labels, Any]]:
-    """Each task in words and its labels with a function of metric and attacks to its rows; their mean comes first."""
+def _sections(
+    groups: Groups, axes: Axes, metrics: Sequence[str], attacks: Sequence[str], autobyz: Asked | None
+) -> list[Section]:
+    """The tables by metric: those of the mean over tasks first, where there are several, then those of each task."""
     tasks = sorted(groups, key=lambda task: natural(" ".join(task)))
-    names = [_plain(c) for c in axes.task]
-
-    def rows(task: Labels, metric: str, attacks: Sequence[str]) -> dict[Labels, Row]:
-        return {labels: _row(labels, group, metric, attacks, autobyz) for labels, group in groups[task].items()}
-
-    def overall(metric: str, attacks: Sequence[str]) -> list[Row]:
-        tables = [rows(task, metric, attacks) for task in tasks]
-        union = dict.fromkeys(labels for table in tables for labels in table)
-        empty = Row((), None, (Estimate(),) * len(attacks), Estimate())
-        acted = [
-            [attack != NO_ATTACK and acts(row.cells[i] for row in table.values()) for i, attack in enumerate(attacks)]
-            for table in tables
-        ]
-        return [_mean_row(labels, [table.get(labels, empty) for table in tables], acted) for labels in union]
-
-    blocks: list[tuple[str, Labels, Any]] = [
-        (row_name(names, t) or OVERALL, t, lambda m, a, t=t: list(rows(t, m, a).values())) for t in tasks
+    names = [bare(c) for c in axes.task]
+    rows = {
+        (task, metric): [_row(labels, group, metric, attacks, autobyz) for labels, group in groups[task].items()]
+        for task in tasks
+        for metric in metrics
+    }
+    overall = [
+        _section(OVERALL, (), metric, _overall([rows[task, metric] for task in tasks], attacks), attacks)
+        for metric in (metrics if len(tasks) > 1 else ())
     ]
-    return [(OVERALL, (), overall), *blocks] if len(tasks) > 1 else blocks
+    return overall + [
+        _section(row_name(names, task) or OVERALL, task, metric, found, attacks)
+        for (task, metric), found in rows.items()
+    ]
+
+
+def _overall(tables: Sequence[Sequence[Row]], attacks: Sequence[str]) -> list[Row]:
+    """The mean of the rows of several tasks."""
+    by_labels = [{row.labels: row for row in table} for table in tables]
+    empty = Row((), None, (Estimate(),) * len(attacks), Estimate())
+    acted = [
+        [attack != NO_ATTACK and acts(row.cells[i] for row in table) for i, attack in enumerate(attacks)]
+        for table in tables
+    ]
+    union = dict.fromkeys(labels for table in by_labels for labels in table)
+    return [_mean_row(labels, [table.get(labels, empty) for table in by_labels], acted) for labels in union]
 
 
 def _row(labels: Labels, group: _Group, metric: str, attacks: Sequence[str], autobyz: Asked | None) -> Row:
@@ -491,11 +369,11 @@ def _section(block: str, task: Labels, metric: str, rows: Sequence[Row], attacks
 
 def _ranked(rows: Sequence[Row]) -> list[Row]:
     """Rows by worst case, best first; ties share a rank, diverged rows share the last, the others have none."""
-    scores = [round(_score(r), 9) for r in rows if r.worst.is_number and not r.worst.bound]
+    scores = [round(_score(r), 9) for r in rows if r.worst.exact]
     ranks: list[Row] = []
     for row in rows:
         rank = None
-        if row.worst.is_number and not row.worst.bound:
+        if row.worst.exact:
             rank = 1 + sum(s > round(_score(row), 9) for s in scores)
         elif row.worst.count("diverged"):
             rank = len(scores) + 1
@@ -513,13 +391,3 @@ def _versions(table: pd.DataFrame) -> tuple[tuple[str, str], ...]:
     names += [name for name in ("commit", "processor") if name in table.columns]
     found = [(n.removeprefix(prefix), ", ".join(sorted({str(v) for v in table[n].dropna()}))) for n in names]
     return tuple((name, words) for name, words in found if words)
-
-
-def _absent(value: object) -> bool:
-    return value is None or (isinstance(value, float) and math.isnan(value))
-
-
-def text(value: object) -> str:
-    if _absent(value) or value is pd.NA:
-        return "–"
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)

@@ -11,7 +11,10 @@ from typing import Any
 from robustfl.outside import shown, unsafe, unsafe_texts
 from robustfl.records import CellResult, Metrics
 
-_MEASURES = ("ra_", "certificates.", "group.")  # as columns of a table of cells begin
+MEASURES = ("ra_", "certificates.", "group.")
+"""The beginnings of columns with measures in a table of cells."""
+LABELS = ("ra_limit",)
+"""Labels that look like measures by their names."""
 
 
 def unlikely(record: CellResult) -> str | None:
@@ -19,7 +22,7 @@ def unlikely(record: CellResult) -> str | None:
     for name, label in record.labels.items():
         if isinstance(label, (dict, list)):
             return f"labels.{name} is a {type(label).__name__}, not a text or a number"
-        if name.startswith(_MEASURES) and name != "ra_limit":
+        if name.startswith(MEASURES) and name not in LABELS:
             return f"labels.{shown(name)} is called like a measure, which no setting is"
     if words := _unprintable(record) or next(_ends_apart(record), None):
         return words

@@ -47,6 +47,9 @@ class Problem:
     path: Path
     reason: str
 
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}"
+
 
 @dataclass(frozen=True)
 class Loaded:

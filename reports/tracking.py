@@ -6,7 +6,7 @@ import math
 import re
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
@@ -96,15 +96,8 @@ def _text(tag: str, words: str) -> Any:
     from tensorboard.plugins.text.metadata import create_summary_metadata
     from tensorboard.util.tensor_util import make_tensor_proto
 
-    return Summary(
-        value=[
-            Summary.Value(
-                tag=tag,
-                metadata=create_summary_metadata(display_name=tag, description=""),
-                tensor=make_tensor_proto([words]),
-            )
-        ]
-    )
+    metadata = create_summary_metadata(display_name=tag, description="")
+    return Summary(value=[Summary.Value(tag=tag, metadata=metadata, tensor=make_tensor_proto([words]))])
 
 
 def _session_end(*, done: bool) -> Any:
@@ -140,15 +133,16 @@ class Followed:
 
     def evaluated(self, point: CurvePoint) -> None:
         """Tell every tracker that a round was evaluated."""
-        for name, tracker in list(self._trackers.items()):
-            with self._guarded(name):
-                tracker.evaluated(point)
+        self._tell(lambda tracker: tracker.evaluated(point))
 
     def finished(self, record: CellResult) -> None:
         """Tell every tracker that the cell ended."""
+        self._tell(lambda tracker: tracker.finished(record))
+
+    def _tell(self, tell: Callable[[Tracker], None]) -> None:
         for name, tracker in list(self._trackers.items()):
             with self._guarded(name):
-                tracker.finished(record)
+                tell(tracker)
 
     @contextmanager
     def _guarded(self, name: str) -> Iterator[None]:

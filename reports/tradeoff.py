@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from .axes import NO_ATTACK
 from .board import OVERALL, Board, Row, hardest, metric_title, row_name
 from .contestants import heterogeneity
 from .estimate import Estimate
-from .ranking import NO_ATTACK
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def pareto(board: Board) -> Pareto:
         at = board.attacks.index(NO_ATTACK) if NO_ATTACK in board.attacks else None
         found = rows.get("sa", {})
         pairs = {} if at is None else {n: (r.cells[at], r.worst) for n, r in found.items()}
-    known = {n: p for n, p in pairs.items() if all(e.mean is not None and not e.bound for e in p)}
+    known = {n: p for n, p in pairs.items() if all(e.exact for e in p)}
     most = max((len(e.values) for p in known.values() for e in p), default=0)
     whole = {n: p for n, p in known.items() if all(len(e.values) == most for e in p)}
     points = tuple((n, 100 * (x.mean or 0.0), 100 * (y.mean or 0.0)) for n, (x, y) in whole.items())
@@ -98,15 +98,14 @@ def best_first(found: Breakdown) -> list[tuple[str, tuple[tuple[float, float], .
     return sorted(found.lines, key=lambda line: (-fmean(y for _, y in line[1]), line[0]))
 
 
-def breakdowns(board: Board, labels: Sequence[tuple[str, ...]]) -> list[Breakdown]:
-    """The breakdown curves of the rows with these labels; none where only one value of ``f`` or γ was run.
+def breakdowns(board: Board, labels: tuple[str, ...] | None = None) -> list[Breakdown]:
+    """The breakdown curves of all rows, or of those with these labels; none where only one ``f`` or γ was run.
 
     A line is a contestant in tasks that differ in nothing else, at the places where its worst case is known.
     """
-    wanted = set(labels)
     found = []
     for metric in board.metrics:
-        rows = [(s.task, r) for s in board.tasks if s.metric == metric for r in s.rows if r.labels in wanted]
+        rows = [(s.task, r) for s in board.tasks if s.metric == metric for r in s.rows if labels in (None, r.labels)]
         for against, lines in (*_along(board, rows, "f"), *_along(board, rows, "partition")):
             kept = tuple((n, tuple(sorted(p))) for n, p in sorted(lines.items()) if len(p) > 1)
             if kept:
@@ -141,4 +140,4 @@ def _percent(place: Estimate) -> float | None:
     """The worst case in percent, unless it is a bound; a divergence is an accuracy of zero: nothing was learned."""
     if place.count("diverged"):
         return 0.0
-    return None if place.mean is None or place.bound else 100 * place.mean
+    return 100 * place.mean if place.exact and place.mean is not None else None

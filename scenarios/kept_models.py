@@ -24,8 +24,8 @@ from robustfl.federation import Personal, State
 from robustfl.federation.personal import Privacy
 from robustfl.records import CellResult, canonical, plain
 from robustfl.registry import identity
-from robustfl.reports.agreement import versions_apart
 from robustfl.reports.published import read_board
+from robustfl.reports.published.agreement import versions_apart
 from robustfl.reports.store import Store, open_store, write_stream
 from robustfl.vectors import flatten_parameters, layout_of, write_statistics
 

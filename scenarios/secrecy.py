@@ -28,7 +28,7 @@ from robustfl.errors import RobustflError, told
 from robustfl.origins import origins
 from robustfl.records import CellResult
 from robustfl.registry import entries, load_file
-from robustfl.reports.bundle import Bundle
+from robustfl.reports.published.bundle import Bundle
 
 from .cell import Cell
 from .execution import Execution

@@ -22,8 +22,8 @@ from robustfl.patches import unpatched
 from robustfl.randomness import stream
 from robustfl.records import canonical
 from robustfl.registry import Entry, describe, entries, load_file
-from robustfl.reports.bundle import Bundle, read_bundle
 from robustfl.reports.published import TOLERANCE, Board, read_board
+from robustfl.reports.published.bundle import Bundle, read_bundle
 from robustfl.running import running
 from robustfl.testing import Check as Law
 from robustfl.testing import check as laws_of

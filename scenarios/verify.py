@@ -14,9 +14,9 @@ from robustfl.autobyz import Asked, asked_of
 from robustfl.errors import RobustflError, UsageError
 from robustfl.records import CellResult, plain
 from robustfl.registry import load_file
-from robustfl.reports.agreement import agree, settings_apart, versions_apart
-from robustfl.reports.board_faults import is_count
 from robustfl.reports.published import TOLERANCE, read_board
+from robustfl.reports.published.agreement import agree, settings_apart, versions_apart
+from robustfl.reports.published.faults import is_count
 
 from .cell import Cell
 from .claims_check import false_claims, unexplained

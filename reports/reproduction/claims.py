@@ -50,10 +50,15 @@ class Claim:
         return f"{shown} ± {self.spread}" if self.spread else shown
 
 
+def file_of(paper: str, suffix: str) -> Path:
+    """The file of a paper's claims or protocols. Raises ``UsageError`` for an unknown paper."""
+    if paper not in PAPERS:
+        raise UsageError(f"no paper {paper!r}; {closest(paper, PAPERS)}")
+    return FOLDER / f"{paper}.{suffix}"
+
+
 @cache
 def claims(paper: str) -> tuple[Claim, ...]:
     """All published numbers of a paper, in the order of its tables. Raises ``UsageError`` for an unknown paper."""
-    if paper not in PAPERS:
-        raise UsageError(f"no paper {paper!r}; {closest(paper, PAPERS)}")
-    with (FOLDER / f"{paper}.csv").open(encoding="utf-8", newline="") as file:
+    with file_of(paper, "csv").open(encoding="utf-8", newline="") as file:
         return tuple(Claim(**{name: row[name] for name in FIELDS}) for row in csv.DictReader(file))

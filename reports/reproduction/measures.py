@@ -9,8 +9,8 @@ from typing import Any
 
 from robustfl.records import CellResult
 
-from ..ranking import text
-from .protocols import Selector, Statement
+from ..axes import text, values_of
+from .protocols import Selector
 
 Panels = Mapping[str, Mapping[str, Sequence[tuple[float, float]]]]
 """What a plot shows that needs no training: per panel and line (or kind of point) its places (x, y)."""
@@ -65,13 +65,8 @@ def _texts(value: Any) -> set[str]:
     return {text(v) for v in value} if isinstance(value, (list, tuple)) else {text(value)}
 
 
-def measured(record: CellResult, statement: Statement, metric: str) -> float | None:
-    """The statement's number of one record, accuracies in percent; None where the record has no such number."""
-    return number(record, metric, statement.statistic, percent=statement.percent)
-
-
 def number(record: CellResult, metric: str, statistic: str = "final", *, percent: bool = True) -> float | None:
-    """A number of a record: ``metric`` and ``statistic`` as in ``Statement``.
+    """A number of a record, None where it has no such: ``metric`` and ``statistic`` as in ``Statement``.
 
     A run that diverged has the accuracy 0: it left no model that could be used. Its best evaluation is that before.
     """
@@ -133,7 +128,7 @@ def best_group(cells: Sequence[Planned], names: Sequence[str], values: Mapping[s
         return list(cells)
     groups: dict[tuple[str, ...], list[Planned]] = {}
     for cell in cells:
-        groups.setdefault(tuple(text(cell.labels.get(n)) for n in names), []).append(cell)
+        groups.setdefault(values_of(cell.labels, names), []).append(cell)
 
     def mean(group: Sequence[Planned]) -> float:
         found = [values[c.key] for c in group if c.key in values]

@@ -10,15 +10,14 @@ from typing import Any
 
 from robustfl.records import plain
 
-from ..latex import escape as tex
-from ..markdown import escape as md
-from ..markdown import table
 from ..store import sweep_leftovers, write_atomic
+from ..tables.latex import escape as tex
+from ..tables.markdown import escape as md
+from ..tables.markdown import table
 from .measures import Evidence
 from .protocols import SCALES, Item, Paper, ScaleName, Statement
 from .verdicts import ORDER, Finding, Side
 
-TEMPLATES = Path(__file__).parent.parent / "templates"
 HEAD = ("Claim", "The paper's number", "Measured", "Verdict")
 
 
@@ -228,15 +227,11 @@ def _finding(entry: Entry, finding: Finding) -> dict[str, Any]:
 
 def to_html(page: Page) -> str:
     """The page as one file that works from the disk."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from ..site.writing import TEMPLATES, template_environment
 
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, autoescape=True, trim_blocks=True,
-        lstrip_blocks=True,
-    )  # fmt: skip
     style = (TEMPLATES / "style.css").read_text(encoding="utf-8")
     facts = {"page": page, "head": HEAD, "rows_of": rows_of, "style": style}
-    return environment.get_template("reproduction.html").render(**facts) + "\n"
+    return template_environment().get_template("reproduction.html").render(**facts)
 
 
 def write_page(page: Page, folder: str | Path) -> list[Path]:

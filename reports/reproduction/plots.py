@@ -10,7 +10,7 @@ from robustfl.records import CellResult
 from robustfl.registry import split_outside
 
 from ..board import natural
-from ..figure_layout import DASHES, longest, wrapped
+from ..figures.layout import DASHES, longest, wrapped
 from .measures import Evidence, Panels, matches, number
 from .protocols import Item, Plot
 
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Series = Mapping[str, Sequence[tuple[CellResult, Mapping[str, Any]]]]
+Ran = Sequence[tuple[CellResult, Mapping[str, Any]]]
+"""Records with the labels of their cells."""
+Series = Mapping[str, Ran]
 _MARKERS = "osD^vPX*<>"
 _TITLE = 44  # letters across a panel
 _LETTERS, _HANDLE = 15, 7  # of a legend to an inch, and those that a line's picture takes
@@ -73,7 +75,7 @@ def _computed(plot: Plot, panels: Panels) -> Figure:
     return figure
 
 
-def _figure(plot: Plot, ran: Sequence[tuple[CellResult, Mapping[str, Any]]]) -> Figure:
+def _figure(plot: Plot, ran: Ran) -> Figure:
     from matplotlib.figure import Figure
 
     panels: dict[str, dict[str, list[tuple[CellResult, Mapping[str, Any]]]]] = defaultdict(lambda: defaultdict(list))
@@ -150,9 +152,7 @@ def _positions(plot: Plot, series: Series) -> dict[str, int]:
     return {name: i for i, name in enumerate(sorted(names, key=natural))}
 
 
-def _by_position(
-    plot: Plot, ran: Sequence[tuple[CellResult, Mapping[str, Any]]], positions: Mapping[str, int]
-) -> dict[int, list[float]]:
+def _by_position(plot: Plot, ran: Ran, positions: Mapping[str, int]) -> dict[int, list[float]]:
     """The seeds' values at each position."""
     values: dict[int, list[float]] = defaultdict(list)
     for record, labels in ran:

@@ -12,7 +12,8 @@ from pydantic import ConfigDict, Field, ValidationError, model_validator
 from robustfl.errors import UsageError, closest
 from robustfl.records import Record
 
-from .claims import FOLDER, PAPERS, Claim, claims
+from ..documents import first_fault
+from .claims import PAPERS, Claim, claims, file_of
 
 Scalar = str | int | float | bool
 Selector = Mapping[str, Scalar | tuple[Scalar, ...]]
@@ -208,15 +209,11 @@ class Paper(_Part):
 @cache
 def paper(name: str) -> Paper:
     """The protocols of one paper. Raises ``UsageError`` for an unknown name and for a file that is wrong."""
-    if name not in PAPERS:
-        raise UsageError(f"no paper {name!r}; {closest(name, PAPERS)}")
-    data = tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
+    data = tomllib.loads(file_of(name, "toml").read_text(encoding="utf-8"))
     try:
         return Paper.model_validate({"name": name, **data})
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise UsageError(f"reports/claims/{name}.toml: {where}: {first['msg']}") from None
+        raise UsageError(f"reports/claims/{name}.toml: {first_fault(error)}") from None
 
 
 def papers() -> tuple[Paper, ...]:
@@ -233,8 +230,6 @@ def find_items(target: str | None) -> list[tuple[Paper, Item]]:
     if not target:
         return [(p, item) for p in papers() for item in p.items]
     name, _, wanted = target.strip("/").partition("/")
-    if name not in PAPERS:
-        raise UsageError(f"no paper {name!r}; {closest(name, PAPERS)}")
     chosen = paper(name)
     if not wanted:
         return [(chosen, item) for item in chosen.items]

@@ -18,8 +18,8 @@ from typing import Literal
 from robustfl.errors import UsageError
 
 from ..estimate import CONFIDENCE
-from ..moderated import MIN_PAIRS, Prior, prior_of
-from .measures import Evidence, Planned, best_group, measured
+from ..moderated import MIN_PAIRS, Prior, half_width, prior_of
+from .measures import Evidence, Planned, best_group, number
 from .protocols import Statement
 
 Verdict = Literal["confirmed", "contradicted", "undecided", "not comparable", "not run", "stale"]
@@ -142,7 +142,10 @@ def _side(statement: Statement, selector: Mapping[str, object], metric: str, evi
     cells = [c for c in planned if c.key in evidence.records]
     if statement.best and len(cells) < len(planned):  # the best may be among those that have not run
         return Side({}, tuple(c.key for c in cells))
-    values = {c.key: v for c in cells if (v := measured(evidence.records[c.key], statement, metric)) is not None}
+    found = {
+        c.key: number(evidence.records[c.key], metric, statement.statistic, percent=statement.percent) for c in cells
+    }
+    values = {key: value for key, value in found.items() if value is not None}
     chosen = best_group(cells, statement.best, values)
     by_seed: dict[str, float] = {}
     for cell in chosen:
@@ -196,13 +199,8 @@ def interval(differences: Sequence[float], prior: Prior | None) -> tuple[float, 
     >>> round(low, 2), round(high, 2)
     (7.52, 12.48)
     """
-    from scipy.special import stdtrit
-
-    n = len(differences)
     mean = fmean(differences)
-    seen = max(FLOOR**2, _variance(differences))
-    variance, freedom = (seen, n - 1.0) if prior is None else map(float, prior.moderate(seen, n - 1))
-    half = float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * math.sqrt(variance / n)
+    half = half_width(max(FLOOR**2, _variance(differences)), len(differences), prior, CONFIDENCE)
     return mean - half, mean + half
 
 

@@ -15,9 +15,9 @@ from robustfl.cli.progress import execution_of, run_shown
 from robustfl.errors import UsageError
 
 if TYPE_CHECKING:
-    from robustfl.reports.attack_study import Study
-    from robustfl.reports.benchmark_data import Measured
-    from robustfl.reports.benchmark_method import About
+    from robustfl.reports.benchmark.data import Measured
+    from robustfl.reports.benchmark.method import About
+    from robustfl.reports.benchmark.study import Study
     from robustfl.reports.board import Board
     from robustfl.reports.published import Board as Published
     from robustfl.scenarios import Results, Scenario
@@ -208,7 +208,7 @@ def _hold(source: Path, read: Published) -> None:
 
 
 def _measured(read: Published) -> Measured:
-    from robustfl.reports.benchmark_data import measured
+    from robustfl.reports.benchmark.data import measured
     from robustfl.scenarios import Cell
     from robustfl.scenarios.expand import labels
 
@@ -218,7 +218,7 @@ def _measured(read: Published) -> Measured:
 def _write_site(
     boards: Sequence[tuple[Published, Path | None]], page: Path, left_out: Sequence[str] = ()
 ) -> list[Path]:
-    from robustfl.reports.benchmark_site import Shown, write_benchmark
+    from robustfl.reports.benchmark.writing import Shown, write_benchmark
     from robustfl.scenarios.protocol import protocol
 
     shown = []
@@ -253,7 +253,7 @@ def _about(kind: str, name: str) -> About | None:
     from robustfl.cli.facts import facts_of
     from robustfl.cli.methods_page import prose
     from robustfl.registry import lookup
-    from robustfl.reports.benchmark_method import About
+    from robustfl.reports.benchmark.method import About
 
     try:
         entry = lookup(kind, name)
@@ -270,7 +270,7 @@ def _about(kind: str, name: str) -> About | None:
 
 def _studied(name: str, source: Path | None, run: Any) -> Study:
     """The data of a study, after what is missing of it has run; or of a file."""
-    from robustfl.reports.attack_study import read_study, study_of
+    from robustfl.reports.benchmark.study import read_study, study_of
     from robustfl.reports.store import Store
     from robustfl.scenarios import Scenario
 
@@ -285,8 +285,8 @@ def _studied(name: str, source: Path | None, run: Any) -> Study:
 def study(name: str, found: Study, *, page: Path | None, form: str) -> int:
     """Write the page of the study behind a version of AutoByz; 1 if the data say another choice."""
     from robustfl.autobyz import ensemble_of
-    from robustfl.reports.attack_study import about
-    from robustfl.reports.attack_study_page import study_page
+    from robustfl.reports.benchmark.study import about
+    from robustfl.reports.benchmark.study_page import study_page
 
     of = about(name)
     ensemble = ensemble_of(of.version)
@@ -312,8 +312,8 @@ def study(name: str, found: Study, *, page: Path | None, form: str) -> int:
 def heldout(name: str, found: Study, *, page: Path | None, form: str) -> int:
     """Write the page of contestants that AutoByz was not chosen by; tell how many of their worst cases it attains."""
     from robustfl.autobyz import ensemble_of, ensembles
-    from robustfl.reports.attack_study import about
-    from robustfl.reports.attack_study_page import heldout_page
+    from robustfl.reports.benchmark.study import about
+    from robustfl.reports.benchmark.study_page import heldout_page
 
     ensemble = ensemble_of(about(name).version)
     by_version = {version: found.held([m.label for m in e.members]) for version, e in ensembles().items()}

@@ -13,8 +13,8 @@ def diff(*, first: str, second: str, timing: bool, limit: int, form: str) -> int
     """Print what differs between two cells or two stores; 1 if anything but timing and environment does."""
     from robustfl.errors import UsageError
     from robustfl.records import CellResult
-    from robustfl.reports.differing import CellDiff, diff_cells, diff_stores, find_both
-    from robustfl.reports.joining import told_apart
+    from robustfl.reports.published.differing import CellDiff, diff_cells, diff_stores, find_both
+    from robustfl.reports.published.joining import told_apart
 
     a, b = find_both(first, second)
     for side in (a, b):

@@ -10,8 +10,8 @@ from robustfl.cli.printing import as_json, console, say, table
 def merge(*, sources: tuple[Path, ...], out: Path, names: tuple[str, ...], tolerance: float, form: str) -> int:
     """Join stores into ``out``; 1 if a file is no record, or if cells are in conflict, when nothing is written."""
     from robustfl.errors import UsageError
-    from robustfl.reports import joining
-    from robustfl.reports.differing import in_a_line
+    from robustfl.reports.published import joining
+    from robustfl.reports.published.differing import in_a_line
     from robustfl.scenarios import Cell
     from robustfl.scenarios.expand import labels
 

@@ -12,7 +12,7 @@ def plot(
     lines: str | None,
 ) -> int:  # fmt: skip
     """Draw one kind of figure and name the files."""
-    from robustfl.reports.plots import plot as draw
+    from robustfl.reports.figures.plots import plot as draw
 
     files = draw(
         store, kind, save or Path(f"{kind}.pdf"), metric=metric, where=where, width=width, lines=lines,

@@ -16,7 +16,7 @@ def report(
     form: str,
 ) -> int:  # fmt: skip
     """Write a store's report, site and board, and print its leaderboard."""
-    from robustfl.reports.publishing import publish_store
+    from robustfl.reports.writing import publish_store
 
     papers = (lambda results: papers_of(results, plugins)) if site is not None else None
     made = publish_store(

@@ -116,7 +116,7 @@ def _with_figures(page: Any, folder: Path) -> Any:
     """The page with every plot drawn into ``folder``, as PNG and PDF."""
     from dataclasses import replace
 
-    from robustfl.reports.figures import picture, titled
+    from robustfl.reports.figures.writing import picture, titled
     from robustfl.reports.reproduction.plots import drawings
     from robustfl.reports.store import write_atomic
 

@@ -47,7 +47,7 @@ def submit(
 def _write(
     store: Path, out: Path | None, by: str, name: str | None, plugins: tuple[str, ...], tolerance: float, form: str
 ) -> int:
-    from robustfl.reports.bundle import write_bundle
+    from robustfl.reports.published.bundle import write_bundle
 
     if not by:
         raise UsageError("--by says who is to be asked about the bundle: a name, a handle, an address")

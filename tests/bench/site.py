@@ -12,7 +12,7 @@ from typing import Any
 from robustfl.records import CellResult, Metrics, digest
 from robustfl.reports import rank_board
 from robustfl.reports.frame import frame
-from robustfl.reports.site import write_site
+from robustfl.reports.site.writing import write_site
 
 MEASURE = """
   const done = arguments[0], table = document.querySelector("table.listing"), times = [];

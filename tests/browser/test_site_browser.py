@@ -14,7 +14,7 @@ from fake_store import grid, record
 
 from robustfl.reports import rank_board
 from robustfl.reports.frame import frame
-from robustfl.reports.site import write_site
+from robustfl.reports.site.writing import write_site
 
 pytestmark = pytest.mark.browser
 HOSTILE = (

@@ -22,8 +22,8 @@ from robustfl.cli import bench as command
 from robustfl.cli import invoke
 from robustfl.errors import UsageError
 from robustfl.records import digest
-from robustfl.reports import attack_study
-from robustfl.reports.attack_study import Study, Tried, about
+from robustfl.reports.benchmark import study
+from robustfl.reports.benchmark.study import Study, Tried, about
 from robustfl.reports.published import read_board
 from robustfl.scenarios import Results, Scenario
 from robustfl.scenarios import bench as engine
@@ -322,7 +322,7 @@ def test_a_study_reads_its_own_cells_and_a_third_of_their_rounds(
         read.append(({r.key for r in given}, rounds))
         return "found"
 
-    monkeypatch.setattr(attack_study, "study_of", study_of)
+    monkeypatch.setattr(study, "study_of", study_of)
     run = lambda scenario: ran.append(scenario) or Results(tmp_path / "s", 3, 0, {}, keys)  # noqa: E731
     for name in command.STUDIES:
         assert command._studied(name, None, run) == "found"  # type: ignore[comparison-overlap]

@@ -19,8 +19,8 @@ from robustfl import registry
 from robustfl.cli import invoke
 from robustfl.errors import StoreError, UsageError
 from robustfl.records import CellResult
-from robustfl.reports import bundle, joining
-from robustfl.reports.bundle import Bundle, Manifest, _brought, _digest, _digest_of, read_bundle, write_bundle
+from robustfl.reports.published import bundle, joining
+from robustfl.reports.published.bundle import Bundle, Manifest, _brought, _digest, _digest_of, read_bundle, write_bundle
 from robustfl.reports.store import Store
 from robustfl.scenarios.secrecy import _drawn_for
 from robustfl.scenarios.submission import Submission, _methods_of, check_submission

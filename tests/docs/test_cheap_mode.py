@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from robustfl.reports.attack_study import WITHIN
+from robustfl.reports.benchmark.study import WITHIN
 from robustfl.reports.published import read_board
 
 pytestmark = pytest.mark.docs

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from robustfl.reports.bundle import Manifest, _digest, _digest_of, _requirements
 from robustfl.reports.published import content_digest, read_board, write_board
+from robustfl.reports.published.bundle import Manifest, _digest, _digest_of, _requirements
 from robustfl.reports.recipe import scenario_toml
 
 

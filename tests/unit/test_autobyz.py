@@ -17,13 +17,13 @@ from robustfl.registry import create
 from robustfl.reports.board import Board, Row
 from robustfl.reports.ensembles import columns, member_text, with_dropped, words
 from robustfl.reports.frame import frame
-from robustfl.reports.joining import Source, joined_protocol
 from robustfl.reports.loading import board_of
 from robustfl.reports.published import publish, read_board, write_board
+from robustfl.reports.published.joining import Source, joined_protocol
 from robustfl.reports.ranking import rank_board
 from robustfl.reports.store import Store
+from robustfl.reports.tables.writing import to_csv, to_json, to_latex, to_markdown, to_text
 from robustfl.reports.tradeoff import pareto
-from robustfl.reports.writers import to_csv, to_json, to_latex, to_markdown, to_text
 from robustfl.scenarios import Cell, Execution, Scenario, expand
 from robustfl.scenarios.ensemble import asked
 from robustfl.scenarios.grid import run_grid

@@ -23,8 +23,8 @@ from robustfl.errors import RobustflError, UsageError
 from robustfl.randomness import stream
 from robustfl.records import CurvePoint
 from robustfl.registry import register
-from robustfl.reports.attack_study import Study, Tried, about, read_study, study_of
-from robustfl.reports.attack_study_page import heldout_page, study_page
+from robustfl.reports.benchmark.study import Study, Tried, about, read_study, study_of
+from robustfl.reports.benchmark.study_page import heldout_page, study_page
 from robustfl.reports.loading import board_of
 from robustfl.reports.store import Store
 from robustfl.scenarios import Execution, Scenario

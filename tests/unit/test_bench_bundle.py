@@ -12,10 +12,11 @@ from signed_bundles import signed
 from small_bench import RULES, VERSION, run_bench, shrink
 
 from robustfl.records import digest, plain
-from robustfl.reports.bundle import read_bundle, write_bundle
-from robustfl.reports.joining import merge, read_source, write_merge
-from robustfl.reports.published import merged, read_board
-from robustfl.reports.publishing import publish_store
+from robustfl.reports.published import read_board
+from robustfl.reports.published.board import merged
+from robustfl.reports.published.bundle import read_bundle, write_bundle
+from robustfl.reports.published.joining import merge, read_source, write_merge
+from robustfl.reports.writing import publish_store
 from robustfl.scenarios.dropped_check import RIGHTLY, WRONGLY
 from robustfl.scenarios.submission import Submission, check_submission
 from robustfl.scenarios.verify import verify

@@ -19,12 +19,12 @@ from small_bench import RULES, VERSION, shrink
 from robustfl.cli import invoke
 from robustfl.errors import UsageError
 from robustfl.records import CellResult
-from robustfl.reports.benchmark_data import Measured, measured
-from robustfl.reports.benchmark_drawing import TOP, pareto_svg
-from robustfl.reports.benchmark_history import Entry, History, history_page, read_history
-from robustfl.reports.benchmark_method import About
-from robustfl.reports.benchmark_site import MARK, Shown, write_benchmark
-from robustfl.reports.benchmark_tier import changed_words
+from robustfl.reports.benchmark.data import Measured, measured
+from robustfl.reports.benchmark.drawing import TOP, pareto_svg
+from robustfl.reports.benchmark.history import Entry, History, history_page, read_history
+from robustfl.reports.benchmark.method import About
+from robustfl.reports.benchmark.tier import changed_words
+from robustfl.reports.benchmark.writing import MARK, Shown, write_benchmark
 from robustfl.reports.published import content_digest, publish, read_board, write_board
 
 ROOT = Path(__file__).parents[2]
@@ -217,7 +217,7 @@ def test_numbers_and_legend_of_the_drawing_do_not_lie_on_each_other(both: tuple[
     near = [replace(r, seconds_per_round=0.05 + 1e-5 * k) for k, r in enumerate(rows)]
     board = measured(found.published)
     vars(board)["rows"] = tuple(near)
-    vars(board)["pareto"] = frozenset(r.labels for r in near)
+    vars(board)["pareto"] = tuple(near)
     drawn = pareto_svg(board)
     numbers = re.findall(r'<text x="([\d.]+)" y="([\d.]+)"[^>]*font-weight="bold"', drawn)
     assert len(numbers) == len(near) > 2

@@ -10,8 +10,8 @@ from fake_store import record, stored
 
 from robustfl.errors import UsageError
 from robustfl.records import CellResult, Timing
-from robustfl.reports.differing import diff_cells, diff_stores, find
-from robustfl.reports.joining import Source
+from robustfl.reports.published.differing import diff_cells, diff_stores, find
+from robustfl.reports.published.joining import Source
 
 
 def source(name: str, *records: CellResult) -> Source:

@@ -15,9 +15,17 @@ from fake_store import record, stored
 from robustfl.errors import UsageError
 from robustfl.records import CellResult, CurvePoint, Timing, digest
 from robustfl.reports import load_board
-from robustfl.reports.agreement import agree, settings_apart, versions_apart
-from robustfl.reports.joining import Source, joined_protocol, merge, one_run, read_source, read_sources, write_merge
 from robustfl.reports.published import publish, write_board
+from robustfl.reports.published.agreement import agree, settings_apart, versions_apart
+from robustfl.reports.published.joining import (
+    Source,
+    joined_protocol,
+    merge,
+    one_run,
+    read_source,
+    read_sources,
+    write_merge,
+)
 from robustfl.reports.store import Store
 
 SECONDS = (1.5 + k / 64 for k in itertools.count())  # no two runs take equally long

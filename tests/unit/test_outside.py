@@ -25,10 +25,10 @@ from robustfl.errors import Refused, StoreError, UsageError
 from robustfl.outside import LARGEST_FILE, parse_toml, read_file, read_json, shown, unsafe, unsafe_texts
 from robustfl.records import digest, misnamed
 from robustfl.registry import create, register
-from robustfl.reports.agreement import agree
-from robustfl.reports.joining import merge, read_source, write_merge
+from robustfl.reports.published.agreement import agree
+from robustfl.reports.published.joining import merge, read_source, write_merge
 from robustfl.reports.store import Store, write_stream
-from robustfl.reports.writers import FORMS
+from robustfl.reports.tables.writing import FORMS
 from robustfl.scenarios import Scenario, expand
 from robustfl.scenarios.build import build
 from robustfl.scenarios.cell import Cell

@@ -8,9 +8,10 @@ from typing import Any
 from fake_store import record
 
 from robustfl.reports import rank_board
+from robustfl.reports.axes import spread, varied
 from robustfl.reports.estimate import Estimate, averaged, worst
 from robustfl.reports.frame import frame
-from robustfl.reports.ranking import spread, varied, without_effect
+from robustfl.reports.ranking import without_effect
 
 
 def place(*values: float, **more: Any) -> Estimate:

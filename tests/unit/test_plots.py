@@ -11,14 +11,14 @@ from matplotlib.text import Text
 
 from robustfl.errors import UsageError
 from robustfl.records import CellResult
-from robustfl.reports.figure_bn_pca import bn_pca_figures, statistics_of
-from robustfl.reports.figure_breakdown import breakdown_figures
-from robustfl.reports.figure_curves import _seeds_of
-from robustfl.reports.figure_forgetting import forgetting_maps
-from robustfl.reports.figure_pareto import pareto_figures
+from robustfl.reports.figures.bn_pca import bn_pca_figures, statistics_of
+from robustfl.reports.figures.breakdown import breakdown_figures
+from robustfl.reports.figures.curves import _seeds_of
+from robustfl.reports.figures.forgetting import forgetting_maps
+from robustfl.reports.figures.pareto import pareto_figures
+from robustfl.reports.figures.plots import KINDS, caption_of, figures_of, plot
 from robustfl.reports.frame import frame
 from robustfl.reports.notebook import Plots
-from robustfl.reports.plots import KINDS, caption_of, figures_of, plot
 from robustfl.reports.ranking import rank_board
 
 SIGNATURES = {"png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<?xml"}

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from fake_store import record
 
+import robustfl.reports
 from robustfl.errors import UsageError
 from robustfl.records import CellResult, CurvePoint, digest, labels_of, misnamed
-from robustfl.reports import published
-from robustfl.reports.board_faults import undeclared
-from robustfl.reports.published import json_schema, merged, publish, read_board, shared, without, write_board
+from robustfl.reports.published import content_digest, json_schema, publish, read_board, write_board
+from robustfl.reports.published.board import SCHEMA, merged, shared, without
+from robustfl.reports.published.faults import undeclared
 from robustfl.reports.record_faults import unlikely
 
 
@@ -40,7 +41,7 @@ def edited(path: Path, change: Any) -> Path:
 def resigned(path: Path) -> Path:
     """The board with the digest its content now has: what a careful cheat would do."""
     board, _ = read_board(path)
-    return write_board(board.model_copy(update={"digest": published.content_digest(board)}), path)
+    return write_board(board.model_copy(update={"digest": content_digest(board)}), path)
 
 
 def test_an_honest_board_reads_back_as_its_records_with_nothing_wrong(tmp_path: Path) -> None:
@@ -366,9 +367,9 @@ def test_no_records_and_no_tolerance_make_no_board() -> None:
 
 
 def test_the_published_schema_is_the_one_that_is_read() -> None:
-    file = Path(published.__file__).parent / "board.schema.json"
+    file = Path(robustfl.reports.__file__).parent / "board.schema.json"
     assert json.loads(file.read_text()) == json_schema(), "write it again: docs/checking.md says how"
-    assert json_schema()["properties"]["schema_version"]["const"] == published.SCHEMA
+    assert json_schema()["properties"]["schema_version"]["const"] == SCHEMA
 
 
 def test_common_parts_and_the_rest_make_the_whole_again() -> None:

@@ -28,11 +28,11 @@ from robustfl.reports.captions import setting
 from robustfl.reports.contestants import entries
 from robustfl.reports.estimate import Estimate
 from robustfl.reports.frame import frame, label_columns, samples_of
-from robustfl.reports.latex import escape
-from robustfl.reports.publishing import publish_store
 from robustfl.reports.recipe import scenario_toml
 from robustfl.reports.store import Store
-from robustfl.reports.writers import FORMS, terminal, to_csv, to_json, to_latex, to_markdown, to_text
+from robustfl.reports.tables.latex import escape
+from robustfl.reports.tables.writing import FORMS, terminal, to_csv, to_json, to_latex, to_markdown, to_text
+from robustfl.reports.writing import publish_store
 
 
 def board(*records: CellResult) -> Board:
@@ -530,6 +530,15 @@ def test_the_public_table_is_in_percent_and_a_state_stands_beside_it(tmp_path: P
     assert leaderboard(frame([record(sa=0.5)]), metric="ra").loc[0, "worst case"] == 25.0
 
 
+def test_a_table_that_lacks_the_memory_of_a_cell_is_ranked() -> None:
+    table = frame([record(defense="mean"), record(defense="median")]).astype({"peak_memory": "float64"})
+    table.loc[0, "peak_memory"] = math.nan
+    assert leaderboard(table, metric="sa")["peak memory (MiB)"].tolist() == [
+        pytest.approx(math.nan, nan_ok=True),
+        200.0,
+    ]
+
+
 def test_columns_of_the_public_table_stay_numbers_whatever_the_states(tmp_path: Path) -> None:
     bad = [record(defense=d, status=s, reason="x") for d, s in (("krum", "refused"), ("cc", "diverged"))]
     stored(tmp_path, [*cells("mean", sf=[0.2, 0.4]), *cells("median", sf=[0.6, 0.8]), *bad])
@@ -708,8 +717,8 @@ def test_figures_leave_matplotlibs_settings_alone(reported: tuple[list[str], obj
 def test_reports_do_not_import_torch_and_the_store_does_not_import_pandas() -> None:
     code = (
         "import sys, robustfl.reports, robustfl.reports.store; assert 'pandas' not in sys.modules;"
-        "import robustfl.reports.loading, robustfl.reports.writers, robustfl.reports.figures;"
-        "import robustfl.reports.figure_curves, robustfl.reports.figure_heatmap, robustfl.reports.figure_distribution;"
+        "import robustfl.reports.loading, robustfl.reports.tables.writing, robustfl.reports.figures.writing;"
+        "from robustfl.reports.figures import curves, distribution, heatmap;"
         "assert 'torch' not in sys.modules and 'matplotlib' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

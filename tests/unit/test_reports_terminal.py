@@ -13,8 +13,8 @@ from robustfl.records import CellResult
 from robustfl.reports import rank_board
 from robustfl.reports.board import Board
 from robustfl.reports.frame import frame
-from robustfl.reports.terminal import by_harm, terminal
-from robustfl.reports.writers import to_text
+from robustfl.reports.tables.terminal import by_harm, terminal
+from robustfl.reports.tables.writing import to_text
 
 MANY = {"none": 0.9} | {f"attack-{i:02}": 0.85 - i / 50 for i in range(28)}
 

@@ -17,7 +17,7 @@ from robustfl.records import CellResult
 from robustfl.reports import rank_board, report
 from robustfl.reports.contestants import unreliable
 from robustfl.reports.frame import frame
-from robustfl.reports.site import write_site
+from robustfl.reports.site.writing import write_site
 
 HOSTILE = '<script>alert("x")</script> \'" & 🦊 ' + "long" * 50
 

@@ -12,10 +12,10 @@ from fake_store import record
 
 from robustfl.records import CellResult
 from robustfl.reports import rank_board
-from robustfl.reports.charts import bubbles, line_chart
 from robustfl.reports.contestants import contestants, entries
 from robustfl.reports.frame import frame
 from robustfl.reports.recipe import command, scenario_toml
+from robustfl.reports.site.charts import bubbles, line_chart
 from robustfl.reports.tradeoff import breakdowns, front, pareto
 from robustfl.scenarios import expand
 from robustfl.scenarios.cell import Cell
@@ -149,7 +149,7 @@ def test_lines_of_a_breakdown_go_from_low_to_high_and_are_those_of_the_wanted_ro
     records = [record(defense=d, f=f, f_declared=told, sa=0.9 - 0.1 * f)
                for d in ("mean", "median") for f in (3, 1, 2) for told in {f, 3}]  # fmt: skip
     board = rank_board(frame([*records, record(defense="mda", f=2, f_declared=2)]))
-    labels = [row.labels for s in board.sections for row in s.rows if row.labels[0] != "median"]
+    labels = next(row.labels for s in board.sections for row in s.rows if row.labels[0] == "mean")
     (found,) = [b for b in breakdowns(board, labels) if b.metric == "sa"]
     lines = {name: [(f, round(y)) for f, y in points] for name, points in found.lines}
     assert list(lines.values()) == [[(1, 80), (2, 70), (3, 60)], [(1, 80), (2, 70)]]
@@ -170,8 +170,7 @@ def board_over(**axis: list[Any]) -> list[CellResult]:
 )
 def test_breakdown_curves_show_worst_cases_and_a_divergence_as_zero(axis: str, values: list[Any], against: str) -> None:
     board = rank_board(frame(board_over(**{axis: values})))
-    labels = [row.labels for s in board.sections for row in s.rows]
-    found = next(b for b in breakdowns(board, labels) if b.metric == "sa")
+    found = next(b for b in breakdowns(board) if b.metric == "sa")
     assert found.against == against
     by_name = {name.split(" ")[0]: [round(y) for _, y in points] for name, points in found.lines}
     assert by_name == {"mean": [50, 50, 0], "median": [90, 80, 70]}
@@ -181,7 +180,7 @@ def test_a_bound_is_no_point_of_a_breakdown() -> None:
     under_foe = [record(attack="foe", defense="median", f=f, sa=0.95) for f in (1, 2)]
     lost = record(attack="foe", defense="median", f=3, status="failed", reason="x")
     board = rank_board(frame([*board_over(f=[1, 2, 3]), *under_foe, lost]))
-    found = next(iter(breakdowns(board, [row.labels for s in board.sections for row in s.rows])))
+    found = breakdowns(board)[0]
     assert [f for name, points in found.lines if name.startswith("median") for f, _ in points] == [1, 2]
 
 

@@ -12,8 +12,8 @@ from robustfl.cli import invoke
 from robustfl.errors import UsageError
 from robustfl.records import LATER, CellResult, plain
 from robustfl.reports import leaderboard, load_board
-from robustfl.reports.agreement import agree
 from robustfl.reports.frame import frame, ranked_metrics, samples_of
+from robustfl.reports.published.agreement import agree
 from robustfl.reports.statistic import counted
 from robustfl.scenarios.cell import Cell
 

@@ -18,12 +18,12 @@ from robustfl.records import CellResult
 from robustfl.reports import paired, rank_board
 from robustfl.reports.board import Board
 from robustfl.reports.estimate import Estimate, table_prior
-from robustfl.reports.figure_ranks import rank_figures
+from robustfl.reports.figures.ranks import rank_figures
 from robustfl.reports.frame import frame
 from robustfl.reports.moderated import Array, Prior, interval, logit, pair_p_values, prior_of, resolution
 from robustfl.reports.paired import Comparison, compare, holm
 from robustfl.reports.rank_test import critical_difference, rank_over_scenarios
-from robustfl.reports.writers import to_json, to_latex, to_markdown, to_text
+from robustfl.reports.tables.writing import to_json, to_latex, to_markdown, to_text
 
 
 def board(*records: CellResult) -> Board:

@@ -17,8 +17,8 @@ import robustfl
 from robustfl.cli import invoke
 from robustfl.errors import StoreError, UsageError
 from robustfl.reports import load
-from robustfl.reports.publishing import publish_store
 from robustfl.reports.store import Store, open_store, retire, write_atomic
+from robustfl.reports.writing import publish_store
 from robustfl.scenarios import single
 
 

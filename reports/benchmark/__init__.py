@@ -1,0 +1,1 @@
+"""The benchmark: the study behind its attack, and the site of its boards."""

@@ -1,0 +1,273 @@
+"""The study behind AutoByz: which few attacks come as close to the worst case as the whole zoo, on every contestant."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import math
+import tomllib
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from operator import or_
+from pathlib import Path
+
+from robustfl.errors import UsageError
+from robustfl.records import CellResult
+
+from ..axes import NO_ATTACK, values_of
+from ..frame import frame
+from ..ranking import without_effect
+
+WITHIN = 0.01
+"""An attack attains a contestant's worst case if its accuracy is at most this much higher."""
+_LAST_BIT = 1e-9
+COVERED = 0.99
+AGREEING = 0.95
+MARGINS = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3)
+_WHO = ("dataset", "defense", "norm", "partition", "f", "seed")
+_HEAD = (*_WHO, "attack", "scope", "status", "sa", "early", "effect")
+
+Contestant = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One attack on one contestant: the final accuracy and the one after a third of the rounds, in [0, 1].
+
+    A training that diverged has accuracy 0; ``effect`` is false where the attack left the honest mean as it was.
+    """
+
+    attack: str
+    status: str
+    sa: float
+    early: float
+    effect: bool = True
+
+    @property
+    def counts(self) -> bool:
+        """True for an attack that was possible and had an effect."""
+        return self.status in ("done", "diverged") and self.effect
+
+    def above(self, worst: float) -> float:
+        """By how much its accuracy is beyond what still attains the worst case; 0 if it attains it."""
+        gap = self.sa - worst
+        return gap if gap > WITHIN + _LAST_BIT else 0.0
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The chosen attacks in the order of the data: those required, those added, and what they attain."""
+
+    required: Mapping[str, tuple[str, ...]]
+    added: tuple[str, ...]
+    covered: int
+    total: int
+    missed: tuple[tuple[Contestant, float], ...]
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """All chosen attacks."""
+        return (*self.required, *self.added)
+
+
+def _counted(row: Sequence[Tried]) -> list[Tried]:
+    """The attacks on one contestant that count: with an effect, or below all that have one whatever was measured."""
+    lowest = min((t.sa for t in row if t.counts), default=0.0)
+    return [t for t in row if t.counts or (t.status == "done" and t.sa < lowest - _LAST_BIT)]
+
+
+class Study:
+    """The outcome of every attack on every contestant, from records or from the file made of them."""
+
+    def __init__(self, tried: Mapping[Contestant, Sequence[Tried]], baseline: Mapping[Contestant, float]) -> None:
+        self._tried, self._baseline = tried, baseline
+
+    @cached_property
+    def attacks(self) -> tuple[str, ...]:
+        """All attacks, in the order of the data."""
+        return tuple(dict.fromkeys(t.attack for row in self._tried.values() for t in row))
+
+    @cached_property
+    def contestants(self) -> dict[Contestant, dict[str, Tried]]:
+        """By contestant (dataset, defense, norm, partition, f, seed) the attacks that count, if any does."""
+        rows = {who: {t.attack: t for t in _counted(row)} for who, row in self._tried.items()}
+        return {who: row for who, row in rows.items() if row}
+
+    def unattacked(self, who: Contestant) -> float | None:
+        """The accuracy of a contestant that nobody attacks."""
+        return self._baseline.get(who)
+
+    def worst(self, who: Contestant) -> float:
+        """The zoo's worst case of a contestant."""
+        return min(t.sa for t in self.contestants[who].values())
+
+    def attained(self, attack: str) -> int:
+        """The contestants whose worst case the attack attains, as bits."""
+        bits = 0
+        for i, (who, row) in enumerate(self.contestants.items()):
+            if attack in row and not row[attack].above(self.worst(who)):
+                bits |= 1 << i
+        return bits
+
+    def choose(self, killers: Mapping[str, tuple[str, ...]]) -> Choice:
+        """The smallest set with every known killer that attains the worst case of enough contestants.
+
+        All sets of a size are looked at before any larger one; of several, the one that attains most, then the first
+        in the order of the data.
+        """
+        total = self._total()
+        needed = math.ceil(COVERED * total - _LAST_BIT)
+        bits = {attack: self.attained(attack) for attack in self.attacks}
+        base = reduce(or_, (bits.get(attack, 0) for attack in killers), 0)
+        free = [a for a in self.attacks if a not in killers and bits[a] & ~base]
+        for size in range(len(free) + 1):
+            found = {c: reduce(or_, (bits[a] for a in c), base) for c in itertools.combinations(free, size)}
+            chosen = max(found, key=lambda c: found[c].bit_count())
+            covered = found[chosen].bit_count()
+            if covered >= needed:
+                break
+        return Choice(dict(killers), chosen, covered, total, self._missed((*killers, *chosen)))
+
+    def held(self, members: Sequence[str]) -> Choice:
+        """Members that other data chose, with how many worst cases they attain here."""
+        missed, total = self._missed(members), self._total()
+        return Choice({}, tuple(members), total - len(missed), total, missed)
+
+    def _total(self) -> int:
+        """The number of contestants. Raises ``UsageError`` if there is none."""
+        if not self.contestants:
+            raise UsageError("study: no contestant has a number")
+        return len(self.contestants)
+
+    def _missed(self, chosen: Sequence[str]) -> tuple[tuple[Contestant, float], ...]:
+        """The contestants whose worst case the chosen attacks miss, with by how much."""
+        missed = []
+        for who, row in self.contestants.items():
+            worst = self.worst(who)
+            gap = min((row[a].above(worst) for a in chosen if a in row), default=1.0 - worst)
+            if gap:
+                missed.append((who, gap))
+        return tuple(missed)
+
+    def cheap(self, members: Sequence[str], margin: float) -> tuple[int, int, float]:
+        """Count how often the cheap mode names the worst member, of how many rows, and the share of rounds it runs.
+
+        A worst member is named if the least final accuracy of those kept is that of all. On one seed a member that is
+        kept costs what it would have cost anyway, and one that is dropped a third.
+        """
+        same = rows = kept_runs = runs = 0
+        for row in self.contestants.values():
+            own = {a: t for a, t in row.items() if a in members}
+            if not own:
+                continue
+            least = min(t.early for t in own.values())
+            kept = [t for t in own.values() if t.early <= least + margin + 1e-12]
+            rows += 1
+            same += min(t.sa for t in kept) == min(t.sa for t in own.values())
+            kept_runs += len(kept)
+            runs += len(own)
+        return same, rows, (kept_runs + (runs - kept_runs) / 3) / max(runs, 1)
+
+    def margin(self, members: Sequence[str]) -> float:
+        """The least margin with which the cheap mode names the worst member often enough."""
+        for margin in MARGINS:
+            same, rows, _ = self.cheap(members, margin)
+            if same >= AGREEING * rows:
+                return margin
+        return MARGINS[-1]
+
+    def to_csv(self) -> str:
+        """The data as a file: one line per cell."""
+        out = io.StringIO()
+        table = csv.writer(out, lineterminator="\n")
+        table.writerow(_HEAD)
+        for who, row in self._tried.items():
+            if who in self._baseline:
+                table.writerow([*who, NO_ATTACK, "", "done", f"{self._baseline[who]:.4f}", "", ""])
+            for t in row:
+                attack, _, scope = t.attack.partition(" [")
+                numbers = [f"{t.sa:.4f}", f"{t.early:.4f}"] if t.status == "done" else ["", ""]
+                table.writerow([*who, attack, scope.rstrip("]"), t.status, *numbers, "" if t.effect else "none"])
+        return out.getvalue()
+
+
+def study_of(records: Sequence[CellResult], *, rounds: int) -> Study:
+    """The study of finished records; ``rounds`` is where a third of the training ends."""
+    known = {r.key: r for r in records}
+    tried: dict[Contestant, list[Tried]] = defaultdict(list)
+    baseline: dict[Contestant, float] = {}
+    for line in frame(records).to_dict("records"):
+        who = values_of(line, _WHO)
+        record = known[str(line["key"])]
+        if line["attack"] == NO_ATTACK:
+            baseline |= {who: record.metrics.sa} if record.metrics else {}
+            continue
+        scope = "" if line["scope"] == "both" else f" [{line['scope']}]"
+        sa = record.metrics.sa if record.metrics else 0.0
+        early = next((p.sa for p in record.curve if p.round == rounds), 0.0)
+        effect = not without_effect(line)
+        tried[who].append(Tried(f"{line['attack']}{scope}", record.status, sa, early, effect))
+    ordered = {who: sorted(tried[who], key=lambda t: t.attack) for who in sorted(tried)}
+    return Study(ordered, baseline)
+
+
+def read_study(path: str | Path) -> Study:
+    """The study from its file. Raises ``UsageError`` for a file that is none."""
+    tried: dict[Contestant, list[Tried]] = defaultdict(list)
+    baseline: dict[Contestant, float] = {}
+    try:
+        for line in csv.DictReader(io.StringIO(Path(path).read_text(encoding="utf-8")), strict=True):
+            if set(line) != set(_HEAD) or None in line.values():
+                raise ValueError(f"a line has other columns than {', '.join(_HEAD)}")
+            who = tuple(line[name] for name in _WHO)
+            sa, early = (_accuracy(line[name]) for name in ("sa", "early"))
+            if line["attack"] == NO_ATTACK:
+                baseline[who] = sa
+                continue
+            label = f"{line['attack']} [{line['scope']}]" if line["scope"] else line["attack"]
+            tried[who].append(Tried(label, line["status"], sa, early, line["effect"] != "none"))
+    except (ValueError, OSError, csv.Error) as error:
+        raise UsageError(f"{path}: no file of a study ({error})") from None
+    return Study(tried, baseline)
+
+
+def _accuracy(text: str) -> float:
+    """An accuracy in [0, 1]; 0 where a training left none. Raises ``ValueError`` otherwise."""
+    value = float(text or 0)
+    if not 0 <= value <= 1:
+        raise ValueError(f"{text} is no accuracy in [0, 1]")
+    return value
+
+
+@dataclass(frozen=True)
+class Killer:
+    """An attack that published work holds against rules, which is a member whatever the cells say."""
+
+    attack: str
+    rules: tuple[str, ...]
+    paper: str
+
+
+@dataclass(frozen=True)
+class About:
+    """The facts of a study beside its cells: the version of AutoByz it is about, known killers, and what was cut."""
+
+    name: str
+    version: int
+    killers: tuple[Killer, ...] = ()
+    cut: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def required(self) -> dict[str, tuple[str, ...]]:
+        """By attack the rules that it is known to defeat."""
+        return {killer.attack: killer.rules for killer in self.killers}
+
+
+def about(name: str) -> About:
+    """The facts of one study, by its name on the command line, from ``study.toml``."""
+    entry = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))[name]
+    killers = tuple(Killer(k["attack"], tuple(k["rules"]), k["paper"]) for k in entry.get("killer", ()))
+    return About(name, entry["version"], killers, tuple((c["what"], c["words"]) for c in entry.get("cut", ())))

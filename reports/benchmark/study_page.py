@@ -1,0 +1,200 @@
+"""The page of the study behind AutoByz, made from its data alone."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+
+from robustfl.autobyz import TITLE, Ensemble
+from robustfl.papers import spelled_out
+
+from ..board import in_words
+from ..tables.columns import percent_text
+from .study import AGREEING, COVERED, MARGINS, WITHIN, About, Choice, Study, Tried
+
+_HEAD = """# The study behind AutoByz version {version}
+
+Which attacks must a defense survive? Every paper picks its own. [AutoByz](autobyz.md) is a set that no author picked:
+the smallest one with every attack known to defeat some rule that comes within {within:g} point of the worst case of
+*all* attacks below, for at least {covered:.0%} of the contestants. This page and the choice are made from
+[the data]({name}.csv) by
+
+<!-- not run: it writes into the repository -->
+```bash
+robustfl bench {name} --from docs/benchmark/{name}.csv --page docs/benchmark
+```
+
+which ends with exit code 1 if the data say another choice than AutoByz version {version}. Without `--from` it runs what
+is missing of the preset `bench/{name}` first."""
+
+_HELDOUT = """# AutoByz where it was not chosen
+
+[Its study](study-1.md) chose [AutoByz](autobyz.md) version 1 by some contestants, whose worst case it attains by
+construction. What it is worth shows on others: here are {rules} rules that are not in that study, federated batch norm
+beside group norm, other numbers of attackers, and further attacks. This page is made from [the data](heldout.csv) by
+
+<!-- not run: it writes into the repository -->
+```bash
+robustfl bench heldout --from docs/benchmark/heldout.csv --page docs/benchmark
+```
+
+Without `--from` it runs what is missing of the preset `bench/heldout` first."""
+
+
+def study_page(study: Study, choice: Choice, ensemble: Ensemble, of: About) -> str:
+    """The page in Markdown: the choice and what it misses, every attack and contestant, the cheap mode, the cuts."""
+    head = _HEAD.format(within=100 * WITHIN, covered=COVERED, version=ensemble.version, name=of.name)
+    parts = [
+        f"{head}\n\n{_size(study)}",
+        f"## The choice\n\n{_choice(study, choice, of)}",
+        f"## Every attack\n\n{_attacks(study, choice)}",
+        f"## The cheap mode\n\n{_cheap(study, choice, ensemble)}",
+        f"## Every contestant\n\n{_contestants(study, choice)}",
+        "## What was cut\n\n" + "\n".join(f"- **{what}**: {words}." for what, words in of.cut),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def heldout_page(study: Study, held: Choice, ensemble: Ensemble, later: Mapping[int, Choice]) -> str:
+    """The page of contestants that AutoByz was not chosen by: what it misses there, every attack and contestant.
+
+    ``later`` is what later versions attain there, which were chosen with these rules in other tasks.
+    """
+    head = _HELDOUT.format(rules=len({who[1] for who in study.contestants}))
+    parts = [
+        f"{head}\n\n{_size(study)}",
+        f"## What it attains\n\n{_gaps(study, held)}{_later(later)}",
+        f"## Every attack\n\n{_attacks(study, held)}",
+        f"## The cheap mode\n\n{_cheap(study, held, ensemble)}",
+        f"## Every contestant\n\n{_contestants(study, held)}",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _gaps(study: Study, held: Choice) -> str:
+    """How many worst cases the members attain within how many points, and those that they miss, widest first."""
+    lines = ["| within (points) | contestants |", "| --: | --: |"]
+    for points in (100 * WITHIN, 3, 5):
+        count = _within(held, points)
+        lines.append(f"| {points:g} | {count} of {held.total} ({count / held.total:.1%}) |")
+    text = "\n".join(lines)
+    text += (
+        f"\n\nOn one seed the least of {len(study.attacks)} accuracies lies below the least of {len(held.members)} by "
+        "chance alone: a gap of a point or two says little, one of many points that a member is missing."
+    )
+    if not held.missed:
+        return text
+    missed = ["| missed | by (points) | worst case | by the attack |", "| --- | --: | --: | --- |"]
+    for who, gap in sorted(held.missed, key=lambda pair: (-pair[1], pair[0])):
+        missed.append(f"| {_who(study, who)} | {100 * gap:.1f} | {_least(study.contestants[who])} |")
+    return text + "\n\n" + "\n".join(missed)
+
+
+def _later(later: Mapping[int, Choice]) -> str:
+    """What later versions attain of the same contestants."""
+    return "".join(
+        f"\n\n{TITLE} version {version}, which was chosen with these rules but in other tasks, attains the worst "
+        f"case of {held.covered} of {held.total} within {100 * WITHIN:g} point and of {_within(held, 3)} within 3."
+        for version, held in later.items()
+    )
+
+
+def _within(held: Choice, points: float) -> int:
+    """How many worst cases the members attain within some points."""
+    return held.total - sum(100 * gap > points for _, gap in held.missed)
+
+
+def _size(study: Study) -> str:
+    rows = study.contestants
+    data = "data × " if _several(study, 0) else ""
+    return (
+        f"{len(rows)} contestants (rule × norm × {data}heterogeneity) and {len(study.attacks)} attacks: "
+        f"{sum(len(row) for row in rows.values())} cells in which an attack was possible and had an effect. "
+        "A diverged training has accuracy 0."
+    )
+
+
+def _choice(study: Study, choice: Choice, of: About) -> str:
+    known = {killer.attack: killer for killer in of.killers}
+    lines = ["| member | why |", "| --- | --- |"]
+    for attack in choice.members:
+        if attack in choice.required:
+            why = f"known to defeat {', '.join(known[attack].rules)} ({spelled_out(known[attack].paper)})"
+        else:
+            count = study.attained(attack).bit_count()
+            why = f"attains the worst case of {count} contestants; one of the fewest that reach enough together"
+        lines.append(f"| `{attack}` | {why} |")
+    return "\n".join(lines) + f"\n\n{_attained(study, choice)}"
+
+
+def _attained(study: Study, choice: Choice) -> str:
+    missed = "; ".join(f"{_who(study, who)} by {100 * gap:.1f} points" for who, gap in choice.missed)
+    return (
+        f"{TITLE} attains the worst case of {choice.covered} of {choice.total} contestants "
+        f"({choice.covered / choice.total:.1%}). {f'It misses {missed}.' if missed else 'It misses none.'}"
+    )
+
+
+def _attacks(study: Study, choice: Choice) -> str:
+    lines = [
+        "| attack | member | attains the worst case of | of | mean distance to it (points) |",
+        "| --- | --- | --: | --: | --: |",
+    ]
+    found = []
+    for attack in study.attacks:
+        gaps = [row[attack].sa - study.worst(who) for who, row in study.contestants.items() if attack in row]
+        mean = 100 * math.fsum(gaps) / len(gaps) if gaps else math.nan
+        found.append((-study.attained(attack).bit_count(), attack, len(gaps), mean))
+    for count, attack, tried, mean in sorted(found):
+        member = "yes" if attack in choice.members else ""
+        lines.append(f"| `{attack}` | {member} | {-count} | {tried} | {f'{mean:.1f}' if tried else '–'} |")
+    return "\n".join(lines)
+
+
+def _cheap(study: Study, choice: Choice, ensemble: Ensemble) -> str:
+    lines = ["| margin (points) | same worst member | of | rounds run |", "| --: | --: | --: | --: |"]
+    for margin in MARGINS:
+        same, rows, share = study.cheap(choice.members, margin)
+        mark = "**" if margin == ensemble.margin else ""
+        lines.append(f"| {mark}{100 * margin:g}{mark} | {same} ({same / max(rows, 1):.1%}) | {rows} | {share:.0%} |")
+    return (
+        "Members run for a third of the rounds on one seed; those more than a margin above the worst are dropped. The "
+        f"version's margin is the least that names the same worst member for at least {AGREEING:.0%} of the "
+        "contestants.\n\n"
+        + "\n".join(lines)
+        + "\n\nRounds run are those of the first seed; on further seeds only the members that were kept run at all."
+    )
+
+
+def _contestants(study: Study, choice: Choice) -> str:
+    lines = [
+        f"| contestant | no attack | worst case | by | {TITLE} | by |",
+        "| --- | --: | --: | --- | --: | --- |",
+    ]
+    for who, row in study.contestants.items():
+        clean = percent_text(study.unattacked(who))
+        own = {a: row[a] for a in choice.members if a in row}
+        worst, attained = _least(row), _least(own) if own else "– | –"
+        lines.append(f"| {_who(study, who)} | {clean} | {worst} | {attained} |")
+    return "SA in %, one seed.\n\n" + "\n".join(lines)
+
+
+def _least(row: Mapping[str, Tried]) -> str:
+    """The least accuracy, and the attack that it is under."""
+    attack = min(row, key=lambda a: row[a].sa)
+    return f"{100 * row[attack].sa:.1f} | `{attack}`"
+
+
+def _who(study: Study, who: Sequence[str]) -> str:
+    """A contestant in words, with the data and the number of attackers where they are not the same for all."""
+    dataset, defense, norm, partition, f, _ = who
+    words = [defense, norm, in_words("partition", partition)]
+    words += [f"f = {f}"] if _several(study, 4) else []
+    words += [re.sub(r"^resized\(dataset='?(\w+).*", r"\1", dataset)] if _several(study, 0) else []
+    return " · ".join(words)
+
+
+def _several(study: Study, place: int) -> bool:
+    """True if the contestants differ in this part of what names them."""
+    return len({who[place] for who in study.contestants}) > 1

@@ -1,0 +1,165 @@
+"""A tier of the benchmark as a page: who holds out under AutoByz, at what cost, how sure that is, how it was tuned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from robustfl.autobyz import TITLE
+
+from ..board import Row
+from ..ensembles import member_text
+from ..estimate import Estimate
+from ..paired import words_below
+from ..tables.columns import costs, percent_text, rank_text, remarks
+from ..tables.markdown import MARKDOWN, code, escape, table
+from .data import Facts, Measured, percent
+from .history import Entry, entry_words
+
+
+def tier_page(it: Measured, entry: Entry) -> str:
+    """The page in Markdown, with what the history says of its board."""
+    head = (
+        f"# {it.heading}\n\n{escape(it.conditions)}. Protocol version {it.facts['version']}, {TITLE} version "
+        f"{it.facts['autobyz']}. {changed_words(it.facts)}[The rules](protocol.md); how [{TITLE}](autobyz.md) was "
+        "chosen; [all tiers](index.md)."
+    )
+    parts = [
+        head,
+        f"Board: [{it.file}](boards/{it.file}), {entry_words(entry)}. Computed with {_software(it)}.",
+        f"## Ranking\n\n{_ranking(it)}",
+        f"{escape(words_below(it.table('sa')))} {escape(it.board.caption)}\n\n{escape(' '.join(it.board.notes))}",
+        "\n".join(f"- <sup>{mark}</sup> {escape(text)}" for mark, text in remarks(it.board)),
+        _tasks(it),
+        f"## Accuracy and cost\n\n{_front(it)}",
+        f"## How every contestant was tuned\n\n{_tuning(it)}",
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def changed_words(facts: Facts) -> str:
+    """The settings that a run changed of the protocol, in words; empty if none."""
+    changed = facts.get("changed") or []
+    if not changed:
+        return ""
+    settings = ", ".join(map(code, changed))
+    return f"**Not the whole protocol**: this run changed {settings}. "
+
+
+def _software(it: Measured) -> str:
+    known = it.published.environment
+    versions = [f"{name} {' and '.join(found)}" for name, found in known.versions.items()]
+    versions += [f"commit {' and '.join(_commit_words(c) for c in known.commits)}"] if known.commits else []
+    where = " and ".join(known.processors or known.devices) or "an unnamed device"
+    return escape(f"{', '.join(versions)} on {where}")
+
+
+def _commit_words(commit: str) -> str:
+    """The first letters of a commit, with the mark of changed files."""
+    short, dash, modified = commit.partition("-")
+    return f"{short[:12]}{dash}{modified}"
+
+
+def _ranking(it: Measured) -> str:
+    ra = [it.robust_title] if it.robust else []
+    told = ["is told"] if it.tells else []
+    head = ["rank", "contestant", f"SA under {TITLE}", *ra, "SA, no attack", "worst member", *told,
+            f"time × {it.yardstick}", "peak MiB", "MiB sent a round"]  # fmt: skip
+    lines = []
+    for row in it.rows:
+        other = it.robust_rows.get(row.labels)
+        cells = [
+            it.clean(row).text(spread=False), member_text(row.members, row.member_seeds),
+            *([_known(it, row)] if told else []), it.relative(row),
+            costs(row)[1],
+            f"{it.traffic[row.labels]:.2f}" if row.labels in it.traffic else "–",
+        ]  # fmt: skip
+        first = [rank_text(row), it.link(row), MARKDOWN.place(row.worst)]
+        first += [MARKDOWN.place(other.worst) if other else "–"] if it.robust else []
+        lines.append([*first, *map(escape, cells)])
+    words = (
+        f"*time × {it.yardstick}*: seconds per round relative to the {it.yardstick} with the same norm. *MiB sent a "
+        "round*: the model and the norm's statistics, without what an algorithm or a propagation sends beside them."
+    )
+    words = f"*is told*: what the defense knows beside the rows it aggregates. {words}" if told else words
+    columns = "".join("l" if h in ("contestant", "worst member", "is told") else "r" for h in head)
+    return f"{table([escape(h) for h in head], columns, lines)}\n\n{words}"
+
+
+def _known(it: Measured, row: Row) -> str:
+    """The words on what a defense is told; ``f declared`` stays in one line."""
+    return str(it.search(row).get("knowledge", "–")).replace("f declared", "f\N{NO-BREAK SPACE}declared")
+
+
+def rate_of(search: Facts) -> str:
+    """The learning rate that a search chose, or the first where it could not choose."""
+    if not search:
+        return "–"
+    rate = str(search["search"][search["chosen"]]["schedule"]).removeprefix("constant(lr=").rstrip(")")
+    return rate if decided(search) else f"{rate} (the first tried: nothing could be chosen)"
+
+
+def decided(search: Facts) -> bool:
+    """True if a search chose: its best configuration has a number under every tuning attack."""
+    return search["search"][search["chosen"]]["worst"] is not None
+
+
+def _tasks(it: Measured) -> str:
+    """SA, and RA, under AutoByz task by task, where there are several."""
+    if len(it.board.tasks) <= len(it.board.metrics):
+        return ""
+    metrics = ["sa", *([it.robust] if it.robust else [])]
+    blocks = list(dict.fromkeys(s.block for s in it.board.tasks))
+    found = {(s.metric, s.block): {r.labels: r.worst for r in s.rows} for s in it.board.tasks}
+    lines = []
+    for row in it.rows:
+        places = [[found[m, block].get(row.labels, Estimate()) for m in metrics] for block in blocks]
+        told = [escape(" / ".join(place.text(spread=False) for place in each)) for each in places]
+        lines.append([it.link(row), *told])
+    what = f"SA / {it.robust_title}" if it.robust else f"SA under {TITLE}"
+    shown = table(["contestant", *map(escape, blocks)], "l" + "r" * len(blocks), lines)
+    return f"## Task by task\n\n{escape(what)}.\n\n{shown}"
+
+
+def _front(it: Measured) -> str:
+    """The contestants that nobody beats both ways, the fastest first, and the drawing of all."""
+    if not it.pareto:
+        return "No contestant has both a number under attack and a time."
+    listed = [f"{k}. {it.link(r)}: {percent(r.worst)}, {1000 * (r.seconds_per_round or 0.0):.0f} ms a round, "
+              f"{it.cost(r)}" for k, r in enumerate(it.pareto, 1)]  # fmt: skip
+    words = "Nobody is both better under attack and faster than these:"
+    return f"![Accuracy under {TITLE} against time]({it.page}-pareto.svg)\n\n{words}\n\n" + "\n".join(listed)
+
+
+def _tuning(it: Measured) -> str:
+    """Every configuration's worst case on validation data, the chosen one in bold."""
+    heads = ["contestant", "configurations: worst validation accuracy over the tuning attacks, %"]
+    lines = []
+    for name, found in it.facts.get("contestants", {}).items():
+        shown = []
+        for i, tried in enumerate(found["search"]):
+            text = escape(f"{configuration(tried, name.split(' · ')[0])}: {percent_text(tried['worst'])}")
+            shown.append(f"**{text}**" if i == found["chosen"] and decided(found) else text)
+        why = f" ({escape(found['reason'])})" if found.get("reason") else ""
+        lines.append([escape(name), f"{'; '.join(shown)}{why}"])
+    return f"{tuning_words(it.facts)}\n\n{table(heads, 'll', lines)}"
+
+
+def tuning_words(facts: Facts) -> str:
+    """The rules of tuning, in words."""
+    tuning = ", ".join(f"{name} = {_listed(value)}" for name, value in facts.get("tuning", {}).items())
+    return (
+        f"{facts.get('budget')} configurations each ({escape(tuning)}), one seed, chosen by the worst case on "
+        "validation data of honest clients; –: some attack left no number."
+    )
+
+
+def _listed(value: Any) -> str:
+    return " and ".join(map(str, value)) if isinstance(value, Sequence) and not isinstance(value, str) else str(value)
+
+
+def configuration(tried: Facts, defense: str) -> str:
+    """One configuration that was tried: the defense where it is another than the contestant's, and the rate."""
+    own = tried["defense"] if tried["defense"] != defense else ""
+    rate = str(tried["schedule"]).removeprefix("constant(").rstrip(")")
+    return " ".join(filter(None, [own, rate]))

@@ -1,0 +1,1 @@
+"""Figures of records and boards, one kind a module."""

@@ -1,0 +1,243 @@
+"""Several people's records as one store. Equal cells must agree; what comes from outside says from where."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from robustfl.errors import UsageError
+from robustfl.outside import unsafe
+from robustfl.records import CellResult, text_without
+
+from ..store import RERUN, Store, open_store, refuse_records
+from .agreement import Agreement, agree
+from .board import carried, described_cells, sound_board
+from .faults import misshaped
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where records come from: a name, the records, their plan, files that are no records, the protocol they follow."""
+
+    name: str
+    results: tuple[CellResult, ...]
+    planned: dict[str, Any]
+    problems: tuple[str, ...]
+    protocol: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """One cell on which two sources disagree."""
+
+    key: str
+    labels: dict[str, Any]
+    first: str
+    second: str
+    agreement: Agreement
+
+
+@dataclass(frozen=True)
+class Merge:
+    """The joined records in the order of keys, how many cells several sources agreed on, and the conflicts.
+
+    ``copied`` cells are in several sources as the record of one and the same run, which is no agreement of two.
+    """
+
+    results: tuple[CellResult, ...]
+    agreed: int
+    conflicts: tuple[Conflict, ...]
+    problems: tuple[str, ...]
+    copied: int = 0
+
+
+def read_source(path: str | Path, *, name: str | None = None) -> Source:
+    """The records of a store, or of a published board (a JSON file). Raises ``UsageError`` for anything else."""
+    if Path(path).is_file():
+        board = sound_board(path)
+        return Source(name or board.name, tuple(board.records()), {}, (), board.protocol or {})
+    store = open_store(path)
+    loaded, described = store.load(), store.description()
+    protocol = carried(described)
+    if faults := list(misshaped(protocol)):
+        raise UsageError(f"{path}: {faults[0]}")
+    own, results = name or store.folder.resolve().name, tuple(described_cells(loaded.results, described))
+    return Source(own, results, described.get("cells", {}), tuple(map(str, loaded.problems)), protocol)
+
+
+def merge(sources: Sequence[Source], *, tolerance: float) -> Merge:
+    """Join the records of all sources; a cell that several have must agree within ``tolerance``.
+
+    The first source's record is kept, unless it failed and another's did not. Every record's
+    ``certificates["source"]`` names who measured it; a record that already names a source keeps that name behind.
+    Copies of one run's record (``one_run``) measured it once, and must be identical.
+    """
+    kept: dict[str, tuple[CellResult, str]] = {}
+    runs: dict[str, list[CellResult]] = {}
+    backed: dict[str, list[str]] = {}
+    copied: set[str] = set()
+    conflicts = []
+    for source in sources:
+        for record in source.results:
+            name = _named(source, record)
+            if record.key not in kept or (kept[record.key][0].status in RERUN and record.status not in RERUN):
+                kept[record.key], runs[record.key] = (record, name), [record]
+                continue
+            first, owner = kept[record.key]
+            if record.status in RERUN:
+                continue
+            copy_of = next((run for run in runs[record.key] if one_run(run, record)), None)
+            found = agree(copy_of or first, record, tolerance=tolerance)
+            if not found.agrees or (copy_of is not None and found.verdict != "identical"):
+                conflicts.append(Conflict(record.key, record.labels, owner, name, replace(found, verdict="differs")))
+            elif copy_of is not None:
+                copied.add(record.key)
+            else:
+                runs[record.key].append(record)
+                backed.setdefault(record.key, []).append(name)
+    results = []
+    for key in sorted(kept):
+        record, owner = kept[key]
+        who = " + ".join(dict.fromkeys([owner, *backed.get(key, [])]))
+        results.append(record.model_copy(update={"certificates": {**record.certificates, "source": who}}))
+    problems = tuple(p for s in sources for p in s.problems)
+    if not results:
+        why = f"; not counted: {problems[0]}" if problems else ""
+        raise UsageError(f"merge: none of {', '.join(s.name for s in sources)} holds a finished cell{why}")
+    return Merge(tuple(results), len(backed), tuple(conflicts), problems, len(copied))
+
+
+def one_run(first: CellResult, second: CellResult) -> bool:
+    """True if two records of a cell are of one run: no two take equally long to the last digit of the clock.
+
+    Boards carry no start of a run and no host, which tell two runs apart where a clock is coarse.
+    """
+    mine, yours = first.timing, second.timing
+    told = [(one, other) for one, other in ((mine.started, yours.started), (mine.host, yours.host)) if one and other]
+    took = [(time.seconds, time.seconds_per_round, time.peak_memory_bytes) for time in (mine, yours)]
+    return took[0] == took[1] and all(one == other for one, other in told)
+
+
+def write_merge(
+    merged: Merge, sources: Sequence[Source], folder: str | Path, *, defaults: Mapping[str, Any] | None = None
+) -> Store:
+    """Write joined records as a store, all or none of them; ``defaults`` are the labels of a cell that says nothing.
+
+    Raises ``UsageError`` if there are conflicts or the folder holds records, ``StoreError`` if it cannot be written.
+    """
+    if merged.conflicts:
+        raise UsageError(f"merge: {len(merged.conflicts)} cells are in conflict; nothing was written")
+    refuse_records("out", folder)
+    store = Store(folder)
+    if store.keys():
+        raise UsageError(f"merge: {str(folder)!r} holds records already; name a new folder")
+    protocol = joined_protocol(sources)
+    gone = protocol.get("autobyz", {}).get("dropped", {})
+    planned = {key: labels for s in sources for key, labels in s.planned.items() if key not in gone}
+    if planned or protocol or defaults:
+        about = f"merged from {', '.join(s.name for s in sources)}"
+        told = {"defaults": dict(defaults)} if defaults else {}
+        store.describe({"name": Path(folder).name, "description": about, "cells": planned, **told, **protocol})
+    store.commit_all(merged.results)
+    return store
+
+
+def joined_protocol(sources: Sequence[Source]) -> dict[str, Any]:
+    """The protocol that all sources follow, with what each of them searched, and left out unless another ran it.
+
+    Raises ``UsageError`` naming the sources where two follow different ones, searched one contestant's settings with
+    different outcomes, compared attacks on different seeds, or where one left out an attack that another ran with other
+    seeds.
+    """
+    for name, facts in (("autobyz", ("version", "scope")), ("benchmark", ("tier", "version", "changed"))):
+        said = [(s.name, [s.protocol[name].get(f) for f in facts] if name in s.protocol else None) for s in sources]
+        stated = [facts_of for _, facts_of in said if facts_of is not None]
+        partly = name == "benchmark" and 0 < len(stated) < len(said)
+        if partly or any(other != stated[0] for other in stated[1:]):
+            words = ("none" if of is None else " ".join(str(f) for f in of if f not in ([], None)) for _, of in said)
+            each = "; ".join(f"{source.name}: {told}" for source, told in zip(sources, words, strict=True))
+            raise UsageError(f"merge: sources of different protocols are not merged ({name}: {each})")
+    joined: dict[str, Any] = {}
+    for source in sources:
+        for name, facts in source.protocol.items():
+            joined[name] = _joined(joined.get(name, {}), facts, source.name)
+    if "autobyz" in joined:
+        joined["autobyz"] = _left_out(joined["autobyz"], sources)
+    return joined
+
+
+def _left_out(facts: Mapping[str, Any], sources: Sequence[Source]) -> dict[str, Any]:
+    """AutoByz's joined facts, with those cells left out that no source ran, and the seed that decided on them."""
+    ran = {record.key for source in sources for record in source.results}
+    gone = {key: labels for key, labels in facts.get("dropped", {}).items() if key not in ran}
+    deciding = [s for s in sources if not gone.keys().isdisjoint(s.protocol.get("autobyz", {}).get("dropped", {}))]
+    seeds = [(s.name, s.protocol["autobyz"]["seed"]) for s in deciding if "seed" in s.protocol["autobyz"]]
+    if any(seed != seeds[0][1] for _, seed in seeds):
+        each = "; ".join(f"{name}: seed {seed}" for name, seed in seeds)
+        raise UsageError(f"merge: sources whose cheap mode compared attacks on different seeds are not merged ({each})")
+    _refuse_halves(gone, {key: s.name for s in deciding for key in s.protocol["autobyz"]["dropped"]}, sources)
+    kept = {name: value for name, value in facts.items() if name != "dropped"}
+    return kept | ({"dropped": gone} if gone else {}) | ({"seed": seeds[0][1]} if seeds else {})
+
+
+def _refuse_halves(gone: Mapping[str, Mapping[str, Any]], owner: Mapping[str, str], sources: Sequence[Source]) -> None:
+    """Refuse an attack that stays left out with some seeds of a row and ran with others."""
+    rows = {text_without(labels, "seed"): (owner[key], labels.get("seed")) for key, labels in gone.items()}
+    for source in sources:
+        for record in source.results:
+            if (found := rows.get(text_without(record.labels, "seed"))) is not None:
+                which = ", ".join(str(record.labels[name]) for name in ("defense", "norm", "attack"))
+                raise UsageError(
+                    f"merge: {which}: the cheap mode of {found[0]} left it out with seed {found[1]}, and {source.name} "
+                    f"ran it with seed {record.labels['seed']}; AutoByz takes an attack with all seeds or with none"
+                )
+
+
+def _joined(first: Mapping[str, Any], second: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Two sources' facts, and the entries of both where facts are tables; of one search that both made, the first's."""
+    both = {**second, **first}
+    for fact in ("contestants", "dropped"):
+        one, other = first.get(fact, {}), second.get(fact, {})
+        for entry in sorted(one.keys() & other.keys()):
+            if one[entry].get("chosen") != other[entry].get("chosen"):
+                raise UsageError(f"merge: {name} chose another configuration of {entry} than the sources before it")
+        if one or other:
+            both[fact] = {**other, **one}
+    return both
+
+
+def read_sources(paths: Sequence[str | Path], names: Sequence[str] = ()) -> list[Source]:
+    """The records of several stores or boards, called by ``names``, or else each by a name that no other has."""
+    if any(unsafe(name) for name in names):
+        raise UsageError("merge: --source holds control characters")
+    if names and len(names) != len(paths):
+        raise UsageError(f"merge: {len(names)} names for {len(paths)} sources; give --source once for each, in order")
+    if len(set(names)) < len(names):
+        raise UsageError(f"merge: --source {names!r}: a name for each, since places are told by it")
+    if names:
+        return [read_source(path, name=name) for path, name in zip(paths, names, strict=True)]
+    return told_apart([read_source(path) for path in paths], paths)
+
+
+def told_apart(sources: Sequence[Source], paths: Sequence[str | Path]) -> list[Source]:
+    """The sources; those that share a name go by the shortest ends of their paths that nobody else's has.
+
+    Names travel with published records, and where somebody's files lie is nobody's business.
+    """
+    own = [source.name for source in sources]
+    parts = [Path(path).parts for path in paths]
+
+    def end(i: int) -> str:
+        alike = [parts[j] for j, name in enumerate(own) if name == own[i]]
+        lengths = range(1, len(parts[i]) + 1)
+        unique = (k for k in lengths if [other[-k:] for other in alike].count(parts[i][-k:]) == 1)
+        return str(Path(*parts[i][-next(unique, 1) :]))
+
+    return [s if own.count(s.name) == 1 else replace(s, name=end(i)) for i, s in enumerate(sources)]
+
+
+def _named(source: Source, record: CellResult) -> str:
+    before = record.certificates.get("source")
+    return f"{source.name} ({before})" if before and before != source.name else source.name

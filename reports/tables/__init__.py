@@ -1,0 +1,1 @@
+"""The tables of a board in every readable form."""

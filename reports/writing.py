@@ -1,0 +1,138 @@
+"""Everything that can be written of a store, from one reading of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from robustfl.errors import StoreError, UsageError, some
+from robustfl.records import CellResult
+
+from .board import Board
+from .contestants import slug_of
+from .loading import board_of, chosen
+from .published.board import TOLERANCE, publish_described, write_board
+from .published.board import Board as PublishedBoard
+from .store import (
+    Loaded,
+    open_store,
+    refuse_no_file,
+    refuse_records,
+    refuse_store,
+    retire,
+    sweep_leftovers,
+    write_atomic,
+)
+from .tables.writing import write_all
+
+Papers = Callable[[Sequence[CellResult]], Mapping[str, str]]
+
+
+@dataclass(frozen=True)
+class Written:
+    """The board, the files of report and published board, and the files of the site, its first page first."""
+
+    board: Board
+    files: tuple[Path, ...]
+    site: tuple[Path, ...] = ()
+
+
+def publish_store(
+    path: str | Path,
+    out: str | Path | None = None,
+    *,
+    figures: bool = True,
+    site: str | Path | None = None,
+    board: str | Path | None = None,
+    tolerance: float | None = None,
+    papers: Papers | None = None,
+    where: Mapping[str, str] | None = None,
+    compare: Sequence[str] = (),
+    statistic: str | None = None,
+) -> Written:
+    """Write the leaderboard in every form and figures into ``out``, a site into ``site``, a board into ``board``.
+
+    The board claims ``tolerance`` (default: 0.01). ``papers`` gives the citations of the records' methods for the
+    site; ``where`` keeps cells with these labels, ``compare`` names more labels that say who competes, ``statistic``
+    which numbers are ranked. The same store gives the same bytes.
+    Raises ``UsageError`` if ``path`` is no store or has no cell yet, ``StoreError`` if none of its files can be read;
+    for a board all must.
+    """
+    if tolerance is not None and board is None:
+        raise UsageError(f"tolerance={tolerance} is what a board claims, and none is written; name its file with board")
+    _check_places(out, site, board)
+    store = open_store(path)
+    loaded = chosen(store.load(), where=where)
+    made = board_of(store, compare=compare, where=where, statistic=statistic, loaded=loaded)
+    described = store.description()
+    ready = None if board is None else _published(loaded, described, made.scenario, tolerance)  # a record may be unfit
+    folder = store.folder / report_folder(where or {}) if out is None else Path(out)
+    sweep_leftovers(store.folder, folder, site or folder)
+    files = write_all(made, folder)
+    if figures:
+        from .figures.writing import write_figures
+
+        files += write_figures(made, loaded.results, folder)
+    if ready is not None and board is not None:
+        files.append(write_board(ready, board))
+    pages: list[Path] = []
+    if site is not None:
+        from .site.writing import write_site
+
+        pictures = _pictures(files, Path(site) / "figures") if figures else []
+        known = papers(loaded.results) if papers else {}
+        about, names = str(described.get("description") or ""), [f"figures/{p.name}" for p in pictures]
+        pages = write_site(made, loaded.results, site, description=about, papers=known, figures=names) + pictures
+    _retire(folder, files, site, pages)
+    return Written(made, tuple(files), tuple(pages))
+
+
+def _retire(folder: Path, files: list[Path], site: str | Path | None, pages: list[Path]) -> None:
+    """Let go of what was written earlier where this report and its site are."""
+    if site is not None and Path(site).resolve() == folder.resolve():
+        return retire(folder, [*files, *pages])
+    if site is not None:
+        retire(Path(site), pages)
+    return retire(folder, files)
+
+
+def report_folder(where: Mapping[str, str]) -> str:
+    """The folder in a store for the report of its cells with these labels: that of some cells is not that of all.
+
+    >>> report_folder({}), report_folder({"f": "4"})
+    ('report', 'report-f-4-878b6e')
+    """
+    return f"report-{slug_of([f'{name}={value}' for name, value in sorted(where.items())])}" if where else "report"
+
+
+def _check_places(out: str | Path | None, site: str | Path | None, board: str | Path | None) -> None:
+    """Raise ``UsageError`` before anything is written where something cannot be written to, or is among records."""
+    for name, folder in (("out", out), ("site", site)):
+        if folder is not None and Path(folder).exists() and not Path(folder).is_dir():
+            raise UsageError(f"{name}={str(folder)!r} is a file, where a folder is needed")
+    refuse_no_file("board", board)
+    for name, place in (("out", out), ("board", board)):
+        if place is not None:
+            refuse_records(name, place)
+    if site is not None:
+        refuse_store("site", site)
+
+
+def _published(loaded: Loaded, described: Mapping[str, object], name: str, tolerance: float | None) -> PublishedBoard:
+    """The board of a store. Raises ``StoreError`` where files cannot be read: without them it would look whole."""
+    if loaded.problems:
+        shown = some([*map(str, loaded.problems)])
+        raise StoreError(
+            f"no board is written without what cannot be read: {shown}. Run the grid again, or delete these files"
+        )
+    claimed = TOLERANCE if tolerance is None else tolerance
+    return publish_described(loaded.results, described, name=name, tolerance=claimed)
+
+
+def _pictures(files: Sequence[Path], folder: Path) -> list[Path]:
+    """The report's PDF figures of the whole board, copied for the site; curves, one per attack, stay where they are."""
+    wanted = [f for f in files if f.suffix == ".pdf" and not f.name.startswith(("curves-", "forgetting-"))]
+    for file in wanted:
+        write_atomic(folder / file.name, file.read_bytes())
+    return [folder / file.name for file in wanted]
