@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -137,6 +138,9 @@ class Pipeline:
                 f"{self.describe()}: the state of another rule, with {', '.join(sorted(map(str, state)))}; it must be "
                 "what this rule's last call handed back, or None"
             )
+        if (dropped := int(result.facts["dropped"])) > f:
+            told = f"{dropped} of {len(stack)} rows are not finite and were left out, more than f={f} may be Byzantine"
+            warnings.warn(f"{self.describe()}: {told}", RuntimeWarning, stacklevel=2)
         return form.row(result.vector), result.state
 
     def run(self, X: Tensor, *, f: int, context: Context, in_order: bool = False) -> Aggregated:

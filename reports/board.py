@@ -73,7 +73,8 @@ class Board:
     that rows of one table solve one task. ``own_names`` are settings of training that each contestant has its own of.
     ``caption`` is one sentence, ``notes`` are those below the tables.
     ``defaults`` are the labels of a cell that says nothing, as far as the store knows them. ``autobyz`` is what the
-    column AutoByz, if there is one, is the worst case of. Where it is ``validated``, SA is that on validation data.
+    column AutoByz, if there is one, is the worst case of. ``calm_costs``: seconds are those of rounds without attack,
+    where rows have such. Where it is ``validated``, SA is that on validation data.
     """
 
     scenario: str
@@ -91,6 +92,7 @@ class Board:
     counts: Mapping[str, int] = field(default_factory=dict)
     versions: tuple[tuple[str, str], ...] = ()
     autobyz: Asked | None = None
+    calm_costs: bool = False
     validated: bool = False
 
     def label(self, row: Row, name: str, default: str = "") -> str:

@@ -84,7 +84,7 @@ def how_to_read(board: Board) -> tuple[str, ...]:
         (
             any(p.idle for p in places),
             f"{NO_EFFECT}: the attackers left the honest mean where it was, and accuracy is not below that under all "
-            "other attacks; it counts in no worst case.",
+            "other attacks and without any; it counts in no worst case.",
         ),
         (
             any(p.bound for p in places),
@@ -100,7 +100,7 @@ def how_to_read(board: Board) -> tuple[str, ...]:
         (bool(doubt), doubt),
         (
             any(r.seconds_per_round is not None for r in rows),
-            f"Costs: mean seconds per round{'' if board.autobyz is None else ' without attack'}, highest peak memory.",
+            f"Costs: mean seconds per round{' without attack' if board.calm_costs else ''}, highest peak memory.",
         ),
     ]
     return tuple(words for applies, words in told if applies)

@@ -18,19 +18,22 @@ METHOD = "paired over seeds on the logit scale, moderated t, Holm over all pairs
 
 @dataclass(frozen=True)
 class Comparison:
-    """One row against the reference: the mean difference (row - reference), the p-value, Holm's adjustment."""
+    """One row against the reference: the mean difference (row - reference), the p-value, Holm's adjustment.
+
+    Both are None where the rows share too few seeds for a test.
+    """
 
     row: int
     labels: tuple[str, ...]
     n: int
     difference: float
-    p: float
-    adjusted: float
+    p: float | None
+    adjusted: float | None
 
     @property
     def significant(self) -> bool:
         """True if the adjusted p-value is at most the level."""
-        return self.adjusted <= LEVEL
+        return self.adjusted is not None and self.adjusted <= LEVEL
 
 
 @dataclass(frozen=True)
@@ -71,8 +74,8 @@ def compare(section: Section) -> Comparisons:
             labels=section.rows[i].labels,
             n=int(found.n[0, k]),
             difference=float(-found.difference[0, k]),
-            p=float(found.p[0, k]),
-            adjusted=float(found.adjusted[0, k]),
+            p=float(found.p[0, k]) if found.n[0, k] >= MIN_PAIRS else None,
+            adjusted=float(found.adjusted[0, k]) if found.n[0, k] >= MIN_PAIRS else None,
         )
         for k, i in enumerate(found.rows)
         if k

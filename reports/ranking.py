@@ -89,6 +89,8 @@ def rank_board(
     metrics = sorted(ranked_metrics(table), key=lambda m: (m != "sa", m == "ra_worst", natural(m)))
     groups = _grouped(cells, axes, notes, metrics)
     measured = [c for c in cells if c["status"] == "done"]
+    # What attacks search and rehearse is no cost of a defense, and rows may have met others, or not to the end.
+    calm = autobyz is not None or all(group.calm for rows in groups.values() for group in rows.values())
     counts = Counter(str(s) for s in table["status"])
     free = [c for c in labels if c not in (*axes.contestant, *axes.own, *axes.task)]
     constant = [c for c in free if len({text(cell.get(c)) for cell in cells}) == 1]
@@ -96,7 +98,7 @@ def rank_board(
         scenario=", ".join(sorted({text(s) for s in table.get("scenario", []) if isinstance(s, str)})),
         label_names=tuple(bare(c) for c in axes.contestant),
         attacks=attacks,
-        sections=tuple(_sections(groups, axes, metrics, attacks, autobyz)),
+        sections=tuple(_sections(groups, axes, metrics, attacks, autobyz, calm)),
         task_names=tuple(bare(c) for c in axes.task),
         own_names=tuple(bare(c) for c in axes.own),
         defaults={k: text(v) for k, v in (defaults or {}).items()},
@@ -106,6 +108,7 @@ def rank_board(
         counts={s: counts[s] for s in ("done", "missing", *STATES, DROPPED) if counts[s]},
         versions=_versions(table),
         autobyz=autobyz,
+        calm_costs=calm,
     )
     told = [*how_to_read(board), _members_words(board), _tested(measured)]
     return replace(
@@ -133,7 +136,7 @@ def without_effect(cell: Cell) -> bool:
 
     Either the attack's own, known before training (``no_effect``), or the measured one: no row of the attackers was
     dropped, and the mean of the updates, and of the statistics where attackers send some, stayed where it was. A board
-    takes no number out of a worst case on that word that is below all others.
+    takes no number out of a worst case on that word that is below all others and below that without attack.
     """
     if cell["status"] != "done" or text(cell["attack"]) == NO_ATTACK:
         return False
@@ -255,13 +258,13 @@ def _add(cell: Cell, seed: str, group: _Group, place: _Place, notes: Footnotes, 
 
 
 def _sections(
-    groups: Groups, axes: Axes, metrics: Sequence[str], attacks: Sequence[str], autobyz: Asked | None
+    groups: Groups, axes: Axes, metrics: Sequence[str], attacks: Sequence[str], autobyz: Asked | None, calm: bool
 ) -> list[Section]:
     """The tables by metric: those of the mean over tasks first, where there are several, then those of each task."""
     tasks = sorted(groups, key=lambda task: natural(" ".join(task)))
     names = [bare(c) for c in axes.task]
     rows = {
-        (task, metric): [_row(labels, group, metric, attacks, autobyz) for labels, group in groups[task].items()]
+        (task, metric): [_row(labels, group, metric, attacks, autobyz, calm) for labels, group in groups[task].items()]
         for task in tasks
         for metric in metrics
     }
@@ -287,7 +290,9 @@ def _overall(tables: Sequence[Sequence[Row]], attacks: Sequence[str]) -> list[Ro
     return [_mean_row(labels, [table.get(labels, empty) for table in by_labels], acted) for labels in union]
 
 
-def _row(labels: Labels, group: _Group, metric: str, attacks: Sequence[str], autobyz: Asked | None) -> Row:
+def _row(
+    labels: Labels, group: _Group, metric: str, attacks: Sequence[str], autobyz: Asked | None, calm_costs: bool
+) -> Row:
     found = {a: group.places[a].estimate(metric) if a in group.places else Estimate() for a in attacks}
     members, seeds = tuple[tuple[str, int], ...](), 0
     found = _disproved(found)
@@ -299,8 +304,7 @@ def _row(labels: Labels, group: _Group, metric: str, attacks: Sequence[str], aut
     counted = (
         attacked if any(e.expected for e in attacked) else calm or [replace(e, idle=False) for e in found.values()]
     )
-    # What AutoByz's members search and rehearse is no cost of a defense, and not every row ran the same members.
-    took = group.calm if autobyz is not None and group.calm else group.seconds
+    took = group.calm if calm_costs and group.calm else group.seconds
     seconds = fmean(took) if took else None
     memory = max(group.memory, default=None)
     cells = tuple(found[a] for a in attacks)
@@ -310,17 +314,19 @@ def _row(labels: Labels, group: _Group, metric: str, attacks: Sequence[str], aut
 
 
 def _disproved(found: Mapping[str, Estimate]) -> dict[str, Estimate]:
-    """The estimates by attack, those without effect as numbers where they are below the worst case of the others.
+    """The estimates by attack, those without effect as numbers where they are below all others, and below no attack.
 
     Certificates look at the mean, and in measured rounds: rows that cancel can still mislead a rule, and an attack can
     rest while it is looked at. What is below all others had an effect. Nothing is below a divergence.
     """
     lowest = worst([e for a, e in found.items() if a != NO_ATTACK])
+    calm = found.get(NO_ATTACK, Estimate())
     if not (lowest.expected or lowest.states):  # none of the others has an effect, or there is none
-        lowest = found.get(NO_ATTACK, Estimate())
+        lowest = calm
     floor = lowest.mean
     if floor is None:
         return dict(found)
+    floor = floor if calm.mean is None else min(floor, calm.mean)
     return {
         a: replace(e, idle=False) if e.idle and e.mean is not None and e.mean < floor - _LAST_BIT else e
         for a, e in found.items()

@@ -325,7 +325,10 @@ def open_store(path: str | Path) -> Store:
     if (folder / "cells").is_dir() or (folder / "scenario.json").is_file():
         return Store(folder)
     if folder.is_file():
-        raise UsageError(f"{str(path)!r} is a file; give the folder of a store such as runs/quickstart")
+        raise UsageError(
+            f"{str(path)!r} is a file; give the folder of a store such as runs/quickstart (of a board, `robustfl merge "
+            "BOARD --out FOLDER` makes one)"
+        )
     if folder.is_dir():
         raise UsageError(f"{str(path)!r} holds no results; {_nearby(folder)}")
     parent = next(p for p in folder.absolute().parents if p.is_dir())
@@ -352,6 +355,20 @@ def refuse_no_file(name: str, place: str | Path | None) -> None:
         raise UsageError(f"{name}={str(place)!r} is a folder, where a file is needed")
     if place is not None:
         refuse_special(name, place)
+
+
+def refuse_foreign(name: str, place: str | Path, mark: str) -> None:
+    """Raise ``UsageError`` where a file to be written is there and lacks ``mark``, which all of robustfl's have."""
+    path = Path(place)
+    if path.is_file() and path.stat().st_size and mark not in path.read_text(encoding="utf-8", errors="replace"):
+        raise UsageError(f"{name}={str(place)!r} is there, and not robustfl's; move it away or name another place")
+
+
+def refuse_board(place: str | Path | None) -> None:
+    """Raise ``UsageError`` where a board is to be written, and something else is there."""
+    refuse_no_file("board", place)
+    if place is not None:
+        refuse_foreign("board", place, "robustfl-board")
 
 
 def refuse_store(name: str, folder: str | Path) -> None:

@@ -17,7 +17,8 @@ from .published.board import Board as PublishedBoard
 from .store import (
     Loaded,
     open_store,
-    refuse_no_file,
+    refuse_board,
+    refuse_foreign,
     refuse_records,
     refuse_store,
     retire,
@@ -67,7 +68,7 @@ def publish_store(
     made = board_of(store, compare=compare, where=where, statistic=statistic, loaded=loaded)
     described = store.description()
     ready = None if board is None else _published(loaded, described, made.scenario, tolerance)  # a record may be unfit
-    folder = store.folder / report_folder(where or {}) if out is None else Path(out)
+    folder = store.folder / report_folder(where or {}, compare, statistic) if out is None else Path(out)
     sweep_leftovers(store.folder, folder, site or folder)
     files = write_all(made, folder)
     if figures:
@@ -97,13 +98,15 @@ def _retire(folder: Path, files: list[Path], site: str | Path | None, pages: lis
     return retire(folder, files)
 
 
-def report_folder(where: Mapping[str, str]) -> str:
-    """The folder in a store for the report of its cells with these labels: that of some cells is not that of all.
+def report_folder(where: Mapping[str, str], compare: Sequence[str] = (), statistic: str | None = None) -> str:
+    """The folder in a store for a report: one of some cells, of other contestants or numbers is not that of all.
 
-    >>> report_folder({}), report_folder({"f": "4"})
-    ('report', 'report-f-4-878b6e')
+    >>> report_folder({}), report_folder({"f": "4"}), report_folder({}, ["algorithm"])
+    ('report', 'report-f-4-878b6e', 'report-by-algorithm-29f9bc')
     """
-    return f"report-{slug_of([f'{name}={value}' for name, value in sorted(where.items())])}" if where else "report"
+    words = [f"{name}={value}" for name, value in sorted(where.items())]
+    words += [f"by {name}" for name in sorted(compare)] + ([] if statistic is None else [statistic])
+    return f"report-{slug_of(words)}" if words else "report"
 
 
 def _check_places(out: str | Path | None, site: str | Path | None, board: str | Path | None) -> None:
@@ -111,12 +114,13 @@ def _check_places(out: str | Path | None, site: str | Path | None, board: str | 
     for name, folder in (("out", out), ("site", site)):
         if folder is not None and Path(folder).exists() and not Path(folder).is_dir():
             raise UsageError(f"{name}={str(folder)!r} is a file, where a folder is needed")
-    refuse_no_file("board", board)
+    refuse_board(board)
     for name, place in (("out", out), ("board", board)):
         if place is not None:
             refuse_records(name, place)
     if site is not None:
         refuse_store("site", site)
+        refuse_foreign("site", Path(site) / "index.html", "robustfl")
 
 
 def _published(loaded: Loaded, described: Mapping[str, object], name: str, tolerance: float | None) -> PublishedBoard:

@@ -66,7 +66,8 @@ def forge(
     ``honest`` is a tensor, an array, or a list with one row (or one list of layers) per client. ``own [f d]`` are the
     rows the attackers would have sent honestly, by default the honest mean (data poisoners have no default: what they
     send depends on their data); ``defense`` is what attacks that know the server optimise against, a pipeline or its
-    name, called with ``f_declared`` (default ``f``); other attacks take no notice of it. ``f=0`` gives no rows.
+    name, called with ``f_declared`` (default ``f``); other attacks take no notice of it. ``f=0`` gives no rows. Attacks
+    that draw do so from ``generator``; without one every call draws the same.
 
     >>> import numpy as np
     >>> forge("opt-foe", np.array([[0.0], [1.0], [2.0], [9.0]]), f=1, defense="krum").shape
@@ -89,12 +90,11 @@ def forge(
         raise UsageError(f"forge: own must be rows of {rows.shape[1]} numbers, not of {mine.shape[1]}")
     if chosen.sees_own and mine is None and not chosen.poisons_data:
         mine = rows.mean(0).expand(f, -1)
-    declared = f if f_declared is None else f_declared
     server = defense if defense is None or callable(defense) else parse_pipeline(defense)
 
     def rehearse(stack: Tensor) -> Tensor:
         assert server is not None
-        return server(stack, f=declared, generator=stream(0, "rehearsal", device=rows.device))
+        return server(stack, f=f if f_declared is None else f_declared, generator=stream(0, "rehearsal", device=rows.device))
 
     rehearsal = None if server is None else Rehearsal(rehearse, getattr(server, "isometric", False))
     view = View(n=len(rows) + f, f=f, honest=rows, own=mine, aggregate=rehearsal).redacted(chosen)

@@ -11,7 +11,7 @@ from robustfl.contracts import Algorithm, BranchedNorm, OneMachineNorm, Tag
 from robustfl.records import canonical, measured_in
 
 from .cell import Cell, of_each
-from .expand import idle_rules
+from .expand import idle_rules, repeated
 from .spec import Scenario, is_axis
 
 _SENT = frozenset({Tag.WEIGHT, Tag.AFFINE})
@@ -37,6 +37,8 @@ def no_effect(cell: Cell) -> str | None:
         return f"{cell.attack} has no effect: {cell.norm} sends no statistics in {_counted(cell.rounds)}"
     if not any(attack.on(t) for t in range(cell.end)):
         return f"{cell.attack} has no effect: it does not begin in {_counted(cell.end)}"
+    if cell.methods.algorithm.weighted or cell.methods.propagation is not None:
+        return None  # what is sent is the plain mean, and the mean of all messages is a weighted one
     if f is None or not attack.strength or attack.certificate(n, f).get(attack.strength) != 0:
         return None
     return (
@@ -180,7 +182,7 @@ def effect_warnings(cells: Iterable[Cell]) -> list[str]:
 def scenario_warnings(scenario: Scenario, cells: Iterable[Cell]) -> list[str]:
     """One line for everything in a scenario that changes nothing; ``cells`` are those of it that run."""
     cells = list(cells)
-    return [*effect_warnings(cells), *idle_rules(scenario), *_alike_in_scope(scenario, cells)]
+    return [*effect_warnings(cells), *idle_rules(scenario), *repeated(scenario), *_alike_in_scope(scenario, cells)]
 
 
 def _alike_in_scope(scenario: Scenario, cells: Iterable[Cell]) -> Iterator[str]:

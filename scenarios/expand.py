@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,17 @@ def idle_rules(scenario: Scenario) -> list[str]:
     met = {place for _, rules in _matched(scenario, axes) for place in rules} if asked else set()
     idle = [scenario.exclude[place] for place in asked if place not in met]
     return ["exclude: no cell has " + ", ".join(f"{k} = {v!r}" for k, v in rule.items()) for rule in idle]
+
+
+def repeated(scenario: Scenario) -> list[str]:
+    """One line for every value that an axis has more than once, however it is written."""
+    together = {name for names in scenario.zip for name in names}
+    found = []
+    for field, value in scenario.cell.items():
+        if is_axis(field, value) and field not in together:
+            counts = Counter(str(_resolved(field, option)) for option in _options(field, value))
+            found += [f"{field}: {one} stands there {n} times, and counts once" for one, n in counts.items() if n > 1]
+    return found
 
 
 def _matched(scenario: Scenario, axes: dict[str, list[Any]]) -> Iterator[tuple[Cell, list[int]]]:
@@ -326,10 +338,13 @@ def _statistics_refusal(cell: Cell, m: Methods) -> str | None:
 def _forgetting_refusal(cell: Cell, m: Methods) -> str | None:
     if not cell.forgetting:
         return None
+    plan = m.norm.statistics_pass
+    kept = plan is None or plan.refreshes == "none"
     needs = {
         "validation > 0": bool(cell.validation),
         f"an algorithm with local steps (not {cell.algorithm})": "one_batch" not in m.algorithm.asks,
         f"a common model (not {cell.norm})": not m.norm.private,
+        f"statistics of the model itself (not {cell.norm}, whose tests collect others)": kept,
     }
     missing = " and ".join(words for words, there in needs.items() if not there)
     return f"forgetting compares local models on the clients' validation data: it needs {missing}" if missing else None

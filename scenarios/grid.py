@@ -97,6 +97,11 @@ class Plan:
         """The number of missing cells that have a checkpoint to go on from."""
         return sum(checkpoint_path(self.folder, key).is_file() for key in self.missing)
 
+    @property
+    def others(self) -> int:
+        """The number of cells in the store that are none of this scenario."""
+        return len(set(Store(self.folder).keys()) - self.cells.keys() - self.left_out.keys())
+
 
 def plan(
     scenario: Scenario,

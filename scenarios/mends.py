@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from robustfl.algorithms import FedACG
 from robustfl.attacks.byzantine import ModelReplacement, Neurotoxin, Opt
 from robustfl.contracts import Attack
 from robustfl.norms import HBN
@@ -54,6 +55,19 @@ def _rounded_weights(cell: Cell) -> bool:
     return cell.dtype == "float64" and cell.methods.init is not None
 
 
+def _tested_round(cell: Cell) -> bool:
+    """Where tests collect statistics anew or hand them on, attackers acted as in the round that was to come."""
+    m, plan = cell.methods, cell.methods.norm.statistics_pass
+    anew = m.propagation is not None or (plan is not None and plan.refreshes != "none")
+    changes = any(m.attack.on(t) != m.attack.on(t - 1) for t in range(1, cell.end + 1))
+    return anew and changes and cell.f > 0 and (cell.scope != "update" or m.attack.poisons_data)
+
+
+def _outputs_elsewhere(cell: Cell) -> bool:
+    """A defense that looks at outputs was shown clients' updates of a model that the server had not sent."""
+    return isinstance(cell.methods.algorithm, FedACG) and cell.methods.defense.aggregator.sees_outputs
+
+
 def _layers(cell: Cell) -> Iterator[Attack]:
     """The attack of a cell and those that it wraps, one within the other."""
     attack: Attack | None = cell.methods.attack
@@ -71,6 +85,8 @@ MENDS: dict[str, Callable[[Cell], bool]] = {
     "searched-first-push": _searched_first_push,
     "attack-while-off": _attack_while_off,
     "rounded-weights": _rounded_weights,
+    "tested-round": _tested_round,
+    "outputs-elsewhere": _outputs_elsewhere,
 }
 
 

@@ -189,7 +189,8 @@ def _find(source: str | Path) -> Path:
     beside = difflib.get_close_matches(path.name, nearby, n=1)
     presets = preset_names()
     hint = f"did you mean {beside[0]!r}?" if beside else near(str(source), presets)
-    hint = hint or _method_like(str(source)) or closest(str(source), presets)
+    file = "no such file" if path.suffix == ".toml" else ""
+    hint = hint or file or _method_like(str(source)) or closest(str(source), presets)
     raise UsageError(f"no preset or file {str(source)!r}; {hint}")
 
 

@@ -12,6 +12,7 @@ from robustfl.randomness import stream
 from robustfl.registry import create, describe
 
 from .image_draws import Draws
+from .pgd import PGD
 from .points import in_turn, resists
 from .whitebox import check_labels, check_pixels, frozen, take
 
@@ -39,16 +40,21 @@ def resisting_after(
 
 
 def odd_radius(evasion: Evasion) -> str:
-    """A doubt about a radius of 0, or one in units of 255 where pixels reach from 0 to 1; empty without one.
+    """A doubt about a radius of 0, in units of 255 where pixels reach from 0 to 1, or beyond all steps of PGD, if any.
 
     >>> odd_radius(create("evasion", "fgsm(eps=8)"))
     'fgsm(eps=8) reaches every image: pixels lie in [0, 1]; is eps = 8/255 meant?'
+    >>> odd_radius(create("evasion", "pgd(eps=0.1, steps=3)"))
+    'pgd(eps=0.1, steps=3) does not cross its ball: 3 steps of 0.025 are less than eps = 0.1'
     """
     eps, name = getattr(evasion, "eps", None), describe(evasion) if evasion.name else type(evasion).__name__
     if eps == 0:
         return f"{name} changes no image: eps = 0"
     if isinstance(eps, (int, float)) and eps >= 1 and getattr(evasion, "norm", "linf") == "linf":
         return f"{name} reaches every image: pixels lie in [0, 1]; is eps = {eps:g}/255 meant?"
+    if isinstance(evasion, PGD) and evasion.steps * evasion.step_size < evasion.eps:
+        way = f"{evasion.steps} steps of {evasion.step_size:.3g}"
+        return f"{name} does not cross its ball: {way} are less than eps = {evasion.eps:.3g}"
     return ""
 
 

@@ -36,8 +36,8 @@ class GeometricMedian(MajorityRule):
 
     Args: ``nu`` > 0 smoothing (1e-6); ``max_steps`` ≥ 1 (200); ``tol`` ≥ 0 stops when a step is shorter than ``tol``
     times the mean distance of the rows (1e-10), or 10⁴ times their median distance if that is less; ``init`` start:
-    ``"median"`` (coordinate-wise), ``"zero"``, ``"mean"``; ``weighted`` (False) multiplies every row's distance by its
-    sample weight, if there are weights.
+    ``"median"`` (coordinate-wise), ``"zero"``, ``"mean"``, of rows that count alike; ``weighted`` (False) multiplies
+    every row's distance by its sample weight, if there are weights.
 
     >>> import robustfl
     >>> robustfl.defense("geometric-median")(torch.tensor([[0.0, 0], [1, 0], [0, 1], [-1, 0], [0, -1]]), f=2)

@@ -105,7 +105,7 @@ def write_bundle(
     if unsafe(by):
         raise UsageError("submit: by (--by) holds control characters")
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
-        raise UsageError(f"submit: {str(place)!r} is not an empty folder")
+        raise UsageError(f"submit: {str(place)!r} is not an empty folder; remove it, or name another with --out")
     board = publish_described(loaded.results, source.description(), name=title, tolerance=tolerance)
     records = board.records()
     sources, packages = _brought(records, [Path(p) for p in plugins])
@@ -149,11 +149,14 @@ def _brought(results: Sequence[CellResult], plugins: Sequence[Path]) -> tuple[di
         except OSError as error:
             raise UsageError(f"submit: plug-in {str(file)!r} cannot be read: {error.strerror}") from None
     sources, packages = {}, {}
-    for origin in sorted(set().union(*(all_origins(r.cell.get("methods", {})) for r in results))):
+    used = sorted(set().union(*(all_origins(r.cell.get("methods", {})) for r in results)))
+    files = [found["file"] for origin in used if (found := _FILE_ORIGIN.fullmatch(origin))]
+    if missing := [file for file in files if file not in given]:
+        options = " ".join(f"--plugin path/to/{file}" for file in missing)
+        raise UsageError(f"submit: cells use {' and '.join(missing)}; give the source with {options}")
+    for origin in used:
         if found := _FILE_ORIGIN.fullmatch(origin):
-            content = given.get(found["file"])
-            if content is None:
-                raise UsageError(f"submit: cells use {origin}; give the file with --plugin path/to/{found['file']}")
+            content = given[found["file"]]
             if _digest(content)[:12] != found["digest"]:
                 raise UsageError(f"submit: {found['file']} has changed since the cells ran ({origin}); run them again")
             sources[f"{PLUGINS}/{found['file']}"] = content

@@ -47,7 +47,7 @@ class FedNova(FedAvg):
         return "; ".join(filter(None, [super().caution(steps), alike if steps == self.local_steps else ""]))
 
     def weight(self, steps: int) -> float:
-        """How often the gradients of so many steps count in an update, ``‖a‖₁``."""
+        """The sum of the weights that the gradients of so many steps have in an update, ``‖a‖₁``."""
         rho = self.momentum
         return (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)
 

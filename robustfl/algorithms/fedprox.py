@@ -36,7 +36,7 @@ class FedProx(FedAvg):
     proximal: ClassVar[str] = "mu"
 
     mu: float = param(0.01, ge=0.0, doc="weight of the proximal term")
-    legacy_unsquared: bool = param(False, doc="penalise the norm instead of its square")
+    legacy_unsquared: bool = param(False, doc="penalise μ/2 times the norm instead of its square")
 
     def corrected(self, gradient: Tensor, theta: Tensor, work: LocalWork) -> Tensor:
         if self.mu == 0.0:

@@ -36,9 +36,9 @@ def bench(
 
     ``how`` is of ``Execution``.
     """
-    from robustfl.reports.store import refuse_no_file, refuse_store
+    from robustfl.reports.store import refuse_board, refuse_store
 
-    refuse_no_file("board", board)
+    refuse_board(board)
     if page is not None:
         refuse_store("page", page)
     running = {"contestant": contestants, "list": listing, "cheap": cheap, "set": settings}

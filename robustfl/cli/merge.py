@@ -41,7 +41,8 @@ def merge(*, sources: tuple[Path, ...], out: Path, names: tuple[str, ...], toler
         return 1
     for source in read:
         say(f"{source.name}: {len(source.results)} cells")
-    say(f"{len(merged.results)} cells, {merged.agreed} of them measured more than once and in agreement: {out}")
+    twice = f", {merged.agreed} of them measured more than once and in agreement" if merged.agreed else ""
+    say(f"{len(merged.results)} cells{twice}: {out}")
     if merged.copied:
         say(f"{merged.copied} cells are there as copies of one run's record, which measured them once")
     return 1 if merged.problems else 0

@@ -75,7 +75,7 @@ def _names_in(spec: str) -> list[str]:
 def _print(facts: Any) -> None:
     screen = console()
     screen.print(f"{facts.kind} {facts.name} (version {facts.version})", style="bold", markup=False)
-    say(f"\n{facts.doc}\n")
+    say("\n" + facts.doc.replace("``", "") + "\n")
     if facts.parameters:
         rows = [list(dataclasses.astuple(p)) for p in facts.parameters]
         screen.print(table(["parameter", "type", "default", "allowed", ""], rows))

@@ -66,7 +66,7 @@ def _say_unused(given: Mapping[Path, Sequence[CellResult]], used: set[str], targ
 
 def _check(target: str | None, *, run: bool, boards: tuple[Path, ...], board: Path | None) -> None:
     """Raise ``UsageError`` for what cannot be meant together, and where nobody said which table to run."""
-    from robustfl.reports.store import refuse_no_file
+    from robustfl.reports.store import refuse_board
 
     if target is None and run and not boards:
         raise UsageError(
@@ -75,7 +75,7 @@ def _check(target: str | None, *, run: bool, boards: tuple[Path, ...], board: Pa
         )
     if boards and board is not None:
         raise UsageError("--from reads boards and --board writes one; use one of them")
-    refuse_no_file("board", board)
+    refuse_board(board)
 
 
 def _list(chosen: Sequence[tuple[Any, Any]], scale: Any, *, out: str, root: str | None, form: str) -> int:

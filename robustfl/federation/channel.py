@@ -39,11 +39,12 @@ class StatisticsChannel:
 
     def merge(
         self, reports: Reports, h: int, f: int, state: State, context: Context, *,
-        refresh: bool = False, facts: dict[str, Any] | None = None,
+        refresh: bool = False, acting: int | None = None, facts: dict[str, Any] | None = None,
     ) -> tuple[Tensor, Mapping[str, Tensor]]:  # fmt: skip
         """The server's new statistics: honest reports to messages, attackers' rows forged, the norm's own merge.
 
-        And what the attack wants to remember of this channel. ``facts`` is told how far it moved the mean.
+        And what the attack wants to remember of this channel. ``facts`` is told how far it moved the mean. ``acting``
+        is the round whose attackers act, if it is not that of the context.
         """
         e, known = self._e, state.attack.get("statistics", {})
         computed = len(reports.rows)
@@ -69,7 +70,7 @@ class StatisticsChannel:
                 own=rows[h:].clone() if computed == h + f else None,
                 aggregate=Rehearsal.of(merged, context, origin=self._origin(rows, reports, h, state, context, refresh)),
                 variance=self._variance,
-                round=context.round,
+                round=context.round if acting is None else acting,
                 previous=state.statistics if state.round else None,
                 state=known,
             ).redacted(e.attack)
@@ -77,7 +78,7 @@ class StatisticsChannel:
             forged = forged_statistics(e.attack, view, target=e.settings.target, generator=generator)
             rows, known = torch.cat([rows[:h], checked(forged.rows, rows[h:], e.attack, rows[:h])]), forged.state
             if facts is not None:
-                facts["statistics_shift"] = attack_shift(rows, h, context.weights)
+                facts["statistics_shift"] = attack_shift(rows, h, context.weights) if e.attack.on(view.round) else 0.0
         return checked(merged(rows, context), state.statistics, e.norm), known
 
     def _origin(
@@ -108,8 +109,8 @@ class StatisticsChannel:
     def refreshed(self, state: State) -> Tensor:
         """Statistics collected anew at the current model, for testing (``StatisticsPass.refreshes``)."""
         e, t, plan = self._e, state.round, self._e.norm.statistics_pass
-        everybody = plan is not None and plan.refreshes == "all"
-        ids = list(range(e.settings.clients)) if everybody else e.settings.sample(max(0, t - 1))
+        everybody, tested = plan is not None and plan.refreshes == "all", max(0, t - 1)
+        ids = list(range(e.settings.clients)) if everybody else e.settings.sample(tested)
         honest = [k for k in ids if k not in e.byzantine]
         ids = honest + [k for k in ids if k in e.byzantine]
         if not honest:
@@ -117,7 +118,7 @@ class StatisticsChannel:
         h = len(honest)
         reports = self.passes(state, ids, h, t, state.theta, refresh=True)
         context = Context(generator=e.stream("defense", t), round=t, weights=e.weights(ids))
-        return self.merge(reports, h, len(ids) - h, state, context, refresh=True)[0]
+        return self.merge(reports, h, len(ids) - h, state, context, refresh=True, acting=tested)[0]
 
     def passes(
         self, state: State, ids: list[int], h: int, round: int, model: Tensor, *, refresh: bool = False
@@ -130,10 +131,11 @@ class StatisticsChannel:
         assert plan is not None
         computing = ids if e.computes_own else ids[:h]
         reports, found = self._pass(state, computing, round, model, refresh), state.statistics
+        acting = max(0, round - 1) if refresh else round
         for again in range(1, len(e.layout.layers) if plan.repeats else 1):
             before, generator = found, e.stream("defense-pass", round, again)
             context = Context(generator=generator, round=round, weights=e.weights(ids))
-            found, _ = self.merge(reports, h, len(ids) - h, state, context, refresh=True)
+            found, _ = self.merge(reports, h, len(ids) - h, state, context, refresh=True, acting=acting)
             if _moved(before, found, e.layout) <= plan.tolerance:
                 break
             write_statistics(e.model, e.layout, found)

@@ -87,11 +87,11 @@ class Clients:
     def statistics(self, ids: Sequence[int], round: int, thetas: Tensor, *, refresh: bool = False) -> Reports:
         """The reports of clients with equally much data at ``thetas [n d]``, without training (``StatisticsPass``).
 
-        ``refresh``: for a test, not for the round.
+        ``refresh``: for a test before ``round``, in which attackers act as in the round that is over.
         """
         e, plan, n = self.experiment, self.experiment.norm.statistics_pass, len(ids)
         assert plan is not None
-        index = torch.stack([self._looked_at(k, round, plan) for k in ids])
+        index, acting = torch.stack([self._looked_at(k, round, plan) for k in ids]), max(0, round - refresh)
         generators = self.generators(ids, round, STATISTICS_STEP) if plan.training else ()
         draws = [self._stream("poison", k, round, STATISTICS_STEP) if self.poisons(k) else None for k in ids]
         begin(e.model, None if n == 1 else (1,) * n, generators=generators)
@@ -99,7 +99,7 @@ class Clients:
         e.model.train(plan.training)
         with collecting(e.model, refresh=refresh), torch.no_grad():
             for part in torch.tensor_split(index, -(-index.shape[1] // STATISTICS_BATCH), dim=1):
-                x, sizes = self.layout_of_batch(self._shown(ids, part, round, draws)), (part.shape[1],) * n
+                x, sizes = self.layout_of_batch(self._shown(ids, part, acting, draws)), (part.shape[1],) * n
                 if n > 1:
                     resize(e.model, sizes)
                 with lent(e.flat, thetas[0]) if lending is None else serving(lending, thetas, sizes):
@@ -216,9 +216,7 @@ class Clients:
 
     def generators(self, ids: Sequence[int], round: int, step: int) -> tuple[torch.Generator, ...]:
         """The clients' streams for dropout masks; none where nothing is dropped."""
-        if not self._dropout:
-            return ()
-        return tuple(self._stream("dropout", k, round, step) for k in ids)
+        return tuple(self._stream("dropout", k, round, step) for k in ids) if self._dropout else ()
 
     def task(self, client: int, round: int) -> Task:
         """The client's task, as its objective sees it."""

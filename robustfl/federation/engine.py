@@ -274,7 +274,7 @@ class _Loop:
         e, weights = self._e, context.weights
         if not stack.width:
             return {}
-        attacked = who.f and (e.attacks_updates or e.attack.poisons_data)
+        attacked = who.f and e.attack.on(context.round) and (e.attacks_updates or e.attack.poisons_data)
         moved = stack.attack_shift(weights) if attacked else 0.0
         honest = who.h if attacked else who.h + who.f  # whom an attack leaves alone sends what honest clients send
         return {"attack_shift": moved, "defense_shift": stack.defense_shift(result.vector, weights, honest)}

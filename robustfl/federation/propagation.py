@@ -22,8 +22,8 @@ def propagate_statistics(
 ) -> None:
     """Overwrite the adversarial statistics of the ST users in ``statistics [N s]`` with what is propagated to them.
 
-    ``memory`` holds what the attack keeps by channel; its ``"propagation"`` is read and replaced. Without it, as after
-    training, the attack remembers nothing.
+    ``memory`` holds what the attack keeps by channel; its ``"propagation"`` is read and replaced. Without it the model
+    is tested before ``round``: the attack remembers nothing, and acts as in the round before.
     """
     e = experiment
     assert e.propagate is not None
@@ -36,7 +36,7 @@ def propagate_statistics(
     f = len(byzantine & e.adversarial)
     context = Context(generator=stream(e.settings.seed, "propagation", round, device=e.device), round=round)
     if f and e.attacks_statistics:
-        rows = torch.cat([rows[:-f], _forged(e, rows, theirs, f, context, {} if memory is None else memory)])
+        rows = torch.cat([rows[:-f], _forged(e, rows, theirs, f, context, memory)])
     received = _received(e, rows, theirs, context)
     into = e.layout.branch_mask(ADVERSARIAL).nonzero().flatten().to(statistics.device)
     statistics[torch.tensor(targets, device=statistics.device)[:, None], into[None, :]] = received
@@ -55,7 +55,7 @@ def _received(e: Experiment, sources: Tensor, targets: Tensor, context: Context)
     )
 
 
-def _forged(e: Experiment, rows: Tensor, targets: Tensor, f: int, context: Context, memory: Memory) -> Tensor:
+def _forged(e: Experiment, rows: Tensor, targets: Tensor, f: int, context: Context, memory: Memory | None) -> Tensor:
     """Messages of the last ``f`` sources: their own clean statistics, by which they are judged, and forged others."""
     attack, propagate, round = e.attack, e.propagate, context.round
     assert propagate is not None
@@ -79,12 +79,13 @@ def _forged(e: Experiment, rows: Tensor, targets: Tensor, f: int, context: Conte
         own=own,
         aggregate=Rehearsal.of(mean_received, context, origin=shares.mean(0) @ honest),
         variance=e.layout.variance_mask().to(rows.device)[columns],
-        round=round,
-        state=memory.get("propagation", {}),
+        round=max(0, round - 1) if memory is None else round,
+        state={} if memory is None else memory.get("propagation", {}),
     ).redacted(attack)
     generator = stream(e.settings.seed, "attack-statistics", round, device=e.device)
     forged = forged_statistics(attack, view, target=e.settings.target, generator=generator)
-    memory["propagation"] = forged.state
+    if memory is not None:
+        memory["propagation"] = forged.state
     sent = rows[-f:].clone()
     sent[:, columns] = forged.rows
     return sent

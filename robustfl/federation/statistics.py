@@ -26,12 +26,11 @@ def begin(
     The next training forwards hold ``sizes`` samples of each client, one client after another (``None``: one client,
     any number of samples and forwards); ``generators`` are the clients' streams for dropout masks.
     """
-    streams = tuple(generators)
     for module in model.modules():
         if isinstance(module, NormLayer):
             module.begin(sizes, frozen=frozen)
         elif isinstance(module, ClientDropout):
-            module.begin(sizes, streams)
+            module.begin(sizes, tuple(generators))
 
 
 def resize(model: nn.Module, sizes: tuple[int, ...]) -> None:

@@ -44,8 +44,9 @@ class FBNHBNRepo(Norm):
     """Not FBN: the code released with HBN that goes by that name, whose rows must not be held against ``fbn``.
 
     Clients normalise with the server's ``(m, v)`` and report averages over local steps; the server takes
-    ``m⁺ = (1−β)m + βΣ(n_k/N)m_k`` and only then ``v⁺ = (1−β)v + βΣ n_k/(N−1)·[v_k + (m_k − m⁺)²]``, counting samples.
-    The deviations are therefore from a mean that has hardly moved.
+    ``m⁺ = (1−β)m + βΣ(n_k/N)m_k`` and only then ``v⁺ = (1−β)v + βΣ n_k/(N−1)·[v_k + (m_k − m⁺)²]``, where n_k are
+    the samples that k has seen in the round: its own after one epoch. The deviations are therefore from a mean that has
+    hardly moved.
 
     ``momentum`` β in (0, 1]; ``eps`` > 0 is added to variances.
 

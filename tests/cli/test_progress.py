@@ -23,7 +23,7 @@ from robustfl.scenarios.spec import Scenario
 def shown(axes: dict[str, Any], capsys: pytest.CaptureFixture[str], *ends: tuple[str, str]) -> str:
     """What is said of a grid whose first cells end with these statuses and reasons."""
     cells = {f"k{i}": c for i, c in enumerate(expand(Scenario.of({"name": "s", "cell": axes})))}
-    plan: Any = SimpleNamespace(cells=cells, missing=tuple(cells), begun=0, folder="runs/s",
+    plan: Any = SimpleNamespace(cells=cells, missing=tuple(cells), begun=0, others=0, folder="runs/s",
                                 scenario=SimpleNamespace(name="s"))  # fmt: skip
     with GridProgress() as bar:
         bar.start(plan)

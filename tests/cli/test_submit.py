@@ -346,7 +346,7 @@ def test_a_cell_under_another_key_is_refused(copy: Path) -> None:
 
 def test_a_bundle_is_not_made_of_what_others_cannot_have(honest: Path, tmp_path: Path) -> None:
     store = honest.parent / "runs" / "outside"
-    with pytest.raises(UsageError, match=r"give the file with --plugin path/to/calm.py"):
+    with pytest.raises(UsageError, match=r"give the source with --plugin path/to/calm.py"):
         write_bundle(store, tmp_path / "b", by="Ada")
     with pytest.raises(UsageError, match=r"by .* holds control characters"):
         write_bundle(store, tmp_path / "b", by="A\x1bda")

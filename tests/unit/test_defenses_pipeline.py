@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -130,7 +131,17 @@ def test_rows_whose_squares_are_zero_in_float32_are_judged_by_their_lengths(spec
 
 def test_weights_of_dropped_rows_go_with_them():
     X = torch.tensor([[NAN], [0.0], [4.0]])
-    assert robustfl.defense("mean")(X, f=0, weights=[10, 3, 1]).item() == 1.0
+    assert robustfl.defense("mean")(X, f=1, weights=[10, 3, 1]).item() == 1.0
+
+
+def test_more_broken_rows_than_f_are_told():
+    X = torch.tensor([[NAN], [NAN], [1.0], [2.0], [4.0]])
+    for f, told in ((1, True), (2, False)):
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            assert robustfl.defense("median")(X, f=f).item() == 2.0
+        said = [f"median: 2 of 5 rows are not finite and were left out, more than f={f} may be Byzantine"]
+        assert [str(w.message) for w in seen] == said * told
 
 
 def test_broken_rows_can_be_refused_instead():
@@ -144,7 +155,8 @@ def test_nothing_left_or_too_little_left_is_an_error():
     X = torch.tensor([[NAN], [NAN], [1.0], [2.0], [3.0]])
     with pytest.raises(Refused, match="krum: f=0 needs at least 3 clients"):
         robustfl.defense("krum")(X[:4], f=0)
-    assert robustfl.defense("krum")(X, f=0).item() in (1.0, 2.0)
+    with pytest.warns(RuntimeWarning, match="more than f=0"):
+        assert robustfl.defense("krum")(X, f=0).item() in (1.0, 2.0)
 
 
 def test_mixed_fixes_the_neighbors_on_the_basis():

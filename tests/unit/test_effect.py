@@ -46,6 +46,8 @@ UNTOLD = "rop(z=0, location=0)"
         ({"attack": "timed(attack=sf, start=3)", "f": 2, "rounds": 5}, False),
         ({"attack": "timed(attack=sf, start=3)", "f": 2, "rounds": 5, "stop": 3}, True),
         ({"attack": "sf", "f": 2, "norm": "fedbn"}, False),
+        ({"attack": "alie", "clients": 10, "f": 2, "algorithm": "fedavg"}, False),  # it moves the weighted mean
+        ({"attack": "alie", "clients": 10, "f": 2, "algorithm": "fedavg(weighting=uniform)"}, True),
     ],
 )
 def test_what_a_certificate_says_before_training(settings: dict[str, Any], idle: bool) -> None:

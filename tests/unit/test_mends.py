@@ -144,6 +144,7 @@ def test_who_copies_an_honest_client_sees_nothing_of_what_it_holds_out(f: int) -
         ({"attackers_data": "copied", "validation": 0.2}, "copied-validation"),
         ({"attack": "opt(attack=poisonedfl)"}, "searched-first-push"),
         ({"attack": "opt(attack=timed(attack=sf, start=2))"}, "attack-while-off"),
+        ({"norm": "hbn", "attack": "timed(attack=sf, start=1)", "algorithm": "fedavg"}, "tested-round"),
         ({"attack": "neurotoxin(attack=timed(attack=badnets, every=2))", "rounds": 2}, "attack-while-off"),
     ],
 )

@@ -520,6 +520,11 @@ def test_a_description_says_what_was_changed() -> None:
     [
         ({"algorithm": "dsgd", "validation": 0.2}, "an algorithm with local steps (not dsgd)"),
         ({"algorithm": "fedavg", "validation": 0.2, "norm": "fedbn"}, "a common model (not fedbn)"),
+        (
+            {"algorithm": "fedavg", "validation": 0.2, "norm": "hbn"},
+            "statistics of the model itself (not hbn, whose tests collect others)",
+        ),
+        ({"algorithm": "fedavg", "validation": 0.2, "norm": "hbn(eval_stats=ema)"}, None),
         ({"algorithm": "dsgd"}, "validation > 0 and an algorithm with local steps (not dsgd)"),
         ({"algorithm": "fedavg", "validation": 0.2}, None),
     ],

@@ -35,6 +35,28 @@ def test_rounds_without_attack_are_as_if_nobody_attacked(norm: str, target: str)
     assert timed[2] != pytest.approx(calm[2], rel=1e-6)
 
 
+PROPAGATED: dict[str, Any] = {
+    "norm": "dual-bn(local=true)", "objective": "at", "at": "users(ids=[0, 2, 3])", "byzantine": "at", "clients": 6,
+    "propagation": "fedrbn(similarity=uniform, when=test)", "train_evasion": "fgsm(eps=0.05)",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("more", [{"norm": "hbn", "statistics_defense": "mean"}, PROPAGATED], ids=["hbn", "fedrbn"])
+def test_tests_meet_the_attackers_of_the_round_that_is_tested(more: dict[str, Any]) -> None:
+    def tested(attack: str) -> list[float | None]:
+        torch.set_num_threads(1)
+        record = run_cell(
+            Cell.of({**SMALL, "scope": "statistics", "target": "both", "attack": attack, **more}), fingerprint="x"
+        )
+        assert record.status == "done", record.reason
+        return [point.sa for point in record.curve]
+
+    calm, last, never = (tested(a) for a in ("none", *(f"timed(attack=foe(eta=50), start={t})" for t in (2, 3))))
+    assert never == calm
+    assert last[:2] == calm[:2]
+    assert last[2] != calm[2]
+
+
 @pytest.mark.parametrize("spec", ["timed(attack=sf, start=1)", "partial(attack='timed(attack=sf, start=1)')"])
 def test_entries_outside_the_target_are_the_attackers_own_while_they_are_off(spec: str) -> None:
     honest, own = torch.tensor([[1.0, 4.0], [3.0, 6.0]]), torch.tensor([[7.0, 9.0]])
