@@ -90,16 +90,23 @@ def forge(
         raise UsageError(f"forge: own must be rows of {rows.shape[1]} numbers, not of {mine.shape[1]}")
     if chosen.sees_own and mine is None and not chosen.poisons_data:
         mine = rows.mean(0).expand(f, -1)
-    server = defense if defense is None or callable(defense) else parse_pipeline(defense)
+    rehearsal = _rehearsal(defense, f if f_declared is None else f_declared, rows.device)
+    view = View(n=len(rows) + f, f=f, honest=rows, own=mine, aggregate=rehearsal).redacted(chosen)
+    made = chosen.forge(view, generator=draws or stream(0, "forge", device=rows.device))
+    return cast(Stacked, form.stack(Forged.of(made).rows))
+
+
+def _rehearsal(defense: Pipeline | str | None, f: int, device: torch.device) -> Rehearsal | None:
+    """The server with its rule, as attackers rehearse it."""
+    if defense is None:
+        return None
+    server = defense if callable(defense) else parse_pipeline(defense)
 
     def rehearse(stack: Tensor) -> Tensor:
-        assert server is not None
-        return server(stack, f=f if f_declared is None else f_declared, generator=stream(0, "rehearsal", device=rows.device))
+        made: Tensor = server(stack, f=f, generator=stream(0, "rehearsal", device=device))
+        return made
 
-    rehearsal = None if server is None else Rehearsal(rehearse, getattr(server, "isometric", False))
-    view = View(n=len(rows) + f, f=f, honest=rows, own=mine, aggregate=rehearsal).redacted(chosen)
-    made = Forged.of(chosen.forge(view, generator=draws or stream(0, "forge", device=rows.device))).rows
-    return cast(Stacked, form.stack(made))
+    return Rehearsal(rehearse, getattr(server, "isometric", False))
 
 
 def _chosen(name: str | Attack, params: dict[str, Any]) -> Attack:

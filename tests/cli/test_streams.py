@@ -67,10 +67,11 @@ def test_a_full_disk_is_told_once() -> None:
     assert ran.stderr.decode().strip() == "Error: No space left on device"
 
 
-def test_a_closed_pipe_is_nobodys_error() -> None:
+@pytest.mark.parametrize("what", ["attacks", "--markdown"])  # the second is written before the command ends
+def test_a_closed_pipe_is_nobodys_error(what: str) -> None:
     end, start = os.pipe()
     os.close(end)
-    ran = shell("list", "attacks", stdout=start)
+    ran = shell("list", what, stdout=start)
     os.close(start)
     assert (ran.returncode, ran.stderr) == (1, b"")
 

@@ -341,6 +341,36 @@ def test_a_number_below_all_others_counts_whatever_moved_the_mean() -> None:
     assert (row.cells[1].text(), row.worst.status) == ("no effect", "diverged")
 
 
+@pytest.mark.parametrize(("quiet", "text", "worst"), [(0.5, "no effect", 0.6), (0.45, "45.0", 0.45)])
+def test_what_is_not_below_no_attack_has_no_effect_though_the_others_help(
+    quiet: float, text: str, worst: float
+) -> None:
+    made = board(
+        certified("mean", "none", 0.5), certified("mean", "quiet", quiet, **IDLE), certified("mean", "sf", 0.6)
+    )
+    row = rows(made)["mean"]
+    assert (row.cells[1].text(), row.worst.mean) == (text, worst)
+
+
+def test_costs_are_those_without_attack_where_every_row_has_such() -> None:
+    took = {("mean", "none"): 1.0, ("mean", "opt"): 9.0, ("krum", "none"): 2.0, ("krum", "opt"): 40.0}
+    measured = {k: record(defense=k[0], attack=k[1], seconds_per_round=v) for k, v in took.items()}
+    made = board(*measured.values())
+    assert [rows(made)[d].seconds_per_round for d in ("mean", "krum")] == [1.0, 2.0]
+    assert "Costs: mean seconds per round without attack, highest peak memory." in made.notes
+    del measured["krum", "none"]
+    made = board(*measured.values())
+    assert [rows(made)[d].seconds_per_round for d in ("mean", "krum")] == [5.0, 40.0]
+    assert "Costs: mean seconds per round, highest peak memory." in made.notes
+
+
+def test_too_few_seeds_have_no_p_value() -> None:
+    few, enough = (cells("mean", sf=[0.5, 0.6, 0.7][:n]) + cells("median", sf=[0.8, 0.9, 0.9][:n]) for n in (2, 3))
+    for made, tested in ((board(*few), False), (board(*enough), True)):
+        (found,) = json.loads(to_json(made))["tables"][0]["comparisons"]["rows"]
+        assert [found[name] is not None for name in ("p", "adjusted_p")] == [tested] * 2
+
+
 def test_where_no_attack_has_an_effect_the_worst_case_is_that_of_no_attack() -> None:
     calm = board(certified("mean", "none", 0.9), certified("mean", "quiet", 0.9, **IDLE))
     assert (rows(calm)["mean"].cells[1].text(), rows(calm)["mean"].worst.mean) == ("no effect", 0.9)
@@ -761,3 +791,26 @@ def test_a_report_goes_to_a_place_of_its_own_or_nothing_is_written(
     with pytest.raises(UsageError, match=words):
         publish_store(store.folder, figures=False, **{name: tmp_path / place for name, place in places.items()})
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_files_of_others_are_refused_and_ones_own_are_replaced(tmp_path: Path) -> None:
+    store = stored(tmp_path / "store", cells("mean", sf=[0.5])).folder
+    board, page = tmp_path / "p.txt", tmp_path / "site" / "index.html"
+    page.parent.mkdir()
+    for file, more in ((board, {"board": board}), (page, {"site": page.parent})):
+        file.write_text("precious")
+        with pytest.raises(UsageError, match="is there, and not robustfl's"):
+            publish_store(store, tmp_path / "out", figures=False, **more)
+        assert file.read_text() == "precious"
+        file.unlink()
+        for _ in range(2):
+            publish_store(store, tmp_path / "out", figures=False, **more)
+        assert file.read_text() != "precious"
+
+
+def test_a_report_of_other_contestants_or_numbers_has_a_folder_of_its_own(tmp_path: Path) -> None:
+    store = stored(tmp_path / "store", cells("mean", sf=[0.5])).folder
+    made = [
+        publish_store(store, figures=False, **more) for more in ({}, {"compare": ["algorithm"]}, {"statistic": "tail"})
+    ]
+    assert len({one.files[0].parent for one in made}) == 3
