@@ -131,7 +131,7 @@ def test_what_is_propagated_comes_out_as_rehearsed(rule: str, monkeypatch: pytes
     torch.testing.assert_close(received[-1][0].mean(0), rehearsed, rtol=0, atol=0)
     assert {f for _, f in received} == ({1} if rule else {6})
     (view, _) = Probe.seen[0]
-    assert (view.n, view.f, view.round) == (6, 1, 1)
+    assert (view.n, view.f, view.round) == (6, 1, 0)  # the round that is tested
     _sees_what_is_propagated(e, before, view)
 
 
