@@ -174,6 +174,8 @@ def _by_place(board: Board) -> dict[tuple[str, str], dict[tuple[str, ...], Row]]
 
 def _seeds(place: Estimate) -> str:
     have = len(place.values)
+    if place.states:  # which are counted over all tasks, and said where the number would be
+        return "–"
     return str(have) if have == place.expected else f"{have}/{place.expected}"
 
 

@@ -99,6 +99,7 @@ def _stopped(arguments: list[str]) -> int:
         "grid": "--dry-run" not in arguments,
         "run": out,
         "bench": not any(a in ("--list", "--from") or a.startswith("--from=") for a in arguments),
+        "reproduce": not any(a in ("--list", "--no-run", "--from") or a.startswith("--from=") for a in arguments),
     }
     keeps = bool(arguments) and kept.get(arguments[0], False)
     said = " Finished cells are kept; the same command goes on from here." if keeps else ""
