@@ -108,7 +108,7 @@ def estimate(
     stored = store.done([key for _, key, _ in rows])
     todo = [cell for cell, key, why in rows if why is None and key not in stored]
     measured = _measured([(cell, store.read(key)) for cell, key, _ in rows if key in stored], execution) if todo else {}
-    kinds = {kind_of(cell) for cell in todo}
+    kinds = Counter(kind_of(cell) for cell in todo)
     costs = Costs(execution, measured)
     found = costs.of(todo, lambda done: on_probe(done, len(kinds)))
     planned = tuple(
@@ -128,7 +128,7 @@ def estimate(
 def _timed_words(
     costs: Costs,
     found: Mapping[tuple[Any, ...], Cost],
-    kinds: set[tuple[Any, ...]],
+    kinds: Counter[tuple[Any, ...]],
     measured: Mapping[tuple[Any, ...], float],
 ) -> str:
     """Sentences about what was timed, and about what could not be because it is refused."""
@@ -138,10 +138,12 @@ def _timed_words(
         f"Timed: {ROUNDS} rounds of {costs.timed} of {len(kinds)} kind(s) of cells, and a batch of {costs.networks} "
         "network(s), from which the others follow; other load on the machine counts in."
     )
-    if known_before := len(kinds & measured.keys()):
+    if known_before := len(kinds.keys() & measured.keys()):
         note += f" Of {known_before} kind(s), what stored cells took."
-    for words, count in Counter(cost.refused for cost in found.values() if cost.refused).items():
-        note += f"\n{count} kind(s) of cells could not be timed, since the first of each is refused: {words}"
+    for words in dict.fromkeys(cost.refused for cost in found.values() if cost.refused):
+        alike = [kind for kind, cost in found.items() if cost.refused == words]
+        count = f"{sum(kinds[kind] for kind in alike)} cells of {len(alike)} kind(s)"
+        note += f"\n{count} could not be timed, and may be refused as the first of each kind is: {words}"
     return note
 
 
