@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from robustfl.attacks.evasion.accounts import odd_radius
+from robustfl.attacks.evasion.accounts import odd_radius, short_way
 from robustfl.contracts import Algorithm, BranchedNorm, OneMachineNorm, Tag
 from robustfl.records import canonical, measured_in
 
@@ -80,6 +80,8 @@ def _idle_radii(cell: Cell) -> Iterator[str]:
     for name, evasion in ((name, one) for name, some in told.items() for one in some):
         if words := odd_radius(evasion):
             yield f"{name}: {words}"
+    for words in filter(None, map(short_way, cell.methods.evasions)):  # a training attack may well be a short one
+        yield f"evasions: {words}"
 
 
 def _idle_of_attackers(cell: Cell) -> Iterator[str]:

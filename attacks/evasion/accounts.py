@@ -40,22 +40,30 @@ def resisting_after(
 
 
 def odd_radius(evasion: Evasion) -> str:
-    """A doubt about a radius of 0, in units of 255 where pixels reach from 0 to 1, or beyond all steps of PGD, if any.
+    """A doubt about a radius of 0, or one in units of 255 where pixels reach from 0 to 1; empty without one.
 
     >>> odd_radius(create("evasion", "fgsm(eps=8)"))
     'fgsm(eps=8) reaches every image: pixels lie in [0, 1]; is eps = 8/255 meant?'
-    >>> odd_radius(create("evasion", "pgd(eps=0.1, steps=3)"))
-    'pgd(eps=0.1, steps=3) does not cross its ball: 3 steps of 0.025 are less than eps = 0.1'
     """
     eps, name = getattr(evasion, "eps", None), describe(evasion) if evasion.name else type(evasion).__name__
     if eps == 0:
         return f"{name} changes no image: eps = 0"
     if isinstance(eps, (int, float)) and eps >= 1 and getattr(evasion, "norm", "linf") == "linf":
         return f"{name} reaches every image: pixels lie in [0, 1]; is eps = {eps:g}/255 meant?"
-    if isinstance(evasion, PGD) and evasion.steps * evasion.step_size < evasion.eps:
-        way = f"{evasion.steps} steps of {evasion.step_size:.3g}"
-        return f"{name} does not cross its ball: {way} are less than eps = {evasion.eps:.3g}"
     return ""
+
+
+def short_way(evasion: Evasion) -> str:
+    """A doubt about PGD whose steps together are shorter than its radius, or nothing.
+
+    >>> short_way(create("evasion", "pgd(eps=0.1, steps=3)"))
+    'pgd(eps=0.1, steps=3) does not cross its ball: 3 steps of 0.025 are less than eps = 0.1'
+    """
+    if not isinstance(evasion, PGD) or evasion.steps * evasion.step_size >= evasion.eps:
+        return ""
+    name = describe(evasion) if evasion.name else type(evasion).__name__
+    way = f"{evasion.steps} steps of {evasion.step_size:.3g}"
+    return f"{name} does not cross its ball: {way} are less than eps = {evasion.eps:.3g}"
 
 
 def masking(report: Mapping[str, float]) -> str | None:

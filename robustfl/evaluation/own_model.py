@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data import Dataset as TorchDataset
 
 from robustfl.arguments import check_model, check_whole, usable_device
-from robustfl.attacks.evasion.accounts import masking, odd_radius
+from robustfl.attacks.evasion.accounts import masking, odd_radius, short_way
 from robustfl.attacks.evasion.whitebox import frozen, input_gradient
 from robustfl.contracts import Dataset, Evasion
 from robustfl.data import Resident, data_root, dataset_from_spec
@@ -216,7 +216,7 @@ class _Measured:
         notes = [f"the model changed its buffers {', '.join(changed)} in evaluation mode; put back"] if changed else []
         registered = {spec: value for spec, value in ra.items() if self._attacks[spec].name}
         suspicion = masking(registered)
-        radii = map(odd_radius, self._attacks.values())
+        radii = [words for attack in self._attacks.values() for words in (odd_radius(attack), short_way(attack))]
         doubt = limit_doubt(clean.labels, self._limit or self._attacked) if self._attacks else ""
         return Evaluation(
             sa=clean.value,

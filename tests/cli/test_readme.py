@@ -24,7 +24,7 @@ def block(language: str, containing: str) -> str:
 def test_the_scenario_expands() -> None:
     cells = expand(Scenario.of(tomllib.loads(block("toml", "my-study"))))
     assert len({c.attack for c in cells}) == 5
-    assert not any(c.attack == "opt-foe" and c.defense == "mean" for c in cells)
+    assert not any(c.norm == "gn" and c.defense == "krum" for c in cells)
 
 
 def test_the_attack_works_from_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

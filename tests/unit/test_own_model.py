@@ -199,9 +199,11 @@ def test_who_answers_nan_is_not_robust_whatever_the_label(label: int) -> None:
 
 def test_a_radius_in_units_of_255_is_doubted() -> None:
     x, y = images()
-    found = robustfl.evaluate(small(), (x[:20], y[:20]), ["fgsm(eps=8)", "pgd(eps=0.1, steps=2)"])
+    found = robustfl.evaluate(small(), (x[:20], y[:20]), ["fgsm(eps=8)", "pgd(eps=0.1, steps=4)", "pgd(steps=2)"])
     assert "fgsm(eps=8) reaches every image: pixels lie in [0, 1]; is eps = 8/255 meant?" in found.notes
-    assert not any("pgd" in note for note in found.notes)
+    assert not any("steps=4" in note for note in found.notes)
+    short = "pgd(steps=2) does not cross its ball: 2 steps of 0.00784 are less than eps = 0.0314"
+    assert short in found.notes
 
 
 class _Detached(nn.Module):
