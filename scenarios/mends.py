@@ -59,8 +59,8 @@ def _tested_round(cell: Cell) -> bool:
     """Where tests collect statistics anew or hand them on, attackers acted as in the round that was to come."""
     m, plan = cell.methods, cell.methods.norm.statistics_pass
     anew = m.propagation is not None or (plan is not None and plan.refreshes != "none")
-    changes = any(m.attack.on(t) != m.attack.on(t - 1) for t in range(1, cell.end + 1))
-    return anew and changes and cell.f > 0 and (cell.scope != "update" or m.attack.poisons_data)
+    acts = cell.f > 0 and (cell.scope != "update" or m.attack.poisons_data)
+    return anew and acts and any(m.attack.on(t) != m.attack.on(t - 1) for t in range(1, cell.end + 1))
 
 
 def _outputs_elsewhere(cell: Cell) -> bool:
