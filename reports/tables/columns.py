@@ -80,9 +80,9 @@ class Markup:
         return [*map(self.literal, header(board))]
 
     def line(self, board: Board, row: Row) -> list[str]:
-        """All columns of a row; the worst case of the first rank is bold."""
+        """All columns of a row; worst cases that may be the first, by the range of the rank, are bold."""
         shown = [*map(self.place, row.places)]
-        if row.rank == 1:
+        if row.ranks is not None and row.ranks[0] == 1:
             shown[-1] = self.bold.format(shown[-1])
         first, last = [rank_text(row), *row.labels], [*members(board, row), *costs(row)]
         return [*map(self.literal, first), *shown, *map(self.literal, last)]

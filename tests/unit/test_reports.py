@@ -364,6 +364,15 @@ def test_costs_are_those_without_attack_where_every_row_has_such() -> None:
     assert "Costs: mean seconds per round, highest peak memory." in made.notes
 
 
+@pytest.mark.parametrize(("seeds", "bold"), [(2, 2), (5, 1)])
+def test_worst_cases_that_may_be_the_first_are_bold(seeds: int, bold: int) -> None:
+    low, high = [0.4, 0.41, 0.42, 0.43, 0.44][:seeds], [0.8, 0.81, 0.82, 0.83, 0.84][:seeds]
+    made = board(*cells("mean", sf=low), *cells("median", sf=high))
+    tables = len(made.sections)
+    assert to_markdown(made).count("**") == 2 * bold * tables
+    assert to_latex(made).count(r"\textbf{") == bold * tables
+
+
 def test_too_few_seeds_have_no_p_value() -> None:
     few, enough = (cells("mean", sf=[0.5, 0.6, 0.7][:n]) + cells("median", sf=[0.8, 0.9, 0.9][:n]) for n in (2, 3))
     for made, tested in ((board(*few), False), (board(*enough), True)):
