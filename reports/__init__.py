@@ -39,15 +39,23 @@ def load_board(
     where: Mapping[str, str] | None = None,
     statistic: str | None = None,
 ) -> Board:
-    """The board of the store at ``path``, cells that are planned and have not run included.
+    """The board of the store or the published board at ``path``, cells that are planned and have not run included.
 
     ``keys`` and ``where`` (labels with their values) keep some of its cells; ``statistic`` says which numbers are
     ranked: ``final``, ``tail``, ``selected`` or ``validation``, by default what each cell says. Raises ``UsageError``
     if ``path`` is no store or has no such cell yet, ``StoreError`` if none of its files can be read.
     """
     from .loading import board_of
-    from .store import open_store
+    from .store import Loaded, Store, open_store
 
+    if Path(path).is_file():
+        from .published.board import sound_board
+
+        read = sound_board(path)
+        return board_of(
+            Store(path), compare=compare, keys=keys, where=where, statistic=statistic,
+            loaded=Loaded(tuple(read.records()), ()), described=read.protocol or {},
+        )  # fmt: skip
     return board_of(open_store(path), compare=compare, keys=keys, where=where, statistic=statistic)
 
 
@@ -59,7 +67,7 @@ def leaderboard(
     where: Mapping[str, str] | None = None,
     statistic: str | None = None,
 ) -> pd.DataFrame:
-    """The leaderboard of a store, or of a table of its cells, as a table (``Board.frame``).
+    """The leaderboard of a store, a published board, or a table of cells, as a table (``Board.frame``).
 
     Rows are contestants (defense × norm, objective and propagation where they vary), ranked by worst case per metric
     and task: whatever else varies makes tasks, whose mean comes first. ``metric`` keeps one metric (``"sa"``,

@@ -28,9 +28,10 @@ def board_of(
     where: Mapping[str, str] | None = None,
     statistic: str | None = None,
     loaded: Loaded | None = None,
+    described: Mapping[str, Any] | None = None,
 ) -> Board:
     """The board of a store, of its cells with these ``keys``, or of those whose labels are as in ``where``; of the
-    numbers that ``statistic`` names (``counted``).
+    numbers that ``statistic`` names (``counted``). What was read already is ``loaded`` and ``described``.
 
     Raises ``UsageError`` if there is no cell yet, ``StoreError`` if no file can be read.
     """
@@ -39,7 +40,7 @@ def board_of(
     if not loaded.results:
         raise UsageError(f"{str(store.folder)!r} has no finished cell yet; run `robustfl grid`")
     table, words = counted(frame(loaded.results), statistic)
-    described = store.description()
+    described = store.description() if described is None else described
     autobyz = asked_of(described)
     if autobyz is not None:
         autobyz = autobyz.where(lambda labels: has_labels(labels, where or {}))

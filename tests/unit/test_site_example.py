@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import zlib
 from pathlib import Path
 
+import pytest
+
+import robustfl
+from robustfl.errors import UsageError
 from robustfl.reports.published import read_board
 from robustfl.scenarios import Scenario, expand
 from robustfl.scenarios.cell import Cell
@@ -25,3 +30,19 @@ def test_the_example_site_is_there_and_small_as_git_stores_it() -> None:
     assert {"index.html", "results.html", "style.css", "site.js", "leaderboard.json"} <= {p.name for p in files}
     assert len(list((EXAMPLE / "contestants").iterdir())) == 6
     assert sum(len(zlib.compress(p.read_bytes())) for p in files) < 5e5
+
+
+def test_the_leaderboard_of_the_board_is_that_of_its_site(tmp_path: Path) -> None:
+    found = robustfl.leaderboard(EXAMPLE / "board.json", metric="sa")
+    shown = json.loads((EXAMPLE / "leaderboard.json").read_text())["tables"]
+    rows = [
+        (r["labels"]["defense"], r["labels"]["norm"], *r["ranks"])
+        for t in shown
+        if t["metric"] == "sa"
+        for r in t["rows"]
+    ]
+    assert [tuple(row) for row in found[["defense", "norm", "rank low", "rank high"]].to_numpy().tolist()] == rows
+    edited = (EXAMPLE / "board.json").read_text().replace('"sa":0.', '"sa":0.0', 1)
+    (tmp_path / "board.json").write_text(edited)
+    with pytest.raises(UsageError, match="digest"):
+        robustfl.leaderboard(tmp_path / "board.json")
