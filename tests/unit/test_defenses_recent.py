@@ -403,21 +403,24 @@ def test_in_training_predictions_are_those_of_the_clients_models_and_the_server_
     from robustfl.scenarios.build import build
     from robustfl.scenarios.cell import Cell
 
-    for algorithm, step, model in (("fedavg", 1.0, "mlp(hidden=(8,))"), ("dsgd", -0.2, "digits-cnn")):
+    small = "mlp(hidden=(8,))"
+    for algorithm, step, model in (("fedavg", 1.0, small), ("dsgd", -0.2, "digits-cnn"), ("fedacg", 1.0, small)):
         cell = Cell.of({
             "model": model, "norm": "naive-bn", "algorithm": algorithm, "batch": 8,
             "schedule": {"kind": "constant", "lr": 0.2},
         })  # fmt: skip
         e = build(cell).experiment
         state = initial_state(e)
-        before = state.theta.clone()
+        for kept in state.server.values():
+            kept.normal_(std=0.1, generator=stream(2, "momentum"))
+        before, received = state.theta.clone(), e.algorithm.broadcast(state.theta.clone(), state.server)
         rows = 0.1 * torch.randn(2, e.layout.d, generator=stream(0, "rows"))
         found = noise_outputs(e, state, rows, 300, stream(1, "noise"))
         assert torch.equal(state.theta, before)
         noise = torch.rand((300, 1, 8, 8), generator=stream(1, "noise"))
         e.model.eval()
         for place, moved in enumerate((step * rows[0], step * rows[1], torch.zeros_like(before))):
-            state.theta.copy_(before + moved)
+            state.theta.copy_(received + moved)
             torch.testing.assert_close(found[place], e.model(noise).softmax(1).detach())
 
 

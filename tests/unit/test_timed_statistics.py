@@ -35,6 +35,14 @@ def test_rounds_without_attack_are_as_if_nobody_attacked(norm: str, target: str)
     assert timed[2] != pytest.approx(calm[2], rel=1e-6)
 
 
+@pytest.mark.parametrize(("start", "rests"), [(3, True), (2, False)])
+def test_rounds_in_which_an_attack_rests_move_no_mean(start: int, rests: bool) -> None:
+    torch.set_num_threads(1)
+    record = run_cell(Cell.of({**SMALL, "norm": "fbn", "attack": f"timed(attack=sf, start={start})"}), fingerprint="x")
+    shifts = [record.certificates[name] for name in ("attack_shift", "statistics_shift")]
+    assert shifts == [0.0, 0.0] if rests else min(shifts) > 0.01
+
+
 PROPAGATED: dict[str, Any] = {
     "norm": "dual-bn(local=true)", "objective": "at", "at": "users(ids=[0, 2, 3])", "byzantine": "at", "clients": 6,
     "propagation": "fedrbn(similarity=uniform, when=test)", "train_evasion": "fgsm(eps=0.05)",
