@@ -34,6 +34,13 @@ def _attribute(place: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any]
     return lambda: getattr(place, name), lambda value: setattr(place, name, value)
 
 
+def _default_device() -> torch.device:
+    try:
+        return torch.get_default_device()
+    except AttributeError:  # torch 2.6 cannot tell once a default device was taken back
+        return torch.device("cpu")
+
+
 def _put_default_device(device: torch.device) -> None:
     torch.set_default_device(None if device == torch.device("cpu") else device)  # a device slows down every call
 
@@ -100,7 +107,7 @@ _cudnn, _products = torch.backends.cudnn, torch.backends.cuda.matmul
 _SETTINGS = (
     *_precisions(),  # before the older names for the same
     _Setting("torch's default dtype", torch.get_default_dtype, torch.set_default_dtype),
-    _Setting("torch's default device", torch.get_default_device, _put_default_device),
+    _Setting("torch's default device", _default_device, _put_default_device),
     _Setting("torch's inference mode", torch.is_inference_mode_enabled, _put_inference),  # it moves the next
     _Setting("torch's grad mode", torch.is_grad_enabled, torch.set_grad_enabled),
     _Setting("torch's deterministic algorithms", _deterministic, _put_deterministic),
