@@ -194,7 +194,7 @@ class Mixed:
         if step.centred:
             context = replace(context, slack=self.slack())
         new = step.mix(inner, f=f, context=context).to(device=self.stack.place, dtype=torch.float64)
-        return replace(self, coefficients=new if self.coefficients is None else new @ self.coefficients)
+        return type(self)(self.stack, new if self.coefficients is None else new @ self.coefficients)
 
     def products(self, point: Tensor | None = None) -> Tensor:
         """Inner products about a common centre of the ``m`` rows, the origin, and a further ``point [d]``, if given.
