@@ -45,7 +45,7 @@ def odd_radius(evasion: Evasion) -> str:
     >>> odd_radius(create("evasion", "fgsm(eps=8)"))
     'fgsm(eps=8) reaches every image: pixels lie in [0, 1]; is eps = 8/255 meant?'
     """
-    eps, name = getattr(evasion, "eps", None), describe(evasion) if evasion.name else type(evasion).__name__
+    eps, name = getattr(evasion, "eps", None), _called(evasion)
     if eps == 0:
         return f"{name} changes no image: eps = 0"
     if isinstance(eps, (int, float)) and eps >= 1 and getattr(evasion, "norm", "linf") == "linf":
@@ -61,9 +61,13 @@ def short_way(evasion: Evasion) -> str:
     """
     if not isinstance(evasion, PGD) or evasion.steps * evasion.step_size >= evasion.eps:
         return ""
-    name = describe(evasion) if evasion.name else type(evasion).__name__
     way = f"{evasion.steps} steps of {evasion.step_size:.3g}"
-    return f"{name} does not cross its ball: {way} are less than eps = {evasion.eps:.3g}"
+    return f"{_called(evasion)} does not cross its ball: {way} are less than eps = {evasion.eps:.3g}"
+
+
+def _called(evasion: Evasion) -> str:
+    """As it is written, or the name of a class that is not registered."""
+    return describe(evasion) if evasion.name else type(evasion).__name__
 
 
 def masking(report: Mapping[str, float]) -> str | None:

@@ -80,9 +80,9 @@ class GridProgress:
             have = f"{stored} of {len(plan.cells)} cells are done" if stored else f"{len(plan.cells)} cells"
             begun = f", {plan.begun} of them from a checkpoint" if plan.begun else ""
             say(f"{self._name}: {have}, {self._total} to run{begun} → {plan.folder}", err=True)
-            if plan.others:
+            if others := plan.others:
                 words = "which its report shows, too; --where says which cells are meant"
-                say(f"{plan.folder} also holds {plan.others} cells that are not of this scenario, {words}", err=True)
+                say(f"{plan.folder} also holds {others} cells that are not of this scenario, {words}", err=True)
         if self._live and self._total:
             self._bar = Progress(
                 TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(),
