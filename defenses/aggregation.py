@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from robustfl.contracts import Context, StatisticsAggregation
@@ -26,10 +27,28 @@ class DefendedStatistics(StatisticsAggregation):
     def round(self) -> int:
         return self.context.round
 
+    @property
+    def by_columns(self) -> bool:
+        return self.pipeline.column_by_column
+
     def mixed(self, basis: Tensor, *, weights: Tensor | None = None) -> Callable[[Tensor], Tensor]:
         """Fix the steps' coefficients on ``basis [n k]``; the result aggregates any ``[n j]`` rows with them."""
-        context = self.context if weights is None else replace(self.context, weights=weights)
-        return self.pipeline.mixed(basis, f=self.f, context=context)
+        return self.pipeline.mixed(basis, f=self.f, context=self._weighed(weights))
+
+    def each(
+        self, bases: Sequence[Tensor], *, weights: Sequence[Tensor] | None = None
+    ) -> Callable[[Sequence[Tensor]], list[Tensor]]:
+        """``mixed`` of several bases, whose columns the rule sees together if it treats every one alike."""
+        if not self.by_columns:
+            return super().each(bases, weights=weights)
+        alike = weights is None or all(torch.equal(own, weights[0]) for own in weights[1:])
+        if not alike and self.pipeline.aggregator.weighs:
+            return super().each(bases, weights=weights)
+        context = self._weighed(None if weights is None else weights[0])
+        return self.pipeline.mixed_columns(bases, f=self.f, context=context)
+
+    def _weighed(self, weights: Tensor | None) -> Context:
+        return self.context if weights is None else replace(self.context, weights=weights)
 
 
 @dataclass(frozen=True)

@@ -211,30 +211,40 @@ class Pipeline:
         made = self._mixed(basis.detach()[order.to(basis.device)], f, _in(order, context))
         return lambda rows: made(rows.detach()[order.to(rows.device)])
 
-    def _mixed(self, basis: Tensor, f: int, context: Context) -> Callable[[Tensor], Tensor]:
+    def _mixed(self, basis: Tensor, f: int, context: Context) -> _Fixed:
         context = replace(context, state={})
-        keep, f_left, kept_context = self._admit(basis, f, context)
-        all_stay = bool(keep.all())
+        return self._fixed(basis, f, context, *self._admit(basis, f, context))
 
-        def staying(rows: Tensor) -> Mixed:
-            return Mixed(Stack(rows.detach() if all_stay else rows.detach()[keep.to(rows.device)]))
-
-        mixing = staying(basis)
+    def _fixed(self, basis: Tensor, f: int, context: Context, keep: Tensor, left: int, kept: Context) -> _Fixed:
+        """The steps' coefficients on the rows of ``basis`` that ``_admit`` lets ``keep``."""
+        chosen = None if bool(keep.all()) else keep.to(basis.device)
+        mixing = Mixed(Stack(basis.detach() if chosen is None else basis.detach()[chosen]))
         for step in self.steps:
-            mixing = mixing.after(step, f=f_left, context=kept_context)
+            mixing = mixing.after(step, f=left, context=kept)
+        return _Fixed(self, basis, f, context, chosen, mixing.coefficients, left, kept)
 
-        def aggregate(rows: Tensor) -> Tensor:
-            if rows.shape[1] == 0:
-                return rows.new_empty(0)
-            broken = keep & ~finite_rows(rows.detach())
-            if bool(broken.any()):
-                # A finite entry may still overflow when squared: that row leaves the basis too.
-                without = basis.detach().clone()
-                without[broken.to(basis.device)] = torch.nan
-                return self._mixed(without, f, context)(rows)
-            with self._apart(rows) as seen:
-                mixed = replace(staying(seen), coefficients=mixing.coefficients)
-                return self._reduce(mixed, f_left, kept_context).vector
+    def mixed_columns(
+        self, bases: Sequence[Tensor], *, f: int, context: Context
+    ) -> Callable[[Sequence[Tensor]], list[Tensor]]:
+        """As ``mixed`` of every basis in turn, for a rule that goes ``column_by_column``: it sees all columns at once.
+
+        Rows are looked at all together; only where one is broken is every stack gone through by itself.
+        """
+        context = replace(context, state={})
+        admitted = self._admit(torch.cat(tuple(bases), dim=1), f, context)
+        sound = bool(admitted[0].all())
+        each = [self._fixed(b, f, context, *(admitted if sound else self._admit(b, f, context))) for b in bases]
+
+        def aggregate(stacks: Sequence[Tensor]) -> list[Tensor]:
+            whole = torch.cat(tuple(stacks), dim=1).detach()
+            if not sound or whole.shape[1] == 0 or not bool(finite_rows(whole).all()):
+                return [fixed(rows) for fixed, rows in zip(each, stacks, strict=True)]
+            if self.steps:
+                made = [fixed.mixed(rows).materialise() for fixed, rows in zip(each, stacks, strict=True)]
+                whole = torch.cat(made, dim=1)
+            kept = context if len(whole) == len(stacks[0]) else replace(context, weights=None, clients=None)
+            vector = self._reduce(Mixed(Stack(whole)), f, kept).vector
+            return list(torch.split(vector, [rows.shape[1] for rows in stacks]))
 
         return aggregate
 
@@ -252,6 +262,11 @@ class Pipeline:
     def by_columns(self) -> bool:
         """True if every entry of the result depends on that column of the rows alone."""
         return not self.steps and isinstance(self.aggregator, MixedRule) and self.aggregator.by_columns
+
+    @property
+    def column_by_column(self) -> bool:
+        """True if, whatever steps mix, the rule after them is robustfl's own and treats every column alike."""
+        return not self.foreign and isinstance(self.aggregator, MixedRule) and self.aggregator.by_columns
 
     @property
     def isometric(self) -> bool:
@@ -346,6 +361,41 @@ class Pipeline:
             return self.aggregator.reduce(rows, f=f, context=context)
         result = self.aggregator.aggregate(rows.materialise(), f=f, context=context)
         return result if isinstance(result, Aggregated) else Aggregated(result)
+
+
+@dataclass(frozen=True)
+class _Fixed:
+    """A pipeline whose steps' ``coefficients`` are fixed: what ``Pipeline.mixed`` hands out.
+
+    ``keep [n]`` are the rows of ``basis`` that stayed (``None``: all), ``left`` the ``f`` and ``kept`` the context of
+    those.
+    """
+
+    pipeline: Pipeline
+    basis: Tensor
+    f: int
+    context: Context
+    keep: Tensor | None
+    coefficients: Tensor | None
+    left: int
+    kept: Context
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """The aggregate of rows ``[n j]``."""
+        if rows.shape[1] == 0:
+            return rows.new_empty(0)
+        good = finite_rows(rows.detach()).to(rows.device)
+        if not bool((good if self.keep is None else good[self.keep]).all()):
+            # A finite entry may still overflow when squared: that row leaves the basis too.
+            without = self.basis.detach().clone()
+            without[~good] = torch.nan
+            return self.pipeline._mixed(without, self.f, self.context)(rows)
+        with self.pipeline._apart(rows) as seen:
+            return self.pipeline._reduce(self.mixed(seen), self.left, self.kept).vector
+
+    def mixed(self, rows: Tensor) -> Mixed:
+        """Rows ``[n j]``, mixed."""
+        return Mixed(Stack(rows.detach() if self.keep is None else rows.detach()[self.keep]), self.coefficients)
 
 
 def _in(order: Tensor, context: Context) -> Context:

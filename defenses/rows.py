@@ -85,7 +85,7 @@ class Stack:
         if self._gram is not None:
             return kernels.products_with(self.X, self._gram.centre, point)
         made = self._looked_at(kernels.centred_gram(self._X, point))
-        self._gram = replace(made, products=made.products[:-1, :-1])
+        self._gram = made.first(self.shape[0] + 1)
         return made.products[-1]
 
     def _products(self) -> kernels.CentredGram:
@@ -249,7 +249,13 @@ class Mixed:
 
     def squared_distances(self) -> Tensor:
         """Squared distances ``[m m]`` between the rows."""
-        return kernels.squared_distances(self.products()[:-1, :-1])
+        return self._squares()[:-1, :-1]
+
+    def _squares(self) -> Tensor:
+        """Squared distances ``[m+1 m+1]`` between the rows and the origin, which comes last."""
+        if self.coefficients is None:
+            return self.stack.gram.squares.clone()
+        return kernels.squared_distances(self._lifted())
 
     def distances_from(self, row: int) -> Tensor:
         """Distances ``[m]`` of the rows from one of them."""
@@ -282,20 +288,18 @@ class Mixed:
         changes the square of its length ``D`` by ``2 D u + u²``.
         """
         gram = self.stack.gram
-        square, along = gram.products.diagonal(), gram.products[-1]
-        about = square.clamp(min=0).sqrt()
-        length = (square - 2 * along + along[-1]).clamp(min=0).sqrt()
-        u = self.stack.last_bits * self._weighed(length)
-        slack = gram.rounding * self._weighed(about).square()
+        about, length = gram.products.diagonal().clamp(min=0).sqrt_(), gram.squares[-1].sqrt()
+        u = self._weighed(length).mul_(self.stack.last_bits)
+        slack = self._weighed(about).square_().mul_(gram.rounding)
         if self.coefficients is not None:  # mixing costs rounding of its own, which does not cancel
             whole = self._lift().abs() @ about
             slack += _MIXING * (whole[:, None] + whole[None, :]).square()
-        return slack + (2 * kernels.squared_distances(self._lifted()).sqrt() + u) * u
+        return slack + self._squares().sqrt_().mul_(2).add_(u).mul_(u)
 
     def _weighed(self, size: Tensor) -> Tensor:
         """``Σ_i |lift_pi - lift_qi| size_i`` for all pairs of points ``p, q``."""
         if self.coefficients is None:
-            return (size[:, None] + size[None, :]).fill_diagonal_(0)
+            return (size[:, None] + size).fill_diagonal_(0)
         over = self._lift() * size
         return torch.cdist(over, over, p=1.0)
 

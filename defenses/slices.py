@@ -88,7 +88,7 @@ def _gram(part: Tensor, team: Team) -> kernels.CentredGram:
     rounding = 0.0
     if part.shape[1]:
         made = kernels.centred_gram(part)
-        distances, rounding = kernels.squared_distances(made.products), made.rounding
+        distances, rounding = made.squares, made.rounding
     else:
         distances = torch.zeros((n + 1, n + 1), dtype=torch.float64)
     distances = team.total(distances)
@@ -97,7 +97,7 @@ def _gram(part: Tensor, team: Team) -> kernels.CentredGram:
     to = distances[centre[0]]
     # A sum, so that all processes hold the same bound.
     rounding = float(team.total(torch.tensor(rounding, dtype=torch.float64)))
-    return kernels.CentredGram((to[:, None] + to[None, :] - distances) / 2, centre, rounding)
+    return kernels.CentredGram((to[:, None] + to[None, :] - distances) / 2, distances, centre, rounding)
 
 
 def run_sliced(pipeline: Pipeline, part: Tensor, d: int, *, f: int, context: Context, team: Team) -> Aggregated:

@@ -127,12 +127,25 @@ class StatisticsAggregation(ABC):
     def refresh(self) -> bool:
         return False
 
+    @property
+    def by_columns(self) -> bool:
+        """True if the rule treats every column alike, so that it may as well see those of all layers at once."""
+        return False
+
     @abstractmethod
     def mixed(self, basis: Tensor, *, weights: Tensor | None = None) -> Callable[[Tensor], Tensor]:
         """Fix the pre-aggregation on ``basis [n k]``; the result aggregates any ``[n j]`` rows with that mixing.
 
         ``weights [n]`` take the place of the round's sample weights, for rules that weigh clients at all.
         """
+
+    def each(
+        self, bases: Sequence[Tensor], *, weights: Sequence[Tensor] | None = None
+    ) -> Callable[[Sequence[Tensor]], list[Tensor]]:
+        """As ``mixed`` of every basis in turn; the result aggregates rows of each, with its mixing."""
+        own = [None] * len(bases) if weights is None else weights
+        made = [self.mixed(basis, weights=given) for basis, given in zip(bases, own, strict=True)]
+        return lambda stacks: [aggregate(rows) for aggregate, rows in zip(made, stacks, strict=True)]
 
 
 Reducer = Callable[[str, Tensor], Tensor]

@@ -7,7 +7,7 @@ common centre. So rows are centred on one of them, and on a better one when the 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -35,13 +35,19 @@ _LOPSIDED = {torch.float64: 1e6, torch.float32: 10.0}
 class CentredGram:
     """``products [n+1+k n+1+k]``: inner products (float64) of ``x_i - x_c``; point ``n`` is ``0 - x_c``.
 
-    After it come the ``k`` further points, less ``x_c``. ``centre [1]`` is ``c``, where the rows are; the products are
-    ``at_hand``. ``rounding`` is the error of a product relative to the lengths of both factors.
+    After it come the ``k`` further points, less ``x_c``. ``centre [1]`` is ``c``, where the rows are; the products, and
+    the ``squares`` of the distances between all these points, are ``at_hand``. ``rounding`` is the error of a product
+    relative to the lengths of both factors.
     """
 
     products: Tensor
+    squares: Tensor
     centre: Tensor
     rounding: float = _OF_A_PRODUCT[torch.float64]
+
+    def first(self, k: int) -> CentredGram:
+        """The same of the first ``k`` points."""
+        return replace(self, products=self.products[:k, :k], squares=self.squares[:k, :k])
 
 
 def at_hand(X: Tensor) -> torch.device:
@@ -64,8 +70,7 @@ def last_bits(dtype: torch.dtype) -> float:
 def squared_distances(products: Tensor) -> Tensor:
     """The squared distances ``[k k]`` of ``k`` points from their inner products; never negative, 0 on the diagonal."""
     square = products.diagonal()
-    distances = (square[:, None] + square[None, :] - 2 * products).clamp_(min=0)
-    return distances.fill_diagonal_(0)
+    return (square[:, None] + square).sub_(products, alpha=2).clamp_(min=0).fill_diagonal_(0)
 
 
 def centred_gram(X: Tensor, *points: Tensor) -> CentredGram:
@@ -76,33 +81,31 @@ def centred_gram(X: Tensor, *points: Tensor) -> CentredGram:
     tried = set() if at_once(X) else {0}
     for _ in range(_PASSES):
         products = _products(X, points, centre, precision)
+        squares = squared_distances(products)
         if torch.compiler.is_compiling():
             break
-        if not bool(torch.isfinite(products).all()):
+        if not np.isfinite(products.numpy()).all():
             # A float32 entry of 1e20 is finite, its square is not.
             precision, rounding = torch.float64, _OF_A_PRODUCT[torch.float64]
             products = _products(X, points, centre, precision)
-        typical = _typical(squared_distances(products)[:n, :n])
+            squares = squared_distances(products)
+        typical = np.sort(squares.numpy()[:n, :n], axis=1)[:, n // 2]
         best = int(typical.argmin())
-        lopsided = float(products[best, best]) > _LOPSIDED[precision] * float(typical[best])
+        lopsided = products.numpy()[best, best] > _LOPSIDED[precision] * typical[best]
         if not lopsided or best in tried:
             break
         tried.add(best)
         if len(tried) < _PASSES:
             centre = torch.tensor([best], device=X.device)
-    return CentredGram(products, centre, rounding)
-
-
-def _typical(distances: Tensor) -> Tensor:
-    """The typical distance of each row from the others, from ``distances [n n]``."""
-    return distances.sort(dim=1).values[:, distances.shape[0] // 2]
+    return CentredGram(products, squares, centre, rounding)
 
 
 def _promising(X: Tensor) -> Tensor:
     """The row ``[1]`` that is nearest to its neighbours in some of the columns; nobody waits to know which."""
     some = X[:, :: max(1, X.shape[1] // _SAMPLE)].double()
     some = some - some[:1]
-    return _typical(squared_distances(some @ some.T)).argmin(dim=0, keepdim=True)
+    typical = squared_distances(some @ some.T).sort(dim=1).values[:, X.shape[0] // 2]
+    return typical.argmin(dim=0, keepdim=True)
 
 
 def _products(X: Tensor, points: Sequence[Tensor], centre: Tensor, precision: torch.dtype) -> Tensor:
@@ -110,11 +113,10 @@ def _products(X: Tensor, points: Sequence[Tensor], centre: Tensor, precision: to
     n = X.shape[0]
     m = n + len(points)
     if precision == torch.float64 and not at_once(X):
-        total = _halved(X, points, int(centre))
-    else:
-        total = torch.zeros((m, m), dtype=torch.float64, device=X.device)
-        for chunks in _centred(X, centre, precision, *points):
-            total += torch.bmm(chunks, chunks.transpose(1, 2)).sum(0, dtype=torch.float64)
+        return _halved(X, points, int(centre))
+    total = torch.zeros((m, m), dtype=torch.float64, device=X.device)
+    for chunks in _centred(X, centre, precision, *points):
+        total += torch.bmm(chunks, chunks.transpose(1, 2)).sum(0, dtype=torch.float64)
     products = total.new_zeros((m + 1, m + 1))
     place = _places(n, m, centre)
     products[place[:, None], place[None, :]] = (total + total.T) / 2
@@ -122,7 +124,7 @@ def _products(X: Tensor, points: Sequence[Tensor], centre: Tensor, precision: to
 
 
 def _halved(X: Tensor, points: Sequence[Tensor], c: int) -> Tensor:
-    """The inner products ``[m m]`` of the rows of ``_centred``, by NumPy, which does half the work of torch for them.
+    """As ``_products``, about row ``c``, by NumPy, which does half the work of torch.
 
     It sees that a matrix is multiplied by its own transpose.
     """
@@ -138,7 +140,11 @@ def _halved(X: Tensor, points: Sequence[Tensor], c: int) -> Tensor:
             for place, point in enumerate(others, start=n):
                 np.subtract(point[block], origin, out=part[place])
             total += part @ part.T
-    return torch.from_numpy(total)
+        places = np.arange(m) + (np.arange(m) >= n)
+        places[c] = n
+        products = np.zeros((m + 1, m + 1))
+        products[places[:, None], places] = (total + total.T) / 2
+    return torch.from_numpy(products)
 
 
 def products_with(X: Tensor, centre: Tensor, point: Tensor) -> Tensor:

@@ -35,25 +35,25 @@ def merge_layers(
     seen = [i for i, total in enumerate(totals) if total > 0]
     if momentum is not None and 1 in totals:
         raise Refused("a layer saw one value per channel in the round; a variance needs at least 2")
-    for group in [seen] if joint and seen else [[i] for i in seen]:
+    counted = counts.double()
+    for group in [seen] if (joint or defense.by_columns) and seen else [[i] for i in seen]:
         chosen = [layers[i] for i in group]
+        each = [layer.mean.stop - layer.mean.start for layer in chosen]
+        widths = [sum(each)] if joint else each
         m = torch.cat([messages[:, layer.mean] for layer in chosen], dim=1).double()
         v = torch.cat([messages[:, layer.variance] for layer in chosen], dim=1).double().clamp(min=0.0)
-        values = counts[:, group].double().sum(1)
-        weights = values / values.sum() if by_values else None
-        aggregate = defense.mixed(torch.cat([m, v], dim=1), weights=weights)
-        mean, variance = aggregate(m), aggregate(v)
+        ms, vs = torch.split(m, widths, dim=1), torch.split(v, widths, dim=1)
+        values = counted[:, group].sum(1, keepdim=True) if joint else counted[:, group]
+        weights = (values / values.sum(0)).unbind(1) if by_values else None
+        aggregate = defense.each([torch.cat(basis, dim=1) for basis in zip(ms, vs, strict=True)], weights=weights)
+        mean, variance = torch.cat(aggregate(ms)), torch.cat(aggregate(vs))
         if momentum is not None:
             unbias = [totals[i] / ((totals[i] - 1) * momentum) for i in group]
-            each = zip(unbias, chosen, strict=True)
-            factor = torch.cat([m.new_full((layer.mean.stop - layer.mean.start,), value) for value, layer in each])
-            variance = variance + factor * aggregate((m - mean).square())
-        start = 0
-        for layer in chosen:
-            stop = start + layer.mean.stop - layer.mean.start
-            new[layer.mean] = mean[start:stop]
-            new[layer.variance] = variance[start:stop].clamp(min=0.0)
-            start = stop
+            factor = torch.cat([m.new_full((width,), value) for width, value in zip(each, unbias, strict=True)])
+            variance = variance + factor * torch.cat(aggregate(torch.split((m - mean).square(), widths, dim=1)))
+        places = zip(chosen, torch.split(mean, each), torch.split(variance.clamp(min=0.0), each), strict=True)
+        for layer, own, spread in places:
+            new[layer.mean], new[layer.variance] = own, spread
     return new.to(previous.dtype)
 
 

@@ -13,6 +13,7 @@ import torch
 import robustfl
 from robustfl.contracts import Aggregator, Context, Step
 from robustfl.defenses import Pipeline, parse_pipeline
+from robustfl.defenses.aggregation import DefendedStatistics
 from robustfl.defenses.rows import MixedRule
 from robustfl.errors import Refused, UsageError
 from robustfl.registry import create, entries
@@ -177,6 +178,50 @@ def test_mixed_drops_a_row_that_overflows_later():
     basis = torch.tensor([[0.0], [1.0], [2.0], [1e30]])
     aggregate = robustfl.defense("nnm+median").mixed(basis, f=1, context=Context())
     assert aggregate(basis.square()).item() == pytest.approx((0 + 1 + 4) / 3)
+
+
+COLUMNS = ("mean", "median", "trimmed-mean", "meamed", "phocas")
+
+
+@pytest.mark.parametrize("fault", ["none", "basis", "later"])
+@pytest.mark.parametrize("step", ["", "nnm+", "clipping(c=2)+", "bucketing(s=2)+", "bucketing(s=2)+nnm+"])
+@pytest.mark.parametrize("rule", [*COLUMNS, "geometric-median"])
+@pytest.mark.parametrize("alike", [True, False])
+def test_several_bases_are_mixed_as_each_of_them_alone(rule, step, fault, alike):
+    draw = torch.Generator().manual_seed(3)
+    bases = [torch.randn(12, width, generator=draw) for width in (3, 1, 4)]
+    stacks = [torch.randn(12, width, generator=draw) for width in (2, 5, 1)]
+    if fault == "basis":
+        bases[1][4] = NAN
+    elif fault == "later":
+        stacks[2][5] = torch.inf
+    weights = [torch.rand(12, generator=draw).double() for _ in bases]
+    weights = [weights[0].clone() for _ in bases] if alike else weights
+
+    def defended():
+        context = Context(generator=torch.Generator().manual_seed(0))
+        return DefendedStatistics(parse_pipeline(step + rule), 2, context)
+
+    one = defended()
+    fixed = [one.mixed(basis, weights=own) for basis, own in zip(bases, weights, strict=True)]
+    alone = [aggregate(rows) for aggregate, rows in zip(fixed, stacks, strict=True)]
+    together = defended().each(bases, weights=weights)(stacks)
+    assert [t.shape for t in together] == [(2,), (5,), (1,)]
+    torch.testing.assert_close(together, alone, rtol=1e-6, atol=1e-6)
+    assert all(t.isfinite().all() for t in together)
+
+
+def test_rules_by_columns_see_all_layers_at_once(monkeypatch):
+    seen = []
+    reduce = Pipeline._reduce
+    monkeypatch.setattr(
+        Pipeline, "_reduce", lambda self, rows, *rest: seen.append(rows.stack.shape) or reduce(self, rows, *rest)
+    )
+    bases = [torch.rand(5, 3), torch.rand(5, 1)]
+    for spec, shapes in (("nnm+median", [(5, 4)]), ("mean", [(5, 4)]), ("rfa", [(5, 3), (5, 1)])):
+        seen.clear()
+        DefendedStatistics(parse_pipeline(spec), 1, Context()).each(bases)(bases)
+        assert seen == shapes, spec
 
 
 def test_mixed_does_not_read_state():

@@ -162,6 +162,7 @@ def test_clients_with_models_of_their_own_take_the_room_of_eight(monkeypatch: py
 
 
 def test_what_torch_holds_in_reserve_and_does_not_use_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, told in (("memory_reserved", 70), ("memory_allocated", 30), ("mem_get_info", (500, 1000))):
+    held = {f"{name}_bytes": {"all": {"current": held}} for name, held in (("reserved", 70), ("allocated", 30))}
+    for name, told in (("memory_stats_as_nested_dict", held), ("mem_get_info", (500, 1000))):
         monkeypatch.setattr(torch.cuda, name, lambda device, told=told: told)
     assert passes.free_memory(torch.device("cuda")) == 540
