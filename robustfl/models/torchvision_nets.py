@@ -20,7 +20,8 @@ Make = Callable[[Any], nn.Module]
 
 def _made(make: Make, channels: int) -> nn.Module:
     """The network ``make`` builds of ``torchvision.models``, for ``channels``; no activation overwrites its input."""
-    from torchvision import models  # a second to import; only needed by these networks
+    with torch.device("cpu"):  # whose own tensors torch 2.6 cannot make on the device "meta"
+        from torchvision import models  # a second to import; only needed by these networks
 
     with torch.random.fork_rng(devices=[]):  # constructors draw parameters from the global stream; leave it as it was
         network = make(models)

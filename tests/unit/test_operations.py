@@ -24,6 +24,10 @@ from robustfl.vectors import Layout, flatten_parameters, layout_of
 from tests.bench.operations import SHAPES, round_of
 from tests.pretend import DEVICE, HOST, Pretend
 
+compiles = pytest.mark.skipif(
+    not hasattr(torch._dynamo.config, "trace_autograd_ops"), reason="this torch's compiler cannot follow dataclasses"
+)
+
 
 def prepared(model: str, norm: str) -> tuple[nn.Module, Layout, Tensor]:
     architecture = create("model", model)
@@ -110,6 +114,7 @@ def test_two_values_are_enough_for_every_rule_that_decides_nothing_on_the_way(no
     assert found.waits.total() <= 2, found.waits
 
 
+@compiles
 @pytest.mark.parametrize(("norm", "own", "backend"), [
     ("fbn", False, "aot_eager"), ("fbn", True, "eager"), ("naive-bn", False, "eager"), ("gn", True, "eager"),
 ])  # fmt: skip
@@ -149,6 +154,7 @@ def rows() -> Tensor:
     return torch.randn((11, 40), dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
 
+@compiles
 @pytest.mark.parametrize("spec", [*rules(on_host=False), "centered-clipping(L=3)", "nnm+trimmed-mean", "arc+nnm+krum"])
 def test_torch_compiles_a_rule_as_one_graph(spec: str, rows: Tensor) -> None:
     plain = parse_pipeline(spec).run(rows, f=2, context=Context(reference=rows.mean(0))).vector

@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import pydantic
 import pytest
 from fake_store import record
 
@@ -14,7 +15,7 @@ import robustfl.reports
 from robustfl.errors import UsageError
 from robustfl.records import CellResult, CurvePoint, digest, labels_of, misnamed
 from robustfl.reports.published import content_digest, json_schema, publish, read_board, write_board
-from robustfl.reports.published.board import SCHEMA, merged, shared, without
+from robustfl.reports.published.board import SCHEMA, PublishedCell, merged, shared, without
 from robustfl.reports.published.faults import undeclared
 from robustfl.reports.record_faults import unlikely
 
@@ -366,6 +367,12 @@ def test_no_records_and_no_tolerance_make_no_board() -> None:
         publish([real()], name="x", tolerance=2)
 
 
+def test_what_a_published_cell_must_have_has_no_default() -> None:
+    fields = {name for name, field in PublishedCell.model_fields.items() if field.is_required()}
+    assert fields == {"key", "scenario", "status", "cell", "labels", "seconds"}
+
+
+@pytest.mark.skipif(tuple(map(int, pydantic.VERSION.split(".")[:2])) < (2, 11), reason="it words schemas otherwise")
 def test_the_published_schema_is_the_one_that_is_read() -> None:
     file = Path(robustfl.reports.__file__).parent / "board.schema.json"
     assert json.loads(file.read_text()) == json_schema(), "write it again: docs/checking.md says how"
