@@ -59,9 +59,7 @@ class PublishedCell(Published):
     labels: dict[str, Any]
     metrics: Metrics | None = Field(default=None, description="accuracies in [0, 1]")
     curve: list[CurvePoint] = Field(default_factory=list, description="accuracies in [0, 1] during training")
-    seconds: Seconds = Field(
-        ..., description="how long the cell took"
-    )  # else pydantic 2.7 takes the default of another
+    seconds: Seconds = Field(..., description="how long the cell took")  # ...: pydantic 2.7 has a default else
     seconds_per_round: Seconds | None = None
     peak_memory_bytes: int = 0
     commits: list[Commit] = Field(default_factory=list, description="by which it was computed, if not all by the same")
