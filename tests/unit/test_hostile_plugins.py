@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -308,38 +307,6 @@ def test_folders_that_no_living_process_owns_are_swept(tmp_path: Path, monkeypat
         scratch.sweep()
         assert {p.name for p in tmp_path.iterdir()} == {mine.name, "robustfl-mine"}
     assert {p.name for p in tmp_path.iterdir()} == {"robustfl-mine"}
-
-
-def test_what_earlier_versions_left_is_swept_when_it_is_surely_nobodys(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(scratch, "_SHARED", tmp_path / "shm")
-    gone = subprocess.Popen(["true"])
-    gone.wait()
-    left = {
-        "robustfl-slots-a1b2c3d_": "gpu0-1", "robustfl-a1b2c3d_": "0" * 32, "robustfl-b1b2c3d_": "kernels.so",
-        "robustfl-plugins-a1b2c3d_": "0123456789ab/mine.py", f"shm/joblib_memmapping_folder_{gone.pid}_1_2": "x",
-        f"shm/sem.loky-{gone.pid}-abc": "",
-    }  # fmt: skip
-    kept_back = {
-        "robustfl-slots-young_12": "gpu0-1", "robustfl-defenses": "pyproject.toml", "robustfl-readable": "0" * 32,
-        f"shm/joblib_memmapping_folder_{os.getpid()}_1_2": "x", f"shm/sem.loky-{os.getpid()}-abc": "",
-        f"shm/sem.other-{gone.pid}-abc": "", f"shm/sem.loky-{gone.pid}-young": "",
-    }  # fmt: skip
-    for name, content in (left | kept_back).items():
-        file = tmp_path / name / content if content else tmp_path / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.touch()
-        if not name.startswith("shm/"):
-            (tmp_path / name).chmod(0o755 if "readable" in name else 0o700)
-    day_before = time.time() - scratch.ABANDONED_SECONDS - 60
-    for path in tmp_path.rglob("*"):
-        if "young" not in str(path):
-            os.utime(path, (day_before, day_before))
-    scratch.sweep()
-    there = {str(p.relative_to(tmp_path)) for p in [*tmp_path.iterdir(), *(tmp_path / "shm").iterdir()]}
-    assert there == {*kept_back, "shm"}
 
 
 def test_a_killed_grid_leaves_nothing_that_the_next_one_does_not_sweep(tmp_path: Path) -> None:
