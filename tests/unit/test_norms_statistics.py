@@ -151,6 +151,19 @@ def test_robust_fbn_under_sign_flips_equals_the_honest_clients_alone(rule, joint
         assert bool((attacked[layer.variance] > 1.5 * expected).any())
 
 
+def test_a_rule_by_columns_is_shown_all_layers_at_once_and_others_one_by_one(monkeypatch):
+    layout = layout_of(nn.Sequential(FBN().layer(3), FBN().layer(2)))
+    asked, each = [], DefendedStatistics.each
+    monkeypatch.setattr(
+        DefendedStatistics, "each", lambda self, bases, **kw: asked.append(len(bases)) or each(self, bases, **kw)
+    )
+    for rule, times in (("nnm+median", [2]), ("geometric-median", [1, 1])):
+        asked.clear()
+        defense = DefendedStatistics(parse_pipeline(rule), 1, Context())
+        FBN().merge(torch.rand(5, 10), torch.full((5, 2), 4), torch.rand(10), layout.layers, defense)
+        assert asked == times
+
+
 def test_negative_variances_from_clients_are_clamped_before_the_merge():
     layers = layout_of(nn.Sequential(NaiveBN().layer(1))).layers
     rows = torch.tensor([[0.0, -10.0], [0.0, 4.0]])
