@@ -189,8 +189,8 @@ COLUMNS = ("mean", "median", "trimmed-mean", "meamed", "phocas")
 @pytest.mark.parametrize("alike", [True, False])
 def test_several_bases_are_mixed_as_each_of_them_alone(rule, step, fault, alike):
     draw = torch.Generator().manual_seed(3)
-    bases = [torch.randn(12, width, generator=draw) for width in (3, 1, 4)]
-    stacks = [torch.randn(12, width, generator=draw) for width in (2, 5, 1)]
+    bases = [torch.randn(12, width, generator=draw, dtype=torch.float64) for width in (3, 1, 4)]
+    stacks = [torch.randn(12, width, generator=draw, dtype=torch.float64) for width in (2, 5, 1)]
     if fault == "basis":
         bases[1][4] = NAN
     elif fault == "later":
@@ -207,7 +207,7 @@ def test_several_bases_are_mixed_as_each_of_them_alone(rule, step, fault, alike)
     alone = [aggregate(rows) for aggregate, rows in zip(fixed, stacks, strict=True)]
     together = defended().each(bases, weights=weights)(stacks)
     assert [t.shape for t in together] == [(2,), (5,), (1,)]
-    torch.testing.assert_close(together, alone, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(together, alone, rtol=1e-12, atol=1e-12)
     assert all(t.isfinite().all() for t in together)
 
 
