@@ -29,7 +29,7 @@ class DefendedStatistics(StatisticsAggregation):
 
     @property
     def by_columns(self) -> bool:
-        return self.pipeline.column_by_column
+        return self.pipeline.rule_by_columns
 
     def mixed(self, basis: Tensor, *, weights: Tensor | None = None) -> Callable[[Tensor], Tensor]:
         """Fix the steps' coefficients on ``basis [n k]``; the result aggregates any ``[n j]`` rows with them."""

@@ -226,7 +226,7 @@ class Pipeline:
     def mixed_columns(
         self, bases: Sequence[Tensor], *, f: int, context: Context
     ) -> Callable[[Sequence[Tensor]], list[Tensor]]:
-        """As ``mixed`` of every basis in turn, for a rule that goes ``column_by_column``: it sees all columns at once.
+        """As ``mixed`` of every basis in turn, where the ``rule_by_columns`` sees the columns of all at once.
 
         Rows are looked at all together; only where one is broken is every stack gone through by itself.
         """
@@ -264,7 +264,7 @@ class Pipeline:
         return not self.steps and isinstance(self.aggregator, MixedRule) and self.aggregator.by_columns
 
     @property
-    def column_by_column(self) -> bool:
+    def rule_by_columns(self) -> bool:
         """True if, whatever steps mix, the rule after them is robustfl's own and treats every column alike."""
         return not self.foreign and isinstance(self.aggregator, MixedRule) and self.aggregator.by_columns
 
