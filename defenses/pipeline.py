@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from robustfl.contracts import Aggregated, Aggregator, Context, Propagation, Step
-from robustfl.errors import Refused, RobustflError, UsageError
+from robustfl.errors import Refused, RobustflError, RowsLost, UsageError
 from robustfl.randomness import stream
 from robustfl.registry import create, describe, entries, origin_of, split_outside
 from robustfl.watch import names
@@ -343,10 +343,10 @@ class Pipeline:
             raise Refused(f"{self.describe()}: rows {broken} are not finite, and on_nonfinite='raise'")
         left, f_left = n - len(broken), max(0, f - len(broken))
         if left == 0:
-            raise Refused(f"{self.describe()}: none of the {n} rows is finite")
+            raise RowsLost(f"{self.describe()}: none of the {n} rows is finite")
         reason = self.refusal(left, f_left, here=_HERE)
         if reason is not None:
-            raise Refused(f"{reason} ({len(broken)} of {n} rows were dropped because they are not finite)")
+            raise RowsLost(f"{reason} ({len(broken)} of {n} rows were dropped because they are not finite)")
         weights = None if context.weights is None else context.weights[keep.to(context.weights.device)]
         clients = torch.arange(n) if context.clients is None else context.clients.cpu()
         return keep, f_left, replace(context, weights=weights, clients=clients[keep])

@@ -42,6 +42,10 @@ class Diverged(RobustflError):
         return (Diverged, (self.round, self.what))
 
 
+class RowsLost(Refused):
+    """So many rows are not finite that a rule is not defined for the others."""
+
+
 class Terminated(SystemExit):
     """A signal asked the process to end, which it does in order; no plug-in's ``sys.exit``."""
 

@@ -125,7 +125,7 @@ class Evaluator:
             if not math.isfinite(loss):
                 raise Diverged(state.round, "the test loss")
             groups = self._groups(everything)
-            if branched(self._e.model) and self._cell.branch == "both":
+            if branched(self._e.model) and self._cell.branch == "both" and self._trains_clean:
                 groups |= self._branches(at, everything)
             if self._cell.across:
                 groups |= self._across(at)
@@ -293,6 +293,12 @@ class Evaluator:
             groups[name] = {m: mean_over_users([found[i].value for i in places]) for m, found in everything.items()}
         groups["spread"] = {m: _deviation([a.value for a in found]) for m, found in everything.items()}
         return groups
+
+    @property
+    def _trains_clean(self) -> bool:
+        """True if everybody has statistics of the clean branch."""
+        e = self._e
+        return e.objective.trains_clean or not (e.adversarial and e.privacy.statistics)
 
     def _branches(self, state: State, adversarial: dict[str, list[Accuracy]]) -> dict[str, dict[str, float]]:
         """The clean branch beside the adversarial one, and the lower of both."""

@@ -378,6 +378,9 @@ def _users_refusal(cell: Cell, m: Methods) -> str | None:
         return None
     if not isinstance(m.norm, BranchedNorm) or not m.norm.private & {Tag.MEAN, Tag.VARIANCE}:
         return f"{cell.propagation} propagates private statistics between branches: use dual-bn(local=true) as norm"
+    if m.propagation.propagation.compares and at and not m.objective.trains_clean:
+        why = f"AT users train no clean branch with objective={cell.objective!r}"
+        return f"{cell.propagation} weighs users by the statistics of their clean branch: {why}; take objective='at'"
     sources, byzantine = len(at), len(cell.settings.byzantine() & at)
     if sources and sources == byzantine:
         return f"all {sources} AT users are Byzantine: there is nothing honest to propagate"

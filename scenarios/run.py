@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from robustfl.attacks.evasion.accounts import masking
-from robustfl.errors import Diverged, Refused, RobustflError, StoreError, UsageError, some, told
+from robustfl.errors import Diverged, Refused, RobustflError, RowsLost, StoreError, UsageError, some, told
 from robustfl.evaluation import macs_per_epoch, traffic
 from robustfl.federation import Experiment, RoundRecord, State, train
 from robustfl.origins import in_words, origins
@@ -137,6 +137,10 @@ def _keeper(key: str, software: Mapping[str, Any], where: torch.device, executio
     return Keeper(checkpoint, every=60 * minutes, device=where, on_note=execution.on_note)
 
 
+def _diverged(error: Diverged, run: _Run | None) -> dict[str, Any]:
+    return {"status": "diverged", "reason": str(error), "round": error.round, **(run.so_far() if run else {})}
+
+
 def _outcome(
     cell: Cell, key: str, where: torch.device, keeper: Keeper, execution: Execution, plug_ins: str
 ) -> tuple[_Run | None, dict[str, Any]]:
@@ -148,13 +152,14 @@ def _outcome(
             raise Refused(reason)
         run = _Run(cell, key, build(cell, root=execution.root, device=where), keeper, execution)
         return run, {"status": "done", **run.complete()}
+    except RowsLost as error:
+        return run, _diverged(Diverged((run.rounds if run else 0) + 1, f"so many rows ({error})"), run)
     except Refused as error:
         if run is not None and plug_ins:  # boards leave refused attacks out: no plug-in may choose them as it sees rows
             return run, _failure(error, plug_ins, "")
         return run, {"status": "refused", "reason": str(error)}
     except Diverged as error:
-        known_so_far = run.so_far() if run else {}
-        return run, {"status": "diverged", "reason": str(error), "round": error.round, **known_so_far}
+        return run, _diverged(error, run)
     except torch.OutOfMemoryError as error:
         first = str(error).partition(". ")[0]
         reason = f"out of memory on {where}: {first}; use fewer --slots, a smaller batch or --device cpu"

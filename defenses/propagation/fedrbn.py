@@ -51,6 +51,10 @@ class FedRBN(Propagation):
         only_where(self, self.similarity == "cos", "similarity=cos", "temperature")
 
     @property
+    def compares(self) -> bool:
+        return self.similarity != "uniform"
+
+    @property
     def every_round(self) -> bool:
         return self.when == "round"
 

@@ -144,6 +144,11 @@ class Propagation(Method):
         """Weights ``[A]``, summing to one, from clean-branch statistics: ``sources [A s]`` and ``target [s]``."""
 
     @property
+    def compares(self) -> bool:
+        """True if the weights depend on clean-branch statistics."""
+        return True
+
+    @property
     def every_round(self) -> bool:
         """True if statistics are propagated at the start of every round, or only before testing."""
         return True

@@ -169,14 +169,16 @@ class Objective(Method):
 
     ``replays``: local steps taken on every batch. ``needs_adversaries``, ``needs_branches``: it makes no
     sense without AT users, without a norm with branches. ``asks_evasion``: AT users' examples come from
-    ``Task.evasion``. One that leaves ``backward`` as it is is ``plain``:
-    ``per_sample`` of the model's output, for every client alike but for its ``prior``; such clients compute together.
+    ``Task.evasion``. ``trains_clean``: of a norm with branches AT users train the clean one, too. One that
+    leaves ``backward`` as it is is ``plain``: ``per_sample`` of the model's output, for every client alike
+    but for its ``prior``; such clients compute together.
     """
 
     kind: ClassVar[str] = "objective"
     needs_adversaries: ClassVar[bool] = False
     needs_branches: ClassVar[bool] = False
     asks_evasion: ClassVar[bool] = True
+    trains_clean: ClassVar[bool] = True
 
     @property
     def plain(self) -> bool:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from robustfl.contracts import Aggregated, Context, Rehearsal, Reports, ServerWork, View
+from robustfl.defenses.stack import LONGEST
 from robustfl.errors import Diverged, Refused
 from robustfl.federation.channel import StatisticsChannel
 from robustfl.federation.clients import Clients
@@ -94,11 +95,6 @@ class Present:
     h: int
     f: int
 
-    @property
-    def honest(self) -> list[int]:
-        """The honest ones."""
-        return self.ids[: self.h]
-
 
 class _Loop:
     def __init__(self, experiment: Experiment, warn: Callable[[str], None], team: Team = ALONE) -> None:
@@ -108,8 +104,8 @@ class _Loop:
         everybody = sorted(range(experiment.settings.clients), key=lambda k: (k in experiment.byzantine, k))
         self._exchange = Exchange(team, everybody, warn)
         self.channel = StatisticsChannel(experiment, self._clients, self._exchange)
-        most = max(self._clients.steps(k) for k in range(experiment.settings.clients))
-        if caution := experiment.algorithm.caution(most):
+        steps = map(self._clients.steps, range(experiment.settings.clients))
+        if caution := experiment.algorithm.caution(max(steps)):
             warn(caution)
 
     def round(self, state: State, *, measured: bool, local: bool = False) -> RoundRecord:
@@ -154,7 +150,7 @@ class _Loop:
     def _work(self, state: State, who: Present) -> tuple[MessageStack, Messages, Tensor | None]:
         """The stack of honest messages, with room for the attackers'; what goes beside it; the clients' memories."""
         e, t = self._e, state.round
-        computing = who.ids if e.computes_own else who.honest
+        computing = who.ids if e.computes_own else who.ids[: who.h]
         here = [computing[place] for place in self._exchange.mine(computing)]
         rows, memory, seats = self._room(state, here, len(who.ids))
         received = e.algorithm.broadcast(state.theta, state.server)
@@ -199,9 +195,11 @@ class _Loop:
     def _look(self, state: State, who: Present, stack: MessageStack, messages: Messages) -> Seen:
         """Read what has to be known on the CPU. Raises ``Diverged`` for a model or an honest message not finite."""
         e, losses, reports, own = self._e, messages.losses[: who.h], messages.reports, state.personal
-        values = [losses.mean(), losses.sum() + stack.rows[: who.h].sum(), state.theta.sum()]
+        honest = stack.rows[: who.h]
+        size = honest.sum() if honest.dtype == torch.float32 else torch.linalg.vector_norm(honest, dim=1).max()
+        values = [losses.mean(), losses.sum() + size, state.theta.sum()]
         if own is not None:
-            computing = who.ids if e.computes_own else who.honest
+            computing = who.ids if e.computes_own else who.ids[: who.h]
             values.append(own.sum(computing if state.files else None).to(losses))
         if own is not None and e.privacy.statistics:
             values.append(self.channel.smallest(own.statistics).to(losses))
@@ -210,7 +208,7 @@ class _Loop:
         loss, total, model, *kept = read[: len(values)].tolist()
         if not math.isfinite(model):
             raise Diverged(state.round, "the model")
-        if not self._exchange.team.agree(math.isfinite(total)):
+        if not self._exchange.team.agree(abs(total) <= LONGEST):  # longer rows count as not finite
             raise Diverged(state.round + 1, "an honest message")
         received = Reports(read[len(values) :].view(rows.shape).to(rows.dtype), reports.counts)
         return Seen(loss, received, *(kept + [0.0, 1.0][len(kept) :]))
@@ -333,4 +331,4 @@ class _Loop:
             raise Refused("forgetting looks at local models, which no process has as a whole; run it in one process")
         received = self._e.algorithm.broadcast(state.theta.clone(), state.server)
         own = self.channel.local(seen.reports, state.statistics)[: who.h]
-        return LocalModels(tuple(who.honest), received, state.statistics, stack.rows[: who.h], own)
+        return LocalModels(tuple(who.ids[: who.h]), received, state.statistics, stack.rows[: who.h], own)

@@ -44,6 +44,7 @@ class FedRob(Objective):
     paper: ClassVar[str] = "@reisizadeh2020robust"
     needs_adversaries: ClassVar[bool] = True
     asks_evasion: ClassVar[bool] = False
+    trains_clean: ClassVar[bool] = False
 
     lam: float = param(10.0, gt=0.0, doc="λ, weight of the penalty")
     steps: int = param(2, ge=1, doc="ascent steps")

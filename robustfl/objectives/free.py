@@ -40,6 +40,7 @@ class FreeAdversarialTraining(Objective):
     paper: ClassVar[str] = "@shafahi2019adversarial"
     needs_adversaries: ClassVar[bool] = True
     asks_evasion: ClassVar[bool] = False
+    trains_clean: ClassVar[bool] = False
 
     replays_per_batch: int = param(4, ge=1, doc="m, local steps on every batch")
     eps: float = param(4 / 255, ge=0.0, doc="ε, bound on the noise in pixel units")

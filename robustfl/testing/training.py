@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from robustfl.contracts import Algorithm, Asked, Contrast, LocalWork, Objective, ServerWork, Task
+from robustfl.norms.dual import DualBatchNorm
 from robustfl.randomness import stream
 from robustfl.registry import create
 from robustfl.testing.common import COMMON, FIRST, built
@@ -253,11 +254,12 @@ CLASSES, SHAPE, BATCH = 3, (1, 4, 4), 6
 class _Losses(Trial[Objective]):
     """An objective, a small network, with branches where it needs them, and a batch of an AT or an ST user."""
 
-    def network(self, dtype: torch.dtype = torch.float64) -> nn.Module:
-        norm = create("norm", "dual-bn(local=true)" if self.method.needs_branches else "gn(groups=1)")
+    def network(self, dtype: torch.dtype = torch.float64, *, norm: str = "") -> nn.Module:
+        branches = "dual-bn(local=true)" if self.method.needs_branches else "gn(groups=1)"
+        scheme = create("norm", norm or branches)
         with torch.random.fork_rng(devices=[]):  # constructors draw from the global generator
             made = nn.Sequential(
-                nn.Conv2d(1, 2, 3), norm.layer(2), nn.Tanh(), nn.Flatten(), nn.Linear(8, CLASSES)
+                nn.Conv2d(1, 2, 3), scheme.layer(2), nn.Tanh(), nn.Flatten(), nn.Linear(8, CLASSES)
             )  # fmt: skip
         for i, parameter in enumerate(made.parameters()):
             nn.init.normal_(parameter.data, std=0.5, generator=stream(i, "weights"))
@@ -387,6 +389,16 @@ def _roles(trial: _Losses) -> str | None:
     return "fact: AT users and ST users train alike" if alike else None
 
 
+def _trains_clean(trial: _Losses) -> str | None:
+    network, (x, y) = trial.network(norm="dual-bn(local=true)"), trial.batch()
+    trial.fresh().backward(network, x, y, trial.task(adversarial=True))
+    seen = any(bool(m.clean.report()[2].any()) for m in network.modules() if isinstance(m, DualBatchNorm))
+    if seen != trial.method.trains_clean:
+        way = "train" if seen else "never go through"
+        raise Broken(f"trains_clean is {trial.method.trains_clean}, but batches of AT users {way} the clean branch")
+    return None if seen else "fact: AT users train no clean branch"
+
+
 OBJECTIVE_LAWS = (
     *FIRST,
     Law("loss", "backward returns the detached loss, and gradients reach the parameters", _loss),
@@ -395,6 +407,7 @@ OBJECTIVE_LAWS = (
     Law("samples apart", "a plain objective's loss of a sample is its own, for shares [c] and [b c]", _per_sample),
     Law("mean", "backward of a plain objective is that of the mean of per_sample", _mean),
     Law("replays", "replays is a number of local steps", _replays),
+    Law("clean branch", "of layers with branches AT users train the clean one, if trains_clean", _trains_clean),
     Law("roles", "users with adversarial training train otherwise, where it is made for them", _roles),
     *COMMON,
 )

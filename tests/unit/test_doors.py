@@ -161,6 +161,7 @@ WRONG: list[tuple[Any, str]] = [
     (shared(torch.tensor([1.5, -0.5, 0.0, 0.0, 0.0])), "at least 0, that sum to one"),
     (shared(torch.full((5,), 0.2, dtype=torch.float64)), "of torch.float32 are wanted"),
     (lambda: registered(Propagation, weights=member(None), every_round=fact(1)).every_round, "every_round returned 1"),
+    (lambda: registered(Propagation, weights=member(None), compares=fact(0)).compares, "compares returned 0"),
     (lambda: algorithm(steps=member(0)).steps(5, 1), r"steps\(\) returned 0; the number of batches"),
     (lambda: algorithm(asks=fact("again")).asks, "asks returned 'again'; a set is wanted, of one_batch, again"),
     (lambda: algorithm(asks=fact({"gain"})).asks, "asks returned a set; a set is wanted, of one_batch, again"),

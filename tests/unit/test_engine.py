@@ -14,6 +14,7 @@ from robustfl.attacks.byzantine.model_replacement import ModelReplacement
 from robustfl.errors import Diverged
 from robustfl.federation import train
 from robustfl.registry import entries
+from robustfl.scenarios import run_cell
 from robustfl.scenarios.build import Built, build
 from robustfl.scenarios.cell import Cell
 from robustfl.scenarios.expand import refusal
@@ -227,8 +228,6 @@ def test_unsupported_models_run_one_client_at_a_time_with_one_warning() -> None:
 
 
 def test_results_carry_what_alie_hides_behind() -> None:
-    from robustfl.scenarios import run_cell
-
     chosen = cell(attack="alie", clients=10, f=3, rounds=1)
     record = run_cell(chosen, fingerprint="x")
     assert record.certificates["z_max"] == pytest.approx(0.18001, abs=1e-5)
@@ -237,8 +236,6 @@ def test_results_carry_what_alie_hides_behind() -> None:
 
 @pytest.mark.parametrize("name", [e.name for e in entries("attack")])
 def test_every_attack_runs_in_the_engine_and_certifies_itself(name: str) -> None:
-    from robustfl.scenarios import run_cell
-
     chosen = cell(attack=name, norm="fbn", defense="nnm+median", clients=6, f=2, rounds=1)
     record = run_cell(chosen, fingerprint="x")
     assert (record.status, record.reason) == ("done", None)
@@ -321,6 +318,26 @@ def test_attack_that_searches_meets_a_diverging_model_as_divergence() -> None:
     """Honest reports that are not finite are the run's end, not a reason to refuse the cell."""
     with pytest.raises(Diverged):
         result(defense="mean", dtype="float32", rounds=60, attack="opt-foe", f=2, clients=10, norm="naive-bn", batch=32)
+
+
+def test_honest_rows_too_long_to_be_compared_are_a_divergence() -> None:
+    """In float64 there is room between what is finite and what has a square."""
+    settings = {"dtype": "float64", "norm": "none", "clients": 10, "f": 3, "f_declared": 1, "rounds": 40,
+                "schedule": {"lr": 0.8}, "evasions": []}  # fmt: skip
+    found = run_cell(Cell.of({**settings, "attack": "foe(eta=10)", "algorithm": "dsgd(momentum=0.9)"}), fingerprint="x")
+    assert (found.status, found.reason) == ("diverged", f"an honest message became non-finite in round {found.round}")
+
+
+def test_rows_that_are_lost_until_the_rule_is_not_defined_are_a_divergence() -> None:
+    """A rule that has too few rows left by an attack has failed; that is no reason to leave the attack out."""
+    settings = {"norm": "none", "clients": 11, "f": 4, "f_declared": 1, "rounds": 4, "evasions": []}
+    found = run_cell(
+        Cell.of({**settings, "attack": "timed(attack=nan, start=2)", "defense": "multi-krum(m=8)"}), fingerprint="x"
+    )
+    assert found.status == "diverged"
+    assert found.round == 3
+    assert found.reason.startswith("so many rows (multi-krum: ")
+    assert found.reason.endswith("not finite)) became non-finite in round 3")
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg(local_steps=3)", "dsgd"])

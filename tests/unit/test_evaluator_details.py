@@ -75,6 +75,13 @@ def test_clean_branch_beside_the_adversarial_one_and_the_lower_of_both() -> None
     assert both.groups["branch min"]["sa"] == min(clean.sa, adversarial.sa)
 
 
+@pytest.mark.parametrize("objective", ["free-at", "fedrob"])
+def test_a_clean_branch_that_at_users_do_not_train_stands_nowhere(objective: str) -> None:
+    found = metrics(**{**USERS, "objective": objective, "propagation": "none"}, evasions=["fgsm"], branch="both")
+    assert not {"branch clean", "branch min"} & set(found.groups)
+    assert "AT users" in found.groups
+
+
 @pytest.mark.parametrize("branch", [CLEAN, ADVERSARIAL])
 def test_every_user_is_tested_with_its_own_model_through_the_branch(branch: str) -> None:
     chosen = cell(**USERS, branch=branch, validation=0.3)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from robustfl import registry
+from robustfl.branches import ADVERSARIAL, CLEAN, through
 from robustfl.contracts import (
     Aggregator,
     Algorithm,
@@ -28,6 +29,7 @@ from robustfl.contracts import (
     Norm,
     Objective,
     Partition,
+    Propagation,
     View,
 )  # fmt: skip
 from robustfl.data import data_root, dataset_from_spec
@@ -285,6 +287,34 @@ class SamePixels(Objective):
     needs_adversaries: ClassVar[bool] = True
 
 
+class AdversarialAlone(Objective):
+    """AT users train one branch, and it does not say so."""
+
+    def backward(self, model: nn.Module, x: Tensor, y: Tensor, task: Any) -> Tensor:
+        with through(model, ADVERSARIAL if task.adversarial else CLEAN):
+            loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
+
+class Lonely(AdversarialAlone):
+    """Everybody trains the clean branch, and it denies it."""
+
+    trains_clean: ClassVar[bool] = False
+
+    def backward(self, model: nn.Module, x: Tensor, y: Tensor, task: Any) -> Tensor:
+        return super().backward(model, x, y, replace(task, adversarial=False))
+
+
+class Compares(Propagation):
+    """It says that it looks at no statistics, and does."""
+
+    compares: ClassVar[bool] = False
+
+    def weights(self, sources: Tensor, target: Tensor, layers: Any) -> Tensor:
+        return torch.softmax(-(sources - target).norm(dim=1), 0)
+
+
 @pytest.mark.parametrize(
     ("cls", "law", "words"),
     [
@@ -298,10 +328,13 @@ class SamePixels(Objective):
         (OtherBackward, "mean", "the mean of per_sample is"),
         (Attached, "loss", "return loss.detach()"),
         (SamePixels, "roles", "train alike"),
+        (AdversarialAlone, "clean branch", "trains_clean is True, but batches of AT users never go through"),
+        (Lonely, "clean branch", "trains_clean is False, but batches of AT users train"),
+        (Compares, "weights", "compares is False"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_faults_of_algorithms_and_objectives_are_found(cls: type[Method], law: str, words: str) -> None:
+def test_faults_of_algorithms_objectives_and_propagations_are_found(cls: type[Method], law: str, words: str) -> None:
     cls.__doc__ = cls.__doc__ or "Planted."
     failures = {c.name: c.reason for c in checks_of(cls) if not c.passed}
     assert list(failures) == [law]

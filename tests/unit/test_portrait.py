@@ -45,7 +45,10 @@ def test_components_are_those_of_a_singular_value_decomposition() -> None:
     assert (points.gather(0, points.abs().argmax(dim=0)[None]) > 0).all()
 
 
-@pytest.mark.parametrize("rows", [torch.ones((4, 3)), torch.tensor([[0.0, 1.0], [float("nan"), 1.0], [2.0, 1.0]])])
+@pytest.mark.parametrize("rows", [
+    torch.ones((4, 3)), torch.tensor([[0.0, 1.0], [float("nan"), 1.0], [2.0, 1.0]]),
+    torch.tensor([[0.0, 1.0], [1e200, 1.0], [2.0, 1.0]], dtype=torch.float64),  # their squares are not finite
+])  # fmt: skip
 def test_equal_and_non_finite_statistics_have_no_picture(rows: torch.Tensor) -> None:
     assert components(rows) is None
 
