@@ -586,7 +586,8 @@ _RULES: dict[str, dict[str, Rule]] = {
     "model": {"build": _network, "initialise": _initialised},
 }
 _FACTS = frozenset({
-    "target", "inner", "sees_own", "min_clients()", "rows_after()", "refuses()", "weighted", "every_round", "private", "compares",
-    "frozen()", "statistics_pass", "steps()", "asks", "remembers", "replays", "plain", "fingerprint()", "certificate()",
+    "target", "inner", "sees_own", "min_clients()", "rows_after()", "refuses()", "weighted", "every_round", "private",
+    "compares", "frozen()", "statistics_pass", "steps()", "asks", "remembers", "replays", "plain", "fingerprint()",
+    "certificate()",
 })  # fmt: skip
 """Members that say something of the method itself, before anything is computed."""

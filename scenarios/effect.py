@@ -16,6 +16,8 @@ from .spec import Scenario, is_axis
 
 _SENT = frozenset({Tag.WEIGHT, Tag.AFFINE})
 """What clients send updates of, unless it is private."""
+_OWN = frozenset({Tag.MEAN, Tag.VARIANCE})
+"""What clients keep of a branch."""
 
 
 def no_effect(cell: Cell) -> str | None:
@@ -124,6 +126,13 @@ def _idle_of_users(cell: Cell) -> Iterator[str]:
             f"branch = {cell.branch!r} tests the adversarial branch of {cell.norm}, which nobody trains; with branch = "
             "'clean' the other one is tested"
         )
+    elif cell.branch != "clean" and branched and m.norm.private >= _OWN and m.propagation is None:
+        others = cell.clients - len(cell.adversarial)
+        if others:
+            yield (
+                f"branch = {cell.branch!r}: {others} of {cell.clients} users never train the adversarial branch of "
+                f"{cell.norm} that they are tested through, and without a propagation nobody gives them its statistics"
+            )
     elif branched and not trains and not getattr(m.norm, "share_affine", True):
         yield f"norm = {cell.norm!r}: share_affine=False changes nothing: nobody trains the adversarial branch"
     chosen = cell.select == "validation" and bool(cell.adversarial)  # by the robust accuracy of AT users

@@ -43,10 +43,13 @@ class DeepSight(MajorityRule):
     >>> robustfl.defense("deepsight")(X, f=1, generator=stream(0, "defense")).round(decimals=2)
     tensor([1., 0.])
 
-    Reference: Algorithms of the paper below. Notes: the paper takes 20,000 random images, which for the networks here
-    costs more than training. The output layer is the last matrix with the vector after it. Settings of HDBSCAN differ
-    between implementations; here a cluster has two or more clients, one cluster is allowed, and clients in none are
-    clusters of one. If all are condemned, all are averaged, which the fact ``all_condemned`` says.
+    Reference: Algorithms of the paper below. Notes: the paper takes 20,000 random images, which for the
+    networks here costs more than training. The output layer is the last matrix with the vector after it.
+    Settings of HDBSCAN differ between implementations; here a cluster has two or more clients, one cluster is
+    allowed (where there is a single one, scikit-learn counts the densest clients in alone), and clients in none
+    are clusters of one. Distances that differ by 1e-5 of the largest feature tie, so that among hundreds of
+    clients near clusters may join. If all are condemned, all are averaged, which the fact ``all_condemned``
+    says.
     """
 
     paper: ClassVar[str] = "@rieger2022deepsight"

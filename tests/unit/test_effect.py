@@ -117,6 +117,7 @@ AT = {"at": "users(ids=(0, 1))", "norm": "dual-bn(local=true)", "algorithm": "fe
             "propagation = 'fedrbn' changes nothing",
         ),
         ({**AT, "norm": "dual-bn", "at": "none"}, "which nobody trains"),
+        ({**AT, "norm": "dual-bn(local=true)", "objective": "at"}, "users never train the adversarial branch"),
         ({"norm": "centralised-bn", "defense": "median"}, "is one machine"),
         ({"norm": "singlenet", "defense": "median"}, "with singlenet clients send nothing"),
         ({"norm": "singlenet", "algorithm": "fedadam"}, "its server changes nothing: with singlenet"),
