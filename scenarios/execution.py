@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import os
+import sys
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
@@ -20,12 +22,24 @@ from robustfl.team import ALONE, Team
 CHECKPOINT_MINUTES = 5.0
 THREADS = 512  # of one cell; more than any machine gains from
 _SCHEMES = ("tcp", "tls", "ucx", "ws", "wss")
+WARNING = "warning: "
 OnRound = Callable[[int, int, float], None]
 """Round, rounds, loss."""
 
 
 def unheard(*told: object) -> None:
     """Nobody listens; unlike a lambda, this travels to other processes."""
+
+
+def warned(note: str) -> None:
+    """Make a Python warning, at the line that called robustfl, of a note that is one; others nobody hears."""
+    words = note.removeprefix(WARNING)
+    if words == note:
+        return
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == "robustfl":
+        level, frame = level + 1, frame.f_back
+    warnings.warn(words, UserWarning, stacklevel=level)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from .cell import Cell
 from .checkpoint import checkpoint_path, discard
 from .effect import scenario_warnings
 from .ensemble import SCOPE, asked
-from .execution import CHECKPOINT_MINUTES, Execution, unheard
+from .execution import CHECKPOINT_MINUTES, Execution, unheard, warned
 from .expand import expand, fingerprints, key_of, labels, refusal, resolve
 from .kept_models import missing_models
 from .round_files import OnRoundOf
@@ -136,7 +136,7 @@ def grid(
     on_cell: Callable[[Finished], None] = unheard,
     on_round: OnRoundOf | None = None,
     track: Sequence[str] = (),
-    on_note: Callable[[str], None] = unheard,
+    on_note: Callable[[str], None] = warned,
     cluster: str | None = None,
     state_memory: int = LIMIT,
     gpus: Sequence[int] | None = None,

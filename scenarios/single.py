@@ -16,7 +16,7 @@ from robustfl.storage import LIMIT
 from .cell import Cell
 from .checkpoint import discard
 from .effect import effect_warnings
-from .execution import CHECKPOINT_MINUTES, Execution, OnRound, unheard
+from .execution import CHECKPOINT_MINUTES, Execution, OnRound, unheard, warned
 from .expand import expand, fingerprints, key_of, labels, resolve
 from .ranks import joined
 from .run import run_cell
@@ -35,7 +35,7 @@ def run(
     track: Sequence[str] = (),
     state_memory: int = LIMIT,
     on_round: OnRound = unheard,
-    on_note: Callable[[str], None] = unheard,
+    on_note: Callable[[str], None] = warned,
 ) -> CellResult:
     """Run one cell and return its record: ``status``, ``metrics.sa``, ``metrics.ra``, ``curve``, ``certificates`` …
 

@@ -34,6 +34,24 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> list[CellResult]:
     return [robustfl.run({**SMALL, "attack": attack, "f": 1}) for attack in ("none", "sf")]
 
 
+@pytest.mark.parametrize("jobs", [None, 0])
+def test_what_changes_nothing_is_a_warning_at_the_callers_line(jobs: int | None, tmp_path: Path) -> None:
+    """The command line prints such words; in a library nobody would read them."""
+    settings = {**SMALL, "rounds": 1, "branch": "clean"}
+    scenario = Scenario.of({"name": "s", "cell": settings})
+    heard: list[str] = []
+
+    def call() -> object:
+        return robustfl.run(settings) if jobs is None else robustfl.grid(scenario, out=tmp_path, jobs=jobs)
+
+    with pytest.warns(UserWarning, match="branch = 'clean' changes nothing: naive-bn has no branches") as told:
+        call()
+    assert [Path(w.filename).name for w in told] == [Path(__file__).name]
+    robustfl.run(settings, on_note=heard.append)  # and no Python warning, which here would be an error
+    assert len(heard) == 1
+    assert heard[0].startswith("warning: branch = 'clean' changes nothing")
+
+
 @pytest.fixture
 def board(records: list[CellResult], tmp_path: Path) -> Path:
     return write_board(publish(records, name="ours"), tmp_path / "board.json")
