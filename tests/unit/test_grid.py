@@ -20,6 +20,10 @@ from robustfl.reports.store import Store
 from robustfl.scenarios import Execution, Finished, Scenario, grid, plan
 from robustfl.scenarios import work as workers
 
+# Cells here are small: with five clients alie does nothing, and two steps of PGD do not cross its ball.
+pytestmark = [
+    pytest.mark.filterwarnings(f"ignore:{words}:UserWarning") for words in ("alie has no effect", "evasions: pgd")
+]
 engine = importlib.import_module("robustfl.scenarios.grid")
 CELL = {
     "attack": ["none", "alie"], "defense": ["mean", "nnm+median"], "norm": "fbn", "model": "mlp(hidden=(8,))",
