@@ -22,7 +22,7 @@ from robustfl.scenarios import work as workers
 
 # Cells here are small: with five clients alie does nothing, and two steps of PGD do not cross its ball.
 pytestmark = [
-    pytest.mark.filterwarnings(f"ignore:{words}:UserWarning") for words in ("alie has no effect", "evasions: pgd")
+    pytest.mark.filterwarnings(f"ignore:{words}:UserWarning") for words in ("alie has no effect", "evasions. pgd")
 ]
 engine = importlib.import_module("robustfl.scenarios.grid")
 CELL = {
