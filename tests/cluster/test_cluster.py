@@ -124,6 +124,7 @@ def wait_for_cells(out: Path, count: int) -> None:
 
 
 @pytest.mark.cluster
+@pytest.mark.filterwarnings("ignore:evasions. pgd:UserWarning")  # a short one, which is as good here
 def test_a_grid_survives_the_death_of_a_worker_and_of_the_scheduler(machines: Cluster, tmp_path: Path) -> None:
     file = written(tmp_path, rounds=60, seed=[0, 1])
     scheduler, workers = machines.scheduler(), [machines.worker() for _ in range(3)]
