@@ -16,6 +16,9 @@ from robustfl.data import domainnet
 from robustfl.data.digits_fedbn import DOMAINS
 from robustfl.scenarios import Scenario, grid, preset_names
 
+# Presets are cut down to a few rounds here, in which some of their settings do nothing.
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
 TINY = ["seed=0", "train_evasion=pgd(steps=1)", "model=digits(channels=(2,2,2), hidden=(4,4))"]
 ONE = ["rounds=1", 'evasions=["pgd(steps=1)"]']
 HALF = ["clients=10", "at=ratio(rho=0.5)"]
