@@ -17,7 +17,7 @@ from robustfl.reports.store import Store
 
 from .cell import Cell
 from .ensemble import asked
-from .execution import unheard
+from .execution import WARNING, unheard
 from .expand import expand, fingerprints, key_of, resolve
 from .grid import Results
 from .halving import RunGrid, cheap_grid
@@ -320,7 +320,7 @@ def bench(
     run(tuning_scenario(tier, scenario, chosen, rules))
     found = searches(tier, scenario, chosen, rules, out=out, root=root)
     for words in undecided_words(found):
-        on_note(f"warning: {words}")
+        on_note(WARNING + words)
     facts = {
         "benchmark": {
             "tier": tier.name, "title": tier.title, "version": rules.version, "changed": list(settings),

@@ -19,7 +19,7 @@ from .cell import Cell
 from .checkpoint import checkpoint_path, discard
 from .effect import scenario_warnings
 from .ensemble import SCOPE, asked
-from .execution import CHECKPOINT_MINUTES, Execution, unheard, warned
+from .execution import CHECKPOINT_MINUTES, WARNING, Execution, unheard, warned
 from .expand import expand, fingerprints, key_of, labels, refusal, resolve
 from .kept_models import missing_models
 from .round_files import OnRoundOf
@@ -194,7 +194,7 @@ def run_grid(
     on_start(todo)
     running = (cell for cell in todo.cells.values() if refusal(cell) is None)
     for warning in scenario_warnings(scenario, running):
-        execution.on_note(f"warning: {warning}")
+        execution.on_note(WARNING + warning)
     without = missing_models(store, todo.cells.keys() - set(todo.missing)) if execution.keep_model else 0
     if without:
         execution.on_note(
