@@ -380,7 +380,8 @@ def _users_refusal(cell: Cell, m: Methods) -> str | None:
         return f"{cell.propagation} propagates private statistics between branches: use dual-bn(local=true) as norm"
     if m.propagation.propagation.compares and at and not m.objective.trains_clean:
         why = f"AT users train no clean branch with objective={cell.objective!r}"
-        return f"{cell.propagation} weighs users by the statistics of their clean branch: {why}; take objective='at'"
+        way = "take objective='at', or a propagation that weighs all alike, such as fedrbn(similarity=uniform)"
+        return f"{cell.propagation} weighs users by the statistics of their clean branch: {why}; {way}"
     sources, byzantine = len(at), len(cell.settings.byzantine() & at)
     if sources and sources == byzantine:
         return f"all {sources} AT users are Byzantine: there is nothing honest to propagate"

@@ -162,7 +162,7 @@ def _outcome(
         return run, _diverged(error, run)
     except torch.OutOfMemoryError as error:
         first = str(error).partition(". ")[0]
-        reason = f"out of memory on {where}: {first}; use fewer --slots, a smaller batch or --device cpu"
+        reason = f"out of memory on {where}: {first}; use fewer --slots, a smaller batch or --device cpu{plug_ins}"
         return run, {"status": "failed", "reason": reason}
     except StoreError:  # a folder that cannot be written: the next cell would end no better
         raise

@@ -39,6 +39,7 @@ ENDS = {
     "no-exception": ("raise type('Odd', (BaseException,), {})('odd')", "Odd: odd"),
     "no-words": ("raise type('Mute', (Exception,), {'__str__': lambda e: 1 / 0})", "Mute, whose text cannot be made"),
     "no-memory": ("raise MemoryError", "MemoryError: out of memory: too much was asked for at once"),
+    "no-room": ("raise torch.OutOfMemoryError('CUDA out of memory. Tried 9 GiB')", "out of memory on cpu: CUDA out of"),
     "leaves": ("import os; os._exit(0)", "the worker process died twice on this cell: exit status 0"),
     "crashes": ("import ctypes; ctypes.string_at(0)", "the worker process died twice on this cell: SIGSEGV"),
 }

@@ -274,7 +274,7 @@ def test_objectives_for_at_users_need_some(objective: str) -> None:
         ({"propagation": "fedrbn", "at": "all", "norm": "naive-bn"}, "branches"),
         ({"propagation": "fedrbn", "norm": "dual-bn(local=true)"}, "AT user"),
         *(({"propagation": "fedrbn(temperature=1)", "at": "users(ids=(0, 1))", "norm": LOCAL, "objective": objective},
-           "clean branch") for objective in ("free-at", "fedrob")),
+           "such as fedrbn(similarity=uniform)") for objective in ("free-at", "fedrob")),
         ({"propagation": "fedrbn+trimmed-mean", "at": "users(ids=(0, 1))", "norm": LOCAL, "f_declared": 1}, "2"),
         ({"propagation": "fedrbn", "at": "users(ids=(0,))", "norm": LOCAL, "f": 1, "byzantine": "at"}, "honest"),
         ({"f": 2, "byzantine": "at", "at": "users(ids=(0,))"}, "AT users"),
