@@ -157,9 +157,13 @@ def _idle_in_so_few_rounds(cell: Cell) -> Iterator[str]:
         yield f"schedule: milestones {late} are never reached in {_counted(rounds)}, nor are the rates after them"
     if rounds == 1 and cell.schedule.factor != 1:
         yield f"schedule: factor={cell.schedule.factor:g} changes no rate in {_counted(rounds)}"
-    for name in ("norm", "algorithm", "objective", *(["attack"] if cell.f else [])):
+    for name in ("norm", "algorithm", "objective"):
         if words := getattr(m, name).unreached(rounds):
             yield f"{name} = {getattr(cell, name)!r} in {_counted(rounds)}: {words}"
+    tests_alone = m.propagation is not None and not m.propagation.propagation.every_round and cell.scope == "statistics"
+    if cell.f and (words := m.attack.unreached(1 if tests_alone else rounds)):
+        where = "statistics that are handed on for tests alone" if tests_alone else _counted(rounds)
+        yield f"attack = {cell.attack!r} in {where}: {words}"
     for words in filter(None, (part.unreached(rounds) for part in m.defense.parts)):
         yield f"defense = {cell.defense!r} in {_counted(rounds)}: {words}"
     if any(measured_in(t, cell.end, cell.evaluate_every, cell.tail) for t in range(1, cell.end)):

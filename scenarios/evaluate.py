@@ -53,6 +53,7 @@ class Evaluator:
         self._batch = evaluation_batch(self._e.model, built.test.pixels(first, dtype=DTYPES[cell.dtype]))
         byzantine = self._e.settings.byzantine()
         self.users = [k for k in range(cell.clients) if k not in byzantine]
+        self.shift: float | None = None  # by attackers of what was propagated for the last test
         # Factors of layers are private, too, but no model is tested with them.
         self.personal = bool(self._e.norm.private)
         self.branch = CLEAN if cell.branch == "clean" else ADVERSARIAL
@@ -172,7 +173,7 @@ class Evaluator:
             yield state
             return
         own = Personal(personal.parameters, personal.statistics.clone())
-        propagate_statistics(e, own.statistics, state.round)
+        self.shift = propagate_statistics(e, own.statistics, state.round, state.attack, tested=True)
         yield State(state.round, state.theta, state.statistics, state.memory, state.defense, state.server, own)
 
     @contextmanager

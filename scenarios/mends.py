@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from robustfl.algorithms import FedACG
-from robustfl.attacks.byzantine import ModelReplacement, Neurotoxin, Opt
+from robustfl.attacks.byzantine import ROP, Lazy, Mimic, ModelReplacement, Neurotoxin, Opt, PoisonedFL
 from robustfl.contracts import Attack
 from robustfl.norms import HBN
 from robustfl.objectives import WSM
+from robustfl.registry import origin_of
 
 from .cell import Cell
 
@@ -63,6 +64,21 @@ def _tested_round(cell: Cell) -> bool:
     return anew and acts and any(m.attack.on(t) != m.attack.on(t - 1) for t in range(1, cell.end + 1))
 
 
+def _forgetful_sources(cell: Cell) -> bool:
+    """Attackers who forge what users hand on knew no last aggregate, and before tests nothing that they remember."""
+    if cell.methods.propagation is None or not cell.methods.propagation.propagation.every_round:
+        return False
+    forged = cell.scope != "update" and bool(cell.settings.byzantine() & cell.adversarial)
+    return forged and any(_remembers(one) for one in _layers(cell))
+
+
+def _remembers(attack: Attack) -> bool:
+    """True of an attack that looks back; what one from elsewhere does is not known."""
+    if isinstance(attack, Mimic):
+        return attack.variant == "variance"
+    return isinstance(attack, (Lazy, PoisonedFL, ROP)) or bool(origin_of(attack))
+
+
 def _outputs_elsewhere(cell: Cell) -> bool:
     """A defense that looks at outputs was shown clients' updates of a model that the server had not sent."""
     return isinstance(cell.methods.algorithm, FedACG) and cell.methods.defense.aggregator.sees_outputs
@@ -86,6 +102,7 @@ MENDS: dict[str, Callable[[Cell], bool]] = {
     "attack-while-off": _attack_while_off,
     "rounded-weights": _rounded_weights,
     "tested-round": _tested_round,
+    "forgetful-sources": _forgetful_sources,
     "outputs-elsewhere": _outputs_elsewhere,
 }
 

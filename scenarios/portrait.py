@@ -67,7 +67,7 @@ def _statistics(built: Built, state: State, local: LocalModels | None) -> tuple[
     if state.personal is not None and e.privacy.statistics:
         own = state.personal.statistics.clone()
         if e.propagate is not None:
-            propagate_statistics(e, own, state.round)
+            propagate_statistics(e, own, state.round, state.attack, tested=True)
         return list(range(len(own))), own
     last = e.settings.end - 1
     if local is None or not e.norm.sends_statistics or e.norm.frozen(last, e.settings.rounds):

@@ -341,6 +341,8 @@ class _Run:
         """The facts known at any time: curve, label counts, certificates."""
         e = self._built.experiment
         means = {k: fmean(v) for k, v in self._shifts.items() if v}
+        if self._evaluator.shift is not None:  # where users hand on statistics for tests alone
+            means.setdefault("statistics_shift", self._evaluator.shift)
         settings = e.settings
         present = settings.attackers
         known = e.attack.certificate(settings.participants, present) if present else {}

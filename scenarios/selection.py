@@ -11,17 +11,20 @@ from torch import Tensor
 
 from robustfl.federation import Experiment, Personal, State, lent
 
+_HANDED_ON = ("propagation", "propagated")
+
 
 class Selection:
     """The best of the states it was shown, by their validation value; of equal values the earliest.
 
     What tells models apart is kept: θ, the statistics, and the clients' private entries (in a file beyond ``limit``
-    bytes).
+    bytes); and what attackers remember of statistics that users hand on, which they do before every test.
     """
 
     def __init__(self, experiment: Experiment, limit: int) -> None:
         self._e, self._limit = experiment, limit
         self._kept: dict[str, Tensor] = {}
+        self._attack: dict[str, Mapping[str, Tensor]] = {}
         self._files: list[Any] = []
         self.round = 0
         self.values: list[list[float]] = []
@@ -38,10 +41,11 @@ class Selection:
         if better:
             self.round = state.round
             self._keep(_telling(state))
+            self._attack = {name: dict(state.attack[name]) for name in _HANDED_ON if name in state.attack}
 
     def progress(self) -> dict[str, Any]:
         """The part of it that a checkpoint holds."""
-        return {"kept": self._kept, "values": self.values}
+        return {"kept": self._kept, "attack": self._attack, "values": self.values}
 
     def resume(self, progress: Mapping[str, Any], like: State) -> None:
         """Go on from a checkpoint. Raises ``ValueError`` if what was kept is no such state."""
@@ -54,6 +58,7 @@ class Selection:
         self.values = values
         self.round = int(max(values, key=lambda seen: seen[1])[0])  # of equal values the first
         self._keep(kept)
+        self._attack = dict(progress.get("attack", {}))
 
     @contextmanager
     def lent(self, now: State) -> Iterator[State]:
@@ -62,7 +67,8 @@ class Selection:
         if now.personal is not None:
             personal = Personal(self._kept["parameters"], self._kept["own statistics"])
         with lent(now.theta, self._kept["theta"]):
-            yield replace(now, round=self.round, statistics=self._kept["statistics"], personal=personal)
+            chosen = replace(now, round=self.round, statistics=self._kept["statistics"], attack=self._attack)
+            yield replace(chosen, personal=personal)
 
     def _keep(self, tensors: Mapping[str, Tensor]) -> None:
         if not self._kept:

@@ -184,15 +184,10 @@ class StatisticsChannel:
             if f and e.attacks_statistics and e.settings.target in ("both", "mean" if "mean" in kind else "var"):
                 honest = rows[:h]
                 view = View(
-                    n=h + f,
-                    f=f,
-                    channel="statistics",
-                    honest=honest.clone(),
-                    own=rows[h:].clone(),
+                    n=h + f, f=f, channel="statistics", round=round, honest=honest.clone(), own=rows[h:].clone(),
                     aggregate=Rehearsal.of(defended, context, origin=mean(honest, weights)),
                     variance=torch.full((rows.shape[1],), kind == "variance", device=rows.device),
-                    round=round,
-                ).redacted(e.attack)
+                ).redacted(e.attack)  # fmt: skip
                 generator = e.stream("attack-lockstep", round, place)
                 forged = forge_statistics(e.attack, view, target="both", generator=generator)
                 rows = torch.cat([honest, checked(forged, rows[h:], e.attack, honest)])

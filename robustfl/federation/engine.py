@@ -114,13 +114,13 @@ class _Loop:
         if who.h == 0:  # nobody honest was drawn: there is nothing to learn from and nothing to measure
             state = replace(state, round=state.round + 1)
             return RoundRecord(state.round, float("nan"), {"no_honest_client": True}, state)
-        self._propagate(state)
+        propagated = self._propagate(state)
         stack, messages, memory = self._work(state, who)
         seen = self._look(state, who, stack, messages)
         context = self._context(state, who)
         attack = dict(state.attack) | self._forge(state, who, stack, context)
         result = stack.defended(self._e.defense, f=self._e.settings.f_declared, context=context)
-        facts = dict(result.facts) | (self._shifts(who, stack, result, context) if measured else {})
+        facts = dict(result.facts) | (propagated | self._shifts(who, stack, result, context) if measured else {})
         aggregate = stack.whole(result.vector)
         models = self._local_models(state, who, stack, seen) if local else None
         server = self._step(state, who, stack, aggregate, context)
@@ -139,11 +139,12 @@ class _Loop:
         honest, attackers = ([k for k in ids if (k in self._e.byzantine) == bad] for bad in (False, True))
         return Present(honest + attackers, len(honest), len(attackers))
 
-    def _propagate(self, state: State) -> None:
-        """Let users send each other statistics, in place, where they do so every round."""
-        e = self._e
+    def _propagate(self, state: State) -> dict[str, float]:
+        """Let users send each other statistics, where they do every round; how far attackers moved them, if at all."""
+        e, moved = self._e, None
         if e.propagate is not None and e.propagate.propagation.every_round and state.personal is not None:
-            propagate_statistics(e, state.personal.statistics, state.round, memory=state.attack)
+            moved = propagate_statistics(e, state.personal.statistics, state.round, state.attack)
+        return {} if moved is None else {"statistics_shift": moved}
 
     # --- work --------------------------------------------------------------------------------------------------------
 

@@ -36,7 +36,8 @@ class FedTAN(_Lockstep):
     Layer by layer forward ``μ = Σp_i m_i``, ``v = Σp_i mean((z_i−μ)²)``; layer by layer backward
     ``G_v = Σp_i G_{v,i}``, ``G_μ = Σp_i G_{μ,i}``, so that ``Σp_i g_i`` is the gradient of the centralised network.
     Further local steps are ordinary. It costs ``3L`` more exchanges a round, and every one of them can be attacked: the
-    scenario's defense of statistics aggregates each, and attackers with the statistics in their scope forge each.
+    scenario's defense of statistics aggregates each, and attackers with the statistics in their scope forge each, as in
+    a first round: they remember nothing of other exchanges.
 
     ``momentum`` in (0, 1] moves running values; ``eps`` > 0.
 

@@ -89,6 +89,16 @@ def test_a_target_that_is_never_final_is_told() -> None:
     assert "warm_up=4 never ends" in told[4][0]
 
 
+@pytest.mark.parametrize(("when", "lines"), [("round", 0), ("test", 1)])
+def test_an_attacker_who_never_sent_anything_has_no_old_message(when: str, lines: int) -> None:
+    told = list(idle_settings(Cell.of({
+        **SMALL, "norm": "dual-bn(local=true)", "objective": "at", "at": "users(ids=(0, 1))", "byzantine": "at", "f": 1,
+        "propagation": f"fedrbn(when={when})", "algorithm": "fedavg", "attack": "lazy", "scope": "statistics",
+    })))  # fmt: skip
+    assert len([line for line in told if "no old message yet" in line]) == lines
+    assert not told or "handed on for tests alone" in told[0]
+
+
 def test_flanders_forgets_from_the_round_that_is_told() -> None:
     """With a window of 3 before the fifth round, the first that four others came before."""
     windows, kept = (3, 9), {}

@@ -11,7 +11,7 @@ from torch import Tensor
 from robustfl.contracts import View
 from robustfl.defenses import Propagate
 from robustfl.errors import Diverged
-from robustfl.federation import RoundRecord, channel, engine, propagate_statistics, train
+from robustfl.federation import RoundRecord, channel, engine, propagate_statistics, propagation, train
 from robustfl.federation.clients import Clients
 from robustfl.federation.stack import Exchange, MessageStack
 from robustfl.federation.statistics import begin
@@ -284,12 +284,80 @@ def test_propagation_is_told_the_declared_number_of_attackers(monkeypatch: pytes
     assert seen == [2, 2]
 
 
+def test_attackers_of_what_is_propagated_know_what_receivers_got_last_and_remember(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Before a test as well, of which nothing is kept: the next round does not know of it."""
+    views: list[View] = []
+    got: list[Tensor] = []
+    original, handed_on = propagation.forged_statistics, Propagate.__call__
+
+    def noted(attack: Any, view: View, **more: Any) -> Any:
+        views.append(view)
+        return original(attack, view, **more)
+
+    def received(self: Propagate, *rows: Tensor, **more: Any) -> Tensor:
+        got.append(handed_on(self, *rows, **more))
+        return got[-1]
+
+    monkeypatch.setattr(propagation, "forged_statistics", noted)
+    monkeypatch.setattr(Propagate, "__call__", received)
+    e = build(cell(**{**USERS, "rounds": 3}, f=1, attack="lazy", scope="statistics")).experiment
+    for record in train(e):
+        state = record.state
+        assert state.personal is not None
+        propagate_statistics(e, state.personal.statistics.clone(), record.round, state.attack, tested=True)
+    assert [view.round for view in views] == [0, 0, 1, 1, 2, 2]
+    assert [int(view.state.get("age", 0)) for view in views] == [0, 1, 1, 2, 2, 3]
+    assert views[0].previous is None
+    last = [None, 0, 0, 2, 2, 4]  # of the propagations, those in training
+    for view, place in zip(views[1:], last[1:], strict=True):
+        assert place is not None
+        assert view.previous is not None
+        torch.testing.assert_close(view.previous, got[place].mean(0), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("attack", ["poisonedfl", "rop", "lazy", "lazy(source=aggregate)", "mimic(variant=variance)"])
+def test_attacks_that_look_back_do_so_where_statistics_are_handed_on(attack: str) -> None:
+    """Whoever remembers nothing sends zeros, sets out from the honest mean, sends its own, or draws a direction."""
+    blind = {"poisonedfl": "zero", "rop": "rop(location=0, reference=0)", "lazy": "none", "mimic(variant=variance)":
+             "timed(attack='mimic(variant=variance)', start=2)"}  # fmt: skip
+    told = {
+        **USERS,
+        "rounds": 3,
+        "f": 1,
+        "scope": "statistics",
+        "target": "both",
+        "propagation": "fedrbn(temperature=1)",
+    }
+    found = []
+    for name in (attack, blind.get(attack, "none")):
+        e, last = last_of(cell(**told, attack=name))
+        tested = last.state.personal.statistics.clone()
+        propagate_statistics(e, tested, 3, last.state.attack, tested=True)
+        found.append(tested[3:])
+    assert not torch.allclose(*found)
+
+
+@pytest.mark.parametrize("when", ["round", "test"])
+def test_how_far_attackers_move_what_is_propagated_is_told(when: str) -> None:
+    shifts = {}
+    told = {**USERS, "propagation": f"fedrbn(when={when})", "evaluate_every": 1, "scope": "statistics", "f": 1}
+    for attack in ("foe(eta=20)", "zero"):
+        certificates = run_cell(cell(**told, attack=attack), fingerprint="x").certificates
+        shifts[attack] = certificates["statistics_shift"]
+        assert certificates["attack_shift"] == 0
+    assert shifts["foe(eta=20)"] > shifts["zero"] > 0.01
+    honest = run_cell(cell(**{**told, "f": 0}), fingerprint="x").certificates
+    assert "statistics_shift" not in honest
+
+
 def test_attack_on_updates_alone_leaves_what_is_propagated_honest() -> None:
     """In the first round nothing but propagation could differ between clients who are honest."""
     seen = []
     for attack in ("none", "foe(eta=20)"):
         e, last = last_of(cell(**{**USERS, "rounds": 1}, f=1, attack=attack, scope="update"))
-        propagate_statistics(e, last.state.personal.statistics, 1)
+        propagate_statistics(e, last.state.personal.statistics, 1, last.state.attack, tested=True)
         seen.append(last.state.personal.statistics[3:].clone())
     assert torch.equal(*seen)
 
@@ -301,7 +369,7 @@ def test_what_is_forged_of_propagated_statistics_is_the_target(target: str) -> N
     e, last = last_of(cell(**told, attack="foe(eta=20)", target=target))
     before = last.state.personal.statistics
     handed_on = before.clone()
-    propagate_statistics(e, handed_on, 1)
+    propagate_statistics(e, handed_on, 1, last.state.attack, tested=True)
     (layer,) = [layer for layer in e.layout.layers if layer.branch == "adversarial"]
     honest = before[sorted(e.adversarial - e.byzantine)].mean(0)
     assert len(e.adversarial - e.byzantine) == 2
@@ -313,7 +381,7 @@ def test_an_attacker_who_is_no_source_forges_nothing_that_is_propagated() -> Non
     e, last = last_of(cell(**{**USERS, "byzantine": "st", "rounds": 1}, f=1, attack="foe(eta=20)", scope="statistics"))
     assert not e.byzantine & e.adversarial
     into, handed_on = e.layout.branch_mask("adversarial"), last.state.personal.statistics.clone()
-    propagate_statistics(e, handed_on, 1)
+    propagate_statistics(e, handed_on, 1, last.state.attack, tested=True)
     sources = last.state.personal.statistics[:3, into]
     targets = handed_on[3:, into]
     assert bool((targets >= sources.min(0).values - 1e-9).all())

@@ -146,6 +146,19 @@ def test_the_selected_round_has_the_metrics_of_a_run_that_ends_there(norm: str) 
     assert chosen["validation"] == pytest.approx(sum(held) / len(held))
 
 
+def test_of_the_selected_round_attackers_remember_what_they_did_then() -> None:
+    told = {**SELECTED, **USERS, "f": 1, "byzantine": "at", "attack": "poisonedfl(scale=3)", "scope": "statistics",
+            "target": "both", "propagation": "fedrbn(temperature=1)", "validation": 0.4}  # fmt: skip
+    record = run_cell(cell(**told), fingerprint="x")
+    assert record.metrics is not None
+    chosen = record.certificates["selection"]["round"]
+    assert 1 < chosen < 6
+    ended = run_cell(cell(**{**told, "rounds": chosen, "select": "last"}), fingerprint="x")
+    assert ended.metrics is not None
+    assert record.metrics.groups["selected"]["sa"] == ended.metrics.sa
+    assert record.metrics.groups["selected"]["ra_worst"] == ended.metrics.ra_worst
+
+
 def test_rounds_are_selected_by_robust_accuracy_of_at_users_and_standard_accuracy_of_the_others() -> None:
     chosen = cell(**{**USERS, "train_evasion": "fgsm(eps=0.2)"}, validation=0.4, f=1)
     built = build(chosen)

@@ -146,6 +146,22 @@ def test_who_copies_an_honest_client_sees_nothing_of_what_it_holds_out(f: int) -
         ({"attack": "opt(attack=timed(attack=sf, start=2))"}, "attack-while-off"),
         ({"norm": "hbn", "attack": "timed(attack=sf, start=1)", "algorithm": "fedavg"}, "tested-round"),
         ({"attack": "neurotoxin(attack=timed(attack=badnets, every=2))", "rounds": 2}, "attack-while-off"),
+        *(
+            (
+                {
+                    "propagation": "fedrbn",
+                    "norm": "dual-bn(local=true)",
+                    "algorithm": "fedavg",
+                    "objective": "at",
+                    "at": "users(ids=(0, 1))",
+                    "byzantine": "at",
+                    "scope": "both",
+                    "attack": attack,
+                },
+                "forgetful-sources",
+            )
+            for attack in ("rop", "timed(attack=lazy)", "mimic(variant=variance)")
+        ),
     ],
 )
 def test_a_mended_cell_has_another_key_and_its_neighbours_have_not(settings: dict[str, Any], name: str) -> None:

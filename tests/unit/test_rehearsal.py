@@ -126,7 +126,7 @@ def test_what_is_propagated_comes_out_as_rehearsed(rule: str, monkeypatch: pytes
     Probe.seen.clear()
     before = last.state.personal.statistics.clone()  # type: ignore[union-attr]
     monkeypatch.setattr(Propagate, "__call__", noted)
-    propagate_statistics(e, last.state.personal.statistics, 1)  # type: ignore[union-attr]
+    propagate_statistics(e, last.state.personal.statistics, 1, last.state.attack, tested=True)  # type: ignore[union-attr]
     (rehearsed,) = told("statistics")
     torch.testing.assert_close(received[-1][0].mean(0), rehearsed, rtol=0, atol=0)
     assert {f for _, f in received} == ({1} if rule else {6})
