@@ -287,7 +287,7 @@ def _overall(tables: Sequence[Sequence[Row]], attacks: Sequence[str]) -> list[Ro
         for table in tables
     ]
     union = dict.fromkeys(labels for table in by_labels for labels in table)
-    return [_mean_row(labels, [table.get(labels, empty) for table in by_labels], acted) for labels in union]
+    return [_mean_row(labels, [table.get(labels, empty) for table in by_labels], acted, attacks) for labels in union]
 
 
 def _row(
@@ -333,8 +333,8 @@ def _disproved(found: Mapping[str, Estimate]) -> dict[str, Estimate]:
     }
 
 
-def _mean_row(labels: Labels, rows: Sequence[Row], acted: Sequence[Sequence[bool]]) -> Row:
-    """One row over all tasks: ``acted`` says for each task which attacks count in it.
+def _mean_row(labels: Labels, rows: Sequence[Row], acted: Sequence[Sequence[bool]], attacks: Sequence[str]) -> Row:
+    """One row over all tasks: ``acted`` says for each task which of the ``attacks`` count in it.
 
     The mean under an attack, and that of worst cases, is over the tasks in which attacks act; where none is, over all.
     """
@@ -345,6 +345,7 @@ def _mean_row(labels: Labels, rows: Sequence[Row], acted: Sequence[Sequence[bool
     columns = [where(found) for found in zip(*acted, strict=True)]
     seconds = [r.seconds_per_round for r in rows if r.seconds_per_round is not None]
     owns = list(dict.fromkeys(r.own for r in rows if r.own))
+    counts = sum((Counter(dict(r.members)) for r in rows), Counter[str]())
     return Row(
         labels,
         None,
@@ -353,7 +354,7 @@ def _mean_row(labels: Labels, rows: Sequence[Row], acted: Sequence[Sequence[bool
         fmean(seconds) if seconds else None,
         max((r.peak_memory for r in rows if r.peak_memory is not None), default=None),
         own=tuple(v[0] if len(set(v)) == 1 else "several" for v in zip(*owns, strict=True)),
-        members=tuple(sum((Counter(dict(r.members)) for r in rows), Counter[str]()).most_common()),
+        members=tuple(sorted(counts.items(), key=lambda item: (-item[1], attacks.index(item[0])))),
         member_seeds=sum(r.member_seeds for r in rows),
     )
 

@@ -108,11 +108,13 @@ def _state(row: Row) -> str:
 
 
 def _firsts(it: Measured, norm: str) -> list[tuple[Row, str]]:
-    """The first of a norm by SA, and the first by RA where it is another one."""
+    """The first of a norm by SA, and the first by RA where that is another one and RA tells any rows apart."""
     own = [r for r in it.rows if it.of(r, "norm") == norm and r.worst.exact]
     if not own:
         return []
-    robust = {r.labels: r.worst.mean or 0.0 for r in it.robust_rows.values() if r.worst.exact}
+    ranked = [r for r in it.robust_rows.values() if r.worst.exact]
+    apart = any(r.ranks != (1, len(ranked)) for r in ranked)
+    robust = {r.labels: r.worst.mean or 0.0 for r in ranked} if apart else {}
     first = max(own, key=lambda r: robust.get(r.labels, -1.0))  # of equal ones the first by SA
     return [(own[0], ""), *([(first, " (first by RA)")] if first is not own[0] else [])]
 

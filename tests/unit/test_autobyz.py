@@ -240,6 +240,14 @@ def test_members_that_are_worst_equally_often_are_named_in_its_order() -> None:
     assert row.members == (("sf", 1), (LABEL, 1))
 
 
+def test_over_all_tasks_too() -> None:
+    """The later member is the worst in the first task."""
+    worst = {("a", "alie"): 0.7, ("a", "sf"): 0.4, ("b", "alie"): 0.4, ("b", "sf"): 0.7}
+    records = [record(partition=p, attack=a, sa=v, ra={}) for (p, a), v in worst.items()]
+    made = rank_board(frame(records), autobyz=Asked(SMALL)).select(block="overall", metric="sa")
+    assert made.sections[0].rows[0].members == (("alie", 1), ("sf", 1))
+
+
 def test_a_member_that_is_refused_with_one_seed_makes_a_bound() -> None:
     _, row = row_of(cells(none=[0.9, 0.9], alie=[0.5, 0.5], sf=["refused", 0.4], own=[0.8, 0.8]))
     assert row.worst.bound

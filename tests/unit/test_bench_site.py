@@ -159,6 +159,15 @@ def test_of_contestants_with_equal_ra_the_first_by_sa_is_first(tmp_path: Path) -
     assert "(first by RA)" not in written(tmp_path, board)["index.md"]
 
 
+def test_nobody_is_first_by_ra_where_it_tells_no_rows_apart(tmp_path: Path) -> None:
+    board = made_up("m")
+    assert any(row.ranks != (1, 5) for row in board.robust_rows.values() if row.worst.exact)
+    vars(board)["robust_rows"] = {
+        labels: replace(row, ranks=(1, 5)) if row.worst.exact else row for labels, row in board.robust_rows.items()
+    }
+    assert "(first by RA)" not in written(tmp_path, board)["index.md"]
+
+
 def test_a_tier_shows_every_task_and_ranks_last_who_has_no_number(pages: Mapping[str, str]) -> None:
     page = pages["m.md"]
     table = [text for text in page.split("## Task by task")[0].splitlines() if "](m/" in text]
