@@ -1,0 +1,123 @@
+"""The numbers that the site's introduction names are those of the boards that it speaks of."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from robustfl.reports import load_board
+from robustfl.reports.board import Board, Row, Section
+from robustfl.reports.paired import compare
+
+pytestmark = pytest.mark.docs
+
+ROOT = Path(__file__).parents[2]
+PAGE = " ".join((ROOT / "docs/benchmark/interpretation.md").read_text(encoding="utf-8").replace("\\", "").split())
+ONE, LIARS = "f = 1 · γ = 0", "f = 3 · γ = 0.5"
+
+# Words of the page with the places of numbers, and the row, of a board and a task of it, whose they are: the worst case
+# and its interval (or its lowest and highest seed), without attack with a "none" before the row.
+CLAIMS = (
+    ("No rule keeps more than {} %", "d", "", ["fltrust · gn"]),
+    ("with FixBN the first is the geometric median ({} %)", "d", "", ["geometric-median · fixbn"]),
+    ("`cge` keeps {} % with FixBN, {} % with FBN", "d", "", ["cge · fixbn", "cge · fbn"]),
+    ("reach {:.1f} % and {:.1f} % in peace", "d", "", ["none cge · naive-bn", "none dnc · naive-bn"]),
+    ("the geometric median on FBN keeps {:.1f} % [{:.1f}, {:.1f}]", "d-2", ONE, ["geometric-median · fbn"]),
+    ("NNM and trimmed mean keep {} [{}, {}]", "d-2", ONE, ["nnm+trimmed-mean · gn"]),
+    ("and the geometric median {} [{}, {}]", "d-2", ONE, ["geometric-median · gn"]),
+    ("has {} [{}, {}], the geometric median without", "d-2", ONE, ["monna · fbn"]),
+    ("without normalization {} [{}, {}], the next row", "d-2", ONE, ["geometric-median · none"]),
+    ("the next row {}, and", "d-2", ONE, ["geometric-median · fixbn"]),
+    ("`mean-of-medians` with naive batch norm keep {} % [{}, {}], ", "d-2", LIARS, ["meamed · naive-bn"]),
+    ("{} [{}, {}] and 73", "d-2", LIARS, ["phocas · naive-bn"]),
+    ("and {} [{}, {}], more than", "d-2", LIARS, ["mean-of-medians · naive-bn"]),
+    ("more than the trimmed mean ({} [{}, {}])", "d-2", LIARS, ["trimmed-mean · naive-bn"]),
+    ("its ARC form ({}) and the median ({})", "d-2", LIARS, ["arc+trimmed-mean · naive-bn", "median · naive-bn"]),
+    ("with one liar ({} and {} %)", "d-2", "f = 1 · γ = 0.5", ["multi-krum · naive-bn", "monna · naive-bn"]),
+    ("end at {} and {} with three", "d-2", LIARS, ["multi-krum · naive-bn", "monna · naive-bn"]),
+    ("lead with {} %", "m", "", ["nnm+trimmed-mean · naive-bn"]),
+    ("naive batch norm ({:.1f} %)", "c", "", ["trimmed-mean · naive-bn"]),
+    ("FBN and naive batch norm ({:.1f}, {:.1f})", "c", "", ["nnm+trimmed-mean · fbn", "nnm+trimmed-mean · naive-bn"]),
+    ("after NNM on GN ({:.1f})", "c", "", ["nnm+trimmed-mean · gn"]),
+)  # fmt: skip
+
+
+@cache
+def board(name: str) -> Board:
+    return load_board(ROOT / f"boards/bench-{name}.json")
+
+
+def section(name: str, block: str, metric: str = "sa") -> Section:
+    found = [s for s in board(name).sections if s.metric == metric and block in ("", s.block)]
+    return found[0]
+
+
+def row(name: str, block: str, who: str, metric: str = "sa") -> Row:
+    (found,) = [r for r in section(name, block, metric).rows if " · ".join(r.labels) == who]
+    return found
+
+
+def numbers(name: str, block: str, who: str) -> list[float]:
+    calm = who.startswith("none ")
+    found = row(name, block, who.removeprefix("none "))
+    place = found.cells[board(name).attacks.index("none")] if calm else found.worst
+    assert place.mean is not None, who
+    return [100 * v for v in (place.mean, *(place.interval or place.seeds or ()))]
+
+
+@pytest.mark.parametrize(("words", "name", "block", "rows"), CLAIMS, ids=[words for words, *_ in CLAIMS])
+def test_what_is_said_of_a_row_is_what_its_board_says(words: str, name: str, block: str, rows: list[str]) -> None:
+    asked = words.count("{") // len(rows)
+    values = [value for who in rows for value in numbers(name, block, who)[:asked]]
+    said = rounded(words, values)
+    assert said in PAGE, said
+
+
+def test_who_cannot_be_told_from_the_first_with_one_liar_is_said() -> None:
+    found = compare(section("d-2", ONE)).results
+    count = len(found) + 1
+    assert f"over all {count * (count - 1) // 2} pairs four of these are not told from it" in PAGE
+    alone = {" · ".join(r.labels) for r in found if r.p is not None and r.p > 0.004}
+    assert alone == {"nnm+trimmed-mean · gn", "geometric-median · gn"}
+    together = {" · ".join(r.labels) for r in found if r.adjusted is None or r.adjusted > 0.05} - alone
+    assert len(together) == 4
+    assert {"monna · fbn", "geometric-median · none"} <= together
+
+
+def test_how_many_rows_of_tier_d_are_told_from_the_first_is_said() -> None:
+    found = compare(section("d", "")).results
+    told = sum(r.adjusted is not None and r.adjusted <= 0.05 for r in found)
+    assert f"of the {len(found) + 1} with a number {told} can be told from the first" in PAGE
+
+
+def test_tier_cs_rows_above_chance_are_so_with_every_seed() -> None:
+    above = {" · ".join(r.labels): sum(v > 0.1 + 1e-9 for _, v in r.worst.values) for r in section("c", "").rows}
+    assert {who for who, seeds in above.items() if seeds == 3} == {
+        "trimmed-mean · naive-bn", "nnm+trimmed-mean · fbn", "nnm+trimmed-mean · naive-bn"
+    }  # fmt: skip
+    assert above["nnm+trimmed-mean · gn"] == 1
+    medians = [100 * (row("c", "", f"geometric-median · {norm}").worst.mean or 0) for norm in ("fbn", "naive-bn", "gn")]
+    assert f"({min(medians):.1f} to {max(medians):.1f})" in PAGE
+    assert max(medians) < 10
+
+
+def test_every_interval_of_the_page_is_looked_at_here() -> None:
+    told = [rounded(words, numbers(name, block, who[0])) for words, name, block, who in CLAIMS if "[" in words]
+    assert intervals(PAGE) <= intervals(" ".join(told)) | {robust_interval()}
+
+
+def rounded(words: str, values: list[float]) -> str:
+    return words.replace("{}", "{:.0f}").format(*values)
+
+
+def intervals(text: str) -> set[str]:
+    return set(re.findall(r"\[\d[\d.]*, \d[\d.]*\]", text))
+
+
+def robust_interval() -> str:
+    worst = row("d-3", "", "geometric-median · fixbn", "ra_autoattack(eps=0.1)").worst
+    assert worst.interval is not None
+    return "[{:.0f}, {:.0f}]".format(*(100 * v for v in worst.interval))
