@@ -18,7 +18,10 @@ LOSS = 10.0
 
 @dataclass(frozen=True)
 class Agreement:
-    """Agreement of two records of a cell: ``identical``, ``within`` the tolerance, or ``differs``, and in what."""
+    """Agreement of two records of a cell: ``identical``, ``within`` the tolerance, or ``differs``, and in what.
+
+    Where they differ, what is farthest apart comes first.
+    """
 
     verdict: str
     differences: tuple[tuple[str, Any, Any], ...] = ()
@@ -55,6 +58,8 @@ def agree(first: CellResult, second: CellResult, *, tolerance: float) -> Agreeme
     largest = max(apart for *_, apart in found)
     # accuracies are multiples of 1 / samples; a hair above the tolerance is the tolerance
     verdict = "within" if largest <= tolerance + 1e-9 else "differs"
+    if verdict == "differs":
+        found.sort(key=lambda one: -one[3])
     return Agreement(verdict, tuple((name, a, b) for name, a, b, _ in found))
 
 

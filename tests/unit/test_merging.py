@@ -58,6 +58,14 @@ def test_robust_accuracies_count_as_clean_ones_do() -> None:
     assert found.words() == "differs: ra fgsm 0.6000 → 0.9000"
 
 
+def test_what_is_farthest_apart_is_named_first() -> None:
+    first, second = (record(sa=0.5 + sa, ra={"pgd": 0.3 + pgd, "fgsm": 0.4}) for sa, pgd in ((0.0, 0.0), (0.005, 0.08)))
+    found = agree(first, second, tolerance=0.01)
+    assert next(name for name, *_ in found.differences) == "ra pgd"
+    assert found.words().startswith("differs: ra pgd 0.3000 → 0.3800")
+    assert agree(first, second, tolerance=0.1).words().startswith("within tolerance: sa ")
+
+
 def test_a_number_that_one_lacks_or_that_is_none_differs() -> None:
     assert not agree(record(ra={"pgd": 0.5}), record(ra={}), tolerance=1.0).agrees
     assert not agree(record(sa=math.nan, ra={}), record(sa=0.5, ra={}), tolerance=1.0).agrees
