@@ -11,6 +11,7 @@ import pytest
 from robustfl.reports import load_board
 from robustfl.reports.board import Board, Row, Section
 from robustfl.reports.paired import compare
+from robustfl.reports.published import read_board
 
 pytestmark = pytest.mark.docs
 
@@ -91,6 +92,27 @@ def test_how_many_rows_of_tier_d_are_told_from_the_first_is_said() -> None:
     found = compare(section("d", "")).results
     told = sum(r.adjusted is not None and r.adjusted <= 0.05 for r in found)
     assert f"of the {len(found) + 1} with a number {told} can be told from the first" in PAGE
+
+
+def test_what_autoattack_leaves_of_tier_p_is_said() -> None:
+    """The members are those with the lowest RA on the board of tier P, seed by seed."""
+    loud, calm = {}, {}
+    board, wrong = read_board(ROOT / "boards/p-autoattack.json")
+    ranked = [r for r in read_board(ROOT / "boards/bench-p.json")[0].records() if r.labels["attack"] != "none"]
+    assert not wrong
+    for record in board.records():
+        who, seed, attack = (record.labels[name] for name in ("propagation", "seed", "attack"))
+        assert record.metrics is not None
+        (calm if attack == "none" else loud).setdefault(who, []).append(100 * (record.metrics.ra_worst or 0.0))
+        same = [r for r in ranked if (r.labels["propagation"], r.labels["seed"]) == (who, seed)]
+        lowest = min(r.metrics.ra_worst for r in same if r.metrics is not None and r.metrics.ra_worst is not None)
+        least = [r.labels["attack"] for r in same if r.metrics is not None and r.metrics.ra_worst == lowest]
+        assert attack == "none" or attack in least
+    rows = ("fedrbn", "fedrbn(similarity=uniform)", "fedrbn(similarity=uniform)+trimmed-mean",
+            "fedrbn+trimmed-mean(weighted=True)")  # fmt: skip
+    for found in (calm, loud):
+        assert {len(values) for values in found.values()} == {3}
+        assert "({:.1f}, {:.1f}, {:.1f} and {:.1f} %".format(*(sum(found[who]) / 3 for who in rows)) in PAGE
 
 
 def test_tier_cs_rows_above_chance_are_so_with_every_seed() -> None:
