@@ -67,8 +67,8 @@ class Selection:
         if now.personal is not None:
             personal = Personal(self._kept["parameters"], self._kept["own statistics"])
         with lent(now.theta, self._kept["theta"]):
-            chosen = replace(now, round=self.round, statistics=self._kept["statistics"], attack=self._attack)
-            yield replace(chosen, personal=personal)
+            statistics = self._kept["statistics"]
+            yield replace(now, round=self.round, statistics=statistics, personal=personal, attack=self._attack)
 
     def _keep(self, tensors: Mapping[str, Tensor]) -> None:
         if not self._kept:
