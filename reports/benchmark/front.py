@@ -31,7 +31,7 @@ def front_page(
     newest = max((it.facts["version"] for it in boards), default=0)
     parts = [
         f"# The benchmark\n\n*{QUESTION}*\n\n{_short(boards, newest)}",
-        reading.strip(),
+        reading,
         *(_tier(it, newest) for it in boards),
         _tiers(boards, entries, tiers),
         "\n".join(f"- Not shown: {escape(words)}" for words in left_out),

@@ -17,8 +17,8 @@ from .data import Facts, Measured, percent
 from .history import Entry, entry_words
 
 
-def tier_page(it: Measured, entry: Entry) -> str:
-    """The page in Markdown, with what the history says of its board."""
+def tier_page(it: Measured, entry: Entry, *, reading: str = "") -> str:
+    """The page in Markdown, with what the history says of its board; ``reading`` is what people say of it."""
     head = (
         f"# {it.heading}\n\n{escape(it.conditions)}. Protocol version {it.facts['version']}, {TITLE} version "
         f"{it.facts['autobyz']}. {changed_words(it.facts)}[The rules](protocol.md); how [{TITLE}](autobyz.md) was "
@@ -31,6 +31,7 @@ def tier_page(it: Measured, entry: Entry) -> str:
         f"{escape(words_below(it.table('sa')))} {escape(it.board.caption)}\n\n{escape(' '.join(it.board.notes))}",
         "\n".join(f"- <sup>{mark}</sup> {escape(text)}" for mark, text in remarks(it.board)),
         _tasks(it),
+        f"## What it says\n\n{reading}" if reading else "",
         f"## Accuracy and cost\n\n{_front(it)}",
         f"## How every contestant was tuned\n\n{_tuning(it)}",
     ]

@@ -25,8 +25,9 @@ from .tier import tier_page
 
 MARK = "---\n# Written by `robustfl bench site` from the boards: do not edit.\nhide: [toc]\n---\n\n"
 """The beginning of every page, for mkdocs and people; only files that begin with it are ever removed."""
-READING = "interpretation.md"
-"""What people say of the boards, by hand; it becomes part of the front page."""
+READING = "interpretation"
+"""What people say of the boards, by hand: a file of this name becomes part of the front page, one with a tier's page
+behind a dash, as ``interpretation-d-2.md``, part of that page."""
 
 
 @dataclass(frozen=True)
@@ -58,11 +59,11 @@ def write_benchmark(
     for board in shown:
         history = history.with_entry(entry_of(board.measured, date=board.date, commit=board.commit))
     entries = {entry.digest: entry for entry in history.boards}
-    said = folder / READING
-    reading = said.read_text(encoding="utf-8") if said.is_file() else ""
-    pages = {"index.md": front_page(found, entries, tiers=tiers, left_out=left_out, reading=reading)}
+    said = _said(folder, READING)
+    pages = {"index.md": front_page(found, entries, tiers=tiers, left_out=left_out, reading=said)}
     for it in found:
-        pages[f"{it.page}.md"] = tier_page(it, entries[it.published.digest])
+        said = _said(folder, f"{READING}-{it.page}")
+        pages[f"{it.page}.md"] = tier_page(it, entries[it.published.digest], reading=said)
         pages[f"{it.page}-pareto.svg"] = pareto_svg(it)
         pages |= {f"{it.page}/{slug_of(row.labels)}.md": contestant_page(it, row) for row in it.rows}
     pages |= method_pages(found, about)
@@ -75,6 +76,12 @@ def write_benchmark(
     write_history(history, folder / "history.json")
     _sweep(folder, {folder / name for name in pages}, tiers)
     return [*written, folder / "history.json"]
+
+
+def _said(folder: Path, name: str) -> str:
+    """What people say in a file of the folder; empty without one."""
+    file = folder / f"{name}.md"
+    return file.read_text(encoding="utf-8").strip() if file.is_file() else ""
 
 
 def _numbered(boards: Sequence[Shown]) -> list[Shown]:

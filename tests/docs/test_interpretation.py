@@ -1,4 +1,4 @@
-"""The numbers that the site's introduction names are those of the boards that it speaks of."""
+"""The numbers that people's words on the site name are those of the boards that they speak of."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from robustfl.reports.published import read_board
 pytestmark = pytest.mark.docs
 
 ROOT = Path(__file__).parents[2]
-PAGE = " ".join((ROOT / "docs/benchmark/interpretation.md").read_text(encoding="utf-8").replace("\\", "").split())
+TEXTS = [p.read_text(encoding="utf-8") for p in sorted((ROOT / "docs/benchmark").glob("interpretation*.md"))]
+PAGE = " ".join(" ".join(TEXTS).replace("\\", "").split())
+TRIMMED = ("trimmed-mean", "arc+trimmed-mean", "median")
 ONE, LIARS = "f = 1 · γ = 0", "f = 3 · γ = 0.5"
 
 # Words of the page with the places of numbers, and the row, of a board and a task of it, whose they are: the worst case
@@ -26,7 +28,7 @@ CLAIMS = (
     ("with FixBN the first is the geometric median ({} %)", "d", "", ["geometric-median · fixbn"]),
     ("`cge` keeps {} % with FixBN, {} % with FBN", "d", "", ["cge · fixbn", "cge · fbn"]),
     ("reach {:.1f} % and {:.1f} % in peace", "d", "", ["none cge · naive-bn", "none dnc · naive-bn"]),
-    ("the geometric median on FBN keeps {:.1f} % [{:.1f}, {:.1f}]", "d-2", ONE, ["geometric-median · fbn"]),
+    ("The geometric median on FBN keeps {:.1f} % [{:.1f}, {:.1f}]", "d-2", ONE, ["geometric-median · fbn"]),
     ("NNM and trimmed mean keep {} [{}, {}]", "d-2", ONE, ["nnm+trimmed-mean · gn"]),
     ("and the geometric median {} [{}, {}]", "d-2", ONE, ["geometric-median · gn"]),
     ("has {} [{}, {}], the geometric median without", "d-2", ONE, ["monna · fbn"]),
@@ -92,6 +94,32 @@ def test_how_many_rows_of_tier_d_are_told_from_the_first_is_said() -> None:
     found = compare(section("d", "")).results
     told = sum(r.adjusted is not None and r.adjusted <= 0.05 for r in found)
     assert f"of the {len(found) + 1} with a number {told} can be told from the first" in PAGE
+
+
+def test_the_short_list_says_what_the_boards_say() -> None:
+    """Ranges over rows, and differences between attacks, of the front page."""
+    alike = [f"{rule} · naive-bn" for rule in ("meamed", "phocas", "mean-of-medians", *TRIMMED)]
+    two, three = ([numbers(name, block, who)[0] for who in alike] for name, block in (("d", ""), ("d-2", LIARS)))
+    assert f"they keep {min(two):.0f} to {max(two):.0f} %" in PAGE
+    assert min(three[:3]) > 70 > max(three[3:])
+    assert max(100 * (r.worst.mean or 0) for r in section("d-2", "f = 2 · γ = 0").rows) < 12.5
+    lost = [calm_less("d-3", "rop", "median · naive-bn", metric) for metric in ("sa", "ra_autoattack(eps=0.1)")]
+    assert "median with naive batch norm [{:.0f} points of SA and {:.0f} of RA]".format(*lost) in PAGE
+    names = [" · ".join(r.labels) for r in section("p", "").rows]
+    weighted, trimmed = ([numbers("p", "", f"none {who}")[0] - numbers("p", "", who)[0] for who in names
+                          if ("trimmed-mean" in who) == kind] for kind in (False, True))  # fmt: skip
+    assert f"loses {min(weighted):.0f} to {max(weighted):.0f} points of SA" in PAGE
+    assert max(trimmed) < 5
+    assert 15 < max(100 * (r.worst.mean or 0) for r in section("c", "").rows) < 16
+
+
+def calm_less(name: str, attack: str, who: str, metric: str) -> float:
+    """By how many points an attack alone lowers a row."""
+    cells, attacks = row(name, "", who, metric).cells, board(name).attacks
+    calm, hit = (cells[attacks.index(a)].mean for a in ("none", attack))
+    assert calm is not None
+    assert hit is not None
+    return 100 * (calm - hit)
 
 
 def test_what_autoattack_leaves_of_tier_p_is_said() -> None:

@@ -262,9 +262,11 @@ def test_a_later_board_takes_the_place_and_the_history_says_what_changed(both: A
     (tmp_path / "methods" / "mine.md").write_text("# Mine\n")
     (tmp_path / "methods" / "defense-gone.md").write_text(MARK + "# Gone\n")
     (tmp_path / "interpretation.md").write_text("People say: *hm*.\n")
+    (tmp_path / "interpretation-m.md").write_text("On m: *oh*.\n")
     later = made_up("m", lower=0.05)
     pages = written(tmp_path, later, both[1], left_out=["old.json, tier m: protocol version 0"])
     assert "People say: *hm*." in pages["index.md"]
+    assert [name for name, text in pages.items() if "## What it says\n\nOn m: *oh*." in text] == ["m.md"]
     assert "- Not shown: old.json, tier m: protocol version 0" in pages["index.md"]
     newest = line(pages["history.md"], "| 2026-01-02 |")
     assert "SA moved: foolsgold · gn 36.0 → 31.0, median · gn 66.0 → 61.0, " in newest
@@ -371,8 +373,8 @@ def test_the_history_says_what_a_board_changed(later: dict[str, Any], words: str
 
 
 def test_the_committed_site_is_that_of_the_committed_boards(tmp_path: Path) -> None:
-    for name in ("history.json", "interpretation.md"):
-        shutil.copy(DOCS / name, tmp_path)
+    for file in (DOCS / "history.json", *DOCS.glob("interpretation*.md")):
+        shutil.copy(file, tmp_path)
     boards = [f"--from={path}" for path in sorted(BOARD.parent.glob("bench-*.json"), key=lambda path: path.stem)]
     assert invoke(["bench", "site", *boards, "--page", str(tmp_path)]) == 0
     made = {p.relative_to(tmp_path) for p in tmp_path.rglob("*") if p.is_file()}
