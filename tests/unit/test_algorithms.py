@@ -203,6 +203,21 @@ def test_fedprox_in_a_quadratic_pulls_back_to_the_received_model() -> None:
     torch.testing.assert_close(received + moved, 0.75 * received, rtol=1e-6, atol=1e-6)
 
 
+def test_a_clients_first_message_is_the_same_with_no_memory_and_with_an_empty_one() -> None:
+    """In a loop of one's own nobody has to make memories of zeros first."""
+    theta = torch.tensor([[3.0, -4.0]])
+    for spec in ("dsgd(momentum=0.75)", "fedavg(local_steps=2, momentum=0.5, keep_momentum=true)"):
+        found = [
+            create("algorithm", spec).local(LocalWork(theta, 0.1, steps=2, gradient=torch.clone, memory=memory))
+            for memory in (None, torch.zeros(1, 2))
+        ]
+        torch.testing.assert_close(found[0][0], found[1][0])
+    torch.testing.assert_close(
+        create("algorithm", "dsgd(momentum=0.75)").local(LocalWork(theta, 0.1, steps=1, gradient=torch.clone))[0],
+        theta / 4,
+    )
+
+
 def test_servers_away_from_their_defaults_by_hand() -> None:
     """Two rounds with the aggregates 1 and 2, from a model of 0."""
 
