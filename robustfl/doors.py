@@ -32,6 +32,7 @@ from robustfl.contracts import (
 )
 from robustfl.contracts.training import Asked
 from robustfl.errors import RobustflError, UsageError
+from robustfl.surroundings import kept
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,9 @@ def _guarded(function: FunctionType, member: str, rule: Rule, who: Callable[[Met
     def looked_at(self: Method, *args: Any, **kwargs: Any) -> Any:
         shown = list(_shown((*args, *kwargs.values())))
         before = [(tensor._version, tensor.requires_grad) for tensor in shown]
-        contents = _Contents(member, args, kwargs) if member in _KEPT and not torch.compiler.is_compiling() else None
+        eager = not torch.compiler.is_compiling()
+        contents = _Contents(member, args, kwargs) if member in _KEPT and eager else None
+        draws = _Draws.of(member, Call(self, args, kwargs)) if member in _REPEATED and eager and not _open else None
         made = function(self, *args, **kwargs)
         if _open:
             return made
@@ -121,6 +124,11 @@ def _guarded(function: FunctionType, member: str, rule: Rule, who: Callable[[Met
         if wanted is not None:
             kind = UsageError if member in _FACTS else RobustflError
             raise kind(f"{who(self)}: {member} returned {said(made)}; {wanted}")
+        if draws is not None and not draws.again(made, lambda: function(self, *args, **kwargs)):
+            raise RobustflError(
+                f"{who(self)}: {member} made two things of the same input and draws; its randomness must come from the "
+                "generator that it is given, or one key would have two numbers"
+            )
         return made
 
     vars(looked_at)["__bare__"] = function
@@ -167,6 +175,62 @@ class _Contents:
         for array, labels in arrays:
             array[...] = labels
         return bool(tensors or arrays)
+
+
+_REPEATED = frozenset({"aggregate()", "forge()", "mix()"})
+"""Members that are called twice in rounds 1, 2, 4, 8 …: what they make follows from what they are shown and draw."""
+_APART = 1e-4
+
+
+@dataclass(frozen=True)
+class _Draws:
+    """A generator as a call found it, and its state then."""
+
+    generator: torch.Generator | None
+    state: Tensor | None
+
+    @classmethod
+    def of(cls, member: str, call: Call) -> _Draws | None:
+        """The draws of a call that is to be made twice; ``None`` of others."""
+        given = call.shown(0, "view") if member == "forge()" else call.named["context"]
+        if (given.round + 1).bit_count() != 1:
+            return None
+        generator = call.named["generator"] if member == "forge()" else given.generator
+        return cls(generator, None if generator is None else generator.get_state())
+
+    def again(self, made: Any, call: Callable[[], Any]) -> bool:
+        """True if the call makes about the same once more. All is left as the first one left it."""
+        after = None if self.generator is None else self.generator.get_state()
+        try:
+            with kept():
+                if self.generator is not None and self.state is not None:
+                    self.generator.set_state(self.state)
+                return _alike(made, call())
+        finally:
+            if self.generator is not None and after is not None:
+                self.generator.set_state(after)
+
+
+def _alike(once: Any, again: Any) -> bool:
+    """True if two results hold the same tensors but for the rounding of sums in another order."""
+    first, second = _results(once), _results(again)
+    alike = [a.shape == b.shape and _near(a.double(), b.double()) for a, b in zip(first, second, strict=False)]
+    return type(once) is type(again) and len(first) == len(second) and all(alike)
+
+
+def _results(made: Any) -> list[Tensor]:
+    """The tensors of a result; those of no kind that is wanted are the engine's to refuse."""
+    main = made.vector if isinstance(made, Aggregated) else made.rows if isinstance(made, Forged) else made
+    state = made.state if isinstance(made, (Aggregated, Forged)) else {}
+    return [part for part in (main, *(state[name] for name in sorted(state))) if isinstance(part, Tensor)]
+
+
+def _near(a: Tensor, b: Tensor) -> bool:
+    sound = torch.isfinite(a) & torch.isfinite(b)
+    if not torch.equal(a[~sound].nan_to_num(), b[~sound].nan_to_num()):
+        return False
+    a, b = a[sound], b[sound]
+    return float(torch.linalg.vector_norm(a - b)) <= _APART * float(torch.linalg.vector_norm(a))
 
 
 def _holds_numbers(tensor: Tensor) -> bool:

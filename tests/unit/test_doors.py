@@ -206,6 +206,57 @@ def test_what_is_shown_must_not_be_written_to() -> None:
         writes.perturb(nn.Identity(), PIXELS.clone(), LABELS)
 
 
+def unseeded() -> Callable[[int], Any]:
+    """The call, in a round, of an attack that draws from a generator of its own."""
+
+    def forge(self: Attack, view: View, *, generator: torch.Generator) -> Tensor:
+        own = torch.Generator()
+        own.seed()
+        return torch.randn(2, 4, generator=own)
+
+    made = registered(Attack, forge=forge)
+    return lambda round: made.forge(View(n=5, f=2, round=round, honest=X[:3]), generator=DRAW)
+
+
+def test_randomness_of_a_methods_own_is_seen_by_calling_twice_in_more_and_more_distant_rounds() -> None:
+    call = unseeded()
+    for round in (0, 1, 3, 7, 15):
+        with pytest.raises(RobustflError, match=r"forge\(\) made two things of the same input and draws"):
+            call(round)
+    assert all(call(round).shape == (2, 4) for round in (2, 4, 5, 6, 8))
+
+
+def test_a_rule_that_counts_its_calls_is_seen() -> None:
+    calls: list[Tensor] = []
+
+    def counted(self: Aggregator, X: Tensor, *, f: int, context: Context) -> Aggregated:
+        calls.append(X)
+        return Aggregated(torch.zeros(4), state={"calls": torch.tensor(float(len(calls)))})
+
+    with pytest.raises(RobustflError, match=r"aggregate\(\) made two things of the same input"):
+        rule(aggregate=counted).aggregate(X, f=1, context=Context())
+
+
+def test_a_rule_with_given_draws_is_called_twice_and_draws_once() -> None:
+    calls: list[Tensor] = []
+
+    def drawn(self: Aggregator, X: Tensor, *, f: int, context: Context) -> Aggregated:
+        calls.append(torch.randn(4, generator=context.generator))
+        return Aggregated(calls[-1], state={"drawn": calls[-1].clone()})
+
+    generator, twin = torch.Generator().manual_seed(5), torch.Generator().manual_seed(5)
+    rule(aggregate=drawn).aggregate(X, f=1, context=Context(generator=generator))
+    torch.randn(4, generator=twin)
+    assert len(calls) == 2
+    assert torch.equal(*calls)
+    assert torch.equal(generator.get_state(), twin.get_state())
+
+
+def test_broken_numbers_are_the_same_broken_numbers_again() -> None:
+    found = rule(aggregate=lambda self, X, *, f, context: torch.tensor([1.0, NAN, float("inf"), 0.0]))
+    assert found.aggregate(X, f=1, context=Context())[0] == 1
+
+
 def evasion_that(writes: Callable[[nn.Module, Tensor], Any]) -> tuple[Callable[[], Any], Tensor, Tensor]:
     """A call of an evasion that writes to the model or the images, and both."""
 
