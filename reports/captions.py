@@ -88,7 +88,11 @@ def how_to_read(board: Board) -> tuple[str, ...]:
         ),
         (
             any(p.bound for p in places),
-            "≤: some attack has no number, so the worst case may be lower; such a row has no rank.",
+            "≤: some attack has no number, or lacks a seed, so the worst case may be lower; such a row has no rank.",
+        ),
+        (
+            any(p.cheap and not p.bound for p in places),
+            "≤ with a rank: the cheap mode left attacks out, so the worst case may be lower, and the rank another.",
         ),
         (any(p.is_number and len(p.values) < p.expected for p in places), "k/n: only k of n seeds are there."),
         (

@@ -50,6 +50,8 @@ def of_members(parts: Mapping[str, Estimate]) -> tuple[Estimate, tuple[tuple[str
     found = worst(list(counted.values()))
     if any(not part.expected for part in parts.values()):  # some member is not among the cells
         found = replace(found, bound=found.is_number)
+    if any(part.dropped for part in parts.values()):
+        found = replace(found, cheap=found.is_number)
     counts: Counter[str] = Counter()
     lowest = dict(found.values)
     for name, part in possible.items():

@@ -24,8 +24,9 @@ MIN_SEEDS = 5
 class Estimate:
     """One place of a table: the values per seed, how many there should be, and the states of the others.
 
-    ``bound`` marks a minimum over fewer attacks than the board has: the true worst case may be lower. ``idle`` marks an
-    attack that left the mean of the honest clients where it was. ``diverged`` are the seeds that did, of one task.
+    ``bound`` marks a minimum over fewer attacks than the board has: the true worst case may be lower, and ``cheap`` one
+    that lacks the attacks that the cheap mode left out. ``idle`` marks an attack that left the mean of the honest
+    clients where it was. ``diverged`` are the seeds that did, of one task.
     ``notes`` are the numbers of the footnotes. ``prior`` is what the place's table says about variances, ``samples``
     the number of test samples of the accuracies. Where there is a state, the table shows it instead of a number.
     """
@@ -40,6 +41,7 @@ class Estimate:
     prior: Prior | None = None
     dropped: bool = False
     diverged: frozenset[str] = frozenset()
+    cheap: bool = False
 
     @property
     def is_number(self) -> bool:
@@ -48,7 +50,7 @@ class Estimate:
 
     @property
     def exact(self) -> bool:
-        """True if the place has a number that is no bound: rows are ranked by such worst cases."""
+        """True if there is a number that is no bound but by the cheap mode: rows are ranked by such worst cases."""
         return self.is_number and not self.bound
 
     @cached_property
@@ -102,7 +104,12 @@ class Estimate:
             return DROPPED
         if self.mean is None:
             return "missing"
-        return "at most" if self.bound else "ok"
+        return "at most" if self.at_most else "ok"
+
+    @property
+    def at_most(self) -> bool:
+        """True if attacks that have not run, or not to the end, might lower the number."""
+        return self.is_number and (self.bound or self.cheap)
 
     def spread(self) -> str:
         """The interval in percent as ``[82.1, 87.5]``, or the seeds as ``(80.0–90.0)``; empty for one seed."""
@@ -125,7 +132,7 @@ class Estimate:
             number += f" {len(self.values)}/{self.expected}"
         if spread and self.spread():
             number += f" {self.spread()}"
-        return ("≤ " if self.bound else "") + number
+        return ("≤ " if self.at_most else "") + number
 
 
 NORMAL = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
@@ -153,8 +160,10 @@ def averaged(parts: Sequence[Estimate]) -> Estimate:
     values = tuple((s, fmean(dict(p.values)[s] for p in parts)) for s in shared)
     expected = sum(p.expected for p in parts) if states else max((p.expected for p in parts), default=0)
     idle = bool(parts) and all(p.idle for p in parts)
-    bound, dropped = any(p.bound for p in parts), any(p.dropped for p in parts)
-    return Estimate(values, expected, states, bound, _notes(parts), idle, _samples(parts), dropped=dropped)
+    return Estimate(
+        values, expected, states, any(p.bound for p in parts), _notes(parts), idle, _samples(parts),
+        dropped=any(p.dropped for p in parts), cheap=any(p.cheap for p in parts),
+    )  # fmt: skip
 
 
 def acts(places: Iterable[Estimate]) -> bool:
@@ -163,12 +172,15 @@ def acts(places: Iterable[Estimate]) -> bool:
 
 
 def worst(parts: Sequence[Estimate]) -> Estimate:
-    """The worst case over attacks: seed by seed the minimum, over the seeds that every attack has.
+    """The worst case over attacks, seed by seed the minimum.
 
     A divergence is worse than any number, so one attack that made training diverge makes the worst case ``diverged``,
     in all seeds that any attack did so.
-    Attacks without a number make it a bound. Attacks without effect, and dropped ones, do not count.
+    Attacks without a number make it a bound, as does one that lacks a seed which others have. Attacks without effect,
+    and dropped ones, do not count.
     """
+    cheap, found = any(p.dropped or p.cheap for p in parts), [p for p in parts if p.is_number and not p.dropped]
+    seeds = list(dict.fromkeys(s for p in sorted(found, key=lambda p: -len(p.values)) for s, _ in p.values))
     parts = [p for p in parts if not (p.idle or p.dropped)]
     expected = max((p.expected for p in parts), default=0)
     diverged = frozenset().union(*(p.diverged for p in parts))
@@ -179,9 +191,11 @@ def worst(parts: Sequence[Estimate]) -> Estimate:
     if not numbers:
         largest = reduce(or_, (Counter(dict(p.states)) for p in parts), Counter[str]())
         return Estimate((), expected, in_order(largest), notes=_notes(parts))
-    values = tuple((s, min(dict(p.values)[s] for p in numbers)) for s in _shared_seeds(numbers))
-    bound = len(numbers) < len(parts) or any(p.bound for p in numbers)
-    return Estimate(values, expected, (), bound, samples=_samples(numbers))
+    values = [(s, [dict(p.values)[s] for p in numbers if s in dict(p.values)]) for s in seeds]
+    lowest = tuple((s, min(each)) for s, each in values if each)
+    lacking = any(len(p.values) < len(seeds) for p in found)
+    bound = lacking or len(numbers) < len(parts) or any(p.bound for p in numbers)
+    return Estimate(lowest, expected, (), bound, samples=_samples(numbers), cheap=cheap)
 
 
 def in_order(states: Counter[str]) -> tuple[tuple[str, int], ...]:

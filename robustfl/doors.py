@@ -184,22 +184,31 @@ _APART = 1e-4
 
 @dataclass(frozen=True)
 class _Draws:
-    """A generator as a call found it, and its state then."""
+    """A generator as a call found it, and its state then; the rows that a rule was shown, and their content then."""
 
     generator: torch.Generator | None
     state: Tensor | None
+    rows: tuple[Tensor, Tensor] | None
 
     @classmethod
     def of(cls, member: str, call: Call) -> _Draws | None:
         """The draws of a call that is to be made twice; ``None`` of others."""
-        given = call.shown(0, "view") if member == "forge()" else call.named["context"]
+        forges = member == "forge()"
+        given = call.shown(0, "view") if forges else call.named["context"]
         if (given.round + 1).bit_count() != 1:
             return None
-        generator = call.named["generator"] if member == "forge()" else given.generator
-        return cls(generator, None if generator is None else generator.get_state())
+        generator = call.named["generator"] if forges else given.generator
+        rows = None if forges else call.shown(0, "X" if member == "aggregate()" else "gram")
+        state = None if generator is None else generator.get_state()
+        return cls(generator, state, None if rows is None else (rows, rows.clone()))
 
     def again(self, made: Any, call: Callable[[], Any]) -> bool:
-        """True if the call makes about the same once more. All is left as the first one left it."""
+        """True if the call makes about the same once more. All is left as the first one left it.
+
+        Of a rule that wrote to its rows it is not asked: where its copy of them is made there are words for that.
+        """
+        if self.rows is not None and not torch.equal(*map(_bytes, self.rows)):
+            return True
         after = None if self.generator is None else self.generator.get_state()
         try:
             with kept():

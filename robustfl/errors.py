@@ -22,6 +22,10 @@ class DataMissing(UsageError):
     """A data set is not on disk and cannot be fetched; the message names the folder and the command."""
 
 
+class FileMissing(DataMissing):
+    """A file that a parameter names is not there: a slip of whoever wrote the name."""
+
+
 class StoreError(RobustflError):
     """A result folder or file cannot be read or written."""
 

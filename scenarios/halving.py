@@ -102,8 +102,12 @@ def _row(cell: Cell) -> str:
 
 
 def hopeless(records: Mapping[str, CellResult], ensemble: Ensemble) -> set[str]:
-    """The members that need not go on, by the records of the first parts of one row."""
+    """The members that need not go on, by the records of the first parts of one row.
+
+    They are compared by the last round and, where one is selected, by that: boards rank either.
+    """
     from robustfl.reports.frame import frame, ranked_metrics  # with pandas, which no worker needs
+    from robustfl.reports.statistic import counted
 
     table = frame(records.values())
     lines = dict(zip(records, table.to_dict("records"), strict=True))
@@ -112,12 +116,11 @@ def hopeless(records: Mapping[str, CellResult], ensemble: Ensemble) -> set[str]:
     if not done and not any(line["status"] in ("diverged", "failed") for line in lines.values()):
         return set()
     lost = any(line["status"] == "diverged" for line in lines.values())
-    near = set() if lost else {
-        name
-        for metric in ranked_metrics(table)
-        for name in done
-        if lines[name][metric] <= min(lines[other][metric] for other in done) + ensemble.margin
-    }  # fmt: skip
+    near = set[str]()
+    for found in () if lost else (table, counted(table)[0]):
+        for metric in ranked_metrics(found):
+            numbers = {name: value for name, value in zip(records, found[metric], strict=True) if name in done}
+            near |= {name for name, value in numbers.items() if value <= min(numbers.values()) + ensemble.margin}
     return (done - near) | idle
 
 

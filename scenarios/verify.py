@@ -57,8 +57,9 @@ class Verification:
     """The findings about a board: ``file`` is what is wrong without running anything, ``checks`` the cells run again.
 
     Of the ``published`` cells of the board, and those that its cheap mode ``left_out``, ``cells`` match, and
-    ``chosen`` of these were to be run, drawn with the number ``sample``. ``claimed`` is the tolerance that the board
-    claims. ``environment`` says in what this installation differs, ``versions`` which methods do.
+    ``chosen`` of these were to be run, drawn with the number ``sample``. ``claimed`` is the tolerance that the
+    board claims. ``environment`` says in what this installation differs, ``versions`` which methods do, and
+    ``missing``, where nothing was to be run, why cells could not be; a cell that is drawn says so by itself.
     """
 
     board: str
@@ -72,6 +73,7 @@ class Verification:
     file: tuple[str, ...] = ()
     environment: tuple[str, ...] = ()
     versions: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
     checks: tuple[Check, ...] = ()
 
     @property
@@ -82,13 +84,13 @@ class Verification:
     @property
     def agrees(self) -> bool:
         """True if the board is accepted: a sound file, the same methods, and every cell that ran agrees."""
-        return not (self.file or self.versions or self.disagreeing)
+        return not (self.file or self.versions or self.missing or self.disagreeing)
 
     @property
     def undecided(self) -> bool:
         """True if nothing speaks against the board but cells that cannot be run here, for want of data, say."""
         elsewhere = all(check.verdict == ELSEWHERE for check in self.disagreeing)
-        return bool(self.disagreeing) and elsewhere and not (self.file or self.versions)
+        return bool(self.disagreeing or self.missing) and elsewhere and not (self.file or self.versions)
 
 
 def verify(
@@ -175,6 +177,7 @@ def _looked_through(
     there: list[CellResult | str] = [*records, *left_out]
     trials = [] if apart or wanted else trials_of(published)
     chosen = [*_drawn(there, cells, seed), *_few(trials, cells, seed)]
+    apart_here = [_apart_here(r) for r in records]
     known = Verification(
         board=published.name,
         tolerance=tolerance,
@@ -186,7 +189,8 @@ def _looked_through(
         left_out=0 if asked is None else len(asked.dropped),
         file=(*wrong, *apart, *false_claims(records)),
         environment=tuple(_environment(published)),
-        versions=tuple(sorted({words for r in records for words in _versions(r, missing=check_only)})),
+        versions=tuple(sorted({words for differ, _ in apart_here for words in differ})),
+        missing=tuple(sorted({words for _, lack in apart_here for words in lack})) if check_only else (),
     )
     return known, chosen, None if asked is None else (asked, everything)
 
@@ -320,16 +324,16 @@ def _effect_apart(published: CellResult, again: CellResult) -> list[str]:
     return [] if idle == found else [f"the attack had {words[idle]} → {words[found]}"]
 
 
-def _versions(record: CellResult, *, missing: bool) -> list[str]:
-    """The packages installed in another version than the record names, without data and without running."""
+def _apart_here(record: CellResult) -> tuple[list[str], list[str]]:
+    """The packages installed in another version than the record names, and what is missing to know: nothing is run."""
     try:
         resolved = resolve(Cell.of(record.cell.get("cell", {})), str(record.cell.get("data", "")))
     except RobustflError as error:
-        return [str(error)] if missing else []  # a cell that is drawn says so by itself
+        return [], [str(error)]
     found = versions_apart(record.cell.get("methods", {}), resolved["methods"])
     if found or key_of(resolved) == record.key:
-        return found
-    return [f"cell {record.key[:12]}: {words}" for words in _settings_apart(record, resolved)]
+        return found, []
+    return [f"cell {record.key[:12]}: {words}" for words in _settings_apart(record, resolved)], []
 
 
 def _environment(published: Any) -> list[str]:

@@ -96,8 +96,9 @@ def in_turn(
 ) -> Iterator[tuple[Evasion, Harvest]]:
     """After each part: the part, and what has been found by it and those before it.
 
-    Each part draws from the same state of the generator, as it would alone, so no part alone fools an image that all
-    together do not.
+    Each part draws from the same state of the generator, as it would alone, so no part with these draws fools an image
+    that all together do not. The first one moves the generator on, as it would alone: from the second batch on the
+    others have draws of their own.
     """
     harvest, others = Harvest(model, x, y, draws), draws.fork()
     for i, part in enumerate(parts):

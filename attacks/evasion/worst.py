@@ -20,7 +20,8 @@ class Worst(InTurn):
 
     ``x_adv`` is the first misclassified image that one of them finds, else their image of the highest cross-entropy.
 
-    As weak as its parts: attacks of one kind fail together. Its robust accuracy is at most that of each part.
+    As weak as its parts: attacks of one kind fail together. Its robust accuracy is at most that of each part with the
+    same draws. Listed alone, a part that draws has others, and may come out a little lower.
 
     Args:
         of: evasion attacks, joined by ``+``, each with its own parameters; of different balls, too.

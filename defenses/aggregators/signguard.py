@@ -45,9 +45,11 @@ class SignGuard(MajorityRule):
 
     Reference: plain SignGuard (no similarity) of the paper below. Notes: at least 1,000 coordinates are looked at
     (or all); the bandwidth is the mean distance to the farther end of the nearest half of the rows; if ``S`` is
-    empty, ``S_2``; a length on a bound is within it. The authors' code differs: it looks at one window of consecutive
-    coordinates, divides each of the three shares by its largest among the rows, leaves rows that reach no cluster out,
-    starts mean shift from bins, and takes the lower of two middle lengths to clip at.
+    empty, ``S_2``; a length on a bound is within it. Biases before a batch norm have no gradient but rounding,
+    whose signs are counted like others: elsewhere other rows may be kept. The authors' code differs: it looks at
+    one window of consecutive coordinates, divides each of the three shares by its largest among the rows, leaves
+    rows that reach no cluster out, starts mean shift from bins, and takes the lower of two middle lengths to clip
+    at.
     """
 
     paper: ClassVar[str] = "@xu2022byzantine"

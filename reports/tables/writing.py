@@ -144,7 +144,7 @@ def _place(place: Estimate) -> dict[str, Any]:
         "seeds": dict(place.values),
         "expected_seeds": place.expected,
         "states": dict(place.states),
-        "is_bound": place.bound,
+        "is_bound": place.at_most,
         "no_effect": place.idle,
         "footnotes": list(place.notes),
     }

@@ -103,5 +103,7 @@ def _print(one: dict[str, Any]) -> None:
     rows = [["–" if c.because else "pass" if c.passed else "FAIL", c.name, c.reason] for c in checks]
     screen.print(table(["", "law", ""], rows, title=f"{one['kind']} {one['name']}{origin}"))
     kept, open_ = sum(c.passed and not c.because for c in checks), sum(bool(c.because) for c in checks)
-    later = f"; {open_} more can be decided once what broke is mended" if open_ else ""
+    broken = not all(c.passed for c in checks)
+    until = "what broke is mended" if broken else "its files are here"
+    later = f"; {open_} more can be decided once {until}" if open_ else ""
     screen.print(f"{kept} of {len(checks)} laws hold{later}.\n", markup=False)

@@ -49,7 +49,8 @@ def verify(
             "board": found.board, "agrees": found.agrees, "undecided": found.undecided,
             "file": list(found.file), "tolerance": found.tolerance, "claimed_tolerance": found.claimed,
             "sample": found.sample, "left_out": found.left_out,
-            "versions": list(found.versions), "environment": list(found.environment),
+            "versions": list(found.versions), "missing": list(found.missing),
+            "environment": list(found.environment),
             "cells": [{"key": c.key, "verdict": c.verdict, "detail": c.detail} for c in found.checks],
         })  # fmt: skip
     else:
@@ -104,8 +105,11 @@ def _tail(found: Verification, which: str) -> None:
         console().print(table(["cell", "", "", "published → here"], rows, title="\nDoes not agree"))
     for words in found.versions:
         say(f"method differs: {words}")
+    for words in found.missing:
+        say(f"cannot be run here: {words}")
     if not found.checks:
-        say("\nNo cell was run." + (" The file is consistent." if found.agrees else " REJECTED"))
+        ends = " The file is consistent." if found.agrees else " UNDECIDED" if found.undecided else " REJECTED"
+        say(f"\nNo cell was run.{ends}")
         return
     same = sum(c.verdict == "identical" for c in found.checks)
     n = len(found.checks)

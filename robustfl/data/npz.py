@@ -15,7 +15,7 @@ from robustfl.contracts import Arrays
 from robustfl.data.cache import Source, file_stamp
 from robustfl.data.checks import NAMES, Array, checked_arrays
 from robustfl.data.stored import StoredDataset
-from robustfl.errors import DataMissing, UsageError
+from robustfl.errors import FileMissing, UsageError
 from robustfl.parameters import param
 from robustfl.registry import register
 
@@ -43,7 +43,7 @@ class Npz(StoredDataset):
         for place in places:
             if place.is_file():
                 return npz_source(place)
-        raise DataMissing(f"npz: there is no file {' or '.join(map(str, places))}; it should hold {', '.join(NAMES)}")
+        raise FileMissing(f"npz: there is no file {' or '.join(map(str, places))}; it should hold {', '.join(NAMES)}")
 
 
 def npz_source(path: Path, *, classes: int | None = None) -> Source:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from robustfl.contracts import Arrays, Dataset, Model, Partition
 from robustfl.data import data_root
 from robustfl.data.checks import dark_images, repeated_images, unseen_classes
-from robustfl.errors import DataMissing, Refused, told
+from robustfl.errors import DataMissing, FileMissing, Refused, told
 from robustfl.models.dropout import seed_dropout
 from robustfl.randomness import numpy_stream, stream
 from robustfl.registry import create
@@ -175,13 +175,18 @@ DATASET_LAWS = (
 def check_dataset(
     method: Dataset | type[Dataset] | str, *, limit: float = LIMIT, root: str | Path | None = None, **params: Any
 ) -> list[Check]:
-    """The contract of a data set, law by law; without its files here, of what holds for any method."""
+    """The contract of a data set, law by law; without its files here, of what holds for any method.
+
+    Raises ``UsageError`` if a parameter names a file that is not there.
+    """
     trial = _Loading(built("dataset", method, params), root=data_root(root))
     try:
         trial.method.fingerprint(trial.root, download=False)
+    except FileMissing:
+        raise
     except DataMissing as error:
         words = f"not looked at: {error}"
-        left = (Check(law.name, True, words) for law in DATASET_LAWS if law not in FORM)
+        left = (Check(law.name, True, words, because="its files") for law in DATASET_LAWS if law not in FORM)
         return [*run(FORM, trial, limit=limit), *left]
     except Exception:
         pass  # the laws say what is wrong

@@ -25,8 +25,9 @@ LIMIT = 60.0
 class Check:
     """One law and whether the method keeps it; ``reason`` says what was seen, or why the law does not apply.
 
-    ``because`` names the broken law that explains what this one showed, or kept it from being run. Such a check counts
-    as passed, so that one cause is one failure; mend the cause and check again.
+    ``because`` names the broken law that explains what this one showed, or what kept it from being run (the files of a
+    data set that are not here). Such a check counts as passed, so that one cause is one failure; mend the cause and
+    check again.
     """
 
     name: str

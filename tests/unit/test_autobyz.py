@@ -318,6 +318,31 @@ def test_a_missing_or_failed_member_makes_a_bound() -> None:
     assert row_of(cells(none=[0.9], alie=[0.5], sf=[0.7], own=["failed"]))[1].worst.bound
 
 
+@pytest.mark.parametrize("gone", [0, 1])
+def test_a_member_that_lacks_a_seed_makes_a_bound_by_those_that_are_there(gone: int) -> None:
+    """Whichever is missing, the others prove that the worst case is no higher."""
+    records = cells(none=[0.9, 0.9], alie=[0.5, 0.1], sf=[0.7, 0.6], own=[0.8, 0.3])
+    whole = row_of(records)[1]
+    assert (whole.worst.text(), whole.rank) == ("30.0 (10.0–50.0)", 1)
+    made, row = row_of([r for r in records if (r.labels["attack"], r.labels["seed"]) != ("sf", gone)])
+    assert row.worst.text() == "≤ 30.0 (10.0–50.0)"
+    assert (row.worst.status, row.rank) == ("at most", None)
+    assert any(note.startswith("≤: some attack has no number, or lacks a seed") for note in made.notes)
+
+
+def test_a_seed_that_no_attack_has_leaves_the_number_of_the_others() -> None:
+    records = cells(none=[0.9, 0.9], alie=[0.5], sf=[0.7], own=[0.8])
+    found = row_of(records)[1].worst
+    assert (found.mean, found.bound) == (0.5, False)
+
+
+def test_numbers_of_the_cheap_mode_are_bounds_with_ranks() -> None:
+    *records, own = cells(none=[0.9], alie=[0.5], sf=[0.7], own=[0.6])
+    made, row = row_of(records, replace(Asked(SMALL), dropped={own.key: own.labels}))
+    assert (row.worst.text(), row.worst.status, row.rank) == ("≤ 50.0", "at most", 1)
+    assert any(note.startswith("≤ with a rank: the cheap mode left attacks out") for note in made.notes)
+
+
 def test_divergence_under_a_member_is_the_worst() -> None:
     _, row = row_of(cells(none=[0.9, 0.9], alie=[0.5, 0.5], sf=["diverged", 0.7], own=[0.8, 0.8]))
     assert row.worst.status == "diverged 1/2"
@@ -517,6 +542,19 @@ def test_a_member_at_the_margin_goes_on() -> None:
 def test_a_member_near_the_worst_in_any_metric_goes_on() -> None:
     row = {"alie": record(sa=0.5, ra={"pgd": 0.4}), "sf": record(sa=0.9, ra={"pgd": 0.1})}
     row["zero"] = record(sa=0.7, ra={"pgd": 0.3})
+    assert hopeless(row, SMALL) == {"zero"}
+
+
+def test_a_member_near_the_worst_in_the_selected_round_goes_on() -> None:
+    """Boards rank the selected round, from which the last may be far away."""
+
+    def member(final: float, selected: float) -> CellResult:
+        made = record(sa=final, ra={})
+        assert made.metrics is not None
+        numbers = made.metrics.model_copy(update={"groups": {"selected": {"sa": selected}}})
+        return made.model_copy(update={"metrics": numbers})
+
+    row = {"alie": member(0.1, 0.5), "sf": member(0.4, 0.55), "foe": member(0.15, 0.9), "zero": member(0.4, 0.9)}
     assert hopeless(row, SMALL) == {"zero"}
 
 

@@ -131,6 +131,14 @@ def test_one_seed_has_no_interval_and_the_caption_says_so() -> None:
     assert made.caption.startswith("One seed, without interval, ranked by accuracy under ")
 
 
+def test_a_row_that_lacks_a_cell_does_not_come_first_by_it() -> None:
+    """Without foe's second seed the first alone would count, which is the better one."""
+    made = board(*cells("mean", sf=[0.8, 0.2], foe=[0.9]), *cells("median", sf=[0.6, 0.6], foe=[0.7, 0.7]))
+    found = rows(made)
+    assert (found["mean"].worst.text(), found["mean"].rank) == ("≤ 50.0 (20.0–80.0)", None)
+    assert (found["median"].worst.mean, found["median"].rank) == (0.6, 1)
+
+
 def test_the_worst_case_is_the_minimum_per_seed_then_the_mean() -> None:
     made = board(*cells("mean", none=[0.1, 0.1], sf=[0.2, 0.8], foe=[0.6, 0.4]))
     assert rows(made)["mean"].worst.mean == pytest.approx((0.2 + 0.4) / 2)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from robustfl import registry
 from robustfl.contracts import Arrays, Dataset, Method, Model, Norm, Partition
 from robustfl.data import data_root, dataset_from_spec
+from robustfl.errors import UsageError
 from robustfl.testing import check
 
 pytestmark = pytest.mark.usefixtures("clean_registry")
@@ -159,3 +160,9 @@ def test_a_data_set_that_is_not_here_says_so(tmp_path: Path, monkeypatch: pytest
     checks = {c.name: c for c in check(registry.create("dataset", "cifar10"))}
     assert checks["images"].passed
     assert checks["images"].reason.startswith("not looked at: ")
+    assert checks["images"].because == "its files"
+
+
+def test_a_file_that_a_parameter_names_has_to_be_there() -> None:
+    with pytest.raises(UsageError, match=r"there is no file .*typo\.npz"):
+        check(registry.create("dataset", "npz(path=typo.npz)"))

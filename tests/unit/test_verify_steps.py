@@ -32,6 +32,7 @@ OK, NEAR, RIGHTLY, ELSEWHERE, BAD = (
         ((OK, ELSEWHERE), {}, False, True), ((BAD, ELSEWHERE), {}, False, False),
         ((OK,), {"file": ("x",)}, False, False), ((OK,), {"versions": ("x",)}, False, False),
         ((ELSEWHERE,), {"file": ("x",)}, False, False), ((ELSEWHERE,), {"versions": ("x",)}, False, False),
+        ((), {"missing": ("x",)}, False, True), ((), {"missing": ("x",), "versions": ("x",)}, False, False),
     ],
 )  # fmt: skip
 def test_a_board_is_accepted_rejected_or_left_undecided(
@@ -84,6 +85,11 @@ def test_versions_are_looked_at_in_all_cells_and_not_only_in_those_drawn(
     monkeypatch.setattr(verify, "trials_of", lambda board: [])
     known, _, _ = verify._looked_through(Path("b"), {}, 1, 0, 0.01, check_only)
     assert [words.split(":")[0] for words in known.versions] == ["norm fbn"]
+    assert known.missing == ()
+    absent = one.model_copy(update={"cell": {**one.cell, "cell": {**one.cell["cell"], "norm": "fbm"}}})
+    records.append(absent)
+    known, _, _ = verify._looked_through(Path("b"), {}, 1, 0, 0.01, check_only)
+    assert [("fbm" in words) for words in known.missing] == [True] * check_only
 
 
 # --- drawing ---------------------------------------------------------------------------------------------------------
@@ -234,15 +240,13 @@ def test_settings_or_versions_of_others_do_not_run(monkeypatch: pytest.MonkeyPat
     found = verify._again(newer, None, 0.01, None, run)
     assert (found.verdict, len(found.versions)) == ("other versions", 1)
     assert found.versions[0].startswith("norm fbn: version 99 published")
-    assert verify._versions(newer, missing=True) == list(found.versions)
-    assert verify._versions(one, missing=True) == []
+    assert verify._apart_here(newer) == (list(found.versions), [])
+    assert verify._apart_here(one) == ([], [])
     unknown = one.model_copy(update={"cell": {**one.cell, "cell": {**one.cell["cell"], "norm": "fbm"}}})
-    assert verify._versions(unknown, missing=False) == []
-    assert "fbm" in verify._versions(unknown, missing=True)[0]
-    (words,) = verify._versions(
-        one.model_copy(update={"key": "0" * 32, "cell": {**one.cell, "extra": 1}}), missing=True
-    )
-    assert words == "cell 000000000000: extra: 1 published, None here"
+    differ, missing = verify._apart_here(unknown)
+    assert (differ, len(missing), "fbm" in missing[0]) == ([], 1, True)
+    differ, _ = verify._apart_here(one.model_copy(update={"key": "0" * 32, "cell": {**one.cell, "extra": 1}}))
+    assert differ == ["cell 000000000000: extra: 1 published, None here"]
 
 
 # --- where it runs ---------------------------------------------------------------------------------------------------
