@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any, TypeVar, cast
 
 import torch
@@ -67,7 +68,8 @@ def forge(
     rows the attackers would have sent honestly, by default the honest mean (data poisoners have no default: what they
     send depends on their data); ``defense`` is what attacks that know the server optimise against, a pipeline or its
     name, called with ``f_declared`` (default ``f``); other attacks take no notice of it. ``f=0`` gives no rows. Attacks
-    that draw do so from ``generator``; without one every call draws the same.
+    that draw do so from ``generator``; without one every call draws the same. Warns (``UserWarning``) if they leave the
+    honest mean where it is.
 
     >>> import numpy as np
     >>> forge("opt-foe", np.array([[0.0], [1.0], [2.0], [9.0]]), f=1, defense="krum").shape
@@ -92,8 +94,13 @@ def forge(
         mine = rows.mean(0).expand(f, -1)
     rehearsal = _rehearsal(defense, f if f_declared is None else f_declared, rows.device)
     view = View(n=len(rows) + f, f=f, honest=rows, own=mine, aggregate=rehearsal).redacted(chosen)
-    made = chosen.forge(view, generator=draws or stream(0, "forge", device=rows.device))
-    return cast(Stacked, form.stack(Forged.of(made).rows))
+    made = Forged.of(chosen.forge(view, generator=draws or stream(0, "forge", device=rows.device))).rows
+    if chosen.name != "none" and mine is None and _stays(made, rows):
+        warnings.warn(
+            f"forge: {describe(chosen)} leaves the honest mean where it is ({len(rows)} honest rows, f = {f}), and "
+            "attacks nothing", UserWarning, stacklevel=2,
+        )  # fmt: skip
+    return cast(Stacked, form.stack(made))
 
 
 def _rehearsal(defense: Pipeline | str | None, f: int, device: torch.device) -> Rehearsal | None:
@@ -116,6 +123,12 @@ def _chosen(name: str | Attack, params: dict[str, Any]) -> Attack:
         given = ", ".join(params)
         raise UsageError(f"forge: {describe(name)} has its parameters already; {given} would change nothing: name it")
     return name
+
+
+def _stays(made: Tensor, honest: Tensor) -> bool:
+    """True if the mean of rows is that of the honest ones, but for rounding, and the honest ones differ."""
+    moved, spread = made.mean(0) - honest.mean(0), honest - honest.mean(0)
+    return 0 < 1e-5 * float(torch.linalg.vector_norm(spread)) >= float(torch.linalg.vector_norm(moved))
 
 
 def _finite(rows: Tensor) -> bool:

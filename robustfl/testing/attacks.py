@@ -116,12 +116,13 @@ def _kind(trial: AttackTrial) -> str | None:
 
 
 def _inputs(trial: AttackTrial) -> str | None:
-    for h in (1, 5):
-        view = trial.view(h, 2)
-        with untouched(**{"view.honest": view.honest, "view.own": view.own}):
+    for h, round in ((1, 0), (5, 0), (5, 1)):
+        view = trial.view(h, 2, round=round)
+        shown = {"view.honest": view.honest, "view.own": view.own, "view.previous": view.previous}
+        with untouched(**shown):
             made, reason = attempt(trial.forge, view)
         if reason is None:
-            own_memory(made, "the result", view.honest, view.own)
+            own_memory(made, "the result", *shown.values())
     return None
 
 

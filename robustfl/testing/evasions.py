@@ -68,7 +68,7 @@ def _shape(trial: EvasionTrial) -> str | None:
     for device in devices():
         for dtype in (torch.float32, torch.float64):
             x, y = images(dtype, device)
-            found = expect(trial.perturb(batch=(x, y)), x, tuple(x.shape), "x_adv")
+            found = expect(trial.perturb(batch=(x, y)), x, tuple(x.shape), "x_adv", graph=True)
             if found.requires_grad:
                 raise Broken("x_adv requires a gradient; return x_adv.detach()")
     return " and ".join(devices())

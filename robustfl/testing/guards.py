@@ -94,8 +94,11 @@ def untouched(**shown: Tensor | None) -> Iterator[None]:
             raise Broken(f"{name} was written to; work on a copy (use x + y, not x += y)")
 
 
-def expect(made: Any, like: Tensor, shape: tuple[int, ...], what: str) -> Tensor:
-    """``made`` if it is a tensor of that shape in the dtype and on the device of ``like``."""
+def expect(made: Any, like: Tensor, shape: tuple[int, ...], what: str, *, graph: bool = False) -> Tensor:
+    """``made`` if it is a tensor of that shape in the dtype and on the device of ``like``.
+
+    It may require a gradient only where it is part of a ``graph``.
+    """
     found = tensor(made, what)
     if tuple(found.shape) != shape:
         raise Broken(f"{what} has shape {tuple(found.shape)}, not {shape}")
@@ -103,6 +106,8 @@ def expect(made: Any, like: Tensor, shape: tuple[int, ...], what: str) -> Tensor
         raise Broken(f"{what} has dtype {found.dtype}, not {like.dtype}")
     if found.device != like.device:
         raise Broken(f"{what} is on {found.device}, not {like.device}")
+    if found.requires_grad and not graph:
+        raise Broken(f"{what} requires a gradient; return it with .detach()")
     return found
 
 

@@ -83,7 +83,7 @@ def _outputs(trial: NormTrial) -> str | None:
                     network = trial.network(dtype=dtype, device=device).train(train)
                     y, reason = attempt(network, inputs)
                     if reason is None:
-                        expect(y, inputs, shape, f"the output for inputs {shape} of {dtype}")
+                        expect(y, inputs, shape, f"the output for inputs {shape} of {dtype}", graph=True)
                     elif inputs.dim() == 4:
                         raise Broken(f"inputs [b C H W] are refused: {reason}")
                     else:

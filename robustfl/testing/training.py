@@ -298,7 +298,7 @@ def _loss(trial: _Losses) -> str | None:
     for role in (False, True):
         for dtype in (torch.float32, torch.float64):
             loss, *grads = trial.backward(trial.fresh(), adversarial=role, dtype=dtype)
-            expect(loss, grads[0], (), "what backward returns (the mean loss of the batch)")
+            expect(loss, grads[0], (), "what backward returns (the mean loss of the batch)", graph=True)
             if loss.requires_grad:
                 raise Broken("the loss that backward returns requires a gradient; return loss.detach()")
             if not any(bool(g.any()) for g in grads):
@@ -343,8 +343,10 @@ def _per_sample(trial: _Losses) -> str | None:
     x, y = trial.batch()
     network, prior = trial.network(), torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
     logits = network(x).detach()
-    each = expect(method.per_sample(logits, y, prior), logits, (BATCH,), "per_sample")
-    rows = expect(method.per_sample(logits, y, prior.expand(BATCH, -1)), logits, (BATCH,), "per_sample, prior [b c]")
+    each = expect(method.per_sample(logits, y, prior), logits, (BATCH,), "per_sample", graph=True)
+    rows = expect(
+        method.per_sample(logits, y, prior.expand(BATCH, -1)), logits, (BATCH,), "per_sample, prior [b c]", graph=True
+    )
     if not torch.allclose(each, rows, rtol=1e-9, atol=1e-12):
         raise Differs("per_sample gives other losses for class shares [b c] than for the same shares [c]")
     alone = torch.cat([method.per_sample(logits[k : k + 1], y[k : k + 1], prior) for k in range(BATCH)])

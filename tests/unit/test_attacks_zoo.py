@@ -270,6 +270,7 @@ def test_the_angle_of_the_step(angle: int, cosine: float) -> None:
     assert float(step @ last / (step.norm() * last.norm())) == pytest.approx(cosine, abs=1e-9)
 
 
+@pytest.mark.filterwarnings("ignore:forge. rop")  # it says so: it attacks nothing
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("d", [1, 2, 3, 7, 10])
 def test_rop_takes_no_step_aside_where_rounding_alone_would_make_one(d: int, dtype: torch.dtype) -> None:
