@@ -22,6 +22,7 @@ from robustfl.contracts import BranchedLayer, Norm
 from robustfl.errors import RobustflError, StoreError, UsageError, closest
 from robustfl.federation import Personal, State
 from robustfl.federation.personal import Privacy
+from robustfl.origins import in_words, origins
 from robustfl.records import CellResult, canonical, plain
 from robustfl.registry import identity
 from robustfl.reports.published import read_board
@@ -35,6 +36,8 @@ from .evaluate import Evaluator
 from .methods import method
 
 FORMAT = 1
+_BUILDS = ("model", "norm")
+"""The methods that a network is built of."""
 _NOTE, _OWN = "note", ("own/parameters", "own/statistics")
 _SHORTEST = 6  # letters of a key that stand for the whole
 
@@ -145,7 +148,15 @@ def _whole(key: str, keys: Collection[str], source: str) -> str:
 def _cell(record: CellResult) -> Cell:
     """The settings of a record. Raises ``UsageError`` where its network would not be built as it was."""
     cell = Cell.of(record.cell.get("cell", {}))
-    here = {name: plain(identity(method(name, getattr(cell, name)))) for name in ("model", "norm")}
+    try:
+        here = {name: plain(identity(method(name, getattr(cell, name)))) for name in _BUILDS}
+    except UsageError as error:
+        if theirs := {what: origin for what, origin in origins(record.cell).items() if what.split()[0] in _BUILDS}:
+            raise UsageError(
+                f"load_model: {error}; the cell used {in_words(theirs)}: first robustfl.registry.load_file(its file), "
+                "or install its package"
+            ) from error
+        raise
     stored = record.cell.get("methods", {})
     apart = versions_apart({name: stored.get(name) for name in here}, here)
     if apart:

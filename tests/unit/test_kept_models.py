@@ -166,6 +166,9 @@ def test_a_network_that_is_built_otherwise_now_is_not_filled(tmp_path: Path, mon
         with pytest.raises(RobustflError, match=words):
             load_model(folder, record.key)
     registry._entries["model"].pop("changed-since")
+    words = r"unknown model 'changed-since'.*model changed-since \(test_kept_models.*load_file\(its file\), or install"
+    with pytest.raises(UsageError, match=words):
+        load_model(folder, record.key)
     registry.register("changed-since", version=2)(Changed)
     with pytest.raises(UsageError, match=r"another version: model changed-since: version 1 published, 2 installed"):
         load_model(folder, record.key)
