@@ -23,15 +23,17 @@ from robustfl.contracts import (
     Aggregated,
     Arrays,
     Attack,
+    Context,
     Forged,
     Method,
     Norm,
     StatisticsLayer,
     StatisticsPass,
     Tag,
+    View,
 )
 from robustfl.contracts.training import Asked
-from robustfl.errors import RobustflError, UsageError
+from robustfl.errors import RobustflError, UsageError, told
 from robustfl.surroundings import kept
 
 
@@ -114,7 +116,12 @@ def _guarded(function: FunctionType, member: str, rule: Rule, who: Callable[[Met
         eager = not torch.compiler.is_compiling()
         contents = _Contents(member, args, kwargs) if member in _KEPT and eager else None
         draws = _Draws.of(member, Call(self, args, kwargs)) if member in _REPEATED and eager and not _open else None
-        made = function(self, *args, **kwargs)
+        try:
+            made = function(self, *args, **kwargs)
+        except (AttributeError, TypeError) as error:
+            if _open or not (lack := absent(error, self, (*args, *kwargs.values()))):
+                raise
+            raise RobustflError(f"{who(self)}: {member}: {told(error)}; {lack}") from error
         if _open:
             return made
         unseen = contents is not None and contents.put_back()
@@ -133,6 +140,25 @@ def _guarded(function: FunctionType, member: str, rule: Rule, who: Callable[[Met
 
     vars(looked_at)["__bare__"] = function
     return looked_at
+
+
+def held(view: View) -> str:
+    """The fields of a view that an attack gets, in words."""
+    always = ("channel", "round", "state")
+    return ", ".join(f.name for f in fields(view) if f.name not in always and getattr(view, f.name) is not None)
+
+
+def absent(error: Exception, method: Method, given: tuple[Any, ...]) -> str:
+    """What the view or the context of a call does not hold, where that may be the error; empty otherwise."""
+    if "NoneType" not in str(error):
+        return ""
+    for value in given:
+        if isinstance(value, View):
+            return f"with knowledge={getattr(method, 'knowledge', '')!r} the view holds {held(value)} only"
+        if isinstance(value, Context):
+            gone = (f.name for f in fields(value) if getattr(value, f.name) is None)
+            return f"the context has no {', no '.join(gone)} here"
+    return ""
 
 
 def _shown(values: tuple[Any, ...]) -> Iterator[Tensor]:
@@ -600,10 +626,10 @@ def _arrays(made: Any, call: Call) -> str | None:
 def _of_one_fingerprint(made: Any, call: Call) -> str | None:
     root, download = call.shown(0, "root"), call.named.get("download", True)
     with opened():  # it may load the arrays to tell it
-        told = call.method.fingerprint(Path(root), download=download)
-    if made.fingerprint == told:
+        digest = call.method.fingerprint(Path(root), download=download)
+    if made.fingerprint == digest:
         return None
-    return f"fingerprint() says {told!r}, and these arrays {made.fingerprint!r}; cells are keyed by it, so both agree"
+    return f"fingerprint() says {digest!r}, and these arrays {made.fingerprint!r}; cells are keyed by it, so both agree"
 
 
 _RULES: dict[str, dict[str, Rule]] = {

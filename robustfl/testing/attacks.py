@@ -13,6 +13,7 @@ from torch import Tensor
 from robustfl.attacks import forge_statistics
 from robustfl.contracts import Attack, Forged, Rehearsal, View
 from robustfl.defenses import parse_pipeline
+from robustfl.doors import absent, held
 from robustfl.randomness import stream
 from robustfl.testing.common import COMMON, FIRST, D, built, rows
 from robustfl.testing.guards import (
@@ -56,9 +57,9 @@ class AttackTrial(Trial[Attack]):
         try:
             made: Any = chosen.forge(view, generator=stream(seed, "attack", device=device))
         except (AttributeError, TypeError) as error:
-            if "NoneType" not in str(error):
+            if not (lack := absent(error, chosen, (view,))):
                 raise
-            raise Broken(f"{error}: with knowledge={chosen.knowledge!r} the view holds {_held(view)} only") from error
+            raise Broken(f"{error}: {lack}") from error
         result = Forged.of(made)
         tensor(result.rows, "what forge returns")
         return result
@@ -78,19 +79,12 @@ def median() -> Callable[[Tensor], Tensor]:
     return lambda stack: pipeline(stack, f=0)
 
 
-def _held(view: View) -> str:
-    always = {"channel", "round", "state"}
-    return ", ".join(
-        f.name for f in dataclasses.fields(view) if f.name not in always and getattr(view, f.name) is not None
-    )
-
-
 def _knowledge(trial: AttackTrial) -> str | None:
     allowed = ("blind", "partial", "omniscient", "defense")
     if trial.method.knowledge not in allowed:
         raise Broken(f"knowledge={trial.method.knowledge!r} must be one of {', '.join(allowed)}")
     trial.forge(trial.view())
-    return f"{trial.method.knowledge}: {_held(trial.view())}"
+    return f"{trial.method.knowledge}: {held(trial.view())}"
 
 
 def _shape(trial: AttackTrial) -> str | None:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from robustfl.contracts import Aggregated, Aggregator, Context, Propagation, StatisticsSlices, Step
 from robustfl.defenses import Pipeline, parse_pipeline
+from robustfl.doors import absent
 from robustfl.randomness import stream
 from robustfl.testing.common import COMMON, FIRST, D, built, rows
 from robustfl.testing.guards import (
@@ -48,7 +49,13 @@ class AggregatorTrial(Trial[Aggregator]):
         self, X: Tensor, f: int, method: Aggregator | None = None, state: Mapping[str, Tensor] | None = None
     ) -> Aggregated:
         chosen = self.method if method is None else method
-        made: Any = chosen.aggregate(X, f=f, context=self.context(X, state))
+        context = self.context(X, state)
+        try:
+            made: Any = chosen.aggregate(X, f=f, context=context)
+        except (AttributeError, TypeError) as error:
+            if not (lack := absent(error, chosen, (context,))):
+                raise
+            raise Broken(f"{error}: {lack}, as in many cells") from error
         result = made if isinstance(made, Aggregated) else Aggregated(made)
         tensor(result.vector, "what aggregate returns")
         return result

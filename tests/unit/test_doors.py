@@ -206,6 +206,24 @@ def test_what_is_shown_must_not_be_written_to() -> None:
         writes.perturb(nn.Identity(), PIXELS.clone(), LABELS)
 
 
+def test_what_a_view_or_a_context_does_not_hold_is_said_where_it_is_missed() -> None:
+    def forge(self: Attack, view: View, *, generator: torch.Generator) -> Tensor:
+        assert view.own is not None
+        return view.own + view.honest.mean(0)  # type: ignore[union-attr]
+
+    blind = registered(Attack, forge=forge)
+    with pytest.raises(
+        RobustflError, match=r"forge\(\): .*NoneType.*; with knowledge='.*' the view holds n, f, own only"
+    ):
+        blind.forge(View(n=5, f=2, own=X[:2]), generator=DRAW)
+
+
+def test_a_rule_that_needs_weights_where_there_are_none_is_told() -> None:
+    weighs = rule(aggregate=lambda self, X, *, f, context: X[0] * context.weights[0])
+    with pytest.raises(RobustflError, match=r"aggregate\(\): .*NoneType.*; the context has no generator, no weights, "):
+        weighs.aggregate(X, f=1, context=Context())
+
+
 def unseeded() -> Callable[[int], Any]:
     """The call, in a round, of an attack that draws from a generator of its own."""
 
