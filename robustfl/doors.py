@@ -149,7 +149,7 @@ def held(view: View) -> str:
 
 
 def absent(error: Exception, method: Method, given: tuple[Any, ...]) -> str:
-    """What the view or the context of a call does not hold, where that may be the error; empty otherwise."""
+    """The fields that the view or the context of a call does not hold, where that may be the error; else empty."""
     if "NoneType" not in str(error):
         return ""
     for value in given:

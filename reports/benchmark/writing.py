@@ -79,7 +79,7 @@ def write_benchmark(
 
 
 def _said(folder: Path, name: str) -> str:
-    """What people say in a file of the folder; empty without one."""
+    """The words of people in a file of the folder; empty without one."""
     file = folder / f"{name}.md"
     return file.read_text(encoding="utf-8").strip() if file.is_file() else ""
 
