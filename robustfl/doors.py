@@ -220,10 +220,10 @@ class _Draws:
     def of(cls, member: str, call: Call) -> _Draws | None:
         """The draws of a call that is to be made twice; ``None`` of others."""
         forges = member == "forge()"
-        given = call.shown(0, "view") if forges else call.named["context"]
+        given = call.shown(0, "view") if forges else call.shown(2, "context")
         if (given.round + 1).bit_count() != 1:
             return None
-        generator = call.named["generator"] if forges else given.generator
+        generator = call.shown(1, "generator") if forges else given.generator
         rows = None if forges else call.shown(0, "X" if member == "aggregate()" else "gram")
         state = None if generator is None else generator.get_state()
         return cls(generator, state, None if rows is None else (rows, rows.clone()))
