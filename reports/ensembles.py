@@ -47,11 +47,9 @@ def of_members(parts: Mapping[str, Estimate]) -> tuple[Estimate, tuple[tuple[str
     counted = possible or tried
     if counted and all(part.idle for part in counted.values()):
         return replace(worst([replace(p, idle=False) for p in counted.values()]), idle=True), (), 0
-    found = worst(list(counted.values()))
+    found = worst([*counted.values(), *(part for part in parts.values() if part.dropped)])
     if any(not part.expected for part in parts.values()):  # some member is not among the cells
         found = replace(found, bound=found.is_number)
-    if any(part.dropped for part in parts.values()):
-        found = replace(found, cheap=found.is_number)
     counts: Counter[str] = Counter()
     lowest = dict(found.values)
     for name, part in possible.items():

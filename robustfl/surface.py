@@ -127,8 +127,9 @@ def _chosen(name: str | Attack, params: dict[str, Any]) -> Attack:
 
 def _stays(made: Tensor, honest: Tensor) -> bool:
     """True if the mean of rows is that of the honest ones, but for rounding, and the honest ones differ."""
-    moved, spread = made.mean(0) - honest.mean(0), honest - honest.mean(0)
-    return 0 < 1e-5 * float(torch.linalg.vector_norm(spread)) >= float(torch.linalg.vector_norm(moved))
+    mean = honest.mean(0)
+    moved, spread = (torch.linalg.vector_norm(away) for away in (made.mean(0) - mean, honest - mean))
+    return bool((spread > 0) & (moved <= 1e-5 * spread))
 
 
 def _finite(rows: Tensor) -> bool:

@@ -59,8 +59,8 @@ def write_benchmark(
     for board in shown:
         history = history.with_entry(entry_of(board.measured, date=board.date, commit=board.commit))
     entries = {entry.digest: entry for entry in history.boards}
-    said = _said(folder, READING)
-    pages = {"index.md": front_page(found, entries, tiers=tiers, left_out=left_out, reading=said)}
+    front = front_page(found, entries, tiers=tiers, left_out=left_out, reading=_said(folder, READING))
+    pages = {"index.md": front}
     for it in found:
         said = _said(folder, f"{READING}-{it.page}")
         pages[f"{it.page}.md"] = tier_page(it, entries[it.published.digest], reading=said)
