@@ -44,7 +44,10 @@ def _held_against_each(made: nn.Module, images: Tensor, classes: int) -> str:
         except Unsupported as error:
             return f"clients run one after another ({error})"
         if found := _differing(trial.alone(rows, 0), alone[0], _SAME):
-            raise RobustflError(f"a layer remembers between clients: the same batch has other {found} the second time")
+            raise RobustflError(
+                f"a layer remembers between clients, or draws from a generator of its own: the same batch has other "
+                f"{found} the second time"
+            )
         each = [[part[k : k + 1] for part in both] for k in range(2)]
         for mine, own in zip((*each, single), (*alone, alone[0]), strict=True):
             if found := _differing(mine, own, _TOLERANCE):

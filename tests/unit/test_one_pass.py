@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -73,6 +74,17 @@ class Counting(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         self.calls += 1
         return x * (1 + self.calls / 100)
+
+
+class Noisy(nn.Module):
+    """Draws from a generator of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._own = random.Random()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self._own.random()
 
 
 class Unset(nn.Module):
@@ -164,7 +176,8 @@ def test_sound_layers_from_elsewhere_compute_together() -> None:
     ("layer", "words"),
     [
         (Longest, "buffer 1.2.longest changes in training"),
-        (Counting, "a layer remembers between clients"),
+        (Counting, "a layer remembers between clients, or draws from a generator of its own"),
+        (Noisy, "a layer remembers between clients, or draws from a generator of its own"),
         (Unset, "parameter 1.2.weight of model 'with-one' is not finite before training"),
     ],
 )

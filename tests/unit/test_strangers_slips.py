@@ -50,6 +50,16 @@ class Slip(Norm):
     def layer(self, channels): return Layer(channels, momentum=1.0, eps=1e-5)
     def merge(self, messages, counts, previous, layers, defense): return %s
 """
+EVASION = """
+@register("slip", version=1)
+@dataclass(frozen=True)
+class Slip(Evasion):
+    def perturb(self, model, x, y, *, generator=None):
+        own = torch.Generator()
+        draws = %s
+        step = 0.1 * torch.rand(x.shape, generator=draws, dtype=x.dtype).sub(0.5)
+        return (x + step).clamp(0, 1)
+"""
 RULE = """
 @register("slip", version=1)
 @dataclass(frozen=True)
@@ -201,3 +211,18 @@ def test_dictionaries_and_iterators_are_told_what_to_become() -> None:
     for rows in ([dict(model.state_dict())] * 3, [model.parameters() for _ in range(3)]):
         with pytest.raises(UsageError, match=r"list\(x.values\(\)\)"):
             defense("median")(rows, f=1)
+
+
+@pytest.mark.parametrize(("draws", "status"), [("own if own.seed() else None", "failed"), ("generator", "done")])
+@pytest.mark.parametrize("setting", [
+    {"evasions": ["slip"]}, {"evasions": ["fgsm", "worst(of=fgsm+slip)"]},
+    {"evasions": ["fgsm"], "train_evasion": "slip", "at": "users(ids=(0,))", "objective": "at"},
+])  # fmt: skip
+def test_an_evasion_draws_from_what_it_is_given(
+    setting: dict[str, Any], draws: str, status: str, tmp_path: Path
+) -> None:
+    loaded(tmp_path, EVASION % draws)
+    cell = {"dataset": "digits", "model": "mlp", "norm": "none", "clients": 3, "rounds": 1, "ra_limit": 20}
+    found = run({**cell, **setting})
+    assert found.status == status
+    assert ("perturb() made two things of the same input and draws" in str(found.reason)) == (status == "failed")
