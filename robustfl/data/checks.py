@@ -14,6 +14,7 @@ from robustfl.errors import UsageError
 NAMES = ("train_x", "train_y", "test_x", "test_y")
 _BLOCK = 4096
 _DARK = 0.07  # digits of 16 levels that are taken for bytes reach 16/255
+_SURELY = 20  # images of a class that a random test part hardly ever lacks: with e^-20 at most
 _REPEATED = 0.01  # of the test images; published data sets repeat fewer
 
 Array = np.ndarray[Any, Any]
@@ -78,11 +79,12 @@ def _labels(what: str, y: Array, count: int, classes: int | None) -> Array:
 def data_doubts(arrays: Arrays) -> list[str]:
     """Reasons to doubt accuracies on data of the right form, one sentence each.
 
-    Pixels that are all near 0, classes without training images, test images that are trained on.
+    Pixels that are all near 0, classes without training or without test images, test images that are trained on.
     """
     again = repeated_images(arrays)
     repeated = f"{again} of {len(arrays.test_y)} test images are training images, too"
-    found = [dark_images(arrays), unseen_classes(arrays), repeated if again > _REPEATED * len(arrays.test_y) else ""]
+    repeated = repeated if again > _REPEATED * len(arrays.test_y) else ""
+    found = [dark_images(arrays), unseen_classes(arrays), untested_classes(arrays), repeated]
     return [words for words in found if words]
 
 
@@ -111,9 +113,21 @@ def unseen_classes(arrays: Arrays) -> str:
         return ""
     if missing.tolist() == [0] and not tested[0]:
         return f"no image has the label 0 of 0 … {arrays.classes - 1}: labels count from 0"
-    named = ("class " if len(missing) == 1 else "classes ") + ", ".join(map(str, missing[:5]))
-    named += ", …" if len(missing) > 5 else ""
-    return f"no training image of {named}, of which there are {int(tested[missing].sum())} test images"
+    return f"no training image of {_named(missing)}, of which there are {int(tested[missing].sum())} test images"
+
+
+def untested_classes(arrays: Arrays) -> str:
+    """A warning if no test image is of some class, where a random part of the images would hold some; "" otherwise."""
+    trained, tested = (np.bincount(y, minlength=arrays.classes) for y in (arrays.train_y, arrays.test_y))
+    missing = np.flatnonzero((tested == 0) & (trained * len(arrays.test_y) >= _SURELY * len(arrays.train_y)))
+    if not len(missing):
+        return ""
+    return f"no test image of {_named(missing)}, of which there are {int(trained[missing].sum())} training images"
+
+
+def _named(classes: Array) -> str:
+    named = ("class " if len(classes) == 1 else "classes ") + ", ".join(map(str, classes[:5]))
+    return named + (", …" if len(classes) > 5 else "")
 
 
 def repeated_images(arrays: Arrays) -> int:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from robustfl.contracts import Arrays, Dataset, Model, Partition
 from robustfl.data import data_root
-from robustfl.data.checks import dark_images, repeated_images, unseen_classes
+from robustfl.data.checks import dark_images, repeated_images, unseen_classes, untested_classes
 from robustfl.errors import DataMissing, FileMissing, Refused, told
 from robustfl.models.dropout import seed_dropout
 from robustfl.randomness import numpy_stream, stream
@@ -140,7 +140,7 @@ def _labels(trial: _Loading) -> str | None:
             raise Broken(
                 f"{part}_y reaches from {y.min()} to {y.max()}; {arrays.classes} classes are 0 to {arrays.classes - 1}"
             )
-    doubt = unseen_classes(arrays)
+    doubt = unseen_classes(arrays) or untested_classes(arrays)
     return f"fact: {doubt}" if doubt else None
 
 

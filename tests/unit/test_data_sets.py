@@ -581,6 +581,16 @@ def test_data_of_the_right_form_may_be_doubtful(changes, told):
     assert told in "".join(found)
 
 
+def test_a_class_that_a_random_test_part_would_hold_is_missed():
+    x = np.arange(160, dtype=np.uint8).reshape(160, 1, 1, 1)
+    raw = {"train_x": x[:100], "train_y": np.arange(100) % 3, "test_x": x[100:], "test_y": np.arange(60) % 2}
+    assert not data_doubts(checked_arrays("here", raw))  # 33 of 100: a random part would hold 19.8
+    raw["train_y"] = (np.arange(100) + 2) % 3
+    assert data_doubts(checked_arrays("here", raw)) == [
+        "no test image of class 2, of which there are 34 training images"
+    ]
+
+
 def test_published_data_repeat_some_images():
     x = np.arange(200 * 4, dtype=np.uint16).astype(np.uint8).reshape(200, 2, 2, 1)
     x[:, 0, 0, 0] = np.arange(200)
