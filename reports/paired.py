@@ -12,6 +12,7 @@ from .board import Row, Section
 from .estimate import CONFIDENCE
 from .moderated import MIN_PAIRS, Array, pair_p_values
 
+_CHEAP = " A row with ≤ is told apart from better ones without it alone."
 LEVEL = round(1 - CONFIDENCE, 6)
 METHOD = "paired over seeds on the logit scale, moderated t, Holm over all pairs of the table"
 
@@ -20,7 +21,8 @@ METHOD = "paired over seeds on the logit scale, moderated t, Holm over all pairs
 class Comparison:
     """One row against the reference: the mean difference (row - reference), the p-value, Holm's adjustment.
 
-    Both are None where the rows share too few seeds for a test.
+    Both are None where the rows share too few seeds for a test, or where the better of the two is a bound of the cheap
+    mode, which may be lower.
     """
 
     row: int
@@ -55,6 +57,7 @@ class _Pairs:
     n: Array
     p: Array
     adjusted: Array
+    tested: Array
 
 
 def compare(section: Section) -> Comparisons:
@@ -74,14 +77,15 @@ def compare(section: Section) -> Comparisons:
             labels=section.rows[i].labels,
             n=int(found.n[0, k]),
             difference=float(-found.difference[0, k]),
-            p=float(found.p[0, k]) if found.n[0, k] >= MIN_PAIRS else None,
-            adjusted=float(found.adjusted[0, k]) if found.n[0, k] >= MIN_PAIRS else None,
+            p=float(found.p[0, k]) if found.tested[0, k] else None,
+            adjusted=float(found.adjusted[0, k]) if found.tested[0, k] else None,
         )
         for k, i in enumerate(found.rows)
         if k
     )
     first = section.rows[found.rows[0]].labels
-    return Comparisons(first, results, left_out, _verdict(results))
+    cheap = any(section.rows[i].worst.cheap for i in found.rows)
+    return Comparisons(first, results, left_out, _verdict(results) + (_CHEAP if cheap else ""))
 
 
 def rank_ranges(section: Section) -> list[tuple[int, int] | None]:
@@ -107,17 +111,20 @@ def _pairs(section: Section) -> _Pairs:
     rows = tuple(i for i, row in enumerate(section.rows) if row.worst.exact)
     table = _table([section.rows[i] for i in rows])
     samples = min((s for i in rows if (s := section.rows[i].worst.samples)), default=None)
-    p, n = pair_p_values(table, samples)
-    adjusted = np.ones_like(p)
-    upper = np.triu_indices(len(rows), 1)
-    adjusted[upper] = holm(p[upper])
-    adjusted.T[upper] = adjusted[upper]
-    difference = np.zeros_like(p)
+    difference = np.zeros((len(rows), len(rows)))
     for k in range(len(rows)):  # over the seeds that both have
         apart = table[k] - table
         shared = ~np.isnan(apart)
         difference[k] = np.where(shared, apart, 0.0).sum(1) / np.maximum(shared.sum(1), 1)
-    return _Pairs(rows, difference, n, p, adjusted)
+    p, n = pair_p_values(table, samples)
+    cheap = np.array([section.rows[i].worst.cheap for i in rows], dtype=bool)
+    tested = (n >= MIN_PAIRS) & ~np.where(difference > 0, cheap[:, None], cheap[None, :])
+    p = np.where(tested, p, 1.0)
+    adjusted = np.ones_like(p)
+    upper = np.triu_indices(len(rows), 1)
+    adjusted[upper] = holm(p[upper])
+    adjusted.T[upper] = adjusted[upper]
+    return _Pairs(rows, difference, n, p, adjusted, tested)
 
 
 def _table(rows: Sequence[Row]) -> Array:

@@ -8,9 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from robustfl.autobyz import TITLE
+
 from .axes import NO_ATTACK
 from .board import Board, metric_title
 from .estimate import Estimate, acts
+from .moderated import MIN_PAIRS
 from .paired import LEVEL
 
 MIN_SCENARIOS = 5
@@ -21,7 +24,8 @@ MIN_SCENARIOS = 5
 class Ranking:
     """Mean ranks of contestants over scenarios (1 is best) in the board's order, the test, the critical difference.
 
-    Two contestants differ where their mean ranks differ by more than ``critical``.
+    Two contestants differ where their mean ranks differ by more than ``critical``; ``too_few`` says in words why
+    nothing can be claimed.
     """
 
     metric: str
@@ -33,14 +37,16 @@ class Ranking:
     critical: float | None = None
     left_out: tuple[tuple[str, ...], ...] = ()
     verdict: str = ""
+    too_few: str = ""
 
 
 def rank_over_scenarios(board: Board, metric: str) -> Ranking:
     """Rank the contestants within every scenario (task × attack) and average the ranks.
 
-    No attack is no scenario, unless nothing else was run, and neither is an attack that had no effect on anybody. A
-    diverged place ranks last in its scenario; contestants with a place that failed, was refused or has not run are
-    left out, since a mean rank over other scenarios cannot be compared. The order is that of the board's first table.
+    No attack is no scenario, unless nothing else was run, and neither is an attack that had no effect on anybody, one
+    under which nobody has a number, or the worst of several, which are scenarios themselves. A diverged place ranks
+    last in its scenario; contestants with a place that failed, was refused or has not run are left out, since a mean
+    rank over other scenarios cannot be compared. The order is that of the board's first table.
     """
     places: dict[tuple[str, ...], dict[str, Estimate]] = {
         row.labels: {} for row in next((s.rows for s in board.sections if s.metric == metric), ())
@@ -48,7 +54,9 @@ def rank_over_scenarios(board: Board, metric: str) -> Ranking:
     only = set(board.attacks) <= {NO_ATTACK}
     for section in board.tasks:
         for i, attack in enumerate(board.attacks if section.metric == metric else ()):
-            if not acts(row.cells[i] for row in section.rows) or (attack == NO_ATTACK and not only):
+            column = [row.cells[i] for row in section.rows]
+            counts = acts(column) and any(_value(place) is not None for place in column)
+            if not counts or attack == TITLE or (attack == NO_ATTACK and not only):
                 continue
             name = " · ".join([*([section.block] if board.task_names else []), attack])
             for row in section.rows:
@@ -59,7 +67,8 @@ def rank_over_scenarios(board: Board, metric: str) -> Ranking:
         for name, found in places.items()
     }
     whole = {name: known for name, known in values.items() if len(known) == len(scenarios)}
-    return _tested(metric, whole, scenarios, tuple(name for name in places if name not in whole))
+    seeds = min((len(e.values) for name in whole for e in places[name].values() if e.values), default=0)
+    return _tested(metric, whole, scenarios, tuple(name for name in places if name not in whole), seeds)
 
 
 def _value(place: Estimate) -> float | None:
@@ -71,6 +80,7 @@ def _tested(
     values: Mapping[tuple[str, ...], Sequence[float]],
     scenarios: tuple[str, ...],
     left_out: tuple[tuple[str, ...], ...],
+    seeds: int,
 ) -> Ranking:
     from scipy import stats
 
@@ -84,7 +94,7 @@ def _tested(
         statistic, p = 0.0, 1.0
     else:
         statistic, p = (float(v) for v in stats.friedmanchisquare(*table))
-    critical = critical_difference(k, n)
+    critical, too_few = critical_difference(k, n), _too_few(n, seeds)
     return Ranking(
         metric=metric,
         names=tuple(values),
@@ -94,8 +104,16 @@ def _tested(
         p=p,
         critical=critical,
         left_out=left_out,
-        verdict=_verdict(metric, k, n, statistic, p, critical, len(left_out)),
+        verdict=_verdict(metric, k, n, statistic, p, critical, len(left_out), too_few),
+        too_few=too_few,
     )
+
+
+def _too_few(scenarios: int, seeds: int) -> str:
+    """Why nothing can be claimed; empty if something can. The luck of one seed is that of all its scenarios."""
+    if scenarios < MIN_SCENARIOS:
+        return f"too few scenarios, since the test's approximation needs at least {MIN_SCENARIOS}"
+    return f"too few seeds, since {seeds} may be luck in all scenarios" if seeds < MIN_PAIRS else ""
 
 
 def critical_difference(contestants: int, scenarios: int) -> float:
@@ -110,13 +128,15 @@ def critical_difference(contestants: int, scenarios: int) -> float:
     return q * math.sqrt(contestants * (contestants + 1) / (6 * scenarios))
 
 
-def _verdict(metric: str, k: int, n: int, statistic: float, p: float, critical: float, left_out: int) -> str:
+def _verdict(
+    metric: str, k: int, n: int, statistic: float, p: float, critical: float, left_out: int, too_few: str
+) -> str:
     words = (
         f"Friedman's test on {metric_title(metric)} of {k} contestants over {n} scenarios (tasks × attacks, mean over "
         f"seeds): χ² = {statistic:.3g}, p = {p:.3g}. "
     )
-    if n < MIN_SCENARIOS:
-        words += f"Too few scenarios to claim anything: the test's approximation needs at least {MIN_SCENARIOS}. "
+    if too_few:
+        words += f"Nothing can be claimed: {too_few}. "
     elif p > LEVEL:
         words += "No difference between contestants can be claimed. "
     else:

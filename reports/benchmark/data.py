@@ -121,13 +121,14 @@ class Measured:
 
     @cached_property
     def traffic(self) -> Mapping[Labels, float]:
-        """Mebibytes that all clients send and receive in a round, by contestant."""
+        """Mebibytes of a round, every client's upload and one broadcast, by contestant; records tell the training's."""
         found: dict[Labels, list[float]] = defaultdict(list)
         for labels, contestant in self.found.items():
             for record in contestant.records:
-                sent = record.certificates.get("traffic")
-                if isinstance(sent, Mapping) and isinstance(sent.get("mebibytes"), (int, float)):
-                    found[labels].append(float(sent["mebibytes"]))
+                sent, settings = record.certificates.get("traffic"), record.cell.get("cell", {})
+                rounds = settings.get("stop") or settings.get("rounds")
+                if isinstance(sent, Mapping) and isinstance(sent.get("mebibytes"), (int, float)) and rounds:
+                    found[labels].append(float(sent["mebibytes"]) / int(rounds))
         return {labels: fmean(values) for labels, values in found.items()}
 
     def of(self, row: Row, label: str) -> str:

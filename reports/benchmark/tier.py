@@ -80,7 +80,8 @@ def _ranking(it: Measured) -> str:
         lines.append([*first, *map(escape, cells)])
     words = (
         f"*time × {it.yardstick}*: seconds per round relative to the {it.yardstick} with the same norm. *MiB sent a "
-        "round*: the model and the norm's statistics, without what an algorithm or a propagation sends beside them."
+        "round*: every client's upload and one broadcast of the model and the norm's statistics in float32, without "
+        "what an algorithm or a propagation sends beside them."
     )
     words = f"*is told*: what the defense knows beside the rows it aggregates. {words}" if told else words
     columns = "".join("l" if h in ("contestant", "worst member", "is told") else "r" for h in head)

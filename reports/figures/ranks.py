@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..board import Board, metric_title, row_name
 from ..paired import LEVEL
-from ..rank_test import MIN_SCENARIOS, Ranking, rank_over_scenarios
+from ..rank_test import Ranking, rank_over_scenarios
 from .layout import WIDTHS, roomy, wrapped
 
 if TYPE_CHECKING:
@@ -56,8 +56,8 @@ def _figure(board: Board, ranked: Ranking, width: str) -> Figure:
     axes.tick_params(labelsize=letters)
     axes.grid(visible=False, axis="y")
     said = f"bars that overlap do not differ (difference {ranked.critical:.2f})"
-    if n < MIN_SCENARIOS:
-        said = f"fewer than {MIN_SCENARIOS} scenarios claim nothing"
+    if ranked.too_few:
+        said = f"nothing can be claimed: {ranked.too_few.partition(',')[0]}"
     elif ranked.p > LEVEL:
         said = "no difference can be claimed"
     words = f"{metric_title(ranked.metric)}, {n} scenarios. Friedman p = {ranked.p:.2g}; {said}"

@@ -52,7 +52,7 @@ def cell(defense: str, norm: str, attack: str, f: int, partition: str, seed: int
         made = record(sa=max(sa, 0.0), ra=ra, seconds_per_round=0.01 * len(defense), **told)
     steps = [{"name": step} for step in defense.split("+")]
     methods = {**METHODS, "defense": steps, "norm": {"name": norm}, "attack": {"name": attack}}
-    certificates = {**made.certificates, "statistics": 160 * (norm == "naive-bn"), "traffic": {"mebibytes": 2.0}}
+    certificates = {**made.certificates, "statistics": 160 * (norm == "naive-bn"), "traffic": {"mebibytes": 75.0}}
     return made.model_copy(update={"cell": {**made.cell, "methods": methods}, "certificates": certificates})
 
 

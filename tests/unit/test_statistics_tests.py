@@ -14,6 +14,7 @@ import scipy.special
 import scipy.stats
 from fake_store import record
 
+from robustfl.autobyz import TITLE, Asked, Ensemble, Member
 from robustfl.records import CellResult
 from robustfl.reports import paired, rank_board
 from robustfl.reports.board import Board
@@ -21,7 +22,7 @@ from robustfl.reports.estimate import Estimate, table_prior
 from robustfl.reports.figures.ranks import rank_figures
 from robustfl.reports.frame import frame
 from robustfl.reports.moderated import Array, Prior, interval, logit, pair_p_values, prior_of, resolution
-from robustfl.reports.paired import Comparison, compare, holm
+from robustfl.reports.paired import Comparison, compare, holm, rank_ranges
 from robustfl.reports.rank_test import critical_difference, rank_over_scenarios
 from robustfl.reports.tables.writing import to_json, to_latex, to_markdown, to_text
 
@@ -305,15 +306,33 @@ def test_rows_that_diverged_are_left_out_and_counted() -> None:
     assert [c.labels[0] for c in found.results] == ["mean"]
 
 
+def test_a_bound_of_the_cheap_mode_is_told_apart_from_better_rows_without_it_alone() -> None:
+    values = {"median": noisy(0.8, 5, 1), "krum": noisy(0.5, 5, 2), "mean": noisy(0.2, 5, 3)}
+    whole = board(*(c for d, v in values.items() for c in cells(d, v))).sections[0]
+    assert rank_ranges(whole) == [(1, 1), (2, 2), (3, 3)]
+    assert "≤" not in compare(whole).verdict
+    rows = [replace(r, worst=replace(r.worst, cheap=r.labels[0] != "krum")) for r in whole.rows]
+    cheap = replace(whole, rows=tuple(rows))
+    assert rank_ranges(cheap) == [(1, 3), (1, 2), (2, 3)]
+    found = compare(cheap)
+    assert [(c.p, c.adjusted, c.significant) for c in found.results] == [(None, None, False)] * 2
+    assert found.verdict.startswith("0 of 2 rows can be told apart")
+    assert found.verdict.endswith("A row with ≤ is told apart from better ones without it alone.")
+
+
 # --- ranks over scenarios --------------------------------------------------------------------------------------------
 
 TABLE = {"median": [0.9, 0.8, 0.7, 0.9, 0.6, 0.8], "krum": [0.8, 0.7, 0.6, 0.8, 0.7, 0.7],
          "mean": [0.1, 0.2, 0.3, 0.1, 0.2, 0.3]}  # fmt: skip
 
 
-def over_attacks(table: dict[str, list[float]]) -> Board:
-    """A board whose scenarios are attacks."""
-    return board(*(c for d, vs in table.items() for i, v in enumerate(vs) for c in cells(d, [v], attack=f"a{i}")))
+def cells_of(table: dict[str, list[float]], *, seeds: int = 3) -> list[CellResult]:
+    """Cells whose scenarios are attacks, each with as many equal seeds."""
+    return [c for d, vs in table.items() for i, v in enumerate(vs) for c in cells(d, [v] * seeds, attack=f"a{i}")]
+
+
+def over_attacks(table: dict[str, list[float]], *, seeds: int = 3) -> Board:
+    return board(*cells_of(table, seeds=seeds))
 
 
 def test_friedmans_test_is_scipys() -> None:
@@ -327,7 +346,7 @@ def test_friedmans_test_is_scipys() -> None:
 
 
 def test_contestants_that_are_equal_but_for_rounding_are_equal() -> None:
-    seeds = {"mean": [0.7, 0.1], "median": [0.4, 0.4], "krum": [0.3, 0.5]}
+    seeds = {"mean": [0.7, 0.1, 0.4], "median": [0.4, 0.4, 0.4], "krum": [0.3, 0.5, 0.4]}
     made = board(*(c for d, v in seeds.items() for i in range(5) for c in cells(d, v, attack=f"a{i}")))
     found = rank_over_scenarios(made, "sa")
     assert (found.statistic, found.p) == (0.0, 1.0)
@@ -358,6 +377,28 @@ def test_rows_are_told_apart_as_well_as_the_smaller_test_set_allows() -> None:
         assert found.p[0, 1] != pair_p_values(paired._table(rows), 5_000)[0][0, 1]
 
 
+def test_one_seed_or_two_may_be_luck_in_all_scenarios() -> None:
+    for seeds, claimed in ((1, False), (2, False), (3, True)):
+        found = rank_over_scenarios(over_attacks(TABLE, seeds=seeds), "sa")
+        assert ("Contestants differ" in found.verdict) is claimed
+        assert (f"too few seeds, since {seeds} may be luck" in found.verdict) is not claimed
+
+
+def test_what_nobody_has_a_number_for_is_no_scenario() -> None:
+    refused = [record(defense=d, attack="a9", status="refused", reason="x", seed=s) for d in TABLE for s in range(3)]
+    found = rank_over_scenarios(board(*cells_of(TABLE), *refused), "sa")
+    assert "contestants over 6 scenarios" in found.verdict
+    some = rank_over_scenarios(board(*cells_of(TABLE), *refused, *cells("mean", [0.0] * 3, attack="a8")), "sa")
+    assert some.left_out == (("krum", "fbn"), ("median", "fbn"))
+
+
+def test_the_worst_of_several_is_no_scenario_beside_them() -> None:
+    table, asked = frame(cells_of(TABLE)), Asked(Ensemble(1, tuple(Member(a) for a in ("a0", "a1", "a2"))))
+    with_worst = rank_board(table, autobyz=asked)
+    assert TITLE in with_worst.attacks
+    assert rank_over_scenarios(with_worst, "sa") == rank_over_scenarios(rank_board(table), "sa")
+
+
 def test_mean_ranks_by_hand() -> None:
     found = rank_over_scenarios(over_attacks(TABLE), "sa")
     ranks = dict(zip([n[0] for n in found.names], found.mean_ranks, strict=True))
@@ -381,7 +422,7 @@ def test_two_contestants_or_one_scenario_are_no_ranking() -> None:
 
 def test_four_scenarios_are_too_few_to_claim_anything() -> None:
     found = rank_over_scenarios(over_attacks({k: v[:4] for k, v in TABLE.items()}), "sa")
-    assert "Too few scenarios to claim anything" in found.verdict
+    assert "Nothing can be claimed: too few scenarios, " in found.verdict
 
 
 def test_a_contestant_without_a_number_somewhere_is_left_out_and_a_diverged_one_is_last() -> None:
