@@ -41,17 +41,18 @@ class ProductCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def macs_per_epoch(experiment: Experiment) -> dict[str, float]:
-    """Multiply-accumulates of one local epoch of an average client: ``AT`` and ``ST`` users, and their ``mean``.
+    """Multiply-accumulates of a local epoch, means over the ``AT`` users, the ``ST`` users and all (``mean``).
 
     Crafting adversarial examples and replaying batches count. Taken after any warm-up, from one batch of one user of
     each role; nothing of the experiment changes.
     """
     e = experiment
     roles = {"AT": sorted(e.adversarial), "ST": [k for k in range(e.settings.clients) if k not in e.adversarial]}
-    samples = sum(len(part) for part in e.parts) / len(e.parts)
-    found = {role: _per_sample(e, users[0]) * samples for role, users in roles.items() if users}
-    share = len(e.adversarial) / e.settings.clients
-    return {**found, "mean": share * found.get("AT", 0.0) + (1 - share) * found.get("ST", 0.0)}
+    work = {
+        role: _per_sample(e, users[0]) * sum(len(e.parts[k]) for k in users) for role, users in roles.items() if users
+    }
+    found = {role: total / len(roles[role]) for role, total in work.items()}
+    return {**found, "mean": sum(work.values()) / e.settings.clients}
 
 
 def _per_sample(e: Experiment, user: int) -> float:

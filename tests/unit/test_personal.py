@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -466,6 +467,20 @@ def test_an_at_user_costs_two_passes_and_seven_steps_and_calibration_doubles_an_
     costs = [macs_per_epoch(build(Cell.of({**shared, "objective": o})).experiment) for o in ("pnc(lam=0)", "pnc")]
     assert costs[0]["AT"] / costs[0]["ST"] == pytest.approx(6.79, abs=0.005)
     assert costs[1]["ST"] / costs[0]["ST"] == pytest.approx(2.00, abs=0.005)
+
+
+def test_the_work_of_users_with_unequal_data_is_that_on_their_own_images() -> None:
+    settings = {
+        "dataset": "digits", "partition": "dirichlet(alpha=0.3)", "clients": 4, "batch": 2, "model": "mlp",
+        "norm": "none", "algorithm": "fedavg", "objective": "at", "at": "users(ids=(0,))", "train_evasion": "fgsm",
+    }  # fmt: skip
+    whole = build(Cell.of(settings)).experiment
+    equal = replace(whole, parts=tuple(part[:10] for part in whole.parts))
+    found, each, sizes = macs_per_epoch(whole), macs_per_epoch(equal), [len(part) for part in whole.parts]
+    assert max(sizes) > 2 * min(sizes)
+    assert found["AT"] == pytest.approx(each["AT"] / 10 * sizes[0])
+    assert found["ST"] == pytest.approx(each["ST"] / 10 * sum(sizes[1:]) / 3)
+    assert found["mean"] == pytest.approx((found["AT"] + 3 * found["ST"]) / 4)
 
 
 @pytest.mark.parametrize(
