@@ -44,11 +44,13 @@ def ranked_metrics(table: pd.DataFrame) -> list[str]:
 def samples_of(cell: Mapping[Hashable, Any], metric: str) -> dict[str, int]:
     """The number of test samples behind a metric of one cell, if the record says it; fewer for RA with ``ra_limit``.
 
-    With domains that is the limit of every honest user, who has test images of its own.
+    With domains that is the limit of every honest user, who has test images of its own; where users have unequally
+    many, their mean is as uncertain as accuracy on ``equal_samples`` images.
     """
-    samples, limit = cell.get("samples"), cell.get("ra_limit")
+    samples, limit, equal = cell.get("samples"), cell.get("ra_limit"), cell.get("certificates.equal_samples")
     if not isinstance(samples, (int, float)) or not samples > 0:
         return {}
+    samples = min(samples, equal) if isinstance(equal, (int, float)) and equal >= 1 else samples
     if metric != "sa" and isinstance(limit, (int, float)) and limit > 0:
         domains = cell.get("domains")
         users = cell["clients"] - cell["f"] if isinstance(domains, str) and domains else 1

@@ -365,9 +365,9 @@ def _inner(made: Any, call: Call) -> str | None:
 
 
 OURS = (
-    "attack_shift", "byzantine", "certificates", "defense_shift", "device", "dropped", "evaluation", "forgetting",
-    "model", "no_effect", "precision", "processes", "ra_samples", "statistics", "statistics_shift", "test_samples",
-    "threads", "traffic", "trainable", "unreliable", "versions", "warnings",
+    "attack_shift", "byzantine", "certificates", "defense_shift", "device", "dropped", "equal_samples", "evaluation",
+    "forgetting", "model", "no_effect", "precision", "processes", "ra_samples", "statistics", "statistics_shift",
+    "test_samples", "threads", "traffic", "trainable", "unreliable", "versions", "warnings",
 )  # fmt: skip
 """What only the engine knows of a cell: a method that says it of itself would be believed."""
 

@@ -39,6 +39,9 @@ from .portrait import picture
 T = TypeVar("T")
 
 
+_ABOUT_ALL = 0.99
+
+
 class Evaluator:
     """Accuracies of one cell's model or models.
 
@@ -72,6 +75,16 @@ class Evaluator:
     def samples(self) -> int:
         """Images that accuracy is measured on, of all honest users together where each has its own."""
         return sum(map(len, self._parts()))
+
+    @property
+    def equal_samples(self) -> float | None:
+        """Images of a test set whose accuracy is as uncertain as the mean over users with ``n`` each, ``U²/Σ 1/n``.
+
+        ``None`` where that is about all of them.
+        """
+        sizes = [len(part) for part in self._parts() if len(part)]
+        found = len(sizes) ** 2 / sum(1 / n for n in sizes)
+        return found if found < _ABOUT_ALL * sum(sizes) else None
 
     @property
     def ra_samples(self) -> int:

@@ -358,6 +358,7 @@ class _Run:
             "evaluation": self._evaluator.description,
             "test_samples": self._evaluator.samples,
             "ra_samples": self._evaluator.ra_samples,
+            **({} if (equal := self._evaluator.equal_samples) is None else {"equal_samples": equal}),
             "warnings": self._warnings,
         }
         return {"curve": self._curve, "label_counts": self._built.label_counts, "certificates": certificates}

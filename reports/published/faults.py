@@ -82,6 +82,7 @@ CERTIFICATES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "evaluation": (_is_text, "text"),
     "model": (lambda value: isinstance(value, Mapping), "model"),
     "traffic": (_is_table(_is_number, _TRAFFIC), f"table of {', '.join(_TRAFFIC)}"),
+    "equal_samples": (_is_number, "number of images"),
     "attack_shift": (_is_distance, "distance"),
     "statistics": (_is_number, "number of entries"),
     "statistics_shift": (_is_distance, "distance"),

@@ -788,6 +788,13 @@ def test_a_bound_on_attacked_images_is_one_of_every_honest_user_where_users_have
     assert samples_of({**cell, "domains": "a, b"}, "sa") == {"sa": 1_000}
 
 
+def test_a_mean_over_users_with_unequally_many_images_is_as_uncertain_as_fewer_of_them() -> None:
+    cell = {"samples": 1_000, "certificates.equal_samples": 120.6, "domains": "a, b", "clients": 6, "f": 2}
+    assert samples_of(cell, "sa") == {"sa": 120}
+    assert samples_of({**cell, "ra_limit": 20}, "ra_pgd") == {"ra_pgd": 80}
+    assert samples_of({**cell, "certificates.equal_samples": math.nan}, "sa") == {"sa": 1_000}
+
+
 @pytest.mark.parametrize(
     ("places", "words"),
     [

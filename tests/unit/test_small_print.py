@@ -84,6 +84,14 @@ def test_number_of_test_images_is_that_of_the_images_tested() -> None:
     assert record.certificates["test_samples"] == record.metrics.samples == 5 * 30
 
 
+@pytest.mark.parametrize(("users", "equal"), [((1, 4, 1), 36 / (2 / 60 + 4 / 15)), ((2, 2, 2), None)])
+def test_users_with_few_test_images_weigh_as_much_as_others(users: tuple[int, ...], equal: float | None) -> None:
+    clients = sum(users)
+    made = cell(domains=STYLES, dataset=STYLES[0], clients=clients, domain_users=users, model="domains-cnn", f=0)
+    certificates = run_cell(made, fingerprint="x").certificates
+    assert certificates.get("equal_samples") == (equal if equal is None else pytest.approx(equal))
+
+
 def test_backdoor_is_measured_on_the_images_that_accuracy_is_measured_on() -> None:
     built = build(cell(domains=STYLES, dataset=STYLES[0], clients=6, model="domains-cnn", f=1, attack="badnets"))
     tests = tuple(part[:3] for part in built.tests)
