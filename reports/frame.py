@@ -35,9 +35,12 @@ def robust_columns(table: pd.DataFrame) -> list[str]:
 
 
 def ranked_metrics(table: pd.DataFrame) -> list[str]:
-    """The columns that boards rank by, the one place where they are chosen: SA, every RA, the worst of several RAs."""
+    """The columns that boards rank by, the one place where they are chosen: SA, every RA, the worst of several RAs.
+
+    Of the tail of a training with several evasions the worst alone is known.
+    """
     robust = [c for c in robust_columns(table) if table[c].notna().any()]
-    worst_too = len(robust) > 1 and "ra_worst" in table.columns
+    worst_too = len(robust) != 1 and "ra_worst" in table.columns and bool(table["ra_worst"].notna().any())
     return ["sa", *robust, *(["ra_worst"] if worst_too else [])]
 
 

@@ -11,7 +11,7 @@ from fake_store import record, stored
 from robustfl.cli import invoke
 from robustfl.errors import UsageError
 from robustfl.records import LATER, CellResult, plain
-from robustfl.reports import leaderboard, load_board
+from robustfl.reports import leaderboard, load_board, rank_board
 from robustfl.reports.frame import frame, ranked_metrics, samples_of
 from robustfl.reports.published.agreement import agree
 from robustfl.reports.statistic import counted
@@ -117,6 +117,16 @@ def test_robust_accuracy_of_the_tail_counts_for_nobody_where_one_cell_has_none()
     assert table["ra_pgd"].isna().all()
     assert table["ra_worst"].isna().all()
     assert words == "Numbers are means over the evaluations of the last 1 round(s)."
+
+
+def test_of_the_tail_with_several_evasions_the_worst_is_ranked() -> None:
+    made = record(defense="mean", sa=0.9, ra={"pgd": 0.6, "fgsm": 0.7})
+    assert made.metrics is not None
+    groups = {"tail": {"sa": 0.8, "ra_worst": 0.3}}
+    made = made.model_copy(update={"metrics": made.metrics.model_copy(update={"groups": groups})})
+    table, _ = counted(frame([made]), "tail")
+    assert ranked_metrics(table) == ["sa", "ra_worst"]
+    assert rank_board(table).select(metric="ra_worst").rows[0].worst.mean == 0.3
 
 
 def test_lengths_of_tails_are_those_that_cells_say() -> None:
