@@ -25,8 +25,8 @@ class Row:
     ``rank`` is ``None`` if the worst case is unknown or only a bound; ``ranks`` are the lowest and the highest rank it
     may have, since some rows cannot be told apart. ``own`` are the values of the board's ``own_names``.
     ``seconds_per_round`` is the mean and ``peak_memory`` (bytes) the maximum over the row's finished cells; with
-    AutoByz the mean is that of cells without attack, where there are any. ``members`` are the worst members of AutoByz
-    with in how many of the ``member_seeds`` they were it, several of them in one where they tie.
+    AutoByz the mean is that of cells without attack, where the board has any. ``members`` are the worst members of
+    AutoByz with in how many of the ``member_seeds`` they were it, several of them in one where they tie.
     """
 
     labels: tuple[str, ...]

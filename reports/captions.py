@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from robustfl.errors import some
+
 from .axes import NO_ATTACK
 from .board import in_words, metric_title
 from .estimate import CONFIDENCE, NO_EFFECT, NORMAL, Estimate, acts
@@ -69,6 +71,7 @@ def how_to_read(board: Board) -> tuple[str, ...]:
     """Sentences for below the tables: what a reader must know to trust the numbers, each only where it applies."""
     rows, places = board.rows, board.places
     tasks, doubt = len(board.tasks) // max(1, len(board.metrics)), _test_error(places)
+    resting = _resting(board)
     told = [
         *((len(counted) > _NAMED, f"Worst case{which} over {listed(counted)}.") for counted, which in _counted(board)),
         (
@@ -77,8 +80,9 @@ def how_to_read(board: Board) -> tuple[str, ...]:
         ),
         (bool(board.task_names), f"Overall: per seed the mean over the {tasks} tasks ({listed(board.task_names)})."),
         (
-            _rest_somewhere(board),
-            "Under an attack, and in the worst case, it leaves out tasks in which no row was attacked with effect.",
+            bool(resting),
+            "Under an attack, and in the worst case, it leaves out tasks in which no row was attacked with effect "
+            f"({resting}); the mean without attack is over all.",
         ),
         (bool(board.own_names), f"Every contestant has its own {listed(board.own_names)}."),
         (
@@ -119,13 +123,16 @@ def listed(names: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
-def _rest_somewhere(board: Board) -> bool:
-    """True if some attack acts in some tasks only."""
+def _resting(board: Board) -> str:
+    """The attacks that act in some tasks only, with in how many; empty if there are none."""
     sections = [s for s in board.tasks if s.metric == "sa"]
-    found = [
-        [acts(row.cells[i] for row in s.rows) for s in sections] for i, a in enumerate(board.attacks) if a != NO_ATTACK
-    ]
-    return any(any(tasks) and not all(tasks) for tasks in found)
+    acting = {
+        a: sum(acts(row.cells[i] for row in s.rows) for s in sections)
+        for i, a in enumerate(board.attacks)
+        if a != NO_ATTACK
+    }
+    found = [f"{a} acts in {k} of {len(sections)}" for a, k in acting.items() if 0 < k < len(sections)]
+    return some(found, _NAMED)
 
 
 _NAMED = 8

@@ -90,7 +90,8 @@ def rank_board(
     groups = _grouped(cells, axes, notes, metrics)
     measured = [c for c in cells if c["status"] == "done"]
     # What attacks search and rehearse is no cost of a defense, and rows may have met others, or not to the end.
-    calm = autobyz is not None or all(group.calm for rows in groups.values() for group in rows.values())
+    without = [bool(group.calm) for rows in groups.values() for group in rows.values()]
+    calm = any(without) if autobyz is not None else all(without)
     counts = Counter(str(s) for s in table["status"])
     free = [c for c in labels if c not in (*axes.contestant, *axes.own, *axes.task)]
     constant = [c for c in free if len({text(cell.get(c)) for cell in cells}) == 1]
@@ -304,7 +305,7 @@ def _row(
     counted = (
         attacked if any(e.expected for e in attacked) else calm or [replace(e, idle=False) for e in found.values()]
     )
-    took = group.calm if calm_costs and group.calm else group.seconds
+    took = group.calm if calm_costs else group.seconds
     seconds = fmean(took) if took else None
     memory = max(group.memory, default=None)
     cells = tuple(found[a] for a in attacks)

@@ -12,7 +12,7 @@ from fake_store import record
 from robustfl import autobyz
 from robustfl.autobyz import TITLE, Asked, Ensemble, Member, asked_of, ensembles, labels_present, named
 from robustfl.errors import UsageError
-from robustfl.records import CellResult, digest
+from robustfl.records import CellResult, Timing, digest
 from robustfl.registry import create
 from robustfl.reports.board import Board, Row
 from robustfl.reports.ensembles import columns, member_text, with_dropped, words
@@ -334,6 +334,16 @@ def test_a_seed_that_no_attack_has_leaves_the_number_of_the_others() -> None:
     records = cells(none=[0.9, 0.9], alie=[0.5], sf=[0.7], own=[0.8])
     found = row_of(records)[1].worst
     assert (found.mean, found.bound) == (0.5, False)
+
+
+def test_costs_are_those_without_attack_where_the_board_has_such() -> None:
+    attacked = cells(alie=[0.5], sf=[0.6], own=[0.7])
+    assert not row_of(attacked)[0].calm_costs
+    assert row_of(attacked)[1].seconds_per_round is not None
+    calm = [c.model_copy(update={"timing": Timing(seconds_per_round=0.5)}) for c in cells("median", none=[0.9])]
+    made = row_of([*attacked, *cells("median", alie=[0.8], sf=[0.8], own=[0.8]), *calm])[0]
+    assert made.calm_costs
+    assert {row.labels[0]: row.seconds_per_round for row in made.rows} == {"median": 0.5, "mean": None}
 
 
 def test_numbers_of_the_cheap_mode_are_bounds_with_ranks() -> None:
