@@ -197,6 +197,8 @@ def in_words(name: str, value: str) -> str:
         return _partition(value)
     if name == "statistics_defense":
         return f"statistics: {value}"
+    if name == "data":  # a digest, where two data sets of one name are on a board
+        return f"data = {value[:12]}"
     return value if name in METHODS else f"{name} = {value}"
 
 

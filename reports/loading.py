@@ -35,7 +35,7 @@ def board_of(
 
     Raises ``UsageError`` if there is no cell yet, ``StoreError`` if no file can be read.
     """
-    loaded = chosen(store.load() if loaded is None else loaded, keys=keys, where=where)
+    loaded = chosen(store.current() if loaded is None else loaded, keys=keys, where=where)
     problems = problems_of(store, loaded)
     if not loaded.results:
         raise UsageError(f"{str(store.folder)!r} has no finished cell yet; run `robustfl grid`")
@@ -55,7 +55,14 @@ def board_of(
     only = ", ".join(f"{name} = {value}" for name, value in (where or {}).items())
     plug_ins = sorted({one for result in loaded.results for one in origins(result.cell).items()})
     told = "; ".join(f"{name}: {origin}" for name, origin in plug_ins)
-    notes = (f"Only cells with {only}." if only else "", words, f"Plug-ins: {told}." if told else "")
+    notes = (
+        f"Only cells with {only}." if only else "",
+        words,
+        f"Plug-ins: {told}." if told else "",
+        f"Cells of earlier code or data, of which the same settings were run again, are left out: {loaded.earlier}."
+        if loaded.earlier
+        else "",
+    )
     return replace(board, notes=(*board.notes, *filter(None, notes)), validated=statistic == "validation")
 
 
@@ -73,9 +80,10 @@ def chosen(loaded: Loaded, *, keys: Collection[str] | None = None, where: Mappin
     Raises ``UsageError`` for a label that no record has, or if no record has its value.
     """
     if keys is not None:
-        loaded = Loaded(
-            tuple(r for r in loaded.results if r.key in keys),
-            tuple(p for p in loaded.problems if p.path.stem in keys),
+        loaded = replace(
+            loaded,
+            results=tuple(r for r in loaded.results if r.key in keys),
+            problems=tuple(p for p in loaded.problems if p.path.stem in keys),
         )
     if not where or not loaded.results:
         return loaded

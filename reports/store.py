@@ -17,7 +17,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -25,7 +25,7 @@ from pydantic import ValidationError
 
 from robustfl.errors import StoreError, UsageError
 from robustfl.outside import read_json
-from robustfl.records import SCHEMA, STATUSES, CellResult, canonical, misnamed, plain
+from robustfl.records import LATER, SCHEMA, STATUSES, CellResult, canonical, completed, misnamed, plain
 
 from .documents import first_fault
 from .record_faults import unlikely
@@ -53,10 +53,19 @@ class Problem:
 
 @dataclass(frozen=True)
 class Loaded:
-    """The records of a store in the order of their keys, and the files that could not be read as one."""
+    """The records of a store in the order of their keys, and the files that could not be read as one.
+
+    ``earlier`` is the number of records of earlier code or data that are left out.
+    """
 
     results: tuple[CellResult, ...]
     problems: tuple[Problem, ...]
+    earlier: int = 0
+
+
+def _settings(record: CellResult) -> str:
+    """What a cell was asked to do, whatever code and data it was done with."""
+    return canonical(completed(record.cell.get("cell", {}), LATER))
 
 
 class _UnreadableError(ValueError):
@@ -151,6 +160,19 @@ class Store:
         if words := self._described()[1]:
             problems.append(Problem(self.folder / DESCRIPTION, f"{words}, so nobody knows which cells are missing"))
         return Loaded(tuple(results), tuple(problems))
+
+    def current(self) -> Loaded:
+        """``load`` without the records whose settings the grid asked for again later, with other code or data.
+
+        A plug-in that was edited, or images under the same path, make other cells of the same settings: the mean of the
+        old ones and the new is no number of anything.
+        """
+        loaded, asked = self.load(), self.description().get("cells", {})
+        if all(record.key in asked for record in loaded.results):
+            return loaded
+        again = {_settings(record) for record in loaded.results if record.key in asked}
+        kept = tuple(r for r in loaded.results if r.key in asked or _settings(r) not in again)
+        return replace(loaded, results=kept, earlier=len(loaded.results) - len(kept))
 
     def ready(self) -> None:
         """Raise ``StoreError`` where no record could be written, before hours of work are lost to that."""

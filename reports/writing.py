@@ -64,7 +64,7 @@ def publish_store(
         raise UsageError(f"tolerance={tolerance} is what a board claims, and none is written; name its file with board")
     _check_places(out, site, board)
     store = open_store(path)
-    loaded = chosen(store.load(), where=where)
+    loaded = chosen(store.current(), where=where)
     made = board_of(store, compare=compare, where=where, statistic=statistic, loaded=loaded)
     described = store.description()
     ready = None if board is None else _published(loaded, described, made.scenario, tolerance)  # a record may be unfit

@@ -122,7 +122,7 @@ def plot(
     target, form = target_of(save, "plot")
     refuse_no_file("save", target)
     store = open_store(path)
-    loaded = store.load()
+    loaded = store.current()
     for words in problems_of(store, loaded):
         on_problem(words)
     results = matching(loaded.results, where or {})

@@ -93,7 +93,7 @@ def write_bundle(
     Raises ``UsageError`` where a plug-in is missing, has changed since, or cannot be had by others at all.
     """
     source, place = open_store(store), Path(folder)
-    loaded = source.load()
+    loaded = source.current()
     if loaded.problems:
         raise UsageError(f"submit: {loaded.problems[0]}")
     title = re.sub(r"[^a-z0-9]+", "-", source.folder.resolve().name.lower()).strip("-") if name is None else name

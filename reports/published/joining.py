@@ -59,7 +59,7 @@ def read_source(path: str | Path, *, name: str | None = None) -> Source:
         board = sound_board(path)
         return Source(name or board.name, tuple(board.records()), {}, (), board.protocol or {})
     store = open_store(path)
-    loaded, described = store.load(), store.description()
+    loaded, described = store.current(), store.description()
     protocol = carried(described)
     if faults := list(misshaped(protocol)):
         raise UsageError(f"{path}: {faults[0]}")

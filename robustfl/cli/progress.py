@@ -81,7 +81,9 @@ class GridProgress:
             begun = f", {plan.begun} of them from a checkpoint" if plan.begun else ""
             say(f"{self._name}: {have}, {self._total} to run{begun} → {plan.folder}", err=True)
             if others := plan.others:
-                words = "which its report shows, too; --where says which cells are meant"
+                words = (
+                    "which its report shows, too (--where says which are meant), but for those of earlier code or data"
+                )
                 say(f"{plan.folder} also holds {others} cells that are not of this scenario, {words}", err=True)
         if self._live and self._total:
             self._bar = Progress(

@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_store import record, stored
@@ -16,7 +17,8 @@ from fake_store import record, stored
 import robustfl
 from robustfl.cli import invoke
 from robustfl.errors import StoreError, UsageError
-from robustfl.reports import load
+from robustfl.records import CellResult, digest
+from robustfl.reports import load, load_board
 from robustfl.reports.store import Store, open_store, retire, write_atomic
 from robustfl.reports.writing import publish_store
 from robustfl.scenarios import single
@@ -271,3 +273,30 @@ def test_a_write_goes_through_a_link_and_takes_the_place_of_no_pipe(tmp_path: Pa
         with pytest.raises(UsageError, match="is a pipe or a device"):
             write_atomic(tmp_path / name, "x")
         assert (tmp_path / name).is_fifo()
+
+
+def test_cells_of_earlier_data_are_left_out_once_their_settings_are_run_again(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+
+    def of(data: str, **labels: Any) -> CellResult:
+        made = record(**labels)
+        cell = {**made.cell, "data": data}
+        return made.model_copy(update={"cell": cell, "key": digest(cell)})
+
+    old, new, other = of("a" * 64, sa=0.9), of("b" * 64, sa=0.5), of("a" * 64, sa=0.7, seed=7)
+    for made in (old, other):
+        store.commit(made)
+    assert store.current() == store.load()  # nobody was asked anything
+    store.describe({"cells": {new.key: new.labels}})
+    assert store.current().results == store.load().results  # not yet run again
+    store.commit(new)
+    found = store.current()
+    assert {r.key for r in found.results} == {new.key, other.key}
+    assert found.earlier == 1
+    board = load_board(tmp_path)
+    assert (
+        board.notes[-1] == "Cells of earlier code or data, of which the same settings were run again, are left out: 1."
+    )
+    assert [place.mean for place in board.select(metric="sa").rows[0].cells] == [pytest.approx(0.6)]
+    store.describe({"cells": {old.key: old.labels}})  # the old data are back
+    assert {r.key for r in store.current().results} == {old.key, other.key}
