@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -57,7 +58,7 @@ class _Pairs:
     n: Array
     p: Array
     adjusted: Array
-    tested: Array
+    tested: np.ndarray[Any, np.dtype[np.bool_]]
 
 
 def compare(section: Section) -> Comparisons:

@@ -538,9 +538,9 @@ def _shares(made: Any, call: Call) -> str | None:
 def _layer(made: Any, call: Call) -> str | None:
     if not isinstance(made, nn.Module):
         return "a module is wanted"
-    if unheard := _unheard(made):
+    if name := unheard(made):
         return (
-            f"nobody asks {unheard} for its running statistics; a robustfl.contracts.StatisticsLayer reports them, as "
+            f"nobody asks {name} for its running statistics; a robustfl.contracts.StatisticsLayer reports them, as "
             "robustfl.norms.layers.OwnBatchNorm does"
         )
     sends = type(call.method).merge is not Norm.merge
@@ -562,8 +562,8 @@ def _network(made: Any, call: Call) -> str | None:
     parameters = list(made.parameters())
     if not parameters or any(not p.requires_grad or p.device.type == "meta" for p in parameters):
         return "a network with parameters that can be trained is wanted"
-    if unheard := _unheard(made):
-        return f"nobody asks {unheard} for its running statistics; make normalization layers with norm.layer"
+    if name := unheard(made):
+        return f"nobody asks {name} for its running statistics; make normalization layers with norm.layer"
     training, like = made.training, parameters[0]
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
@@ -584,7 +584,7 @@ def _initialised(made: Any, call: Call) -> str | None:
     return None
 
 
-def _unheard(made: nn.Module) -> str:
+def unheard(made: nn.Module) -> str:
     """The type of a layer whose running statistics nobody asks for; empty without one."""
     with_statistics = (m for m in made.modules() if isinstance(getattr(m, "running_mean", None), Tensor))
     return next((type(m).__name__ for m in with_statistics if not isinstance(m, StatisticsLayer)), "")

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from robustfl.contracts import Arrays, Dataset, Model, Partition
 from robustfl.data import data_root
 from robustfl.data.checks import dark_images, repeated_images, unseen_classes, untested_classes
+from robustfl.doors import said, unheard
 from robustfl.errors import DataMissing, FileMissing, Refused, told
 from robustfl.models.dropout import seed_dropout
 from robustfl.randomness import numpy_stream, stream
@@ -213,6 +214,8 @@ class _Building(Trial[Model]):
             except Refused as error:
                 refused = error
                 continue
+            if not isinstance(made, nn.Module):
+                raise Broken(f"build returned {said(made)}; a module is needed")
             seed_dropout(made)
             method.initialise(made, stream(case, "check init"))
             return made.eval(), torch.rand(3, *shape, generator=stream(0, "check images"))
@@ -235,6 +238,14 @@ def _logits(trial: _Building) -> str | None:
     if not isinstance(logits, Tensor) or tuple(logits.shape) != (3, _CLASSES):
         what = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         raise Broken(f"three images of {_CLASSES} classes gave {what}; logits (3, {_CLASSES}) are needed")
+    if not bool(torch.isfinite(logits).all()):
+        raise Broken("its logits are not finite, of three random images and initial parameters")
+    return None
+
+
+def _asked(trial: _Building) -> str | None:
+    if name := unheard(trial.network(trial.fresh(), "naive-bn")[0]):
+        raise Broken(f"nobody asks {name} for its running statistics; make normalization layers with norm.layer")
     return None
 
 
@@ -315,6 +326,7 @@ MODEL_LAWS = (
     *FIRST,
     *FORM,
     Law("logits", "one row of logits per image, as wide as there are classes", _logits),
+    Law("norms", "layers with running statistics are those of the norm", _asked),
     Law("attackable", "in evaluation the input's gradient is that of finite differences", _attackable),
     Law("images apart", "an image's logits do not depend on the rest of the batch", _apart, waivable=True),
     Law("initialised", "all parameters are drawn, from the generator alone", _initialised),

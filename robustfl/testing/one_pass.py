@@ -39,6 +39,8 @@ def _held_against_each(made: nn.Module, images: Tensor, classes: int) -> str:
     before = {name: buffer.clone() for name, buffer in made.named_buffers()}
     for rows in (trial.theta.expand(2, -1), trial.apart())[0 if made.training else 1 :]:
         alone = [trial.alone(rows, 0), trial.alone(rows, 1)]
+        if not all(bool(torch.isfinite(part).all()) for each in alone for part in each):
+            raise RobustflError("the network's losses, gradients or statistics are not finite before training")
         try:
             both, single = trial.served(rows, _SIZES), trial.served(rows[:1], _SIZES[:1])
         except Unsupported as error:

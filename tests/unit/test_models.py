@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import pytest
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from robustfl.contracts import Norm
 from robustfl.data import Digits, Resident
 from robustfl.errors import Refused, RobustflError, UsageError
+from robustfl.initialisation import torch_default
 from robustfl.models import (
     AlexNet,
     BucketingCnn,
@@ -420,3 +422,26 @@ def test_a_share_that_is_no_number_of_256ths_is_not_rounded_to_one():
     layer.begin(None, (stream(0, "dropout"),))
     share = (layer(torch.ones(1000, 2000)) > 0).double().mean().item()
     assert share == pytest.approx(0.7, abs=0.0016)  # five standard deviations; 180/256 is ten away
+
+
+def test_attention_and_embeddings_are_drawn_from_the_generator_as_torch_draws_them() -> None:
+    def made(seed: int) -> nn.Module:
+        torch.manual_seed(torch.seed())  # whatever constructors draw
+        layers = [nn.MultiheadAttention(64, 4, add_bias_kv=True), nn.MultiheadAttention(64, 4, kdim=32, vdim=16)]
+        network = nn.ModuleList([*layers, nn.Embedding(500, 64, padding_idx=3)])
+        torch_default(network, torch.Generator().manual_seed(seed))
+        return network
+
+    with torch.random.fork_rng(devices=[]):
+        one, again, other = made(0), made(0), made(1)
+    drawn = 0
+    for (name, p), q, r in zip(one.named_parameters(), again.parameters(), other.parameters(), strict=True):
+        assert torch.equal(p, q), name
+        drawn += not torch.equal(p, r)
+    assert drawn == 9
+    attention = one[0]
+    assert float(attention.in_proj_weight.detach().abs().max()) == pytest.approx(math.sqrt(6 / (64 + 192)), rel=0.01)
+    assert not attention.in_proj_bias.any()
+    assert not attention.out_proj.bias.any()
+    assert float(one[2].weight.detach().std()) == pytest.approx(1, rel=0.02)
+    assert not one[2].weight[3].any()

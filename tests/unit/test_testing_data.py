@@ -116,7 +116,30 @@ class Undrawn(Linear):
         del network, generator
 
 
+class OtherNorm(Linear):
+    def build(self, norm: Norm, *, shape: tuple[int, int, int], classes: int) -> nn.Module:
+        return nn.Sequential(nn.BatchNorm2d(shape[0]), super().build(norm, shape=shape, classes=classes))
+
+
+class NotANumber(Linear):
+    def more(self) -> list[nn.Module]:
+        return [Undefined()]
+
+
+class Undefined(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x / 0 - x / 0
+
+
+class Nothing(Linear):
+    def build(self, norm: Norm, *, shape: tuple[int, int, int], classes: int) -> Any:
+        return None
+
+
 FAULTS = [
+    (OtherNorm, "norms", "nobody asks BatchNorm2d for its running statistics"),
+    (NotANumber, "logits", "its logits are not finite"),
+    (Nothing, "runs", "build returned None; a module is needed"),
     (Shared, "disjoint", "as does client 0; parts must not overlap"),
     (Beyond, "parts", "client 0 has indices from 4"),
     (Missing, "parts", "a list of 4 for 5 clients"),
