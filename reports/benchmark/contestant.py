@@ -32,9 +32,12 @@ def contestant_page(it: Measured, row: Row) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
+_FAR = "not told from it by a test over all pairs, though the intervals do not meet"
+
+
 def _summary(it: Measured, row: Row, search: Facts) -> str:
     methods = [f"[{kind} `{name}`](../{method_file(kind, name)})" for kind, name in methods_of(it.found[row.labels])]
-    alike = [it.link(r, "../") for r in it.rows if r.labels in it.alike.get(row.labels, ())]
+    near, apart = ([it.link(r, "../") for r in rows] for rows in it.rivals(row))
     seconds = "" if row.seconds_per_round is None else f"{1000 * row.seconds_per_round:.0f} ms a round"
     slower = "" if it.cost(row) == "–" else f"{it.cost(row)} with the same norm"
     memory = "" if row.peak_memory is None else f"peak memory {row.peak_memory / 2**20:.0f} MiB"
@@ -44,14 +47,15 @@ def _summary(it: Measured, row: Row, search: Facts) -> str:
         it.robust_title: it.robust_text(row),
         "SA without attack": percent(it.clean(row)),
         "worst member": member_text(row.members, row.member_seeds),
-        "cannot be told from it": ", ".join(alike) or "none of the others",
+        "not told from it": ", ".join(near) or "none that is near it",
+        **({_FAR: ", ".join(apart)} if apart else {}),
         **({"is told": search.get("knowledge", "–")} if it.tells else {}),
         "learning rate": rate_of(search),
         "cost": ", ".join(filter(None, (seconds, slower, memory, sent))) or "–",
         "methods": ", ".join(methods),
         "board": f"[{it.file}](../boards/{it.file})",
     }
-    plain = {"cannot be told from it", "methods", "board"}
+    plain = {"not told from it", _FAR, "methods", "board"}
     return "\n".join(f"- {escape(n)}: {text if n in plain else escape(text)}" for n, text in facts.items())
 
 

@@ -186,6 +186,19 @@ class Measured:
         """For every contestant with a number those that cannot be told from it."""
         return alike(self.table("sa"))
 
+    def rivals(self, row: Row) -> tuple[list[Row], list[Row]]:
+        """The rows that the test does not tell from this one: those whose intervals (or seeds) meet its, and others.
+
+        The test corrects for all pairs of a table, so among many rows it tells few apart that a look does.
+        """
+        names = self.alike.get(row.labels, ())
+        low, high = _reach(row)
+        parts: tuple[list[Row], list[Row]] = [], []
+        for other in (r for r in self.rows if r.labels in names):
+            least, most = _reach(other)
+            parts[not (least <= high and low <= most)].append(other)
+        return parts
+
     @property
     def tells(self) -> bool:
         """True where the searches' words on what a contestant is told are about what competes: about defenses."""
@@ -255,6 +268,12 @@ def percent(place: Estimate, *, spread: bool = True) -> str:
     if place.shown is None:
         return place.text()
     return f"{100 * place.shown:.1f} % {place.spread() if spread else ''}".rstrip().replace(" ", "\N{NO-BREAK SPACE}")
+
+
+def _reach(row: Row) -> tuple[float, float]:
+    """The interval of a row under attack, the lowest and highest seed without one, or its one number twice."""
+    mean = row.worst.mean or 0.0
+    return row.worst.interval or row.worst.seeds or (mean, mean)
 
 
 def ranks_of(measured: Measured, row: Row) -> str:

@@ -69,15 +69,19 @@ def _below(boards: Sequence[Measured]) -> str:
         f"A line is about one kind of data and says nothing of others. SA and RA under {TITLE} are those of its worst "
         "attack, seed by seed.",
         f"Time is that of a round, as a multiple of {' or '.join(scales)} with the same norm." if scales else "",
+        "How sure: the ranks that a test over all pairs of the board leaves open, and how many others it does not tell "
+        "from the first. The more rows, the fewer it tells apart: near it are those whose intervals meet its own.",
         f"Only a part of the protocol has run: {escape(', '.join(parts))}." if parts else "",
     ]
     return " ".join(filter(None, words))
 
 
 def _sure(it: Measured, row: Row) -> str:
-    """The ranks that a contestant may have, and how many cannot be told from it."""
-    rivals = len(it.alike.get(row.labels, ()))
-    return f"{ranks_of(it, row)}; {rivals or 'no'} other{'' if rivals == 1 else 's'} may be as good"
+    """The ranks that a contestant may have, how many the test does not tell from it, and how many are also near."""
+    near, apart = it.rivals(row)
+    rivals = len(near) + len(apart)
+    meets = f", of which {len(near)} near it" if apart else ""
+    return f"{ranks_of(it, row)}; not told from {rivals or 'no'} other{'' if rivals == 1 else 's'}{meets}"
 
 
 def _tier(it: Measured, newest: int) -> str:
