@@ -147,8 +147,8 @@ def _whole(key: str, keys: Collection[str], source: str) -> str:
 
 def _cell(record: CellResult) -> Cell:
     """The settings of a record. Raises ``UsageError`` where its network would not be built as it was."""
-    cell = Cell.of(record.cell.get("cell", {}))
     try:
+        cell = Cell.of(record.cell.get("cell", {}))
         here = {name: plain(identity(method(name, getattr(cell, name)))) for name in _BUILDS}
     except UsageError as error:
         if theirs := {what: origin for what, origin in origins(record.cell).items() if what.split()[0] in _BUILDS}:

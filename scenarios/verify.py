@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from robustfl.arguments import check_whole
 from robustfl.autobyz import Asked, asked_of
 from robustfl.errors import RobustflError, UsageError
+from robustfl.origins import in_words, origins
 from robustfl.records import CellResult, plain
 from robustfl.registry import load_file
 from robustfl.reports.published import TOLERANCE, read_board
@@ -29,6 +30,7 @@ from .tuning_check import Run, Trial, trials_of
 
 AGREES = ("identical", "within tolerance", RIGHTLY)
 ELSEWHERE = "cannot be run here"
+OTHER_VERSIONS = "other versions"
 _SHARE = 3
 DOUBTS = ("evaluation", "unreliable")
 """What a record says about its own numbers: certificates that must come out again."""
@@ -88,9 +90,9 @@ class Verification:
 
     @property
     def undecided(self) -> bool:
-        """True if nothing speaks against the board but cells that cannot be run here, for want of data, say."""
-        elsewhere = all(check.verdict == ELSEWHERE for check in self.disagreeing)
-        return bool(self.disagreeing or self.missing) and elsewhere and not (self.file or self.versions)
+        """True if nothing speaks against the board but cells that are not run: for want of data, or of its versions."""
+        elsewhere = all(check.verdict in (ELSEWHERE, OTHER_VERSIONS) for check in self.disagreeing)
+        return bool(self.disagreeing or self.missing or self.versions) and elsewhere and not self.file
 
 
 def verify(
@@ -260,7 +262,9 @@ def _again(
         else:
             verdict, detail, versions = _check(one, tolerance, root, run)
     except RobustflError as error:
-        verdict, detail = ELSEWHERE, str(error)
+        theirs = origins(one.cell) if isinstance(one, CellResult) and isinstance(error, UsageError) else {}
+        used = f"; the cell used {in_words(theirs)}: see --plugin" if theirs else ""
+        verdict, detail = ELSEWHERE, f"{error}{used}"
     return Check(key, labels, verdict, detail, versions)
 
 
@@ -274,7 +278,7 @@ def _check(record: CellResult, tolerance: float, root: str | Path | None, run: R
     resolved = resolve(cell, fingerprint)
     versions = tuple(versions_apart(record.cell.get("methods", {}), resolved["methods"]))
     if versions:
-        return "other versions", "; ".join(versions), versions
+        return OTHER_VERSIONS, "; ".join(versions), versions
     if key_of(resolved) != record.key:
         return "another cell", "; ".join(_settings_apart(record, resolved)) or "the settings have another key", ()
     return *_compared(record, run(cell, fingerprint, record.certificates, record.scenario), tolerance), ()

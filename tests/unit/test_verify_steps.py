@@ -17,8 +17,8 @@ from robustfl.scenarios.expand import key_of, resolve
 
 verify = importlib.import_module("robustfl.scenarios.verify")  # in whose place the package has its function
 PRINT = "ab" * 8
-OK, NEAR, RIGHTLY, ELSEWHERE, BAD = (
-    "identical", "within tolerance", "rightly left out", "cannot be run here", "differs",
+OK, NEAR, RIGHTLY, ELSEWHERE, OTHER, BAD = (
+    "identical", "within tolerance", "rightly left out", "cannot be run here", "other versions", "differs",
 )  # fmt: skip
 
 
@@ -30,9 +30,10 @@ OK, NEAR, RIGHTLY, ELSEWHERE, BAD = (
     [
         ((), {}, True, False), ((OK, NEAR, RIGHTLY), {}, True, False), ((OK, BAD), {}, False, False),
         ((OK, ELSEWHERE), {}, False, True), ((BAD, ELSEWHERE), {}, False, False),
-        ((OK,), {"file": ("x",)}, False, False), ((OK,), {"versions": ("x",)}, False, False),
-        ((ELSEWHERE,), {"file": ("x",)}, False, False), ((ELSEWHERE,), {"versions": ("x",)}, False, False),
-        ((), {"missing": ("x",)}, False, True), ((), {"missing": ("x",), "versions": ("x",)}, False, False),
+        ((OK,), {"file": ("x",)}, False, False), ((OK,), {"versions": ("x",)}, False, True),
+        ((ELSEWHERE,), {"file": ("x",)}, False, False), ((ELSEWHERE, OTHER), {"versions": ("x",)}, False, True),
+        ((BAD, OTHER), {"versions": ("x",)}, False, False), ((), {"versions": ("x",)}, False, True),
+        ((), {"missing": ("x",)}, False, True), ((), {"missing": ("x",), "versions": ("x",)}, False, True),
     ],
 )  # fmt: skip
 def test_a_board_is_accepted_rejected_or_left_undecided(
@@ -275,3 +276,14 @@ def test_packages_of_versions_that_the_board_does_not_name_are_told(monkeypatch:
     declared = {"torch": ["2.4", "2.5"], "numpy": ["1.0", "2.0"], "unheard": ["3"]}
     board = SimpleNamespace(environment=SimpleNamespace(versions=declared))
     assert verify._environment(board) == ["torch: 2.4, 2.5 declared, 2.6 here"]
+
+
+def test_a_cell_that_cannot_be_built_names_the_plug_ins_that_it_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify, "fingerprints", lambda cells, root: dict.fromkeys(cells, PRINT))
+    one = published()
+    methods = {**one.cell["methods"], "norm": {"name": "mine", "origin": "mine.py 12ab"}}
+    theirs = {**one.cell, "cell": {**one.cell["cell"], "norm": "mine"}, "methods": methods}
+    found = verify._again(one.model_copy(update={"cell": theirs}), None, 0.01, None, lambda *given: one)
+    assert found.verdict == ELSEWHERE
+    assert found.detail.startswith("unknown norm 'mine'")
+    assert found.detail.endswith("the cell used norm mine (mine.py 12ab): see --plugin")
