@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +13,7 @@ import torch
 import robustfl
 from robustfl.contracts import View
 from robustfl.randomness import stream
+from robustfl.registry import create, entries, split_outside
 
 pytestmark = pytest.mark.peers
 # A peer's warnings are not ours to fix.
@@ -85,3 +90,18 @@ def test_known_difference_label_flipping() -> None:
     sent = robustfl.attack("label-flip").forge(View(n=9, f=2, own=own), generator=stream(0))
     np.testing.assert_allclose(byzfl.LabelFlipping()(own.numpy()), sent.mean(0).numpy())
     assert not torch.equal(sent[0], sent[1])
+
+
+def test_every_name_of_the_page_is_one_here_and_there() -> None:
+    page = (Path(__file__).parents[2] / "docs/byzfl.md").read_text(encoding="utf-8")
+    lines = [line for line in page.split("## Names and defaults")[1].split("##")[0].splitlines() if line[:3] == "| `"]
+    theirs = {name for line in lines for name in re.findall(r"[A-Z]\w+(?=[(`])", line.split("|")[1])}
+    attacks = {n for n in dir(byzfl) if inspect.isclass(c := getattr(byzfl, n)) and ".attacks." in c.__module__}
+    rules = {n for n in dir(byzfl) if inspect.isclass(c := getattr(byzfl, n)) and "aggregators." in c.__module__}
+    assert theirs == attacks | rules
+    known = {entry.name for entry in entries("attack")}
+    for line in lines:
+        for spec in re.findall(r"`([^`]+)`", line.split("|")[2]):
+            for step in split_outside(spec.removesuffix("+RULE"), "+"):
+                kind = "attack" if step.partition("(")[0] in known else "defense"
+                create(kind, re.sub(r"=(s|idx|epsilon)\)", "=1)", step))
