@@ -7,11 +7,11 @@ import math
 import operator
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-from robustfl.errors import UsageError, closest
+from robustfl.errors import UsageError, closest, some
 
 _BOUNDS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
     "ge": ("≥", operator.ge),
@@ -173,12 +173,23 @@ def _check_range(owner: str, field: dataclasses.Field[Any], value: Any) -> None:
                 raise UsageError(f"{owner}: {field.name}={value!r} must be {allowed(field)}")
 
 
-def check_given(owner: str, cls: type[Any], params: Mapping[str, Any]) -> None:
-    """Raise ``UsageError`` for a key of ``params`` that is no field of the class, and for one that it lacks."""
+def check_given(
+    owner: str,
+    cls: type[Any],
+    params: Mapping[str, Any],
+    *,
+    having: Callable[[str], Sequence[str]] = lambda key: (),
+) -> None:
+    """Raise ``UsageError`` for a key of ``params`` that is no field of the class, and for one that it lacks.
+
+    Where the class has no parameters at all, the message names those ``having`` that one.
+    """
     fields = {f.name: f for f in dataclasses.fields(cls)}
     for key in params:
         if key not in fields:
-            raise UsageError(f"{owner}: no parameter {key!r}; {closest(key, fields)}")
+            others = [] if fields else having(key)
+            words = f"{some(others)} {'has' if len(others) == 1 else 'have'} one" if others else closest(key, fields)
+            raise UsageError(f"{owner}: no parameter {key!r}; {words}")
     for key, field in fields.items():
         needed = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if needed and key not in params:

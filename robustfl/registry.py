@@ -416,7 +416,15 @@ def load_file(path: str | Path) -> list[Entry]:
 
     def run() -> None:
         # the bytes of the digest, and no compiled file that lies beside them
-        exec(compile(source, str(file), "exec", dont_inherit=True), module.__dict__)
+        try:
+            exec(compile(source, str(file), "exec", dont_inherit=True), module.__dict__)
+        except ModuleNotFoundError as error:
+            if error.name is None or not list(file.parent.glob(f"{error.name.partition('.')[0]}*")):
+                raise
+            raise UsageError(
+                f"it imports {error.name}, which is no installed package; what lies beside {file.name} is not seen, as "
+                "its code would be in no key of a result: put it into the file, or make an installed package of both"
+            ) from error
         for name, other in imported(source).items():
             raise UsageError(
                 f"it imports {name} ({other}), whose code would be in no key of a result: put it into {file.name}, or "
@@ -472,12 +480,17 @@ def lookup(kind: str, name: str, *, beside: Collection[str] = ()) -> Entry:
     return found
 
 
+def _having(kind: str, parameter: str) -> list[str]:
+    """The methods of a kind that have a parameter of this name."""
+    return [e.name for e in entries(kind) if parameter in {f.name for f in dataclasses.fields(e.cls)}]
+
+
 def create(kind: str, spec: str, **params: Any) -> Any:
     """Build a method from ``"name"`` or ``"name(a=1, b=2)"`` and keyword parameters."""
     name, inline = parse(spec)
     entry = lookup(kind, name)
     given = _named({**inline, **params}, entry, spec)
-    check_given(f"{kind} {name!r}", entry.cls, given)
+    check_given(f"{kind} {name!r}", entry.cls, given, having=lambda key: _having(kind, key))
     try:
         return _made_elsewhere(entry, given) if entry.origin else entry.cls(**given)
     except UsageError as error:  # a class names itself; who wrote a spec knows its name alone

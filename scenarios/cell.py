@@ -442,4 +442,9 @@ def first_problem(error: ValidationError) -> str:
 
 def meant(name: str) -> str:
     """The end of a sentence about a cell setting that there is not: the one that was meant."""
+    if name in _OPTIONS:
+        return f"it is no part of a cell, but the option --{name} or {name}= of a call"
     return f"it is schedule.{name}" if name in LearningRate.model_fields else closest(name, Cell.model_fields)
+
+
+_OPTIONS = ("device", "jobs", "out", "threads")

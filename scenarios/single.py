@@ -101,7 +101,7 @@ def _only(scenario: Scenario) -> Cell:
     cells = expand(scenario)
     if len(cells) == 1:
         return cells[0]
-    axes = {k: sorted({str(getattr(c, k)) for c in cells}) for k in scenario.cell}
+    axes = {k: sorted({str(getattr(c, k)) for c in cells}) for k in {**scenario.cell, "scope": None}}
     open_axes = "; ".join(f"{k}: {', '.join(v)}" for k, v in axes.items() if len(v) > 1)
     raise UsageError(
         f"run takes one cell, {scenario.name!r} has {len(cells)}; fix these settings (--set, or settings= of "
