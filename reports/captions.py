@@ -84,7 +84,7 @@ def how_to_read(board: Board) -> tuple[str, ...]:
             "Under an attack, and in the worst case, it leaves out tasks in which no row was attacked with effect "
             f"({resting}); the mean without attack is over all.",
         ),
-        (bool(board.own_names), f"Every contestant has its own {listed(board.own_names)}."),
+        (bool(board.own_names), f"Every contestant has its own {listed(board.own_names)} (own.* in leaderboard.csv)."),
         (
             any(p.idle for p in places),
             f"{NO_EFFECT}: the attackers left the honest mean where it was, and accuracy is not below that under all "

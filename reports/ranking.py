@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from robustfl.autobyz import TITLE, Asked
-from robustfl.errors import UsageError, closest
+from robustfl.errors import UsageError, closest, some
 
 from .axes import NO_ATTACK, OF_ATTACKS, TOLD, Axes, Cell, Labels, absent, axes_of, bare, cells_of, text, values_of
 from .board import OVERALL, Board, Row, Section, natural, row_name
@@ -111,7 +111,7 @@ def rank_board(
         autobyz=autobyz,
         calm_costs=calm,
     )
-    told = [*how_to_read(board), _members_words(board), _tested(measured)]
+    told = [*how_to_read(board), _members_words(board), _backdoors(measured, axes), _tested(measured)]
     return replace(
         board, caption=caption(board, seeds={text(c["seed"]) for c in measured}), notes=tuple(filter(None, told))
     )
@@ -167,6 +167,23 @@ def _tested(cells: Sequence[Cell]) -> str:
     parts = (f"{how} ({', '.join(sorted(norms, key=natural))})" for how, norms in sorted(found.items()))
     return f"Tested: {'; '.join(parts)}."
 
+
+def _backdoors(cells: Sequence[Cell], axes: Axes) -> str:
+    """The success rates of backdoors by attack and contestant: means over seeds and tasks, the least first."""
+    found: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for cell in cells:
+        if not absent(cell.get("asr")):
+            who = row_name([bare(c) for c in axes.contestant], values_of(cell, axes.contestant))
+            found[text(cell["attack"]), who].append(float(cell["asr"]))
+    rates = sorted((fmean(rates), attack, who) for (attack, who), rates in found.items())
+    by_attack: dict[str, list[str]] = defaultdict(list)
+    for rate, attack, who in rates:
+        by_attack[attack].append(f"{who} {100 * rate:.1f}")
+    told = "; ".join(f"{attack}: {some(each, _RATES)}" for attack, each in by_attack.items())
+    return f"ASR, the share of images with the trigger that are taken for its target, in %: {told}." if told else ""
+
+
+_RATES = 12
 
 _APART = {
     "attack": "every attack is a column already, and rows are ranked by the worst case over them",

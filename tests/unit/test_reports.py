@@ -476,6 +476,18 @@ def test_a_footnote_says_what_the_rule_of_an_unattacked_cell_was_told(form: str)
     assert not board(record(attack="none", f=0, f_declared=3, sa=0.9), attacked).footnotes
 
 
+def test_success_of_backdoors_is_told_below_the_tables() -> None:
+    def hit(defense: str, seed: int, rate: float | None) -> CellResult:
+        made = record(defense=defense, attack="badnets", seed=seed)
+        assert made.metrics is not None
+        return made.model_copy(update={"metrics": made.metrics.model_copy(update={"asr": rate})})
+
+    made = board(hit("mean", 0, 1.0), hit("mean", 1, 0.5), hit("krum", 0, 0.02), hit("krum", 1, 0.04), record())
+    words = "ASR, the share of images with the trigger that are taken for its target, in %: badnets: "
+    assert f"{words}krum · fbn 3.0, mean · fbn 75.0." in made.notes
+    assert not any("ASR" in note for note in board(record()).notes)
+
+
 def test_means_over_tasks_are_over_those_in_which_an_attack_acts() -> None:
     still = {"attack_shift": 0.0, "statistics_shift": 0.0}
     cells = [record(attack="none", f=f, f_declared=f, sa=0.9) for f in (0, 1, 2)]
