@@ -343,10 +343,10 @@ class Pipeline:
             raise Refused(f"{self.describe()}: rows {broken} are not finite, and on_nonfinite='raise'")
         left, f_left = n - len(broken), max(0, f - len(broken))
         if left == 0:
-            raise RowsLost(f"{self.describe()}: none of the {n} rows is finite")
+            raise RowsLost(f"{self.describe()}: none of the {n} rows has a finite length")
         reason = self.refusal(left, f_left, here=_HERE)
         if reason is not None:
-            raise RowsLost(f"{reason} ({len(broken)} of {n} rows were dropped because they are not finite)")
+            raise RowsLost(f"{reason} ({len(broken)} of {n} rows were dropped because their length is not finite)")
         weights = None if context.weights is None else context.weights[keep.to(context.weights.device)]
         clients = torch.arange(n) if context.clients is None else context.clients.cpu()
         return keep, f_left, replace(context, weights=weights, clients=clients[keep])
