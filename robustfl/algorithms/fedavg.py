@@ -23,7 +23,7 @@ class FedAvg(Algorithm):
     Clients drift apart with many local steps on heterogeneous data. Robust rules ignore the sample weights.
 
     Args:
-        epochs: local passes over the client's data, ≥ 1; ignored when ``local_steps`` is given.
+        epochs: local passes over the client's data, ≥ 1; only without ``local_steps``.
         local_steps: exact number of local batches, or None.
         momentum: SGD momentum inside the client, in [0, 1); starts anew every round unless ``keep_momentum``, so
             that one local step does not feel it (a warning).
