@@ -81,7 +81,8 @@ def _sure(it: Measured, row: Row) -> str:
     near, apart = it.rivals(row)
     rivals = len(near) + len(apart)
     meets = f", of which {len(near)} near it" if apart else ""
-    return f"{ranks_of(it, row)}; not told from {rivals or 'no'} other{'' if rivals == 1 else 's'}{meets}"
+    told = f"not told from {rivals} other{'' if rivals == 1 else 's'}{meets}" if rivals else "told from all others"
+    return f"{ranks_of(it, row)}; {told}"
 
 
 def _tier(it: Measured, newest: int) -> str:
