@@ -192,6 +192,8 @@ def in_words(name: str, value: str) -> str:
     ('γ = 0', 'f = 3', 'fbn')
     >>> in_words("partition", "dirichlet(alpha=0.3, min_size=10)")
     'Dirichlet α = 0.3 (min_size=10)'
+    >>> in_words("data", "0123456789abcdef" * 4)
+    'data = 0123456789ab'
     """
     if name == "partition":
         return _partition(value)

@@ -142,6 +142,21 @@ def test_another_version_of_the_network_is_not_filled_with_its_values(tmp_path: 
 
 
 @pytest.mark.usefixtures("clean_registry")
+def test_a_model_of_a_plug_in_that_is_not_here_names_the_plug_in(tmp_path: Path) -> None:
+    @registry.register("one-layer")
+    @dataclass(frozen=True)
+    class OneLayer(Model):
+        def build(self, norm: Any, *, shape: tuple[int, int, int], classes: int) -> nn.Module:
+            return nn.Sequential(nn.Flatten(), nn.Linear(shape[0] * shape[1] * shape[2], classes))
+
+    record = kept(tmp_path, model="one-layer", norm="none")
+    assert record.status == "done", record.reason
+    del registry._entries["model"]["one-layer"]
+    with pytest.raises(UsageError, match=r"unknown model 'one-layer'.*used model one-layer \(.+\): first robust"):
+        load_model(tmp_path / "run", record.key)
+
+
+@pytest.mark.usefixtures("clean_registry")
 def test_a_network_that_is_built_otherwise_now_is_not_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As by a plug-in that was changed since, under its old version or a new one."""
     layers: list[nn.Module] = [nn.Linear(64, 8), nn.Linear(8, 10)]
