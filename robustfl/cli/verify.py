@@ -121,6 +121,10 @@ def _tail(found: Verification, which: str) -> None:
 
 
 def _labels(labels: Mapping[str, Any]) -> str:
-    names = ("partition", "norm", "attack", "defense", "f", "seed")
-    bare = ("partition", "norm", "attack", "defense")
-    return " ".join(str(labels[n]) if n in bare else f"{n}={labels[n]}" for n in names if n in labels)
+    """The labels of a cell in a line; data set, model and algorithm where they are not the default."""
+    from robustfl.scenarios.cell import Cell
+
+    usual = {n: Cell.model_fields[n].default for n in ("dataset", "model", "algorithm")}
+    names = [n for n in ("dataset", "model", "partition", "norm", "algorithm", "attack", "defense", "f", "seed")
+             if n in labels and labels[n] != usual.get(n)]  # fmt: skip
+    return " ".join(f"{n}={labels[n]}" if n in ("f", "seed") else str(labels[n]) for n in names)

@@ -243,7 +243,7 @@ class _Measured:
             return ""
         return (
             f"the gradient of the loss is exactly zero for {100 * share:.0f} % of the images, and attacks that follow "
-            "it leave them as they are: outputs are saturated or inputs rounded, which is not robust; see apgd-t or square"
+            "it leave them as they are: outputs are saturated or inputs rounded, not robust; see apgd-t or square"
         )
 
 
