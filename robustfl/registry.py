@@ -482,7 +482,7 @@ def lookup(kind: str, name: str, *, beside: Collection[str] = ()) -> Entry:
 
 def _having(kind: str, parameter: str) -> list[str]:
     """The methods of a kind that have a parameter of this name."""
-    return [e.name for e in entries(kind) if parameter in {f.name for f in dataclasses.fields(e.cls)}]
+    return [e.name for e in entries(kind) if parameter in {f.name for f in dataclasses.fields(e.cls)}]  # type: ignore[arg-type]
 
 
 def create(kind: str, spec: str, **params: Any) -> Any:
