@@ -189,6 +189,7 @@ def test_a_tier_shows_every_task_and_ranks_last_who_has_no_number(pages: Mapping
         "mean · gn", "mean · naive-bn", "foolsgold · naive-bn",
     ]  # fmt: skip
     assert len(table) == 8
+    assert all(text.endswith(" 2.50 |") for text in table[:5])  # 75 MiB in 30 rounds
     tasks = page.split("## Task by task")[1].split("## Accuracy")[0]
     assert "| contestant | γ = 0.5 · f = 2 | γ = 0.5 · f = 4 | iid · f = 2 | iid · f = 4 |" in tasks
     assert "67.0 / 19.0 | 65.0 / 19.0 |" in line(tasks, "| [median · gn]")
