@@ -52,6 +52,10 @@ class Call:
 
 Rule = Callable[[Any, Call], "str | None"]
 """What is wanted instead of the result of a call; ``None`` if it is right."""
+TWO_THINGS = (
+    "made two things of the same input and draws; its randomness must come from the generator that it is given, or one "
+    "key would have two numbers"
+)
 _ROUNDING = 1e-6
 _OWN_NOTES = "notes"
 """The field of a ``Task`` that its objective may write to."""
@@ -132,10 +136,7 @@ def _guarded(function: FunctionType, member: str, rule: Rule, who: Callable[[Met
             kind = UsageError if member in _FACTS else RobustflError
             raise kind(f"{who(self)}: {member} returned {said(made)}; {wanted}")
         if draws is not None and not draws.again(made, lambda: function(self, *args, **kwargs)):
-            raise RobustflError(
-                f"{who(self)}: {member} made two things of the same input and draws; its randomness must come from the "
-                "generator that it is given, or one key would have two numbers"
-            )
+            raise RobustflError(f"{who(self)}: {member} {TWO_THINGS}")
         return made
 
     vars(looked_at)["__bare__"] = function

@@ -25,6 +25,7 @@ from robustfl.data import (
     train_validation,
 )
 from robustfl.data.checks import data_doubts
+from robustfl.doors import TWO_THINGS
 from robustfl.errors import Refused, RobustflError
 from robustfl.federation import Experiment
 from robustfl.models.dropout import seed_dropout
@@ -309,14 +310,11 @@ def _mixing(m: Methods, model: nn.Module, train: Resident, classes: int) -> str 
 
 def _try_evasions(m: Methods, model: nn.Module, train: Resident) -> None:
     """Raise ``RobustflError`` for an evasion from elsewhere that makes two things of the same images and draws."""
-    x = train.pixels(slice(0, 4), dtype=next(model.parameters()).dtype)
-    for evasion in dict.fromkeys((m.train_evasion, *m.evasions)):
-        for part in (evasion, *getattr(evasion, "parts", ())):
-            if origin_of(part) and 2 * _made_apart(part, model, x) > len(x):
-                raise RobustflError(
-                    f"{names((part,))}: perturb() made two things of the same input and draws; its randomness must "
-                    "come from the generator that it is given, or one key would have two numbers"
-                )
+    tried = dict.fromkeys((m.train_evasion, *m.evasions))
+    for part in (p for evasion in tried for p in (evasion, *getattr(evasion, "parts", ())) if origin_of(p)):
+        x = train.pixels(slice(0, 4), dtype=next(model.parameters()).dtype)
+        if 2 * _made_apart(part, model, x) > len(x):
+            raise RobustflError(f"{names((part,))}: perturb() {TWO_THINGS}")
 
 
 def _made_apart(evasion: Evasion, model: nn.Module, x: Tensor) -> int:

@@ -14,7 +14,7 @@ from robustfl.errors import UsageError
 NAMES = ("train_x", "train_y", "test_x", "test_y")
 _BLOCK = 4096
 _DARK = 0.07  # digits of 16 levels that are taken for bytes reach 16/255
-_SURELY = 20  # images of a class that a random test part hardly ever lacks: with e^-20 at most
+SURELY = 20  # images of a class that a random test part hardly ever lacks: with e^-20 at most
 _REPEATED = 0.01  # of the test images; published data sets repeat fewer
 
 Array = np.ndarray[Any, Any]
@@ -119,7 +119,7 @@ def unseen_classes(arrays: Arrays) -> str:
 def untested_classes(arrays: Arrays) -> str:
     """A warning if no test image is of some class, where a random part of the images would hold some; "" otherwise."""
     trained, tested = (np.bincount(y, minlength=arrays.classes) for y in (arrays.train_y, arrays.test_y))
-    missing = np.flatnonzero((tested == 0) & (trained * len(arrays.test_y) >= _SURELY * len(arrays.train_y)))
+    missing = np.flatnonzero((tested == 0) & (trained * len(arrays.test_y) >= SURELY * len(arrays.train_y)))
     if not len(missing):
         return ""
     return f"no test image of {_named(missing)}, of which there are {int(trained[missing].sum())} training images"

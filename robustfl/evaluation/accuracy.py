@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from robustfl.contracts import Attack, Evasion
+from robustfl.data.checks import SURELY
 from robustfl.errors import UsageError
 from robustfl.passes import NEAR, evaluating, right
 from robustfl.watch import checked, watched
@@ -53,10 +54,6 @@ def mean_over_users(values: Sequence[float]) -> float:
     return fmean(values) if len(values) else math.nan
 
 
-_SURELY = 20
-"""Images of a class that a random part of a test set hardly ever lacks: with e^-20 at most."""
-
-
 def limit_doubt(labels: Tensor, taken: int) -> str:
     """A warning if ``taken`` exceeds the test ``labels [N]``, or if the first ``taken`` lack classes; "" otherwise.
 
@@ -70,7 +67,7 @@ def limit_doubt(labels: Tensor, taken: int) -> str:
     if taken > len(labels):
         return f"ra_limit = {taken} changes nothing: there are {len(labels)} test images"
     all_of, some = torch.bincount(labels), torch.bincount(labels[:taken], minlength=int(labels.max()) + 1)
-    missing = int(((some == 0) & (all_of * taken >= _SURELY * len(labels))).sum())
+    missing = int(((some == 0) & (all_of * taken >= SURELY * len(labels))).sum())
     if not missing:
         return ""
     return (

@@ -13,7 +13,7 @@ from torch import Tensor
 from robustfl.attacks import forge_statistics
 from robustfl.contracts import Attack, Forged, Rehearsal, View
 from robustfl.defenses import parse_pipeline
-from robustfl.doors import absent, held
+from robustfl.doors import held
 from robustfl.randomness import stream
 from robustfl.testing.common import COMMON, FIRST, D, built, rows
 from robustfl.testing.guards import (
@@ -24,6 +24,7 @@ from robustfl.testing.guards import (
     check_state,
     devices,
     expect,
+    hinted,
     own_memory,
     same,
     tensor,
@@ -54,12 +55,8 @@ class AttackTrial(Trial[Attack]):
         """The rows the attack sends, and the state it wants to be handed next round."""
         device = next((t.device for t in (view.honest, view.own) if t is not None), torch.device("cpu"))
         chosen = self.method if method is None else method
-        try:
+        with hinted(chosen, view):
             made: Any = chosen.forge(view, generator=stream(seed, "attack", device=device))
-        except (AttributeError, TypeError) as error:
-            if not (lack := absent(error, chosen, (view,))):
-                raise
-            raise Broken(f"{error}: {lack}") from error
         result = Forged.of(made)
         tensor(result.rows, "what forge returns")
         return result

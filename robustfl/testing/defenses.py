@@ -11,7 +11,6 @@ from torch import Tensor
 
 from robustfl.contracts import Aggregated, Aggregator, Context, Propagation, StatisticsSlices, Step
 from robustfl.defenses import Pipeline, parse_pipeline
-from robustfl.doors import absent
 from robustfl.randomness import stream
 from robustfl.testing.common import COMMON, FIRST, D, built, rows
 from robustfl.testing.guards import (
@@ -21,6 +20,7 @@ from robustfl.testing.guards import (
     check_state,
     devices,
     expect,
+    hinted,
     own_memory,
     same,
     tensor,
@@ -50,12 +50,8 @@ class AggregatorTrial(Trial[Aggregator]):
     ) -> Aggregated:
         chosen = self.method if method is None else method
         context = self.context(X, state)
-        try:
+        with hinted(chosen, context, ", as in many cells"):
             made: Any = chosen.aggregate(X, f=f, context=context)
-        except (AttributeError, TypeError) as error:
-            if not (lack := absent(error, chosen, (context,))):
-                raise
-            raise Broken(f"{error}: {lack}, as in many cells") from error
         result = made if isinstance(made, Aggregated) else Aggregated(made)
         tensor(result.vector, "what aggregate returns")
         return result

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from robustfl.contracts import Context, Method, View
+from robustfl.doors import absent
 from robustfl.errors import Refused, UsageError
 
 
@@ -150,3 +152,14 @@ def check_pixels(x: Tensor, what: str) -> None:
     """Raise ``Broken`` unless all pixels lie in [0, 1]."""
     if not (float(x.min()) >= 0.0 and float(x.max()) <= 1.0):
         raise Broken(f"{what} pixels reach from {float(x.min()):g} to {float(x.max()):g}, not in [0, 1]")
+
+
+@contextmanager
+def hinted(method: Method, given: View | Context, more: str = "") -> Iterator[None]:
+    """Within, an error that may come from what the view or context does not hold is ``Broken``, and names that."""
+    try:
+        yield
+    except (AttributeError, TypeError) as error:
+        if not (lack := absent(error, method, (given,))):
+            raise
+        raise Broken(f"{error}: {lack}{more}") from error
