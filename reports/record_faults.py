@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from robustfl.outside import shown, unsafe, unsafe_texts
-from robustfl.records import CellResult, Metrics
+from robustfl.records import CellResult, Metrics, last_round
 
 MEASURES = ("ra_", "certificates.", "group.")
 """The beginnings of columns with measures in a table of cells."""
@@ -63,16 +63,18 @@ def _unasked(metrics: Metrics, asked: Any) -> Iterator[str]:
 
 def _contradicted(record: CellResult, settings: Mapping[str, Any]) -> Iterator[str]:
     """Measures that others of the same record contradict: a run takes them from each other."""
-    metrics, rounds, tail = record.metrics, settings.get("rounds"), settings.get("tail")
+    metrics, end, tail = record.metrics, last_round(settings), settings.get("tail")
     if metrics is None:
         return
     final = metrics.sa, metrics.loss, metrics.ra_worst
-    ends = [(p.sa, p.loss, p.ra) for p in record.curve if p.round == rounds]
+    ends = [(p.sa, p.loss, p.ra) for p in record.curve if p.round == end]
     if not all(_equal(a, b) for end in ends for a, b in zip(end, final, strict=True)):
         yield "its curve ends in other numbers than its metrics"
     if metrics.ra and metrics.ra_worst is not None and metrics.ra_worst > min(metrics.ra.values()) + 1e-12:
         yield f"ra_worst={metrics.ra_worst!r} is above the accuracy under one attack alone"
-    last = [p.sa for p in record.curve if type(rounds) is type(tail) is int and p.round > rounds - tail]
+    if len(metrics.ra) == 1 and metrics.ra_worst is not None and metrics.ra_worst < min(metrics.ra.values()) - 1e-12:
+        yield f"ra_worst={metrics.ra_worst!r} is below the accuracy under the only attack"
+    last = [p.sa for p in record.curve if end is not None and type(tail) is int and p.round > end - tail]
     mean = metrics.groups.get("tail", {}).get("sa")
     if mean is not None and len(last) > 1 and not math.isclose(mean, fmean(last), abs_tol=1e-9):
         yield f"tail: sa={mean!r} is not the mean over the last rounds of its curve"

@@ -59,6 +59,16 @@ def measured_in(round: int, rounds: int, every: int, tail: int) -> bool:
     return round % (every or max(1, math.ceil(rounds / 10))) == 0 or round > rounds - tail
 
 
+def last_round(settings: Mapping[str, Any]) -> int | None:
+    """The round in which a training with these settings ends: ``stop``, else ``rounds``; ``None`` without either.
+
+    >>> last_round({"rounds": 80}), last_round({"rounds": 80, "stop": 20})
+    (80, 20)
+    """
+    found = [settings.get(name) for name in ("stop", "rounds")]
+    return next((value for value in found if type(value) is int), None)
+
+
 class Metrics(Record):
     """Final accuracies in [0, 1]. ``ra`` maps each evasion attack to its robust accuracy.
 

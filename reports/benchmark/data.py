@@ -11,7 +11,7 @@ from typing import Any
 
 from robustfl.autobyz import TITLE, asked_of
 from robustfl.origins import named_methods
-from robustfl.records import CellResult
+from robustfl.records import CellResult, last_round
 
 from ..axes import ALWAYS, NO_ATTACK
 from ..board import Board, Row, Section, hardest, in_words, metric_title, natural, row_name
@@ -126,9 +126,9 @@ class Measured:
         for labels, contestant in self.found.items():
             for record in contestant.records:
                 sent, settings = record.certificates.get("traffic"), record.cell.get("cell", {})
-                rounds = settings.get("stop") or settings.get("rounds")
+                rounds = last_round(settings)
                 if isinstance(sent, Mapping) and isinstance(sent.get("mebibytes"), (int, float)) and rounds:
-                    found[labels].append(float(sent["mebibytes"]) / int(rounds))
+                    found[labels].append(float(sent["mebibytes"]) / rounds)
         return {labels: fmean(values) for labels, values in found.items()}
 
     def of(self, row: Row, label: str) -> str:

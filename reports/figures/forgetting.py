@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -44,8 +45,9 @@ def _measured(record: CellResult) -> dict[str, Mapping[str, Any]]:
 
 
 def _matrix(facts: Mapping[str, Any], name: str) -> list[list[float]]:
+    """Rows of accuracies; of data that a client does not have they are NaN, which files spell out."""
     matrix = facts.get(name)
-    return matrix if isinstance(matrix, list) else []
+    return [[float(value) for value in row] for row in matrix] if isinstance(matrix, list) else []
 
 
 def _figure(name: str, record: CellResult, facts: Mapping[str, Any], width: str) -> Figure:
@@ -71,13 +73,14 @@ def _figure(name: str, record: CellResult, facts: Mapping[str, Any], width: str)
 
 
 def _map(axes: Any, values: list[list[float]], clients: Sequence[str], letters: float, *, numbers: bool) -> None:
-    """A heatmap over the values that there are; its lightness rises with them, so that it is read in grey, too."""
-    flat = [v for row in values for v in row]
+    """A heatmap over the values that there are, grey where there is none; its lightness rises with them."""
+    flat = [v for row in values for v in row if not math.isnan(v)] or [0.0]
     low, high = min(flat), max(flat)
     if high - low < 1:  # nothing is made of rounding
         low, high = low - 0.5, high + 0.5
     mesh = axes.pcolormesh(values, cmap="cividis", vmin=low, vmax=high, edgecolors="white", linewidth=0.4)
     axes.set(aspect="equal", ylim=(len(values), 0))
+    axes.set_facecolor("lightgrey")
     axes.grid(visible=False)
     every = max(1, -(-len(clients) // 16))
     places = [i + 0.5 for i in range(0, len(clients), every)]
@@ -88,6 +91,6 @@ def _map(axes: Any, values: list[list[float]], clients: Sequence[str], letters: 
     bar.ax.tick_params(labelsize=letters)
     for y, row in enumerate(values if numbers else ()):
         for x, value in enumerate(row):
-            dark = value < low + 0.55 * (high - low)
-            axes.text(x + 0.5, y + 0.5, f"{value:.0f}", ha="center", va="center", fontsize=letters - 1,
+            dark, number = value < low + 0.55 * (high - low), "–" if math.isnan(value) else f"{value:.0f}"
+            axes.text(x + 0.5, y + 0.5, number, ha="center", va="center", fontsize=letters - 1,
                       color="white" if dark else "black")  # fmt: skip

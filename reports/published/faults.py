@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, TypeGuard
 
 from robustfl.outside import METHOD_NAME, shown
-from robustfl.records import CellResult, measured_in
+from robustfl.records import CellResult, Metrics, last_round, measured_in
 
 PROTOCOL = {
     "autobyz": ("version", "scope", "cheap", "dropped", "seed"),
@@ -18,6 +18,8 @@ PROTOCOL = {
 CONTESTANT = ("knowledge", "chosen", "search", "reason")
 LEFT_IN_THE_STORE = ("per_class", "per_client", "per_user")
 """Metrics that boards do not carry."""
+ONE_TEST_SET = "the global model on the test set,"
+"""The beginning of what records say where accuracy is a share of one number of images."""
 SURROUNDINGS = ("device", "threads", "versions", "source")
 """Certificates of where a cell ran, which it has however it ended."""
 _SOFTWARE = ("robustfl", "torch", "numpy", "python")
@@ -130,14 +132,12 @@ def _methods_apart(record: CellResult) -> Iterator[str]:
 def _measures_apart(record: CellResult) -> Iterator[str]:
     """Measures that its settings do not ask for, or that are none."""
     settings: Any = record.cell.get("cell", {})
-    rounds = settings.get("rounds")
-    last = rounds if type(rounds) is int else math.inf
+    end = last_round(settings)
     places = [point.round for point in record.curve]
-    if places != sorted(set(places)) or (places and not (places[0] >= 1 and places[-1] <= last)):
+    if places != sorted(set(places)) or (places and not (places[0] >= 1 and places[-1] <= (end or math.inf))):
         yield "its curve does not go from round to round of its training"
     every, tail = settings.get("evaluate_every"), settings.get("tail", 1)
-    asked = all(type(value) is int for value in (rounds, every, tail))
-    if asked and not all(measured_in(round, rounds, every, tail) for round in places):
+    if type(end) is type(every) is type(tail) is int and not all(measured_in(t, end, every, tail) for t in places):
         yield f"its curve holds rounds that nothing was measured in, with evaluate_every={every}"
     if not all(0 <= value <= 1 for p in record.curve for value in (p.sa, p.ra) if value is not None):
         yield "its curve holds what is no accuracy in [0, 1]"
@@ -150,6 +150,7 @@ def _measures_apart(record: CellResult) -> Iterator[str]:
     told = next((name for name in LEFT_IN_THE_STORE if getattr(metrics, name)), None)
     if told is not None:
         yield f"it has {told}, which boards do not carry"
+    yield from _no_shares(metrics, settings.get("ra_limit"))
     if metrics.asr is not None and not 0 <= metrics.asr <= 1:
         yield f"asr={metrics.asr!r} is no rate in [0, 1]"
     for group in metrics.groups:
@@ -157,6 +158,17 @@ def _measures_apart(record: CellResult) -> Iterator[str]:
             yield "it has numbers of a selected round, and selects none"
         if group == "tail" and settings.get("tail", 1) == 1:
             yield "it has means over a tail of one round"
+
+
+def _no_shares(metrics: Metrics, limit: Any) -> Iterator[str]:
+    """Accuracies of one model on one test set that are no share of its images."""
+    if metrics.samples < 1 or not metrics.evaluation.startswith(ONE_TEST_SET):
+        return
+    attacked = min(metrics.samples, limit) if type(limit) is int else metrics.samples
+    measured = [("sa", metrics.sa, metrics.samples), *((name, value, attacked) for name, value in metrics.ra.items())]
+    for name, value, images in measured:
+        if math.isfinite(value) and abs(value * images - round(value * images)) > 1e-3:
+            yield f"{shown(name)}={value!r} is no share of {images} images"
 
 
 def _forgotten_apart(certificate: Any, asked: Any) -> Iterator[str]:

@@ -241,6 +241,19 @@ def test_the_scale_of_forgetting_fits_what_was_measured() -> None:
     assert lost.get_clim() == (0.0, 50.0)
 
 
+def test_forgetting_of_a_client_without_validation_data_is_drawn_as_nothing() -> None:
+    made = forgot(record())
+    facts = made.certificates["forgetting"]
+    holes = {name: [["nan", *row[1:]] for row in facts[name]] for name in ("matrix", "after")}
+    ((_, figure),) = forgetting_maps(
+        [made.model_copy(update={"certificates": {"forgetting": facts | holes | {"mean": "nan"}}})]
+    )
+    assert [t.get_text() for t in figure.axes[0].texts].count("–") == len(facts["clients"])
+    nothing = {name: [["nan" for _ in row] for row in facts[name]] for name in ("matrix", "after")}
+    ((_, figure),) = forgetting_maps([made.model_copy(update={"certificates": {"forgetting": facts | nothing}})])
+    assert {t.get_text() for t in figure.axes[0].texts} == {"–"}
+
+
 def test_norms_can_be_the_lines_of_a_panel() -> None:
     figures = figures_of(grid(points=3, seeds=1), "curves", metric="sa", where={"attack": "sf"}, lines="norm")
     (figure,) = figures

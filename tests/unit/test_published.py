@@ -247,6 +247,52 @@ def test_a_curve_of_rounds_that_nothing_was_measured_in_is_found(
         assert any("nothing was measured in" in words for words in said) == (round not in measured)
 
 
+def test_a_curve_of_a_training_that_stops_early_ends_where_it_stops(tmp_path: Path) -> None:
+    made = real(evaluate_every=4, tail=3, rounds=30, stop=10)
+    curve = [CurvePoint(round=t, sa=t / 40, loss=1.5) for t in (4, 8, 9, 10)]
+    assert made.metrics is not None
+    last = {"sa": 0.25, "loss": 1.5, "ra": {}, "ra_worst": None, "groups": {"tail": {"sa": 9 / 40}}}
+    told = {"curve": curve, "metrics": made.metrics.model_copy(update=last)}
+    assert unlikely(made.model_copy(update=told)) is None
+    assert faults_of(made, told, tmp_path) == []
+    wrong = {"metrics": made.metrics.model_copy(update=last | {"groups": {"tail": {"sa": 0.5}}})}
+    assert "is not the mean over the last rounds" in str(unlikely(made.model_copy(update=told | wrong)))
+    ended = {"metrics": made.metrics.model_copy(update=last | {"sa": 0.5})}
+    assert "its curve ends in other numbers" in str(unlikely(made.model_copy(update=told | ended)))
+    later = {"curve": [*curve, CurvePoint(round=12, sa=0.25, loss=1.5)], "certificates": {}}
+    assert "does not go from round to round" in str(undeclared(made.model_copy(update=told | later)))
+
+
+def faults_of(made: CellResult, change: dict[str, Any], tmp_path: Path) -> list[str]:
+    board = publish([made.model_copy(update=change)], name="x", curves=True)
+    return read_board(write_board(board, tmp_path / "changed.json"))[1]
+
+
+@pytest.mark.parametrize(
+    ("sa", "ra", "worst", "words"),
+    [
+        (0.9, 0.5, 0.5, None),
+        (0.25, 0.35, 0.35, None),
+        (0.9013, 0.5, 0.5, "sa=0.9013 is no share of 360 images"),
+        (0.9, 0.501, 0.501, "pgd=0.501 is no share of 20 images"),
+        (0.9, 0.5, 0.25, "ra_worst=0.25 is below the accuracy under the only attack"),
+    ],
+)
+def test_an_accuracy_is_a_share_of_the_test_images(
+    sa: float, ra: float, worst: float, words: str | None, tmp_path: Path
+) -> None:
+    made = real(evasions=["pgd"], ra_limit=20)
+    made = made.model_copy(update={"labels": made.labels | {"evasions": "pgd"}})
+    assert made.metrics is not None
+    says = "the global model on the test set, evaluation mode, white box through the evaluated model"
+    told = {"sa": sa, "ra": {"pgd": ra}, "ra_worst": worst, "samples": 360, "groups": {}, "evaluation": says}
+    said = faults_of(made, {"metrics": made.metrics.model_copy(update=told), "curve": []}, tmp_path)
+    assert (said == []) if words is None else any(words in fault for fault in said), said
+    users = told | {"evaluation": "the global model on the honest users' test parts, evaluation mode"}
+    said = faults_of(made, {"metrics": made.metrics.model_copy(update=users), "curve": []}, tmp_path)
+    assert not any("no share" in fault for fault in said)
+
+
 @pytest.mark.parametrize(
     ("asked", "told", "words"),
     [
