@@ -15,7 +15,7 @@ from robustfl.errors import UsageError, closest, some
 
 from .axes import NO_ATTACK, OF_ATTACKS, TOLD, Axes, Cell, Labels, absent, axes_of, bare, cells_of, text, values_of
 from .board import OVERALL, Board, Row, Section, natural, row_name
-from .captions import Footnotes, caption, how_to_read, in_plain_words
+from .captions import Footnotes, caption, how_to_read, in_plain_words, listed
 from .ensembles import columns, of_members, words
 from .estimate import DROPPED, STATES, Estimate, acts, averaged, in_order, table_prior, worst
 from .frame import label_columns, ranked_metrics, samples_of
@@ -89,9 +89,7 @@ def rank_board(
     metrics = sorted(ranked_metrics(table), key=lambda m: (m != "sa", m == "ra_worst", natural(m)))
     groups = _grouped(cells, axes, notes, metrics)
     measured = [c for c in cells if c["status"] == "done"]
-    # What attacks search and rehearse is no cost of a defense, and rows may have met others, or not to the end.
-    without = [bool(group.calm) for rows in groups.values() for group in rows.values()]
-    calm = any(without) if autobyz is not None else all(without)
+    calm = _calm_costs(groups, autobyz)
     counts = Counter(str(s) for s in table["status"])
     free = [c for c in labels if c not in (*axes.contestant, *axes.own, *axes.task)]
     constant = [c for c in free if len({text(cell.get(c)) for cell in cells}) == 1]
@@ -111,10 +109,28 @@ def rank_board(
         autobyz=autobyz,
         calm_costs=calm,
     )
-    told = [*how_to_read(board), _members_words(board), _backdoors(measured, axes), _tested(measured)]
+    told = [_idle_comparison(compare, board), *how_to_read(board), _members_words(board)]
+    told += [_backdoors(measured, axes), _tested(measured)]
     return replace(
         board, caption=caption(board, seeds={text(c["seed"]) for c in measured}), notes=tuple(filter(None, told))
     )
+
+
+def _calm_costs(groups: Groups, autobyz: Asked | None) -> bool:
+    """True where costs are those without attack.
+
+    What attacks search and rehearse is no cost of a defense, and rows may have met others, or not to the end.
+    """
+    without = [bool(group.calm) for rows in groups.values() for group in rows.values()]
+    return any(without) if autobyz is not None else all(without)
+
+
+def _idle_comparison(compare: Sequence[str], board: Board) -> str:
+    """The labels that were to tell rows apart, and do not."""
+    idle = [name for name in map(bare, dict.fromkeys(compare)) if name not in board.label_names]
+    constants = {bare(name) for name, _ in board.constants}
+    whys = [f"{name} ({'all cells have one' if name in constants else 'the same as f'})" for name in idle]
+    return f"Compared by what tells no rows apart: {listed(whys)}." if idle else ""
 
 
 def _members_words(board: Board) -> str:

@@ -326,7 +326,7 @@ _NO_RENAME = frozenset({errno.EXDEV, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOS
 def _remedy(error: OSError) -> str:
     if error.errno in _NO_RENAME:
         return "this file system may not replace a file by a rename, which the store needs; choose a folder elsewhere"
-    return "free space there, make the folder writable or choose another one"
+    return "free space there, make the folder writable or choose another one (--out)"
 
 
 def _sync_folder(folder: Path) -> None:

@@ -71,6 +71,8 @@ class Breakdown:
     metric: str
     against: str
     lines: tuple[tuple[str, tuple[tuple[float, float], ...]], ...]
+    single: int = 0
+    """Contestants that have a number at one place alone, and no line."""
 
     @property
     def label(self) -> str:
@@ -109,7 +111,7 @@ def breakdowns(board: Board, labels: tuple[str, ...] | None = None) -> list[Brea
         for against, lines in (*_along(board, rows, "f"), *_along(board, rows, "partition")):
             kept = tuple((n, tuple(sorted(p))) for n, p in sorted(lines.items()) if len(p) > 1)
             if kept:
-                found.append(Breakdown(metric, against, kept))
+                found.append(Breakdown(metric, against, kept, len(lines) - len(kept)))
     return found
 
 

@@ -51,14 +51,15 @@ def publish_store(
     where: Mapping[str, str] | None = None,
     compare: Sequence[str] = (),
     statistic: str | None = None,
+    on_board: Callable[[Board, Path], None] = lambda board, folder: None,
 ) -> Written:
     """Write the leaderboard in every form and figures into ``out``, a site into ``site``, a board into ``board``.
 
     The board claims ``tolerance`` (default: 0.01). ``papers`` gives the citations of the records' methods for the
     site; ``where`` keeps cells with these labels, ``compare`` names more labels that say who competes, ``statistic``
-    which numbers are ranked. The same store gives the same bytes.
-    Raises ``UsageError`` if ``path`` is no store or has no cell yet, ``StoreError`` if none of its files can be read;
-    for a board all must.
+    which numbers are ranked; ``on_board`` is told of the leaderboard and its folder before anything is written. The
+    same store gives the same bytes. Raises ``UsageError`` if ``path`` is no store or has no cell yet, ``StoreError``
+    if none of its files can be read; for a board all must.
     """
     if tolerance is not None and board is None:
         raise UsageError(f"tolerance={tolerance} is what a board claims, and none is written; name its file with board")
@@ -69,6 +70,7 @@ def publish_store(
     described = store.description()
     ready = None if board is None else _published(loaded, described, made.scenario, tolerance)  # a record may be unfit
     folder = store.folder / report_folder(where or {}, compare, statistic) if out is None else Path(out)
+    on_board(made, folder)
     sweep_leftovers(store.folder, folder, site or folder)
     files = write_all(made, folder)
     if figures:

@@ -70,8 +70,10 @@ def _figure(found: Breakdown, width: str, own: Sequence[int]) -> Figure:
     axes.set_xlabel(found.label, fontsize=letters + 1)
     axes.set_ylabel(f"{metric_title(found.metric)}, worst case (%)", fontsize=letters + 1)
     others = len(lines) - _NAMED
-    if others > 0:
-        axes.set_title(f"grey: {others} others, lower on average", fontsize=letters, loc="left")
+    told = [f"grey: {others} others, lower on average over their own points"] if others > 0 else []
+    told += [f"without a line: {found.single} with one point"] if found.single else []
+    if told:
+        axes.set_title("\n".join(told), fontsize=letters, loc="left")
     return figure
 
 

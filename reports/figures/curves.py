@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,8 @@ _METRICS = {"sa": "accuracy on clean inputs (%)", "ra": "accuracy on adversarial
 
 Runs = Mapping[tuple[str, ...], Sequence[CellResult]]
 """The seeds of each (row of panels, column of panels, line)."""
+Looks = Mapping[str, Mapping[str, Any]]
+"""How matplotlib is to draw every line."""
 
 
 def curves(
@@ -44,10 +46,11 @@ def curves(
     """
     panel = ("partition", "defense" if lines == "norm" else "norm", lines)
     groups = _groups([r for r in results if len(r.curve) > 1], panel)
+    looks = _looks({line for runs in groups.values() for _, _, line in runs})
     for metric in metrics:
         for (attack, setting), runs in sorted(groups.items(), key=lambda item: natural(" ".join(item[0]))):
             if any(len(_points(r, metric)) > 1 for records in runs.values() for r in records):
-                yield f"curves {metric} {attack} {setting}", _figure(runs, metric, attack, setting, width)
+                yield f"curves {metric} {attack} {setting}", _figure(runs, metric, attack, setting, looks, width)
 
 
 def _groups(
@@ -67,8 +70,18 @@ def _groups(
     return groups
 
 
-def _figure(runs: Runs, metric: str, attack: str, setting: str, print_width: str | None) -> Figure:
+def _looks(lines: Collection[str]) -> Looks:
+    """Colour and dashes of every line, the same in all figures."""
     import seaborn
+
+    palette = seaborn.color_palette("colorblind", len(lines))
+    return {
+        line: {"color": palette[i], "linestyle": DASHES[i % 4]}
+        for i, line in enumerate(sorted(lines, key=simple_first))
+    }
+
+
+def _figure(runs: Runs, metric: str, attack: str, setting: str, looks: Looks, print_width: str | None) -> Figure:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
     from matplotlib.ticker import MaxNLocator
@@ -76,8 +89,6 @@ def _figure(runs: Runs, metric: str, attack: str, setting: str, print_width: str
     partitions = sorted({p for p, _, _ in runs}, key=natural)
     norms = sorted({n for _, n, _ in runs}, key=natural)
     defenses = sorted({d for _, _, d in runs}, key=simple_first)
-    palette = seaborn.color_palette("colorblind", len(defenses))
-    looks = {d: {"color": palette[i], "linestyle": DASHES[i % 4]} for i, d in enumerate(defenses)}
     panels = [(p, norm) for p in partitions for norm in norms]
     titles = [panel_title(norm, in_words("partition", p), _WIDTH) for p, norm in panels]
     heading = 0.17 * tallest(titles)
@@ -86,8 +97,9 @@ def _figure(runs: Runs, metric: str, attack: str, setting: str, print_width: str
     labels = [wrapped(f"{d}{_seeds_of(runs, d)}") for d in defenses]
     width = max(1.0 + (_WIDTH + 0.25) * beside, 5.0)
     columns = max(1, min(len(labels), int((width - 0.4) / (0.85 + 0.08 * longest(labels)))))
+    title = _title(runs, attack, setting)
     lines = sum(t.count("\n") + 1 for t in labels) / columns
-    height = 1.15 + (1.75 + heading) * down + 0.19 * (math.ceil(lines) + bool(setting))
+    height = 1.15 + (1.75 + heading) * down + 0.19 * (math.ceil(lines) + title.count("\n"))
     figure = Figure(figsize=(width, height), layout=roomy(width, between=0.04))
     axes = figure.subplots(down, beside, squeeze=False)
     last = max(p.round for records in runs.values() for r in records for p in r.curve)
@@ -102,12 +114,17 @@ def _figure(runs: Runs, metric: str, attack: str, setting: str, print_width: str
     for axis in axes[-1]:
         axis.set_xlabel("round")
     figure.supylabel(_METRICS[metric], fontsize=10)
-    seeds = {len(records) for records in runs.values()}
-    spread_note = "; bands: lowest to highest seed" if max(seeds) > 1 else "; one seed"
-    figure.suptitle(f"attack: {attack}{spread_note}" + (f"\n{setting}" if setting else ""))
+    figure.suptitle(title)
     handles = [Line2D([], [], linewidth=1.8, label=n, **looks[d]) for n, d in zip(labels, defenses, strict=True)]
     figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, handlelength=2.6)
     return figure
+
+
+def _title(runs: Runs, attack: str, setting: str) -> str:
+    bands = "bands: lowest to highest seed" if max(map(len, runs.values())) > 1 else "one seed"
+    lost = any(r.status == "diverged" for records in runs.values() for r in records)
+    crosses = "✕: last evaluation before a seed diverged; there every seed is a line" if lost else ""
+    return "\n".join(filter(None, [f"attack: {attack}; {bands}", crosses, setting]))
 
 
 def _seeds_of(runs: Runs, defense: str) -> str:

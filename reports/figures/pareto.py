@@ -50,6 +50,9 @@ def _figure(board: Board, found: Pareto, width: str) -> Figure:
     axes.set_xlabel(f"{found.x_label} (%)", fontsize=letters + 1)
     axes.set_ylabel(f"{found.y_label} (%)", fontsize=letters + 1)
     axes.tick_params(labelsize=letters)
+    if found.left_out:
+        rows = f"{found.left_out} row{'' if found.left_out == 1 else 's'}"
+        axes.set_title(f"{rows} without both numbers for all seeds left out", fontsize=letters, loc="left")
     axes.margins(0.09)
     axes.set(xlim=_widened(*axes.get_xlim()), ylim=_widened(*axes.get_ylim()))
     if len(axes.get_legend_handles_labels()[1]) > 1:

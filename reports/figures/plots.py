@@ -69,7 +69,7 @@ KINDS = {
         breakdown_figures, board=True, native=True, metric=True,
     ),
     "pareto": Kind(
-        "Clean against robust accuracy in the worst case; numbered rows are beaten by no other in both",
+        "The two accuracies on the axes, a point per row; numbered rows are beaten by no other in both",
         "fewer than two rows have both numbers of a worst case", pareto_figures, board=True, native=True,
     ),
     "ranks": Kind(

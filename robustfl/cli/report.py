@@ -22,8 +22,8 @@ def report(
     made = publish_store(
         store, out, figures=figures, site=site, board=board, tolerance=tolerance, papers=papers,
         where=where, compare=compare, statistic=statistic,
+        on_board=lambda found, folder: print_board(found, form, full=str(folder / "leaderboard.csv")),
     )  # fmt: skip
-    print_board(made.board, form, full=str(next(f for f in made.files if f.suffix == ".csv")))
     if form == "json":
         return 0
     say("\nWritten:")

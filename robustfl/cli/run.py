@@ -54,11 +54,15 @@ def _tell(record: CellResult, form: str, process: int) -> None:
 
 
 def _print(record: Any) -> None:
+    from robustfl.reports.published.faults import forgotten
+
     screen = console()
     labels = record.labels
     shown = ["dataset", "partition", "model", "norm", "algorithm", "attack", "defense", "f", "clients", "seed"]
     if labels["statistics_defense"] != "same":
         shown.insert(shown.index("f"), "statistics_defense")
+    if labels["domains"]:
+        shown[:2] = ["domains"]
     rows = [[k, labels[k]] for k in shown]
     rows.append(["status", record.status])
     if record.metrics is not None:
@@ -69,8 +73,15 @@ def _print(record: Any) -> None:
                 name = "SA" if metric == "sa" else f"RA {metric}"
                 chosen = record.certificates["selection"]["round"]
                 rows.append([name, f"{percent(value)} %  (round {chosen}, chosen on validation data)"])
+        for metric, value in record.metrics.groups.get("tail", {}).items():
+            if metric != "ra_worst":
+                name = "SA" if metric == "sa" else f"RA {metric}"
+                rows.append([name, f"{percent(value)} %  (mean of the last {labels['tail']} rounds)"])
     if record.reason:
         rows.append(["reason", record.reason.strip()])
+    for round, mean in forgotten(record.certificates.get("forgetting")).items():
+        where = f"  (round {round})" if round else ""
+        rows.append(["forgetting", f"{100 * float(mean):.1f} points, mean over clients and others' data{where}"])
     for name in ("attack_shift", "statistics_shift", "defense_shift", "smallest_variance", "dropped"):
         if record.certificates.get(name) is not None:
             value = float(record.certificates[name])  # infinite and NaN are texts in a record

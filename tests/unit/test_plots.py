@@ -207,7 +207,7 @@ def test_a_breakdown_names_six_lines_at_their_ends_with_their_markers_and_greys_
     heights = [t.xy[1] for t in axes.texts]
     assert heights == sorted(heights, reverse=True)
     assert len({line.get_marker() for line in axes.lines} - {"None", ""}) == 6
-    assert axes.get_title("left") == "grey: 2 others, lower on average"
+    assert axes.get_title("left") == "grey: 2 others, lower on average over their own points"
 
 
 def test_norms_differ_in_marker_and_rows_on_the_front_are_numbered_and_named() -> None:
