@@ -97,9 +97,9 @@ def _figure(runs: Runs, metric: str, attack: str, setting: str, looks: Looks, pr
     labels = [wrapped(f"{d}{_seeds_of(runs, d)}") for d in defenses]
     width = max(1.0 + (_WIDTH + 0.25) * beside, 5.0)
     columns = max(1, min(len(labels), int((width - 0.4) / (0.85 + 0.08 * longest(labels)))))
-    title = _title(runs, attack, setting)
+    above = _title(runs, attack, setting)
     lines = sum(t.count("\n") + 1 for t in labels) / columns
-    height = 1.15 + (1.75 + heading) * down + 0.19 * (math.ceil(lines) + title.count("\n"))
+    height = 1.15 + (1.75 + heading) * down + 0.19 * (math.ceil(lines) + above.count("\n"))
     figure = Figure(figsize=(width, height), layout=roomy(width, between=0.04))
     axes = figure.subplots(down, beside, squeeze=False)
     last = max(p.round for records in runs.values() for r in records for p in r.curve)
@@ -114,7 +114,7 @@ def _figure(runs: Runs, metric: str, attack: str, setting: str, looks: Looks, pr
     for axis in axes[-1]:
         axis.set_xlabel("round")
     figure.supylabel(_METRICS[metric], fontsize=10)
-    figure.suptitle(title)
+    figure.suptitle(above)
     handles = [Line2D([], [], linewidth=1.8, label=n, **looks[d]) for n, d in zip(labels, defenses, strict=True)]
     figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, handlelength=2.6)
     return figure
