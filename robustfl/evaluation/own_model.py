@@ -283,7 +283,11 @@ def _as_it_was(model: nn.Module) -> Iterator[list[str]]:
     buffers had changed."""
     modes = [(m, m.training) for m in model.modules()]
     flags = [(p, p.requires_grad, p.grad) for p in model.parameters()]
-    buffers = {name: (buffer, buffer.clone()) for name, buffer in model.named_buffers()}
+    buffers = [
+        (module, name, ".".join(filter(None, (prefix, name))), buffer, buffer.clone())
+        for prefix, module in model.named_modules()
+        for name, buffer in module.named_buffers(recurse=False)
+    ]
     changed: list[str] = []
     try:
         model.eval()
@@ -297,10 +301,19 @@ def _as_it_was(model: nn.Module) -> Iterator[list[str]]:
         for parameter, flag, gradient in flags:
             parameter.requires_grad_(flag)
             parameter.grad = gradient
-        for name, (buffer, before) in buffers.items():
-            if not bool(((buffer == before) | (buffer.isnan() & before.isnan())).all()):
-                changed.append(name)
+        for module, name, path, buffer, before in buffers:
+            now = getattr(module, name, None)  # a model may write into it, or put another one in its place
+            if not isinstance(now, Tensor) or not _same(now, before):
+                changed.append(path)
+            with torch.no_grad():
                 buffer.copy_(before)
+            setattr(module, name, buffer)
+
+
+def _same(now: Tensor, before: Tensor) -> bool:
+    """True for equal buffers; NaN is NaN."""
+    alike = now.shape == before.shape and now.dtype == before.dtype
+    return alike and bool(((now == before) | (now.isnan() & before.isnan())).all())
 
 
 def _classes(model: nn.Module, x: Tensor) -> int:
@@ -351,8 +364,7 @@ def _batches(data: Any, batch: int | None, root: str | Path | None) -> tuple[Ite
         return ((images[piece], held.y[piece]) for piece in _pieces(len(held), step)), len(held)
     if isinstance(data, (TorchDataset, DataLoader)):
         loader = data if isinstance(data, DataLoader) else DataLoader(data, batch_size=256 if batch is None else batch)
-        unknown = isinstance(loader.dataset, IterableDataset)
-        return loader, None if unknown else len(cast("Any", loader.dataset))
+        return loader, _drawn_by(loader)
     if isinstance(data, (tuple, list)) and len(data) == 2:
         images, labels = _sound(data)
         return ((images[piece], labels[piece]) for piece in _pieces(len(labels), step)), len(labels)
@@ -360,6 +372,17 @@ def _batches(data: Any, batch: int | None, root: str | Path | None) -> tuple[Ite
         f"evaluate: data is a {type(data).__name__}; give a data set's name, a pair (X, y) of tensors or arrays, a "
         "torch DataLoader or a torch Dataset"
     )
+
+
+def _drawn_by(loader: DataLoader[Any]) -> int | None:
+    """How many images a loader gives, if it is known: none where data come one by one, or batches from a rule."""
+    if isinstance(loader.dataset, IterableDataset) or loader.batch_size is None:
+        return None
+    try:
+        drawn = len(cast("Any", loader.sampler))
+    except TypeError:
+        return None
+    return drawn - drawn % loader.batch_size if loader.drop_last else drawn
 
 
 def _pieces(length: int, step: int) -> list[slice]:

@@ -14,13 +14,21 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    Sampler,
+    SubsetRandomSampler,
+    TensorDataset,
+)
 
 import robustfl
 from robustfl.contracts import Evasion
 from robustfl.data import Normalize, data_root, dataset_from_spec
 from robustfl.errors import UsageError
-from robustfl.evaluation.own_model import Evaluation
+from robustfl.evaluation.own_model import Evaluation, _placed
 from robustfl.randomness import stream
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -261,7 +269,9 @@ def test_batches_of_unequal_size_weigh_by_their_images_and_none_beyond_the_limit
     assert found.loss == pytest.approx(float(nn.functional.cross_entropy(model(x).detach(), y)), rel=1e-5)
     assert sum(Counting.shown) == 100
     assert 0 not in Counting.shown
+    under = {spec: _wilson(value, 100) for spec, value in found.ra.items()}
     assert [found.interval(m) for m in ("sa", "worst")] == [_wilson(found.sa, 101), _wilson(found.worst, 100)]
+    assert {spec: found.interval(spec) for spec in found.ra} == under
 
 
 def _wilson(value: float | None, samples: int) -> object:
@@ -305,10 +315,27 @@ def test_how_many_images_there_are_is_told_where_it_is_known() -> None:
             return iter([(image, label) for image, label in zip(GOOD[0], GOOD[1].tolist(), strict=True)])
 
     pairs = TensorDataset(*GOOD)
-    for data, total in ((pairs, 4), (DataLoader(pairs, batch_size=2), 4), (Stream(), None)):
+    three = SubsetRandomSampler(range(3))
+    by_hand = BatchSampler(range(4), 2, drop_last=False)
+    for data, seen, total in (
+        (pairs, [2, 4], 4),
+        (DataLoader(pairs, batch_size=2), [2, 4], 4),
+        (DataLoader(pairs, batch_size=3, drop_last=True), [3], 3),
+        (DataLoader(pairs, batch_size=2, sampler=three), [2, 3], 3),
+        (DataLoader(pairs, batch_sampler=by_hand), [2, 4], None),
+        (DataLoader(pairs, batch_size=2, sampler=Endless()), [2, 4], None),
+        (Stream(), [2, 4], None),
+    ):
         told = list[tuple[int, int | None]]()
         robustfl.evaluate(small(), data, [], batch=2, on_batch=lambda *at, told=told: told.append(at))
-        assert told == [(2, total), (4, total)]
+        assert told == [(count, total) for count in seen]
+
+
+class Endless(Sampler[int]):
+    """Does not tell how many it draws."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(4))
 
 
 def test_images_in_the_order_of_their_classes_are_noted() -> None:
@@ -331,21 +358,29 @@ def test_a_model_that_writes_to_its_input_sees_every_image_as_it_is() -> None:
     assert found.loss == robustfl.evaluate(nn.Sequential(Normalize([0.3], [0.2]), inner), (x, y), []).loss
 
 
-def test_a_model_that_keeps_count_in_evaluation_is_told_and_put_back() -> None:
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_model_that_keeps_count_in_evaluation_is_told_and_put_back(*, replaced: bool) -> None:
     class Counts(nn.Module):
+        seen: Tensor
+
         def __init__(self) -> None:
             super().__init__()
             self.inner = small()
             self.register_buffer("seen", torch.zeros(()))
 
         def forward(self, x: Tensor) -> Tensor:
-            self.seen += 1  # type: ignore[misc]
+            if replaced:
+                self.seen = self.seen + 1
+            else:
+                self.seen += 1
             return self.inner(x)  # type: ignore[no-any-return]
 
     model = Counts()
+    kept = model.seen
     found = robustfl.evaluate(model, images(), [])
     assert found.notes == ("the model changed its buffers seen in evaluation mode; put back",)
-    assert (float(model.seen), found.ra, found.worst) == (0, {}, None)  # type: ignore[arg-type]
+    assert (float(model.seen), found.ra, found.worst) == (0, {}, None)
+    assert model.seen is kept
 
 
 def test_a_buffer_that_holds_nan_all_along_has_not_changed() -> None:
@@ -357,6 +392,8 @@ def test_a_buffer_that_holds_nan_all_along_has_not_changed() -> None:
 def test_images_that_are_almost_black_are_told_of() -> None:
     x, y = images()
     (note,) = robustfl.evaluate(small(), (x / 255, y), []).notes
+    bright_first = DataLoader(TensorDataset(torch.cat([x[:1], x / 255]), torch.cat([y[:1], y])), batch_size=1)
+    assert robustfl.evaluate(small(), bright_first, []).notes == ()
     assert note.startswith("no pixel of a test image is above 0.0039, where 1 is white")
 
 
@@ -382,6 +419,10 @@ def test_wilsons_interval_by_hand() -> None:
     nn.init.zeros_(always_zero[1].weight), nn.init.zeros_(always_zero[1].bias)
     found = robustfl.evaluate(always_zero, (torch.rand(10, 1, 1, 1), labels), [])
     assert found.interval() == pytest.approx((0.4902, 0.9433), abs=1e-4)
+    z = 0.6744897501960817  # half of the normal distribution lies within
+    middle, reach = 0.8 + z**2 / 20, z * (0.8 * 0.2 / 10 + z**2 / 400) ** 0.5
+    half = tuple((middle + side * reach) / (1 + z**2 / 10) for side in (-1, 1))
+    assert found.interval(confidence=0.5) == pytest.approx(half, abs=1e-6)
 
 
 def test_an_accuracy_that_no_binary_number_is_has_the_interval_of_its_hits() -> None:
@@ -493,6 +534,27 @@ def test_images_without_a_gradient_are_told() -> None:
         note.startswith("the gradient of the loss is exactly zero for 100 % of the images") for note in told.notes
     )
     assert robustfl.evaluate(Saturated(0.1), data, evasions=["fgsm(eps=0.1)"]).notes == ()
+    few = robustfl.evaluate(Saturated(1e4), data, evasions=["fgsm(eps=0.1)"], ra_limit=10)
+    assert any("exactly zero for 100 % of the images" in note for note in few.notes)
+
+
+def test_a_model_that_does_not_look_at_one_pixel_has_a_gradient() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
+    with torch.no_grad():
+        model[1].weight[:, 0] = 0.0
+    data = torch.rand(20, 1, 2, 2), torch.arange(20) % 2
+    assert robustfl.evaluate(model, data, evasions=["fgsm(eps=0.1)"]).notes == ()
+
+
+def test_the_seed_is_among_the_settings_and_a_copy_goes_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = torch.rand(20, 1, 8, 8), torch.arange(20) % 10
+    assert robustfl.evaluate(small(), data, [], seed=7).settings["seed"] == 7
+    model, moved = small(), list[nn.Module]()
+    monkeypatch.setattr(nn.Module, "to", lambda self, where: moved.append(self) or self)
+    tested, _, _ = _placed(model, "meta")
+    assert moved == [tested]
+    assert tested is not model
+    assert next(tested.parameters()).data_ptr() != next(model.parameters()).data_ptr()
 
 
 def test_a_model_that_autograd_does_not_see_is_named() -> None:
