@@ -13,7 +13,10 @@ import torch
 
 
 def derive(seed: int, *names: str | int) -> int:
-    """A 63-bit integer that depends on ``seed`` and every name, and on nothing else (stable across platforms)."""
+    """A 63-bit integer that depends on ``seed`` and every name, and on nothing else (stable across platforms).
+
+    Names are Python's own ``str`` and ``int``: a NumPy integer is another name, so convert it.
+    """
     text = "\x1f".join([str(int(seed)), *(f"{type(n).__name__}:{n}" for n in names)])
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 

@@ -56,7 +56,7 @@ def _parameters(a: Arguments) -> float:
 
 def _sent(a: Arguments) -> float:
     """Numbers a client sends in a round that has no exchange inside the layers."""
-    found = traffic(*_layout(a), round=int(a.get("round", 0)), rounds=int(a.get("rounds", 1)))
+    found = traffic(*_layout(a))
     return float(found.parameters + found.statistics)
 
 

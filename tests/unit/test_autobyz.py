@@ -84,6 +84,13 @@ def test_an_exclusion_of_autobyz_keeps_what_is_listed_beside_it() -> None:
 
 
 @pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("rule", ["autobyz(version=1)", "autobyz"])
+def test_an_exclusion_may_name_the_version_of_autobyz(rule: str) -> None:
+    found = attacks(scenario(({"attack": rule},), attack=["none", "autobyz(version=1)"]))
+    assert [a for a, _, _ in found] == ["none"]
+
+
+@pytest.mark.usefixtures("small")
 def test_autobyz_advances_with_other_axes_as_one_value() -> None:
     found = attacks(scenario(attack=["none", "autobyz"], defense=["mean", "median"], zip=[["attack", "defense"]]))
     assert {d for a, _, d in found if a != "none"} == {"median"}

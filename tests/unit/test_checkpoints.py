@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from robustfl.federation import initial_state
 from robustfl.records import CellResult, CurvePoint, plain
 from robustfl.reports.store import Store
 from robustfl.scenarios import Execution, Scenario, checkpoint, grid, plan, run_cell
+from robustfl.scenarios.build import build
 from robustfl.scenarios.cell import Cell
 from robustfl.scenarios.checkpoint import checkpoint_path, discard
 from robustfl.scenarios.expand import expand, fingerprints
+from robustfl.scenarios.packing import packed, unpacked
+from robustfl.scenarios.selection import Selection
 
 BASE: dict[str, Any] = {
     "model": "mlp(hidden=(8,))", "norm": "fbn", "clients": 6, "f": 1, "rounds": 6, "batch": 8, "dtype": "float64",
@@ -51,6 +56,9 @@ CASES: dict[str, dict[str, Any]] = {
     "fedtan": {"norm": "fedtan", "algorithm": "fedavg(local_steps=2)", "attack": "sf"},
     "refreshed": {"norm": "fedavg-alg2", "algorithm": "fedavg(local_steps=2)"},
     "fltrust": {"defense": "fltrust", "server_samples": 40, "norm": "none", "algorithm": "fedavg(local_steps=2)"},
+    "fltrust with momentum": {
+        "defense": "fltrust", "server_samples": 40, "norm": "none", "algorithm": "dsgd(momentum=0.9)",
+    },
     "backdoor": {"attack": "badnets"},
     "neurotoxin": {"attack": "neurotoxin"},
     "timed": {"attack": "timed(attack=mimic, start=2)"},
@@ -194,6 +202,40 @@ def test_a_torn_checkpoint_is_ignored_with_a_warning(keep: int, tmp_path: Path) 
     assert "ignored" in heard[0]
     assert "torn" in heard[0]
     assert kept(record) == kept(run(chosen))
+
+
+def test_a_state_of_another_precision_does_not_fit() -> None:
+    theirs, mine = (build(cell(dtype=dtype)).experiment for dtype in ("float64", "float32"))
+    content = packed(theirs, initial_state(theirs, limit=2**30))
+    with pytest.raises(ValueError, match=r"theta is torch.float64 .*, not torch.float32"):
+        unpacked(mine, content, limit=2**30)
+
+
+def test_a_view_is_packed_without_the_rest_of_its_memory() -> None:
+    e = build(cell()).experiment
+    state = replace(initial_state(e, limit=2**30), server={"part": torch.arange(100.0)[3:5]})
+    kept_part = packed(e, state)["server"]["part"]
+    assert kept_part.tolist() == [3, 4]
+    assert kept_part.untyped_storage().nbytes() == kept_part.nbytes
+
+
+def test_a_selection_that_is_resumed_has_the_best_round_and_what_its_attackers_handed_on() -> None:
+    e = build(cell(norm="naive-bn")).experiment
+    start = initial_state(e, limit=2**30)
+    handed = {"propagated": {"row": torch.ones(2)}}
+    first = Selection(e, 2**30)
+    for round, value in ((1, 0.5), (2, 0.9), (3, 0.9), (4, 0.2)):
+        first.see(replace(start, round=round, theta=start.theta + round, attack=handed if round == 2 else {}), value)
+    again = Selection(e, 2**30)
+    again.resume(first.progress(), start)
+    for selection in (first, again):
+        assert (selection.round, selection.value) == (2, 0.9)
+        with selection.lent(start) as chosen:
+            assert chosen.round == 2
+            assert chosen.attack == handed
+            assert torch.equal(start.theta, first.progress()["kept"]["theta"])
+    again.see(replace(start, round=5, theta=start.theta + 5), 0.95)
+    assert (again.round, again.value) == (5, 0.95)
 
 
 def test_a_damaged_number_is_noticed(tmp_path: Path) -> None:

@@ -124,3 +124,11 @@ def test_a_look_at_validation_data_attacks_those_of_at_users() -> None:
         found = costs.Costs(Execution(device="cpu"), {}).of([cell], lambda done: None)[costs.kind_of(cell)]
         attacked = share * costs.passes(cell.train_evasion)
         assert found.validated == pytest.approx(images * (attacked + 1 - share))
+
+
+@pytest.mark.parametrize(
+    ("evasion", "passes"),
+    [("fgsm", 4), ("pgd(steps=7)", 22), ("mia(steps=3)", 10)],
+)
+def test_an_evasion_costs_three_passes_a_step_and_one_to_see_what_it_did(evasion: str, passes: int) -> None:
+    assert costs.passes(evasion) == passes

@@ -9,9 +9,10 @@ from fake_store import record
 
 from robustfl.reports import rank_board
 from robustfl.reports.axes import spread, varied
-from robustfl.reports.estimate import Estimate, averaged, worst
+from robustfl.reports.estimate import Estimate, averaged, table_prior, worst
 from robustfl.reports.frame import frame
-from robustfl.reports.ranking import without_effect
+from robustfl.reports.moderated import resolution
+from robustfl.reports.ranking import _disproved, without_effect
 
 
 def place(*values: float, **more: Any) -> Estimate:
@@ -77,3 +78,20 @@ def test_cells_without_attack_that_have_the_attacked_numbers_are_left_where_they
     cells = [{"attack": attack, "f": f} for attack in ("none", "sf") for f in (1, 2)]
     assert spread(list(cells)) == cells
     assert spread([{"attack": "none", "f": 0}, *cells[2:]]) == [*cells[:2], *cells[2:]]
+
+
+def test_an_idle_attack_that_is_below_the_others_by_a_last_bit_stays_idle() -> None:
+    others = {"none": place(0.8, 0.8), "sf": place(0.7, 0.7)}
+    for below, idle in ((1e-16, True), (0.01, False)):
+        found = _disproved({**others, "alie": place(0.7 - below, 0.7 - below, idle=True)})
+        assert found["alie"].idle is idle
+
+
+def test_seeds_that_agree_vary_as_whole_test_samples_do() -> None:
+    """Rounding to a share of 50 images hides variances below the one of rounding itself."""
+    same = [place(0.5 + 0.02 * i, 0.5 + 0.02 * i, samples=50) for i in range(6)]
+    prior = table_prior(same)
+    assert prior is not None
+    least = min(resolution([v for _, v in p.values], 50) for p in same)
+    assert least > 0
+    assert prior.variance >= least * (1 - 1e-9)

@@ -384,6 +384,19 @@ def test_one_seed_or_two_may_be_luck_in_all_scenarios() -> None:
         assert (f"too few seeds, since {seeds} may be luck" in found.verdict) is not claimed
 
 
+def test_of_contestants_with_unequal_seeds_the_fewest_count() -> None:
+    fewer = [r for r in cells_of(TABLE) if r.labels["defense"] != "krum" or r.labels["seed"] < 2]
+    found = rank_over_scenarios(board(*fewer), "sa")
+    assert "too few seeds, since 2 may be luck" in found.verdict
+
+
+def test_who_diverged_comes_after_who_is_always_wrong() -> None:
+    records = [c for d, v in (("mean", 0.0), ("median", 0.5)) for i in range(6) for c in cells(d, [v], attack=f"a{i}")]
+    broke = [record(defense="cc", attack=f"a{i}", status="diverged", reason="x", round=1) for i in range(6)]
+    found = rank_over_scenarios(board(*records, *broke), "sa")
+    assert dict(zip([n[0] for n in found.names], found.mean_ranks, strict=True)) == {"median": 1, "mean": 2, "cc": 3}
+
+
 def test_what_nobody_has_a_number_for_is_no_scenario() -> None:
     refused = [record(defense=d, attack="a9", status="refused", reason="x", seed=s) for d in TABLE for s in range(3)]
     found = rank_over_scenarios(board(*cells_of(TABLE), *refused), "sa")

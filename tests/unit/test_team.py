@@ -18,6 +18,7 @@ from robustfl.errors import Refused
 from robustfl.federation import train
 from robustfl.scenarios.build import build
 from robustfl.scenarios.cell import Cell
+from robustfl.scenarios.ranks import processes, rank
 from robustfl.team import Team
 
 DRIVER = Path(__file__).parent / "team_driver.py"
@@ -98,6 +99,12 @@ def test_torchrun_writes_one_record_equal_to_that_of_one_process(tmp_path: Path)
     assert two["certificates"]["processes"] == 2
     assert one["metrics"]["loss"] == pytest.approx(two["metrics"]["loss"], abs=1e-6)
     assert one["metrics"]["per_class"] == two["metrics"]["per_class"]
+
+
+def test_of_processes_on_several_machines_one_leads(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("RANK", "4"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "8")):
+        monkeypatch.setenv(name, value)
+    assert (rank(), processes()) == (4, 8)
 
 
 def test_a_grid_is_not_shared(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
