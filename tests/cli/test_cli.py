@@ -14,6 +14,7 @@ from fake_store import record, stored
 
 from robustfl.cli import invoke
 from robustfl.cli.facts import _parameter as parameters
+from robustfl.errors import StoreError
 from robustfl.parameters import param
 from robustfl.scenarios.dry_run import Estimate
 
@@ -69,7 +70,13 @@ def test_a_grid_shows_its_own_cells_and_a_report_those_it_is_asked_for(capsys: p
     assert invoke(["report", "runs/quickstart", "--no-figures", "--where", "seed=0", "--where", "seed=1"]) == 2
     assert "did you mean 'rounds'" in capsys.readouterr().err
     assert invoke(["report", "runs/quickstart", "--no-figures", "--compare", "rounds"]) == 0
-    assert "overall" not in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "overall" not in out
+    assert "Compared by" not in out
+    for label, why in (("clients", "all cells have one"), ("f_declared", "all cells have one")):
+        assert invoke(["report", "runs/quickstart", "--no-figures", "--compare", label]) == 0
+        told = " ".join(capsys.readouterr().out.split())
+        assert f"Compared by what tells no rows apart: {label} ({why})." in told
 
 
 def test_a_dry_run_warns_of_an_attack_without_effect(capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,6 +131,23 @@ def test_run_prints_one_cell_and_json(capsys: pytest.CaptureFixture[str]) -> Non
     assert invoke(["run", *fixed, "--format", "json", "--out", "kept"]) == 0
     record = json.loads(capsys.readouterr().out)
     assert (Path("kept/run/cells") / f"{record['key']}.json").is_file()
+
+
+def test_run_prints_all_that_was_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["rounds=3", "model=mlp(hidden=(8,))", "tail=2", "forgetting=[1, 3]", "validation=0.2",
+             "algorithm=fedavg", "evasions=[]"]  # fmt: skip
+    assert invoke(["run", *(word for s in asked for word in ("--set", s))]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"SA +\d+\.\d %  \(mean of the last 2 rounds\)", out)
+    for round in (1, 3):
+        assert re.search(rf"forgetting +-?\d+\.\d points, mean over clients and others' data  \(round {round}\)", out)
+    assert re.search(r"^dataset +digits", out, re.MULTILINE)
+    domains = ["rounds=1", "model=mlp(hidden=(8,))", "clients=2", "evasions=[]",
+               'domains=["digits-domain", "digits-domain(style=shifted)"]']  # fmt: skip
+    assert invoke(["run", *(word for s in domains for word in ("--set", s))]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"^domains +digits-domain digits-domain\(style=shifted\)", out, re.MULTILINE)
+    assert not re.search(r"^(dataset|partition)", out, re.MULTILINE)
 
 
 def test_run_prints_a_certificate_that_is_infinite(capsys: pytest.CaptureFixture[str]) -> None:
@@ -203,6 +227,25 @@ def test_report_writes_every_form(capsys: pytest.CaptureFixture[str]) -> None:
     drawn = [n for n in names if n.endswith((".png", ".pdf"))]
     assert f"{len(drawn)} figures" in said
     assert not any(n in said for n in drawn)
+
+
+@pytest.mark.parametrize("form", ["table", "json"])
+def test_a_leaderboard_is_printed_before_it_is_written(
+    form: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise StoreError("cannot write leaderboard.csv: no space")
+
+    assert invoke(["grid", *TINY]) == 0
+    capsys.readouterr()
+    monkeypatch.setattr("robustfl.reports.writing.write_all", full)
+    assert invoke(["report", "runs/quickstart", "--format", form]) == 1
+    told = capsys.readouterr()
+    assert "no space" in told.err
+    if form == "json":
+        assert json.loads(told.out)["cells"] == {"done": 4}
+    else:
+        assert "Cells: 4 done." in told.out
 
 
 def test_a_name_that_is_no_file_name_is_told_what_is_allowed(capsys: pytest.CaptureFixture[str]) -> None:

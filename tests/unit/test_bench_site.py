@@ -21,6 +21,7 @@ from robustfl.errors import UsageError
 from robustfl.records import CellResult
 from robustfl.reports.benchmark.data import Measured, measured
 from robustfl.reports.benchmark.drawing import TOP, pareto_svg
+from robustfl.reports.benchmark.front import _sure
 from robustfl.reports.benchmark.history import Entry, History, history_page, read_history
 from robustfl.reports.benchmark.method import About
 from robustfl.reports.benchmark.tier import changed_words
@@ -164,6 +165,14 @@ def test_rows_that_a_careful_test_does_not_tell_apart_are_near_only_if_their_int
     near, apart = board.rivals(first)
     assert apart == far
     assert len(near) == len(others) - len(far)
+
+
+def test_a_single_contestant_is_told_from_nobody() -> None:
+    board = made_up("m")
+    row = board.rows[0]
+    vars(board)["rows"] = (row,)
+    vars(board)["alike"] = {row.labels: ()}
+    assert _sure(board, row).endswith("nothing to compare with")
 
 
 def test_of_contestants_with_equal_ra_the_first_by_sa_is_first(tmp_path: Path) -> None:
