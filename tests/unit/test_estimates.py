@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -132,3 +133,14 @@ def test_a_look_at_validation_data_attacks_those_of_at_users() -> None:
 )
 def test_an_evasion_costs_three_passes_a_step_and_one_to_see_what_it_did(evasion: str, passes: int) -> None:
     assert costs.passes(evasion) == passes
+
+
+def test_an_evasion_that_does_not_tell_its_passes_costs_three_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    for given, passes in (
+        ({"steps": 4, "restarts": 2}, 25),
+        ({"steps": 4}, 13),
+        ({}, 4),
+        ({"steps": 4, "passes": 5}, 6),
+    ):
+        monkeypatch.setattr(costs, "method", lambda setting, text, given=given: SimpleNamespace(**given))
+        assert costs.passes("mine") == passes
