@@ -110,7 +110,7 @@ def rank_board(
         calm_costs=calm,
     )
     told = [_idle_comparison(compare, board), *how_to_read(board), _members_words(board)]
-    told += [_backdoors(measured, axes), _tested(measured)]
+    told += [_backdoors(measured, axes), _unequal_parts(measured), _tested(measured)]
     return replace(
         board, caption=caption(board, seeds={text(c["seed"]) for c in measured}), notes=tuple(filter(None, told))
     )
@@ -168,6 +168,19 @@ def without_effect(cell: Cell) -> bool:
 
 def _still(shift: object) -> bool:
     return isinstance(shift, (int, float)) and shift <= NO_SHIFT
+
+
+def _unequal_parts(cells: Sequence[Cell]) -> str:
+    """The reason why a test set counts as smaller: an equal mean over unequal users is less certain than their sum."""
+    sizes = [(float(c["certificates.equal_samples"]), int(c["samples"])) for c in cells
+             if not absent(c.get("certificates.equal_samples")) and not absent(c.get("samples"))]  # fmt: skip
+    if not sizes:
+        return ""
+    equal, images = min(sizes)
+    return (
+        "Users with unequally many test images weigh alike: their mean is as uncertain as accuracy on "
+        f"{int(equal)} images, not on all {images}."
+    )
 
 
 def _tested(cells: Sequence[Cell]) -> str:

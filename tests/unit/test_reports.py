@@ -801,6 +801,14 @@ def test_a_bound_on_attacked_images_is_one_of_every_honest_user_where_users_have
     assert samples_of({**cell, "domains": "a, b"}, "sa") == {"sa": 1_000}
 
 
+def test_why_unequal_users_make_a_test_set_smaller_is_said() -> None:
+    made = record(sa=0.5, ra={})
+    unequal = made.model_copy(update={"certificates": {**made.certificates, "equal_samples": 120.6}})
+    said = "their mean is as uncertain as accuracy on 120 images, not on all 360."
+    assert any(said in note for note in rank_board(frame([unequal])).notes)
+    assert not any("weigh alike" in note for note in rank_board(frame([made])).notes)
+
+
 def test_a_mean_over_users_with_unequally_many_images_is_as_uncertain_as_fewer_of_them() -> None:
     cell = {"samples": 1_000, "certificates.equal_samples": 120.6, "domains": "a, b", "clients": 6, "f": 2}
     assert samples_of(cell, "sa") == {"sa": 120}
