@@ -121,13 +121,16 @@ class Estimate:
         """Every seed's value in percent, for a tool tip: ``seed 0: 80.0, seed 1: 90.0``."""
         return ", ".join(f"seed {s}: {100 * v:.1f}" for s, v in self.values)
 
-    def text(self, *, spread: bool = True) -> str:
-        """The place in percent with one decimal, or its states: ``85.0 (80.0–90.0)``, ``≤ 70.0``, ``diverged 2/3``."""
+    def text(self, *, spread: bool = True, unit: str = "") -> str:
+        """The place in percent with one decimal, or its states: ``85.0 (80.0–90.0)``, ``≤ 70.0``, ``diverged 2/3``.
+
+        ``unit`` follows the number.
+        """
         if self.states or self.idle or self.dropped:
             return self.status
         if self.mean is None:
             return "–"
-        number = f"{100 * self.mean:.1f}"
+        number = f"{100 * self.mean:.1f}{unit}"
         if len(self.values) < self.expected:
             number += f" {len(self.values)}/{self.expected}"
         if spread and self.spread():

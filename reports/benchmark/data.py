@@ -104,8 +104,8 @@ class Measured:
 
     @cached_property
     def timed(self) -> tuple[Row, ...]:
-        """The rows with both a number under attack and a time."""
-        return tuple(r for r in self.rows if r.worst.mean is not None and r.seconds_per_round)
+        """The rows with both a number under attack, not just a bound, and a time."""
+        return tuple(r for r in self.rows if r.worst.exact and r.seconds_per_round)
 
     @cached_property
     def pareto(self) -> tuple[Row, ...]:
@@ -265,9 +265,8 @@ def best(rows: Iterable[Row]) -> Row | None:
 
 def percent(place: Estimate, *, spread: bool = True) -> str:
     """A place with its unit, or its states."""
-    if place.shown is None:
-        return place.text()
-    return f"{100 * place.shown:.1f} % {place.spread() if spread else ''}".rstrip().replace(" ", "\N{NO-BREAK SPACE}")
+    said = place.text(spread=spread, unit=" %")
+    return said if place.shown is None else said.replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def _reach(row: Row) -> tuple[float, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -75,6 +75,15 @@ def _details(attacks: Sequence[int], least: int) -> Iterator[_Detail]:
     yield _Detail(every[:least], 0, spreads=False, worst_spread=False, broken=True, fold=True)
 
 
+def _first(details: Sequence[_Detail], fits: Callable[[_Detail], bool]) -> _Detail | None:
+    """The first of the details that fits, where each shows less than the one before it; ``None`` if none does."""
+    low, high = 0, len(details)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(details[middle]) else (middle + 1, high)
+    return details[low] if low < len(details) else None
+
+
 @dataclass(frozen=True)
 class _Tables:
     """All tables of a board with as much detail as the width allows."""
@@ -93,12 +102,9 @@ class _Tables:
             return all(Measurement.get(console, wide, t).maximum <= options.max_width for t in tables)
 
         details = [d for d in _details(order, least) if not self.whole or d == _Detail(order)]
-        # detail only ever goes, so that the first that fits can be searched by halves
-        low, high = 0, len(details) - 1
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (low, middle) if fits(details[middle]) else (middle + 1, high)
-        detail = details[low]
+        # The first attack that goes brings a column with the hardest one's name: from there on tables may be wider.
+        every = [d for d in details if len(d.attacks) == len(order)]
+        detail = _first(every, fits) or _first(details[len(every) :], fits) or details[-1]
         claims = [words_below(section) for section in self.board.sections]
         once = len(set(claims)) == 1
         for section, claim in zip(self.board.sections, claims, strict=True):

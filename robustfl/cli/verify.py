@@ -115,7 +115,8 @@ def _tail(found: Verification, which: str) -> None:
     n = len(found.checks)
     say(f"\n{n} cells{which}: {n - len(bad)} agree, {same} of them identical.")
     if found.undecided:
-        say(f"UNDECIDED: {len(bad)} cells were not run here, nothing else speaks against the board")
+        why = f"{len(bad)} cells were not run here" if bad else "methods that other cells use are others here, or none"
+        say(f"UNDECIDED: {why}, nothing else speaks against the board")
     else:
         say("ACCEPTED" if found.agrees else "REJECTED")
 

@@ -308,6 +308,30 @@ def test_doctor_lists_packages_and_data(capsys: pytest.CaptureFixture[str], fold
     assert "--fetch cifar10" in found["datasets"]["cifar10"]
 
 
+def test_doctor_says_what_is_missing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from robustfl.cli import doctor
+
+    known = doctor._version
+    monkeypatch.setattr(doctor, "_version", lambda name: None if name == "scipy" else known(name))
+    assert invoke(["doctor"]) == 1
+    assert re.search(r"scipy +MISSING", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("settings", "status"),
+    [
+        (["defense=krum", "f=4", "clients=9"], "refused"),
+        (["attack=foe(eta=1e30)", "f=3", "defense=mean"], "diverged"),
+    ],
+)
+def test_run_ends_with_one_unless_the_cell_is_done(
+    settings: list[str], status: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["rounds=2", "model=mlp(hidden=(8,))", "evasions=[]", *settings]
+    assert invoke(["run", *(word for s in asked for word in ("--set", s))]) == 1
+    assert re.search(rf"status +{status}", capsys.readouterr().out)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

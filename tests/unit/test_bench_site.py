@@ -167,6 +167,21 @@ def test_rows_that_a_careful_test_does_not_tell_apart_are_near_only_if_their_int
     assert len(near) == len(others) - len(far)
 
 
+def test_a_row_that_is_but_a_bound_is_on_no_front() -> None:
+    board = made_up("m")
+    best, *others = board.rows
+    bound = replace(best, worst=replace(best.worst, bound=True), seconds_per_round=1e-6)
+    vars(board)["rows"] = (bound, *others)
+    assert bound not in board.timed
+    assert all(row.worst.exact for row in board.pareto)
+    fronts = [(row.seconds_per_round or 0.0, row.worst.mean or 0.0) for row in board.pareto]
+    assert fronts == sorted(fronts)  # who is slower is better
+    for row in board.timed:
+        time, sa = row.seconds_per_round or 0.0, row.worst.mean or 0.0
+        beaten = any(t <= time and a >= sa and (t, a) != (time, sa) for t, a in fronts)
+        assert beaten != (row in board.pareto)
+
+
 def test_a_single_contestant_is_told_from_nobody() -> None:
     board = made_up("m")
     row = board.rows[0]
