@@ -81,12 +81,15 @@ def _tail(table: pd.DataFrame, done: pd.Series) -> pd.DataFrame:
 
 def _tail_words(table: pd.DataFrame) -> str:
     """The number of rounds the means are over, in words; a cell without the setting has a tail of one."""
-    lengths = sorted({int(v) for v in table["tail"].dropna()}) if "tail" in table else [1]
+    lengths = [1]
+    if "tail" in table:  # a cell has no more rounds than it ran
+        limits = [pd.to_numeric(table[c], errors="coerce") for c in ("tail", "stop", "rounds") if c in table]
+        lengths = sorted({int(v) for v in pd.concat(limits, axis=1).min(axis=1)[table["tail"].notna()]})
     return f"Numbers are means over the evaluations of the last {', '.join(map(str, lengths or [1]))} round(s)."
 
 
 def _metrics(table: pd.DataFrame) -> list[tuple[str, str]]:
     """The columns with numbers, and how groups call them."""
     robust = [(c, c.removeprefix("ra_").removesuffix("()")) for c in robust_columns(table)]
-    worst = [("ra_worst", "ra_worst")] if "ra_worst" in table else []
-    return [("sa", "sa"), *robust, *worst]
+    others = [(c, c) for c in ("ra_worst", "asr") if c in table]
+    return [("sa", "sa"), *robust, *others]

@@ -150,22 +150,25 @@ def _idle_of_users(cell: Cell) -> Iterator[str]:
 
 
 def _idle_in_so_few_rounds(cell: Cell) -> Iterator[str]:
-    """What the training ends before it comes to."""
-    m, rounds = cell.methods, cell.rounds
+    """What the training ends before it comes to.
+
+    A pilot with ``stop`` has the schedule and the norm's phases of the whole training, and may end before them.
+    """
+    m, rounds, ends = cell.methods, cell.rounds, cell.end
     late = [at for at in cell.schedule.milestones if at >= rounds]
     if late:
         yield f"schedule: milestones {late} are never reached in {_counted(rounds)}, nor are the rates after them"
     if rounds == 1 and cell.schedule.factor != 1:
         yield f"schedule: factor={cell.schedule.factor:g} changes no rate in {_counted(rounds)}"
-    for name in ("norm", "algorithm", "objective"):
-        if words := getattr(m, name).unreached(rounds):
-            yield f"{name} = {getattr(cell, name)!r} in {_counted(rounds)}: {words}"
+    for name, known in (("norm", rounds), ("algorithm", ends), ("objective", ends)):
+        if words := getattr(m, name).unreached(known):
+            yield f"{name} = {getattr(cell, name)!r} in {_counted(known)}: {words}"
     tests_alone = m.propagation is not None and not m.propagation.propagation.every_round and cell.scope == "statistics"
-    if cell.f and (words := m.attack.unreached(1 if tests_alone else rounds)):
-        where = "statistics that are handed on for tests alone" if tests_alone else _counted(rounds)
+    if cell.f and (words := m.attack.unreached(1 if tests_alone else ends)):
+        where = "statistics that are handed on for tests alone" if tests_alone else _counted(ends)
         yield f"attack = {cell.attack!r} in {where}: {words}"
-    for words in filter(None, (part.unreached(rounds) for part in m.defense.parts)):
-        yield f"defense = {cell.defense!r} in {_counted(rounds)}: {words}"
+    for words in filter(None, (part.unreached(ends) for part in m.defense.parts)):
+        yield f"defense = {cell.defense!r} in {_counted(ends)}: {words}"
     if any(measured_in(t, cell.end, cell.evaluate_every, cell.tail) for t in range(1, cell.end)):
         return
     why = f"of {_counted(cell.end)} only the last is evaluated (evaluate_every = {cell.evaluate_every})"

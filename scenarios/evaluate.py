@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import cached_property
 from typing import Any, TypeVar
 
 import torch
@@ -95,13 +96,18 @@ class Evaluator:
     @property
     def doubts(self) -> list[str]:
         """Doubts about the images that are attacked, told of one user where several have the same one."""
-        limit = self._cell.ra_limit
+        limit, others = self._cell.ra_limit, self._others
+        without = sum(not count for count in others.values())
+        what = f"the attack's target, {self._e.attack.target}"
+        told = [f"asr: {without} of {len(others)} users have test images of {what}, alone; they do not count"]
+        told = told if 0 < without < len(others) else ["asr: no test image is of another class than " + what]
+        told = told if without else []
         if not self._built.evasions or limit is None:
-            return []
+            return told
         parts = self._parts()
         reached = [part for part in parts if len(part) >= limit] or parts
         found = (limit_doubt(self._built.test.y[part], limit) for part in reached)
-        return [words for words in found if words][:1]
+        return [*told, *[words for words in found if words][:1]]
 
     def standard(self, state: State) -> tuple[float, float]:
         """Standard accuracy and test loss."""
@@ -270,17 +276,24 @@ class Evaluator:
         return robust_accuracy(e.model, pixels, e.train.y[index], e.evasion, batch=self._batch, generator=draws).value
 
     def _attack_success(self, state: State) -> float | None:
-        """The success rate of the attack's backdoor, or None for attacks without one."""
+        """The success rate of the attack's backdoor, or None for attacks without one, or without images to show it."""
         e, test = self._e, self._built.test
-        if not e.attack.triggers or not e.settings.f:
-            return None
 
         def success(user: int) -> float:
             index = self._part(user)
             return attack_success(e.model, self._pixels(test, index), test.y[index], e.attack, batch=self._batch)
 
+        users = [user for user, others in self._others.items() if others]
+        return mean_over_users(self._each(state, users, success)) if users else None
+
+    @cached_property
+    def _others(self) -> dict[int, int]:
+        """Of a backdoor the test images of other classes than its target, of each user that is tested by itself."""
+        attack = self._e.attack
+        if not attack.triggers or not self._e.settings.f:
+            return {}
         users = self.users if self.personal or self._built.tests else self.users[:1]
-        return mean_over_users(self._each(state, users, success))
+        return {user: int((self._built.test.y[self._part(user)] != attack.target).sum()) for user in users}
 
     # --- summaries ---------------------------------------------------------------------------------------------------
 

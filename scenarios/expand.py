@@ -178,6 +178,8 @@ def _matches(rule: Mapping[str, list[Any]], cell: Cell, ensemble: str) -> bool:
     for field, options in rule.items():
         held = [getattr(cell, field)] + ([cell.statistics_rule] if field == "statistics_defense" else [])
         held += [ensemble] if field == "attack" else []
+        held += [cell.users] if field == "domain_users" else []
+        held += [tuple(sorted(cell.forgetting_rounds))] if field == "forgetting" else []
         if not any(o.stands_for(h) if isinstance(o, _Bare) else h == o for o in options for h in held):
             return False
     return True
@@ -202,7 +204,8 @@ def _resolved(field: str, option: Any) -> Any:
     if field in TEXTS or field == "statistics_defense":
         return _bare_or_whole(field, option)
     if field == "domain_users":
-        return canonical_users(option)
+        canonical_users(option)
+        return tuple(option)
     found = setting(field, option)
     return tuple(sorted(set(found))) if isinstance(found, tuple) else found  # rounds of forgetting, as cells hold them
 

@@ -267,6 +267,8 @@ class _Run:
             self._warn(f"no honest client took part in round {record.round}, so there is no forgetting to measure")
             return
         found = self._evaluator.forgetting(record.state, record.local)
+        if len(found["clients"]) < 2:
+            self._warn(f"one honest client took part in round {record.round}: there are no others for it to forget")
         if isinstance(self._cell.forgetting, bool):
             self._facts["forgetting"] = found
         else:
@@ -295,9 +297,12 @@ class _Run:
         if selection.round == self._cell.end:
             found = final
         else:
+            shift = self._evaluator.shift  # of the last round, whichever is chosen
             with selection.lent(tested) as chosen:
                 found = self._evaluator.metrics(chosen)
+            self._evaluator.shift = shift
         told = {"sa": found.sa, **found.ra}
+        told |= {} if found.asr is None else {"asr": found.asr}
         told |= {} if found.ra_worst is None else {"ra_worst": found.ra_worst}
         return {"selected": told} | {f"selected, {name}": group for name, group in found.groups.items()}
 

@@ -150,6 +150,8 @@ def _measures_apart(record: CellResult) -> Iterator[str]:
     told = next((name for name in LEFT_IN_THE_STORE if getattr(metrics, name)), None)
     if told is not None:
         yield f"it has {told}, which boards do not carry"
+    if len(metrics.ra) == 1 and metrics.ra_worst is not None and metrics.ra_worst < min(metrics.ra.values()) - 1e-12:
+        yield f"ra_worst={metrics.ra_worst!r} is below the accuracy under the only attack"
     yield from _no_shares(metrics, settings.get("ra_limit"))
     if metrics.asr is not None and not 0 <= metrics.asr <= 1:
         yield f"asr={metrics.asr!r} is no rate in [0, 1]"

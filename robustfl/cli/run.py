@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -68,9 +69,11 @@ def _print(record: Any) -> None:
     if record.metrics is not None:
         rows.append(["SA", f"{percent(record.metrics.sa)} %  ({record.metrics.samples} test images)"])
         rows += [[f"RA {spec}", f"{percent(value)} %"] for spec, value in record.metrics.ra.items()]
+        if record.metrics.asr is not None:
+            rows.append(["ASR", f"{percent(record.metrics.asr)} %"])
         for metric, value in record.metrics.groups.get("selected", {}).items():
             if metric != "ra_worst":
-                name = "SA" if metric == "sa" else f"RA {metric}"
+                name = {"sa": "SA", "asr": "ASR"}.get(metric, f"RA {metric}")
                 chosen = record.certificates["selection"]["round"]
                 rows.append([name, f"{percent(value)} %  (round {chosen}, chosen on validation data)"])
         for metric, value in record.metrics.groups.get("tail", {}).items():
@@ -81,7 +84,8 @@ def _print(record: Any) -> None:
         rows.append(["reason", record.reason.strip()])
     for round, mean in forgotten(record.certificates.get("forgetting")).items():
         where = f"  (round {round})" if round else ""
-        rows.append(["forgetting", f"{100 * float(mean):.1f} points, mean over clients and others' data{where}"])
+        lost = "–" if math.isnan(float(mean)) else f"{100 * float(mean):.1f} points"
+        rows.append(["forgetting", f"{lost}, mean over clients and others' data{where}"])
     for name in ("attack_shift", "statistics_shift", "defense_shift", "smallest_variance", "dropped"):
         if record.certificates.get(name) is not None:
             value = float(record.certificates[name])  # infinite and NaN are texts in a record

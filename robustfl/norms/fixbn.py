@@ -42,7 +42,8 @@ class FixBN(AveragedNorm):
 
     def unreached(self, rounds: int) -> str:
         if self.frozen(0, rounds):
-            return f"switch={self.switch:g} freezes mean 0 and variance 1, the statistics before the first round"
+            known = "mean 0 and variance 1, or a file's"
+            return f"switch={self.switch:g} freezes the statistics before the first round: {known}"
         if self.frozen(rounds - 1, rounds):
             return ""
         return f"switch={self.switch:g} is never reached, so nothing is frozen and it is naive-bn"

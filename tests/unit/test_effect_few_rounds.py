@@ -128,6 +128,33 @@ def test_robust_accuracy_on_the_way_of_a_training_that_is_not_looked_at_on_the_w
     assert "evaluate_ra = true changes nothing: of 5 rounds only the last is evaluated" in told[5][0]
 
 
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("attack", "lazy(period=3)"), ("defense", "flanders"), ("algorithm", "fedavgm(local_steps=1)"),
+        ("algorithm", "crfl(local_steps=1)"), ("objective", "pnc(warmup=3)"),
+    ],
+)  # fmt: skip
+def test_a_pilot_that_stops_before_a_method_does_anything_is_told(setting: str, value: str) -> None:
+    base = {**SMALL, "f": 1, setting: value} | (
+        {"norm": "dual-bn(local=true)", "at": "ratio(rho=0.5)"} if setting == "objective" else {}
+    )
+    begins = f"{setting} = "
+    whole, one, pilot = (
+        [words for words in idle_settings(Cell.of({**base, **rounds})) if words.startswith(begins)]
+        for rounds in ({"rounds": 8}, {"rounds": 1}, {"rounds": 8, "stop": 1})
+    )
+    assert whole == []
+    assert len(one) == 1
+    assert pilot == one
+
+
+def test_a_pilot_has_the_schedule_and_the_phases_of_the_whole_training() -> None:
+    pilot = Cell.of({**SMALL, "norm": "fixbn", "rounds": 8, "stop": 1,
+                     "schedule": {"kind": "step", "values": [0.1, 0.2], "milestones": [4]}})  # fmt: skip
+    assert list(idle_settings(pilot)) == []
+
+
 def test_a_switch_of_fixbn_at_the_end_is_told() -> None:
     told = {s: list(idle_settings(Cell.of({"norm": f"fixbn(switch={s})", "rounds": 10}))) for s in (0.9, 0.95, 1)}
     assert {s: len(lines) for s, lines in told.items()} == {0.9: 0, 0.95: 0, 1: 1}
@@ -137,7 +164,7 @@ def test_a_switch_of_fixbn_at_the_end_is_told() -> None:
 def test_statistics_that_are_frozen_before_the_first_round_cannot_be_attacked() -> None:
     settings = {**SMALL, "f": 1, "attack": "sf", "scope": "statistics"}
     first, later = (Cell.of({**settings, "norm": f"fixbn(switch={s})", "rounds": 2}) for s in (0, 0.5))
-    assert "freezes mean 0 and variance 1" in next(iter(idle_settings(first)))
+    assert "mean 0 and variance 1, or a file's" in next(iter(idle_settings(first)))
     assert "sends no statistics in 2 rounds" in str(no_effect(first))
     assert (list(idle_settings(later)), no_effect(later)) == ([], None)
     calm = Cell.of({**SMALL, "f": 1, "norm": "fixbn(switch=0)", "rounds": 2})

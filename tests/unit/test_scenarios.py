@@ -547,3 +547,22 @@ def test_a_scenario_tells_the_values_of_a_setting_also_of_one_that_is_a_list() -
     made = Scenario.of({"name": "x", "cell": {"seed": [3, 1], "f": 2, "evasions": ["pgd", "fgsm"]}})
     assert [made.values(name) for name in ("seed", "f", "rounds")] == [[3, 1], [2], [100]]
     assert made.values("evasions") == [["pgd", "fgsm"]]
+
+
+def test_an_exclusion_means_what_its_cells_do() -> None:
+    """Equal numbers of users, and the last round alone, have one form in every cell, whichever numbers they are."""
+    styles = ["digits-domain", "digits-domain(style=shifted)"]
+    users = {"domains": styles, "model": "domains-cnn", "clients": 6}
+
+    def left(name: str, cell: dict[str, Any], rule: Any) -> list[Any]:
+        made = Scenario.of({"name": "s", "cell": {**cell, "seed": [0]}, "exclude": [{name: rule}]})
+        return [(c.rounds, c.users if name == "domain_users" else sorted(c.forgetting_rounds)) for c in expand(made)]
+
+    numbers = {**users, "domain_users": [[2, 4], [3, 3]], "rounds": 2}
+    assert left("domain_users", numbers, [2, 2]) == [(2, (2, 4)), (2, (3, 3))]
+    assert left("domain_users", numbers, [3, 3]) == [(2, (2, 4))]
+    assert left("domain_users", numbers, [2, 4]) == [(2, (3, 3))]
+    rounds = {"rounds": [2, 3], "forgetting": [[2], [1]], "validation": 0.2}
+    assert left("forgetting", rounds, [2]) == [(2, [1]), (3, [1])]
+    assert left("forgetting", {**rounds, "rounds": 3}, [3]) == [(3, [2]), (3, [1])]
+    assert left("forgetting", {**rounds, "rounds": 2, "forgetting": [True, False]}, True) == [(2, [])]

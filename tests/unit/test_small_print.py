@@ -19,6 +19,10 @@ from robustfl.federation.clients import Clients
 from robustfl.federation.statistics import begin, collect
 from robustfl.models.dropout import ClientDropout
 from robustfl.registry import create
+from robustfl.reports import rank_board
+from robustfl.reports.frame import frame
+from robustfl.reports.record_faults import unlikely
+from robustfl.reports.statistic import counted
 from robustfl.scenarios import run_cell
 from robustfl.scenarios.build import build
 from robustfl.scenarios.cell import Cell
@@ -111,6 +115,66 @@ def test_backdoor_is_measured_on_the_images_that_accuracy_is_measured_on() -> No
         for k in honest
     ]  # fmt: skip
     assert value == pytest.approx(sum(expected) / 5)
+
+
+def test_users_whose_test_images_are_all_of_the_target_do_not_count_for_a_backdoor() -> None:
+    made = cell(domains=STYLES, dataset=STYLES[0], clients=6, model="domains-cnn", f=1, attack="badnets(target=1)")
+    built = build(made)
+    honest = [k for k in range(6) if k not in built.experiment.settings.byzantine()]
+    ones = torch.nonzero(built.test.y == 1).flatten()
+    for lacking, doubts in ((honest[:1], "asr: 1 of 5 users"), (honest, "asr: no test image is of another class")):
+        tests = tuple(ones[:3] if k in lacking else part for k, part in enumerate(built.tests))
+        object.__setattr__(built, "tests", tests)
+        evaluator = Evaluator(made, built)
+        *_, last = train(built.experiment)
+        value = evaluator.metrics(last.state).asr
+        assert [words for words in evaluator.doubts if words.startswith(doubts)]
+        if lacking == honest:
+            assert value is None
+            continue
+        e = built.experiment
+        expected = [
+            attack_success(e.model, lambda i, p=tests[k]: built.test.pixels(p[i], dtype=torch.float64),
+                           built.test.y[tests[k]], e.attack, batch=8)
+            for k in honest[1:]
+        ]  # fmt: skip
+        assert value == pytest.approx(sum(expected) / 4)
+
+
+BACKDOOR = {
+    "f": 2, "attack": "badnets(fraction=1)", "validation": 0.3, "evaluate_every": 1, "rounds": 3, "clients": 6,
+    "schedule": {"kind": "step", "values": [0.1, 3.0], "milestones": [2]}, "evasions": ["fgsm"],
+}  # fmt: skip
+
+
+def test_a_selected_round_has_a_backdoor_of_its_own() -> None:
+    record = run_cell(cell(**BACKDOOR, select="validation"), fingerprint="x")
+    chosen = record.certificates["selection"]["round"]
+    assert chosen < 3
+    assert record.metrics is not None
+    early = run_cell(cell(**BACKDOOR, stop=chosen), fingerprint="x").metrics
+    assert early is not None
+    assert record.metrics.groups["selected"]["asr"] == early.asr
+    assert record.metrics.groups["selected"]["sa"] == early.sa
+    assert record.metrics.asr != early.asr
+    assert unlikely(record) is None
+    for statistic, rate in (("selected", early.asr), ("final", record.metrics.asr), ("validation", None)):
+        made = rank_board(counted(frame([record]), statistic)[0])
+        said = [note for note in made.notes if note.startswith("ASR")]
+        assert said == [] if rate is None else f" {100 * rate:.1f}." in said[0]
+
+
+def test_how_far_attackers_moved_what_is_handed_on_is_of_the_last_round() -> None:
+    settings = {
+        "norm": "dual-bn(local=true)", "at": "ratio(rho=0.67)", "objective": "at", "f": 1, "byzantine": "at",
+        "validation": 0.3, "propagation": "fedrbn(when=test)", "attack": "poisonedfl(period=2)", "clients": 6,
+        "rounds": 4, "evaluate_every": 1, "train_evasion": "pgd(eps=0.1, steps=2)", "evasions": ["fgsm"],
+        "algorithm": "fedavg",
+        "schedule": {"kind": "step", "values": [0.1, 3.0], "milestones": [2]},
+    }  # fmt: skip
+    last, chosen = (run_cell(cell(**settings, select=s), fingerprint="x").certificates for s in ("last", "validation"))
+    assert chosen["selection"]["round"] < 4
+    assert last["statistics_shift"] == chosen["statistics_shift"] > 0
 
 
 # --- what a local model is -------------------------------------------------------------------------------------------
