@@ -167,6 +167,22 @@ def test_rows_that_a_careful_test_does_not_tell_apart_are_near_only_if_their_int
     assert len(near) == len(others) - len(far)
 
 
+def test_times_are_relative_to_the_mean_with_the_same_norm() -> None:
+    board = made_up("m")
+    times = {("mean", "gn"): 0.02, ("mean", "naive-bn"): 0.05, ("median", "gn"): 0.03, ("median", "naive-bn"): 0.1}
+    who = [tuple(board.of(r, name) for name in ("defense", "norm")) for r in board.rows]
+    rows = [replace(r, seconds_per_round=times.get(w)) for r, w in zip(board.rows, who, strict=True)]
+    vars(board)["rows"] = tuple(rows)
+    found = {w: board.relative(r) for w, r in zip(who, rows, strict=True) if w in times}
+    assert found == {
+        ("mean", "gn"): "1.0", ("mean", "naive-bn"): "1.0", ("median", "gn"): "1.5", ("median", "naive-bn"): "2.0"
+    }  # fmt: skip
+    vars(board)["yardstick"] = "fastest"
+    vars(board)["rows"] = tuple(r for w, r in zip(who, rows, strict=True) if w[0] == "median" or w[1] == "gn")
+    slow = next(r for w, r in zip(who, rows, strict=True) if w == ("median", "naive-bn"))
+    assert board.relative(slow) == "1.0"
+
+
 def test_a_row_that_is_but_a_bound_is_on_no_front() -> None:
     board = made_up("m")
     best, *others = board.rows

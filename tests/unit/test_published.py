@@ -224,6 +224,8 @@ def test_a_curve_may_end_in_a_loss_that_is_no_number() -> None:
         (lambda d: d["cells"][0]["certificates"].update(device="tpu"), "its environment says devices []"),
         (lambda d: d["cells"][0]["certificates"].update(threads=3), "its environment says threads []"),
         (lambda d: d.update(protocol={"benchmark": 3}), "protocol.benchmark is no table"),
+        (lambda d: d.update(protocol={"autobyz": {"seed": 1.5}}), "protocol.autobyz.seed=1.5 is no seed"),
+        (lambda d: d.update(protocol={"autobyz": {"seed": True}}), "protocol.autobyz.seed=True is no seed"),
         (lambda d: d.update(protocol={"audit": {}}), "protocol holds 'audit', which says nothing; it may hold autobyz"),
         (lambda d: d.update(protocol={"benchmark": {"contestants": {"a": {"x": 1}}}}), "the search of a holds 'x'"),
     ],
@@ -441,3 +443,19 @@ def test_curves_travel_where_they_are_asked_for_and_change_nothing_elsewhere(tmp
     board, problems = read_board(file)
     assert problems == []
     assert board.records()[0].curve == [point]
+
+
+@pytest.mark.parametrize("tolerance", [0.0, 1.0])
+def test_a_board_may_claim_as_much_or_as_little_as_an_accuracy_is(tolerance: float, tmp_path: Path) -> None:
+    board, wrong = read_board(write_board(publish([real()], name="x", tolerance=tolerance), tmp_path / "b.json"))
+    assert (board.tolerance, wrong) == (tolerance, [])
+
+
+def test_what_a_propagation_merges_by_need_not_be_said() -> None:
+    made = real(propagation="fedrbn").model_copy(update={"certificates": {}})
+    methods = {"propagation": [{"name": "fedrbn", "version": 1}, {"name": "mean", "version": 1}]}
+    merged = {"cell": {**made.cell, "methods": methods}, "metrics": None, "status": "failed", "reason": "x"}
+    assert undeclared(made.model_copy(update=merged)) is None
+    others = {"defense": [{"name": "mean", "version": 1}, {"name": "median", "version": 1}]}
+    wrong = merged | {"cell": {**made.cell, "methods": others}}
+    assert "its methods have 'median' there" in str(undeclared(made.model_copy(update=wrong)))
