@@ -143,6 +143,42 @@ def test_what_autoattack_leaves_of_tier_p_is_said() -> None:
         assert "({:.1f}, {:.1f}, {:.1f} and {:.1f} %".format(*(sum(found[who]) / 3 for who in rows)) in PAGE
 
 
+def test_what_autoattack_leaves_of_tier_m_is_said() -> None:
+    """The members are those with the lowest SA on the board of tier M, seed by seed."""
+    board, wrong = read_board(ROOT / "boards/m-autoattack.json")
+    assert not wrong
+    names = ("defense", "norm", "schedule", "seed", "attack", "scope")
+    published = {tuple(r.labels[n] for n in names): r for r in read_board(ROOT / "boards/bench-m.json")[0].records()}
+    loud, calm, moved = {}, {}, {"none": list[float](), "worst": list[float]()}
+    for record in board.records():
+        who, seed = " · ".join(str(record.labels[n]) for n in names[:2]), record.labels["seed"]
+        attack, metrics = record.labels["attack"], record.metrics
+        before = published[tuple(record.labels[n] for n in names)].metrics
+        assert metrics is not None
+        assert before is not None
+        (calm if attack == "none" else loud).setdefault(who, {})[seed] = 100 * (metrics.ra_worst or 0.0)
+        moved["none" if attack == "none" else "worst"].append(100 * (metrics.sa - before.sa))
+        same = [r for key, r in published.items() if key[:4] == tuple(record.labels[n] for n in names[:4])]
+        hit = [r.metrics.sa for r in same if r.metrics is not None and r.labels["attack"] != "none"]
+        assert attack == "none" or before.sa == min(hit)
+    with_number = [" · ".join(r.labels) for r in section("m", "").rows if r.worst.is_number]
+    assert sorted(loud) == sorted(calm) == sorted(with_number)
+    assert {tuple(sorted(seeds)) for seeds in (*loud.values(), *calm.values())} == {(0, 1, 2, 3, 4)}
+    means = {who: sum(values.values()) / 5 for who, values in loud.items()}
+    first = ("nnm+trimmed-mean · naive-bn", "trimmed-mean · naive-bn", "median · naive-bn", "multi-krum · fbn")
+    said = "has {:.0f} % RA, the trimmed mean {:.0f}, the median {:.0f}, multi-Krum on FBN {:.0f}"
+    assert said.format(*(means[who] for who in first)) in PAGE
+    assert f"naive batch norm have at most {max(v for who, v in means.items() if who not in first):.0f} each" in PAGE
+    peace = [sum(values.values()) / 5 for values in calm.values()]
+    assert f"Without attack they have {min(peace):.0f} to {max(peace):.0f}" in PAGE
+    for name, words in (("worst", "of the 40 cells under attack {} move by more than a point, one by {:.0f}"),
+                        ("none", "of the 40 without {}, one by {:.0f}")):  # fmt: skip
+        far = [abs(v) for v in moved[name]]
+        assert words.format(sum(v > 1 for v in far), max(far)) in PAGE
+    rise = sum(moved["worst"]) / 40
+    assert f"on average the 40 come out {rise:.1f} points higher" in PAGE
+
+
 def test_tier_cs_rows_above_chance_are_so_with_every_seed() -> None:
     above = {" · ".join(r.labels): sum(v > 0.1 + 1e-9 for _, v in r.worst.values) for r in section("c", "").rows}
     assert {who for who, seeds in above.items() if seeds == 3} == {
