@@ -96,18 +96,23 @@ class Evaluator:
     @property
     def doubts(self) -> list[str]:
         """Doubts about the images that are attacked, told of one user where several have the same one."""
-        limit, others = self._cell.ra_limit, self._others
-        without = sum(not count for count in others.values())
-        what = f"the attack's target, {self._e.attack.target}"
-        told = [f"asr: {without} of {len(others)} users have test images of {what}, alone; they do not count"]
-        told = told if 0 < without < len(others) else ["asr: no test image is of another class than " + what]
-        told = told if without else []
+        limit = self._cell.ra_limit
         if not self._built.evasions or limit is None:
-            return told
+            return self._backdoor_doubts()
         parts = self._parts()
         reached = [part for part in parts if len(part) >= limit] or parts
         found = (limit_doubt(self._built.test.y[part], limit) for part in reached)
-        return [*told, *[words for words in found if words][:1]]
+        return [*self._backdoor_doubts(), *[words for words in found if words][:1]]
+
+    def _backdoor_doubts(self) -> list[str]:
+        """Users on whose test images the success of a backdoor cannot be measured."""
+        without = sum(not others for others in self._others.values())
+        if not without:
+            return []
+        what = f"the attack's target, {self._e.attack.target}"
+        if without == len(self._others):
+            return [f"asr: no test image is of another class than {what}"]
+        return [f"asr: {without} of {len(self._others)} users have test images of {what}, alone; they do not count"]
 
     def standard(self, state: State) -> tuple[float, float]:
         """Standard accuracy and test loss."""
