@@ -295,7 +295,7 @@ class Evaluator:
     def _others(self) -> dict[int, int]:
         """Of a backdoor the test images of other classes than its target, of each user that is tested by itself."""
         attack = self._e.attack
-        if not attack.triggers or not self._e.settings.f:
+        if not attack.triggers or attack.target is None or not self._e.settings.f:
             return {}
         users = self.users if self.personal or self._built.tests else self.users[:1]
         return {user: int((self._built.test.y[self._part(user)] != attack.target).sum()) for user in users}
