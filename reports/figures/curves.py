@@ -123,7 +123,7 @@ def _figure(runs: Runs, metric: str, attack: str, setting: str, looks: Looks, pr
 def _title(runs: Runs, attack: str, setting: str) -> str:
     bands = "bands: lowest to highest seed" if max(map(len, runs.values())) > 1 else "one seed"
     lost = any(r.status == "diverged" for records in runs.values() for r in records)
-    crosses = "✕: last evaluation before a seed diverged; there every seed is a line" if lost else ""
+    crosses = "✕: then it diverged; each seed is a line" if lost else ""
     return "\n".join(filter(None, [f"attack: {attack}; {bands}", crosses, setting]))
 
 

@@ -106,7 +106,7 @@ def test_a_cross_is_told_of_where_a_seed_diverged() -> None:
     (figure,) = (figure for _, figure in curves([record(curve=[0.3, 0.5]), lost], ("sa",)))
     crosses = [line.get_xydata().tolist() for line in figure.axes[0].lines if line.get_marker() == "X"]
     assert crosses == [[[10.0, 40.0]]]
-    assert figure.get_suptitle().splitlines()[1].startswith("✕: last evaluation before a seed diverged")
+    assert figure.get_suptitle().splitlines()[1] == "✕: then it diverged; each seed is a line"
 
 
 def test_a_line_of_a_breakdown_has_the_colour_and_the_marker_of_its_name() -> None:
