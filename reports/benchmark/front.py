@@ -80,7 +80,7 @@ def _sure(it: Measured, row: Row) -> str:
     """The ranks that a contestant may have, how many the test does not tell from it, and how many are also near."""
     near, apart = it.rivals(row)
     rivals = len(near) + len(apart)
-    if not rivals and len(it.rows) < 2:
+    if len(it.rows) < 2:
         return "nothing to compare with"
     meets = f", of which {len(near)} near it" if apart else ""
     told = f"not told from {rivals} other{'' if rivals == 1 else 's'}{meets}" if rivals else "told from all others"

@@ -71,15 +71,15 @@ def _print(record: Any) -> None:
         rows += [[f"RA {spec}", f"{percent(value)} %"] for spec, value in record.metrics.ra.items()]
         if record.metrics.asr is not None:
             rows.append(["ASR", f"{percent(record.metrics.asr)} %"])
-        for metric, value in record.metrics.groups.get("selected", {}).items():
-            if metric != "ra_worst":
-                name = {"sa": "SA", "asr": "ASR"}.get(metric, f"RA {metric}")
-                chosen = record.certificates["selection"]["round"]
-                rows.append([name, f"{percent(value)} %  (round {chosen}, chosen on validation data)"])
-        for metric, value in record.metrics.groups.get("tail", {}).items():
-            if metric != "ra_worst":
-                name = "SA" if metric == "sa" else f"RA {metric}"
-                rows.append([name, f"{percent(value)} %  (mean of the last {labels['tail']} rounds)"])
+        chosen = record.certificates.get("selection", {}).get("round")
+        for group, of_what in (
+            ("selected", f"round {chosen}, chosen on validation data"),
+            ("tail", f"mean of the last {labels['tail']} rounds"),
+        ):
+            for metric, value in record.metrics.groups.get(group, {}).items():
+                if metric != "ra_worst":
+                    name = {"sa": "SA", "asr": "ASR"}.get(metric, f"RA {metric}")
+                    rows.append([name, f"{percent(value)} %  ({of_what})"])
     if record.reason:
         rows.append(["reason", record.reason.strip()])
     for round, mean in forgotten(record.certificates.get("forgetting")).items():
