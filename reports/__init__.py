@@ -25,10 +25,10 @@ __all__ = ["Board", "Store", "leaderboard", "load", "load_board", "plot", "rank_
 
 
 def load(path: str | Path) -> Loaded:
-    """The records of the store at ``path`` and the files that are none. Raises ``UsageError`` if it is no store."""
-    from .store import open_store
+    """The records of the store or board at ``path`` and the files that are none; ``UsageError`` if it is neither."""
+    from .sources import open_source
 
-    return open_store(path).load()
+    return open_source(path).load()
 
 
 def load_board(
@@ -46,17 +46,9 @@ def load_board(
     if ``path`` is no store or has no such cell yet, ``StoreError`` if none of its files can be read.
     """
     from .loading import board_of
-    from .store import Loaded, Store, open_store
+    from .sources import open_source
 
-    if Path(path).is_file():
-        from .published.board import sound_board
-
-        read = sound_board(path)
-        return board_of(
-            Store(path), compare=compare, keys=keys, where=where, statistic=statistic,
-            loaded=Loaded(tuple(read.records()), ()), described=read.protocol or {},
-        )  # fmt: skip
-    return board_of(open_store(path), compare=compare, keys=keys, where=where, statistic=statistic)
+    return board_of(open_source(path), compare=compare, keys=keys, where=where, statistic=statistic)
 
 
 def leaderboard(
@@ -100,9 +92,10 @@ def report(
     compare: Sequence[str] = (),
     statistic: str | None = None,
 ) -> list[Path]:
-    """Write the leaderboard of a store in every form, and its figures, into ``out``.
+    """Write the leaderboard of a store, or of a published board, in every form, and its figures, into ``out``.
 
-    That is ``<path>/report`` by default, and a folder beside it for a report of some cells only.
+    That is ``<path>/report`` by default, of a board ``NAME.json.gz`` the folder ``NAME/report`` beside it, and a folder
+    beside that for a report of some cells only.
 
     With ``site`` also a web site into that folder, with ``board`` a file that ``robustfl verify`` checks. ``where``
     keeps cells with these labels, ``compare`` names more labels that say who competes, ``statistic`` which numbers are
@@ -118,7 +111,7 @@ def report(
 
 
 def plot(path: str | Path, kind: str, save: str | Path, **choice: Any) -> list[Path]:
-    """Draw one kind of figure of a store into ``save``: see ``robustfl.reports.figures.plots.plot``."""
+    """Draw one kind of figure of a store or board into ``save``: see ``robustfl.reports.figures.plots.plot``."""
     from .figures.plots import plot as draw
 
     return draw(path, kind, save, **choice)

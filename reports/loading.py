@@ -16,12 +16,13 @@ from .board import Board, natural
 from .ensembles import with_dropped
 from .frame import appended, frame, label_columns
 from .ranking import rank_board
+from .sources import BoardStore
 from .statistic import counted
 from .store import Loaded, Store
 
 
 def board_of(
-    store: Store,
+    store: Store | BoardStore,
     *,
     compare: Sequence[str] = (),
     keys: Collection[str] | None = None,
@@ -66,7 +67,7 @@ def board_of(
     return replace(board, notes=(*board.notes, *filter(None, notes)), validated=statistic == "validation")
 
 
-def problems_of(store: Store, loaded: Loaded) -> list[str]:
+def problems_of(store: Store | BoardStore, loaded: Loaded) -> list[str]:
     """The files that are no records, in words. Raises ``StoreError`` if a store has no others."""
     problems = [f"{p.path.name}: {p.reason}" for p in loaded.problems]
     if problems and not loaded.results:

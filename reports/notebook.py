@@ -77,10 +77,10 @@ class Plots:
 
     @classmethod
     def of(cls, path: str | Path) -> Plots:
-        """The figures of the store at ``path``: ``Plots.of("runs/quickstart").heatmap()``."""
-        from .store import open_store
+        """The figures of the store or board at ``path``: ``Plots.of("runs/quickstart").heatmap()``."""
+        from .sources import open_source
 
-        return cls(lambda: list(open_store(path).load().results))
+        return cls(lambda: list(open_source(path).load().results))
 
     def heatmap(self, *, metric: str | None = None, where: Mapping[str, str] | None = None) -> Drawn:
         """Contestants against attacks."""

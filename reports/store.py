@@ -9,12 +9,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import gzip
 import json
 import os
 import re
 import shutil
 import time
 import uuid
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -382,7 +384,7 @@ def refuse_no_file(name: str, place: str | Path | None) -> None:
 def refuse_foreign(name: str, place: str | Path, mark: str) -> None:
     """Raise ``UsageError`` where a file to be written is there and lacks ``mark``, which all of robustfl's have."""
     path = Path(place)
-    if path.is_file() and path.stat().st_size and mark not in path.read_text(encoding="utf-8", errors="replace"):
+    if path.is_file() and path.stat().st_size and mark not in _text_of(path):
         raise UsageError(f"{name}={str(place)!r} is there, and not robustfl's; move it away or name another place")
 
 
@@ -391,6 +393,15 @@ def refuse_board(place: str | Path | None) -> None:
     refuse_no_file("board", place)
     if place is not None:
         refuse_foreign("board", place, "robustfl-board")
+
+
+def _text_of(path: Path) -> str:
+    """The text of a file, decompressed where its name ends in ``.gz``; empty where it is not compressed."""
+    if path.suffix != ".gz":
+        return path.read_text(encoding="utf-8", errors="replace")
+    with contextlib.suppress(OSError, EOFError, zlib.error), gzip.open(path) as file:
+        return file.read(4096).decode(errors="replace")
+    return ""
 
 
 def refuse_store(name: str, folder: str | Path) -> None:

@@ -12,11 +12,13 @@ from robustfl.records import CellResult
 from .board import Board
 from .contestants import slug_of
 from .loading import board_of, chosen
-from .published.board import TOLERANCE, publish_described, write_board
+from .published.board import TOLERANCE, publish_described
 from .published.board import Board as PublishedBoard
+from .published.files import write_board
+from .sources import BoardStore, open_source
 from .store import (
     Loaded,
-    open_store,
+    Store,
     refuse_board,
     refuse_foreign,
     refuse_records,
@@ -53,22 +55,24 @@ def publish_store(
     statistic: str | None = None,
     on_board: Callable[[Board, Path], None] = lambda board, folder: None,
 ) -> Written:
-    """Write the leaderboard in every form and figures into ``out``, a site into ``site``, a board into ``board``.
+    """Write a leaderboard in every form and figures into ``out``, a site into ``site``, a board into ``board``.
 
-    The board claims ``tolerance`` (default: 0.01). ``papers`` gives the citations of the records' methods for the
-    site; ``where`` keeps cells with these labels, ``compare`` names more labels that say who competes, ``statistic``
-    which numbers are ranked; ``on_board`` is told of the leaderboard and its folder before anything is written. The
-    same store gives the same bytes. Raises ``UsageError`` if ``path`` is no store or has no cell yet, ``StoreError``
-    if none of its files can be read; for a board all must.
+    ``path`` is a store or a published board. The board claims ``tolerance`` (default: 0.01, or that of the board
+    read). ``papers`` gives the citations of the records' methods for the site; ``where`` keeps cells with these labels,
+    ``compare`` names more labels that say who competes, ``statistic`` which numbers are ranked; ``on_board`` gets the
+    leaderboard and its folder before anything is written. The same store gives the same bytes.
+
+    Raises ``UsageError`` if ``path`` is neither or has no cell yet, ``StoreError`` if none of its files can be read;
+    for a board all must.
     """
     if tolerance is not None and board is None:
         raise UsageError(f"tolerance={tolerance} is what a board claims, and none is written; name its file with board")
     _check_places(out, site, board)
-    store = open_store(path)
+    store = open_source(path)
     loaded = chosen(store.current(), where=where)
     made = board_of(store, compare=compare, where=where, statistic=statistic, loaded=loaded)
     described = store.description()
-    ready = None if board is None else _published(loaded, described, made.scenario, tolerance)  # a record may be unfit
+    ready = None if board is None else _published(store, loaded, described, made.scenario, tolerance)  # may be unfit
     folder = store.folder / report_folder(where or {}, compare, statistic) if out is None else Path(out)
     on_board(made, folder)
     sweep_leftovers(store.folder, folder, site or folder)
@@ -125,15 +129,18 @@ def _check_places(out: str | Path | None, site: str | Path | None, board: str | 
         refuse_foreign("site", Path(site) / "index.html", "robustfl")
 
 
-def _published(loaded: Loaded, described: Mapping[str, object], name: str, tolerance: float | None) -> PublishedBoard:
+def _published(
+    store: Store | BoardStore, loaded: Loaded, described: Mapping[str, object], name: str, tolerance: float | None
+) -> PublishedBoard:
     """The board of a store. Raises ``StoreError`` where files cannot be read: without them it would look whole."""
     if loaded.problems:
         shown = some([*map(str, loaded.problems)])
         raise StoreError(
             f"no board is written without what cannot be read: {shown}. Run the grid again, or delete these files"
         )
-    claimed = TOLERANCE if tolerance is None else tolerance
-    return publish_described(loaded.results, described, name=name, tolerance=claimed)
+    before = store.board if isinstance(store, BoardStore) else None
+    claimed = (TOLERANCE if before is None else before.tolerance) if tolerance is None else tolerance
+    return publish_described(loaded.results, described, name=name, tolerance=claimed, curves=before is not None)
 
 
 def _pictures(files: Sequence[Path], folder: Path) -> list[Path]:

@@ -30,6 +30,10 @@ class StoreError(RobustflError):
     """A result folder or file cannot be read or written."""
 
 
+class OldFormatWarning(UserWarning):
+    """A file of an earlier format was read; the message says how to convert it."""
+
+
 class ClusterError(RobustflError):
     """The scheduler or a worker of a cluster cannot be used; finished cells are stored."""
 

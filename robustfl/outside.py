@@ -8,6 +8,7 @@ import re
 import stat
 import sys
 import tomllib
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ LARGEST_FILE = 512 * 2**20
 
 LARGEST_NUMBER = 2**1000
 """Whole numbers beyond it are no floats."""
+
+_GZIP = b"\x1f\x8b"
 
 METHOD_NAME = re.compile(r"[a-z0-9][a-z0-9.\-]*")
 
@@ -42,12 +45,18 @@ def read_file(path: str | Path) -> bytes:
 
 
 def read_json(path: str | Path) -> Any:
-    """The JSON data of a file. Raises ``OSError`` if it cannot be read, and ``ValueError`` in words otherwise.
+    """The JSON data of a file, compressed by gzip if its name ends in ``.gz``.
+
+    Raises ``OSError`` if it cannot be read, and ``ValueError`` that says why otherwise.
 
     ``NaN``, ``Infinity`` and whole numbers that are no floats are none, and a name may stand once in a table: else two
     readers see two things.
     """
     content = read_file(path)
+    if Path(path).suffix == ".gz":
+        content = _decompressed(content)
+    elif content.startswith(_GZIP):
+        raise ValueError("compressed by gzip, which its name does not say: let it end in .json.gz")
     try:
         return json.loads(content, parse_constant=_no_json, parse_int=_whole, object_pairs_hook=_table)
     except RecursionError:
@@ -56,6 +65,21 @@ def read_json(path: str | Path) -> Any:
         raise ValueError(str(error)) from None
     except ValueError:  # also whole numbers of thousands of digits
         raise ValueError("truncated or corrupt (not JSON)") from None
+
+
+def _decompressed(content: bytes) -> bytes:
+    if not content.startswith(_GZIP):
+        raise ValueError("not compressed by gzip, though its name ends in .gz: rename it, or compress it")
+    stream = zlib.decompressobj(wbits=31)
+    try:
+        data = stream.decompress(content, LARGEST_FILE)
+    except zlib.error:
+        raise ValueError("truncated or corrupt (its gzip data cannot be decompressed)") from None
+    if stream.unconsumed_tail:
+        raise ValueError(f"has more than the {LARGEST_FILE} bytes that are read, once decompressed")
+    if not stream.eof or stream.unused_data:
+        raise ValueError("truncated or corrupt (its gzip data have no end, or something follows them)")
+    return data
 
 
 class _Said(ValueError):

@@ -13,7 +13,7 @@ from pathlib import Path
 from robustfl.errors import UsageError
 
 from ..contestants import slug_of
-from ..published.board import write_board
+from ..published.files import write_board
 from ..store import write_atomic
 from .contestant import contestant_page
 from .data import Measured

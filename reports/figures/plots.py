@@ -16,8 +16,9 @@ from ..captions import setting
 from ..frame import frame
 from ..loading import board_of, matching, problems_of
 from ..ranking import rank_board
+from ..sources import open_source
 from ..statistic import counted
-from ..store import open_store, refuse_no_file, write_atomic
+from ..store import refuse_no_file, write_atomic
 from .bn_pca import bn_pca_figures, representation_figures
 from .breakdown import breakdown_figures
 from .curves import LINES, curves
@@ -108,7 +109,7 @@ def plot(
     on_problem: Callable[[str], None] = lambda words: None,
     on_caption: Callable[[str], None] = lambda words: None,
 ) -> list[Path]:
-    """Draw the figures of one kind from the store at ``path`` into ``save`` (pdf, png or svg).
+    """Draw the figures of one kind from the store or board at ``path`` into ``save`` (pdf, png or svg).
 
     Several figures become ``x-1.pdf``, ``x-2.pdf``. ``metric`` keeps one metric, ``where`` cells with these labels
     (``"alie"`` matches every ``alie(...)``). ``width`` is that of a ``column`` or a ``page`` of a paper, 3.4 or 7
@@ -121,7 +122,7 @@ def plot(
         raise UsageError(f"plot: no kind {kind!r}; {closest(kind, KINDS)}")
     target, form = target_of(save, "plot")
     refuse_no_file("save", target)
-    store = open_store(path)
+    store = open_source(path)
     loaded = store.current()
     for words in problems_of(store, loaded):
         on_problem(words)

@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-from .board import (
-    TOLERANCE,
-    Board,
-    content_digest,
-    json_schema,
-    publish,
-    publish_described,
-    read_board,
-    sound_board,
-    write_board,
-)
+from .board import TOLERANCE, Board, publish, publish_described
+from .files import read_board, sound_board, write_board
+from .format2 import json_schema
 
 __all__ = [
-    "TOLERANCE", "Board", "content_digest", "json_schema", "publish", "publish_described", "read_board", "sound_board",
-    "write_board",
+    "TOLERANCE", "Board", "json_schema", "publish", "publish_described", "read_board", "sound_board", "write_board",
 ]  # fmt: skip

@@ -28,7 +28,8 @@ from ..axes import CONTESTANT, OWN
 from ..documents import read_document
 from ..recipe import scenario_toml
 from ..store import open_store, write_atomic
-from .board import TOLERANCE, Board, publish_described, read_board, write_board
+from .board import TOLERANCE, Board, Environment, publish_described
+from .files import read_board, write_board
 
 FORMAT = "robustfl-bundle"
 SCHEMA: Literal[1] = 1
@@ -344,11 +345,7 @@ def _meeting(labels: Labels) -> tuple[str, int]:
 
 
 def _empty(name: str) -> Board:
-    nothing: dict[str, Any] = {
-        "name": name, "tolerance": 0.0, "environment": {"versions": {}, "devices": [], "threads": []},
-        "common": {"cell": {}, "labels": {}}, "cells": [], "digest": "0" * 64,
-    }  # fmt: skip
-    return Board.model_validate(nothing)
+    return Board(name=name, cells=(), environment=Environment(versions={}, devices=[], threads=[]))
 
 
 def _digest(content: bytes) -> str:

@@ -11,21 +11,26 @@ from robustfl.errors import UsageError
 from robustfl.outside import unsafe
 from robustfl.records import CellResult, text_without
 
-from ..store import RERUN, Store, open_store, refuse_records
+from ..store import RERUN, Store, open_store, refuse_board, refuse_records
 from .agreement import Agreement, agree
-from .board import carried, described_cells, sound_board
+from .board import TOLERANCE, Board, carried, described_cells, publish_described
 from .faults import misshaped
+from .files import sound_board, write_board
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where records come from: a name, the records, their plan, files that are no records, the protocol they follow."""
+    """Where records come from: a name, the records, their plan, files that are no records, the protocol they follow.
+
+    ``board`` is the board where the source is one.
+    """
 
     name: str
     results: tuple[CellResult, ...]
     planned: dict[str, Any]
     problems: tuple[str, ...]
     protocol: Mapping[str, Any] = field(default_factory=dict)
+    board: Board | None = None
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,7 @@ def read_source(path: str | Path, *, name: str | None = None) -> Source:
     """The records of a store, or of a published board (a JSON file). Raises ``UsageError`` for anything else."""
     if Path(path).is_file():
         board = sound_board(path)
-        return Source(name or board.name, tuple(board.records()), {}, (), board.protocol or {})
+        return Source(name or board.name, tuple(board.records()), {}, (), board.protocol or {}, board)
     store = open_store(path)
     loaded, described = store.current(), store.description()
     protocol = carried(described)
@@ -142,6 +147,30 @@ def write_merge(
         store.describe({"name": Path(folder).name, "description": about, "cells": planned, **told, **protocol})
     store.commit_all(merged.results)
     return store
+
+
+def write_merged_board(
+    merged: Merge, sources: Sequence[Source], path: Path, *, defaults: Mapping[str, Any] | None = None
+) -> Path:
+    """Write joined records as a board file; of one board alone, as that board, in the present format.
+
+    Raises ``UsageError`` if there are conflicts or something else is there.
+    """
+    if merged.conflicts:
+        raise UsageError(f"merge: {len(merged.conflicts)} cells are in conflict; nothing is written")
+    refuse_board(path)
+    boards = [source.board for source in sources if source.board is not None]
+    if len(sources) == 1 and boards:
+        board = replace(boards[0], defaults=boards[0].defaults or dict(defaults or {}))
+    else:
+        about = f"merged from {', '.join(s.name for s in sources)}"
+        tolerance = max((board.tolerance for board in boards), default=TOLERANCE)
+        described = {"description": about, "defaults": defaults, **joined_protocol(sources)}
+        name = path.name.removesuffix(".gz").removesuffix(".json")
+        board = publish_described(
+            merged.results, described, name=name, tolerance=tolerance, curves=any(b.has_curves for b in boards)
+        )
+    return write_board(board, path)
 
 
 def joined_protocol(sources: Sequence[Source]) -> dict[str, Any]:

@@ -9,14 +9,17 @@ import os
 import sys
 import threading
 import traceback
-from typing import NoReturn
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NoReturn
 
 import click
 
 from robustfl.cli.app import app
 from robustfl.cli.printing import flushed, give_up_output, say, take_output
 from robustfl.cli.supervised import farewell, supervised
-from robustfl.errors import RobustflError, Terminated, UsageError
+from robustfl.errors import OldFormatWarning, RobustflError, Terminated, UsageError
 
 __all__ = ["app", "invoke", "main"]
 
@@ -47,6 +50,21 @@ def _leave(code: int) -> NoReturn:
 
 def invoke(arguments: list[str]) -> int:
     """Run one command line and return its exit code."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", OldFormatWarning)
+        warnings.showwarning = partial(_show_warning, warnings.showwarning)
+        return _invoked(arguments)
+
+
+def _show_warning(show: Callable[..., None], message: Warning | str, category: type[Warning], *place: Any) -> None:
+    """Print a warning that is meant for the user as a line of ours, another as Python does."""
+    if issubclass(category, OldFormatWarning):
+        say(f"note: {message}", err=True)
+    else:
+        show(message, category, *place)
+
+
+def _invoked(arguments: list[str]) -> int:
     try:
         result = app.main(args=arguments, prog_name="robustfl", standalone_mode=False)
     except (click.exceptions.Abort, KeyboardInterrupt) as error:

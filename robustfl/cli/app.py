@@ -133,7 +133,7 @@ def run() -> None:
     help="Folder of the report [default: STORE/report, or report-… beside it with --where].",
 )
 @click.option("--site", type=PATH, help="Also write a web site into this folder.")
-@click.option("--board", type=PATH, help="Also write a board that `verify` can check.")
+@click.option("--board", type=PATH, help="Also write a board that `verify` can check, e.g. board.json.gz.")
 @tolerance("What the board claims: by how much an accuracy may differ when a cell is run again.", default=None)
 @click.option(
     "--statistic",
@@ -155,8 +155,11 @@ def run() -> None:
 def report() -> None:
     """Print the leaderboard of STORE (e.g. runs/quickstart) and write it as CSV, Markdown, LaTeX, JSON and figures.
 
+    STORE may also be a published board, here and in `plot` and `diff`.
+
     \b
-    robustfl report runs/quickstart --site site --board board.json
+    robustfl report runs/quickstart --site site --board board.json.gz
+    robustfl report board.json.gz --out report
     """
 
 
@@ -277,13 +280,19 @@ def bench() -> None:
 
 @app.command(short_help="Join the stores or boards of several people.")
 @click.argument("sources", nargs=-1, required=True, metavar="STORE STORE...", type=PATH)
-@click.option("--out", required=True, type=PATH, help="Folder of the joined store.")
+@click.option("--out", required=True, type=PATH, help="Folder of the joined store, or a board file (.json, .json.gz).")
 @click.option("--source", "names", multiple=True, metavar="NAME", help="Who measured; once per store, in order.")
 @tolerance("By how much the accuracies of one cell may differ between stores.")
 @FORMAT
 @_from("merge")
 def merge() -> None:
-    """Join the stores, or published boards, of several people; 1 and nothing written if they contradict each other."""
+    """Join the stores, or published boards, of several people; 1 and nothing written if they contradict each other.
+
+    \b
+    robustfl merge runs/mine yours.json.gz --out runs/ours
+    robustfl merge runs/mine yours.json.gz --out ours.json.gz
+    robustfl merge old-board.json --out board.json.gz        # the board in the present format
+    """
 
 
 @app.command(short_help="Explain what differs between two cells or stores.")

@@ -8,7 +8,10 @@ from robustfl.cli.printing import as_json, console, say, table
 
 
 def merge(*, sources: tuple[Path, ...], out: Path, names: tuple[str, ...], tolerance: float, form: str) -> int:
-    """Join stores into ``out``; 1 if a file is no record, or if cells are in conflict, when nothing is written."""
+    """Join stores and boards into ``out``, a store or a board file; 1 if a file is no record or cells are in conflict.
+
+    Of cells in conflict nothing is written. One board and a board file: the board in the present format.
+    """
     from robustfl.errors import UsageError
     from robustfl.reports.published import joining
     from robustfl.reports.published.differing import in_a_line
@@ -20,7 +23,11 @@ def merge(*, sources: tuple[Path, ...], out: Path, names: tuple[str, ...], toler
     read = joining.read_sources(sources, names)
     merged = joining.merge(read, tolerance=tolerance)
     if not merged.conflicts:
-        joining.write_merge(merged, read, out, defaults=labels(Cell.of({})))
+        usual = labels(Cell.of({}))
+        if out.suffix in (".json", ".gz"):
+            joining.write_merged_board(merged, read, out, defaults=usual)
+        else:
+            joining.write_merge(merged, read, out, defaults=usual)
     if form == "json":
         as_json({
             "cells": len(merged.results), "agreed": merged.agreed, "copied": merged.copied,
