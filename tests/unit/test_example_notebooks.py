@@ -14,9 +14,10 @@ import robustfl
 from robustfl.errors import UsageError
 from robustfl.reports import load_board
 from robustfl.reports.notebook import Drawn, Plots
+from tests.tracked import tracked
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-NOTEBOOKS = sorted(EXAMPLES.glob("*.ipynb"))
+NOTEBOOKS = tracked("examples/*.ipynb")
 RUN = """
 import sys, nbformat, nbclient
 book = nbformat.read(sys.argv[1], as_version=4)
