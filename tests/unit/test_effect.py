@@ -130,6 +130,7 @@ def test_a_setting_that_changes_nothing_is_told(settings: dict[str, Any], words:
     assert all(line.endswith("(2 cells)") for line in told)
 
 
+@pytest.mark.slow
 def test_no_preset_has_a_setting_that_changes_nothing() -> None:
     for name in preset_names():
         cells = [cell for cell in expand(Scenario.load(name)) if refusal(cell) is None]
