@@ -241,6 +241,7 @@ class Scaled(Attack):
 '''
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("imported_method", "early"), [(True, True), (True, False), (False, False)])
 def test_workers_never_run_other_code_than_the_key_says(imported_method: bool, early: bool, folder: Path) -> None:
     """A module is edited between two grids of one process: its workers would import the new text."""

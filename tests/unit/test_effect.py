@@ -161,7 +161,7 @@ def test_the_shift_of_the_statistics_is_measured_too(norm: str) -> None:
 def test_the_grid_warns_and_its_board_counts_it_in_no_worst_case(tmp_path: Path) -> None:
     heard: list[str] = []
     cell = {**SMALL, "attack": ["none", "sf", "alie", UNTOLD], "f": 2}
-    results = grid(Scenario.of({"name": "s", "cell": cell}), out=tmp_path, jobs=1, on_note=heard.append)
+    results = grid(Scenario.of({"name": "s", "cell": cell}), out=tmp_path, jobs=0, on_note=heard.append)
     assert [h for h in heard if "no effect" in h] == [
         "warning: alie has no effect with n = 10 and f = 2: its z is 0, so the attackers send the honest mean "
         "(1 cell); they count in no worst case"

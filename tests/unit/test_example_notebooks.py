@@ -29,6 +29,7 @@ def test_there_are_three() -> None:
     assert [path.stem for path in NOTEBOOKS] == ["explore_board", "invent_attack", "own_model"]
 
 
+@pytest.mark.docs
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_as_a_reader_would_run_it(path: Path, tmp_path: Path) -> None:
     if find_spec("nbclient") is None or find_spec("ipykernel") is None:

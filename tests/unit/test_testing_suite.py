@@ -97,7 +97,14 @@ def cheap(cls: type[Method]) -> Method:
     return dataclasses.replace(method, **small)  # type: ignore[type-var]
 
 
-@pytest.mark.parametrize("entry", OWN, ids=lambda e: f"{e.kind}-{e.name}")
+# The other kinds have the laws of tests/contracts by default.
+QUICK = ("algorithm", "objective")
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [pytest.param(e, marks=[] if e.kind in QUICK else pytest.mark.slow, id=f"{e.kind}-{e.name}") for e in OWN],
+)
 def test_robustfls_own_methods_keep_their_contract(entry: registry.Entry) -> None:
     try:
         method = cheap(entry.cls)
