@@ -9,14 +9,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from fake_store import record
 from torch import Tensor
 
 from robustfl import registry
-from robustfl.contracts import Aggregator, Arrays, Context, Dataset
+from robustfl.contracts import Aggregator, Context
 from robustfl.defenses import pipeline
 from robustfl.errors import RobustflError, UsageError
 from robustfl.parameters import param
@@ -283,28 +282,6 @@ def test_the_contract_is_held_with_the_parameters_of_the_cells(monkeypatch: pyte
 
 
 @pytest.mark.usefixtures("clean_registry")
-@pytest.mark.parametrize(
-    ("members", "clients"),
-    [
-        ({}, 11),
-        ({"min_clients": lambda self, f: 6 * f}, 12),
-        ({"refuses": lambda self, n, f: "n must be even" if n % 2 else None}, 12),
-        ({"refuses": lambda self, n, f: "too many" if n > 8 else None}, 5),
-        ({"min_clients": lambda self, f: 25 * f}, 50),
-    ],
-)
-def test_the_order_of_rows_is_tried_with_clients_that_the_rule_takes(members: dict[str, Any], clients: int) -> None:
-    seen: set[int] = set()
-
-    def counted(self: Any, X: Tensor, *, f: int, context: Context) -> Tensor:
-        seen.add(len(X))
-        return X.sort(dim=0).values[f : len(X) - f].mean(0)
-
-    assert submission._order(rule(counted, **members)()) == []
-    assert seen == {clients}
-
-
-@pytest.mark.usefixtures("clean_registry")
 def test_a_broken_law_is_all_that_is_said_of_a_method(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = SimpleNamespace(kind="defense", name="odd", origin="odd.py", cls=rule(first_rows))
     laws = [submission.Law("finite", True), submission.Law("shape", False, "it has none")]
@@ -479,90 +456,3 @@ def test_a_cell_is_trained_without_what_looks_at_test_data(
     here = how["execution"]
     assert (how["fingerprint"], here.device, here.root, here.keep_model) == ("of data", "cpu", "data", True)
     assert here.checkpoint_minutes == 0
-
-
-REACHES = """
-def reach(hook, *event): hook(*event)
-def through(call, *given): call(*given)
-"""
-
-
-def test_what_code_of_a_plug_in_reaches_for_is_noted_and_what_others_do_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(secrecy, "_opened", [])
-
-    def hook(event: str, *arguments: Any) -> None:
-        secrecy._heard(event, arguments, {"mine.py"})
-
-    mine: dict[str, Any] = {}
-    theirs: dict[str, Any] = {}
-    exec(compile(REACHES, "mine.py", "exec"), mine)
-    exec(compile(REACHES, "theirs.py", "exec"), theirs)
-    theirs["reach"](hook, "open", "/home/me/labels.csv", "r", 0)
-    theirs["reach"](hook, "os.system", b"ls")
-    mine["reach"](hook, "open", "/home/me/mine.py", "r", 0)
-    mine["reach"](hook, "open", 3, "r", 0)
-    mine["reach"](hook, "import", "x", "y")
-    mine["reach"](hook, "object.__getattr__", None, "shape")
-    mine["through"](theirs["reach"], hook, "exec", "what dataclasses make")
-    mine["through"](theirs["reach"], hook, "ctypes.dlopen", "libm.so")
-    assert secrecy._opened == []
-    mine["reach"](hook, "open", "/home/me/labels.csv", "r", 0)
-    mine["through"](theirs["reach"], hook, "open", b"/home/me/notes", "r", 0)
-    mine["through"](theirs["reach"], hook, "socket.connect", None, ("host", 1))
-    mine["reach"](hook, "object.__getattr__", None, "tb_frame")
-    mine["reach"](hook, "os.listdir", "/home/me/images")
-    mine["reach"](hook, "exec", "import sys")
-    mine["reach"](hook, "ctypes.dlopen", "libc.so")
-    assert secrecy._opened == [
-        "labels.csv", "notes", "socket.connect", "tb_frame", "images", "exec", "ctypes.dlopen",
-    ]  # fmt: skip
-    assert secrecy._looking == []
-
-
-@pytest.mark.parametrize(
-    ("path", "data"),
-    [
-        ("/proc/self/maps", False), ("/proc/self/root/home/me/x", True),
-        ("/home/me/x.py", False), ("/home/me/x", True), ("/home/me/x.npy", True),
-        ("{prefix}/lib/cache", False), ("{prefix}/lib/site-packages/sklearn/digits.csv", True),
-    ],
-)  # fmt: skip
-def test_data_are_what_is_no_code_and_no_part_of_the_system(path: str, data: bool) -> None:
-    assert secrecy._is_data(path.format(prefix=secrecy.sys.prefix)) is data
-
-
-def test_a_prepared_process_loads_plug_ins_and_other_test_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    class Known(Dataset):
-        def load(self, root: Path, *, download: bool = True) -> Arrays:
-            return Arrays(np.zeros((2, 1, 1, 1)), np.zeros(2), np.zeros((2, 1, 1, 1)), np.array([0, 1]), 2, "f")
-
-        def fingerprint(self, root: Path, *, download: bool = True) -> str:
-            return "f"
-
-    hooks: list[Any] = []
-    heard: list[Any] = []
-    loaded: list[str] = []
-    mapped: list[str] = []
-    monkeypatch.setattr(secrecy, "_hear_mapped_files", lambda: mapped.append("heard"))
-    known = {"dataset": SimpleNamespace(cls=Known, origin=""), "defense": SimpleNamespace(cls=Path, origin="mine 1")}
-    monkeypatch.setattr(secrecy, "entries", lambda *kinds: [known[kind] for kind in kinds or known])
-    monkeypatch.setattr(secrecy.sys, "addaudithook", hooks.append)
-    monkeypatch.setattr(secrecy, "load_file", loaded.append)
-    monkeypatch.setattr(secrecy.inspect, "getfile", lambda cls: f"/x/{cls.__name__}.py")
-    monkeypatch.setattr(secrecy, "_heard", lambda *told: heard.append(told))
-    secrecy._overhear((str(tmp_path / "a.py"),), ("mine 1",))
-    assert loaded == [str(tmp_path / "a.py")]
-    assert object.__new__(Known).load(tmp_path).test_y.tolist() == [1, 0]
-    (hook,) = hooks
-    hook("open", ("x",))
-    assert heard == [("open", ("x",), {str((tmp_path / "a.py").resolve()), "/x/Path.py"})]
-    assert mapped == ["heard"]
-
-
-def test_all_files_of_a_package_are_its_code() -> None:
-    import rich
-    from rich.progress import Progress
-
-    folder = Path(rich.__file__).parent
-    assert secrecy._code_beside(Progress) == {str(path.resolve()) for path in folder.rglob("*.py")}
-    assert secrecy._code_beside(Path) == {str(Path(secrecy.inspect.getfile(Path)).resolve())}
