@@ -25,6 +25,7 @@ from typing import Any, BinaryIO
 
 from pydantic import ValidationError
 
+from robustfl.beside import walk
 from robustfl.errors import StoreError, UsageError
 from robustfl.outside import read_json
 from robustfl.records import LATER, SCHEMA, STATUSES, CellResult, canonical, completed, misnamed, plain
@@ -257,7 +258,8 @@ class Store:
 
 def sweep_leftovers(*folders: str | Path) -> list[Path]:
     """Delete what writes that were killed, an hour ago or more, left anywhere in these folders."""
-    found = [path for folder in folders for path in Path(folder).rglob(".*.tmp") if _OURS.fullmatch(path.name)]
+    walks = (found for folder in folders for found in walk(Path(folder)))
+    found = [here / name for here, inside, files in walks for name in (*inside, *files) if _OURS.fullmatch(name)]
     return _swept(found, STALE_SECONDS)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.util
+import os
 import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
@@ -16,9 +17,23 @@ from robustfl.errors import UsageError
 
 OWN = "robustfl"
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
+_FOREIGN = _INSTALLED | {"node_modules", "__pycache__"}
 _loaded: dict[str, tuple[ModuleSpec, bytes]] = {}
 """Of loaded modules what their files held when this process first asked, and of which loading that is true."""
 _STANDARD = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib"))
+
+
+def walk(folder: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
+    """Walk a folder as ``os.walk`` does, without entering hidden folders, caches, and environments inside it."""
+    for here, folders, files in os.walk(folder):
+        yield Path(here), list(folders), files
+        inside = [name for name in folders if not name.startswith(".") and name not in _FOREIGN]
+        folders[:] = [name for name in inside if not Path(here, name, "pyvenv.cfg").exists()]
+
+
+def python_files(folder: Path) -> list[Path]:
+    """The Python files of a package's folder, sorted; none of an environment that lies in it."""
+    return sorted(here / name for here, _, files in walk(folder) for name in files if name.endswith(".py"))
 
 
 def imported(source: bytes, package: str = "") -> dict[str, Path]:
@@ -56,7 +71,7 @@ def whole_package(module: str) -> bytes | None:
     if found is None:
         return None
     root, first = found[0], Path(found[1]).resolve()
-    own = sorted(first.parent.rglob("*.py")) if first.name == "__init__.py" else [first]
+    own = python_files(first.parent) if first.name == "__init__.py" else [first]
     texts, others = {file: file.read_bytes() for file in own}, dict[str, Path]()
     for file, text in texts.items():
         inside = ".".join([root, *file.parent.relative_to(first.parent).parts])

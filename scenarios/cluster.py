@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 
+from robustfl.beside import python_files
 from robustfl.errors import ClusterError, RobustflError, UsageError
 from robustfl.origins import named_methods
 from robustfl.records import CellResult, canonical
@@ -64,7 +65,7 @@ def _code() -> str:
     for room in ("robustfl", "robustfl.attacks", "robustfl.defenses", "robustfl.reports", "robustfl.scenarios"):
         found = find_spec(room)
         for folder in found.submodule_search_locations or () if found else ():
-            for file in sorted(Path(folder).resolve().rglob("*.py")):
+            for file in python_files(Path(folder).resolve()):
                 digest.update(file.name.encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()[:12]
 

@@ -23,6 +23,7 @@ import pandas
 import torch
 from torch import Tensor
 
+from robustfl.beside import python_files
 from robustfl.contracts import Arrays, Dataset
 from robustfl.errors import RobustflError, told
 from robustfl.origins import origins
@@ -128,7 +129,7 @@ def _code_beside(cls: type) -> set[str]:
     file = Path(inspect.getfile(cls)).resolve()
     package = sys.modules[cls.__module__.partition(".")[0]]
     folders = [Path(folder) for folder in getattr(package, "__path__", ())]
-    return {str(file)} | {str(path.resolve()) for folder in folders for path in folder.rglob("*.py")}
+    return {str(file)} | {str(path.resolve()) for folder in folders for path in python_files(folder)}
 
 
 def _hear_mapped_files() -> None:

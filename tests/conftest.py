@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterator
 
 import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors here are tiny: threads would only wait for each other
+
+
+NIGHTLY = ("boards", "browser", "cluster", "docs", "flower", "fuzz", "peers", "slow", "survival")
+"""The markers of tests that ``.ci/nightly`` runs, a group each; what has none of them runs by default."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -19,7 +26,11 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With ``--shuffle``: files in random order, and the tests of each."""
+    """Every test belongs to one tier; with ``--shuffle`` files come in random order, and the tests of each."""
+    for item in items:
+        groups = [marker for marker in NIGHTLY if item.get_closest_marker(marker)]
+        if len(groups) > 1:
+            raise pytest.UsageError(f"{item.nodeid} belongs to {' and '.join(groups)}; a test has one of these markers")
     seed = config.option.shuffle
     if seed is None:
         return

@@ -11,6 +11,8 @@ from pathlib import Path
 import click
 from click.shell_completion import CompletionItem
 
+from robustfl.beside import python_files
+
 _ROOMS = {
     "attack": "robustfl.attacks/byzantine", "evasion": "robustfl.attacks/evasion", "defense": "robustfl.defenses",
     "norm": "robustfl.norms", "algorithm": "robustfl.algorithms", "objective": "robustfl.objectives",
@@ -68,7 +70,7 @@ def methods(kind: str) -> set[str]:
     (True, False, True)
     """
     found: dict[str, str] = {}
-    for path in _folder(_ROOMS[kind]).rglob("*.py"):
+    for path in python_files(_folder(_ROOMS[kind])):
         found |= dict(_METHOD.findall(path.read_text(encoding="utf-8")))
     if _ROOMS[kind] == "robustfl.data":
         return {name for name, bases in found.items() if ("Partition" in bases) == (kind == "partition")}

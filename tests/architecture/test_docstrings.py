@@ -5,10 +5,9 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-FOLDERS = ("robustfl", "attacks", "defenses", "reports", "scenarios")
+from tests.tracked import ROOT, product_modules
+
 QUESTION = re.compile(r"(What|Whether|How)\b")
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
@@ -28,7 +27,7 @@ def questions(text: str, name: str) -> list[str]:
 
 
 def test_no_public_docstring_is_a_question() -> None:
-    files = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
+    files = product_modules()
     assert len(files) > 300
     found = [q for path in files for q in questions(path.read_text(encoding="utf-8"), str(path.relative_to(ROOT)))]
     assert found == [], "say what it is or does: " + "\n".join(found)

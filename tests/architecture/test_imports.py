@@ -6,9 +6,12 @@ import ast
 import importlib.util
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.tracked import ROOT, product_modules
 
 ROOMS = {
     "kernels": 0, "attacks": 1, "defenses": 1, "norms": 1, "algorithms": 1, "objectives": 1, "models": 1, "data": 1,
@@ -18,19 +21,14 @@ ROOMS = {
 PLUGINS = {name for name, level in ROOMS.items() if level == 1}
 # surface.py and __init__.py are the facade: they stand on the plug-ins, and no inner module stands on them.
 FACADE = {"robustfl", "robustfl.surface", "robustfl.__main__"}
-FOLDERS = {"": "robustfl", "attacks": "attacks", "defenses": "defenses", "reports": "reports", "scenarios": "scenarios"}
-ROOT = Path(__file__).parents[2]
 
 
 def modules() -> dict[str, Path]:
     found: dict[str, Path] = {}
-    for room, folder in FOLDERS.items():
-        base = ROOT / folder
-        for path in sorted(base.rglob("*.py")):
-            parts = list(path.relative_to(base).with_suffix("").parts)
-            if parts[-1] == "__init__":
-                parts.pop()
-            found[".".join(["robustfl", *([room] if room else []), *parts])] = path
+    for path in product_modules():
+        folder, *parts = path.relative_to(ROOT).with_suffix("").parts
+        named = ["robustfl", *([] if folder == "robustfl" else [folder]), *parts]
+        found[".".join(named[:-1] if named[-1] == "__init__" else named)] = path
     return found
 
 
@@ -60,14 +58,32 @@ def level(name: str) -> int:
     return ROOMS[room(name)] if room(name) else 0
 
 
-@pytest.mark.parametrize("name", sorted(MODULES))
-def test_imports_point_downwards(name: str) -> None:
+def misplaced(name: str) -> Iterator[str]:
+    """What is wrong with the imports of a module."""
     for target in imports(name):
         if name in FACADE or room(name) == room(target):
             continue
-        assert target not in FACADE or (target == "robustfl" and room(name) == "cli"), f"{name} imports {target}"
-        assert level(target) <= level(name), f"{name} imports upwards: {target}"
-        assert not {room(name), room(target)} <= PLUGINS, f"{name} imports its sibling {target}"
+        if target in FACADE and not (target == "robustfl" and room(name) == "cli"):
+            yield f"{name} imports {target}"
+        if level(target) > level(name):
+            yield f"{name} imports upwards: {target}"
+        if {room(name), room(target)} <= PLUGINS:
+            yield f"{name} imports its sibling {target}"
+
+
+def test_imports_point_downwards() -> None:
+    assert [said for name in sorted(MODULES) for said in misplaced(name)] == []
+
+
+def test_an_import_upwards_and_one_of_a_sibling_are_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    text = "import robustfl.scenarios, robustfl.attacks.evasion\nfrom robustfl import norms, surface\n"
+    (tmp_path / "x.py").write_text(text)
+    monkeypatch.setitem(MODULES, "robustfl.norms.x", tmp_path / "x.py")
+    assert sorted(misplaced("robustfl.norms.x")) == [
+        "robustfl.norms.x imports its sibling robustfl.attacks.evasion",
+        "robustfl.norms.x imports robustfl.surface",
+        "robustfl.norms.x imports upwards: robustfl.scenarios",
+    ]
 
 
 def test_there_are_no_cycles() -> None:

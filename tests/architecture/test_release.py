@@ -16,9 +16,9 @@ import yaml
 from robustfl.cli.app import app
 from robustfl.kernels import native
 from robustfl.kernels.compiling import compiler, prebuild, prebuilt
+from tests.tracked import ROOT, product_modules, tracked
 
-ROOT = Path(__file__).parents[2]
-WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+WORKFLOWS = tracked(".github/workflows/*.yml")
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 INSTALLED_BY = {
     "build": "build==",
@@ -41,7 +41,7 @@ def test_the_version_is_the_same_everywhere_and_in_the_changelog() -> None:
     written = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
     assert written[0] in (version, "Unreleased")
     literal = re.compile(rf'version\s*=\s*"{re.escape(version)}"')
-    named = [p for p in sorted((ROOT / "robustfl").rglob("*.py")) if literal.search(p.read_text(encoding="utf-8"))]
+    named = [p for p in product_modules() if literal.search(p.read_text(encoding="utf-8"))]
     assert named == []
 
 

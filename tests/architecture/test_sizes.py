@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-FOLDERS = ("robustfl", "attacks", "defenses", "reports", "scenarios")
+from tests.tracked import ROOT, product_modules, tracked
+
 LONGEST = 50
 
 
@@ -20,7 +19,7 @@ def too_long(text: str, name: str) -> Iterator[str]:
 
 
 def test_no_function_is_longer_than_a_screen() -> None:
-    files = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
+    files = product_modules()
     assert len(files) > 300
     found = [said for path in files for said in too_long(path.read_text(encoding="utf-8"), str(path.relative_to(ROOT)))]
     assert found == []
@@ -32,6 +31,6 @@ def test_a_long_function_is_found() -> None:
 
 
 def test_the_engines_room_stays_small() -> None:
-    files = sorted((ROOT / "robustfl" / "federation").glob("*.py"))
+    files = [path for path in tracked("robustfl/federation") if path.suffix == ".py"]
     assert len(files) > 10
     assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files) <= 2_000

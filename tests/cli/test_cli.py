@@ -20,7 +20,7 @@ from robustfl.scenarios.dry_run import Estimate
 
 TINY = [
     "--set", "rounds=2", "--set", "model=mlp(hidden=(8,))", "--set", 'attack=["none","sf"]', "--set", "seed=0",
-    "--set", 'defense=["mean","krum"]', "--set", "norm=fbn", "--set", "partition.gamma=0.5", "--jobs", "1",
+    "--set", 'defense=["mean","krum"]', "--set", "norm=fbn", "--set", "partition.gamma=0.5", "--jobs", "0",
 ]  # fmt: skip
 
 
@@ -347,7 +347,7 @@ def test_run_ends_with_one_unless_the_cell_is_done(
         (["grid", "--set", "dataset=mnist", "--data-root", "/nonexistent/x"], "mnist"),
         (["grid", "--set", "clients=0"], "clients=0"),
         (["grid", "--device", "cuda:7"], "CUDA device"),
-        (["grid", "--jobs", "0"], "--jobs"),
+        (["grid", "--jobs", "-1"], "--jobs"),
         (["grid", "--plugin", "missing.py"], "missing.py"),
         (["list", "atacks"], "atacks"),
         (["show", "ali"], "did you mean 'alie'"),

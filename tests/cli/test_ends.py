@@ -20,9 +20,7 @@ from robustfl.registry import _entries, load_plugins
 
 ENDS = {
     "os._exit(0)": "exit status 0",
-    "os._exit(7)": "exit status 7",
     "ctypes.string_at(0)": "SIGSEGV",
-    "os.abort()": "SIGABRT",
     "os.kill(os.getpid(), 9)": "SIGKILL (out of memory?)",
 }
 TINY = [
@@ -62,7 +60,7 @@ def test_an_end_by_a_method_names_it(end: str, words: str, tmp_path: Path) -> No
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("end", "words"), [*ENDS.items()][::2])
+@pytest.mark.parametrize(("end", "words"), [*ENDS.items()][:1])
 def test_an_end_by_an_import_names_the_plug_in(end: str, words: str, tmp_path: Path) -> None:
     assert ended(f"with running('plug-in x.py', importing=True): {end}", tmp_path) == (
         2, f"Error: plug-in x.py could not be imported: it ended the process, {words}\n",
@@ -77,9 +75,8 @@ def test_the_innermost_name_counts_and_only_while_its_code_runs(tmp_path: Path) 
     assert ended(nobody, tmp_path) == (1, words)
 
 
-@pytest.mark.parametrize("code", [0, 1, 2, 130])
-def test_who_takes_leave_ends_with_its_own_code(code: int, tmp_path: Path) -> None:
-    assert ended(f"farewell({code}); os._exit(9)", tmp_path) == (code, "")
+def test_who_takes_leave_ends_with_its_own_code(tmp_path: Path) -> None:
+    assert ended("farewell(130); os._exit(9)", tmp_path) == (130, "")
 
 
 def test_a_process_left_behind_holds_nobody_up(tmp_path: Path) -> None:
@@ -124,13 +121,12 @@ def test_a_later_interrupt_counts_again(monkeypatch: pytest.MonkeyPatch) -> None
     assert raised == [0, 3]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_who_dies_of_a_signal_is_seen_to(number: signal.Signals, tmp_path: Path) -> None:
+def test_who_dies_of_a_signal_is_seen_to(tmp_path: Path) -> None:
     started = process("print('ready', flush=True); time.sleep(60)", tmp_path)
     assert started.stdout is not None
     started.stdout.readline()
-    started.send_signal(number)
-    assert started.wait(30) == -number
+    started.send_signal(signal.SIGTERM)
+    assert started.wait(30) == -signal.SIGTERM
     assert started.communicate()[1] == ""
 
 
@@ -176,7 +172,7 @@ def write(name: str, body: str, folder: Path, *, after: str = "") -> None:
     (folder / "hostile.py").write_text(f"{text}\n{after}\n", encoding="utf-8")
 
 
-@pytest.mark.parametrize("words", [("list", "attacks"), ("grid",)])
+@pytest.mark.parametrize("words", [("list", "attacks"), pytest.param(("grid",), marks=pytest.mark.slow)])
 def test_a_command_whose_plug_in_ends_it_at_import_is_misuse(words: tuple[str, ...], tmp_path: Path) -> None:
     write("bad", "pass", tmp_path, after="import os; os._exit(0)")
     code, said = command(*words, "--plugin", "hostile.py", cwd=tmp_path)
@@ -186,7 +182,7 @@ def test_a_command_whose_plug_in_ends_it_at_import_is_misuse(words: tuple[str, .
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("words", [("run",), ("check", "hostile.py")])
+@pytest.mark.parametrize("words", [("run",), pytest.param(("check", "hostile.py"), marks=pytest.mark.slow)])
 def test_a_method_that_ends_a_command_is_named(words: tuple[str, ...], tmp_path: Path) -> None:
     write("leaves", "import os; os._exit(0)", tmp_path)
     more = [] if words[0] == "check" else [*settings("leaves"), "--plugin", "hostile.py"]

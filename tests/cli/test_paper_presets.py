@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -110,9 +111,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "preset", [pytest.param(n, marks=pytest.mark.slow) if n == "fedrbn-batches" else n for n in ON_DIGITS]
-)
+def by_default(presets: Iterable[str], *chosen: str) -> list[Any]:
+    """All but the chosen ones with the marker ``slow``."""
+    return [name if name in chosen else pytest.param(name, marks=pytest.mark.slow) for name in presets]
+
+
+@pytest.mark.parametrize("preset", by_default(ON_DIGITS, "fedrbn-free"))
 def test_presets_on_fedbns_digits_run_to_the_end(preset: str, fedbn_digits: Path) -> None:
     cells, settings = ON_DIGITS[preset]
     records = ran(preset, [*TINY, *settings], fedbn_digits)
@@ -124,6 +128,7 @@ def test_presets_on_fedbns_digits_run_to_the_end(preset: str, fedbn_digits: Path
         assert {"sa", "ra_worst"} < set(record["metrics"]["groups"]["selected"])
 
 
+@pytest.mark.slow
 def test_the_preset_of_fine_tuning_runs_to_the_end(fedbn_digits: Path) -> None:
     three = ['norm=["dual-bn(local=true)", "naive-bn", "naive-bn"]', 'objective=["pnc", "at", "at"]',
              'propagation=["fedrbn", "none", "none"]',
@@ -136,6 +141,7 @@ def test_the_preset_of_fine_tuning_runs_to_the_end(fedbn_digits: Path) -> None:
     assert sorted(r["labels"]["finetune"] for r in records) == ["none", "none", "st(rounds=1, frozen=5)"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", ON_DOMAINNET)
 def test_presets_on_domainnet_run_to_the_end(preset: str, pictures: Path) -> None:
     smaller = [f"domainnet(domain={domain}, size=24)" for domain in domainnet.DOMAINS]
@@ -145,7 +151,7 @@ def test_presets_on_domainnet_run_to_the_end(preset: str, pictures: Path) -> Non
     assert all("selected" in r["metrics"]["groups"] for r in records)
 
 
-@pytest.mark.parametrize("preset", ON_ARCHIVES)
+@pytest.mark.parametrize("preset", by_default(ON_ARCHIVES, "wsm-table31"))
 def test_presets_of_the_wsm_thesis_run_to_the_end(preset: str, archives: Path) -> None:
     cells, settings = ON_ARCHIVES[preset]
     records = ran(preset, [*WSM, *settings], archives)
@@ -154,7 +160,10 @@ def test_presets_of_the_wsm_thesis_run_to_the_end(preset: str, archives: Path) -
         assert all(list(r["certificates"]["forgetting"]) == ["1", "2"] for r in records)
 
 
-@pytest.mark.parametrize("preset", [n for n in preset_names() if n.startswith(("fedrbn-", "wsm-"))])
+PAPERS = [name for name in preset_names() if name.startswith(("fedrbn-", "wsm-"))]
+
+
+@pytest.mark.parametrize("preset", by_default(PAPERS, "fedrbn-domainnet", "wsm-table32"))
 def test_a_dry_run_without_the_data_lists_the_cells_and_says_what_is_missing(
     preset: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -30,7 +30,7 @@ from robustfl.scenarios.methods import _WORDS
 KINDS = ("attack", "defense", "norm", "evasion")
 TINY = [
     "--set", "rounds=2", "--set", "model=mlp(hidden=(8,))", "--set", "seed=0", "--set", "attack=sf",
-    "--set", "defense=median", "--set", "norm=fbn", "--set", "partition.gamma=0.5", "--jobs", "1",
+    "--set", "defense=median", "--set", "norm=fbn", "--set", "partition.gamma=0.5", "--jobs", "0",
 ]  # fmt: skip
 PLUGIN = '''
 from dataclasses import dataclass
@@ -259,18 +259,10 @@ def records(name: str) -> list[dict[str, Any]]:
     ("of", "body", "words"),
     [
         (FORGE, "return torch.zeros(view.f, 3)", "returned (3, 3)"),
-        (FORGE, "return view.honest[:view.f].double()", "torch.float64"),
-        (FORGE, "return None", "returned NoneType"),
-        (FORGE, "return view.honest[:view.f] * float('nan')", "not finite"),
-        (FORGE, "return view.honest.mul_(2)[:view.f].clone()", "wrote to what it was shown"),
         (FORGE, "global COUNT; COUNT += 1; return view.honest[:view.f].clone()", "keeps global state in"),
         (FORGE, "torch.rand(1); return view.honest[:view.f].clone()", "global generator of torch"),
         (FORGE, "raise KeyError('my bug')", "my bug"),
-        (AGGREGATE, "return X[:1]", "returned (1,"),
         (AGGREGATE, "return X.mean(0) * float('nan')", "not finite"),
-        (AGGREGATE, "X.mul_(2); return X.mean(0)", "wrote to what it was shown"),
-        (PERTURB, "return x[:, :, :2]", "returned"),
-        (PERTURB, "return x * float('nan')", "not finite"),
         (PERTURB, "x.add_(1); return x.clone()", "wrote to what it was shown"),
     ],
 )
@@ -326,6 +318,7 @@ class Environment:
         return self.run("-c", code)
 
 
+@pytest.mark.slow
 def test_installed_plug_ins_take_part_with_their_distribution_and_version(tmp_path: Path) -> None:
     environment = Environment(tmp_path / "fresh")
     packages = [write(kind, f"my-{kind}", Path()) for kind in KINDS]
@@ -382,6 +375,7 @@ def text_of(name: str) -> str:
     return PLUGIN.format(name=name, base=FORGE[0], method=FORGE[1], body="return view.honest[:1]")
 
 
+@pytest.mark.slow
 def test_an_editable_plug_in_is_known_by_its_code_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(folder)
     origins_of = []

@@ -68,7 +68,7 @@ def two_members(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A grid of two members of AutoByz, both of which go on."""
     monkeypatch.setattr(autobyz, "ensembles", lambda: {1: Ensemble(1, (Member("sf"), Member("zero")), margin=1.0)})
     settings = ["attack=autobyz", "f=2", "rounds=3", "model=mlp(hidden=(8,))", "evasions=[]", "batch=8", "ra_limit=10"]
-    return ["grid", "quickstart", "--cheap", "--jobs", "1", *(a for s in settings for a in ("--set", s))]
+    return ["grid", "quickstart", "--cheap", "--jobs", "0", *(a for s in settings for a in ("--set", s))]
 
 
 def test_each_part_of_a_cheap_grid_has_a_progress_of_its_own(

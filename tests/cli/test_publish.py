@@ -21,7 +21,7 @@ from robustfl.reports.store import Store
 STUDY = [
     "--set", "rounds=2", "--set", "model=digits-cnn(hidden=8)", "--set", 'attack=["none","sf"]', "--set", "seed=[0,1]",
     "--set", "defense=krum", "--set", "norm=fbn", "--set", "partition.gamma=0.5", "--set", "evasions=[]",
-    "--jobs", "1",
+    "--jobs", "0",
 ]  # fmt: skip
 
 

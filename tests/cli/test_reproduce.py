@@ -98,6 +98,7 @@ def unpack(folder: Path, name: str) -> None:
     subprocess.run([sys.executable, "unpack.py", str(folder), name], cwd=IMAGES, check=True, capture_output=True)
 
 
+@pytest.mark.slow
 @needs_images
 def test_cells_of_a_published_board_count_once_it_is_a_store(tmp_path: Path) -> None:
     unpack(tmp_path, "mnist")
@@ -111,15 +112,3 @@ def test_cells_of_a_published_board_count_once_it_is_a_store(tmp_path: Path) -> 
     assert code == 0
     assert "48 cells were in other stores" in text
     assert "not run" not in text
-
-
-@pytest.mark.slow
-@needs_images
-def test_figure_6_from_an_empty_folder_with_mnist_ends_with_a_verdict(tmp_path: Path) -> None:
-    """An hour on one core."""
-    unpack(tmp_path, "mnist")
-    code, text = call(
-        "fedtan/figure6", "--out", str(tmp_path / "runs"), "--report", str(tmp_path), "--data-root", str(tmp_path)
-    )
-    assert code == 0
-    assert "undecided: its cells" not in text

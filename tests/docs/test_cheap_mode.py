@@ -13,7 +13,7 @@ import pytest
 from robustfl.reports.benchmark.study import WITHIN
 from robustfl.reports.published import read_board
 
-pytestmark = pytest.mark.docs
+pytestmark = pytest.mark.boards
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/benchmark/autobyz.md"

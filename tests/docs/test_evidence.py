@@ -11,7 +11,7 @@ from robustfl.cli import invoke
 from robustfl.cli.reproduce import TOLERANCE
 from robustfl.reports.published import read_board
 
-pytestmark = pytest.mark.docs
+pytestmark = pytest.mark.boards
 
 ROOT = Path(__file__).parents[2]
 

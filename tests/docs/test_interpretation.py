@@ -13,7 +13,7 @@ from robustfl.reports.board import Board, Row, Section
 from robustfl.reports.paired import compare
 from robustfl.reports.published import read_board
 
-pytestmark = pytest.mark.docs
+pytestmark = pytest.mark.boards
 
 ROOT = Path(__file__).parents[2]
 TEXTS = [p.read_text(encoding="utf-8") for p in sorted((ROOT / "docs/benchmark").glob("interpretation*.md"))]

@@ -32,6 +32,7 @@ from flwr.serverapp.strategy import FedAvg, FedMedian, Strategy
 
 from robustfl.flower import Attacked, RobustStrategy, attacker, numbered
 
+pytestmark = pytest.mark.flower
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower_simulation.py"
 
 
@@ -154,7 +155,6 @@ def test_a_training_in_flower_is_that_of_the_engine(
     assert found.sa == record.metrics.sa
 
 
-@pytest.mark.flower
 def test_a_simulation_by_ray_is_that_of_the_engine(example: dict[str, Any], tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="ray is not installed (flwr[simulation])")
     surroundings = os.environ | {"OMP_NUM_THREADS": "1", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
@@ -168,7 +168,6 @@ def test_a_simulation_by_ray_is_that_of_the_engine(example: dict[str, Any], tmp_
     assert (found["sa"], found["ra"]) == (record.metrics.sa, record.metrics.ra)
 
 
-@pytest.mark.flower
 def test_the_whole_run_of_the_page_works_as_a_reader_would_start_it(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="ray is not installed (flwr[simulation])")
     text = (EXAMPLE.parents[1] / "docs" / "flower.md").read_text(encoding="utf-8")

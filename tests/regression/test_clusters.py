@@ -13,6 +13,7 @@ TABLE = {  # gamma: scheme: (mean over rounds, last round)
     0.3: {"fbn": (0.238, 0.052), "fixbn": (0.793, 0.55), "naive-bn": (1.04, 1.05)},
     1.0: {"fbn": (0.267, 0.083), "fixbn": (0.158, 0.096), "naive-bn": (0.235, 0.245)},
 }
+pytestmark = pytest.mark.slow
 SCHEMES = {"fbn": FBN(), "fixbn": FixBN(), "naive-bn": NaiveBN()}
 
 

@@ -18,10 +18,13 @@ from robustfl.scenarios import Scenario
 
 IMAGES = os.environ.get("ROBUSTFL_TEST_IMAGES", "")
 
-pytestmark = pytest.mark.skipif(
-    not (Path(IMAGES) / "unpack.py").is_file() or not IMAGES,
-    reason="ROBUSTFL_TEST_IMAGES names no folder of images; they are not part of the project",
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not (Path(IMAGES) / "unpack.py").is_file() or not IMAGES,
+        reason="ROBUSTFL_TEST_IMAGES names no folder of images; they are not part of the project",
+    ),
+]
 
 
 @pytest.fixture(scope="module")

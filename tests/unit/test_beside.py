@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from robustfl import layer_kinds, registry, sessions
-from robustfl.beside import digests_of, forget_others, imported, whole
+from robustfl.beside import digests_of, forget_others, imported, python_files, whole
 from robustfl.contracts import Attack
 from robustfl.errors import RobustflError, UsageError
 from robustfl.watch import checked
@@ -158,6 +158,27 @@ def test_an_editable_package_is_known_by_all_of_its_code(
     assert editable("acme.atk") != before
 
 
+ENVIRONMENTS = {
+    ".venv": ".venv/lib/other.py", "renamed": "env/lib/other.py", "installed": "lib/site-packages/other.py",
+    "node": "node_modules/other.py", "git": ".git/other.py", "cache": "__pycache__/other.py",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("other", ENVIRONMENTS.values(), ids=ENVIRONMENTS)
+def test_an_environment_inside_a_package_is_no_code_of_it(other: str, folder: Path) -> None:
+    pack = folder / "pack"
+    (pack / "inner").mkdir(parents=True)
+    for name in ("__init__.py", "inner/__init__.py"):
+        (pack / name).write_text("")
+    before, files = editable("pack"), python_files(pack)
+    assert files == [pack / "__init__.py", pack / "inner" / "__init__.py"]
+    (pack / other).parent.mkdir(parents=True)
+    (pack / other).write_text("SCALE = 1\n")
+    (pack / "env").mkdir(exist_ok=True)
+    (pack / "env" / "pyvenv.cfg").write_text("home = /usr/bin\n")
+    assert (editable("pack"), python_files(pack)) == (before, files)
+
+
 def test_a_worker_imports_what_its_sender_did_or_says_so(folder: Path) -> None:
     pack = folder / "pack_of_mine"
     pack.mkdir()
@@ -220,6 +241,7 @@ class Scaled(Attack):
 '''
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("imported_method", "early"), [(True, True), (True, False), (False, False)])
 def test_workers_never_run_other_code_than_the_key_says(imported_method: bool, early: bool, folder: Path) -> None:
     """A module is edited between two grids of one process: its workers would import the new text."""

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 import robustfl
+from benchmarks.gradients import centralised
 from robustfl.data import Batches
 from robustfl.federation import Experiment, train
 from robustfl.scenarios.build import build
 from robustfl.scenarios.cell import Cell
-from tests.bench.gradients import centralised
 
 pytestmark = pytest.mark.peers
 byzfl = pytest.importorskip("byzfl", reason="needs the extra [peers]", exc_type=ImportError)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from robustfl import registry
-from robustfl.algorithms.fedavg import FedAvg
-from robustfl.contracts import Aggregator, Arrays, Attack, Context, Dataset, Norm, ServerWork, View
+from robustfl.contracts import Aggregator, Arrays, Attack, Context, Dataset, Norm, View
 from robustfl.defenses import Pipeline, parse_pipeline
 from robustfl.errors import Refused, RobustflError, UsageError
-from robustfl.federation.stack import mapped_apart
 from robustfl.models.digits_cnn import DigitsCnn
 from robustfl.norms.fbn import FBN
 from robustfl.norms.layers import ClientGroupNorm
@@ -45,42 +42,6 @@ class _Rule(Aggregator):
         return 2 * f + 1
 
 
-def test_an_algorithm_maps_each_message_by_itself_for_the_second_pass() -> None:
-    @registry.register("fedavg-again")
-    @dataclass(frozen=True)
-    class Again(FedAvg):
-        """FedAvg whose server asks for an aggregate of rows that it mixed itself, honest ones first."""
-
-        @property
-        def asks(self) -> frozenset[Any]:
-            return super().asks | {"aggregates"}
-
-        def server_step(self, work: ServerWork) -> tuple[Tensor, dict[str, Tensor]]:
-            assert work.again is not None
-            mixed = work.again(lambda rows, state: rows[: len(rows) // 2 + 1].mean(0).expand_as(rows).clone())
-            return self.server(work.theta, mixed, work.lr), dict(work.state)
-
-    cheat, honest = ran(algorithm="fedavg-again"), ran(algorithm="fedavg")
-    assert cheat.status == honest.status == "done"
-    assert cheat.metrics is not None
-    assert honest.metrics is not None
-    assert cheat.metrics.loss == pytest.approx(honest.metrics.loss, rel=1e-6)
-
-
-def test_rows_are_mapped_in_an_order_that_nobody_knows() -> None:
-    orders = set()
-    for _ in range(20):
-        seen: list[float] = []
-
-        def doubled(rows: Tensor, given: Mapping[str, Tensor], seen: list[float] = seen) -> Tensor:
-            seen.append(float(rows[0, 0]))
-            return 2 * rows
-
-        assert torch.equal(mapped_apart(doubled, X, {}), 2 * X)
-        orders.add(tuple(seen))
-    assert len(orders) > 1
-
-
 def test_a_defense_that_refuses_what_it_sees_has_failed() -> None:
     @registry.register("choosy")
     @dataclass(frozen=True)
@@ -95,26 +56,6 @@ def test_a_defense_that_refuses_what_it_sees_has_failed() -> None:
     assert ran(defense="choosy", attack="none").status == "done"
     record = ran(defense="choosy")
     assert (record.status, (record.reason or "")[:30]) == ("failed", "Refused: choosy: a row is long")
-
-
-def test_a_rule_sees_rows_that_tell_no_rehearsal_from_the_server() -> None:
-    seen: list[tuple[int, int]] = []
-
-    @registry.register("counting")
-    @dataclass(frozen=True)
-    class Counting(_Rule):
-        """The mean, which notes how often its rows were written to."""
-
-        def aggregate(self, X: Tensor, *, f: int, context: Context) -> Tensor:
-            seen.append((X._version, X.storage_offset()))
-            return X.mean(0)
-
-    rule, rows = Pipeline((), Counting()), X.clone()
-    for _ in range(3):
-        rows += 1
-        rule(rows, f=1)
-        rule.mixed(rows, f=1, context=Context())(rows[:, :1])
-    assert set(seen) == {(0, 0)}
 
 
 def test_a_rule_from_elsewhere_is_not_told_by_the_order_of_rows_who_is_honest() -> None:
@@ -154,21 +95,6 @@ def test_a_rule_from_elsewhere_is_not_told_by_the_order_of_rows_who_is_honest() 
     assert own.displaced(rows, context(0))[0] is rows
 
 
-@pytest.mark.parametrize("engine", ["fast", "reference"])
-def test_the_mean_of_the_rows_that_come_first_is_no_defense(engine: str) -> None:
-    @registry.register("honest-first")
-    @dataclass(frozen=True)
-    class HonestFirst(_Rule):
-        """The mean of the rows that come first, where those of the engine's were honest."""
-
-        def aggregate(self, X: Tensor, *, f: int, context: Context) -> Tensor:
-            return X[: len(X) - f].mean(0)
-
-    found = [ran(defense="honest-first", attack=attack, engine=engine).metrics for attack in ("foe(eta=10)", "sf")]
-    losses = [metrics.loss for metrics in found if metrics is not None]
-    assert abs(losses[0] - losses[1]) > 1e-3  # else attackers' rows would move nothing
-
-
 @pytest.mark.parametrize("way", [lambda X: X.mul_(2), lambda X: X.data.mul_(2), lambda X: X.numpy().fill(1)])
 def test_a_rule_writes_into_a_copy_and_is_named_whatever_way_it_takes(way: Any) -> None:
     @registry.register("writing")
@@ -187,26 +113,6 @@ def test_a_rule_writes_into_a_copy_and_is_named_whatever_way_it_takes(way: Any) 
     assert torch.equal(rows, X)
 
 
-@pytest.mark.parametrize("norm", ["fbn", "fedtan"])
-def test_attackers_own_statistics_are_no_part_of_what_holds_the_honest_ones(norm: str) -> None:
-    @registry.register("peeking")
-    @dataclass(frozen=True)
-    class Peeking(Attack):
-        """What it would have sent, and a look at what holds it."""
-
-        knowledge = "partial"
-
-        def forge(self, view: View, *, generator: torch.Generator) -> Tensor:
-            assert view.own is not None
-            base = view.own._base
-            if base is not None and len(base) > view.f:
-                raise ValueError("the honest rows are there")
-            return view.own.clone()
-
-    record = ran(attack="peeking", norm=norm, model="digits-cnn", defense="mean", rounds=1)
-    assert (record.status, record.reason) == ("done", None)
-
-
 def test_an_attack_writes_into_a_copy_of_the_honest_rows() -> None:
     @registry.register("scribbling")
     @dataclass(frozen=True)
@@ -222,21 +128,6 @@ def test_an_attack_writes_into_a_copy_of_the_honest_rows() -> None:
     assert scribbled.metrics is not None
     assert zero.metrics is not None
     assert scribbled.metrics.loss == zero.metrics.loss
-
-
-def test_rules_that_do_not_ask_are_given_no_predictions() -> None:
-    @registry.register("curious")
-    @dataclass(frozen=True)
-    class Curious(_Rule):
-        """The mean, which looks for the models of the rows."""
-
-        def aggregate(self, X: Tensor, *, f: int, context: Context) -> Tensor:
-            if context.noise_outputs is not None:
-                raise ValueError("the models are there")
-            return X.mean(0)
-
-    assert ran(defense="curious", rounds=1).status == "done"
-    assert parse_pipeline("deepsight").aggregator.sees_outputs
 
 
 # --- what is served ---------------------------------------------------------------------------------------------------

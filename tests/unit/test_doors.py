@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from robustfl import registry, sessions
+from robustfl import registry
 from robustfl.contracts import (
     Aggregated,
     Aggregator,
@@ -37,18 +33,14 @@ from robustfl.contracts import (
     Step,
     View,
 )  # fmt: skip
-from robustfl.contracts.training import Task
 from robustfl.data import data_root, dataset_from_spec
 from robustfl.doors import opened
 from robustfl.errors import RobustflError, UsageError
 from robustfl.federation.statistics import collect
 from robustfl.norms.layers import ServerBatchNorm
-from robustfl.registry import create
-from robustfl.scenarios import secrecy, submission
-from robustfl.scenarios.verify import ELSEWHERE
+from robustfl.scenarios import submission
 from robustfl.testing import check
 from robustfl.vectors import layout_of
-from robustfl.watch import changed, kept_state
 
 pytestmark = pytest.mark.usefixtures("clean_registry")
 NAN = float("nan")
@@ -189,15 +181,11 @@ WRONG: list[tuple[Any, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("ask", "words"), WRONG)
-def test_a_wrong_kind_is_named_with_the_method_and_what_is_wanted(ask: Any, words: str) -> None:
-    with pytest.raises(RobustflError, match=words) as caught:
-        ask()
-    assert " 'odd-by-hand' (" in str(caught.value)
-
-
-def test_weights_of_sources_that_sum_to_one_pass() -> None:
-    assert shared(torch.full((5,), 0.2))().tolist() == pytest.approx([0.2] * 5)
+def test_a_wrong_kind_is_named_with_the_method_and_what_is_wanted() -> None:
+    for ask, words in WRONG:
+        with pytest.raises(RobustflError, match=words) as caught:
+            ask()
+        assert " 'odd-by-hand' (" in str(caught.value)
 
 
 def test_what_is_shown_must_not_be_written_to() -> None:
@@ -216,12 +204,6 @@ def test_what_a_view_or_a_context_does_not_hold_is_said_where_it_is_missed() -> 
         RobustflError, match=r"forge\(\): .*NoneType.*; with knowledge='.*' the view holds n, f, own only"
     ):
         blind.forge(View(n=5, f=2, own=X[:2]), generator=DRAW)
-
-
-def test_a_rule_that_needs_weights_where_there_are_none_is_told() -> None:
-    weighs = rule(aggregate=lambda self, X, *, f, context: X[0] * context.weights[0])
-    with pytest.raises(RobustflError, match=r"aggregate\(\): .*NoneType.*; the context has no generator, no weights, "):
-        weighs.aggregate(X, f=1, context=Context())
 
 
 def unseeded() -> Callable[[int], Any]:
@@ -253,26 +235,6 @@ def test_a_rule_that_counts_its_calls_is_seen() -> None:
 
     with pytest.raises(RobustflError, match=r"aggregate\(\) made two things of the same input"):
         rule(aggregate=counted).aggregate(X, f=1, context=Context())
-
-
-def test_a_rule_with_given_draws_is_called_twice_and_draws_once() -> None:
-    calls: list[Tensor] = []
-
-    def drawn(self: Aggregator, X: Tensor, *, f: int, context: Context) -> Aggregated:
-        calls.append(torch.randn(4, generator=context.generator))
-        return Aggregated(calls[-1], state={"drawn": calls[-1].clone()})
-
-    generator, twin = torch.Generator().manual_seed(5), torch.Generator().manual_seed(5)
-    rule(aggregate=drawn).aggregate(X, f=1, context=Context(generator=generator))
-    torch.randn(4, generator=twin)
-    assert len(calls) == 2
-    assert torch.equal(*calls)
-    assert torch.equal(generator.get_state(), twin.get_state())
-
-
-def test_broken_numbers_are_the_same_broken_numbers_again() -> None:
-    found = rule(aggregate=lambda self, X, *, f, context: torch.tensor([1.0, NAN, float("inf"), 0.0]))
-    assert found.aggregate(X, f=1, context=Context())[0] == 1
 
 
 def evasion_that(writes: Callable[[nn.Module, Tensor], Any]) -> tuple[Callable[[], Any], Tensor, Tensor]:
@@ -336,16 +298,6 @@ def test_writes_that_leave_no_trace_in_versions_are_seen_and_undone(made: Callab
     assert shown.tolist() == before
 
 
-def test_a_fingerprint_may_be_told_of_the_arrays_that_are_loaded() -> None:
-    def fingerprint(self: Any, root: Path, *, download: bool = True) -> str:
-        return str(self.load(root, download=download).fingerprint)
-
-    arrays = dataset_from_spec("digits").load(data_root())
-    made = registered(Dataset, load=member(lambda: arrays), fingerprint=fingerprint)
-    assert made.load(data_root()) is arrays
-    assert made.fingerprint(data_root()) == arrays.fingerprint
-
-
 def test_a_data_set_has_the_fingerprint_that_it_tells() -> None:
     digits = dataset_from_spec("digits")
     arrays = digits.load(data_root())
@@ -373,80 +325,6 @@ def test_a_report_of_another_form_names_its_layer() -> None:
         collect(network, layout_of(network))
 
 
-def test_counts_may_be_of_any_kind_of_number() -> None:
-    class Floating(ServerBatchNorm):
-        def report(self) -> Any:
-            mean, variance, counts = super().report()
-            return mean, variance, counts.float()
-
-    network = nn.Sequential(Floating(4, eps=1e-5))
-    assert collect(network, layout_of(network)).counts.tolist() == [[0.0]]
-
-
-def test_doors_change_no_digest_of_a_notebooks_class() -> None:
-    def min_clients(self: Any, f: int) -> int:
-        return f
-
-    min_clients.__module__ = sessions.MAIN
-    plain = list(sessions._words(min_clients, set()))
-    guarded = vars(type(rule(min_clients=min_clients)))["min_clients"]
-    assert guarded is not min_clients
-    assert list(sessions._words(guarded, set())) == plain
-
-
-# --- memory ----------------------------------------------------------------------------------------------------------
-
-
-@functools.lru_cache(maxsize=8)
-def _bounded(n: int) -> list[int]:
-    return [n]
-
-
-@functools.cache
-def _unbounded(n: int) -> dict[int, int]:
-    return {n: n}
-
-
-def test_a_cache_may_grow_and_what_it_holds_may_not_change() -> None:
-    cls = type(rule())
-    _bounded(1), _unbounded(1)
-    before = kept_state(cls)
-    _bounded(2), _unbounded(2)
-    grown = kept_state(cls)
-    assert changed(before, grown) == []
-    _bounded(2).append(3)
-    _unbounded(1)[2] = 3
-    words = " ".join(changed(grown, kept_state(cls)))
-    assert "_bounded, cached at" in words
-    assert "_unbounded, cached at" in words
-
-
-ASKS = """
-import inspect
-def itself(hook): hook("sys._getframe", ())
-def by_inspect(hook): inspect._asks(hook)
-def by_library(hook): library(hook)
-"""
-
-
-def test_who_asks_for_frames_is_heard_and_a_library_that_does_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    def hook(event: str, arguments: tuple[Any, ...]) -> None:
-        secrecy._heard(event, arguments, {"mine.py"})
-
-    asks: dict[str, Any] = {}
-    exec(compile("def asks(hook): hook('sys._getframe', ())", inspect.__file__, "exec"), asks)
-    monkeypatch.setattr(inspect, "_asks", asks["asks"], raising=False)
-    space: dict[str, Any] = {"library": lambda hook: hook("sys._getframe", ())}
-    exec(compile(ASKS, "mine.py", "exec"), space)
-    heard: list[str] = []
-    monkeypatch.setattr(secrecy, "_opened", heard)
-    space["by_library"](hook)
-    assert heard == []
-    space["itself"](hook)
-    space["by_inspect"](hook)
-    assert heard == ["sys._getframe"] * 2
-
-
 # --- what a bundle brings --------------------------------------------------------------------------------------------
 
 
@@ -460,44 +338,8 @@ def noted(step: Any, *given: Any) -> Findings:
     return found
 
 
-def test_a_plug_in_of_a_bundle_brings_a_method(tmp_path: Path) -> None:
-    (tmp_path / "idle.py").write_text("import robustfl\n")
-    (tmp_path / "torn.py").write_text("import robustfl.nowhere\n")
-    bundle = SimpleNamespace(
-        folder=tmp_path, manifest=SimpleNamespace(plugins={"torn.py": "", "idle.py": ""}, packages={})
-    )
-    idle, torn = noted(submission._methods_of, bundle)
-    assert idle == ("contract", False, "idle.py registers no method")
-    assert torn[:2] == ("contract", False)
-    assert torn[2].startswith("torn.py: ")
-
-
-def test_a_method_of_a_bundle_can_be_made_of_its_defaults() -> None:
-    def refuses() -> None:
-        raise ValueError("a bound is missing")
-
-    entry = SimpleNamespace(kind="defense", name="odd", origin="odd.py", cls=refuses)
-    ((step, passed, words),) = noted(submission._contracts, [entry])
-    assert (step, passed) == ("contract", False)
-    assert words.startswith("defense odd cannot be made: ")
-    assert "a bound is missing" in words
-
-
 def ran(verdict: str, agrees: bool, detail: str = "") -> Any:
     return SimpleNamespace(verdict=verdict, agrees=agrees, detail=detail, key="0123456789abcdef")
-
-
-@pytest.mark.parametrize(
-    ("checks", "found"),
-    [
-        ([ran("identical", True)], [(True, "1 cells of 9 came out again (drawn with 7)")]),
-        ([ran("identical", True), ran("differs", False, "sa 1")], [(False, "cell 0123456789ab: differs: sa 1")]),
-        ([ran(ELSEWHERE, False)], [(None, f"cell 0123456789ab: {ELSEWHERE}")]),
-    ],
-)
-def test_numbers_of_a_bundle_come_out_again_or_differ_or_need_another_machine(checks: Any, found: Any) -> None:
-    verification = SimpleNamespace(checks=checks, cells=9, sample=7)
-    assert noted(submission._numbers, verification) == [("numbers", *one) for one in found]
 
 
 @pytest.mark.parametrize(
@@ -509,18 +351,6 @@ def test_a_submission_is_accepted_where_every_step_was_made_and_passed(
     found: Any = submission.Submission(None, tuple(submission.Finding("x", p, "") for p in passed))  # type: ignore[arg-type]
     assert found.accepted is accepted
     assert (len(found.refused), len(found.undecided)) == (passed.count(False), passed.count(None))
-
-
-@pytest.mark.parametrize(
-    ("path", "data"),
-    [
-        ("/home/me/labels.csv", True), ("/home/me/notes", True), ("/home/me/mine.py", False), ("/proc/meminfo", False),
-        (f"{sys.prefix}/lib/license.txt", False), (f"{sys.prefix}/lib/digits.csv.gz", True),
-        (f"{sys.base_prefix}/lib/zones.txt", False), ("/home/me/mine.so", False),
-    ],
-)  # fmt: skip
-def test_files_of_data_are_told_from_code_and_libraries(path: str, data: bool) -> None:
-    assert secrecy._is_data(path) is data
 
 
 # --- laws ------------------------------------------------------------------------------------------------------------
@@ -563,13 +393,3 @@ def test_a_layer_that_reports_what_it_is_not_to_see_is_told() -> None:
     )
     broken = {c.name: c.reason for c in check(scheme) if not c.passed}
     assert "while unseen is set a training forward changes the report" in broken["unseen"]
-
-
-def test_an_objective_may_write_to_its_own_notes() -> None:
-    def backward(self: Objective, model: nn.Module, x: Tensor, y: Tensor, task: Task) -> Tensor:
-        task.notes.setdefault("seen", torch.zeros(())).add_(1)
-        return torch.zeros(())
-
-    task = Task(0, False, torch.ones(2) / 2, create("evasion", "fgsm"), DRAW, {"seen": torch.zeros(())})
-    registered(Objective, backward=backward).backward(nn.Linear(2, 2), X, LABELS, task)
-    assert task.notes["seen"] == 1

@@ -130,6 +130,7 @@ def test_a_setting_that_changes_nothing_is_told(settings: dict[str, Any], words:
     assert all(line.endswith("(2 cells)") for line in told)
 
 
+@pytest.mark.slow
 def test_no_preset_has_a_setting_that_changes_nothing() -> None:
     for name in preset_names():
         cells = [cell for cell in expand(Scenario.load(name)) if refusal(cell) is None]
@@ -160,7 +161,7 @@ def test_the_shift_of_the_statistics_is_measured_too(norm: str) -> None:
 def test_the_grid_warns_and_its_board_counts_it_in_no_worst_case(tmp_path: Path) -> None:
     heard: list[str] = []
     cell = {**SMALL, "attack": ["none", "sf", "alie", UNTOLD], "f": 2}
-    results = grid(Scenario.of({"name": "s", "cell": cell}), out=tmp_path, jobs=1, on_note=heard.append)
+    results = grid(Scenario.of({"name": "s", "cell": cell}), out=tmp_path, jobs=0, on_note=heard.append)
     assert [h for h in heard if "no effect" in h] == [
         "warning: alie has no effect with n = 10 and f = 2: its z is 0, so the attackers send the honest mean "
         "(1 cell); they count in no worst case"

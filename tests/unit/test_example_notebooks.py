@@ -14,9 +14,10 @@ import robustfl
 from robustfl.errors import UsageError
 from robustfl.reports import load_board
 from robustfl.reports.notebook import Drawn, Plots
+from tests.tracked import tracked
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-NOTEBOOKS = sorted(EXAMPLES.glob("*.ipynb"))
+NOTEBOOKS = tracked("examples/*.ipynb")
 RUN = """
 import sys, nbformat, nbclient
 book = nbformat.read(sys.argv[1], as_version=4)
@@ -28,6 +29,7 @@ def test_there_are_three() -> None:
     assert [path.stem for path in NOTEBOOKS] == ["explore_board", "invent_attack", "own_model"]
 
 
+@pytest.mark.docs
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_as_a_reader_would_run_it(path: Path, tmp_path: Path) -> None:
     if find_spec("nbclient") is None or find_spec("ipykernel") is None:

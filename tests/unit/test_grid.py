@@ -113,7 +113,7 @@ def test_the_same_grid_again_computes_nothing(undisturbed: Path) -> None:
 
 
 def test_numbers_do_not_depend_on_the_number_of_workers(undisturbed: Path, tmp_path: Path) -> None:
-    assert contents(grid(scenario(), out=tmp_path, jobs=3).folder) == contents(undisturbed)
+    assert contents(grid(scenario(), out=tmp_path, jobs=2).folder) == contents(undisturbed)
 
 
 def test_only_what_is_missing_runs(undisturbed: Path, tmp_path: Path) -> None:
@@ -168,6 +168,7 @@ def test_a_grid_killed_with_its_workers_ends_up_as_if_undisturbed(undisturbed: P
     assert contents(store.folder) == contents(undisturbed)
 
 
+@pytest.mark.survival
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
 def test_no_worker_outlives_the_grid(number: signal.Signals, status: int, tmp_path: Path) -> None:
     """Only the grid's own process is hit; its workers, in the middle of long cells, must not go on without it."""
@@ -212,7 +213,7 @@ def test_an_interrupt_keeps_what_is_done(tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        grid(scenario(), out=tmp_path, jobs=1, on_cell=stop)
+        grid(scenario(), out=tmp_path, jobs=0, on_cell=stop)
     assert len(contents(tmp_path / "tiny")) == 1
     assert grid(scenario(), out=tmp_path, jobs=0).computed == 3
 
@@ -258,7 +259,7 @@ def test_a_plug_in_that_raises_fails_its_cells_only_and_runs_again(tmp_path: Pat
         update={"plugins": (str(tmp_path / "bad.py"),)}
     )
     seen: list[Finished] = []
-    results = grid(chosen, out=tmp_path, jobs=1, on_cell=seen.append)
+    results = grid(chosen, out=tmp_path, jobs=0, on_cell=seen.append)
     assert results.statuses == {"done": 1, "failed": 1}
     (failed,) = (r for r in contents(results.folder).values() if r["status"] == "failed")
     assert "my bug" in failed["reason"]
@@ -295,6 +296,7 @@ def test_a_disk_that_fills_up_stops_the_grid_and_loses_nothing(tmp_path: Path) -
     assert grid(scenario(), out=tmp_path, jobs=0).statuses == {"done": 4}
 
 
+@pytest.mark.slow
 def test_an_interrupt_while_workers_run_ends_at_once(tmp_path: Path) -> None:
     def stop(finished: Finished) -> None:
         raise KeyboardInterrupt

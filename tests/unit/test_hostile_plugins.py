@@ -22,7 +22,6 @@ from test_grid import CELL, PLUGIN
 from work_for_workers import forking, half
 
 from robustfl import registry, scratch
-from robustfl.alarms import alarm
 from robustfl.contracts import Attack
 from robustfl.errors import UsageError
 from robustfl.reports.store import Store
@@ -75,6 +74,7 @@ def outcomes(folder: Path) -> dict[str, tuple[str, str]]:
 # --- ends ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_whatever_ends_a_cell_the_others_go_on(jobs: int, tmp_path: Path) -> None:
     """With several workers the ends of whole processes only: the others reach nobody but their own worker."""
@@ -93,11 +93,6 @@ def test_whatever_ends_a_cell_the_others_go_on(jobs: int, tmp_path: Path) -> Non
     assert "in forge" in (crashed.reason or "")
 
 
-def test_an_exit_in_this_very_process_ends_its_cell_only(tmp_path: Path) -> None:
-    results = grid(scenario(tmp_path, {"exits-here": "raise SystemExit(0)"}), out=tmp_path, jobs=0)
-    assert results.statuses == {"done": 1, "failed": 1}
-
-
 def command(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     settings = [w for key in ("defense", "norm", "model", "f", "clients", "batch", "rounds") for w in
                 ("--set", f"{key}={SMALL[key]}")]  # fmt: skip
@@ -105,6 +100,7 @@ def command(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(call, capture_output=True, text=True, cwd=cwd, timeout=300, check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [("grid", "--jobs", "1", "--set", "seed=0", "--set", "partition=iid"), ("run",)])
 def test_a_thread_of_a_plug_in_keeps_no_command_alive(words: tuple[str, ...], tmp_path: Path) -> None:
     text = PLUGIN.format(name="threads", body=f"{STAYS}; {MEAN}")
@@ -164,24 +160,6 @@ def test_what_a_plug_in_changes_is_put_back_and_named(tmp_path: Path) -> None:
     assert same.metrics == one.metrics
 
 
-@pytest.mark.parametrize("where", ["__post_init__(self)", "certificate(self, n, f)"])
-def test_methods_that_nobody_watches_call_by_call_are_held_too(where: str, tmp_path: Path) -> None:
-    name = f"elsewhere-{where[:4].strip('_')}"
-    body = f"{MEAN}\n    def {where}:\n        torch.set_default_dtype(torch.float64); return {{}}"
-    chosen = scenario(tmp_path, {name: body})
-    before = Surroundings()
-    with kept():
-        try:
-            results = grid(chosen, out=tmp_path, jobs=0)
-        except UsageError as error:
-            reason = str(error)
-        else:
-            reason = outcomes(results.folder)[name][1]
-        assert before.settings() == []
-    assert "torch's default dtype" in reason
-    assert "hostile.py" in reason
-
-
 PATCHES = {
     "robustfl.scenarios.evaluate.Evaluator.metrics": "from robustfl.scenarios.evaluate import Evaluator\n"
     "Evaluator.metrics = lambda self, state: None",
@@ -220,12 +198,6 @@ def test_a_plug_in_that_changes_how_it_is_measured_while_it_runs_has_failed(tmp_
     assert Evaluator.standard.__name__ == "standard"
 
 
-def test_what_libraries_change_as_they_are_imported_is_nobodys_patch() -> None:
-    lines = "from robustfl.patches import unpatched", "with unpatched() as found: import torch._dynamo", "print(found)"
-    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
 def test_a_method_that_exits_as_it_is_made_is_named(tmp_path: Path) -> None:
     body = f"{MEAN}\n    def __post_init__(self): raise SystemExit(0)"
     chosen = scenario(tmp_path, {"exits-early": body})
@@ -255,23 +227,6 @@ def test_everything_that_is_looked_at_can_be_put_back(monkeypatch: pytest.Monkey
             change()
             assert before.settings() or before.generators()
         assert (before.settings(), before.generators()) == ([], [])
-
-
-def test_a_copy_that_foreign_code_forks_ends_where_that_code_does(tmp_path: Path) -> None:
-    """Else a copy of robustfl would go on beside it, or wait without end for a thread that it does not have."""
-    mark = tmp_path / "mark"
-    for within in (kept, lambda: alarm(60, lambda frame: TimeoutError())):
-        ours, read, write = os.getpid(), *os.pipe()
-        with within():
-            os.fork()
-        if os.getpid() != ours:  # pragma: no cover
-            mark.write_text("a copy went on")
-            os._exit(1)
-        os.close(write)
-        assert os.read(read, 1) == b""  # until the copy has ended
-        os.close(read)
-        assert os.wait()[1] == 0
-    assert not mark.exists()
 
 
 # --- workers and what they leave -------------------------------------------------------------------------------------
@@ -310,6 +265,7 @@ def test_folders_that_no_living_process_owns_are_swept(tmp_path: Path, monkeypat
     assert {p.name for p in tmp_path.iterdir()} == {"robustfl-mine"}
 
 
+@pytest.mark.slow
 def test_a_killed_grid_leaves_nothing_that_the_next_one_does_not_sweep(tmp_path: Path) -> None:
     """The whole process group is killed in the middle of a cell, so that nobody can clean up."""
     (tmp_path / "hostile.py").write_text(
@@ -376,20 +332,3 @@ def test_a_method_that_cannot_travel_says_so(by_hand: Callable[[str, Any], None]
     with pytest.raises(UsageError, match=r"cannot be sent to workers .*attack locked.*jobs=0"):
         grid(chosen, out=tmp_path, jobs=1)
     assert grid(chosen, out=tmp_path, jobs=0).statuses == {"done": 1}
-
-
-def test_threads_beside_a_worker_may_draw_from_pythons_generator() -> None:
-    """A cluster's workers run cells in a thread, and the threads beside it draw whenever they like."""
-    found: dict[str, list[str]] = {}
-
-    def look(where: str) -> None:
-        before = Surroundings()
-        random.random()
-        found[where] = before.generators()
-        before.restore()
-
-    look("main")
-    other = threading.Thread(target=look, args=("other",))
-    other.start()
-    other.join()
-    assert found == {"main": ["random"], "other": []}

@@ -88,6 +88,7 @@ def shell(cells: list[str]) -> str:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["prompt", "IPython"])
 def test_a_cell_is_edited_run_again_and_run_by_workers(place: str, tmp_path: Path) -> None:
     if place == "IPython" and find_spec("IPython") is None:

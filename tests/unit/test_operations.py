@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from benchmarks.operations import SHAPES, round_of
 from robustfl.contracts import Aggregator, Context, Step
 from robustfl.defenses import parse_pipeline
 from robustfl.defenses.rows import Mixed, Stack
@@ -21,7 +22,6 @@ from robustfl.passes import Plan, channels_last, client_means, differentiated, s
 from robustfl.randomness import stream
 from robustfl.registry import create, entries
 from robustfl.vectors import Layout, flatten_parameters, layout_of
-from tests.bench.operations import SHAPES, round_of
 from tests.pretend import DEVICE, HOST, Pretend
 
 compiles = pytest.mark.skipif(torch.__version__ < (2, 7), reason="the compiler of torch 2.6 follows no dataclass")

@@ -12,12 +12,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks.federations import federation
 from robustfl.contracts import Aggregator, Propagation, StatisticsLayer
 from robustfl.federation import train
 from robustfl.layer_kinds import convolution
 from robustfl.passes import channels_last
 from robustfl.registry import create, entries
-from tests.bench.federations import federation
 from tests.pretend import DEVICE, HOST, Pretend
 
 

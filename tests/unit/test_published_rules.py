@@ -14,11 +14,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from benchmarks.gradients import centralised
 from robustfl.data import Batches
 from robustfl.federation import Experiment, State, train
 from robustfl.scenarios.build import build
 from robustfl.scenarios.cell import Cell
-from tests.bench.gradients import centralised
 
 RATE, STEPS, ROUNDS = 0.1, 3, 4
 

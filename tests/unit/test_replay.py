@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from benchmarks.federations import federation
 from robustfl.federation import clients, train
 from robustfl.registry import create
 from robustfl.replay import Replays, Results
-from tests.bench.federations import federation
 from tests.pretend import DEVICE, HOST, Pretend
 
 

@@ -309,41 +309,26 @@ def test_a_misspelt_preset_and_a_broken_file(tmp_path: Path) -> None:
         Scenario.load(str(broken))
 
 
-def _with_scales() -> list[tuple[str, tuple[str, ...]]]:
-    return [
-        (name, settings)
-        for name in preset_names()
-        if not name.startswith("bench/")  # a benchmark's refusals are on its board, and its cells are many
-        for settings in ((), *((f"scale={scale}",) for scale in Scenario.load(name).scales))
-    ]
-
-
-@pytest.mark.parametrize(("name", "settings"), _with_scales())
-def test_no_cell_of_a_preset_is_refused(name: str, settings: tuple[str, ...]) -> None:
-    loaded = Scenario.load(name, settings=settings)
-    assert loaded.name == "-".join([name, *(s.partition("=")[2] for s in settings)])
-    assert not {reason for cell in expand(loaded) if (reason := refusal(cell))}
-
-
-@pytest.mark.parametrize(("name", "settings"), _with_scales())
-def test_a_tail_is_shorter_than_its_run_and_rounds_of_forgetting_lie_in_it(
-    name: str, settings: tuple[str, ...]
-) -> None:
-    for cell in expand(Scenario.load(name, settings=settings)):
-        assert cell.tail < cell.rounds
-        assert max(cell.forgetting_rounds, default=0) <= cell.rounds
+# A benchmark's refusals are on its board, and its cells are many.
+@pytest.mark.parametrize("name", [name for name in preset_names() if not name.startswith("bench/")])
+def test_no_cell_of_a_preset_is_refused_and_its_tail_and_forgetting_lie_in_its_run(name: str) -> None:
+    for scale in ("", *Scenario.load(name).scales):
+        loaded = Scenario.load(name, settings=(f"scale={scale}",) if scale else ())
+        assert loaded.name == (f"{name}-{scale}" if scale else name)
+        for cell in expand(loaded):
+            assert refusal(cell) is None, cell
+            assert cell.tail < cell.rounds
+            assert max(cell.forgetting_rounds, default=0) <= cell.rounds
 
 
 FEDRBN = [n for n in preset_names() if n.startswith("fedrbn-") and not n.endswith("-reduced") and n != "fedrbn-table8"]
 """Fine-tuning (Table 8) ends training: what is tested is the last round."""
 
 
-@pytest.mark.parametrize("name", FEDRBN)
 @pytest.mark.parametrize("settings", [(), ("scale=small",)])
-def test_fedrbns_presets_select_by_validation_and_fatmeta_has_a_tenth_of_the_rate(
-    name: str, settings: tuple[str, ...]
-) -> None:
-    for cell in expand(Scenario.load(name, settings=settings)):
+def test_fedrbns_presets_select_by_validation_and_fatmeta_has_a_tenth_of_the_rate(settings: tuple[str, ...]) -> None:
+    cells = {preset: expand(Scenario.load(preset, settings=settings)) for preset in FEDRBN}
+    for name, cell in ((preset, cell) for preset, those in cells.items() for cell in those):
         assert (cell.select, cell.validation > 0, cell.evaluate_every > 0) == ("validation", True, True)
         rate = 0.05 if settings else 0.01
         assert cell.schedule.lr == pytest.approx(rate / 10 if cell.algorithm == "fedmeta" else rate)
@@ -459,9 +444,8 @@ def test_hbn_presets_train_each_norm_at_its_own_rate() -> None:
 FEDTAN = ["table1", "table2", "shifts", "curves", "two", "batchsize", "office", "domainnet", "mnist"]
 
 
-@pytest.mark.parametrize("which", FEDTAN)
-def test_fedtan_presets_draw_with_replacement_and_centralise_on_one_machine(which: str) -> None:
-    for cell in expand(Scenario.load(f"fedtan-{which}")):
+def test_fedtan_presets_draw_with_replacement_and_centralise_on_one_machine() -> None:
+    for cell in (cell for which in FEDTAN for cell in expand(Scenario.load(f"fedtan-{which}"))):
         assert "replacement=True" in cell.algorithm
         assert cell.algorithm.startswith("dsgd" if cell.norm == "centralised-bn" else "fedavg")
 
@@ -499,6 +483,7 @@ def test_fbn_section_5_defends_the_statistics_and_leaves_updates_alone() -> None
     assert {"gamma(gamma=0.3)", "dirichlet(alpha=0.1, min_size=50)"} <= partitions
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fbn-section5", "hbn-batchsize", "hbn-clients", "hbn-plugins"]
                          + [f"fedtan-{which}" for which in FEDTAN])  # fmt: skip
 def test_small_scales_of_norm_papers_run(name: str) -> None:

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import gc
-import weakref
 from typing import Any
 
 import pytest
-import torch
 
-from robustfl.contracts import Context
-from robustfl.contracts.attack import Rehearsal
-from robustfl.randomness import stream
 from robustfl.sealed import Sealed
 
 
@@ -71,29 +65,3 @@ def test_it_answers_again_after_an_error_and_in_the_middle_of_another() -> None:
     with pytest.raises(ValueError, match="negative"):
         sealed(-1.0)
     assert (sealed(4.0), sealed(4.0, sign=-1), outer(9.0)) == (2.0, -2.0, 4.0)
-
-
-def test_it_keeps_nothing_of_a_call() -> None:
-    sealed = Sealed(lambda x: x + 1)
-    given, made = torch.zeros(3), None
-    made = sealed(given)
-    alive = [weakref.ref(given), weakref.ref(made)]
-    del given, made
-    gc.collect()
-    assert [one() for one in alive] == [None, None]
-
-
-def test_an_attacker_who_knows_the_defense_knows_no_more() -> None:
-    secret = Secret()
-
-    def run(rows: torch.Tensor, context: Context) -> torch.Tensor:
-        assert secret is not None
-        return rows.mean(0) + torch.rand(2, generator=context.generator)
-
-    for generator in (None, stream(0, "defense")):
-        if generator is None:
-            rehearsal = Rehearsal.of(lambda rows, context: (secret, rows.mean(0))[1], Context())
-        else:
-            rehearsal = Rehearsal.of(run, Context(generator=generator))
-            assert torch.equal(rehearsal(torch.ones(3, 2)), rehearsal(torch.ones(3, 2)))
-        assert not any(isinstance(one, Secret) for one in within(rehearsal))

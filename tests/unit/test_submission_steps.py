@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from fake_store import record
 from torch import Tensor
 
 from robustfl import registry
-from robustfl.contracts import Aggregator, Arrays, Context, Dataset, Step
-from robustfl.defenses import Pipeline, pipeline
+from robustfl.contracts import Aggregator, Context
+from robustfl.defenses import pipeline
 from robustfl.errors import RobustflError, UsageError
 from robustfl.parameters import param
 from robustfl.randomness import stream
@@ -214,13 +211,6 @@ def first_rows_of_many_columns(self: Any, X: Tensor, *, f: int, context: Context
     return rule(self, X, f=f, context=context)
 
 
-def drawn_middle(self: Any, X: Tensor, *, f: int, context: Context) -> Tensor:
-    assert context.generator is not None
-    order = torch.randperm(len(X), generator=context.generator)
-    assert self.orders.setdefault((X.shape[1], context.round), order.tolist()) == order.tolist()
-    return middle(self, X[order], f=f, context=context)
-
-
 def longest_run(self: Any, X: Tensor, *, f: int, context: Context) -> Tensor:
     """The mean of the longest run of rising numbers of clients, who are the honest ones wherever they stand."""
     assert context.clients is not None
@@ -289,52 +279,6 @@ def test_the_contract_is_held_with_the_parameters_of_the_cells(monkeypatch: pyte
     assert held("a-rule-that-is-not-here", "switched-in-a-bundle(k=1)")[0][1] is True
     broken = [("contract", False, f"{name}(k=2): finite: it is not")]
     assert held("mean", "nnm+switched-in-a-bundle(k=2)") == broken
-
-
-@pytest.mark.usefixtures("clean_registry")
-def test_a_step_that_leans_on_the_order_of_rows_is_told() -> None:
-    def mix(self: Any, gram: Tensor, *, f: int, context: Context) -> Tensor:
-        return (torch.arange(len(gram)) < len(gram) - f).to(gram).expand(len(gram), -1) / (len(gram) - f)
-
-    space = {"__doc__": "A step.", "__module__": __name__, "mix": mix, "min_clients": lambda self, f: 2 * f + 1}
-    step = registry.register("first-rows-in-a-bundle")(dataclass(frozen=True)(type("FirstRows", (Step,), space)))()
-    assert [law.reason[:10] for law in submission._order(step)] == ["2 far rows"]
-    assert submission._order(registry.create("defense", "nnm")) == []
-
-
-@pytest.mark.usefixtures("clean_registry")
-def test_a_rule_that_draws_draws_the_same_whichever_rows_come_first() -> None:
-    assert submission._order(rule(drawn_middle, orders={})()) == []
-
-
-@pytest.mark.usefixtures("clean_registry")
-@pytest.mark.parametrize(
-    ("members", "clients"),
-    [
-        ({}, 11),
-        ({"min_clients": lambda self, f: 6 * f}, 12),
-        ({"refuses": lambda self, n, f: "n must be even" if n % 2 else None}, 12),
-        ({"refuses": lambda self, n, f: "too many" if n > 8 else None}, 5),
-        ({"min_clients": lambda self, f: 25 * f}, 50),
-    ],
-)
-def test_the_order_of_rows_is_tried_with_clients_that_the_rule_takes(members: dict[str, Any], clients: int) -> None:
-    seen: set[int] = set()
-
-    def counted(self: Any, X: Tensor, *, f: int, context: Context) -> Tensor:
-        seen.add(len(X))
-        return X.sort(dim=0).values[f : len(X) - f].mean(0)
-
-    assert submission._order(rule(counted, **members)()) == []
-    assert seen == {clients}
-
-
-@pytest.mark.usefixtures("clean_registry")
-@pytest.mark.parametrize("width", [8, 4000])
-def test_how_far_a_result_lies_does_not_depend_on_the_number_of_columns(width: int) -> None:
-    far = rule(lambda self, X, *, f, context: torch.full_like(X[0], 3.0))()
-    X = torch.ones(11, width, dtype=torch.float64)
-    assert submission._moved(Pipeline((), far), X, 2, Context()) == pytest.approx(2 * 8**0.5)
 
 
 @pytest.mark.usefixtures("clean_registry")
@@ -485,11 +429,6 @@ def test_a_model_must_not_depend_on_test_data_nor_its_methods_reach_for_files(
     ], key=str)  # fmt: skip
 
 
-def test_a_cell_that_several_methods_share_is_trained_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    ((_, passed, words),) = sought(monkeypatch, tmp_path, [finished("d", "b")], {"d": ("m", "m", [])})
-    assert (passed, words.partition(":")[0]) == (True, "attack b, defense d")
-
-
 @pytest.mark.parametrize(
     ("made", "words"),
     [
@@ -517,210 +456,3 @@ def test_a_cell_is_trained_without_what_looks_at_test_data(
     here = how["execution"]
     assert (how["fingerprint"], here.device, here.root, here.keep_model) == ("of data", "cpu", "data", True)
     assert here.checkpoint_minutes == 0
-
-
-def test_other_test_data_are_darker_images_and_labels_elsewhere(tmp_path: Path) -> None:
-    images, labels = np.arange(6, dtype=np.uint8).reshape(3, 2, 1, 1), np.array([0, 2, 1])
-    told: list[Any] = []
-
-    def load(self: Any, root: Path, *, download: bool = True) -> Arrays:
-        told.append((self, root, download))
-        return Arrays(images, labels, images, labels, 3, "f")
-
-    made = secrecy._altered(load)("a data set", tmp_path, download=False)  # type: ignore[arg-type]
-    assert told == [("a data set", tmp_path, False)]
-    assert (made.train_x is images, made.train_y is labels, made.classes, made.fingerprint) == (True, True, 3, "f")
-    assert made.test_x.tolist() == (images[[2, 0, 1]] // 2).tolist()
-    assert made.test_y.tolist() == [1, 0, 2]
-
-
-def test_what_was_reached_for_is_told_once_with_the_cell_in_which_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(secrecy, "_opened", ["b.csv", "a.csv", "b.csv"])
-    monkeypatch.setattr(secrecy, "_trained", lambda given, root: f"model of {root}")
-    assert secrecy._trained_elsewhere(record(), "data") == ("model of data", ["b.csv", "a.csv"])
-    assert secrecy._trained_elsewhere(record(), "data") == ("model of data", [])
-
-
-REACHES = """
-def reach(hook, *event): hook(*event)
-def through(call, *given): call(*given)
-"""
-
-
-def test_what_code_of_a_plug_in_reaches_for_is_noted_and_what_others_do_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(secrecy, "_opened", [])
-
-    def hook(event: str, *arguments: Any) -> None:
-        secrecy._heard(event, arguments, {"mine.py"})
-
-    mine: dict[str, Any] = {}
-    theirs: dict[str, Any] = {}
-    exec(compile(REACHES, "mine.py", "exec"), mine)
-    exec(compile(REACHES, "theirs.py", "exec"), theirs)
-    theirs["reach"](hook, "open", "/home/me/labels.csv", "r", 0)
-    theirs["reach"](hook, "os.system", b"ls")
-    mine["reach"](hook, "open", "/home/me/mine.py", "r", 0)
-    mine["reach"](hook, "open", 3, "r", 0)
-    mine["reach"](hook, "import", "x", "y")
-    mine["reach"](hook, "object.__getattr__", None, "shape")
-    mine["through"](theirs["reach"], hook, "exec", "what dataclasses make")
-    mine["through"](theirs["reach"], hook, "ctypes.dlopen", "libm.so")
-    assert secrecy._opened == []
-    mine["reach"](hook, "open", "/home/me/labels.csv", "r", 0)
-    mine["through"](theirs["reach"], hook, "open", b"/home/me/notes", "r", 0)
-    mine["through"](theirs["reach"], hook, "socket.connect", None, ("host", 1))
-    mine["reach"](hook, "object.__getattr__", None, "tb_frame")
-    mine["reach"](hook, "os.listdir", "/home/me/images")
-    mine["reach"](hook, "exec", "import sys")
-    mine["reach"](hook, "ctypes.dlopen", "libc.so")
-    assert secrecy._opened == [
-        "labels.csv", "notes", "socket.connect", "tb_frame", "images", "exec", "ctypes.dlopen",
-    ]  # fmt: skip
-    assert secrecy._looking == []
-
-
-def test_an_error_on_the_way_does_not_make_it_deaf(monkeypatch: pytest.MonkeyPatch) -> None:
-    def breaks(*told: object) -> None:
-        raise ValueError("x")
-
-    monkeypatch.setattr(secrecy, "_note", breaks)
-    with pytest.raises(ValueError, match="x"):
-        secrecy._heard("open", ("/home/me/labels.csv",), set())
-    assert secrecy._looking == []
-
-
-def test_what_is_asked_for_in_listening_is_not_heard(monkeypatch: pytest.MonkeyPatch) -> None:
-    heard: list[str] = []
-
-    def asks(event: str, *told: object) -> None:
-        heard.append(event)
-        if len(heard) < 3:
-            secrecy._heard("sys._getframe", (), set())
-
-    monkeypatch.setattr(secrecy, "_note", asks)
-    secrecy._heard("open", ("/home/me/labels.csv",), set())
-    assert heard == ["open"]
-
-
-def test_code_that_has_a_library_ask_for_its_callers_asks_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(secrecy, "_opened", [])
-
-    def hook(event: str, *arguments: Any) -> None:
-        secrecy._heard(event, arguments, {"mine.py"})
-
-    through: dict[str, dict[str, Any]] = {}
-    for file in ("mine.py", "theirs.py", *secrecy._ASKING):
-        exec(compile(REACHES, file, "exec"), through.setdefault(file, {}))
-    for asking in secrecy._ASKING:
-        through["theirs.py"]["through"](through[asking]["reach"], hook, "sys._getframe", 1)
-        assert secrecy._opened == []
-        through["mine.py"]["through"](through[asking]["reach"], hook, "sys._getframe", 1)
-        assert [secrecy._opened.pop()] == ["sys._getframe"]
-    through["mine.py"]["through"](through["theirs.py"]["reach"], hook, "sys._getframe", 1)  # as libraries always do
-    assert secrecy._opened == []
-
-
-def test_who_makes_the_code_that_asks_asks_and_so_does_who_is_handed_a_frame(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(secrecy, "_opened", [])
-
-    def hook(event: str, *arguments: Any) -> None:
-        secrecy._heard(event, arguments, {"mine.py"})
-
-    (handing,) = secrecy._HANDING
-    through: dict[str, dict[str, Any]] = {}
-    for file in ("mine.py", "theirs.py", "<string>", "<frozen importlib>", handing):
-        exec(compile(REACHES, file, "exec"), through.setdefault(file, {}))
-    mine, theirs, logs = (through[name]["through"] for name in ("mine.py", "theirs.py", handing))
-    mine(logs, through[handing]["reach"], hook, "sys._getframe", 1)  # as every line that somebody logs
-    mine(through["<frozen importlib>"]["reach"], hook, "sys._getframe", 1)
-    theirs(through["<string>"]["reach"], hook, "sys._getframe", 1)
-    assert secrecy._opened == []
-    mine(through["<string>"]["reach"], hook, "sys._getframe", 1)
-    mine(through[handing]["reach"], hook, "sys._getframe", 1)  # logging.currentframe
-    assert secrecy._opened == ["sys._getframe"] * 2
-
-
-@pytest.mark.parametrize(
-    ("path", "data"),
-    [
-        ("/proc/self/maps", False), ("/proc/self/root/home/me/x", True),
-        ("/home/me/x.py", False), ("/home/me/x", True), ("/home/me/x.npy", True),
-        ("{prefix}/lib/cache", False), ("{prefix}/lib/site-packages/sklearn/digits.csv", True),
-    ],
-)  # fmt: skip
-def test_data_are_what_is_no_code_and_no_part_of_the_system(path: str, data: bool) -> None:
-    assert secrecy._is_data(path.format(prefix=secrecy.sys.prefix)) is data
-
-
-def test_folders_that_libraries_are_installed_in_are_no_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert secrecy._is_data("/home/me/lib/site-packages/sklearn/cluster")
-    monkeypatch.setattr(secrecy.sys, "path", [*secrecy.sys.path, "/home/me/lib/site-packages"])
-    assert not secrecy._is_data("/home/me/lib/site-packages/sklearn/cluster")
-    assert secrecy._is_data("/home/me/lib/site-packages/sklearn/digits.csv")
-
-
-def test_a_folder_of_code_is_no_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert secrecy._is_data("/home/me/code")
-    monkeypatch.setattr(secrecy.sys, "path", [*secrecy.sys.path, "/home/me/code"])
-    assert not secrecy._is_data("/home/me/code")
-
-
-def test_a_prepared_process_loads_plug_ins_and_other_test_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    class Known(Dataset):
-        def load(self, root: Path, *, download: bool = True) -> Arrays:
-            return Arrays(np.zeros((2, 1, 1, 1)), np.zeros(2), np.zeros((2, 1, 1, 1)), np.array([0, 1]), 2, "f")
-
-        def fingerprint(self, root: Path, *, download: bool = True) -> str:
-            return "f"
-
-    hooks: list[Any] = []
-    heard: list[Any] = []
-    loaded: list[str] = []
-    mapped: list[str] = []
-    monkeypatch.setattr(secrecy, "_hear_mapped_files", lambda: mapped.append("heard"))
-    known = {"dataset": SimpleNamespace(cls=Known, origin=""), "defense": SimpleNamespace(cls=Path, origin="mine 1")}
-    monkeypatch.setattr(secrecy, "entries", lambda *kinds: [known[kind] for kind in kinds or known])
-    monkeypatch.setattr(secrecy.sys, "addaudithook", hooks.append)
-    monkeypatch.setattr(secrecy, "load_file", loaded.append)
-    monkeypatch.setattr(secrecy.inspect, "getfile", lambda cls: f"/x/{cls.__name__}.py")
-    monkeypatch.setattr(secrecy, "_heard", lambda *told: heard.append(told))
-    secrecy._overhear((str(tmp_path / "a.py"),), ("mine 1",))
-    assert loaded == [str(tmp_path / "a.py")]
-    assert object.__new__(Known).load(tmp_path).test_y.tolist() == [1, 0]
-    (hook,) = hooks
-    hook("open", ("x",))
-    assert heard == [("open", ("x",), {str((tmp_path / "a.py").resolve()), "/x/Path.py"})]
-    assert mapped == ["heard"]
-
-
-MAPS = """
-import sys
-import torch
-from robustfl.scenarios import secrecy
-
-told = []
-secrecy._hear_mapped_files()
-sys.addaudithook(lambda event, given: told.append(given[0]) if event == "open" and given[0] == sys.argv[1] else None)
-ways = [torch.from_file, torch._VF.from_file, torch.ops.aten.from_file, torch._C._VariableFunctions.from_file]
-for way in ways:
-    assert way(sys.argv[1], size=3, dtype=torch.uint8).tolist() == [1, 2, 3]
-assert torch.UntypedStorage.from_file(sys.argv[1], False, 3).tolist() == [1, 2, 3]
-print(len(told))
-"""
-
-
-def test_files_that_torch_maps_are_heard_under_all_its_names(tmp_path: Path) -> None:
-    """In a process of its own: kernels are changed for good."""
-    file = tmp_path / "x.bin"
-    file.write_bytes(bytes([1, 2, 3]))
-    made = subprocess.run([sys.executable, "-c", MAPS, str(file)], capture_output=True, text=True, check=False)
-    assert made.stdout == "5\n", made.stderr
-
-
-def test_all_files_of_a_package_are_its_code() -> None:
-    import rich
-    from rich.progress import Progress
-
-    folder = Path(rich.__file__).parent
-    assert secrecy._code_beside(Progress) == {str(path.resolve()) for path in folder.rglob("*.py")}
-    assert secrecy._code_beside(Path) == {str(Path(secrecy.inspect.getfile(Path)).resolve())}

@@ -54,6 +54,7 @@ def named(cell: dict[str, Any]) -> str:
     return "-".join(str(cell[k]) for k in ("defense", "attack", "algorithm", "norm", "participation") if k in cell)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", range(len(CELLS)), ids=[named(cell) for cell in CELLS])
 def test_three_processes_find_what_one_finds(place: int, shared: list[dict[str, Any]]) -> None:
     alone = result(CELLS[place])
@@ -62,6 +63,7 @@ def test_three_processes_find_what_one_finds(place: int, shared: list[dict[str, 
         torch.testing.assert_close(theirs, mine, rtol=1e-7, atol=1e-8, equal_nan=True)
 
 
+@pytest.mark.slow
 def test_only_what_must_is_gathered_and_says_so(shared: list[dict[str, Any]]) -> None:
     gathered = {cell.get("defense"): found for cell, found in zip(CELLS, shared, strict=True) if WHOLE in str(found)}
     assert "nnm+trimmed-mean" not in gathered
@@ -84,6 +86,7 @@ def test_norms_in_which_clients_meet_in_every_layer_are_refused(norm: str) -> No
         next(train(experiment, team=Team(0, 2)))
 
 
+@pytest.mark.slow
 def test_torchrun_writes_one_record_equal_to_that_of_one_process(tmp_path: Path) -> None:
     settings = ["model=mlp(hidden=(8,))", "norm=fbn", "f=1", "attack=alie(z=1)", "defense=nnm+median", "rounds=3",
                 "batch=8", "evasions=fgsm(eps=0.1)"]  # fmt: skip

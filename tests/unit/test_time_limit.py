@@ -57,6 +57,7 @@ def run(chosen: Scenario, out: Path, **settings: Any) -> str:
     return failed(results.folder)
 
 
+@pytest.mark.slow
 def test_a_plug_in_that_hangs_is_named_and_the_grid_goes_on(tmp_path: Path) -> None:
     reason = run(scenario(tmp_path, "hang", SWALLOWS), tmp_path, jobs=1, cell_minutes=0.03)
     assert reason.startswith("time limit of 0.03 min (--cell-minutes) reached in attack 'hang' (hang.py")
@@ -76,6 +77,7 @@ def test_a_cell_that_needs_more_memory_than_there_is_says_what_to_do(tmp_path: P
     assert "--jobs" in reason.splitlines()[0]
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_says_what_to_do(tmp_path: Path) -> None:
     body = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
     reason = run(scenario(tmp_path, "killed", body), tmp_path, jobs=1)

@@ -9,7 +9,10 @@ import torch
 from robustfl.scenarios.memory import peak_bytes, reset_peak
 from robustfl.workers import spread
 
-pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="settings of the GNU C library")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="settings of the GNU C library"),
+]
 CPU = torch.device("cpu")
 MIB = 2**20
 

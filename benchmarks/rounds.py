@@ -1,6 +1,6 @@
 """Whole DSGD rounds against ByzFL's own client and server classes: same model, data, rule and attack.
 
-``python -m tests.bench rounds`` runs each side in processes of its own, taking turns, and prints ratios of the median
+``python -m benchmarks rounds`` runs each side in processes of its own, taking turns, and prints ratios of the median
 time per round and of peak memory. ByzFL is measured with the default allocator and with large-block caching on
 (``MALLOC_TOP_PAD_``, ``MALLOC_MMAP_THRESHOLD_``), which is its best case. robustfl's compiled kernels are on from the
 first round on, as they are in a cell after its first seconds. Needs the extra ``[peers]``.
@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,39 +48,25 @@ def _peak_mib() -> float:
         return next(int(line.split()[1]) / 1024 for line in status if line.startswith("VmHWM:"))
 
 
-def _images(case: Case) -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    count = case.n * case.batch * 2
-    x = torch.randint(0, 256, (count, *case.shape[1:], case.shape[0]), generator=generator, dtype=torch.uint8)
-    return x, torch.randint(0, 10, (count,), generator=generator)
-
-
 def ours(case: Case) -> list[float]:
     """Seconds per round of robustfl's fast engine."""
-    from robustfl.algorithms import DSGD
-    from robustfl.data import Resident
-    from robustfl.defenses.pipeline import parse_pipeline
-    from robustfl.federation import Experiment, Settings, train
-    from robustfl.randomness import stream
-    from robustfl.registry import create
-    from robustfl.vectors import layout_of
+    from benchmarks.federations import federation
+    from robustfl.federation import train
 
-    x, y = _images(case)
-    norm, architecture = create("norm", "naive-bn"), create("model", case.model)
-    model = architecture.build(norm, shape=case.shape, classes=10)
-    architecture.initialise(model, stream(0, "init"))
-    settings = Settings(clients=case.n, f=case.f, f_declared=case.f, rounds=case.rounds + 2, batch=case.batch)
-    experiment = Experiment(
-        settings=settings, model=model, layout=layout_of(model), train=Resident(x, y),
-        parts=tuple(torch.arange(len(y)).chunk(case.n)), classes=10, algorithm=DSGD(momentum=0.9), norm=norm,
-        attack=create("attack", "sf"), defense=parse_pipeline("nnm+trimmed-mean"), lr=lambda t: 0.01,
-        objective=create("objective", "ce"), evasion=create("evasion", "pgd"),
+    experiment = federation(
+        case.model, case.shape, n=case.n, f=case.f, batch=case.batch, rounds=case.rounds + 2, attack="sf",
+        defense="nnm+trimmed-mean",
     )  # fmt: skip
+    return timed(train(experiment))[2:]
+
+
+def timed(rounds: Iterable[object]) -> list[float]:
+    """Seconds of each."""
     times, clock = [], time.perf_counter()
-    for _ in train(experiment):
+    for _ in rounds:
         times.append(time.perf_counter() - clock)
         clock = time.perf_counter()
-    return times[2:]
+    return times
 
 
 def byzfl(case: Case, device: str = "cpu") -> list[float]:
@@ -88,8 +75,8 @@ def byzfl(case: Case, device: str = "cpu") -> list[float]:
     from byzfl.fed_framework import models
     from torch.utils.data import DataLoader, TensorDataset
 
+    from benchmarks.gradients import centralised
     from robustfl.registry import create
-    from tests.bench.gradients import centralised
 
     architecture, norm = create("model", case.model), create("norm", "naive-bn")
 
@@ -97,8 +84,9 @@ def byzfl(case: Case, device: str = "cpu") -> list[float]:
         return centralised(architecture.build(norm, shape=case.shape, classes=10))
 
     models.bench_model = build
-    x, y = _images(case)
-    pixels = x.permute(0, 3, 1, 2).contiguous().float().div_(255)
+    generator, count = torch.Generator().manual_seed(0), 2 * case.n * case.batch
+    pixels = torch.randint(0, 256, (count, *case.shape), generator=generator).float().div_(255)
+    y = torch.randint(0, 10, (count,), generator=generator)
     loaders = [
         DataLoader(TensorDataset(pixels[part], y[part]), batch_size=case.batch, shuffle=True)
         for part in torch.arange(len(y)).chunk(case.n)[: case.n - case.f]
@@ -116,23 +104,24 @@ def byzfl(case: Case, device: str = "cpu") -> list[float]:
     mixing = [{"name": "NNM", "parameters": {"f": case.f}}]
     server = Server({**common, "test_loader": loaders[0], "aggregator_info": rule, "pre_agg_list": mixing})
     attacker = ByzantineClient({"f": case.f, "name": "SignFlipping", "parameters": {}})
-    times, clock = [], time.perf_counter()
-    for _ in range(case.rounds + 2):
-        for client in clients:
-            client.compute_gradients()
-        honest = [client.get_flat_gradients_with_momentum() for client in clients]
-        server.update_model_with_gradients(honest + attacker.apply_attack(honest))
-        state = server.get_dict_parameters()
-        for client in clients:
-            client.set_model_state(state)
-        times.append(time.perf_counter() - clock)
-        clock = time.perf_counter()
-    return times[2:]
+
+    def rounds() -> Iterator[None]:
+        for _ in range(case.rounds + 2):
+            for client in clients:
+                client.compute_gradients()
+            honest = [client.get_flat_gradients_with_momentum() for client in clients]
+            server.update_model_with_gradients(honest + attacker.apply_attack(honest))
+            state = server.get_dict_parameters()
+            for client in clients:
+                client.set_model_state(state)
+            yield None
+
+    return timed(rounds())[2:]
 
 
 def _child(side: str, place: int) -> dict[str, Any]:
     environment = {**os.environ, "ROBUSTFL_NATIVE": "always", **(TUNED if side == "byzfl-tuned" else {})}
-    command = [sys.executable, "-W", "ignore", "-m", "tests.bench.rounds", side, str(place)]
+    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.rounds", side, str(place)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return result

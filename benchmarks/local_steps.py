@@ -1,6 +1,6 @@
 """FedAvg rounds with clients that take their local steps side by side, against one after another.
 
-``python -m tests.bench local_steps`` prints milliseconds per round for every client alone, all side by side, and as the
+``python -m benchmarks local_steps`` prints milliseconds per round for every client alone, all side by side, and as the
 engine decides (``at_once``), with their ratios; the ways take turns in one process.
 """
 
@@ -13,8 +13,8 @@ from unittest import mock
 
 import torch
 
+from benchmarks.federations import federation
 from robustfl.federation import clients, train
-from tests.bench.federations import federation
 
 Case = tuple[str, tuple[int, int, int], int, int]
 CASES: tuple[Case, ...] = (  # model, image, clients, batch
@@ -60,9 +60,8 @@ def table(device: torch.device, *, small: bool = False) -> None:
                 seconds[way] += rounds(case, choice, device, 3)
         middle = {way: statistics.median(found) for way, found in seconds.items()}
         numbers = "".join(f"{1e3 * middle[way]:12.1f}" for way in WAYS)
-        print(
-            f"{case[0]:11} {case[2]:3} {case[3]:3}{numbers}   {middle['alone'] / middle['as decided']:.2f}", flush=True
-        )
+        gain = middle["alone"] / middle["as decided"]
+        print(f"{case[0]:11} {case[2]:3} {case[3]:3}{numbers}   {gain:.2f}", flush=True)
 
 
 def main() -> None:

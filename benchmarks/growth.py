@@ -1,6 +1,6 @@
 """How a round grows: time against clients and trainable entries with fitted exponents, memory against the messages.
 
-``python -m tests.bench growth`` runs every size in a process of its own; ``growth --small`` only the smaller ones. Time
+``python -m benchmarks growth`` runs every size in a process of its own; ``growth --small`` only the smaller ones. Time
 should be linear in both (exponents near 1), peak memory at most 2.5 stacks of messages beside the model and its images.
 """
 
@@ -11,7 +11,6 @@ import math
 import statistics
 import subprocess
 import sys
-import time
 from typing import Any
 
 import numpy as np
@@ -26,19 +25,18 @@ def measured(n: int, d: int, rule: str) -> dict[str, float]:
     """Median seconds of a round, and the peak of memory over what was there before, in stacks of messages."""
     import torch
 
+    from benchmarks.federations import federation
+    from benchmarks.rounds import timed
     from robustfl.federation import train
     from robustfl.scenarios.memory import peak_bytes, reset_peak
-    from tests.bench.federations import federation
 
     torch.set_num_threads(1)
     hidden = max(1, d // (math.prod(SHAPE) + 13))
     experiment = federation(f"mlp(hidden=({hidden},))", SHAPE, n=n, f=n // 5, batch=BATCH, rounds=ROUNDS, defense=rule)
     cpu = torch.device("cpu")
     reset_peak(cpu)
-    before, times, clock = peak_bytes(cpu), [], time.perf_counter()
-    for _ in train(experiment):
-        times.append(time.perf_counter() - clock)
-        clock = time.perf_counter()
+    before = peak_bytes(cpu)
+    times = timed(train(experiment))
     width = experiment.layout.d
     model = width * 4
     return {
@@ -54,7 +52,7 @@ def exponent(sizes: list[float], seconds: list[float]) -> float:
 
 
 def _child(n: int, d: int, rule: str) -> dict[str, Any]:
-    command = [sys.executable, "-W", "ignore", "-m", "tests.bench.growth", str(n), str(d), rule]
+    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.growth", str(n), str(d), rule]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found

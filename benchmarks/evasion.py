@@ -1,4 +1,4 @@
-"""PGD-7 training steps against naive ones with the same iterates; ``python -m tests.bench.evasion``.
+"""PGD-7 training steps against naive ones with the same iterates; ``python -m benchmarks.evasion``.
 
 The naive way sends ``loss.backward()`` through all parameters at every iteration, on images as they come from disk, and
 takes the input's gradient; once in evaluation mode, as ours, and once in training mode, as is common, where batch norm

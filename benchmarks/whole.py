@@ -1,6 +1,6 @@
 """Whole robust rounds against one centralised SGD step on the honest clients' images.
 
-``python -m tests.bench whole`` prints the processor time of a round of one thread, attack, defense and merge of the
+``python -m benchmarks whole`` prints the processor time of a round of one thread, attack, defense and merge of the
 statistics included, and its ratio to the step in torch's default layout of images and with channels innermost. The
 ways take turns in one process; the least time of each counts, since a busy machine only ever adds to it.
 """
@@ -14,11 +14,11 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
+from benchmarks.federations import federation
+from benchmarks.gradients import centralised
 from robustfl.federation import train
 from robustfl.passes import channels_last
 from robustfl.registry import create
-from tests.bench.federations import federation
-from tests.bench.gradients import centralised
 
 Case = tuple[str, tuple[int, int, int], int, int]
 CASES: tuple[Case, ...] = (  # model, image, clients, turns

@@ -1,14 +1,14 @@
 """Tensor operations of a round, values waited for on the host, and copies, as an accelerator would see them.
 
-``python -m tests.bench operations`` prints them for rounds like those that ``tests/unit/test_operations.py`` bounds.
+``python -m benchmarks operations`` prints them for rounds like those that ``tests/unit/test_operations.py`` bounds.
 Rounds run on a pretended device (``tests.pretend``), so that code takes the way it takes on an accelerator: whole
 columns at once, no blocks for the caches of a CPU, no C code, all clients of a round in one pass.
 """
 
 from __future__ import annotations
 
+from benchmarks.federations import federation
 from robustfl.federation import train
-from tests.bench.federations import federation
 from tests.pretend import DEVICE, Pretend
 
 SHAPES = {"mnist-cnn": (1, 28, 28), "digits-cnn": (1, 8, 8)}

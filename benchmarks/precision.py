@@ -1,6 +1,6 @@
 """Whole robust rounds in bfloat16 against the same rounds in float32.
 
-``python -m tests.bench precision`` prints the processor time of a round of one thread and the ratio of both. What
+``python -m benchmarks precision`` prints the processor time of a round of one thread and the ratio of both. What
 bfloat16 is worth depends on the processor: with matrix instructions for it (AMX) it is faster, without them slower. The
 two take turns in one process; the least time of each counts.
 """
@@ -13,9 +13,9 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.federations import federation
+from benchmarks.whole import least
 from robustfl.federation import train
-from tests.bench.federations import federation
-from tests.bench.whole import least
 
 Case = tuple[str, tuple[int, int, int], str, int, int, int]
 CASES: tuple[Case, ...] = (  # model, image, norm, clients, batch, turns

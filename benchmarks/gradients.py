@@ -1,6 +1,6 @@
 """Gradient phase of a DSGD round against one centralised SGD step on the merged batch.
 
-``python -m tests.bench.gradients`` prints, for each model and norm: the step's time and, as ratios to it in the same
+``python -m benchmarks.gradients`` prints, for each model and norm: the step's time and, as ratios to it in the same
 run, the pass of all clients together and the loop over them, with their spread. The centralised step is torch's own:
 the same network with ``nn.BatchNorm2d`` and ``nn.Dropout``, forward, backward and SGD update, in the same memory format
 and dtype.

@@ -1,6 +1,6 @@
 """Final accuracies beside ByzFL's, each side with its own partition, initial model and batches.
 
-``ROBUSTFL_DATA=FOLDER python -m tests.bench byzfl_accuracy [--seeds N] [--same-split]`` trains the network
+``ROBUSTFL_DATA=FOLDER python -m benchmarks byzfl_accuracy [--seeds N] [--same-split]`` trains the network
 784-100-10 on MNIST, on their side with ByzFL's own ``DataDistributor``, ``Client``, ``ByzantineClient`` and ``Server``.
 It prints a JSON line per pair of attack and rule: means and standard deviations over seeds, in percent, and the
 interval of the difference. Their attackers hold no data, so here ours get a batch each and the honest clients the rest.

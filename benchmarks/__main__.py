@@ -1,4 +1,4 @@
-"""``python -m tests.bench [TABLE ...]``: tables of one run.
+"""``python -m benchmarks [TABLE ...]``: tables of one run.
 
 Words from the first ``--`` on go to ``byzfl_accuracy``, ``growth`` and ``gpu``, as in ``gpu --device cpu --small``.
 Without names all tables of ``TABLES`` but the last two are made.
@@ -10,21 +10,9 @@ import importlib
 import sys
 
 TABLES = (
-    "kernels",
-    "zoo",
-    "gradients",
-    "local_steps",
-    "operations",
-    "evasion",
-    "rounds",
-    "whole",
-    "precision",
-    "grid",
-    "site",
-    "growth",
-    "byzfl_accuracy",
-    "gpu",
-)
+    "kernels", "zoo", "gradients", "local_steps", "operations", "evasion", "rounds", "whole", "precision", "grid",
+    "site", "growth", "byzfl_accuracy", "gpu",
+)  # fmt: skip
 WITH_WORDS = ("byzfl_accuracy", "growth", "gpu")
 
 if __name__ == "__main__":
@@ -34,5 +22,5 @@ if __name__ == "__main__":
     for name in chosen:
         if name not in TABLES:
             sys.exit(f"no table {name!r}; there are {', '.join(TABLES)}")
-        table = importlib.import_module(f"tests.bench.{name}")
+        table = importlib.import_module(f"benchmarks.{name}")
         table.main(rest) if name in WITH_WORDS else table.main()

@@ -1,4 +1,4 @@
-"""Every rule and step that ByzFL also has, against ByzFL, in the same run; ``python -m tests.bench.zoo``.
+"""Every rule and step that ByzFL also has, against ByzFL, in the same run; ``python -m benchmarks.zoo``.
 
 Steps are measured with the mean after them. Both sides get rows of their own that were copied before the clock started,
 because ByzFL's clipping steps overwrite what they are given. Ratios are medians over paired turns, with quartiles.
@@ -58,8 +58,8 @@ def seconds(way: Callable[[Tensor], Any], X: Tensor, repeats: int) -> float:
     return (time.perf_counter() - start) / repeats
 
 
-def measure(rule: str, n: int, f: int, d: int, turns: int = 5) -> dict[str, Any]:
-    """One row of the table."""
+def measure(rule: str, n: int, f: int, d: int, turns: int = 5) -> list[float]:
+    """One row of the table: milliseconds of both sides, and the quartiles of their ratio."""
     import byzfl
 
     X = torch.randn(n, d, generator=torch.Generator().manual_seed(0))
@@ -79,14 +79,7 @@ def measure(rule: str, n: int, f: int, d: int, turns: int = 5) -> dict[str, Any]
         for name, way in ways.items():
             taken[name].append(seconds(way, X, repeats[name]))
     ratios = [b / o for b, o in zip(taken["byzfl"], taken["ours"], strict=True)]
-    return {
-        "rule": rule,
-        "n": n,
-        "d": d,
-        "ms": 1e3 * statistics.median(taken["ours"]),
-        "byzfl_ms": 1e3 * statistics.median(taken["byzfl"]),
-        "x_faster": statistics.quantiles(ratios, n=4),
-    }
+    return [1e3 * statistics.median(taken[name]) for name in ways] + statistics.quantiles(ratios, n=4)
 
 
 def main() -> None:
@@ -101,10 +94,8 @@ def main() -> None:
         for rule in RULES:
             if rule in SUBSETS and n > 10:
                 continue
-            row = measure(rule, n, f, d)
-            low, middle, high = row["x_faster"]
-            times = f"{row['ms']:8.2f} {row['byzfl_ms']:9.2f}"
-            print(f"{rule:24.24} {n:3} {d:8} {times} {middle:6.1f} ({low:.1f} to {high:.1f})")
+            ours, byzfl, low, middle, high = measure(rule, n, f, d)
+            print(f"{rule:24.24} {n:3} {d:8} {ours:8.2f} {byzfl:9.2f} {middle:6.1f} ({low:.1f} to {high:.1f})")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The figures of a GPU: robust rounds against plain training and ByzFL, local steps, median against one read, kernels.
 
-``python -m tests.bench gpu`` wants a GPU; ``gpu --device cpu --small`` shows on any machine that it works. Ratios are
+``python -m benchmarks gpu`` wants a GPU; ``gpu --device cpu --small`` shows on any machine that it works. Ratios are
 medians over turns taken one after another in this process.
 """
 
@@ -20,13 +20,13 @@ import torch
 from torch import nn
 
 import robustfl
+from benchmarks import local_steps
+from benchmarks.federations import federation
+from benchmarks.gradients import centralised
 from robustfl.federation import clients, train
 from robustfl.passes import channels_last
 from robustfl.registry import create
 from robustfl.replay import recorded_on
-from tests.bench import local_steps
-from tests.bench.federations import federation
-from tests.bench.gradients import centralised
 
 SHAPE, BATCH = (3, 32, 32), 50
 
@@ -84,7 +84,7 @@ def throughput(device: torch.device, *, small: bool) -> None:
         words = "tf32" if short else "float32"
         print(f"{n:4} {words:>8} {robust:16.0f} {ordinary:15.0f} {robust / ordinary:6.2f}", flush=True)
         if find_spec("byzfl") is not None and not small and short:  # torch's default for convolutions
-            from tests.bench.rounds import Case, byzfl
+            from benchmarks.rounds import Case, byzfl
 
             case = Case("gpu", model, SHAPE, n, 3 * n // 10, batch, 5, "")
             theirs = images / statistics.median(byzfl(case, device=str(device)))
@@ -137,18 +137,8 @@ def _again(what: Callable[[], object]) -> Iterator[object]:
 def golden(device: torch.device, *, small: bool) -> None:
     """The golden cases in float64 on the device."""
     chosen = "float64 and cuda" if device.type == "cuda" else "krum and float64" if small else "float64"
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "no:benchmark",
-        "tests/reference",
-        "-k",
-        chosen,
-    ]
+    plain = ("-p", "no:cacheprovider", "-p", "no:benchmark")
+    command = [sys.executable, "-m", "pytest", *plain, "tests/reference", "-k", chosen]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     print(f"golden cases ({chosen}): exit {done.returncode}, {done.stdout.strip().splitlines()[-1]}")
 
@@ -173,7 +163,7 @@ def main(words: tuple[str, ...] = ()) -> None:
     """Print everything."""
     device = torch.device(words[words.index("--device") + 1] if "--device" in words else "cuda")
     if device.type == "cuda" and not torch.cuda.is_available():
-        sys.exit("no GPU here; `python -m tests.bench gpu --device cpu --small` shows that the script works")
+        sys.exit("no GPU here; `python -m benchmarks gpu --device cpu --small` shows that the script works")
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "the CPU"
     print(f"{name}, torch {torch.__version__}")
     os.environ["ROBUSTFL_NATIVE"] = "always"  # as in a run of some dozens of rounds

@@ -1,6 +1,6 @@
 """Aggregation kernels against ByzFL's rules and against one read of the stack, in the same run.
 
-``python -m tests.bench.kernels`` prints the table twice: with the default allocator and with large blocks cached
+``python -m benchmarks.kernels`` prints the table twice: with the default allocator and with large blocks cached
 (``MALLOC_MMAP_THRESHOLD_``, ``MALLOC_TOP_PAD_``), which makes ByzFL's large temporaries cheaper. ``limit`` is
 ``w @ X`` with a weight vector; ratios are medians over paired turns, with their quartiles.
 """
@@ -115,17 +115,10 @@ def measure(rule: str, n: int, f: int, d: int, how: str, turns: int) -> dict[str
             taken[name].append(seconds(way, X))
     ratios = [b / o for b, o in zip(taken["byzfl"], taken["ours"], strict=True)]
     low, middle, high = statistics.quantiles(ratios, n=4)
-    return {
-        "rule": rule,
-        "n": n,
-        "d": d,
-        "code": "C" if how == "always" else "torch",
-        "ms": 1e3 * statistics.median(taken["ours"]),
-        "byzfl_ms": 1e3 * statistics.median(taken["byzfl"]),
-        "x_limit": statistics.median(taken["ours"]) / statistics.median(taken["limit"]),
-        "x_faster": middle,
-        "spread": [low, high],
-    }
+    own, read, theirs = (1e3 * statistics.median(times) for times in taken.values())
+    code = "C" if how == "always" else "torch"
+    return {"rule": rule, "n": n, "d": d, "code": code, "ms": own, "byzfl_ms": theirs, "x_limit": own / read,
+            "x_faster": middle, "spread": [low, high]}  # fmt: skip
 
 
 def table(turns: int = 5) -> list[dict[str, Any]]:
@@ -156,7 +149,7 @@ def main() -> None:
         print("byzfl is not installed; pip install -e '.[peers]'")
         return
     for name, extra in (("default allocator", {}), ("large blocks cached", TUNED)):
-        command = [sys.executable, "-m", "tests.bench.kernels", "--json"]
+        command = [sys.executable, "-m", "benchmarks.kernels", "--json"]
         done = subprocess.run(command, env={**os.environ, **extra}, capture_output=True, text=True, check=True)
         columns = f"{'rule':18} {'n':>3} {'d':>8} {'code':>5} {'ms':>8} {'× limit':>8} {'byzfl ms':>9}"
         print(f"\n{name}\n{columns} × faster (quartiles)")
