@@ -42,7 +42,7 @@ def blocks(page: Path) -> list[Block]:
     return [b for b in found if b.how != "not run" and (b.title or b.language in ("bash", "python"))]
 
 
-PAGES = [p for p in sorted(DOCS.rglob("*.md")) if p.name != "methods.md" and blocks(p)]
+PAGES = [p for p in sorted(DOCS.rglob("*.md")) if blocks(p)]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(DOCS)))
