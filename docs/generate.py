@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # parts are written side by side
 ROOT = Path(__file__).parents[1]
 DOCS, BOARDS = ROOT / "docs", ROOT / "boards"
 STUDIES = ("study", "study-1", "heldout")
@@ -63,7 +65,19 @@ def studies(folder: Path) -> None:
 
 def evidence(folder: Path) -> None:
     """Write the page of the papers' claims beside measurements, and its plots."""
-    _command("reproduce", *_sources(boards("reproduction-")), "--report", str(folder / "evidence"))
+    from robustfl import __version__
+    from robustfl.cli.reproduce import with_figures
+    from robustfl.reports.published import sound_board
+    from robustfl.reports.reproduction import Page, find_items
+    from robustfl.reports.reproduction.page import to_markdown
+    from robustfl.scenarios.reproduce import entry
+
+    out = folder / "evidence"
+    out.mkdir(parents=True, exist_ok=True)
+    records = [record for path in boards("reproduction-") for record in sound_board(path).records()]
+    entries = tuple(entry(paper, item, "reduced", records=records) for paper, item in find_items(None))
+    page = with_figures(Page(entries, __version__), out, ("png",))
+    (out / "reproduction.md").write_text(to_markdown(page), encoding="utf-8")
 
 
 def example(folder: Path) -> None:
