@@ -1,18 +1,30 @@
-"""Hooks of the documentation site's build: docstrings' examples as code, boards of the repository among the pages."""
+"""Hooks of the documentation site's build: pages made from boards and classes, docstrings' examples as code."""
 
 from __future__ import annotations
 
+import functools
+import logging
 import re
-from importlib.metadata import distribution
+import subprocess
+import sys
+import tempfile
+import tomllib
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import griffe
+from mkdocs.exceptions import PluginError
 from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, Files
 
-BOARDS = Path(__file__).parents[1] / "reports" / "examples"
+ROOT = Path(__file__).parents[1]
+GENERATE = ROOT / "docs" / "generate.py"
+PARTS = ("benchmark", "rest")
+"""The parts of ``docs/generate.py``, each written by a process of its own."""
 EXAMPLE = re.compile(r"^(?P<indent>[ \t]*)(?P<text>>>>(?:.*\n?)(?:^(?![ \t]*$).*\n?)*)", flags=re.MULTILINE)
+log = logging.getLogger("mkdocs.hooks.robustfl")
+_scratch: list[tempfile.TemporaryDirectory[str]] = []
 
 
 class Examples(griffe.Extension):
@@ -26,23 +38,67 @@ class Examples(griffe.Extension):
             )
 
 
-def _fenced(example: re.Match[str]) -> str:
-    margin = example["indent"]
-    return f"{margin}```pycon\n{margin}{example['text'].rstrip()}\n{margin}```\n"
+@functools.cache
+def package() -> Path:
+    """Lay out the package as it is imported: a new folder with links to the code folders of this checkout.
+
+    Only an installation that is not editable has such a folder.
+    """
+    known = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]["package-dir"]
+    folder = _folder()
+    top = folder / "robustfl"
+    top.mkdir()
+    for file in (ROOT / "robustfl").iterdir():
+        (top / file.name).symlink_to(file)
+    for name, place in known.items():
+        (top / name.removeprefix("robustfl.")).symlink_to(ROOT / place)
+    return folder
+
+
+@functools.cache  # once for all builds of ``mkdocs serve``
+def generated() -> Path:
+    """Write what ``docs/generate.py`` writes into a new folder. Raises ``PluginError`` with its words if it fails."""
+    folder = _folder()
+    running = [
+        subprocess.Popen([sys.executable, str(GENERATE), str(folder), part], stderr=subprocess.PIPE, text=True)
+        for part in PARTS
+    ]
+    said = [process.communicate()[1].strip() for process in running]
+    for process, words in zip(running, said, strict=True):
+        if process.returncode:
+            raise PluginError(f"docs/generate.py: {words}")
+        if words:
+            log.warning("docs/generate.py: %s", words)
+    return folder
 
 
 @event_priority(100)  # before mkdocstrings reads it
 def on_config(config: Any) -> Any:
-    """Read docstrings from the installed package (``pip install .``), of which this folder holds the rooms apart."""
-    where = str(distribution("robustfl").locate_file(""))
-    config.plugins["mkdocstrings"].config.handlers["python"]["paths"] = [where]
+    """Read docstrings from the code folders of this checkout. Raises ``PluginError`` if it is not installed."""
+    if find_spec("robustfl") is None:
+        raise PluginError("robustfl is not installed in this environment; run: pip install -e '.[docs]'")
+    config.plugins["mkdocstrings"].config.handlers["python"]["paths"] = [str(package())]
     return config
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add every example board's site as ``boards/NAME``."""
-    for path in sorted(BOARDS.rglob("*")):
-        if path.is_file() and path.suffix != ".md":
-            name = f"boards/{path.relative_to(BOARDS).as_posix()}"
-            files.append(File.generated(config, name, abs_src_path=str(path)))
+    """Add the pages that are made from boards and classes."""
+    made = generated()
+    for path in sorted(made.rglob("*")):
+        if path.is_file():
+            files.append(File.generated(config, path.relative_to(made).as_posix(), abs_src_path=str(path)))
     return files
+
+
+def on_shutdown() -> None:
+    """Remove what was written for the build."""
+    for known in (package, generated):
+        known.cache_clear()
+    while _scratch:
+        _scratch.pop().cleanup()
+
+
+def _folder() -> Path:
+    """A new folder that is there until the build ends."""
+    _scratch.append(tempfile.TemporaryDirectory(prefix="robustfl-docs-"))
+    return Path(_scratch[-1].name)

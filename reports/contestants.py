@@ -8,13 +8,16 @@ import unicodedata
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from robustfl.records import CellResult
 
 from .axes import cells_of, text, values_of
 from .board import OVERALL, Board, Row, Section, row_name
 from .frame import frame
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Cell = Mapping[Hashable, Any]
 
@@ -45,9 +48,9 @@ class Contestant:
         return tuple({e.record.key: e.record for e in sorted(self.entries, key=lambda e: e.record.key)}.values())
 
 
-def entries(board: Board, results: Sequence[CellResult]) -> list[Entry]:
-    """The records with the block and the labels of the rows they are counted in."""
-    table = frame(results)
+def entries(board: Board, results: Sequence[CellResult], table: pd.DataFrame | None = None) -> list[Entry]:
+    """The records with the block and the labels of the rows they are counted in; ``table`` is their ``frame``."""
+    table = frame(results) if table is None else table
     columns, tasks = (
         [n if n in table else f"cell.{n}" for n in names] for names in (board.label_names, board.task_names)
     )

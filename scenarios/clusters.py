@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +34,7 @@ class Normalized:
     variance: float
 
 
+@cache  # several statements ask for one
 def normalize_clusters(norm: Norm, *, gamma: float, seed: int) -> Normalized:
     """Let the clients normalise with ``norm`` for 100 rounds, the server merging what they report without attack."""
     generator = stream(seed, "clusters")

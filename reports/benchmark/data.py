@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from robustfl.autobyz import TITLE, asked_of
 from robustfl.origins import named_methods
@@ -27,6 +27,9 @@ from ..tables.columns import rank_text
 from ..tables.markdown import escape
 from ..tradeoff import front
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 Facts = Mapping[str, Any]
 Labels = tuple[str, ...]
 PARTS = {
@@ -41,14 +44,16 @@ class Measured:
     """A published board of a tier, ranked.
 
     ``facts`` is what it says of the benchmark: tier, versions, what was changed, every search. ``number`` counts the
-    boards of one tier that are shown side by side, from 1.
+    boards of one tier that are shown side by side, from 1; ``suffix`` is that of its file on the site.
     """
 
     published: Published
     board: Board
     records: tuple[CellResult, ...]
     facts: Facts
+    cells: pd.DataFrame = field(repr=False, compare=False)
     number: int = 1
+    suffix: str = ".json"
 
     @property
     def tier(self) -> str:
@@ -69,7 +74,12 @@ class Measured:
     @property
     def file(self) -> str:
         """The name of its file on the site."""
-        return f"bench-{self.page}.json"
+        return f"bench-{self.page}{self.suffix}"
+
+    @property
+    def download(self) -> str:
+        """The link of a page beside the folder ``boards`` to the board's file, with its digest."""
+        return f"[{self.file}](boards/{self.file}), digest `{self.published.digest[:12]}`"
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
@@ -99,7 +109,7 @@ class Measured:
     @cached_property
     def found(self) -> Mapping[Labels, Contestant]:
         """The contestants by their labels."""
-        found = contestants(self.board, entries(self.board, self.records))
+        found = contestants(self.board, entries(self.board, self.records, self.cells))
         return {tuple(v for _, v in c.labels): c for c in found}
 
     @cached_property
@@ -254,8 +264,9 @@ def measured(published: Published, defaults: Mapping[str, object] | None = None)
     """
     said = published.protocol or {}
     asked, records = asked_of(said), tuple(published.records())
-    board = rank_board(with_dropped(frame(records), asked), autobyz=asked, defaults=defaults)
-    return Measured(published, board, records, said["benchmark"])
+    table = frame(records)
+    board = rank_board(with_dropped(table, asked), autobyz=asked, defaults=defaults)
+    return Measured(published, board, records, said["benchmark"], table)
 
 
 def best(rows: Iterable[Row]) -> Row | None:

@@ -9,34 +9,26 @@ from robustfl.autobyz import TITLE
 from ..board import Row
 from ..tables.markdown import escape, table
 from .data import Measured, best, percent, ranks_of
-from .history import Entry, entry_words
 from .tier import changed_words
 
 QUESTION = "Which defense should I use with batch norm, at what cost, and how sure is that?"
 
 
-def front_page(
-    boards: Sequence[Measured],
-    entries: Mapping[str, Entry],
-    *,
-    tiers: Mapping[str, str],
-    left_out: Sequence[str],
-    reading: str,
-) -> str:
+def front_page(boards: Sequence[Measured], *, tiers: Mapping[str, str], left_out: Sequence[str], reading: str) -> str:
     """The page in Markdown.
 
-    ``entries`` are the history's by digest, ``tiers`` all there are with what they are about, ``left_out`` what is said
-    of boards that are not shown, ``reading`` what people say of the boards.
+    ``tiers`` are all there are with what they are about, ``left_out`` is what is said of boards that are not shown,
+    ``reading`` what people say of the boards.
     """
     newest = max((it.facts["version"] for it in boards), default=0)
     parts = [
         f"# The benchmark\n\n*{QUESTION}*\n\n{_short(boards, newest)}",
         reading,
         *(_tier(it, newest) for it in boards),
-        _tiers(boards, entries, tiers),
+        _tiers(boards, tiers),
         "\n".join(f"- Not shown: {escape(words)}" for words in left_out),
         _MEASURED,
-        _cite(boards, entries),
+        _cite(boards),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -126,7 +118,7 @@ def _firsts(it: Measured, norm: str) -> list[tuple[Row, str]]:
     return [(own[0], ""), *([(first, " (first by RA)")] if first is not own[0] else [])]
 
 
-def _tiers(boards: Sequence[Measured], entries: Mapping[str, Entry], tiers: Mapping[str, str]) -> str:
+def _tiers(boards: Sequence[Measured], tiers: Mapping[str, str]) -> str:
     lines = []
     for name, title in tiers.items():
         shown = [it for it in boards if it.tier == name]
@@ -134,10 +126,9 @@ def _tiers(boards: Sequence[Measured], entries: Mapping[str, Entry], tiers: Mapp
             lines.append([name, escape(title), "–", "not run yet"])
         for it in shown:
             part = " (not the whole protocol)" if it.facts["changed"] else ""
-            board = f"[{it.file}](boards/{it.file}), {entry_words(entries[it.published.digest])}"
-            lines.append([f"[{it.page}]({it.page}.md)", f"{escape(title)}{part}", str(len(it.rows)), board])
+            lines.append([f"[{it.page}]({it.page}.md)", f"{escape(title)}{part}", str(len(it.rows)), it.download])
     shown_as = table(["tier", "what", "contestants", "board"], "llrl", lines)
-    return f"## Tiers and boards\n\n{shown_as}\n\nWhat was shown before: [history](history.md)."
+    return f"## Tiers and boards\n\n{shown_as}"
 
 
 _MEASURED = f"""## How it is measured
@@ -151,16 +142,14 @@ _MEASURED = f"""## How it is measured
 - Anybody can run a tier or one contestant of it, [check](../checking.md) a board, and [submit](../submit.md) one."""
 
 
-def _cite(boards: Sequence[Measured], entries: Mapping[str, Entry]) -> str:
+def _cite(boards: Sequence[Measured]) -> str:
     """How to cite the boards: whose they are, of which version, their digests."""
-    used = [entries[it.published.digest] for it in boards]
-    year = max((e.date[:4] for e in used), default="")
-    versions = sorted({v for e in used for v in e.robustfl})
-    said = "; ".join(f"tier {e.tier}, board {e.digest[:12]} of {e.date}" for e in used)
+    versions = sorted({v for it in boards for v in it.published.environment.versions.get("robustfl", [])})
+    said = "; ".join(f"tier {it.tier}, board {it.published.digest[:12]}" for it in boards)
     fields = {
         "author": "{The robustfl developers}",
         "title": "{robustfl: a benchmark instrument for Byzantine and adversarial robustness in federated learning}",
-        "year": year, "version": ", ".join(versions), "note": said,
+        "version": ", ".join(versions), "note": said,
     }  # fmt: skip
     listed = ",\n".join(f"  {name} = {{{value}}}" for name, value in fields.items() if value)
     words = "Cite the methods, too: their pages have the BibTeX."

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import itertools
 import math
 import tomllib
+import zlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -215,11 +217,11 @@ def study_of(records: Sequence[CellResult], *, rounds: int) -> Study:
 
 
 def read_study(path: str | Path) -> Study:
-    """The study from its file. Raises ``UsageError`` for a file that is none."""
+    """The study from its file, which may be compressed (``.csv.gz``). Raises ``UsageError`` for a file that is none."""
     tried: dict[Contestant, list[Tried]] = defaultdict(list)
     baseline: dict[Contestant, float] = {}
     try:
-        for line in csv.DictReader(io.StringIO(Path(path).read_text(encoding="utf-8")), strict=True):
+        for line in csv.DictReader(io.StringIO(_text(Path(path))), strict=True):
             if set(line) != set(_HEAD) or None in line.values():
                 raise ValueError(f"a line has other columns than {', '.join(_HEAD)}")
             who = tuple(line[name] for name in _WHO)
@@ -229,9 +231,15 @@ def read_study(path: str | Path) -> Study:
                 continue
             label = f"{line['attack']} [{line['scope']}]" if line["scope"] else line["attack"]
             tried[who].append(Tried(label, line["status"], sa, early, line["effect"] != "none"))
-    except (ValueError, OSError, csv.Error) as error:
+    except (ValueError, OSError, EOFError, zlib.error, csv.Error) as error:
         raise UsageError(f"{path}: no file of a study ({error})") from None
     return Study(tried, baseline)
+
+
+def _text(path: Path) -> str:
+    """The text of a file, compressed if its name ends in ``.gz``."""
+    data = path.read_bytes()
+    return (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
 
 
 def _accuracy(text: str) -> float:

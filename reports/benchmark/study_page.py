@@ -20,9 +20,8 @@ the smallest one with every attack known to defeat some rule that comes within {
 *all* attacks below, for at least {covered:.0%} of the contestants. This page and the choice are made from
 [the data]({name}.csv) by
 
-<!-- not run: it writes into the repository -->
 ```bash
-robustfl bench {name} --from docs/benchmark/{name}.csv --page docs/benchmark
+robustfl bench {name} --from {name}.csv --page pages
 ```
 
 which ends with exit code 1 if the data say another choice than AutoByz version {version}. Without `--from` it runs what
@@ -34,9 +33,8 @@ _HELDOUT = """# AutoByz where it was not chosen
 construction. What it is worth shows on others: here are {rules} rules that are not in that study, federated batch norm
 beside group norm, other numbers of attackers, and further attacks. This page is made from [the data](heldout.csv) by
 
-<!-- not run: it writes into the repository -->
 ```bash
-robustfl bench heldout --from docs/benchmark/heldout.csv --page docs/benchmark
+robustfl bench heldout --from heldout.csv --page pages
 ```
 
 Without `--from` it runs what is missing of the preset `bench/heldout` first."""

@@ -14,11 +14,10 @@ from ..paired import words_below
 from ..tables.columns import costs, percent_text, rank_text, remarks
 from ..tables.markdown import MARKDOWN, code, escape, table
 from .data import Facts, Measured, percent
-from .history import Entry, entry_words
 
 
-def tier_page(it: Measured, entry: Entry, *, reading: str = "") -> str:
-    """The page in Markdown, with what the history says of its board; ``reading`` is what people say of it."""
+def tier_page(it: Measured, *, reading: str = "") -> str:
+    """The page in Markdown; ``reading`` is what people say of the board."""
     head = (
         f"# {it.heading}\n\n{escape(it.conditions)}. Protocol version {it.facts['version']}, {TITLE} version "
         f"{it.facts['autobyz']}. {changed_words(it.facts)}[The rules](protocol.md); how [{TITLE}](autobyz.md) was "
@@ -26,7 +25,7 @@ def tier_page(it: Measured, entry: Entry, *, reading: str = "") -> str:
     )
     parts = [
         head,
-        f"Board: [{it.file}](boards/{it.file}), {entry_words(entry)}. Computed with {_software(it)}.",
+        f"Board: {it.download}. Computed with {_software(it)}.",
         f"## Ranking\n\n{_ranking(it)}",
         f"{escape(words_below(it.table('sa')))} {escape(it.board.caption)}\n\n{escape(' '.join(it.board.notes))}",
         "\n".join(f"- <sup>{mark}</sup> {escape(text)}" for mark, text in remarks(it.board)),

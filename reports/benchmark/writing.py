@@ -1,7 +1,7 @@
 """The benchmark's site: every tier, contestant and method as a page of Markdown, from the boards alone.
 
-The same boards, history and words give the same bytes. Pages of contestants and methods that no board has any more are
-removed; nothing else in the folder is touched.
+The same boards and words give the same bytes. Pages of contestants and methods that no board has any more are removed;
+nothing else in the folder is touched.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from .contestant import contestant_page
 from .data import Measured
 from .drawing import pareto_svg
 from .front import front_page
-from .history import entry_of, history_page, read_history, write_history
 from .method import AboutOf, method_pages
 from .tier import tier_page
 
@@ -32,11 +31,10 @@ behind a dash, as ``interpretation-d-2.md``, part of that page."""
 
 @dataclass(frozen=True)
 class Shown:
-    """A board to show, since a date, as it stands in a commit; both only count where the history does not know it."""
+    """A board to show, and the file that it was read from, if any: the site offers a copy of it."""
 
     measured: Measured
-    date: str
-    commit: str = ""
+    source: Path | None = None
 
 
 def write_benchmark(
@@ -55,27 +53,27 @@ def write_benchmark(
     """
     shown = _numbered(sorted(boards, key=lambda b: [*tiers].index(b.measured.tier)))
     found = [b.measured for b in shown]
-    history = read_history(folder / "history.json")
-    for board in shown:
-        history = history.with_entry(entry_of(board.measured, date=board.date, commit=board.commit))
-    entries = {entry.digest: entry for entry in history.boards}
-    front = front_page(found, entries, tiers=tiers, left_out=left_out, reading=_said(folder, READING))
-    pages = {"index.md": front}
+    pages = {"index.md": front_page(found, tiers=tiers, left_out=left_out, reading=_said(folder, READING))}
     for it in found:
-        said = _said(folder, f"{READING}-{it.page}")
-        pages[f"{it.page}.md"] = tier_page(it, entries[it.published.digest], reading=said)
+        pages[f"{it.page}.md"] = tier_page(it, reading=_said(folder, f"{READING}-{it.page}"))
         pages[f"{it.page}-pareto.svg"] = pareto_svg(it)
         pages |= {f"{it.page}/{slug_of(row.labels)}.md": contestant_page(it, row) for row in it.rows}
     pages |= method_pages(found, about)
-    pages["history.md"] = history_page(history, [it.published.digest for it in found])
     written = []
     for name, text in pages.items():
         write_atomic(folder / name, MARK + text if name.endswith(".md") else text)
         written.append(folder / name)
-    written += [write_board(it.published, folder / "boards" / it.file) for it in found]
-    write_history(history, folder / "history.json")
+    written += [_download(board, folder / "boards" / board.measured.file) for board in shown]
     _sweep(folder, {folder / name for name in pages}, tiers)
-    return [*written, folder / "history.json"]
+    return written
+
+
+def _download(board: Shown, path: Path) -> Path:
+    """Write the board's file: a copy of the one it was read from, where there is one."""
+    if board.source is None:
+        return write_board(board.measured.published, path)
+    write_atomic(path, board.source.read_bytes())
+    return path
 
 
 def _said(folder: Path, name: str) -> str:
@@ -85,7 +83,7 @@ def _said(folder: Path, name: str) -> str:
 
 
 def _numbered(boards: Sequence[Shown]) -> list[Shown]:
-    """The boards, those of one tier counted; sorted by tier."""
+    """The boards, those of one tier counted, each with the suffix of its file."""
     made: list[Shown] = []
     for board in boards:
         it = board.measured
@@ -95,9 +93,12 @@ def _numbered(boards: Sequence[Shown]) -> list[Shown]:
                 digests = " and ".join(b.published.digest[:12] for b in (other, it))
                 raise UsageError(
                     f"bench site: two boards of tier {it.tier} that changed the protocol alike ({digests}): give the "
-                    "one to show; the history keeps what was shown before"
+                    "one to show"
                 )
-        made.append(replace(board, measured=replace(it, number=len(own) + 1)) if own else board)
+        zipped = board.source is not None and board.source.name.endswith(".gz")
+        number, suffix = len(own) + 1, ".json.gz" if zipped else ".json"
+        known = (number, suffix) == (it.number, it.suffix)
+        made.append(board if known else replace(board, measured=replace(it, number=number, suffix=suffix)))
     return made
 
 

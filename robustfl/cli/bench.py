@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
-import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -223,29 +220,12 @@ def _write_site(
 
     shown = []
     for read, file in boards:
-        commit, date = _committed(file)
         found = _measured(read)
         if found.board.autobyz is None:
             raise UsageError(f"{file}: {_NO_PAGES}")
-        shown.append(Shown(found, date=date, commit=commit))
+        shown.append(Shown(found, file))
     tiers = {name: tier.title for name, tier in protocol().tiers.items()}
     return write_benchmark(shown, page, tiers=tiers, about=_about, left_out=left_out)
-
-
-def _committed(file: Path | None) -> tuple[str, str]:
-    """The commit that a board's file came in with, and its day; no commit and today where there is none."""
-    git = shutil.which("git")
-    if file is not None and git is not None:
-        command = [git, "log", "-1", "--format=%H %cs", "--", file.name]
-        changed = [git, "status", "--porcelain", "--", file.name]
-        said, dirty = (
-            subprocess.run(c, cwd=file.absolute().parent, capture_output=True, text=True, check=False).stdout.strip()
-            for c in (command, changed)
-        )
-        if said and not dirty:
-            commit, _, date = said.partition(" ")
-            return commit, date
-    return "", datetime.date.today().isoformat()
 
 
 def _about(kind: str, name: str) -> About | None:

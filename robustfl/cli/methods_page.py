@@ -1,7 +1,4 @@
-"""``docs/methods.md``: every method of robustfl on one page, from the facts on the classes.
-
-``robustfl list --markdown > docs/methods.md`` writes it; a test compares.
-"""
+"""``methods.md`` of the documentation: every method of robustfl on one page, from the facts on the classes."""
 
 from __future__ import annotations
 
@@ -12,7 +9,6 @@ from robustfl.cli.facts import Facts, facts_of
 from robustfl.registry import KINDS, entries
 from robustfl.testing import laws
 
-COMMAND = "robustfl list --markdown > docs/methods.md"
 _TITLES = {
     "attack": "Byzantine attacks", "evasion": "Evasion attacks", "defense": "Defenses", "norm": "Normalization schemes",
     "algorithm": "Algorithms", "objective": "Objectives", "model": "Models", "dataset": "Data sets",
@@ -24,7 +20,7 @@ def page(kind: str | None = None) -> str:
     """The page of all methods that come with robustfl, or of one kind."""
     kinds = [k for k in KINDS if kind in (None, k)]
     groups = {k: [facts_of(e) for e in entries(k) if not e.origin] for k in kinds}
-    blocks = ["# Methods", f"Written by `{COMMAND}` from the classes themselves; do not edit."]
+    blocks = ["# Methods", "Written by `robustfl list --markdown` from the classes themselves."]
     for name, found in groups.items():
         if found:
             blocks += [f"## {_TITLES.get(name, name)}", _overview(found), *_laws(name), *map(_section, found)]

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from robustfl import __version__
 from robustfl.cli.printing import as_json, console, say, seconds, table
 from robustfl.cli.progress import execution_of, run_shown
 from robustfl.errors import UsageError
 from robustfl.records import CellResult
+
+if TYPE_CHECKING:
+    from robustfl.reports.reproduction import Page
 
 TOLERANCE = 0.03
 """What boards of the papers' tables claim: trainings that end far from where they would settle amplify what another
@@ -48,7 +51,7 @@ def reproduce(
     records = [r for found in given.values() for r in found] if boards else None
     entries = tuple(entry(p, item, size, out=out, root=execution.root, records=records) for p, item in chosen)
     _say_unused(given, {key for e in entries for key in e.evidence.records}, target)
-    page = _with_figures(Page(entries, __version__), report)
+    page = with_figures(Page(entries, __version__), report)
     files = [*write_page(page, report), *(report / name for entry in page.entries for name in entry.figures)]
     if board is not None:
         files.append(_write_board(page, board))
@@ -112,8 +115,8 @@ def _time(value: float | None) -> str:
     return seconds(value) if value else "none"
 
 
-def _with_figures(page: Any, folder: Path) -> Any:
-    """The page with every plot drawn into ``folder``, as PNG and PDF."""
+def with_figures(page: Page, folder: Path, forms: Sequence[str] = ("png", "pdf")) -> Page:
+    """The page with every plot drawn into ``folder``, in these forms."""
     from dataclasses import replace
 
     from robustfl.reports.figures.writing import picture, titled
@@ -124,7 +127,7 @@ def _with_figures(page: Any, folder: Path) -> Any:
     for entry in page.entries:
         names = []
         for title, figure in titled(drawings(entry.item, entry.evidence)):
-            for form in ("png", "pdf"):
+            for form in forms:
                 names.append(f"{entry.paper.name}-{title}.{form}")
                 write_atomic(folder / names[-1], picture(figure, form))
         entries.append(replace(entry, figures=tuple(names)))

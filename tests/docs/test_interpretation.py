@@ -48,9 +48,13 @@ CLAIMS = (
 )  # fmt: skip
 
 
+def board_file(name: str) -> Path:
+    return next((ROOT / "boards").glob(f"{name}.json*"))
+
+
 @cache
 def board(name: str) -> Board:
-    return load_board(ROOT / f"boards/bench-{name}.json")
+    return load_board(board_file(f"bench-{name}"))
 
 
 def section(name: str, block: str, metric: str = "sa") -> Section:
@@ -125,8 +129,8 @@ def calm_less(name: str, attack: str, who: str, metric: str) -> float:
 def test_what_autoattack_leaves_of_tier_p_is_said() -> None:
     """The members are those with the lowest RA on the board of tier P, seed by seed."""
     loud, calm = {}, {}
-    board, wrong = read_board(ROOT / "boards/p-autoattack.json")
-    ranked = [r for r in read_board(ROOT / "boards/bench-p.json")[0].records() if r.labels["attack"] != "none"]
+    board, wrong = read_board(board_file("p-autoattack"))
+    ranked = [r for r in read_board(board_file("bench-p"))[0].records() if r.labels["attack"] != "none"]
     assert not wrong
     for record in board.records():
         who, seed, attack = (record.labels[name] for name in ("propagation", "seed", "attack"))
@@ -145,10 +149,10 @@ def test_what_autoattack_leaves_of_tier_p_is_said() -> None:
 
 def test_what_autoattack_leaves_of_tier_m_is_said() -> None:
     """The members are those with the lowest SA on the board of tier M, seed by seed."""
-    board, wrong = read_board(ROOT / "boards/m-autoattack.json")
+    board, wrong = read_board(board_file("m-autoattack"))
     assert not wrong
     names = ("defense", "norm", "schedule", "seed", "attack", "scope")
-    published = {tuple(r.labels[n] for n in names): r for r in read_board(ROOT / "boards/bench-m.json")[0].records()}
+    published = {tuple(r.labels[n] for n in names): r for r in read_board(board_file("bench-m"))[0].records()}
     loud, calm, moved = {}, {}, {"none": list[float](), "worst": list[float]()}
     for record in board.records():
         who, seed = " · ".join(str(record.labels[n]) for n in names[:2]), record.labels["seed"]

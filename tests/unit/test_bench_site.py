@@ -6,7 +6,6 @@ import itertools
 import json
 import os
 import re
-import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -22,14 +21,13 @@ from robustfl.records import CellResult
 from robustfl.reports.benchmark.data import Measured, measured
 from robustfl.reports.benchmark.drawing import TOP, pareto_svg
 from robustfl.reports.benchmark.front import _sure
-from robustfl.reports.benchmark.history import Entry, History, history_page, read_history
 from robustfl.reports.benchmark.method import About
 from robustfl.reports.benchmark.tier import changed_words
 from robustfl.reports.benchmark.writing import MARK, Shown, write_benchmark
 from robustfl.reports.published import content_digest, publish, read_board, write_board
 
-ROOT = Path(__file__).parents[2]
-DOCS, BOARD = ROOT / "docs" / "benchmark", ROOT / "boards" / "bench-p.json"
+BOARDS = Path(__file__).parents[2] / "boards"
+BOARD = next(BOARDS.glob("bench-p.json*"))
 """The smallest of the committed boards; reading that of tier d takes half a minute."""
 TIERS = {"d": "digits", "m": "MNIST", "p": "propagation"}
 STRENGTH = {"mean": 0.1, "median": 0.8, "nnm+median": 0.7, "foolsgold": 0.5}
@@ -111,8 +109,7 @@ def both() -> tuple[Measured, Measured]:
 
 
 def written(folder: Path, *boards: Measured, **more: Any) -> Mapping[str, str]:
-    shown = [Shown(board, date="2026-01-02") for board in boards]
-    files = write_benchmark(shown, folder, tiers=TIERS, about=about, **more)
+    files = write_benchmark([*map(Shown, boards)], folder, tiers=TIERS, about=about, **more)
     assert files[0] == folder / "index.md"
     return {
         f.relative_to(folder).as_posix(): f.read_text(encoding="utf-8").replace("\N{NO-BREAK SPACE}", " ")
@@ -146,7 +143,7 @@ def test_the_front_page_answers_with_the_first_that_has_batch_statistics(pages: 
     assert "f = 2 and 4 of 20 clients, γ = 0.5 and iid, 30 rounds, 3 seeds, RA by autoattack(eps=0.1)." in front
     assert "| d | digits | – | not run yet |" in front
     assert (
-        "| [p](p.md) | propagation (not the whole protocol) | 8 | [bench-p.json](boards/bench-p.json), shown" in front
+        "| [p](p.md) | propagation (not the whole protocol) | 8 | [bench-p.json](boards/bench-p.json), digest" in front
     )
     assert "not measured" in line(front, "| [propagation](p.md), f = 2 and 4 of 20 clients, γ = 0.5 and iid |")
     assert "Only a part of the protocol has run: propagation." in front
@@ -312,7 +309,7 @@ def test_every_link_of_the_site_leads_somewhere(pages: Mapping[str, str]) -> Non
             assert path in {*pages, *by_hand} or path.startswith(".."), f"{name}: {target}"
 
 
-def test_a_later_board_takes_the_place_and_the_history_says_what_changed(both: Any, tmp_path: Path) -> None:
+def test_a_later_board_takes_the_place_beside_what_people_say_and_own(both: Any, tmp_path: Path) -> None:
     written(tmp_path, *both)
     (tmp_path / "methods" / "mine.md").write_text("# Mine\n")
     (tmp_path / "methods" / "defense-gone.md").write_text(MARK + "# Gone\n")
@@ -323,9 +320,8 @@ def test_a_later_board_takes_the_place_and_the_history_says_what_changed(both: A
     assert "People say: *hm*." in pages["index.md"]
     assert [name for name, text in pages.items() if "## What it says\n\nOn m: *oh*." in text] == ["m.md"]
     assert "- Not shown: old.json, tier m: protocol version 0" in pages["index.md"]
-    newest = line(pages["history.md"], "| 2026-01-02 |")
-    assert "SA moved: foolsgold · gn 36.0 → 31.0, median · gn 66.0 → 61.0, " in newest
-    assert len(read_history(tmp_path / "history.json").boards) == 3
+    (row,) = [text for text in pages["m.md"].split("## Task by task")[0].splitlines() if "[foolsgold · gn](m/" in text]
+    assert "| 31.0 (" in row  # 36.0 before
     assert (tmp_path / "methods" / "mine.md").is_file()
     assert not (tmp_path / "methods" / "defense-gone.md").exists()
     with pytest.raises(UsageError, match="two boards of tier m that changed the protocol alike"):
@@ -333,6 +329,18 @@ def test_a_later_board_takes_the_place_and_the_history_says_what_changed(both: A
     assert (
         written(tmp_path, later, both[1], left_out=["old.json, tier m: protocol version 0"]) == pages
     )  # the same bytes
+
+
+@pytest.mark.parametrize("suffix", [".json", ".json.gz"])
+def test_the_site_offers_a_copy_of_the_file_that_a_board_was_read_from(both: Any, tmp_path: Path, suffix: str) -> None:
+    source = tmp_path / f"mine{suffix}"
+    source.write_bytes(b"as it was read")
+    written_files = write_benchmark([Shown(both[0], source)], tmp_path / "site", tiers=TIERS, about=about)
+    assert written_files[-1] == tmp_path / "site" / "boards" / f"bench-m{suffix}"
+    assert written_files[-1].read_bytes() == b"as it was read"
+    link = f"[bench-m{suffix}](boards/bench-m{suffix}), digest `{both[0].published.digest[:12]}`"
+    for name in ("index.md", "m.md"):
+        assert link in (tmp_path / "site" / name).read_text(encoding="utf-8")
 
 
 def test_boards_of_one_tier_that_changed_the_protocol_differently_stand_side_by_side(tmp_path: Path) -> None:
@@ -352,13 +360,7 @@ def test_boards_of_one_tier_that_changed_the_protocol_differently_stand_side_by_
     assert "66.0" in next(text for name, text in pages.items() if name.startswith("m/median-gn-"))
     method = pages["methods/defense-median.md"]
     assert method.count("| [m](../m.md)") == method.count("| [m-2](../m-2.md)") == 4
-    assert line(pages["history.md"], "| 2026-01-02 | [m-2](m-2.md) |").count(
-        "the first board beside another of its tier"
-    )
-    entered = {entry.page: entry for entry in read_history(tmp_path / "history.json").boards if entry.tier == "m"}
-    assert sorted(entered) == ["", "m-2"]
-    alone = written(tmp_path, made_up("m", lower=0.05))
-    assert "foolsgold · gn 36.0 → 31.0" in line(alone["history.md"], "| 2026-01-02 | [m](m.md) |")
+    written(tmp_path, made_up("m", lower=0.05))
     assert not list(tmp_path.glob("m-2*.md"))
     assert not list((tmp_path / "m-2").glob("*.md"))
 
@@ -371,72 +373,13 @@ def test_a_tier_of_an_older_protocol_is_shown_as_such(tmp_path: Path) -> None:
     assert f"**Protocol version {RULES.version - 1}**, which counts AutoByz version 7: later attacks may lower" in front
 
 
-def test_a_board_stays_in_the_history_as_it_was_entered() -> None:
-    entry = Entry(
-        date="2026-01-02", tier="m", digest="0" * 64, protocol=1, autobyz=1, robustfl=[], changed=[], cells=1, scores={}
-    )
-    known = History(boards=[entry])
-    assert known.with_entry(entry.model_copy(update={"commit": "a" * 40, "date": "2026-01-05"})) == known
-
-
-def test_versions_in_the_history_are_texts_and_no_markup() -> None:
-    entry = Entry(
-        date="2026-01-02", tier="m", digest="0" * 64, protocol=1, autobyz=1, robustfl=["0.2<script>|"], changed=[],
-        cells=1, scores={},
-    )  # fmt: skip
-    assert "| 0.2&lt;script&gt;\\| |" in history_page(History(boards=[entry]), [])
-
-
 def test_what_a_board_says_it_changed_is_text_wherever_it_is_shown() -> None:
     changed = ["init=`<script>alert(1)</script> {: onclick=x }`"]
-    entry = Entry(
-        date="2026-01-02", tier="m", digest="0" * 64, protocol=1, autobyz=1, robustfl=[], changed=changed, cells=1,
-        scores={},
-    )  # fmt: skip
     text = r"<code>init=\`&lt;script&gt;alert(1)&lt;/script&gt; \{: onclick=x \}\`</code>"
-    assert f"not the whole protocol ({text})" in history_page(History(boards=[entry]), [])
     assert changed_words({"changed": changed}) == f"**Not the whole protocol**: this run changed {text}. "
 
 
-@pytest.mark.parametrize(
-    ("later", "words"),
-    [
-        ({}, "no score moved by a point"),
-        ({"protocol": 2}, "protocol 1 → 2: no number is comparable"),
-        ({"changed": []}, "whole protocol"),
-        ({"changed": ["f=2"]}, "not the whole protocol (<code>f=2</code>)"),
-        ({"scores": {"a": [50.0], "c": [50.0]}}, "new: c; gone: b"),
-        ({"scores": {"a": [51.0], "b": [None]}}, "no score moved by a point"),
-        ({"scores": {"a": [48.5], "b": [70.0]}}, "SA moved: a 50.0 → 48.5, b no number → 70.0"),
-        ({"scores": {"a": [50.0], "b": [None], **{f"c{i}": [1.0] for i in range(9)}}}, "and 3 more"),
-    ],
-)
-def test_the_history_says_what_a_board_changed(later: dict[str, Any], words: str) -> None:
-    first = Entry(
-        date="2026-01-02", tier="m", digest="0" * 64, protocol=1, autobyz=1, robustfl=[], changed=["rounds=3"], cells=1,
-        scores={"a": [50.0], "b": [None]},
-    )  # fmt: skip
-    other = first.model_copy(update={"tier": "d", "digest": "1" * 64, "scores": {}})
-    second = first.model_copy(update={"digest": "2" * 64, "date": "2026-02-03", **later})
-    page = history_page(History(boards=[first, other, second]), [second.digest])
-    assert line(page, "| 2026-02-03 | [m](m.md) |").endswith(f"{words} |")
-    began = line(page, "| 2026-01-02 | m |")
-    assert "the first board of its tier; not the whole protocol (<code>rounds=3</code>)" in began
-
-
-# --- the committed site, and what the command refuses -----------------------------------------------------------------
-
-
-def test_the_committed_site_is_that_of_the_committed_boards(tmp_path: Path) -> None:
-    for file in (DOCS / "history.json", *DOCS.glob("interpretation*.md")):
-        shutil.copy(file, tmp_path)
-    boards = [f"--from={path}" for path in sorted(BOARD.parent.glob("bench-*.json"), key=lambda path: path.stem)]
-    assert invoke(["bench", "site", *boards, "--page", str(tmp_path)]) == 0
-    made = {p.relative_to(tmp_path) for p in tmp_path.rglob("*") if p.is_file()}
-    for name in made:
-        assert (DOCS / name).read_bytes() == (tmp_path / name).read_bytes(), name
-    theirs = {p.relative_to(DOCS) for p in DOCS.rglob("*.md") if p.read_text(encoding="utf-8").startswith(MARK)}
-    assert theirs <= made  # no page of what is not shown any more
+# --- what the command refuses --------------------------------------------------------------------------------
 
 
 def changed(folder: Path, **facts: Any) -> Path:
@@ -458,7 +401,6 @@ def test_a_board_of_another_version_is_named_and_not_shown(tmp_path: Path, capsy
     assert invoke(["bench", "site", "--from", str(BOARD), "--from", str(other), "--page", str(page)]) == 0
     assert words in capsys.readouterr().err.replace("\n", " ")
     assert f"- Not shown: {words}" in (page / "index.md").read_text(encoding="utf-8")
-    assert not (page / "history.json").read_text(encoding="utf-8").count('"protocol": 0')
 
 
 @pytest.mark.parametrize(
@@ -483,7 +425,7 @@ def test_a_board_of_another_version_is_named_and_not_shown(tmp_path: Path, capsy
         (["bench", "heldout", "--from", "a.csv", "--from", "b.csv"], "bench heldout takes one --from, not 2"),
         (["bench", "m", "--from", str(BOARD)], "no board of tier m of the benchmark; its tier: p"),
         (
-            ["bench", "site", "--page", "p", "--from", str(BOARD.with_name("reproduction-wsm.json"))],
+            ["bench", "site", "--page", "p", "--from", str(next(BOARDS.glob("reproduction-wsm.json*")))],
             "no board of the benchmark",
         ),
     ],
