@@ -14,11 +14,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from robustfl.errors import UsageError
 from robustfl.records import CellResult, Commit, CurvePoint, Metrics, Seconds, Status, Timing, canonical, digest, plain
 
+from ..documents import first_fault
 from .board import Board, Environment, Published, derived_labels
 
 SCHEMA: Literal[2] = 2
@@ -237,11 +238,16 @@ def decoded(file: BoardFile) -> Board:
 
 def _record(own: Cell, file: BoardFile, where: str) -> CellResult:
     cell = _named_methods(merged(file.common.cell, own.cell), file, where)
-    metrics = None if own.metrics is None else filled(file.common.metrics, own.metrics)
+    metrics = None
+    if own.metrics is not None:
+        try:
+            metrics = Metrics.model_validate(filled(file.common.metrics, own.metrics))
+        except ValidationError as error:
+            raise UsageError(f"{where}.metrics.{first_fault(error)}") from None
     return CellResult(
         key=own.key, scenario=own.scenario or file.common.scenario, status=own.status, reason=own.reason,
         round=own.round, cell=cell, labels=_labels(cell),
-        metrics=None if metrics is None else Metrics.model_validate(metrics), curve=own.curve,
+        metrics=metrics, curve=own.curve,
         certificates=_facts(own.certificates, file, where),
         timing=Timing(
             seconds=own.seconds, seconds_per_round=own.seconds_per_round, peak_memory_bytes=own.peak_memory_bytes,

@@ -6,16 +6,18 @@ import json
 import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from board_files import edited, resigned
 from click.testing import CliRunner
 
 from robustfl.cli import invoke
 from robustfl.errors import UsageError
-from robustfl.records import CellResult, Metrics, digest
-from robustfl.reports.published import content_digest, read_board, write_board
+from robustfl.records import CellResult, CurvePoint, Metrics, digest
+from robustfl.reports.published import read_board, write_board
 from robustfl.reports.store import Store
 
 STUDY = [
@@ -61,14 +63,14 @@ def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
 
 def rewritten(change: Callable[[dict[str, Any]], object], *, sign: bool = False) -> Path:
     """The board with something changed in it, on request under the digest that belongs to that."""
-    path = Path("board.json")
-    data = json.loads(path.read_text())
-    change(data)
-    path.write_text(json.dumps(data))
-    if sign:
-        board, _ = read_board(path)
-        write_board(board.model_copy(update={"digest": content_digest(board)}), path)
-    return path
+    return (resigned if sign else edited)(Path("board.json"), change)
+
+
+def claimed(change: Callable[[CellResult], dict[str, Any]], **told: Any) -> Path:
+    """The board whose cells are changed so, under the digest that belongs to that."""
+    board, _ = read_board("board.json")
+    cells = tuple(r.model_copy(update=change(r)) for r in board.cells)
+    return write_board(replace(board, cells=cells, claimed="", **told), "board.json")
 
 
 # --- verify ----------------------------------------------------------------------------------------------------------
@@ -100,77 +102,41 @@ def test_a_file_that_was_edited_is_rejected_without_running_anything(cli: Any) -
     assert "No cell was run. REJECTED" in said
 
 
-def swapped(data: dict[str, Any]) -> None:
-    """Every cell under the name of the other attack."""
-    other = {"none": "sf", "sf": "none"}
-    for cell in data["cells"]:
-        cell["labels"]["attack"] = other[cell["labels"]["attack"]]
+def measured(**change: Any) -> Callable[[CellResult], dict[str, Any]]:
+    """Every cell with these metrics."""
+    return lambda r: {"metrics": r.metrics and r.metrics.model_copy(update=change)}
 
 
-def praised(data: dict[str, Any]) -> None:
-    for cell in data["cells"]:
-        cell["metrics"]["sa"] = min(1.0, cell["metrics"]["sa"] + 0.3)
-    data["tolerance"] = 1.0
+def certified(**change: Any) -> Callable[[CellResult], dict[str, Any]]:
+    return lambda r: {"certificates": {**r.certificates, **change}}
 
 
-def failed(data: dict[str, Any]) -> None:
-    for cell in data["cells"]:
-        cell.update(status="failed", metrics=None, reason="RuntimeError: no luck")
+def drawn(r: CellResult) -> dict[str, Any]:
+    assert r.metrics is not None
+    return {"curve": [CurvePoint(round=1, sa=0.99, loss=0.1), CurvePoint(round=2, sa=r.metrics.sa, loss=0.1)]}
 
 
-def unlike(name: str, value: Any) -> Callable[[dict[str, Any]], None]:
-    def change(data: dict[str, Any]) -> None:
-        for cell in data["cells"]:
-            cell["metrics"][name] = value
-
-    return change
-
-
-def harmless(data: dict[str, Any]) -> None:
-    """Every attack counts in no worst case."""
-    for cell in data["cells"]:
-        if cell["labels"]["attack"] != "none":
-            cell["certificates"]["no_effect"] = True
-
-
-def unmoved(data: dict[str, Any]) -> None:
-    for cell in data["cells"]:
-        cell["certificates"] |= {"attack_shift": 0.0, "statistics_shift": 0.0}
-
-
-def drawn(data: dict[str, Any]) -> None:
-    for cell in data["cells"]:
-        cell["curve"] = [{"round": 1, "sa": 0.99, "loss": 0.1}, {"round": 2, "sa": cell["metrics"]["sa"], "loss": 0.1}]
-
-
-def recalled(data: dict[str, Any]) -> None:
-    for cell in data["cells"]:
-        cell["certificates"]["forgetting"] = {"1": {"mean": 0.0}}
-
-
-def recalled_at_the_end(data: dict[str, Any]) -> None:
-    for cell in data["cells"]:
-        cell["certificates"]["forgetting"] = {"mean": 0.0}
+def harmless(r: CellResult) -> dict[str, Any]:
+    return certified(no_effect=True)(r) if r.labels["attack"] != "none" else {}
 
 
 @pytest.mark.parametrize(
     ("lie", "words"),
     [
         (harmless, "the attack had no effect → an effect"),
-        (unmoved, "the attack had no effect → an effect"),
+        (certified(attack_shift=0.0, statistics_shift=0.0), "the attack had no effect → an effect"),
         (drawn, "round 1 sa 0.9900 →"),
-        (recalled, "forgetting 1 0.0000 → none"),
-        (recalled_at_the_end, "forgetting 0.0000 → none"),
-        (swapped, "is not its setting"),
-        (praised, "0 agree"),
-        (failed, "status failed → done"),
-        (unlike("loss", 0.001), "loss 0.0010 →"),
-        (unlike("samples", 10_000), "samples 10000 →"),
-        (unlike("evaluation", "on secret data"), "evaluation on secret data →"),
+        (certified(forgetting={"1": {"mean": 0.0}}), "forgetting 1 0.0000 → none"),
+        (certified(forgetting={"mean": 0.0}), "forgetting 0.0000 → none"),
+        (measured(sa=1.0), "0 agree"),
+        (lambda r: {"status": "failed", "metrics": None, "reason": "no luck"}, "status failed → done"),
+        (measured(loss=0.001), "loss 0.0010 →"),
+        (measured(samples=10_000), "samples 10000 →"),
+        (measured(evaluation="on secret data"), "evaluation on secret data →"),
     ],
 )
 def test_a_board_that_lies_under_a_right_digest_is_rejected(cli: Any, lie: Any, words: str) -> None:
-    code, said = cli("verify", rewritten(lie, sign=True), "--all")
+    code, said = cli("verify", claimed(lie, tolerance=1.0), "--all")
     assert code == 1
     assert words in said
     assert said.endswith("REJECTED")
@@ -182,23 +148,16 @@ def test_the_tolerance_is_the_verifiers_and_both_are_told(cli: Any) -> None:
     assert "tolerance 1 points of accuracy (the board claims 50)" in said
 
 
-@pytest.mark.parametrize("threads", [-1, 0, "many", [2], 10**30, True])
+@pytest.mark.parametrize("threads", [0, "many"])
 def test_threads_that_are_none_are_named(cli: Any, threads: Any) -> None:
-    def claimed(data: dict[str, Any]) -> None:
-        for cell in data["cells"]:
-            cell["certificates"]["threads"] = threads
-
-    code, said = cli("verify", rewritten(claimed, sign=True), "--check-only")
+    code, said = cli("verify", claimed(certified(threads=threads)), "--check-only")
     assert code == 1
     assert "is no number of threads" in said
 
 
 @pytest.mark.parametrize("words", ["mean\x1b[2K\rACCEPTED", "mean\nACCEPTED", "\ud800"])
-def test_no_label_reaches_the_terminal_as_more_than_text(cli: Any, words: str) -> None:
-    def printed(data: dict[str, Any]) -> None:
-        data["common"]["labels"]["defense"] = words
-
-    Path("board.json").write_text(json.dumps(changed_with(printed)))
+def test_no_setting_reaches_the_terminal_as_more_than_text(cli: Any, words: str) -> None:
+    rewritten(lambda data: data["common"]["cell"]["cell"].update(defense=words))
     for command in (
         ["verify", "board.json"],
         ["merge", "mine", "board.json", "--out", "o"],
@@ -208,12 +167,6 @@ def test_no_label_reaches_the_terminal_as_more_than_text(cli: Any, words: str) -
         assert code == 2
         assert "control characters" in said
         assert "ACCEPTED" not in said
-
-
-def changed_with(change: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    data: dict[str, Any] = json.loads(Path("board.json").read_text())
-    change(data)
-    return data
 
 
 def test_a_store_under_wrong_labels_is_neither_merged_nor_explained(cli: Any) -> None:
@@ -252,31 +205,26 @@ def test_one_row_can_be_run_again(cli: Any) -> None:
 
 
 def test_another_version_of_a_method_is_named_and_not_run(cli: Any) -> None:
-    def older(data: dict[str, Any]) -> None:
-        data["common"]["cell"]["methods"]["norm"]["version"] = 7
-        board = read_board_of(data)
-        for cell, record in zip(data["cells"], board, strict=True):
-            cell["key"] = digest(record)
+    def older(r: CellResult) -> dict[str, Any]:
+        cell = json.loads(json.dumps(r.cell))
+        cell["methods"]["norm"]["version"] = 7
+        return {"cell": cell, "key": digest(cell)}
 
-    def read_board_of(data: dict[str, Any]) -> list[dict[str, Any]]:
-        Path("board.json").write_text(json.dumps(data))
-        return [r.cell for r in read_board("board.json")[0].records()]
-
+    claimed(older)
     for arguments in (["--check-only"], ["--cells", "1"]):
-        code, said = cli("verify", rewritten(older, sign=True), *arguments)
+        code, said = cli("verify", "board.json", *arguments)
         assert code == 1
         assert "norm fbn: version 7 published, 1 installed" in said
         assert "UNDECIDED" in said
 
 
 def test_another_environment_is_told_and_does_not_reject(cli: Any) -> None:
-    def elsewhere(data: dict[str, Any]) -> None:
-        data["environment"]["versions"]["numpy"] = ["0.1"]
-        for part in (data["common"], *data["cells"]):
-            versions = part.get("certificates", {}).get("versions", {})
-            versions |= {"numpy": "0.1"} if versions else {}
-
-    code, said = cli("verify", rewritten(elsewhere, sign=True), "--cells", "1")
+    board, _ = read_board("board.json")
+    versions = {**board.environment.versions, "numpy": ["0.1"]}
+    environment = board.environment.model_copy(update={"versions": versions})
+    numpy = {**board.cells[0].certificates["versions"], "numpy": "0.1"}
+    path = claimed(certified(versions=numpy), environment=environment)
+    code, said = cli("verify", path, "--cells", "1")
     assert code == 0
     assert "environment differs, so numbers may too: numpy: 0.1 declared" in said
 
@@ -289,7 +237,7 @@ def test_a_cell_that_cannot_be_run_here_is_no_agreement(cli: Any) -> None:
     assert code == 1
     assert "cannot be run here" in said
     assert "secret-norm" in said
-    assert "REJECTED" in said  # the labels do not follow from these settings
+    assert "REJECTED" in said  # the keys do not follow from these settings
 
 
 def test_data_that_is_not_here_leaves_a_board_undecided(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,7 +260,7 @@ def test_data_that_is_not_here_leaves_a_board_undecided(cli: Any, monkeypatch: p
         ("mine", "is a folder; write a board with `robustfl report mine --board FILE`"),
         ("mine/scenario.json", "not a published board"),
         ("text.json", "not JSON"),
-        ("future.json", "schema 9; this robustfl reads 1"),
+        ("future.json", "board format 9; this robustfl reads formats 1 and 2"),
     ],
 )
 def test_what_is_no_board_exits_2_and_says_how_to_get_one(cli: Any, board: str, words: str) -> None:

@@ -103,7 +103,7 @@ def unpack(folder: Path, name: str) -> None:
 def test_cells_of_a_published_board_count_once_it_is_a_store(tmp_path: Path) -> None:
     unpack(tmp_path, "mnist")
     runs, options = tmp_path / "runs", ("--data-root", str(tmp_path))
-    board = Path(__file__).parents[2] / "boards" / "reproduction-fedtan.json"
+    board = Path(__file__).parents[2] / "boards" / "reproduction-fedtan.json.gz"
     merged = CliRunner().invoke(app, ["merge", str(board), "--out", str(runs / "published")])
     assert merged.exit_code == 0
     _, listed = call("fedtan/figure6", "--list", "--format", "json", "--out", str(runs), *options)

@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -287,13 +288,8 @@ def test_a_missing_seed_is_refused_its_own_or_one_of_the_board_it_joins(copy: Pa
     shutil.copytree(copy, tmp_path / "whole")
 
     def of(data: dict[str, Any], seed: int, *defenses: str) -> bool:
-        labels = [{**data["common"]["labels"], **c["labels"]} for c in data["cells"]]
-        kept = [
-            c
-            for c, at in zip(data["cells"], labels, strict=True)
-            if at["seed"] != seed or at["defense"] not in defenses
-        ]
-        data["cells"] = kept
+        kept = (c for c in data["cells"] if c["labels"]["seed"] != seed or c["labels"]["defense"] not in defenses)
+        data["cells"] = list(kept)
         return True
 
     said = refused(checked(signed(copy, lambda data: of(data, 1, "calm"))))
@@ -309,8 +305,8 @@ def test_a_missing_seed_is_refused_its_own_or_one_of_the_board_it_joins(copy: Pa
 def test_a_board_with_no_task_of_the_bundles_says_nothing_of_it(copy: Path) -> None:
     board = read_bundle(copy).board
     assert read_bundle(copy, against=board).wrong == ()
-    labels = {**board.common.labels, "batch": 77}
-    other = board.model_copy(update={"name": "other", "common": board.common.model_copy(update={"labels": labels})})
+    cells = (r.model_copy(update={"labels": {**r.labels, "batch": 77}}) for r in board.cells)
+    other = replace(board, name="other", cells=tuple(cells))
     (words,) = read_bundle(copy, against=other).wrong
     assert words.startswith("it shares no task with other, the board it is to join")
 

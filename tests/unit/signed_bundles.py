@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from robustfl.reports.published import content_digest, read_board, write_board
+from robustfl.records import CellResult
+from robustfl.reports.published import read_board, write_board
 from robustfl.reports.published.bundle import Manifest, _digest, _digest_of, _requirements
 from robustfl.reports.recipe import scenario_toml
 
 
 def signed(folder: Path, change: Callable[[dict[str, Any]], object]) -> Path:
-    """The bundle with another board, and all that follows from it: as a careful cheat leaves it."""
-    path = folder / "board.json"
-    data = json.loads(path.read_text())
+    """The bundle with another board, and all that follows from it: as a careful cheat leaves it.
+
+    ``change`` gets the board's ``protocol`` and its ``cells`` as whole records.
+    """
+    before, _ = read_board(folder / "board.json")
+    data = {"protocol": before.protocol, "cells": [r.model_dump(mode="json") for r in before.cells]}
     change(data)
-    path.write_text(json.dumps(data))
-    board, _ = read_board(path)
-    write_board(board.model_copy(update={"digest": content_digest(board)}), path)
+    cells = tuple(CellResult.model_validate(cell) for cell in data["cells"])
+    write_board(replace(before, cells=cells, protocol=data["protocol"], claimed=""), folder / "board.json")
+    board, _ = read_board(folder / "board.json")
     manifest = Manifest.model_validate_json((folder / "bundle.json").read_text())
     (folder / "recipe.toml").write_text(scenario_toml(board.records(), name=board.name))
     (folder / "requirements.txt").write_text(_requirements(board, manifest.packages))

@@ -13,8 +13,8 @@ from small_bench import RULES, VERSION, run_bench, shrink
 
 from robustfl.records import digest, plain
 from robustfl.reports.published import read_board
-from robustfl.reports.published.board import merged
 from robustfl.reports.published.bundle import read_bundle, write_bundle
+from robustfl.reports.published.format2 import merged
 from robustfl.reports.published.joining import merge, read_source, write_merge
 from robustfl.reports.writing import publish_store
 from robustfl.scenarios.dropped_check import RIGHTLY, WRONGLY
@@ -71,7 +71,7 @@ def test_a_bundle_of_a_benchmark_brings_its_protocol_and_is_held_to_it(bundle: P
 
 def attacked(data: dict[str, Any], attack: str, **wanted: object) -> list[dict[str, Any]]:
     """Take the cells under an attack out of a board, and return them with all their labels."""
-    cells = [(cell, {**data["common"]["labels"], **cell["labels"]}) for cell in data["cells"]]
+    cells = [(cell, cell["labels"]) for cell in data["cells"]]
     gone = [
         (cell, all_of)
         for cell, all_of in cells
@@ -111,17 +111,16 @@ def claiming(data: dict[str, Any], **words: Any) -> None:
 def behind_labels(data: dict[str, Any]) -> None:
     """Learning rates that have the labels of the chosen ones, and other numbers: a draw of one's own."""
     for cell in data["cells"]:
-        whole = merged(data["common"]["cell"], cell["cell"])
-        rate = 1.0000001 * whole["cell"]["schedule"]["lr"]
+        rate = 1.0000001 * cell["cell"]["cell"]["schedule"]["lr"]
         cell["cell"] = merged(cell["cell"], {"cell": {"schedule": {"lr": rate}}})
-        cell["key"] = digest(merged(whole, cell["cell"]))
+        cell["key"] = digest(cell["cell"])
 
 
 def once_more(data: dict[str, Any]) -> None:
     """The first cell a second time under a key of its own, with a better number."""
     again = plain(data["cells"][0])
     again["cell"] = merged(again["cell"], {"again": 1})
-    again["key"] = digest(merged(data["common"]["cell"], again["cell"]))
+    again["key"] = digest(again["cell"])
     again["metrics"]["sa"] = 351 / 355
     data["cells"].append(again)
 

@@ -24,7 +24,7 @@ from robustfl.reports.benchmark.front import _sure
 from robustfl.reports.benchmark.method import About
 from robustfl.reports.benchmark.tier import changed_words
 from robustfl.reports.benchmark.writing import MARK, Shown, write_benchmark
-from robustfl.reports.published import content_digest, publish, read_board, write_board
+from robustfl.reports.published import publish, read_board, write_board
 
 BOARDS = Path(__file__).parents[2] / "boards"
 BOARD = next(BOARDS.glob("bench-p.json*"))
@@ -83,9 +83,8 @@ def made_up(
     ]
     for k, one in enumerate(cells):
         if propagated:
-            cells[k] = one = one.model_copy(
-                update={"labels": {**one.labels, "propagation": f"fedrbn+{one.labels['defense']}"}}
-            )
+            settings = {**one.labels, "propagation": f"fedrbn+{one.labels['defense']}"}
+            cells[k] = one = one.model_copy(update={"labels": settings, "cell": {**one.cell, "cell": settings}})
         if one.metrics is not None:
             cells[k] = one.model_copy(update={"metrics": one.metrics.model_copy(update={"sa": one.metrics.sa - lower})})
     said = {
@@ -387,8 +386,7 @@ def changed(folder: Path, **facts: Any) -> Path:
     board, _ = read_board(BOARD)
     protocol = json.loads(json.dumps(board.protocol))
     protocol["benchmark"] |= facts
-    other = board.model_copy(update={"protocol": protocol})
-    return write_board(other.model_copy(update={"digest": content_digest(other)}), folder / "other.json")
+    return write_board(replace(board, protocol=protocol, claimed=""), folder / "other.json")
 
 
 def test_a_board_of_another_version_is_named_and_not_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,11 +14,12 @@ from types import ModuleType
 
 import griffe
 import pytest
+from board_files import edited
 from PIL import Image
 
 import robustfl
 from robustfl.reports import load_board
-from robustfl.reports.published import Board, sound_board
+from robustfl.reports.published import Board, sound_board, write_board
 from robustfl.scenarios import Cell, Scenario, expand
 
 ROOT = Path(__file__).parents[2]
@@ -181,7 +182,6 @@ def test_the_page_on_the_quickstart_has_the_worst_cases_and_ranks_of_the_board()
 
 
 def test_an_edited_board_is_not_read_as_a_leaderboard(tmp_path: Path) -> None:
-    edited = quickstart().model_copy(update={"digest": "0" * 64})
-    (tmp_path / "board.json").write_text(edited.model_dump_json(), encoding="utf-8")
+    path = edited(write_board(quickstart(), tmp_path / "board.json"), lambda data: data.update(digest="0" * 64))
     with pytest.raises(robustfl.errors.UsageError, match="digest"):
-        robustfl.leaderboard(tmp_path / "board.json")
+        robustfl.leaderboard(path)

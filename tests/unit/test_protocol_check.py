@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from robustfl.scenarios.protocol import protocol
 from robustfl.scenarios.protocol_check import apart_from_protocol, words_of
 
 Change = Callable[[dict[str, Any]], object]
-FILE = Path(__file__).parents[2] / "boards" / "bench-d.json"
+FILE = Path(__file__).parents[2] / "boards" / "bench-d.json.gz"
 NAME = "cge · fbn · dsgd"
 
 
@@ -34,18 +35,18 @@ def board(whole: Board) -> Board:
     said = copy.deepcopy(dict(whole.protocol or {}))
     facts, ensemble = said["benchmark"], said["autobyz"]
     facts["contestants"] = {n: e for n, e in facts["contestants"].items() if n.startswith("cge ·")}
-    records = {cell.key: whole.record(cell) for cell in whole.cells if cell.labels["defense"] == "cge"}
+    records = {cell.key: cell for cell in whole.cells if cell.labels["defense"] == "cge"}
     gone = {key: record.labels for key, record in records.items() if record.labels["attack"] == "zero"}
     ensemble |= {"dropped": gone, "cheap": cheap_words(ensemble_of(ensemble["version"])), "seed": 0}
-    cells = [cell for cell in whole.cells if cell.key in records.keys() - gone.keys()]
-    return whole.model_copy(update={"protocol": said, "cells": cells})
+    cells = tuple(cell for cell in whole.cells if cell.key in records.keys() - gone.keys())
+    return replace(whole, protocol=said, cells=cells)
 
 
 def saying(board: Board, change: Change) -> Board:
     """The board with other words about its protocol."""
     said = copy.deepcopy(dict(board.protocol or {}))
     change(said)
-    return board.model_copy(update={"protocol": said})
+    return replace(board, protocol=said)
 
 
 def entry(said: dict[str, Any]) -> dict[str, Any]:
@@ -55,7 +56,7 @@ def entry(said: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("tier", sorted(protocol().tiers.keys() - {"d"}))
 def test_every_committed_board_follows_the_version_that_it_names(tier: str) -> None:
-    assert apart_from_protocol(read_board(FILE.with_name(f"bench-{tier}.json"))[0]) == []
+    assert apart_from_protocol(read_board(FILE.with_name(f"bench-{tier}.json.gz"))[0]) == []
 
 
 def test_the_committed_board_follows_it_and_says_what_it_changed(whole: Board) -> None:
@@ -77,7 +78,7 @@ def test_a_board_of_the_cheap_mode_follows_it_and_says_how_many_cells_it_left_ou
 
 
 def test_a_board_that_says_nothing_is_asked_nothing(board: Board) -> None:
-    silent = board.model_copy(update={"protocol": None})
+    silent = replace(board, protocol=None)
     assert apart_from_protocol(silent) == []
     assert words_of(silent) == ""
 
@@ -119,7 +120,7 @@ def test_what_is_not_the_protocols_is_told(
 
 
 def test_a_cell_that_was_left_out_is_missed(board: Board) -> None:
-    less = board.model_copy(update={"cells": board.cells[1:]})
+    less = replace(board, cells=board.cells[1:])
     assert any("it lacks" in told for told in apart_from_protocol(less))
 
 
@@ -137,7 +138,7 @@ def counting(whole: Board, monkeypatch: pytest.MonkeyPatch) -> Callable[..., lis
     def faults(ran: list[CellResult], gone: list[CellResult] | None = None, **said: Any) -> list[str]:
         dropped = {cell.key: cell.labels for cell in gone or ()}
         facts = {"version": 1, "dropped": dropped, **({"cheap": cheap_words(SMALL), "seed": 0} if gone else {}), **said}
-        return apart_from_protocol(whole.model_copy(update={"protocol": {"autobyz": facts}}), ran)
+        return apart_from_protocol(replace(whole, protocol={"autobyz": facts}), ran)
 
     return faults
 
@@ -183,7 +184,7 @@ def test_words_on_the_protocol_name_what_there_is(whole: Board, monkeypatch: pyt
     board = whole.model_copy(update={"protocol": {"autobyz": {"version": 1}}})
     assert words_of(board) == "AutoByz version 1 complete"
     facts = {"tier": "d", "contestants": {"a": {}}, "changed": []}
-    board = whole.model_copy(update={"protocol": {"benchmark": facts}})
+    board = replace(whole, protocol={"benchmark": facts})
     assert words_of(board) == "tier d, 1 contestants tuned within the budget"
 
 
@@ -225,7 +226,7 @@ def test_attacks_that_a_board_says_it_changed_are_its_own(board: Board) -> None:
         said["benchmark"]["autobyz"] = None
         del said["autobyz"]
 
-    few = board.model_copy(update={"cells": [c for c in board.cells if c.labels["attack"] in attacks]})
+    few = replace(board, cells=tuple(c for c in board.cells if c.labels["attack"] in attacks))
     told = saying(few, changed)
     assert apart_from_protocol(told) == []
     assert "not the whole protocol, which it says: " in words_of(told)

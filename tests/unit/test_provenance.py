@@ -83,13 +83,6 @@ def test_cells_of_several_commits_keep_their_own(tmp_path: Path) -> None:
     assert [own[r.key] for r in records] == [[ONE], [ONE, OTHER], ["unknown"]]
 
 
-def test_a_board_that_says_no_commit_is_as_before(tmp_path: Path) -> None:
-    file = write_board(publish([real()], name="x"), tmp_path / "b.json")
-    assert "commits" not in file.read_text()
-    assert "processors" not in file.read_text()
-    assert read_board(file)[1] == []
-
-
 def test_leaderboards_name_the_commits(tmp_path: Path) -> None:
     store = Store(tmp_path / "s")
     store.commit_all([computed(real(seed=0), ONE, device="Fast 9000"), computed(real(seed=1), ONE, OTHER)])
