@@ -53,6 +53,7 @@ def registered(base: type, **members: Any) -> Any:
     """An instance of a class of that contract with these members."""
     space = {"__doc__": "A method.", "__module__": __name__, **members}
     cls = dataclass(frozen=True)(type("Odd", (base,), space))
+    registry._entries[cls.kind].pop("odd-by-hand", None)  # of the case before
     return registry.register("odd-by-hand")(cls)()
 
 

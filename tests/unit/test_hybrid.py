@@ -311,7 +311,9 @@ def shares(norm: Norm) -> bool:
 SERVED = [n for n in MERGED if n not in ("fixbn", "fedtan-ii") and shares(create("norm", n))] + VARIANTS
 
 
-@pytest.mark.parametrize("norm", SERVED)
+@pytest.mark.parametrize(
+    "norm", [norm if norm == "hbn" else pytest.param(norm, marks=pytest.mark.slow) for norm in SERVED]
+)
 def test_tested_statistics_are_as_good_as_such_that_fit_the_model(norm: str) -> None:
     """On data that are alike nothing is lost by averaging, so what remains is whether layers fit each other."""
     built, _, tested = trained(norm)
