@@ -49,10 +49,12 @@ def benchmark(folder: Path) -> None:
     """Write the benchmark's pages of tiers, contestants and methods, with what people say of the boards."""
     out = folder / "benchmark"
     out.mkdir(parents=True, exist_ok=True)
-    said = [shutil.copy(file, out) for file in sorted((DOCS / "benchmark").glob("interpretation*.md"))]
+    said = sorted((DOCS / "benchmark").glob("interpretation*.md"))
+    for file in said:
+        shutil.copy(file, out)
     _command("bench", "site", *_sources(boards("bench-*")), "--page", str(out))
-    for copy in said:
-        copy.unlink()
+    for file in said:
+        (out / file.name).unlink()
 
 
 def studies(folder: Path) -> None:
