@@ -151,22 +151,14 @@ def _from_board(tier: str, source: Path, page: Path | None, form: str) -> int:
 
 
 def _site(sources: tuple[Path, ...], page: Path | None, form: str) -> int:
-    """Write the site of the boards."""
-    from robustfl.reports.published import sound_board
+    """Write the site of the boards; of more than two, two are read at a time."""
+    from joblib import Parallel, delayed
 
     if not sources or page is None:
         raise UsageError(f"bench {SITE} needs --page FOLDER and --from BOARD, once per board")
-    shown, left_out = [], []
-    for source in sources:
-        read = sound_board(source)
-        facts = _facts(read)
-        if not facts:
-            raise UsageError(f"{source}: no board of the benchmark; make one with `robustfl bench TIER --board FILE`")
-        words = _unknown_version(facts)
-        if words:
-            left_out.append(f"{source.name}, tier {facts.get('tier')}: {words}")
-            continue
-        shown.append((_measured(read, _held(source, read)), source))
+    read = Parallel(n_jobs=2 if len(sources) > 2 else 1)(delayed(_read)(source) for source in sources)
+    shown = [(found, source) for found, source in zip(read, sources, strict=True) if not isinstance(found, str)]
+    left_out = [found for found in read if isinstance(found, str)]
     if not shown:
         raise UsageError(f"bench {SITE}: no board to show; {'; '.join(left_out)}")
     written = _write_site(shown, page, left_out)
@@ -177,6 +169,23 @@ def _site(sources: tuple[Path, ...], page: Path | None, form: str) -> int:
         say(f"not shown: {words}", err=True)
     say(f"{len(shown)} boards, {len(written)} files; the first page is {written[0]}")
     return 0
+
+
+def _read(source: Path) -> Measured | str:
+    """A board of the benchmark, or why it is not shown; its cells are in the records alone."""
+    from dataclasses import replace
+
+    from robustfl.reports.published import sound_board
+
+    read = sound_board(source)
+    facts = _facts(read)
+    if not facts:
+        raise UsageError(f"{source}: no board of the benchmark; make one with `robustfl bench TIER --board FILE`")
+    words = _unknown_version(facts)
+    if words:
+        return f"{source.name}, tier {facts.get('tier')}: {words}"
+    found = _measured(read, _held(source, read))
+    return replace(found, published=read.model_copy(update={"cells": []}))
 
 
 def _facts(read: Published) -> Mapping[str, Any]:
