@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 import re
-import shutil
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -222,38 +219,6 @@ def test_a_tiers_board_is_shown_again_and_held_to_its_protocol(
                         ("d99", "protocol version 99 is not known here")):  # fmt: skip
         assert invoke(["bench", "d", "--from", f"{source}.json"]) == 2
         assert f"{source}.json: {why}" in re.sub(r"\s+", " ", capsys.readouterr().err)
-
-
-def test_a_board_is_dated_by_the_commit_that_brought_it(tmp_path: Path) -> None:
-    git = shutil.which("git")
-    if git is None:
-        pytest.skip("git is not installed")
-    today = datetime.date.today()
-    (tmp_path / "board.json").write_text("{}")
-
-    def undated() -> bool:
-        commit, day = command._committed(tmp_path / "board.json")
-        return commit == "" and datetime.date.fromisoformat(day) >= today
-
-    def run(*words: str) -> str:
-        who = ["-c", "user.name=Ada", "-c", "user.email=ada@example.org", "-c", "commit.gpgsign=false"]
-        done = subprocess.run([git, *who, *words], cwd=tmp_path, capture_output=True, text=True, check=True)
-        return done.stdout.strip()
-
-    run("init", "-q")
-    assert undated()
-    run("add", "board.json")
-    run("commit", "-q", "-m", "A board", "--date", "2024-02-03T12:00:00Z")
-    commit = run("rev-parse", "HEAD")
-    (tmp_path / "later.txt").write_text("x")
-    run("add", "later.txt")
-    run("commit", "-q", "-m", "Something else")
-    assert command._committed(tmp_path / "board.json") == (commit, run("log", "-1", "--format=%cs", commit))
-    (tmp_path / "board.json").write_text("[]")
-    assert undated()
-    (tmp_path / "board.json").unlink()
-    assert undated()
-    assert command._committed(None)[0] == ""
 
 
 @pytest.mark.usefixtures("clean_registry")
