@@ -29,13 +29,11 @@ GENERATED = (
 """Patterns of the files, relative to ``docs``: what committed pages may link to beside committed files."""
 
 
-def boards(start: str) -> list[Path]:
-    """The boards of the repository whose names begin so, by name. Ends the program where there are none."""
-    found = sorted(BOARDS.glob(f"{start}*.json*"), key=lambda path: path.name.split(".")[0])
+def boards(pattern: str) -> list[Path]:
+    """The boards of the repository with such names, by name. Ends the program where there are none."""
+    found = sorted(BOARDS.glob(f"{pattern}.json*"), key=lambda path: path.name.split(".")[0])
     if not found:
-        sys.exit(
-            f"no board {start}* in {BOARDS}, from which pages are made; build in a whole checkout of the repository"
-        )
+        sys.exit(f"no board {pattern} in {BOARDS}; pages are made from them: build in a checkout of the repository")
     return found
 
 
@@ -51,10 +49,12 @@ def benchmark(folder: Path) -> None:
     """Write the benchmark's pages of tiers, contestants and methods, with what people say of the boards."""
     out = folder / "benchmark"
     out.mkdir(parents=True, exist_ok=True)
-    said = [shutil.copy(file, out) for file in sorted((DOCS / "benchmark").glob("interpretation*.md"))]
-    _command("bench", "site", *_sources(boards("bench-")), "--page", str(out))
-    for copy in said:
-        copy.unlink()
+    said = sorted((DOCS / "benchmark").glob("interpretation*.md"))
+    for file in said:
+        shutil.copy(file, out)
+    _command("bench", "site", *_sources(boards("bench-*")), "--page", str(out))
+    for file in said:
+        (out / file.name).unlink()
 
 
 def studies(folder: Path) -> None:
@@ -74,7 +74,7 @@ def evidence(folder: Path) -> None:
 
     out = folder / "evidence"
     out.mkdir(parents=True, exist_ok=True)
-    records = [record for path in boards("reproduction-") for record in sound_board(path).records()]
+    records = [record for path in boards("reproduction-*") for record in sound_board(path).records()]
     entries = tuple(entry(paper, item, "reduced", records=records) for paper, item in find_items(None))
     page = with_figures(Page(entries, __version__), out, ("png",))
     (out / "reproduction.md").write_text(to_markdown(page), encoding="utf-8")
@@ -83,14 +83,19 @@ def evidence(folder: Path) -> None:
 def example(folder: Path) -> None:
     """Write the site of the quickstart's board, and the board itself."""
     from robustfl.cli.report import papers_of
-    from robustfl.reports import load_board
+    from robustfl.reports.loading import board_of
     from robustfl.reports.published import sound_board
     from robustfl.reports.site.writing import write_site
+    from robustfl.reports.store import Loaded, Store
+    from robustfl.scenarios import Cell
+    from robustfl.scenarios.expand import labels
 
-    (source,) = boards("quickstart.")
+    (source,) = boards("quickstart")
     read, out = sound_board(source), folder / "boards" / "quickstart"
-    records = read.records()
-    write_site(load_board(source), records, out, description=read.description, papers=papers_of(records, ()))
+    records = tuple(read.records())
+    described = {"defaults": labels(Cell.of({}))}  # which captions leave out
+    board = board_of(Store(source), loaded=Loaded(records, ()), described=described)
+    write_site(board, records, out, description=read.description, papers=papers_of(records, ()))
     shutil.copy(source, out / source.name.replace("quickstart.", "board."))
 
 

@@ -58,7 +58,7 @@ def save(png: bytes, name: str, digest: str) -> None:
 
 def main() -> None:
     """Draw both."""
-    (board,) = generate.boards("quickstart.")
+    (board,) = generate.boards("quickstart")
     digest = sound_board(board).digest
     save(heatmap(board), "quickstart.png", digest)
     save(screenshot(), "leaderboard.png", digest)

@@ -257,16 +257,19 @@ class Measured:
         return ", ".join(filter(None, parts))
 
 
-def measured(published: Published, defaults: Mapping[str, object] | None = None) -> Measured:
-    """A published board of a tier, ranked by the worst case. The board has to say which tier it is of.
+def measured(
+    published: Published, records: Sequence[CellResult], defaults: Mapping[str, object] | None = None
+) -> Measured:
+    """A published board of a tier, whose ``records`` these are, ranked by the worst case.
 
-    ``defaults`` are the labels of a cell that says nothing: captions leave them out.
+    The board has to say which tier it is of. ``defaults`` are the labels of a cell that says nothing: captions leave
+    them out.
     """
     said = published.protocol or {}
-    asked, records = asked_of(said), tuple(published.records())
+    asked = asked_of(said)
     table = frame(records)
     board = rank_board(with_dropped(table, asked), autobyz=asked, defaults=defaults)
-    return Measured(published, board, records, said["benchmark"], table)
+    return Measured(published, board, tuple(records), said["benchmark"], table)
 
 
 def best(rows: Iterable[Row]) -> Row | None:

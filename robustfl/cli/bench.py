@@ -12,6 +12,7 @@ from robustfl.cli.progress import execution_of, run_shown
 from robustfl.errors import UsageError
 
 if TYPE_CHECKING:
+    from robustfl.records import CellResult
     from robustfl.reports.benchmark.data import Measured
     from robustfl.reports.benchmark.method import About
     from robustfl.reports.benchmark.study import Study
@@ -121,7 +122,7 @@ def _publish(results: Results, board: Path | None, page: Path | None, form: str)
     published = publish_described(records, store.description(), name=made.scenario)
     written = [] if board is None else [write_board(published, board)]
     if page is not None:
-        written.append(_write_site([(published, board)], page)[0])
+        written.append(_write_site([(_measured(published, published.records()), board)], page)[0])
     _print(made, written, form, full=f"robustfl report {results.folder}")
 
 
@@ -143,30 +144,21 @@ def _from_board(tier: str, source: Path, page: Path | None, form: str) -> int:
     words = _unknown_version(facts)
     if words:
         raise UsageError(f"{source}: {words}")
-    _hold(source, read)
-    written = [] if page is None else _write_site([(read, source)], page)[:1]
-    _print(_measured(read).board, written, form)
+    found = _measured(read, _held(source, read))
+    written = [] if page is None else _write_site([(found, source)], page)[:1]
+    _print(found.board, written, form)
     return 0
 
 
 def _site(sources: tuple[Path, ...], page: Path | None, form: str) -> int:
-    """Write the site of the boards."""
-    from robustfl.reports.published import sound_board
+    """Write the site of the boards; of more than two, two are read at a time."""
+    from joblib import Parallel, delayed
 
     if not sources or page is None:
         raise UsageError(f"bench {SITE} needs --page FOLDER and --from BOARD, once per board")
-    shown, left_out = [], []
-    for source in sources:
-        read = sound_board(source)
-        facts = _facts(read)
-        if not facts:
-            raise UsageError(f"{source}: no board of the benchmark; make one with `robustfl bench TIER --board FILE`")
-        words = _unknown_version(facts)
-        if words:
-            left_out.append(f"{source.name}, tier {facts.get('tier')}: {words}")
-            continue
-        _hold(source, read)
-        shown.append((read, source))
+    read = Parallel(n_jobs=2 if len(sources) > 2 else 1)(delayed(_read)(source) for source in sources)
+    shown = [(found, source) for found, source in zip(read, sources, strict=True) if not isinstance(found, str)]
+    left_out = [found for found in read if isinstance(found, str)]
     if not shown:
         raise UsageError(f"bench {SITE}: no board to show; {'; '.join(left_out)}")
     written = _write_site(shown, page, left_out)
@@ -177,6 +169,23 @@ def _site(sources: tuple[Path, ...], page: Path | None, form: str) -> int:
         say(f"not shown: {words}", err=True)
     say(f"{len(shown)} boards, {len(written)} files; the first page is {written[0]}")
     return 0
+
+
+def _read(source: Path) -> Measured | str:
+    """A board of the benchmark, or why it is not shown; its cells are in the records alone."""
+    from dataclasses import replace
+
+    from robustfl.reports.published import sound_board
+
+    read = sound_board(source)
+    facts = _facts(read)
+    if not facts:
+        raise UsageError(f"{source}: no board of the benchmark; make one with `robustfl bench TIER --board FILE`")
+    words = _unknown_version(facts)
+    if words:
+        return f"{source.name}, tier {facts.get('tier')}: {words}"
+    found = _measured(read, _held(source, read))
+    return replace(found, published=read.model_copy(update={"cells": []}))
 
 
 def _facts(read: Published) -> Mapping[str, Any]:
@@ -195,35 +204,33 @@ def _unknown_version(facts: Mapping[str, Any]) -> str:
     return ""
 
 
-def _hold(source: Path, read: Published) -> None:
-    """Raise ``UsageError`` for a board that does not follow the protocol it names."""
+def _held(source: Path, read: Published) -> Sequence[CellResult]:
+    """The records of a board. Raises ``UsageError`` for one that does not follow the protocol it names."""
     from robustfl.scenarios.protocol_check import apart_from_protocol
 
-    apart = apart_from_protocol(read)
+    records = read.records()
+    apart = apart_from_protocol(read, records)
     if apart:
         raise UsageError(f"{source}: it does not follow its protocol: {apart[0]}")
+    return records
 
 
-def _measured(read: Published) -> Measured:
+def _measured(read: Published, records: Sequence[CellResult]) -> Measured:
     from robustfl.reports.benchmark.data import measured
     from robustfl.scenarios import Cell
     from robustfl.scenarios.expand import labels
 
-    return measured(read, labels(Cell.of({})))
+    return measured(read, records, labels(Cell.of({})))
 
 
-def _write_site(
-    boards: Sequence[tuple[Published, Path | None]], page: Path, left_out: Sequence[str] = ()
-) -> list[Path]:
+def _write_site(boards: Sequence[tuple[Measured, Path | None]], page: Path, left_out: Sequence[str] = ()) -> list[Path]:
     from robustfl.reports.benchmark.writing import Shown, write_benchmark
     from robustfl.scenarios.protocol import protocol
 
-    shown = []
-    for read, file in boards:
-        found = _measured(read)
+    for found, file in boards:
         if found.board.autobyz is None:
             raise UsageError(f"{file}: {_NO_PAGES}")
-        shown.append(Shown(found, file))
+    shown = [Shown(found, file) for found, file in boards]
     tiers = {name: tier.title for name, tier in protocol().tiers.items()}
     return write_benchmark(shown, page, tiers=tiers, about=_about, left_out=left_out)
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 import re
-import shutil
-import subprocess
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +13,7 @@ from typing import Any
 import pytest
 from fake_plugin import attack_plugin
 from fake_store import record, stored
+from joblib import parallel_config
 
 from robustfl import autobyz
 from robustfl.autobyz import Ensemble, Member
@@ -79,9 +78,7 @@ def test_a_tier_runs_whole_unless_the_cheap_mode_is_asked_for(
 
 
 def test_pages_of_other_attacks_than_autobyz_are_refused_before_anything_runs(
-    asked: list[tuple[Any, Any, dict[str, Any]]],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    asked: list[tuple[Any, Any, dict[str, Any]]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["bench", "d", "--set", 'attack=["none", "sf"]']
     assert invoke([*words, "--page", "pages"]) == 2
@@ -89,9 +86,9 @@ def test_pages_of_other_attacks_than_autobyz_are_refused_before_anything_runs(
     assert asked == []
     assert invoke([*words, "--board", "b.json"]) == 2
     assert len(asked) == 1  # a board can say what it changed
-    monkeypatch.setattr(command, "_measured", lambda read: SimpleNamespace(board=SimpleNamespace(autobyz=None)))
+    found: Any = SimpleNamespace(board=SimpleNamespace(autobyz=None))
     with pytest.raises(UsageError, match=r"b\.json: the pages show accuracy under AutoByz"):
-        command._write_site([(SimpleNamespace(), Path("b.json"))], Path("pages"))  # type: ignore[list-item]
+        command._write_site([(found, Path("b.json"))], Path("pages"))
 
 
 @pytest.mark.parametrize("failed", [0, 1])
@@ -137,8 +134,16 @@ def test_a_list_says_what_each_contestant_is_told_and_tries(capsys: pytest.Captu
 # --- boards that are there -------------------------------------------------------------------------------------------
 
 
+@dataclass
+class Found:
+    """A measured board that nobody looks at."""
+
+    board: Any = None
+    published: Any = None
+
+
 @pytest.fixture
-def written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[Any, ...]]:
+def written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[tuple[Any, ...]]]:
     """What sites are written of, where a board's file holds the facts of the benchmark and nothing else."""
     monkeypatch.chdir(tmp_path)
     found: list[tuple[Any, ...]] = []
@@ -149,14 +154,16 @@ def written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[Any, 
 
     def read(source: Path) -> Any:
         facts = {"tier": source.stem[0], "version": int(source.stem[1:])}
-        return SimpleNamespace(protocol={"benchmark": facts} if facts["version"] else None)
+        known = {"benchmark": facts} if facts["version"] else None
+        return SimpleNamespace(protocol=known, model_copy=lambda update: None)
 
     monkeypatch.setattr("robustfl.reports.published.sound_board", read)
-    monkeypatch.setattr(command, "_hold", lambda source, read: found.append((source,)))
-    monkeypatch.setattr(command, "_measured", lambda read: SimpleNamespace(board=None))
+    monkeypatch.setattr(command, "_held", lambda source, read: found.append((source,)))
+    monkeypatch.setattr(command, "_measured", lambda read, records: Found())
     monkeypatch.setattr(command, "_write_site", write)
     monkeypatch.setattr(command, "print_board", lambda made, form, full: None)
-    return found
+    with parallel_config(backend="sequential"):
+        yield found
 
 
 OLD = "d99.json, tier d: protocol version 99 is not known here"
@@ -222,38 +229,6 @@ def test_a_tiers_board_is_shown_again_and_held_to_its_protocol(
                         ("d99", "protocol version 99 is not known here")):  # fmt: skip
         assert invoke(["bench", "d", "--from", f"{source}.json"]) == 2
         assert f"{source}.json: {why}" in re.sub(r"\s+", " ", capsys.readouterr().err)
-
-
-def test_a_board_is_dated_by_the_commit_that_brought_it(tmp_path: Path) -> None:
-    git = shutil.which("git")
-    if git is None:
-        pytest.skip("git is not installed")
-    today = datetime.date.today()
-    (tmp_path / "board.json").write_text("{}")
-
-    def undated() -> bool:
-        commit, day = command._committed(tmp_path / "board.json")
-        return commit == "" and datetime.date.fromisoformat(day) >= today
-
-    def run(*words: str) -> str:
-        who = ["-c", "user.name=Ada", "-c", "user.email=ada@example.org", "-c", "commit.gpgsign=false"]
-        done = subprocess.run([git, *who, *words], cwd=tmp_path, capture_output=True, text=True, check=True)
-        return done.stdout.strip()
-
-    run("init", "-q")
-    assert undated()
-    run("add", "board.json")
-    run("commit", "-q", "-m", "A board", "--date", "2024-02-03T12:00:00Z")
-    commit = run("rev-parse", "HEAD")
-    (tmp_path / "later.txt").write_text("x")
-    run("add", "later.txt")
-    run("commit", "-q", "-m", "Something else")
-    assert command._committed(tmp_path / "board.json") == (commit, run("log", "-1", "--format=%cs", commit))
-    (tmp_path / "board.json").write_text("[]")
-    assert undated()
-    (tmp_path / "board.json").unlink()
-    assert undated()
-    assert command._committed(None)[0] == ""
 
 
 @pytest.mark.usefixtures("clean_registry")

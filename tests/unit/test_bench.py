@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from fake_store import record
 from small_bench import RULES as FEW
 from small_bench import SMALL, run_bench, shrink
 
-from robustfl.autobyz import ensembles, latest
+from robustfl.autobyz import TITLE, ensembles, latest
 from robustfl.cli import invoke
 from robustfl.cli.bench import STUDIES, _publish
 from robustfl.contracts import Aggregator, Context
@@ -33,7 +34,7 @@ from robustfl.scenarios.grid import run_grid
 from robustfl.scenarios.knowledge import knowledge
 from robustfl.scenarios.protocol import Tier, protocol, protocol_of, scenario_to_run
 
-DOCS = Path(__file__).parents[2] / "docs" / "benchmark"
+BOARDS = Path(__file__).parents[2] / "boards"
 RULES = protocol()
 
 
@@ -371,14 +372,15 @@ def test_the_cheap_mode_misses_a_worst_member_that_starts_late() -> None:
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_the_committed_data_choose_autobyz_and_make_the_committed_page(name: str) -> None:
-    found, of = read_study(DOCS / f"{name}.csv"), about(name)
+def test_the_committed_data_choose_autobyz(name: str) -> None:
+    found, of = read_study(BOARDS / f"{name}.csv.gz"), about(name)
     choice = found.choose(of.required)
     ensemble = ensembles()[of.version]
     assert sorted(choice.members) == sorted(m.label for m in ensemble.members)
     assert found.margin(choice.members) == ensemble.margin
-    assert found.to_csv() == (DOCS / f"{name}.csv").read_text(encoding="utf-8")
-    assert study_page(found, choice, ensemble, of) == (DOCS / f"{name}.md").read_text(encoding="utf-8")
+    assert found.to_csv().encode() == gzip.decompress((BOARDS / f"{name}.csv.gz").read_bytes())
+    covered = f"{TITLE} attains the worst case of {choice.covered} of {choice.total} contestants"
+    assert covered in study_page(found, choice, ensemble, of)
 
 
 def test_the_first_study_is_that_of_the_latest_version() -> None:
@@ -386,15 +388,16 @@ def test_the_first_study_is_that_of_the_latest_version() -> None:
     assert about(STUDIES[0]).version == latest().version
 
 
-def test_the_committed_page_of_other_contestants_is_that_of_its_data(capsys: pytest.CaptureFixture[str]) -> None:
-    found, of = read_study(DOCS / "heldout.csv"), about("heldout")
+def test_the_committed_data_of_other_contestants_have_none_of_the_study(capsys: pytest.CaptureFixture[str]) -> None:
+    data = BOARDS / "heldout.csv.gz"
+    found, of = read_study(data), about("heldout")
     held, later = (found.held([m.label for m in ensembles()[version].members]) for version in (of.version, 2))
-    assert found.to_csv() == (DOCS / "heldout.csv").read_text(encoding="utf-8")
+    assert found.to_csv().encode() == gzip.decompress(data.read_bytes())
     page = heldout_page(found, held, ensembles()[of.version], {2: later})
-    assert page == (DOCS / "heldout.md").read_text(encoding="utf-8")
-    chosen = {who[1] for who in read_study(DOCS / "study-1.csv").contestants}
+    assert f"attains the worst case of {later.covered} of {later.total} within 1 point" in page
+    chosen = {who[1] for who in read_study(BOARDS / "study-1.csv.gz").contestants}
     assert not chosen & {who[1] for who in found.contestants}
-    assert invoke(["bench", "heldout", "--from", str(DOCS / "heldout.csv"), "--format", "json"]) == 0
+    assert invoke(["bench", "heldout", "--from", str(data), "--format", "json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert (said["covered"], said["later"]) == (held.covered, {"2": later.covered})
 
@@ -484,6 +487,15 @@ def test_a_file_that_is_no_study_is_told(
     (tmp_path / "study.csv").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     assert invoke(["bench", name, "--from", str(tmp_path / "study.csv")]) == 2
     assert why in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", [b"no gzip", gzip.compress(f"{HEAD}\n".encode())[:-9]])
+def test_a_compressed_file_that_is_broken_is_told(
+    content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "study.csv.gz").write_bytes(content)
+    assert invoke(["bench", "study", "--from", str(tmp_path / "study.csv.gz")]) == 2
+    assert "study.csv.gz: no file of a study (" in re.sub(r"\s+", " ", capsys.readouterr().err)
 
 
 def test_an_attack_at_exactly_one_point_from_the_worst_attains_it_by_every_count() -> None:

@@ -93,9 +93,8 @@ def made_up(
     }  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         shrink(patch, ("sf", "zero"))
-        return measured(
-            publish(cells, name=f"bench-{tier}", protocol={"autobyz": {"version": VERSION}, "benchmark": said})
-        )
+        made = publish(cells, name=f"bench-{tier}", protocol={"autobyz": {"version": VERSION}, "benchmark": said})
+        return measured(made, made.records())
 
 
 def about(kind: str, name: str) -> About | None:
@@ -275,7 +274,7 @@ def test_numbers_and_legend_of_the_drawing_do_not_lie_on_each_other(both: tuple[
     found = both[0]
     rows = [r for r in found.rows if r.worst.is_number]
     near = [replace(r, seconds_per_round=0.05 + 1e-5 * k) for k, r in enumerate(rows)]
-    board = measured(found.published)
+    board = measured(found.published, found.records)
     vars(board)["rows"] = tuple(near)
     vars(board)["pareto"] = tuple(near)
     drawn = pareto_svg(board)
