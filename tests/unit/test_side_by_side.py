@@ -152,9 +152,9 @@ def test_who_walks_alone_for_want_of_a_layer_kind_is_told_so_once() -> None:
     assert said == ["clients run one after another (1.0: a hook on its gradients sees one model at a time)"]
 
 
-@pytest.mark.parametrize("algorithm", ["dsgd(momentum=0.9)", "fedavg(local_steps=1)", "fedavg(local_steps=2)"])
+@pytest.mark.parametrize("algorithm", ["dsgd(momentum=0.9)", "fedavg(local_steps=2)"])
 @pytest.mark.parametrize("sizes", ["iid", "dirichlet(alpha=1)"])
-@pytest.mark.parametrize("most", [1, 2, 4])
+@pytest.mark.parametrize("most", [1, 4])
 def test_groups_of_any_size_come_to_the_same(
     algorithm: str, sizes: str, most: int, groups: Groups, monkeypatch: pytest.MonkeyPatch
 ) -> None:
