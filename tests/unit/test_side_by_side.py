@@ -238,15 +238,6 @@ def test_layers_are_as_before_afterwards_also_after_an_error() -> None:
     assert all(p.requires_grad for p in model.parameters())
 
 
-class Loose(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer, self.scale = nn.Linear(3, 2), nn.Parameter(torch.ones(1))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layer(x) * self.scale
-
-
 class Tied(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -254,29 +245,6 @@ class Tied(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.layer(x) @ self.layer.weight
-
-
-def hooked() -> nn.Module:
-    model = nn.Linear(3, 2)
-    model.weight.register_hook(lambda gradient: gradient * 2)
-    return model
-
-
-@pytest.mark.parametrize(
-    ("model", "why"),
-    [
-        (Loose(), "Loose is not in the table of layer kinds"),
-        (nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)), "mixes the clients' samples"),
-        (nn.Sequential(nn.Linear(3, 2), nn.BatchNorm2d(2, affine=False)), "mixes the clients' samples"),
-        (nn.Sequential(nn.Linear(3, 2), nn.PReLU()), "PReLU is not in the table"),
-        (hooked(), "hook"),
-    ],
-)
-def test_what_cannot_be_told_apart_is_refused(model: nn.Module, why: str) -> None:
-    layout = layout_of(model)
-    theta = flatten_parameters(model, layout)
-    with pytest.raises(Unsupported, match=why):
-        tried(model, layout, theta, torch.rand(4, 3))
 
 
 def test_a_weight_used_outside_its_layer_is_noticed() -> None:
@@ -347,11 +315,6 @@ class Words(nn.Module):
 def test_a_transformer_runs_together_by_rows_of_the_table(sizes: tuple[int, ...]) -> None:
     torch.manual_seed(0)
     compared(Words().double(), torch.randint(7, (6, 5)), sizes)
-
-
-class Summed(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x.sum(1)
 
 
 @pytest.mark.parametrize("sizes", [(3, 3), (2, 4)])
