@@ -276,7 +276,7 @@ def climb_of(
 def test_the_first_misclassified_iterate_is_the_best_for_good() -> None:
     now = climb_of([0] * 4, [2.0] * 4, [2.0] * 4, [False] * 4, fooled=[False, False, False, True])
     moved = torch.full((4, 1), 5.0)
-    now.accept(moved, moved, torch.tensor([1.0, 1.0, 3.0, 3.0]), torch.tensor([True, False, False, True]))
+    now.accept(moved, moved, torch.tensor([1.0, 1.0, 3.0, 3.0]), torch.tensor([True, False, False, False]))
     assert now.best.flatten().tolist() == [5.0, 1.0, 5.0, 1.0]
     assert now.fooled.tolist() == [True, False, False, True]
     assert now.rises.tolist() == [1, 1, 1, 1]

@@ -199,6 +199,11 @@ def test_in_few_dimensions_the_start_stays_where_it_is(rule: str) -> None:
     assert found(isometric=True) == pytest.approx(found(isometric=False), rel=1e-9)
 
 
+def test_a_wide_gap_is_halved_in_ratio_and_a_narrow_one_in_length() -> None:
+    gaps = _gaps(dict.fromkeys((0.0, 0.25, 1.0, 1.5), 1.0), 0.0, Scales())
+    assert [gap.middle for gap in gaps] == pytest.approx([0.125, 0.5, 1.25])
+
+
 def test_a_gap_promises_what_either_neighbor_would_lead_to() -> None:
     first, middle, last = _gaps({0.0: 1.0, 1.0: 1.0, 2.0: 3.0, 3.0: 1.0}, 0.0, Scales())
     assert first.promise == 1.0  # between equal values
