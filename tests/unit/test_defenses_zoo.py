@@ -501,6 +501,3 @@ def test_clipping_shortens_only_what_is_too_long():
     mixed = Mixed(Stack(X)).after(create("defense", "clipping", c=1.5), f=0, context=Context()).materialise()
     expected = X * (1.5 / X.norm(dim=1, keepdim=True)).clamp(max=1)
     torch.testing.assert_close(mixed, expected, rtol=1e-9, atol=1e-12)
-
-
-# --- bounds: each follows from the definition in two lines -----------------------------------------------------------

@@ -204,9 +204,6 @@ def test_how_far_statistics_have_moved_by_hand() -> None:
     assert _moved(before, after, layout) == pytest.approx(1.5)
 
 
-# --- statistics that belong to the model -----------------------------------------------------------------------------
-
-
 # --- the ablation's variants, and FedWon's weights --------------------------------------------------------------------
 
 
