@@ -167,8 +167,8 @@ def _of(node: ast.AST, source: bytes, starts: Sequence[int]) -> Iterator[tuple[i
 
 def git(*arguments: str) -> list[str]:
     """What git says about the working tree, an entry per line."""
-    run = subprocess.run(["git", "-C", str(ROOT), *arguments, "-z"], check=True, capture_output=True, text=True)
-    return [line for line in run.stdout.split("\0") if line]
+    said = subprocess.check_output(["git", "-C", str(ROOT), *arguments, "-z"], text=True)
+    return [line for line in said.split("\0") if line]
 
 
 def by_hand(sources: Mapping[str, bytes], rooms: Mapping[str, str]) -> list[Mutant]:
@@ -177,8 +177,8 @@ def by_hand(sources: Mapping[str, bytes], rooms: Mapping[str, str]) -> list[Muta
         if (times := sources.get(file, b"").count(old.encode())) != 1:
             sys.exit(f"H{number:02} of tests/mutants.py: {file} has this text {times} times instead of once: {old!r}")
     places = [(file, sources[file].index(old.encode()), old.encode(), new.encode()) for file, old, new in BY_HAND]
-    numbered = enumerate(places, 1)
-    return [Mutant(f"H{k:02}", rooms[file], file, at, at + len(old), new) for k, (file, at, old, new) in numbered]
+    facts = [(rooms[file], file, at, at + len(old), new) for file, at, old, new in places]
+    return [Mutant(f"H{number:02}", *of_one) for number, of_one in enumerate(facts, 1)]
 
 
 def draw(sources: Mapping[str, bytes], rooms: Mapping[str, str], seed: int) -> Iterator[Mutant]:
@@ -200,7 +200,7 @@ def draw(sources: Mapping[str, bytes], rooms: Mapping[str, str], seed: int) -> I
 
 
 def related(file: str, source: bytes, ids: Sequence[str], texts: Mapping[str, str]) -> list[str]:
-    """The tests named after what a file registers, and those of the files that mention it most for their length."""
+    """The tests named after what a file registers, and those of files that mention it most for their length."""
     text, stem = source.decode(), re.escape(Path(file).stem)
     methods = [re.escape(name) for name in re.findall(r'@register\("([^"]+)"', text)]
     public = re.findall(r"^(?:class|def|async def) ([A-Za-z]\w{3,})", text, flags=re.MULTILINE)
@@ -218,7 +218,9 @@ class Copy:
 
     def __init__(self, folder: Path) -> None:
         self.tree, self.python = folder / "tree", folder / "env" / "bin" / "python"
-        subprocess.run(["git", "clone", "--quiet", "--shared", str(ROOT), str(self.tree)], check=True)
+        subprocess.run(
+            ["git", "-c", "advice.detachedHead=false", "clone", "-q", "--shared", str(ROOT), str(self.tree)], check=True
+        )
         for name in [*git("diff", "--name-only", "HEAD"), *git("ls-files", "--others", "--exclude-standard")]:
             (self.tree / name).unlink(missing_ok=True)
             if (ROOT / name).exists():
@@ -245,11 +247,10 @@ class Copy:
         with tempfile.TemporaryFile("w+") as out:
             run = subprocess.Popen(command, cwd=self.tree, env=env, stdout=out, stderr=out, start_new_session=True)
             try:
-                code: int | None = run.wait(limit)
-            except subprocess.TimeoutExpired:
-                code = None
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    run.wait(limit)
             finally:
-                if run.poll() is None:
+                if (code := run.poll()) is None:
                     os.killpg(run.pid, signal.SIGKILL)
                     run.wait()
             out.seek(0)
@@ -276,8 +277,8 @@ def arguments_for(chosen: Sequence[str], ids: Sequence[str]) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=(__doc__ or "").splitlines()[0])
-    for name, default in (("--seed", 0), ("--draws", 40)):
-        parser.add_argument(name, type=int, default=default, help=f"of the drawn mutants (default: {default})")
+    parser.add_argument("--seed", type=int, default=0, help="of the drawn mutants (default: 0)")
+    parser.add_argument("--draws", type=int, default=40, help="drawn mutants (default: 40)")
     parser.add_argument("--only", default="", metavar="REGEX", help="mutants of these files or names alone")
     parser.add_argument("--list", action="store_true", help="print the mutants and run nothing")
     parser.add_argument("--jobs", type=int, default=2, help="mutants, and workers of the whole suite, at a time")
@@ -298,9 +299,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="mutants-") as scratch:
         copies = [Copy(Path(scratch) / str(k)) for k in range(options.jobs)]
         survivors = run(copies, [m for m in mutants if m not in known], sources, tracked, options.related_only)
-    killed = len(mutants) - len(known) - len(survivors)
-    print(f"{len(mutants)} mutants: {killed} killed, {len(known)} equivalent, {len(survivors)} survived", end=" ")
-    print(f"({(time.monotonic() - began) / 60:.0f} minutes)")
+    took, killed = (time.monotonic() - began) / 60, len(mutants) - len(known) - len(survivors)
+    print(f"{killed} killed, {len(known)} equivalent, {len(survivors)} survived ({took:.0f} minutes)")
     print(*(f"SURVIVED {m.words(sources[m.file])}" for m in survivors), sep="\n")
     return 1 if survivors else 0
 
@@ -309,8 +309,7 @@ def run(
     copies: Sequence[Copy], mutants: Sequence[Mutant], sources: Mapping[str, bytes], tracked: Sequence[str], short: bool
 ) -> list[Mutant]:
     """Print what kills each mutant, the related tests or (unless ``short``) the whole suite; return the survivors."""
-    listed = copies[0].pytest("--collect-only", "-n", "0")[1].splitlines()
-    ids = [line for line in listed if re.match(r"tests/\S+\.py::", line)]
+    ids = re.findall(r"^tests/\S+\.py::.+$", copies[0].pytest("--collect-only", "-n", "0")[1], flags=re.MULTILINE)
     texts = {f: (ROOT / f).read_text(encoding="utf-8") for f in tracked if re.match(r"tests/.*test_\w+\.py$", f)}
     tests = {file: related(file, sources[file], ids, texts) for file in {m.file for m in mutants}}
     workers = ["-n", str(len(copies))]
@@ -328,8 +327,9 @@ def run(
     def meet(mutant: Mutant, whole: bool) -> bool:
         """Run tests on a mutant and print what became of it; True if it survived."""
         copy, start = free.pop(), time.monotonic()
-        took = list(accumulate(seconds.get(test, 0.0) for test in tests[mutant.file]))
-        chosen = sorted(tests[mutant.file][: bisect(took, SECONDS)], key=lambda test: mean[test.partition("::")[0]])
+        quick = sorted(tests[mutant.file], key=lambda test: seconds.get(test, 0.0))
+        took = list(accumulate(seconds.get(test, 0.0) for test in quick))
+        chosen = sorted(quick[: bisect(took, SECONDS)], key=lambda test: mean[test.partition("::")[0]])
         arguments = workers if whole else arguments_for(chosen, ids)
         limit = PATIENCE * (sum(seconds.values()) if whole else SECONDS) + GRACE
         try:

@@ -10,9 +10,7 @@ import drivers_aggregators
 import drivers_attacks
 import drivers_evasion
 import drivers_federation
-import drivers_later
 import drivers_norms
-import drivers_partition
 import drivers_training
 from golden_cases import OURS, Arithmetic, Case, load
 
@@ -23,9 +21,7 @@ for _family in (
     drivers_attacks,
     drivers_evasion,
     drivers_federation,
-    drivers_later,
     drivers_norms,
-    drivers_partition,
     drivers_training,
 ):
     _DRIVERS.update(_family.DRIVERS)

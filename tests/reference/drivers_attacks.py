@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from drivers_aggregators import pipeline_parts
-from golden_cases import Arithmetic, Case, require
+from golden_cases import Arithmetic, Case
 
 import robustfl
 from robustfl.attacks import forge_statistics, supporters, z_max
@@ -21,7 +21,6 @@ def _chosen(case: Case, *names: str) -> dict[str, Any]:
 
 
 def _forged(name: str, case: Case, on: Arithmetic, **params: Any) -> dict[str, Any]:
-    require(name)
     rows = robustfl.forge(name, on.tensor(case.inputs["honest"]), case.params.get("f", 1), **params)
     return {"v": _one(rows)}
 
@@ -79,7 +78,6 @@ def _label_flip(case: Case, on: Arithmetic) -> dict[str, Any]:
 
 def _statistics(case: Case, on: Arithmetic) -> dict[str, Any]:
     name = case.name.split("_")[2]
-    require(name)
     means, variances = on.tensor(case.inputs["means"]), on.tensor(case.inputs["vars"])
     honest, width = torch.cat([means, variances], dim=1), means.shape[1]
     f = case.params.get("f", 3)

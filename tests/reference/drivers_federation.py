@@ -1,15 +1,19 @@
-"""Golden cases of §1: what clients send, the server's step, learning rates."""
+"""Golden cases of §1 and §6: what clients send, the server's step, learning rates, who gets which samples."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from golden_cases import Arithmetic, Case
 
 import robustfl
 from robustfl.algorithms import geometric, step
 from robustfl.contracts import LocalWork
+from robustfl.data.dirichlet import dirichlet_counts
+from robustfl.data.gamma import gamma_similarity
+from robustfl.data.k_classes import class_fractions
 from robustfl.registry import create
 
 
@@ -41,9 +45,27 @@ def _lr_hbn(case: Case, on: Arithmetic) -> dict[str, Any]:
     return {"lr": [schedule(t) for t in case.inputs["round"]]}
 
 
+def _gamma(case: Case, on: Arithmetic) -> dict[str, Any]:
+    labels, permutation = np.array(case.inputs["labels"]), np.array(case.inputs["permutation"])
+    parts = gamma_similarity(labels, case.inputs["n"], case.params["gamma"], permutation)
+    return {"clients": [part.tolist() for part in parts]}
+
+
+def _dirichlet(case: Case, on: Arithmetic) -> dict[str, Any]:
+    counts = dirichlet_counts(case.inputs["proportions_class_by_client"], case.inputs["class_counts"])
+    return {"counts_class_by_client": counts, "client_sizes": counts.sum(0)}
+
+
+def _k_classes(case: Case, on: Arithmetic) -> dict[str, Any]:
+    return {"fraction_of_client_data": class_fractions(*(case.inputs[k] for k in ("clients", "classes", "k")))}
+
+
 DRIVERS = {
     ("1.1", "worker_momentum"): _worker_momentum,
     ("1.2", "fedavg"): _fedavg,
     ("1.12", "lr_fbn"): _lr_fbn,
     ("1.12", "lr_hbn"): _lr_hbn,
+    ("6.1", "gamma_similarity"): _gamma,
+    ("6.2", "dirichlet"): _dirichlet,
+    ("6.3", "fedtan"): _k_classes,
 }

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from golden_cases import Arithmetic, Case, require
+from golden_cases import Arithmetic, Case
 from torch import Tensor, nn
 
 import robustfl
@@ -152,7 +152,6 @@ def _by_name(row: Tensor, layout: Layout) -> dict[str, Tensor]:
 
 
 def _fedtan(case: Case, on: Arithmetic) -> dict[str, Any]:
-    require("fedtan")
     parts = [on.tensor(x) for x in case.inputs["X"]]
     sizes, x = [len(part) for part in parts], torch.cat(parts)
     y = torch.cat([torch.tensor(labels, device=on.device) for labels in case.inputs["y"]])
@@ -259,7 +258,6 @@ def _union(model: nn.Module, inputs: list[Tensor], on: Arithmetic) -> tuple[Tens
 
 
 def _hbn_merge(case: Case, on: Arithmetic) -> dict[str, Any]:
-    require("hbn")
     inputs = [on.tensor(x) for x in case.inputs["X"]]
     channels = inputs[0].shape[1]
     model = nn.Sequential(create("norm", "hbn").layer(channels)).to(dtype=on.dtype, device=on.device)
@@ -345,13 +343,11 @@ def _hbn_two_layers(case: Case, on: Arithmetic) -> dict[str, Any]:
 
 
 def _feature_norm(case: Case, on: Arithmetic) -> dict[str, Any]:
-    require("fedfn")
     f = on.tensor(case.inputs["f"])
     return {"unit": feature_norm(f), "scaled_sqrt_d": feature_norm(f, f.shape[1] ** 0.5)}
 
 
 def _standardised(case: Case, on: Arithmetic) -> dict[str, Any]:
-    require("fedwon")
     W = on.tensor(case.inputs["W"])
     return {"W_hat": standardised(W), "gain": GAMMA, "fan_in": W[0].numel()}
 
@@ -382,7 +378,6 @@ def _row(clean: Any, adversarial: Any, on: Arithmetic) -> tuple[Tensor, list[Sta
 
 
 def _propagate(case: Case, on: Arithmetic) -> dict[str, Any]:
-    require("fedrbn")
     adversarial = case.inputs["source_adv"]
     clean = case.inputs.get("source_clean", adversarial)
     rows = [_row(c, a, on) for c, a in zip(clean, adversarial, strict=True)]

@@ -17,8 +17,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from robustfl.registry import KINDS, entries
-
 OURS = Path(__file__).parent / "golden"
 DEFAULT_TOL = 1e-10
 _NOT_FINITE = {"nan", "inf", "+inf", "-inf", "infinity", "+infinity", "-infinity"}
@@ -28,10 +26,6 @@ _SETS = {"neighbours", "selected", "subset", "kept"}
 
 class BadFile(Exception):
     """A file that is no golden file."""
-
-
-class Missing(Exception):
-    """The method a case asks for does not exist yet."""
 
 
 @dataclass(frozen=True)
@@ -111,12 +105,6 @@ def _numbers(value: Any) -> Any:
     if isinstance(value, str) and value.lower() in _NOT_FINITE:
         return float(value)
     return value
-
-
-def require(name: str) -> None:
-    """Raise ``Missing`` unless some registry has the method ``name``."""
-    if not any(entry.name == name for kind in KINDS for entry in entries(kind)):
-        raise Missing(f"method {name!r} is not there yet")
 
 
 def compare(found: Any, expected: Any, tol: float, where: str = "") -> list[str]:

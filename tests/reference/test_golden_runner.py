@@ -1,4 +1,4 @@
-"""The golden runner itself: a wrong number fails, nothing expected is skipped, only methods to come are awaited."""
+"""The golden runner itself: a wrong number fails, and nothing expected is skipped."""
 
 from __future__ import annotations
 
@@ -10,32 +10,17 @@ from pathlib import Path
 import pytest
 import torch
 from drivers import driver
-from golden_cases import OURS, Arithmetic, BadFile, Case, Missing, answered, compare, load, require
+from golden_cases import OURS, Arithmetic, BadFile, Case, answered, compare, load
 
-# Methods of later issues. An entry may stay when its method has come.
-LATER = {
-    *("apgd", "mia", "square"),
-    *("arc", "bucketing", "bulyan", "caf", "dnc", "fltrust", "mda", "meamed", "sign-majority", "static-clipping"),
-    *("mimic", "min-max", "min-sum"),
-    *("fedacg", "fedadam", "fedavgm", "fedprox", "fedsam", "moon", "scaffold", "wsm"),
-    *("fedfn", "fedrbn", "fedtan", "fedwon", "hbn"),
-}
 # Scores order the rows of Krum, and no rule reports more than the order it leads to; the HBN paper's Bessel factor
 # counts samples, which is exact for vectors only and not what is done here.
 NOT_ANSWERED = {"scores_sum", "var_samples_literal"}
 
 
 @pytest.mark.parametrize("own", load(OURS), ids=str)
-def test_every_expected_number_is_computed_or_awaited_by_name(own: Case) -> None:
-    awaited, found = "", {}
-    try:
-        found = driver(own)(own, Arithmetic(torch.float64))
-    except Missing as missing:
-        awaited = str(missing).split("'")[1]
-    if awaited:
-        assert awaited in LATER
-    else:
-        assert answered(found, own.expected) == answered(own.expected, own.expected) - NOT_ANSWERED
+def test_every_expected_number_is_computed(own: Case) -> None:
+    found = driver(own)(own, Arithmetic(torch.float64))
+    assert answered(found, own.expected) == answered(own.expected, own.expected) - NOT_ANSWERED
 
 
 @pytest.mark.parametrize(
@@ -75,12 +60,6 @@ def test_equal_numbers_pass(found: object, expected: object) -> None:
 def test_an_unknown_kind_of_case_is_an_error_and_no_expected_failure() -> None:
     with pytest.raises(LookupError, match=r"'new_rule' of section 4\.99"):
         driver(Case("f", "new_rule", "4.99", {}, {}, {}, 1e-10))
-
-
-def test_a_registered_method_is_not_awaited() -> None:
-    require("median")
-    with pytest.raises(Missing, match="method 'no-such-method' is not there yet"):
-        require("no-such-method")
 
 
 def test_numbers_that_are_not_finite_are_read_from_strings(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The federated algorithms: what they are without their own ingredient, and what they do with it."""
+"""The federated algorithms and objectives: their ingredients, formulas and refusals."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from robustfl.contracts import LocalWork, ServerWork
+from robustfl.branches import ADVERSARIAL, CLEAN, through
+from robustfl.contracts import LocalWork, ServerWork, Task
 from robustfl.errors import Refused, UsageError
 from robustfl.federation import State, train
+from robustfl.federation.statistics import begin
 from robustfl.registry import create, entries, identity
 from robustfl.scenarios.build import build
 from robustfl.scenarios.cell import Cell
 
-# What has come out so far: two settings with one result mean that something is ignored.
-KNOWN: dict[bytes, str] = {}
 STEPS = "local_steps=3, weighting=uniform"
 
 
@@ -35,23 +36,6 @@ def trained(rounds: int = 2, **settings: object) -> State:
         last = record.state
     assert last is not None
     return State(last.round, last.theta.clone(), last.statistics.clone(), last.memory, {}, last.server, last.personal)
-
-
-@pytest.mark.parametrize(
-    "same",
-    [
-        f"fedprox({STEPS}, mu=0)",
-        f"fedavgm({STEPS}, server_momentum=0)",
-        f"fedsam({STEPS}, rho=0)",
-        f"fedacg({STEPS}, server_momentum=0, beta=0)",
-        f"moon({STEPS}, mu=0)",
-    ],
-)
-@pytest.mark.parametrize("norm", ["naive-bn", "gn"])
-def test_without_its_ingredient_an_algorithm_is_fedavg_bit_for_bit(same: str, norm: str) -> None:
-    plain, other = (trained(algorithm=a, norm=norm) for a in (f"fedavg({STEPS})", same))
-    assert torch.equal(plain.theta, other.theta)
-    assert torch.equal(plain.statistics, other.statistics)
 
 
 @pytest.mark.parametrize("norm", ["naive-bn", "gn", "fedbn"])
@@ -77,47 +61,6 @@ def test_fednova_needs_the_number_of_steps_and_a_momentum_that_starts_anew() -> 
         create("algorithm", "fednova").server_step(ServerWork(torch.zeros(1), torch.ones(1), 0.1))
     with pytest.raises(UsageError, match="keep_momentum"):
         create("algorithm", "fednova", momentum=0.5, keep_momentum=True)
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        f"fedprox({STEPS}, mu=0.5)",
-        f"fedprox({STEPS}, mu=1, legacy_unsquared=true)",
-        f"fedavgm({STEPS})",
-        f"fedavgm({STEPS}, server_momentum=0, server_lr=0.5)",
-        f"fedadam({STEPS})",
-        f"fedadam({STEPS}, beta1=0.5)",
-        f"fedadam({STEPS}, beta2=0.5)",
-        f"fedadam({STEPS}, tau=0.1)",
-        f"fedadam({STEPS}, server_lr=0.1)",
-        f"scaffold({STEPS})",
-        f"scaffold({STEPS}, server_lr=0.5)",
-        f"fedsam({STEPS})",
-        f"fedacg({STEPS}, beta=0)",
-        f"fedacg({STEPS}, server_momentum=0, beta=1)",
-        f"moon({STEPS})",
-        f"moon({STEPS}, temperature=0.1)",
-        f"fedmeta({STEPS})",
-        f"fedmeta({STEPS}, inner_lr=0.3)",
-    ],
-)
-def test_no_ingredient_is_ignored(other: str) -> None:
-    theta = trained(algorithm=other, norm="gn").theta.numpy().tobytes()
-    assert theta != trained(algorithm=f"fedavg({STEPS})", norm="gn").theta.numpy().tobytes()
-    assert KNOWN.setdefault(theta, other) == other
-
-
-def test_scaffold_starts_as_fedavg() -> None:
-    """All variates are zero in the first round."""
-    plain, scaffold = (trained(1, algorithm=f"{a}({STEPS})", norm="gn").theta for a in ("fedavg", "scaffold"))
-    torch.testing.assert_close(plain, scaffold, rtol=1e-12, atol=1e-12)
-
-
-def test_scaffolds_server_variate_is_the_mean_of_the_clients() -> None:
-    state = trained(3, algorithm=f"scaffold({STEPS})", norm="gn")
-    assert state.memory is not None
-    torch.testing.assert_close(state.server["variate"], state.memory.mean(0), rtol=1e-10, atol=1e-12)
 
 
 def test_scaffold_keeps_no_variate_for_private_entries() -> None:
@@ -162,45 +105,6 @@ def test_what_one_local_step_leaves_without_effect_is_told(idle: str, without: s
     found = end(idle, said)
     assert said == [f"{words}, since every client takes one local step a round"] * bool(words)
     assert torch.equal(found, end(without or idle.replace("momentum=0.9", "momentum=0.5"), [])) is bool(words)
-
-
-@pytest.mark.parametrize("name", [e.name for e in entries("algorithm")])
-def test_one_client_without_norm_is_plain_sgd(name: str) -> None:
-    """With their corrections switched off where they have any: one client drifts from nobody."""
-    off = {"fedprox": "mu=0", "fedsam": "rho=0", "moon": "mu=0", "fedavgm": "server_momentum=0",
-           "fedacg": "server_momentum=0, beta=0", "dsgd": "momentum=0"}  # fmt: skip
-    if name in ("fedadam", "fedmeta", "crfl"):
-        return  # they rescale the step, look elsewhere for its gradient, and add noise to the model
-    steps = "" if name == "dsgd" else "local_steps=1"
-    params = ", ".join(p for p in (steps, off.get(name, "")) if p)
-    cell = Cell.of({"clients": 1, "rounds": 4, "norm": "none", "dtype": "float64", "batch": 16,
-                    "algorithm": f"{name}({params})"})  # fmt: skip
-    built = build(cell)
-    e, reference = built.experiment, build(cell).experiment
-    from robustfl.data import Batches
-
-    batches = Batches(e.parts, 16, 0, whole="one_batch" in e.algorithm.asks)
-    for _ in train(e):
-        pass
-    for step in range(4):
-        index = batches.indices(0, step)
-        loss = F.cross_entropy(reference.model.train()(reference.train.pixels(index, dtype=torch.float64)),
-                               reference.train.y[index])  # fmt: skip
-        reference.model.zero_grad()
-        loss.backward()
-        with torch.no_grad():
-            for p in reference.model.parameters():
-                p -= 0.1 * p.grad
-    for ours, plain in zip(e.model.parameters(), reference.model.parameters(), strict=True):
-        torch.testing.assert_close(ours.detach(), plain.detach(), rtol=1e-12, atol=1e-12)
-
-
-def test_fedprox_in_a_quadratic_pulls_back_to_the_received_model() -> None:
-    received = torch.tensor([1.0, 2.0])
-    work = LocalWork(received, lr=0.1, steps=200, gradient=lambda theta: theta)
-    moved, _ = create("algorithm", "fedprox", mu=3.0).local(work)
-    # min ½θ² + 3/2 (θ - θ_t)²  is at θ = ¾ θ_t
-    torch.testing.assert_close(received + moved, 0.75 * received, rtol=1e-6, atol=1e-6)
 
 
 def test_a_clients_first_message_is_the_same_with_no_memory_and_with_an_empty_one() -> None:
@@ -251,14 +155,6 @@ def test_fedprox_as_released_pulls_by_half_of_mu_wherever_the_model_is() -> None
     assert bool((pull(torch.zeros_like(away), received, work) == 0).all())
 
 
-def test_moons_term_by_hand() -> None:
-    """Cosines 0.6 with the received and 0.8 with the previous model's representation."""
-    own, received, previous = (torch.tensor([v]).double() for v in ([1.0, 0.0], [3.0, 4.0], [8.0, -6.0]))
-    near, away = math.exp(0.6 / 0.25), math.exp(0.8 / 0.25)
-    found = create("algorithm", "moon(mu=3, temperature=0.25)").term(own, received, previous)
-    assert found.tolist() == pytest.approx([-3 * math.log(near / (near + away))])
-
-
 @pytest.mark.parametrize("engine", ["fast", "reference"])
 def test_moon_contrasts_with_models_in_evaluation_mode_without_gradients(engine: str) -> None:
     settings = {"clients": 2, "rounds": 1, "evasions": [], "algorithm": "moon(local_steps=2)", "norm": "naive-bn"}
@@ -305,30 +201,10 @@ def test_attackers_that_compute_nothing_leave_kept_momenta_alone() -> None:
     assert torch.equal(kept, fresh)  # in the first round there is nothing kept to differ by
 
 
-def test_wsm_gives_absent_classes_no_gradient_and_single_class_clients_none() -> None:
-    logits = torch.randn(6, 4, dtype=torch.float64, requires_grad=True)
-    y = torch.tensor([0, 1, 0, 1, 1, 0])
-    prior = torch.tensor([0.5, 0.5, 0.0, 0.0], dtype=torch.float64)
-    create("objective", "wsm").per_sample(logits, y, prior).sum().backward()
-    assert logits.grad is not None
-    assert bool((logits.grad[:, 2:] == 0).all())
-    assert bool((logits.grad[:, :2] != 0).all())
-    alone = create("objective", "wsm").per_sample(
-        logits, torch.zeros(6, dtype=torch.int64), prior * torch.tensor([2, 0, 0, 0])
-    )
-    assert bool((alone.abs() < 1e-12).all())
-
-
 @pytest.mark.parametrize("bad", [[0.0, 0.0], [-0.1, 1.1], [math.nan, 1.0]])
 def test_wsm_refuses_shares_that_are_none(bad: list[float]) -> None:
     with pytest.raises(ValueError, match="class shares"):
         create("objective", "wsm").per_sample(torch.zeros(1, 2), torch.tensor([0]), torch.tensor(bad))
-
-
-def test_wsm_weighs_by_the_clients_training_labels() -> None:
-    e = build(Cell.of({"clients": 5, "partition": "classes(k=4)"})).experiment
-    for part, prior in zip(e.parts, e.priors, strict=True):
-        torch.testing.assert_close(prior, torch.bincount(e.train.y[part], minlength=10) / len(part), check_dtype=False)
 
 
 @pytest.mark.parametrize(("norm", "left_out"), [("naive-bn", 1), ("hbn", 1), ("gn", 0), ("fbn", 0)])
@@ -406,21 +282,6 @@ def test_a_client_with_less_than_a_batch_draws_a_full_one_with_replacement() -> 
     assert {len(batch) for batch in batches_of("fedavg(replacement=true)", samples=5)} == {8}
 
 
-def test_weight_decay_adds_the_model_to_every_gradient_in_both_engines() -> None:
-    """From the same gradients: a step of ``θ - η(1-β)(g + wθ)``, then the momentum's."""
-    common = {"norm": "gn", "schedule": {"kind": "constant", "lr": 0.2}}
-    start = build(Cell.of({"clients": 4, "batch": 8, "dtype": "float64", "norm": "gn"})).experiment.flat.clone()
-    plain = trained(1, algorithm="dsgd(momentum=0.9)", **common).theta
-    for engine in ("fast", "reference"):
-        decayed = trained(1, algorithm="dsgd(momentum=0.9, weight_decay=0.5)", engine=engine, **common).theta
-        torch.testing.assert_close(decayed, plain - 0.2 * 0.1 * 0.5 * start, rtol=1e-9, atol=1e-11)
-    twice = [
-        trained(2, algorithm="dsgd(momentum=0.9, weight_decay=0.5)", engine=engine, **common).theta
-        for engine in ("fast", "reference")
-    ]
-    torch.testing.assert_close(*twice, rtol=1e-9, atol=1e-11)
-
-
 def test_sgd_with_the_whole_gradient_is_dsgd_at_a_larger_rate() -> None:
     """One client, one batch a round: momentum of ``fedavg(keep_momentum=true)`` is ``m ← βm + g + wθ``."""
     one = {"clients": 1, "partition": "iid", "norm": "gn"}
@@ -437,3 +298,118 @@ def test_parameters_that_came_later_leave_the_identity_as_it_was(name: str) -> N
     assert "replacement" not in known
     assert ("weight_decay" in known) == (name != "dsgd")
     assert identity(create("algorithm", name, replacement=True))["params"]["replacement"] is True
+
+
+EPS = 0.1
+
+
+def network() -> nn.Sequential:
+    generator = torch.Generator().manual_seed(0)
+    norm = create("norm", "dual-bn(local=true)").layer(5)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 5), norm, nn.Tanh(), nn.Linear(5, 3)).double()
+    for p in model.parameters():
+        p.data = torch.randn(p.shape, generator=generator, dtype=torch.float64)
+    for branch, shift in ((norm.clean, 0.5), (norm.adversarial, -0.5)):
+        branch.running_mean.fill_(shift)
+        branch.running_var.copy_(torch.rand(5, generator=generator, dtype=torch.float64) + 0.1)
+    begin(model, None)
+    return model.train()
+
+
+def batch() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return torch.rand(8, 1, 2, 2, generator=generator, dtype=torch.float64), torch.arange(8) % 3
+
+
+def task(adversarial: bool, *, round: int = 0) -> Task:
+    fgsm = create("evasion", f"fgsm(eps={EPS})")
+    return Task(
+        round=round, adversarial=adversarial, prior=torch.ones(3) / 3, evasion=fgsm, generator=torch.Generator()
+    )
+
+
+def taken(spec: str, given: Task) -> Tensor:
+    model, (x, y) = network(), batch()
+    create("objective", spec).backward(model, x, y, given)
+    return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
+def gradient(model: nn.Module, loss: Tensor) -> Tensor:
+    return torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(model.parameters()), retain_graph=True)])
+
+
+def loss_of(model: nn.Module, x: Tensor, y: Tensor, branch: str, *, frozen: bool = False) -> Tensor:
+    with through(model, branch, frozen=frozen):
+        return F.cross_entropy(model(x), y)
+
+
+def slope(model: nn.Module, x: Tensor, y: Tensor, branch: str = ADVERSARIAL) -> Tensor:
+    """The input's gradient through a branch in evaluation mode."""
+    inputs = x.clone().requires_grad_(True)
+    found: Tensor = torch.autograd.grad(loss_of(model.eval(), inputs, y, branch), inputs)[0]
+    model.train()
+    return found
+
+
+@pytest.mark.parametrize(("spec", "weight"), [("at", 0.5), ("at(weight=0.2)", 0.2), ("pnc(lam=0.2, warmup=0)", 0.5)])
+def test_at_users_mix_clean_and_adversarial_loss_each_through_its_branch(spec: str, weight: float) -> None:
+    model, (x, y) = network(), batch()
+    clean = loss_of(model, x, y, CLEAN)
+    # What the client has seen so far counts while it crafts, which the first clean batch does not touch.
+    perturbed = (x + EPS * slope(model, x, y).sign()).clamp(0, 1)
+    wrong = (x + EPS * slope(model, x, y, CLEAN).sign()).clamp(0, 1)
+    assert not torch.equal(perturbed, wrong)
+    whole = (1 - weight) * clean + weight * loss_of(model, perturbed, y, ADVERSARIAL)
+    torch.testing.assert_close(taken(spec, task(True)), gradient(model, whole), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("lam", [0.5, 0.8])
+@pytest.mark.parametrize("clip", [None, 0.05])
+def test_st_users_add_a_clipped_calibration_through_the_frozen_branch(lam: float, clip: float | None) -> None:
+    model, (x, y) = network(), batch()
+    noisy = gradient(model, lam * loss_of(model, x, y, ADVERSARIAL, frozen=True))
+    if clip is not None:
+        assert float(noisy.norm()) > clip
+        noisy = noisy * clip / noisy.norm()
+    expected = (1 - lam) * gradient(model, loss_of(model, x, y, CLEAN)) + noisy
+    spec = f"pnc(lam={lam}, clip={'none' if clip is None else clip}, warmup=3)"
+    torch.testing.assert_close(taken(spec, task(False, round=3)), expected, rtol=1e-10, atol=1e-12)
+    alone = gradient(model, loss_of(model, x, y, CLEAN))
+    torch.testing.assert_close(taken(spec, task(False, round=2)), alone, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("spec", ["at", "free-at", "fedrob"])
+def test_st_users_train_on_clean_inputs_alone(spec: str) -> None:
+    model, (x, y) = network(), batch()
+    alone = gradient(model, loss_of(model, x, y, CLEAN))
+    torch.testing.assert_close(taken(spec, task(False)), alone, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("black_and_white", [False, True])
+def test_free_noise_climbs_the_loss_it_has_just_been_trained_on(black_and_white: bool) -> None:
+    model, (x, y) = network(), batch()
+    x = x.round() if black_and_white else x  # half of the noise leads out of the pixels' range
+    given, objective = task(True), create("objective", "free-at(eps=0.05, step=0.04)")
+    noise = torch.zeros_like(x)
+    for _ in range(3):
+        inputs = (x + noise).clamp(0, 1).requires_grad_(True)
+        (up,) = torch.autograd.grad(loss_of(model, inputs, y, ADVERSARIAL), inputs)
+        noise = (noise + 0.04 * up.sign()).clamp(-0.05, 0.05)
+        objective.backward(model, x, y, given)
+        assert torch.equal(given.notes["noise"], noise)
+
+
+def test_fedrob_trains_on_the_affine_map_two_penalised_steps_from_the_identity() -> None:
+    model, (x, y), lam = network(), batch(), 0.7
+    linear, shift = torch.eye(4, dtype=torch.float64), torch.zeros(4, dtype=torch.float64)
+    model.eval()
+    for _ in range(2):
+        linear, shift = linear.requires_grad_(True), shift.requires_grad_(True)
+        loss = loss_of(model, (x.flatten(1) @ linear.T + shift).view(x.shape), y, ADVERSARIAL)
+        penalty = lam * ((linear - torch.eye(4)).square().sum() + shift.square().sum())
+        up = torch.autograd.grad(loss - penalty, (linear, shift))
+        linear, shift = ((old + step / (2 * lam)).detach() for old, step in zip((linear, shift), up, strict=True))
+    model.train()
+    moved = (x.flatten(1) @ linear.T + shift).view(x.shape)
+    expected = gradient(model, loss_of(model, moved, y, ADVERSARIAL))
+    torch.testing.assert_close(taken(f"fedrob(lam={lam})", task(True)), expected, rtol=1e-10, atol=1e-12)

@@ -1,18 +1,19 @@
-"""Byzantine attacks on examples worked by hand, and what they refuse."""
+"""Byzantine attacks on examples worked by hand, on data and on statistics, and what they refuse."""
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
 import robustfl
-from robustfl.attacks import linear_search, supporters, z_max
-from robustfl.contracts import Attack, View
-from robustfl.errors import UsageError
+from robustfl.attacks import forge_statistics, linear_search
+from robustfl.attacks.byzantine.forged_statistics import forged_statistics
+from robustfl.contracts import Rehearsal, View
+from robustfl.errors import Refused, UsageError
 from robustfl.randomness import stream
 
 HONEST = torch.tensor([[1.0, 0.0], [3.0, 0.0], [5.0, 6.0]], dtype=torch.float64)  # mean (3, 2), std (2, √12)
@@ -20,29 +21,6 @@ HONEST = torch.tensor([[1.0, 0.0], [3.0, 0.0], [5.0, 6.0]], dtype=torch.float64)
 
 def column(*values: float) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.float64)[:, None]
-
-
-@pytest.mark.filterwarnings("ignore:forge. foe.eta=0")
-@pytest.mark.parametrize(
-    ("spec", "expected"),
-    [
-        ("sf", [-3.0, -2.0]),
-        ("foe(eta=2)", [-3.0, -2.0]),
-        ("foe(eta=1.5)", [-1.5, -1.0]),
-        ("foe(eta=0)", [3.0, 2.0]),
-        ("ipm(tau=0.5)", [-1.5, -1.0]),
-        ("ipm", [-0.3, -0.2]),
-        ("alie(z=1.5)", [3 - 1.5 * 2, 2 - 1.5 * math.sqrt(12)]),
-        ("alie(z=1.5, sign=1)", [3 + 1.5 * 2, 2 + 1.5 * math.sqrt(12)]),
-        ("alie(z=1, ddof=0)", [3 - math.sqrt(8 / 3), 2 - math.sqrt(8)]),
-        # n = 5, f = 2: one supporter, z = Φ⁻¹(2/3).
-        ("alie", [3 - 0.4307272993 * 2, 2 - 0.4307272993 * math.sqrt(12)]),
-    ],
-)
-def test_worked_example(spec: str, expected: list[float]) -> None:
-    sent = robustfl.forge(spec, HONEST, f=2)
-    assert sent[0].tolist() == pytest.approx(expected, abs=1e-9)
-    assert torch.equal(sent[0], sent[1])
 
 
 def test_forging_looks_at_honest_rows_by_their_sum_and_closely_only_if_need_be(monkeypatch) -> None:
@@ -76,16 +54,6 @@ def test_sign_flipping_of_the_own_vectors_needs_no_sight_of_the_others() -> None
     assert (attack.knowledge, attack.needs_own) == ("blind", True)
     assert attack.forge(View(n=5, f=2, own=own), generator=stream(0)).tolist() == [[-1.0, 2.0], [0.0, -4.0]]
     assert robustfl.attack("sf").knowledge == "omniscient"
-
-
-@pytest.mark.parametrize(("n", "f", "q"), [(10, 3, 3), (10, 0, 6), (11, 2, 4), (50, 24, 2), (10, 9, 1)])
-def test_supporters(n: int, f: int, q: int) -> None:
-    assert supporters(n, f) == q
-
-
-@pytest.mark.parametrize(("n", "f", "z"), [(10, 2, 0.0), (10, 1, -0.1397102989), (10, 3, 0.1800123698)])
-def test_largest_shift_of_alie(n: int, f: int, z: float) -> None:
-    assert z_max(n, f) == pytest.approx(z, abs=1e-9)
 
 
 def test_a_negative_largest_shift_counts_as_zero_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -164,20 +132,6 @@ def test_a_searched_attack_asks_the_server_with_its_declared_f_and_the_honest_ro
     rule = robustfl.defense("trimmed-mean")
     far, near = (robustfl.forge(name, HONEST, f=2, defense=rule, f_declared=k) for k in (0, 2))
     assert float(far.norm()) > 10 * float(near.norm())
-
-
-@pytest.mark.parametrize(("searched", "fixed"), [("opt-foe", "foe(eta=10)"), ("opt-alie", "alie(z=10)")])
-@pytest.mark.parametrize("rule", ["median", "nnm+trimmed-mean", "geometric-median"])
-def test_a_searched_factor_does_at_least_the_harm_of_the_first_step(searched: str, fixed: str, rule: str) -> None:
-    honest = torch.randn(9, 5, generator=stream(0, "honest"), dtype=torch.float64) + 1
-    pipeline = robustfl.defense(rule)
-
-    def harm(sent: torch.Tensor) -> float:
-        return float((pipeline(torch.cat([honest, sent]), f=4) - honest.mean(0)).norm())
-
-    best = harm(robustfl.forge(searched, honest, f=4, defense=pipeline))
-    assert best >= harm(robustfl.forge(fixed, honest, f=4)) - 1e-12
-    assert best > harm(honest.mean(0).expand(4, -1))
 
 
 def test_gaussian_noise_has_its_mean_and_deviation_and_differs_between_attackers() -> None:
@@ -267,10 +221,222 @@ def test_the_number_of_own_rows_is_that_of_the_attackers() -> None:
         robustfl.forge("none", HONEST, f=2, own=HONEST)
 
 
-@pytest.mark.parametrize("spec", ["sf", "opt-alie", "gaussian"])
-def test_attacks_are_values(spec: str) -> None:
-    attack: Attack = robustfl.attack(spec)
-    assert attack == robustfl.attack(spec)
-    assert hash(attack) == hash(robustfl.attack(spec))
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        attack.name = "other"  # type: ignore[misc]
+# One channel: a mean and a variance. Averages (3, 2).
+HONEST_STATISTICS = torch.tensor([[1.0, 1.0], [5.0, 3.0]], dtype=torch.float64)
+VIEW = View(n=4, f=2, channel="statistics", honest=HONEST_STATISTICS, variance=torch.tensor([False, True]))
+
+
+def sent(spec: str, view: View = VIEW, **target: str) -> list[list[float]]:
+    return forge_statistics(robustfl.attack(spec), view, generator=stream(0), **target).tolist()
+
+
+def test_means_are_the_target_by_default() -> None:
+    assert sent("sf") == sent("sf", target="mean")
+
+
+def test_a_blind_attack_leaves_its_own_values_elsewhere() -> None:
+    own = torch.tensor([[7.0, 0.5], [8.0, 0.25]], dtype=torch.float64)
+    view = replace(VIEW, honest=None, own=own)
+    assert sent("sf(mode=own)", view) == [[-7.0, 0.5], [-8.0, 0.25]]
+    assert sent("gaussian(mu=-1, sigma=0)", view, target="both") == [[-1.0, 0.0]] * 2
+
+
+@pytest.mark.parametrize(("name", "value"), [("inf", math.inf), ("nan", math.nan)])
+def test_values_that_are_not_finite_are_sent_as_they_are(name: str, value: float) -> None:
+    view = replace(VIEW, honest=None, own=HONEST_STATISTICS)
+    assert sent(name, view, target="both") == [pytest.approx([value, value], nan_ok=True)] * 2
+
+
+def test_a_searched_attack_is_judged_by_rows_that_obey_the_same_rules() -> None:
+    seen: list[torch.Tensor] = []
+
+    def server(stack: torch.Tensor) -> torch.Tensor:
+        seen.append(stack.clone())
+        return stack.mean(0)
+
+    (row, _) = sent("opt-foe(evals=4, search=linear)", replace(VIEW, aggregate=server))
+    assert row == [3 - 70 * 3, 2]
+    assert all(torch.equal(stack[:2], HONEST_STATISTICS) for stack in seen)
+    assert [stack[2:, 1].tolist() for stack in seen] == [[2.0, 2.0]] * 4
+    assert [float(stack[2, 0]) for stack in seen] == [3, 3 - 10 * 3, 3 - 30 * 3, 3 - 70 * 3]
+
+
+def test_unknown_targets_and_unmarked_variances_are_refused() -> None:
+    with pytest.raises(UsageError, match="target='variance'"):
+        sent("sf", target="variance")
+    with pytest.raises(UsageError, match="mark its variances"):
+        sent("sf", replace(VIEW, variance=None))
+    with pytest.raises(UsageError, match="attackers' own rows"):
+        sent("gaussian", replace(VIEW, honest=None))
+
+
+def test_honest_statistics_are_not_written_to() -> None:
+    before = HONEST_STATISTICS.clone()
+    sent("sf", target="both")
+    assert torch.equal(HONEST_STATISTICS, before)
+
+
+def test_what_an_attack_remembers_is_handed_back_beside_valid_rows() -> None:
+    view = replace(VIEW, honest=None, own=HONEST_STATISTICS)
+    first = forged_statistics(robustfl.attack("lazy"), view, target="both", generator=stream(0))
+    later = replace(view, own=HONEST_STATISTICS + 1, state=first.state, round=1)
+    again = forged_statistics(robustfl.attack("lazy"), later, target="both", generator=stream(0))
+    assert torch.equal(again.rows, HONEST_STATISTICS)
+    assert int(again.state["age"]) == 2
+
+
+def test_a_general_search_is_judged_by_valid_rows_too() -> None:
+    seen: list[torch.Tensor] = []
+
+    def server(stack: torch.Tensor) -> torch.Tensor:
+        seen.append(stack.clone())
+        return stack.mean(0)
+
+    row, _ = sent("opt(foe, evals=4, search=linear)", replace(VIEW, aggregate=server))
+    assert row == [3 - 70 * 3, 2]
+    assert all(stack[2:, 1].tolist() == [2.0, 2.0] for stack in seen)
+
+
+@pytest.mark.parametrize("attack", ["opt-foe(evals=4)", "opt(foe, evals=4)"])
+def test_a_search_measures_from_what_the_server_makes_of_honest_rows(attack: str) -> None:
+    """A merge that adds 1000 to the mean: seen from the honest mean every lie would look like a step back."""
+
+    def server(stack: torch.Tensor) -> torch.Tensor:
+        return stack[2] + torch.tensor([1000.0, 0.0], dtype=torch.float64)
+
+    told = replace(VIEW, aggregate=Rehearsal(server, origin=torch.tensor([1003.0, 2.0], dtype=torch.float64)))
+    assert sent(attack, told)[0][0] < -100
+
+
+X = torch.linspace(0, 0.5, 10 * 3 * 8 * 8).reshape(10, 3, 8, 8)
+Y = torch.arange(10)
+
+
+def poison(spec: str, **more: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return robustfl.attack(spec).poison(X, Y, classes=10, generator=stream(0), **more)
+
+
+def test_labels_of_one_class_become_another() -> None:
+    assert poison("label-flip(source=3, target=7)")[1].tolist() == [0, 1, 2, 7, 4, 5, 6, 7, 8, 9]
+    assert poison("label-flip(target=7)")[1].tolist() == [7] * 10
+    assert poison("label-flip")[1].tolist() == list(range(9, -1, -1))
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [("label-flip(source=1)", "source=1 needs a target"), ("label-flip(source=2, target=2)", "must differ")],
+)
+def test_label_flipping_that_flips_nothing_is_refused(spec: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        robustfl.attack(spec)
+
+
+@pytest.mark.parametrize("spec", ["label-flip(target=10)", "label-flip(source=10, target=1)", "badnets(target=10)"])
+def test_classes_that_the_data_do_not_have_are_refused(spec: str) -> None:
+    with pytest.raises(Refused, match="=10 must be < 10, the number of classes"):
+        poison(spec)
+
+
+def test_random_labels_are_uniform_over_all_classes() -> None:
+    y = torch.zeros(20_000, dtype=torch.int64)
+    _, drawn = robustfl.attack("dirty-labels").poison(y, y, classes=4, generator=stream(0))
+    assert (torch.bincount(drawn, minlength=4) / 5000).tolist() == pytest.approx([1.0] * 4, abs=0.05)
+    _, some = robustfl.attack("dirty-labels(fraction=0.4)").poison(y, y, classes=4, generator=stream(0))
+    assert float((some != 0).double().mean()) == pytest.approx(0.4 * 3 / 4, abs=0.02)
+
+
+@pytest.mark.parametrize(("fraction", "count"), [(0.5, 5), (0.3, 3), (0.31, 4), (1.0, 10), (0.01, 1)])
+def test_a_share_of_the_batch_is_stamped_and_labelled(fraction: float, count: int) -> None:
+    x, y = poison(f"badnets(target=4, fraction={fraction}, size=2, margin=1)")
+    changed = (x != X).flatten(1).any(1)
+    assert int(changed.sum()) == count
+    assert y[changed].tolist() == [4] * count
+    assert torch.equal(y[~changed], Y[~changed])
+    square = torch.zeros(8, 8, dtype=torch.bool)
+    square[5:7, 5:7] = True
+    assert torch.equal((x != X)[changed].all(0).all(0), square)
+    assert bool((x[changed][:, :, square] == 1).all())
+
+
+def test_which_samples_are_stamped_is_drawn() -> None:
+    def stamped(seed: int) -> tuple[bool, ...]:
+        x, _ = robustfl.attack("badnets").poison(X, Y, classes=10, generator=stream(seed))
+        return tuple((x != X).flatten(1).any(1).tolist())
+
+    assert len({stamped(seed) for seed in range(8)}) > 1
+
+
+def test_attackers_stamp_different_bars_that_together_are_the_trigger() -> None:
+    attack = robustfl.attack("dba(fraction=1, target=1)")
+    bars = [attack.poison(X, Y, classes=10, generator=stream(0), attacker=i)[0] != X for i in range(5)]
+    assert torch.equal(bars[0], bars[4])
+    assert [int(bar[0, 0].sum()) for bar in bars] == [3] * 5
+    assert torch.equal(sum(bar.int() for bar in bars[:4]), (attack.trigger(X) != X).int())
+
+
+def test_the_bars_stand_where_the_parameters_say() -> None:
+    drawn = robustfl.attack("dba(length=2, gap=1)").trigger(torch.zeros(1, 1, 4, 6))[0, 0]
+    assert drawn.tolist() == [[1, 1, 0, 1, 1, 0], [0] * 6, [1, 1, 0, 1, 1, 0], [0] * 6]
+
+
+@pytest.mark.parametrize("spec", ["badnets(size=9)", "badnets(margin=6)", "dba(length=4)", "dba(gap=7, length=1)"])
+def test_a_trigger_larger_than_the_image_is_refused(spec: str) -> None:
+    with pytest.raises(Refused, match=r"the trigger takes \d+×\d+ pixels; the images have 8×8"):
+        poison(spec)
+
+
+@pytest.mark.parametrize("name", ["badnets", "dba"])
+def test_backdoors_want_images(name: str) -> None:
+    with pytest.raises(UsageError, match="stamps images"):
+        robustfl.attack(name).trigger(torch.zeros(3, 4))
+
+
+OWN = torch.tensor([[3.0, 4.0, 0.0], [0.0, 0.5, 0.0]])
+
+
+def data_sent(spec: str, **view: object) -> list[list[float]]:
+    return robustfl.attack(spec).forge(View(n=6, f=2, own=OWN, **view), generator=stream(0)).tolist()
+
+
+def test_model_replacement_survives_the_mean_of_honest_clients_that_stand_still() -> None:
+    rows = torch.tensor(data_sent("model-replacement"))
+    mean = torch.cat([torch.zeros(4, 3), rows]).mean(0)
+    torch.testing.assert_close(mean, OWN.mean(0))
+
+
+def test_a_norm_bound_shortens_only_rows_that_are_longer() -> None:
+    assert data_sent("model-replacement(scale=2, bound=5)") == [[3, 4, 0], [0, 1, 0]]
+
+
+def test_neurotoxin_leaves_out_what_the_server_moved_most() -> None:
+    last = torch.tensor([0.1, -5.0, 3.0])
+    assert data_sent("neurotoxin(ratio=0.3)", previous=last) == [[3, 0, 0], [0, 0, 0]]
+    assert data_sent("neurotoxin(ratio=0.6, scale=2)", previous=last) == [[6, 0, 0], [0, 0, 0]]
+    assert data_sent("neurotoxin(scale=2)") == [[6, 8, 0], [0, 1, 0]]  # the first round
+    words = [robustfl.attack("neurotoxin(ratio=0.3)").unreached(rounds) for rounds in (1, 2)]
+    assert words == ["ratio=0.3 changes nothing: there is no last aggregate yet", ""]
+
+
+@pytest.mark.parametrize("name", ["model-replacement", "neurotoxin"])
+def test_backdoors_leave_statistics_as_they_are(name: str) -> None:
+    assert data_sent(name, channel="statistics", previous=torch.ones(3)) == OWN.tolist()
+
+
+@pytest.mark.parametrize("name", ["model-replacement", "neurotoxin"])
+@pytest.mark.parametrize("inner", ["sf", "none", "model-replacement"])
+def test_only_plain_data_poisoning_is_scaled_or_projected(name: str, inner: str) -> None:
+    with pytest.raises(UsageError, match="must poison data and leave messages alone"):
+        robustfl.attack(name, attack=inner)
+
+
+def test_constrain_and_scale_mixes_the_gradient_with_the_way_from_the_received_model() -> None:
+    gradient, moved = torch.tensor([4.0, 0.0]), torch.tensor([0.0, 8.0])
+    assert robustfl.attack("model-replacement").constrain(gradient, moved).tolist() == [4, 0]
+    constrained = robustfl.attack("model-replacement", alpha=0.25)
+    assert constrained.constrain(gradient, moved).tolist() == [1, 6]
+    assert robustfl.attack("timed", attack="model-replacement(alpha=0.25)", start=3).constrain(
+        gradient, moved, round=2
+    ).tolist() == [4, 0]
+    assert robustfl.attack("timed", attack="model-replacement(alpha=0.25)", start=3).constrain(
+        gradient, moved, round=3
+    ).tolist() == [1, 6]

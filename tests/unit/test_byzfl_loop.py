@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-import robustfl
 from benchmarks.gradients import centralised
 from robustfl.data import Batches
 from robustfl.federation import Experiment, train
@@ -169,16 +168,3 @@ def test_with_batch_norm_their_parameters_agree_and_their_servers_statistics_sta
     means, variances = last.statistics.chunk(2)
     assert float(means.abs().max()) > 0.1  # ours has learnt them
     assert float((variances - 1).abs().max()) > 0.1
-
-
-@pytest.mark.parametrize("name", ["SMEA", "CAF"])
-def test_their_rules_of_spread_draw_a_direction_and_give_another_vector_every_time(name: str) -> None:
-    rows = torch.randn((10, 30), generator=torch.Generator().manual_seed(0))
-    draws = torch.stack([getattr(byzfl, name)(f=2)(rows) for _ in range(30)])
-    assert float((draws - draws[0]).abs().max()) > 1e-3
-
-
-def test_their_rules_compute_in_single_precision() -> None:
-    fine = torch.tensor([[1.0 + 1e-12], [1.0 + 2e-12], [1.0 + 3e-12]], dtype=torch.float64)
-    assert byzfl.Average()(fine).dtype == torch.float32
-    assert robustfl.defense("mean")(fine, f=0).dtype == torch.float64

@@ -15,7 +15,7 @@ from robustfl.reports.store import Store
 from robustfl.scenarios import Execution, Scenario, checkpoint, grid, plan, run_cell
 from robustfl.scenarios.build import build
 from robustfl.scenarios.cell import Cell
-from robustfl.scenarios.checkpoint import checkpoint_path, discard
+from robustfl.scenarios.checkpoint import Checkpoint, IgnoredError, checkpoint_path, discard
 from robustfl.scenarios.expand import expand, fingerprints
 from robustfl.scenarios.packing import packed, unpacked
 from robustfl.scenarios.selection import Selection
@@ -245,6 +245,14 @@ def test_a_damaged_number_is_noticed(tmp_path: Path) -> None:
     content["state"]["theta"][0] += 1
     torch.save(content, path)
     assert "damaged" in run(chosen, tmp_path).timing.notes[0]
+
+
+def test_a_checkpoint_of_another_format_is_ignored(tmp_path: Path) -> None:
+    saved = Checkpoint(tmp_path / "a.pt", {"key": "a"})
+    saved.save({"theta": torch.ones(2)}, {})
+    torch.save({**torch.load(saved.path, weights_only=True), "format": 0}, saved.path)
+    with pytest.raises(IgnoredError, match="none of this robustfl's"):
+        saved.load(torch.device("cpu"))
 
 
 def test_a_checkpoint_of_another_cell_or_software_is_ignored(tmp_path: Path) -> None:

@@ -1,10 +1,11 @@
-"""The door of a defense: what it accepts, what it refuses and how, and what becomes of broken rows."""
+"""Pipelines of defenses, and the rules of the first papers on examples worked by hand."""
 
 from __future__ import annotations
 
 import pickle
 import warnings
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import torch
 
 import robustfl
 from robustfl.contracts import Aggregator, Context, Step
-from robustfl.defenses import Pipeline, parse_pipeline
+from robustfl.defenses import Mixed, Pipeline, Stack, parse_pipeline
 from robustfl.defenses.aggregation import DefendedStatistics
 from robustfl.defenses.rows import MixedRule
 from robustfl.errors import Refused, UsageError
@@ -416,3 +417,92 @@ def test_a_rule_that_calls_itself_isometric_turns_with_its_rows(name, step):
     rule = parse_pipeline(step + name)
     straight, turned = (rule(Y, f=1, generator=torch.Generator().manual_seed(0)) for Y in (X, X @ turn))
     torch.testing.assert_close(turned, straight @ turn, rtol=0, atol=1e-7)
+
+
+def column(*values: float) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64)[:, None]
+
+
+def test_mean_uses_sample_weights():
+    assert robustfl.defense("mean")(column(0, 4), f=0, weights=[3, 1]).item() == 1.0
+
+
+def test_nnm_prefers_the_lower_index_among_equally_near_rows():
+    mixed = Mixed(Stack(column(0, -1, 1))).after(create("defense", "nnm"), f=1, context=Context())
+    assert mixed.materialise().flatten().tolist() == [-0.5, -0.5, 0.5]
+
+
+def test_krum_returns_the_row_itself_and_the_first_of_equals():
+    X = torch.rand(7, 5, generator=torch.Generator().manual_seed(0))
+    X[5] = X[2]
+    result = robustfl.defense("krum").run(X, f=1, context=Context())
+    assert torch.equal(result.vector, X[result.facts["selected"][0]])
+    assert result.facts["selected"][0] != 5
+
+
+def test_geometric_median_reports_convergence():
+    X = torch.randn(7, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    facts = robustfl.defense("geometric-median").run(X, f=2, context=Context()).facts
+    assert facts["converged"]
+    assert not robustfl.defense("geometric-median(max_steps=1)").run(X, f=2, context=Context()).facts["converged"]
+
+
+@pytest.mark.parametrize("start", ["median", "zero", "mean"])
+def test_geometric_median_is_where_unit_vectors_balance(start):
+    # In 20 dimensions the median of 9 rows is none of them.
+    X = torch.randn(9, 20, generator=torch.Generator().manual_seed(1), dtype=torch.float64) + 100
+    away = X - robustfl.defense("geometric-median", init=start)(X, f=3)
+    assert float((away / away.norm(dim=1, keepdim=True)).sum(0).norm()) < 1e-6
+
+
+def _hard_inputs(n: int, f: int) -> list[torch.Tensor]:
+    g = torch.Generator().manual_seed(n * 10 + f)
+    heavy = torch.randn(n, 3, generator=g, dtype=torch.float64) / torch.rand(n, 1, generator=g, dtype=torch.float64)
+    colluding = torch.randn(n, 3, generator=g, dtype=torch.float64)
+    colluding[:f] = colluding[f:].mean(0) - 1.5 * colluding[f:].std(0)
+    degenerate = 1e-9 * torch.randn(n, 3, generator=g, dtype=torch.float64)
+    degenerate[:f] = 1.0
+    return [heavy, colluding, degenerate]
+
+
+def _kappa(spec: str, n: int, f: int) -> float:
+    r = f / (n - 2 * f)
+    plain = {"trimmed-mean": 6 * r * (1 + r), "krum(variant=nf)": 6 * (1 + r)}
+    step, _, rule = spec.rpartition("+")
+    kappa = plain.get(rule, 4 * (1 + r) ** 2)
+    return 8 * f / (n - f) * (kappa + 1) if step else kappa
+
+
+@pytest.mark.parametrize("n", range(3, 8))
+@pytest.mark.parametrize(
+    "spec",
+    [
+        step + rule
+        for step in ("", "nnm+")
+        # The bound is that of the exact geometric median: nothing may be smoothed at the scale of the inputs.
+        for rule in ("median", "trimmed-mean", "geometric-median(nu=1e-14)", "krum(variant=nf)")
+    ],
+)
+def test_f_kappa_robustness_on_every_honest_subset(spec, n):
+    rule = parse_pipeline(spec)
+    for f in range(1, (n - 1) // 2 + 1):
+        for X in _hard_inputs(n, f):
+            result = rule(X, f=f)
+            for subset in combinations(range(n), n - f):
+                honest = X[list(subset)]
+                spread = (honest - honest.mean(0)).square().sum(1).mean()
+                error = (result - honest.mean(0)).square().sum()
+                assert float(error) <= _kappa(spec, n, f) * float(spread) * (1 + 1e-9) + 1e-24
+
+
+def test_nnm_has_the_right_neighbors_among_many_close_rows():
+    X = 1e4 + torch.randn(30, 64, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 1e-4
+    true = (X[:, None] - X[None]).square().sum(-1).sort(dim=1, stable=True).indices[:, :20]
+    expected = torch.stack([X[neighbors].mean(0) for neighbors in true])
+    mixed = Mixed(Stack(X)).after(create("defense", "nnm"), f=10, context=Context()).materialise()
+    torch.testing.assert_close(mixed, expected, rtol=0, atol=1e-10)
+
+
+def test_pipelines_are_values():
+    assert parse_pipeline("nnm+krum(variant=nf)") == parse_pipeline("nnm+krum", variant="nf")
+    assert isinstance(robustfl.defense("mean"), Pipeline)

@@ -1,23 +1,23 @@
-"""Rules of recent papers against slow literal versions of their formulas, and what they remember."""
+"""Rules of recent papers, and rules with a memory, beside code written from the papers."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
-from itertools import pairwise
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from scipy.optimize import minimize
+from sklearn.cluster import HDBSCAN
 
 import robustfl
 from robustfl.contracts import Aggregated, Context
 from robustfl.defenses.aggregators import gas
-from robustfl.defenses.aggregators.deepsight import energy_shares, output_layer
-from robustfl.defenses.aggregators.deepsight import suspicious as suspects_of
-from robustfl.defenses.aggregators.flanders import forecast
-from robustfl.defenses.aggregators.fldetector import hessian_product, suspicious
+from robustfl.defenses.aggregators.deepsight import output_layer
 from robustfl.defenses.rows import Mixed, Stack, direct_distances
 from robustfl.errors import Refused, UsageError
 from robustfl.randomness import stream
@@ -57,14 +57,6 @@ def test_clipped_clustering_is_average_linkage_on_cosines(seed):
     result = run("clipped-clustering", X, 3)
     assert result.facts["kept"] == larger
     torch.testing.assert_close(result.vector, expected, rtol=1e-10, atol=1e-10)
-
-
-def test_clipped_clustering_remembers_the_lengths_of_all_rounds():
-    first = run("clipped-clustering", torch.tensor([[1.0], [1.0], [1.0]]), 1)
-    second = run("clipped-clustering", torch.tensor([[4.0], [6.0]]), 0, state=first.state)
-    assert second.facts["radius"] == 1.0  # the median of 1, 1, 1, 4, 6
-    assert second.vector.item() == 1.0
-    assert run("clipped-clustering(tau=0.5)", torch.tensor([[4.0], [6.0]]), 0).vector.item() == 0.5
 
 
 # --- robust learning rate, Huber -------------------------------------------------------------------------------------
@@ -159,132 +151,6 @@ def test_gas_refuses_what_is_no_rule_and_needs_what_its_rule_needs():
             create("defense", "gas", rule=rule)
 
 
-# --- FLANDERS --------------------------------------------------------------------------------------------------------
-
-
-def test_the_forecast_minimises_the_ridge_loss_of_both_matrices():
-    """At the solution, neither matrix alone can be improved: gradients of the written-out loss vanish."""
-    series = [normal(4, 3, seed=s) for s in range(4)]
-    B = torch.eye(3, dtype=torch.float64)
-    for _ in range(2000):
-        before = [Z @ B for Z in series[:-1]]
-        left = sum(Y @ C.T for Y, C in zip(series[1:], before, strict=True))
-        A = left @ torch.linalg.inv(sum(C @ C.T for C in before) + 0.5 * torch.eye(4))
-        pushed = [A @ Z for Z in series[:-1]]
-        right = sum(P.T @ Y for P, Y in zip(pushed, series[1:], strict=True))
-        B = torch.linalg.inv(sum(P.T @ P for P in pushed) + 0.7 * torch.eye(3)) @ right
-    A, B = A.requires_grad_(), B.requires_grad_()
-    loss = sum((Y - A @ Z @ B).square().sum() for Z, Y in pairwise(series))
-    (loss + 0.5 * A.square().sum() + 0.7 * B.square().sum()).backward()
-    assert max(float(A.grad.abs().max()), float(B.grad.abs().max())) < 1e-6
-    with torch.no_grad():
-        expected = A @ series[-1] @ B
-    torch.testing.assert_close(forecast(series, 0.5, 0.7, 5000), expected, rtol=1e-5, atol=1e-6)
-
-
-def _rounds(spec: str, rounds: list[torch.Tensor], f: int, clients: list[list[int]] | None = None) -> list[Aggregated]:
-    made: list[Aggregated] = []
-    for t, X in enumerate(rounds):
-        here = None if clients is None else torch.tensor(clients[t])
-        state = made[-1].state if made else {}
-        context = Context(generator=stream(t, "defense"), round=t, state=state, clients=here)
-        made.append(robustfl.defense(spec).run(X, f=f, context=context))
-    return made
-
-
-def _smooth(t: int, n: int = 6, d: int = 20) -> torch.Tensor:
-    return (0.9**t) * (torch.ones(n, d, dtype=torch.float64) + 0.05 * normal(n, d))
-
-
-def test_flanders_drops_who_breaks_with_the_past_and_nobody_before_there_is_one():
-    rounds = [_smooth(t) for t in range(5)]
-    rounds[4][2] *= -1
-    made = _rounds("flanders(window=3)", rounds, 1)
-    assert [m.facts["judged"] for m in made] == [False, False, True, True, True]
-    assert made[4].facts["kept"] == [0, 1, 3, 4, 5]
-    torch.testing.assert_close(made[4].vector, rounds[4][made[4].facts["kept"]].mean(0))
-    # What was dropped stands in the history as the aggregate of its round, on the coordinates looked at.
-    assert torch.equal(made[4].state["history"][-1, 2], made[4].state["aggregates"][-1])
-    assert made[4].state["history"].shape == (3, 6, 20)
-
-
-def test_flanders_knows_clients_by_number():
-    rounds = [_smooth(t) for t in range(5)]
-    turned = [X.clone() for X in rounds]
-    turned[4] = turned[4].flip(0)
-    numbers = [list(range(6))] * 4
-    one = _rounds("flanders", rounds, 1, [*numbers, list(range(6))])[-1]
-    two = _rounds("flanders", turned, 1, [*numbers, list(range(5, -1, -1))])[-1]
-    assert two.facts["scores"][::-1] == pytest.approx(one.facts["scores"], rel=1e-9)
-    late = _rounds("flanders", [*rounds[:4], rounds[4][:3]], 1, [*numbers, [0, 9, 4]])[-1]
-    assert late.state["clients"].tolist() == [0, 1, 2, 3, 4, 5, 9]
-
-
-# --- FLDetector ------------------------------------------------------------------------------------------------------
-
-
-def test_the_hessian_of_a_quadratic_is_found_along_its_steps():
-    """L-BFGS meets its secant equation: what the last step changed is what it predicts for it."""
-    half = normal(6, 6)
-    matrix = half @ half.T + torch.eye(6)
-    steps = normal(3, 6, seed=1)
-    changes = steps @ matrix
-    torch.testing.assert_close(hessian_product(steps, changes, steps[-1]), changes[-1], rtol=1e-6, atol=1e-6)
-    # By the textbook's updates, one pair after the other from σI.
-    B = torch.eye(6, dtype=torch.float64) * float(changes[-1] @ steps[-1]) / float(steps[-1] @ steps[-1])
-    for s, y in zip(steps, changes, strict=True):
-        B = B - torch.outer(B @ s, B @ s) / (s @ B @ s) + torch.outer(y, y) / (y @ s)
-    vector = normal(6, seed=2)
-    torch.testing.assert_close(hessian_product(steps, changes, vector), B @ vector, rtol=1e-6, atol=1e-6)
-    # Neither the unit nor the sign of the server's step matters.
-    torch.testing.assert_close(
-        hessian_product(-3 * steps, changes, -3 * vector), hessian_product(steps, changes, vector), rtol=1e-6, atol=1e-6
-    )
-
-
-def test_two_clusters_of_scores_are_told_from_one():
-    apart = torch.cat([0.1 + 0.002 * normal(15), 0.3 + 0.002 * normal(5, seed=1)])
-    assert suspicious(apart, stream(0, "gap")).tolist() == [False] * 15 + [True] * 5
-    together = torch.linspace(0.09, 0.11, 20, dtype=torch.float64)
-    assert not bool(suspicious(together, stream(0, "gap")).any())
-    assert not bool(suspicious(torch.full((9,), 0.1, dtype=torch.float64), stream(0, "gap")).any())
-
-
-def _quadratic(f: int, *, n: int = 12, d: int = 8, rounds: int = 9) -> list[Aggregated]:
-    """Gradients of one quadratic at the model that their mean moves; attackers turn theirs every other round."""
-    half = normal(d, d)
-    matrix, targets = half @ half.T / d + torch.eye(d), normal(n, d, seed=3) * 0.1
-    theta, made = torch.ones(d, dtype=torch.float64), []
-    for t in range(rounds):
-        X = (theta - targets) @ matrix
-        if t % 2:
-            X[:f] *= -1
-        state = made[-1].state if made else {}
-        made.append(run("fldetector(window=3)", X, f, state=state))
-        theta = theta - 0.1 * made[-1].vector
-    return made
-
-
-def test_fldetector_finds_who_contradicts_its_own_past():
-    made = _quadratic(3)
-    assert [m.facts["judged"] for m in made[:4]] == [0, 0, 0, 0]
-    assert made[-1].facts["kept"] == list(range(3, 12))
-    # An honest federation on a quadratic is predicted: the distances of all are alike, and small.
-    assert _quadratic(0)[-1].facts["judged"] == 12
-
-
-def test_fldetector_judges_only_who_was_there_in_the_last_round():
-    rounds = [_smooth(t) for t in range(4)]
-    numbers = [[0, 1, 2, 3, 4, 5]] * 3
-    made = _rounds("fldetector(window=2)", rounds, 1, [*numbers, [0, 1, 2, 3, 4, 7]])
-    assert [m.facts["judged"] for m in made] == [0, 0, 0, 5]
-    assert made[-1].state["clients"].tolist() == [0, 1, 2, 3, 4, 5, 7]
-    assert made[-1].state["present"].tolist() == [True] * 5 + [False, True]
-    assert made[-1].state["scores"][-1].tolist() == [-1.0, -1.0]
-    with pytest.raises(UsageError, match="has 20 entries, rows have 3"):
-        run("fldetector", normal(6, 3), 1, state=made[-1].state)
-
-
 # --- LASA ------------------------------------------------------------------------------------------------------------
 
 
@@ -347,54 +213,6 @@ def test_the_output_layer_is_the_last_matrix_with_its_vector():
     assert output_layer(((3, 1, 2, 2), (3,), (5, 3), (5,), (7,))) == (15, 5, 3)
     assert output_layer(((4, 2), (2,))) is None
     assert output_layer(()) is None
-
-
-def test_energies_and_suspects_by_hand():
-    layer = torch.tensor([[1.0, -1.0, 0, 0, 0, 0, 0, 0, 1.0, 0, 0, 0], [1.0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]]).double()
-    shares = energy_shares(layer, 4)
-    assert shares.tolist() == [[1.0, 0, 0, 0], [0.25] * 4]  # energies 3, 0, 0, 0 and 3, 3, 3, 3
-    # Of the first, one share exceeds a quarter of the largest; of the others all four do, the median.
-    assert suspects_of(torch.cat([shares, shares[1:]])).tolist() == [True, False, False]
-
-
-def _backdoored(n: int, bad: int) -> torch.Tensor:
-    """Updates of honest clients who move all classes, and of attackers who move one."""
-    X = 0.1 * normal(n, 20)
-    X[:, 8:] += 1.0
-    X[:bad, 8:] = 0.02 * normal(bad, 12, seed=1)
-    X[:bad, 8:10] += 2.0
-    X[:bad, 16] += 2.0
-    return X
-
-
-def test_deepsight_leaves_out_clusters_of_clients_who_move_few_classes():
-    X = _backdoored(9, 3)
-    result = run("deepsight", X, 3, shapes=SHAPES)
-    assert result.facts["suspects"] == [0, 1, 2]
-    assert result.facts["kept"] == [3, 4, 5, 6, 7, 8]
-    lengths = X.norm(dim=1)
-    clipped = X * (lengths.median() / lengths).clamp(max=1)[:, None]
-    torch.testing.assert_close(result.vector, clipped[3:].mean(0))
-    # A suspect whose directions and energies are those of honest clients stays in their cluster: not half of it.
-    mixed = _backdoored(9, 0)
-    assert run("deepsight", mixed, 3, shapes=SHAPES).facts["kept"] == list(range(9))
-
-
-def test_deepsight_compares_what_models_predict_on_noise():
-    X, asked = _backdoored(9, 0), []
-
-    def outputs(rows: torch.Tensor, count: int, generator: torch.Generator) -> torch.Tensor:
-        asked.append((len(rows), count, float(torch.rand((), generator=generator))))
-        made = torch.full((len(rows) + 1, count, 4), 0.25, dtype=torch.float64)
-        made[:3, :, 0] = 0.7
-        made[:3, :, 1:] = 0.1
-        return made
-
-    one = run("deepsight(inputs=5, tau=0.1)", X, 3, shapes=SHAPES, noise_outputs=outputs)
-    assert [(n, count) for n, count, _ in asked] == [(9, 5)] * 3
-    assert len({draw for _, _, draw in asked}) == 3
-    assert one.facts["suspects"] == []
-    assert one.facts["kept"] == list(range(9))
 
 
 def test_in_training_predictions_are_those_of_the_clients_models_and_the_server_is_as_before():
@@ -520,3 +338,169 @@ def test_rows_however_far_away_leave_the_others_their_digits(rule: str, far: flo
         rows[[3] if rule == "smea" else [3, 7]] = distance  # smea has a choice left
         found.append(robustfl.defense(rule)(rows, f=2, generator=stream(0)))
     torch.testing.assert_close(found[1], found[0], rtol=0, atol=1e-4)
+
+
+Array = npt.NDArray[Any]
+
+
+def hand_run(spec: str, X: Array, f: int, round: int = 0, **more: Any) -> Aggregated:
+    context = Context(generator=stream(round, "rule"), round=round, clients=torch.arange(len(X)), **more)
+    return robustfl.defense(spec).run(torch.from_numpy(X), f=f, context=context)
+
+
+def agrees(found: Aggregated, X: Array, kept: Array) -> None:
+    assert found.facts["kept"] == kept.tolist()
+    torch.testing.assert_close(found.vector, torch.from_numpy(X[kept].mean(0)), rtol=1e-9, atol=1e-11)
+
+
+# --- FLANDERS --------------------------------------------------------------------------------------------------------
+
+
+def forecast(past: list[Array], alpha: float, beta: float) -> Array:
+    """``A Z B`` of the last matrix by alternating ridge regressions from B = I; columns are clients."""
+    scale = max(np.abs(Z).max() for Z in past)
+    series = [Z.T / scale for Z in past]
+    B = np.eye(series[0].shape[1])
+    for _ in range(400):
+        before = [Z @ B for Z in series[:-1]]
+        left = sum(after @ C.T for after, C in zip(series[1:], before, strict=True))
+        A = left @ np.linalg.inv(sum(C @ C.T for C in before) + alpha * np.eye(len(series[0])))
+        pushed = [A @ Z for Z in series[:-1]]
+        right = sum(P.T @ after for P, after in zip(pushed, series[1:], strict=True))
+        B = np.linalg.inv(sum(P.T @ P for P in pushed) + beta * np.eye(len(B))) @ right
+    made: Array = scale * (A @ series[-1] @ B).T
+    return made
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_flanders_over_rounds(seed: int) -> None:
+    draw, n, d, f, window = np.random.default_rng(seed), 7, 6, 2, 3
+    base, past, state = draw.normal(size=(n, d)), list[Array](), dict[str, Any]()
+    dropped = 0
+    for t in range(7):
+        X = 0.8**t * base + 0.1 * draw.normal(size=(n, d))
+        if t >= 3:
+            X[:f] = draw.normal(size=(f, d))
+        found = hand_run(f"flanders(window={window}, alpha=0.7, beta=1.3, steps=400)", X, f, t, state=state)
+        state, kept = dict(found.state), np.arange(n)
+        if t >= 2:
+            away = ((X - forecast(past[-window:], 0.7, 1.3)) ** 2).sum(1)
+            np.testing.assert_allclose(found.facts["scores"], away, rtol=1e-2)
+            kept = np.sort(np.argsort(away)[: n - f])
+            dropped += int((kept >= f).all())
+        agrees(found, X, kept)
+        past.append(np.where(np.isin(np.arange(n), kept)[:, None], X, X[kept].mean(0)))
+    assert dropped > 0
+
+
+# --- FLDetector ------------------------------------------------------------------------------------------------------
+
+
+def hessian_times(steps: Array, changes: Array, v: Array) -> Array:
+    """L-BFGS in its compact form (Byrd, Nocedal, Schnabel 1994, theorem 2.3); columns are pairs."""
+    sy, sigma = steps.T @ changes, (changes[:, -1] @ steps[:, -1]) / (steps[:, -1] @ steps[:, -1])
+    lower = np.tril(sy, -1)
+    middle = np.block([[sigma * steps.T @ steps, lower], [lower.T, -np.diag(np.diag(sy))]])
+    both = np.concatenate([sigma * steps, changes], axis=1)
+    made: Array = sigma * v - both @ np.linalg.solve(middle, both.T @ v)
+    return made
+
+
+def parted(x: Array, k: int) -> tuple[float, Array]:
+    """The least sum of squares in ``k`` intervals of the order, and who is in which."""
+    order, best = np.argsort(x), (np.inf, np.zeros(len(x), int))
+    for cuts in itertools.combinations(range(1, len(x)), k - 1):
+        pieces = np.split(order, cuts)
+        cost = sum(((x[p] - x[p].mean()) ** 2).sum() for p in pieces)
+        if cost < best[0]:
+            label = np.zeros(len(x), int)
+            for number, piece in enumerate(pieces):
+                label[piece] = number
+            best = (cost, label)
+    return best
+
+
+def flagged(scores: Array, references: Array) -> Array:
+    """The upper of two clusters, unless the gap statistic has one for enough."""
+    x = (scores - scores.min()) / np.ptp(scores)
+    logs = [np.log(parted(x, k)[0]) for k in (1, 2)]
+    of_references = np.array([[parted(r, k)[0] for k in (1, 2)] for r in references])
+    gap = np.log(of_references.mean(0)) - logs
+    enough = gap[0] >= gap[1] - np.sqrt(1 + 1 / len(references)) * np.log(of_references).std(0)[1]
+    return np.zeros(len(x), bool) if enough else parted(x, 2)[1] == 1
+
+
+@pytest.mark.parametrize("f", [0, 3])
+def test_fldetector_over_rounds(f: int) -> None:
+    draw, n, d, window = np.random.default_rng(f), 11, 6, 3
+    half = draw.normal(size=(d, d))
+    curvature, centres, theta = half @ half.T / d + np.eye(d), 0.1 * draw.normal(size=(n, d)), draw.normal(size=d)
+    state, sums, scores, before, found_some = dict[str, Any](), list[Array](), list[Array](), theta, False
+    for t in range(11):
+        X = (theta - centres) @ curvature + 0.02 * draw.normal(size=(n, d))
+        X[:f] *= (-1) ** t
+        found = hand_run(f"fldetector(window={window})", X, f, t, state=state)
+        state, bad = dict(found.state), np.zeros(n, bool)
+        if t >= 2:
+            sent = np.array(sums[-window - 1 :])
+            expected = before + hessian_times(-0.1 * sent[:-1].T, np.diff(sent, axis=0).T, -0.1 * sent[-1])
+            away = np.linalg.norm(X - expected, axis=1)
+            scores.append(away / away.sum())
+            np.testing.assert_allclose(state["scores"][:, -1], scores[-1], rtol=1e-6)
+        if len(scores) >= window:
+            references = torch.rand((10, n), generator=stream(t, "rule"), dtype=torch.float64).numpy()
+            bad = flagged(np.mean(scores[-window:], axis=0), references)
+        agrees(found, X, np.flatnonzero(~bad))
+        found_some |= bool(bad[:f].all() and f and not bad[f:].any())
+        sums.append(X[~bad].mean(0))
+        before, theta = X, theta - 0.1 * sums[-1]
+    assert found_some == (f > 0)
+
+
+# --- DeepSight -------------------------------------------------------------------------------------------------------
+
+
+def clustered(distance: Array) -> Array:
+    settings = {"min_cluster_size": 2, "min_samples": 2, "metric": "precomputed", "allow_single_cluster": True}
+    label = HDBSCAN(**settings, copy=True).fit_predict(distance)
+    return np.where(label < 0, len(label) + np.arange(len(label)), label)
+
+
+def apart(distance: Array) -> Array:
+    label = clustered(distance)
+    made: Array = (label[:, None] != label[None, :]).astype(float)
+    return made
+
+
+def euclidean(rows: Array) -> Array:
+    made: Array = np.sqrt(((rows[:, None] - rows[None]) ** 2).sum(-1))
+    return made
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_deepsight_from_energies_to_the_clipped_mean(seed: int) -> None:
+    draw, n, classes, width, body = np.random.default_rng(seed), 10, 4, 3, 5
+    X = draw.normal(size=(n, body + classes * (width + 1)))
+    X[:, body:] += 1
+    X[:4, body:] *= 0.02
+    X[:4, [body, body + 1, body + 2, body + classes * width]] += 2
+    outputs = [torch.softmax(torch.from_numpy(draw.normal(size=(n + 1, 6, classes))), -1) for _ in range(3)]
+    given = iter(outputs)
+    shapes = ((body,), (classes, width), (classes,))
+    found = hand_run("deepsight(inputs=6)", X, 0, shapes=shapes, noise_outputs=lambda *_: next(given))
+
+    weight, bias = X[:, body : body + classes * width].reshape(n, classes, width), X[:, body + classes * width :]
+    energy = (np.abs(bias) + np.abs(weight).sum(2)) ** 2
+    share = energy / energy.sum(1, keepdims=True)
+    exceeding = (share > max(0.01, 1 / classes) * share.max(1, keepdims=True)).sum(1)
+    suspect = exceeding <= np.median(exceeding) / 2
+    length = np.linalg.norm(bias, axis=1)
+    cosine = 1 - bias @ bias.T / np.outer(length, length)
+    np.fill_diagonal(cosine, 0)
+    on_noise = np.mean([apart(euclidean((o[:-1] / o[-1]).mean(1).numpy())) for o in outputs], axis=0)
+    label = clustered(np.mean([apart(cosine), apart(euclidean(share)), on_noise], axis=0))
+    kept = np.array([suspect[label == own].mean() < 1 / 3 for own in label])
+    assert found.facts["suspects"] == np.flatnonzero(suspect).tolist()
+    assert found.facts["all_condemned"] == (not kept.any())
+    whole = np.linalg.norm(X, axis=1, keepdims=True)
+    agrees(found, X * np.minimum(1, np.median(whole) / whole), np.flatnonzero(kept | (not kept.any())))

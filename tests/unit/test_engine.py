@@ -1,34 +1,39 @@
-"""The training loop: both engines, channels, participation, divergence."""
+"""The training loop: both engines, channels, participation, divergence, large federations."""
 
 from __future__ import annotations
 
 import dataclasses
+import tempfile
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
+import robustfl
+from robustfl.attacks.byzantine.forged_statistics import forge_statistics
 from robustfl.attacks.byzantine.model_replacement import ModelReplacement
-from robustfl.errors import Diverged
-from robustfl.federation import train
+from robustfl.contracts import View
+from robustfl.errors import Diverged, StoreError, UsageError
+from robustfl.federation import initial_state, train
 from robustfl.registry import entries
 from robustfl.scenarios import run_cell
 from robustfl.scenarios.build import Built, build
 from robustfl.scenarios.cell import Cell
 from robustfl.scenarios.expand import refusal
+from robustfl.scenarios.memory import bytes_of
+from robustfl.storage import kept
 
+USUAL = ["fedavg(local_steps=2)", "fbn", "hbn"]
 ALGORITHMS = ["dsgd", "dsgd(momentum=0)"] + [
     f"{e.name}(local_steps=2)" for e in entries("algorithm") if e.name != "dsgd"
 ]
-LOCAL_STEPS = ["fedavg(local_steps=2)"]
 # The grid refuses the others: one machine on all data takes one batch a round, a step in lock-step is a plain one.
+# Every norm runs with two algorithms and every algorithm with two norms; all pairs run nightly.
 PAIRS = [
-    # by default every norm with two algorithms and every algorithm with two norms
-    pytest.param(
-        e.name, a, marks=[] if e.name in ("fbn", "naive-bn") or a in ALGORITHMS[:1] + LOCAL_STEPS else pytest.mark.slow
-    )
+    pytest.param(e.name, a, marks=[] if a in ALGORITHMS[:1] + USUAL[:1] or e.name in USUAL[1:] else pytest.mark.slow)
     for e in entries("norm")
     for a in ALGORITHMS
     if refusal(Cell.of({"norm": e.name, "algorithm": a})) is None
@@ -68,58 +73,6 @@ def test_reference_and_fast_engine_agree(norm: str, algorithm: str) -> None:
     expected, expected_statistics, _ = result(norm=norm, algorithm=algorithm, engine="reference", **attack)
     torch.testing.assert_close(theta, expected, rtol=1e-10, atol=1e-10)
     torch.testing.assert_close(statistics, expected_statistics, rtol=1e-10, atol=1e-10)
-
-
-@pytest.mark.parametrize("engine", ["fast", "reference"])
-def test_engines_agree_in_float32_too(engine: str) -> None:
-    theta, _, _ = result(norm="fbn", engine=engine, dtype="float32")
-    expected, _, _ = result(norm="fbn", engine="reference", dtype="float64")
-    torch.testing.assert_close(theta.double(), expected, rtol=1e-5, atol=1e-5)
-
-
-def test_one_client_is_plain_sgd_with_momentum() -> None:
-    theta, _, built = result(clients=1, f=0, norm="none", algorithm="dsgd(momentum=0.5)", rounds=4)
-    fresh = build(cell(clients=1, f=0, norm="none", rounds=4)).experiment
-    fresh.model.train()
-    from robustfl.data import Batches
-
-    batches = Batches(fresh.parts, 8, 0, whole=True)
-    momentum = [torch.zeros_like(p) for p in fresh.model.parameters()]
-    for step in range(4):
-        index = batches.indices(0, step)
-        fresh.model.zero_grad()
-        F.cross_entropy(fresh.model(fresh.train.pixels(index, dtype=torch.float64)), fresh.train.y[index]).backward()
-        with torch.no_grad():
-            for m, p in zip(momentum, fresh.model.parameters(), strict=True):
-                assert p.grad is not None
-                m.mul_(0.5).add_(p.grad, alpha=0.5)
-                p.sub_(m, alpha=0.1)
-    expected = torch.cat([p.detach().flatten() for p in fresh.model.parameters()])
-    torch.testing.assert_close(theta, expected, rtol=1e-12, atol=1e-12)
-    assert built.experiment.layout.d == len(expected)
-
-
-def test_fedavg_weighs_clients_by_samples_for_the_mean() -> None:
-    settings = {"norm": "none", "f": 0, "clients": 3, "partition": "dirichlet(alpha=1, min_size=20)", "rounds": 1}
-    by_samples, _, built = result(algorithm="fedavg(local_steps=1)", **settings)
-    uniform, _, _ = result(algorithm="fedavg(local_steps=1, weighting=uniform)", **settings)
-    e = build(cell(**settings)).experiment
-    from robustfl.data import Batches
-
-    batches = Batches(e.parts, 8, 0, whole=False)
-    start = torch.cat([p.detach().flatten() for p in e.model.parameters()])
-    updates = []
-    for k in range(3):
-        index = batches.indices(k, 0)
-        e.model.zero_grad()
-        F.cross_entropy(e.model(e.train.pixels(index, dtype=torch.float64)), e.train.y[index]).backward()
-        updates.append(-0.1 * torch.cat([p.grad.flatten() for p in e.model.parameters() if p.grad is not None]))
-    sizes = torch.tensor([len(p) for p in e.parts], dtype=torch.float64)
-    assert len(set(sizes.tolist())) > 1
-    stack = torch.stack(updates)
-    torch.testing.assert_close(by_samples, start + (sizes / sizes.sum()) @ stack, rtol=1e-10, atol=1e-12)
-    torch.testing.assert_close(uniform, start + stack.mean(0), rtol=1e-10, atol=1e-12)
-    assert built.experiment.algorithm.weighted
 
 
 @pytest.mark.parametrize("norm", ["naive-bn", "fbn"])
@@ -251,7 +204,7 @@ def test_every_attack_runs_in_the_engine_and_certifies_itself(name: str) -> None
 BASE = {"norm": "fbn", "attack": "foe", "defense": "nnm+median", "clients": 7, "f": 2, "rounds": 2, "partition": "iid"}
 
 
-@pytest.mark.parametrize("attack", ["sf", "gaussian", "label-flip", "opt-foe"])
+@pytest.mark.parametrize("attack", ["alie", "gaussian", "label-flip", "opt-foe"])
 @pytest.mark.parametrize(
     ("algorithm", "participation"),
     [("dsgd", 0.8), ("fedavg(local_steps=2, momentum=0.5, keep_momentum=true)", 1.0)],
@@ -323,3 +276,134 @@ def test_only_attackers_who_train_on_poisoned_data_are_held_near_the_received_mo
     if expected == 3:
         # One plain step: as far as the first gradient times the learning rate.
         assert seen[1][0] == pytest.approx(0.5 * seen[0][1])
+
+
+BASE_FEDERATIONS = {
+    "model": "mlp(hidden=(8,))", "norm": "fbn", "clients": 40, "participation": 0.2, "batch": 4, "rounds": 5, "f": 4,
+    "attack": "alie(z=1)", "defense": "trimmed-mean", "f_declared": 2,
+}  # fmt: skip
+KEEPING: list[dict[str, Any]] = [
+    {"algorithm": "dsgd(momentum=0.9)"},
+    {"algorithm": "dsgd(momentum=0.9)", "participation": 1.0},
+    {"algorithm": "scaffold"},
+    {"algorithm": "fedavg", "norm": "fedbn"},
+    {"algorithm": "moon(mu=1)", "norm": "none"},
+]
+
+
+def trained(cell: dict[str, Any], limit: int) -> list[torch.Tensor]:
+    experiment = build(Cell.of({**BASE_FEDERATIONS, **cell})).experiment
+    for record in train(experiment, limit=limit):
+        state = record.state
+    assert bool(state.files) == (limit == 0)
+    own = [] if state.personal is None else [state.personal.parameters, state.personal.statistics]
+    honest = [] if state.memory is None else [state.memory[: experiment.settings.clients - experiment.settings.f]]
+    return [state.theta.clone(), state.statistics, *honest, *own]
+
+
+@pytest.mark.parametrize("cell", KEEPING, ids=lambda cell: "-".join(map(str, cell.values())))
+def test_the_file_changes_nothing(cell: dict[str, Any]) -> None:
+    in_memory, in_a_file, again = trained(cell, 1 << 30), trained(cell, 0), trained(cell, 0)
+    for a, b, c in zip(in_memory, in_a_file, again, strict=True):
+        assert torch.equal(a, b)
+        assert torch.equal(b, c)
+
+
+def test_rows_start_alike_and_what_is_written_stays() -> None:
+    rows, file = kept(torch.tensor([1.0, 2.0]), 3, 0)
+    assert file is not None
+    rows[1] = 5.0
+    assert rows.tolist() == [[1, 2], [5, 5], [1, 2]]
+    assert kept(torch.zeros(2), 3, 24)[1] is None
+
+
+def test_the_file_has_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    state = initial_state(build(Cell.of({**BASE_FEDERATIONS, **KEEPING[0]})).experiment, limit=0)
+    assert len(state.files) == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_disk_without_room_is_told_with_the_remedy() -> None:
+    with pytest.raises(StoreError, match="TMPDIR"):
+        kept(torch.zeros(1 << 20), 1 << 28, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("0", 0), ("500MB", 500_000_000), ("1.5 GiB", 3 << 29), ("7", 7), ("2k", 2000)]
+)
+def test_sizes(text: str, size: int) -> None:
+    assert bytes_of(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "many", "-1", "4 parsec", "i", "4ib"])
+def test_what_is_no_size(text: str) -> None:
+    with pytest.raises(UsageError, match="GiB"):
+        bytes_of(text)
+
+
+SMALL: dict[str, Any] = {
+    "dataset": "digits(limit=200, test_limit=40)", "model": "mlp(hidden=(8,))", "clients": 5, "f": 1, "rounds": 3,
+    "batch": 8, "dtype": "float64", "evasions": [], "partition": "dirichlet(alpha=1)", "evaluate_every": 1,
+    "algorithm": "fedavg(local_steps=2)",
+}  # fmt: skip
+
+
+def losses(**more: Any) -> list[float]:
+    torch.set_num_threads(1)
+    record = run_cell(Cell.of({**SMALL, **more}), fingerprint="x")
+    assert record.status == "done", record.reason
+    return [point.loss for point in record.curve]
+
+
+@pytest.mark.parametrize("target", ["mean", "var", "both"])
+@pytest.mark.parametrize("norm", ["naive-bn", "fbn", "fedtan"])
+def test_rounds_without_attack_are_as_if_nobody_attacked(norm: str, target: str) -> None:
+    calm, timed = (losses(norm=norm, target=target, attack=a) for a in ("none", "timed(attack=sf, start=2)"))
+    assert timed[:2] == pytest.approx(calm[:2], rel=1e-10)
+    assert timed[2] != pytest.approx(calm[2], rel=1e-6)
+
+
+@pytest.mark.parametrize(("start", "rests"), [(3, True), (2, False)])
+def test_rounds_in_which_an_attack_rests_move_no_mean(start: int, rests: bool) -> None:
+    torch.set_num_threads(1)
+    record = run_cell(Cell.of({**SMALL, "norm": "fbn", "attack": f"timed(attack=sf, start={start})"}), fingerprint="x")
+    shifts = [record.certificates[name] for name in ("attack_shift", "statistics_shift")]
+    assert shifts == [0.0, 0.0] if rests else min(shifts) > 0.01
+
+
+PROPAGATED: dict[str, Any] = {
+    "norm": "dual-bn(local=true)", "objective": "at", "at": "users(ids=[0, 2, 3])", "byzantine": "at", "clients": 6,
+    "propagation": "fedrbn(similarity=uniform, when=test)", "train_evasion": "fgsm(eps=0.05)",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("more", [{"norm": "hbn", "statistics_defense": "mean"}, PROPAGATED], ids=["hbn", "fedrbn"])
+def test_tests_meet_the_attackers_of_the_round_that_is_tested(more: dict[str, Any]) -> None:
+    def tested(attack: str) -> list[float | None]:
+        torch.set_num_threads(1)
+        record = run_cell(
+            Cell.of({**SMALL, "scope": "statistics", "target": "both", "attack": attack, **more}), fingerprint="x"
+        )
+        assert record.status == "done", record.reason
+        return [point.sa for point in record.curve]
+
+    calm, last, never = (tested(a) for a in ("none", *(f"timed(attack=foe(eta=50), start={t})" for t in (2, 3))))
+    assert never == calm
+    assert last[:2] == calm[:2]
+    assert last[2] != calm[2]
+
+
+@pytest.mark.parametrize("spec", ["timed(attack=sf, start=1)", "partial(attack='timed(attack=sf, start=1)')"])
+def test_entries_outside_the_target_are_the_attackers_own_while_they_are_off(spec: str) -> None:
+    honest, own = torch.tensor([[1.0, 4.0], [3.0, 6.0]]), torch.tensor([[7.0, 9.0]])
+    sent = []
+    for r in (0, 1):
+        attack = robustfl.attack(spec)
+        view = View(
+            n=3, f=1, channel="statistics", honest=honest, own=own, variance=torch.tensor([False, True]), round=r
+        ).redacted(attack)  # fmt: skip
+        sent.append(forge_statistics(attack, view, target="mean", generator=torch.Generator()))
+    assert torch.equal(sent[0], own)
+    expected = torch.tensor([[-2.0, 5.0]]) if spec.startswith("timed") else torch.tensor([[-7.0, 9.0]])
+    assert torch.equal(sent[1], expected)

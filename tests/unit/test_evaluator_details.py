@@ -97,53 +97,12 @@ def test_every_user_is_tested_with_its_own_model_through_the_branch(branch: str)
             assert found.per_client["sa"][k] == pytest.approx(accuracy(built, built.validation[k], test=False))
 
 
-def test_tail_is_of_the_rounds_it_names() -> None:
-    record = run_cell(cell(rounds=6, tail=3, evaluate_every=1, schedule={"lr": 1.5}), fingerprint="x")
-    curve = [point.sa for point in record.curve]
-    assert [point.round for point in record.curve] == [1, 2, 3, 4, 5, 6]
-    assert len(set(curve)) > 2
-    assert record.metrics is not None
-    assert record.metrics.groups["tail"]["sa"] == pytest.approx(sum(curve[3:]) / 3)
-    assert set(record.metrics.groups) == {"tail"}  # a maximum over test accuracies is no result
-
-
-def test_tail_has_robust_accuracy_where_it_was_measured() -> None:
-    settings = {"rounds": 4, "tail": 2, "evaluate_every": 1, "evasions": ["fgsm(eps=0.05)"]}
-    robust = run_cell(cell(**settings, evaluate_ra=True), fingerprint="x")
-    assert robust.metrics is not None
-    values = [point.ra for point in robust.curve[-2:]]
-    assert robust.metrics.groups["tail"]["fgsm(eps=0.05)"] == pytest.approx(sum(values) / 2)
-    clean = metrics(**settings)
-    assert set(clean.groups["tail"]) == {"sa"}
-
-
 # --- the round chosen on validation data -----------------------------------------------------------------------------
 
 SELECTED = {
     "validation": 0.4, "select": "validation", "evaluate_every": 1, "evasions": ["fgsm(eps=0.05)"], "rounds": 6,
     "schedule": {"kind": "step", "values": [0.2, 30.0], "milestones": [4]},
 }  # fmt: skip
-
-
-@pytest.mark.parametrize("norm", ["gn", "naive-bn", "fedbn", "fedavg-alg2", "dual-bn(local=true)"])
-def test_the_selected_round_has_the_metrics_of_a_run_that_ends_there(norm: str) -> None:
-    """The rate of 30 in the last two rounds undoes what four have learnt."""
-    record = run_cell(cell(**{**SELECTED, "norm": norm}), fingerprint="x")
-    assert record.metrics is not None
-    chosen = record.certificates["selection"]
-    assert [round for round, _ in chosen["values"]] == [1, 2, 3, 4, 5, 6]
-    assert chosen["round"] == max(chosen["values"], key=lambda seen: seen[1])[0] <= 4
-    assert chosen["validation"] == dict(chosen["values"])[chosen["round"]]
-    ended = run_cell(cell(**{**SELECTED, "norm": norm, "rounds": chosen["round"], "select": "last"}), fingerprint="x")
-    assert ended.metrics is not None
-    selected = record.metrics.groups["selected"]
-    assert selected["sa"] == ended.metrics.sa
-    assert selected["fgsm(eps=0.05)"] == ended.metrics.ra["fgsm(eps=0.05)"]
-    assert selected["ra_worst"] == ended.metrics.ra_worst
-    assert record.metrics.groups.get("selected, spread") == ended.metrics.groups.get("spread")
-    assert record.metrics.sa < selected["sa"]  # the last round's stay beside them
-    held = [value for value in ended.metrics.per_client["sa"] if value is not None]
-    assert chosen["validation"] == pytest.approx(sum(held) / len(held))
 
 
 def test_of_the_selected_round_attackers_remember_what_they_did_then() -> None:
@@ -157,32 +116,6 @@ def test_of_the_selected_round_attackers_remember_what_they_did_then() -> None:
     assert ended.metrics is not None
     assert record.metrics.groups["selected"]["sa"] == ended.metrics.sa
     assert record.metrics.groups["selected"]["ra_worst"] == ended.metrics.ra_worst
-
-
-def test_rounds_are_selected_by_robust_accuracy_of_at_users_and_standard_accuracy_of_the_others() -> None:
-    chosen = cell(**{**USERS, "train_evasion": "fgsm(eps=0.2)"}, validation=0.4, f=1)
-    built = build(chosen)
-    e = built.experiment
-    *_, last = train(e)
-    state, values = last.state, []
-    e.model.eval()
-    for k in range(5):
-        if k in e.settings.byzantine():
-            continue
-        index = built.validation[k]
-        x, y = e.train.pixels(index, dtype=torch.float64), e.train.y[index]
-        write_statistics(e.model, e.layout, state.personal.statistics[k])
-        with lent(state.theta, state.personal.models_of([k], e.privacy, state.theta)[0]), through(e.model, ADVERSARIAL):
-            if k in (0, 1, 2):
-                x.requires_grad_()
-                (slope,) = torch.autograd.grad(torch.nn.functional.cross_entropy(e.model(x), y, reduction="sum"), x)
-                x = (x + 0.2 * slope.sign()).clamp(0, 1).detach()
-            values.append(float((e.model(x).argmax(1) == y).double().mean()))
-    assert len(values) == 4
-    found = Evaluator(chosen, built).on_validation(state)
-    assert found == pytest.approx(sum(values) / 4)
-    standard = Evaluator(cell(validation=0.4, norm="dual-bn(local=true)"), built).on_validation(state)
-    assert found == pytest.approx(standard)  # roles are of the experiment, not of the evaluator's cell
 
 
 def test_every_at_user_is_attacked_from_a_stream_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,26 +173,6 @@ def test_smallest_variance_is_that_of_all_rounds_so_far() -> None:
         smallest = min(smallest, now)
         assert record.facts["smallest_variance"] == smallest
     assert rising
-
-
-@pytest.mark.parametrize("norm", ["gn", "naive-bn"])
-def test_forgetting_is_of_the_received_and_the_local_models(norm: str) -> None:
-    chosen = cell(norm=norm, validation=0.3, forgetting=True, partition="classes(k=4)")
-    built = build(chosen)
-    e = built.experiment
-    *_, last = train(e, local=lambda round: round == 2)
-    local = last.local
-    assert local is not None
-    found = Evaluator(chosen, built).forgetting(last.state, local)
-    for m in range(5):
-        write_statistics(e.model, e.layout, local.statistics[m] if norm == "naive-bn" else local.before)
-        with lent(last.state.theta, local.received + local.updates[m]):
-            after = [accuracy(built, built.validation[d], test=False) for d in range(5)]
-        assert found["after"][m] == pytest.approx(after)
-    write_statistics(e.model, e.layout, local.before)
-    with lent(last.state.theta, local.received):
-        before = [accuracy(built, built.validation[d], test=False) for d in range(5)]
-    assert found["matrix"][0] == pytest.approx([b - a for b, a in zip(before, found["after"][0], strict=True)])
 
 
 def test_forgetting_of_listed_rounds_is_that_of_runs_that_end_there_and_disturbs_nothing() -> None:

@@ -1,33 +1,27 @@
-"""FGSM, PGD and MIA: the ball, the gradient, targets, and the released Digits pipeline."""
+"""FGSM, PGD, MIA and Auto-PGD: the ball, the gradient, targets, steps, and the released Digits pipeline."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 import evasion_model
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 import robustfl
-from robustfl.attacks.evasion import PGD
+from robustfl.attacks.evasion import PGD, checkpoints, fab_t, targeted_dlr
+from robustfl.attacks.evasion.apgd import _Climb, climb
+from robustfl.attacks.evasion.apgd_t import _loss
 from robustfl.attacks.evasion.balls import into_ball, noise_in
 from robustfl.attacks.evasion.image_draws import Draws
+from robustfl.attacks.evasion.points import Harvest
 from robustfl.attacks.evasion.targets import aim
+from robustfl.attacks.evasion.whitebox import frozen
 from robustfl.errors import UsageError
-from robustfl.evaluation import robust_accuracy, standard_accuracy
 from robustfl.randomness import stream
-
-ATTACKS = [
-    "fgsm",
-    "pgd",
-    "pgd(keep=best, restarts=2)",
-    "pgd(random_start=false)",
-    "pgd(step_rule=released)",
-    "mia",
-    "mia(decay=0)",
-]
 
 
 @pytest.fixture(scope="module")
@@ -48,45 +42,6 @@ def trained() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
     return model, x, y
 
 
-@pytest.mark.parametrize("spec", ATTACKS)
-@pytest.mark.parametrize("eps", [0.03, 0.3])
-def test_never_outside_the_ball_or_the_pixel_range(spec: str, eps: float, trained: tuple[nn.Module, ...]) -> None:
-    model, x, y = trained
-    adversarial = robustfl.evasion(spec, eps=eps).perturb(model, x, y)
-    assert float((adversarial - x).abs().max()) <= eps + 1e-6
-    assert float(adversarial.min()) >= 0.0
-    assert float(adversarial.max()) <= 1.0
-
-
-@pytest.mark.parametrize("spec", ATTACKS)
-def test_the_loss_of_a_trained_model_rises(spec: str, trained: tuple[nn.Module, ...]) -> None:
-    model, x, y = trained
-    adversarial = robustfl.evasion(spec, eps=0.1).perturb(model, x, y)
-    with torch.no_grad():
-        assert F.cross_entropy(model(adversarial), y) > 2 * F.cross_entropy(model(x), y)
-
-
-@pytest.mark.parametrize("spec", ATTACKS)
-def test_radius_zero_changes_nothing(spec: str, trained: tuple[nn.Module, ...]) -> None:
-    model, x, y = trained
-    attack = robustfl.evasion(spec, eps=0)
-    assert torch.equal(attack.perturb(model, x, y), x)
-    settings = {"batch": 64, "generator": torch.Generator().manual_seed(0)}
-    robust = robust_accuracy(model, lambda i: x[i], y, attack, **settings)
-    assert robust.value == standard_accuracy(model, lambda i: x[i], y, batch=64).value
-
-
-def test_robust_accuracy_falls_with_the_radius(trained: tuple[nn.Module, ...]) -> None:
-    model, x, y = trained
-    values = []
-    for eps in (0.0, 0.02, 0.05, 0.1, 0.3):
-        attack = robustfl.evasion("pgd", eps=eps, steps=20, step=eps / 8, random_start=False)
-        generator = torch.Generator().manual_seed(0)
-        values.append(robust_accuracy(model, lambda i: x[i], y, attack, batch=64, generator=generator).value)
-    assert values == sorted(values, reverse=True)
-    assert values[0] > 0.9 > 0.1 > values[-1]
-
-
 def test_the_best_iterate_is_kept_and_restarts_help(trained: tuple[nn.Module, ...]) -> None:
     model, x, y = trained
 
@@ -105,14 +60,6 @@ def test_a_zero_gradient_moves_nothing() -> None:
     nn.init.zeros_(model.weight)
     x = torch.tensor([[0.5, 0.5]])
     assert torch.equal(robustfl.evasion("fgsm", eps=0.1).perturb(model, x, torch.tensor([0])), x)
-
-
-def test_samples_do_not_influence_each_other(trained: tuple[nn.Module, ...]) -> None:
-    model, x, y = trained
-    attack = robustfl.evasion("pgd", eps=0.1, random_start=False)
-    together = attack.perturb(model, x[:8], y[:8])
-    alone = torch.cat([attack.perturb(model, x[i : i + 1], y[i : i + 1]) for i in range(8)])
-    torch.testing.assert_close(together, alone)
 
 
 def test_the_step_follows_the_radius_unless_it_is_given() -> None:
@@ -148,12 +95,6 @@ def test_wrong_parameters_are_refused(spec: str, words: str) -> None:
     with pytest.raises(UsageError) as caught:
         robustfl.evasion(spec)
     assert words in str(caught.value)
-
-
-@pytest.mark.parametrize("x", [torch.full((1, 4), 1.5), torch.full((1, 4), float("nan")), torch.ones(1, 4).long()])
-def test_inputs_outside_pixel_space_are_refused(x: torch.Tensor) -> None:
-    with pytest.raises(UsageError, match=r"\[0, 1\]"):
-        robustfl.evasion("pgd").perturb(nn.Linear(4, 2), x, torch.tensor([0]))
 
 
 # --- L2 --------------------------------------------------------------------------------------------------------------
@@ -308,3 +249,205 @@ def test_the_released_digits_pipeline_moves_black_to_mid_grey(spec: str) -> None
         two_classes(), torch.tensor([[0.0, 0.8]]), torch.tensor([0])
     )
     torch.testing.assert_close(found, torch.tensor([[0.5, 0.85]]))
+
+
+def linear(weight: list[list[float]], bias: list[float]) -> nn.Module:
+    model = nn.Linear(len(weight[0]), len(weight)).double()
+    model.load_state_dict({"weight": torch.tensor(weight), "bias": torch.tensor(bias)})
+    return model
+
+
+# --- APGD ------------------------------------------------------------------------------------------------------------
+
+
+def climb_of(
+    rises: list[int], best: list[float], then: list[float], halved: list[bool], fooled: list[bool] | None = None
+) -> _Climb:
+    n = len(rises)
+    images, here, top = torch.zeros(n, 1), torch.ones(n, 1), torch.tensor(best)
+    return _Climb(
+        place=torch.arange(n), origin=images, y=torch.zeros(n).long(), target=torch.zeros(n).long(), current=images,
+        before=images, gradient=images, loss=torch.zeros(n), best=here, best_gradient=here, best_loss=top,
+        best_at_checkpoint=torch.tensor(then), step=torch.full((n,), 0.4), rises=torch.tensor(rises),
+        halved=torch.tensor(halved), fooled=torch.tensor(fooled or [False] * n),
+    )  # fmt: skip
+
+
+def test_the_first_misclassified_iterate_is_the_best_for_good() -> None:
+    now = climb_of([0] * 4, [2.0] * 4, [2.0] * 4, [False] * 4, fooled=[False, False, False, True])
+    moved = torch.full((4, 1), 5.0)
+    now.accept(moved, moved, torch.tensor([1.0, 1.0, 3.0, 3.0]), torch.tensor([True, False, False, False]))
+    assert now.best.flatten().tolist() == [5.0, 1.0, 5.0, 1.0]
+    assert now.fooled.tolist() == [True, False, False, True]
+    assert now.rises.tolist() == [1, 1, 1, 1]
+
+
+def steps_written_out(
+    model: nn.Module,
+    x: Tensor,
+    y: int,
+    loss: Callable[[Tensor], Tensor],
+    start: Tensor,
+    eps: float,
+    norm: str,
+    steps: int,
+) -> Tensor:
+    """Algorithm 1 of the paper for one image that is never misclassified: the iterate of the highest loss."""
+
+    def project(z: Tensor) -> Tensor:
+        if norm == "linf":
+            return (x + (z - x).clamp(-eps, eps)).clamp(0, 1)
+        return (x + (z - x) * min(1.0, eps / max(float((z - x).norm()), 1e-12))).clamp(0, 1)
+
+    def at(z: Tensor) -> tuple[float, Tensor]:
+        z = z.detach().requires_grad_(True)
+        logits = model(z)
+        assert int(logits.argmax(1)) == y
+        value = loss(logits)
+        (gradient,) = torch.autograd.grad(value.sum(), z)
+        return float(value.detach()), gradient.sign() if norm == "linf" else gradient / gradient.norm()
+
+    halts, eta, before = checkpoints(steps), 2 * eps, start
+    iterates, points = [at(start)], [start]
+    best, best_then, halved = 0, iterates[0][0], False
+    rises = 0
+    for k in range(1, steps + 1):
+        ahead = project(points[-1] + eta * iterates[-1][1])
+        if len(points) > 1:
+            ahead = project(points[-1] + 0.75 * (ahead - points[-1]) + 0.25 * (points[-1] - before))
+        before = points[-1]
+        points.append(ahead)
+        iterates.append(at(ahead))
+        rises += iterates[-1][0] > iterates[-2][0]
+        if iterates[-1][0] > iterates[best][0]:
+            best = len(iterates) - 1
+        if k in halts:
+            stuck = not halved and iterates[best][0] == best_then
+            halved = rises < 0.75 * (k - halts[halts.index(k) - 1]) or stuck
+            best_then, rises = iterates[best][0], 0
+            if halved:
+                eta /= 2
+                points.append(points[best])
+                iterates.append(iterates[best])
+                best = len(iterates) - 1
+    return points[best]
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize("loss", ["ce", "ratio"])
+def test_auto_pgd_is_its_algorithm(norm: str, loss: str) -> None:
+    model, x, y = evasion_model.trained()
+    model, eps, steps = copy.deepcopy(model).double(), {"linf": 0.03, "l2": 0.15}[norm], 40
+    with torch.no_grad():
+        margins = model(x.double()).topk(2, dim=1).values.diff(dim=1).abs().squeeze(1)
+    rows = torch.nonzero((margins > 8) & evasion_model.hits(model, x.double(), y)).flatten()[:4]
+    x, y = x[rows].double(), y[rows]
+    target = (y + 1) % 10
+    pick: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+        "ce": lambda z, label, _: F.cross_entropy(z, label, reduction="none"),
+        "ratio": targeted_dlr,
+    }
+    with frozen(model):
+        found = climb(
+            model, x, y, target, loss=pick[loss], eps=eps, norm=norm, steps=steps, draws=Draws(stream(4), len(x))
+        )
+        noise = torch.empty_like(x)
+        noise = noise.uniform_(-1, 1, generator=stream(4)) if norm == "linf" else noise.normal_(generator=stream(4))
+        for i in range(len(x)):
+            length = noise[i].abs().max() if norm == "linf" else noise[i].norm()
+            start = (x[i : i + 1] + eps * noise[i : i + 1] / length).clamp(0, 1)
+            label, goal = y[i : i + 1], target[i : i + 1]
+            one = lambda z, label=label, goal=goal: pick[loss](z, label, goal)  # noqa: E731
+            expected = steps_written_out(model, x[i : i + 1], int(y[i]), one, start, eps, norm, steps)
+            torch.testing.assert_close(found[i : i + 1], expected, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["apgd-t", "fab-t"])
+def test_a_class_farther_away_is_aimed_at_when_the_nearest_is_out_of_reach(name: str) -> None:
+    # Class 1 is the likeliest other one, but no pixel moves it; class 2 wins from 0.56 on.
+    model = linear([[0.0], [0.0], [5.0]], [0.0, -0.1, -2.8])
+    x, y = torch.tensor([[0.5]], dtype=torch.float64), torch.tensor([0])
+    for targets, fooled in ((1, False), (2, True)):
+        found = robustfl.evasion(name, eps=0.1, steps=10, targets=targets).perturb(model, x, y)
+        assert bool(model(found).argmax(1) != 0) == fooled
+
+
+def test_the_targeted_loss_is_the_ratio_from_four_classes_on() -> None:
+    z, y, t = torch.randn(3, 4, generator=stream(0)), torch.tensor([0, 1, 2]), torch.tensor([1, 2, 3])
+    assert torch.equal(_loss(z, y, t), targeted_dlr(z, y, t))
+    assert torch.equal(_loss(z[:, :3], y, y), -F.cross_entropy(z[:, :3], y, reduction="none"))
+
+
+# --- FAB -------------------------------------------------------------------------------------------------------------
+
+
+def test_fab_starts_again_within_half_of_the_ball(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+    starts: list[Tensor] = []
+
+    def drawn(draws: object, x: Tensor, eps: float, norm: str) -> Tensor:
+        asked.append(eps)
+        return torch.full_like(x, eps)
+
+    def towards(self: object, model: nn.Module, x: Tensor, y: Tensor, goal: Tensor, start: Tensor) -> Tensor:
+        starts.append(start)
+        return torch.full_like(x, torch.inf)
+
+    attack = robustfl.evasion("fab-t", eps=0.2, steps=1, targets=1, restarts=3)
+    monkeypatch.setattr(fab_t, "noise_on", drawn)
+    monkeypatch.setattr(type(attack), "_towards", towards)
+    x, model = torch.tensor([[[[0.5]], [[0.95]]]], dtype=torch.float64), nn.Flatten()
+    attack.perturb(model, x, torch.tensor([1]), generator=torch.Generator().manual_seed(0))
+    assert asked == [0.1, 0.1]
+    assert [start.flatten().tolist() for start in starts] == [[0.5, 0.95], [0.6, 1.0], [0.6, 1.0]]
+
+
+# --- what is kept, and who is left -----------------------------------------------------------------------------------
+
+
+def test_a_misclassified_image_is_kept_whatever_its_loss() -> None:
+    x = torch.zeros(2, 3)
+    # Rows: logits themselves. Unsure but right (loss 1.08), then wrong with the lower loss 0.71; then neither.
+    unsure, wrong = torch.tensor([0.03, 0.0, 0.0]), torch.tensor([3.0, 3.05, 0.0])
+    harvest = Harvest(nn.Identity(), x, torch.zeros(2).long(), Draws(stream(0), 2))
+    harvest.offer(torch.stack([unsure, unsure]))
+    harvest.offer(torch.stack([wrong, 2 * torch.eye(3)[0]]))
+    torch.testing.assert_close(harvest.images, torch.stack([wrong, unsure]))
+    assert harvest.rows.tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    "spec", ["apgd-ce(eps=0.15, steps=20)", "fab-t(eps=0.15, steps=20, targets=1)", "square(eps=0.15, queries=100)"]
+)
+def test_images_leave_within_a_run_once_they_are_fooled(spec: str) -> None:
+    sizes: list[int] = []
+
+    class Counting(nn.Module):
+        def forward(self, z: Tensor) -> Tensor:
+            sizes.append(len(z))
+            return z
+
+    model, x, y = evasion_model.trained()
+    attack = robustfl.evasion(spec)
+    attack.perturb(nn.Sequential(Counting(), model).eval(), x[:100], y[:100])
+    # The first forward asks who is classified right, the last ones belong to the final count.
+    assert min(sizes[2:-2]) < 0.7 * sizes[1]
+
+
+def test_the_library_variant_exchanges_rows_and_columns_of_the_first_candidates() -> None:
+    seen: list[Tensor] = []
+
+    class Recording(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            seen.append(x)
+            return torch.tensor([[1.0, 0.0]]).expand(len(x), 2)
+
+    x, y = torch.full((1, 1, 6, 6), 0.4), torch.tensor([0])
+    probed = []
+    for variant in ("paper", "advertorch"):
+        seen.clear()
+        robustfl.evasion("lsa", variant=variant, rounds=1).perturb(Recording(), x, y, generator=stream(1))
+        probed.append((seen[1] != x).any(0)[0])  # after the question who is classified right
+    assert int(probed[0].sum()) == 3
+    assert torch.equal(probed[1], probed[0].T)
+    assert not torch.equal(probed[1], probed[0])

@@ -6,9 +6,7 @@ import copy
 from dataclasses import dataclass
 
 import evasion_model
-import numpy as np
 import pytest
-import scipy.optimize
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -18,7 +16,6 @@ from robustfl.attacks.evasion import checkpoints, dlr, masking, p_at, resisting_
 from robustfl.attacks.evasion.fab_t import project
 from robustfl.attacks.evasion.image_draws import Draws
 from robustfl.attacks.evasion.points import in_turn
-from robustfl.attacks.evasion.squares import bump, eta, recoloured, redistributed, side_of, stripes, tiles, window
 from robustfl.contracts import Evasion
 from robustfl.errors import UsageError
 from robustfl.randomness import stream
@@ -44,17 +41,6 @@ def test_ratios_of_logits_ignore_their_scale_and_shift() -> None:
     )
     torch.testing.assert_close(dlr(7 * z - 3, y), dlr(z, y))
     torch.testing.assert_close(targeted_dlr(7 * z - 3, y, t), targeted_dlr(z, y, t))
-
-
-def test_ratios_by_hand() -> None:
-    z = torch.tensor([[5.0, 1.0, 2.0, 0.0]])
-    assert float(dlr(z, torch.tensor([0]))) == pytest.approx(-(5 - 2) / (5 - 1))
-    assert float(dlr(z, torch.tensor([2]))) == pytest.approx(-(2 - 5) / (5 - 1))
-    assert float(targeted_dlr(z, torch.tensor([0]), torch.tensor([3]))) == pytest.approx(-(5 - 0) / (5 - 0.5))
-    with pytest.raises(UsageError, match="at least 3 classes, not 2"):
-        dlr(z[:, :2], torch.tensor([0]))
-    with pytest.raises(UsageError, match="at least 4 classes, not 3"):
-        targeted_dlr(z[:, :3], torch.tensor([0]), torch.tensor([1]))
 
 
 def test_checkpoints_of_short_runs_are_rounded_up_and_distinct() -> None:
@@ -102,42 +88,6 @@ class Scaled(nn.Module):
 # --- FAB -------------------------------------------------------------------------------------------------------------
 
 
-def nearest_move(x: np.ndarray, w: np.ndarray, value: float, norm: str) -> np.ndarray:
-    """The same by a solver."""
-    d = len(x)
-    if norm == "l2":
-        solved = scipy.optimize.minimize(
-            lambda m: m @ m, np.zeros(d), jac=lambda m: 2 * m, bounds=list(zip(-x, 1 - x, strict=True)),
-            constraints={"type": "eq", "fun": lambda m: w @ m + value, "jac": lambda m: w}, method="SLSQP",
-            options={"ftol": 1e-14, "maxiter": 500},
-        )  # fmt: skip
-        assert solved.success
-        return solved.x
-    eye, ones = np.eye(d), np.ones((d, 1))
-    solved = scipy.optimize.linprog(
-        np.r_[np.zeros(d), 1.0], A_ub=np.r_[np.c_[eye, -ones], np.c_[-eye, -ones]], b_ub=np.zeros(2 * d),
-        A_eq=np.r_[w, 0.0][None], b_eq=[-value], bounds=[*zip(-x, 1 - x, strict=True), (0, None)],
-    )  # fmt: skip
-    assert solved.success
-    return solved.x[:d]
-
-
-@pytest.mark.parametrize("norm", ["linf", "l2"])
-def test_moves_to_a_hyperplane_are_as_short_as_a_solver_finds(norm: str) -> None:
-    random = np.random.default_rng(0)
-    for _ in range(20):
-        x, w = random.uniform(size=6).round(1), random.normal(size=6) * (random.uniform(size=6) > 0.2)
-        reach = np.sum(np.where(w > 0, w * (1 - x), -w * x))
-        value = -0.8 * reach * random.uniform()
-        found = project(torch.tensor(x)[None], torch.tensor(w)[None], torch.tensor([value]), norm)[0].numpy()
-        assert w @ found == pytest.approx(-value, abs=1e-9)
-        assert (x + found).min() >= -1e-12
-        assert (x + found).max() <= 1 + 1e-12
-        order = {"linf": np.inf, "l2": 2}[norm]
-        wanted = np.linalg.norm(nearest_move(x, w, value, norm), order)
-        assert np.linalg.norm(found, order) == pytest.approx(wanted, abs=1e-6)
-
-
 @pytest.mark.parametrize("norm", ["linf", "l2"])
 def test_a_hyperplane_out_of_reach_is_approached_to_the_corner(norm: str) -> None:
     x, w = torch.tensor([[0.2, 0.7, 0.5]]), torch.tensor([[1.0, -2.0, 0.0]])
@@ -145,78 +95,7 @@ def test_a_hyperplane_out_of_reach_is_approached_to_the_corner(norm: str) -> Non
     torch.testing.assert_close(project(x, w, torch.tensor([9.0]), norm), torch.tensor([[-0.2, 0.3, 0.0]]))
 
 
-@pytest.mark.parametrize(("norm", "dual"), [("linf", 1), ("l2", 2)])
-def test_the_boundary_of_a_linear_model_is_found_at_its_distance(norm: str, dual: int) -> None:
-    weight = torch.randn(4, 6, generator=stream(1), dtype=torch.float64)
-    model = linear(weight.tolist(), [0.0] * 4)
-    x = torch.full((1, 6), 0.5, dtype=torch.float64)
-    z = model(x)[0].detach()
-    y = int(z.argmax())
-    distances = [float((z[y] - z[t]) / (weight[y] - weight[t]).norm(p=dual)) for t in range(4) if t != y]
-    for factor, fooled in ((1.01, True), (0.99, False)):
-        attack = robustfl.evasion("fab-t", eps=factor * min(distances), norm=norm, steps=20)
-        found = attack.perturb(model, x, torch.tensor([y]))
-        assert bool(model(found).argmax(1) != y) == fooled
-
-
 # --- Square ----------------------------------------------------------------------------------------------------------
-
-
-def test_every_square_within_the_image_can_be_drawn() -> None:
-    u = torch.rand(4000, 2, generator=stream(0))
-    here = window(u, 3, 5, 4)
-    assert here.mask.flatten(1).sum(1).unique().tolist() == [9]
-    corners = torch.stack([here.rows[:, 0], here.columns[:, 0]]).neg().unique(dim=1).T.tolist()
-    assert corners == [[r, c] for r in range(3) for c in range(2)]
-    border = window(torch.tensor([[1.0, 1.0]]), 3, 5, 4)  # what rounding may turn a number below 1 into
-    assert (int(border.rows[0, 0]), int(border.columns[0, 0])) == (-2, -1)
-
-
-def test_the_search_in_the_cube_moves_pixels_to_its_faces() -> None:
-    x = torch.full((2, 3, 6, 6), 0.5)
-    start = stripes(x, torch.rand(2, 3, 6, generator=stream(0)), 0.1)
-    torch.testing.assert_close((start - x).abs(), torch.full_like(x, 0.1))
-    assert torch.equal(start, start[:, :, :1].expand_as(start))
-    changed = recoloured(x, start, torch.rand(2, 5, generator=stream(1)), 2, 0.1) - x
-    torch.testing.assert_close(changed.abs(), torch.full_like(x, 0.1))
-    other = (changed != start - x).any(1)
-    assert 0 < int(other.sum()) <= 2 * 4
-
-
-def test_shapes_of_the_euclidean_search() -> None:
-    like = torch.zeros(1, dtype=torch.float64)
-    torch.testing.assert_close(bump(3, 3, like)[1], torch.tensor([0.25, 1.25, 0.25], dtype=torch.float64))
-    shape = eta(6, like)
-    assert float(shape.norm()) == pytest.approx(1.0)
-    torch.testing.assert_close(shape[:3], -shape[3:])
-    assert side_of(0.8, 28, 28) == 25
-    assert side_of(1e-6, 28, 28) == 1
-    assert [robustfl.evasion("square", norm="l2").side(q, 28, 28) for q in (0, 4999)] == [25, 3]
-    assert [robustfl.evasion("square", norm="l2").side(q, 4, 9) for q in (0, 4999)] == [3, 3]
-
-
-@pytest.mark.parametrize("size", [(3, 8, 8), (1, 4, 3), (2, 28, 11)])
-def test_the_euclidean_search_spends_all_of_its_radius(size: tuple[int, int, int]) -> None:
-    x = torch.full((3, *size), 0.5, dtype=torch.float64)
-    start = tiles(x, torch.rand(3, size[0] + 1, 5, 5, generator=stream(0), dtype=torch.float64), 0.3)
-    torch.testing.assert_close((start - x).flatten(1).norm(dim=1), torch.full((3,), 0.3, dtype=torch.float64))
-    side = min(3, size[2])
-    moved = redistributed(x, start, torch.rand(3, 5 + size[0], generator=stream(1), dtype=torch.float64), side, 0.3)
-    torch.testing.assert_close((moved - x).flatten(1).norm(dim=1), torch.full((3,), 0.3, dtype=torch.float64))
-    half = redistributed(x, x + (start - x) / 2, torch.rand(3, 5 + size[0], generator=stream(1)).double(), side, 0.3)
-    torch.testing.assert_close((half - x).flatten(1).norm(dim=1), torch.full((3,), 0.3, dtype=torch.float64))
-    assert int(((moved - start).abs() > 1e-12).sum(1).amax(0).count_nonzero()) <= 3 * 2 * side * side
-
-
-@pytest.mark.parametrize("norm", ["linf", "l2"])
-def test_more_queries_fool_more_images(norm: str) -> None:
-    held = [
-        evasion_model.resisting(robustfl.evasion("square", eps=RADII[norm], norm=norm, queries=q), count=100)
-        for q in (1, 20, 200)
-    ]
-    assert bool((held[2] <= held[1]).all())
-    assert bool((held[1] <= held[0]).all())
-    assert float(held[2].double().mean()) < float(held[0].double().mean()) - 0.1
 
 
 @pytest.mark.parametrize("name", ["square", "lsa"])
@@ -234,42 +113,6 @@ def brightness(first: Tensor, bias: float) -> nn.Module:
     """Class 0 while the weighted sum of the pixels exceeds ``bias``."""
     flat = first.flatten().tolist()
     return linear([flat, [0.0] * len(flat)], [0.0, bias])
-
-
-def test_the_local_search_finds_the_pixel_that_matters() -> None:
-    weight = torch.zeros(5, 5, dtype=torch.float64)
-    weight[3, 1] = -1.0
-    x = torch.full((1, 1, 5, 5), 0.6, dtype=torch.float64)
-    # Probed, the pixel turns white, which is what fools the model; rounds before it is a candidate change others.
-    attack = robustfl.evasion("lsa", pixels=1, candidates=25, distance=4)
-    found = attack.perturb(brightness(weight, -0.95), x, torch.tensor([0]))
-    assert float(found[0, 0, 3, 1]) == 1.0
-    assert int((found != x).sum()) <= 3
-
-
-def test_pixels_grow_about_mid_grey_and_wrap() -> None:
-    base = torch.tensor([[[0.6, 0.9, 0.1, 0.5]]], dtype=torch.float64)
-    every = torch.arange(4)[None]
-    grown = robustfl.evasion("lsa")._grown(base, every, torch.tensor([[True, True, True, False]]))
-    torch.testing.assert_close(grown, torch.tensor([[[0.65, 0.1, 0.9, 0.5]]], dtype=torch.float64))
-
-
-@pytest.mark.parametrize(("size", "grey", "changed"), [(8, 0.25, 1), (6, 0.4, 8)])
-def test_the_nearest_misclassified_image_is_returned(size: int, grey: float, changed: int) -> None:
-    # One probed pixel, which turns black, fools the model. Five pixels at 0.125 less are farther away than that one;
-    # three and then five more at 0.05 less, two rounds on, are nearer.
-    x = torch.full((1, 1, size, size), grey, dtype=torch.float64)
-    model = brightness(torch.ones(size, size, dtype=torch.float64), float(x.sum()) - 0.8 * grey)
-    found = robustfl.evasion("lsa", rounds=3).perturb(model, x, torch.tensor([0]))
-    assert int((found != x).sum()) == changed
-
-
-def test_candidates_lie_around_the_changed_pixels() -> None:
-    chosen, sure = torch.tensor([[0, 35, 14]]), torch.tensor([[True, True, False]])
-    places, valid = robustfl.evasion("lsa", distance=1)._around(
-        chosen, sure, torch.rand(1, 36, generator=stream(0)), 6, 6
-    )
-    assert sorted(places[valid].tolist()) == [0, 1, 6, 7, 28, 29, 34, 35]
 
 
 def test_the_library_variant_starts_every_round_from_the_image() -> None:

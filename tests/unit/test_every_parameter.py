@@ -92,7 +92,7 @@ IDLE: dict[tuple[str, str, str], tuple[str, set[str]]] = {
         {"", "parameter=deviation", "attack=sf", "attack=badnets(target=1)", "search=golden"},
     ),
     ("attack", "opt", "start"): ("the interval's upper half holds the best", {"search=golden"}),
-    ("defense", "deepsight", "tau"): ("here no cluster is near the threshold; test_defenses_recent sets it", {""}),
+    ("defense", "deepsight", "tau"): ("here no cluster is near the threshold; test_fine_points sets it", {""}),
     ("defense", "deepsight", "inputs"): ("here more images change no cluster; test_defenses_recent sets them", {""}),
     ("defense", "gas", "rule"): ("both rules by columns find the same rows far", {"rule=median", "rule=trimmed-mean"}),
     ("defense", "geometric-median", "init"): (

@@ -32,38 +32,6 @@ def states(**more: Any) -> list[torch.Tensor]:
     return [theta.clone(), *(record.state.theta.clone() for record in train(built.experiment))]
 
 
-def test_at_users_take_part_first_and_st_users_afterwards() -> None:
-    settings = build(Cell.of({**SMALL, "finetune": "st(rounds=2)"})).experiment.settings
-    assert [settings.sample(t) for t in range(3)] == [[0, 2], [1, 3], [1, 3]]
-
-
-def test_the_first_phase_knows_nothing_of_the_second() -> None:
-    """What ST users do, and with which layers, changes no round before theirs."""
-    one, other = states(finetune="st(rounds=1, frozen=0)"), states(finetune="st(rounds=1, frozen=2)")
-    assert [torch.equal(a, b) for a, b in zip(one, other, strict=True)] == [True, True, True, False]
-    everybody = states()
-    assert not torch.equal(everybody[1], one[1])
-
-
-@pytest.mark.parametrize(("frozen", "layers"), [(0, 0), (1, 1), (3, 3)])
-def test_frozen_layers_stay_and_the_others_move(frozen: int, layers: int) -> None:
-    """``domains-cnn`` has four layers of weights; a normalization belongs to the layer before it.
-
-    A bias before a normalization has no gradient but rounding, which may be none: whether it moves is not asked.
-    """
-    cell = Cell.of({**SMALL, "finetune": f"st(rounds=2, frozen={frozen})"})
-    slots = layout_of(build(cell).experiment.model).update
-    starts = [slot.start for slot in slots if len(slot.shape) > 1]
-    thetas = states(finetune=cell.finetune)
-    boundary = starts[layers]
-    assert torch.equal(thetas[1][:boundary], thetas[3][:boundary])
-    moved = thetas[1] != thetas[3]
-    for slot in slots:
-        if slot.start >= boundary and slot.name not in {"1.0.bias", "1.4.bias", "1.9.bias"}:
-            assert bool(moved[slot.start : slot.stop].any()), slot.name
-    assert bool((thetas[0] != thetas[1])[:boundary].any()) == bool(boundary)
-
-
 @pytest.mark.parametrize(
     "more",
     [
@@ -96,13 +64,6 @@ def test_clients_leave_frozen_layers_alone_in_every_local_step(algorithm: str, m
     held = [bool((message[:, : starts[2]] == 0).all()) for message in messages]
     assert held == [False, False, True, True]  # two AT users first, then two ST users
     assert all(bool(message[:, starts[2] :].any()) for message in messages)
-
-
-def test_statistics_of_frozen_layers_follow_the_st_users() -> None:
-    built = build(Cell.of({**SMALL, "finetune": "st(rounds=1, frozen=3)"}))
-    statistics = [record.state.statistics.clone() for record in train(built.experiment)]
-    first = built.experiment.layout.layers[0]
-    assert not torch.equal(statistics[1][first.mean], statistics[2][first.mean])
 
 
 def test_a_network_keeps_one_layer_to_train() -> None:

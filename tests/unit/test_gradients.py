@@ -267,15 +267,6 @@ def test_centralised_rows_are_the_gradient_of_ordinary_batch_norm_on_the_merged_
     torch.testing.assert_close(done.reports.rows[0, 4:], plain[1].running_var)
 
 
-def test_dropout_masks_do_not_depend_on_who_else_is_in_the_batch():
-    layer = ClientDropout(0.5)
-    x = torch.ones(4, 10)
-    layer.begin((2, 2), (stream(0, 1), stream(0, 2)))
-    together = layer(x)
-    layer.begin(None, (stream(0, 2),))
-    assert torch.equal(together[2:], layer(x[2:]))
-
-
 def test_begin_reaches_every_layer():
     network = image_net(create("norm", "fixbn"))
     begin(network, (2, 2), frozen=True, generators=(stream(0), stream(1)))

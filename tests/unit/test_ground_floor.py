@@ -17,7 +17,7 @@ from robustfl.contracts import Attack, Tag, View
 from robustfl.errors import UsageError
 from robustfl.parameters import check, param
 from robustfl.randomness import derive, numpy_stream, stream
-from robustfl.records import canonical, completed, plain
+from robustfl.records import CellResult, Metrics, canonical, completed, plain
 from robustfl.vectors import flatten_parameters, layout_of, read_statistics, tag_of, write_statistics
 
 
@@ -293,3 +293,11 @@ def test_identity_of_a_wrapper_holds_that_of_what_it_wraps() -> None:
 def test_a_setting_that_is_said_is_not_its_value_from_before_there_was_a_choice() -> None:
     said = {"select": "validation", "seed": 1}
     assert completed(said, ["select", "rotate", "seed"]) == {**said, "rotate": 0.0}
+
+
+def test_a_record_shows_its_accuracies_and_labels_as_a_table() -> None:
+    metrics = Metrics(sa=0.5, loss=1.0, ra={"fgsm": 0.25}, ra_worst=0.125)
+    record = CellResult(key="k", scenario="s", status="done", cell={}, labels={"attack": "sf"}, metrics=metrics)
+    expected = {"status": "done", "SA": "50.0%", "RA fgsm": "25.0%", "RA worst": "12.5%", "attack": "sf"}
+    rows = "".join(f"<tr><th>{name}</th><td>{text}</td></tr>" for name, text in expected.items())
+    assert record._repr_html_() == f"<table>{rows}</table>"

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import cache
-
 import pytest
 import torch
 from torch import nn
 
-from robustfl.contracts import BranchedNorm, Norm, OneMachineNorm, StatisticsLayer, Tag
+from robustfl.contracts import StatisticsLayer, Tag
 from robustfl.defenses.aggregation import PlainMean
 from robustfl.errors import UsageError
-from robustfl.federation import State, train
+from robustfl.federation import train
 from robustfl.federation.channel import _moved
 from robustfl.federation.clients import Clients
 from robustfl.federation.engine import _Loop
 from robustfl.federation.statistics import begin, collect, collecting
-from robustfl.registry import create, entries, identity
+from robustfl.registry import create, identity
 from robustfl.scenarios.build import Built, build
 from robustfl.scenarios.cell import Cell
-from robustfl.vectors import layout_of, read_statistics, write_statistics
+from robustfl.vectors import layout_of, read_statistics
 
 SIZES = (6, 4, 5)
 
@@ -36,62 +33,6 @@ def network(norm: str = "hbn") -> nn.Sequential:
     layers = [made.layer(2), nn.ReLU(), nn.Conv2d(2, 3, 3, padding=1), made.layer(3), nn.ReLU(), nn.Flatten(),
               nn.Linear(27, 4), made.layer(4)]  # fmt: skip
     return nn.Sequential(*layers).double()
-
-
-def union_pass(model: nn.Sequential) -> torch.Tensor:
-    """One round of statistics of all clients, merged with λ = 1."""
-    rows, counts = [], []
-    for x in data():
-        begin(model, None)
-        with collecting(model.eval()), torch.no_grad():
-            model(x)
-        report = collect(model, layout_of(model))
-        rows.append(report.rows)
-        counts.append(report.counts)
-    layout = layout_of(model)
-    previous = read_statistics(model, layout, rows[0])
-    return create("norm", "hbn").merge(torch.cat(rows), torch.cat(counts), previous, layout.layers, PlainMean())
-
-
-def true_statistics(model: nn.Sequential) -> torch.Tensor:
-    """Mean and unbiased variance of every norm layer's input on all data, in evaluation mode."""
-    inputs: list[torch.Tensor] = []
-    handles = [
-        m.register_forward_pre_hook(lambda m, given: inputs.append(given[0])) for m in model if hasattr(m, "factor")
-    ]
-    with torch.no_grad():
-        model.eval()(torch.cat(data()))
-    for handle in handles:
-        handle.remove()
-    parts = []
-    for x in inputs:
-        flat = x.transpose(0, 1).flatten(1)
-        parts += [flat.mean(1), flat.var(1)]
-    return torch.cat(parts)
-
-
-def test_merge_is_the_unions_statistic_layer_by_layer() -> None:
-    """One layer is exact after each pass, so all are after as many passes as there are layers."""
-    model = network()
-    for _ in range(3):
-        write_statistics(model, layout_of(model), union_pass(model))
-    torch.testing.assert_close(union_pass(model), true_statistics(model), rtol=1e-12, atol=1e-12)
-
-
-def test_merge_with_local_normalization_in_the_pass_is_not_the_union() -> None:
-    model = network()
-    for _ in range(3):
-        write_statistics(model, layout_of(model), union_pass(model))
-    local = network("naive-bn")
-    rows = []
-    for x in data():
-        begin(local.train(), None)
-        local(x)
-        rows.append(collect(local, layout_of(local)).rows[0])
-    own = torch.stack([(r - 0.9 * layout_of(local).initial_statistics(r)) / 0.1 for r in rows])
-    deeper = slice(4, 7)  # means of the second layer
-    weights = torch.tensor(SIZES, dtype=torch.float64) / sum(SIZES)
-    assert float((weights @ own[:, deeper] - true_statistics(model)[deeper]).abs().max()) > 1e-3
 
 
 def cell(**more: object) -> Cell:
@@ -135,14 +76,6 @@ def test_testing_uses_fresh_statistics_and_training_goes_on_with_its_own(eval_st
     assert last.tested is not None
     assert not torch.equal(last.tested.statistics, last.state.statistics)
     assert torch.equal(last.tested.theta, last.state.theta)
-
-
-def test_statistics_of_few_samples_differ_from_those_of_all() -> None:
-    seen = []
-    for norm in ("hbn", "hbn(stats_samples=16)", "hbn(stats_mode=repo)", "hbn(stats_mode=eval)"):
-        *_, last = train(build(cell(norm=norm, rounds=1)).experiment)
-        seen.append(last.state.statistics.clone())
-    assert len({tuple(row.tolist()) for row in seen}) == 4
 
 
 # --- what a pass collects --------------------------------------------------------------------------------------------
@@ -269,77 +202,6 @@ def test_how_far_statistics_have_moved_by_hand() -> None:
     assert _moved(before, after, layout) == pytest.approx(0.5)
     after[layer.mean] = 3.0
     assert _moved(before, after, layout) == pytest.approx(1.5)
-
-
-# --- statistics that belong to the model -----------------------------------------------------------------------------
-
-STALE = {
-    **DEEP, "partition": "iid", "clients": 5, "batch": 16, "rounds": 30, "algorithm": "fedavg(local_steps=8)",
-    "schedule": {"kind": "constant", "lr": 0.05}, "dtype": "float32",
-}  # fmt: skip
-MERGED = [entry.name for entry in entries("norm") if not entry.origin]
-VARIANTS = ["hbn(stats_samples=64)", "hbn(stats_mode=eval)", "fixbn(switch=1)"]
-
-
-def accuracy(built: Built) -> float:
-    """On all images, tested and trained on: the more, the less luck."""
-    e, right = built.experiment, []
-    e.model.eval()
-    for images in (built.test, e.train):
-        every = torch.arange(len(images.x))
-        with torch.no_grad():
-            right.append(e.model(images.pixels(every, dtype=e.flat.dtype)).argmax(1) == images.labels(every))
-    e.model.train()
-    return 100 * float(torch.cat(right).double().mean())
-
-
-@cache
-def trained(norm: str) -> tuple[Built, State, State]:
-    """A network of four layers with its last state and the one that is tested."""
-    one = "dsgd(momentum=0)" if isinstance(create("norm", norm), OneMachineNorm) else STALE["algorithm"]
-    built = build(cell(**{**STALE, "norm": norm, "algorithm": one, "rounds": 60 if one[0] == "d" else 30}))
-    *_, last = train(built.experiment)
-    return built, last.state, last.tested or last.state
-
-
-def shares(norm: Norm) -> bool:
-    return norm.sends_statistics and not isinstance(norm, BranchedNorm)
-
-
-# Once fixbn has frozen its statistics, training normalises with those that are tested: nothing is left to fit.
-# fedtan-ii is fedtan until it freezes them, after more rounds than there are here.
-SERVED = [n for n in MERGED if n not in ("fixbn", "fedtan-ii") and shares(create("norm", n))] + VARIANTS
-
-
-@pytest.mark.parametrize(
-    "norm", [norm if norm == "hbn" else pytest.param(norm, marks=pytest.mark.slow) for norm in SERVED]
-)
-def test_tested_statistics_are_as_good_as_such_that_fit_the_model(norm: str) -> None:
-    """On data that are alike nothing is lost by averaging, so what remains is whether layers fit each other."""
-    built, _, tested = trained(norm)
-    write_statistics(built.experiment.model, built.experiment.layout, tested.statistics)
-    served = accuracy(built)
-    settle(built)
-    assert served > 75
-    assert served > accuracy(built) - 1
-
-
-@pytest.mark.parametrize("norm", ["hbn", "hbn(stats_mode=eval)"])
-def test_one_refresh_is_as_good_as_one_for_every_layer(norm: str) -> None:
-    built, state, tested = trained(norm)
-    e = built.experiment
-    write_statistics(e.model, e.layout, tested.statistics)
-    once, loop = accuracy(built), _Loop(e, lambda message: None)
-    for _ in range(len(e.layout.layers) - 1):
-        state = replace(state, statistics=tested.statistics)
-        tested = replace(tested, statistics=loop.channel.refreshed(state))
-        write_statistics(e.model, e.layout, tested.statistics)
-    assert accuracy(built) == pytest.approx(once, abs=1)
-
-
-def test_every_norm_that_refreshes_or_collects_in_a_pass_is_tested_here() -> None:
-    names = [n for n in MERGED if create("norm", n).statistics_pass is not None]
-    assert names == ["hbn"]
 
 
 # --- the ablation's variants, and FedWon's weights --------------------------------------------------------------------

@@ -57,6 +57,7 @@ def same_on_the_device(objective: str = "ce", uneven: bool = False, **methods: s
     torch.testing.assert_close(there, here, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("defense", [*pipelines(), "median(weighted=true)", "trimmed-mean(weighted=true)"])
 def test_every_defense(defense: str) -> None:
     more = {"algorithm": "fedavg(local_steps=1)"} if "weighted" in defense else {}
@@ -64,6 +65,7 @@ def test_every_defense(defense: str) -> None:
     same_on_the_device(defense=defense, attack="alie(z=1)", **more)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", names("attack"))
 def test_every_attack(attack: str) -> None:
     same_on_the_device(attack=attack)
@@ -78,6 +80,7 @@ def test_every_norm(norm: str) -> None:
     same_on_the_device(norm=norm)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", NORMS)
 def test_norms_whose_clients_take_several_steps_of_unequal_number(norm: str) -> None:
     same_on_the_device(norm=norm, algorithm="fedavg(epochs=2)", uneven=True)
@@ -91,6 +94,7 @@ def test_the_oracle_of_normalization() -> None:
     same_on_the_device(norm="centralised-bn", attack="none", defense="mean")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", names("algorithm"))
 def test_every_algorithm(algorithm: str) -> None:
     same_on_the_device(algorithm=algorithm)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -25,6 +26,8 @@ RULES = [
     "krum(variant=nf)", "centered-clipping(tau=1)", "arc+nnm+trimmed-mean",
     "geometric-median(nu=0.1, max_steps=3, tol=0, init=zero)",
 ]  # fmt: skip
+
+KINDS = ("trimmed-mean", "krum", "geometric-median", "centered-clipping(tau=1)", "bulyan", "nnm+median", "nnm+krum")
 
 
 def honest(kind: str, h: int, seed: int) -> Tensor:
@@ -67,10 +70,15 @@ def reached(rule: str, kind: str, n: int, f: int, attack: str) -> tuple[float, f
     return found.distance, max(distance(min(eta, 1000.0)) for eta in grid), count
 
 
-@pytest.mark.parametrize("attack", ["opt-foe", pytest.param("opt-alie", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("rule", RULES)
+def rules() -> list[Any]:
+    """Every rule with the nightly tests, one of each kind with the others."""
+    return [rule if rule in KINDS else pytest.param(rule, marks=pytest.mark.slow) for rule in RULES]
+
+
+@pytest.mark.parametrize("attack", ["opt-foe", "opt-alie"])
+@pytest.mark.parametrize("rule", rules())
 def test_the_scan_reaches_what_a_fine_grid_finds_against_every_rule(rule: str, attack: str) -> None:
-    for case in CASES[:3] if rule in ("smea", "nnm+mda", "signguard") else CASES:
+    for case in CASES[:3] if rule in (*KINDS, "smea", "nnm+mda", "signguard") else CASES:
         outcome = reached(rule, *case, attack)
         if outcome is not None:
             distance, best, evaluations = outcome
@@ -189,6 +197,11 @@ def test_in_few_dimensions_the_start_stays_where_it_is(rule: str) -> None:
         return best.eta, best.distance
 
     assert found(isometric=True) == pytest.approx(found(isometric=False), rel=1e-9)
+
+
+def test_a_wide_gap_is_halved_in_ratio_and_a_narrow_one_in_length() -> None:
+    gaps = _gaps(dict.fromkeys((0.0, 0.25, 1.0, 1.5), 1.0), 0.0, Scales())
+    assert [gap.middle for gap in gaps] == pytest.approx([0.125, 0.5, 1.25])
 
 
 def test_a_gap_promises_what_either_neighbor_would_lead_to() -> None:

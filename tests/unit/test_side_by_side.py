@@ -25,7 +25,6 @@ from tests.passes import plain_gradients, shared_gradients
 
 BASE = {"dataset": "digits(limit=300, test_limit=40)", "model": "digits-cnn", "norm": "fbn", "clients": 6, "rounds": 3,
         "batch": 8, "dtype": "float64", "evasions": [], "algorithm": "fedavg"}  # fmt: skip
-MOVING = "momentum=0.9, weight_decay=1e-3, clip_norm=1"
 Groups = list[list[int]]
 
 
@@ -55,27 +54,6 @@ def end(**settings: object) -> tuple[Tensor, Tensor, float]:
 def agree(**settings: object) -> None:
     for fast, slow in zip(end(**settings), end(**settings, engine="reference"), strict=True):
         torch.testing.assert_close(fast, slow, rtol=1e-7, atol=1e-8)
-
-
-@pytest.mark.parametrize(
-    "algorithm",
-    [
-        f"fedavg(local_steps=3, {MOVING})",
-        "fedavg(local_steps=3, momentum=0.5, keep_momentum=true)",
-        "fedprox(local_steps=3, mu=0.5)",
-        "fedprox(local_steps=3, mu=0.5, legacy_unsquared=true)",
-        "scaffold(local_steps=3)",
-        "fedsam(local_steps=3, rho=0.5)",
-        "fedacg(local_steps=3)",
-        "fedmeta(local_steps=4)",
-        "fedavgm(local_steps=3)",
-        "fedadam(local_steps=3)",
-        "moon(local_steps=3)",
-    ],
-)
-def test_algorithms_walk_side_by_side_to_the_same_place(algorithm: str, groups: Groups) -> None:
-    agree(algorithm=algorithm, attack="foe", f=1, defense="nnm+median")
-    assert groups == [[0, 1, 2, 3, 4]] * 3 or groups == [[0, 1, 2, 3, 4, 5]] * 3
 
 
 def walks(norm: str) -> bool:
@@ -152,9 +130,9 @@ def test_who_walks_alone_for_want_of_a_layer_kind_is_told_so_once() -> None:
     assert said == ["clients run one after another (1.0: a hook on its gradients sees one model at a time)"]
 
 
-@pytest.mark.parametrize("algorithm", ["dsgd(momentum=0.9)", "fedavg(local_steps=1)", "fedavg(local_steps=2)"])
+@pytest.mark.parametrize("algorithm", ["dsgd(momentum=0.9)", "fedavg(local_steps=2)"])
 @pytest.mark.parametrize("sizes", ["iid", "dirichlet(alpha=1)"])
-@pytest.mark.parametrize("most", [1, 2, 4])
+@pytest.mark.parametrize("most", [1, 4])
 def test_groups_of_any_size_come_to_the_same(
     algorithm: str, sizes: str, most: int, groups: Groups, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,15 +216,6 @@ def test_layers_are_as_before_afterwards_also_after_an_error() -> None:
     assert all(p.requires_grad for p in model.parameters())
 
 
-class Loose(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer, self.scale = nn.Linear(3, 2), nn.Parameter(torch.ones(1))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layer(x) * self.scale
-
-
 class Tied(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -254,29 +223,6 @@ class Tied(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.layer(x) @ self.layer.weight
-
-
-def hooked() -> nn.Module:
-    model = nn.Linear(3, 2)
-    model.weight.register_hook(lambda gradient: gradient * 2)
-    return model
-
-
-@pytest.mark.parametrize(
-    ("model", "why"),
-    [
-        (Loose(), "Loose is not in the table of layer kinds"),
-        (nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)), "mixes the clients' samples"),
-        (nn.Sequential(nn.Linear(3, 2), nn.BatchNorm2d(2, affine=False)), "mixes the clients' samples"),
-        (nn.Sequential(nn.Linear(3, 2), nn.PReLU()), "PReLU is not in the table"),
-        (hooked(), "hook"),
-    ],
-)
-def test_what_cannot_be_told_apart_is_refused(model: nn.Module, why: str) -> None:
-    layout = layout_of(model)
-    theta = flatten_parameters(model, layout)
-    with pytest.raises(Unsupported, match=why):
-        tried(model, layout, theta, torch.rand(4, 3))
 
 
 def test_a_weight_used_outside_its_layer_is_noticed() -> None:
@@ -347,11 +293,6 @@ class Words(nn.Module):
 def test_a_transformer_runs_together_by_rows_of_the_table(sizes: tuple[int, ...]) -> None:
     torch.manual_seed(0)
     compared(Words().double(), torch.randint(7, (6, 5)), sizes)
-
-
-class Summed(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x.sum(1)
 
 
 @pytest.mark.parametrize("sizes", [(3, 3), (2, 4)])

@@ -10,13 +10,11 @@ from torch import nn
 
 from robustfl.attacks.byzantine.alie import z_max
 from robustfl.contracts import Task
-from robustfl.defenses.aggregation import PlainMean
 from robustfl.errors import UsageError
 from robustfl.evaluation.accuracy import attack_success
 from robustfl.evaluation.computation import macs_per_epoch
 from robustfl.federation import train
 from robustfl.federation.clients import Clients
-from robustfl.federation.statistics import begin, collect
 from robustfl.models.dropout import ClientDropout
 from robustfl.registry import create
 from robustfl.reports import rank_board
@@ -27,7 +25,6 @@ from robustfl.scenarios import run_cell
 from robustfl.scenarios.build import build
 from robustfl.scenarios.cell import Cell
 from robustfl.scenarios.evaluate import Evaluator
-from robustfl.vectors import layout_of
 
 STYLES = [f"digits-domain(style={style}, limit=90, test_limit=60)" for style in ("clean", "textured", "shifted")]
 
@@ -253,29 +250,6 @@ def test_hbn_as_released_tests_with_statistics_of_the_clients_own_factors() -> N
         return _Loop(e, lambda message: None).channel.refreshed(before)
 
     assert not torch.equal(tested(3.0), tested(-3.0))
-
-
-def test_the_released_variant_of_fbn_averages_batches_and_counts_samples() -> None:
-    """Deviations from the mean that has hardly moved, ``N - 1`` in samples, batches alike whatever their size."""
-    norm, generator = create("norm", "fbn-hbn-repo(momentum=0.2)"), torch.Generator().manual_seed(0)
-    model = torch.nn.Sequential(norm.layer(2)).double().train()
-    layout, reports, rows = layout_of(model), [], []
-    for k, sizes in enumerate([(4, 2), (3,), (5, 5)]):
-        begin(model, None)
-        batches = [torch.randn(n, 2, 3, 3, generator=generator, dtype=torch.float64) + k for n in sizes]
-        for x in batches:
-            model(x)
-        reports.append(collect(model, layout))
-        rows.append([torch.stack([f(x) for x in batches]).mean(0) for f in
-                     (lambda x: x.mean((0, 2, 3)), lambda x: x.var((0, 2, 3), correction=0))])  # fmt: skip
-    before = torch.tensor([0.5, -0.5, 2.0, 3.0], dtype=torch.float64)
-    merged = norm.merge(torch.cat([r.rows for r in reports]), torch.cat([r.counts for r in reports]), before,
-                        layout.layers, PlainMean())  # fmt: skip
-    n = torch.tensor([6.0, 3.0, 10.0], dtype=torch.float64)[:, None]
-    means, variances = (torch.stack(part) for part in zip(*rows, strict=True))
-    mean = 0.8 * before[:2] + 0.2 * (n / 19 * means).sum(0)
-    variance = 0.8 * before[2:] + 0.2 * (n / 18 * (variances + (means - mean).square())).sum(0)
-    torch.testing.assert_close(merged, torch.cat([mean, variance]), rtol=1e-10, atol=1e-12)
 
 
 def test_backdoor_of_nobody_has_no_success() -> None:
