@@ -68,7 +68,7 @@ def generated() -> Path:
         if process.returncode:
             raise PluginError(f"docs/generate.py: {words}")
         if words:
-            log.warning("docs/generate.py: %s", words)
+            log.info("docs/generate.py: %s", words)
     return folder
 
 
