@@ -84,9 +84,9 @@ def on_config(config: Any) -> Any:
 
 def on_files(files: Files, config: Any) -> Files:
     """Add the pages that are made from boards and classes; Markdown of a board's own site is no page."""
-    made = generated()
+    made, apart = generated(), _downloads()
     for path in sorted(made.rglob("*")):
-        if path.is_file() and path not in _downloads():
+        if path.is_file() and path not in apart:
             files.append(File.generated(config, path.relative_to(made).as_posix(), abs_src_path=str(path)))
     return files
 
