@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import shutil
 import sys
@@ -52,7 +53,9 @@ def benchmark(folder: Path) -> None:
     said = sorted((DOCS / "benchmark").glob("interpretation*.md"))
     for file in said:
         shutil.copy(file, out)
-    _command("bench", "site", *_sources(boards("bench-*")), "--page", str(out))
+    made = _command("bench", "site", *_sources(boards("bench-*")), "--page", str(out), "--format", "json")
+    if left_out := json.loads(made)["left_out"]:
+        sys.exit(f"boards that are not shown: {'; '.join(left_out)}")
     for file in said:
         (out / file.name).unlink()
 
@@ -110,14 +113,15 @@ def _sources(paths: Iterable[Path]) -> list[str]:
     return [word for path in paths for word in ("--from", str(path))]
 
 
-def _command(*arguments: str) -> None:
-    """Run a command of robustfl in this process. Ends the program if it fails."""
+def _command(*arguments: str) -> str:
+    """Run a command of robustfl in this process and return what it prints. Ends the program if it fails."""
     from robustfl.cli import invoke
 
-    with contextlib.redirect_stdout(io.StringIO()):
+    with contextlib.redirect_stdout(io.StringIO()) as said:
         code = invoke(list(arguments))
     if code:
         sys.exit(f"robustfl {' '.join(arguments)} ended with {code}")
+    return said.getvalue()
 
 
 def main(folder: str, *names: str) -> None:

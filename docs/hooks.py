@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -68,7 +69,7 @@ def generated() -> Path:
         if process.returncode:
             raise PluginError(f"docs/generate.py: {words}")
         if words:
-            log.warning("docs/generate.py: %s", words)
+            log.info("docs/generate.py: %s", words)
     return folder
 
 
@@ -82,12 +83,18 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the pages that are made from boards and classes."""
-    made = generated()
+    """Add the pages that are made from boards and classes; Markdown of a board's own site is no page."""
+    made, apart = generated(), _downloads()
     for path in sorted(made.rglob("*")):
-        if path.is_file():
+        if path.is_file() and path not in apart:
             files.append(File.generated(config, path.relative_to(made).as_posix(), abs_src_path=str(path)))
     return files
+
+
+def on_post_build(config: Any) -> None:
+    """Copy the Markdown of a board's own site, which it offers to download."""
+    for path in _downloads():
+        shutil.copy(path, Path(config["site_dir"]) / path.relative_to(generated()))
 
 
 def on_shutdown() -> None:
@@ -96,6 +103,10 @@ def on_shutdown() -> None:
         known.cache_clear()
     while _scratch:
         _scratch.pop().cleanup()
+
+
+def _downloads() -> list[Path]:
+    return sorted((generated() / "boards").rglob("*.md"))
 
 
 def _folder() -> Path:

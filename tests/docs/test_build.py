@@ -31,7 +31,10 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     for board in BOARDS:
         if board.name.startswith("bench-"):
             assert (site / "benchmark" / "boards" / board.name).read_bytes() == board.read_bytes()
-    assert (site / "boards" / "quickstart" / "index.html").is_file()
+    example = site / "boards" / "quickstart"
+    assert (example / "index.html").is_file()
+    assert (example / "leaderboard.md").is_file()  # a download
+    assert not (example / "leaderboard.html").exists()
 
 
 def test_boards_of_the_papers_claim_what_unsettled_trainings_repeat() -> None:

@@ -95,6 +95,10 @@ def test_docstrings_are_found_in_every_code_folder_of_an_editable_install() -> N
     assert not folder.exists()
 
 
+def test_the_build_writes_every_part() -> None:
+    assert set(module("hooks").PARTS) == set(module("generate").PARTS)
+
+
 def test_without_boards_the_build_says_what_is_missing(tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     generate = tmp_path / "docs" / "generate.py"
