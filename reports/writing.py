@@ -48,6 +48,7 @@ def publish_store(
     figures: bool = True,
     site: str | Path | None = None,
     board: str | Path | None = None,
+    curves: bool = False,
     tolerance: float | None = None,
     papers: Papers | None = None,
     where: Mapping[str, str] | None = None,
@@ -58,21 +59,28 @@ def publish_store(
     """Write a leaderboard in every form and figures into ``out``, a site into ``site``, a board into ``board``.
 
     ``path`` is a store or a published board. The board claims ``tolerance`` (default: 0.01, or that of the board
-    read). ``papers`` gives the citations of the records' methods for the site; ``where`` keeps cells with these labels,
-    ``compare`` names more labels that say who competes, ``statistic`` which numbers are ranked; ``on_board`` gets the
-    leaderboard and its folder before anything is written. The same store gives the same bytes.
+    read), and holds ``curves`` during training if wanted or if the board read does. ``papers`` gives the citations of
+    the records' methods for the site; ``where`` keeps cells with these labels, ``compare`` names more labels that say
+    who competes, ``statistic`` which numbers are ranked; ``on_board`` gets the leaderboard and its folder before
+    anything is written. The same store gives the same bytes.
 
     Raises ``UsageError`` if ``path`` is neither or has no cell yet, ``StoreError`` if none of its files can be read;
     for a board all must.
     """
     if tolerance is not None and board is None:
         raise UsageError(f"tolerance={tolerance} is what a board claims, and none is written; name its file with board")
+    if curves and board is None:
+        raise UsageError(
+            "curves: the accuracies during training go into a board, and none is written; name it with board"
+        )
     _check_places(out, site, board)
     store = open_source(path)
     loaded = chosen(store.current(), where=where)
     made = board_of(store, compare=compare, where=where, statistic=statistic, loaded=loaded)
     described = store.description()
-    ready = None if board is None else _published(store, loaded, described, made.scenario, tolerance)  # may be unfit
+    ready = None  # made before anything is written: a record may be unfit for a board
+    if board is not None:
+        ready = _published(store, loaded, described, made.scenario, tolerance, curves)
     folder = store.folder / report_folder(where or {}, compare, statistic) if out is None else Path(out)
     on_board(made, folder)
     sweep_leftovers(store.folder, folder, site or folder)
@@ -130,7 +138,12 @@ def _check_places(out: str | Path | None, site: str | Path | None, board: str | 
 
 
 def _published(
-    store: Store | BoardStore, loaded: Loaded, described: Mapping[str, object], name: str, tolerance: float | None
+    store: Store | BoardStore,
+    loaded: Loaded,
+    described: Mapping[str, object],
+    name: str,
+    tolerance: float | None,
+    curves: bool,
 ) -> PublishedBoard:
     """The board of a store. Raises ``StoreError`` where files cannot be read: without them it would look whole."""
     if loaded.problems:
@@ -140,7 +153,9 @@ def _published(
         )
     before = store.board if isinstance(store, BoardStore) else None
     claimed = (TOLERANCE if before is None else before.tolerance) if tolerance is None else tolerance
-    return publish_described(loaded.results, described, name=name, tolerance=claimed, curves=before is not None)
+    return publish_described(
+        loaded.results, described, name=name, tolerance=claimed, curves=curves or before is not None
+    )
 
 
 def _pictures(files: Sequence[Path], folder: Path) -> list[Path]:

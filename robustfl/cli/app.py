@@ -134,6 +134,7 @@ def run() -> None:
 )
 @click.option("--site", type=PATH, help="Also write a web site into this folder.")
 @click.option("--board", type=PATH, help="Also write a board that `verify` can check, e.g. board.json.gz.")
+@click.option("--curves", is_flag=True, help="The board also holds the accuracies during training.")
 @tolerance("What the board claims: by how much an accuracy may differ when a cell is run again.", default=None)
 @click.option(
     "--statistic",

@@ -11,7 +11,7 @@ from robustfl.records import CellResult
 
 
 def report(
-    *, store: Path, out: Path | None, site: Path | None, board: Path | None, tolerance: float | None,
+    *, store: Path, out: Path | None, site: Path | None, board: Path | None, curves: bool, tolerance: float | None,
     figures: bool, plugins: tuple[str, ...], where: dict[str, str], compare: tuple[str, ...], statistic: str | None,
     form: str,
 ) -> int:  # fmt: skip
@@ -20,7 +20,7 @@ def report(
 
     papers = (lambda results: papers_of(results, plugins)) if site is not None else None
     made = publish_store(
-        store, out, figures=figures, site=site, board=board, tolerance=tolerance, papers=papers,
+        store, out, figures=figures, site=site, board=board, curves=curves, tolerance=tolerance, papers=papers,
         where=where, compare=compare, statistic=statistic,
         on_board=lambda found, folder: print_board(found, form, full=str(folder / "leaderboard.csv")),
     )  # fmt: skip

@@ -83,6 +83,33 @@ def test_an_honest_board_is_accepted(cli: Any) -> None:
     assert " seed=" in said
 
 
+def test_a_board_holds_curves_where_they_are_asked_for(cli: Any) -> None:
+    code, _ = cli("report", "mine", "--no-figures", "--board", "curves.json.gz", "--curves")
+    assert code == 0
+    stored = {r.key: r.curve for r in Store("mine").load().results}
+    assert any(stored.values())
+    assert {r.key: r.curve for r in read_board("curves.json.gz")[0].cells} == stored
+    code, said = cli("report", "mine", "--curves")
+    assert (code, "none is written; name it with board" in said) == (2, True)
+
+
+def test_report_plot_and_diff_take_a_board_as_a_store(cli: Any) -> None:
+    assert cli("merge", "board.json", "--out", "small.json.gz")[0] == 0
+    for source in ("mine", "board.json", "small.json.gz"):
+        code, said = cli("report", source, "--no-figures", "--out", f"of-{source}", "--format", "json")
+        assert code == 0, said
+    tables = [
+        json.loads(Path(f"of-{source}/leaderboard.json").read_text())
+        for source in ("mine", "board.json", "small.json.gz")
+    ]
+    assert tables[0]["rows"] == tables[1]["rows"] == tables[2]["rows"]
+    assert cli("plot", "heatmap", "small.json.gz", "--save", "h.png")[0] == 0
+    code, said = cli("diff", "mine", "small.json.gz")
+    assert (code, "hold the same cells with the same results" in said) == (0, True)
+    assert cli("report", "small.json.gz", "--no-figures")[0] == 0
+    assert Path("small/report/leaderboard.csv").is_file()
+
+
 def test_a_changed_number_is_rejected_even_under_a_new_digest(cli: Any) -> None:
     def higher(data: dict[str, Any]) -> None:
         data["cells"][0]["metrics"]["sa"] = round(1 - data["cells"][0]["metrics"]["sa"] / 2, 6)
