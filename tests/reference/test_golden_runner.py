@@ -25,8 +25,12 @@ LATER = {
 NOT_ANSWERED = {"scores_sum", "var_samples_literal"}
 
 
-@pytest.mark.parametrize("own", load(OURS), ids=str)
-def test_every_expected_number_is_computed_or_awaited_by_name(own: Case) -> None:
+def test_every_expected_number_is_computed_or_awaited_by_name() -> None:
+    for own in load(OURS):
+        computed(own)
+
+
+def computed(own: Case) -> None:
     awaited, found = "", {}
     try:
         found = driver(own)(own, Arithmetic(torch.float64))
