@@ -24,13 +24,16 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         config.option.numprocesses = "auto"
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Every test belongs to one tier."""
+    groups = [marker for marker in NIGHTLY if item.get_closest_marker(marker)]
+    if len(groups) > 1:
+        raise pytest.UsageError(f"{item.nodeid} belongs to {' and '.join(groups)}; a test has one of these markers")
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Every test belongs to one tier; with ``--shuffle`` files come in random order, and the tests of each."""
-    for item in items:
-        groups = [marker for marker in NIGHTLY if item.get_closest_marker(marker)]
-        if len(groups) > 1:
-            raise pytest.UsageError(f"{item.nodeid} belongs to {' and '.join(groups)}; a test has one of these markers")
+    """With ``--shuffle``: files in random order, and the tests of each."""
     seed = config.option.shuffle
     if seed is None:
         return

@@ -7,11 +7,12 @@ import runpy
 import subprocess
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.conftest import NIGHTLY
+from tests.conftest import NIGHTLY, pytest_itemcollected
 from tests.tracked import ROOT
 
 OPTIONS: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["pytest"]
@@ -27,6 +28,12 @@ def test_the_markers_of_the_nightly_run_are_declared_left_out_by_default_and_run
     assert f"-m 'not ({' or '.join(NIGHTLY)})'" in options["addopts"]
     nightly = (ROOT / ".ci" / "nightly").read_text(encoding="utf-8")
     assert sorted(re.findall(r"^group (\w+)", nightly, flags=re.MULTILINE)) == list(NIGHTLY)
+
+
+def test_a_test_with_two_of_the_markers_is_refused() -> None:
+    item: Any = SimpleNamespace(nodeid="x", get_closest_marker=lambda name: name in ("docs", "slow") or None)
+    with pytest.raises(pytest.UsageError, match="x belongs to docs and slow"):
+        pytest_itemcollected(item)
 
 
 @pytest.mark.parametrize("script", ["run", "nightly"])

@@ -8,12 +8,13 @@ from pathlib import Path
 from tests.tracked import ROOT, tracked
 
 TEXTS = {".py", ".pyi", ".c", ".toml", ".tmpl", ".md", ".html", ".js", ".css", ".json", ".tex", ".txt", ".cff", ".yml"}
+DATA = {"boards", "golden"}
 # Notes that the code was written from; golden cases keep the numbers of their sections as data.
 ABSENT = re.compile(r"\b(?:SPEC|ARCHITECTURE)\b|\bSTYLE\.md\b|\(§\d")
 
 
 def texts() -> list[Path]:
-    found = [path for path in tracked() if path.suffix in TEXTS and "golden" not in path.parts]
+    found = [path for path in tracked() if path.suffix in TEXTS and DATA.isdisjoint(path.parts)]
     return [path for path in found if path != Path(__file__).resolve()]
 
 

@@ -34,3 +34,8 @@ def test_the_engines_room_stays_small() -> None:
     files = [path for path in tracked("robustfl/federation") if path.suffix == ".py"]
     assert len(files) > 10
     assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files) <= 2_000
+
+
+def test_benchmarks_stay_few() -> None:
+    lines = sum(len(path.read_bytes().splitlines()) for path in tracked("benchmarks") if path.suffix == ".py")
+    assert 0 < lines <= 1_600

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from robustfl.cli import invoke
 from robustfl.cli.app import app
 
 IMAGES = os.environ.get("ROBUSTFL_TEST_IMAGES", "")
@@ -63,11 +64,16 @@ def test_missing_data_leave_a_page_that_says_where_to_put_them(tmp_path: Path) -
         (["fedtan", "--scale", "small"], "scale='small' must be 'paper' or 'reduced'"),
     ],
 )
-def test_wrong_targets_exit_with_the_nearest_right_one(arguments: list[str], words: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "robustfl", "reproduce", *arguments]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert words in done.stderr
+def test_wrong_targets_exit_with_the_nearest_right_one(
+    arguments: list[str],
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert invoke(["reproduce", *arguments]) == 2
+    assert words in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 

