@@ -197,6 +197,7 @@ def test_bucketing_sizes():
     step = create("defense", "bucketing")
     assert [step.size(10, f) for f in (0, 1, 2, 4)] == [1, 4, 2, 1]
     assert [step.rows_after(10, f) for f in (0, 1, 2, 4)] == [10, 3, 5, 10]
+    assert step.size(8, 2) == 1  # of four buckets of two rows, two attackers may spoil half
     assert "needs at least 13 clients" in (robustfl.defense("bucketing(s=3)+median").refusal(12, 2) or "")
 
 
