@@ -1,9 +1,8 @@
 """Plant faults in the sources one at a time and run the tests, which should fail: ``python -m tests.mutants``.
 
 20 faults are written by hand, 40 are drawn from the syntax trees of the current sources: an operator, an index, a
-constant or a sign is changed. Each is planted in a copy of the working tree with an environment of its own. The tests
-related to the file run first; a mutant that survives them meets the whole default suite. The exit code is 1 if a
-mutant survives that is not listed in ``EQUIVALENT``.
+constant or a sign is changed. Each is planted in a copy of the working tree with an environment of its own, where the
+tests related to the file run, and then the whole default suite. Exits with 1 if one survives that ``EQUIVALENT`` lacks.
 """
 
 from __future__ import annotations
