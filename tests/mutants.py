@@ -245,7 +245,7 @@ class Copy:
     def pytest(self, *arguments: str, limit: float | None = None) -> tuple[int | None, str]:
         """The exit code (None after ``limit`` seconds) and output of pytest."""
         env = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
-        env["PATH"] = f"{self.python.parent}{os.pathsep}{env['PATH']}"
+        env |= {"PATH": f"{self.python.parent}{os.pathsep}{env['PATH']}", "OMP_NUM_THREADS": "1"}
         command = [str(self.python), "-m", "pytest", "-p", "no:cacheprovider", *arguments]
         with tempfile.TemporaryFile("w+") as out:
             run = subprocess.Popen(command, cwd=self.tree, env=env, stdout=out, stderr=out, start_new_session=True)
