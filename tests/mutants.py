@@ -1,9 +1,8 @@
 """Plant faults in the sources one at a time and run the tests, which should fail: ``python -m tests.mutants``.
 
 20 faults are written by hand, 40 are drawn from the syntax trees of the current sources: an operator, an index, a
-constant or a sign is changed. Each is planted in a copy of the working tree with an environment of its own. The tests
-related to the file run first; a mutant that survives them meets the whole default suite. The exit code is 1 if a
-mutant survives that is not listed in ``EQUIVALENT``.
+constant or a sign is changed. Each is planted in a copy of the working tree with an environment of its own, where the
+tests related to the file run, and then the whole default suite. Exits with 1 if one survives that ``EQUIVALENT`` lacks.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
-from itertools import accumulate, count, islice, zip_longest
+from itertools import accumulate, chain, count, islice, zip_longest
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -173,12 +172,13 @@ def git(*arguments: str) -> list[str]:
 
 def by_hand(sources: Mapping[str, bytes], rooms: Mapping[str, str]) -> list[Mutant]:
     """The mutants written by hand. Exits where a text is not there exactly once."""
-    for number, (file, old, _) in enumerate(BY_HAND, 1):
+    found = []
+    for number, (file, old, new) in enumerate(BY_HAND, 1):
         if (times := sources.get(file, b"").count(old.encode())) != 1:
             sys.exit(f"H{number:02} of tests/mutants.py: {file} has this text {times} times instead of once: {old!r}")
-    places = [(file, sources[file].index(old.encode()), old.encode(), new.encode()) for file, old, new in BY_HAND]
-    facts = [(rooms[file], file, at, at + len(old), new) for file, at, old, new in places]
-    return [Mutant(f"H{number:02}", *of_one) for number, of_one in enumerate(facts, 1)]
+        start = sources[file].index(old.encode())
+        found.append(Mutant(f"H{number:02}", rooms[file], file, start, start + len(old.encode()), new.encode()))
+    return found
 
 
 def draw(sources: Mapping[str, bytes], rooms: Mapping[str, str], seed: int) -> Iterator[Mutant]:
@@ -195,7 +195,7 @@ def draw(sources: Mapping[str, bytes], rooms: Mapping[str, str], seed: int) -> I
                 ast.parse(mutant.planted(sources[file]))
                 yield mutant
 
-    found = (mutant for turn in zip_longest(*map(of_room, ROOMS)) for mutant in turn if mutant is not None)
+    found = filter(None, chain.from_iterable(zip_longest(*map(of_room, ROOMS))))
     return (replace(mutant, name=f"D{number:02}") for number, mutant in enumerate(found, 1))
 
 
@@ -232,6 +232,9 @@ class Copy:
         (packages / "shared.pth").write_text("".join(f"{p}\n" for p in shared))
         pip = [sys.executable, "-m", "pip", "--python", str(self.python), "install", "--quiet", "--no-deps"]
         subprocess.run([*pip, "--no-build-isolation", "--editable", str(self.tree)], check=True)
+        ask = [str(self.python), "-c", "import robustfl.norms; print(robustfl.norms.__file__)"]
+        if not (found := subprocess.check_output(ask, cwd=folder, text=True)).startswith(str(self.tree)):
+            sys.exit(f"tests would import {found.strip()} and not the copy; install robustfl with pip install -e")
 
     def write(self, file: str, source: bytes) -> None:
         """Write a source with a time that no earlier version of it had, so that no stale bytecode is taken for it."""
@@ -242,7 +245,7 @@ class Copy:
     def pytest(self, *arguments: str, limit: float | None = None) -> tuple[int | None, str]:
         """The exit code (None after ``limit`` seconds) and output of pytest."""
         env = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
-        env["PATH"] = f"{self.python.parent}{os.pathsep}{env['PATH']}"
+        env |= {"PATH": f"{self.python.parent}{os.pathsep}{env['PATH']}", "OMP_NUM_THREADS": "1"}
         command = [str(self.python), "-m", "pytest", "-p", "no:cacheprovider", *arguments]
         with tempfile.TemporaryFile("w+") as out:
             run = subprocess.Popen(command, cwd=self.tree, env=env, stdout=out, stderr=out, start_new_session=True)
@@ -332,12 +335,9 @@ def run(
         chosen = sorted(quick[: bisect(took, SECONDS)], key=lambda test: mean[test.partition("::")[0]])
         arguments = workers if whole else arguments_for(chosen, ids)
         limit = PATIENCE * (sum(seconds.values()) if whole else SECONDS) + GRACE
-        try:
-            killer = copy.killer(mutant, sources[mutant.file], arguments, limit) if whole or chosen else None
-        finally:
-            free.append(copy)
-        last = killer is not None or whole or short
-        end = f"killed by {killer}" if killer else "SURVIVED" if last else "survived the related tests"
+        killer = copy.killer(mutant, sources[mutant.file], arguments, limit) if whole or chosen else None
+        free.append(copy)
+        end = f"killed by {killer}" if killer else "SURVIVED" if whole or short else "survived the related tests"
         print(f"{mutant.words(sources[mutant.file])}\n    {end} ({time.monotonic() - start:.0f} s)", flush=True)
         return killer is None
 

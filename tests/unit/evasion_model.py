@@ -16,6 +16,7 @@ from robustfl.randomness import stream
 @cache
 def trained() -> tuple[nn.Module, Tensor, Tensor]:
     """The network in evaluation mode, and 300 test images with their labels."""
+    torch.set_num_threads(1)  # on small tensors threads would only wait for each other
     digits = load_digits()
     x = torch.tensor(digits.images / 16.0, dtype=torch.float32)[:, None]
     y = torch.tensor(digits.target)

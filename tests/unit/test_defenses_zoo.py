@@ -150,6 +150,17 @@ def test_the_first_best_subset_is_found(rule, cost, n, f, seed):
     assert facts(rule, X, f).facts["subset"] == _brute(X, f, cost)
 
 
+def test_smea_finds_the_best_of_many_subsets():
+    # In many dimensions the bound from below is loose: the best subset is not among the first that are looked at.
+    X = normal(18, 60, 1)
+    result = facts("smea", X, 5)
+    subsets = torch.tensor(list(combinations(range(18), 13)))
+    rows = X[subsets] - X[subsets].mean(1, keepdim=True)
+    values = torch.linalg.eigvalsh(rows @ rows.transpose(1, 2) / 13)[:, -1]
+    assert result.facts["subset"] == subsets[values.argmin()].tolist()
+    assert result.facts["lambda"] == pytest.approx(float(values.min()))
+
+
 @pytest.mark.parametrize("rule", ["mda", "smea"])
 def test_too_many_subsets_are_refused_with_the_bound(rule):
     pipeline = robustfl.defense(rule)
@@ -197,6 +208,7 @@ def test_bucketing_sizes():
     step = create("defense", "bucketing")
     assert [step.size(10, f) for f in (0, 1, 2, 4)] == [1, 4, 2, 1]
     assert [step.rows_after(10, f) for f in (0, 1, 2, 4)] == [10, 3, 5, 10]
+    assert step.size(8, 2) == 1  # of four buckets of two rows, two attackers may spoil half
     assert "needs at least 13 clients" in (robustfl.defense("bucketing(s=3)+median").refusal(12, 2) or "")
 
 

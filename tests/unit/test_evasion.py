@@ -24,26 +24,8 @@ from robustfl.errors import UsageError
 from robustfl.randomness import stream
 
 
-@pytest.fixture(scope="module")
-def trained() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
-    """A small network that has learnt which half of an image is brighter."""
-    generator = torch.Generator().manual_seed(0)
-    x = torch.rand(200, 1, 4, 4, generator=generator)
-    y = (x[:, :, :2].mean((1, 2, 3)) > x[:, :, 2:].mean((1, 2, 3))).long()
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Flatten(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 2))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    for _ in range(200):
-        optimizer.zero_grad()
-        F.cross_entropy(model(x), y).backward()
-        optimizer.step()
-    optimizer.zero_grad()
-    return model, x, y
-
-
-def test_the_best_iterate_is_kept_and_restarts_help(trained: tuple[nn.Module, ...]) -> None:
-    model, x, y = trained
+def test_the_best_iterate_is_kept_and_restarts_help() -> None:
+    model, x, y = evasion_model.trained()
 
     def loss(spec: str) -> torch.Tensor:
         attack = robustfl.evasion(spec, eps=0.1, step=0.15, steps=3)

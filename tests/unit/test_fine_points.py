@@ -69,13 +69,14 @@ def test_of_equal_clusters_clipped_clustering_keeps_that_of_the_first_row() -> N
     assert run("clipped-clustering", [[1, 0], [1, 0.01], [0, 1], [0.01, 1]], 1).facts["kept"] == [0, 1]
 
 
-def test_centered_clipping_goes_on_from_its_last_result_whatever_its_steps() -> None:
+@pytest.mark.parametrize("steps", [1, 2])
+def test_centered_clipping_goes_on_from_its_last_result_whatever_its_steps(steps: int) -> None:
     state, v = {}, None
     rows = np.array([0.5, 1, 90])
     for _ in range(3):
-        found = run("centered-clipping(tau=1, L=2)", rows[:, None].tolist(), 1, state=state)
+        found = run(f"centered-clipping(tau=1, L={steps})", rows[:, None].tolist(), 1, state=state)
         state, v = dict(found.state), (0.0 if v is None else v)
-        for _ in range(2):
+        for _ in range(steps):
             v = v + np.clip(rows - v, -1, 1).mean()
         assert found.vector.item() == pytest.approx(v)
 

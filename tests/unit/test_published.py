@@ -523,3 +523,9 @@ def test_what_a_propagation_merges_by_need_not_be_said() -> None:
     others = {"defense": [{"name": "mean", "version": 1}, {"name": "median", "version": 1}]}
     wrong = merged | {"cell": {**made.cell, "methods": others}}
     assert "its methods have 'median' there" in str(undeclared(made.model_copy(update=wrong)))
+
+
+def test_tables_are_shared_where_they_are_empty_everywhere_or_share_an_entry() -> None:
+    assert shared([{"a": {}}, {"a": {}}]) == {"a": {}}
+    assert shared([{"a": {}}, {"a": {"b": 1}}]) == {}
+    assert shared([{"a": {"b": 1, "c": 2}}, {"a": {"b": 1}}]) == {"a": {"b": 1}}
