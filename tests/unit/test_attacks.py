@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import robustfl
-from robustfl.attacks import forge_statistics, linear_search
+from robustfl.attacks import forge_statistics, linear_search, supporters
 from robustfl.attacks.byzantine.forged_statistics import forged_statistics
 from robustfl.contracts import Rehearsal, View
 from robustfl.errors import Refused, UsageError
@@ -54,6 +54,11 @@ def test_sign_flipping_of_the_own_vectors_needs_no_sight_of_the_others() -> None
     assert (attack.knowledge, attack.needs_own) == ("blind", True)
     assert attack.forge(View(n=5, f=2, own=own), generator=stream(0)).tolist() == [[-1.0, 2.0], [0.0, -4.0]]
     assert robustfl.attack("sf").knowledge == "omniscient"
+
+
+@pytest.mark.parametrize(("n", "f", "q"), [(10, 3, 3), (10, 0, 6), (11, 2, 4), (50, 24, 2), (10, 9, 1)])
+def test_supporters(n: int, f: int, q: int) -> None:
+    assert supporters(n, f) == q
 
 
 def test_a_negative_largest_shift_counts_as_zero_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
