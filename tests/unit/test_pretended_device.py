@@ -64,6 +64,7 @@ def test_every_defense(defense: str) -> None:
     same_on_the_device(defense=defense, attack="alie(z=1)", **more)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", names("attack"))
 def test_every_attack(attack: str) -> None:
     same_on_the_device(attack=attack)
@@ -78,6 +79,7 @@ def test_every_norm(norm: str) -> None:
     same_on_the_device(norm=norm)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", NORMS)
 def test_norms_whose_clients_take_several_steps_of_unequal_number(norm: str) -> None:
     same_on_the_device(norm=norm, algorithm="fedavg(epochs=2)", uneven=True)
