@@ -382,6 +382,7 @@ METHODS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("entry", METHODS, ids=lambda e: f"{e.kind} {e.name}")
 def test_every_parameter_acts_or_is_refused(entry: Entry) -> None:
     expected = {

@@ -114,6 +114,7 @@ def test_two_values_are_enough_for_every_rule_that_decides_nothing_on_the_way(no
     assert found.waits.total() <= 2, found.waits
 
 
+@pytest.mark.slow
 @compiles
 @pytest.mark.parametrize(("norm", "own", "backend"), [
     ("fbn", False, "aot_eager"), ("fbn", True, "eager"), ("naive-bn", False, "eager"), ("gn", True, "eager"),
@@ -154,6 +155,7 @@ def rows() -> Tensor:
     return torch.randn((11, 40), dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
 
+@pytest.mark.slow
 @compiles
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", [*rules(on_host=False), "centered-clipping(L=3)", "nnm+trimmed-mean", "arc+nnm+krum"])

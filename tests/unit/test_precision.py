@@ -194,6 +194,7 @@ SCHEMES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCHEMES)
 def test_every_scheme_trains_in_bfloat16_by_either_engine(name: str) -> None:
     common = {"model": "digits-cnn", "clients": 4, "rounds": 2, "batch": 64, "evasions": [], **SCHEMES[name]}
