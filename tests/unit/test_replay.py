@@ -227,12 +227,8 @@ def test_an_error_without_words_is_named() -> None:
     assert told == ["passes are launched operation by operation; recording them failed (NotImplementedError)"]
 
 
-<<<<<<< HEAD
-@pytest.mark.parametrize("objective", ["ce", pytest.param("wsm", marks=pytest.mark.slow)])
-=======
 @pytest.mark.slow
 @pytest.mark.parametrize("objective", ["ce", "wsm"])
->>>>>>> eebea8cc630ebe2bef912af0666c7ffd2c75464f
 @pytest.mark.parametrize("norm", [*NORMS, "ln", "fedwon", "fedfn", "dual-bn"])
 def test_nothing_that_is_recorded_waits_for_a_value(norm: str, objective: str) -> None:
     class Waiting(Repeater):
