@@ -87,19 +87,14 @@ def example(folder: Path) -> None:
     """Write the site of the quickstart's board, and the board itself."""
     from robustfl.cli.report import papers_of
     from robustfl.reports.loading import board_of
-    from robustfl.reports.published import sound_board
     from robustfl.reports.site.writing import write_site
-    from robustfl.reports.store import Loaded, Store
-    from robustfl.scenarios import Cell
-    from robustfl.scenarios.expand import labels
+    from robustfl.reports.sources import open_source
 
-    (source,) = boards("quickstart")
-    read, out = sound_board(source), folder / "boards" / "quickstart"
-    records = tuple(read.records())
-    described = {"defaults": labels(Cell.of({}))}  # which captions leave out
-    board = board_of(Store(source), loaded=Loaded(records, ()), described=described)
-    write_site(board, records, out, description=read.description, papers=papers_of(records, ()))
-    shutil.copy(source, out / source.name.replace("quickstart.", "board."))
+    (file,) = boards("quickstart")
+    source, out = open_source(file), folder / "boards" / "quickstart"
+    records, described = source.load().results, source.description()
+    write_site(board_of(source), records, out, description=described["description"], papers=papers_of(records, ()))
+    shutil.copy(file, out / file.name.replace("quickstart.", "board."))
 
 
 PARTS: dict[str, tuple[Callable[[Path], None], ...]] = {

@@ -489,7 +489,9 @@ def test_a_file_that_is_no_study_is_told(
     assert why in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("content", [b"no gzip", gzip.compress(f"{HEAD}\n".encode())[:-9]])
+@pytest.mark.parametrize(
+    "content", [b"no gzip", gzip.compress(f"{HEAD}\n".encode(), mtime=0)[:-9]], ids=["text", "cut"]
+)
 def test_a_compressed_file_that_is_broken_is_told(
     content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
