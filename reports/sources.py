@@ -1,4 +1,4 @@
-"""What a command reads records from: a store, or a published board in its place."""
+"""Sources of records: a store, or a published board in its place."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class BoardStore:
         return self.load()
 
     def description(self) -> dict[str, Any]:
-        """What the description of a store says and a board carries."""
+        """The parts of a store's description that a board carries."""
         board = self.board
         return {
             "name": board.name,
@@ -57,7 +57,10 @@ class BoardStore:
 
 
 def open_source(path: str | Path) -> Store | BoardStore:
-    """The store, or the board file, at ``path``. Raises ``UsageError`` for anything else and for an unsound board."""
-    if Path(path).is_file():
+    """The store, or the board file (.json, .json.gz), at ``path``.
+
+    Raises ``UsageError`` for anything else and for an unsound board.
+    """
+    if Path(path).is_file() and Path(path).suffix in (".json", ".gz"):
         return BoardStore(Path(path), sound_board(path))
     return open_store(path)

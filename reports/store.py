@@ -352,8 +352,8 @@ def open_store(path: str | Path) -> Store:
         return Store(folder)
     if folder.is_file():
         raise UsageError(
-            f"{str(path)!r} is a file; give the folder of a store such as runs/quickstart (of a board, `robustfl merge "
-            "BOARD --out FOLDER` makes one)"
+            f"{str(path)!r} is a file; give the folder of a store such as runs/quickstart, or a published board, whose "
+            "name ends in .json or .json.gz"
         )
     if folder.is_dir():
         raise UsageError(f"{str(path)!r} holds no results; {_nearby(folder)}")

@@ -12,9 +12,10 @@ from robustfl.records import CellResult
 from .board import Board
 from .contestants import slug_of
 from .loading import board_of, chosen
-from .published.board import TOLERANCE, publish_described
+from .published.board import TOLERANCE
 from .published.board import Board as PublishedBoard
 from .published.files import write_board
+from .published.publishing import publish_described
 from .sources import BoardStore, open_source
 from .store import (
     Loaded,
@@ -67,20 +68,13 @@ def publish_store(
     Raises ``UsageError`` if ``path`` is neither or has no cell yet, ``StoreError`` if none of its files can be read;
     for a board all must.
     """
-    if tolerance is not None and board is None:
-        raise UsageError(f"tolerance={tolerance} is what a board claims, and none is written; name its file with board")
-    if curves and board is None:
-        raise UsageError(
-            "curves: the accuracies during training go into a board, and none is written; name it with board"
-        )
+    _check_board(board, tolerance, curves)
     _check_places(out, site, board)
     store = open_source(path)
     loaded = chosen(store.current(), where=where)
     made = board_of(store, compare=compare, where=where, statistic=statistic, loaded=loaded)
     described = store.description()
-    ready = None  # made before anything is written: a record may be unfit for a board
-    if board is not None:
-        ready = _published(store, loaded, described, made.scenario, tolerance, curves)
+    ready = _published(store, loaded, described, made.scenario, tolerance, curves) if board is not None else None
     folder = store.folder / report_folder(where or {}, compare, statistic) if out is None else Path(out)
     on_board(made, folder)
     sweep_leftovers(store.folder, folder, site or folder)
@@ -93,14 +87,22 @@ def publish_store(
         files.append(write_board(ready, board))
     pages: list[Path] = []
     if site is not None:
-        from .site.writing import write_site
-
-        pictures = _pictures(files, Path(site) / "figures") if figures else []
         known = papers(loaded.results) if papers else {}
-        about, names = str(described.get("description") or ""), [f"figures/{p.name}" for p in pictures]
-        pages = write_site(made, loaded.results, site, description=about, papers=known, figures=names) + pictures
+        about = str(described.get("description") or "")
+        pages = _write_site(made, loaded.results, Path(site), about, known, files if figures else [])
     _retire(folder, files, site, pages)
     return Written(made, tuple(files), tuple(pages))
+
+
+def _write_site(
+    board: Board, results: Sequence[CellResult], site: Path, about: str, papers: Mapping[str, str], figures: list[Path]
+) -> list[Path]:
+    """Write the site with copies of these figures; its pages, then the copies."""
+    from .site.writing import write_site
+
+    pictures = _pictures(figures, site / "figures")
+    names = [f"figures/{picture.name}" for picture in pictures]
+    return write_site(board, results, site, description=about, papers=papers, figures=names) + pictures
 
 
 def _retire(folder: Path, files: list[Path], site: str | Path | None, pages: list[Path]) -> None:
@@ -121,6 +123,13 @@ def report_folder(where: Mapping[str, str], compare: Sequence[str] = (), statist
     words = [f"{name}={value}" for name, value in sorted(where.items())]
     words += [f"by {name}" for name in sorted(compare)] + ([] if statistic is None else [statistic])
     return f"report-{slug_of(words)}" if words else "report"
+
+
+def _check_board(board: str | Path | None, tolerance: float | None, curves: bool) -> None:
+    """Raise ``UsageError`` for what says something about a board where none is written."""
+    if board is None and (tolerance is not None or curves):
+        words = "curves go into a board" if curves else f"tolerance={tolerance} is what a board claims"
+        raise UsageError(f"{words}, and none is written; name its file with board")
 
 
 def _check_places(out: str | Path | None, site: str | Path | None, board: str | Path | None) -> None:

@@ -28,8 +28,9 @@ from ..axes import CONTESTANT, OWN
 from ..documents import read_document
 from ..recipe import scenario_toml
 from ..store import open_store, write_atomic
-from .board import TOLERANCE, Board, Environment, publish_described
+from .board import TOLERANCE, Board, Environment
 from .files import read_board, write_board
+from .publishing import publish_described
 
 FORMAT = "robustfl-bundle"
 SCHEMA: Literal[1] = 1

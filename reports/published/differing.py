@@ -13,9 +13,9 @@ from robustfl.records import CellResult, canonical
 
 from ..store import Store
 from .agreement import agree, settings_apart
-from .board import publish
 from .faults import SURROUNDINGS
 from .joining import Source, read_source
+from .publishing import publish
 
 Difference = tuple[str, Any, Any]
 MAX_APART = 8

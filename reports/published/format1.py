@@ -74,7 +74,7 @@ def decoded(file: BoardFile) -> Board:
     """The board of a file. Raises ``ValidationError`` for a wrong record."""
     return Board(
         name=file.name, cells=tuple(_record(cell, file) for cell in file.cells), environment=file.environment,
-        tolerance=file.tolerance, description=file.description, protocol=file.protocol, claimed=file.digest,
+        tolerance=file.tolerance, description=file.description, protocol=file.protocol, digest=file.digest,
     )  # fmt: skip
 
 

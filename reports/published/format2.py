@@ -232,7 +232,7 @@ def decoded(file: BoardFile) -> Board:
     return Board(
         name=file.name, cells=tuple(sorted(cells, key=lambda r: r.key)), environment=file.environment,
         tolerance=file.tolerance, description=file.description, protocol=file.protocol, defaults=file.defaults,
-        claimed=file.digest,
+        digest=file.digest,
     )  # fmt: skip
 
 

@@ -13,9 +13,10 @@ from robustfl.records import CellResult, text_without
 
 from ..store import RERUN, Store, open_store, refuse_board, refuse_records
 from .agreement import Agreement, agree
-from .board import TOLERANCE, Board, carried, described_cells, publish_described
+from .board import TOLERANCE, Board, carried, described_cells
 from .faults import misshaped
 from .files import sound_board, write_board
+from .publishing import publish_described
 
 
 @dataclass(frozen=True)

@@ -172,9 +172,7 @@ def _site(sources: tuple[Path, ...], page: Path | None, form: str) -> int:
 
 
 def _read(source: Path) -> Measured | str:
-    """A board of the benchmark, or why it is not shown; its cells are in the records alone."""
-    from dataclasses import replace
-
+    """A board of the benchmark, or why it is not shown."""
     from robustfl.reports.published import sound_board
 
     read = sound_board(source)
@@ -184,8 +182,7 @@ def _read(source: Path) -> Measured | str:
     words = _unknown_version(facts)
     if words:
         return f"{source.name}, tier {facts.get('tier')}: {words}"
-    found = _measured(read, _held(source, read))
-    return replace(found, published=read.model_copy(update={"cells": []}))
+    return _measured(read, _held(source, read))
 
 
 def _facts(read: Published) -> Mapping[str, Any]:

@@ -70,7 +70,7 @@ def claimed(change: Callable[[CellResult], dict[str, Any]], **told: Any) -> Path
     """The board whose cells are changed so, under the digest that belongs to that."""
     board, _ = read_board("board.json")
     cells = tuple(r.model_copy(update=change(r)) for r in board.cells)
-    return write_board(replace(board, cells=cells, claimed="", **told), "board.json")
+    return write_board(replace(board, cells=cells, **told), "board.json")
 
 
 # --- verify ----------------------------------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ def test_a_board_holds_curves_where_they_are_asked_for(cli: Any) -> None:
     assert any(stored.values())
     assert {r.key: r.curve for r in read_board("curves.json.gz")[0].cells} == stored
     code, said = cli("report", "mine", "--curves")
-    assert (code, "none is written; name it with board" in said) == (2, True)
+    assert (code, "none is written; name its file with board" in said) == (2, True)
 
 
 def test_report_plot_and_diff_take_a_board_as_a_store(cli: Any) -> None:
@@ -102,7 +102,7 @@ def test_report_plot_and_diff_take_a_board_as_a_store(cli: Any) -> None:
         json.loads(Path(f"of-{source}/leaderboard.json").read_text())
         for source in ("mine", "board.json", "small.json.gz")
     ]
-    assert tables[0]["rows"] == tables[1]["rows"] == tables[2]["rows"]
+    assert tables[0]["tables"] == tables[1]["tables"] == tables[2]["tables"]
     assert cli("plot", "heatmap", "small.json.gz", "--save", "h.png")[0] == 0
     code, said = cli("diff", "mine", "small.json.gz")
     assert (code, "hold the same cells with the same results" in said) == (0, True)

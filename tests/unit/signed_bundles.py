@@ -22,7 +22,7 @@ def signed(folder: Path, change: Callable[[dict[str, Any]], object]) -> Path:
     data = {"protocol": before.protocol, "cells": [r.model_dump(mode="json") for r in before.cells]}
     change(data)
     cells = tuple(CellResult.model_validate(cell) for cell in data["cells"])
-    write_board(replace(before, cells=cells, protocol=data["protocol"], claimed=""), folder / "board.json")
+    write_board(replace(before, cells=cells, protocol=data["protocol"]), folder / "board.json")
     board, _ = read_board(folder / "board.json")
     manifest = Manifest.model_validate_json((folder / "bundle.json").read_text())
     (folder / "recipe.toml").write_text(scenario_toml(board.records(), name=board.name))
