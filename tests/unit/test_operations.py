@@ -81,7 +81,10 @@ def test_a_pass_issues_few_operations_whose_number_does_not_grow_with_clients(no
     assert not many.waits
 
 
-@pytest.mark.parametrize(("algorithm", "steps"), [("dsgd(momentum=0.9)", 1), ("fedavg(local_steps=2)", 2)])
+@pytest.mark.parametrize(
+    ("algorithm", "steps"),
+    [("dsgd(momentum=0.9)", 1), pytest.param("fedavg(local_steps=2)", 2, marks=pytest.mark.slow)],
+)
 def test_a_round_issues_few_operations_and_waits_for_two_values(algorithm: str, steps: int) -> None:
     few, many = (round_of("mnist-cnn", n, algorithm=algorithm, batch=2) for n in (10, 100))
     for found in (few, many):

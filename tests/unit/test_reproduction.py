@@ -100,12 +100,13 @@ def test_every_table_and_figure_with_a_published_number_has_its_protocol(name: s
     assert {c.item for c in claims(name)} <= {item.id for item in paper(name).items}
 
 
-@pytest.mark.parametrize(("of", "item"), [(p, item) for p in papers() for item in p.items])
-def test_statements_point_to_one_published_number_each(of: Paper, item: Item) -> None:
-    for statement in item.statements:
-        for published in statement.published:
-            of.find(published, item.id)
-    assert len({s.id for s in item.statements}) == len(item.statements)
+def test_statements_point_to_one_published_number_each() -> None:
+    for of in papers():
+        for item in of.items:
+            for statement in item.statements:
+                for published in statement.published:
+                    of.find(published, item.id)
+            assert len({s.id for s in item.statements}) == len(item.statements), (of.name, item.id)
 
 
 def could_measure(cell: Cell, metric: str) -> bool:
@@ -126,9 +127,13 @@ def could_measure(cell: Cell, metric: str) -> bool:
 RUNS = [(p.name, item, scale) for p in papers() for item in p.items for scale in SCALES if item.at(scale)]
 
 
-@pytest.mark.parametrize(("name", "item", "scale"), RUNS, ids=lambda v: getattr(v, "id", v))
-def test_statements_select_cells_that_the_protocol_runs(name: str, item: Item, scale: str) -> None:
+def test_statements_select_cells_that_the_protocol_runs() -> None:
     """A misspelt label would leave a statement undecided for ever."""
+    for _, item, scale in RUNS:
+        selects_cells(item, scale)
+
+
+def selects_cells(item: Item, scale: str) -> None:
     at = item.at(scale)  # type: ignore[arg-type]
     assert at is not None
     cells = [c for scenario in scenarios_of(at) for c in expand(scenario) if refusal(c) is None]
@@ -386,7 +391,7 @@ def test_equal_seeds_do_not_make_certainty_out_of_luck() -> None:
 # --- every statement of every protocol on boards made for it ----------------------------------------------------------
 
 STATEMENTS = [
-    pytest.param(p.name, item, scale, s, id=f"{p.name}-{item.id}-{scale}-{s.id}")
+    (p.name, item, scale, s)
     for p in papers()
     for item in p.items
     for scale in SCALES
@@ -451,10 +456,14 @@ def cells_of(name: str, item: str, scale: str) -> tuple[Planned, ...]:
     return tuple(Planned(c) for c in cells if c["seed"] in (0, 1, 2))
 
 
-@pytest.mark.parametrize(("name", "item", "scale", "statement"), STATEMENTS)
-def test_every_statement_is_confirmed_refuted_and_left_open_by_boards_made_for_it(
-    name: str, item: Item, scale: str, statement: Statement
-) -> None:
+@pytest.mark.parametrize("name", dict.fromkeys(name for name, *_ in STATEMENTS))
+def test_every_statement_is_confirmed_refuted_and_left_open_by_boards_made_for_it(name: str) -> None:
+    for of, item, scale, statement in STATEMENTS:
+        if of == name:
+            judged_by_boards(name, item, scale, statement)
+
+
+def judged_by_boards(name: str, item: Item, scale: str, statement: Statement) -> None:
     right, edge, wrong = bounds(statement)
     if statement.compute:
         assert [judge([statement], Evidence((), {}), lambda s, v=v: v)[0].verdict for v in (right, wrong)] == [
@@ -463,10 +472,14 @@ def test_every_statement_is_confirmed_refuted_and_left_open_by_boards_made_for_i
         ]
         return
     cells = [c for c in cells_of(name, item.id, scale) if _selected(c, statement)]
-    assert verdict(statement, made(statement, cells, right, 0.1)) == "confirmed"
-    assert verdict(statement, made(statement, cells, wrong, 0.1)) == "contradicted"
-    assert verdict(statement, made(statement, cells, edge, 5.0)) == "undecided"
-    assert verdict(statement, Evidence(tuple(Planned(c.labels, "k") for c in cells), {})) == "not run"
+    assert verdict(statement, made(statement, cells, right, 0.1)) == "confirmed", (item.id, scale, statement.id)
+    assert verdict(statement, made(statement, cells, wrong, 0.1)) == "contradicted", (item.id, scale, statement.id)
+    assert verdict(statement, made(statement, cells, edge, 5.0)) == "undecided", (item.id, scale, statement.id)
+    assert verdict(statement, Evidence(tuple(Planned(c.labels, "k") for c in cells), {})) == "not run", (
+        item.id,
+        scale,
+        statement.id,
+    )
 
 
 def _selected(cell: Planned, statement: Statement) -> bool:
@@ -476,7 +489,7 @@ def _selected(cell: Planned, statement: Statement) -> bool:
 
 def test_every_statement_has_its_boards() -> None:
     """Only what cannot be compared, and what has no protocol at a scale, is left out."""
-    tried = {(name, item.id, s.id) for name, item, _, s in (p.values for p in STATEMENTS)}
+    tried = {(name, item.id, s.id) for name, item, _, s in STATEMENTS}
     for of in papers():
         for item in of.items:
             for s in item.statements:

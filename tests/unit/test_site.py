@@ -196,6 +196,7 @@ def test_names_that_differ_only_in_signs_have_pages_of_their_own(tmp_path: Path)
     assert len(list((made / "contestants").iterdir())) == 5
 
 
+@pytest.mark.slow
 def test_a_site_is_the_same_bytes_whatever_the_hash_seed_and_the_order_of_records(tmp_path: Path) -> None:
     cells = grid(points=3)[::7]
     stored(tmp_path / "s", cells)

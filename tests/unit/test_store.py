@@ -203,6 +203,7 @@ def _commit_many(folder: Path, sa: float) -> None:
         Store(folder).commit(record(sa=sa))
 
 
+@pytest.mark.slow
 def test_writers_of_one_cell_never_tear_it(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     workers = [context.Process(target=_commit_many, args=(tmp_path, sa)) for sa in (0.25, 0.75)]

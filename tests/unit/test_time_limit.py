@@ -63,6 +63,7 @@ def test_a_plug_in_that_hangs_is_named_and_the_grid_goes_on(tmp_path: Path) -> N
     assert reason.startswith("time limit of 0.03 min (--cell-minutes) reached in attack 'hang' (hang.py")
 
 
+@pytest.mark.slow
 def test_code_that_never_comes_back_to_python_is_ended_from_outside(tmp_path: Path) -> None:
     body = "sum(itertools.repeat(1))"  # holds Python's lock; no signal handler runs
     reason = run(scenario(tmp_path, "stuck", body), tmp_path, jobs=1, cell_minutes=0.03)
