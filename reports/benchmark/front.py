@@ -9,7 +9,7 @@ from robustfl.autobyz import TITLE
 from ..board import Row
 from ..tables.markdown import escape, table
 from .data import Measured, best, percent, ranks_of
-from .tier import changed_words
+from .tier import CAVEAT, changed_words
 
 QUESTION = "Which defense should I use with batch norm, at what cost, and how sure is that?"
 
@@ -22,7 +22,7 @@ def front_page(boards: Sequence[Measured], *, tiers: Mapping[str, str], left_out
     """
     newest = max((it.facts["version"] for it in boards), default=0)
     parts = [
-        f"# The benchmark\n\n*{QUESTION}*\n\n{_short(boards, newest)}",
+        f"# The benchmark\n\n*{QUESTION}*\n\n{CAVEAT}\n\n{_short(boards, newest)}",
         reading,
         *(_tier(it, newest) for it in boards),
         _tiers(boards, tiers),
