@@ -330,7 +330,8 @@ def test_installed_plug_ins_take_part_with_their_distribution_and_version(tmp_pa
         "defense=nnm+my-defense",
         'evasions=["my-evasion"]',
     ]
-    grid = ["grid", *TINY, *(word for axis in axes for word in ("--set", axis)), "--set", "name=g"]
+    cells = [word for axis in axes for word in ("--set", axis)]
+    grid = ["grid", *TINY, *cells, "--set", "name=g", "--jobs", "1"]
     out = environment.robustfl(
         ["list"], ["show", "my-attack"], grid, ["report", "runs/g", "--no-figures"], tests=tests
     )  # fmt: skip
