@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import json
 import logging
 import os
@@ -727,3 +728,7 @@ def test_the_page_shows_what_works() -> None:
         exec(compile(block, "flower.md", "exec", dont_inherit=True), space)
     assert isinstance(space["strategy"], Attacked)
     assert len(blocks) == 3
+
+
+def test_the_example_of_the_strategy_gives_what_it_says() -> None:
+    assert doctest.testmod(sys.modules[RobustStrategy.__module__])._asdict() == {"failed": 0, "attempted": 1}
