@@ -18,6 +18,8 @@ from test_plugins import FORGE, PLUGIN
 from robustfl.cli import invoke
 from robustfl.registry import _entries, load_plugins
 
+pytestmark = pytest.mark.slow
+
 ENDS = {
     "os._exit(0)": "exit status 0",
     "ctypes.string_at(0)": "SIGSEGV",

@@ -13,6 +13,8 @@ import pytest
 
 from robustfl.cli import invoke
 
+pytestmark = pytest.mark.slow
+
 TINY = [
     "--set", "rounds=1", "--set", "model=mlp(hidden=(4,))", "--set", "norm=none", "--set", "evasions=[]",
     "--set", "attack=loud", "--set", "f=2", "--plugin", "loud.py",

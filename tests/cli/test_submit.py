@@ -24,6 +24,8 @@ from robustfl.reports.store import Store
 from robustfl.scenarios.secrecy import _drawn_for
 from robustfl.scenarios.submission import Submission, _methods_of, check_submission
 
+pytestmark = pytest.mark.slow
+
 HEAD = """
 from dataclasses import dataclass
 from typing import ClassVar
@@ -390,7 +392,6 @@ def test_a_number_that_is_not_reached_is_refused(copy: Path) -> None:
     assert "differs" in said
 
 
-@pytest.mark.slow
 def test_who_looks_at_the_test_set_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     folder = bundled(tmp_path, ran(tmp_path, defense=PEEKS, seed=0, rounds=1))

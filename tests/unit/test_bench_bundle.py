@@ -21,6 +21,8 @@ from robustfl.scenarios.dropped_check import RIGHTLY, WRONGLY
 from robustfl.scenarios.submission import Submission, check_submission
 from robustfl.scenarios.verify import verify
 
+pytestmark = pytest.mark.slow
+
 MEAN = "mean · none · dsgd"
 SEARCHED = 2 * RULES.budget * 2
 """Trainings of the searches: of two contestants, under two attacks."""

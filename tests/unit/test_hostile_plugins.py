@@ -30,6 +30,8 @@ from robustfl.scenarios.evaluate import Evaluator
 from robustfl.surroundings import Surroundings, kept
 from robustfl.workers import Died, spread
 
+pytestmark = pytest.mark.slow
+
 MEAN = "return view.honest.mean(0).expand(view.f, -1).clone()"
 SMALL = {**CELL, "defense": "mean", "rounds": 2, "evasions": []}
 ENDS = {
@@ -265,7 +267,6 @@ def test_folders_that_no_living_process_owns_are_swept(tmp_path: Path, monkeypat
     assert {p.name for p in tmp_path.iterdir()} == {"robustfl-mine"}
 
 
-@pytest.mark.slow
 def test_a_killed_grid_leaves_nothing_that_the_next_one_does_not_sweep(tmp_path: Path) -> None:
     """The whole process group is killed in the middle of a cell, so that nobody can clean up."""
     (tmp_path / "hostile.py").write_text(

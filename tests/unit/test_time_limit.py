@@ -11,6 +11,8 @@ from robustfl.errors import UsageError
 from robustfl.reports.store import Store
 from robustfl.scenarios import Scenario, grid
 
+pytestmark = pytest.mark.slow
+
 CELL = {
     "defense": "mean", "norm": "fbn", "model": "mlp(hidden=(8,))", "f": 1, "clients": 5, "batch": 8, "rounds": 4,
     "evasions": [], "engine": "fast",
@@ -57,13 +59,11 @@ def run(chosen: Scenario, out: Path, **settings: Any) -> str:
     return failed(results.folder)
 
 
-@pytest.mark.slow
 def test_a_plug_in_that_hangs_is_named_and_the_grid_goes_on(tmp_path: Path) -> None:
     reason = run(scenario(tmp_path, "hang", SWALLOWS), tmp_path, jobs=1, cell_minutes=0.03)
     assert reason.startswith("time limit of 0.03 min (--cell-minutes) reached in attack 'hang' (hang.py")
 
 
-@pytest.mark.slow
 def test_code_that_never_comes_back_to_python_is_ended_from_outside(tmp_path: Path) -> None:
     body = "sum(itertools.repeat(1))"  # holds Python's lock; no signal handler runs
     reason = run(scenario(tmp_path, "stuck", body), tmp_path, jobs=1, cell_minutes=0.03)
@@ -78,7 +78,6 @@ def test_a_cell_that_needs_more_memory_than_there_is_says_what_to_do(tmp_path: P
     assert "--jobs" in reason.splitlines()[0]
 
 
-@pytest.mark.slow
 def test_a_worker_that_is_killed_says_what_to_do(tmp_path: Path) -> None:
     body = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
     reason = run(scenario(tmp_path, "killed", body), tmp_path, jobs=1)
