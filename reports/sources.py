@@ -10,7 +10,7 @@ from robustfl.errors import StoreError
 from robustfl.records import CellResult
 
 from .published.board import Board as PublishedBoard
-from .published.files import sound_board
+from .published.files import name_of, sound_board
 from .store import Loaded, Store, open_store
 
 
@@ -24,7 +24,7 @@ class BoardStore:
     @property
     def folder(self) -> Path:
         """The folder that a store of this board would have: ``boards/d.json.gz`` is ``boards/d``."""
-        return self.file.with_name(self.file.name.removesuffix(".gz").removesuffix(".json") or self.file.name)
+        return self.file.with_name(name_of(self.file) or self.file.name)
 
     def keys(self) -> set[str]:
         """The keys of all cells."""

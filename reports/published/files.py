@@ -35,6 +35,15 @@ def write_board(board: Board, path: str | Path) -> Path:
     return target
 
 
+def name_of(path: str | Path) -> str:
+    """The name of a board's file without its endings.
+
+    >>> name_of("boards/d.json.gz")
+    'd'
+    """
+    return Path(path).name.removesuffix(".gz").removesuffix(".json")
+
+
 def _lines(rows: list[Any]) -> str:
     return ",\n".join("  " + canonical(row) for row in rows)
 
@@ -82,7 +91,7 @@ def sound_board(path: str | Path) -> Board:
 
 def _first(path: str | Path, data: Any) -> tuple[Board, bool]:
     file = format1.BoardFile.model_validate(data)
-    new = Path(path).name.removesuffix(".gz").removesuffix(".json")
+    new = name_of(path)
     warnings.warn(
         f"{path} is a board of format 1; `robustfl merge {path} --out {new}-2.json.gz` converts it to format 2",
         OldFormatWarning,

@@ -15,7 +15,7 @@ from ..store import RERUN, Store, open_store, refuse_board, refuse_records
 from .agreement import Agreement, agree
 from .board import TOLERANCE, Board, carried, described_cells
 from .faults import misshaped
-from .files import sound_board, write_board
+from .files import name_of, sound_board, write_board
 from .publishing import publish_described
 
 
@@ -167,9 +167,8 @@ def write_merged_board(
         about = f"merged from {', '.join(s.name for s in sources)}"
         tolerance = max((board.tolerance for board in boards), default=TOLERANCE)
         described = {"description": about, "defaults": defaults, **joined_protocol(sources)}
-        name = path.name.removesuffix(".gz").removesuffix(".json")
         board = publish_described(
-            merged.results, described, name=name, tolerance=tolerance, curves=any(b.has_curves for b in boards)
+            merged.results, described, name=name_of(path), tolerance=tolerance, curves=any(b.has_curves for b in boards)
         )
     return write_board(board, path)
 
