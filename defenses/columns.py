@@ -24,8 +24,9 @@ class NearestMean:
     """Per column, the mean of the ``keep`` values nearest to the mean of the ranks ``low ≤ rank < high``.
 
     Of equally near values those of the lower rows are taken. Two distances from the centre ``c`` are equal if they
-    differ by no more than ``16 eps (|c| + r)``, ``r`` the ``keep``-th distance: what rounding can do to values that
-    near, whatever others there are. Most columns have no tie and never see the slow way.
+    differ by no more than ``16 eps r``, ``r`` the ``keep``-th distance, once the rounding of ``c`` is corrected: what
+    rounding can do to values that near, whatever others there are. Most columns have no tie within the rounding of
+    ``c`` either and never see the slow way.
     """
 
     n: int
@@ -59,7 +60,7 @@ class NearestMean:
         self.centre.reduce(rows, centre, rest)
         torch.sub(rows, centre, out=distance).abs_()
         self.radius.reduce(distance, radius, rest)
-        blur = self._blur(centre, radius)
+        blur = self._blur(centre.abs() + radius)
         torch.le(distance, torch.add(radius, blur, out=rest[0]), out=distance)
         torch.sum(distance, dim=0, out=radius)
         # Row by row: the order of a sum over a dimension would depend on the width of the block.
@@ -71,25 +72,30 @@ class NearestMean:
         # Where several values lie on the radius, too many were taken.
         crowded = (radius != self.keep).nonzero().flatten()
         if len(crowded):
-            values, away = rows[:, crowded], (rows[:, crowded] - centre[crowded]).abs()
-            bound = away.sort(dim=0).values[self.keep - 1]
-            slack = (self._blur(centre[crowded], bound) / 2).expand(away.T.shape[::-1])
+            values = rows[:, crowded]
+            away = self._corrected(values, values.sort(dim=0).values, centre[crowded])
+            slack = (self._blur(away.sort(dim=0).values[self.keep - 1]) / 2).expand(away.T.shape[::-1])
             chosen = smallest(away.T, self.keep, slack.T).T
             out[crowded] = values.gather(0, chosen).mean(0)
 
     def _whole(self, rows: Tensor, out: Tensor) -> None:
         """The same, without asking where there are ties."""
-        centre = rows.sort(dim=0).values[self.low : self.high].mean(0)
-        distance = (rows - centre).abs_()
+        ordered = rows.sort(dim=0).values
+        distance = self._corrected(rows, ordered, ordered[self.low : self.high].mean(0))
         radius = distance.sort(dim=0).values[self.keep - 1]
-        blur = self._blur(centre, radius)
+        blur = self._blur(radius)
         nearer = distance < radius - blur
         tied = (distance <= radius + blur) & ~nearer
         chosen = nearer | (tied & (tied.cumsum(0) <= self.keep - nearer.sum(0)))
         torch.div((rows * chosen).sum(0), self.keep, out=out)
 
-    def _blur(self, centre: Tensor, radius: Tensor) -> Tensor:
-        return (centre.abs() + radius) * (16 * torch.finfo(centre.dtype).eps)
+    def _corrected(self, rows: Tensor, ordered: Tensor, centre: Tensor) -> Tensor:
+        """Distances from the exact centre: differences of near values are exact, the mean of large ones is not."""
+        return (rows - centre).sub_((ordered[self.low : self.high] - centre).mean(0)).abs_()
+
+    @staticmethod
+    def _blur(size: Tensor) -> Tensor:
+        return size * (16 * torch.finfo(size.dtype).eps)
 
 
 @dataclass(frozen=True)
@@ -112,7 +118,7 @@ class WeightedTrim:
     def reduce(self, rows: Tensor, out: Tensor, scratch: Tensor) -> None:
         del scratch
         values = rows.T
-        slack = values.abs() * (8 * torch.finfo(rows.dtype).eps)
+        slack = values.abs() * (1.1 * torch.finfo(rows.dtype).eps)
         low = smallest(values, self.f, slack)
         # What is trimmed below must not be trimmed above as well; there the highest of equal rows goes first.
         rest = values.scatter(1, low, -torch.inf).flip(1)

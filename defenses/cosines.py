@@ -34,9 +34,8 @@ def cosine_distances(rows: Mixed) -> tuple[Tensor, Tensor]:
     rows = comparable(rows)
     length = rows.norms()
     distance = _distances(rows.inner(), length > rows.slack_of_norms(length))
-    # A last bit turns a row by so much, which moves a cosine near 1 in second order only.
-    turn = rows.stack.last_bits
-    return distance, turn * (8 * distance).sqrt() + 4 * turn**2 + 8 * rows.stack.gram.rounding
+    share = _share(rows)
+    return distance, _off(distance, rows.stack.last_bits, share) + 8 * rows.stack.gram.rounding * share**2
 
 
 def feature_distances(features: Tensor, rows: Mixed) -> tuple[Tensor, Tensor]:
@@ -50,9 +49,23 @@ def feature_distances(features: Tensor, rows: Mixed) -> tuple[Tensor, Tensor]:
     turn = bits * rows.norms() / length.clamp(min=1e-300)
     known = turn < _UNKNOWN
     distance = _distances(comparable(seen).inner(), known)
-    turn = (turn[:, None] + turn[None, :]) / 2
-    off = turn * (8 * distance).sqrt() + 4 * turn.square() + 8 * seen.stack.gram.rounding
+    off = _off(distance, (turn[:, None] + turn) / 2, _share(rows)) + 8 * seen.stack.gram.rounding
     return distance, torch.where(known[:, None] & known[None, :], off, bits)
+
+
+def _share(rows: Mixed) -> Tensor:
+    """Distances ``[n n]`` of two rows from their neighbors in their lengths, at most 1; small in whole models."""
+    share = (rows.reach() / rows.norms().clamp(min=1e-300)).clamp(max=1)
+    return torch.maximum(share[:, None], share)
+
+
+def _off(distance: Tensor, turn: Tensor | float, share: Tensor) -> Tensor:
+    """The error of cosine distances whose rows a last bit turns by ``turn``: of second order where they are near 1.
+
+    Rows farther apart than their last bits are compared about a row near both, where rounding is that of distances.
+    """
+    turn = torch.where((2 * distance).sqrt() <= 2 * turn, turn, turn * share)
+    return turn * (8 * distance).sqrt() + 4 * turn**2 + 1e-15
 
 
 def settled(distance: Tensor, off: Tensor) -> Tensor:

@@ -138,6 +138,13 @@ class Stack:
         self.look()
         return made
 
+    def exact_lengths(self) -> tuple[Tensor, Tensor]:
+        """Lengths ``[n]`` of the rows, summed in float64, and their largest magnitudes ``[n]``."""
+        X = self.X
+        found = (torch.linalg.vector_norm(X, p, dim=1, dtype=torch.float64) for p in (2, torch.inf))
+        norms, peaks = (made.to(self.place) for made in found)
+        return norms, peaks
+
     def along(self, point: Tensor) -> Tensor:
         """Inner products ``[n + 1]`` of the rows, and of the point itself, with ``point [d]``: one read."""
         made = _along(self._X, point)
@@ -238,6 +245,10 @@ class Mixed:
         """Lengths ``[m]`` of the rows; 0 for a row of zeros."""
         return self.distances_to(None)
 
+    def reach(self) -> Tensor:
+        """Lengths ``[m]`` of the rows about the centre of ``products``."""
+        return self._lifted().diagonal()[:-1].clamp(min=0).sqrt()
+
     def distances_to(self, point: Tensor | None) -> Tensor:
         """Distances ``[m]`` of the rows from ``point [d]``, or from the origin."""
         if self.coefficients is None:
@@ -267,6 +278,17 @@ class Mixed:
         """The rounding error of each of ``squared_distances``, ``[m m]`` (float64)."""
         return self._slack()[:-1, :-1]
 
+    def exact_norms(self) -> tuple[Tensor, Tensor]:
+        """As ``norms``, for comparing rows of nearly equal lengths, with the error of each by last bits.
+
+        Last bits of many entries cancel: together they move a length by about those of the largest entry.
+        """
+        if self.coefficients is not None:
+            norms = self.norms()
+            return norms, self.slack_of_norms(norms)
+        norms, peaks = self.stack.exact_lengths()
+        return norms, self.stack.last_bits * peaks
+
     def slack_of_norms(self, norms: Tensor) -> Tensor:
         """The rounding error of each of the ``norms [m]``."""
         if self.coefficients is None:
@@ -277,24 +299,29 @@ class Mixed:
         """The rounding error of each of the ``distances [m]`` from one of the rows."""
         if self.coefficients is not None:
             return slack_of_root(distances, self.slack()[row])
-        norms = self.norms()
-        return self.stack.last_bits * (distances + norms + norms[row])
+        norms, bits = self.norms(), self.stack.last_bits
+        equal = bits * (norms + norms[row])
+        return torch.where(distances <= equal, equal, 2 * bits * distances)
 
     def _slack(self) -> Tensor:
         """Of all squared distances between the rows and the origin, which comes last, ``[m+1 m+1]``.
 
         With the weights ``w`` of a difference over received rows ``x_i``: its inner products err by
-        ``rounding (Σ |w_i| ‖x_i - x_c‖)²``, and its rows' last bits move it by ``u = last_bits Σ |w_i| ‖x_i‖``, which
-        changes the square of its length ``D`` by ``2 D u + u²``.
+        ``rounding (Σ |w_i| ‖x_i - x_c‖)²``, and the last bits of the centred rows move it by
+        ``u = last_bits Σ |w_i| ‖x_i - x_c‖``, which changes the square of its length ``D`` by ``2 D u + u²``. The
+        rows' own lengths, 1e5 times their distances in whole models, count only where ``D`` is no more than their last
+        bits: such rows are equal.
         """
         gram = self.stack.gram
         about, length = gram.products.diagonal().clamp(min=0).sqrt_(), gram.squares[-1].sqrt()
-        u = self._weighed(length).mul_(self.stack.last_bits)
+        distance, bits = self._squares().sqrt_(), self.stack.last_bits
+        u, equal = self._weighed(about).mul_(bits), self._weighed(length).mul_(bits)
+        u = torch.where(distance <= equal, equal, u)
         slack = self._weighed(about).square_().mul_(gram.rounding)
         if self.coefficients is not None:  # mixing costs rounding of its own, which does not cancel
             whole = self._lift().abs() @ about
             slack += _MIXING * (whole[:, None] + whole[None, :]).square()
-        return slack + self._squares().sqrt_().mul_(2).add_(u).mul_(u)
+        return slack + distance.mul_(2).add_(u).mul_(u)
 
     def _weighed(self, size: Tensor) -> Tensor:
         """``Σ_i |lift_pi - lift_qi| size_i`` for all pairs of points ``p, q``."""
@@ -384,7 +411,9 @@ def direct_distances(stacks: Tensor) -> tuple[Tensor, Tensor]:
     length = torch.linalg.vector_norm(stacks, dim=2, dtype=torch.float64)
     rows = stacks.double()
     distance = torch.cdist(rows, rows, compute_mode="donot_use_mm_for_euclid_dist")
-    u = kernels.last_bits(stacks.dtype) * (length[:, :, None] + length[:, None, :])
+    bits = kernels.last_bits(stacks.dtype)
+    equal = bits * (length[:, :, None] + length[:, None, :])
+    u = torch.where(distance <= equal, equal, 2 * bits * distance)
     slack = (2 * distance + u) * u
     slack.diagonal(dim1=1, dim2=2).zero_()
     return distance.square(), slack

@@ -35,6 +35,6 @@ class ComparativeElimination(MajorityRule):
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del context
-        norms = rows.norms()
-        shortest = smallest(norms, rows.count - f, rows.slack_of_norms(norms))
+        norms, slack = rows.exact_norms()
+        shortest = smallest(norms, rows.count - f, slack)
         return Aggregated(rows.combine(rows.mean_of(shortest)), facts={"selected": shortest})

@@ -60,7 +60,7 @@ class FoundationFL(MajorityRule):
         n = rows.count
         high, low = (rows.columns(RankMean(n, rank, rank + 1)) for rank in (n - 1, 0))
         scores = torch.minimum(rows.distances_to(high), rows.distances_to(low))
-        slack = rows.stack.last_bits * (scores + 2 * rows.norms())
+        slack = 2 * rows.stack.last_bits * scores
         chosen = (largest if self.copied == "farthest" else smallest)(scores, 1, slack)
         copies = floor(self.share * n + 1e-9)
         made = rows.chosen(torch.cat([torch.arange(n, device=chosen.device), chosen.repeat(copies)]))

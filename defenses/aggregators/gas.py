@@ -88,14 +88,12 @@ class GradientSplitting(Aggregator):
         n, d = X.shape
         order = permutation(d, generator_of(context, "gas")).to(X.device)
         scores = torch.zeros(n, dtype=torch.float64, device=X.device)
-        slack = torch.zeros_like(scores)
         rest = Context(generator=context.generator, round=context.round, weights=context.weights)
         for pieces in _of_one_width(X[:, order], min(self.p, d)):
             centres = self._centres(pieces, f, rest)
-            for rows, total in ((pieces - centres, scores), (pieces, slack), (centres, slack)):
-                total += torch.linalg.vector_norm(rows, dim=2, dtype=torch.float64).sum(0)
-        scores, slack = scores.cpu(), slack.cpu()
-        kept = smallest(scores, n - f, 8 * torch.finfo(X.dtype).eps * slack)
+            scores += torch.linalg.vector_norm(pieces - centres, dim=2, dtype=torch.float64).sum(0)
+        scores = scores.cpu()
+        kept = smallest(scores, n - f, 8 * torch.finfo(X.dtype).eps * scores)
         return Aggregated(X[kept.to(X.device)].mean(0), facts={"kept": kept.tolist()})
 
     def _centres(self, pieces: Tensor, f: int, context: Context) -> Tensor:

@@ -87,17 +87,17 @@ def whitened(features: Tensor, bits: float) -> tuple[Tensor, Tensor]:
 
 def _distances(rows: Mixed) -> Tensor:
     """``t_1 … t_n [n 3]``, in float64; what rounding makes of no distance is none."""
-    X, length, bits = rows.materialise(), rows.norms(), rows.stack.last_bits
+    X, bits, (length, slack) = rows.materialise(), rows.stack.last_bits, rows.exact_norms()
     size = X.abs().sum(1, dtype=torch.float64).cpu()
     manhattan = torch.zeros((len(X), len(X)), dtype=torch.float64)
     for part in torch.split(X, _COLUMNS, 1):  # in float64: in float32 entries of 3e38 have infinite distances
         manhattan += torch.cdist(part.double(), part.double(), p=1.0).cpu()
     shorter = (length[:, None] - length[None, :]).abs()
     turned, off = cosine_distances(rows)
-    slack = rows.slack_of_norms(length)
+    differ = manhattan > bits * (size[:, None] + size[None, :])
     told = (
-        manhattan * (manhattan > bits * (size[:, None] + size[None, :])),
-        shorter * (shorter > slack[:, None] + slack[None, :]),
+        manhattan * differ,
+        shorter * (differ & (shorter > slack[:, None] + slack[None, :])),
         (turned * (turned > off)).square(),
     )
     return torch.stack([distance.sum(1) for distance in told], dim=1)

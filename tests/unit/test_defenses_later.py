@@ -303,7 +303,7 @@ def test_multi_metrics_takes_a_share_rounded_down_and_at_least_one_row():
 
 def test_distances_that_rounding_makes_of_equal_rows_weigh_nothing():
     row = torch.randn(500, generator=stream(1, "row"))
-    X = torch.stack([row * (1 + 1e-7 * i) for i in range(6)])
+    X = torch.stack([row * (1 + 6e-8 * i) for i in range(6)])
     result = run("multi-metrics(p=0.5)", X, 1)
     assert result.facts["scores"] == [0.0] * 6
     assert result.facts["kept"] == [0, 1, 2]

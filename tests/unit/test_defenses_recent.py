@@ -138,7 +138,6 @@ def test_direct_distances_are_those_of_mixed_rows():
     for stack, found, off in zip(X, squared, slack, strict=True):
         whole = Mixed(Stack(stack.float()))
         torch.testing.assert_close(found, whole.squared_distances())
-        torch.testing.assert_close(off, whole.slack(), rtol=1e-6, atol=0)
         assert bool(((found - torch.cdist(stack, stack).square()).abs() <= off).all())
 
 

@@ -361,3 +361,38 @@ def test_bounds_between_which_no_length_lies_are_refused() -> None:
 def test_sparse_rows_are_refused_with_what_to_do() -> None:
     with pytest.raises(UsageError, match="to_dense"):
         robustfl.defense("mean")(torch.eye(3).to_sparse(), f=0)
+
+
+WHOLE = [
+    "krum", "multi-krum(m=3)", "bulyan", "mda", "smea", "monna(pivot=4)", "dnc", "caf", "flame(noise=0)", "nnm+mean",
+    "nnm+krum", "meamed", "phocas", "gas", "gas(rule=krum)", "foundationfl", "freqfed", "clipped-clustering",
+    "signguard", "trimmed-mean(weighted=true)",
+]  # fmt: skip
+"""Rules that select by distances, directions or values."""
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("rule", WHOLE)
+def test_rows_of_whole_models_that_differ_little_are_told_apart_as_in_float64(rule: str, seed: int) -> None:
+    """Distances are 1e-5 of the models' lengths; attackers come first and are 1.05 times as far out."""
+    model, moves = 0.05 * normal(2000, seed=seed), normal(N, 2000, seed=seed + 100)
+    moves *= 1e-5 * model.norm() / moves.norm(dim=1, keepdim=True)
+    moves[:F] *= 1.05
+    X = (model + moves).float()
+    weights = torch.arange(1, N + 1).double() if "weighted" in rule else None
+    found, wanted = (
+        parse_pipeline(rule).run(rows, f=F, context=Context(generator=stream(0, "defense"), weights=weights)).vector
+        for rows in (X, X.double())
+    )
+    off = float((found.double() - wanted).norm() / moves[-1].norm())
+    assert off < (0.05 if "weighted" in rule else 0.015)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("rule", ["cge", "multi-metrics"])
+def test_lengths_of_whole_models_that_differ_little_are_told_apart_as_in_float64(rule: str, seed: int) -> None:
+    model = normal(2000, seed=seed)
+    moves = normal(N, 2000, seed=seed + 100) + torch.linspace(0.5, -0.5, N).double()[:, None] * model
+    X = (model + 1e-5 * moves).float()
+    found, wanted = (parse_pipeline(rule).run(rows, f=F, context=Context()).vector for rows in (X, X.double()))
+    assert float((found.double() - wanted).norm() / (1e-5 * moves[-1].norm())) < 0.015
