@@ -19,6 +19,7 @@ from robustfl.contracts import Aggregated, Aggregator, Context, Propagation, Ste
 from robustfl.errors import Refused, RobustflError, RowsLost, UsageError
 from robustfl.randomness import stream
 from robustfl.registry import create, describe, entries, origin_of, split_outside
+from robustfl.surroundings import float32_default
 from robustfl.watch import names
 
 from .rows import BrokenRows, Mixed, MixedRule, Stack
@@ -92,6 +93,7 @@ class Pipeline:
         """
         return self.stateful(X, f, weights=weights, generator=generator, state=state, reference=reference)[0]
 
+    @float32_default()
     def stateful(
         self,
         X: Rows,
@@ -140,7 +142,7 @@ class Pipeline:
             )
         if (dropped := int(result.facts["dropped"])) > f:
             told = f"{dropped} of {len(stack)} rows are not finite and were left out, more than f={f} may be Byzantine"
-            warnings.warn(f"{self.describe()}: {told}", RuntimeWarning, stacklevel=2)
+            warnings.warn(f"{self.describe()}: {told}", RuntimeWarning, stacklevel=3)
         return form.row(result.vector), result.state
 
     def run(self, X: Tensor, *, f: int, context: Context, in_order: bool = False) -> Aggregated:

@@ -17,6 +17,7 @@ from robustfl.defenses.stack import Rows, as_stack, check_f, check_generator
 from robustfl.errors import UsageError
 from robustfl.randomness import stream
 from robustfl.registry import create, describe
+from robustfl.surroundings import float32_default
 
 Stacked = TypeVar("Stacked", bound=Rows)
 
@@ -51,6 +52,7 @@ def defense(name: str, **params: Any) -> Pipeline:
     return parse_pipeline(name, **params)
 
 
+@float32_default()
 def forge(
     name: str | Attack,
     honest: Stacked,
@@ -98,7 +100,7 @@ def forge(
     if chosen.name != "none" and mine is None and _stays(made, rows):
         warnings.warn(
             f"forge: {describe(chosen)} leaves the honest mean where it is ({len(rows)} honest rows, f = {f}), and "
-            "attacks nothing", UserWarning, stacklevel=2,
+            "attacks nothing", UserWarning, stacklevel=3,
         )  # fmt: skip
     return cast(Stacked, form.stack(made))
 

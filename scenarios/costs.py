@@ -20,7 +20,7 @@ from robustfl.evaluation import ProductCounter, macs_per_epoch
 from robustfl.federation import Experiment, initial_state, train
 from robustfl.origins import in_words, origins
 from robustfl.running import running
-from robustfl.surroundings import kept
+from robustfl.surroundings import kept, standard
 
 from .build import Built, build
 from .cell import Cell
@@ -100,7 +100,7 @@ class Costs:
         shapes = {shape_of(cell): kind for kind, cell in reversed(kinds.items())}
         first = set(shapes.values())
         found: dict[tuple[Any, ...], Cost] = {}
-        with kept():
+        with standard():
             torch.set_num_threads(self._execution.threads)
             for kind in sorted(kinds, key=lambda kind: kind not in first):  # a round of every shape comes first
                 on_cell(len(found))

@@ -28,6 +28,7 @@ from robustfl.registry import identity
 from robustfl.reports.published import read_board
 from robustfl.reports.published.agreement import versions_apart
 from robustfl.reports.store import Store, open_store, write_stream
+from robustfl.surroundings import standard
 from robustfl.vectors import flatten_parameters, layout_of, write_statistics
 
 from .build import Built, skeleton
@@ -64,6 +65,7 @@ def keep_model(folder: str | Path, key: str, built: Built, evaluator: Evaluator,
     return {"digest": _digest(arrays), "bytes": path.stat().st_size}
 
 
+@standard()
 def load_model(
     source: str | Path,
     key: str,

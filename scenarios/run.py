@@ -28,7 +28,7 @@ from robustfl.patches import unpatched
 from robustfl.provenance import UNKNOWN, commit, processor
 from robustfl.records import CellResult, CurvePoint, Metrics, Timing, measured_in, plain
 from robustfl.running import running
-from robustfl.surroundings import kept
+from robustfl.surroundings import kept, standard
 
 from .build import Built, build
 from .cell import Cell
@@ -63,7 +63,7 @@ def run_cell(cell: Cell, *, fingerprint: str, scenario: str = "cell", execution:
     software = {"versions": versions(), "device": where.type, "threads": execution.threads}
     keeper = _keeper(key, software, where, execution)
     plug_ins = "".join(f" [{name}: {origin}]" for name, origin in foreign.items())
-    with running(in_words(foreign)), kept():
+    with running(in_words(foreign)), standard():
         _set_up(cell, execution)
         watch: AbstractContextManager[list[str]] = unpatched() if foreign else nullcontext([])
         with watch as patched, kept() as moved:

@@ -15,6 +15,7 @@ from robustfl.contracts import Aggregated, Aggregator, Context
 from robustfl.errors import UsageError
 from robustfl.parameters import param
 from robustfl.registry import create, describe, register
+from robustfl.surroundings import float32_default
 
 from ..draws import generator_of, permutation
 from ..rows import direct_distances
@@ -122,6 +123,7 @@ def _of_one_width(X: Tensor, p: int) -> Iterator[Tensor]:
             yield part.reshape(len(X), m, -1).transpose(0, 1)
 
 
+@float32_default()
 def _remembers(rule: Aggregator) -> bool:
     """True if a rule hands on a state; it is tried."""
     generator = torch.Generator().manual_seed(0)

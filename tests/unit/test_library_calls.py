@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,71 @@ def test_what_changes_nothing_is_a_warning_at_the_callers_line(jobs: int | None,
     robustfl.run(settings, on_note=heard.append)  # and no Python warning, which here would be an error
     assert len(heard) == 1
     assert heard[0].startswith("warning: branch = 'clean' changes nothing")
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@contextmanager
+def deterministic() -> Iterator[None]:
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+CALLERS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "float64": lambda: default_dtype(torch.float64),
+    "bfloat16": lambda: default_dtype(torch.bfloat16),
+    "another device": lambda: torch.device("meta"),
+    "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+    "inference": torch.inference_mode,
+    "no gradients": torch.no_grad,
+    "deterministic": deterministic,
+}
+
+
+def settings_of_torch() -> tuple[object, ...]:
+    return (
+        torch.get_default_dtype(), torch.empty(0).device, torch.is_autocast_enabled("cpu"), torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(), torch.are_deterministic_algorithms_enabled(),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("caller", CALLERS)
+def test_a_cell_is_the_same_whatever_the_callers_torch_settings_which_stay(caller: str, records, tmp_path) -> None:
+    with CALLERS[caller]():
+        before = settings_of_torch()
+        record = robustfl.run({**SMALL, "attack": "sf", "f": 1}, out=tmp_path, keep_model=True)
+        model = robustfl.load_model(tmp_path / "run", record.key)
+        assert settings_of_torch() == before
+    assert (record.key, record.metrics) == (records[1].key, records[1].metrics)
+    assert {(p.dtype, p.device.type) for p in model.parameters()} == {(torch.float32, "cpu")}
+
+
+@pytest.mark.parametrize("caller", CALLERS)
+def test_rules_and_attacks_compute_the_same_whatever_the_callers_torch_settings(caller: str) -> None:
+    X = torch.randn(9, 40, generator=torch.Generator().manual_seed(0))
+
+    def made() -> list[torch.Tensor]:
+        draws = {"generator": torch.Generator().manual_seed(0)}
+        rules = ("mean", "krum", "nnm+trimmed-mean", "flame", "gas", "geometric-median")
+        rows = [robustfl.forge(name, X, 2, **draws) for name in ("fang", "random", "min-max")]
+        return [*(robustfl.defense(rule)(X, f=1, **draws) for rule in rules), *rows]
+
+    wanted = made()
+    with CALLERS[caller]():
+        before = settings_of_torch()
+        found = made()
+        assert settings_of_torch() == before
+    assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
 
 
 @pytest.fixture
