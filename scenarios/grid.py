@@ -151,6 +151,7 @@ def grid(
     ``scenarios/cluster.py``); with ``gpus``, cells are spread over these, ``slots`` at a time on each (default: as many
     as their memory holds). ``track`` names trackers (``"tensorboard"``) that follow every cell into the store's folder.
     ``on_round`` hears about once a second of every running cell: its key, the round and the rounds; not on a cluster.
+    ``on_note`` hears every warning, also of cells, each once (default: Python's warnings).
     ``progress`` shows a bar; by default in notebooks, where nobody else listens (``on_cell``, ``on_start``).
     Every ``checkpoint_minutes`` (0: never) a cell that runs here keeps what it needs to go on. ``keep_model`` keeps
     every trained model in the store (``load_model``).
@@ -165,7 +166,24 @@ def grid(
     )  # fmt: skip
     heard = on_start is not unheard or on_cell is not unheard or on_round is not None
     with shown(progress, on_start, on_cell, on_round, heard=heard) as (started, ended, at_round):
-        return run_grid(scenario, execution, out=out, on_start=started, on_cell=ended, on_round=at_round)
+        heeded = _Warnings(ended, on_note)
+        return run_grid(scenario, execution, out=out, on_start=started, on_cell=heeded.see, on_round=at_round)
+
+
+@dataclass
+class _Warnings:
+    """Hands the warnings of cells that ended to ``on_note``, each once."""
+
+    on_cell: Callable[[Finished], None]
+    on_note: Callable[[str], None]
+    known: set[str] = field(default_factory=set)
+
+    def see(self, finished: Finished) -> None:
+        self.on_cell(finished)
+        for warning in finished.warnings:
+            if warning not in self.known:
+                self.known.add(warning)
+                self.on_note(WARNING + warning)
 
 
 def run_grid(

@@ -43,7 +43,8 @@ def run(
     their defaults; or a scenario, a preset's name or a file, with exactly one cell. With ``out`` the record is also
     kept in the store ``<out>/<name>``, where the cell keeps checkpoints; it runs whether or not a record is there.
     ``keep_model`` keeps the trained model there as well (``load_model``).
-    ``on_round(round, rounds, loss)`` is called after every round; the other arguments are those of ``grid``. Under
+    ``on_round(round, rounds, loss)`` is called after every round, ``on_note`` with every warning, also of the record
+    (default: Python's warnings); the other arguments are those of ``grid``. Under
     ``torchrun`` the processes share the cell, and the first one's record is the whole one. A cell that is refused,
     diverges or crashes says so in its record. Raises ``UsageError`` for settings that are none, or make several cells.
 
@@ -55,7 +56,10 @@ def run(
         device=device, threads=threads, root=root, state_memory=state_memory, checkpoint_minutes=checkpoint_minutes,
         keep_model=keep_model, track=tuple(track), on_round=on_round, on_note=on_note,
     )  # fmt: skip
-    return run_one(_scenario(scenario), execution, out=out)
+    record = run_one(_scenario(scenario), execution, out=out)
+    for warning in record.certificates.get("warnings", []):
+        on_note(WARNING + warning)
+    return record
 
 
 def run_one(scenario: Scenario, execution: Execution, *, out: str | Path | None) -> CellResult:

@@ -38,7 +38,7 @@ def checked_arrays(where: str, raw: Mapping[str, Array], *, classes: int | None 
     if count < 2:
         raise UsageError(f"{where}: all labels are 0; at least two classes are expected")
     if classes is None and count > len(train_y) + len(test_y):
-        raise UsageError(f"{where}: labels reach {count - 1} with fewer images; expected labels 0 … classes-1")
+        raise UsageError(f"{where}: labels reach {count - 1} with fewer images; expected 0 … classes-1: renumber them")
     parts = (train_x, train_y, test_x, test_y)
     return Arrays(*parts, classes=count, fingerprint=content_digest(dict(zip(NAMES, parts, strict=True)), count))
 
@@ -79,12 +79,12 @@ def _labels(what: str, y: Array, count: int, classes: int | None) -> Array:
 def data_doubts(arrays: Arrays) -> list[str]:
     """Reasons to doubt accuracies on data of the right form, one sentence each.
 
-    Pixels that are all near 0, classes without training or without test images, test images that are trained on.
+    Pixels that are all near 0, classes without (training, test) images, test images that are trained on.
     """
     again = repeated_images(arrays)
     repeated = f"{again} of {len(arrays.test_y)} test images are training images, too"
     repeated = repeated if again > _REPEATED * len(arrays.test_y) else ""
-    found = [dark_images(arrays), unseen_classes(arrays), untested_classes(arrays), repeated]
+    found = [dark_images(arrays), absent_classes(arrays), unseen_classes(arrays), untested_classes(arrays), repeated]
     return [words for words in found if words]
 
 
@@ -105,14 +105,25 @@ def dark(what: str, brightest: float) -> str:
     )
 
 
+def absent_classes(arrays: Arrays) -> str:
+    """A warning if no image at all is of some class, as of labels with gaps or from 1 on; "" otherwise."""
+    counts = sum(np.bincount(y, minlength=arrays.classes) for y in (arrays.train_y, arrays.test_y))
+    absent = np.flatnonzero(counts == 0)
+    if not len(absent):
+        return ""
+    return (
+        f"labels are not consecutive: no image has {_named(absent)} of 0 … {arrays.classes - 1}, and the model learns "
+        f"{arrays.classes} classes; renumber the labels from 0, as np.unique(labels, return_inverse=True)[1] does, or "
+        "take more images"
+    )
+
+
 def unseen_classes(arrays: Arrays) -> str:
     """A warning if nobody can train on some class; "" otherwise."""
     trained, tested = (np.bincount(y, minlength=arrays.classes) for y in (arrays.train_y, arrays.test_y))
-    missing = np.flatnonzero(trained == 0)
+    missing = np.flatnonzero((trained == 0) & (tested > 0))
     if not len(missing):
         return ""
-    if missing.tolist() == [0] and not tested[0]:
-        return f"no image has the label 0 of 0 … {arrays.classes - 1}: labels count from 0"
     return f"no training image of {_named(missing)}, of which there are {int(tested[missing].sum())} test images"
 
 

@@ -12,11 +12,13 @@ import time
 import zipfile
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+import robustfl
 from robustfl.data import (
     Cifar10,
     Digits,
@@ -34,7 +36,7 @@ from robustfl.data.checks import checked_arrays, data_doubts
 from robustfl.errors import DataMissing, UsageError
 from robustfl.models.weights import Weights
 from robustfl.randomness import numpy_stream
-from robustfl.scenarios import Cell, run_cell
+from robustfl.scenarios import Cell, Scenario, run_cell
 from robustfl.scenarios.build import build
 
 
@@ -569,9 +571,10 @@ def test_meta_holds_what_identifies_the_content(tmp_path):
         ({"train_x": np.arange(24, dtype=np.uint8).reshape(6, 2, 2, 1) // 12 * 17}, "a training image is above 0.067,"),
         ({"train_x": np.arange(24, dtype=np.uint8).reshape(6, 2, 2, 1) // 12 * 18}, ""),
         ({"test_x": np.arange(8, dtype=np.uint8).reshape(2, 2, 2, 1) + 3}, "pixel of a test image is above 0.039"),
-        ({"train_y": np.arange(6) % 3 + 1, "test_y": np.array([1, 3])}, "no image has the label 0 of 0 … 3"),
+        ({"train_y": np.arange(6) % 3 + 1, "test_y": np.array([1, 3])}, "no image has class 0 of 0 … 3"),
+        ({"train_y": np.arange(6) % 3 * 2, "test_y": np.array([0, 4])}, "classes 1, 3 of 0 … 4, and the model learns"),
         ({"train_y": np.arange(6) % 2}, "no training image of class 2, of which there are 1 test images"),
-        ({"train_y": np.arange(6) % 2 * 3}, "no training image of classes 1, 2, of which there are 1 test images"),
+        ({"train_y": np.arange(6) % 2 * 3, "test_y": np.array([1, 2])}, "no training image of classes 1, 2, of which"),
         ({"test_x": np.arange(16, 24, dtype=np.uint8).reshape(2, 2, 2, 1)}, "2 of 2 test images"),
     ],
 )  # fmt: skip
@@ -607,6 +610,28 @@ def test_a_cell_tells_the_doubts_about_its_data(tmp_path):
     (words,) = run_cell(cell, fingerprint="x").certificates["warnings"]
     assert words.startswith("npz(path=")
     assert "no training image of class 2" in words
+
+
+@pytest.mark.parametrize("jobs", [None, 0, 1])
+def test_callers_in_python_hear_the_doubts_about_data_once(jobs: int | None, tmp_path) -> None:
+    archive(tmp_path, train_y=np.arange(6) % 2 * 3, test_y=np.array([0, 3]))
+    settings = {"dataset": f"npz:{tmp_path}/mine.npz", "model": "mlp", "norm": "none", "clients": 2, "f": 0, "batch": 1}
+    settings |= {"rounds": 1, "evasions": []}
+    heard: list[str] = []
+
+    def call(**how: Any) -> object:
+        if jobs is None:
+            return robustfl.run(settings, **how)
+        grid = Scenario.of({"name": "s", "cell": {**settings, "seed": [0, 1]}})
+        return robustfl.grid(grid, out=tmp_path / str(len(how)), jobs=jobs, **how)
+
+    call(on_note=heard.append)
+    (words,) = heard
+    assert words.startswith("warning: npz(path=")
+    assert "labels are not consecutive: no image has classes 1, 2 of 0 … 3" in words
+    with pytest.warns(UserWarning, match="labels are not consecutive") as told:
+        call()
+    assert [Path(w.filename).name for w in told] == [Path(__file__).name]
 
 
 def test_a_limit_beyond_the_data_is_told_of(tmp_path):
