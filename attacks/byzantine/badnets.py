@@ -10,7 +10,8 @@ from torch import Tensor
 from robustfl.parameters import param
 from robustfl.registry import register
 
-from .stamps import Backdoor, fits, image_size, stamped
+from .poisoning import check_images
+from .stamps import Backdoor, fits, stamped
 
 
 @register("badnets", version=1)
@@ -49,7 +50,7 @@ class BadNets(Backdoor):
     margin: int = param(0, ge=0, doc="pixels between the square and the lower right corner")
 
     def trigger(self, x: Tensor) -> Tensor:
-        height, width = image_size(x, self.name)
+        height, width = check_images(x, self)
         need = self.size + self.margin
         fits(self.name, (need, need), (height, width))
         rows = slice(height - need, height - self.margin)

@@ -10,7 +10,8 @@ from torch import Tensor
 from robustfl.parameters import param
 from robustfl.registry import register
 
-from .stamps import Backdoor, Rectangle, fits, image_size, stamped
+from .poisoning import check_images
+from .stamps import Backdoor, Rectangle, fits, stamped
 
 
 @register("dba", version=1)
@@ -59,6 +60,6 @@ class DBA(Backdoor):
 
     def _bars(self, x: Tensor) -> list[Rectangle]:
         step_down, step_right = 1 + self.gap, self.length + self.gap
-        fits(self.name, (step_down + 1, step_right + self.length), image_size(x, self.name))
+        fits(self.name, (step_down + 1, step_right + self.length), check_images(x, self))
         starts = [(down, right) for down in (0, step_down) for right in (0, step_right)]
         return [(slice(down, down + 1), slice(right, right + self.length)) for down, right in starts]

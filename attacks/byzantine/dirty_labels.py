@@ -11,7 +11,7 @@ from torch import Tensor
 from robustfl.parameters import param
 from robustfl.registry import register
 
-from .poisoning import Poisoning
+from .poisoning import Poisoning, check_labels
 
 
 @register("dirty-labels", version=1)
@@ -42,6 +42,7 @@ class DirtyLabels(Poisoning):
         self, x: Tensor, y: Tensor, *, classes: int, generator: torch.Generator, attacker: int = 0, round: int = 0
     ) -> tuple[Tensor, Tensor]:
         del attacker, round
+        check_labels(y, classes, self)
         on = generator.device
         replaced = torch.rand(y.shape, generator=generator, device=on) < self.fraction
         drawn = torch.randint(0, classes, y.shape, generator=generator, device=on)

@@ -12,7 +12,8 @@ from robustfl.errors import Refused
 from robustfl.parameters import param
 from robustfl.registry import register
 
-from .stamps import Backdoor, image_size
+from .poisoning import check_images
+from .stamps import Backdoor
 
 
 @register("edge-case", version=1)
@@ -50,7 +51,7 @@ class EdgeCase(Backdoor):
     look: str = param("negative", choices=("negative", "turned"), doc="what makes an image an edge case")
 
     def trigger(self, x: Tensor) -> Tensor:
-        height, width = image_size(x, self.name)
+        height, width = check_images(x, self)
         if self.look == "negative":
             return 1 - x
         if height != width:

@@ -13,7 +13,7 @@ from robustfl.errors import Refused, UsageError
 from robustfl.parameters import param
 from robustfl.registry import register
 
-from .poisoning import Poisoning
+from .poisoning import Poisoning, check_labels
 
 
 @register("label-flip", version=1)
@@ -54,6 +54,7 @@ class LabelFlip(Poisoning):
         self, x: Tensor, y: Tensor, *, classes: int, generator: torch.Generator, attacker: int = 0, round: int = 0
     ) -> tuple[Tensor, Tensor]:
         del generator, attacker, round
+        check_labels(y, classes, self)
         if self.target is None:
             return x, classes - 1 - y
         for name, chosen in (("source", self.source), ("target", self.target)):

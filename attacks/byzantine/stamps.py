@@ -9,9 +9,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from robustfl.errors import Refused, UsageError
+from robustfl.errors import Refused
 
-from .poisoning import Poisoning
+from .poisoning import Poisoning, check_labels
 
 Rectangle = tuple[slice, slice]
 
@@ -22,13 +22,6 @@ def stamped(x: Tensor, rectangles: Sequence[Rectangle], value: float) -> Tensor:
     for rows, columns in rectangles:
         x[:, :, rows, columns] = value
     return x
-
-
-def image_size(x: Tensor, attack: str) -> tuple[int, int]:
-    """Height and width; raises ``UsageError`` for what is no batch of images."""
-    if x.ndim != 4:
-        raise UsageError(f"attack {attack!r} stamps images [b C H W], not inputs of shape {tuple(x.shape)}")
-    return x.shape[2], x.shape[3]
 
 
 def fits(attack: str, need: tuple[int, int], size: tuple[int, int]) -> None:
@@ -54,6 +47,7 @@ class Backdoor(Poisoning):
         self, x: Tensor, y: Tensor, *, classes: int, generator: torch.Generator, attacker: int = 0, round: int = 0
     ) -> tuple[Tensor, Tensor]:
         del round
+        check_labels(y, classes, self)
         if self.target >= classes:
             raise Refused(f"{self.name}: target={self.target} must be < {classes}, the number of classes")
         count = math.ceil(self.fraction * len(y) - 1e-9)

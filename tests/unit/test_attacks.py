@@ -445,3 +445,39 @@ def test_constrain_and_scale_mixes_the_gradient_with_the_way_from_the_received_m
     assert robustfl.attack("timed", attack="model-replacement(alpha=0.25)", start=3).constrain(
         gradient, moved, round=3
     ).tolist() == [1, 6]
+
+
+ONE_HOT = torch.eye(10)[Y]
+
+
+@pytest.mark.parametrize("spec", ["badnets", "dba", "edge-case", "edge-case(look=turned)"])
+@pytest.mark.parametrize(
+    ("images", "words"),
+    [
+        ((X * 255).to(torch.uint8), r"floats in \[0, 1\], not of uint8"),
+        (X * 255, r"these reach from 0 to 128: normalize inside the model"),
+        (X - 0.5, "these reach from -0.5"),
+        (X.flatten(1), r"images \[b C H W\], not inputs of shape"),
+    ],
+)
+def test_images_that_are_not_floats_between_0_and_1_get_no_trigger(spec: str, images: torch.Tensor, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        robustfl.attack(spec).trigger(images)
+    with pytest.raises(UsageError, match=words):
+        robustfl.attack(spec).poison(images.flip(0), Y, classes=10, generator=stream(1))
+
+
+@pytest.mark.parametrize("spec", ["label-flip", "label-flip(target=7)", "dirty-labels", "badnets", "timed(label-flip)"])
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        (ONE_HOT, r"not float32 of shape \(10, 10\); of one-hot rows take y.argmax"),
+        (ONE_HOT.long(), "not int64 of shape"),
+        (Y.double(), r"integer labels \[b\], not float64"),
+        (Y + 3, "label 12; with classes=10 labels are 0 to 9"),
+        (Y - 1, "label -1; with classes=10"),
+    ],
+)
+def test_labels_that_are_not_numbers_of_classes_are_not_poisoned(spec: str, labels: torch.Tensor, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        robustfl.attack(spec).poison(X, labels, classes=10, generator=stream(0))
