@@ -29,6 +29,7 @@ _LARGEST_SEARCH = 100_000
 # Rows broken on purpose are broken all along: so many columns tell whether to hope that all rows are good.
 _HEAD = 64
 _HERE = "these rows are"
+_BY_POSITION = "rows by position"
 
 Array = np.ndarray[Any, Any]
 Row = TypeVar("Row")
@@ -108,8 +109,9 @@ class Pipeline:
         """The aggregate, as from a call, with the state to hand in with the next round's rows.
 
         For rules that remember: ``centered-clipping`` goes on from its last aggregate, ``foolsgold`` sums each client's
-        rows; ``clients [n]`` are the numbers of the clients whose rows these are (default: 0 to n - 1). ``None``, as
-        before the first round, is no memory. Rules that remember nothing hand back an empty state.
+        rows; ``clients [n]`` are the numbers of the clients whose rows these are. Without them row ``i`` is client
+        ``i`` in every round, and all rounds need equally many rows. ``None``, as before the first round, is no memory.
+        Rules that remember nothing hand back an empty state.
 
         >>> from robustfl.defenses import parse_pipeline
         >>> rule, state = parse_pipeline("centered-clipping(tau=1)"), None
@@ -129,7 +131,7 @@ class Pipeline:
         context = Context(
             generator=check_generator(generator, self.describe(), "defense"),
             weights=as_weights(weights, len(stack), self.describe()),
-            state=state or {},
+            state=_own_state(state or {}, len(stack), clients is None, self.describe()),
             clients=as_clients(clients, len(stack), self.describe()),
             reference=None if reference is None else as_stack([reference], f"{self.describe()}: reference")[0][0],
             shapes=() if form.layers is None else tuple(tuple(part.shape) for part in form.parts),
@@ -143,7 +145,8 @@ class Pipeline:
         if (dropped := int(result.facts["dropped"])) > f:
             told = f"{dropped} of {len(stack)} rows are not finite and were left out, more than f={f} may be Byzantine"
             warnings.warn(f"{self.describe()}: {told}", RuntimeWarning, stacklevel=3)
-        return form.row(result.vector), result.state
+        by_position = {_BY_POSITION: torch.tensor(len(stack))} if clients is None and "clients" in result.state else {}
+        return form.row(result.vector), {**result.state, **by_position}
 
     def run(self, X: Tensor, *, f: int, context: Context, in_order: bool = False) -> Aggregated:
         """The aggregate of ``X [n d]`` (float32 or float64) with state and facts: ``dropped`` rows and ``f`` used.
@@ -398,6 +401,22 @@ class _Fixed:
     def mixed(self, rows: Tensor) -> Mixed:
         """Rows ``[n j]``, mixed."""
         return Mixed(Stack(rows.detach() if self.keep is None else rows.detach()[self.keep]), self.coefficients)
+
+
+def _own_state(state: Mapping[str, Tensor], n: int, by_position: bool, owner: str) -> dict[str, Tensor]:
+    """The state of the rule itself. Raises ``UsageError`` if it is unclear whose rows it remembers."""
+    own = {key: value for key, value in state.items() if key != _BY_POSITION}
+    if "clients" not in own:
+        return own
+    rows, known = state.get(_BY_POSITION), own["clients"].tolist()
+    if not by_position and rows is not None:
+        raise UsageError(f"{owner}: earlier rounds gave no clients=, so it is unknown whose rows it remembers")
+    if by_position and (known != list(range(n)) if rows is None else int(rows) != n):
+        before = f"clients {known}" if rows is None else f"{int(rows)} rows"
+        raise UsageError(
+            f"{owner}: it remembers {before}, now come {n}; give clients=, whose rows these are, in all rounds"
+        )
+    return own
 
 
 def _in(order: Tensor, context: Context) -> Context:

@@ -455,7 +455,7 @@ ONE_HOT = torch.eye(10)[Y]
     ("images", "words"),
     [
         ((X * 255).to(torch.uint8), r"floats in \[0, 1\], not of uint8"),
-        (X * 255, r"these reach from 0 to 128: normalize inside the model"),
+        (X * 255, r"these reach from .*: normalize inside the model"),
         (X - 0.5, "these reach from -0.5"),
         (X.flatten(1), r"images \[b C H W\], not inputs of shape"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import combinations
 from math import comb
+from typing import Any
 
 import numpy as np
 import pytest
@@ -513,3 +514,23 @@ def test_clipping_shortens_only_what_is_too_long():
     mixed = Mixed(Stack(X)).after(create("defense", "clipping", c=1.5), f=0, context=Context()).materialise()
     expected = X * (1.5 / X.norm(dim=1, keepdim=True)).clamp(max=1)
     torch.testing.assert_close(mixed, expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("rule", ["foolsgold", "fldetector(window=2)", "flanders"])
+def test_rules_that_remember_clients_must_know_whose_rows_these_are(rule: str) -> None:
+    X = torch.randn(5, 6, generator=stream(0, "rows"))
+    defense = robustfl.defense(rule)
+
+    def after(rows: torch.Tensor, state: Any = None, clients: list[int] | None = None) -> Any:
+        return defense.stateful(rows, f=1, state=state, clients=clients, generator=stream(0, "defense"))[1]
+
+    by_position, known = after(X), after(X, clients=[0, 1, 2, 3, 4])
+    for rows in (X[:4], torch.cat([X, X[:1]])):
+        with pytest.raises(UsageError, match=f"it remembers 5 rows, now come {len(rows)}; give clients="):
+            after(rows, by_position)
+    with pytest.raises(UsageError, match="earlier rounds gave no clients="):
+        after(X[:4], by_position, [4, 2, 1, 0])
+    with pytest.raises(UsageError, match=r"it remembers clients \[0, 1, 2, 3, 4\], now come 4"):
+        after(X[:4], known)
+    assert set(after(X, by_position)) == set(by_position)
+    after(X[[4, 2, 1, 0]], known, [4, 2, 1, 0])
