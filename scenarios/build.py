@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from robustfl.contracts import Algorithm, Arrays, Evasion, LockstepNorm, Norm, OneMachineNorm
+from robustfl.contracts import Algorithm, Arrays, Evasion, LockstepNorm, Model, Norm, OneMachineNorm
 from robustfl.data import (
     Augment,
     Normalize,
@@ -31,7 +31,7 @@ from robustfl.federation import Experiment
 from robustfl.models.dropout import seed_dropout
 from robustfl.passes import evaluating
 from robustfl.randomness import numpy_stream, stream
-from robustfl.registry import describe, origin_of
+from robustfl.registry import create, describe, origin_of
 from robustfl.vectors import layout_of, read_statistics
 from robustfl.watch import checked, names, watched
 
@@ -258,15 +258,16 @@ def _check_split(cell: Cell, train: list[Indices], algorithm: Algorithm) -> None
 def skeleton(cell: Cell, *, shape: tuple[int, int, int], classes: int) -> nn.Module:
     """The cell's model for images of a ``shape`` (C, H, W), with values that do not matter."""
     scaling = nn.Identity() if cell.scaling == "none" else Normalize([0.5] * shape[0], [0.5] * shape[0])
-    return nn.Sequential(scaling, _network(cell, Methods.of(cell, fresh=True), shape, classes))
+    model, norm = create("model", cell.model), create("norm", cell.norm)
+    return nn.Sequential(scaling, _network(cell, cast(Model, model), cast(Norm, norm), shape, classes))
 
 
-def _network(cell: Cell, m: Methods, shape: tuple[int, int, int], classes: int) -> nn.Module:
+def _network(cell: Cell, model: Model, norm: Norm, shape: tuple[int, int, int], classes: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):  # constructors draw, and initialise may keep what those of a plug-in drew
         torch.manual_seed(stream(cell.seed, "constructors").initial_seed())
-        network = m.model.build(m.norm, shape=shape, classes=classes)
-        m.norm.adapt(network)
-    layer = _layer_type(m.norm)
+        network = model.build(norm, shape=shape, classes=classes)
+        norm.adapt(network)
+    layer = _layer_type(norm)
     if layer is not nn.Identity and not any(isinstance(part, layer) for part in network.modules()):
         raise Refused(f"{cell.model} has no normalization layers for {cell.norm} to take the place of")
     seed_dropout(network)
@@ -274,7 +275,7 @@ def _network(cell: Cell, m: Methods, shape: tuple[int, int, int], classes: int) 
 
 
 def _model(cell: Cell, m: Methods, arrays: Arrays, root: str | Path | None) -> nn.Module:
-    network = _network(cell, m, arrays.shape, arrays.classes)
+    network = _network(cell, m.model, m.norm, arrays.shape, arrays.classes)
     m.model.initialise(network, stream(cell.seed, "init"))
     if m.init is not None:
         m.init.load(network.to(DTYPES[cell.dtype]), data_root(root))

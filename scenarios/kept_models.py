@@ -39,6 +39,8 @@ from .methods import method
 FORMAT = 1
 _BUILDS = ("model", "norm")
 """The methods that a network is built of."""
+_NEEDED = (*_BUILDS, "scaling", "seed", "dtype")
+"""The settings that a network is built of: plug-ins that the cell used otherwise need not be here."""
 _NOTE, _OWN = "note", ("own/parameters", "own/statistics")
 _SHORTEST = 6  # letters of a key that stand for the whole
 
@@ -148,9 +150,10 @@ def _whole(key: str, keys: Collection[str], source: str) -> str:
 
 
 def _cell(record: CellResult) -> Cell:
-    """The settings of a record. Raises ``UsageError`` where its network would not be built as it was."""
+    """The settings of a record's network. Raises ``UsageError`` where it would not be built as it was."""
+    settings = record.cell.get("cell", {})
     try:
-        cell = Cell.of(record.cell.get("cell", {}))
+        cell = Cell.of({name: settings[name] for name in _NEEDED if name in settings})
         here = {name: plain(identity(method(name, getattr(cell, name)))) for name in _BUILDS}
     except UsageError as error:
         if theirs := {what: origin for what, origin in origins(record.cell).items() if what.split()[0] in _BUILDS}:

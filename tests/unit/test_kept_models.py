@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import robustfl
 from robustfl import registry
 from robustfl.cli import invoke
-from robustfl.contracts import Model
+from robustfl.contracts import Aggregator, Model
 from robustfl.errors import RobustflError, StoreError, UsageError
 from robustfl.records import CellResult
 from robustfl.reports.published import publish, write_board
@@ -252,3 +252,22 @@ def test_a_key_that_is_cut_short_and_a_file_of_another_cell_are_told(
     board.write_text(board.read_text().replace('"one"', '"two"'))
     with pytest.raises(StoreError, match="edited after it was written"):
         load_model(board, other.key)
+
+
+@pytest.mark.usefixtures("clean_registry")
+def test_a_network_needs_only_its_model_and_norm(tmp_path: Path) -> None:
+    @registry.register("first-row")
+    @dataclass(frozen=True)
+    class FirstRow(Aggregator):
+        def aggregate(self, X: Tensor, *, f: int, context: Any) -> Tensor:
+            return X[0].clone()
+
+        def min_clients(self, f: int) -> int:
+            return 1
+
+    record = kept(tmp_path, defense="first-row", attack="none", f=0)
+    assert record.status == "done", record.reason
+    del registry._entries["defense"]["first-row"]
+    assert record.metrics is not None
+    model = load_model(tmp_path / "run", record.key)
+    assert robustfl.evaluate(model, "digits", evasions=[]).sa == record.metrics.sa
