@@ -23,6 +23,7 @@ from robustfl.vectors import tag_of
 _UNREADABLE = (pickle.UnpicklingError, RuntimeError, ValueError, OSError, EOFError, KeyError, AttributeError)
 _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 _NAMED = 5
+_PREFIXES = ("module.", "_orig_mod.", "model.")
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,8 @@ class Weights:
     directory, then in the data root. Every parameter must be there in the network's shape, but for what clients keep
     to themselves (HBN's factors), which starts as usual. Running statistics are those that training begins with; for
     layers without any (group norm) the file's are left out. With ``head = "new"`` the last linear layer is drawn
-    anew, whatever the file has for it, as it must be for another number of classes.
+    anew, whatever the file has for it, as it must be for another number of classes. Prefixes of all names that
+    ``DataParallel``, ``torch.compile`` or Lightning put there (``module.``, ``_orig_mod.``, ``model.``) are left out.
     """
 
     name: ClassVar[str] = "weights"
@@ -62,7 +64,8 @@ class Weights:
     def load(self, network: nn.Module, root: Path) -> None:
         """Write the file's entries into ``network``. Raises ``Refused``, naming entries that do not fit."""
         place = self.file(root)
-        found, own = _read(place), _entries(network)
+        own = _entries(network)
+        found = _unwrapped(_read(place), own)
         new = _head(network) if self.head == "new" else frozenset()
         wanted = {name: tensor for name, tensor in own.items() if name not in new}
         missing = [name for name in wanted if name not in found]
@@ -85,6 +88,9 @@ class Weights:
         broken = [name for name in wanted if not bool(torch.isfinite(found[name]).all())]
         if broken:
             raise Refused(f"init: {place} holds numbers that are not finite: {some(broken, _NAMED)}")
+        negative = [name for name in wanted if name.endswith("running_var") and bool((found[name] < 0).any())]
+        if negative:
+            raise Refused(f"init: {place} holds variances below 0: {some(negative, _NAMED)}; they must be ≥ 0")
         with torch.no_grad():
             for name, tensor in wanted.items():
                 tensor.copy_(found[name])
@@ -108,6 +114,16 @@ def _read(place: Path) -> Mapping[str, Tensor]:
     if not isinstance(found, Mapping) or not all(isinstance(v, Tensor) for v in found.values()):
         raise Refused(f"init: {place} is no state_dict of torch: names with a tensor each")
     return {str(name): tensor for name, tensor in found.items()}
+
+
+def _unwrapped(found: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """The entries without prefixes of a wrapper that every name has and no name of the network."""
+    while found:
+        prefix = next((p for p in _PREFIXES if all(name.startswith(p) for name in found)), None)
+        if prefix is None or any(name.startswith(prefix) for name in own):
+            return found
+        found = {name.removeprefix(prefix): tensor for name, tensor in found.items()}
+    return found
 
 
 def _entries(network: nn.Module) -> dict[str, Tensor]:

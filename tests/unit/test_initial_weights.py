@@ -176,3 +176,27 @@ def test_a_dry_run_says_which_file_is_missing(tmp_path: Path, capsys: pytest.Cap
     told = " ".join(capsys.readouterr().out.split())
     assert "No estimate: init: there is no file of weights" in told
     assert "mobilenet_v2" in told
+
+
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "model.", "module._orig_mod."])
+def test_prefixes_of_wrappers_are_left_out(prefix: str, tmp_path: Path) -> None:
+    source, target = network("simple-cnn"), network("simple-cnn", seed=1)
+    torch.save({prefix + name: tensor for name, tensor in source.state_dict().items()}, tmp_path / "w.pth")
+    Weights(path="w.pth").load(target, tmp_path)
+    assert all(torch.equal(a, b) for a, b in zip(target.parameters(), source.parameters(), strict=True))
+
+
+def test_a_prefix_that_only_some_names_have_is_named(tmp_path: Path) -> None:
+    state = network("simple-cnn").state_dict()
+    torch.save({"module." * (k > 0) + name: t for k, (name, t) in enumerate(state.items())}, tmp_path / "w.pth")
+    with pytest.raises(Refused, match=r"the network has no: module\.0\.bias"):
+        Weights(path="w.pth").load(network("simple-cnn"), tmp_path)
+
+
+def test_variances_below_0_are_refused(tmp_path: Path) -> None:
+    state = network("simple-cnn").state_dict()
+    name = next(name for name in state if name.endswith("running_var"))
+    state[name][0] = -1e-6
+    torch.save(state, tmp_path / "w.pth")
+    with pytest.raises(Refused, match=f"holds variances below 0: {name}; they must be ≥ 0"):
+        Weights(path="w.pth").load(network("simple-cnn"), tmp_path)
