@@ -26,9 +26,10 @@ from robustfl.evaluation import (
     standard_accuracy,
 )
 from robustfl.evaluation.accuracy import attack_success
+from robustfl.evaluation.probes import PROBED, Evaluated, batch_dependent, randomised
 from robustfl.federation import LocalModels, Personal, State, lent, propagate_statistics
 from robustfl.models.network import representing
-from robustfl.passes import channels_last, evaluating
+from robustfl.passes import NEAR, channels_last, evaluating
 from robustfl.randomness import stream
 from robustfl.records import Metrics
 from robustfl.vectors import write_statistics
@@ -53,7 +54,7 @@ class Evaluator:
     def __init__(self, cell: Cell, built: Built) -> None:
         self._cell, self._built, self._e = cell, built, built.experiment
         self._e.model.eval()
-        first = torch.zeros(1, dtype=torch.int64, device=self._e.device)
+        first = torch.zeros(2, dtype=torch.int64, device=self._e.device)  # a batch norm may take no single image
         self._batch = evaluation_batch(self._e.model, built.test.pixels(first, dtype=DTYPES[cell.dtype]))
         byzantine = self._e.settings.byzantine()
         self.users = [k for k in range(cell.clients) if k not in byzantine]
@@ -96,13 +97,57 @@ class Evaluator:
     @property
     def doubts(self) -> list[str]:
         """Doubts about the images that are attacked, told of one user where several have the same one."""
-        limit = self._cell.ra_limit
+        limit, traits = self._cell.ra_limit, [*self._trait_doubts(), *self._backdoor_doubts()]
         if not self._built.evasions or limit is None:
-            return self._backdoor_doubts()
+            return traits
         parts = self._parts()
         reached = [part for part in parts if len(part) >= limit] or parts
         found = (limit_doubt(self._built.test.y[part], limit) for part in reached)
-        return [*self._backdoor_doubts(), *[words for words in found if words][:1]]
+        return [*traits, *[words for words in found if words][:1]]
+
+    def _trait_doubts(self) -> list[str]:
+        """Doubts about a model whose outputs depend on more than the image and its weights."""
+        if self._randomised:
+            several = len(self._built.evasions) > 1
+            worst = "; ra_worst is not given, since every attack meets other draws" if several else ""
+            return [f"the model is randomised: two forwards of the same test images differ{worst}"]
+        if self._tested is self._e.model:
+            return []
+        return [
+            "the model's outputs depend on the other images of a batch: every forward has batch size "
+            f"{self._batch}, filled up with the first test images; accuracies at another batch size differ"
+        ]
+
+    @contextmanager
+    def _probing(self) -> Iterator[Tensor]:
+        """Test images for probes of the model, which may draw from torch's generators without moving them on."""
+        e = self._e
+        index = torch.arange(min(PROBED, len(self._built.test)), device=e.device)
+        devices = [e.device] if e.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices), through(e.model, self.branch):
+            yield self._built.test.pixels(index, dtype=DTYPES[self._cell.dtype])
+
+    @cached_property
+    def _randomised(self) -> bool:
+        """True if the model's outputs are random at test time."""
+        with self._probing() as probed:
+            return randomised(self._e.model, probed)
+
+    @cached_property
+    def _tested(self) -> nn.Module:
+        """The model; one whose outputs depend on the whole batch with a fixed batch size."""
+        if self._randomised:
+            return self._e.model
+        with self._probing() as probed:
+            if not batch_dependent(self._e.model, probed):
+                return self._e.model
+        self._batch = min(self._batch, NEAR, len(self._built.test))
+        first = torch.arange(self._batch, device=self._e.device)
+        return Evaluated(self._e.model, fill=self._built.test.pixels(first, dtype=DTYPES[self._cell.dtype]))
+
+    def _worst(self, robust: list[list[Accuracy]]) -> float | None:
+        """Accuracy on the inputs that resist every attack; None of several attacks on a model that draws for each."""
+        return None if self._randomised and len(robust) > 1 else _worst(robust)
 
     def _backdoor_doubts(self) -> list[str]:
         """Users on whose test images the success of a backdoor cannot be measured."""
@@ -123,7 +168,7 @@ class Evaluator:
     def robust_worst(self, state: State) -> float | None:
         """Accuracy on the inputs that resist every evasion attack of the cell, or None without one."""
         with self.as_tested(state) as at:
-            return _worst([self._measure(at, named, self.branch) for named in self._built.evasions])
+            return self._worst([self._measure(at, named, self.branch) for named in self._built.evasions])
 
     def on_validation(self, state: State) -> float:
         """The value a round is selected by: the mean over honest users of accuracy on their own validation data.
@@ -159,7 +204,7 @@ class Evaluator:
                 sa=mean_over_users([a.value for a in standard]),
                 loss=loss,
                 ra={spec: mean_over_users([a.value for a in found]) for spec, found in robust.items()},
-                ra_worst=_worst(list(robust.values())),
+                ra_worst=self._worst(list(robust.values())),
                 per_class={name: _per_class(found, self._e.classes) for name, found in everything.items()},
                 per_client={"sa": self._per_client(at)} if self._cell.validation else {},
                 per_user={name: self._seated(found) for name, found in everything.items()} if per_user else {},
@@ -254,13 +299,13 @@ class Evaluator:
         return torch.arange(len(self._built.test), device=self._e.device)
 
     def _accuracy(self, index: Tensor, named: tuple[str, Evasion] | None, who: Sequence[str | int]) -> Accuracy:
-        test = self._built.test
+        test, tested = self._built.test, self._tested  # which may set the batch
         pixels = self._pixels(test, index)
         if named is None:
-            return standard_accuracy(self._e.model, innermost(pixels), test.y[index], batch=self._batch)
+            return standard_accuracy(tested, innermost(pixels), test.y[index], batch=self._batch)
         spec, attack = named
         generator = stream(self._cell.seed, "evasion", spec, *who, device=self._e.device)
-        return robust_accuracy(self._e.model, pixels, test.y[index], attack, batch=self._batch, generator=generator)
+        return robust_accuracy(tested, pixels, test.y[index], attack, batch=self._batch, generator=generator)
 
     def _pixels(self, data: Resident, index: Tensor) -> Callable[[Tensor], Tensor]:
         """Gives, of the samples ``index`` of ``data``, the images of those at some places."""

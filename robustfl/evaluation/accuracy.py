@@ -97,9 +97,14 @@ def activations(model: nn.Module, sample: Tensor) -> int:
 
 
 def evaluation_batch(model: nn.Module, sample: Tensor) -> int:
-    """A batch size whose activations fit a fixed budget, from one forward of ``sample [1 C H W]``; 16 to 1,024."""
+    """A batch size whose activations fit a fixed budget, from one forward of ``sample [b C H W]``; 16 to 1,024.
+
+    64 for a model compiled by ``torch.jit``, whose activations cannot be counted.
+    """
+    if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
+        return 64
     budget = _BUDGET.get(sample.device.type, _BUDGET["cpu"])
-    size = budget // max(1, activations(model, sample) * sample.element_size())
+    size = budget // max(1, activations(model, sample) // len(sample) * sample.element_size())
     return max(16, min(1024, 1 << (max(1, size).bit_length() - 1)))
 
 

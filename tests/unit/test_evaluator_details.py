@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from robustfl import registry
 from robustfl.branches import ADVERSARIAL, CLEAN, through
-from robustfl.contracts import Evasion
+from robustfl.contracts import Evasion, Model
 from robustfl.errors import UsageError
 from robustfl.evaluation import Accuracy
-from robustfl.federation import lent, train
+from robustfl.federation import initial_state, lent, train
 from robustfl.randomness import stream
 from robustfl.scenarios import evaluate, run_cell
 from robustfl.scenarios.build import Built, build
@@ -313,3 +315,35 @@ def test_common_models_are_tested_everywhere_anyway() -> None:
     assert "none of their own" in reason
     with pytest.raises(UsageError, match="across=True belongs to domains"):
         cell(across=True)
+
+
+class _Noise(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.randn_like(x)
+
+
+@pytest.mark.usefixtures("clean_registry")
+@pytest.mark.parametrize(
+    ("layer", "words"),
+    [
+        (_Noise(), "the model is randomised: two forwards of the same test images differ; ra_worst is not given"),
+        (nn.BatchNorm1d(64, track_running_stats=False), "outputs depend on the other images of a batch"),
+    ],
+    ids=["noise", "batch statistics"],
+)
+def test_a_model_that_depends_on_more_than_the_image_is_told(layer: nn.Module, words: str) -> None:
+    @registry.register("more-than-the-image")
+    @dataclass(frozen=True)
+    class MoreThanTheImage(Model):
+        def build(self, norm: Any, *, shape: tuple[int, int, int], classes: int) -> nn.Module:
+            return nn.Sequential(nn.Flatten(), copy.deepcopy(layer), nn.Linear(64, classes))
+
+    resolved = cell(model="more-than-the-image", norm="none", evasions=["fgsm", "mia(steps=1)"])
+    built = build(resolved)
+    evaluator, state = Evaluator(resolved, built), initial_state(built.experiment)
+    before = torch.get_rng_state()
+    assert words in " ".join(evaluator.doubts)
+    assert torch.equal(torch.get_rng_state(), before), "probes move no generator on"
+    found = evaluator.metrics(state)
+    assert (found.ra_worst is None) == isinstance(layer, _Noise)
+    assert len(found.ra) == 2
