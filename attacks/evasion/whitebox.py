@@ -36,7 +36,7 @@ def gradient_of(model: nn.Module, x: Tensor, losses: Callable[[Tensor], Tensor])
     """
     with torch.enable_grad():
         variable = x.detach().requires_grad_(True)
-        logits = model(variable)
+        logits = model(variable.clone())  # a model may write to its input, and autograd allows no writing to a leaf
         each = losses(logits)
         found = torch.autograd.grad(each.sum(), variable, allow_unused=True)[0] if each.requires_grad else None
         if found is None:
@@ -64,7 +64,7 @@ def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
 def logits_of(model: nn.Module, x: Tensor) -> Tensor:
     """Logits ``[b c]`` without autograd."""
     with torch.no_grad():
-        output: Tensor = model(x)
+        output: Tensor = model(x.clone())  # a model may write to its input
     return output
 
 
