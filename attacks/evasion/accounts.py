@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -51,6 +51,41 @@ def odd_radius(evasion: Evasion) -> str:
     if isinstance(eps, (int, float)) and eps >= 1 and getattr(evasion, "norm", "linf") == "linf":
         return f"{name} reaches every image: pixels lie in [0, 1]; is eps = {eps:g}/255 meant?"
     return ""
+
+
+_USUAL = {
+    ("mnist", "linf"): 0.3, ("cifar10", "linf"): 8 / 255, ("cifar10", "l2"): 0.5, ("cifar100", "linf"): 8 / 255,
+}  # fmt: skip
+"""Radii at which robust accuracy is usually reported: Madry et al. 2018; RobustBench (Croce et al. 2021)."""
+
+
+def small_radius(evasions: Iterable[Evasion], dataset: str) -> str:
+    """A doubt about attacks all of which stay below the radius usual for a data set; "" where none is known.
+
+    >>> small_radius([create("evasion", "pgd")], "mnist")
+    'eps = 8/255 (linf) is small for mnist: robust accuracy is usually reported at 0.3'
+    """
+    largest: dict[str, float] = {}
+    for part in (part for e in evasions for part in ((e,) if hasattr(e, "eps") else _parts(e))):
+        eps, norm = getattr(part, "eps", None), getattr(part, "norm", "linf")
+        if isinstance(eps, (int, float)):
+            largest[norm] = max(eps, largest.get(norm, 0.0))
+    return "; ".join(
+        f"eps = {radius_text(eps)} ({norm}) is small for {dataset}: robust accuracy is usually reported at "
+        f"{radius_text(_USUAL[dataset, norm])}"
+        for norm, eps in largest.items()
+        if 0 < eps < 0.999 * _USUAL.get((dataset, norm), 0.0)
+    )
+
+
+def radius_text(eps: float) -> str:
+    """A radius as papers write it.
+
+    >>> radius_text(8 / 255), radius_text(0.3)
+    ('8/255', '0.3')
+    """
+    text, levels = f"{eps:.3g}", eps * 255
+    return f"{levels:.0f}/255" if float(text) != eps and abs(levels - round(levels)) < 1e-6 else text
 
 
 def short_way(evasion: Evasion) -> str:

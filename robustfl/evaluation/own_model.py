@@ -17,13 +17,15 @@ from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data import Dataset as TorchDataset
 
 from robustfl.arguments import check_model, check_whole, usable_device
-from robustfl.attacks.evasion.accounts import masking, odd_radius, short_way
+from robustfl.attacks.evasion.accounts import masking, odd_radius, radius_text, short_way, small_radius
 from robustfl.attacks.evasion.whitebox import frozen, input_gradient
 from robustfl.contracts import Dataset, Evasion
-from robustfl.data import Resident, data_root, dataset_from_spec
+from robustfl.data import Normalize, Resident, data_root, dataset_from_spec
 from robustfl.data.checks import dark
 from robustfl.errors import UsageError, closest
 from robustfl.evaluation.accuracy import Accuracy, evaluation_batch, limit_doubt, robust_accuracy, standard_accuracy
+from robustfl.evaluation.probes import PROBED, Evaluated, batch_dependent, randomised, scale_doubts
+from robustfl.passes import NEAR
 from robustfl.randomness import stream
 from robustfl.registry import create, describe, identity
 
@@ -37,9 +39,10 @@ _PIECE = 1024
 _FLAT = 0.01
 """The share of images without any gradient from which on that is told."""
 _OWN_NORMALIZATION = (
-    "pixels in [0, 1] are needed, in which attacks measure their eps; a model that was trained on normalized images "
-    "does that itself: torch.nn.Sequential(robustfl.data.Normalize(mean, std), model)"
+    "pixels in [0, 1] are needed, in which attacks measure their eps; for a model that was trained on normalized "
+    "images give mean= and std= of that normalization"
 )
+_EOT = 20  # draws that AutoAttack's version for randomised models takes
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,13 @@ class Evaluation:
             Path(path).write_text(text + "\n", encoding="utf-8")
         return text
 
+    def _radius(self, measure: str, name: str) -> str:
+        """The ``norm`` or ``eps`` of an attack as it is printed; "" where there is none."""
+        attack = self.settings.get("evasions", {}).get(measure)
+        parts = [attack, *attack.get("parts", ())] if isinstance(attack, Mapping) else []
+        values = dict.fromkeys(part["params"][name] for part in parts if name in part["params"])
+        return ", ".join(radius_text(value) if isinstance(value, float) else str(value) for value in values)
+
     def __str__(self) -> str:
         return "\n".join([self._shown.to_string(), *(f"note: {note}" for note in self.notes)])
 
@@ -110,6 +120,7 @@ class Evaluation:
         found = self.frame
         percents = [f"{100 * a:.1f} %  ({100 * b:.1f} - {100 * c:.1f})" for a, b, c in found.iloc[:, :3].to_numpy()]
         columns = {"accuracy (95 % interval)": percents, "images": found["samples"].to_list()}
+        columns |= {name: [self._radius(measure, name) for measure in found.index] for name in ("norm", "eps")}
         return pd.DataFrame(columns, index=found.index)
 
 
@@ -123,6 +134,9 @@ def evaluate(
     device: str | torch.device | None = None,
     seed: int = 0,
     root: str | Path | None = None,
+    mean: float | Sequence[float] | None = None,
+    std: float | Sequence[float] | None = None,
+    eot: int = 1,
     on_batch: Told = lambda done, total: None,
 ) -> Evaluation:
     """Measure how accurate a trained ``model`` is on clean images and on images perturbed by ``evasions``.
@@ -136,9 +150,10 @@ def evaluate(
 
     ``batch`` images are attacked at a time (default: as many as fit a fixed budget); the draws of random starts depend
     on it and on ``seed``. ``ra_limit`` attacks the first so many images only. ``device`` evaluates a copy of the model
-    elsewhere; by default it is evaluated where it is. ``root`` is the folder of data sets. ``on_batch(done, total)``
-    is called after every batch; ``total`` is None where it is unknown. Raises ``UsageError`` for input that makes no
-    sense and ``DataMissing`` for a data set that cannot be had.
+    elsewhere. ``root`` is the folder of data sets. ``mean`` and ``std``, numbers or one per channel, are the
+    normalization that the model was trained with; eps stays in pixels. ``eot`` > 1 attacks and classifies with the mean
+    over so many forwards of a model that is random at test time. ``on_batch(done, total)`` is called after every batch
+    (None: unknown). Raises ``UsageError`` for input that makes no sense and ``DataMissing`` for data that are not here.
 
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     >>> found = evaluate(model, "digits", evasions=["fgsm", "pgd(steps=2)"], ra_limit=20)
@@ -147,13 +162,13 @@ def evaluate(
     """
     check_model(model, "evaluate")
     attacks = _attacks(evasions)
-    for name, value in (("batch", batch), ("ra_limit", ra_limit)):
+    for name, value in (("batch", batch), ("ra_limit", ra_limit), ("eot", eot)):
         if value is not None:
             check_whole(value, name, "evaluate", least=1)
     check_whole(seed, "seed", "evaluate", least=0)
     tested, where, dtype = _placed(model, device)
-    batches, total = _batches(data, batch, root)
-    measured = _Measured(tested, attacks, batch, ra_limit, seed)
+    batches, total, name = _batches(data, batch, root)
+    measured = _Measured(_normalized(tested, mean, std, where), tested, attacks, batch, ra_limit, seed, eot, name)
     with torch.inference_mode(False), torch.enable_grad(), _as_it_was(tested) as changed:
         for pair in batches:
             measured.see(*_checked(pair, where, dtype))
@@ -165,28 +180,76 @@ class _Measured:
     """Counts over the images seen so far."""
 
     def __init__(
-        self, model: nn.Module, attacks: dict[str, Evasion], batch: int | None, ra_limit: int | None, seed: int
+        self,
+        model: nn.Module,
+        inner: nn.Module,
+        attacks: dict[str, Evasion],
+        batch: int | None,
+        ra_limit: int | None,
+        seed: int,
+        draws: int,
+        dataset: str,
     ) -> None:
-        self._model, self._attacks, self._batch, self._limit, self._seed = model, attacks, batch, ra_limit, seed
+        self._model = model if draws == 1 else Evaluated(model, draws=draws)
+        self._inner, self._eot, self._dataset = inner, draws, dataset
+        self._attacks, self._batch, self._limit, self._seed = attacks, batch, ra_limit, seed
+        self._randomised, self._doubts = False, list[str]()
         self._draws: dict[str, torch.Generator] = {}
         self._found: dict[str, list[Accuracy]] = {name: [] for name in ("sa", *attacks)}
         self._classes = self.samples = self._attacked = self._flat = 0
-        self._brightest = 0.0
+        self._brightest, self._shape = 0.0, torch.Size()
 
     def see(self, x: Tensor, y: Tensor) -> None:
         """Measure a batch, in pieces if it is too large."""
-        if not self._classes:
-            self._classes = _classes(self._model, x[:1].clone())  # a model may write to its input
-            self._batch = self._batch or evaluation_batch(self._model, x[:1].clone())
+        first = not self._classes
+        self._shape = x.shape[1:] if first else self._shape
+        if x.shape[1:] != self._shape:
+            raise UsageError(
+                f"evaluate: images of shape {tuple(x.shape[1:])} after images of shape {tuple(self._shape)}; all must "
+                "have one size, such as by torchvision.transforms.Resize((32, 32))"
+            )
+        if first:
+            sample = x[
+                : 1 if self._batch == 1 else 2
+            ].clone()  # batch norm by the batch's statistics takes no single image
+            self._classes = _classes(self._model, sample.clone())  # a model may write to its input
+            self._batch = self._batch or evaluation_batch(self._model, sample)
         if int(y.max()) >= self._classes or int(y.min()) < 0:
             raise UsageError(
                 f"evaluate: labels reach from {int(y.min())} to {int(y.max())}; a model with {self._classes} outputs "
                 f"knows 0 to {self._classes - 1}"
             )
+        if first:
+            self._probe(x, y)
         assert self._batch is not None
         self._brightest = max(self._brightest, float(x.max()))
         for part in torch.split(torch.arange(len(y), device=y.device), self._batch):
             self._measure(x[part], y[part])
+
+    def _probe(self, x: Tensor, y: Tensor) -> None:
+        """Look for traits of the model that numbers depend on."""
+        assert self._batch is not None
+        probed = x[:PROBED]
+        self._randomised = randomised(self._model, probed)
+        if self._randomised:
+            worst = f", and worst is not given for {len(self._attacks)} attacks, each of which meets other draws"
+            advice = "" if self._eot > 1 else f"; eot={_EOT} attacks and classifies with the mean over {_EOT}"
+            self._doubts.append(
+                "the model is randomised: two forwards of the same images differ. Accuracies are those of one draw"
+                f"{f' of the mean over {self._eot}' if self._eot > 1 else ''}"
+                f"{worst if len(self._attacks) > 1 else ''}{advice}"
+            )
+        elif self._eot > 1:
+            self._doubts.append(f"eot={self._eot} changes nothing: the model is not randomised")
+        if not self._randomised and batch_dependent(self._model, probed):
+            self._batch = min(self._batch, NEAR, len(x))
+            self._model = Evaluated(self._model, fill=x[: self._batch].clone())
+            self._doubts.append(
+                "the model's outputs depend on the other images of a batch (batch norm without running statistics?): "
+                f"every forward has batch size {self._batch}, filled up with the first images; accuracies at another "
+                "batch size differ"
+            )
+        self._doubts += scale_doubts(self._model, self._inner, x, y)
 
     def _measure(self, x: Tensor, y: Tensor) -> None:
         clean = standard_accuracy(self._model, lambda index: x[index], y, batch=len(y))
@@ -212,11 +275,14 @@ class _Measured:
         whole = {name: _joined(found) for name, found in self._found.items()}
         clean = whole.pop("sa")
         ra = {spec: found.value for spec, found in whole.items()}
-        worst = float(torch.stack([found.hits for found in whole.values()]).all(0).double().mean()) if whole else None
+        worst = None
+        if whole and not (self._randomised and len(whole) > 1):
+            worst = float(torch.stack([found.hits for found in whole.values()]).all(0).double().mean())
         notes = [f"the model changed its buffers {', '.join(changed)} in evaluation mode; put back"] if changed else []
         registered = {spec: value for spec, value in ra.items() if self._attacks[spec].name}
         suspicion = masking(registered)
         radii = [words for attack in self._attacks.values() for words in (odd_radius(attack), short_way(attack))]
+        radii.append(small_radius(self._attacks.values(), self._dataset))
         doubt = limit_doubt(clean.labels, self._limit or self._attacked) if self._attacks else ""
         return Evaluation(
             sa=clean.value,
@@ -230,10 +296,15 @@ class _Measured:
             settings={
                 "batch": self._batch,
                 "seed": self._seed,
+                "eot": self._eot,
                 "evasions": {s: dict(identity(a)) if a.name else repr(a) for s, a in self._attacks.items()},
                 "torch": str(torch.__version__),
             },
-            notes=(*notes, *filter(None, (*radii, dark("test", self._brightest), suspicion, doubt, self._flatness()))),
+            notes=(
+                *notes,
+                *self._doubts,
+                *filter(None, (*radii, dark("test", self._brightest), suspicion, doubt, self._flatness())),
+            ),
         )
 
     def _flatness(self) -> str:
@@ -267,7 +338,8 @@ def _joined(found: Sequence[Accuracy]) -> Accuracy:
 
 
 def _placed(model: nn.Module, device: str | torch.device | None) -> tuple[nn.Module, torch.device, torch.dtype]:
-    """The model to evaluate, its device and the dtype of its inputs."""
+    """The model to evaluate, its device and the dtype of its inputs. Raises ``UsageError``."""
+    _check_variances(model)
     own = [t for t in (*model.parameters(), *model.buffers()) if t.is_floating_point()]
     dtype = own[0].dtype if own else torch.get_default_dtype()
     home = own[0].device if own else torch.device("cpu")
@@ -275,6 +347,33 @@ def _placed(model: nn.Module, device: str | torch.device | None) -> tuple[nn.Mod
         return model, home, dtype
     where = usable_device(device, "evaluate")
     return (model, home, dtype) if where == home else (copy.deepcopy(model).to(where), where, dtype)
+
+
+def _normalized(
+    model: nn.Module,
+    mean: float | Sequence[float] | None,
+    std: float | Sequence[float] | None,
+    where: torch.device,
+) -> nn.Module:
+    """The model, with a first layer that normalizes pixels where one is asked for. Raises ``UsageError``."""
+    if mean is None and std is None:
+        return model
+    try:
+        mean_of, std_of = ([float(v) for v in np.atleast_1d(np.asarray(values))] for values in (mean, std))
+    except (TypeError, ValueError):
+        raise UsageError(
+            f"evaluate: mean={mean!r} and std={std!r} must both be given, a number or one per channel"
+        ) from None
+    if not np.isfinite([*mean_of, *std_of]).all():
+        raise UsageError(f"evaluate: mean={mean!r} and std={std!r} must be finite")
+    return nn.Sequential(Normalize(mean_of, std_of).to(where), model)
+
+
+def _check_variances(model: nn.Module) -> None:
+    """Raise ``UsageError`` for a running variance below 0, as of averaged or attacked weights."""
+    for name, buffer in model.named_buffers():
+        if name.rpartition(".")[2] == "running_var" and bool((buffer < 0).any()):
+            raise UsageError(f"evaluate: {name} of the model holds {float(buffer.min()):g}; variances must be ≥ 0")
 
 
 @contextmanager
@@ -317,18 +416,22 @@ def _same(now: Tensor, before: Tensor) -> bool:
 
 
 def _classes(model: nn.Module, x: Tensor) -> int:
-    """The number of the model's outputs, from one image."""
-    shape = tuple(x.shape[1:])
+    """The number of the model's outputs for an image."""
+    shape, count = tuple(x.shape[1:]), len(x)
     try:
         with torch.no_grad():
             logits = model(x)
     except Exception as error:
         first = (str(error).splitlines() or [type(error).__name__])[0]
         last = " (channels come first: X.permute(0, 3, 1, 2))" if len(shape) == 3 and shape[-1] in (1, 3) else ""
-        raise UsageError(f"evaluate: the model does not take images of shape {shape}: {first}{last}") from error
-    if not isinstance(logits, Tensor) or logits.dim() != 2 or len(logits) != 1 or logits.shape[1] < 2:
+        raise UsageError(
+            f"evaluate: the model does not take a batch of {count} images of shape {shape}: {first}{last}"
+        ) from error
+    if not isinstance(logits, Tensor) or logits.dim() != 2 or len(logits) != count or logits.shape[1] < 2:
         made = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-        raise UsageError(f"evaluate: the model makes {made} of one image; logits [1 c] with c ≥ 2 are needed")
+        raise UsageError(
+            f"evaluate: the model's outputs for {count} images are {made}; logits [{count} c] with c ≥ 2 are needed"
+        )
     return int(logits.shape[1])
 
 
@@ -352,8 +455,8 @@ def _attacks(given: str | Evasion | Sequence[str | Evasion]) -> dict[str, Evasio
     return attacks
 
 
-def _batches(data: Any, batch: int | None, root: str | Path | None) -> tuple[Iterable[Any], int | None]:
-    """Pairs of images and labels, and how many images there are if that is known."""
+def _batches(data: Any, batch: int | None, root: str | Path | None) -> tuple[Iterable[Any], int | None, str]:
+    """Pairs of images and labels; the number of images if that is known; the name of the data set, or ""."""
     # A multiple of every default batch, so that borders stay where they would be.
     step = _PIECE if batch is None else batch * -(-_PIECE // batch)
     if isinstance(data, (str, Dataset)):
@@ -361,17 +464,32 @@ def _batches(data: Any, batch: int | None, root: str | Path | None) -> tuple[Ite
         arrays = chosen.load(data_root(root))
         held = Resident.of(arrays.test_x, arrays.test_y)
         images = held.x.permute(0, 3, 1, 2)
-        return ((images[piece], held.y[piece]) for piece in _pieces(len(held), step)), len(held)
+        return ((images[piece], held.y[piece]) for piece in _pieces(len(held), step)), len(held), chosen.name
     if isinstance(data, (TorchDataset, DataLoader)):
         loader = data if isinstance(data, DataLoader) else DataLoader(data, batch_size=256 if batch is None else batch)
-        return loader, _drawn_by(loader)
+        # Those of torchvision have classes MNIST, CIFAR10, …
+        return _collated(loader), _drawn_by(loader), type(loader.dataset).__name__.lower()
     if isinstance(data, (tuple, list)) and len(data) == 2:
         images, labels = _sound(data)
-        return ((images[piece], labels[piece]) for piece in _pieces(len(labels), step)), len(labels)
+        return ((images[piece], labels[piece]) for piece in _pieces(len(labels), step)), len(labels), ""
     raise UsageError(
         f"evaluate: data is a {type(data).__name__}; give a data set's name, a pair (X, y) of tensors or arrays, a "
         "torch DataLoader or a torch Dataset"
     )
+
+
+def _collated(loader: DataLoader[Any]) -> Iterator[Any]:
+    """The batches of a loader. Raises ``UsageError`` for samples that make no batch."""
+    try:
+        yield from loader
+    except (TypeError, RuntimeError) as error:  # of torch's default_collate; others are the data set's own
+        said = str(error).splitlines()[-1] if str(error) else ""
+        if "default_collate" not in said and "stack expects each tensor" not in said:
+            raise
+        raise UsageError(
+            f"evaluate: the images of {type(loader.dataset).__name__} make no batch: {said}; they must be tensors of "
+            "one size, such as by torchvision.transforms.Compose([Resize((32, 32)), ToTensor()])"
+        ) from error
 
 
 def _drawn_by(loader: DataLoader[Any]) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import runpy
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -437,7 +438,7 @@ GOOD = torch.rand(4, 1, 8, 8), torch.tensor([0, 1, 2, 9])
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        ((GOOD[0] * 2 - 1, GOOD[1]), r"images reach from -.*Normalize\(mean, std\), model"),
+        ((GOOD[0] * 2 - 1, GOOD[1]), r"images reach from -.*give mean= and std="),
         ((GOOD[0] * torch.nan, GOOD[1]), "images reach from nan"),
         ((GOOD[0].int(), GOOD[1]), "dtype torch.int32"),
         ((GOOD[0], GOOD[1] + 1), "labels reach from 1 to 10; a model with 10 outputs knows 0 to 9"),
@@ -448,7 +449,10 @@ GOOD = torch.rand(4, 1, 8, 8), torch.tensor([0, 1, 2, 9])
         ((GOOD[0], torch.eye(10)[GOOD[1]]), "class numbers"),
         ((GOOD[0][:0], GOOD[1][:0]), "no image"),
         (DataLoader(TensorDataset(*GOOD), batch_size=5, drop_last=True), "the data hold no image"),
-        ((GOOD[0].permute(0, 2, 3, 1).expand(4, 8, 8, 3), GOOD[1]), "does not take images of shape.*permute"),
+        (
+            (GOOD[0].permute(0, 2, 3, 1).expand(4, 8, 8, 3), GOOD[1]),
+            "does not take a batch of 2 images of shape.*permute",
+        ),
         ((["a", "b"], [0, 1]), "images of type list make no tensor"),
         ([{"image": 1}], "data is a list"),
         (DataLoader([{"image": 1}]), "a batch of the data is a dict"),  # type: ignore[arg-type]
@@ -465,8 +469,8 @@ def test_data_that_make_no_sense_are_named(data: Any, words: str) -> None:
     ("changes", "words"),
     [
         ({"model": len}, "not a torch.nn.Module"),
-        ({"model": nn.Sequential(nn.Flatten(), nn.Linear(64, 1))}, r"makes \(1, 1\) of one image"),
-        ({"model": nn.Sequential(nn.Conv2d(1, 2, 1))}, r"makes \(1, 2, 8, 8\) of one image"),
+        ({"model": nn.Sequential(nn.Flatten(), nn.Linear(64, 1))}, r"outputs for 2 images are \(2, 1\)"),
+        ({"model": nn.Sequential(nn.Conv2d(1, 2, 1))}, r"outputs for 2 images are \(2, 2, 8, 8\)"),
         ({"evasions": ["pdg"]}, "did you mean 'pgd'"),
         ({"evasions": ["pgd", "pgd(steps=7)"]}, "pgd twice"),
         ({"evasions": [len]}, "neither a spec"),
@@ -567,3 +571,207 @@ def test_a_model_that_autograd_does_not_see_is_named() -> None:
     with pytest.raises(UsageError, match="do not depend on its inputs for autograd"):
         robustfl.evaluate(Detached(), data, evasions=["fgsm"])
     assert robustfl.evaluate(Detached(), data, evasions=["square(queries=5)"]).samples == 4
+
+
+class _Noisy(nn.Module):
+    """A model that draws at test time."""
+
+    def __init__(self, noise: float = 1.0) -> None:
+        super().__init__()
+        self.inner, self.noise = small(), noise
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.inner(x)
+        return logits + self.noise * torch.randn_like(logits)
+
+
+def test_a_randomised_model_is_told_and_has_no_worst_of_several_attacks() -> None:
+    attacks = ["fgsm(eps=0.0)", "mia(eps=0.0)"]
+    found = robustfl.evaluate(_Noisy(), images(), attacks)
+    assert found.worst is None
+    assert "worst" not in found.frame.index
+    assert found.notes[0].startswith("the model is randomised: two forwards of the same images differ")
+    assert "eot=20" in found.notes[0]
+    assert robustfl.evaluate(_Noisy(), images(), attacks[:1]).worst is not None
+    assert robustfl.evaluate(_Noisy(0.0), images(), attacks).worst is not None
+
+
+def test_eot_attacks_and_classifies_with_the_mean_over_draws() -> None:
+    """Of two equally likely models the one that is surer of itself decides."""
+
+    class Turns(nn.Module):
+        turn = 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.turn += 1
+            sure = torch.tensor([[2.0, 0.0]]) if self.turn % 2 else torch.tensor([[0.0, 1.0]])
+            return sure + 0 * x.sum((1, 2, 3))[:, None]
+
+    data = torch.rand(20, 1, 2, 2), torch.zeros(20, dtype=torch.long)
+    found = robustfl.evaluate(Turns(), data, ["pgd(steps=2)", "apgd-ce(steps=2)"], eot=2)
+    assert (found.sa, *found.ra.values()) == (1.0, 1.0, 1.0)
+    mean = (torch.tensor([2.0, 0.0]).softmax(0) + torch.tensor([0.0, 1.0]).softmax(0)) / 2
+    assert found.loss == pytest.approx(float(-mean[0].log()), rel=1e-5)
+    assert found.settings["eot"] == 2
+    assert "eot=2 changes nothing: the model is not randomised" in robustfl.evaluate(small(), images(), [], eot=2).notes
+
+
+@pytest.mark.parametrize("batch", [None, 4, 50])
+def test_a_model_that_depends_on_the_batch_has_one_batch_size_and_is_told(batch: int | None) -> None:
+    class Sizes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64, track_running_stats=False), nn.Linear(64, 10))
+            self.seen: list[int] = []
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.seen.append(len(x))
+            return self.layers(x)  # type: ignore[no-any-return]
+
+    model, (x, y) = Sizes(), images()
+    found = robustfl.evaluate(model, (x[:99], y[:99]), ["pgd(eps=0.05)", "apgd-ce(eps=0.05, steps=10)"], batch=batch)
+    size = batch or 99
+    (note,) = found.notes
+    assert f"every forward has batch size {size}" in note
+    assert set(model.seen[-6:]) == {size}, "attacks that leave fooled images out, too"
+    parts = [
+        *x[: 99 // size * size].split(size),
+        *([torch.cat([x[99 - 99 % size : 99], x])[:size]] if 99 % size else []),
+    ]
+    hits = torch.cat([model.layers.eval()(part).argmax(1) for part in parts])[:99] == y[:99]
+    assert found.sa == float(hits.double().mean())
+
+
+def test_a_batch_too_small_for_the_model_is_named() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64, track_running_stats=False), nn.Linear(64, 10))
+    with pytest.raises(UsageError, match=r"does not take a batch of 1 images.*Expected more than 1 value"):
+        robustfl.evaluate(model, GOOD, batch=1)
+
+
+def test_mean_and_std_are_the_normalization_and_eps_stays_in_pixels() -> None:
+    inner, (x, y) = small(), images()
+    whole = nn.Sequential(Normalize([0.3], [0.2]), inner)
+    found = robustfl.evaluate(inner, (x, y), SPECS, mean=0.3, std=[0.2])
+    wanted = robustfl.evaluate(whole, (x, y), SPECS)
+    assert (found.sa, found.loss, found.ra) == (wanted.sa, wanted.loss, wanted.ra)
+
+
+@pytest.mark.parametrize("given", [{"mean": 0.3}, {"mean": 0.3, "std": "a"}, {"mean": 0.3, "std": 0.0}])
+def test_a_normalization_that_makes_no_sense_is_named(given: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=r"mean=\[?0.3"):
+        robustfl.evaluate(small(), GOOD, **given)
+
+
+class _Bright(nn.Module):
+    """Class 1 where the mean of normalised pixels is above 0."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean = x.mean((1, 2, 3))
+        return torch.stack([-mean, mean], 1)
+
+
+def test_a_model_trained_on_inputs_of_another_scale_is_told() -> None:
+    x = torch.linspace(0, 1, 40)[:, None, None, None].expand(40, 1, 8, 8)
+    data = x, (x[:, 0, 0, 0] > 0.5).long()
+    (note,) = robustfl.evaluate(_Bright(), data, []).notes
+    assert note.startswith("of the first 40 images 52.5 % are classified right, and 100.0 % with mean=")
+    assert robustfl.evaluate(_Bright(), data, [], mean=0.5, std=0.3).notes == ()
+
+
+def test_a_batch_norm_whose_input_varies_less_than_in_training_is_told() -> None:
+    x, y = images()
+    model = nn.Sequential(nn.BatchNorm2d(1), nn.Flatten(), nn.Linear(64, 10))
+    for _ in range(30):
+        model((x - 0.3) / 0.2)
+    (note,) = robustfl.evaluate(model, (x, y), []).notes
+    assert "the input of 0, the first batch norm, has 0.041 times the variance that it had in training" in note
+    assert robustfl.evaluate(model, (x, y), [], mean=0.3, std=0.2).notes == ()
+
+
+@pytest.mark.parametrize(
+    "attack",
+    ["fgsm", "pgd", "mia", "apgd-ce(steps=2)", "apgd-t(steps=2)", "fab-t(steps=2)", "square(queries=5)", "lsa"],
+)
+def test_a_model_that_writes_to_its_input_can_be_attacked(attack: str) -> None:
+    class Centres(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.sub_(0.3).div_(0.2)
+
+    inner, (x, y) = small(), images()
+    wanted = robustfl.evasion(attack).perturb(nn.Sequential(Normalize([0.3], [0.2]), inner).eval(), x[:8], y[:8])
+    found = robustfl.evasion(attack).perturb(nn.Sequential(Centres(), inner).eval(), x[:8].clone(), y[:8])
+    torch.testing.assert_close(found, wanted)
+
+
+def test_a_scripted_model_has_the_numbers_of_its_module() -> None:
+    model, (x, y) = small().eval(), images()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch.jit is deprecated
+        scripted = torch.jit.script(model)
+    wanted = robustfl.evaluate(model, (x, y), SPECS, batch=64)
+    found = robustfl.evaluate(nn.Sequential(scripted), (x, y), SPECS)
+    assert (found.sa, found.ra) == (wanted.sa, wanted.ra)
+
+
+class _Given(Dataset[Any]):
+    def __init__(self, *samples: Any) -> None:
+        self.samples = samples
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.samples[index], 0
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (_Given(object(), object()), r"images of _Given make no batch: default_collate.*ToTensor\(\)"),
+        (_Given(torch.rand(1, 8, 8), torch.rand(1, 8, 9)), "make no batch: stack expects each tensor"),
+        (
+            DataLoader(_Given(torch.rand(1, 8, 8), torch.rand(1, 8, 9)), batch_size=1),
+            r"images of shape \(1, 8, 9\) after images of shape \(1, 8, 8\)",
+        ),
+    ],
+)
+def test_samples_that_make_no_batch_are_named(data: Any, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        robustfl.evaluate(small(), data)
+
+
+def test_an_error_of_a_data_set_is_its_own() -> None:
+    class Broken(_Given):
+        def __getitem__(self, index: int) -> Any:
+            raise RuntimeError("file 7 is damaged")
+
+    with pytest.raises(RuntimeError, match="file 7 is damaged"):
+        robustfl.evaluate(small(), Broken(1))
+
+
+def test_a_running_variance_below_0_is_refused() -> None:
+    model = small()
+    model[2].running_var[3] = -1e-6
+    with pytest.raises(UsageError, match=r"2.running_var of the model holds -1e-06; variances must be ≥ 0"):
+        robustfl.evaluate(model, GOOD)
+
+
+def test_norm_and_eps_of_every_attack_are_printed() -> None:
+    attacks = ["fgsm", "pgd(eps=0.5, norm=l2)", "worst(of='fgsm(eps=0.2)+mia')", "lsa"]
+    shown = str(robustfl.evaluate(small(), images(), attacks, ra_limit=4)).splitlines()
+    assert shown[0].split()[-2:] == ["norm", "eps"]
+    assert [line.split()[-2:] for line in shown[3:5]] == [["linf", "8/255"], ["l2", "0.5"]]
+    assert shown[5].endswith("linf  0.2, 8/255")
+    assert [shown[k].split()[-1] for k in (2, 6)] == ["355", "4"]
+
+
+def test_a_radius_that_is_small_for_the_data_set_is_told() -> None:
+    class MNIST(TensorDataset):
+        pass
+
+    def told(*attacks: str) -> list[str]:
+        return [n for n in robustfl.evaluate(small(), MNIST(*GOOD), attacks).notes if "small for" in n]
+
+    assert told("fgsm") == ["eps = 8/255 (linf) is small for mnist: robust accuracy is usually reported at 0.3"]
+    assert told("fgsm", "fgsm(eps=0.3)") == told("lsa") == told("fgsm(eps=0.1, norm=l2)") == []
+    assert len(told("worst(of=fgsm+square(queries=2))")) == 1
