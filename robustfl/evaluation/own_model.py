@@ -209,11 +209,9 @@ class _Measured:
                 "have one size, such as by torchvision.transforms.Resize((32, 32))"
             )
         if first:
-            sample = x[
-                : 1 if self._batch == 1 else 2
-            ].clone()  # batch norm by the batch's statistics takes no single image
-            self._classes = _classes(self._model, sample.clone())  # a model may write to its input
-            self._batch = self._batch or evaluation_batch(self._model, sample)
+            few = 1 if self._batch == 1 else 2  # batch norm by the batch's statistics takes no single image
+            self._classes = _classes(self._model, x[:few].clone())  # a model may write to its input
+            self._batch = self._batch or evaluation_batch(self._model, x[:few].clone())
         if int(y.max()) >= self._classes or int(y.min()) < 0:
             raise UsageError(
                 f"evaluate: labels reach from {int(y.min())} to {int(y.max())}; a model with {self._classes} outputs "

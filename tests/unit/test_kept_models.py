@@ -268,6 +268,7 @@ def test_a_network_needs_only_its_model_and_norm(tmp_path: Path) -> None:
     record = kept(tmp_path, defense="first-row", attack="none", f=0)
     assert record.status == "done", record.reason
     del registry._entries["defense"]["first-row"]
+    registry._changed()
     assert record.metrics is not None
     model = load_model(tmp_path / "run", record.key)
     assert robustfl.evaluate(model, "digits", evasions=[]).sa == record.metrics.sa
