@@ -34,8 +34,8 @@ def gradient_of(model: nn.Module, x: Tensor, losses: Callable[[Tensor], Tensor])
 
     The sum keeps samples apart: each one's gradient is that of its own loss, whatever the batch.
     """
-    with torch.enable_grad():
-        variable = x.detach().requires_grad_(True)
+    with torch.inference_mode(False), torch.enable_grad():
+        variable = x.detach().clone().requires_grad_(True)
         logits = model(variable.clone())  # a model may write to its input, and autograd allows no writing to a leaf
         each = losses(logits)
         found = torch.autograd.grad(each.sum(), variable, allow_unused=True)[0] if each.requires_grad else None

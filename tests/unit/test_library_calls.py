@@ -118,6 +118,18 @@ def test_rules_and_attacks_compute_the_same_whatever_the_callers_torch_settings(
     assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
 
 
+@pytest.mark.parametrize("caller", CALLERS)
+def test_evaluate_finds_the_same_whatever_the_callers_torch_settings(caller: str) -> None:
+    images, labels = torch.rand(12, 1, 8, 8, generator=torch.Generator().manual_seed(0)), torch.arange(12) % 3
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3))
+    wanted = robustfl.evaluate(model, (images, labels), evasions=["pgd(steps=2)", "square(queries=5)"])
+    with CALLERS[caller]():
+        found = robustfl.evaluate(model, (images, labels), evasions=["pgd(steps=2)", "square(queries=5)"])
+    assert (found.sa, found.loss, found.ra) == (wanted.sa, wanted.loss, wanted.ra)
+
+
 @pytest.fixture
 def board(records: list[CellResult], tmp_path: Path) -> Path:
     return write_board(publish(records, name="ours"), tmp_path / "board.json")
