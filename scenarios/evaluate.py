@@ -122,7 +122,7 @@ class Evaluator:
     def _probing(self) -> Iterator[Tensor]:
         """Test images for probes of the model, which may draw from torch's generators without moving them on."""
         e = self._e
-        index = torch.arange(min(PROBED, len(self._built.test)), device=e.device)
+        index = torch.cat(self._parts())[:PROBED]
         devices = [e.device] if e.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices), through(e.model, self.branch):
             yield self._built.test.pixels(index, dtype=DTYPES[self._cell.dtype])
@@ -141,8 +141,8 @@ class Evaluator:
         with self._probing() as probed:
             if not batch_dependent(self._e.model, probed):
                 return self._e.model
-        self._batch = min(self._batch, NEAR, len(self._built.test))
-        first = torch.arange(self._batch, device=self._e.device)
+        first = torch.cat(self._parts())[: min(self._batch, NEAR)]
+        self._batch = len(first)
         return Evaluated(self._e.model, fill=self._built.test.pixels(first, dtype=DTYPES[self._cell.dtype]))
 
     def _worst(self, robust: list[list[Accuracy]]) -> float | None:
