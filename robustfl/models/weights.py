@@ -112,7 +112,8 @@ def _read(place: Path) -> Mapping[str, Tensor]:
     if isinstance(found, Mapping) and isinstance(found.get("state_dict"), Mapping):
         found = found["state_dict"]
     if not isinstance(found, Mapping) or not all(isinstance(v, Tensor) for v in found.values()):
-        raise Refused(f"init: {place} is no state_dict of torch: names with a tensor each")
+        holds = f"; it holds {some([str(name) for name in found], _NAMED)}" if isinstance(found, Mapping) else ""
+        raise Refused(f"init: {place} is no state_dict of torch, names with a tensor each{holds}")
     return {str(name): tensor for name, tensor in found.items()}
 
 

@@ -94,6 +94,7 @@ def test_group_norm_takes_scales_and_shifts_and_leaves_statistics(tmp_path: Path
         (lambda s: {**s, "0.bias": s["0.bias"] * float("nan")}, "not finite: 0.bias"),
         (lambda s: [1, 2], "is no state_dict"),
         (lambda s: {"a": 1}, "is no state_dict"),
+        (lambda s: {"model": s, "optimizer": {}}, "is no state_dict.*it holds model, optimizer"),
         (lambda s: {}, "it lacks: 0.weight, 0.bias, 1.weight, 1.bias, 1.running_mean and 17 more"),
     ],
 )
