@@ -107,15 +107,17 @@ class Evaluator:
 
     def _trait_doubts(self) -> list[str]:
         """Doubts about a model whose outputs depend on more than the image and its weights."""
+        doubts = []
         if self._randomised:
             several = len(self._built.evasions) > 1
             worst = "; ra_worst is not given, since every attack meets other draws" if several else ""
-            return [f"the model is randomised: two forwards of the same test images differ{worst}"]
+            doubts.append(f"the model is randomised: two forwards of the same test images differ{worst}")
         if self._tested is self._e.model:
-            return []
+            return doubts
         return [
+            *doubts,
             "the model's outputs depend on the other images of a batch: every forward has batch size "
-            f"{self._batch}, filled up with the first test images; accuracies at another batch size differ"
+            f"{self._batch}, filled up with the first test images; accuracies at another batch size differ",
         ]
 
     @contextmanager
@@ -136,8 +138,6 @@ class Evaluator:
     @cached_property
     def _tested(self) -> nn.Module:
         """The model; one whose outputs depend on the whole batch with a fixed batch size."""
-        if self._randomised:
-            return self._e.model
         with self._probing() as probed:
             if not batch_dependent(self._e.model, probed):
                 return self._e.model

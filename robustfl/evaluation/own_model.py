@@ -241,7 +241,7 @@ class _Measured:
             )
         elif self._eot > 1:
             self._doubts.append(f"eot={self._eot} changes nothing: the model is not randomised")
-        if not self._randomised and batch_dependent(self._model, probed):
+        if batch_dependent(self._model, probed):
             self._batch = min(self._batch, NEAR, len(x))
             self._model = Evaluated(self._model, fill=x[: self._batch].clone())
             self._doubts.append(

@@ -57,10 +57,15 @@ def randomised(model: nn.Module, x: Tensor) -> bool:
 def batch_dependent(model: nn.Module, x: Tensor) -> bool:
     """True if the logits of a batch differ from those of its halves, as with batch norm by the batch's statistics.
 
+    Of a randomised model, whose logits differ anyway, layers of batch norm without running statistics say so.
+
     >>> batch_dependent(nn.BatchNorm1d(2, track_running_stats=False), torch.rand(4, 2))
     True
     """
-    if len(x) < 4:  # batch norm takes two images at least
+    layers = (m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm))
+    if any(layer.running_mean is None for layer in layers):
+        return True
+    if len(x) < 4 or randomised(model, x):
         return False
     return _differ(_logits(model, x), torch.cat([_logits(model, half) for half in x.chunk(2)]), _ROUNDING)
 

@@ -576,6 +576,10 @@ def test_a_model_that_autograd_does_not_see_is_named() -> None:
 class _Noisy(nn.Module):
     """A model that draws at test time."""
 
+    class Layer(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x + 0.5 * torch.randn_like(x)
+
     def __init__(self, noise: float = 1.0) -> None:
         super().__init__()
         self.inner, self.noise = small(), noise
@@ -594,6 +598,14 @@ def test_a_randomised_model_is_told_and_has_no_worst_of_several_attacks() -> Non
     assert "eot=20" in found.notes[0]
     assert robustfl.evaluate(_Noisy(), images(), attacks[:1]).worst is not None
     assert robustfl.evaluate(_Noisy(0.0), images(), attacks).worst is not None
+
+
+def test_a_model_that_is_randomised_and_depends_on_the_batch_can_be_attacked() -> None:
+    """Also where a single image of a batch is left, of which batch norm has no statistics."""
+    layers = nn.Flatten(), nn.BatchNorm1d(64, track_running_stats=False), nn.Linear(64, 10), _Noisy.Layer()
+    x, y = images()
+    found = robustfl.evaluate(nn.Sequential(*layers), (x[:9], y[:9]), ["apgd-ce(steps=20)"], eot=2, batch=4)
+    assert [note[:9] for note in found.notes] == ["the model", "the model"]
 
 
 def test_eot_attacks_and_classifies_with_the_mean_over_draws() -> None:
