@@ -24,7 +24,7 @@ def unlikely(record: CellResult) -> str | None:
             return f"labels.{name} is a {type(label).__name__}, not a text or a number"
         if name.startswith(MEASURES) and name not in LABELS:
             return f"labels.{shown(name)} is called like a measure, which no setting is"
-    if words := _unprintable(record) or next(_ends_apart(record), None):
+    if words := _unprintable(record) or next(itertools.chain(_ends_apart(record), _out_of_range(record)), None):
         return words
     if record.metrics is None:
         return None
@@ -81,6 +81,23 @@ def _contradicted(record: CellResult, settings: Mapping[str, Any]) -> Iterator[s
 def _equal(first: float | None, second: float | None) -> bool:
     """True for equal numbers, and for two that are none."""
     return first == second or (first != first and second != second)
+
+
+def _out_of_range(record: CellResult) -> Iterator[str]:
+    """Accuracies of a record outside [0, 1], and counts and losses below 0, by the field that holds them."""
+    shares = {f"curve[{i}].{n}": v for i, p in enumerate(record.curve) for n, v in (("sa", p.sa), ("ra", p.ra))}
+    counts: dict[str, float] = {f"curve[{i}].loss": point.loss for i, point in enumerate(record.curve)}
+    counts |= {f"label_counts[{i}]": min(row, default=0) for i, row in enumerate(record.label_counts)}
+    counts |= {f"certificates.{n}": v for n, v in record.certificates.items() if type(v) is int}
+    if record.metrics is not None:
+        shares["metrics.asr"] = record.metrics.asr
+        for name in ("per_class", "per_client", "per_user"):
+            for of, values in getattr(record.metrics, name).items():
+                shares |= {f"metrics.{name}.{of}[{i}]": value for i, value in enumerate(values)}
+    for name, share in shares.items():
+        if share is not None and not 0 <= share <= 1:
+            yield f"{shown(name)}={share!r} is no accuracy in [0, 1]"
+    yield from (f"{shown(name)}={count!r} is below 0" for name, count in counts.items() if count < 0)
 
 
 def _unlikely_measures(metrics: Metrics) -> Iterator[str]:

@@ -10,7 +10,7 @@ from typing import Any
 from robustfl.errors import UsageError, some
 from robustfl.records import CellResult
 
-from .faults import forgotten
+from .faults import LEFT_IN_THE_STORE, SURROUNDINGS, forgotten
 
 LOSS = 10.0
 """How much more than an accuracy a loss may differ, of itself: one point of accuracy is about a tenth of a loss."""
@@ -119,6 +119,26 @@ def _curve(record: CellResult, rounds: set[int] | None) -> dict[str, float | Non
     return found
 
 
+def details_apart(first: CellResult, second: CellResult, *, draws_only: bool = False) -> list[tuple[str, Any, Any]]:
+    """Differences in what both records say beyond the accuracies of a board; times and the environment do not count.
+
+    ``draws_only`` compares what follows from the seed alone, on any machine: each client's labels, the Byzantine ids.
+    """
+    mine, yours = (dict(leaves(_details(record, draws_only=draws_only))) for record in (first, second))
+    return [(path, a, yours[path]) for path, a in mine.items() if path in yours and not _same(a, yours[path])]
+
+
+def _details(record: CellResult, *, draws_only: bool) -> dict[str, Any]:
+    facts = {name: value for name, value in record.certificates.items() if name not in SURROUNDINGS}
+    found: dict[str, Any] = {"label_counts": record.label_counts, "certificates": facts}
+    if draws_only:
+        found["certificates"] = {"byzantine": facts["byzantine"]} if "byzantine" in facts else {}
+    else:
+        lists = {name: getattr(record.metrics, name) for name in LEFT_IN_THE_STORE} if record.metrics else {}
+        found |= {"metrics": lists, "round": record.round}
+    return found
+
+
 def settings_apart(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
     """Where two resolved cells (or any two records' data) differ: path, first value, second value.
 
@@ -175,4 +195,5 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _short(value: Any) -> str:
-    return "none" if value is None else f"{value:.4f}" if isinstance(value, float) else str(value)
+    text = "none" if value is None else f"{value:.4f}" if isinstance(value, float) else str(value)
+    return text if len(text) <= 60 else f"{text[:59]}…"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from robustfl.errors import StoreError, UsageError, closest
 from robustfl.records import CellResult, canonical
 
 from ..store import Store
-from .agreement import agree, settings_apart
+from .agreement import Agreement, agree, settings_apart
 from .faults import SURROUNDINGS
 from .joining import Source, read_source
 from .publishing import publish
@@ -52,10 +52,11 @@ class StoreDiff:
     explained: tuple[tuple[tuple[Difference, ...], int], ...]
     axes: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]
     results: tuple[tuple[str, str, str], ...]
+    environment: tuple[tuple[tuple[Difference, ...], int], ...]
 
     @property
     def same(self) -> bool:
-        """True if both have the same cells with the same results."""
+        """True if both have the same cells with the same results, whatever their environment."""
         return not (self.only_first or self.only_second or self.results)
 
 
@@ -82,15 +83,23 @@ def diff_cells(first: CellResult, second: CellResult) -> CellDiff:
 
 
 def diff_stores(first: Source, second: Source) -> StoreDiff:
-    """Which cells only one source has and why, and which cells both have with other results."""
+    """Which cells only one source has and why, and which cells both have with other results or environment.
+
+    Of a store beside a board, what boards carry is compared.
+    """
+    if (first.board is None) != (second.board is None):
+        first, second = _published_like(first, second), _published_like(second, first)
     mine, yours = {r.key: r for r in first.results}, {r.key: r for r in second.results}
     left = [mine[k] for k in sorted(mine.keys() - yours.keys())]
     right = [yours[k] for k in sorted(yours.keys() - mine.keys())]
-    results = []
+    results, environment = [], Counter[tuple[Difference, ...]]()
     for key in sorted(mine.keys() & yours.keys()):
-        found = agree(mine[key], yours[key], tolerance=0.0)
+        found, every = agree(mine[key], yours[key], tolerance=0.0), diff_cells(mine[key], yours[key])
+        if found.verdict == "identical" and not every.same:
+            found = Agreement("differs", every.outcome + every.certificates)
         if found.verdict != "identical":
             results.append((key, in_a_line(mine[key].labels), found.words()))
+        environment[tuple((p, _plain(a), _plain(b)) for p, a, b in every.environment)] += 1
     return StoreDiff(
         first=first.name,
         second=second.name,
@@ -100,7 +109,16 @@ def diff_stores(first: Source, second: Source) -> StoreDiff:
         explained=tuple(_explained(left, right)),
         axes=tuple(_axes(first.results, second.results)),
         results=tuple(results),
+        environment=tuple((differences, count) for differences, count in environment.most_common() if differences),
     )
+
+
+def _published_like(source: Source, other: Source) -> Source:
+    """The source with what a board has of its records, if the ``other`` is a board."""
+    if other.board is None or not source.results:
+        return source
+    board = publish(source.results, name=source.name, curves=other.board.has_curves)
+    return replace(source, results=tuple(board.records()))
 
 
 def _explained(left: Sequence[CellResult], right: Sequence[CellResult]) -> list[tuple[tuple[Difference, ...], int]]:

@@ -139,10 +139,6 @@ def _measures_apart(record: CellResult) -> Iterator[str]:
     every, tail = settings.get("evaluate_every"), settings.get("tail", 1)
     if type(end) is type(every) is type(tail) is int and not all(measured_in(t, end, every, tail) for t in places):
         yield f"its curve holds rounds that nothing was measured in, with evaluate_every={every}"
-    if not all(0 <= value <= 1 for p in record.curve for value in (p.sa, p.ra) if value is not None):
-        yield "its curve holds what is no accuracy in [0, 1]"
-    if any(p.loss < 0 for p in record.curve):
-        yield "its curve holds a loss below 0"
     yield from _forgotten_apart(record.certificates.get("forgetting"), settings.get("forgetting", False))
     metrics = record.metrics
     if metrics is None:
@@ -153,8 +149,6 @@ def _measures_apart(record: CellResult) -> Iterator[str]:
     if len(metrics.ra) == 1 and metrics.ra_worst is not None and metrics.ra_worst < min(metrics.ra.values()) - 1e-12:
         yield f"ra_worst={metrics.ra_worst!r} is below the accuracy under the only attack"
     yield from _no_shares(metrics, settings.get("ra_limit"))
-    if metrics.asr is not None and not 0 <= metrics.asr <= 1:
-        yield f"asr={metrics.asr!r} is no rate in [0, 1]"
     for group in metrics.groups:
         if group.split(", ")[0] == "selected" and settings.get("select") != "validation":
             yield "it has numbers of a selected round, and selects none"

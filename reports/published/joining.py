@@ -12,7 +12,7 @@ from robustfl.outside import unsafe
 from robustfl.records import CellResult, text_without
 
 from ..store import RERUN, Store, open_store, refuse_board, refuse_records
-from .agreement import Agreement, agree
+from .agreement import Agreement, agree, details_apart
 from .board import TOLERANCE, Board, carried, described_cells
 from .faults import misshaped
 from .files import name_of, sound_board, write_board
@@ -95,9 +95,9 @@ def merge(sources: Sequence[Source], *, tolerance: float) -> Merge:
             if record.status in RERUN:
                 continue
             copy_of = next((run for run in runs[record.key] if one_run(run, record)), None)
-            found = agree(copy_of or first, record, tolerance=tolerance)
-            if not found.agrees or (copy_of is not None and found.verdict != "identical"):
-                conflicts.append(Conflict(record.key, record.labels, owner, name, replace(found, verdict="differs")))
+            found = _compared(copy_of or first, record, tolerance=0.0 if copy_of else tolerance)
+            if not found.agrees:
+                conflicts.append(Conflict(record.key, record.labels, owner, name, found))
             elif copy_of is not None:
                 copied.add(record.key)
             else:
@@ -113,6 +113,15 @@ def merge(sources: Sequence[Source], *, tolerance: float) -> Merge:
         why = f"; not counted: {problems[0]}" if problems else ""
         raise UsageError(f"merge: none of {', '.join(s.name for s in sources)} holds a finished cell{why}")
     return Merge(tuple(results), len(backed), tuple(conflicts), problems, len(copied))
+
+
+def _compared(first: CellResult, second: CellResult, *, tolerance: float) -> Agreement:
+    """``agree``, and equal draws of clients at any tolerance, equal in every detail at a tolerance of 0."""
+    found = agree(first, second, tolerance=tolerance)
+    if tolerance == 0 and found.verdict == "within":
+        return replace(found, verdict="differs")
+    details = details_apart(first, second, draws_only=tolerance > 0) if found.agrees else []
+    return Agreement("differs", tuple(details)) if details else found
 
 
 def one_run(first: CellResult, second: CellResult) -> bool:

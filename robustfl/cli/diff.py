@@ -52,11 +52,15 @@ def _stores(found: Any, *, limit: int) -> None:
         say("The stores hold the same cells with the same results.")
     rows = [[name, ", ".join(a) or "–", ", ".join(b) or "–"] for name, a, b in found.axes]
     _table("values only one has", rows, [found.first, found.second], limit)
-    rows = [
-        [f"{count}", "; ".join(f"{p}: {_short(a)} → {_short(b)}" for p, a, b in differences)]
-        for differences, count in found.explained
-    ]
-    _table("cells that would be the same but for", rows, ["cells", "setting"], limit, first=None)
+    for title, name, counted in (
+        ("cells that would be the same but for", "setting", found.explained),
+        ("cells measured in another environment", "difference", found.environment),
+    ):
+        rows = [
+            [f"{count}", "; ".join(f"{p}: {_short(a)} → {_short(b)}" for p, a, b in differences)]
+            for differences, count in counted
+        ]
+        _table(title, rows, ["cells", name], limit, first=None)
     _table(
         "other results", [[key[:12], name, words] for key, name, words in found.results], ["", "first → second"], limit
     )

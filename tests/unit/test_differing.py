@@ -9,9 +9,10 @@ import pytest
 from fake_store import record, stored
 
 from robustfl.errors import UsageError
-from robustfl.records import CellResult, Timing
+from robustfl.records import CellResult, Timing, digest
+from robustfl.reports.published import publish
 from robustfl.reports.published.differing import diff_cells, diff_stores, find
-from robustfl.reports.published.joining import Source
+from robustfl.reports.published.joining import Source, merge
 
 
 def source(name: str, *records: CellResult) -> Source:
@@ -67,6 +68,57 @@ def test_stores_are_other_ones_where_either_has_a_cell_more_or_any_number_differ
     assert one.metrics is not None
     rounded = one.model_copy(update={"metrics": one.metrics.model_copy(update={"loss": one.metrics.loss + 1e-12})})
     assert len(diff_stores(source("a", one), source("b", rounded)).results) == 1
+
+
+DETAILS: list[tuple[str, dict[str, Any]]] = [
+    ("metrics.per_class.sa", {"metrics": {"per_class": {"sa": [0.1, 0.2]}}}),
+    ("metrics.per_client.sa", {"metrics": {"per_client": {"sa": [0.1]}}}),
+    ("label_counts", {"label_counts": [[1]]}),
+    ("certificates.byzantine", {"certificates": {"byzantine": [7]}}),
+    ("certificates.attack_shift", {"certificates": {"attack_shift": 3.0}}),
+]
+
+
+def detailed(**changes: Any) -> CellResult:
+    """A record with these details and others that do not change."""
+    told = record().model_dump()
+    told["metrics"] |= {"per_class": {"sa": [0.5, 0.25]}, "per_client": {"sa": [0.5]}} | changes.get("metrics", {})
+    told["certificates"] |= {"byzantine": [0], "attack_shift": 1.0} | changes.get("certificates", {})
+    return CellResult.model_validate(told | {"label_counts": [[2]]} | {k: v for k, v in changes.items() if k[0] == "l"})
+
+
+@pytest.mark.parametrize(("name", "change"), DETAILS, ids=[name for name, _ in DETAILS])
+def test_stores_with_other_details_are_not_the_same_and_copies_of_one_run_in_conflict(
+    name: str, change: dict[str, Any]
+) -> None:
+    mine, yours = source("a", detailed()), source("b", detailed(**change))
+    assert diff_stores(mine, source("b", detailed())).same
+    ((_, _, words),) = diff_stores(mine, yours).results
+    assert name.removeprefix("certificates.") in words
+    (conflict,) = merge([mine, yours], tolerance=0.05).conflicts
+    assert name in conflict.agreement.words()
+
+
+def test_two_runs_within_a_tolerance_drew_the_same_clients() -> None:
+    """Their accuracies per class may differ; the images and the place of each attacker follow from the seed."""
+    later = {"timing": Timing(seconds=9.0)}
+    agreed = [bool(merge([source("a", detailed()), source("b", detailed(**change).model_copy(update=later))],
+                         tolerance=0.05).agreed) for _, change in DETAILS]  # fmt: skip
+    assert agreed == [True, True, False, False, True]
+
+
+def test_another_environment_is_shown_with_the_same_results() -> None:
+    other = detailed(certificates={"versions": {"torch": "2.7"}, "threads": 2})
+    found = diff_stores(source("a", detailed()), source("b", other))
+    assert found.same
+    assert found.environment == (((("threads", None, 2), ("versions.torch", "2.6.0", "2.7")), 1),)
+
+
+def test_a_store_is_compared_with_a_board_in_what_boards_carry() -> None:
+    known = {"cell": {"cell": record().labels, "methods": {}}}
+    mine = detailed().model_copy(update=known | {"key": digest(known["cell"])})
+    board = publish([mine], name="b")
+    assert diff_stores(source("a", mine), Source("b", tuple(board.records()), {}, (), board=board)).same
 
 
 def test_every_cell_is_explained_by_a_partner_of_its_own() -> None:

@@ -40,6 +40,14 @@ EDITS: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
     (lambda r: r.update(status="refused", reason="too few"), "refused, and has metrics"),
     (lambda r: r.update(reason="too few"), "done, and a reason why not"),
     (lambda r: r.update(round=3), "done, and diverged in round 3"),
+    (lambda r: r["curve"][0].update(sa=1.5), "curve[0].sa=1.5 is no accuracy in [0, 1]"),
+    (lambda r: r["curve"][1].update(ra=-0.1), "curve[1].ra=-0.1 is no accuracy in [0, 1]"),
+    (lambda r: r["metrics"].update(asr=2.0), "metrics.asr=2.0 is no accuracy"),
+    (lambda r: r["metrics"].update(per_class={"sa": [0.5, 7.0]}), "metrics.per_class.sa[1]=7.0 is no accuracy"),
+    (lambda r: r["metrics"].update(per_client={"sa": [None, -1.0]}), "metrics.per_client.sa[1]=-1.0 is no accuracy"),
+    (lambda r: r["metrics"].update(per_user={"pgd": [1.1]}), "metrics.per_user.pgd[0]=1.1 is no accuracy"),
+    (lambda r: r["label_counts"][2].__setitem__(0, -4), "label_counts[2]=-4 is below 0"),
+    (lambda r: r["certificates"].update(threads=-2), "certificates.threads=-2 is below 0"),
 ]
 
 
