@@ -155,7 +155,7 @@ def without_effect(cell: Cell) -> bool:
     dropped, and the mean of the updates, and of the statistics where attackers send some, stayed where it was. A board
     takes no number out of a worst case on that word that is below all others and below that without attack.
     """
-    if cell["status"] != "done" or text(cell["attack"]) == NO_ATTACK:
+    if cell["status"] != "done" or text(cell.get("attack")) == NO_ATTACK:
         return False
     if cell.get("certificates.no_effect") is True:
         return True

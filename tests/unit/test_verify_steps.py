@@ -138,6 +138,12 @@ def test_cells_that_count_in_no_worst_case_are_doubtful_unless_their_settings_sa
     assert [name for name, r in cells.items() if r in found] == ["refused while running", "idle as measured"]
 
 
+def test_cells_without_an_attack_among_their_settings_are_drawn_like_others() -> None:
+    made = record()
+    nameless = made.model_copy(update={"labels": {n: v for n, v in made.labels.items() if n != "attack"}})
+    assert verify._drawn([nameless], 3, 0) == [nameless]
+
+
 # --- one cell again --------------------------------------------------------------------------------------------------
 
 
