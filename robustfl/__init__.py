@@ -19,7 +19,6 @@ The public surface (importing it does not import torch until one of these is use
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -28,11 +27,6 @@ if find_spec("robustfl.attacks") is None:
         "robustfl is being imported from a checkout that is not installed; "
         "in the folder with pyproject.toml run: pip install -e ."
     )
-
-try:
-    __version__ = version("robustfl")
-except PackageNotFoundError:
-    __version__ = "0+unknown"
 
 _HOMES = {
     "attack": "robustfl.surface",
@@ -53,6 +47,7 @@ _HOMES = {
 __all__ = ["__version__", *_HOMES]
 
 if TYPE_CHECKING:
+    __version__: str
     from robustfl.evaluation.own_model import evaluate as evaluate
     from robustfl.parameters import param as param
     from robustfl.registry import register as register
@@ -72,6 +67,13 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
+    if name == "__version__":
+        from importlib.metadata import PackageNotFoundError, version  # slow to import
+
+        try:
+            return version("robustfl")
+        except PackageNotFoundError:
+            return "0+unknown"
     raise AttributeError(f"module 'robustfl' has no attribute {name!r}")
 
 

@@ -69,9 +69,19 @@ def told(error: BaseException) -> str:
     "KeyError: 'x'"
     """
     try:
-        return f"{type(error).__name__}: {error}"
+        text = str(error)
+        return f"{type(error).__name__}: {text}" if text else type(error).__name__
     except Exception as another:
         return f"{type(error).__name__}, whose text cannot be made ({type(another).__name__})"
+
+
+def reason(error: BaseException) -> str:
+    """The text of an error of another library, or its class where it has none; of the system's errors their meaning.
+
+    >>> reason(FileNotFoundError(2, "No such file", "x")), reason(EOFError())
+    ('No such file', 'EOFError')
+    """
+    return str(getattr(error, "strerror", None) or error) or type(error).__name__
 
 
 def near(name: str, known: Iterable[str]) -> str:

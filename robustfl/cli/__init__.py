@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import io
 import os
+import signal
 import sys
 import threading
 import traceback
@@ -27,9 +28,11 @@ __all__ = ["app", "invoke", "main"]
 def main() -> None:
     """The ``robustfl`` command. Exit code 2 for misuse, 1 for failure, 130 after Ctrl-C."""
     supervised()
-    take_output()
     try:
+        take_output()
         code = flushed(invoke(sys.argv[1:]))
+    except KeyboardInterrupt:
+        code = _stopped([])
     except BaseException:
         farewell(1)  # with a traceback
         raise
@@ -37,7 +40,8 @@ def main() -> None:
 
 
 def _leave(code: int) -> NoReturn:
-    """End the process, also where a plug-in's thread never would."""
+    """End the process, also where a plug-in's thread never would; an interrupt is too late now."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     farewell(code)
     if all(t.daemon or t is threading.main_thread() for t in threading.enumerate()):
         sys.exit(code)

@@ -23,6 +23,7 @@ import numpy as np
 
 from robustfl.contracts import Arrays
 from robustfl.data.checks import NAMES, content_digest
+from robustfl.errors import reason
 from robustfl.outside import read_json
 
 _log = logging.getLogger("robustfl.data")
@@ -54,7 +55,7 @@ def load_cached(folder: Path, name: str, source: Source) -> Arrays:
     try:
         return _store(folder, name, source.stamp, arrays)
     except OSError as error:
-        _log.warning("%s: no cache in %s (%s); the images stay in memory", name, folder, error)
+        _log.warning("%s: no cache in %s (%s); the images stay in memory", name, folder, reason(error))
         return arrays
 
 
@@ -64,8 +65,10 @@ def _find(folder: Path, name: str, stamp: str) -> Arrays | None:
             meta = read_json(meta_file)
             if stamp in meta["sources"]:
                 return _open(meta_file.parent, meta)
+        except OSError as error:
+            _log.warning("cache %s cannot be read (%s); decoding again", meta_file.parent, reason(error))
         except _DAMAGED as error:
-            _log.warning("cache %s is damaged (%s); decoding again", meta_file.parent, error)
+            _log.warning("cache %s is damaged (%s); decoding again", meta_file.parent, reason(error))
     return None
 
 
@@ -118,7 +121,7 @@ def _store(folder: Path, name: str, stamp: str, arrays: Arrays) -> Arrays:
             temporary.rename(place)
         return _open(place, meta)
     except (ValueError, EOFError) as error:
-        raise OSError(f"what was written to {place} reads back differently: {error}") from error
+        raise OSError(f"what was written to {place} reads back differently: {reason(error)}") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 

@@ -41,6 +41,31 @@ def test_help_imports_no_torch(arguments: list[str]) -> None:
     assert "Usage: robustfl" in done.stdout
 
 
+START = """
+import importlib.abc, os, signal, sys
+class Interrupted(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "robustfl.cli":
+            os.kill(os.getpid(), signal.SIGINT)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Interrupted())
+from robustfl.__main__ import main
+main()
+"""
+
+
+def test_an_interrupt_during_the_first_imports_ends_with_one_line() -> None:
+    done = subprocess.run([sys.executable, "-c", START], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "\nStopped.\n")
+
+
+@pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams_are_no_error(closed: str) -> None:
+    command = f'"{sys.executable}" -m robustfl --version {closed}'
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_grid_prints_a_leaderboard_and_where_things_are(capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["grid", *TINY]) == 0
     out = capsys.readouterr().out

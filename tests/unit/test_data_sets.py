@@ -197,6 +197,19 @@ def test_a_damaged_cache_is_decoded_again(tmp_path, damage):
     assert isinstance(Npz(path=str(path)).load(tmp_path).train_x, np.memmap)
 
 
+def test_a_cache_that_the_system_does_not_open_is_not_called_damaged(tmp_path, monkeypatch, caplog):
+    path = archive(tmp_path)
+    Npz(path=str(path)).load(tmp_path)
+
+    def none_left(*_):
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr("robustfl.data.cache._open", none_left)
+    assert isinstance(Npz(path=str(path)).load(tmp_path).train_x, np.ndarray)
+    assert "cannot be read (Too many open files)" in caplog.text
+    assert "damaged" not in caplog.text
+
+
 @pytest.mark.parametrize("damage", ["another image", "another label", "empty"])
 def test_a_cached_array_with_other_content_is_decoded_again(tmp_path, damage, caplog):
     """Of the same size, shape and dtype: only the digest tells. Another process has not looked at it yet."""
