@@ -19,6 +19,9 @@ LARGEST_FILE = 512 * 2**20
 LARGEST_NUMBER = 2**1000
 """Whole numbers beyond it are no floats."""
 
+LONGEST_REASON = 20_000
+"""Characters of why a cell failed."""
+
 _GZIP = b"\x1f\x8b"
 
 METHOD_NAME = re.compile(r"[a-z0-9][a-z0-9.\-]*")
@@ -130,6 +133,16 @@ def shown(text: str) -> str:
     a\x1b[2Kb
     """
     return _UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def cut(text: str, most: int) -> str:
+    """The text, or its beginning and how much of it is left out where it has more than ``most`` characters.
+
+    >>> cut("a" * 90, 60)
+    'aaaaaaaaaaaaaaaaaaaa... cut: 70 characters'
+    """
+    kept = most - 40  # what is cut is never cut again
+    return text if len(text) <= most else f"{text[:kept]}... cut: {len(text) - kept} characters"
 
 
 def unsafe_texts(value: Any, path: str = "", *, depth: int = 3) -> Iterator[tuple[str, str]]:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
-from robustfl.outside import shown
+from robustfl.outside import LONGEST_REASON, cut, shown
 
 SCHEMA = 1
 Status = Literal["done", "refused", "diverged", "failed"]
@@ -122,7 +122,7 @@ class Timing(Record):
     @field_validator("notes")
     @classmethod
     def _shown(cls, notes: list[str]) -> list[str]:
-        return [shown(note) for note in notes]
+        return [cut(shown(note), LONGEST_REASON) for note in notes]
 
 
 class CellResult(Record):
@@ -164,8 +164,8 @@ class CellResult(Record):
     @field_validator("reason")
     @classmethod
     def _shown(cls, reason: str | None) -> str | None:
-        """Make the words of a failed method safe to show: they may hold anything."""
-        return None if reason is None else shown(reason)
+        """Make the words of a failed method safe to show, and cut them: they may hold anything."""
+        return None if reason is None else cut(shown(reason), LONGEST_REASON)
 
 
 def plain(value: Any) -> Any:

@@ -37,9 +37,10 @@ _LOOK = 2.0  # seconds
 
 @dataclass(frozen=True)
 class Died:
-    """The end of a worker in the middle of its work: an exit status, negative for a signal."""
+    """The end of a worker in the middle of its work: an exit status, negative for a signal; killed where ``late``."""
 
     status: int
+    late: bool = False
 
     @property
     def words(self) -> str:
@@ -52,10 +53,11 @@ class Died:
 
 
 def spread(
-    function: Callable[[W], R], work: Sequence[W], workers: int, *, threads: int
+    function: Callable[[W], R], work: Sequence[W], workers: int, *, threads: int, deadline: float | None = None
 ) -> Iterator[tuple[W, R | Died]]:
     """``function`` on every piece of ``work``, in ``workers`` processes, as they are done; ``function`` never raises.
 
+    A worker that has no result ``deadline`` seconds after it began is killed, also one that a signal stopped.
     ``function`` and its arguments travel as pickles; a module that this process found by ``sys.path`` is found there.
     """
     left, busy, idle = deque(work), dict[Connection, tuple[_Worker, W]](), list[_Worker]()
@@ -66,9 +68,9 @@ def spread(
                 busy[worker.connection] = (worker, left[0])
                 worker.take(function, left.popleft())
             ready = set(wait(list(busy), timeout=_LOOK))
-            for connection in [c for c, (w, _) in busy.items() if c in ready or w.gone]:
+            for connection in [c for c, (w, _) in busy.items() if c in ready or w.gone or w.late(deadline)]:
                 worker, item = busy.pop(connection)
-                result = worker.result()
+                result = worker.result() if connection in ready or worker.gone else Died(worker.end(), late=True)
                 if isinstance(result, Died):
                     worker.end()
                 else:
@@ -101,8 +103,13 @@ class _Worker:
 
     def take(self, function: Callable[[Any], Any], item: Any) -> None:
         """Begin with ``item``. A worker that is gone says so by its result."""
+        self._began = time.monotonic()
         with suppress(BrokenPipeError, ConnectionResetError):
             self.connection.send((function, item))
+
+    def late(self, deadline: float | None) -> bool:
+        """True if the work has taken more than ``deadline`` seconds."""
+        return deadline is not None and time.monotonic() - self._began > deadline
 
     @property
     def gone(self) -> bool:

@@ -23,7 +23,7 @@ from robustfl.errors import Diverged, Refused, RobustflError, RowsLost, StoreErr
 from robustfl.evaluation import macs_per_epoch, traffic
 from robustfl.federation import Experiment, RoundRecord, State, train
 from robustfl.origins import in_words, origins
-from robustfl.outside import LARGEST_NUMBER, unsafe
+from robustfl.outside import LARGEST_NUMBER, cut, unsafe
 from robustfl.patches import unpatched
 from robustfl.provenance import UNKNOWN, commit, processor
 from robustfl.records import CellResult, CurvePoint, Metrics, Timing, measured_in, plain
@@ -43,6 +43,9 @@ from .memory import REMEDY, exhausted, reset_peak
 from .packing import packed, unpacked
 from .portrait import portrait
 from .selection import Selection
+
+LONGEST_MESSAGE = 2_000
+"""Characters of an error's own text in the reason of a failed cell."""
 
 ON_CPU = Execution(device="cpu")
 
@@ -177,7 +180,7 @@ def _outcome(
 
 
 def _failure(error: BaseException, plug_ins: str, detail: str) -> dict[str, Any]:
-    return {"status": "failed", "reason": f"{told(error)}{plug_ins}\n{detail}".rstrip()}
+    return {"status": "failed", "reason": f"{cut(told(error), LONGEST_MESSAGE)}{plug_ins}\n{detail}".rstrip()}
 
 
 class _Run:

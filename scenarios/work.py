@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from robustfl.errors import RobustflError, StoreError, Terminated, UsageError, told
 from robustfl.origins import origins
+from robustfl.outside import cut
 from robustfl.records import CellResult
 from robustfl.registry import Guest, admit, code_of, expect, load_file, load_plugins
 from robustfl.reports import tracking
@@ -30,8 +31,11 @@ from .execution import Execution
 from .expand import key_of, labels
 from .memory import REMEDY
 from .round_files import OnRoundOf
-from .run import Task
+from .run import LONGEST_MESSAGE, Task
 from .slots import claim
+
+_LATE = 60.0
+"""Seconds beyond the time limit of a cell, for a worker to start and to end the cell itself."""
 
 
 @dataclass(frozen=True)
@@ -94,13 +98,14 @@ def run_all(work: Sequence[Work], workers: int, on_round: OnRoundOf | None) -> I
     with scratch("traces") as traces, round_files.watched(str(traces), on_round):
         left = [replace(item, traces=str(traces), guests=(), sent=sent, code=code) for item in work]
         for together, some in ((True, workers), (False, 1)):
-            threads, again = work[0].execution.threads if work else 1, list[Work]()
-            for item, outcome in spread(_in_worker, left, some, threads=threads):
+            execution, again = work[0].execution if work else Execution(), list[Work]()
+            deadline = None if execution.cell_minutes is None else 60 * execution.cell_minutes + _LATE
+            for item, outcome in spread(_in_worker, left, some, threads=execution.threads, deadline=deadline):
                 if isinstance(outcome, RobustflError):
                     raise outcome
                 if not isinstance(outcome, Died):
                     yield outcome
-                elif (settled := _settled(item)) is not None:
+                elif (settled := _settled(item, outcome)) is not None:
                     yield settled
                 elif together:
                     again.append(item)
@@ -118,15 +123,16 @@ def _stored(item: Work) -> Finished | None:
     return _finished(store.read(item.key))
 
 
-def _settled(item: Work) -> Finished | None:
+def _settled(item: Work, end: Died) -> Finished | None:
     """The end of a cell whose worker died, if there is no need to try it again."""
     if (stored := _stored(item)) is not None:
         return stored
     trace = item.trace.read_text(encoding="utf-8", errors="replace") if item.trace.is_file() else ""
     minutes = item.execution.cell_minutes
-    if minutes is None or not trace.startswith("Timeout"):
+    if minutes is None or not (end.late or trace.startswith("Timeout")):
         return None
-    return _failed(item, f"{limit.reason(minutes, item.plug_ins)}\n{trace}")
+    how = "; the worker process did not end by itself (stopped?) and was killed" if end.late else ""
+    return _failed(item, f"{limit.reason(minutes, item.plug_ins)}{how}\n{trace}".rstrip())
 
 
 def _crashed(item: Work, end: Died) -> Finished:
@@ -216,7 +222,7 @@ def _in_worker(item: Work) -> Finished | StoreError | UsageError:
             return error
         except BaseException as error:  # a method's own exit or interrupt: nobody else's reaches a worker
             detail = "".join(traceback.format_exception(error))
-            return _failed(item, f"{told(error)}{item.plug_ins}\n{detail}")
+            return _failed(item, f"{cut(told(error), LONGEST_MESSAGE)}{item.plug_ins}\n{detail}")
         finally:
             faulthandler.disable()
 

@@ -9,16 +9,21 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from work_for_workers import stopping
 
 from robustfl import registry
 from robustfl.errors import StoreError, UsageError
+from robustfl.outside import LONGEST_REASON
+from robustfl.records import CellResult
 from robustfl.reports.store import Store
 from robustfl.scenarios import Execution, Finished, Scenario, grid, plan
 from robustfl.scenarios import work as workers
+from robustfl.workers import Died, spread
 
 # Cells here are small: with five clients alie does nothing, and two steps of PGD do not cross its ball.
 pytestmark = [
@@ -265,6 +270,41 @@ def test_a_plug_in_that_raises_fails_its_cells_only_and_runs_again(tmp_path: Pat
     assert "my bug" in failed["reason"]
     assert "bad.py" in failed["reason"]
     assert grid(chosen, out=tmp_path, jobs=0).computed == 1
+
+
+def test_the_reason_of_a_failed_cell_is_cut_and_says_where_it_failed(tmp_path: Path) -> None:
+    (tmp_path / "loud.py").write_text(PLUGIN.format(name="loud", body='raise RuntimeError("x" * 10**6)'))
+    chosen = scenario(attack="loud", defense="mean").model_copy(update={"plugins": (str(tmp_path / "loud.py"),)})
+    (record,) = Store(grid(chosen, out=tmp_path, jobs=0).folder).load().results
+    assert record.reason is not None
+    assert "... cut: 998054 characters" in record.reason.splitlines()[0]
+    assert "in forge" in record.reason
+    assert len(record.reason) <= LONGEST_REASON
+
+
+def test_any_reason_is_cut_once() -> None:
+    cell: dict[str, Any] = {"key": "k", "scenario": "s", "status": "failed", "cell": {}, "labels": {}}
+    once = CellResult(**cell, reason="x" * 10**6)
+    assert once.reason is not None
+    assert len(once.reason) <= LONGEST_REASON
+    assert CellResult.model_validate(once.model_dump()).reason == once.reason
+
+
+def test_a_worker_that_a_signal_stopped_is_killed_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("robustfl.workers._LOOK", 0.1)
+    found = dict(spread(stopping, [0, 1], 2, threads=1, deadline=2.0))
+    assert found == {0: Died(-signal.SIGKILL, late=True), 1: 1}
+
+
+def test_a_cell_whose_worker_was_stopped_fails_with_its_reason(tmp_path: Path) -> None:
+    chosen = plan(scenario(attack="none", defense="mean"), out=tmp_path)
+    (item,) = engine._work(chosen, Execution(cell_minutes=0.5), None)
+    found = workers._settled(replace(item, traces=str(tmp_path)), Died(-signal.SIGKILL, late=True))
+    assert found is not None
+    assert found.reason == (
+        "time limit of 0.5 min (--cell-minutes) reached; what was checkpointed is kept; the worker process did not "
+        "end by itself (stopped?) and was killed"
+    )
 
 
 def test_a_plug_in_that_returns_the_wrong_shape_is_named(tmp_path: Path) -> None:

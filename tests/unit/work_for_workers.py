@@ -13,6 +13,13 @@ def half(x: int) -> int:
     return x // 2
 
 
+def stopping(x: int) -> int:
+    """``x``; of 0 a process that does nothing until it is continued."""
+    if x == 0:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return x
+
+
 def forking(x: int) -> int:
     """``x``; of 0 the end, with a child left behind."""
     if x == 0:
