@@ -122,6 +122,8 @@ class Pipeline:
         """
         stack, form = as_stack(X, self.describe())
         f = check_f(f, self.describe())
+        if f >= len(stack) and self.refusal(len(stack), f) is None:
+            raise Refused(f"{self.describe()}: f={f} must be less than the number of rows; {_HERE} {len(stack)}.")
         if not isinstance(state, Mapping | None) or not all(isinstance(v, Tensor) for v in (state or {}).values()):
             raise UsageError(f"{self.describe()}: state={state!r:.60} must be what the last call handed back, or None")
         if weights is not None and not self.aggregator.weighs and not origin_of(self.aggregator):

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from robustfl.errors import UsageError
+from robustfl.parameters import python_numbers
 
 
 def check_whole(value: Any, name: str, owner: str, *, least: int | None = None) -> int:
@@ -16,6 +17,7 @@ def check_whole(value: Any, name: str, owner: str, *, least: int | None = None) 
     >>> check_whole(3, "batch", "evaluate", least=1)
     3
     """
+    value = python_numbers(value)
     if isinstance(value, bool) or not isinstance(value, int) or (least is not None and value < least):
         least_words = "" if least is None else f" ≥ {least}"
         raise UsageError(f"{owner}: {name}={value!r:.60} must be a whole number{least_words}")
@@ -24,6 +26,7 @@ def check_whole(value: Any, name: str, owner: str, *, least: int | None = None) 
 
 def check_flag(value: Any, name: str, owner: str) -> bool:
     """``value`` if it is a ``bool``."""
+    value = python_numbers(value)
     if not isinstance(value, bool):
         raise UsageError(f"{owner}: {name}={value!r:.60} must be True or False")
     return value

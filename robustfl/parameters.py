@@ -50,6 +50,16 @@ def is_plain(value: Any) -> bool:
     return value is None or type(value) in (bool, int, float, str)
 
 
+def python_numbers(value: Any) -> Any:
+    """``value`` with NumPy's scalars as the Python numbers they are, also in lists, tuples and tables."""
+    if isinstance(value, Mapping):
+        return {name: python_numbers(inner) for name, inner in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(python_numbers, value))
+    scalar = type(value).__module__ == "numpy" and getattr(value, "shape", None) == ()
+    return value.item() if scalar else value
+
+
 _TYPES: dict[type, dict[str, Any]] = {}
 
 
@@ -85,7 +95,8 @@ def check(method: Any) -> None:
     hints = types_of(type(method))
     for field in dataclasses.fields(method):
         value = getattr(method, field.name)
-        new = _coerce(type(method).__name__, field, hints[field.name], value)
+        new = python_numbers(value)
+        new = _coerce(type(method).__name__, field, hints[field.name], new)
         if new is not value:
             object.__setattr__(method, field.name, new)
 

@@ -22,6 +22,7 @@ from robustfl.algorithms.schedules import Schedule, constant, geometric, step
 from robustfl.autobyz import named
 from robustfl.errors import UsageError, closest
 from robustfl.federation import Settings
+from robustfl.parameters import python_numbers
 from robustfl.precision import Precision
 from robustfl.registry import parse
 
@@ -334,6 +335,7 @@ class Cell(Frozen):
     def _declared(cls, data: Any) -> Any:
         if not isinstance(data, Mapping):
             return data
+        data = python_numbers(data)
         if data.get("f_declared") is None:
             data = {**data, "f_declared": data.get("f", 0)}
         domains = data.get("domains")

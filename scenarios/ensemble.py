@@ -34,7 +34,9 @@ def asked(scenario: Scenario) -> Ensemble | None:
 
 
 def _ensembles(option: Any) -> list[Ensemble]:
-    specs = specs_of(option) if isinstance(option, Mapping) else option if isinstance(option, list) else [option]
+    specs = (
+        specs_of("attack", option) if isinstance(option, Mapping) else option if isinstance(option, list) else [option]
+    )
     return [ensemble for spec in specs if (ensemble := named(spec)) is not None]
 
 

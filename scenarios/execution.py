@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 
 from robustfl.errors import UsageError
+from robustfl.parameters import python_numbers
 from robustfl.records import CurvePoint
 from robustfl.reports import tracking
 from robustfl.storage import LIMIT
@@ -40,6 +41,9 @@ def warned(note: str) -> None:
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == "robustfl":
         level, frame = level + 1, frame.f_back
     warnings.warn(words, UserWarning, stacklevel=level)
+
+
+_NUMBERS = ("threads", "state_memory", "checkpoint_minutes", "cell_minutes", "keep_model", "jobs", "gpus", "slots")
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,8 @@ class Execution:
     on_note: Callable[[str], None] = field(default=unheard, repr=False)
 
     def __post_init__(self) -> None:
+        for name in _NUMBERS:
+            object.__setattr__(self, name, python_numbers(getattr(self, name)))
         tracking.check(self.track)
         if not 0 <= self.checkpoint_minutes < math.inf:
             raise UsageError(

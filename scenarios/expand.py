@@ -132,7 +132,7 @@ def _combinations(scenario: Scenario, axes: dict[str, list[Any]]) -> Iterator[di
 def _options(field: str, value: Any) -> Iterator[Any]:
     """The values of one axis. A list is an axis; for settings that are lists themselves, a list of lists is."""
     if field in LISTS:
-        yield from value if is_axis(field, value) else [value]
+        yield from (_listed(field, one) for one in (value if is_axis(field, value) else [value]))
         return
     options = value if isinstance(value, list) else [value]
     if not options:
@@ -140,10 +140,17 @@ def _options(field: str, value: Any) -> Iterator[Any]:
     for option in options:
         if field == "schedule":
             yield from tables_of("schedule", _schedule(option), but=("values", "milestones"))
-        elif field in (*METHODS, *PIPELINES):
-            yield from specs_of(option) if isinstance(option, Mapping) else [_name(option)]
+        elif field in (*TEXTS, *PIPELINES, "at"):
+            yield from specs_of(field, option) if isinstance(option, Mapping) else [_name(option)]
         else:
             yield option
+
+
+def _listed(field: str, value: Any) -> Any:
+    """A list of methods, those that are tables as specs."""
+    if not isinstance(value, list) or not any(isinstance(item, Mapping) for item in value):
+        return value
+    return [spec for item in value for spec in (specs_of(field, item) if isinstance(item, Mapping) else [item])]
 
 
 def _name(option: Any) -> Any:

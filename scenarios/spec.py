@@ -15,6 +15,7 @@ from pydantic import Field, ValidationError
 
 from robustfl.errors import UsageError, closest, near
 from robustfl.outside import parse_toml, read_file
+from robustfl.parameters import python_numbers
 from robustfl.registry import KINDS, entries, parse
 
 from .cell import LISTS, Cell, Frozen, first_problem, meant
@@ -78,7 +79,7 @@ class Scenario(Frozen):
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Scenario:
         """A scenario from plain data; an unknown key is an error with the nearest right one."""
-        known = list(cls.model_fields)
+        data, known = python_numbers(data), list(cls.model_fields)
         for key in data:
             if key not in known:
                 hint = f"it belongs under [cell]: cell.{key}" if key in Cell.model_fields else closest(key, known)
@@ -231,19 +232,19 @@ def _apply(data: dict[str, Any], setting: str) -> None:
     elif keys[0] in METHODS and keys[0] != "defense" and len(keys) == 2:
         current = cell.get(keys[0], Cell.model_fields[keys[0]].default)
         options = current if isinstance(current, list) else [current]
-        cell[keys[0]] = [{**as_table(option), keys[1]: value} for option in options]
+        cell[keys[0]] = [{**as_table(keys[0], option), keys[1]: value} for option in options]
     else:
         raise UsageError(f"--set {setting!r}: {keys[0]!r} has no part {'.'.join(keys[1:])!r}")
 
 
-def as_table(option: Any) -> dict[str, Any]:
+def as_table(setting: str, option: Any) -> dict[str, Any]:
     """A method given as a spec string or a table, as a table."""
     if isinstance(option, str):
         name, params = parse(option)
         return {"name": name, **params}
     if isinstance(option, Mapping) and isinstance(option.get("name"), str):
         return dict(option)
-    raise UsageError(f"{option!r} is no method: write 'name', 'name(a=1)' or {{ name = 'name', a = 1 }}")
+    raise UsageError(f"{setting}={option!r} is no method: write 'name', 'name(a=1)' or {{ name = 'name', a = 1 }}")
 
 
 def tables_of(what: str, table: Mapping[str, Any], *, but: Collection[str] = ()) -> Iterator[dict[str, Any]]:
@@ -258,9 +259,9 @@ def tables_of(what: str, table: Mapping[str, Any], *, but: Collection[str] = ())
     return (dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values()))
 
 
-def specs_of(option: Mapping[str, Any]) -> Iterator[str]:
+def specs_of(setting: str, option: Mapping[str, Any]) -> Iterator[str]:
     """A method table with lists as axes, as specs. A parameter that is a tuple is written as a list of lists."""
-    table = as_table(option)
+    table = as_table(setting, option)
     name = table.pop("name")
     for params in tables_of(name, table):
         inside = ", ".join(f"{k}={tuple(v) if isinstance(v, list) else v!r}" for k, v in params.items())

@@ -13,6 +13,7 @@ from robustfl.arguments import check_whole
 from robustfl.autobyz import Asked, asked_of
 from robustfl.errors import RobustflError, UsageError
 from robustfl.origins import in_words, origins
+from robustfl.parameters import python_numbers
 from robustfl.records import CellResult, plain
 from robustfl.registry import load_file
 from robustfl.reports.published import TOLERANCE, read_board
@@ -124,6 +125,7 @@ def verify(
     board, for labels that no cell has, for a tolerance outside [0, 1], for less than one of ``cells`` or ``threads``
     and for a device that is not there.
     """
+    cells, tolerance = python_numbers(cells), python_numbers(tolerance)
     _check_arguments(board, cells, sample, tolerance)
     if device is not None:
         device_of(device)

@@ -70,6 +70,17 @@ def test_f_must_be_an_int_that_is_not_negative(f):
         robustfl.defense("median")(torch.zeros(5, 1), f=f)
 
 
+@pytest.mark.parametrize("entry", [e for e in entries("defense") if issubclass(e.cls, (Aggregator, Step))],
+                         ids=lambda e: e.name)  # fmt: skip
+def test_no_rule_takes_as_many_byzantine_clients_as_rows(entry):
+    rule = robustfl.defense(entry.name if issubclass(entry.cls, Aggregator) else f"{entry.name}+mean")
+    for f in (7, 100):
+        with pytest.raises(Refused):
+            rule(torch.ones(7, 2), f=f)
+    with pytest.raises(UsageError, match="f=-1 must be an int ≥ 0"):
+        rule(torch.ones(7, 2), f=-1)
+
+
 @pytest.mark.parametrize("weights", [[1.0], [1.0, -1.0, 1.0], [0.0, 0.0, 0.0], [1.0, NAN, 1.0]])
 def test_weights_must_fit_the_rows(weights):
     with pytest.raises(UsageError, match="weights"):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -200,6 +201,15 @@ class Mixed:
 
     def __post_init__(self) -> None:
         check(self)
+
+
+def test_numpy_scalars_are_the_python_numbers_that_they_are() -> None:
+    made = robustfl.attack("alie", z=np.float64(1.5), ddof=np.int64(0))
+    assert made == robustfl.attack("alie", z=1.5, ddof=0)
+    assert registry.identity(made) == registry.identity(robustfl.attack("alie", z=1.5, ddof=0))
+    assert robustfl.evasion("pgd", random_start=np.bool_(False)) == robustfl.evasion("pgd", random_start=False)
+    with pytest.raises(UsageError, match=r"ddof=True must be a whole number"):
+        robustfl.attack("alie", ddof=np.bool_(True))
 
 
 def test_parameters_may_have_types_that_are_put_together() -> None:

@@ -14,7 +14,7 @@ from robustfl.defenses import parse_pipeline
 from robustfl.errors import Refused, UsageError
 from robustfl.records import canonical
 from robustfl.registry import entries
-from robustfl.scenarios import Cell, Scenario, expand, preset_names, run_cell
+from robustfl.scenarios import Cell, Execution, Scenario, expand, preset_names, run_cell
 from robustfl.scenarios.build import build
 from robustfl.scenarios.expand import fingerprints, idle_rules, key_of, labels, refusal, resolve
 from robustfl.scenarios.methods import canonical_method
@@ -38,6 +38,32 @@ def test_a_seed_is_one_number_however_it_is_written(seeds: list[Any]) -> None:
     assert [key_of(resolve(c, "x")) for c in cells] == [
         key_of(resolve(c, "x")) for c in expand(scenario(seed=[1, 2], attack=["none", "sf"], f=1))
     ]
+
+
+def test_settings_with_numpy_scalars_are_the_cell_of_python_numbers() -> None:
+    written = {"rounds": np.int64(3), "flip": np.bool_(True), "schedule": {"lr": np.float64(0.5)}, "f": np.int64(1),
+               "attack": {"name": "alie", "z": [np.float64(1.5)]}, "forgetting": [[np.int64(2)]]}  # fmt: skip
+    plain = {"rounds": 3, "flip": True, "schedule": {"lr": 0.5}, "f": 1, "attack": "alie(z=1.5)", "forgetting": [[2]]}
+    assert [key_of(resolve(c, "")) for c in expand(scenario(**written))] == [
+        key_of(resolve(c, "")) for c in expand(scenario(**plain))
+    ]
+    assert Execution(jobs=np.int64(2), keep_model=np.bool_(True)) == Execution(jobs=2, keep_model=True)
+
+
+@pytest.mark.parametrize(
+    ("setting", "table", "spec"),
+    [
+        ("init", {"name": "weights", "path": "w.pth"}, "weights(path=w.pth)"),
+        ("finetune", {"name": "st", "rounds": 3}, "st(rounds=3)"),
+        ("propagation", {"name": "fedrbn"}, "fedrbn"),
+        ("train_evasion", {"name": "pgd", "steps": 3}, "pgd(steps=3)"),
+        ("at", {"name": "ratio", "rho": 0.2}, "ratio(rho=0.2)"),
+        ("evasions", [{"name": "pgd", "steps": 3}, "fgsm"], ["pgd(steps=3)", "fgsm"]),
+        ("domains", [{"name": "digits", "limit": 9}, "digits"], ["digits(limit=9)", "digits"]),
+    ],
+)
+def test_every_method_may_be_written_as_a_table(setting: str, table: Any, spec: Any) -> None:
+    assert expand(scenario(**{setting: table})) == expand(scenario(**{setting: spec}))
 
 
 def test_lists_inside_a_method_table_are_axes_too() -> None:
