@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from robustfl.errors import UsageError
+from robustfl.errors import UsageError, reason
 
 Rows = Tensor | np.ndarray[Any, Any] | Sequence[Any]
 # A row longer than this has no squared distances in float64 and is treated like one with infinite entries.
@@ -130,7 +130,7 @@ def _part(value: Any, owner: str) -> tuple[Tensor, Part]:
     except (ValueError, TypeError, RuntimeError, OverflowError) as error:
         if isinstance(error, ValueError) and _is_plain(value):
             raise UsageError(f"{owner}: rows are ragged: a row holds lists of unequal lengths") from error
-        raise UsageError(f"{owner}: rows are ragged: {error}") from error
+        raise UsageError(f"{owner}: rows are ragged: {reason(error)}") from error
     if array.dtype == object and not isinstance(value, (list, tuple)):
         raise UsageError(
             f"{owner}: a row is a {type(value).__name__}; a tensor, an array or a list of layers is needed, such as "

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from robustfl.errors import StoreError, UsageError
+from robustfl.errors import StoreError, UsageError, reason
 from robustfl.outside import read_json, shown, unsafe, unsafe_texts
 
 Form = TypeVar("Form", bound=BaseModel)
@@ -42,7 +42,7 @@ def read_data(
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         raise
     except OSError as error:
-        raise StoreError(f"{path}: cannot be read: {error.strerror}") from None
+        raise StoreError(f"{path}: cannot be read: {reason(error)}") from None
     except ValueError as error:
         raise UsageError(f"{path}: {error}") from None
     said = next((where for where, text in unsafe_texts(data) if unsafe(text, lines=lines(where))), None)

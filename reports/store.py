@@ -26,7 +26,7 @@ from typing import Any, BinaryIO
 from pydantic import ValidationError
 
 from robustfl.beside import walk
-from robustfl.errors import StoreError, UsageError
+from robustfl.errors import StoreError, UsageError, reason
 from robustfl.outside import read_json
 from robustfl.records import LATER, SCHEMA, STATUSES, CellResult, canonical, completed, misnamed, plain
 
@@ -105,7 +105,7 @@ class Store:
             return set()
         except OSError as error:
             raise StoreError(
-                f"cannot list {self.cells}: {error.strerror}; check that it is a folder you may read"
+                f"cannot list {self.cells}: {reason(error)}; check that it is a folder you may read"
             ) from None
         return {n[:-5] for n in names if n.endswith(".json") and not n.startswith(".")}
 
@@ -198,7 +198,7 @@ class Store:
             os.replace(temporary.cells, self.cells)
             _sync_folder(self.folder)
         except OSError as error:
-            raise StoreError(f"cannot write {self.cells}: {error.strerror or error}; {_remedy(error)}") from None
+            raise StoreError(f"cannot write {self.cells}: {reason(error)}; {_remedy(error)}") from None
         finally:
             shutil.rmtree(temporary.folder, ignore_errors=True)
 
@@ -220,7 +220,7 @@ class Store:
         except FileNotFoundError:
             return {}, ""
         except OSError as error:
-            return {}, f"cannot be read: {error.strerror}"
+            return {}, f"cannot be read: {reason(error)}"
         except ValueError as error:
             return {}, str(error)
         cells = data.get("cells", {}) if isinstance(data, dict) else None
@@ -236,7 +236,7 @@ class Store:
         try:
             data = read_json(self.path(key))
         except OSError as error:
-            raise _UnreadableError(f"cannot be read: {error.strerror}") from None
+            raise _UnreadableError(f"cannot be read: {reason(error)}") from None
         except ValueError as error:
             raise _UnreadableError(str(error)) from None
         if not isinstance(data, dict) or "schema_version" not in data:
@@ -319,7 +319,7 @@ def write_stream(path: Path, write: Callable[[BinaryIO], object]) -> None:
         _sync_folder(path.parent)
     except OSError as error:
         raise StoreError(
-            f"cannot write {path.name} in {path.parent}: {error.strerror or error}; {_remedy(error)}; what is stored "
+            f"cannot write {path.name} in {path.parent}: {reason(error)}; {_remedy(error)}; what is stored "
             "already is whole, and a second run does the rest"
         ) from None
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from robustfl.errors import UsageError
+from robustfl.errors import UsageError, reason
 from robustfl.parameters import python_numbers
 
 
@@ -44,5 +44,5 @@ def usable_device(device: str | torch.device, owner: str) -> torch.device:
     try:
         return torch.empty(0, device=device).device
     except (RuntimeError, AssertionError, TypeError) as error:
-        reason = str(error).splitlines()[0]
-        raise UsageError(f"{owner}: device={device!r} cannot be used here: {reason}") from None
+        why = reason(error).partition("\n")[0]
+        raise UsageError(f"{owner}: device={device!r} cannot be used here: {why}") from None

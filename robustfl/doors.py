@@ -33,7 +33,7 @@ from robustfl.contracts import (
     View,
 )
 from robustfl.contracts.training import Asked
-from robustfl.errors import RobustflError, UsageError, told
+from robustfl.errors import RobustflError, UsageError, reason, told
 from robustfl.surroundings import kept
 
 
@@ -570,7 +570,9 @@ def _network(made: Any, call: Call) -> str | None:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             logits = made.eval()(torch.zeros((2, *shape), dtype=like.dtype, device=like.device))
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        return f"a network that takes images [b, {', '.join(map(str, shape))}] is wanted ({str(error).splitlines()[0]})"
+        return (
+            f"a network that takes images [b, {', '.join(map(str, shape))}] is wanted ({reason(error).splitlines()[0]})"
+        )
     finally:
         made.train(training)
     right = isinstance(logits, Tensor) and tuple(logits.shape) == (2, classes)

@@ -5,9 +5,17 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 
+from robustfl.outside import cut
+
+LONGEST = 2_000
+"""Characters of a message: beyond them, the middle of the value that it names is left out."""
+
 
 class RobustflError(Exception):
     """Base of all errors robustfl raises on purpose."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(cut(arg, LONGEST) if isinstance(arg, str) else arg for arg in args))
 
 
 class UsageError(RobustflError, ValueError):

@@ -136,13 +136,13 @@ def shown(text: str) -> str:
 
 
 def cut(text: str, most: int) -> str:
-    """The text, or its beginning and how much of it is left out where it has more than ``most`` characters.
+    """The text, or its beginning and its end where it has more than ``most`` characters.
 
     >>> cut("a" * 90, 60)
-    'aaaaaaaaaaaaaaaaaaaa... cut: 70 characters'
+    'aaaaaaaaaa... cut: 70 characters ...aaaaaaaaaa'
     """
-    kept = most - 40  # what is cut is never cut again
-    return text if len(text) <= most else f"{text[:kept]}... cut: {len(text) - kept} characters"
+    kept = (most - 40) // 2  # what is cut is never cut again
+    return text if len(text) <= most else f"{text[:kept]}... cut: {len(text) - 2 * kept} characters ...{text[-kept:]}"
 
 
 def unsafe_texts(value: Any, path: str = "", *, depth: int = 3) -> Iterator[tuple[str, str]]:

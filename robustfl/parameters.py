@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-from robustfl.errors import UsageError, closest, some
+from robustfl.errors import UsageError, closest, some, told
 
 _BOUNDS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
     "ge": ("≥", operator.ge),
@@ -69,7 +69,7 @@ def types_of(cls: type) -> dict[str, Any]:
         try:
             _TYPES[cls] = typing.get_type_hints(cls)
         except Exception as error:  # annotations are code, which may raise anything
-            raise UsageError(f"{cls.__name__}: the types of its fields cannot be read: {error}") from None
+            raise UsageError(f"{cls.__name__}: the types of its fields cannot be read: {told(error)}") from None
     return _TYPES[cls]
 
 

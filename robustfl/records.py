@@ -152,7 +152,9 @@ class CellResult(Record):
     def _repr_html_(self) -> str:
         from html import escape
 
-        rows = [("status", self.status if self.reason is None else f"{self.status}: {self.reason.splitlines()[0]}")]
+        rows = [
+            ("status", self.status if self.reason is None else f"{self.status}: {self.reason.partition(chr(10))[0]}")
+        ]
         if self.metrics is not None:
             ra = {"RA " + spec: value for spec, value in self.metrics.ra.items()}
             worst = {} if self.metrics.ra_worst is None else {"RA worst": self.metrics.ra_worst}

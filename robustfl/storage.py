@@ -14,7 +14,7 @@ import tempfile
 import torch
 from torch import Tensor
 
-from robustfl.errors import StoreError
+from robustfl.errors import StoreError, reason
 
 LIMIT = 4 << 30
 """Bytes of clients' state that stay in memory unless a run says otherwise."""
@@ -55,5 +55,5 @@ def _mapped(size: int) -> mmap.mmap:
     except OSError as error:
         raise StoreError(
             f"the clients' state of {math.ceil(size / 2**20)} MiB does not fit into {folder}: "
-            f"{error.strerror}; free space there, or set TMPDIR to a folder on a larger disk"
+            f"{reason(error)}; free space there, or set TMPDIR to a folder on a larger disk"
         ) from None

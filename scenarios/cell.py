@@ -342,7 +342,7 @@ class Cell(Frozen):
         listed = domains if isinstance(domains, (list, tuple)) else [domains]
         first = listed[0] if listed else None
         if isinstance(first, str) and "dataset" not in data:
-            data = {**data, "dataset": first}
+            data = {**data, "dataset": canonical_method("domains", first)}
         users = data.get("domain_users")
         if users and _are_counts(users):
             data = {"clients": sum(users), **data}

@@ -26,7 +26,7 @@ from typing import Any
 import torch
 
 from robustfl.beside import python_files
-from robustfl.errors import ClusterError, RobustflError, UsageError
+from robustfl.errors import ClusterError, RobustflError, UsageError, reason
 from robustfl.origins import named_methods
 from robustfl.records import CellResult, canonical
 from robustfl.registry import admit, dismiss, expect, forget_files, load_file, load_plugins
@@ -75,7 +75,7 @@ def contents(plugins: Sequence[str]) -> tuple[tuple[str, bytes], ...]:
     try:
         return tuple((Path(plugin).name, Path(plugin).read_bytes()) for plugin in plugins)
     except OSError as error:
-        raise UsageError(f"plug-in {error.filename!r} cannot be read: {error.strerror}") from None
+        raise UsageError(f"plug-in {error.filename!r} cannot be read: {reason(error)}") from None
 
 
 # --- here ------------------------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ MOST_TIMED = 16  # cells of which rounds are timed
 WORK = 1e10  # multiply-accumulates of all timed rounds together: seconds on any machine
 BATCH_WORK = 3e9  # of the batch that is timed of a network
 STEP_WORK = 2e7  # what a step costs beside its images, in multiply-accumulates
-_EMPTY: dict[type, str] = {MemoryError: "this machine has not enough memory"}  # what errors without words mean
+_EMPTY: dict[type, str] = {MemoryError: ": this machine has not enough memory"}  # what errors without words mean
 
 
 @dataclass(frozen=True)

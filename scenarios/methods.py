@@ -149,7 +149,12 @@ def canonical_method(setting: str, text: Any) -> str:
     if not isinstance(text, str):
         form = _FORMS.get(setting, "a method spec such as 'name' or 'name(a=1)'")
         raise UsageError(f"{setting}={text!r} must be {form}")
-    return _read(setting, text)[1]
+    try:
+        return _read(setting, text)[1]
+    except UsageError as error:
+        if setting not in str(error):
+            error.args = (f"{setting}: {error}",)
+        raise
 
 
 def refuse_unsafe(setting: str, text: str) -> None:

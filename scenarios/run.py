@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from robustfl.attacks.evasion.accounts import masking
-from robustfl.errors import Diverged, Refused, RobustflError, RowsLost, StoreError, UsageError, some, told
+from robustfl.errors import LONGEST, Diverged, Refused, RobustflError, RowsLost, StoreError, UsageError, some, told
 from robustfl.evaluation import macs_per_epoch, traffic
 from robustfl.federation import Experiment, RoundRecord, State, train
 from robustfl.origins import in_words, origins
@@ -43,9 +43,6 @@ from .memory import REMEDY, exhausted, reset_peak
 from .packing import packed, unpacked
 from .portrait import portrait
 from .selection import Selection
-
-LONGEST_MESSAGE = 2_000
-"""Characters of an error's own text in the reason of a failed cell."""
 
 ON_CPU = Execution(device="cpu")
 
@@ -180,7 +177,7 @@ def _outcome(
 
 
 def _failure(error: BaseException, plug_ins: str, detail: str) -> dict[str, Any]:
-    return {"status": "failed", "reason": f"{cut(told(error), LONGEST_MESSAGE)}{plug_ins}\n{detail}".rstrip()}
+    return {"status": "failed", "reason": f"{cut(told(error), LONGEST)}{plug_ins}\n{detail}".rstrip()}
 
 
 class _Run:

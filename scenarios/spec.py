@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from robustfl.errors import UsageError, closest, near
+from robustfl.errors import UsageError, closest, near, reason
 from robustfl.outside import parse_toml, read_file
 from robustfl.parameters import python_numbers
 from robustfl.registry import KINDS, entries, parse
@@ -59,10 +59,14 @@ class Scenario(Frozen):
         path = _find(source)
         try:
             data = parse_toml(read_file(path).decode("utf-8-sig"))
+        except UnicodeDecodeError as error:
+            raise UsageError(
+                f"scenario {str(source)!r} is not UTF-8 text (byte {error.start + 1}); save it as UTF-8"
+            ) from None
         except ValueError as error:
             raise UsageError(f"scenario {str(source)!r} is not valid TOML: {error}") from None
         except OSError as error:
-            raise UsageError(f"scenario {str(source)!r} cannot be read: {error.strerror}") from None
+            raise UsageError(f"scenario {str(source)!r} cannot be read: {reason(error)}") from None
         data.setdefault("name", path.stem)
         _check_shape(data)
         if any("\0" in p for p in data.get("plugins", [])):

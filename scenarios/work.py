@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from robustfl.errors import RobustflError, StoreError, Terminated, UsageError, told
+from robustfl.errors import LONGEST, RobustflError, StoreError, Terminated, UsageError, told
 from robustfl.origins import origins
 from robustfl.outside import cut
 from robustfl.records import CellResult
@@ -31,7 +31,7 @@ from .execution import Execution
 from .expand import key_of, labels
 from .memory import REMEDY
 from .round_files import OnRoundOf
-from .run import LONGEST_MESSAGE, Task
+from .run import Task
 from .slots import claim
 
 _LATE = 60.0
@@ -222,7 +222,7 @@ def _in_worker(item: Work) -> Finished | StoreError | UsageError:
             return error
         except BaseException as error:  # a method's own exit or interrupt: nobody else's reaches a worker
             detail = "".join(traceback.format_exception(error))
-            return _failed(item, f"{cut(told(error), LONGEST_MESSAGE)}{item.plug_ins}\n{detail}")
+            return _failed(item, f"{cut(told(error), LONGEST)}{item.plug_ins}\n{detail}")
         finally:
             faulthandler.disable()
 

@@ -16,7 +16,7 @@ from functools import cached_property, reduce
 from operator import or_
 from pathlib import Path
 
-from robustfl.errors import UsageError
+from robustfl.errors import UsageError, reason
 from robustfl.records import CellResult
 
 from ..axes import NO_ATTACK, values_of
@@ -232,7 +232,7 @@ def read_study(path: str | Path) -> Study:
             label = f"{line['attack']} [{line['scope']}]" if line["scope"] else line["attack"]
             tried[who].append(Tried(label, line["status"], sa, early, line["effect"] != "none"))
     except (ValueError, OSError, EOFError, zlib.error, csv.Error) as error:
-        raise UsageError(f"{path}: no file of a study ({error})") from None
+        raise UsageError(f"{path}: no file of a study ({reason(error)})") from None
     return Study(tried, baseline)
 
 

@@ -19,7 +19,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from robustfl.autobyz import asked_of, labels_present
-from robustfl.errors import StoreError, UsageError, some
+from robustfl.errors import StoreError, UsageError, reason, some
 from robustfl.origins import all_origins
 from robustfl.outside import parse_toml, read_file, shown, unsafe
 from robustfl.records import CellResult, canonical, text_without
@@ -137,7 +137,7 @@ def _write(place: Path, board: Board, parts: Mapping[str, str | bytes], known: M
         else:
             os.replace(temporary, place)
     except OSError as error:
-        raise StoreError(f"cannot write {place}: {error.strerror or error}") from None
+        raise StoreError(f"cannot write {place}: {reason(error)}") from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -149,7 +149,7 @@ def _brought(results: Sequence[CellResult], plugins: Sequence[Path]) -> tuple[di
         try:
             given[file.name] = file.read_bytes()
         except OSError as error:
-            raise UsageError(f"submit: plug-in {str(file)!r} cannot be read: {error.strerror}") from None
+            raise UsageError(f"submit: plug-in {str(file)!r} cannot be read: {reason(error)}") from None
     sources, packages = {}, {}
     used = sorted(set().union(*(all_origins(r.cell.get("methods", {})) for r in results)))
     files = [found["file"] for origin in used if (found := _FILE_ORIGIN.fullmatch(origin))]
@@ -253,7 +253,7 @@ def _unlike(file: Path, digest: str) -> str:
     try:
         changed = _digest(read_file(file)) != digest
     except OSError as error:
-        return f"cannot be read: {error.strerror}"
+        return f"cannot be read: {reason(error)}"
     return "was changed: its digest is not the one in bundle.json" if changed else ""
 
 

@@ -20,7 +20,8 @@ import click
 from robustfl.cli.app import app
 from robustfl.cli.printing import flushed, give_up_output, say, take_output
 from robustfl.cli.supervised import farewell, supervised
-from robustfl.errors import OldFormatWarning, RobustflError, Terminated, UsageError
+from robustfl.errors import LONGEST, OldFormatWarning, RobustflError, Terminated, UsageError, reason
+from robustfl.outside import cut
 
 __all__ = ["app", "invoke", "main"]
 
@@ -78,7 +79,7 @@ def _invoked(arguments: list[str]) -> int:
     except click.ClickException as error:
         text = io.StringIO()
         error.show(file=text)
-        say(text.getvalue(), err=True, nl=False)
+        say(cut(text.getvalue(), LONGEST), err=True, nl=False)
         return error.exit_code
     except UsageError as error:
         return _failed(error, 2)
@@ -100,7 +101,7 @@ def _invoked(arguments: list[str]) -> int:
         return 1
     except OSError as error:
         give_up_output()
-        return _failed(error.strerror if error.filename is None else f"{error.filename}: {error.strerror}", 1)
+        return _failed(reason(error) if error.filename is None else f"{error.filename}: {reason(error)}", 1)
     return result if isinstance(result, int) else 0
 
 

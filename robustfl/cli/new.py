@@ -10,7 +10,7 @@ from string import Template
 
 from robustfl import __version__
 from robustfl.cli.printing import say
-from robustfl.errors import StoreError, UsageError
+from robustfl.errors import StoreError, UsageError, reason
 
 _FILES = {
     "pyproject.toml": "pyproject.toml.tmpl",
@@ -63,7 +63,7 @@ def write(kind: str, name: str, folder: Path) -> Path:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(Template(text).substitute(words), encoding="utf-8")
     except OSError as error:
-        raise StoreError(f"{target}: cannot write the package: {error.strerror}") from error
+        raise StoreError(f"{target}: cannot write the package: {reason(error)}") from error
     return target
 
 

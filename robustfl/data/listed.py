@@ -18,7 +18,7 @@ from robustfl.data.cache import Source, file_stamp
 from robustfl.data.checks import Array, checked_arrays
 from robustfl.data.pickles import read_pickle
 from robustfl.data.stored import StoredDataset
-from robustfl.errors import DataMissing, UsageError
+from robustfl.errors import DataMissing, UsageError, reason
 from robustfl.parameters import param
 from robustfl.randomness import numpy_stream
 
@@ -112,7 +112,7 @@ def lines_of(file: Path) -> list[str]:
     try:
         return file.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError as error:
-        raise UsageError(f"{file} is no text: {error}") from None
+        raise UsageError(f"{file} is not UTF-8 text (byte {error.start + 1}); save it as UTF-8") from None
 
 
 def _inside(base: Path, path: str, file: Path) -> Path:
@@ -148,6 +148,6 @@ def picture(file: Path, size: int | None = None) -> Array:
             colour = image.convert("RGB")
             return np.asarray(colour.resize((size, size), Image.Resampling.BILINEAR) if size else colour)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise UsageError(f"{file} is too large an image: {error}") from error
+        raise UsageError(f"{file} is too large an image: {reason(error)}") from error
     except (UnidentifiedImageError, OSError, ValueError, SyntaxError) as error:
-        raise UsageError(f"{file} is no readable image: {error}") from error
+        raise UsageError(f"{file} is no readable image: {reason(error)}") from error

@@ -15,7 +15,7 @@ from robustfl.contracts import Arrays
 from robustfl.data.cache import Source, file_stamp
 from robustfl.data.checks import NAMES, Array, checked_arrays
 from robustfl.data.stored import StoredDataset
-from robustfl.errors import FileMissing, UsageError
+from robustfl.errors import FileMissing, UsageError, reason
 from robustfl.parameters import param
 from robustfl.registry import register
 
@@ -61,7 +61,7 @@ def read_npz(path: Path, *, classes: int | None) -> Arrays:
     except _UNREADABLE as error:
         # numpy takes what is no archive for a pickle, and advises to load that
         foreign = not isinstance(error, OSError) and not zipfile.is_zipfile(path)
-        why = f"damaged, or another kind of file; expected {', '.join(NAMES)}" if foreign else error
+        why = f"damaged, or another kind of file; expected {', '.join(NAMES)}" if foreign else reason(error)
         raise UsageError(f"{path} is not a readable .npz archive: {why}") from error
 
 
@@ -75,5 +75,5 @@ def _members(path: Path, archive: Any) -> dict[str, Array]:
         try:
             raw[name] = archive[name]
         except _UNREADABLE as error:
-            raise UsageError(f"{path}: {name} cannot be read: {error}") from error
+            raise UsageError(f"{path}: {name} cannot be read: {reason(error)}") from error
     return raw

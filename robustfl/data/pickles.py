@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from robustfl.data.checks import Array
-from robustfl.errors import UsageError
+from robustfl.errors import UsageError, reason
 
 _KINDS = re.compile(r"[biufSUO]\d{0,6}")
 
@@ -202,4 +202,4 @@ def read_pickle(path: Path) -> Any:
             about = os.fstat(file.fileno())
             return _Made(about.st_size)(_ArraysOnly(file, encoding="latin1").load())
     except Exception as error:  # a foreign or damaged pickle may raise anything
-        raise UsageError(f"{path} is no pickle of arrays: {error or type(error).__name__}") from None
+        raise UsageError(f"{path} is no pickle of arrays: {reason(error)}") from None

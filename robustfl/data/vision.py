@@ -19,7 +19,7 @@ from robustfl.data.cache import Source, file_stamp
 from robustfl.data.checks import Array, checked_arrays
 from robustfl.data.npz import npz_source
 from robustfl.data.stored import StoredDataset
-from robustfl.errors import DataMissing, UsageError
+from robustfl.errors import DataMissing, UsageError, reason, told
 
 
 class Public(StoredDataset):
@@ -76,7 +76,7 @@ class Public(StoredDataset):
             self.fetch(root, temporary)
         except (OSError, RuntimeError, zipfile.BadZipFile) as error:
             if self.on_disk(root) is None:  # else another process was faster
-                raise self.missing(root, f"it could not be fetched ({error})") from error
+                raise self.missing(root, f"it could not be fetched ({reason(error)})") from error
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
             for folder in new:  # of a root that was mistyped nothing stays
@@ -125,7 +125,7 @@ class Vision(Public):
                 )
         except Exception as error:  # whatever torchvision makes of a damaged file
             raise UsageError(
-                f"data set {self.name!r}: the files in {folder} cannot be read ({type(error).__name__}: {error}); "
+                f"data set {self.name!r}: the files in {folder} cannot be read ({told(error)}); "
                 f"delete them and run: robustfl doctor --fetch {self.name}"
             ) from error
         raw = {"train_x": train_x, "train_y": train_y, "test_x": test_x, "test_y": test_y}

@@ -22,7 +22,7 @@ from robustfl.attacks.evasion.whitebox import frozen, input_gradient
 from robustfl.contracts import Dataset, Evasion
 from robustfl.data import Normalize, Resident, data_root, dataset_from_spec
 from robustfl.data.checks import dark
-from robustfl.errors import UsageError, closest
+from robustfl.errors import UsageError, closest, reason
 from robustfl.evaluation.accuracy import Accuracy, evaluation_batch, limit_doubt, robust_accuracy, standard_accuracy
 from robustfl.evaluation.probes import PROBED, Evaluated, batch_dependent, randomised, scale_doubts
 from robustfl.passes import NEAR
@@ -422,7 +422,7 @@ def _classes(model: nn.Module, x: Tensor) -> int:
         with torch.no_grad():
             logits = model(x)
     except Exception as error:
-        first = (str(error).splitlines() or [type(error).__name__])[0]
+        first = reason(error).splitlines()[0]
         last = " (channels come first: X.permute(0, 3, 1, 2))" if len(shape) == 3 and shape[-1] in (1, 3) else ""
         raise UsageError(
             f"evaluate: the model does not take a batch of {count} images of shape {shape}: {first}{last}"
@@ -544,4 +544,4 @@ def _tensor(values: Any, what: str) -> Tensor:
     try:
         return values if isinstance(values, Tensor) else torch.from_numpy(np.array(values))
     except (TypeError, ValueError, RuntimeError) as error:
-        raise UsageError(f"evaluate: {what} of type {type(values).__name__} make no tensor: {error}") from None
+        raise UsageError(f"evaluate: {what} of type {type(values).__name__} make no tensor: {reason(error)}") from None

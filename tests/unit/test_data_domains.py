@@ -228,6 +228,12 @@ def test_other_types_are_refused_by_name(tmp_path, content):
         read_pickle(tmp_path / "a.pkl")
 
 
+def test_an_error_without_words_is_named_by_its_class(tmp_path):
+    (tmp_path / "a.pkl").write_bytes(b"")
+    with pytest.raises(UsageError, match=r"a\.pkl is no pickle of arrays: EOFError$"):
+        read_pickle(tmp_path / "a.pkl")
+
+
 def test_damaged_pickles_are_named_whatever_is_wrong(tmp_path):
     whole = pickle.dumps((np.arange(20, dtype=np.uint8), np.arange(3)), protocol=4)
     generator = np.random.default_rng(0)

@@ -277,7 +277,7 @@ def test_the_reason_of_a_failed_cell_is_cut_and_says_where_it_failed(tmp_path: P
     chosen = scenario(attack="loud", defense="mean").model_copy(update={"plugins": (str(tmp_path / "loud.py"),)})
     (record,) = Store(grid(chosen, out=tmp_path, jobs=0).folder).load().results
     assert record.reason is not None
-    assert "... cut: 998054 characters" in record.reason.splitlines()[0]
+    assert "x... cut: 998054 characters ...x" in record.reason.splitlines()[0]
     assert "in forge" in record.reason
     assert len(record.reason) <= LONGEST_REASON
 

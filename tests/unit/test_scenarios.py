@@ -66,6 +66,31 @@ def test_every_method_may_be_written_as_a_table(setting: str, table: Any, spec: 
     assert expand(scenario(**{setting: table})) == expand(scenario(**{setting: spec}))
 
 
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("defense", ""), ("statistics_defense", "x"), ("propagation", "x"), ("domains", "x"), ("train_evasion", "x"),
+        ("evasions", "x"), ("init", {"path": "x"}), ("evasions", [{"eps": 1}]),
+    ],
+)  # fmt: skip
+def test_the_error_of_a_method_names_its_setting(setting: str, value: Any) -> None:
+    with pytest.raises(UsageError, match=setting):
+        expand(scenario(**{setting: value}))
+
+
+@pytest.mark.parametrize("value", ["x" * 10**5, list(range(10**5))])
+def test_a_long_value_is_cut_between_its_setting_and_what_is_allowed(value: Any) -> None:
+    with pytest.raises(UsageError, match=r"(?s)evasions.{100,1200}cut: \d+ characters") as caught:
+        expand(scenario(evasions=value))
+    assert len(str(caught.value)) <= 2000
+
+
+def test_a_scenario_in_utf_16_says_so(tmp_path: Path) -> None:
+    (tmp_path / "s.toml").write_text("[cell]\nf = 1\n", encoding="utf-16")
+    with pytest.raises(UsageError, match=r"s.toml' is not UTF-8 text \(byte 1\); save it as UTF-8"):
+        Scenario.load(tmp_path / "s.toml")
+
+
 def test_lists_inside_a_method_table_are_axes_too() -> None:
     cells = expand(scenario(partition=["iid", {"name": "gamma", "gamma": [0.0, 0.5]}]))
     assert [c.partition for c in cells] == ["iid", "gamma(gamma=0)", "gamma(gamma=0.5)"]
