@@ -24,6 +24,7 @@ from robustfl.errors import Refused, UsageError, told
 from robustfl.flower.channels import Channels, Rows, arrays_of, in_order
 from robustfl.norms.merging import merge_layers
 from robustfl.randomness import stream
+from robustfl.vectors import statistics_layers
 
 Metrics = Callable[[list[RecordDict], str], MetricRecord]
 Facts = dict[str, int | float | list[int] | list[float]]
@@ -80,7 +81,8 @@ class RobustStrategy(FedAvg):
         state: the memory of an earlier run, to go on from.
         min_train_nodes: by default the fewest clients the rule is defined for.
 
-    The others are those of Flower's ``FedAvg``. Raises ``Refused`` for fewer clients than the rule needs.
+    The others are those of Flower's ``FedAvg``. Raises ``Refused`` for fewer clients than the rule needs, and for a
+    rule that is unfit for the statistics of ``model``.
 
     >>> RobustStrategy("krum", f=2).min_train_nodes
     7
@@ -118,7 +120,7 @@ class RobustStrategy(FedAvg):
         self.statistics_rule = self.rule if same else _pipeline(statistics_defense, "statistics_defense")
         asked = max(2, self.rule.min_clients(self.f)) if min_train_nodes is None else min_train_nodes
         check_whole(asked, "min_train_nodes", "RobustStrategy")
-        _check_served(self.rule, asked, self.f, model, reference)
+        _check_served(self.rule, self.statistics_rule, asked, self.f, model, reference)
         self.model, self.weighted, self.reference = model, check_flag(weighted, "weighted", "RobustStrategy"), reference
         self.seed, self.device = check_whole(seed, "seed", "RobustStrategy"), usable_device(device, "RobustStrategy")
         self.state, self._resumed = _checked(state), bool(state)
@@ -151,10 +153,6 @@ class RobustStrategy(FedAvg):
     ) -> Iterable[Message]:
         """Remember the model that is sent, and send it to the round's clients."""
         self.look_at(arrays)
-        if self.channels.layers:
-            refusal = self.statistics_rule.statistics_refusal(self.min_train_nodes, self.f)
-            if refusal is not None:
-                raise Refused(f"RobustStrategy: statistics_defense: {refusal}; 'median' or 'trimmed-mean' may serve")
         messages = list(super().configure_train(server_round, arrays, config, grid))
         self._asked = {message.metadata.dst_node_id: message.metadata for message in messages}
         return messages
@@ -389,8 +387,10 @@ def _pipeline(defense: str | Pipeline, name: str) -> Pipeline:
     return defense
 
 
-def _check_served(rule: Pipeline, clients: int, f: int, model: nn.Module | None, reference: Reference | None) -> None:
-    """Raise ``UsageError`` or ``Refused`` for what the rule cannot work with."""
+def _check_served(
+    rule: Pipeline, statistics: Pipeline, clients: int, f: int, model: nn.Module | None, reference: Reference | None
+) -> None:
+    """Raise ``UsageError`` or ``Refused`` for what the rules of updates and of statistics cannot work with."""
     if model is not None:
         check_model(model, "RobustStrategy")
     if rule.aggregator.needs_reference and reference is None:
@@ -401,3 +401,6 @@ def _check_served(rule: Pipeline, clients: int, f: int, model: nn.Module | None,
     refusal = rule.refusal(clients, f)
     if refusal is not None:
         raise Refused(f"RobustStrategy: min_train_nodes={clients}: {refusal}")
+    unfit = statistics.statistics_refusal(clients, f) if model is not None and statistics_layers(model) else None
+    if unfit is not None:
+        raise Refused(f"RobustStrategy: statistics_defense: {unfit}; 'median' or 'trimmed-mean' may serve")

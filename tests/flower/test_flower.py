@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -21,6 +21,8 @@ import torch
 from torch import nn
 
 import robustfl
+from robustfl.defenses import Pipeline
+from robustfl.defenses.aggregators.median import Median
 from robustfl.errors import Refused, UsageError
 from robustfl.randomness import stream
 
@@ -585,10 +587,18 @@ def test_a_model_that_may_be_misread_is_refused(arrays: ArrayRecord, model: Any,
 
 
 def test_a_rule_that_makes_no_sense_on_statistics_is_refused() -> None:
-    app = app_of(lambda k, t, sent: reply(sent))
-    strategy = robust("centered-clipping", f=0, model=bn_model())
     with pytest.raises(Refused, match=r"statistics_defense: centered-clipping: .*'median'"):
-        trained(strategy, app, 2, ArrayRecord(bn_model().state_dict()))
+        robust("centered-clipping", f=0, model=bn_model())
+    assert robust("centered-clipping", f=0, model=bn_model(), statistics_defense="median").f == 0
+    assert robust("centered-clipping", f=0, model=nn.Linear(2, 2)).f == 0
+
+
+def test_a_plug_in_says_itself_that_it_is_unfit_for_statistics() -> None:
+    class Unfit(Median):
+        unfit_for_statistics: ClassVar[str] = "it changes rows on which all agree"
+
+    with pytest.raises(Refused, match="statistics_defense: median: it changes rows on which all agree"):
+        robust(Pipeline((), Unfit()), f=0, model=bn_model())
 
 
 @pytest.mark.parametrize(
