@@ -121,9 +121,7 @@ class Pipeline:
         [3.0]
         """
         stack, form = as_stack(X, self.describe())
-        f = check_f(f, self.describe())
-        if f >= len(stack) and self.refusal(len(stack), f) is None:
-            raise Refused(f"{self.describe()}: f={f} must be less than the number of rows; {_HERE} {len(stack)}.")
+        f = self._checked_f(f, len(stack))
         if not isinstance(state, Mapping | None) or not all(isinstance(v, Tensor) for v in (state or {}).values()):
             raise UsageError(f"{self.describe()}: state={state!r:.60} must be what the last call handed back, or None")
         if weights is not None and not self.aggregator.weighs and not origin_of(self.aggregator):
@@ -327,6 +325,12 @@ class Pipeline:
     @cached_property
     def _spec(self) -> str:
         return "+".join(describe(part) for part in self.parts)
+
+    def _checked_f(self, f: Any, n: int) -> int:
+        f = check_f(f, self.describe())
+        if f >= n and self.refusal(n, f) is None:  # rules that ask for no number, such as the mean
+            raise Refused(f"{self.describe()}: f={f} must be less than the number of rows; {_HERE} {n}.")
+        return f
 
     def _refuse(self, X: Tensor, f: int, context: Context) -> None:
         n = len(X)
