@@ -327,10 +327,10 @@ class Pipeline:
         return "+".join(describe(part) for part in self.parts)
 
     def _checked_f(self, f: Any, n: int) -> int:
-        f = check_f(f, self.describe())
-        if f >= n and self.refusal(n, f) is None:  # rules that ask for no number, such as the mean
-            raise Refused(f"{self.describe()}: f={f} must be less than the number of rows; {_HERE} {n}.")
-        return f
+        whole = check_f(f, self.describe())
+        if whole >= n and self.refusal(n, whole) is None:  # rules that ask for no number, such as the mean
+            raise Refused(f"{self.describe()}: f={whole} must be less than the number of rows; {_HERE} {n}.")
+        return whole
 
     def _refuse(self, X: Tensor, f: int, context: Context) -> None:
         n = len(X)
