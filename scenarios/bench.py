@@ -283,6 +283,19 @@ def final_scenario(scenario: Scenario, found: Mapping[str, Search]) -> Scenario:
     return _zipped(scenario, scenario.name, cell, [search.tried[search.best][0] for search in found.values()])
 
 
+def planned_scenarios(
+    tier: Tier, *, wanted: Sequence[str] = (), settings: Sequence[str] = (), plugins: Sequence[str] = ()
+) -> tuple[Scenario, Scenario]:
+    """The grids that ``bench`` would run: the tuning, and the final cells with every first configuration for the best.
+
+    What the search chooses instead differs in learning rate and the defense's own parameters.
+    """
+    rules, scenario = protocol(), scenario_to_run(tier, settings).beside(plugins)
+    chosen = contestants(scenario, wanted)
+    first = {one.name: Search(one, "", ((configurations(one, rules)[0], {"none": None}),)) for one in chosen}
+    return tuning_scenario(tier, scenario, chosen, rules), final_scenario(scenario, first)
+
+
 def undecided_words(found: Mapping[str, Search]) -> list[str]:
     """The contestants for whom nothing could be chosen, in a sentence per reason."""
     names: dict[str, list[str]] = {}

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from robustfl.contracts import Algorithm, Arrays, Evasion, LockstepNorm, Model, Norm, OneMachineNorm
+from robustfl.contracts import Arrays, Evasion, LockstepNorm, Model, Norm, OneMachineNorm
 from robustfl.data import (
     Augment,
     Normalize,
@@ -70,18 +70,26 @@ class _Split:
     tests: list[Indices]
     domain_of: tuple[int, ...]
 
+    @property
+    def sizes(self) -> Sizes:
+        return Sizes(tuple(map(len, self.train)), tuple(map(len, self.validation)))
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Numbers of training and of validation samples of every client."""
+
+    train: tuple[int, ...]
+    validation: tuple[int, ...]
+
 
 def build(cell: Cell, *, root: str | Path | None = None, device: torch.device | None = None) -> Built:
     """Load the data, split it, draw the initial model. Raises ``Refused`` or ``UsageError`` before training."""
     where, m = device or torch.device("cpu"), Methods.of(cell, fresh=True)
     parts = [dataset.load(data_root(root), download=False) for dataset in m.datasets]
-    arrays = _joined(cell, parts) if cell.domains else parts[0]
-    _check_targets(m, arrays.classes)
-    if cell.owners > len(arrays.train_y):  # before memory is taken for each
-        raise Refused(f"clients={cell.clients} are more than the {len(arrays.train_y)} training images")
-    split = _domain_split(cell, m, parts) if cell.domains else _partition(cell, m, arrays)
-    root_set = _root_set(cell, split)
-    _check_split(cell, split.train, m.algorithm)
+    split, root_set = _split(cell, m, parts)
+    check_sizes(cell, split.sizes)
+    arrays = _joined(parts) if cell.domains else parts[0]
     train = Resident.of(arrays.train_x, arrays.train_y, device=where)
     model = _model(cell, m, arrays, root).to(device=where, dtype=DTYPES[cell.dtype])
     mixing = _mixing(m, model, train, arrays.classes)
@@ -127,6 +135,41 @@ def _on(device: torch.device, indices: list[Indices]) -> tuple[Tensor, ...]:
 
 
 # --- who has which samples -------------------------------------------------------------------------------------------
+
+
+def split_sizes(cell: Cell, parts: list[Arrays]) -> Sizes:
+    """Return how many samples every client of a cell would have; reads labels only. Raises ``Refused``."""
+    return _split(cell, cell.methods, parts)[0].sizes
+
+
+def check_sizes(cell: Cell, sizes: Sizes) -> None:
+    """Raise ``Refused`` for a client with too few training samples, and for a selection without validation samples."""
+    k = min(range(cell.clients), key=lambda k: sizes.train[k])
+    least, asks = sizes.train[k], cell.methods.algorithm.asks
+    unequal = cell.partition.startswith("dirichlet") and "mode=equal" not in cell.partition
+    remedy = "a larger min_size or mode=equal of dirichlet" if unequal else "fewer clients"
+    if least == 0:
+        what = "domain_share" if cell.domains else cell.partition
+        raise Refused(f"{what} leaves client {k} of {cell.clients} without training samples; use {remedy}")
+    if "one_batch" in asks and "replacement" not in asks and least < cell.batch:
+        raise Refused(
+            f"batch={cell.batch} is larger than client {k}'s {least} training samples; use batch ≤ {least}, or {remedy}"
+        )
+    byzantine = cell.settings.byzantine()
+    if cell.select == "validation" and not any(n for k, n in enumerate(sizes.validation) if k not in byzantine):
+        raise Refused("select='validation': no honest client keeps a sample for validation; use a larger share")
+
+
+def _split(cell: Cell, m: Methods, parts: list[Arrays]) -> tuple[_Split, Indices | None]:
+    """Draw who has which samples, and the server's own."""
+    if cell.domains:
+        _check_alike(cell, parts)
+    classes, images = parts[0].classes, sum(len(part.train_y) for part in parts)
+    _check_targets(m, classes)
+    if cell.owners > images:  # before memory is taken for each
+        raise Refused(f"clients={cell.clients} are more than the {images} training images")
+    split = _domain_split(cell, m, parts) if cell.domains else _partition(cell, m, parts[0])
+    return split, _root_set(cell, split)
 
 
 def _partition(cell: Cell, m: Methods, arrays: Arrays) -> _Split:
@@ -211,8 +254,8 @@ def _root_set(cell: Cell, split: _Split) -> Indices | None:
     return taken
 
 
-def _joined(cell: Cell, domains: list[Arrays]) -> Arrays:
-    """The domains one after another. Raises ``Refused`` if images or classes differ."""
+def _check_alike(cell: Cell, domains: list[Arrays]) -> None:
+    """Raise ``Refused`` if images or classes of the domains differ."""
     first = domains[0]
     for name, other in zip(cell.domains, domains, strict=True):
         if other.shape != first.shape or other.classes != first.classes or other.train_x.dtype != first.train_x.dtype:
@@ -220,12 +263,16 @@ def _joined(cell: Cell, domains: list[Arrays]) -> Arrays:
                 f"domains differ: {cell.domains[0]} has images {first.shape} {first.train_x.dtype} of {first.classes} "
                 f"classes, {name} {other.shape} {other.train_x.dtype} of {other.classes}; see the data set 'resized'"
             )
+
+
+def _joined(domains: list[Arrays]) -> Arrays:
+    """The domains one after another."""
     return Arrays(
         train_x=np.concatenate([d.train_x for d in domains]),
         train_y=np.concatenate([d.train_y for d in domains]),
         test_x=np.concatenate([d.test_x for d in domains]),
         test_y=np.concatenate([d.test_y for d in domains]),
-        classes=first.classes,
+        classes=domains[0].classes,
         fingerprint="+".join(d.fingerprint for d in domains),
     )
 
@@ -236,20 +283,6 @@ def _check_targets(m: Methods, classes: int) -> None:
         target = getattr(evasion, "target", None)
         if isinstance(target, int) and target >= classes:
             raise Refused(f"{describe(evasion)}: target={target} of {classes} classes; the last one is {classes - 1}")
-
-
-def _check_split(cell: Cell, train: list[Indices], algorithm: Algorithm) -> None:
-    what = "domain_share" if cell.domains else cell.partition
-    for k, kept in enumerate(train):
-        if len(kept) == 0:
-            raise Refused(
-                f"{what} leaves client {k} of {cell.clients} without training samples; "
-                "use fewer clients, a milder partition or its min_size"
-            )
-    k = min(range(len(train)), key=lambda k: len(train[k]))
-    least = len(train[k])
-    if "one_batch" in algorithm.asks and "replacement" not in algorithm.asks and least < cell.batch:
-        raise Refused(f"batch={cell.batch} is larger than client {k}'s {least} training samples; batch ≤ {least} fits")
 
 
 # --- the model -------------------------------------------------------------------------------------------------------

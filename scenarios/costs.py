@@ -112,7 +112,7 @@ class Costs:
         try:
             with running(foreign), kept() if foreign else nullcontext():
                 return self._cost(kind, cell)
-        except Refused as error:  # what only the data or the network tell
+        except Refused as error:  # what only training tells
             return Cost(refused=str(error))
         except Diverged:  # the grid will record it; it costs next to nothing
             return Cost()
@@ -124,9 +124,6 @@ class Costs:
 
     def _cost(self, kind: tuple[Any, ...], cell: Cell) -> Cost:
         network = self._network(cell)
-        samples = _samples(cell, network.built.experiment)
-        if "one_batch" in cell.methods.algorithm.asks and cell.batch > samples:  # some client has no more
-            raise Refused(f"batch={cell.batch} is larger than a client's {int(samples)} training samples in the mean")
         work = self._work(cell, network.built.experiment)
         seconds = self._rounds.get(kind)
         if seconds is None and self.timed < MOST_TIMED and ROUNDS * work <= self._left:

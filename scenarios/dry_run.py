@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from robustfl.errors import DataMissing
+from robustfl.contracts import Arrays
+from robustfl.data import data_root
+from robustfl.errors import DataMissing, Refused
+from robustfl.federation.clients import Clients
 from robustfl.records import CellResult
 from robustfl.reports.store import Store
 
+from .build import Sizes, build, check_sizes, skeleton, split_sizes
 from .cell import Cell, of_each
 from .costs import ROUNDS, Cost, Costs, kind_of, passes, shape_of
 from .effect import scenario_warnings
@@ -56,8 +62,36 @@ class Estimate:
         """The number of refused cells for each reason."""
         return dict(Counter(c.reason for c in self.cells if c.reason is not None))
 
+    def grouped_refusals(self) -> list[str]:
+        """One line for all reasons that differ in numbers only, with the count of cells and the first reason."""
+        groups: dict[str, list[str]] = {}
+        for cell in self.cells:
+            if cell.reason is not None:
+                groups.setdefault(_without_numbers(cell.reason), []).append(cell.reason)
+        return [
+            f"refused ({len(reasons)}{', for example' if len(set(reasons)) > 1 else ''}): {reasons[0]}"
+            for reasons in groups.values()
+        ]
+
+    def grouped_cells(self) -> list[tuple[str, int, dict[str, str], float | None]]:
+        """State, number of cells, values of the axes and seconds of groups: refused cells by reason, others by all
+        settings but the seed. An axis in which a group differs has the number of its values.
+        """
+        groups: dict[tuple[Any, ...], list[PlannedCell]] = {}
+        for cell in self.cells:
+            alike = tuple(getattr(cell.cell, k) for k in self.axes if k != "seed")
+            kind = alike if cell.reason is None else (_without_numbers(cell.reason),)
+            groups.setdefault((cell.state, *kind), []).append(cell)
+        rows = []
+        for (state, *_), cells in groups.items():
+            values = {axis: list(dict.fromkeys(str(c.labels[axis]) for c in cells)) for axis in self.axes}
+            shown = {axis: v[0] if len(v) == 1 else f"{len(v)} values" for axis, v in values.items()}
+            spent = [c.seconds for c in cells if c.seconds is not None]
+            rows.append((state, len(cells), shown, sum(spent) if len(spent) == len(cells) else None))
+        return rows
+
     def summary(self) -> str:
-        """The closing lines of a dry run."""
+        """The first lines of a dry run: cells by state, time and memory."""
         states = Counter(c.state for c in self.cells)
         lines = [", ".join(f"{n} {state}" for state, n in states.items()) + "; nothing was trained."]
         if self.seconds and self.memory_bytes is not None:
@@ -98,7 +132,10 @@ def estimate(
         known = fingerprints(cells, execution.root, download=False)
     except DataMissing as error:
         planned = tuple(_planned(c, why, None) for c, why in zip(cells, reasons, strict=True))
-        return Estimate(planned, axes, workers, None, None, f"No estimate: {error}", warnings)
+        note = f"No estimate: {error}\nPartitions were not drawn either: they may leave clients too few images."
+        return Estimate(planned, axes, workers, None, None, note, warnings)
+    of_data = DataRefusals(execution)
+    reasons = [why or of_data(cell) for cell, why in zip(cells, reasons, strict=True)]
     store = Store(Path(out) / scenario.name)
     filled = bool(store.keys())  # else no cell's key is asked for
     rows = [
@@ -123,6 +160,63 @@ def estimate(
     for words, count in wrong.items():
         note += f"\n{count} kind(s) of cells could not be timed, and will not run here: {words}"
     return Estimate(planned, axes, workers, total, memory, note, warnings, wrong.total())
+
+
+class DataRefusals:
+    """Reasons to refuse cells that only data and network tell; every partition is drawn once.
+
+    Labels are read, and images only where a client has a single sample. Errors other than ``Refused`` are left to the
+    timing, which reports them.
+    """
+
+    def __init__(self, execution: Execution) -> None:
+        self._execution = execution
+        self._load = cache(lambda dataset: dataset.load(data_root(execution.root), download=False))
+        self._known: dict[tuple[Any, ...], Sizes | str | None] = {}
+
+    def __call__(self, cell: Cell) -> str | None:
+        """The reason to refuse a cell, or None."""
+        sizes = self._once(_split_of(cell), lambda: split_sizes(cell, self._parts(cell)))
+        if not isinstance(sizes, Sizes):
+            return sizes  # the reason, or None after another error
+        try:
+            check_sizes(cell, sizes)
+        except Refused as error:
+            return str(error)
+        found = self._once((cell.dataset, cell.domains, cell.model, cell.norm), lambda: self._build_network(cell))
+        if found is None and min(cell.batch, *sizes.train) == 1:  # too few where a batch's variance is needed
+            alike = (*_split_of(cell), cell.model, cell.norm, cell.algorithm, cell.attack, cell.f, cell.batch)
+            found = self._once(alike, lambda: self._check_batches(cell))
+        return found if isinstance(found, str) else None
+
+    def _once(self, key: tuple[Any, ...], ask: Callable[[], Sizes | None]) -> Sizes | str | None:
+        if key not in self._known:
+            try:
+                self._known[key] = ask()
+            except Refused as error:
+                self._known[key] = str(error)
+            except Exception:
+                self._known[key] = None
+        return self._known[key]
+
+    def _parts(self, cell: Cell) -> list[Arrays]:
+        return [self._load(dataset) for dataset in cell.methods.datasets]
+
+    def _build_network(self, cell: Cell) -> None:
+        first = self._parts(cell)[0]
+        skeleton(cell, shape=first.shape, classes=first.classes)
+
+    def _check_batches(self, cell: Cell) -> None:
+        Clients(build(cell, root=self._execution.root).experiment, unheard)
+
+
+def _split_of(cell: Cell) -> tuple[Any, ...]:
+    """The settings on which depends who has which samples."""
+    copies = (cell.f, cell.byzantine, cell.at) if cell.owners < cell.clients else ()
+    return (
+        cell.dataset, cell.domains, cell.users, cell.domain_share, cell.user_sizes, cell.partition, cell.clients,
+        copies, cell.validation, cell.server_samples, cell.seed, cell.evasions, cell.train_evasion,
+    )  # fmt: skip
 
 
 def _timed_words(
@@ -165,6 +259,10 @@ def _measured(records: Sequence[tuple[Cell, CellResult]], execution: Execution) 
 
 def _planned(cell: Cell, reason: str | None, seconds: float | None) -> PlannedCell:
     return PlannedCell("refused" if reason else "to run", cell, None if reason else seconds, reason)
+
+
+def _without_numbers(reason: str) -> str:
+    return re.sub(r"[0-9.]+", "#", reason)
 
 
 def _duration(seconds: float) -> str:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from robustfl.branches import ADVERSARIAL, CLEAN, branched, through
 from robustfl.contracts import Evasion
 from robustfl.data import Resident
-from robustfl.errors import Diverged, Refused
+from robustfl.errors import Diverged
 from robustfl.evaluation import (
     Accuracy,
     evaluation_batch,
@@ -177,8 +177,6 @@ class Evaluator:
         """
         e = self._e
         users = [k for k in self.users if len(self._built.validation[k])]
-        if not users:
-            raise Refused("select='validation': no honest client keeps a sample for validation; use a larger share")
         kept = self._built.validation
         with self.as_tested(state) as at:
             return mean_over_users(

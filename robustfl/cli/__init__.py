@@ -121,7 +121,7 @@ def _stopped(arguments: list[str]) -> int:
     kept = {
         "grid": "--dry-run" not in arguments,
         "run": out,
-        "bench": not any(a in ("--list", "--from") or a.startswith("--from=") for a in arguments),
+        "bench": not any(a in ("--list", "--from", "--dry-run") or a.startswith("--from=") for a in arguments),
         "reproduce": not any(a in ("--list", "--no-run", "--from") or a.startswith("--from=") for a in arguments),
     }
     keeps = bool(arguments) and kept.get(arguments[0], False)

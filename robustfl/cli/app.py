@@ -41,6 +41,7 @@ TEMPLATES = (
 )  # fmt: skip
 PATH = click.Path(path_type=Path)
 CHEAP = click.option("--cheap", is_flag=True, help="Finish only the members of AutoByz that can still be the worst.")
+DRY_RUN = click.option("--dry-run", is_flag=True, help="Print the cells, refusals and an estimate; train nothing.")
 PLOTS = ("curves", "heatmap", "breakdown", "pareto", "ranks", "forgetting", "labels", "bn-pca", "representations")
 
 
@@ -102,7 +103,7 @@ def app() -> None:
 @click.option("--cluster", metavar="tcp://HOST:PORT", help="Run cells on the workers of this dask scheduler.")
 @click.option("--cell-minutes", type=Finite(0, min_open=True), help="Fail cells that take longer [default: no limit].")
 @CHEAP
-@click.option("--dry-run", is_flag=True, help="Print the cells, refusals and an estimate; train nothing.")
+@DRY_RUN
 @scenario_options
 @_from("grid")
 def grid() -> None:
@@ -247,6 +248,7 @@ def reproduce() -> None:
 )
 @click.option("--list", "listing", is_flag=True, help="Print the tier's contestants and what each tries; run nothing.")
 @CHEAP
+@DRY_RUN
 @click.option("--set", "settings", multiple=True, metavar="A.B=C", help="Change the protocol; the board says so.")
 @STORES
 @click.option("--board", type=PATH, help="Also write the board, with every search.")

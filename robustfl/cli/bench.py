@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from robustfl.reports.benchmark.study import Study
     from robustfl.reports.board import Board
     from robustfl.reports.published import Board as Published
-    from robustfl.scenarios import Results, Scenario
+    from robustfl.scenarios import Execution, Results, Scenario
     from robustfl.scenarios.bench import Contestant
     from robustfl.scenarios.protocol import Protocol, Tier
 
@@ -27,8 +27,8 @@ STUDIES, HELDOUT, SITE = ("study", "study-1"), "heldout", "site"
 
 
 def bench(
-    tier: str, *, contestants: tuple[str, ...], listing: bool, cheap: bool, settings: tuple[str, ...], out: str,
-    board: Path | None, page: Path | None, sources: tuple[Path, ...], plugins: tuple[str, ...], form: str, **how: Any,
+    tier: str, *, contestants: tuple[str, ...], listing: bool, cheap: bool, dry_run: bool, settings: tuple[str, ...],
+    out: str, board: Path | None, page: Path | None, sources: tuple[Path, ...], plugins: tuple[str, ...], form: str, **how: Any,
 ) -> int:  # fmt: skip
     """Run a tier or a study of AutoByz, or write the site; 1 if a cell failed, or the study chose another set.
 
@@ -47,6 +47,12 @@ def bench(
             f"bench {tier} takes one --from, not {len(sources)}; bench {SITE} takes the boards of all tiers"
         )
     execution = execution_of(**how)
+    if dry_run:
+        if tier == SITE:
+            raise UsageError(f"bench {SITE} trains nothing; it takes no --dry-run")
+        given = {"from": sources, "list": listing, "cheap": cheap, "board": board, "page": page}
+        _takes_no(f"{tier} --dry-run", given)
+        return _dry_run(tier, contestants, settings, plugins, execution, out=out, form=form)
     run = partial(run_shown, execution=execution, out=out, quiet=form == "json")
     if tier in (*STUDIES, HELDOUT):
         of = heldout if tier == HELDOUT else study
@@ -75,6 +81,29 @@ def bench(
     )  # fmt: skip
     _publish(found.results, board, page, form)
     return 1 if found.results.statuses.get("failed") or found.results.lost else 0
+
+
+def _dry_run(
+    tier: str, wanted: tuple[str, ...], settings: tuple[str, ...], plugins: tuple[str, ...], execution: Execution, *,
+    out: str, form: str,
+) -> int:  # fmt: skip
+    """Print the cells, refusals and hours of the tuning and of the final cells; 1 if cells could not be timed."""
+    from robustfl.cli.grid import load_plugins, print_plan
+    from robustfl.scenarios import Scenario
+    from robustfl.scenarios.bench import planned_scenarios
+    from robustfl.scenarios.protocol import protocol
+
+    load_plugins(plugins)
+    planned = (
+        (Scenario.load(f"bench/{tier}"),) if tier in (*STUDIES, HELDOUT)
+        else planned_scenarios(protocol().tier(tier), wanted=wanted, settings=settings, plugins=plugins)
+    )  # fmt: skip
+    found = {scenario.name: print_plan(scenario, execution, out=out, form=form) for scenario in planned}
+    if form == "json":
+        as_json({name: plan.as_dict() for name, plan in found.items()})
+    elif len(planned) > 1:
+        say("\nThe final cells are planned with every contestant's first configuration; the tuning may choose another.")
+    return 1 if any(plan.untimed for plan in found.values()) else 0
 
 
 def _takes_no(what: str, options: Mapping[str, object]) -> None:

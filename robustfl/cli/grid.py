@@ -11,10 +11,11 @@ from robustfl.cli.progress import execution_of, run_shown
 from robustfl.errors import UsageError
 
 if TYPE_CHECKING:
-    from robustfl.scenarios import Execution
+    from robustfl.scenarios import Execution, Scenario
+    from robustfl.scenarios.dry_run import Estimate
     from robustfl.scenarios.grid import Results
 
-_ROWS = 200  # of a dry run's table
+_ROWS = 40  # of a dry run's table
 
 
 def grid(
@@ -33,7 +34,10 @@ def grid(
     execution = execution_of(gpus=None if gpus is None else _indices(gpus), **how)
     chosen = load(scenario, settings, plugins)
     if dry_run:
-        return _dry_run(chosen, execution, out=out, form=form)
+        found = print_plan(chosen, execution, out=out, form=form)
+        if form == "json":
+            as_json(found.as_dict())
+        return 1 if found.untimed else 0
     run = partial(run_shown, execution=execution, out=out, quiet=form == "json")
     results = cheap_grid(chosen, run, out=out, root=execution.root) if cheap else run(chosen)
     if results.keys and results.lost == len(results.keys):
@@ -82,7 +86,8 @@ def load_plugins(plugins: tuple[str, ...]) -> None:
             say(f"warning: plug-in {plugin!r}: no method has @register(name) in it", err=True)
 
 
-def _dry_run(scenario: Any, execution: Execution, *, out: str, form: str) -> int:
+def print_plan(scenario: Scenario, execution: Execution, *, out: str, form: str) -> Estimate:
+    """Print what a dry run finds, the summary first; JSON is left to the caller."""
     from robustfl.reports.board import below_heading
     from robustfl.scenarios.dry_run import estimate
 
@@ -100,19 +105,17 @@ def _dry_run(scenario: Any, execution: Execution, *, out: str, form: str) -> int
             on_probe=lambda done, kinds: None if form == "json" else probing(done, kinds),
         )  # fmt: skip
     if form == "json":
-        as_json(found.as_dict())
-        return 1 if found.untimed else 0
-    screen = console()
+        return found
+    screen, groups = console(), found.grouped_cells()
+    say(f"{scenario.name}: {len(found.cells)} cell(s): {found.summary()}")
+    for line in (*found.grouped_refusals(), *(f"warning: {warning}" for warning in found.warnings)):
+        screen.print(line, markup=False)
     rows = [
-        [c.state, *(below_heading(k, str(c.labels[k])) for k in found.axes), seconds(c.seconds) if c.seconds else "–"]
-        for c in found.cells[:_ROWS]
+        [state, count, *(below_heading(k, v) for k, v in values.items()), seconds(spent) if spent else "–"]
+        for state, count, values, spent in groups[:_ROWS]
     ]
-    screen.print(table(["state", *found.axes, "estimate"], rows, title=f"{scenario.name}: {len(found.cells)} cell(s)"))
-    if len(found.cells) > _ROWS:
-        say(f"… and {len(found.cells) - _ROWS} more; --format json lists them all")
-    for reason, count in found.refusals.items():
-        screen.print(f"refused ({count}): {reason}", markup=False)
-    for warning in found.warnings:
-        screen.print(f"warning: {warning}", markup=False)
-    say(f"\n{found.summary()}")
-    return 1 if found.untimed else 0
+    say()
+    screen.print(table(["state", "cells", *found.axes, "estimate"], rows))
+    if len(groups) > _ROWS:
+        say(f"… and {len(groups) - _ROWS} more rows; --format json lists all cells")
+    return found

@@ -76,7 +76,8 @@ class Dirichlet(Partition):
         check_split(labels, clients, classes)
         if len(labels) < clients * self.min_size:
             raise Refused(
-                f"dirichlet: {len(labels)} samples cannot give {clients} clients min_size={self.min_size} each"
+                f"dirichlet: {len(labels)} samples cannot give {clients} clients min_size={self.min_size} each; "
+                f"min_size ≤ {len(labels) // clients} can be met"
             )
         pools = shuffled_classes(labels, classes, generator)
         if self.mode == "equal":
@@ -93,7 +94,8 @@ class Dirichlet(Partition):
                 return counts
         raise Refused(
             f"dirichlet: alpha={self.alpha:g} left a client with fewer than min_size={self.min_size} samples "
-            f"in {_REDRAWS} draws for {clients} clients; use a larger alpha, fewer clients or mode='equal'"
+            f"in {_REDRAWS} draws for {clients} clients; use mode=equal, a smaller min_size, a larger alpha or fewer "
+            "clients"
         )
 
     def _equal(self, pools: list[Array], clients: int, generator: np.random.Generator) -> list[Array]:

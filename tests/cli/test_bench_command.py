@@ -24,7 +24,7 @@ from robustfl.records import digest
 from robustfl.reports.benchmark import study
 from robustfl.reports.benchmark.study import Study, Tried, about
 from robustfl.reports.published import read_board
-from robustfl.scenarios import Results, Scenario
+from robustfl.scenarios import Results, Scenario, dry_run
 from robustfl.scenarios import bench as engine
 from robustfl.scenarios.protocol import protocol
 
@@ -112,6 +112,31 @@ def test_a_tier_with_a_failed_cell_ends_with_1_and_publishes_its_own_cells(
     said, told = capsys.readouterr()
     assert json.loads(said)
     assert told == "  b.json\n"
+
+
+def test_a_dry_run_plans_the_tuning_and_the_final_cells_and_writes_nothing(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(dry_run.Costs, "of", lambda *_: {})
+    assert invoke(["bench", "d", "--dry-run", "--contestant", "median/fbn"]) == 0
+    out = capsys.readouterr().out
+    assert "bench-d-tuning: 18 cell(s): 18 to run; nothing was trained." in out
+    assert "\nbench-d: 630 cell(s): " in out
+    assert "the tuning may choose another" in out
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("more", "words"), [
+    (["d", "--cheap"], "bench d --dry-run takes no --cheap"),
+    (["d", "--page", "p"], "bench d --dry-run takes no --page"),
+    (["site"], "bench site trains nothing; it takes no --dry-run"),
+])  # fmt: skip
+def test_a_dry_run_of_what_does_not_run_is_refused(
+    more: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert invoke(["bench", *more, "--dry-run"]) == 2
+    assert words in capsys.readouterr().err
 
 
 def test_a_list_says_what_each_contestant_is_told_and_tries(capsys: pytest.CaptureFixture[str]) -> None:

@@ -193,6 +193,7 @@ def test_run_prints_a_certificate_that_is_infinite(capsys: pytest.CaptureFixture
         (["bench", "d", "--contestant", "median/gn"], True),
         (["bench", "study"], True),
         (["bench", "d", "--list"], False),
+        (["bench", "d", "--dry-run"], False),
         (["bench", "d", "--from", "b.json"], False),
         (["bench", "site", "--from=b.json", "--page", "pages"], False),
         ([], False),

@@ -184,9 +184,11 @@ def test_a_dry_run_tells_its_cells_and_ends_with_1_where_some_fail(
     foreseen(monkeypatch, 3, untimed=untimed)
     assert invoke(["grid", "--dry-run"]) == code
     said, progress = capsys.readouterr()
-    assert "quickstart: 3 cell(s)" in said
+    first, *_ = said.splitlines()
+    assert first == "quickstart: 3 cell(s): 2 to run, 1 refused; nothing was trained."
     assert "refused (1): too few [clients]\nwarning: weak [attack]\n" in said
-    assert "more; --format json lists them all" not in said
+    assert "to run   2      2 values  3 min" in said  # cells that differ in their seed are one row
+    assert "more rows; --format json lists all cells" not in said
     assert progress == "timing 4 kind(s) of cells …\n"
     assert invoke(["grid", "--dry-run", "--format", "json"]) == code
     said, progress = capsys.readouterr()
@@ -194,20 +196,28 @@ def test_a_dry_run_tells_its_cells_and_ends_with_1_where_some_fail(
     assert progress == ""
 
 
-@pytest.mark.parametrize(("rest", "words"), [(0, ""), (1, "… and 1 more; --format json lists them all")])
-def test_a_dry_run_shows_the_first_of_many_cells(
-    rest: int, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("rows", "words"), [(2, ""), (1, "… and 1 more rows; --format json lists all cells")])
+def test_a_dry_run_shows_the_first_of_many_rows(
+    rows: int, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(command, "_ROWS", 2)
-    foreseen(monkeypatch, 2 + rest)
+    monkeypatch.setattr(command, "_ROWS", rows)
+    foreseen(monkeypatch, 3)
     assert invoke(["grid", "--dry-run"]) == 0
     said = capsys.readouterr().out
-    assert sum("to run" in line and "nothing was trained" not in line for line in said.splitlines()) == 1 + rest
-    assert (
-        sum("refused" in line and "(1)" not in line and "trained" not in line for line in said.splitlines()) == 1 - rest
-    )
-    assert ("more; --format json" in said) is bool(words)
+    assert ("\nrefused  1 " in said) is (rows == 2)
+    assert ("more rows; --format json" in said) is bool(words)
     assert words in said
+
+
+def test_refusals_that_differ_in_numbers_are_one_line_and_one_row() -> None:
+    reasons = [
+        "batch=25 is larger than client 3's 10 training samples",
+        "batch=25 is larger than client 1's 9 training samples",
+    ]
+    cells = tuple(PlannedCell("refused", Cell.of({"seed": s}), None, why) for s, why in enumerate(reasons))
+    found = Estimate(cells, ("seed",), 1, None, None, "")
+    assert found.grouped_refusals() == [f"refused (2, for example): {reasons[0]}"]
+    assert found.grouped_cells() == [("refused", 2, {"seed": "2 values"}, None)]
 
 
 def test_a_setting_is_shown_as_boards_show_it() -> None:

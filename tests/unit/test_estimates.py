@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
+from robustfl.data.iid import Iid
+from robustfl.errors import Refused
 from robustfl.scenarios import Cell, Execution, Scenario, costs, expand, grid
 from robustfl.scenarios.dry_run import estimate
+from robustfl.scenarios.run import run_cell
 
 SMALL: dict[str, Any] = {
     "dataset": "digits(limit=200, test_limit=20)", "model": "mlp(hidden=(8,))", "clients": 7, "rounds": 2, "batch": 8,
@@ -144,3 +147,51 @@ def test_an_evasion_that_does_not_tell_its_passes_costs_three_a_step(monkeypatch
     ):
         monkeypatch.setattr(costs, "method", lambda setting, text, given=given: SimpleNamespace(**given))
         assert costs.passes("mine") == passes
+
+
+# --- refusals that only the data tell --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("axes", "words"), [
+    ({"batch": [8, 100]}, "batch=100 is larger than client 4's 28 training samples; use batch ≤ 28, or fewer clients"),
+    ({"clients": [7, 300]}, "clients=300 are more than the 200 training images"),
+    ({"partition": ["iid", "dirichlet(alpha=0.01)"]}, "a larger min_size or mode=equal of dirichlet"),
+    ({"partition": ["iid", "dirichlet(alpha=0.01, min_size=9)"], "clients": 20}, "use mode=equal, a smaller min_size"),
+    ({"partition": ["iid", "dirichlet(alpha=1, min_size=99)"]}, "min_size ≤ 28 can be met"),
+    ({"server_samples": [0, 200]}, "server_samples=200 leaves clients nothing"),
+    ({"norm": ["none", "gn(groups=5)"]}, "groups"),
+    ({"norm": ["none", "naive-bn"], "algorithm": "fedavg(local_steps=1)", "batch": 1}, "on batches of 1 sample"),
+    ({"select": ["last", "validation"], "validation": 0.01, "evaluate_every": 1}, "keeps a sample for validation"),
+])  # fmt: skip
+def test_a_dry_run_refuses_what_a_run_refuses_for_its_data(axes: dict[str, Any], words: str, tmp_path: Path) -> None:
+    found = estimate(scenario(**axes), out=tmp_path, execution=Execution(jobs=1, device="cpu"))
+    assert [cell.state for cell in found.cells] == ["to run", "refused"]
+    (reason,) = found.refusals
+    assert words in reason
+    record = run_cell(found.cells[1].cell, fingerprint="x")
+    assert (record.status, record.reason) == ("refused", reason)
+
+
+def test_a_dry_run_draws_every_partition_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    drawn = []
+    split = Iid.split
+    monkeypatch.setattr(costs, "build", None)  # no cell is timed
+    monkeypatch.setattr(Iid, "split", lambda self, *a, **how: drawn.append(how["clients"]) or split(self, *a, **how))
+    axes = {"attack": ["none", "sf"], "defense": ["mean", "median"], "batch": [4, 8], "clients": [5, 7], "seed": [0, 1]}
+    estimate(scenario(**axes, f=1), out=tmp_path, execution=Execution(jobs=1, device="cpu"))
+    assert sorted(drawn) == [5, 5, 7, 7]
+
+
+def test_a_dry_run_without_the_data_says_that_it_could_not_look_at_them(tmp_path: Path) -> None:
+    found = estimate(scenario(dataset="cifar10"), out=tmp_path, execution=Execution(root=tmp_path, device="cpu"))
+    assert "Partitions were not drawn either: they may leave clients too few images." in found.summary()
+
+
+def test_a_refusal_that_only_training_tells_is_no_promise(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def refused(*_: object) -> float:
+        raise Refused("too few rows")
+
+    monkeypatch.setattr(costs.Costs, "_timed", refused)
+    found = estimate(scenario(seed=[0, 1]), out=tmp_path, execution=Execution(jobs=1, device="cpu"))
+    assert "2 cells of 1 kind(s) could not be timed, and may be refused" in found.summary()
+    assert "too few rows" in found.summary()
