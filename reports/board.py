@@ -26,7 +26,8 @@ class Row:
     may have, since some rows cannot be told apart. ``own`` are the values of the board's ``own_names``.
     ``seconds_per_round`` is the mean and ``peak_memory`` (bytes) the maximum over the row's finished cells; with
     AutoByz the mean is that of cells without attack, where the board has any. ``members`` are the worst members of
-    AutoByz with in how many of the ``member_seeds`` they were it, several of them in one where they tie.
+    AutoByz with in how many of the ``member_seeds`` they were it, several of them in one where they tie. ``chance`` is
+    the accuracy of guessing, for a row that is no better without attack.
     """
 
     labels: tuple[str, ...]
@@ -39,6 +40,12 @@ class Row:
     own: tuple[str, ...] = ()
     members: tuple[tuple[str, int], ...] = ()
     member_seeds: int = 0
+    chance: float | None = None
+
+    @property
+    def may_be_best(self) -> bool:
+        """True if the row may have the first rank, and has learned anything without attack."""
+        return self.ranks is not None and self.ranks[0] == 1 and self.chance is None
 
     @property
     def places(self) -> tuple[Estimate, ...]:

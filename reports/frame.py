@@ -8,13 +8,14 @@ from typing import Any
 import pandas as pd
 
 from robustfl.origins import named_methods, origins
-from robustfl.records import CellResult, completed, labels_of
+from robustfl.records import CellResult, Metrics, completed, labels_of
 
 from .record_faults import LABELS, MEASURES
 
 FACTS = (
     "key", "scenario", "status", "reason", "round", "sa", "loss", "samples", "ra_worst", "seconds",
     "seconds_training", "seconds_per_round", "peak_memory", "asr", "evaluation", "commit", "processor",
+    "chance",
 )  # fmt: skip
 
 
@@ -91,6 +92,7 @@ def _row(record: CellResult) -> dict[str, Any]:
         metrics = record.metrics
         row |= {"sa": metrics.sa, "loss": metrics.loss, "samples": metrics.samples}
         row |= {robust_column(name): value for name, value in metrics.ra.items()}
+        row |= {"chance": _chance(metrics)}
         row |= {"ra_worst": metrics.ra_worst, "asr": metrics.asr, "evaluation": metrics.evaluation}
         row |= {f"group.{name}.{m}": v for name, group in metrics.groups.items() for m, v in group.items()}
     timing = record.timing
@@ -98,6 +100,14 @@ def _row(record: CellResult) -> dict[str, Any]:
     row |= {"seconds_per_round": timing.seconds_per_round, "peak_memory": timing.peak_memory_bytes}
     told = {"commit": " then ".join(timing.commits), "processor": timing.device}
     return row | {name: words for name, words in told.items() if words} | _shallow(record.certificates)
+
+
+def _chance(metrics: Metrics) -> float | None:
+    """The accuracy of guessing: 1/classes, or the share of the only class that the model predicts."""
+    found = metrics.per_class.get("sa")
+    if not found:
+        return None
+    return metrics.sa if sorted(v or 0.0 for v in found) == [0.0] * (len(found) - 1) + [1.0] else 1 / len(found)
 
 
 def _shallow(certificates: Mapping[str, Any], where: str = "certificates") -> dict[str, Any]:

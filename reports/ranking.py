@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,7 +18,7 @@ from .axes import NO_ATTACK, OF_ATTACKS, TOLD, Axes, Cell, Labels, absent, axes_
 from .board import OVERALL, Board, Row, Section, natural, row_name
 from .captions import Footnotes, caption, how_to_read, in_plain_words, listed
 from .ensembles import columns, of_members, words
-from .estimate import DROPPED, STATES, Estimate, acts, averaged, in_order, table_prior, worst
+from .estimate import DROPPED, NORMAL, STATES, Estimate, acts, averaged, in_order, table_prior, worst
 from .frame import label_columns, ranked_metrics, samples_of
 from .paired import rank_ranges
 
@@ -25,6 +26,10 @@ _LAST_BIT = 1e-9
 
 NO_SHIFT = 1e-5
 """An attack that moves the honest mean by no more than this share of its length has no effect; rounding gives 1e-7."""
+
+
+_MARGIN = 0.01
+"""Accuracy by so much above chance, beyond the uncertainty of the test set, is none that was learned."""
 
 
 @dataclass
@@ -59,6 +64,7 @@ class _Group:
     """The cells of one row under all attacks, in one task."""
 
     places: dict[str, _Place] = field(default_factory=lambda: defaultdict(_Place))
+    chances: dict[str, float] = field(default_factory=dict)
     seconds: list[float] = field(default_factory=list)
     calm: list[float] = field(default_factory=list)
     memory: list[int] = field(default_factory=list)
@@ -295,6 +301,8 @@ def _add(cell: Cell, seed: str, group: _Group, place: _Place, notes: Footnotes, 
         if not absent(cell.get(metric)):
             place.values[metric][seed] = float(cell[metric])
             place.samples |= samples_of(cell, metric)
+    if cell["attack"] == NO_ATTACK and not absent(cell.get("chance")):
+        group.chances[seed] = float(cell["chance"])
     if without_effect(cell):
         place.idle.add(seed)
     took = [] if absent(cell.get("seconds_per_round")) else [float(cell["seconds_per_round"])]
@@ -356,8 +364,18 @@ def _row(
     memory = max(group.memory, default=None)
     cells = tuple(found[a] for a in attacks)
     return Row(
-        labels, None, cells, worst(counted), seconds, memory, own=group.own, members=members, member_seeds=seeds
+        labels, None, cells, worst(counted), seconds, memory, own=group.own, members=members, member_seeds=seeds,
+        chance=_chance_if_there(group),
     )  # fmt: skip
+
+
+def _chance_if_there(group: _Group) -> float | None:
+    """The accuracy of guessing, if accuracy without attack is no better within the uncertainty of the test set."""
+    if not group.chances:
+        return None
+    chance, place = fmean(group.chances.values()), group.places[NO_ATTACK].estimate("sa")
+    doubt = NORMAL * math.sqrt(chance * (1 - chance) / place.samples) if place.samples else 0.0
+    return chance if place.mean is not None and place.mean <= chance + doubt + _MARGIN else None
 
 
 def _disproved(found: Mapping[str, Estimate]) -> dict[str, Estimate]:
@@ -403,6 +421,7 @@ def _mean_row(labels: Labels, rows: Sequence[Row], acted: Sequence[Sequence[bool
         own=tuple(v[0] if len(set(v)) == 1 else "several" for v in zip(*owns, strict=True)),
         members=tuple(sorted(counts.items(), key=lambda item: (-item[1], attacks.index(item[0])))),
         member_seeds=sum(r.member_seeds for r in rows),
+        chance=None if any(r.chance is None for r in rows) else fmean(r.chance for r in rows if r.chance is not None),
     )
 
 

@@ -128,7 +128,7 @@ def ranking(board: Board, notes: Notes) -> Table:
                 why for (block, labels, _), why in notes.doubts.items()
                 if labels == row.labels and section.block in (block, OVERALL)
             ]  # fmt: skip
-            lines.append(_line(row, row.worst, texts, values, _unreliable(doubts), rank=rank_text(row)))
+            lines.append(_line(row, row.worst, texts, values, (*_at_chance(row), *_unreliable(doubts)), rank_text(row)))
     heads = [
         *("SA, no attack" for _ in clean),
         "SA, attacked",
@@ -190,6 +190,11 @@ def _line(
 
 def _unreliable(reasons: Sequence[str]) -> tuple[Badge, ...]:
     return (Badge("unreliable", "unreliable", "; ".join(dict.fromkeys(reasons))),) if reasons else ()
+
+
+def _at_chance(row: Row) -> tuple[Badge, ...]:
+    why = f"nothing learned without attack; chance = {100 * (row.chance or 0):.3g} %"
+    return () if row.chance is None else (Badge("unreliable", "at chance", why),)
 
 
 def _lead(board: Board) -> int:

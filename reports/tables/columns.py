@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from string import ascii_lowercase
 
+from robustfl.errors import some
+
 from ..board import WORST_MEMBER, Board, Row, Section, metric_meaning
 from ..ensembles import member_text
 from ..estimate import Estimate
@@ -80,19 +82,29 @@ class Markup:
         return [*map(self.literal, header(board))]
 
     def line(self, board: Board, row: Row) -> list[str]:
-        """All columns of a row; worst cases that may be the first, by the range of the rank, are bold."""
+        """All columns of a row; worst cases that may be the first are bold."""
         shown = [*map(self.place, row.places)]
-        if row.ranks is not None and row.ranks[0] == 1:
+        if row.may_be_best:
             shown[-1] = self.bold.format(shown[-1])
         first, last = [rank_text(row), *row.labels], [*members(board, row), *costs(row)]
         return [*map(self.literal, first), *shown, *map(self.literal, last)]
 
 
 def title(board: Board, section: Section) -> str:
-    """The heading of a table: scenario, metric in words, task."""
+    """The heading of a table: scenario, metric in words, task; rows that are at chance without attack."""
     where = f", {section.block}" if board.task_names else ""
     meaning = metric_meaning(section.metric, validated=board.validated)
-    return f"{board.scenario}: {section.metric_title}{where} ({meaning})"
+    return f"{board.scenario}: {section.metric_title}{where} ({meaning}){_at_chance(section)}"
+
+
+def _at_chance(section: Section) -> str:
+    rows = [row for row in section.rows if row.chance is not None]
+    if not rows:
+        return ""
+    chance = " or ".join(dict.fromkeys(f"{100 * row.chance:.3g} %" for row in rows if row.chance is not None))
+    if len(rows) == len(section.rows):
+        return f"; chance = {chance}: nothing learned without attack"
+    return f"; chance = {chance}: nothing learned without attack by {some([' · '.join(row.labels) for row in rows])}"
 
 
 def state_counts(board: Board) -> str:

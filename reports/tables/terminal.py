@@ -152,7 +152,7 @@ def _table(board: Board, section: Section, detail: _Detail) -> Table:
     for row in section.rows:
         labels = [Text(wrapped(v, _NARROW) if detail.broken else v) for v in row.labels]
         worst = _place(row.worst, spread=detail.worst_spread)
-        worst.stylize("bold green" if row.ranks is not None and row.ranks[0] == 1 else "bold")
+        worst.stylize("bold green" if row.may_be_best else "bold")
         shown = [*(_place(row.cells[i], spread=detail.spreads) for i in kept), worst]
         ends = [Text(t, style="dim") for t in costs(row)[: detail.costs]]
         named = [*members(board, row), *([_hardest(board, row)] if hardest else [])]

@@ -28,6 +28,7 @@ from robustfl.reports.captions import setting
 from robustfl.reports.contestants import entries
 from robustfl.reports.estimate import Estimate
 from robustfl.reports.frame import frame, label_columns, samples_of
+from robustfl.reports.notebook import to_html
 from robustfl.reports.recipe import scenario_toml
 from robustfl.reports.store import Store
 from robustfl.reports.tables.latex import escape
@@ -103,6 +104,31 @@ def test_a_caption_is_one_sentence_and_every_form_has_the_notes_below() -> None:
         shown = re.sub(r"\s+", " ", re.sub(r"[\\$]|&#x?[0-9a-f]+;", "", form(made)))
         if form is not to_csv:
             assert shown.index("ranked by accuracy under sf") < shown.index("Tested: so.")
+
+
+def with_classes(made: CellResult, recalls: list[float | None]) -> CellResult:
+    assert made.metrics is not None
+    return made.model_copy(update={"metrics": made.metrics.model_copy(update={"per_class": {"sa": recalls}})})
+
+
+@pytest.mark.parametrize(("calm", "recalls", "chance"), [
+    (0.12, [0.12] * 10, 0.1),  # within ±3.1 points of the test set, and one
+    (0.15, [0.15] * 10, None),
+    (0.4, [0.0, 1.0, 0.0], 0.4),  # one class alone is predicted: its share
+    (0.4, [], None),  # a board that does not say how many classes there are
+])  # fmt: skip
+def test_a_row_at_chance_without_attack_is_named_and_never_bold(
+    calm: float, recalls: list[float | None], chance: float | None
+) -> None:
+    learned = cells("median", none=[0.9] * 5, sf=[0.05] * 5)
+    found = [with_classes(r, recalls) for r in cells("mean", none=[calm] * 5, sf=[calm] * 5)]
+    words = f"chance = {100 * (chance or 0):.3g} %: nothing learned without attack"
+    for made, tail in ((board(*found), ". Mean over"), (board(*found, *learned), " by mean")):
+        assert rows(made)["mean"].chance == chance
+        for form in (to_text, to_markdown, to_html, lambda b: to_latex(b).replace("\\%", "%")):
+            assert (words in form(made)) is (chance is not None)
+        assert (f"{words}{tail}" in to_latex(made).replace("\\%", "%")) is (chance is not None)
+        assert (r"\textbf" in to_latex(made)) is (chance is None)
 
 
 def test_many_attacks_stand_in_the_notes() -> None:
