@@ -144,8 +144,8 @@ def split_sizes(cell: Cell, parts: list[Arrays]) -> Sizes:
 
 def check_sizes(cell: Cell, sizes: Sizes) -> None:
     """Raise ``Refused`` for a client with too few training samples, and for a selection without validation samples."""
-    k = min(range(cell.clients), key=lambda k: sizes.train[k])
-    least, asks = sizes.train[k], cell.methods.algorithm.asks
+    least, asks = min(sizes.train), cell.methods.algorithm.asks
+    k = sizes.train.index(least)
     unequal = cell.partition.startswith("dirichlet") and "mode=equal" not in cell.partition
     remedy = "a larger min_size or mode=equal of dirichlet" if unequal else "fewer clients"
     if least == 0:
@@ -155,9 +155,10 @@ def check_sizes(cell: Cell, sizes: Sizes) -> None:
         raise Refused(
             f"batch={cell.batch} is larger than client {k}'s {least} training samples; use batch ≤ {least}, or {remedy}"
         )
-    byzantine = cell.settings.byzantine()
-    if cell.select == "validation" and not any(n for k, n in enumerate(sizes.validation) if k not in byzantine):
-        raise Refused("select='validation': no honest client keeps a sample for validation; use a larger share")
+    if cell.select == "validation":
+        byzantine = cell.settings.byzantine()
+        if not any(n for k, n in enumerate(sizes.validation) if k not in byzantine):
+            raise Refused("select='validation': no honest client keeps a sample for validation; use a larger share")
 
 
 def _split(cell: Cell, m: Methods, parts: list[Arrays]) -> tuple[_Split, Indices | None]:

@@ -84,8 +84,9 @@ class Estimate:
             groups.setdefault((cell.state, *kind), []).append(cell)
         rows = []
         for (state, *_), cells in groups.items():
-            values = {axis: list(dict.fromkeys(str(c.labels[axis]) for c in cells)) for axis in self.axes}
-            shown = {axis: v[0] if len(v) == 1 else f"{len(v)} values" for axis, v in values.items()}
+            counts = {axis: len({getattr(c.cell, axis) for c in cells}) for axis in self.axes}
+            first = cells[0].labels
+            shown = {axis: str(first[axis]) if count == 1 else f"{count} values" for axis, count in counts.items()}
             spent = [c.seconds for c in cells if c.seconds is not None]
             rows.append((state, len(cells), shown, sum(spent) if len(spent) == len(cells) else None))
         return rows

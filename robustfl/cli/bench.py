@@ -28,7 +28,8 @@ STUDIES, HELDOUT, SITE = ("study", "study-1"), "heldout", "site"
 
 def bench(
     tier: str, *, contestants: tuple[str, ...], listing: bool, cheap: bool, dry_run: bool, settings: tuple[str, ...],
-    out: str, board: Path | None, page: Path | None, sources: tuple[Path, ...], plugins: tuple[str, ...], form: str, **how: Any,
+    out: str, board: Path | None, page: Path | None, sources: tuple[Path, ...], plugins: tuple[str, ...], form: str,
+    **how: Any,
 ) -> int:  # fmt: skip
     """Run a tier or a study of AutoByz, or write the site; 1 if a cell failed, or the study chose another set.
 

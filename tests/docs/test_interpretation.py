@@ -5,13 +5,17 @@ from __future__ import annotations
 import re
 from functools import cache
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
+import numpy as np
 import pytest
 
 from robustfl.reports import load_board
 from robustfl.reports.board import Board, Row, Section
 from robustfl.reports.paired import compare
-from robustfl.reports.published import read_board
+from robustfl.reports.published import read_board, sound_board
+from robustfl.reports.published.faults import forgotten
 
 pytestmark = pytest.mark.boards
 
@@ -192,6 +196,38 @@ def test_tier_cs_rows_above_chance_are_so_with_every_seed() -> None:
     medians = [100 * (row("c", "", f"geometric-median · {norm}").worst.mean or 0) for norm in ("fbn", "naive-bn", "gn")]
     assert f"({min(medians):.1f} to {max(medians):.1f})" in PAGE
     assert max(medians) < 10
+
+
+def measured() -> np.ndarray[Any, Any]:
+    """Mean, lowest and highest of every number of the boards of papers, over all seeds and over the first three."""
+    found: dict[tuple[object, ...], dict[int, float]] = {}
+    for file in sorted((ROOT / "boards").glob("reproduction-*.json*")):
+        for record in sound_board(file).records():
+            if record.metrics is None:
+                continue
+            who = (file.name, *(str(v) for k, v in sorted(record.labels.items()) if k != "seed"))
+            values = {
+                "sa": record.metrics.sa,
+                "best": max((p.sa for p in record.curve if p.sa is not None), default=0.0),
+            }
+            values |= record.metrics.ra
+            values |= {f"{g} {m}": v for g, own in record.metrics.groups.items() for m, v in own.items()}
+            values |= {f"forgotten {k}": float(v) for k, v in forgotten(record.certificates.get("forgetting")).items()}
+            for name, value in values.items():
+                found.setdefault((*who, name), {})[record.labels["seed"]] = 100 * value
+    seeds = [[own[s] for s in sorted(own)][:most] for own in found.values() for most in (3, None)]
+    return np.array([[fmean(own), min(own), max(own)] for own in seeds])
+
+
+def test_every_number_with_its_range_on_the_pages_of_results_is_one_of_the_boards() -> None:
+    number = r"(−?\d+\.\d)"
+    known = measured()
+    for page, least in (("results", 200), ("propagation", 50)):
+        text = (ROOT / f"docs/{page}.md").read_text(encoding="utf-8")
+        said = re.findall(rf"{number}(?: %)? \({number}–{number}\)", text)
+        assert len(said) > least
+        read = [[float(v.replace("−", "-")) for v in one] for one in said]
+        assert [one for one in read if not (abs(known - one) < 0.0501).all(1).any()] == []
 
 
 def test_every_interval_of_the_page_is_looked_at_here() -> None:

@@ -6,6 +6,7 @@ import importlib.util
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
@@ -14,10 +15,14 @@ from types import ModuleType
 
 import griffe
 import pytest
+import torch
 from board_files import edited
 from PIL import Image
+from torch import Tensor
 
 import robustfl
+from robustfl.contracts import Reports, StatisticsAggregation, StatisticsSlices
+from robustfl.norms.fbn import FBN
 from robustfl.reports import load_board
 from robustfl.reports.published import Board, sound_board, write_board
 from robustfl.scenarios import Cell, Scenario, expand
@@ -183,6 +188,26 @@ def test_the_page_on_the_quickstart_has_the_worst_cases_and_ranks_of_the_board()
         if (record.labels["defense"], record.labels["norm"], record.labels["attack"]) == ("mean", "fbn", "sf")
     ]
     assert shifts == pytest.approx([0.6] * 10, abs=0.005)
+
+
+class PlainMean(StatisticsAggregation):
+    def mixed(self, basis: Tensor, *, weights: Tensor | None = None) -> Callable[[Tensor], Tensor]:
+        return lambda rows: rows.mean(0)
+
+
+def test_the_page_on_the_quickstart_has_the_fixed_point_of_statistics_under_sign_flipping() -> None:
+    """Seven honest clients with batch mean 1 and variance 1, three that send the opposite of the honest mean."""
+    layers, statistics = [StatisticsSlices("norm", slice(0, 1), slice(1, 2))], torch.tensor([0.0, 1.0]).double()
+    reports = Reports(rows=torch.ones(10, 2).double(), counts=torch.full((10, 1), 10**9))
+    for _ in range(300):
+        rows = FBN().messages(reports, statistics, layers)
+        rows[7:, 0] *= -1
+        statistics = FBN().merge(rows, reports.counts, statistics, layers, PlainMean())
+    page = " ".join((DOCS / "quickstart.md").read_text(encoding="utf-8").split())
+    mean, variance = statistics.tolist()
+    assert mean == pytest.approx(1 / 16)
+    assert f"settles at ū/{1 / mean:.0f}; the distance" in page
+    assert f"the variance at σ² + {variance - 1:.2f} ū²" in page
 
 
 def test_an_edited_board_is_not_read_as_a_leaderboard(tmp_path: Path) -> None:
