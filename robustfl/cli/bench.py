@@ -35,11 +35,7 @@ def bench(
 
     ``how`` is of ``Execution``.
     """
-    from robustfl.reports.store import refuse_board, refuse_store
-
-    refuse_board(board)
-    if page is not None:
-        refuse_store("page", page)
+    _refuse_places(board, page)
     running = {"contestant": contestants, "list": listing, "cheap": cheap, "set": settings}
     if tier in (*STUDIES, HELDOUT, SITE):
         _takes_no(tier, {**running, "board": board, **({} if tier == SITE else {"plugin": plugins})})
@@ -49,10 +45,8 @@ def bench(
         )
     execution = execution_of(**how)
     if dry_run:
-        if tier == SITE:
-            raise UsageError(f"bench {SITE} trains nothing; it takes no --dry-run")
-        given = {"from": sources, "list": listing, "cheap": cheap, "board": board, "page": page}
-        _takes_no(f"{tier} --dry-run", given)
+        unused = {"from": sources, "list": listing, "cheap": cheap, "board": board, "page": page}
+        _takes_no(f"{tier} --dry-run", unused)
         return _dry_run(tier, contestants, settings, plugins, execution, out=out, form=form)
     run = partial(run_shown, execution=execution, out=out, quiet=form == "json")
     if tier in (*STUDIES, HELDOUT):
@@ -84,6 +78,15 @@ def bench(
     return 1 if found.results.statuses.get("failed") or found.results.lost else 0
 
 
+def _refuse_places(board: Path | None, page: Path | None) -> None:
+    """Raise an error for a place where no board, or no page, may be written."""
+    from robustfl.reports.store import refuse_board, refuse_store
+
+    refuse_board(board)
+    if page is not None:
+        refuse_store("page", page)
+
+
 def _dry_run(
     tier: str, wanted: tuple[str, ...], settings: tuple[str, ...], plugins: tuple[str, ...], execution: Execution, *,
     out: str, form: str,
@@ -95,6 +98,8 @@ def _dry_run(
     from robustfl.scenarios.protocol import protocol
 
     load_plugins(plugins)
+    if tier == SITE:
+        raise UsageError(f"bench {SITE} trains nothing; it takes no --dry-run")
     planned = (
         (Scenario.load(f"bench/{tier}"),) if tier in (*STUDIES, HELDOUT)
         else planned_scenarios(protocol().tier(tier), wanted=wanted, settings=settings, plugins=plugins)
