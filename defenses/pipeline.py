@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count
@@ -16,11 +15,9 @@ import torch
 from torch import Tensor
 
 from robustfl.contracts import Aggregated, Aggregator, Context, Propagation, Step
-from robustfl.errors import Refused, RobustflError, RowsLost, UsageError
-from robustfl.randomness import stream
-from robustfl.registry import create, describe, entries, origin_of, split_outside
+from robustfl.errors import Refused, RowsLost, UsageError
+from robustfl.registry import create, describe, entries, split_outside
 from robustfl.surroundings import float32_default
-from robustfl.watch import names
 
 from .rows import BrokenRows, Mixed, MixedRule, Stack
 from .stack import Rows, as_clients, as_stack, as_weights, check_f, check_generator, finite_rows
@@ -124,7 +121,7 @@ class Pipeline:
         f = self._checked_f(f, len(stack))
         if not isinstance(state, Mapping | None) or not all(isinstance(v, Tensor) for v in (state or {}).values()):
             raise UsageError(f"{self.describe()}: state={state!r:.60} must be what the last call handed back, or None")
-        if weights is not None and not self.aggregator.weighs and not origin_of(self.aggregator):
+        if weights is not None and not self.aggregator.weighs:
             name, asks = self.aggregator.name, "weighted" in getattr(self.aggregator, "__dataclass_fields__", ())
             how = f"write {name}(weighted=true), or leave" if asks else "take a rule that weighs, such as rfa, or leave"
             raise UsageError(f"{self.describe()}: weights change nothing: {name} weighs rows alike; {how} them out")
@@ -148,44 +145,8 @@ class Pipeline:
         by_position = {_BY_POSITION: torch.tensor(len(stack))} if clients is None and "clients" in result.state else {}
         return form.row(result.vector), {**result.state, **by_position}
 
-    def run(self, X: Tensor, *, f: int, context: Context, in_order: bool = False) -> Aggregated:
-        """The aggregate of ``X [n d]`` (float32 or float64) with state and facts: ``dropped`` rows and ``f`` used.
-
-        Plug-ins from elsewhere see the rows in another order (``displaced``), unless they are to be shown ``in_order``.
-        """
-        X, context = (X, context) if in_order else self.displaced(X, context)
-        with self._apart(X) as X:
-            return self._run(X, f, context)
-
-    def displaced(self, X: Tensor, context: Context) -> tuple[Tensor, Context]:
-        """The rows, and what goes with each, in the order in which the parts see them."""
-        order = self._order(len(X), context)
-        return (X, context) if order is None else (X.detach()[order.to(X.device)], _in(order, context))
-
-    def _order(self, n: int, context: Context) -> Tensor | None:
-        """An order drawn for the round, for plug-ins from elsewhere: of the engine's rows the honest ones come first.
-
-        robustfl's own rules, which tests hold to not lean on that, and calls without a generator see them as they are.
-        """
-        if context.generator is None or not self.foreign:
-            return None
-        return torch.randperm(n, generator=stream(context.generator.initial_seed(), "order of rows", context.round))
-
-    @contextmanager
-    def _apart(self, X: Tensor) -> Iterator[Tensor]:
-        """The rows as the parts see them: plug-ins from elsewhere a copy, which looks alike whenever they are asked.
-
-        Raises ``RobustflError`` if they wrote to it.
-        """
-        if not self.foreign:
-            yield X
-            return
-        copy = X.detach().clone()
-        yield copy
-        if not torch.equal(*(t.contiguous().view(torch.uint8) for t in (copy, X.detach()))):
-            raise RobustflError(f"{names(self.parts)} wrote to what it was shown; it must work on a copy")
-
-    def _run(self, X: Tensor, f: int, context: Context) -> Aggregated:
+    def run(self, X: Tensor, *, f: int, context: Context) -> Aggregated:
+        """The aggregate of ``X [n d]`` (float32 or float64) with state and facts: ``dropped`` rows and ``f`` used."""
         self._refuse(X, f, context)
         draws = None if context.generator is None else context.generator.get_state()
         # Elsewhere than on the CPU even a short look stops everything: there all rows are hoped to be good.
@@ -210,13 +171,6 @@ class Pipeline:
 
         Rows dropped from the basis are dropped everywhere. No state is read or kept.
         """
-        order = self._order(len(basis), context)
-        if order is None:
-            return self._mixed(basis, f, context)
-        made = self._mixed(basis.detach()[order.to(basis.device)], f, _in(order, context))
-        return lambda rows: made(rows.detach()[order.to(rows.device)])
-
-    def _mixed(self, basis: Tensor, f: int, context: Context) -> _Fixed:
         context = replace(context, state={})
         return self._fixed(basis, f, context, *self._admit(basis, f, context))
 
@@ -259,19 +213,14 @@ class Pipeline:
         return (*self.steps, self.aggregator)
 
     @property
-    def foreign(self) -> bool:
-        """True if some part comes from elsewhere than robustfl."""
-        return any(origin_of(part) for part in self.parts)
-
-    @property
     def by_columns(self) -> bool:
         """True if every entry of the result depends on that column of the rows alone."""
         return not self.steps and isinstance(self.aggregator, MixedRule) and self.aggregator.by_columns
 
     @property
     def rule_by_columns(self) -> bool:
-        """True if, whatever steps mix, the rule after them is robustfl's own and treats every column alike."""
-        return not self.foreign and isinstance(self.aggregator, MixedRule) and self.aggregator.by_columns
+        """True if, whatever steps mix, the rule after them treats every column alike."""
+        return isinstance(self.aggregator, MixedRule) and self.aggregator.by_columns
 
     @property
     def isometric(self) -> bool:
@@ -400,9 +349,8 @@ class _Fixed:
             # A finite entry may still overflow when squared: that row leaves the basis too.
             without = self.basis.detach().clone()
             without[~good] = torch.nan
-            return self.pipeline._mixed(without, self.f, self.context)(rows)
-        with self.pipeline._apart(rows) as seen:
-            return self.pipeline._reduce(self.mixed(seen), self.left, self.kept).vector
+            return self.pipeline.mixed(without, f=self.f, context=self.context)(rows)
+        return self.pipeline._reduce(self.mixed(rows), self.left, self.kept).vector
 
     def mixed(self, rows: Tensor) -> Mixed:
         """Rows ``[n j]``, mixed."""
@@ -423,12 +371,6 @@ def _own_state(state: Mapping[str, Tensor], n: int, by_position: bool, owner: st
             f"{owner}: it remembers {before}, now come {n}; give clients=, whose rows these are, in all rounds"
         )
     return own
-
-
-def _in(order: Tensor, context: Context) -> Context:
-    """The context of rows in that order."""
-    weights, clients = (None if v is None else v[order.to(v.device)] for v in (context.weights, context.clients))
-    return replace(context, weights=weights, clients=clients)
 
 
 def told(facts: Mapping[str, Any]) -> dict[str, Any]:

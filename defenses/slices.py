@@ -109,7 +109,6 @@ def run_sliced(pipeline: Pipeline, part: Tensor, d: int, *, f: int, context: Con
 
     Raises ``NeedsWhole``, on all processes alike, if a rule cannot be run that way.
     """
-    part, context = pipeline.displaced(part, context)
     good = team.total(finite_rows(part.detach()).double()) == team.size
     seen = torch.zeros((len(part), 1), dtype=part.dtype).masked_fill(~good[:, None], torch.nan)
     keep, f_left, context = pipeline._admit(seen, f, context)

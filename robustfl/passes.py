@@ -68,7 +68,7 @@ def together(plan: Plan, thetas: Tensor, sizes: Sizes, losses: Callable[[], Tens
 
     ``losses()`` runs the model on the clients' samples, ``sizes[k]`` of each, one client after another, and returns
     their mean losses. Raises ``Unsupported`` for a layer that is known to mix clients; one without parameters is taken
-    at its word (``robustfl.testing.one_pass`` tries it).
+    at its word (``federation.one_pass`` tries it).
     """
     with serving(plan, thetas, sizes) as leaves:
         return differentiated(plan, leaves, losses, out)

@@ -25,18 +25,13 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
 
 from robustfl import autobyz
-from robustfl.alarms import alarm
 from robustfl.beside import digests, digests_of, forget_others, imported, short_digest, whole, whole_package
 from robustfl.contracts import Method
-from robustfl.doors import guard
-from robustfl.errors import RobustflError, UsageError, closest, some, told
+from robustfl.errors import RobustflError, UsageError, closest, told
 from robustfl.layer_kinds import TABLE
 from robustfl.outside import METHOD_NAME, unsafe
 from robustfl.parameters import check_given, is_plain, remember, types_of
-from robustfl.patches import unpatched
-from robustfl.running import loaded, running
 from robustfl.sessions import beside_of, content, script_of, written_here
-from robustfl.surroundings import kept
 
 KINDS = ("attack", "evasion", "defense", "norm", "algorithm", "objective", "model", "dataset", "partition")
 GROUP = "robustfl.plugins"
@@ -82,12 +77,6 @@ class Guest:
 
 
 _entries: dict[str, dict[str, Entry]] = {kind: {} for kind in KINDS}
-IMPORT_SECONDS = 120.0
-"""How long the import of a plug-in may take."""
-
-
-class _SlowImportError(BaseException):
-    """An import takes too long. No ``Exception``: a module that catches everything must not go on."""
 
 
 @dataclasses.dataclass
@@ -132,8 +121,6 @@ def register(name: str, *, version: int = 1) -> Callable[[M], M]:
             of = f" ({taken.origin})" if taken.origin else ""
             raise UsageError(f"{kind} {name!r} is taken by {taken.cls.__module__}.{taken.cls.__qualname__}{of}")
         cls.name, cls.version = name, version
-        if cls.__module__.partition(".")[0] != OWN:
-            guard(cls, origin_of)
         by_hand = not _state.origin and cls.__module__.partition(".")[0] != OWN
         _entries[kind][name] = Entry(kind, name, version, cls, _state.origin or _origin_of_module(cls), by_hand)
         _changed()
@@ -231,21 +218,12 @@ def _load_point(point: EntryPoint) -> None:
 
 
 def _import_as(origin: str, load: Callable[[], Any], what: str, own: bool = False) -> None:
-    """Import, with what registers meanwhile marked as coming from ``origin``; a plug-in that fails leaves nothing.
-
-    One that takes longer than ``IMPORT_SECONDS``, or changes global settings, has failed, too.
-    """
+    """Import, with what registers meanwhile marked as coming from ``origin``; a plug-in that fails leaves nothing."""
     before = _state.origin
     known, kinds = {kind: dict(names) for kind, names in _entries.items()}, set(TABLE)
     _state.origin = origin
     try:
-        if own:
-            load()
-        else:
-            with running(what, importing=True):
-                _guarded(load)
-            _refuse_swaps(known)
-            loaded(what)
+        load()
     except BaseException as error:
         if own or isinstance(error, KeyboardInterrupt):
             raise
@@ -260,31 +238,6 @@ def _import_as(origin: str, load: Callable[[], Any], what: str, own: bool = Fals
         raise UsageError(f"{what} could not be imported: {told(error)}") from error
     finally:
         _state.origin = before
-
-
-def _refuse_swaps(known: Mapping[str, Mapping[str, Entry]]) -> None:
-    """Raise ``UsageError`` if a method of robustfl's own is another than in ``known``, which is put back."""
-    swapped = [
-        (kind, entry) for kind, names in known.items() for entry in names.values()
-        if not entry.origin and _entries[kind].get(entry.name) is not entry
-    ]  # fmt: skip
-    for kind, entry in swapped:
-        _entries[kind][entry.name] = entry
-    if swapped:
-        kind, entry = swapped[0]
-        raise UsageError(f"its import puts something else in the place of {kind} {entry.name!r}")
-
-
-def _guarded(load: Callable[[], Any]) -> None:
-    """Import somebody else's code: in limited time, with all global settings, generators and functions put back."""
-    with (
-        unpatched() as patched,
-        kept() as moved,
-        alarm(IMPORT_SECONDS, lambda frame: _SlowImportError(f"not done within {IMPORT_SECONDS:g} s")),
-    ):
-        load()
-    if changed := [*moved.settings, *patched]:
-        raise UsageError(f"its import changes {some(changed)}, which every other method shares")
 
 
 def _origin_of_distribution(dist: Distribution, module: str) -> str:
@@ -501,18 +454,13 @@ def create(kind: str, spec: str, **params: Any) -> Any:
 
 
 def _made_elsewhere(entry: Entry, given: Mapping[str, Any]) -> Method:
-    """A plug-in's method. Raises ``UsageError`` naming it for one that fails, or that changes what others share."""
-    who = f"{entry.kind} {entry.name!r} ({entry.origin})"
+    """A plug-in's method. Raises ``UsageError`` naming it for one that cannot be made."""
     try:
-        with kept() as moved, running(who):
-            made = entry.cls(**given)
+        return entry.cls(**given)
     except RobustflError:
         raise
-    except (Exception, SystemExit) as error:
-        raise UsageError(f"{who} cannot be made: {told(error)}") from error
-    if moved.settings:
-        raise UsageError(f"{who} changes {', '.join(moved.settings)}, which other methods share")
-    return made
+    except Exception as error:
+        raise UsageError(f"{entry.kind} {entry.name!r} ({entry.origin}) cannot be made: {told(error)}") from error
 
 
 def _named(params: dict[str, Any], entry: Entry, spec: str) -> dict[str, Any]:

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 
 from robustfl.beside import digests_of
-from robustfl.doors import bare
 
 MAIN = "__main__"
 _PLAIN = (str, bytes, int, float, complex, type(None), type(Ellipsis))
@@ -137,7 +136,6 @@ def _of_class(cls: type, seen: _Seen) -> Iterator[str]:
 
 
 def _of_function(function: FunctionType, seen: _Seen) -> Iterator[str]:
-    function = bare(function)
     yield f"function {function.__module__}.{function.__qualname__}"
     if function.__module__ != MAIN:
         seen.beside |= digests_of(function.__module__ or "")

@@ -25,20 +25,17 @@ from robustfl.data import (
     train_validation,
 )
 from robustfl.data.checks import data_doubts
-from robustfl.doors import TWO_THINGS
 from robustfl.errors import Refused, RobustflError
 from robustfl.federation import Experiment
+from robustfl.federation.one_pass import Mixed, in_one_pass
 from robustfl.models.dropout import seed_dropout
-from robustfl.passes import evaluating
 from robustfl.randomness import numpy_stream, stream
-from robustfl.registry import create, describe, origin_of
+from robustfl.registry import create, describe
 from robustfl.vectors import layout_of, read_statistics
-from robustfl.watch import checked, names, watched
 
 from .cell import Cell
 from .methods import Methods
 
-_VISIBLE = 1e-3  # of a pixel; devices that sum in any order differ by less on most images
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 Indices = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -93,7 +90,6 @@ def build(cell: Cell, *, root: str | Path | None = None, device: torch.device | 
     train = Resident.of(arrays.train_x, arrays.train_y, device=where)
     model = _model(cell, m, arrays, root).to(device=where, dtype=DTYPES[cell.dtype])
     mixing = _mixing(m, model, train, arrays.classes)
-    _try_evasions(m, model, train)
     layout = layout_of(model)
     if m.init is not None and layout.s:
         layout = replace(layout, start=read_statistics(model, layout, next(model.parameters()).detach()))
@@ -327,10 +323,8 @@ def _mixing(m: Methods, model: nn.Module, train: Resident, classes: int) -> str 
     pass.
     """
     own = all(type(part).__module__.partition(".")[0] in ("torch", "robustfl") for part in model.modules())
-    if isinstance(m.norm, OneMachineNorm) or (own and not (origin_of(m.model) or origin_of(m.norm))):
+    if isinstance(m.norm, OneMachineNorm) or own:
         return None
-    from robustfl.testing.one_pass import Mixed, in_one_pass  # with all contracts, which plug-ins alone need
-
     images = train.pixels(slice(0, 5), dtype=next(model.parameters()).dtype)
     try:
         in_one_pass(model, images, classes)
@@ -341,28 +335,6 @@ def _mixing(m: Methods, model: nn.Module, train: Resident, classes: int) -> str 
     except (Refused, RuntimeError, ValueError, TypeError, LookupError, AttributeError):
         return None  # training meets it again, and says whose it is
     return None
-
-
-def _try_evasions(m: Methods, model: nn.Module, train: Resident) -> None:
-    """Raise ``RobustflError`` for an evasion from elsewhere that makes two things of the same images and draws."""
-    tried = dict.fromkeys((m.train_evasion, *m.evasions))
-    for part in (p for evasion in tried for p in (evasion, *getattr(evasion, "parts", ())) if origin_of(p)):
-        x = train.pixels(slice(0, 4), dtype=next(model.parameters()).dtype)
-        if 2 * _made_apart(part, model, x) > len(x):
-            raise RobustflError(f"{names((part,))}: perturb() {TWO_THINGS}")
-
-
-def _made_apart(evasion: Evasion, model: nn.Module, x: Tensor) -> int:
-    """Of how many images an evasion makes two when it is called twice with the same draws.
-
-    Labels are what the model says, so that there is something to attack.
-    """
-    with evaluating(model), watched(evasion, x):
-        with torch.no_grad():
-            y = model(x).argmax(1)
-        once, again = (evasion.perturb(model, x, y, generator=stream(0, "try", device=x.device)) for _ in range(2))
-    apart = (checked(once, x, evasion) - checked(again, x, evasion)).abs().flatten(1).amax(1)
-    return int((apart > _VISIBLE).sum())
 
 
 def _layer_type(norm: Norm) -> type[nn.Module]:

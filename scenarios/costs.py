@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,8 +18,7 @@ from robustfl.errors import Diverged, Refused, Terminated, told
 from robustfl.evaluation import ProductCounter, macs_per_epoch
 from robustfl.federation import Experiment, initial_state, train
 from robustfl.origins import in_words, origins
-from robustfl.running import running
-from robustfl.surroundings import kept, standard
+from robustfl.surroundings import standard
 
 from .build import Built, build
 from .cell import Cell
@@ -110,8 +108,7 @@ class Costs:
     def _guarded(self, kind: tuple[Any, ...], cell: Cell) -> Cost:
         foreign = in_words(origins(resolve(cell, "")))
         try:
-            with running(foreign), kept() if foreign else nullcontext():
-                return self._cost(kind, cell)
+            return self._cost(kind, cell)
         except Refused as error:  # what only training tells
             return Cost(refused=str(error))
         except Diverged:  # the grid will record it; it costs next to nothing

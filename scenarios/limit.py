@@ -9,7 +9,7 @@ from types import FrameType
 
 from robustfl.alarms import alarm
 from robustfl.contracts import Method
-from robustfl.watch import names
+from robustfl.results import names
 
 
 class OutOfTimeError(BaseException):
@@ -39,6 +39,6 @@ def _method(frame: FrameType | None) -> str:
     while frame is not None:
         running = frame.f_locals.get("self")
         if isinstance(running, Method):
-            return f" in {names([running])}"
+            return f" in {names(running)}"
         frame = frame.f_back
     return ""

@@ -7,7 +7,6 @@ import socket
 import time
 import traceback
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -19,16 +18,14 @@ import numpy as np
 import torch
 
 from robustfl.attacks.evasion.accounts import masking
-from robustfl.errors import LONGEST, Diverged, Refused, RobustflError, RowsLost, StoreError, UsageError, some, told
+from robustfl.errors import LONGEST, Diverged, Refused, RowsLost, StoreError, UsageError, told
 from robustfl.evaluation import macs_per_epoch, traffic
 from robustfl.federation import Experiment, RoundRecord, State, train
-from robustfl.origins import in_words, origins
+from robustfl.origins import origins
 from robustfl.outside import LARGEST_NUMBER, cut, unsafe
-from robustfl.patches import unpatched
 from robustfl.provenance import UNKNOWN, commit, processor
 from robustfl.records import CellResult, CurvePoint, Metrics, Timing, measured_in, plain
-from robustfl.running import running
-from robustfl.surroundings import kept, standard
+from robustfl.surroundings import standard
 
 from .build import Built, build
 from .cell import Cell
@@ -50,7 +47,7 @@ ON_CPU = Execution(device="cpu")
 def run_cell(cell: Cell, *, fingerprint: str, scenario: str = "cell", execution: Execution = ON_CPU) -> CellResult:
     """Run one cell. Refusal, divergence and crash become records; interrupts escape, and ``StoreError``.
 
-    Global settings and generators are as before afterwards; a cell whose plug-ins change them has failed.
+    Global settings and generators are as before afterwards.
     The record of a cell that goes on from a checkpoint is the same as without; whoever commits the record discards the
     checkpoint. ``timing`` tells of it, as ``execution.on_note`` does. Of a team the leading process alone evaluates;
     the others' records say less.
@@ -63,15 +60,9 @@ def run_cell(cell: Cell, *, fingerprint: str, scenario: str = "cell", execution:
     software = {"versions": versions(), "device": where.type, "threads": execution.threads}
     keeper = _keeper(key, software, where, execution)
     plug_ins = "".join(f" [{name}: {origin}]" for name, origin in foreign.items())
-    with running(in_words(foreign)), standard():
+    with standard():
         _set_up(cell, execution)
-        watch: AbstractContextManager[list[str]] = unpatched() if foreign else nullcontext([])
-        with watch as patched, kept() as moved:
-            run, outcome = _outcome(cell, key, where, keeper, execution, plug_ins)
-    changed = [*moved.settings, *(f"the global generator of {name}" for name in moved.generators), *patched]
-    if changed and plug_ins and outcome["status"] == "done":
-        broken = RobustflError(f"a plug-in changed {some(changed)}, which other methods share")
-        outcome = _failure(broken, plug_ins, "")
+        run, outcome = _outcome(cell, key, where, keeper, execution, plug_ins)
     certificates = outcome.pop("certificates", {}) | software | {"precision": cell.precision}
     certificates |= {"processes": execution.team.size} if execution.team.size > 1 else {}
     timing = Timing(
@@ -155,8 +146,6 @@ def _outcome(
     except RowsLost as error:
         return run, _diverged(Diverged((run.rounds if run else 0) + 1, f"so many rows ({error})"), run)
     except Refused as error:
-        if run is not None and plug_ins:  # boards leave refused attacks out: no plug-in may choose them as it sees rows
-            return run, _failure(error, plug_ins, "")
         return run, {"status": "refused", "reason": str(error)}
     except Diverged as error:
         return run, _diverged(error, run)

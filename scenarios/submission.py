@@ -5,26 +5,19 @@ Nothing of a bundle runs before everything that can be read has been read, and c
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from robustfl.contracts import Aggregator, Context, Method, Step
-from robustfl.defenses import Pipeline, Propagate, parse_pipeline
-from robustfl.errors import RobustflError, UsageError, closest, some, told
+from robustfl.contracts import Method
+from robustfl.defenses import Pipeline, Propagate
+from robustfl.errors import RobustflError, UsageError, closest, told
 from robustfl.origins import foreign
-from robustfl.patches import unpatched
-from robustfl.randomness import stream
 from robustfl.records import canonical
 from robustfl.registry import Entry, describe, entries, load_file
 from robustfl.reports.published import TOLERANCE, Board, read_board
 from robustfl.reports.published.bundle import Bundle, read_bundle
-from robustfl.running import running
 from robustfl.testing import Check as Law
 from robustfl.testing import check as laws_of
 
@@ -221,79 +214,18 @@ def _contracts(brought: Sequence[Entry], note: Note, cells: Sequence[Mapping[str
     """The contract suite on every method that came with the bundle, as the settings of its ``cells`` have it."""
     for entry in brought:
         who = f"{entry.kind} {entry.name}"
-        with running(f"{who} ({entry.origin})"), unpatched() as patched:
-            broken: dict[str, list[Law]] = {}
-            try:
-                for each, method in _as_used(entry, cells).items():
-                    broken[each] = [c for c in laws_of(method) if not c.passed]
-                    if isinstance(method, (Aggregator, Step)) and not broken[each]:
-                        broken[each] = _order(method)
-            except (TypeError, ValueError, SystemExit) as error:
-                note("contract", False, f"{who} cannot be made: {told(error)}")
-                continue
-        if patched and not any(broken.values()):
-            broken[who] = [Law("others", False, f"it changes {some(patched)}, which other methods share")]
+        broken: dict[str, list[Law]] = {}
+        try:
+            for each, method in _as_used(entry, cells).items():
+                broken[each] = [c for c in laws_of(method) if not c.passed]
+        except (TypeError, ValueError, SystemExit) as error:
+            note("contract", False, f"{who} cannot be made: {told(error)}")
+            continue
         for each, laws in broken.items():
             for law in laws:
                 note("contract", False, f"{each}: {law.name}: {law.reason}")
         if not any(broken.values()):
             note("contract", True, f"{' and '.join(broken)} keeps the contract")
-
-
-def _order(method: Aggregator | Step) -> list[Law]:
-    """A defense must not know where attackers stand: far rows that come last harm no less than in other places."""
-    try:
-        rule = (
-            Pipeline((), method)
-            if isinstance(method, Aggregator)
-            else Pipeline((method,), parse_pipeline("mean").aggregator)
-        )
-        words = _displaced(rule)
-    except (Exception, SystemExit) as error:  # such as the contract suite's rounds and rows do not lead to
-        words = told(error)
-    return [Law("order", False, words)] if words else []
-
-
-def _displaced(rule: Pipeline) -> str:
-    """The harm of far rows that come first or among the others, where it is more than of the same that come last.
-
-    In few columns of a first round, and in many of a later one: a rule may look at which it is. As in the engine the
-    numbers of clients rise among the near rows, then anew among the far ones; in other places they go with the rows.
-    """
-    f = 2
-    n = _clients(rule, f)
-    for seed, (width, round) in enumerate(((8, 0), (8, 1), (8, 2), (4_000, 60))):
-        near = 1 + 0.1 * torch.randn(n - f, width, generator=stream(seed, "order"), dtype=torch.float64)
-        far = 60 + torch.randn(f, width, generator=stream(seed, "far"), dtype=torch.float64)
-        mixed, ids = (torch.randperm(n, generator=stream(seed, name)) for name in ("mixed", "clients"))
-        numbers = torch.cat([ids[: n - f].sort().values, ids[n - f :].sort().values])
-        places = {"last": torch.arange(n), "first": torch.arange(n).roll(f), "among the others": mixed}
-        context = Context(round=round, reference=near.mean(0))
-        for in_order in (True, False):  # as they come, and in the order of a cell, which a rule may undo
-            moved = {
-                where: _moved(
-                    rule, torch.cat([near, far])[order], f,
-                    replace(context, generator=stream(seed, "rule"), clients=numbers[order]), in_order,
-                )
-                for where, order in places.items()
-            }  # fmt: skip
-            last = moved.pop("last")
-            where, most = max(moved.items(), key=lambda item: item[1])
-            if most > 3 * last + 3:
-                harm = f"by {most:.3g} where they come {where} and by {last:.3g} where last"
-                return f"{f} far rows move the result {harm}"
-    return ""
-
-
-def _clients(pipeline: Pipeline, f: int) -> int:
-    """A number of clients that it takes: the least from 11 on, or of a rule that takes few only, the least at all."""
-    return next((n for n in range(11, 41) if pipeline.refusal(n, f) is None), 0) or pipeline.min_clients(f)
-
-
-def _moved(rule: Pipeline, X: Tensor, f: int, context: Context, in_order: bool = True) -> float:
-    """How far from 1 the aggregate lies, in eight columns of it on average."""
-    made = rule.run(X, f=f, context=context, in_order=in_order).vector
-    return float((made - 1).norm()) * math.sqrt(8 / len(made))
 
 
 def _protocol(verification: Verification, bundle: Bundle, note: Note) -> None:

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from robustfl.contracts.defense import Context
 from robustfl.contracts.method import Method
 from robustfl.errors import closest
-from robustfl.sealed import Sealed
 
 Channel = Literal["update", "statistics"]
 Knowledge = Literal["blind", "partial", "omniscient", "defense"]
@@ -92,7 +91,7 @@ class Rehearsal:
         """
         generator = context.generator
         if generator is None:
-            return cls(Sealed(lambda rows: run(rows, context)), isometric, origin)
+            return cls(lambda rows: run(rows, context), isometric, origin)
         draws, device = generator.get_state(), generator.device
 
         def aggregate(rows: Tensor) -> Tensor:
@@ -100,7 +99,7 @@ class Rehearsal:
             again.set_state(draws)
             return run(rows, replace(context, generator=again))
 
-        return cls(Sealed(aggregate), isometric, origin)
+        return cls(aggregate, isometric, origin)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from robustfl.contracts import Attack, Evasion
 from robustfl.data.checks import SURELY
 from robustfl.errors import UsageError
 from robustfl.passes import NEAR, evaluating, right
-from robustfl.watch import checked, watched
+from robustfl.results import received, unwritten
 
 Pixels = Callable[[Tensor], Tensor]
 # Fixed budgets, not the memory that happens to be free: the batch borders enter the random starts of attacks.
@@ -122,8 +122,9 @@ def robust_accuracy(
 
     def perturbed(index: Tensor) -> Tensor:
         clean, own = pixels(index), labels[index]
-        with watched(attack, clean, own):
-            return checked(attack.perturb(model, clean, own, generator=generator), clean, attack)
+        with unwritten(attack, "perturb()", clean, own):
+            made = attack.perturb(model, clean, own, generator=generator)
+        return received(made, clean, attack, "perturb()")
 
     with evaluating(model):
         return _accuracy(model, perturbed, labels, batch)
@@ -143,7 +144,8 @@ def attack_success(model: nn.Module, pixels: Pixels, labels: Tensor, attack: Att
     fooled = 0
     with evaluating(model), torch.no_grad():
         for index in torch.split(others, batch):
-            logits = model(attack.trigger(pixels(index)))
+            clean = pixels(index)
+            logits = model(received(attack.trigger(clean), clean, attack, "trigger()"))
             fooled += int(right(logits, torch.full((len(index),), attack.target, device=logits.device)).sum())
     return fooled / len(others) if len(others) else math.nan
 

@@ -18,8 +18,8 @@ from robustfl.federation.stack import Exchange, attack_shift, mean
 from robustfl.federation.state import State
 from robustfl.passes import grouped
 from robustfl.randomness import stream
+from robustfl.results import received
 from robustfl.vectors import Layout, write_statistics
-from robustfl.watch import checked
 
 
 class StatisticsChannel:
@@ -54,6 +54,7 @@ class StatisticsChannel:
             rows = torch.cat([reports.rows, reports.rows[:1].expand(absent)])
             reports = Reports(rows, torch.cat([reports.counts, reports.counts[:1].expand(absent)]))
         rows = e.norm.messages(reports, state.statistics, e.layout.layers)
+        rows = received(rows, reports.rows, e.norm, "messages()")
         if not bool(torch.isfinite(rows[:h]).all()):
             raise Diverged(state.round + 1, "an honest report")
 
@@ -76,10 +77,11 @@ class StatisticsChannel:
             ).redacted(e.attack)
             generator = stream(e.settings.seed, "attack-statistics", context.round)
             forged = forged_statistics(e.attack, view, target=e.settings.target, generator=generator)
-            rows, known = torch.cat([rows[:h], checked(forged.rows, rows[h:], e.attack, rows[:h])]), forged.state
+            sent = received(forged.rows, rows[h:], e.attack, "forge()", rows[:h])
+            rows, known = torch.cat([rows[:h], sent]), forged.state
             if facts is not None:
                 facts["statistics_shift"] = attack_shift(rows, h, context.weights) if e.attack.on(view.round) else 0.0
-        return checked(merged(rows, context), state.statistics, e.norm), known
+        return received(merged(rows, context), state.statistics, e.norm, "merge()", rows), known
 
     def _origin(
         self, rows: Tensor, reports: Reports, h: int, state: State, context: Context, refresh: bool
@@ -190,7 +192,7 @@ class StatisticsChannel:
                 ).redacted(e.attack)  # fmt: skip
                 generator = e.stream("attack-lockstep", round, place)
                 forged = forge_statistics(e.attack, view, target="both", generator=generator)
-                rows = torch.cat([honest, checked(forged, rows[h:], e.attack, honest)])
+                rows = torch.cat([honest, received(forged, rows[h:], e.attack, "forge()", honest)])
             return defended(rows, context)
 
         return reduce

@@ -18,6 +18,7 @@ from robustfl.passes import Plan, Unsupported, at_once, channels_last, serving
 from robustfl.randomness import stream
 from robustfl.registry import origin_of
 from robustfl.replay import Replays, recorded_on
+from robustfl.results import pair, received
 
 STATISTICS_BATCH = 256
 PRIOR_EPOCHS = 16
@@ -189,7 +190,9 @@ class Clients:
     def _poison(self, k: int, x: Tensor, y: Tensor, draws: torch.Generator, round: int) -> tuple[Tensor, Tensor]:
         """Pixels and labels as attacker ``k`` poisons them."""
         e, place = self.experiment, self._places[k]
-        return e.attack.poison(x, y, classes=e.classes, generator=draws, attacker=place, round=round)
+        made = e.attack.poison(x, y, classes=e.classes, generator=draws, attacker=place, round=round)
+        images, labels = pair(made, "images, labels", e.attack, "poison()")
+        return received(images, x, e.attack, "poison()"), received(labels, y, e.attack, "poison()")
 
     def poisons(self, client: int) -> bool:
         """True if the client is an attacker who trains on poisoned data."""

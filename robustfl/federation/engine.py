@@ -19,14 +19,12 @@ from robustfl.federation.experiment import Experiment
 from robustfl.federation.local_steps import Messages, Round, work
 from robustfl.federation.outputs import noise_outputs
 from robustfl.federation.propagation import propagate_statistics
-from robustfl.federation.stack import Exchange, MessageStack, mapped_apart
+from robustfl.federation.stack import Exchange, MessageStack
 from robustfl.federation.state import LocalModels, RoundRecord, State, initial_state
-from robustfl.registry import origin_of
-from robustfl.sealed import Sealed
+from robustfl.results import pair, received
 from robustfl.storage import LIMIT, settle
 from robustfl.team import ALONE, Team
 from robustfl.vectors import write_statistics
-from robustfl.watch import paired, shaped
 
 
 def train(
@@ -226,7 +224,7 @@ class _Loop:
             reference=self._reference(state),
             shapes=e.shapes,
             model=e.privacy.sent(state.theta),
-            noise_outputs=Sealed(lambda *given: noise_outputs(e, state, *given)) if sees else None,
+            noise_outputs=(lambda *given: noise_outputs(e, state, *given)) if sees else None,
         )
 
     def _reference(self, state: State) -> Tensor | None:
@@ -287,8 +285,7 @@ class _Loop:
         def again(make: Callable[[Tensor, Mapping[str, Tensor]], Tensor]) -> Tensor:
             sent = {name: stack.columns(privacy.sent(value)) for name, value in state.server.items()}
             fresh = replace(context, generator=e.stream("defense-second", state.round), state={})
-            rows = mapped_apart(make, stack.rows, sent) if origin_of(e.algorithm) else make(stack.rows, sent)
-            found = stack.defended(e.defense, f=e.settings.f_declared, context=fresh, rows=rows)
+            found = stack.defended(e.defense, f=e.settings.f_declared, context=fresh, rows=make(stack.rows, sent))
             return privacy.whole(stack.whole(found.vector), e.layout.d)
 
         steps = tuple(self._clients.steps(k) for k in who.ids)
@@ -296,10 +293,12 @@ class _Loop:
         draws = e.stream("server", state.round) if "draws" in e.algorithm.asks else None
         last = not any(self._sample(t).h for t in range(state.round + 1, e.settings.rounds))  # nobody changes it after
         beside = draws, last, privacy.mask, context.weights
-        given = ServerWork(state.theta, whole, lr, state.server, Sealed(again), steps, n, *beside)
-        theta, server = paired(e.algorithm.server_step(given), "the model, the server's state", e.algorithm)
+        given = ServerWork(state.theta, whole, lr, state.server, again, steps, n, *beside)
+        theta, server = pair(
+            e.algorithm.server_step(given), "the model, the server's state", e.algorithm, "server_step()"
+        )
         held = e.held(state.round)  # nor does the noise or the memory of a server or a defense move frozen layers
-        state.theta[held:].copy_(shaped(theta, state.theta, (e.algorithm,))[held:])
+        state.theta[held:].copy_(received(theta, state.theta, e.algorithm, "server_step()")[held:])
         kept: dict[str, Tensor] = server
         return kept
 

@@ -28,9 +28,8 @@ from robustfl.layer_kinds import Sizes
 from robustfl.models.network import representing
 from robustfl.passes import Plan, Unsupported, client_means, evaluating, grouped, plain, serving, together
 from robustfl.precision import computing
-from robustfl.sealed import Sealed
+from robustfl.results import pair, received
 from robustfl.vectors import read_statistics, write_statistics
-from robustfl.watch import paired, shaped
 
 Lending = Callable[[Tensor], AbstractContextManager[object]]
 Batch = tuple[Tensor, Tensor, Tensor]  # pixels, labels, the priors of the samples' clients
@@ -177,10 +176,12 @@ def _walk_group(
         shared=e.privacy.mask,
     )
     with starting(e.model, e.layout, None if own is None else clients.replays.placed(own)):
-        message, kept = paired(e.algorithm.local(work), "messages [n d], what clients keep or None", e.algorithm)
+        message, kept = pair(
+            e.algorithm.local(work), "messages [n d], what clients keep or None", e.algorithm, "local()"
+        )
         reports = collect(e.model, e.layout, clients=len(places))
     for made in (message,) if kept is None else (message, kept):
-        shaped(made, start, (e.algorithm,))
+        received(made, start, e.algorithm, "local()")
     same = kept is not None and kept.data_ptr() == message.data_ptr() == done.updates[at].data_ptr()
     if message.data_ptr() != done.updates[at].data_ptr():
         done.updates[at] = e.privacy.sent(message)
@@ -204,7 +205,7 @@ def _holding(gradients: Callable[..., Tensor], entries: int) -> Callable[..., Te
         found[:, :entries] = 0
         return found
 
-    return Sealed(held if entries else gradients)
+    return held if entries else gradients
 
 
 def _index(places: list[int]) -> slice | list[int]:
@@ -332,5 +333,7 @@ class Turn:
     def _constrained(self, gradients: Tensor, at: Tensor) -> Tensor:
         for place in [place for place, k in enumerate(self._ids) if self._clients.poisons(k)]:
             moved = at[place] - self._start[place]
-            gradients[place] = self._e.attack.constrain(gradients[place].clone(), moved, round=self._round)
+            attack, gradient = self._e.attack, gradients[place].clone()
+            made = attack.constrain(gradient, moved, round=self._round)
+            gradients[place] = received(made, gradient, attack, "constrain()")
         return gradients

@@ -14,7 +14,7 @@ from robustfl.errors import RobustflError
 from robustfl.federation.experiment import Experiment
 from robustfl.federation.stack import attack_shift
 from robustfl.randomness import stream
-from robustfl.watch import checked
+from robustfl.results import received
 
 Memory = dict[str, Mapping[str, Tensor]]
 
@@ -80,16 +80,17 @@ def _forged(
         return _received(e, sent, targets, context).mean(0)
 
     clean = [layer for layer in e.layout.layers if layer.branch == CLEAN]
-    shares = torch.stack([propagate.propagation.weights(rows[:-f], target, clean) for target in targets])
+    rule = propagate.propagation
+    shares = [received(rule.weights(rows[:-f], t, clean), rows[:-f, 0], rule, "weights()") for t in targets]
     view = View(
         n=len(rows), f=f, channel="statistics", honest=honest, own=own,
-        aggregate=Rehearsal.of(mean_received, context, origin=shares.mean(0) @ honest),
+        aggregate=Rehearsal.of(mean_received, context, origin=torch.stack(shares).mean(0) @ honest),
         variance=e.layout.variance_mask().to(rows.device)[columns],
         round=round, previous=memory.get("propagated", {}).get("mean"), state=memory.get("propagation", {}),
     ).redacted(attack)  # fmt: skip
     generator = stream(e.settings.seed, "attack-statistics", context.round, device=e.device)
     forged = forged_statistics(attack, view, target=e.settings.target, generator=generator)
     sent = rows[-f:].clone()
-    sent[:, columns] = checked(forged.rows, own, attack, honest)
+    sent[:, columns] = received(forged.rows, own, attack, "forge()", honest)
     moved = attack_shift(torch.cat([honest, sent[:, columns]]), len(honest), None) if attack.on(round) else 0.0
     return sent, forged.state, moved

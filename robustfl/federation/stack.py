@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -15,9 +14,8 @@ from robustfl.defenses import Pipeline
 from robustfl.defenses.slices import NeedsWhole, run_sliced
 from robustfl.federation.local_steps import Messages
 from robustfl.federation.personal import Personal
-from robustfl.registry import origin_of
+from robustfl.results import received, unwritten
 from robustfl.team import ALONE, Team
-from robustfl.watch import checked, watched
 
 T = TypeVar("T")
 
@@ -107,10 +105,9 @@ class MessageStack:
         team, h, width, rows = self._team, self.honest, self.width, self.rows
 
         def forged(honest: Tensor, mine: Tensor | None, before: Tensor | None, like: Tensor) -> Forged:
-            honest = honest.clone() if origin_of(attack) else honest  # in which a plug-in may write by ways unseen
-            with watched(attack, honest, mine):
+            with unwritten(attack, "forge()", honest, mine):
                 made = Forged.of(attack.forge(view(honest, mine, before), generator=generator))
-            return Forged(checked(made.rows, like, attack, honest), made.state)
+            return Forged(received(made.rows, like, attack, "forge()", honest), made.state)
 
         if team.size == 1 or isinstance(attack, ColumnAttack):
             made = forged(rows[:h], own, None if previous is None else self.columns(previous), rows[h:])
@@ -129,9 +126,9 @@ class MessageStack:
     def defended(self, rule: Pipeline, *, f: int, context: Context, rows: Tensor | None = None) -> Aggregated:
         """The rule's result for the rows, or of others in their place; of the vector, the columns that are here."""
         stack, team = self.rows if rows is None else rows, self._team
-        with watched(rule.parts, stack):
+        with unwritten(rule.parts, "aggregate()", stack):
             result = rule.run(stack, f=f, context=context) if team.size == 1 else self._sliced(rule, stack, f, context)
-        return replace(result, vector=checked(result.vector, stack[0], rule.parts, stack))
+        return replace(result, vector=received(result.vector, stack[0], rule.parts, "aggregate()", stack))
 
     def _sliced(self, rule: Pipeline, stack: Tensor, f: int, context: Context) -> Aggregated:
         team, width = self._team, self.width
@@ -159,13 +156,6 @@ class MessageStack:
     def attack_shift(self, weights: Tensor | None) -> float:
         """The distance by which the attackers' rows move the mean of all rows, relative to that of the honest ones."""
         return attack_shift(self.rows, self.honest, weights, self._team)
-
-
-def mapped_apart(make: Callable[[Tensor, T], Tensor], rows: Tensor, given: T) -> Tensor:
-    """The rows ``[n d]`` that ``make`` makes of each by itself, in an order that nobody knows: of all at once an
-    algorithm from elsewhere could make what it likes of the attackers' rows, and of the defense."""
-    made = {k: make(rows[k : k + 1].clone(), given) for k in random.SystemRandom().sample(range(len(rows)), len(rows))}
-    return torch.cat([made[k] for k in range(len(rows))])
 
 
 def mean(honest: Tensor, weights: Tensor | None) -> Tensor:

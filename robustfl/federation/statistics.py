@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from robustfl.contracts import LockstepLayer, NormLayer, Reducer, Reports, StatisticsLayer
-from robustfl.doors import reported
+from robustfl.errors import RobustflError
 from robustfl.models.dropout import ClientDropout
 from robustfl.vectors import Layout, write_statistics
 
@@ -107,7 +107,7 @@ def collect(model: nn.Module, layout: Layout, *, clients: int = 1) -> Reports:
     if not layers:
         like = next(model.parameters(), torch.empty(0)).detach()
         return Reports(like.new_zeros((clients, 0)), torch.zeros((clients, 0), dtype=torch.int64))
-    reports = [reported(layer) for layer in layers]
+    reports = [_reported(layer) for layer in layers]
     rows = torch.cat([part for mean, variance, _ in reports for part in (mean, variance)], dim=1)
     if rows.shape[1] != layout.s:
         raise ValueError(
@@ -115,3 +115,20 @@ def collect(model: nn.Module, layout: Layout, *, clients: int = 1) -> Reports:
             "in buffers called running_mean and running_var, [C] each"
         )
     return Reports(rows, torch.stack([counts for _, _, counts in reports], dim=1))
+
+
+def _reported(layer: StatisticsLayer) -> tuple[Tensor, Tensor, Tensor]:
+    """The report of a layer, in the form that all have. Raises ``RobustflError`` naming the layer otherwise."""
+    made: object = layer.report()
+    if isinstance(made, tuple) and len(made) == 3 and all(isinstance(part, Tensor) for part in made):
+        mean, variance, counts = made
+        right = mean.dim() == 2 and mean.shape == variance.shape
+        right = right and mean.dtype == variance.dtype == layer.running_mean.dtype
+        whole = counts.shape == mean.shape[:1] and counts.device.type == "cpu"
+        whole = whole and (torch.compiler.is_compiling() or not bool(((counts < 0) | (counts % 1 != 0)).any()))
+        if right and whole and not (mean.requires_grad or variance.requires_grad):
+            return mean, variance, counts
+    raise RobustflError(
+        f"{type(layer).__name__}.report() returned {type(made).__name__}; mean [n C] and variance [n C] that require "
+        "no gradient are wanted, and the values per channel [n], whole numbers on the CPU"
+    )

@@ -13,7 +13,6 @@ from torch import Tensor
 from robustfl.attacks import forge_statistics
 from robustfl.contracts import Attack, Forged, Rehearsal, View
 from robustfl.defenses import parse_pipeline
-from robustfl.doors import held
 from robustfl.randomness import stream
 from robustfl.testing.common import COMMON, FIRST, D, built, rows
 from robustfl.testing.guards import (
@@ -24,6 +23,7 @@ from robustfl.testing.guards import (
     check_state,
     devices,
     expect,
+    held,
     hinted,
     own_memory,
     same,

@@ -20,8 +20,8 @@ from robustfl.randomness import stream
 from robustfl.registry import create, describe, lookup
 from robustfl.surroundings import kept
 from robustfl.testing.guards import Broken, Differs, same
+from robustfl.testing.state import changed, random_state
 from robustfl.testing.suite import Law, Trial, held
-from robustfl.watch import changed, random_state
 
 D = 6
 

@@ -13,14 +13,12 @@ from torch import Tensor, nn
 from robustfl.contracts import Arrays, Dataset, Model, Partition
 from robustfl.data import data_root
 from robustfl.data.checks import dark_images, repeated_images, unseen_classes, untested_classes
-from robustfl.doors import said, unheard
 from robustfl.errors import DataMissing, FileMissing, Refused, told
 from robustfl.models.dropout import seed_dropout
 from robustfl.randomness import numpy_stream, stream
 from robustfl.registry import create
 from robustfl.testing.common import COMMON, FIRST, FORM, built
-from robustfl.testing.guards import Broken, Differs, same
-from robustfl.testing.one_pass import held_in_one_pass
+from robustfl.testing.guards import Broken, Differs, held_in_one_pass, said, same, unheard
 from robustfl.testing.suite import LIMIT, Check, Law, Trial, run
 
 _CLIENTS, _CLASSES, _IMAGES = 5, 10, 400

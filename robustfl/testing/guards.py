@@ -7,14 +7,16 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from robustfl.contracts import Context, Method, View
-from robustfl.doors import absent
-from robustfl.errors import Refused, UsageError
+from robustfl.contracts import Context, Method, StatisticsLayer, View
+from robustfl.errors import Refused, RobustflError, UsageError
+from robustfl.federation.one_pass import in_one_pass
 
 
 class Broken(AssertionError):
@@ -163,3 +165,57 @@ def hinted(method: Method, given: View | Context, more: str = "") -> Iterator[No
         if not (lack := absent(error, method, (given,))):
             raise
         raise Broken(f"{error}: {lack}{more}") from error
+
+
+def absent(error: Exception, method: Method, given: tuple[Any, ...]) -> str:
+    """The fields that the view or the context of a call does not hold, where that may be the error; else empty."""
+    if "NoneType" not in str(error):
+        return ""
+    for value in given:
+        if isinstance(value, View):
+            return f"with knowledge={getattr(method, 'knowledge', '')!r} the view holds {held(value)} only"
+        if isinstance(value, Context):
+            gone = (f.name for f in fields(value) if getattr(value, f.name) is None)
+            return f"the context has no {', no '.join(gone)} here"
+    return ""
+
+
+def held(view: View) -> str:
+    """The fields of a view that an attack gets, in words."""
+    always = ("channel", "round", "state")
+    return ", ".join(f.name for f in fields(view) if f.name not in always and getattr(view, f.name) is not None)
+
+
+def said(made: Any) -> str:
+    """A value in few words: of tensors and arrays their form.
+
+    >>> said(torch.ones(2, 3)), said(None), said((1, None))
+    ('a tensor (2, 3) of torch.float32', 'None', '(int, NoneType)')
+    """
+    if isinstance(made, Tensor):
+        forms = [str(made.layout)] if made.layout != torch.strided else []
+        forms += [f"on {made.device}"] if made.device.type == "meta" else []
+        forms += ["that requires a gradient"] if made.requires_grad else []
+        return " ".join([f"a tensor {tuple(made.shape)} of {made.dtype}", *forms])
+    if isinstance(made, np.ndarray):
+        return f"an array {made.shape} of {made.dtype}"
+    if isinstance(made, (tuple, list)):
+        words = ", ".join(type(part).__name__ for part in made[:4])
+        return f"({words}{', …' if len(made) > 4 else ''})" if isinstance(made, tuple) else f"a list of {len(made)}"
+    return repr(made) if isinstance(made, (str, int, float, bool, type(None))) else f"a {type(made).__name__}"
+
+
+def unheard(made: nn.Module) -> str:
+    """The type of a layer whose running statistics nobody asks for; empty without one."""
+    with_statistics = (m for m in made.modules() if isinstance(getattr(m, "running_mean", None), Tensor))
+    return next((type(m).__name__ for m in with_statistics if not isinstance(m, StatisticsLayer)), "")
+
+
+def held_in_one_pass(network: nn.Module, images: Tensor, classes: int, *, training: bool = True) -> str:
+    """The outcome of ``in_one_pass`` as that of a law: ``Broken`` where it raises."""
+    try:
+        return in_one_pass(network, images, classes, training=training)
+    except Refused:
+        raise
+    except RobustflError as error:
+        raise Broken(f"in {'training' if training else 'evaluation'}, {error}") from None

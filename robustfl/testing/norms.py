@@ -28,8 +28,7 @@ from robustfl.defenses.aggregation import PlainMean
 from robustfl.federation.statistics import begin, collect, seen_by_client, unseen
 from robustfl.passes import Plan, Unsupported, together
 from robustfl.testing.common import COMMON, FIRST, built
-from robustfl.testing.guards import Broken, Differs, attempt, devices, expect, own_memory, untouched
-from robustfl.testing.one_pass import held_in_one_pass
+from robustfl.testing.guards import Broken, Differs, attempt, devices, expect, held_in_one_pass, own_memory, untouched
 from robustfl.testing.suite import LIMIT, Check, Law, Trial, run
 from robustfl.vectors import Layout, layout_of, statistics_layers, write_statistics
 

@@ -11,11 +11,10 @@ from typing import Any, Generic, TypeVar, cast
 from torch import Tensor
 
 from robustfl.contracts import Method
-from robustfl.doors import opened
 from robustfl.errors import told
 from robustfl.surroundings import kept
 from robustfl.testing.guards import Broken, Differs, Hung, within
-from robustfl.watch import kept_state
+from robustfl.testing.state import kept_state
 
 LIMIT = 60.0
 """Seconds one law may take unless the caller says otherwise."""
@@ -132,7 +131,7 @@ def _unsteady(findings: Sequence[_Finding]) -> str:
 
 def _one(law: Law, trial: Trial[Any], limit: float) -> _Finding:
     try:
-        with kept(), opened():
+        with kept():
             remark = within(limit, lambda: law.test(trial))
     except Hung:
         return _Finding(Check(law.name, False, f"still running after {limit:g} s"), hung=True)

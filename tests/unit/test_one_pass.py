@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import robustfl
 from robustfl.contracts import Model, Norm, NormLayer, Tag
 from robustfl.errors import UsageError
+from robustfl.federation.one_pass import Mixed, in_one_pass
 from robustfl.layer_kinds import LayerKind, Rows, Sizes, layer_kind, per_sample
 from robustfl.models.dropout import seed_dropout
 from robustfl.models.network import Network
@@ -23,7 +24,6 @@ from robustfl.registry import create, entries, register
 from robustfl.scenarios import Cell
 from robustfl.scenarios.build import build
 from robustfl.testing import check_model, check_norm
-from robustfl.testing.one_pass import Mixed, in_one_pass
 from robustfl.vectors import Layout
 
 SMALL: dict[str, Any] = {

@@ -8,11 +8,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from robustfl.errors import Refused, RobustflError
+from robustfl.errors import RobustflError
 from robustfl.federation.statistics import begin, collect
 from robustfl.passes import Plan, Unsupported, plain, together
 from robustfl.randomness import stream
-from robustfl.testing.guards import Broken
 from robustfl.vectors import flatten_parameters, layout_of
 
 _SIZES = (3, 2)
@@ -64,16 +63,6 @@ def _held_against_each(made: nn.Module, images: Tensor, classes: int) -> str:
                 "buffers: statistics go into the report of a robustfl.contracts.StatisticsLayer"
             )
     return "all clients in one pass"
-
-
-def held_in_one_pass(network: nn.Module, images: Tensor, classes: int, *, training: bool = True) -> str:
-    """The outcome of ``in_one_pass`` as that of a law: ``Broken`` where it raises."""
-    try:
-        return in_one_pass(network, images, classes, training=training)
-    except Refused:
-        raise
-    except RobustflError as error:
-        raise Broken(f"in {'training' if training else 'evaluation'}, {error}") from None
 
 
 class _Trial:

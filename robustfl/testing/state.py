@@ -1,7 +1,4 @@
-"""Side effects of a method: writing to what it was shown, global randomness, memory between calls.
-
-The contract suite (``robustfl.testing``) and the engine look through the same eyes.
-"""
+"""Global randomness, and what classes and modules could remember: digests of both, to be compared around a call."""
 
 from __future__ import annotations
 
@@ -9,13 +6,12 @@ import gc
 import hashlib
 import io
 import itertools
-import math
 import pickle
 import random
 import sys
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from types import FunctionType, SimpleNamespace
 from typing import Any
@@ -23,12 +19,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-
-from robustfl.contracts import Method
-from robustfl.errors import RobustflError
-from robustfl.registry import origin_of
-from robustfl.running import running
-from robustfl.surroundings import kept
 
 _PLAIN = (
     bool, int, float, str, bytes, list, dict, set, tuple, deque, itertools.count, Tensor, np.ndarray,
@@ -158,83 +148,3 @@ def _digest(value: Any) -> str:
     except Exception:  # what cannot be pickled still shows what it is
         data = repr(value).encode()
     return hashlib.sha256(data).hexdigest()
-
-
-@contextmanager
-def watched(methods: Method | Sequence[Method], *shown: Tensor | None) -> Iterator[None]:
-    """Raise ``RobustflError`` naming the methods if, within, they write to the tensors they were ``shown``.
-
-    Plug-ins from elsewhere are also held to use no global randomness, to change no global setting, and to remember
-    nothing outside their state. What they changed of the first two is put back.
-    """
-    parts = (methods,) if isinstance(methods, Method) else tuple(methods)
-    versions = [t._version for t in shown if t is not None]
-    foreign = [type(m) for m in parts if origin_of(m)]
-    with _observed(parts, foreign) if foreign else nullcontext():
-        yield
-    if versions != [t._version for t in shown if t is not None]:
-        raise RobustflError(f"{names(parts)} wrote to what it was shown; it must work on a copy")
-
-
-@contextmanager
-def _observed(parts: Sequence[Method], foreign: list[type[Method]]) -> Iterator[None]:
-    memory = [kept_state(cls) for cls in foreign]
-    with kept() as moved, running(names(parts)):
-        yield
-    if moved.settings:
-        raise RobustflError(f"{names(parts)} changed {', '.join(moved.settings)}, which other methods share")
-    if moved.generators:
-        raise RobustflError(f"{names(parts)} used the global generator of {', '.join(moved.generators)}")
-    for cls, old in zip(foreign, memory, strict=True):
-        held = changed(old, kept_state(cls))
-        if held:
-            raise RobustflError(f"{names(parts)} keeps global state in {', '.join(held)}")
-
-
-def checked(made: Any, like: Tensor, methods: Method | Sequence[Method], *shown: Tensor) -> Tensor:
-    """Return what methods made, if it is a tensor like ``like``; of plug-ins from elsewhere it must be finite, too.
-
-    Raises ``RobustflError`` naming them otherwise. A method whose ``exempt`` names ``finite`` may send what it likes,
-    and so may one that was ``shown`` numbers so large that products of them overflow: the run diverges.
-    """
-    parts = (methods,) if isinstance(methods, Method) else tuple(methods)
-    found = shaped(made, like, parts)
-    strict = any(origin_of(m) and "finite" not in m.exempt for m in parts)
-    if strict and not bool(torch.isfinite(found).all()) and not any(map(_overflows, shown)):
-        raise RobustflError(f"{names(parts)} returned entries that are not finite")
-    return found
-
-
-def _overflows(shown: Tensor) -> bool:
-    """True if a square of some entry is beyond the largest number of its type."""
-    return shown.numel() > 0 and float(shown.abs().max()) > math.sqrt(torch.finfo(shown.dtype).max)
-
-
-def shaped(made: Any, like: Tensor, methods: Sequence[Method]) -> Tensor:
-    """Return what methods made, if it is a tensor like ``like``: anything else torch might stretch to fit.
-
-    Raises ``RobustflError`` naming them otherwise.
-    """
-    if not isinstance(made, Tensor):
-        raise RobustflError(
-            f"{names(methods)} returned {type(made).__name__}, not a tensor of shape {tuple(like.shape)}"
-        )
-    if made.shape != like.shape or made.dtype != like.dtype or made.device != like.device:
-        expected = f"{tuple(like.shape)} {like.dtype} on {like.device}"
-        raise RobustflError(
-            f"{names(methods)} returned {tuple(made.shape)} {made.dtype} on {made.device}, not {expected}"
-        )
-    return made
-
-
-def paired(made: Any, words: str, method: Method) -> tuple[Any, Any]:
-    """Return what a method made, if it is a pair, of what ``words`` say. Raises ``RobustflError`` otherwise."""
-    if not isinstance(made, tuple) or len(made) != 2:
-        raise RobustflError(f"{names((method,))} returned {type(made).__name__}, not a pair ({words})")
-    return made
-
-
-def names(methods: Sequence[Method]) -> str:
-    """The methods as messages name them: ``defense 'nnm+mine' (robustfl-mine 1.0)``."""
-    origins = dict.fromkeys(o for m in methods if (o := origin_of(m)))
-    return f"{methods[0].kind} {'+'.join(m.name for m in methods)!r}" + (f" ({', '.join(origins)})" if origins else "")
