@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from robustfl.contracts import Arrays, Evasion, LockstepNorm, Model, Norm, OneMachineNorm
+from robustfl.contracts import Arrays, Evasion, LockstepNorm, Model, Norm, OneMachineNorm, StatisticsLayer, Tag
 from robustfl.data import (
     Augment,
     Normalize,
@@ -300,8 +300,26 @@ def _network(cell: Cell, model: Model, norm: Norm, shape: tuple[int, int, int], 
     layer = _layer_type(norm)
     if layer is not nn.Identity and not any(isinstance(part, layer) for part in network.modules()):
         raise Refused(f"{cell.model} has no normalization layers for {cell.norm} to take the place of")
+    _check_layers(norm, network)
     seed_dropout(network)
     return network
+
+
+def _check_layers(norm: Norm, network: nn.Module) -> None:
+    """Raise ``RobustflError`` for running statistics that would stay at mean 0 and variance 1, or that nobody reads."""
+    for part in network.modules():
+        if isinstance(getattr(part, "running_mean", None), Tensor) and not isinstance(part, StatisticsLayer):
+            raise RobustflError(
+                f"nobody asks {type(part).__name__} for its running statistics; make normalization layers with "
+                "norm.layer, of a class derived from robustfl.contracts.StatisticsLayer"
+            )
+    merges = type(norm).merge is not Norm.merge
+    reports = any(isinstance(part, StatisticsLayer) for part in network.modules())
+    if reports and not merges and not {Tag.MEAN, Tag.VARIANCE} & set(norm.private):
+        raise RobustflError(
+            f"norm {norm.name!r}: nobody merges what its layers report, and models would be tested with mean 0 and "
+            "variance 1: override merge, or name Tag.MEAN and Tag.VARIANCE in private"
+        )
 
 
 def _model(cell: Cell, m: Methods, arrays: Arrays, root: str | Path | None) -> nn.Module:

@@ -222,6 +222,13 @@ class Norm(Method):
         super().__init_subclass__()
         _refuse_old_facts(cls)
 
+    @classmethod
+    def _fault(cls) -> str:
+        private = vars(cls).get("private")
+        tags = isinstance(private, (set, frozenset)) and all(isinstance(tag, Tag) for tag in private)
+        right = private is None or hasattr(private, "__get__") or tags
+        return "" if right else "private must be a set of robustfl.contracts.Tag, such as frozenset({Tag.AFFINE})"
+
     @property
     def private(self) -> frozenset[Tag]:
         """The tags of the entries each client keeps for itself."""

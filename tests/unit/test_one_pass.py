@@ -162,7 +162,10 @@ def _built(cell: dict[str, Any]) -> tuple[nn.Module, Layout]:
 @pytest.mark.parametrize("layer", [Centred, Scale])
 def test_clients_whom_a_pass_would_mix_run_one_after_another(layer: type[nn.Module]) -> None:
     model_with(layer)
-    fast, plain = (robustfl.run({**SMALL, "model": "with-one", "engine": way}) for way in ("fast", "reference"))
+    heard: list[str] = []
+    cells = ({**SMALL, "model": "with-one", "engine": way} for way in ("fast", "reference"))
+    fast, plain = (robustfl.run(cell, on_note=heard.append) for cell in cells)
+    assert any(words.removeprefix("warning: ").startswith(ALONE) for words in heard)
     assert any(words.startswith(ALONE) for words in fast.certificates["warnings"])
     assert fast.metrics.loss == pytest.approx(plain.metrics.loss, rel=1e-12)
 
@@ -266,7 +269,7 @@ def test_facts_of_a_class_are_looked_at_where_it_is_registered(value: object) ->
         def layer(self, channels: int) -> nn.Module:
             return nn.Identity()
 
-    with pytest.raises(UsageError, match=r"norm class Told: private is a .*set of robustfl"):
+    with pytest.raises(UsageError, match=r"Told: private must be a set of robustfl"):
         register("told")(Told)
     Told.private = frozenset({Tag.AFFINE})
     assert create("norm", register("told")(Told)().name).private == {Tag.AFFINE}

@@ -1,10 +1,8 @@
-"""Plug-ins that exit, crash, hang or change what all methods share: one cell fails and names them, no other notices."""
+"""Plug-ins that exit or crash in a worker: their cell fails and names them, the others go on."""
 
 from __future__ import annotations
 
 import os
-import pkgutil
-import random
 import signal
 import subprocess
 import sys
@@ -15,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from test_grid import CELL, PLUGIN
@@ -26,8 +23,6 @@ from robustfl.contracts import Attack
 from robustfl.errors import UsageError
 from robustfl.reports.store import Store
 from robustfl.scenarios import Scenario, grid
-from robustfl.scenarios.evaluate import Evaluator
-from robustfl.surroundings import Surroundings, kept
 from robustfl.workers import Died, spread
 
 pytestmark = pytest.mark.slow
@@ -45,18 +40,6 @@ ENDS = {
     "crashes": ("import ctypes; ctypes.string_at(0)", "the worker process died twice on this cell: SIGSEGV"),
 }
 STAYS = "import threading, time; threading.Thread(target=time.sleep, args=(10**6,)).start()"
-CHANGES = {
-    "torch's default dtype": "torch.set_default_dtype(torch.float64)",
-    "torch's grad mode": "torch.set_grad_enabled(False)",
-    "torch's inference mode": "global MODE; MODE = torch.inference_mode(); MODE.__enter__()",
-    "torch's deterministic algorithms": "torch.use_deterministic_algorithms(True, warn_only=True)",
-    "torch's number of threads": "torch.set_num_threads(torch.get_num_threads() + 1)",
-    "torch's precision of products": "torch.set_float32_matmul_precision('medium')",
-    "torch's default device": "torch.set_default_device('meta')",
-    "cudnn.benchmark": "torch.backends.cudnn.benchmark = not torch.backends.cudnn.benchmark",
-    "numpy's handling of floating-point errors": "import numpy; numpy.seterr(all='ignore', under='raise')",
-    "the working directory": "import os; os.chdir('/')",
-}
 
 
 def scenario(folder: Path, bodies: dict[str, str], **cell: Any) -> Scenario:
@@ -71,9 +54,6 @@ def outcomes(folder: Path) -> dict[str, tuple[str, str]]:
     """Status and first line of the reason by attack."""
     found = Store(folder).load().results
     return {r.labels["attack"]: (r.status, ([*(r.reason or "").splitlines(), ""])[0]) for r in found}
-
-
-# --- ends ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -110,125 +90,6 @@ def test_a_thread_of_a_plug_in_keeps_no_command_alive(words: tuple[str, ...], tm
     done = command(*words, "--set", "attack=threads", "--format", "json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert '"sa"' in done.stdout.partition("printed")[2] or '"sa"' in done.stdout
-
-
-# --- imports ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("import time\ntry:\n    time.sleep(600)\nexcept Exception: pass", "not done within 0.5 s"),
-        ("import sys; sys.exit(0)", "could not be imported: SystemExit: 0"),
-        *((f"import torch; {code}", f"its import changes {what}") for what, code in [*CHANGES.items()][:3]),
-    ],
-)
-def test_an_import_that_hangs_exits_or_changes_settings_is_an_error(
-    line: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if "sleep" in line:
-        monkeypatch.setattr(registry, "IMPORT_SECONDS", 0.5)
-    (tmp_path / "odd.py").write_text(line, encoding="utf-8")
-    before = Surroundings()
-    with kept():
-        with pytest.raises(UsageError, match=r"odd\.py") as caught:
-            registry.load_file(tmp_path / "odd.py")
-        assert before.settings() == []
-    assert words in str(caught.value)
-    assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
-
-
-# --- what all methods share ------------------------------------------------------------------------------------------
-
-
-def test_what_a_plug_in_changes_is_put_back_and_named(tmp_path: Path) -> None:
-    """In one process, so that a cell would see what the one before it did."""
-    bodies = {f"changes-{i}": f"{code}; {MEAN}" for i, code in enumerate(CHANGES.values())}
-    bodies |= {"seeds": f"torch.manual_seed(1); {MEAN}", "raises": "torch.set_grad_enabled(False); raise ValueError"}
-    alone = grid(Scenario.of({"name": "alone", "cell": {**SMALL, "attack": "none"}}), out=tmp_path, jobs=0)
-    before = Surroundings()
-    with kept():
-        results = grid(scenario(tmp_path, bodies), out=tmp_path, jobs=0)
-        assert (before.settings(), before.generators()) == ([], [])
-    found = outcomes(results.folder)
-    for i, what in enumerate(CHANGES):
-        status, reason = found[f"changes-{i}"]
-        assert status == "failed"
-        assert f"attack 'changes-{i}' (hostile.py" in reason
-        assert f"changed {what}" in reason or f", {what}" in reason
-    assert "used the global generator of torch" in found["seeds"][1]
-    (one,) = Store(alone.folder).load().results
-    (same,) = (r for r in Store(results.folder).load().results if r.labels["attack"] == "none")
-    assert same.metrics == one.metrics
-
-
-PATCHES = {
-    "robustfl.scenarios.evaluate.Evaluator.metrics": "from robustfl.scenarios.evaluate import Evaluator\n"
-    "Evaluator.metrics = lambda self, state: None",
-    "robustfl.evaluation.accuracy.Accuracy": "import robustfl.evaluation.accuracy as place\nplace.Accuracy = dict",
-    "robustfl.records.measured_in": "from robustfl.records import measured_in\n"
-    "measured_in.__code__ = (lambda round, rounds, every, tail: True).__code__",
-    "torch.nn.functional.cross_entropy": "from torch.nn import functional as F\nF.cross_entropy = F.nll_loss",
-    "torch.Tensor.argmax": "import torch\ntorch.Tensor.argmax = torch.Tensor.argmin",
-    "torch.argmax": "import torch\ntorch.argmax = torch.argmin",
-}
-"""By what they change: lines that put something else in the place of what measures everybody's methods."""
-
-
-@pytest.mark.parametrize(("what", "lines"), PATCHES.items(), ids=PATCHES)
-def test_what_is_put_in_the_place_of_a_shared_function_is_taken_out_and_named(
-    what: str, lines: str, tmp_path: Path
-) -> None:
-    names = what.rpartition(".")
-    owner = pkgutil.resolve_name(names[0])
-    before, known = getattr(owner, names[2]), names[2] in vars(owner)
-    runs = getattr(before, "__code__", None)
-    (tmp_path / "patch.py").write_text(lines, encoding="utf-8")
-    with pytest.raises(UsageError, match=rf"patch\.py.*: its import changes {what}, which every other method shares"):
-        registry.load_file(tmp_path / "patch.py")
-    assert (getattr(owner, names[2]), names[2] in vars(owner)) == (before, known)
-    assert getattr(before, "__code__", None) is runs
-
-
-def test_a_plug_in_that_changes_how_it_is_measured_while_it_runs_has_failed(tmp_path: Path) -> None:
-    body = f"from robustfl.scenarios.evaluate import Evaluator; Evaluator.standard = lambda *_: (1.0, 0.0); {MEAN}"
-    found = outcomes(grid(scenario(tmp_path, {"praises-itself": body}), out=tmp_path, jobs=0).folder)
-    status, reason = found["praises-itself"]
-    assert status == "failed"
-    assert "a plug-in changed robustfl.scenarios.evaluate.Evaluator.standard, which other methods share" in reason
-    assert found["none"][0] == "done"
-    assert Evaluator.standard.__name__ == "standard"
-
-
-def test_a_method_that_exits_as_it_is_made_is_named(tmp_path: Path) -> None:
-    body = f"{MEAN}\n    def __post_init__(self): raise SystemExit(0)"
-    chosen = scenario(tmp_path, {"exits-early": body})
-    registry.load_file(chosen.plugins[0])
-    with pytest.raises(UsageError, match=r"attack 'exits-early' \(hostile.py .*\) cannot be made: SystemExit: 0"):
-        registry.create("attack", "exits-early")
-
-
-def test_everything_that_is_looked_at_can_be_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    held: dict[str, Any] = {"torch": torch}
-    changes: list[Callable[[], Any]] = [lambda code=code: exec(code, held) for code in CHANGES.values()]  # type: ignore[misc]
-    changes += [
-        lambda: torch.set_flush_denormal(True), lambda: torch.autograd.set_detect_anomaly(True),
-        lambda: torch.set_autocast_enabled("cpu", True), lambda: torch.manual_seed(5),
-        lambda: np.random.seed(5), lambda: random.seed(5),
-        lambda: setattr(torch.backends.cuda.matmul, "allow_tf32", True),
-        lambda: setattr(torch.backends.mkldnn, "enabled", False),
-        lambda: setattr(torch.backends.mkldnn, "deterministic", True), lambda: torch.backends.nnpack.set_flags(False),
-        lambda: torch.backends.cuda.enable_math_sdp(False), lambda: torch.backends.cuda.enable_flash_sdp(False),
-        lambda: os.environ.update(ROBUSTFL_DATA="elsewhere"), lambda: os.environ.update(OMP_NUM_THREADS="3"),
-        lambda: os.environ.update(NVIDIA_TF32_OVERRIDE="1"), lambda: os.environ.pop("OMP_NUM_THREADS"),
-    ]  # fmt: skip
-    before = Surroundings()
-    for change in changes:
-        with kept():
-            change()
-            assert before.settings() or before.generators()
-        assert (before.settings(), before.generators()) == ([], [])
 
 
 # --- workers and what they leave -------------------------------------------------------------------------------------
