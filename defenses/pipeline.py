@@ -119,8 +119,6 @@ class Pipeline:
         """
         stack, form = as_stack(X, self.describe())
         f = self._checked_f(f, len(stack))
-        if not isinstance(state, Mapping | None) or not all(isinstance(v, Tensor) for v in (state or {}).values()):
-            raise UsageError(f"{self.describe()}: state={state!r:.60} must be what the last call handed back, or None")
         if weights is not None and not self.aggregator.weighs:
             name, asks = self.aggregator.name, "weighted" in getattr(self.aggregator, "__dataclass_fields__", ())
             how = f"write {name}(weighted=true), or leave" if asks else "take a rule that weighs, such as rfa, or leave"
@@ -128,7 +126,7 @@ class Pipeline:
         context = Context(
             generator=check_generator(generator, self.describe(), "defense"),
             weights=as_weights(weights, len(stack), self.describe()),
-            state=_own_state(state or {}, len(stack), clients is None, self.describe()),
+            state=_own_state(state, len(stack), clients is None, self.describe()),
             clients=as_clients(clients, len(stack), self.describe()),
             reference=None if reference is None else as_stack([reference], f"{self.describe()}: reference")[0][0],
             shapes=() if form.layers is None else tuple(tuple(part.shape) for part in form.parts),
@@ -357,8 +355,12 @@ class _Fixed:
         return Mixed(Stack(rows.detach() if self.keep is None else rows.detach()[self.keep]), self.coefficients)
 
 
-def _own_state(state: Mapping[str, Tensor], n: int, by_position: bool, owner: str) -> dict[str, Tensor]:
-    """The state of the rule itself. Raises ``UsageError`` if it is unclear whose rows it remembers."""
+def _own_state(state: Mapping[str, Tensor] | None, n: int, by_position: bool, owner: str) -> dict[str, Tensor]:
+    """The state of the rule itself. Raises ``UsageError`` for none, and if it is unclear whose rows it remembers."""
+    if state is None:
+        return {}
+    if not isinstance(state, Mapping) or not all(isinstance(value, Tensor) for value in state.values()):
+        raise UsageError(f"{owner}: state={state!r:.60} must be what the last call handed back, or None")
     own = {key: value for key, value in state.items() if key != _BY_POSITION}
     if "clients" not in own:
         return own

@@ -1,4 +1,4 @@
-"""What methods return, looked at where the engine receives it: shape, dtype, device, finite entries."""
+"""Checks of results where the engine receives them from methods: shape, dtype, device, finite entries."""
 
 from __future__ import annotations
 

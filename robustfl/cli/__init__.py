@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import io
 import os
 import signal
 import sys
-import threading
 import traceback
 import warnings
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
 from robustfl.cli.app import app
 from robustfl.cli.printing import flushed, give_up_output, say, take_output
-from robustfl.cli.supervised import farewell, supervised
 from robustfl.errors import LONGEST, OldFormatWarning, RobustflError, Terminated, UsageError, reason
 from robustfl.outside import cut
 
@@ -28,29 +24,13 @@ __all__ = ["app", "invoke", "main"]
 
 def main() -> None:
     """The ``robustfl`` command. Exit code 2 for misuse, 1 for failure, 130 after Ctrl-C."""
-    supervised()
     try:
         take_output()
         code = flushed(invoke(sys.argv[1:]))
     except KeyboardInterrupt:
         code = _stopped([])
-    except BaseException:
-        farewell(1)  # with a traceback
-        raise
-    _leave(code)
-
-
-def _leave(code: int) -> NoReturn:
-    """End the process, also where a plug-in's thread never would; an interrupt is too late now."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    farewell(code)
-    if all(t.daemon or t is threading.main_thread() for t in threading.enumerate()):
-        sys.exit(code)
-    atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(code)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is too late now
+    sys.exit(code)
 
 
 def invoke(arguments: list[str]) -> int:

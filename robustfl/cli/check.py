@@ -81,15 +81,13 @@ def _named(target: str, limit: float) -> list[dict[str, Any]]:
 
 def _suite(entry: Any, method: Any, limit: float) -> dict[str, Any]:
     from robustfl import testing
-    from robustfl.running import running
 
-    with running(f"{entry.kind} {entry.name!r} ({entry.origin})" if entry.origin else ""):
-        try:
-            method = method() if isinstance(method, type) else method
-        except (TypeError, ValueError, SystemExit) as error:
-            hint = f"it cannot be made of its defaults ({told(error)}); check '{entry.name}(parameter=value)'"
-            return _result(entry.kind, entry.name, entry.origin, [testing.Check("defaults", False, hint)])
-        return _result(entry.kind, entry.name, entry.origin, testing.check(method, limit=limit))
+    try:
+        method = method() if isinstance(method, type) else method
+    except (TypeError, ValueError) as error:
+        hint = f"it cannot be made of its defaults ({told(error)}); check '{entry.name}(parameter=value)'"
+        return _result(entry.kind, entry.name, entry.origin, [testing.Check("defaults", False, hint)])
+    return _result(entry.kind, entry.name, entry.origin, testing.check(method, limit=limit))
 
 
 def _result(kind: str, name: str, origin: str, checks: list[Any]) -> dict[str, Any]:

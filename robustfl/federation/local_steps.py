@@ -176,9 +176,7 @@ def _walk_group(
         shared=e.privacy.mask,
     )
     with starting(e.model, e.layout, None if own is None else clients.replays.placed(own)):
-        message, kept = pair(
-            e.algorithm.local(work), "messages [n d], what clients keep or None", e.algorithm, "local()"
-        )
+        message, kept = pair(e.algorithm.local(work), "messages, what clients keep", e.algorithm, "local()")
         reports = collect(e.model, e.layout, clients=len(places))
     for made in (message,) if kept is None else (message, kept):
         received(made, start, e.algorithm, "local()")

@@ -5,12 +5,10 @@ from __future__ import annotations
 import gzip
 import json
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from fake_store import record
 from small_bench import RULES as FEW
 from small_bench import SMALL, run_bench, shrink
@@ -18,12 +16,8 @@ from small_bench import SMALL, run_bench, shrink
 from robustfl.autobyz import TITLE, ensembles, latest
 from robustfl.cli import invoke
 from robustfl.cli.bench import STUDIES, _publish
-from robustfl.contracts import Aggregator, Context
-from robustfl.defenses import pipeline
 from robustfl.errors import RobustflError, UsageError
-from robustfl.randomness import stream
 from robustfl.records import CurvePoint
-from robustfl.registry import register
 from robustfl.reports.benchmark.study import Study, Tried, about, read_study, study_of
 from robustfl.reports.benchmark.study_page import heldout_page, study_page
 from robustfl.reports.loading import board_of
@@ -115,27 +109,6 @@ def test_what_is_unknown_is_named_with_exit_code_2(
 )  # fmt: skip
 def test_what_a_defense_is_told_is_found_by_trying(defense: str, told: str) -> None:
     assert knowledge(defense) == told
-
-
-@pytest.mark.usefixtures("clean_registry")
-def test_a_rule_from_elsewhere_that_undoes_the_order_of_rows_is_told_an_honest_client(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    class Undoes(Aggregator):
-        """The first rows, in the order in which the engine has them."""
-
-        def min_clients(self, f: int) -> int:
-            return 1
-
-        def aggregate(self, X: torch.Tensor, *, f: int, context: Context) -> torch.Tensor:
-            assert context.generator is not None
-            draws = stream(context.generator.initial_seed(), "order of rows", context.round)
-            return X[torch.randperm(len(X), generator=draws).argsort()][:8].mean(0)
-
-    register("undoes-in-a-bench")(dataclass(frozen=True)(Undoes))
-    monkeypatch.setattr(pipeline, "origin_of", lambda part: "mine.py 0123")
-    assert knowledge("undoes-in-a-bench") == "an honest client"
-    assert knowledge("median") == "none"
 
 
 # --- tuning ----------------------------------------------------------------------------------------------------------

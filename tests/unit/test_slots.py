@@ -121,7 +121,7 @@ def test_cells_run_where_their_slot_is(tmp_path: Path, monkeypatch: pytest.Monke
         seen.append(execution.device)
         return original(cell, execution=replace(execution, device="cpu"), **rest)
 
-    def here(function: Any, work: list[Any], workers: int, *, threads: int) -> Iterator[Any]:
+    def here(function: Any, work: list[Any], workers: int, *, threads: int, deadline: Any) -> Iterator[Any]:
         yield from ((item, function(item)) for item in work)
 
     monkeypatch.setattr(run, "run_cell", record)
