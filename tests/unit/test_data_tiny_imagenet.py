@@ -196,7 +196,7 @@ def test_a_class_without_images_is_refused_also_without_a_list(root):
     ("file", "content", "message"),
     [
         ("wnids.txt", b"n00000001\nn00000002\n", r"wnids\.txt lists 2 classes; 200 are expected"),
-        ("wnids.txt", b"\xff\xfe\xff", r"wnids\.txt is no text"),
+        ("wnids.txt", b"\xff\xfe\xff", r"wnids\.txt is not UTF-8 text"),
         ("val/val_annotations.txt", b"val_0.JPEG\n", r"line 1: expected 'image<tab>class of wnids\.txt', got 'val_0"),
         ("val/val_annotations.txt", b"val_0.JPEG\tn9\n", r"line 1: expected .* got 'val_0\.JPEG.tn9'"),
         ("val/val_annotations.txt", f"../val_0.JPEG\t{WNIDS[0]}\n".encode(), r"lacks 1 images .*\.\./val_0"),

@@ -249,8 +249,8 @@ def test_the_attack_on_clipped_clustering_falls_back_on_the_row_most_unlike_the_
 
 
 def test_edge_cases_are_turned_and_bars_are_laid_in_reading_order() -> None:
-    turned = create("attack", "edge-case(look=turned)").trigger(torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]]))
-    assert turned.tolist() == [[[[2.0, 4.0], [1.0, 3.0]]]]
+    turned = create("attack", "edge-case(look=turned)").trigger(torch.tensor([[[[0.25, 0.5], [0.75, 1.0]]]]))
+    assert turned.tolist() == [[[[0.5, 1.0], [0.25, 0.75]]]]
     x, dba = torch.zeros(1, 1, 4, 4), create("attack", "dba(length=1, gap=0)")
     places = [dba.part(x, k).nonzero()[0, 2:].tolist() for k in range(4)]
     assert places == [[0, 0], [0, 1], [1, 0], [1, 1]]
