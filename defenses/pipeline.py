@@ -140,7 +140,9 @@ class Pipeline:
         if (dropped := int(result.facts["dropped"])) > f:
             told = f"{dropped} of {len(stack)} rows are not finite and were left out, more than f={f} may be Byzantine"
             warnings.warn(f"{self.describe()}: {told}", RuntimeWarning, stacklevel=3)
-        by_position = {_BY_POSITION: torch.tensor([len(stack)])} if clients is None and "clients" in result.state else {}
+        by_position = (
+            {_BY_POSITION: torch.tensor([len(stack)])} if clients is None and "clients" in result.state else {}
+        )
         return form.row(result.vector), {**result.state, **by_position}
 
     def run(self, X: Tensor, *, f: int, context: Context) -> Aggregated:

@@ -35,6 +35,15 @@ _ERROR = 2  # the file of standard error
 _LOOK = 2.0  # seconds
 
 
+_START, _LAST_WORDS = 60.0, 0.3
+"""Seconds for a worker to import what it needs, and to write where it is before it is killed."""
+
+
+@dataclass(frozen=True)
+class _Busy:
+    """A worker that has its work and no result yet, as it says when it begins."""
+
+
 @dataclass(frozen=True)
 class Died:
     """The end of a worker in the middle of its work: an exit status, negative for a signal; killed where ``late``."""
@@ -57,7 +66,8 @@ def spread(
 ) -> Iterator[tuple[W, R | Died]]:
     """``function`` on every piece of ``work``, in ``workers`` processes, as they are done; ``function`` never raises.
 
-    A worker that has no result ``deadline`` seconds after it began is killed, also one that a signal stopped.
+    A worker that has no result ``deadline`` seconds after it began is killed, also one that a signal stopped; before,
+    ``SIGUSR1`` lets Python's ``faulthandler`` write where it is.
     ``function`` and its arguments travel as pickles; a module that this process found by ``sys.path`` is found there.
     """
     left, busy, idle = deque(work), dict[Connection, tuple[_Worker, W]](), list[_Worker]()
@@ -68,9 +78,11 @@ def spread(
                 busy[worker.connection] = (worker, left[0])
                 worker.take(function, left.popleft())
             ready = set(wait(list(busy), timeout=_LOOK))
-            for connection in [c for c, (w, _) in busy.items() if c in ready or w.gone or w.late(deadline)]:
-                worker, item = busy.pop(connection)
-                result = worker.result() if connection in ready or worker.gone else Died(worker.end(), late=True)
+            for connection, (worker, item) in list(busy.items()):
+                result = worker.look(connection in ready, deadline)
+                if isinstance(result, _Busy):
+                    continue
+                del busy[connection]
                 if isinstance(result, Died):
                     worker.end()
                 else:
@@ -103,13 +115,22 @@ class _Worker:
 
     def take(self, function: Callable[[Any], Any], item: Any) -> None:
         """Begin with ``item``. A worker that is gone says so by its result."""
-        self._began = time.monotonic()
+        self._began = time.monotonic() + _START
         with suppress(BrokenPipeError, ConnectionResetError):
             self.connection.send((function, item))
 
-    def late(self, deadline: float | None) -> bool:
-        """True if the work has taken more than ``deadline`` seconds."""
-        return deadline is not None and time.monotonic() - self._began > deadline
+    def look(self, ready: bool, deadline: float | None) -> Any:
+        """The result of ``function``, ``_Busy`` as long as there is none, or the way the process ended."""
+        if ready or self.gone:
+            found = self.result()
+            if isinstance(found, _Busy):
+                self._began = time.monotonic()
+            return found
+        if deadline is None or time.monotonic() - self._began <= deadline:
+            return _Busy()
+        self._process.send_signal(signal.SIGUSR1)
+        time.sleep(_LAST_WORDS)
+        return Died(self.end(), late=True)
 
     @property
     def gone(self) -> bool:
@@ -158,6 +179,7 @@ def serve(handle: int, parent: int) -> None:
                 function, item = connection.recv()
             except (EOFError, OSError):
                 os._exit(0)
+            connection.send(_Busy())
             result = function(item)
             sys.stdout.flush()
             connection.send(result)

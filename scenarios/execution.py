@@ -88,6 +88,8 @@ class Execution:
             )
         if self.cell_minutes is not None and not 0 < self.cell_minutes < math.inf:
             raise UsageError(f"cell_minutes={self.cell_minutes:g} must be a finite number of minutes above 0")
+        if self.cell_minutes is not None and self.jobs == 0:
+            raise UsageError(f"cell_minutes={self.cell_minutes:g} needs worker processes; jobs=0 has none")
         check_threads(self.threads)
         self._check_workers()
 

@@ -35,7 +35,6 @@ from .evaluate import Evaluator
 from .execution import Execution
 from .expand import key_of, labels, refusal, resolve
 from .kept_models import keep_model
-from .limit import OutOfTimeError
 from .memory import REMEDY, exhausted, reset_peak
 from .packing import packed, unpacked
 from .portrait import portrait
@@ -156,7 +155,7 @@ def _outcome(
     except StoreError:  # a folder that cannot be written: the next cell would end no better
         raise
     except BaseException as error:
-        if not (isinstance(error, Exception) or plug_ins) or isinstance(error, (KeyboardInterrupt, OutOfTimeError)):
+        if not (isinstance(error, Exception) or plug_ins) or isinstance(error, KeyboardInterrupt):
             raise
         detail = "".join(traceback.format_exception(error))
         if exhausted(error):

@@ -25,7 +25,7 @@ from robustfl.sessions import written_here
 from robustfl.surroundings import kept
 from robustfl.workers import Died, spread
 
-from . import limit, round_files
+from . import round_files
 from .checkpoint import discard
 from .execution import Execution
 from .expand import key_of, labels
@@ -33,9 +33,6 @@ from .memory import REMEDY
 from .round_files import OnRoundOf
 from .run import Task
 from .slots import claim
-
-_LATE = 60.0
-"""Seconds beyond the time limit of a cell, for a worker to start and to end the cell itself."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +96,7 @@ def run_all(work: Sequence[Work], workers: int, on_round: OnRoundOf | None) -> I
         left = [replace(item, traces=str(traces), guests=(), sent=sent, code=code) for item in work]
         for together, some in ((True, workers), (False, 1)):
             execution, again = work[0].execution if work else Execution(), list[Work]()
-            deadline = None if execution.cell_minutes is None else 60 * execution.cell_minutes + _LATE
+            deadline = None if execution.cell_minutes is None else 60 * execution.cell_minutes
             for item, outcome in spread(_in_worker, left, some, threads=execution.threads, deadline=deadline):
                 if isinstance(outcome, RobustflError):
                     raise outcome
@@ -127,12 +124,11 @@ def _settled(item: Work, end: Died) -> Finished | None:
     """The end of a cell whose worker died, if there is no need to try it again."""
     if (stored := _stored(item)) is not None:
         return stored
-    trace = item.trace.read_text(encoding="utf-8", errors="replace") if item.trace.is_file() else ""
-    minutes = item.execution.cell_minutes
-    if minutes is None or not (end.late or trace.startswith("Timeout")):
+    if not end.late:
         return None
-    how = "; the worker process did not end by itself (stopped?) and was killed" if end.late else ""
-    return _failed(item, f"{limit.reason(minutes, item.plug_ins)}{how}\n{trace}".rstrip())
+    trace = item.trace.read_text(encoding="utf-8", errors="replace") if item.trace.is_file() else ""
+    limit = f"time limit of {item.execution.cell_minutes:g} min (--cell-minutes) reached"
+    return _failed(item, f"{limit}{item.plug_ins}; what was checkpointed is kept\n{trace}".rstrip())
 
 
 def _crashed(item: Work, end: Died) -> Finished:
@@ -212,6 +208,7 @@ def _in_worker(item: Work) -> Finished | StoreError | UsageError:
     item.trace.write_text("", encoding="utf-8")
     with open(item.trace, "a", encoding="utf-8") as trace:
         faulthandler.enable(trace, all_threads=False)
+        faulthandler.register(signal.SIGUSR1, trace, all_threads=False)
         try:
             load_plugins()
             expect(item.code)
@@ -225,6 +222,7 @@ def _in_worker(item: Work) -> Finished | StoreError | UsageError:
             return _failed(item, f"{cut(told(error), LONGEST)}{item.plug_ins}\n{detail}")
         finally:
             faulthandler.disable()
+            faulthandler.unregister(signal.SIGUSR1)
 
 
 def _execute(item: Work, on_round: OnRoundOf | None = None) -> Finished:
@@ -242,11 +240,7 @@ def _execute(item: Work, on_round: OnRoundOf | None = None) -> Finished:
         on_round=round_files.teller(item.key, item.traces, on_round),
         on_point=followed.evaluated,
     )
-    try:
-        with limit.limited(execution.cell_minutes, item.trace):
-            record = item.run(execution)
-    except limit.OutOfTimeError as error:
-        return _failed(item, str(error))
+    record = item.run(execution)
     Store(item.folder).commit(record)
     if record.status not in RERUN:
         discard(item.folder, item.key)

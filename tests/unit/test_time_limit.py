@@ -61,7 +61,8 @@ def run(chosen: Scenario, out: Path, **settings: Any) -> str:
 
 def test_a_plug_in_that_hangs_is_named_and_the_grid_goes_on(tmp_path: Path) -> None:
     reason = run(scenario(tmp_path, "hang", SWALLOWS), tmp_path, jobs=1, cell_minutes=0.03)
-    assert reason.startswith("time limit of 0.03 min (--cell-minutes) reached in attack 'hang' (hang.py")
+    assert reason.startswith("time limit of 0.03 min (--cell-minutes) reached [attack hang: hang.py ")
+    assert "in forge" in reason
 
 
 def test_code_that_never_comes_back_to_python_is_ended_from_outside(tmp_path: Path) -> None:
