@@ -94,16 +94,12 @@ def how_to_read(board: Board) -> tuple[str, ...]:
             any(p.bound for p in places),
             "≤: some attack has no number, or lacks a seed, so the worst case may be lower; such a row has no rank.",
         ),
-        (
-            any(p.cheap and not p.bound for p in places),
-            "≤ with a rank: the cheap mode left attacks out, so the worst case may be lower, and the rank another.",
-        ),
         (any(p.is_number and len(p.values) < p.expected for p in places), "k/n: only k of n seeds are there."),
         (
             any(p.states for p in places),
             "Where a seed diverged, failed or was refused, the table says so instead of a number.",
         ),
-        (any(p.mean is None and not (p.states or p.dropped) for p in places), "–: not run."),
+        (any(p.mean is None and not p.states for p in places), "–: not run."),
         (any(p.interval for p in places), "Intervals: logit scale, moderated variance."),
         (bool(doubt), doubt),
         (

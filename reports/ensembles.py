@@ -6,24 +6,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import pandas as pd
-
 from robustfl.autobyz import TITLE, Asked
 from robustfl.errors import some
 
-from .estimate import DROPPED, Estimate, worst
-from .frame import appended
-
-
-def with_dropped(table: pd.DataFrame, asked: Asked | None) -> pd.DataFrame:
-    """The table of cells with those that the cheap mode left out, with status ``dropped``."""
-    if asked is None:
-        return table
-    have = set(table["key"])
-    lines = [
-        {**labels, "key": key, "status": DROPPED} for key, labels in sorted(asked.dropped.items()) if key not in have
-    ]
-    return appended(table, lines)
+from .estimate import Estimate, worst
 
 
 def columns(attacks: Sequence[str], asked: Asked | None, none: str) -> tuple[str, ...]:
@@ -40,14 +26,14 @@ def of_members(parts: Mapping[str, Estimate]) -> tuple[Estimate, tuple[tuple[str
 
     A seed in which several are the worst, by the same accuracy or by divergence, counts for each of them. Members that
     are refused in every cell are no attacks on this row and do not count, unless all are; nor do members without
-    effect, and those that the cheap mode dropped.
+    effect.
     """
-    tried = {name: part for name, part in parts.items() if part.expected and not part.dropped}
+    tried = {name: part for name, part in parts.items() if part.expected}
     possible = {name: part for name, part in tried.items() if part.count("refused") < part.expected}
     counted = possible or tried
     if counted and all(part.idle for part in counted.values()):
         return replace(worst([replace(p, idle=False) for p in counted.values()]), idle=True), (), 0
-    found = worst([*counted.values(), *(part for part in parts.values() if part.dropped)])
+    found = worst(list(counted.values()))
     if any(not part.expected for part in parts.values()):  # some member is not among the cells
         found = replace(found, bound=found.is_number)
     counts: Counter[str] = Counter()
@@ -75,8 +61,8 @@ def member_text(members: Sequence[tuple[str, int]], seeds: int) -> str:
     return names if most == seeds else f"{names} {most}/{seeds}"
 
 
-def words(asked: Asked, refused: Mapping[str, int], *, dropped: bool) -> str:
-    """The words of a caption on the AutoByz column; of the cheap mode where it ``dropped`` some member."""
+def words(asked: Asked, refused: Mapping[str, int]) -> str:
+    """The words of a caption on the AutoByz column."""
     said = f"{TITLE} version {asked.ensemble.version}: per seed the worst of {', '.join(asked.members)}"
     said += (
         "; worst member: which it was, and in how many of the seeds; one with several worst members counts for each."
@@ -84,4 +70,4 @@ def words(asked: Asked, refused: Mapping[str, int], *, dropped: bool) -> str:
     if refused:
         listed = ", ".join(f"{name} ({count} row{'s' if count > 1 else ''})" for name, count in refused.items())
         said += f" Refused members are no attacks on a row and do not count in it: {listed}."
-    return f"{said} {asked.cheap}".rstrip() if dropped else said
+    return said

@@ -15,7 +15,6 @@ from .moderated import Prior, interval, logit, prior_of, resolution
 CONFIDENCE = 0.95
 STATES = ("diverged", "failed", "refused")
 NO_EFFECT = "no effect"
-DROPPED = "dropped"
 MIN_SEEDS = 5
 """Fewer seeds are shown themselves, from the lowest to the highest; so many have an interval."""
 
@@ -24,9 +23,8 @@ MIN_SEEDS = 5
 class Estimate:
     """One place of a table: the values per seed, how many there should be, and the states of the others.
 
-    ``bound`` marks a minimum over fewer attacks than the board has: the true worst case may be lower, and ``cheap`` one
-    that lacks the attacks that the cheap mode left out. ``idle`` marks an attack that left the mean of the honest
-    clients where it was. ``diverged`` are the seeds that did, of one task.
+    ``bound`` marks a minimum over fewer attacks than the board has: the true worst case may be lower. ``idle`` marks an
+    attack that left the mean of the honest clients where it was. ``diverged`` are the seeds that did, of one task.
     ``notes`` are the numbers of the footnotes. ``prior`` is what the place's table says about variances, ``samples``
     the number of test samples of the accuracies. Where there is a state, the table shows it instead of a number.
     """
@@ -39,9 +37,7 @@ class Estimate:
     idle: bool = False
     samples: int | None = None
     prior: Prior | None = None
-    dropped: bool = False
     diverged: frozenset[str] = frozenset()
-    cheap: bool = False
 
     @property
     def is_number(self) -> bool:
@@ -50,7 +46,7 @@ class Estimate:
 
     @property
     def exact(self) -> bool:
-        """True if there is a number that is no bound but by the cheap mode: rows are ranked by such worst cases."""
+        """True if there is a number that is no bound: rows are ranked by such worst cases."""
         return self.is_number and not self.bound
 
     @cached_property
@@ -100,16 +96,14 @@ class Estimate:
             return ", ".join(self.state_words)
         if self.idle:
             return NO_EFFECT
-        if self.dropped:
-            return DROPPED
         if self.mean is None:
             return "missing"
         return "at most" if self.at_most else "ok"
 
     @property
     def at_most(self) -> bool:
-        """True if attacks that have not run, or not to the end, might lower the number."""
-        return self.is_number and (self.bound or self.cheap)
+        """True if attacks that have not run might lower the number."""
+        return self.is_number and self.bound
 
     def spread(self) -> str:
         """The interval in percent as ``[82.1, 87.5]``, or the seeds as ``(80.0–90.0)``; empty for one seed."""
@@ -126,7 +120,7 @@ class Estimate:
 
         ``unit`` follows the number.
         """
-        if self.states or self.idle or self.dropped:
+        if self.states or self.idle:
             return self.status
         if self.mean is None:
             return "–"
@@ -163,15 +157,12 @@ def averaged(parts: Sequence[Estimate]) -> Estimate:
     values = tuple((s, fmean(dict(p.values)[s] for p in parts)) for s in shared)
     expected = sum(p.expected for p in parts) if states else max((p.expected for p in parts), default=0)
     idle = bool(parts) and all(p.idle for p in parts)
-    return Estimate(
-        values, expected, states, any(p.bound for p in parts), _notes(parts), idle, _samples(parts),
-        dropped=any(p.dropped for p in parts), cheap=any(p.cheap for p in parts),
-    )  # fmt: skip
+    return Estimate(values, expected, states, any(p.bound for p in parts), _notes(parts), idle, _samples(parts))
 
 
 def acts(places: Iterable[Estimate]) -> bool:
-    """True if an attack ran, or was dropped, and had an effect on some of the rows that these places are of."""
-    return any((place.expected or place.dropped) and not place.idle for place in places)
+    """True if an attack ran and had an effect on some of the rows that these places are of."""
+    return any(place.expected and not place.idle for place in places)
 
 
 def worst(parts: Sequence[Estimate]) -> Estimate:
@@ -179,12 +170,12 @@ def worst(parts: Sequence[Estimate]) -> Estimate:
 
     A divergence is worse than any number, so one attack that made training diverge makes the worst case ``diverged``,
     in all seeds that any attack did so.
-    Attacks without a number make it a bound, as does one that lacks a seed which others have. Attacks without effect,
-    and dropped ones, do not count.
+    Attacks without a number make it a bound, as does one that lacks a seed which others have. Attacks without effect do
+    not count.
     """
-    cheap, found = any(p.dropped or p.cheap for p in parts), [p for p in parts if p.is_number and not p.dropped]
+    found = [p for p in parts if p.is_number]
     seeds = list(dict.fromkeys(s for p in sorted(found, key=lambda p: -len(p.values)) for s, _ in p.values))
-    parts = [p for p in parts if not (p.idle or p.dropped)]
+    parts = [p for p in parts if not p.idle]
     expected = max((p.expected for p in parts), default=0)
     diverged = frozenset().union(*(p.diverged for p in parts))
     if diverged:
@@ -198,7 +189,7 @@ def worst(parts: Sequence[Estimate]) -> Estimate:
     lowest = tuple((s, min(each)) for s, each in values if each)
     lacking = any(len(p.values) < len(seeds) for p in found)
     bound = lacking or len(numbers) < len(parts) or any(p.bound for p in numbers)
-    return Estimate(lowest, expected, (), bound, samples=_samples(numbers), cheap=cheap)
+    return Estimate(lowest, expected, (), bound, samples=_samples(numbers))
 
 
 def in_order(states: Counter[str]) -> tuple[tuple[str, int], ...]:

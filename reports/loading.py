@@ -13,7 +13,6 @@ from robustfl.records import CellResult
 
 from .axes import text, values_of
 from .board import Board, natural
-from .ensembles import with_dropped
 from .frame import appended, frame, label_columns
 from .ranking import rank_board
 from .sources import BoardStore
@@ -42,16 +41,12 @@ def board_of(
         raise UsageError(f"{str(store.folder)!r} has no finished cell yet; run `robustfl grid`")
     table, words = counted(frame(loaded.results), statistic)
     described = store.description() if described is None else described
-    autobyz = asked_of(described)
-    if autobyz is not None:
-        autobyz = autobyz.where(lambda labels: has_labels(labels, where or {}))
     planned = _planned(described, set(table["key"]), set(label_columns(table)))
     wanted = [p for p in planned if (keys is None or p["key"] in keys) and has_labels(p, where or {})]
-    table = with_dropped(appended(table, wanted), autobyz)
     defaults = described.get("defaults")
     board = rank_board(
-        table, compare=compare, problems=problems, defaults=defaults if isinstance(defaults, dict) else {},
-        autobyz=autobyz,
+        appended(table, wanted), compare=compare, problems=problems,
+        defaults=defaults if isinstance(defaults, dict) else {}, autobyz=asked_of(described),
     )  # fmt: skip
     only = ", ".join(f"{name} = {value}" for name, value in (where or {}).items())
     plug_ins = sorted({one for result in loaded.results for one in origins(result.cell).items()})

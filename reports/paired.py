@@ -13,7 +13,6 @@ from .board import Row, Section
 from .estimate import CONFIDENCE
 from .moderated import MIN_PAIRS, Array, pair_p_values
 
-_CHEAP = " A row with ≤ is told apart from better ones without it alone."
 LEVEL = round(1 - CONFIDENCE, 6)
 METHOD = "paired over seeds on the logit scale, moderated t, Holm over all pairs of the table"
 
@@ -22,8 +21,7 @@ METHOD = "paired over seeds on the logit scale, moderated t, Holm over all pairs
 class Comparison:
     """One row against the reference: the mean difference (row - reference), the p-value, Holm's adjustment.
 
-    Both are None where the rows share too few seeds for a test, or where the better of the two is a bound of the cheap
-    mode, which may be lower.
+    Both are None where the rows share too few seeds for a test.
     """
 
     row: int
@@ -85,8 +83,7 @@ def compare(section: Section) -> Comparisons:
         if k
     )
     first = section.rows[found.rows[0]].labels
-    cheap = any(section.rows[i].worst.cheap for i in found.rows)
-    return Comparisons(first, results, left_out, _verdict(results) + (_CHEAP if cheap else ""))
+    return Comparisons(first, results, left_out, _verdict(results))
 
 
 def rank_ranges(section: Section) -> list[tuple[int, int] | None]:
@@ -118,8 +115,7 @@ def _pairs(section: Section) -> _Pairs:
         shared = ~np.isnan(apart)
         difference[k] = np.where(shared, apart, 0.0).sum(1) / np.maximum(shared.sum(1), 1)
     p, n = pair_p_values(table, samples)
-    cheap = np.array([section.rows[i].worst.cheap for i in rows], dtype=bool)
-    tested = (n >= MIN_PAIRS) & ~np.where(difference > 0, cheap[:, None], cheap[None, :])
+    tested = n >= MIN_PAIRS
     p = np.where(tested, p, 1.0)
     adjusted = np.ones_like(p)
     upper = np.triu_indices(len(rows), 1)

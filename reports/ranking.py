@@ -18,7 +18,7 @@ from .axes import NO_ATTACK, OF_ATTACKS, TOLD, Axes, Cell, Labels, absent, axes_
 from .board import OVERALL, Board, Row, Section, natural, row_name
 from .captions import Footnotes, caption, how_to_read, in_plain_words, listed
 from .ensembles import columns, of_members, words
-from .estimate import DROPPED, NORMAL, STATES, Estimate, acts, averaged, in_order, table_prior, worst
+from .estimate import NORMAL, STATES, Estimate, acts, averaged, in_order, table_prior, worst
 from .frame import label_columns, ranked_metrics, samples_of
 from .paired import rank_ranges
 
@@ -44,7 +44,6 @@ class _Place:
     expected: int = 0
     samples: dict[str, int] = field(default_factory=dict)
     idle: set[str] = field(default_factory=set)
-    dropped: bool = False
 
     def estimate(self, metric: str) -> Estimate:
         found = self.values.get(metric, {})
@@ -52,9 +51,8 @@ class _Place:
         states = in_order(self.states)
         idle = bool(values) and not states and set(found) <= self.idle
         notes = tuple(sorted(self.notes))
-        samples, dropped = self.samples.get(metric), self.dropped and not (values or states)
         return Estimate(
-            values, self.expected, states, notes=notes, idle=idle, samples=samples, dropped=dropped,
+            values, self.expected, states, notes=notes, idle=idle, samples=self.samples.get(metric),
             diverged=frozenset(self.diverged),
         )  # fmt: skip
 
@@ -110,7 +108,7 @@ def rank_board(
         constants=tuple((c, text(cells[0].get(c))) for c in constant),
         footnotes=notes.texts(),
         problems=tuple(problems),
-        counts={s: counts[s] for s in ("done", "missing", *STATES, DROPPED) if counts[s]},
+        counts={s: counts[s] for s in ("done", "missing", *STATES) if counts[s]},
         versions=_versions(table),
         autobyz=autobyz,
         calm_costs=calm,
@@ -125,7 +123,7 @@ def rank_board(
 def _calm_costs(groups: Groups, autobyz: Asked | None) -> bool:
     """True where costs are those without attack.
 
-    What attacks search and rehearse is no cost of a defense, and rows may have met others, or not to the end.
+    What attacks search and rehearse is no cost of a defense, and rows may have met others.
     """
     without = [bool(group.calm) for rows in groups.values() for group in rows.values()]
     return any(without) if autobyz is not None else all(without)
@@ -151,7 +149,7 @@ def _members_words(board: Board) -> str:
     }
     counts = {name: sum(e.count("refused") > 0 for e in found) for name, found in places.items()}
     refused = {name: count for name, count in counts.items() if count}
-    return words(autobyz, refused, dropped=any(place.dropped for place in board.places))
+    return words(autobyz, refused)
 
 
 def without_effect(cell: Cell) -> bool:
@@ -288,7 +286,6 @@ def _expect_equal_seeds(rows: Sequence[_Group]) -> None:
 
 def _add(cell: Cell, seed: str, group: _Group, place: _Place, notes: Footnotes, metrics: Collection[str]) -> None:
     """Take what one cell measured, or why it did not, into its place."""
-    place.dropped |= cell["status"] == DROPPED
     if cell["status"] in STATES:
         place.states[cell["status"]] += 1
         place.diverged |= {seed} if cell["status"] == "diverged" else set()

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from robustfl.errors import UsageError
-from robustfl.records import CellResult
 
 NAME = "autobyz"
 TITLE = "AutoByz"
@@ -46,14 +45,10 @@ class Member:
 
 @dataclass(frozen=True)
 class Ensemble:
-    """One version of AutoByz; ``margin`` is the accuracy by which a member must be above the worst to be left out.
-
-    That is what the cheap mode asks after a third of the rounds on one seed.
-    """
+    """One version of AutoByz."""
 
     version: int
     members: tuple[Member, ...]
-    margin: float = 0.1
 
     @property
     def spec(self) -> str:
@@ -84,10 +79,7 @@ class Ensemble:
 def ensembles() -> Mapping[int, Ensemble]:
     """All versions of AutoByz."""
     found = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-    made = (
-        Ensemble(e["version"], tuple(Member(**member) for member in e["member"]), e["margin"])
-        for e in found["ensemble"]
-    )
+    made = (Ensemble(e["version"], tuple(Member(**member) for member in e["member"])) for e in found["ensemble"])
     return {ensemble.version: ensemble for ensemble in made}
 
 
@@ -125,26 +117,15 @@ def named(spec: object) -> Ensemble | None:
 
 @dataclass(frozen=True)
 class Asked:
-    """The order to count an ensemble as AutoByz: the channels of its attackers, and the mode in which it ran.
-
-    ``dropped`` are the cells that the cheap mode left out, by key with their labels; ``cheap`` says it in words, and
-    ``seed`` is the one whose first parts it compared, if that is said.
-    """
+    """The order to count an ensemble as AutoByz, and the channels of its attackers."""
 
     ensemble: Ensemble
     scope: str = "both"
-    cheap: str = ""
-    dropped: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    seed: int | None = None
 
     @property
     def members(self) -> tuple[str, ...]:
         """The labels of the members."""
         return tuple(member.label for member in self.ensemble.within(self.scope))
-
-    def where(self, wanted: Callable[[Mapping[str, Any]], bool]) -> Asked:
-        """The same, with the dropped cells whose labels are wanted."""
-        return replace(self, dropped={key: labels for key, labels in self.dropped.items() if wanted(labels)})
 
     def renamed(self, cells: Sequence[Mapping[Hashable, Any]]) -> list[dict[Hashable, Any]]:
         """The cells, with the channel of a member that forges its own one in the attack's name, and no other."""
@@ -164,19 +145,4 @@ def asked_of(description: Mapping[str, Any]) -> Asked | None:
     found = description.get("autobyz")
     if not isinstance(found, Mapping):
         return None
-    dropped = found.get("dropped", {})
-    if not isinstance(dropped, Mapping) or not all(isinstance(v, Mapping) for v in dropped.values()):
-        raise UsageError("autobyz: what was dropped is no table of cells")
-    seed = found.get("seed")
-    return Asked(
-        ensemble_of(found.get("version")),
-        str(found.get("scope", "both")),
-        str(found.get("cheap", "")),
-        dropped,
-        seed if type(seed) is int else None,
-    )
-
-
-def labels_present(records: Sequence[CellResult], asked: Asked | None) -> list[Mapping[str, Any]]:
-    """The labels of all cells, those that the cheap mode left out among them."""
-    return [r.labels for r in records] + ([] if asked is None else list(asked.dropped.values()))
+    return Asked(ensemble_of(found.get("version")), str(found.get("scope", "both")))

@@ -20,11 +20,13 @@ from .ensemble import asked
 from .execution import WARNING, unheard
 from .expand import expand, fingerprints, key_of, resolve
 from .grid import Results
-from .halving import RunGrid, cheap_grid
 from .knowledge import knowledge
 from .methods import canonical_method
 from .protocol import NAMED, SEARCHED, WHO, Protocol, Tier, protocol, scenario_to_run
 from .spec import Scenario, is_axis
+
+RunGrid = Callable[..., Results]
+"""``run_grid`` with everything set but the scenario and its ``facts``."""
 
 
 @dataclass(frozen=True)
@@ -314,7 +316,6 @@ def bench(
     *,
     wanted: Sequence[str] = (),
     settings: Sequence[str] = (),
-    cheap: bool = False,
     out: str | Path = "runs",
     root: str | Path | None = None,
     plugins: Sequence[str] = (),
@@ -342,6 +343,4 @@ def bench(
             "contestants": {name: search.as_dict() for name, search in found.items()},
         }
     }  # fmt: skip
-    final = final_scenario(scenario, found)
-    results = cheap_grid(final, run, out=out, root=root, facts=facts) if cheap else run(final, facts=facts)
-    return Benchmark(results, found)
+    return Benchmark(run(final_scenario(scenario, found), facts=facts), found)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -83,14 +83,13 @@ class Results:
 
 @dataclass(frozen=True)
 class Plan:
-    """The cells of a scenario with their keys, those that still have to run, and those that were left out."""
+    """The cells of a scenario with their keys, and those that still have to run."""
 
     scenario: Scenario
     folder: Path
     cells: dict[str, Cell]
     missing: tuple[str, ...]
     fingerprints: dict[Cell, str]
-    left_out: Mapping[str, Cell] = field(default_factory=dict)
 
     @property
     def begun(self) -> int:
@@ -100,25 +99,17 @@ class Plan:
     @property
     def others(self) -> int:
         """The number of cells in the store that are none of this scenario."""
-        return len(set(Store(self.folder).keys()) - self.cells.keys() - self.left_out.keys())
+        return len(set(Store(self.folder).keys()) - self.cells.keys())
 
 
-def plan(
-    scenario: Scenario,
-    *,
-    out: str | Path = "runs",
-    root: str | Path | None = None,
-    left_out: Collection[Cell] = (),
-) -> Plan:
+def plan(scenario: Scenario, *, out: str | Path = "runs", root: str | Path | None = None) -> Plan:
     """Expand a scenario and compare with the store. Fetches data sets that are not there; computes nothing."""
     cells = expand(scenario)
     known = fingerprints(cells, root)
     keyed = {key_of(resolve(cell, known[cell])): cell for cell in cells}
-    out_of_it = {key: cell for key, cell in keyed.items() if cell in left_out}
-    keyed = {key: cell for key, cell in keyed.items() if key not in out_of_it}
     folder = Path(out) / scenario.name
     finished = Store(folder).done(keyed)
-    return Plan(scenario, folder, keyed, tuple(k for k in keyed if k not in finished), known, out_of_it)
+    return Plan(scenario, folder, keyed, tuple(k for k in keyed if k not in finished), known)
 
 
 def grid(
@@ -194,17 +185,16 @@ def run_grid(
     on_start: Callable[[Plan], None] = unheard,
     on_cell: Callable[[Finished], None] = unheard,
     on_round: OnRoundOf | None = None,
-    left_out: Collection[Cell] = (),
     facts: Mapping[str, Any] | None = None,
 ) -> Results:
     """Run every cell of ``scenario`` that the store ``<out>/<name>`` does not have yet, as ``grid`` does.
 
-    Cells in ``left_out`` do not run and are named as dropped; ``facts`` join the store's description.
+    ``facts`` join the store's description.
     """
     if not isinstance(scenario, Scenario):
         scenario = Scenario.load(scenario)
     workers = execution.workers
-    todo = plan(scenario, out=out, root=execution.root, left_out=left_out)
+    todo = plan(scenario, out=out, root=execution.root)
     store = Store(todo.folder)
     store.describe(_described(todo, facts or {}))
     for key in todo.cells.keys() - set(todo.missing):
@@ -276,9 +266,5 @@ def _described(todo: Plan, facts: Mapping[str, Any]) -> dict[str, Any]:
     }
     ensemble = asked(scenario)
     if ensemble is not None:
-        dropped = {key: labels(cell) for key, cell in todo.left_out.items()}
-        scope = scenario.cell.get("scope", SCOPE)
-        described["autobyz"] = {"version": ensemble.version, "scope": scope} | ({"dropped": dropped} if dropped else {})
-    for name, fact in facts.items():
-        described[name] = {**described.get(name, {}), **plain(fact)} if isinstance(fact, Mapping) else fact
-    return described
+        described["autobyz"] = {"version": ensemble.version, "scope": scenario.cell.get("scope", SCOPE)}
+    return {**described, **plain(dict(facts))}

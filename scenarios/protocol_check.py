@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from robustfl.autobyz import Asked, asked_of, labels_present
+from robustfl.autobyz import Asked, asked_of
 from robustfl.errors import UsageError, some
 from robustfl.records import LATER, CellResult, canonical, completed, labels_of, plain, text_without
 from robustfl.reports.published import Board
@@ -15,14 +15,12 @@ from .bench import Search, configurations, final_scenario
 from .cell import Cell
 from .ensemble import asked as ensemble_asked
 from .expand import expand, labels
-from .halving import cheap_words
 from .knowledge import knowledge
 from .protocol import Protocol, protocol_of, scenario_to_run
 from .tuning_check import contestant_of
 
 _SCORES = ("validation", "worst")
 _BEFORE = labels_of(LATER)
-_WHERE = ("attack", "scope", "seed")
 Labels = Mapping[str, Any]
 
 
@@ -37,9 +35,8 @@ def apart_from_protocol(board: Board, records: Sequence[CellResult] | None = Non
         if asked is None and facts is None:
             return []
         known = board.records() if records is None else records
-        present = labels_present(known, asked)
-        found = [] if asked is None else list(_left_out(present, asked))
-        return found + ([] if facts is None else list(_apart(known, present, facts, asked)))
+        found = [] if asked is None else list(_missing_members([r.labels for r in known], asked))
+        return found + ([] if facts is None else list(_apart(known, facts, asked)))
     except UsageError as error:
         return [str(error)]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -47,12 +44,10 @@ def apart_from_protocol(board: Board, records: Sequence[CellResult] | None = Non
 
 
 def words_of(board: Board) -> str:
-    """The protocol that a board says it follows, with what was changed and left out; empty without one."""
+    """The protocol that a board says it follows, with what was changed; empty without one."""
     said = board.protocol or {}
     facts, asked = said.get("benchmark"), asked_of(said)
     parts = [] if asked is None else [f"AutoByz version {asked.ensemble.version} complete"]
-    if asked is not None and asked.dropped:
-        parts.append(f"{len(asked.dropped)} cells left out by the cheap mode")
     if facts is not None:
         parts.append(f"tier {facts['tier']}, {len(facts['contestants'])} contestants tuned within the budget")
         if facts["changed"]:
@@ -60,9 +55,8 @@ def words_of(board: Board) -> str:
     return "; ".join(parts)
 
 
-def _left_out(present: Sequence[Labels], asked: Asked) -> Iterator[str]:
+def _missing_members(present: Sequence[Labels], asked: Asked) -> Iterator[str]:
     """Members that a contestant did not meet with some seed, of those that met any attack with it."""
-    yield from _dropped_apart(present, asked)
     met: dict[str, set[tuple[Any, Any]]] = {}
     names: dict[str, str] = {}
     for cell in present:
@@ -78,35 +72,7 @@ def _left_out(present: Sequence[Labels], asked: Asked) -> Iterator[str]:
             yield f"{names[place]}: AutoByz without {some(missing)}"
 
 
-def _dropped_apart(present: Sequence[Labels], asked: Asked) -> Iterator[str]:
-    """Cells that the cheap mode cannot have left out: it takes members, all seeds of a row, and never all members."""
-    if not asked.dropped:
-        return
-    if not asked.cheap:
-        yield f"{len(asked.dropped)} cells were dropped, and no cheap mode is said"
-    elif asked.cheap != cheap_words(asked.ensemble):
-        yield f"it says another rule of the cheap mode than that of AutoByz version {asked.ensemble.version}"
-    if asked.seed is not None and asked.seed not in {cell["seed"] for cell in present}:
-        yield f"its cheap mode compared members with seed {asked.seed}, which none of its cells has"
-    known = asked.ensemble.by_cell(asked.scope)
-    gone = list(asked.dropped.values())
-    ran = present[: len(present) - len(gone)]
-    strange = [cell for cell in gone if (cell["attack"], cell["scope"]) not in known]
-    if strange:
-        yield f"it drops what is no member of AutoByz: {_named(strange)}"
-    places = {text_without(cell, "seed") for cell in ran}
-    half = [cell for cell in gone if text_without(cell, "seed") in places]
-    if half:
-        yield f"it drops members with some seeds that ran with others: {_named(half)}"
-    rows = {text_without(cell, *_WHERE) for cell in ran if (cell["attack"], cell["scope"]) in known}
-    lost = [cell for cell in gone if text_without(cell, *_WHERE) not in rows]
-    if lost:
-        yield f"it drops every member: {_named(lost)}"
-
-
-def _apart(
-    records: Sequence[CellResult], present: Sequence[Labels], facts: Labels, asked: Asked | None
-) -> Iterator[str]:
+def _apart(records: Sequence[CellResult], facts: Labels, asked: Asked | None) -> Iterator[str]:
     """What is not as a tier of the protocol has it."""
     rules = protocol_of(facts["version"])
     tier = rules.tier(facts["tier"])
@@ -123,9 +89,6 @@ def _apart(
     for name, value in right.items():
         if facts[name] != value:
             yield f"its {name} is {facts[name]!r}, the protocol's {value!r}"
-    first = scenario.values("seed")[0]
-    if asked is not None and asked.seed not in (None, first):  # chosen to leave out other members by
-        yield f"its cheap mode compared members with seed {asked.seed}, the protocol's is {first}"
     found: dict[str, Search] = {}
     for name, entry in facts["contestants"].items():
         contestant = contestant_of(name, entry)
@@ -139,7 +102,7 @@ def _apart(
     if len(found) < len(facts["contestants"]):
         return
     wanted = expand(final_scenario(scenario, found))
-    yield from _cells_apart([labels(cell) for cell in wanted], present)
+    yield from _cells_apart([labels(cell) for cell in wanted], [r.labels for r in records])
     yield from _settings_apart(wanted, records)
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from robustfl.arguments import check_whole
-from robustfl.autobyz import Asked, asked_of
 from robustfl.errors import RobustflError, UsageError
 from robustfl.origins import in_words, origins
 from robustfl.parameters import python_numbers
@@ -22,14 +21,13 @@ from robustfl.reports.published.faults import is_count
 
 from .cell import Cell
 from .claims_check import false_claims, unexplained
-from .dropped_check import RIGHTLY, Dropped
 from .execution import Execution, check_threads, device_of, unheard
 from .expand import fingerprints, key_of, resolve
 from .protocol_check import apart_from_protocol
 from .run import run_cell, versions
 from .tuning_check import Run, Trial, trials_of
 
-AGREES = ("identical", "within tolerance", RIGHTLY)
+AGREES = ("identical", "within tolerance")
 ELSEWHERE = "cannot be run here"
 OTHER_VERSIONS = "other versions"
 _SHARE = 3
@@ -59,10 +57,10 @@ class Check:
 class Verification:
     """The findings about a board: ``file`` is what is wrong without running anything, ``checks`` the cells run again.
 
-    Of the ``published`` cells of the board, and those that its cheap mode ``left_out``, ``cells`` match, and
-    ``chosen`` of these were to be run, drawn with the number ``sample``. ``claimed`` is the tolerance that the
-    board claims. ``environment`` says in what this installation differs, ``versions`` which methods do, and
-    ``missing``, where nothing was to be run, why cells could not be; a cell that is drawn says so by itself.
+    Of the ``published`` cells of the board ``cells`` match, and ``chosen`` of these were to be run, drawn with the
+    number ``sample``. ``claimed`` is the tolerance that the board claims. ``environment`` says in what this
+    installation differs, ``versions`` which methods do, and ``missing``, where nothing was to be run, why cells could
+    not be; a cell that is drawn says so by itself.
     """
 
     board: str
@@ -72,7 +70,6 @@ class Verification:
     cells: int
     chosen: int
     sample: int
-    left_out: int = 0
     file: tuple[str, ...] = ()
     environment: tuple[str, ...] = ()
     versions: tuple[str, ...] = ()
@@ -113,11 +110,9 @@ def verify(
 ) -> Verification:
     """Check a published board's file, then run ``cells`` of its cells again (``None``: all of them) and compare.
 
-    A cell that the cheap mode of AutoByz left out is drawn like any other: its short first part runs, and those of
-    members that went on, which have to leave it behind by the margin. A third of the cells drawn are such as count in
-    no worst case on their word alone (refused while running, without effect as measured), where there are any. Of a
-    board that follows the benchmark's protocol some trainings of its searches run as well, one for three cells,
-    unless ``where`` asks for some cells alone.
+    A third of the cells drawn are such as count in no worst case on their word alone (refused while running, without
+    effect as measured), where there are any. Of a board that follows the benchmark's protocol some trainings of its
+    searches run as well, one for three cells, unless ``where`` asks for some cells alone.
     ``where`` keeps the cells with these labels (``{"defense": "krum"}``); ``sample`` is the number they are drawn with,
     by default a fresh one. The ``tolerance`` is yours, whatever the board claims; ``device`` and ``threads`` are the
     board's own unless given. Cells that failed count: they must fail here, too. With ``check_only`` nothing is run.
@@ -134,15 +129,14 @@ def verify(
     for plugin in plugins:
         load_file(plugin)
     seed = secrets.randbelow(10**6) if sample is None else sample
-    known, chosen, left_out = _looked_through(Path(board), dict(where or {}), cells, seed, tolerance, check_only)
+    known, chosen = _looked_through(Path(board), dict(where or {}), cells, seed, tolerance, check_only)
     on_start(known)
     if check_only:
         return known
     run = _runner(device, threads, root)
-    dropped = None if left_out is None else Dropped(*left_out, tolerance, root, run)
     checks = []
     for one in chosen:
-        checks.append(_again(one, dropped, tolerance, root, run))
+        checks.append(_again(one, tolerance, root, run))
         on_cell(checks[-1])
     versions = {*known.versions, *(words for check in checks for words in check.versions)}
     return replace(known, checks=tuple(checks), versions=tuple(sorted(versions)))
@@ -164,39 +158,35 @@ def _check_arguments(board: object, cells: object, sample: object, tolerance: ob
 
 def _looked_through(
     board: Path, wanted: Mapping[str, str], cells: int | None, seed: int, tolerance: float, check_only: bool
-) -> tuple[Verification, list[CellResult | str | Trial], tuple[Asked, list[CellResult]] | None]:
-    """The findings without running anything, what is drawn to run, and what the cheap mode needs to be judged by."""
+) -> tuple[Verification, list[CellResult | Trial]]:
+    """The findings without running anything, and what is drawn to run."""
     from robustfl.reports.loading import has_labels, matching  # with pandas, which no worker needs
 
     published, wrong = read_board(board)
     everything = published.records()
     apart = apart_from_protocol(published, everything)
-    asked = None if apart else asked_of(published.protocol or {})
-    left_out = [] if asked is None else [k for k, said in sorted(asked.dropped.items()) if has_labels(said, wanted)]
     records = [r for r in everything if has_labels(r.labels, wanted)]
-    if not everything and (asked is None or not asked.dropped):
+    if not everything:
         raise UsageError(f"{board}: this board holds no cells; there is nothing to verify")
-    if not (records or left_out):
+    if not records:
         matching(everything, wanted, what="verify")  # says what is wrong with the labels
-    there: list[CellResult | str] = [*records, *left_out]
     trials = [] if apart or wanted else trials_of(published)
-    chosen = [*_drawn(there, cells, seed), *_few(trials, cells, seed)]
+    chosen: list[CellResult | Trial] = [*_drawn(records, cells, seed), *_few(trials, cells, seed)]
     apart_here = [_apart_here(r) for r in records]
     known = Verification(
         board=published.name,
         tolerance=tolerance,
         claimed=published.tolerance,
         published=len(published.cells),
-        cells=len(there),
+        cells=len(records),
         chosen=0 if check_only else len(chosen),
         sample=seed,
-        left_out=0 if asked is None else len(asked.dropped),
         file=(*wrong, *apart, *false_claims(records)),
         environment=tuple(_environment(published)),
         versions=tuple(sorted({words for differ, _ in apart_here for words in differ})),
         missing=tuple(sorted({words for _, lack in apart_here for words in lack})) if check_only else (),
     )
-    return known, chosen, None if asked is None else (asked, everything)
+    return known, chosen
 
 
 def _runner(device: str | None, threads: int | None, root: str | Path | None) -> Run:
@@ -217,14 +207,14 @@ def _runner(device: str | None, threads: int | None, root: str | Path | None) ->
 T = TypeVar("T")
 
 
-def _drawn(there: Sequence[CellResult | str], cells: int | None, seed: int) -> list[CellResult | str]:
+def _drawn(records: Sequence[CellResult], cells: int | None, seed: int) -> list[CellResult]:
     """The cells to run: a third of them such as boards leave out of the worst case, if there are any, on their word."""
     if cells is None:
-        return list(there)
+        return list(records)
     draw = random.Random(seed)
-    doubtful = _left_out_of_the_worst([one for one in there if isinstance(one, CellResult)])
-    first: list[CellResult | str] = [*draw.sample(doubtful, min(cells // _SHARE, len(doubtful)))]
-    rest = [one for one in there if not any(one is known for known in first)]
+    doubtful = _left_out_of_the_worst(records)
+    first = draw.sample(doubtful, min(cells // _SHARE, len(doubtful)))
+    rest = [one for one in records if not any(one is known for known in first)]
     return first + draw.sample(rest, min(cells - len(first), len(rest)))
 
 
@@ -245,21 +235,12 @@ def _left_out_of_the_worst(records: Sequence[CellResult]) -> list[CellResult]:
     return [r for r in records if unexplained(r) or (r.key in idle and not r.certificates.get("no_effect"))]
 
 
-def _again(
-    one: CellResult | Trial | str, dropped: Dropped | None, tolerance: float, root: str | Path | None, run: Run
-) -> Check:
-    """Run what was drawn: a cell, a training of a search, or what the cheap mode left out, by its key."""
-    if isinstance(one, str):
-        assert dropped is not None  # else no such key is drawn
-        key, labels = one, dict(dropped.asked.dropped[one])
-    else:
-        key, labels = "" if isinstance(one, Trial) else one.key, one.labels
+def _again(one: CellResult | Trial, tolerance: float, root: str | Path | None, run: Run) -> Check:
+    """Run what was drawn: a cell, or a training of a search."""
+    key = "" if isinstance(one, Trial) else one.key
     versions: tuple[str, ...] = ()
     try:
-        if isinstance(one, str):
-            assert dropped is not None
-            verdict, detail = dropped.check(one)
-        elif isinstance(one, Trial):
+        if isinstance(one, Trial):
             key, verdict, detail = one.check(tolerance, root, run)
         else:
             verdict, detail, versions = _check(one, tolerance, root, run)
@@ -267,7 +248,7 @@ def _again(
         theirs = origins(one.cell) if isinstance(one, CellResult) and isinstance(error, UsageError) else {}
         used = f"; the cell used {in_words(theirs)}: see --plugin" if theirs else ""
         verdict, detail = ELSEWHERE, f"{error}{used}"
-    return Check(key, labels, verdict, detail, versions)
+    return Check(key, one.labels, verdict, detail, versions)
 
 
 def _check(record: CellResult, tolerance: float, root: str | Path | None, run: Run) -> tuple[str, str, tuple[str, ...]]:

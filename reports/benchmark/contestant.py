@@ -25,7 +25,6 @@ def contestant_page(it: Measured, row: Row) -> str:
         f"A contestant of [{it.heading}](../{it.page}.md): {escape(it.conditions)}.",
         _summary(it, row, search),
         "## Attack by attack\n\n" + "\n\n".join(_tables(it, row)),
-        _left_out(it, row),
         "\n".join(f"- <sup>{note_mark(n)}</sup> {escape(it.board.footnotes[n - 1])}" for n in notes),
         f"## How it was tuned\n\n{_tuning(it.facts, search)}",
     ]
@@ -74,18 +73,12 @@ def _table(it: Measured, block: str, found: Sequence[tuple[Section, Row]]) -> st
     lines = []
     for i, attack in enumerate(it.board.attacks):
         places = [row.cells[i] for _, row in found]
-        if not any(p.expected or p.dropped for p in places):
+        if not any(p.expected for p in places):
             continue
         name = f"**{attack}**" if attack == TITLE else f"{escape(attack)}{' (member)' if attack in members else ''}"
         lines.append([name, *map(MARKDOWN.place, places), *(_seeds(p) for p in places)])
     shown = table(heads, "l" + "r" * len(metrics) + "l" * len(metrics), lines)
     return (f"### {escape(block)}\n\n" if block else "") + shown
-
-
-def _left_out(it: Measured, row: Row) -> str:
-    asked = it.board.autobyz
-    gone = any(place.dropped for _, own in it.found[row.labels].rows for place in own.cells)
-    return escape(f"dropped: {asked.cheap}") if gone and asked is not None else ""
 
 
 def _seeds(place: Estimate) -> str:

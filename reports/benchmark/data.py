@@ -17,7 +17,6 @@ from ..axes import ALWAYS, NO_ATTACK
 from ..board import Board, Row, Section, hardest, in_words, metric_title, natural, row_name
 from ..captions import listed
 from ..contestants import Contestant, contestants, entries, slug_of
-from ..ensembles import with_dropped
 from ..estimate import Estimate
 from ..frame import frame
 from ..paired import alike
@@ -266,9 +265,8 @@ def measured(
     them out.
     """
     said = published.protocol or {}
-    asked = asked_of(said)
     table = frame(records)
-    board = rank_board(with_dropped(table, asked), autobyz=asked, defaults=defaults)
+    board = rank_board(table, autobyz=asked_of(said), defaults=defaults)
     return Measured(published, board, tuple(records), said["benchmark"], table)
 
 

@@ -27,17 +27,16 @@ WITHIN = 0.01
 """An attack attains a contestant's worst case if its accuracy is at most this much higher."""
 _LAST_BIT = 1e-9
 COVERED = 0.99
-AGREEING = 0.95
-MARGINS = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3)
 _WHO = ("dataset", "defense", "norm", "partition", "f", "seed")
-_HEAD = (*_WHO, "attack", "scope", "status", "sa", "early", "effect")
+_HEAD = (*_WHO, "attack", "scope", "status", "sa", "effect")
+_UNREAD = "early"  # a column of the files of earlier studies
 
 Contestant = tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Tried:
-    """One attack on one contestant: the final accuracy and the one after a third of the rounds, in [0, 1].
+    """One attack on one contestant with the final accuracy in [0, 1].
 
     A training that diverged has accuracy 0; ``effect`` is false where the attack left the honest mean as it was.
     """
@@ -45,7 +44,6 @@ class Tried:
     attack: str
     status: str
     sa: float
-    early: float
     effect: bool = True
 
     @property
@@ -154,33 +152,6 @@ class Study:
                 missed.append((who, gap))
         return tuple(missed)
 
-    def cheap(self, members: Sequence[str], margin: float) -> tuple[int, int, float]:
-        """Count how often the cheap mode names the worst member, of how many rows, and the share of rounds it runs.
-
-        A worst member is named if the least final accuracy of those kept is that of all. On one seed a member that is
-        kept costs what it would have cost anyway, and one that is dropped a third.
-        """
-        same = rows = kept_runs = runs = 0
-        for row in self.contestants.values():
-            own = {a: t for a, t in row.items() if a in members}
-            if not own:
-                continue
-            least = min(t.early for t in own.values())
-            kept = [t for t in own.values() if t.early <= least + margin + 1e-12]
-            rows += 1
-            same += min(t.sa for t in kept) == min(t.sa for t in own.values())
-            kept_runs += len(kept)
-            runs += len(own)
-        return same, rows, (kept_runs + (runs - kept_runs) / 3) / max(runs, 1)
-
-    def margin(self, members: Sequence[str]) -> float:
-        """The least margin with which the cheap mode names the worst member often enough."""
-        for margin in MARGINS:
-            same, rows, _ = self.cheap(members, margin)
-            if same >= AGREEING * rows:
-                return margin
-        return MARGINS[-1]
-
     def to_csv(self) -> str:
         """The data as a file: one line per cell."""
         out = io.StringIO()
@@ -188,16 +159,16 @@ class Study:
         table.writerow(_HEAD)
         for who, row in self._tried.items():
             if who in self._baseline:
-                table.writerow([*who, NO_ATTACK, "", "done", f"{self._baseline[who]:.4f}", "", ""])
+                table.writerow([*who, NO_ATTACK, "", "done", f"{self._baseline[who]:.4f}", ""])
             for t in row:
                 attack, _, scope = t.attack.partition(" [")
-                numbers = [f"{t.sa:.4f}", f"{t.early:.4f}"] if t.status == "done" else ["", ""]
-                table.writerow([*who, attack, scope.rstrip("]"), t.status, *numbers, "" if t.effect else "none"])
+                accuracy = f"{t.sa:.4f}" if t.status == "done" else ""
+                table.writerow([*who, attack, scope.rstrip("]"), t.status, accuracy, "" if t.effect else "none"])
         return out.getvalue()
 
 
-def study_of(records: Sequence[CellResult], *, rounds: int) -> Study:
-    """The study of finished records; ``rounds`` is where a third of the training ends."""
+def study_of(records: Sequence[CellResult]) -> Study:
+    """The study of finished records."""
     known = {r.key: r for r in records}
     tried: dict[Contestant, list[Tried]] = defaultdict(list)
     baseline: dict[Contestant, float] = {}
@@ -209,9 +180,7 @@ def study_of(records: Sequence[CellResult], *, rounds: int) -> Study:
             continue
         scope = "" if line["scope"] == "both" else f" [{line['scope']}]"
         sa = record.metrics.sa if record.metrics else 0.0
-        early = next((p.sa for p in record.curve if p.round == rounds), 0.0)
-        effect = not without_effect(line)
-        tried[who].append(Tried(f"{line['attack']}{scope}", record.status, sa, early, effect))
+        tried[who].append(Tried(f"{line['attack']}{scope}", record.status, sa, not without_effect(line)))
     ordered = {who: sorted(tried[who], key=lambda t: t.attack) for who in sorted(tried)}
     return Study(ordered, baseline)
 
@@ -222,15 +191,15 @@ def read_study(path: str | Path) -> Study:
     baseline: dict[Contestant, float] = {}
     try:
         for line in csv.DictReader(io.StringIO(_text(Path(path))), strict=True):
-            if set(line) != set(_HEAD) or None in line.values():
+            if {*line} - {_UNREAD} != {*_HEAD} or None in line.values():
                 raise ValueError(f"a line has other columns than {', '.join(_HEAD)}")
             who = tuple(line[name] for name in _WHO)
-            sa, early = (_accuracy(line[name]) for name in ("sa", "early"))
+            sa = _accuracy(line["sa"])
             if line["attack"] == NO_ATTACK:
                 baseline[who] = sa
                 continue
             label = f"{line['attack']} [{line['scope']}]" if line["scope"] else line["attack"]
-            tried[who].append(Tried(label, line["status"], sa, early, line["effect"] != "none"))
+            tried[who].append(Tried(label, line["status"], sa, line["effect"] != "none"))
     except (ValueError, OSError, EOFError, zlib.error, csv.Error) as error:
         raise UsageError(f"{path}: no file of a study ({reason(error)})") from None
     return Study(tried, baseline)

@@ -11,7 +11,7 @@ from robustfl.papers import spelled_out
 
 from ..board import in_words
 from ..tables.columns import percent_text
-from .study import AGREEING, COVERED, MARGINS, WITHIN, About, Choice, Study, Tried
+from .study import COVERED, WITHIN, About, Choice, Study, Tried
 
 _HEAD = """# The study behind AutoByz version {version}
 
@@ -41,20 +41,19 @@ Without `--from` it runs what is missing of the preset `bench/heldout` first."""
 
 
 def study_page(study: Study, choice: Choice, ensemble: Ensemble, of: About) -> str:
-    """The page in Markdown: the choice and what it misses, every attack and contestant, the cheap mode, the cuts."""
+    """The page in Markdown: the choice and what it misses, every attack and contestant, the cuts."""
     head = _HEAD.format(within=100 * WITHIN, covered=COVERED, version=ensemble.version, name=of.name)
     parts = [
         f"{head}\n\n{_size(study)}",
         f"## The choice\n\n{_choice(study, choice, of)}",
         f"## Every attack\n\n{_attacks(study, choice)}",
-        f"## The cheap mode\n\n{_cheap(study, choice, ensemble)}",
         f"## Every contestant\n\n{_contestants(study, choice)}",
         "## What was cut\n\n" + "\n".join(f"- **{what}**: {words}." for what, words in of.cut),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def heldout_page(study: Study, held: Choice, ensemble: Ensemble, later: Mapping[int, Choice]) -> str:
+def heldout_page(study: Study, held: Choice, later: Mapping[int, Choice]) -> str:
     """The page of contestants that AutoByz was not chosen by: what it misses there, every attack and contestant.
 
     ``later`` is what later versions attain there, which were chosen with these rules in other tasks.
@@ -64,7 +63,6 @@ def heldout_page(study: Study, held: Choice, ensemble: Ensemble, later: Mapping[
         f"{head}\n\n{_size(study)}",
         f"## What it attains\n\n{_gaps(study, held)}{_later(later)}",
         f"## Every attack\n\n{_attacks(study, held)}",
-        f"## The cheap mode\n\n{_cheap(study, held, ensemble)}",
         f"## Every contestant\n\n{_contestants(study, held)}",
     ]
     return "\n\n".join(parts) + "\n"
@@ -148,21 +146,6 @@ def _attacks(study: Study, choice: Choice) -> str:
         member = "yes" if attack in choice.members else ""
         lines.append(f"| `{attack}` | {member} | {-count} | {tried} | {f'{mean:.1f}' if tried else '–'} |")
     return "\n".join(lines)
-
-
-def _cheap(study: Study, choice: Choice, ensemble: Ensemble) -> str:
-    lines = ["| margin (points) | same worst member | of | rounds run |", "| --: | --: | --: | --: |"]
-    for margin in MARGINS:
-        same, rows, share = study.cheap(choice.members, margin)
-        mark = "**" if margin == ensemble.margin else ""
-        lines.append(f"| {mark}{100 * margin:g}{mark} | {same} ({same / max(rows, 1):.1%}) | {rows} | {share:.0%} |")
-    return (
-        "Members run for a third of the rounds on one seed; those more than a margin above the worst are dropped. The "
-        f"version's margin is the least that names the same worst member for at least {AGREEING:.0%} of the "
-        "contestants.\n\n"
-        + "\n".join(lines)
-        + "\n\nRounds run are those of the first seed; on further seeds only the members that were kept run at all."
-    )
 
 
 def _contestants(study: Study, choice: Choice) -> str:

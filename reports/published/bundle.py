@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from robustfl.autobyz import asked_of, labels_present
+from robustfl.autobyz import asked_of
 from robustfl.errors import StoreError, UsageError, reason, some
 from robustfl.origins import all_origins
 from robustfl.outside import parse_toml, read_file, shown, unsafe
@@ -198,10 +198,11 @@ def read_bundle(folder: str | Path, *, against: Board | None = None) -> Bundle:
     wrong += [f"board.json: {words}" for words in said]
     wrong += _unbrought(records, manifest) + _not_of_its_board(place, manifest, board, records)
     try:
-        present = labels_present(records, asked_of(board.protocol or {}))
+        asked_of(board.protocol or {})
     except UsageError as error:
         wrong.append(f"board.json: {error}")
     else:
+        present = [r.labels for r in records]
         wanted = [] if against is None else [r.labels for r in against.records()]
         wrong += incomplete(present, wanted)
         if against is not None and {*map(_task, present)}.isdisjoint(map(_task, wanted)):

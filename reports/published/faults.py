@@ -11,10 +11,12 @@ from robustfl.outside import METHOD_NAME, shown
 from robustfl.records import CellResult, Metrics, last_round, measured_in
 
 PROTOCOL = {
-    "autobyz": ("version", "scope", "cheap", "dropped", "seed"),
+    "autobyz": ("version", "scope"),
     "benchmark": ("tier", "title", "version", "changed", "autobyz", "budget", "tuning", "contestants"),
 }
 """The parts of a store's description that its boards carry: how to count attacks, the benchmark it follows."""
+_EARLIER = {"autobyz": ("cheap", "dropped", "seed")}
+"""Facts that earlier boards carry, and that nothing reads: of members that were not run to the end."""
 CONTESTANT = ("knowledge", "chosen", "search", "reason")
 LEFT_IN_THE_STORE = ("per_class", "per_client", "per_user")
 """Metrics that boards do not carry."""
@@ -197,10 +199,7 @@ def _strange_names(protocol: Mapping[str, Any]) -> Iterator[str]:
     yield from _beside("protocol", protocol, PROTOCOL)
     yield from misshaped(protocol)
     for name, known in PROTOCOL.items():
-        yield from _beside(f"protocol.{name}", protocol.get(name), known)
-    seed = protocol["autobyz"].get("seed", 0) if isinstance(protocol.get("autobyz"), Mapping) else 0
-    if type(seed) is not int:
-        yield f"protocol.autobyz.seed={seed!r} is no seed"
+        yield from _beside(f"protocol.{name}", protocol.get(name), known, _EARLIER.get(name, ()))
     benchmark = protocol.get("benchmark")
     searches = benchmark.get("contestants") if isinstance(benchmark, Mapping) else None
     for who, entry in searches.items() if isinstance(searches, Mapping) else ():
@@ -209,17 +208,17 @@ def _strange_names(protocol: Mapping[str, Any]) -> Iterator[str]:
 
 def misshaped(protocol: Mapping[str, Any]) -> Iterator[str]:
     """Parts of a protocol that are no tables, or no tables of tables."""
-    for name, part in (("autobyz", "dropped"), ("benchmark", "contestants")):
+    for name in PROTOCOL:
         facts = protocol.get(name, {})
         if not isinstance(facts, Mapping):
             yield f"protocol.{name} is no table"
             continue
-        entries = facts.get(part, {})
+        entries = facts.get("contestants", {})
         if not isinstance(entries, Mapping) or not all(isinstance(entry, Mapping) for entry in entries.values()):
-            yield f"protocol.{name}.{part} is no table of tables"
+            yield f"protocol.{name}.contestants is no table of tables"
 
 
-def _beside(where: str, table: Any, known: Iterable[str]) -> Iterator[str]:
-    strange = sorted(set(table) - set(known)) if isinstance(table, Mapping) else []
+def _beside(where: str, table: Any, known: Iterable[str], unread: Iterable[str] = ()) -> Iterator[str]:
+    strange = sorted(set(table) - {*known, *unread}) if isinstance(table, Mapping) else []
     if strange:
         yield f"{where} holds {shown(str(strange[0]))!r}, which says nothing; it may hold {', '.join(known)}"

@@ -9,7 +9,7 @@ from typing import Any
 
 from robustfl.errors import UsageError
 from robustfl.outside import unsafe
-from robustfl.records import CellResult, text_without
+from robustfl.records import CellResult
 
 from ..store import RERUN, Store, open_store, refuse_board, refuse_records
 from .agreement import Agreement, agree, details_apart
@@ -149,8 +149,7 @@ def write_merge(
     if store.keys():
         raise UsageError(f"merge: {str(folder)!r} holds records already; name a new folder")
     protocol = joined_protocol(sources)
-    gone = protocol.get("autobyz", {}).get("dropped", {})
-    planned = {key: labels for s in sources for key, labels in s.planned.items() if key not in gone}
+    planned = {key: labels for s in sources for key, labels in s.planned.items()}
     if planned or protocol or defaults:
         about = f"merged from {', '.join(s.name for s in sources)}"
         told = {"defaults": dict(defaults)} if defaults else {}
@@ -183,11 +182,10 @@ def write_merged_board(
 
 
 def joined_protocol(sources: Sequence[Source]) -> dict[str, Any]:
-    """The protocol that all sources follow, with what each of them searched, and left out unless another ran it.
+    """The protocol that all sources follow, with what each of them searched.
 
-    Raises ``UsageError`` naming the sources where two follow different ones, searched one contestant's settings with
-    different outcomes, compared attacks on different seeds, or where one left out an attack that another ran with other
-    seeds.
+    Raises ``UsageError`` naming the sources where two follow different ones, or searched one contestant's settings with
+    different outcomes.
     """
     for name, facts in (("autobyz", ("version", "scope")), ("benchmark", ("tier", "version", "changed"))):
         said = [(s.name, [s.protocol[name].get(f) for f in facts] if name in s.protocol else None) for s in sources]
@@ -201,49 +199,17 @@ def joined_protocol(sources: Sequence[Source]) -> dict[str, Any]:
     for source in sources:
         for name, facts in source.protocol.items():
             joined[name] = _joined(joined.get(name, {}), facts, source.name)
-    if "autobyz" in joined:
-        joined["autobyz"] = _left_out(joined["autobyz"], sources)
     return joined
 
 
-def _left_out(facts: Mapping[str, Any], sources: Sequence[Source]) -> dict[str, Any]:
-    """AutoByz's joined facts, with those cells left out that no source ran, and the seed that decided on them."""
-    ran = {record.key for source in sources for record in source.results}
-    gone = {key: labels for key, labels in facts.get("dropped", {}).items() if key not in ran}
-    deciding = [s for s in sources if not gone.keys().isdisjoint(s.protocol.get("autobyz", {}).get("dropped", {}))]
-    seeds = [(s.name, s.protocol["autobyz"]["seed"]) for s in deciding if "seed" in s.protocol["autobyz"]]
-    if any(seed != seeds[0][1] for _, seed in seeds):
-        each = "; ".join(f"{name}: seed {seed}" for name, seed in seeds)
-        raise UsageError(f"merge: sources whose cheap mode compared attacks on different seeds are not merged ({each})")
-    _refuse_halves(gone, {key: s.name for s in deciding for key in s.protocol["autobyz"]["dropped"]}, sources)
-    kept = {name: value for name, value in facts.items() if name != "dropped"}
-    return kept | ({"dropped": gone} if gone else {}) | ({"seed": seeds[0][1]} if seeds else {})
-
-
-def _refuse_halves(gone: Mapping[str, Mapping[str, Any]], owner: Mapping[str, str], sources: Sequence[Source]) -> None:
-    """Refuse an attack that stays left out with some seeds of a row and ran with others."""
-    rows = {text_without(labels, "seed"): (owner[key], labels.get("seed")) for key, labels in gone.items()}
-    for source in sources:
-        for record in source.results:
-            if (found := rows.get(text_without(record.labels, "seed"))) is not None:
-                which = ", ".join(str(record.labels[name]) for name in ("defense", "norm", "attack"))
-                raise UsageError(
-                    f"merge: {which}: the cheap mode of {found[0]} left it out with seed {found[1]}, and {source.name} "
-                    f"ran it with seed {record.labels['seed']}; AutoByz takes an attack with all seeds or with none"
-                )
-
-
 def _joined(first: Mapping[str, Any], second: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Two sources' facts, and the entries of both where facts are tables; of one search that both made, the first's."""
+    """Two sources' facts, and the contestants of both; of one search that both made, the first's."""
     both = {**second, **first}
-    for fact in ("contestants", "dropped"):
-        one, other = first.get(fact, {}), second.get(fact, {})
-        for entry in sorted(one.keys() & other.keys()):
-            if one[entry].get("chosen") != other[entry].get("chosen"):
-                raise UsageError(f"merge: {name} chose another configuration of {entry} than the sources before it")
-        if one or other:
-            both[fact] = {**other, **one}
-    return both
+    one, other = first.get("contestants", {}), second.get("contestants", {})
+    for entry in sorted(one.keys() & other.keys()):
+        if one[entry].get("chosen") != other[entry].get("chosen"):
+            raise UsageError(f"merge: {name} chose another configuration of {entry} than the sources before it")
+    return {**both, "contestants": {**other, **one}} if one or other else both
 
 
 def read_sources(paths: Sequence[str | Path], names: Sequence[str] = ()) -> list[Source]:

@@ -13,7 +13,6 @@ from ..estimate import Estimate
 from ..tables.columns import costs, members, members_head, note_marks, rank_text
 
 TASK = "task"
-LEFT_OUT = "after a third of the rounds this attack could no longer be the worst of AutoByz: it did not run to the end"
 IDLE = "the attackers left the honest mean where it was, and other attacks are worse: it counts in no worst case"
 
 
@@ -96,8 +95,6 @@ def notes_of(board: Board, entries: Sequence[Entry]) -> Notes:
 
 def value(place: Estimate, notes: Notes) -> Value:
     """A place as the site prints it."""
-    if place.dropped:
-        return Value("", "", "", (Badge("idle", place.status, LEFT_OUT),))
     if place.states:
         return Value("", "", "-1" if place.count("diverged") else "", notes.of(place))
     if place.mean is None:
@@ -152,7 +149,7 @@ def everything(board: Board, notes: Notes) -> Table:
         for row in section.rows:
             for i, attack in enumerate(board.attacks):
                 place = row.cells[i]
-                if not place.expected and not place.dropped:
+                if not place.expected:
                     continue
                 others = [table[m, section.block].get(row.labels) for m in robust]
                 values = [value(p, notes) for p in (place, *(r.cells[i] if r else Estimate() for r in others))]

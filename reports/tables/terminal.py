@@ -203,7 +203,7 @@ def _place(place: Estimate, *, spread: bool) -> Text:
     text = Text(place.text(spread=spread))
     if place.states:
         text.stylize(_STYLES[place.states[0][0]])
-    elif place.idle or place.dropped:
+    elif place.idle:
         text.stylize("dim")
     if place.notes:
         text.append(f" [{note_marks(place)}]")

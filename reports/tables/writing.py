@@ -64,7 +64,7 @@ def _no_formula(name: Any) -> Any:
 def to_json(board: Board) -> str:
     """The machine form, with a schema version, at full precision; accuracies are in [0, 1]."""
     asked = board.autobyz
-    counted = asked and {"version": asked.ensemble.version, "members": asked.members, "cheap": asked.cheap}
+    counted = asked and {"version": asked.ensemble.version, "members": asked.members}
     data = {
         "schema_version": SCHEMA,
         "scenario": board.scenario,

@@ -40,7 +40,6 @@ TEMPLATES = (
     "partition",
 )  # fmt: skip
 PATH = click.Path(path_type=Path)
-CHEAP = click.option("--cheap", is_flag=True, help="Finish only the members of AutoByz that can still be the worst.")
 DRY_RUN = click.option("--dry-run", is_flag=True, help="Print the cells, refusals and an estimate; train nothing.")
 PLOTS = ("curves", "heatmap", "breakdown", "pareto", "ranks", "forgetting", "labels", "bn-pca", "representations")
 
@@ -102,7 +101,6 @@ def app() -> None:
 @click.option("--slots", type=click.IntRange(1), help="Cells at once on each GPU [default: by memory].")
 @click.option("--cluster", metavar="tcp://HOST:PORT", help="Run cells on the workers of this dask scheduler.")
 @click.option("--cell-minutes", type=Finite(0, min_open=True), help="Fail cells that take longer [default: no limit].")
-@CHEAP
 @DRY_RUN
 @scenario_options
 @_from("grid")
@@ -247,7 +245,6 @@ def reproduce() -> None:
     help="Only these, or others that the tier does not have [default: all of the tier].",
 )
 @click.option("--list", "listing", is_flag=True, help="Print the tier's contestants and what each tries; run nothing.")
-@CHEAP
 @DRY_RUN
 @click.option("--set", "settings", multiple=True, metavar="A.B=C", help="Change the protocol; the board says so.")
 @STORES

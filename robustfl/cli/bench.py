@@ -27,16 +27,15 @@ STUDIES, HELDOUT, SITE = ("study", "study-1"), "heldout", "site"
 
 
 def bench(
-    tier: str, *, contestants: tuple[str, ...], listing: bool, cheap: bool, dry_run: bool, settings: tuple[str, ...],
-    out: str, board: Path | None, page: Path | None, sources: tuple[Path, ...], plugins: tuple[str, ...], form: str,
-    **how: Any,
+    tier: str, *, contestants: tuple[str, ...], listing: bool, dry_run: bool, settings: tuple[str, ...], out: str,
+    board: Path | None, page: Path | None, sources: tuple[Path, ...], plugins: tuple[str, ...], form: str, **how: Any,
 ) -> int:  # fmt: skip
     """Run a tier or a study of AutoByz, or write the site; 1 if a cell failed, or the study chose another set.
 
     ``how`` is of ``Execution``.
     """
     _refuse_places(board, page)
-    running = {"contestant": contestants, "list": listing, "cheap": cheap, "set": settings}
+    running = {"contestant": contestants, "list": listing, "set": settings}
     if tier in (*STUDIES, HELDOUT, SITE):
         _takes_no(tier, {**running, "board": board, **({} if tier == SITE else {"plugin": plugins})})
     if tier != SITE and len(sources) > 1:
@@ -45,7 +44,7 @@ def bench(
         )
     execution = execution_of(**how)
     if dry_run:
-        unused = {"from": sources, "list": listing, "cheap": cheap, "board": board, "page": page}
+        unused = {"from": sources, "list": listing, "board": board, "page": page}
         _takes_no(f"{tier} --dry-run", unused)
         return _dry_run(tier, contestants, settings, plugins, execution, out=out, form=form)
     run = partial(run_shown, execution=execution, out=out, quiet=form == "json")
@@ -66,12 +65,12 @@ def bench(
     rules = protocol()
     chosen = rules.tier(tier)
     if listing:
-        _takes_no(f"{tier} --list", {"board": board, "page": page, "cheap": cheap})
+        _takes_no(f"{tier} --list", {"board": board, "page": page})
         return _list(chosen, rules, engine.contestants(scenario_to_run(chosen, settings), contestants), form)
     if page is not None:
         _refuse_pages(scenario_to_run(chosen, settings))
     found = engine.bench(
-        chosen, run, wanted=contestants, settings=settings, cheap=cheap, out=out, root=execution.root, plugins=plugins,
+        chosen, run, wanted=contestants, settings=settings, out=out, root=execution.root, plugins=plugins,
         on_note=execution.on_note,
     )  # fmt: skip
     _publish(found.results, board, page, form)
@@ -298,7 +297,7 @@ def _studied(name: str, source: Path | None, run: Any) -> Study:
     scenario = Scenario.load(f"bench/{name}")
     results = run(scenario)
     records = [r for r in Store(results.folder).load().results if r.key in results.keys]
-    return study_of(records, rounds=scenario.cell["rounds"] // 3)
+    return study_of(records)
 
 
 def study(name: str, found: Study, *, page: Path | None, form: str) -> int:
@@ -310,18 +309,15 @@ def study(name: str, found: Study, *, page: Path | None, form: str) -> int:
     of = about(name)
     ensemble = ensemble_of(of.version)
     choice = found.choose(of.required)
-    margin = found.margin(choice.members)
     written = _write_study(page, name, found, study_page(found, choice, ensemble, of))
-    chosen = tuple(sorted(choice.members)) == tuple(sorted(m.label for m in ensemble.members))
-    same = chosen and margin == ensemble.margin
+    same = sorted(choice.members) == sorted(m.label for m in ensemble.members)
     if form == "json":
         as_json({
-            "members": choice.members, "margin": margin, "covered": choice.covered, "contestants": choice.total,
+            "members": choice.members, "covered": choice.covered, "contestants": choice.total,
             "version": ensemble.version, "same": same, "written": [str(f) for f in written],
         })  # fmt: skip
     else:
         say(f"The data choose {', '.join(choice.members)}: {choice.covered} of {choice.total} contestants.")
-        say(f"Cheap mode: a margin of {100 * margin:g} points.")
         say(f"{'That is' if same else 'That is not'} AutoByz version {ensemble.version}.")
         for file in written:
             say(f"  {file}")
@@ -338,7 +334,7 @@ def heldout(name: str, found: Study, *, page: Path | None, form: str) -> int:
     by_version = {version: found.held([m.label for m in e.members]) for version, e in ensembles().items()}
     held = by_version[ensemble.version]
     later = {version: one for version, one in by_version.items() if version > ensemble.version}
-    written = _write_study(page, name, found, heldout_page(found, held, ensemble, later))
+    written = _write_study(page, name, found, heldout_page(found, held, later))
     if form == "json":
         missed = [{"contestant": who, "by": gap} for who, gap in held.missed]
         as_json({

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from robustfl.cli.printing import as_json, console, print_board, say, seconds, table
@@ -19,16 +18,13 @@ _ROWS = 40  # of a dry run's table
 
 
 def grid(
-    scenario: str, *, out: str, gpus: str | None, cheap: bool, dry_run: bool, settings: tuple[str, ...],
+    scenario: str, *, out: str, gpus: str | None, dry_run: bool, settings: tuple[str, ...],
     plugins: tuple[str, ...], form: str, **how: Any,
 ) -> int:  # fmt: skip
     """Run a grid and print its leaderboard; 1 if a cell failed or is gone at the end. ``how`` is of ``Execution``."""
     from robustfl.reports import load_board
-    from robustfl.scenarios.halving import cheap_grid
     from robustfl.scenarios.ranks import processes
 
-    if cheap and dry_run:
-        raise UsageError("--dry-run does not foresee what --cheap leaves out; without --cheap it tells the whole grid")
     if processes() > 1:
         raise UsageError("torchrun shares one cell between processes: use it with `robustfl run`, not with `grid`")
     execution = execution_of(gpus=None if gpus is None else _indices(gpus), **how)
@@ -38,8 +34,7 @@ def grid(
         if form == "json":
             as_json(found.as_dict())
         return 1 if found.untimed else 0
-    run = partial(run_shown, execution=execution, out=out, quiet=form == "json")
-    results = cheap_grid(chosen, run, out=out, root=execution.root) if cheap else run(chosen)
+    results = run_shown(chosen, execution=execution, out=out, quiet=form == "json")
     if results.keys and results.lost == len(results.keys):
         return 1
     board = load_board(results.folder, keys=results.keys)

@@ -48,7 +48,7 @@ def verify(
         as_json({
             "board": found.board, "agrees": found.agrees, "undecided": found.undecided,
             "file": list(found.file), "tolerance": found.tolerance, "claimed_tolerance": found.claimed,
-            "sample": found.sample, "left_out": found.left_out,
+            "sample": found.sample,
             "versions": list(found.versions), "missing": list(found.missing),
             "environment": list(found.environment),
             "cells": [{"key": c.key, "verdict": c.verdict, "detail": c.detail} for c in found.checks],
@@ -84,8 +84,7 @@ class _Lines:
             return
         points = f"{100 * known.tolerance:g} points of accuracy"
         points += f" (the board claims {100 * known.claimed:g})" if known.claimed != known.tolerance else ""
-        left_out = f" and {known.left_out} that the cheap mode left out" if known.left_out else ""
-        say(f"{known.board}: {known.published} cells{left_out}, tolerance {points}")
+        say(f"{known.board}: {known.published} cells, tolerance {points}")
         for words in known.file:
             say(f"the file: {words}")
         for words in known.environment:

@@ -51,7 +51,7 @@ def test_every_option_reaches_the_tier(
 ) -> None:
     (tmp_path / "mine.py").write_text(attack_plugin("of-the-command"))
     words = [
-        "--contestant", "mean/gn", "--set", "rounds=3", "--set", "f=1", "--cheap", "--out", "mine", "--data-root", ".",
+        "--contestant", "mean/gn", "--set", "rounds=3", "--set", "f=1", "--out", "mine", "--data-root", ".",
         "--plugin", "mine.py", "--jobs", "2", "--threads", "3", "--device", "cpu", "--format", "json",
     ]  # fmt: skip
     assert invoke(["bench", "m", *words]) == 2
@@ -60,7 +60,7 @@ def test_every_option_reaches_the_tier(
     how.pop("on_note")("a note")
     assert capsys.readouterr().err.endswith("a note\n")
     assert how == {
-        "wanted": ("mean/gn",), "settings": ("rounds=3", "f=1"), "cheap": True, "out": "mine", "root": ".",
+        "wanted": ("mean/gn",), "settings": ("rounds=3", "f=1"), "out": "mine", "root": ".",
         "plugins": ("mine.py",),
     }  # fmt: skip
     made = run.keywords["execution"]
@@ -68,12 +68,12 @@ def test_every_option_reaches_the_tier(
     assert (run.keywords["out"], run.keywords["quiet"]) == ("mine", True)
 
 
-def test_a_tier_runs_whole_unless_the_cheap_mode_is_asked_for(
+def test_a_tier_runs_in_the_folder_of_stores_and_prints_its_progress(
     asked: list[tuple[Any, Any, dict[str, Any]]],
 ) -> None:
     assert invoke(["bench", "d"]) == 2
     ((tier, run, how),) = asked
-    assert (tier.name, how["cheap"], how["out"], how["plugins"]) == ("d", False, "runs", ())
+    assert (tier.name, how["out"], how["plugins"]) == ("d", "runs", ())
     assert run.keywords["quiet"] is False
 
 
@@ -280,18 +280,18 @@ def chosen() -> tuple[Study, Ensemble]:
     required = sorted(about("study").required)
     row = dict.fromkeys(required, 0.4) | {"ipm": 0.1, "zero": 0.6}
     who = ("digits", "p", "gn", "iid", "2", "0")
-    found = Study({who: [Tried(attack, "done", sa, sa) for attack, sa in row.items()]}, {})
+    found = Study({who: [Tried(attack, "done", sa) for attack, sa in row.items()]}, {})
     choice = found.choose(about("study").required)
     members = tuple(Member(name) for name in reversed(choice.members))
-    return found, Ensemble(about("study").version, members, margin=found.margin(choice.members))
+    return found, Ensemble(about("study").version, members)
 
 
-def test_a_study_ends_with_0_where_it_chooses_the_members_and_the_margin_of_its_version(
+def test_a_study_ends_with_0_where_it_chooses_the_members_of_its_version(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found, ensemble = chosen()
     others = (
-        (ensemble, 0), (replace(ensemble, margin=ensemble.margin + 0.05), 1),
+        (ensemble, 0),
         (replace(ensemble, members=ensemble.members[1:]), 1),
         (replace(ensemble, members=(*ensemble.members, Member("zero"))), 1),
     )  # fmt: skip
@@ -301,7 +301,6 @@ def test_a_study_ends_with_0_where_it_chooses_the_members_and_the_margin_of_its_
         said = capsys.readouterr().out
         assert f"{'That is' if code == 0 else 'That is not'} AutoByz version {ensemble.version}.\n" in said
         assert said.endswith(f"  {tmp_path / 'study.csv'}\n  {tmp_path / 'study.md'}\n")
-        assert f"Cheap mode: a margin of {100 * ensemble.margin:g} points." in said
         assert command.study("study", found, page=None, form="json") == code
         told = json.loads(capsys.readouterr().out)
         assert (told["same"], told["written"], told["contestants"]) == (code == 0, [], 1)
@@ -309,17 +308,15 @@ def test_a_study_ends_with_0_where_it_chooses_the_members_and_the_margin_of_its_
     assert (tmp_path / "study.csv").read_text(encoding="utf-8") == found.to_csv()
 
 
-def test_a_study_reads_its_own_cells_and_a_third_of_their_rounds(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_study_reads_its_own_cells(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     records = [record(seed=seed) for seed in range(3)]
     stored(tmp_path / "s", records)
     keys = frozenset(r.key for r in records[1:])
     ran: list[Scenario] = []
-    read: list[tuple[set[str], int]] = []
+    read: list[set[str]] = []
 
-    def study_of(given: Any, *, rounds: int) -> str:
-        read.append(({r.key for r in given}, rounds))
+    def study_of(given: Any) -> str:
+        read.append({r.key for r in given})
         return "found"
 
     monkeypatch.setattr(study, "study_of", study_of)
@@ -327,5 +324,5 @@ def test_a_study_reads_its_own_cells_and_a_third_of_their_rounds(
     for name in command.STUDIES:
         assert command._studied(name, None, run) == "found"  # type: ignore[comparison-overlap]
         assert ran[-1] == Scenario.load(f"bench/{name}")
-        assert read[-1] == (keys, ran[-1].cell["rounds"] // 3)
+        assert read[-1] == keys
     assert len({scenario.name for scenario in ran}) == len(command.STUDIES)

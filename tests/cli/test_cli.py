@@ -404,7 +404,6 @@ def test_misuse_exits_2_and_says_what_is_right(
         (["plot", "heatmap", "store", "--lines", "norm"], "plot heatmap has no lines to choose; plot curves has"),
         (["run", "--state-memory", "12x"], "'12x' is no size; write 500MB or 4GiB"),
         (["run", "--track", "tensorbord"], "is no tracker; did you mean 'tensorboard'"),
-        (["grid", "--cheap", "--dry-run"], "--dry-run does not foresee what --cheap leaves out"),
         (["merge", "store", "store", "--out", "m", "--source", "a\x1b"], "--source holds control characters"),
         (["submit", "store"], "--by says who is to be asked about the bundle"),
         (["submit", "store", "--by", "me", "--name", "Not A Name"], "must be lower-case letters, digits and dashes"),

@@ -16,7 +16,7 @@ from robustfl.cli import grid as command
 from robustfl.cli import invoke
 from robustfl.errors import UsageError
 from robustfl.reports.board import below_heading
-from robustfl.scenarios import Results, dry_run, halving, ranks
+from robustfl.scenarios import Results, dry_run, ranks
 from robustfl.scenarios.cell import Cell
 from robustfl.scenarios.dry_run import Estimate, PlannedCell
 
@@ -115,11 +115,6 @@ def ran(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list[s
         keys = frozenset(r.key for r in records[:2])
         results = Results(Path("runs/s"), 1, 1, {"done": 2, "refused": 0, "failed": failed}, keys)
 
-        def cheap(scenario: Any, run: Any, **where: Any) -> Results:
-            called.append(f"cheap {where['out']} {where['root']}")
-            return results
-
-        monkeypatch.setattr(halving, "cheap_grid", cheap)
         monkeypatch.setattr(command, "run_shown", lambda *_, **how: called.append("whole") or results)
         return called
 
@@ -161,12 +156,6 @@ def test_for_machines_nothing_but_the_board_is_printed(
     ran(1)
     assert invoke(["grid", "--format", "json"]) == 1
     assert json.loads(capsys.readouterr().out)
-
-
-def test_the_cheap_mode_runs_the_cheap_grid_in_the_same_place(ran: Callable[..., list[str]]) -> None:
-    called = ran(0)
-    assert invoke(["grid", "--cheap", "--out", "elsewhere", "--data-root", "data"]) == 0
-    assert called == ["cheap elsewhere data"]
 
 
 def foreseen(monkeypatch: pytest.MonkeyPatch, count: int, **more: Any) -> None:

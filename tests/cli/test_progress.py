@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,9 +9,7 @@ from typing import Any
 
 import pytest
 
-from robustfl import autobyz
-from robustfl.autobyz import Ensemble, Member
-from robustfl.cli import invoke, progress
+from robustfl.cli import progress
 from robustfl.cli.printing import console
 from robustfl.cli.progress import GridProgress, cause, varying
 from robustfl.scenarios import Finished, expand, round_files
@@ -61,29 +58,6 @@ def test_a_warning_is_told_with_the_first_cell_that_has_it(capsys: pytest.Captur
     assert said.count("clients run one after another (a layer)") == 1
     assert said.count("masked: 61.0 %") == 1
     assert "masked: 7" not in said
-
-
-@pytest.fixture
-def two_members(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """A grid of two members of AutoByz, both of which go on."""
-    monkeypatch.setattr(autobyz, "ensembles", lambda: {1: Ensemble(1, (Member("sf"), Member("zero")), margin=1.0)})
-    settings = ["attack=autobyz", "f=2", "rounds=3", "model=mlp(hidden=(8,))", "evasions=[]", "batch=8", "ra_limit=10"]
-    return ["grid", "quickstart", "--cheap", "--jobs", "0", *(a for s in settings for a in ("--set", s))]
-
-
-def test_each_part_of_a_cheap_grid_has_a_progress_of_its_own(
-    two_members: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    more = ["--set", "defense=median", "--set", "norm=naive-bn", "--set", "seed=0", "--set", "partition=iid"]
-    assert invoke([*two_members, *more, "--out", str(tmp_path)]) == 0
-    counts = re.findall(r"\[(\d+)/(\d+),", capsys.readouterr().err)
-    assert [count for count in counts if count[0] == "2"] == [("2", "2")] * 2
-    assert {total for _, total in counts} == {"2"}
-
-
-def test_a_dry_run_of_a_cheap_grid_is_refused(two_members: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert invoke([*two_members, "--dry-run"]) == 2
-    assert "--dry-run does not foresee what --cheap leaves out" in capsys.readouterr().err
 
 
 def test_a_failure_without_a_traceback_is_its_own_cause() -> None:

@@ -27,9 +27,9 @@ SMALL = ("f=2", "partition=iid", "evasions=[]", 'model="mlp(hidden=(8,))"', "bat
 MEMBERS = ("sf", "foe(eta=10)")
 
 
-def shrink(patch: pytest.MonkeyPatch, members: Sequence[str] = MEMBERS, margin: float = 0.15) -> Tier:
+def shrink(patch: pytest.MonkeyPatch, members: Sequence[str] = MEMBERS) -> Tier:
     """Tier d of a protocol with two configurations and these members; it holds as long as ``patch``."""
-    ensemble = Ensemble(VERSION, tuple(map(Member, members)), margin=margin)
+    ensemble = Ensemble(VERSION, tuple(map(Member, members)))
     tier = replace(RULES.tier("d"), tuning=TUNING)
     rules = replace(RULES, tiers={"d": tier})
     patch.setattr(autobyz, "ensembles", lambda: {VERSION: ensemble})
@@ -62,4 +62,4 @@ def run_bench(
         (computed if computed is not None else []).append(found.computed)
         return found
 
-    return bench(tier, run, wanted=wanted, settings=[f"rounds={rounds}", *SMALL], cheap=True, out=out)
+    return bench(tier, run, wanted=wanted, settings=[f"rounds={rounds}", *SMALL], out=out)

@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from fake_store import record
 
 from robustfl import autobyz
-from robustfl.autobyz import TITLE, Asked, Ensemble, Member, asked_of, ensembles, labels_present, named
+from robustfl.autobyz import TITLE, Asked, Ensemble, Member, asked_of, ensembles, named
 from robustfl.errors import UsageError
 from robustfl.records import CellResult, Timing, digest
 from robustfl.registry import create
 from robustfl.reports.board import Board, Row
-from robustfl.reports.ensembles import columns, member_text, with_dropped, words
+from robustfl.reports.ensembles import columns, member_text, words
 from robustfl.reports.frame import frame
-from robustfl.reports.loading import board_of
 from robustfl.reports.published import publish, read_board, write_board
 from robustfl.reports.published.joining import Source, joined_protocol
 from robustfl.reports.ranking import rank_board
-from robustfl.reports.store import Store
 from robustfl.reports.tables.writing import to_csv, to_json, to_latex, to_markdown, to_text
 from robustfl.reports.tradeoff import pareto
-from robustfl.scenarios import Cell, Execution, Scenario, expand
+from robustfl.scenarios import Cell, Scenario, expand
 from robustfl.scenarios.ensemble import asked
-from robustfl.scenarios.grid import run_grid
-from robustfl.scenarios.halving import cheap_grid, cheap_words, dropped, first_part, hopeless
 
-SMALL = Ensemble(1, (Member("alie"), Member("sf"), Member("foe(eta=10)", "statistics")), margin=0.1)
+SMALL = Ensemble(1, (Member("alie"), Member("sf"), Member("foe(eta=10)", "statistics")))
 SPECS = {name: (name, "both") for name in ("none", "alie", "sf")} | {"own": ("foe(eta=10)", "statistics")}
 LABEL = "foe(eta=10) [statistics]"
 LATEST = max(ensembles())
@@ -150,7 +145,6 @@ def test_a_cell_has_one_attack() -> None:
 def test_the_data_file_names_every_member_as_cells_do_and_says_why() -> None:
     for version, ensemble in ensembles().items():
         assert len({m.label for m in ensemble.members}) == len(ensemble.members)
-        assert 0 < ensemble.margin < 1
         cells = expand(scenario(attack=f"autobyz(version={version})"))
         assert [(c.attack, c.scope) for c in cells] == [(m.attack, m.scope or "both") for m in ensemble.members]
         assert all(len(m.reason) > 20 for m in ensemble.members)
@@ -173,15 +167,9 @@ def cells(defense: str = "mean", **values: list[Any]) -> list[CellResult]:
 
 def row_of(records: list[CellResult], asked: Asked | None = None) -> tuple[Board, Row]:
     asked = asked or Asked(SMALL)
-    made = rank_board(with_dropped(frame(records), asked), autobyz=asked)
+    made = rank_board(frame(records), autobyz=asked)
     (section,) = [s for s in made.sections if s.metric == "sa"]
     return made, section.rows[0]
-
-
-@pytest.mark.parametrize("dropped", [3, ["k"], {"k": "sf"}])
-def test_what_was_left_out_is_a_table_of_cells(dropped: Any) -> None:
-    with pytest.raises(UsageError, match="what was dropped is no table of cells"):
-        asked_of({"autobyz": {"version": 1, "dropped": dropped}})
 
 
 def test_a_spec_may_stand_between_blanks_and_name_any_number() -> None:
@@ -201,40 +189,18 @@ def test_members_are_called_as_their_cells_are_where_one_channel_is_open() -> No
 
 
 def test_what_counts_as_autobyz_is_read_as_it_was_said() -> None:
-    said = {"version": 1, "scope": "update", "cheap": "So.", "dropped": {"k": {"attack": "sf"}}, "seed": 3}
-    found = asked_of({"autobyz": said})
-    assert found is not None
-    assert (found.scope, found.cheap, found.seed) == ("update", "So.", 3)
-    assert found.where(lambda labels: labels["attack"] == "sf").dropped == said["dropped"]
-    assert found.where(lambda labels: labels["attack"] == "alie").dropped == {}
-    least = asked_of({"autobyz": {"version": 1, "seed": "3"}})
-    assert least is not None
-    assert (least.scope, least.cheap, least.seed) == ("both", "", None)
-    assert asked_of({"autobyz": {"version": 1, "seed": True}}) == least
+    assert asked_of({"autobyz": {"version": 1, "scope": "update"}}) == Asked(ensembles()[1], "update")
+    assert asked_of({"autobyz": {"version": 1}}) == Asked(ensembles()[1], "both")
+    earlier = {"version": 1, "cheap": "So.", "dropped": {"k": {"attack": "sf"}}, "seed": 3}
+    assert asked_of({"autobyz": earlier}) == Asked(ensembles()[1], "both")
     for version in (True, "1", 0):
         with pytest.raises(UsageError, match=f"version={version!r} is not known here"):
             asked_of({"autobyz": {"version": version}})
 
 
-def test_a_left_out_cell_that_has_a_record_is_there_once() -> None:
-    made = record(attack="sf", seed=0)
-    asked = Asked(SMALL, dropped={made.key: made.labels, "b" * 32: record(attack="alie").labels})
-    assert with_dropped(frame([made]), asked)["status"].tolist() == ["done", "dropped"]
-    assert labels_present([made], asked)[1:] == list(asked.dropped.values())
-    assert labels_present([made], None) == [made.labels]
-
-
 def test_members_that_no_cell_has_are_no_columns() -> None:
     assert columns(("sf", "none"), Asked(SMALL), "none") == ("none", TITLE, "sf")
     assert columns(("sf", "none"), None, "none") == ("sf", "none")
-
-
-def test_left_out_cells_come_in_the_order_of_their_keys_with_the_columns_of_the_others() -> None:
-    table = frame([record(attack="sf")])
-    two = {key * 32: {**record(attack="alie").labels, "unheard": 1} for key in "ba"}
-    made = with_dropped(table, Asked(SMALL, dropped=two))
-    assert made["key"].tolist()[1:] == ["a" * 32, "b" * 32]
-    assert list(made.columns) == list(table.columns)
 
 
 def test_members_that_are_worst_equally_often_are_named_in_its_order() -> None:
@@ -283,13 +249,12 @@ def test_members_that_are_all_without_effect_count_as_such() -> None:
 
 
 def test_a_row_without_a_number_under_any_member_says_why() -> None:
-    dropped = Asked(SMALL, dropped={"a" * 32: record(attack="sf", seed=0).labels})
-    for made, counted, status in (
-        (cells(none=[0.9]), None, "missing"),
-        (cells(none=[0.9], alie=["failed"]), None, "failed"),
-        (cells(none=[0.9], alie=["refused"], own=["refused"]), dropped, "refused"),
+    for made, status in (
+        (cells(none=[0.9]), "missing"),
+        (cells(none=[0.9], alie=["failed"]), "failed"),
+        (cells(none=[0.9], alie=["refused"], own=["refused"]), "refused"),
     ):
-        _, row = row_of(made, counted)
+        _, row = row_of(made)
         assert (row.cells[1].status, row.cells[1].bound, row.members) == (status, False, ())
 
 
@@ -308,10 +273,7 @@ def test_refused_members_do_not_count_and_are_named() -> None:
     made, row = row_of(cells(none=[0.9], alie=[0.5], sf=[0.7], own=["refused"]))
     assert (row.cells[1].mean, row.worst.bound, row.rank) == (0.5, False, 1)
     assert f"Refused members are no attacks on a row and do not count in it: {LABEL} (1 row)." in made.notes[-1]
-    cheap = replace(Asked(SMALL), cheap="Cheap mode: so and so.")
-    said = words(cheap, {"alie": 1, "sf": 2}, dropped=True)
-    assert said.endswith("alie (1 row), sf (2 rows). Cheap mode: so and so.")
-    assert "Cheap" not in words(cheap, {}, dropped=False)
+    assert words(Asked(SMALL), {"alie": 1, "sf": 2}).endswith("alie (1 row), sf (2 rows).")
 
 
 def test_a_row_whose_members_are_all_refused_is_refused() -> None:
@@ -351,13 +313,6 @@ def test_costs_are_those_without_attack_where_the_board_has_such() -> None:
     made = row_of([*attacked, *cells("median", alie=[0.8], sf=[0.8], own=[0.8]), *calm])[0]
     assert made.calm_costs
     assert {row.labels[0]: row.seconds_per_round for row in made.rows} == {"median": 0.5, "mean": None}
-
-
-def test_numbers_of_the_cheap_mode_are_bounds_with_ranks() -> None:
-    *records, own = cells(none=[0.9], alie=[0.5], sf=[0.7], own=[0.6])
-    made, row = row_of(records, replace(Asked(SMALL), dropped={own.key: own.labels}))
-    assert (row.worst.text(), row.worst.status, row.rank) == ("≤ 50.0", "at most", 1)
-    assert any(note.startswith("≤ with a rank: the cheap mode left attacks out") for note in made.notes)
 
 
 def test_divergence_under_a_member_is_the_worst() -> None:
@@ -417,16 +372,6 @@ def test_the_worst_of_the_members_tells_no_more_about_variances_than_they_do() -
     assert row.worst.prior.pooled == 4
 
 
-def test_dropped_members_do_not_count_and_are_shown() -> None:
-    gone = record(attack="sf", seed=0).labels
-    asked = Asked(SMALL, cheap="Cheap mode: so.", dropped={"a" * 32: gone})
-    made, row = row_of(cells(none=[0.9], alie=[0.5], own=[0.8]), asked)
-    assert (row.worst.mean, row.worst.bound) == (0.5, False)
-    assert row.cells[made.attacks.index("sf")].text() == "dropped"
-    assert "Cheap mode: so." in made.notes[-1]
-    assert made.counts["dropped"] == 1
-
-
 def test_an_attack_beside_autobyz_counts_in_the_worst_case_only() -> None:
     records = [*cells(none=[0.9], alie=[0.5], sf=[0.7], own=[0.8]), record(attack="ipm", sa=0.1)]
     made, row = row_of(records)
@@ -467,13 +412,11 @@ def test_sources_of_different_protocols_are_named_and_not_merged() -> None:
         return Source(name, (), {}, (), protocol)
 
     tier = {"tier": "d", "version": 1}
-    one = source(
-        "one", benchmark={**tier, "contestants": {"a": {"chosen": 0}}}, autobyz={"version": 1, "dropped": {"k": {}}}
-    )
+    one = source("one", benchmark={**tier, "contestants": {"a": {"chosen": 0}}}, autobyz={"version": 1})
     two = source("two", benchmark={**tier, "contestants": {"b": {"chosen": 1}}}, autobyz={"version": 1})
     joined = joined_protocol([one, two])
     assert joined["benchmark"]["contestants"] == {"a": {"chosen": 0}, "b": {"chosen": 1}}
-    assert joined["autobyz"]["dropped"] == {"k": {}}
+    assert joined["autobyz"] == {"version": 1}
     with pytest.raises(UsageError, match=r"different protocols .*one: d 1; later: d 2"):
         joined_protocol([one, source("later", benchmark={"tier": "d", "version": 2})])
     with pytest.raises(UsageError, match=r"one: d 1; plain: none"):
@@ -485,198 +428,9 @@ def test_sources_of_different_protocols_are_named_and_not_merged() -> None:
         joined_protocol([one, source("rival", benchmark={**tier, "contestants": {"a": {"chosen": 5}}})])
 
 
-# --- the cheap mode --------------------------------------------------------------------------------------------------
-
-
-def early(**values: Any) -> dict[Cell, CellResult]:
-    """Records of first parts by attack: an accuracy or a status."""
-    begun = {(c.attack, c.scope): c for c in expand(first_part(HALVED))}
-    return {
-        begun[SPECS[name]]: record(attack=SPECS[name][0], scope=SPECS[name][1],
-                                   **({"sa": v, "ra": {}} if isinstance(v, float) else {"status": v}))
-        for name, v in values.items()
-    }  # fmt: skip
-
-
-HALVED = scenario(attack=["none", "autobyz"], rounds=10, seed=[4, 5])
-
-
-@pytest.mark.parametrize(
-    ("values", "gone"),
-    [
-        ({"alie": 0.5, "sf": 0.59, "own": 0.61}, {"foe(eta=10)"}),
-        ({"alie": 0.5, "sf": 0.5, "own": 0.5}, set()),
-        ({"alie": 0.5, "sf": "diverged", "own": 0.5}, {"alie", "foe(eta=10)"}),
-        ({"alie": 0.5, "sf": "failed", "own": "refused"}, set()),
-    ],
-)
-@pytest.mark.usefixtures("small")
-def test_only_members_near_the_worst_go_on(values: dict[str, Any], gone: set[str]) -> None:
-    found = dropped(HALVED, early(**values))
-    assert {c.attack for c in found} == gone
-    assert {c.seed for c in found} == ({4, 5} if gone else set())
-
-
-@pytest.mark.usefixtures("small")
-def test_a_member_that_ran_to_the_end_with_one_seed_runs_with_all() -> None:
-    begun = early(alie=0.9, sf=0.1, own=0.9)
-    ran = [c for c in expand(HALVED) if (c.attack, c.seed) in {("alie", 4), ("none", 4)}]
-    assert {c.attack for c in dropped(HALVED, begun)} == {"alie", "foe(eta=10)"}
-    assert {c.attack for c in dropped(HALVED, begun, ran)} == {"foe(eta=10)"}
-
-
-@pytest.mark.usefixtures("small")
-def test_a_member_that_is_known_to_have_no_effect_does_not_go_on_unless_all_are_such() -> None:
-    found = early(alie=0.5, sf=0.5, own=0.5)
-    for count, gone in ((1, {"alie"}), (3, set())):
-        idle = {
-            cell: r.model_copy(update={"certificates": {**r.certificates, "no_effect": i < count}})
-            for i, (cell, r) in enumerate(found.items())
-        }
-        assert {c.attack for c in dropped(HALVED, idle)} == gone
-
-
-def test_a_member_that_says_nothing_of_its_effect_has_one() -> None:
-    idle = record(attack="alie", sa=0.5)
-    idle = idle.model_copy(update={"certificates": {**idle.certificates, "no_effect": True}})
-    assert hopeless({"alie": idle, "sf": record(sa=0.5)}, SMALL) == {"alie"}
-
-
-@pytest.mark.parametrize(
-    ("other", "gone"), [("failed", {"alie"}), ("diverged", {"alie"}), ("refused", set()), ("done", {"alie"})]
-)
-def test_a_member_without_effect_goes_where_another_may_have_one(other: str, gone: set[str]) -> None:
-    idle = record(attack="alie", sa=0.5)
-    idle = idle.model_copy(update={"certificates": {**idle.certificates, "no_effect": True}})
-    assert hopeless({"alie": idle, "sf": record(status=other)}, SMALL) == gone
-
-
-def test_a_member_at_the_margin_goes_on() -> None:
-    row = {"alie": record(sa=0.5, ra={}), "sf": record(sa=0.75, ra={}), "zero": record(sa=0.751, ra={})}
-    assert hopeless(row, Ensemble(1, (), margin=0.25)) == {"zero"}
-
-
-def test_a_member_near_the_worst_in_any_metric_goes_on() -> None:
-    row = {"alie": record(sa=0.5, ra={"pgd": 0.4}), "sf": record(sa=0.9, ra={"pgd": 0.1})}
-    row["zero"] = record(sa=0.7, ra={"pgd": 0.3})
-    assert hopeless(row, SMALL) == {"zero"}
-
-
-def test_a_member_near_the_worst_in_the_selected_round_goes_on() -> None:
-    """Boards rank the selected round, from which the last may be far away."""
-
-    def member(final: float, selected: float) -> CellResult:
-        made = record(sa=final, ra={})
-        assert made.metrics is not None
-        numbers = made.metrics.model_copy(update={"groups": {"selected": {"sa": selected}}})
-        return made.model_copy(update={"metrics": numbers})
-
-    row = {"alie": member(0.1, 0.5), "sf": member(0.4, 0.55), "foe": member(0.15, 0.9), "zero": member(0.4, 0.9)}
-    assert hopeless(row, SMALL) == {"zero"}
-
-
-@pytest.mark.usefixtures("small")
-def test_where_one_channel_is_open_members_are_compared_on_it() -> None:
-    made = scenario(attack="autobyz", scope="statistics", rounds=30)
-    begun = {c: record(attack=c.attack, scope=c.scope, ra={}, sa=0.9 if c.attack == "sf" else 0.5)
-             for c in expand(first_part(made))}  # fmt: skip
-    assert {(c.attack, c.scope) for c in dropped(made, begun)} == {("sf", "statistics")}
-
-
 @pytest.mark.parametrize("version", sorted(ensembles()))
 def test_members_that_poison_data_are_marked_and_forge_no_channel(version: int) -> None:
     ensemble = ensembles()[version]
     for member in ensemble.members:
         assert create("attack", member.attack).poisons_data == member.poisons, member.attack
     assert not any(create("attack", m.attack).poisons_data for m in ensemble.within("statistics"))
-
-
-def test_the_first_part_has_the_version_that_the_scenario_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(autobyz, "ensembles", lambda: {1: SMALL, 2: Ensemble(2, (Member("ipm"),))})
-    found = expand(first_part(scenario(attack=["none", "autobyz(version=1)"], rounds=30)))
-    assert {cell.attack for cell in found} == {"alie", "sf", "foe(eta=10)"}
-
-
-def test_the_rule_of_the_cheap_mode_is_said_with_its_margin_in_points() -> None:
-    assert "those more than 10 points above the worst were dropped" in cheap_words(SMALL)
-
-
-@pytest.mark.parametrize("attack", [["none", "ipm", "autobyz"], ["ipm", "none", "autobyz"]])
-@pytest.mark.usefixtures("small")
-def test_attacks_zipped_with_other_settings_are_neither_compared_nor_dropped(attack: list[str]) -> None:
-    made = scenario(attack=attack, batch=[16, 16, 16], zip=[["attack", "batch"]])
-    heights = {"none": 0.95, "ipm": 0.1, "sf": 0.7}
-    begun = {c: record(attack=c.attack, scope=c.scope, ra={}, sa=heights.get(c.attack, 0.5))
-             for c in expand(first_part(made))}  # fmt: skip
-    assert {c.attack for c in dropped(made, begun)} == {"sf"}
-
-
-@pytest.mark.usefixtures("small")
-def test_members_that_the_grid_excludes_later_leave_no_other_behind() -> None:
-    made = scenario(attack="autobyz", rounds=30, exclude=({"attack": "sf", "rounds": 30},))
-    begun = {c: record(attack=c.attack, scope=c.scope, ra={}, sa=0.1 if c.attack == "sf" else 0.5)
-             for c in expand(first_part(made))}  # fmt: skip
-    assert dropped(made, begun) == set()
-
-
-@pytest.mark.usefixtures("small")
-def test_the_first_part_is_a_third_of_the_rounds_on_the_first_seed() -> None:
-    found = expand(first_part(HALVED))
-    assert {(c.end, c.seed) for c in found} == {(4, 4)}
-    assert {c.attack for c in found} == {"alie", "sf", "foe(eta=10)"}
-    several = first_part(scenario(attack="autobyz", rounds=[3, 30]))
-    assert {(cell.rounds, cell.end) for cell in expand(several)} == {(3, 1), (30, 10)}
-    for rounds in (2, "30", 30.0):
-        with pytest.raises(UsageError, match="needs at least 3"):
-            first_part(scenario(attack="autobyz", rounds=rounds))
-    with pytest.raises(UsageError, match="which it does not name"):
-        first_part(scenario(attack="alie"))
-
-
-@pytest.mark.parametrize(
-    ("forgetting", "zip"), [([10, 30], []), ([[10], [10, 30]], []), ([[10], [10, 30]], [["forgetting", "batch"]])]
-)
-@pytest.mark.usefixtures("small")
-def test_the_first_part_measures_no_forgetting_and_decides_for_cells_that_do(forgetting: Any, zip: Any) -> None:
-    made = scenario(attack="autobyz", rounds=30, forgetting=forgetting, batch=[8, 16], zip=zip, validation=0.1)
-    begun = {c: record(attack=c.attack, scope=c.scope, ra={}, sa=0.9 if c.attack == "sf" else 0.5)
-             for c in expand(first_part(made))}  # fmt: skip
-    assert len(begun) == 6
-    assert dropped(made, begun) == {c for c in expand(made) if c.attack == "sf"}
-
-
-@pytest.mark.parametrize("group", [["seed", "defense"], ["batch", "seed"]])
-@pytest.mark.usefixtures("small")
-def test_the_cheap_mode_takes_no_zipped_seed(group: list[str]) -> None:
-    made = scenario(attack="autobyz", seed=[0, 1], batch=[8, 16], defense=["mean", "median"], zip=[group])
-    with pytest.raises(UsageError, match="compares attacks on the first seed and takes no zipped one"):
-        first_part(made)
-
-
-@pytest.mark.usefixtures("small")
-def test_a_cheap_grid_resumes_and_its_board_says_what_was_dropped(
-    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = scenario(
-        attack=["none", "autobyz"], rounds=3, model="mlp(hidden=(8,))", norm="naive-bn", batch=8, seed=[4, 1],
-    )  # fmt: skip
-    monkeypatch.setattr("robustfl.scenarios.halving.hopeless", lambda records, ensemble: {"sf both"})
-    calls: list[int] = []
-
-    def run(given: Scenario, **more: Any) -> Any:
-        found = run_grid(given, Execution(jobs=0), out=tmp_path, **more)
-        calls.append(found.computed)
-        return found
-
-    found = cheap_grid(made, run, out=tmp_path, facts={"shown": "so"})
-    cheap_grid(made, run, out=tmp_path, facts={"shown": "so"})
-    assert calls == [3, 6, 0, 0]
-    described = Store(found.folder).description()
-    assert (described["autobyz"]["seed"], described["shown"]) == (4, "so")
-    run(Scenario.of({**made.model_dump(), "name": "all", "cell": {**made.cell, "seed": 4}}))
-    cheap_grid(made.model_copy(update={"name": "all"}), run, out=tmp_path)
-    assert calls[4:] == [4, 3, 4]  # every member ran with seed 4, and so does with seed 1
-    board = board_of(Store(found.folder), keys=found.keys)
-    assert board.counts == {"done": 6, "dropped": 2}
-    assert "Cheap mode" in " ".join(board.notes)
-    assert not board.sections[0].rows[0].worst.bound

@@ -1,4 +1,4 @@
-"""A benchmark's store, bundled and checked as by others: searches, members, and what the cheap mode left out."""
+"""A benchmark's store, bundled and checked as by others: searches and members."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ from robustfl.reports.published.bundle import read_bundle, write_bundle
 from robustfl.reports.published.format2 import merged
 from robustfl.reports.published.joining import merge, read_source, write_merge
 from robustfl.reports.writing import publish_store
-from robustfl.scenarios.dropped_check import RIGHTLY, WRONGLY
 from robustfl.scenarios.submission import Submission, check_submission
 from robustfl.scenarios.verify import verify
 
 pytestmark = pytest.mark.slow
 
 MEAN = "mean · none · dsgd"
+CELLS = 2 * 4 * 2
+"""Final cells: of two contestants, without attack and under three members, with two seeds."""
 SEARCHED = 2 * RULES.budget * 2
 """Trainings of the searches: of two contestants, under two attacks."""
 
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Of two contestants and three members, one of which is left out: for f = 2 of 10, alie has no effect."""
+    """Of two contestants and three members."""
     folder = tmp_path_factory.mktemp("bench")
     with pytest.MonkeyPatch.context() as patch:
         tier = shrink(patch, ("alie", "foe(eta=10)", "sf"))
@@ -54,13 +55,9 @@ def test_a_bundle_of_a_benchmark_brings_its_protocol_and_is_held_to_it(bundle: P
     found = check_submission(bundle, cells=None)
     assert found.accepted, found.findings
     said = {f.step: f.words for f in found.findings}
-    assert (
-        f"AutoByz version {VERSION} complete; 4 cells left out by the cheap mode; tier d, 2 contestants"
-        in said["protocol"]
-    )
+    assert f"AutoByz version {VERSION} complete; tier d, 2 contestants" in said["protocol"]
     assert found.verification is not None
-    verdicts = [check.verdict for check in found.verification.checks]
-    assert (verdicts.count("identical"), verdicts.count(RIGHTLY)) == (12 + SEARCHED, 4)
+    assert [check.verdict for check in found.verification.checks] == ["identical"] * (CELLS + SEARCHED)
     made = publish_store(bundle.parent / "bench-d", tmp_path / "report", figures=False, board=tmp_path / "d.json")
     own = read_board(tmp_path / "d.json")[0]
     assert own.cells == read_bundle(bundle).board.cells  # of the last run
@@ -68,7 +65,7 @@ def test_a_bundle_of_a_benchmark_brings_its_protocol_and_is_held_to_it(bundle: P
     boards = [read_source(bundle / "board.json"), read_source(bundle.parent / "bench-d")]
     joined = write_merge(merge(boards, tolerance=0.01), boards, tmp_path / "all")
     publish_store(joined.folder, tmp_path / "report", figures=False, board=tmp_path / "all.json")
-    assert len(read_board(tmp_path / "all.json")[0].cells) == len(joined.keys()) == 12
+    assert len(read_board(tmp_path / "all.json")[0].cells) == len(joined.keys()) == CELLS
 
 
 def attacked(data: dict[str, Any], attack: str, **wanted: object) -> list[dict[str, Any]]:
@@ -81,11 +78,6 @@ def attacked(data: dict[str, Any], attack: str, **wanted: object) -> list[dict[s
     ]
     data["cells"] = [cell for cell, _ in cells if cell not in [g for g, _ in gone]]
     return [{"key": cell["key"], "labels": all_of} for cell, all_of in gone]
-
-
-def left_out(data: dict[str, Any], attack: str, **wanted: object) -> None:
-    """Say that the cheap mode left out what did run."""
-    data["protocol"]["autobyz"]["dropped"] |= {c["key"]: c["labels"] for c in attacked(data, attack, **wanted)}
 
 
 def one_more(data: dict[str, Any]) -> None:
@@ -136,18 +128,11 @@ def once_more(data: dict[str, Any]) -> None:
         (once_more, "protocol: it has more than one cell of "),
         (lambda data: attacked(data, "sf"), "protocol: mean, none, seed 0: AutoByz without sf"),
         (lambda data: attacked(data, "sf", norm="gn"), "form: median, gn lacks sf with seed 0, sf with seed 1"),
-        (lambda data: left_out(data, "none", norm="gn"), "protocol: it drops what is no member of AutoByz: median"),
-        (lambda data: left_out(data, "sf", seed=1), "protocol: it drops members with some seeds that ran with others"),
-        (lambda data: [left_out(data, a) for a in ("sf", "foe(eta=10)")], "protocol: it drops every member"),
         (lambda data: said(data)["tuning"].update(seed=0), "protocol: its tuning is"),
         (lambda data: said(data).update(autobyz=9), f"protocol: its autobyz is 9, the protocol's {VERSION}"),
-        (lambda data: data["protocol"]["autobyz"].update(cheap="Some."), "protocol: it says another rule of the cheap"),
         (lambda data: claiming(data, status="refused", metrics=None), "'attack_shift' of a training"),
         (lambda data: claiming(data, status="refused", metrics=None, certificates={}), "numbers: cell"),
         (lambda data: claiming(data, certificates={"no_effect": True}), "its attack has no effect, which nothing"),
-        (lambda data: data["protocol"]["autobyz"].update(seed=1), "with seed 1, the protocol's is 0"),
-        (lambda data: data["protocol"]["autobyz"].update(seed=7), "with seed 7, which none of its cells has"),
-        (lambda data: data["protocol"]["autobyz"].update(seed="0"), "protocol.autobyz.seed='0' is no"),
         (lambda data: data["protocol"]["autobyz"].update(proven="yes"), "protocol.autobyz holds 'proven'"),
         (lambda data: data["protocol"].update(audited="yes"), "protocol holds 'audited', which says nothing"),
         (lambda data: said(data).update(by="the authors"), "protocol.benchmark holds 'by', which says nothing"),
@@ -177,29 +162,11 @@ def test_scores_that_nobody_reached_in_a_search_are_found(copy: Path) -> None:
 
 
 def test_what_a_cell_is_said_to_cost_must_come_out_again(copy: Path) -> None:
-    def cheap(data: dict[str, Any]) -> None:
+    def halved(data: dict[str, Any]) -> None:
         for cell in data["cells"]:
             cell["certificates"]["traffic"]["mebibytes"] /= 2
 
-    found = verify(signed(copy, cheap) / "board.json", cells=None, where={"attack": "none", "norm": "gn", "seed": "0"})
+    found = verify(signed(copy, halved) / "board.json", cells=None, where={"attack": "none", "norm": "gn", "seed": "0"})
     assert found.file == ()
     assert [check.verdict for check in found.checks] == ["differs"]
     assert "traffic exchanges 1, mebibytes 0.0788" in found.checks[0].detail
-
-
-def test_a_member_that_could_still_be_the_worst_is_not_left_out(copy: Path) -> None:
-    signed(copy, lambda data: left_out(data, "foe(eta=10)", norm="gn"))
-    found = verify(copy / "board.json", cells=None, where={"attack": "foe", "norm": "gn"})
-    assert [check.verdict for check in found.checks] == [WRONGLY] * 2
-    assert "after 2 rounds it could still be the worst: foe(eta=10) " in found.checks[0].detail
-    assert "numbers: cell" in refused(check_submission(copy, cells=None))
-
-
-def test_what_was_left_out_is_a_cell_of_that_key(copy: Path) -> None:
-    def another(data: dict[str, Any]) -> None:
-        dropped = data["protocol"]["autobyz"]["dropped"]
-        data["protocol"]["autobyz"]["dropped"] = {key[::-1]: labels for key, labels in dropped.items()}
-
-    found = verify(signed(copy, another) / "board.json", cells=None, where={"attack": "alie"})
-    assert {check.verdict for check in found.checks} == {"another cell"}
-    assert not found.agrees

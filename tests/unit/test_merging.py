@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -299,15 +298,6 @@ def test_a_merged_store_is_a_store_that_remembers_what_was_planned(tmp_path: Pat
     assert set(store.description()["cells"]) == set(plan)
 
 
-def cheap(name: str, seeds: Sequence[int], left_out: Sequence[str] = (), **facts: Any) -> Source:
-    """Cells under three attacks, without those left out under the cheap mode."""
-    ran = [record(attack=attack, seed=seed, **facts) for attack in ("none", "alie", "sf") for seed in seeds]
-    gone = {r.key: r.labels for r in ran if r.labels["attack"] in left_out}
-    said = {"dropped": gone, "seed": seeds[0]} if gone else {}
-    kept = [r for r in ran if r.key not in gone]
-    return Source(name, tuple(kept), {r.key: r.labels for r in kept}, (), {"autobyz": {"version": 1, **said}})
-
-
 def test_who_says_who_measured_a_cell_says_it_once() -> None:
     named = record().model_copy(update={"certificates": {"source": "we"}})
     merged = merge([source("we", named), source("we", record()), source("they", record())], tolerance=0.0)
@@ -344,46 +334,11 @@ def test_of_facts_that_two_sources_say_the_first_ones_stay() -> None:
     for sources in ([one, source("none")], [source("none"), one]):
         with pytest.raises(UsageError, match=r"different protocols .*benchmark: .*none: none"):
             joined_protocol(sources)
+    counting = replace(source("we"), protocol={"autobyz": {"version": 1}})
     silent = source("none")  # of AutoByz, who says nothing follows it as far as it goes
-    assert joined_protocol([cheap("we", [0]), silent]) == joined_protocol([silent, cheap("we", [0])]) != {}
+    assert joined_protocol([counting, silent]) == joined_protocol([silent, counting]) == counting.protocol
     with pytest.raises(UsageError, match="we: d 2; they: d 1"):
         joined_protocol([replace(one, protocol={"benchmark": {"tier": "d", "version": 2, "changed": []}}), two])
-
-
-@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_a_cell_that_one_source_ran_is_not_left_out(order: tuple[int, int]) -> None:
-    both = [cheap("we", [0, 1], ["sf"]), cheap("they", [0, 1])]
-    assert joined_protocol([both[i] for i in order])["autobyz"] == {"version": 1, "seed": 0}
-
-
-def test_other_contestants_bring_what_was_left_out_of_them_and_its_seed() -> None:
-    ours, theirs = cheap("we", [4, 5], ["sf"], norm="gn"), cheap("they", [4], ["alie"], norm="ln")
-    whole = replace(cheap("whole", [0]), protocol={"autobyz": {"version": 1, "seed": 0}})
-    for sources in ([whole, ours, theirs], [theirs, ours, whole]):
-        found = joined_protocol(sources)["autobyz"]
-        assert (len(found["dropped"]), found["seed"]) == (3, 4)
-
-
-def test_cheap_modes_of_different_seeds_are_not_merged() -> None:
-    with pytest.raises(UsageError, match=r"on different seeds are not merged \(we: seed 0; they: seed 4\)"):
-        joined_protocol([cheap("we", [0], ["sf"]), cheap("they", [4], ["sf"], norm="gn")])
-
-
-@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_an_attack_left_out_with_some_seeds_and_run_with_others_is_refused(order: tuple[int, int]) -> None:
-    both = [cheap("we", [0, 1], ["sf"]), cheap("they", [2])]
-    words = r"mean, fbn, sf: the cheap mode of we left it out with seed 1, and they ran it with seed 2"
-    with pytest.raises(UsageError, match=words):
-        joined_protocol([both[i] for i in order])
-
-
-def test_a_cell_that_stays_left_out_is_not_planned(tmp_path: Path) -> None:
-    ours, theirs = cheap("we", [0], ["sf"]), cheap("they", [0])
-    unfinished = replace(theirs, results=theirs.results[:-1])
-    store = write_merge(merge([ours, unfinished], tolerance=0.0), [ours, unfinished], tmp_path / "out")
-    described = store.description()
-    assert {labels["attack"] for labels in described["cells"].values()} == {"none", "alie"}
-    assert {labels["attack"] for labels in described["autobyz"]["dropped"].values()} == {"sf"}
 
 
 def test_a_board_is_a_source_unless_it_was_edited(tmp_path: Path) -> None:
@@ -395,8 +350,7 @@ def test_a_board_is_a_source_unless_it_was_edited(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("part", "value"),
-    [("autobyz", {"dropped": 5}), ("autobyz", {"dropped": {"x": 5}}), ("benchmark", {"contestants": 5})],
+    ("part", "value"), [("benchmark", {"contestants": 5}), ("benchmark", {"contestants": {"x": 5}})]
 )
 def test_a_protocol_of_another_shape_is_an_error(part: str, value: Any, tmp_path: Path) -> None:
     store = stored(tmp_path / "s", [record()])

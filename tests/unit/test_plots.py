@@ -188,7 +188,7 @@ def test_panels_that_have_no_room_in_a_column_stand_below_each_other(kind: str, 
 
 
 def test_the_figures_of_a_store_are_of_the_board_that_its_report_prints(tmp_path: Path) -> None:
-    """A benchmark's store knows what its column AutoByz is made of, and what the cheap mode left out."""
+    """A benchmark's store knows what its column AutoByz is made of."""
     store = stored(tmp_path / "s", [record(attack=a, sa=0.5, ra={}) for a in ("sf", "alie")])
     store.describe({"name": "s", "autobyz": {"version": 1}})
     (drawn,) = plot(store.folder, "heatmap", tmp_path / "x.svg", metric="sa")

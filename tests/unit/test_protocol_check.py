@@ -12,10 +12,9 @@ import pytest
 from fake_store import record
 
 from robustfl import autobyz
-from robustfl.autobyz import Ensemble, Member, ensemble_of
+from robustfl.autobyz import Ensemble, Member
 from robustfl.records import CellResult
 from robustfl.reports.published import Board, read_board
-from robustfl.scenarios.halving import cheap_words
 from robustfl.scenarios.protocol import protocol
 from robustfl.scenarios.protocol_check import apart_from_protocol, words_of
 
@@ -27,20 +26,8 @@ NAME = "cge · fbn · dsgd"
 
 
 @pytest.fixture(scope="module")
-def whole() -> Board:
+def board() -> Board:
     return read_board(ROWS)[0]
-
-
-@pytest.fixture(scope="module")
-def board(whole: Board) -> Board:
-    """One defense of it, of which the cheap mode left out one member: what is asked of many is asked of few."""
-    said = copy.deepcopy(dict(whole.protocol or {}))
-    ensemble = said["autobyz"]
-    records = {cell.key: cell for cell in whole.cells}
-    gone = {key: record.labels for key, record in records.items() if record.labels["attack"] == "zero"}
-    ensemble |= {"dropped": gone, "cheap": cheap_words(ensemble_of(ensemble["version"])), "seed": 0}
-    cells = tuple(cell for cell in whole.cells if cell.key in records.keys() - gone.keys())
-    return replace(whole, protocol=said, cells=cells)
 
 
 def saying(board: Board, change: Change) -> Board:
@@ -61,22 +48,13 @@ def test_every_committed_board_follows_the_version_that_it_names(tier: str) -> N
     assert apart_from_protocol(read_board(BOARDS / f"bench-{tier}.json.gz")[0]) == []
 
 
-def test_rows_of_a_board_follow_it_and_say_what_it_changed(whole: Board) -> None:
-    assert apart_from_protocol(whole) == []
-    words = words_of(whole)
-    said = whole.protocol or {}
+def test_rows_of_a_board_follow_it_and_say_what_it_changed(board: Board) -> None:
+    assert apart_from_protocol(board) == []
+    words = words_of(board)
+    said = board.protocol or {}
     version, contestants = said["autobyz"]["version"], len(said["benchmark"]["contestants"])
     assert words.startswith(f"AutoByz version {version} complete; tier d, ")
     assert f"{contestants} contestants tuned within the budget; not the whole protocol, which it says: rounds=" in words
-
-
-def test_a_board_of_the_cheap_mode_follows_it_and_says_how_many_cells_it_left_out(board: Board) -> None:
-    assert apart_from_protocol(board) == []
-    ensemble = (board.protocol or {})["autobyz"]
-    said = (
-        f"AutoByz version {ensemble['version']} complete; {len(ensemble['dropped'])} cells left out by the cheap mode"
-    )
-    assert said in words_of(board)
 
 
 def test_a_board_that_says_nothing_is_asked_nothing(board: Board) -> None:
@@ -110,8 +88,6 @@ def test_a_board_that_says_nothing_is_asked_nothing(board: Board) -> None:
         (lambda said: said["benchmark"].update(autobyz=99), "its autobyz is 99, the protocol's"),
         (lambda said: said["benchmark"].update(tier="e"), "no tier 'e'"),
         (lambda said: said["autobyz"].update(version=99), "version=99 is not known here"),
-        (lambda said: said["autobyz"].update(cheap=""), " cells were dropped, and no cheap mode is said"),
-        (lambda said: said["autobyz"]["dropped"].popitem(), "AutoByz without"),
         (lambda said: said["benchmark"].update(contestants=3), "has another form"),
     ],
 )  # fmt: skip
@@ -129,18 +105,16 @@ def test_a_cell_that_was_left_out_is_missed(board: Board) -> None:
 # --- rows and members, without a tier --------------------------------------------------------------------------------
 
 
-SMALL = Ensemble(1, tuple(map(Member, ("alie", "sf", "foe", "ipm", "zero"))), margin=0.1)
+SMALL = Ensemble(1, tuple(map(Member, ("alie", "sf", "foe", "ipm", "zero"))))
 
 
 @pytest.fixture
-def counting(whole: Board, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
-    """The faults of records that count five attacks as AutoByz, of which ``gone`` were left out."""
+def counting(board: Board, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """The faults of records that count five attacks as AutoByz."""
     monkeypatch.setattr(autobyz, "ensembles", lambda: {1: SMALL})
 
-    def faults(ran: list[CellResult], gone: list[CellResult] | None = None, **said: Any) -> list[str]:
-        dropped = {cell.key: cell.labels for cell in gone or ()}
-        facts = {"version": 1, "dropped": dropped, **({"cheap": cheap_words(SMALL), "seed": 0} if gone else {}), **said}
-        return apart_from_protocol(replace(whole, protocol={"autobyz": facts}), ran)
+    def faults(ran: list[CellResult], **said: Any) -> list[str]:
+        return apart_from_protocol(replace(board, protocol={"autobyz": {"version": 1, **said}}), ran)
 
     return faults
 
@@ -166,27 +140,12 @@ def test_members_forge_the_channel_that_the_board_says(counting: Callable[..., l
     assert len(counting(cells(*ALL, scope="update"))) == 1
 
 
-def test_what_the_cheap_mode_can_leave_out_is_members_of_a_row_that_others_of_it_ran(
-    counting: Callable[..., list[str]],
-) -> None:
-    ran = cells("none", "alie", "sf", "foe", "ipm", seeds=2)
-    assert counting(ran, cells("zero", seeds=2)) == []
-    assert counting(ran, cells("zero", seeds=2), seed=None) == []
-    row = cells("zero", seeds=2, defense="median") + cells(*ALL[:-1], seeds=2, defense="median")
-    (told,) = counting(cells(*ALL, seeds=2) + cells("none", defense="median", seeds=2), row)
-    assert told.startswith("it drops every member: median, fbn, alie, seed 0, ")
-
-
-def test_no_cell_need_be_dropped_for_a_cheap_mode_to_be_said(counting: Callable[..., list[str]]) -> None:
-    assert counting(cells(*ALL), cheap="Some.", seed=7) == []
-
-
-def test_words_on_the_protocol_name_what_there_is(whole: Board, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_words_on_the_protocol_name_what_there_is(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(autobyz, "ensembles", lambda: {1: SMALL})
-    board = replace(whole, protocol={"autobyz": {"version": 1}})
+    board = replace(board, protocol={"autobyz": {"version": 1}})
     assert words_of(board) == "AutoByz version 1 complete"
     facts = {"tier": "d", "contestants": {"a": {}}, "changed": []}
-    board = replace(whole, protocol={"benchmark": facts})
+    board = replace(board, protocol={"benchmark": facts})
     assert words_of(board) == "tier d, 1 contestants tuned within the budget"
 
 

@@ -22,7 +22,7 @@ from robustfl.reports.estimate import Estimate, table_prior
 from robustfl.reports.figures.ranks import rank_figures
 from robustfl.reports.frame import frame
 from robustfl.reports.moderated import Array, Prior, interval, logit, pair_p_values, prior_of, resolution
-from robustfl.reports.paired import Comparison, compare, holm, rank_ranges
+from robustfl.reports.paired import Comparison, compare, holm
 from robustfl.reports.rank_test import critical_difference, rank_over_scenarios
 from robustfl.reports.tables.writing import to_json, to_latex, to_markdown, to_text
 
@@ -304,20 +304,6 @@ def test_rows_that_diverged_are_left_out_and_counted() -> None:
     )  # fmt: skip
     assert found.left_out == 1
     assert [c.labels[0] for c in found.results] == ["mean"]
-
-
-def test_a_bound_of_the_cheap_mode_is_told_apart_from_better_rows_without_it_alone() -> None:
-    values = {"median": noisy(0.8, 5, 1), "krum": noisy(0.5, 5, 2), "mean": noisy(0.2, 5, 3)}
-    whole = board(*(c for d, v in values.items() for c in cells(d, v))).sections[0]
-    assert rank_ranges(whole) == [(1, 1), (2, 2), (3, 3)]
-    assert "≤" not in compare(whole).verdict
-    rows = [replace(r, worst=replace(r.worst, cheap=r.labels[0] != "krum")) for r in whole.rows]
-    cheap = replace(whole, rows=tuple(rows))
-    assert rank_ranges(cheap) == [(1, 3), (1, 2), (2, 3)]
-    found = compare(cheap)
-    assert [(c.p, c.adjusted, c.significant) for c in found.results] == [(None, None, False)] * 2
-    assert found.verdict.startswith("0 of 2 rows can be told apart")
-    assert found.verdict.endswith("A row with ≤ is told apart from better ones without it alone.")
 
 
 # --- ranks over scenarios --------------------------------------------------------------------------------------------

@@ -8,10 +8,9 @@ import pytest
 
 from robustfl.errors import UsageError
 from robustfl.records import CellResult
-from robustfl.scenarios import Cell, Scenario, expand, run_cell
+from robustfl.scenarios import Cell, run_cell
 from robustfl.scenarios.build import build
 from robustfl.scenarios.expand import key_of, resolve
-from robustfl.scenarios.halving import first_part
 from robustfl.scenarios.run import _traffic
 
 SMALL: dict[str, Any] = {
@@ -70,11 +69,3 @@ def test_forgetting_is_measured_where_it_stops() -> None:
     assert Cell.of({**settings, "forgetting": True, "stop": 2}).forgetting_rounds == {2}
     with pytest.raises(UsageError, match="from 1 to 2"):
         Cell.of({**settings, "forgetting": [1, 3], "stop": 2})
-
-
-def test_members_of_autobyz_stop_after_a_third_of_the_same_training() -> None:
-    cell = {**SMALL, "norm": ["naive-bn", "fixbn"], "attack": "autobyz", "rounds": [9, 30], "seed": [3, 4]}
-    begun = first_part(Scenario(name="s", cell=cell))
-    assert {(c.rounds, c.stop, c.seed) for c in expand(begun)} == {(9, 3, 3), (30, 10, 3)}
-    with pytest.raises(UsageError, match="stop=2"):
-        first_part(Scenario(name="s", cell={**cell, "stop": 2}))

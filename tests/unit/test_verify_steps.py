@@ -17,8 +17,8 @@ from robustfl.scenarios.expand import key_of, resolve
 
 verify = importlib.import_module("robustfl.scenarios.verify")  # in whose place the package has its function
 PRINT = "ab" * 8
-OK, NEAR, RIGHTLY, ELSEWHERE, OTHER, BAD = (
-    "identical", "within tolerance", "rightly left out", "cannot be run here", "other versions", "differs",
+OK, NEAR, ELSEWHERE, OTHER, BAD = (
+    "identical", "within tolerance", "cannot be run here", "other versions", "differs",
 )  # fmt: skip
 
 
@@ -28,7 +28,7 @@ OK, NEAR, RIGHTLY, ELSEWHERE, OTHER, BAD = (
 @pytest.mark.parametrize(
     ("verdicts", "more", "agrees", "undecided"),
     [
-        ((), {}, True, False), ((OK, NEAR, RIGHTLY), {}, True, False), ((OK, BAD), {}, False, False),
+        ((), {}, True, False), ((OK, NEAR), {}, True, False), ((OK, BAD), {}, False, False),
         ((OK, ELSEWHERE), {}, False, True), ((BAD, ELSEWHERE), {}, False, False),
         ((OK,), {"file": ("x",)}, False, False), ((OK,), {"versions": ("x",)}, False, True),
         ((ELSEWHERE,), {"file": ("x",)}, False, False), ((ELSEWHERE, OTHER), {"versions": ("x",)}, False, True),
@@ -61,12 +61,11 @@ def test_searches_run_again_of_a_whole_board_that_follows_its_protocol(
     monkeypatch.setattr(verify, "false_claims", lambda records: [f"{len(records)} claims"])
     monkeypatch.setattr(verify, "trials_of", lambda board: ["a training"])
     for check_only in (False, True):
-        known, drawn, left_out = verify._looked_through(Path("b"), wanted, 3, 5, 0.01, check_only)
+        known, drawn = verify._looked_through(Path("b"), wanted, 3, 5, 0.01, check_only)
         assert ["the record" if d is one else d for d in drawn] == chosen
-        assert (known.chosen, known.cells, known.left_out) == (0 if check_only else len(chosen), 1, 0)
+        assert (known.chosen, known.cells) == (0 if check_only else len(chosen), 1)
         assert known.file == ("w", *apart, "1 claims")
         assert (known.claimed, known.tolerance, known.sample) == (0.02, 0.01, 5)
-        assert left_out is None
 
 
 @pytest.mark.parametrize("check_only", [False, True])
@@ -84,12 +83,12 @@ def test_versions_are_looked_at_in_all_cells_and_not_only_in_those_drawn(
     monkeypatch.setattr(verify, "apart_from_protocol", lambda board, records: [])
     monkeypatch.setattr(verify, "false_claims", lambda records: [])
     monkeypatch.setattr(verify, "trials_of", lambda board: [])
-    known, _, _ = verify._looked_through(Path("b"), {}, 1, 0, 0.01, check_only)
+    known, _ = verify._looked_through(Path("b"), {}, 1, 0, 0.01, check_only)
     assert [words.split(":")[0] for words in known.versions] == ["norm fbn"]
     assert known.missing == ()
     absent = one.model_copy(update={"cell": {**one.cell, "cell": {**one.cell["cell"], "norm": "fbm"}}})
     records.append(absent)
-    known, _, _ = verify._looked_through(Path("b"), {}, 1, 0, 0.01, check_only)
+    known, _ = verify._looked_through(Path("b"), {}, 1, 0, 0.01, check_only)
     assert [("fbm" in words) for words in known.missing] == [True] * check_only
 
 
@@ -112,7 +111,7 @@ def test_a_third_of_the_cells_drawn_count_in_no_worst_case_on_their_word(
 
 
 def test_all_cells_are_drawn_where_all_or_more_are_asked_for() -> None:
-    there = [record(seed=0), record(seed=1, status="refused", reason="x"), "left out"]
+    there = [record(seed=0), record(seed=1, status="refused", reason="x")]
     assert verify._drawn(there, None, 0) == there
     assert sorted(map(str, verify._drawn(there, 50, 0))) == sorted(map(str, there))
 
@@ -171,7 +170,7 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> Any:
             assert (cell, fingerprint, said, scenario) == (Cell.of(one.labels), PRINT, one.certificates, "fake")
             return other
 
-        found = verify._again(one, None, 0.01, None, run)
+        found = verify._again(one, 0.01, None, run)
         assert (found.key, found.labels, found.versions) == (one.key, one.labels, ())
         return found.verdict, found.detail
 
@@ -227,7 +226,7 @@ def test_a_cell_of_a_device_that_is_not_here_decides_nothing(monkeypatch: pytest
     one = published()
     for said in ({"device": "cuda:99"}, {"threads": 2**16}):
         record = one.model_copy(update={"certificates": {**one.certificates, **said}})
-        found = verify._again(record, None, 0.01, None, verify._runner(None, None, None))
+        found = verify._again(record, 0.01, None, verify._runner(None, None, None))
         assert found.verdict == verify.ELSEWHERE
         assert next(iter(said)) in found.detail
 
@@ -242,9 +241,9 @@ def test_settings_or_versions_of_others_do_not_run(monkeypatch: pytest.MonkeyPat
     def run(*given: Any) -> CellResult:
         raise AssertionError("nothing runs")
 
-    found = verify._again(other, None, 0.01, None, run)
+    found = verify._again(other, 0.01, None, run)
     assert (found.verdict, found.detail) == ("another cell", f"data: {'cd' * 8} published, {PRINT} here")
-    found = verify._again(newer, None, 0.01, None, run)
+    found = verify._again(newer, 0.01, None, run)
     assert (found.verdict, len(found.versions)) == ("other versions", 1)
     assert found.versions[0].startswith("norm fbn: version 99 published")
     assert verify._apart_here(newer) == (list(found.versions), [])
@@ -289,7 +288,7 @@ def test_a_cell_that_cannot_be_built_names_the_plug_ins_that_it_used(monkeypatch
     one = published()
     methods = {**one.cell["methods"], "norm": {"name": "mine", "origin": "mine.py 12ab"}}
     theirs = {**one.cell, "cell": {**one.cell["cell"], "norm": "mine"}, "methods": methods}
-    found = verify._again(one.model_copy(update={"cell": theirs}), None, 0.01, None, lambda *given: one)
+    found = verify._again(one.model_copy(update={"cell": theirs}), 0.01, None, lambda *given: one)
     assert found.verdict == ELSEWHERE
     assert found.detail.startswith("unknown norm 'mine'")
     assert found.detail.endswith("the cell used norm mine (mine.py 12ab): see --plugin")
