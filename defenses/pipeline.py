@@ -105,10 +105,8 @@ class Pipeline:
     ) -> tuple[Any, Mapping[str, Tensor]]:
         """The aggregate, as from a call, with the state to hand in with the next round's rows.
 
-        For rules that remember: ``centered-clipping`` goes on from its last aggregate, ``foolsgold`` sums each client's
-        rows; ``clients [n]`` are the numbers of the clients whose rows these are. Without them row ``i`` is client
-        ``i`` in every round, and all rounds need equally many rows. ``None``, as before the first round, is no memory.
-        Rules that remember nothing hand back an empty state.
+        For rules that remember; ``None``, as before the first round, is no memory. ``clients [n]`` are the numbers of
+        the clients whose rows these are; without them row ``i`` is client ``i``, and all rounds need equally many rows.
 
         >>> from robustfl.defenses import parse_pipeline
         >>> rule, state = parse_pipeline("centered-clipping(tau=1)"), None

@@ -128,7 +128,6 @@ def test_a_dry_run_plans_the_tuning_and_the_final_cells_and_writes_nothing(
 
 
 @pytest.mark.parametrize(("more", "words"), [
-    (["d", "--cheap"], "bench d --dry-run takes no --cheap"),
     (["d", "--page", "p"], "bench d --dry-run takes no --page"),
     (["site"], "bench site trains nothing; it takes no --dry-run"),
 ])  # fmt: skip
