@@ -17,7 +17,7 @@ from torch import Tensor
 from robustfl.contracts import Aggregated, Aggregator, Context, Propagation, Step
 from robustfl.errors import Refused, RowsLost, UsageError
 from robustfl.registry import create, describe, entries, split_outside
-from robustfl.surroundings import float32_default
+from robustfl.torch_settings import float32_default
 
 from .rows import BrokenRows, Mixed, MixedRule, Stack
 from .stack import Rows, as_clients, as_stack, as_weights, check_f, check_generator, finite_rows

@@ -17,7 +17,7 @@ from robustfl.defenses.stack import Rows, as_stack, check_f, check_generator
 from robustfl.errors import UsageError
 from robustfl.randomness import stream
 from robustfl.registry import create, describe
-from robustfl.surroundings import float32_default
+from robustfl.torch_settings import float32_default
 
 Stacked = TypeVar("Stacked", bound=Rows)
 

@@ -18,7 +18,7 @@ from robustfl.errors import Diverged, Refused, Terminated, told
 from robustfl.evaluation import ProductCounter, macs_per_epoch
 from robustfl.federation import Experiment, initial_state, train
 from robustfl.origins import in_words, origins
-from robustfl.surroundings import standard
+from robustfl.torch_settings import standard_settings
 
 from .build import Built, build
 from .cell import Cell
@@ -98,7 +98,7 @@ class Costs:
         shapes = {shape_of(cell): kind for kind, cell in reversed(kinds.items())}
         first = set(shapes.values())
         found: dict[tuple[Any, ...], Cost] = {}
-        with standard():
+        with standard_settings():
             torch.set_num_threads(self._execution.threads)
             for kind in sorted(kinds, key=lambda kind: kind not in first):  # a round of every shape comes first
                 on_cell(len(found))

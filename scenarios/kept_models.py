@@ -28,7 +28,7 @@ from robustfl.registry import identity
 from robustfl.reports.published import read_board
 from robustfl.reports.published.agreement import versions_apart
 from robustfl.reports.store import Store, open_store, write_stream
-from robustfl.surroundings import standard
+from robustfl.torch_settings import standard_settings
 from robustfl.vectors import flatten_parameters, layout_of, write_statistics
 
 from .build import Built, skeleton
@@ -67,7 +67,7 @@ def keep_model(folder: str | Path, key: str, built: Built, evaluator: Evaluator,
     return {"digest": _digest(arrays), "bytes": path.stat().st_size}
 
 
-@standard()
+@standard_settings()
 def load_model(
     source: str | Path,
     key: str,

@@ -16,7 +16,7 @@ from robustfl.reports.reproduction import Entry, Evidence, Finding, Item, Paper,
 from robustfl.reports.reproduction.measures import Planned
 from robustfl.reports.reproduction.protocols import SCALES, Run, ScaleName
 from robustfl.reports.store import Store
-from robustfl.surroundings import standard
+from robustfl.torch_settings import standard_settings
 
 from .arithmetic import compute, trace
 from .cell import Cell
@@ -182,7 +182,7 @@ def pace() -> float:
     generator = torch.Generator().manual_seed(0)
     images = torch.randn((64, 16, 32, 32), generator=generator)
     kernel = torch.randn((32, 16, 3, 3), generator=generator, requires_grad=True)
-    with standard():
+    with standard_settings():
         torch.set_num_threads(1)
         return min(_worked(images, kernel) for _ in range(3))
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import platform
+import random
 import socket
+import threading
 import time
 import traceback
 from collections.abc import Mapping
@@ -24,8 +26,9 @@ from robustfl.federation import Experiment, RoundRecord, State, train
 from robustfl.origins import origins
 from robustfl.outside import LARGEST_NUMBER, cut, unsafe
 from robustfl.provenance import UNKNOWN, commit, processor
+from robustfl.randomness import stream
 from robustfl.records import CellResult, CurvePoint, Metrics, Timing, measured_in, plain
-from robustfl.surroundings import standard
+from robustfl.torch_settings import standard_settings
 
 from .build import Built, build
 from .cell import Cell
@@ -59,7 +62,7 @@ def run_cell(cell: Cell, *, fingerprint: str, scenario: str = "cell", execution:
     software = {"versions": versions(), "device": where.type, "threads": execution.threads}
     keeper = _keeper(key, software, where, execution)
     plug_ins = "".join(f" [{name}: {origin}]" for name, origin in foreign.items())
-    with standard():
+    with standard_settings():
         _set_up(cell, execution)
         run, outcome = _outcome(cell, key, where, keeper, execution, plug_ins)
     certificates = outcome.pop("certificates", {}) | software | {"precision": cell.precision}
@@ -112,8 +115,13 @@ def versions() -> dict[str, str]:
 
 
 def _set_up(cell: Cell, execution: Execution) -> None:
-    """Set so many threads, and float32 products on a GPU in full or in TF32, whatever torch's own defaults are."""
+    """Set threads, float32 products on a GPU in full or in TF32, and the global generators, which plug-ins may use."""
     torch.set_num_threads(execution.threads)
+    seed = stream(cell.seed, "global").initial_seed()
+    torch.manual_seed(seed)
+    np.random.seed(seed % 2**32)
+    if threading.current_thread() is threading.main_thread():  # elsewhere other threads draw from it, too
+        random.seed(seed)
     places: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn)
     for place in places:
         place.allow_tf32 = cell.precision == "tf32"

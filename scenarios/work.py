@@ -22,7 +22,6 @@ from robustfl.reports import tracking
 from robustfl.reports.store import RERUN, Store
 from robustfl.scratch import scratch, sweep
 from robustfl.sessions import written_here
-from robustfl.surroundings import kept
 from robustfl.workers import Died, spread
 
 from . import round_files
@@ -212,8 +211,7 @@ def _in_worker(item: Work) -> Finished | StoreError | UsageError:
         try:
             load_plugins()
             expect(item.code)
-            with kept():
-                admit(pickle.loads(item.sent), item.code)
+            admit(pickle.loads(item.sent), item.code)
             return _execute(item)
         except (StoreError, UsageError) as error:
             return error

@@ -15,7 +15,7 @@ from robustfl.contracts import Aggregated, Aggregator, Context
 from robustfl.errors import UsageError
 from robustfl.parameters import param
 from robustfl.registry import create, describe, register
-from robustfl.surroundings import float32_default
+from robustfl.torch_settings import float32_default
 
 from ..draws import generator_of, permutation
 from ..rows import direct_distances

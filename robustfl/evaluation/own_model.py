@@ -28,7 +28,7 @@ from robustfl.evaluation.probes import PROBED, Evaluated, batch_dependent, rando
 from robustfl.passes import NEAR
 from robustfl.randomness import stream
 from robustfl.registry import create, describe, identity
-from robustfl.surroundings import float32_default
+from robustfl.torch_settings import float32_default
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -18,10 +18,10 @@ from robustfl.errors import UsageError
 from robustfl.parameters import is_plain
 from robustfl.randomness import stream
 from robustfl.registry import create, describe, lookup
-from robustfl.surroundings import kept
 from robustfl.testing.guards import Broken, Differs, same
 from robustfl.testing.state import changed, random_state
 from robustfl.testing.suite import Law, Trial, held
+from robustfl.torch_settings import restored
 
 D = 6
 
@@ -112,11 +112,11 @@ def _no_global_randomness(trial: Trial[Any]) -> str | None:
 
 
 def _no_global_settings(trial: Trial[Any]) -> str | None:
-    with kept() as moved:
+    with restored() as before:
         trial.outcome(trial.fresh())
-    if moved.settings:
-        which = ", ".join(moved.settings)
-        raise Broken(f"a call changed {which}; put back what you change (with torch.no_grad(): ...)")
+        changed_by_it = ", ".join(before.settings())
+    if changed_by_it:
+        raise Broken(f"a call changed {changed_by_it}; put back what you change (with torch.no_grad(): ...)")
     return None
 
 

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from robustfl.contracts import Method
 from robustfl.errors import told
-from robustfl.surroundings import kept
 from robustfl.testing.guards import Broken, Differs, Hung, within
 from robustfl.testing.state import kept_state
+from robustfl.torch_settings import restored
 
 LIMIT = 60.0
 """Seconds one law may take unless the caller says otherwise."""
@@ -131,7 +131,7 @@ def _unsteady(findings: Sequence[_Finding]) -> str:
 
 def _one(law: Law, trial: Trial[Any], limit: float) -> _Finding:
     try:
-        with kept():
+        with restored():
             remark = within(limit, lambda: law.test(trial))
     except Hung:
         return _Finding(Check(law.name, False, f"still running after {limit:g} s"), hung=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, make_dataclass
@@ -25,7 +24,7 @@ from robustfl.registry import register
 from robustfl.scenarios import Scenario, grid, run_cell
 from robustfl.scenarios.cell import Cell
 from robustfl.scenarios.expand import key_of, resolve
-from robustfl.surroundings import Surroundings, kept
+from robustfl.torch_settings import Snapshot, restored
 
 pytestmark = pytest.mark.fuzz
 RETURNED: dict[str, Any] = {}
@@ -93,7 +92,7 @@ TENSORS: list[Any] = [
 ]  # fmt: skip
 CHANGES: list[Callable[[], Any]] = [
     lambda: None, lambda: torch.set_default_dtype(torch.float64), lambda: torch.set_grad_enabled(False),
-    lambda: torch.manual_seed(0), lambda: np.random.seed(0), lambda: random.seed(0), lambda: os.chdir("/"),
+    lambda: torch.manual_seed(0), lambda: np.random.seed(0), lambda: random.seed(0),
     lambda: torch.set_default_device("meta"), lambda: torch.set_num_threads(3), lambda: np.seterr(all="raise"),
     lambda: torch.set_flush_denormal(True), lambda: setattr(torch.backends.cudnn, "benchmark", True),
 ]  # fmt: skip
@@ -136,7 +135,7 @@ def test_returned_values(fuzz: Fuzz, capsys: pytest.CaptureFixture[str]) -> None
 
     def body(given: tuple[str, Callable[[], Any], Any]) -> None:
         who, RETURNED["change"], RETURNED["value"] = given
-        before = Surroundings()
+        before = Snapshot()
         record = run_cell(Cell.of({**base, **settings[who]}), fingerprint="0")
         assert (before.settings(), before.generators()) == ([], [])
         assert record.status in ("done", "failed", "diverged")
@@ -147,7 +146,7 @@ def test_returned_values(fuzz: Fuzz, capsys: pytest.CaptureFixture[str]) -> None
             assert record.reason
 
     values = st.one_of(st.sampled_from(TENSORS), junk)
-    with kept():
+    with restored():
         fuzz(st.tuples(st.sampled_from(sorted(settings)), st.sampled_from(CHANGES), values), body, slow=True)
 
 

@@ -1,16 +1,11 @@
-"""Global settings and generators that every method shares: torch's, numpy's and Python's. None may change them.
-
-Whoever calls a plug-in holds on to them: what the call changed is put back, and named.
-"""
+"""Global settings of torch and global random generators: what every cell computes with, and the caller's put back."""
 
 from __future__ import annotations
 
-import os
 import random
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,8 +13,6 @@ import torch
 import torch.backends.opt_einsum  # torch 2.6 does not by itself
 
 _SMALLEST = float(np.finfo(np.float64).tiny)
-_ARITHMETIC = ("ROBUSTFL_", "OMP_", "MKL_", "ONEDNN_", "DNNL_", "ATEN_", "CUBLAS_", "NVIDIA_", "TORCH_", "OPENBLAS_")
-"""How variables of the environment begin that change what is computed, here or in processes started later."""
 
 
 class _Setting(NamedTuple):
@@ -54,21 +47,8 @@ def _put_deterministic(value: tuple[bool, bool]) -> None:
     torch.use_deterministic_algorithms(value[0], warn_only=value[1])
 
 
-def _anomalies() -> tuple[bool, bool]:
-    return torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
-
-
 def _autocast() -> tuple[bool, bool]:
     return torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda")
-
-
-_GUARDS: list[Any] = []
-
-
-def _put_inference(value: bool) -> None:
-    """Turn inference mode on or off for good. Only who entered it can leave it, so a mode is put on top of that one."""
-    _GUARDS.append(torch.inference_mode(value))
-    _GUARDS[-1].__enter__()
 
 
 def _put_autocast(value: tuple[bool, bool]) -> None:
@@ -88,82 +68,59 @@ def _precisions() -> Iterator[_Setting]:
 
 
 def _attention() -> Iterator[_Setting]:
-    """Which kernels attention may use."""
+    """The kernels that attention may use."""
     for name in ("flash", "mem_efficient", "math", "cudnn"):
         get, put = (getattr(torch.backends.cuda, f, None) for f in (f"{name}_sdp_enabled", f"enable_{name}_sdp"))
         if get and put:
             yield _Setting(f"torch's {name} attention", get, put, True)
 
 
-def _environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name.startswith(_ARITHMETIC)}
-
-
-def _put_environment(value: dict[str, str]) -> None:
-    for name in _environment():
-        del os.environ[name]
-    os.environ.update(value)
-
-
-_cudnn, _products = torch.backends.cudnn, torch.backends.cuda.matmul
+_cudnn, _products, _mkldnn = torch.backends.cudnn, torch.backends.cuda.matmul, torch.backends.mkldnn
+_matmul_precision = torch.get_float32_matmul_precision, torch.set_float32_matmul_precision
 _SETTINGS = (
     *_precisions(),  # before the older names for the same
     _Setting("torch's default dtype", torch.get_default_dtype, torch.set_default_dtype, torch.float32),
     _Setting("torch's default device", _default_device, _put_default_device, torch.device("cpu")),
-    _Setting("torch's inference mode", torch.is_inference_mode_enabled, _put_inference),  # it moves the next
     _Setting("torch's grad mode", torch.is_grad_enabled, torch.set_grad_enabled),
     _Setting("torch's deterministic algorithms", _deterministic, _put_deterministic, (False, False)),
-    _Setting("torch's anomaly detection", _anomalies, lambda value: torch.set_anomaly_enabled(*value)),
     _Setting("torch's autocast", _autocast, _put_autocast, (False, False)),
     _Setting("torch's number of threads", torch.get_num_threads, torch.set_num_threads),
-    _Setting(
-        "torch's precision of products",
-        torch.get_float32_matmul_precision,
-        torch.set_float32_matmul_precision,
-        "highest",
-    ),
+    _Setting("torch's precision of products", *_matmul_precision, "highest"),
     _Setting("cudnn.deterministic", *_attribute(_cudnn, "deterministic"), False),
     _Setting("cudnn.benchmark", *_attribute(_cudnn, "benchmark"), False),
     _Setting("cudnn.enabled", *_attribute(_cudnn, "enabled"), True),
     _Setting("cudnn.allow_tf32", *_attribute(_cudnn, "allow_tf32")),
     _Setting("cuda.matmul.allow_tf32", *_attribute(_products, "allow_tf32")),
-    _Setting("mkldnn.enabled", *_attribute(torch.backends.mkldnn, "enabled"), True),
-    _Setting("mkldnn.deterministic", *_attribute(torch.backends.mkldnn, "deterministic"), False),
+    _Setting("mkldnn.enabled", *_attribute(_mkldnn, "enabled"), True),
+    _Setting("mkldnn.deterministic", *_attribute(_mkldnn, "deterministic"), False),
     _Setting("nnpack.enabled", torch._C._get_nnpack_enabled, torch.backends.nnpack.set_flags, True),
     _Setting("opt_einsum.enabled", *_attribute(torch.backends.opt_einsum, "enabled")),
     *_attention(),
     _Setting("flushing of denormal numbers", lambda: _SMALLEST / 2 == 0, torch.set_flush_denormal, False),
     _Setting("numpy's handling of floating-point errors", np.geterr, lambda value: np.seterr(**value)),
-    _Setting("the working directory", os.getcwd, os.chdir),
-    _Setting("the environment's settings of robustfl and of arithmetic", _environment, _put_environment),
 )
 
 
-class Surroundings:
-    """All of them as they are now."""
+class Snapshot:
+    """The settings and the states of the global generators as they are now."""
 
     def __init__(self) -> None:
-        self._settings = [_read(s) for s in _SETTINGS]
+        self._settings = [_read(setting) for setting in _SETTINGS]
         self._generators = _generators()
-        self._process = os.getpid()
 
     def settings(self) -> list[str]:
-        """The settings that have changed since, by name."""
+        """The names of settings that have changed since."""
         return [s.name for s, old in zip(_SETTINGS, self._settings, strict=True) if _read(s) != old]
 
     def generators(self) -> list[str]:
-        """The generators that have been used or seeded since, by name."""
+        """The names of generators that have been used or seeded since."""
         now = _generators()
         return [n for n in now if n in self._generators and not _same(n, now[n], self._generators[n])]
 
     def restore(self) -> None:
-        """Put back what has changed since. In a copy of the process, which somebody's fork made, there is an end."""
-        if os.getpid() != self._process:
-            os._exit(0)
+        """Put back what has changed since."""
         for setting, old in 2 * list(zip(_SETTINGS, self._settings, strict=True)):  # some move others along
-            if _read(setting) != old:
-                with suppress(RuntimeError, OSError):  # one that cannot be put back must not keep the others
-                    setting.put(old)
+            _put(setting, old)
         put: dict[str, Callable[[Any], Any]] = {
             "torch": torch.set_rng_state, "numpy": np.random.set_state, "random": random.setstate,
             "torch.cuda": torch.cuda.set_rng_state_all,
@@ -172,56 +129,38 @@ class Surroundings:
             put[name](self._generators[name])
 
 
-@dataclass
-class Moved:
-    """The settings, and the generators, that changed within ``kept``, by name; filled in when it is over."""
-
-    settings: list[str] = field(default_factory=list)
-    generators: list[str] = field(default_factory=list)
-
-
 @contextmanager
-def kept() -> Iterator[Moved]:
-    """Within, anything may change; afterwards all is as before, and what had changed is told."""
-    before, moved = Surroundings(), Moved()
+def restored() -> Iterator[Snapshot]:
+    """Put settings and generators back on exit; the snapshot is of the entry."""
+    before = Snapshot()
     try:
-        yield moved
+        yield before
     finally:
-        try:
-            moved.settings += before.settings()
-            moved.generators += before.generators()
-        finally:
-            before.restore()
+        before.restore()
 
 
 @contextmanager
-def standard() -> Iterator[None]:
-    """Compute as a fresh process does, whatever torch settings the caller has; afterwards the caller's are back."""
-    before = Surroundings()
-    try:
-        for setting in 2 * [s for s in _SETTINGS if s.standard is not None]:  # some move others along
-            if _read(setting) != setting.standard:
-                with suppress(RuntimeError):
-                    setting.put(setting.standard)
+def standard_settings() -> Iterator[None]:
+    """Compute as a fresh process does, whatever torch settings the caller has, and put the caller's back on exit."""
+    with restored():
+        for setting in 2 * [s for s in _SETTINGS if s.standard is not None]:
+            _put(setting, setting.standard)
         on_cpu = nullcontext() if _default_device().type == "cpu" else torch.device("cpu")  # over a caller's ``with``
         with torch.inference_mode(False), torch.enable_grad(), on_cpu:
             yield
-    finally:
-        before.restore()
 
 
 @contextmanager
 def float32_default() -> Iterator[None]:
     """Make new tensors float32 and on the CPU unless told otherwise, outside autocast, whatever the caller's defaults.
 
-    Called for every aggregation, it costs a microsecond where there is nothing to change. ``torch.compile`` sees none.
+    Called for every aggregation, it costs some microseconds where nothing is to change. ``torch.compile`` sees none.
     """
-    dtype, device = torch.get_default_dtype(), _default_device()
-    usual = dtype is torch.float32 and device.type == "cpu" and not any(_autocast())
+    dtype, device, autocast = torch.get_default_dtype(), _default_device(), _autocast()
+    usual = dtype is torch.float32 and device.type == "cpu" and not any(autocast)
     if torch.compiler.is_compiling() or usual:
         yield
         return
-    autocast = _autocast()
     try:
         torch.set_default_dtype(torch.float32)
         _put_autocast((False, False))
@@ -235,8 +174,14 @@ def float32_default() -> Iterator[None]:
 def _read(setting: _Setting) -> Any:
     try:
         return setting.get()
-    except (RuntimeError, OSError):  # torch refuses to answer where its settings contradict each other
+    except RuntimeError:  # torch refuses to answer where its settings contradict each other
         return None
+
+
+def _put(setting: _Setting, value: Any) -> None:
+    if _read(setting) != value:
+        with suppress(RuntimeError):  # one that cannot be set must not keep the others
+            setting.put(value)
 
 
 def _generators() -> dict[str, Any]:
