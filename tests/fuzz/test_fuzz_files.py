@@ -1,16 +1,14 @@
-"""Files from outside: archives, pickles, checkpoints. Each is read whole, or refused in words; no code in it runs.
+"""Files from outside: archives, checkpoints, boards. Each is read whole, or refused in words; no code in it runs.
 
 A further kind of file is one more row of ``READERS``.
 """
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import io
 import os
 import pickle
-import subprocess
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -24,7 +22,6 @@ from hypothesis import strategies as st
 from inputs import Fuzz, damaged
 
 from robustfl.data.npz import read_npz
-from robustfl.data.pickles import read_pickle
 from robustfl.errors import StoreError, UsageError
 from robustfl.reports.published import publish, read_board, write_board
 from robustfl.reports.store import Store
@@ -46,19 +43,6 @@ def archives() -> list[bytes]:
     file = io.BytesIO()
     np.savez(file, train_x=np.array([print], dtype=object), train_y=y, test_x=x, test_y=y)  # holds a pickle
     return [*found, file.getvalue()]
-
-
-def pickles() -> list[bytes]:
-    pair = (np.zeros((2, 4, 4, 3), np.uint8), np.array([0, 1]))
-    harmless = [pickle.dumps(pair, protocol=p) for p in range(6)]
-    evil = [pickle.dumps(f) for f in (os.system, subprocess.run, builtins.eval, np.load, torch.load)]
-    shared = [b"\x80\x02]q\x00" + b"".join(level(i) for i in range(60)) + b"h\x3c."]
-    return harmless + evil + shared
-
-
-def level(i: int) -> bytes:
-    """One more list of a pickle, of eight times the one before."""
-    return b"]q" + bytes([i + 1]) + b"(" + (b"h" + bytes([i])) * 8 + b"e0"
 
 
 def checkpoints() -> list[bytes]:
@@ -102,7 +86,6 @@ def read_checkpoint(path: Path) -> Any:
 
 READERS: dict[str, tuple[Callable[[], list[bytes]], Callable[[Path], Any], type[Exception]]] = {
     "npz": (archives, partial(read_npz, classes=None), UsageError),
-    "pickle": (pickles, read_pickle, UsageError),
     "checkpoint": (checkpoints, read_checkpoint, IgnoredError),
     "board": (boards, read_board, UsageError),
     "scenario": (scenarios, read_scenario, UsageError),

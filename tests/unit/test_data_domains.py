@@ -216,7 +216,7 @@ class _Runs:
 @pytest.mark.parametrize("wrap", [lambda x: x, lambda x: (np.zeros(1), x), lambda x: np.array([x], dtype=object)])
 def test_foreign_objects_are_refused_before_they_run(tmp_path, wrap):
     (tmp_path / "a.pkl").write_bytes(pickle.dumps(wrap(_Runs(tmp_path / "ran"))))
-    with pytest.raises(UsageError, match=r"a\.pkl is no pickle of arrays: it holds \w+\.mkdir"):
+    with pytest.raises(UsageError, match=r"a\.pkl is not a pickle of arrays: it names \w+\.mkdir"):
         read_pickle(tmp_path / "a.pkl")
     assert not (tmp_path / "ran").exists()
 
@@ -224,28 +224,15 @@ def test_foreign_objects_are_refused_before_they_run(tmp_path, wrap):
 @pytest.mark.parametrize("content", [torch.zeros(2), {1, 2}.__class__, eval, slice(3)], ids=lambda c: type(c).__name__)
 def test_other_types_are_refused_by_name(tmp_path, content):
     (tmp_path / "a.pkl").write_bytes(pickle.dumps(content))
-    with pytest.raises(UsageError, match=r"it holds [\w.]+, and only arrays are admitted"):
+    with pytest.raises(UsageError, match=r"it names [\w.]+; only NumPy arrays"):
         read_pickle(tmp_path / "a.pkl")
 
 
-def test_an_error_without_words_is_named_by_its_class(tmp_path):
-    (tmp_path / "a.pkl").write_bytes(b"")
-    with pytest.raises(UsageError, match=r"a\.pkl is no pickle of arrays: EOFError$"):
+@pytest.mark.parametrize("content", [b"", b"no pickle", pickle.dumps(np.arange(3))[:60]])
+def test_a_file_that_is_no_pickle_or_ends_early_is_named(tmp_path, content):
+    (tmp_path / "a.pkl").write_bytes(content)
+    with pytest.raises(UsageError, match=r"a\.pkl is not a pickle of arrays: \w"):
         read_pickle(tmp_path / "a.pkl")
-
-
-def test_damaged_pickles_are_named_whatever_is_wrong(tmp_path):
-    whole = pickle.dumps((np.arange(20, dtype=np.uint8), np.arange(3)), protocol=4)
-    generator = np.random.default_rng(0)
-    for trial in range(300):
-        broken = bytearray(whole[: generator.integers(len(whole))] if trial % 2 else whole)
-        for place in generator.integers(len(broken), size=3) if len(broken) else ():
-            broken[place] = generator.integers(256)
-        (tmp_path / "a.pkl").write_bytes(broken)
-        try:
-            read_pickle(tmp_path / "a.pkl")
-        except UsageError as error:
-            assert "a.pkl" in str(error)  # noqa: PT017 - some damage leaves a readable pickle
 
 
 # --- FedBN's Digits --------------------------------------------------------------------------------------------------

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import pickle
 import sys
-import tracemalloc
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +17,6 @@ from robustfl.contracts import Attack
 from robustfl.data.cache import Source, load_cached
 from robustfl.data.checks import checked_arrays
 from robustfl.data.listed import picture
-from robustfl.data.pickles import read_pickle
 from robustfl.errors import Refused, StoreError, UsageError
 from robustfl.outside import LARGEST_FILE, parse_toml, read_file, read_json, shown, unsafe, unsafe_texts
 from robustfl.records import digest, misnamed
@@ -119,54 +115,6 @@ def test_an_image_too_large_is_named(tmp_path: Path) -> None:
     Image.new("1", (20_000, 20_000)).save(tmp_path / "large.png")
     with pytest.raises(UsageError, match=r"large\.png is too large an image"):
         picture(tmp_path / "large.png", 8)
-
-
-def nested(kind: str, depth: int = 60) -> bytes:
-    """A pickle of a few hundred bytes in which every level names the one before several times."""
-    out = b"\x80\x02" + (b")q\x00" if kind != "list" else b"]q\x00")
-    for i in range(depth):
-        before, here = b"h" + bytes([i]), b"q" + bytes([i + 1])
-        out += b"]" + here + b"(" + before * 8 + b"e0" if kind == "list" else before * 2 + b"\x86" + here + b"0"
-    out += b"h" + bytes([depth])
-    return b"\x80\x02}" + out[2:] + b"K\x01s." if kind == "key" else out + b"."
-
-
-@pytest.mark.parametrize("kind", ["list", "tuple", "key"])
-def test_a_small_pickle_takes_little_memory(kind: str, tmp_path: Path) -> None:
-    (tmp_path / "a.pkl").write_bytes(nested(kind))
-    refused = pytest.raises(UsageError, match="no text or number") if kind == "key" else nullcontext()
-    tracemalloc.start()
-    with refused:
-        read_pickle(tmp_path / "a.pkl")
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 2**20
-
-
-class Shares:
-    """An array whose pickle names a content that stands there once."""
-
-    content = bytes(100_000)
-
-    def __reduce__(self) -> Any:
-        from_buffer = np.zeros(1).__reduce_ex__(5)[0]  # its module has another name before numpy 2
-        return from_buffer, (self.content, np.dtype(np.uint8), (100_000,), "C")
-
-
-def test_a_pickle_cannot_name_one_content_many_times(tmp_path: Path) -> None:
-    (tmp_path / "a.pkl").write_bytes(pickle.dumps([Shares()]))
-    assert read_pickle(tmp_path / "a.pkl")[0].shape == (100_000,)
-    (tmp_path / "a.pkl").write_bytes(pickle.dumps([Shares() for _ in range(50)]))
-    with pytest.raises(UsageError, match="more bytes than the file"):
-        read_pickle(tmp_path / "a.pkl")
-
-
-def test_a_part_that_holds_itself_is_refused(tmp_path: Path) -> None:
-    circle: list[Any] = []
-    circle.append(circle)
-    (tmp_path / "a.pkl").write_bytes(pickle.dumps(circle))
-    with pytest.raises(UsageError, match="holds itself"):
-        read_pickle(tmp_path / "a.pkl")
 
 
 # --- texts -----------------------------------------------------------------------------------------------------------
