@@ -11,7 +11,6 @@ from typing import Any
 import click
 
 from robustfl import __version__
-from robustfl.cli import complete
 from robustfl.cli.options import (
     CELLS,
     DATA_ROOT,
@@ -27,6 +26,8 @@ from robustfl.cli.options import (
     Folder,
     Word,
     plugins,
+    presets,
+    presets_and_files,
     scenario_options,
     tolerance,
     where,
@@ -52,8 +53,12 @@ class _Command(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
+            if not any(p.name == "settings" for p in self.params):
+                raise
+            from robustfl.scenarios import Cell
+
             setting = error.option_name.lstrip("-").replace("-", "_")
-            if any(p.name == "settings" for p in self.params) and setting in complete.cell_settings():
+            if setting in Cell.model_fields:
                 words = f"No such option: {error.option_name}; settings of a cell are set with --set {setting}=VALUE"
                 raise click.NoSuchOption(error.option_name, words, ctx=error.ctx) from None
             raise
@@ -94,7 +99,7 @@ def app() -> None:
 
 
 @app.command(short_help="Run every missing cell of a scenario; print the leaderboard.")
-@click.argument("scenario", default="quickstart", shell_complete=complete.scenarios)
+@click.argument("scenario", default="quickstart", shell_complete=presets_and_files)
 @STORES
 @JOBS
 @click.option("--gpus", metavar="0,1", help="Spread cells over these GPUs.")
@@ -112,7 +117,7 @@ def grid() -> None:
 
 
 @app.command(short_help="Run one cell.")
-@click.argument("scenario", required=False, shell_complete=complete.scenarios)
+@click.argument("scenario", required=False, shell_complete=presets_and_files)
 @click.option("--out", type=Folder(), help="Also keep the record in this folder of stores.")
 @scenario_options
 @_from("run")
@@ -344,7 +349,7 @@ def list_methods() -> None:
 
 
 @app.command(short_help="Show what a method or preset is: parameters, paper.")
-@click.argument("name", shell_complete=complete.names)
+@click.argument("name", shell_complete=presets)
 @plugins()
 @FORMAT
 @_from("methods")
@@ -369,7 +374,7 @@ def new() -> None:
 
 
 @app.command(short_help="Check methods against robustfl's contract.")
-@click.argument("target", metavar="FILE-OR-NAME", shell_complete=complete.checked)
+@click.argument("target", metavar="FILE-OR-NAME", type=click.Path())
 @plugins()
 @click.option("--limit", default=60.0, show_default=True, type=Finite(0, min_open=True), help="Seconds per law.")
 @FORMAT
@@ -385,13 +390,7 @@ def check() -> None:
 
 @app.command(short_help="Check installation, devices and data sets; fetch data.")
 @DATA_ROOT
-@click.option(
-    "--fetch",
-    multiple=True,
-    metavar="DATASET",
-    shell_complete=complete.data_sets,
-    help="Download and decode a data set.",
-)
+@click.option("--fetch", multiple=True, metavar="DATASET", help="Download and decode a data set.")
 @FORMAT
 @_from("doctor")
 def doctor() -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
-from robustfl.cli import complete
 from robustfl.errors import UsageError, near
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -68,7 +68,27 @@ class Word(_Kind):
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """The words that go on from what is typed."""
         del ctx, param
-        return complete.matching(incomplete, self.words)
+        return matching(incomplete, self.words)
+
+
+def matching(incomplete: str, options: Iterable[str]) -> list[CompletionItem]:
+    """Options that begin with what is typed, for the shell's completion."""
+    return [CompletionItem(option) for option in sorted(options) if option.startswith(incomplete)]
+
+
+def presets(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Presets that begin with what is typed; found without importing ``robustfl.scenarios``, and with it torch."""
+    del ctx, param
+    spec = find_spec("robustfl.scenarios")
+    if spec is None or spec.origin is None:
+        return []
+    folder = Path(spec.origin).with_name("presets")
+    return matching(incomplete, (f.relative_to(folder).with_suffix("").as_posix() for f in folder.rglob("*.toml")))
+
+
+def presets_and_files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Presets that begin with what is typed, and files."""
+    return [*presets(ctx, param, incomplete), CompletionItem(incomplete, type="file")]
 
 
 FORMAT = click.option(
@@ -135,7 +155,6 @@ def scenario_options(command: F) -> F:
             "settings",
             multiple=True,
             metavar="A.B=C",
-            shell_complete=complete.settings,
             help="Change a setting, e.g. rounds=10.",
         ),
         plugins(),
