@@ -8,8 +8,8 @@ from robustfl.errors import RobustflError
 from robustfl.records import CellResult
 
 from .cell import Cell
-from .effect import no_effect
 from .expand import refusal
+from .noop_settings import no_effect
 
 _SHOWN = 5
 

@@ -20,9 +20,9 @@ from robustfl.reports.store import Store
 from .build import Sizes, build, check_sizes, skeleton, split_sizes
 from .cell import Cell, of_each
 from .costs import ROUNDS, Cost, Costs, kind_of, passes, shape_of
-from .effect import scenario_warnings
 from .execution import Execution, unheard
 from .expand import expand, fingerprints, key_of, labels, refusal, resolve
+from .noop_settings import scenario_warnings
 from .spec import Scenario
 
 AS_GRID = Execution()

@@ -17,11 +17,11 @@ from robustfl.storage import LIMIT
 
 from .cell import Cell
 from .checkpoint import checkpoint_path, discard
-from .effect import scenario_warnings
 from .ensemble import SCOPE, asked
 from .execution import CHECKPOINT_MINUTES, WARNING, Execution, unheard, warned
 from .expand import expand, fingerprints, key_of, labels, refusal, resolve
 from .kept_models import missing_models
+from .noop_settings import scenario_warnings
 from .round_files import OnRoundOf
 from .shown import shown
 from .slots import memory_of, slots_on

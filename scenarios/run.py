@@ -33,12 +33,12 @@ from robustfl.torch_settings import standard_settings
 from .build import Built, build
 from .cell import Cell
 from .checkpoint import Checkpoint, Keeper, checkpoint_path
-from .effect import no_effect
 from .evaluate import Evaluator
 from .execution import Execution
 from .expand import key_of, labels, refusal, resolve
 from .kept_models import keep_model
 from .memory import REMEDY, exhausted, reset_peak
+from .noop_settings import no_effect
 from .packing import packed, unpacked
 from .portrait import portrait
 from .selection import Selection

@@ -15,9 +15,9 @@ from robustfl.storage import LIMIT
 
 from .cell import Cell
 from .checkpoint import discard
-from .effect import effect_warnings
 from .execution import CHECKPOINT_MINUTES, WARNING, Execution, OnRound, unheard, warned
 from .expand import expand, fingerprints, key_of, labels, resolve
+from .noop_settings import cell_warnings
 from .ranks import joined
 from .run import run_cell
 from .spec import Scenario
@@ -67,7 +67,7 @@ def run_one(scenario: Scenario, execution: Execution, *, out: str | Path | None)
     cell = _only(scenario)
     folder = Path(out or "runs") / scenario.name
     store = None if out is None else Store(folder)
-    for warning in effect_warnings([cell]):
+    for warning in cell_warnings([cell]):
         execution.on_note(WARNING + warning)
     with joined(execution.device) as (team, where):
         if store is not None and team.leads:

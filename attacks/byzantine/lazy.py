@@ -51,13 +51,6 @@ class Lazy(Attack):
         parameters.check(self)
         parameters.only_where(self, self.source == "own", "source=own", "period")
 
-    def unreached(self, rounds: int) -> str:
-        if rounds < 2:
-            return "there is no old message yet, so attackers send what they honestly computed"
-        if self.period is None or self.period < rounds:
-            return ""
-        return f"period={self.period} is never over, so the first message is sent for ever"
-
     def forge(self, view: View, *, generator: torch.Generator) -> Tensor | Forged:
         del generator
         own = own_rows(view, self.name)

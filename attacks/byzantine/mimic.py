@@ -58,10 +58,6 @@ class Mimic(Attack):
         parameters.only_where(self, self.variant == "index", "variant=index", "epsilon")
         parameters.only_where(self, self.variant == "variance", "variant=variance", "warm_up")
 
-    def unreached(self, rounds: int) -> str:
-        ends = self.warm_up < rounds or self.warm_up == type(self).warm_up
-        return "" if ends else f"warm_up={self.warm_up} never ends, so that no target is final"
-
     def forge(self, view: View, *, generator: torch.Generator) -> Tensor | Forged:
         honest = honest_rows(view, self.name)
         if self.variant == "variance":

@@ -57,9 +57,6 @@ class Neurotoxin(Wrapper):
         parameters.check(self)
         self._adopt_poison()
 
-    def unreached(self, rounds: int) -> str:
-        return "" if rounds > 1 else f"ratio={self.ratio:g} changes nothing: there is no last aggregate yet"
-
     def forge(self, view: View, *, generator: torch.Generator) -> Tensor:
         del generator
         own = own_rows(view, self.name)

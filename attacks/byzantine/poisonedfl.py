@@ -62,11 +62,6 @@ class PoisonedFL(Attack):
     level: float = param(0.99, gt=0.0, lt=1.0, doc="probability with which chance alone is no success")
     least: float = param(0.5, ge=0.0, lt=math.inf, doc="the length is not shrunk below it")
 
-    def unreached(self, rounds: int) -> str:
-        names = ("decay", "period", "level", "least") if rounds <= self.period else ()
-        given = [n for n in names if getattr(self, n) != getattr(type(self), n)]
-        return f"{' and '.join(given)} change nothing before round {self.period + 1}" if given else ""
-
     def forge(self, view: View, *, generator: torch.Generator) -> Forged:
         like = own_rows(view, self.name)[0]
         state = dict(view.state) or self._start(like, generator)

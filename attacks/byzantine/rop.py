@@ -52,10 +52,6 @@ class ROP(Attack):
     location: float = param(1.0, ge=0.0, le=1.0, doc="share of the last aggregate in where the step starts")
     reference: float = param(0.9, ge=0.0, le=1.0, doc="share of the last aggregate in what the step is orthogonal to")
 
-    def unreached(self, rounds: int) -> str:
-        given = [n for n in ("location", "reference") if rounds < 2 and getattr(self, n) != getattr(type(self), n)]
-        return f"{' and '.join(given)} change nothing: the first m is the honest mean" if given else ""
-
     def forge(self, view: View, *, generator: torch.Generator) -> Tensor:
         del generator
         mean = centre(honest_rows(view, self.name))

@@ -62,16 +62,6 @@ class Timed(Wrapper):
         inside = round >= self.start and (self.stop is None or round < self.stop)
         return inside and (round - self.start) % self.every == 0
 
-    def unreached(self, rounds: int) -> str:
-        end = rounds if self.stop is None else min(self.stop, rounds)
-        alone = self.every > 1 and self.start < end <= self.start + self.every
-        words = [
-            f"every={self.every} comes to no second attack" if alone else "",
-            f"stop={self.stop} is never reached" if self.stop is not None and self.start < rounds <= self.stop else "",
-            self.inner.unreached(rounds),
-        ]
-        return "; ".join(filter(None, words))
-
     def forge(self, view: View, *, generator: torch.Generator) -> Tensor | Forged:
         own = own_rows(view, self.name)
         if self.on(view.round):

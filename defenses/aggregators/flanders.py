@@ -93,12 +93,6 @@ class Flanders(MajorityRule):
         series = [matrix.T / scale for matrix in past]
         return forecast(series, self.alpha, self.beta, self.steps).T * scale
 
-    def unreached(self, rounds: int) -> str:
-        if rounds < 3:
-            return "nobody is judged before round 3, so it is the mean"
-        full = self.window < rounds - 1 or self.window == type(self).window
-        return "" if full else f"window={self.window} is never full"
-
 
 def forecast(series: Sequence[Tensor], alpha: float, beta: float, steps: int) -> Tensor:
     """``A Z_t B [b n]`` for the ridge solutions of ``Z_s ≈ A Z_{s-1} B`` on the matrices ``Z_1 … Z_t [b n]``.

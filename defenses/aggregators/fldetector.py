@@ -95,10 +95,6 @@ class FLDetector(MajorityRule):
         seats = here[judged]
         scores[seats] = torch.cat([scores[seats, 1:], new.double()[:, None]], dim=1)
 
-    def unreached(self, rounds: int) -> str:
-        first = self.window + 2  # the third round is the first with a prediction
-        return "" if rounds >= first else f"window={self.window} judges nobody before round {first}, so it is the mean"
-
 
 def _known(
     state: Mapping[str, Tensor], clients: Tensor, X: Tensor, window: int

@@ -55,10 +55,6 @@ class Bucketing(Step):
         n = gram.shape[0]
         return grouped(permutation(n, generator_of(context, "bucketing")), self.size(n, f))
 
-    def unreached(self, rounds: int) -> str:
-        del rounds
-        return "s=1 changes nothing: every bucket is one row" if self.s == 1 else ""
-
     def min_clients(self, f: int) -> int:
         return 2 * f * (self.s or 1) + 1
 

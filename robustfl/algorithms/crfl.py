@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -43,7 +42,6 @@ class CRFL(FedAvg):
 
     paper: ClassVar[str] = "@xie2021crfl"
     cost: ClassVar[str] = "the local steps; d numbers each way; d draws of the server"
-    later: ClassVar[Mapping[str, str]] = {"sigma": "covers no model: the last round adds no noise", **FedAvg.later}
 
     rho: float = param(15.0, gt=0.0, doc="ρ, greatest norm of the global model")
     sigma: float = param(0.01, ge=0.0, doc="σ, standard deviation of the noise")

@@ -39,7 +39,6 @@ class FedACG(FedAvg):
     paper: ClassVar[str] = "@kim2024communication"
     cost: ClassVar[str] = "the local steps; d numbers each way; the server keeps d numbers"
     proximal: ClassVar[str] = "beta"
-    later: ClassVar[Mapping[str, str]] = {"server_momentum": "changes nothing: there is none yet", **FedAvg.later}
 
     server_momentum: float = param(0.85, ge=0.0, lt=1.0, doc="λ, momentum of the server")
     beta: float = param(2e-3, ge=0.0, doc="β, weight of the proximal term")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -46,9 +45,6 @@ class FedAvg(Algorithm):
     batches_per_step: ClassVar[int] = 1
     proximal: ClassVar[str] = ""
     """The parameter of a pull towards the received model, which a first step from there does not feel."""
-    later: ClassVar[Mapping[str, str]] = {"keep_momentum": "keeps a momentum for no round"}
-    """What parameters do in a training of a single round, before they come to anything, by name."""
-
     keeps: ClassVar[str] = ""
     """What clients keep between rounds instead of a momentum."""
 
@@ -86,11 +82,6 @@ class FedAvg(Algorithm):
         names = [self.proximal, "" if self.keep_momentum else "momentum"] if steps <= self.batches_per_step else []
         idle = ", ".join(f"{name}={getattr(self, name):g}" for name in names if name and getattr(self, name))
         return f"{self.name}: {idle} changes nothing, since every client takes one local step a round" if idle else ""
-
-    def unreached(self, rounds: int) -> str:
-        given = {name: getattr(self, name) for name in self.later} if rounds < 2 else {}
-        shown = {name: str(value) if value is True else f"{value:g}" for name, value in given.items() if value}
-        return "; ".join(f"{name}={value} {self.later[name]}" for name, value in shown.items())
 
     def local(self, work: LocalWork) -> tuple[Tensor, Tensor | None]:
         theta = work.theta

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -37,7 +36,6 @@ class FedAvgM(FedAvg):
 
     paper: ClassVar[str] = "@hsu2019measuring"
     cost: ClassVar[str] = "the local steps; d numbers each way; the server keeps d numbers"
-    later: ClassVar[Mapping[str, str]] = {"server_momentum": "changes nothing: there is none yet", **FedAvg.later}
 
     server_momentum: float = param(0.9, ge=0.0, lt=1.0, doc="λ, momentum of the server")
     server_lr: float = param(1.0, gt=0.0, doc="η_g, the server's step")

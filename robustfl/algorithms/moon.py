@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -43,7 +42,6 @@ class Moon(FedAvg):
     paper: ClassVar[str] = "@li2021model"
     cost: ClassVar[str] = "three forwards per local step; d numbers each way; every client keeps its last model"
     keeps: ClassVar[str] = "their previous model"
-    later: ClassVar[Mapping[str, str]] = {"mu": "changes nothing: nobody has a previous model, and it is fedavg"}
 
     mu: float = param(1.0, ge=0.0, doc="weight of the contrastive term")
     temperature: float = param(0.5, gt=0.0, doc="T of the cosines")

@@ -147,10 +147,6 @@ class Attack(Method):
         """True if the attackers attack in this round; False where they send what they honestly compute."""
         return self.inner is None or self.inner.on(round)
 
-    def unreached(self, rounds: int) -> str:
-        """The parameters, its own or those of the attack it wraps, that a training of so many rounds never comes to."""
-        return "" if self.inner is None else self.inner.unreached(rounds)
-
     @property
     def sees_own(self) -> bool:
         """True if the attackers see what they would have sent honestly: all who see nobody else's rows do."""

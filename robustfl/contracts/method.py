@@ -22,11 +22,6 @@ class Method(ABC):  # noqa: B024 - what is abstract differs by kind
     def __post_init__(self) -> None:
         parameters.check(self)
 
-    def unreached(self, rounds: int) -> str:
-        """The parameters that a training of so many rounds never comes to, in words, or nothing."""
-        del rounds
-        return ""
-
     @classmethod
     def _fault(cls) -> str:
         """What is wrong with the class, for which it is refused when it is registered, or nothing."""

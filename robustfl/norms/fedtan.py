@@ -83,11 +83,6 @@ class FedTANII(_Lockstep):
         del rounds
         return round >= self.switch_round
 
-    def unreached(self, rounds: int) -> str:
-        if self.frozen(rounds - 1, rounds):
-            return ""
-        return f"switch_round={self.switch_round} is never reached, so nothing is frozen and it is fedtan"
-
 
 @register("fedavg-alg2", version=1)
 @dataclass(frozen=True)

@@ -39,11 +39,3 @@ class FixBN(AveragedNorm):
     def frozen(self, round: int, rounds: int) -> bool:
         """True if ``round`` (from 0) lies in the second phase; a product like 100 · 0.29 counts as 29."""
         return round >= math.floor(rounds * self.switch + 1e-9)
-
-    def unreached(self, rounds: int) -> str:
-        if self.frozen(0, rounds):
-            known = "mean 0 and variance 1, or a file's"
-            return f"switch={self.switch:g} freezes the statistics before the first round: {known}"
-        if self.frozen(rounds - 1, rounds):
-            return ""
-        return f"switch={self.switch:g} is never reached, so nothing is frozen and it is naive-bn"

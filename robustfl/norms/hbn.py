@@ -172,11 +172,6 @@ class HBN(Norm):
             )
         only_where(self, False, "collection=pass", "stats_samples", "stats_mode", "tolerance", owner="HBN")
 
-    def unreached(self, rounds: int) -> str:
-        if rounds > 1 or self.lam == type(self).lam:
-            return ""
-        return f"lam={self.lam:g} changes nothing: the first update takes lambda_first={self.lambda_first:g}"
-
     def layer(self, channels: int) -> nn.Module:
         """A layer for inputs ``[b C]`` or ``[b C H W]``."""
         return HybridBatchNorm(

@@ -55,11 +55,6 @@ class PseudoNoiseCalibration(Objective):
     clip: float | None = param(10.0, gt=0.0, doc="bound on the norm of its gradient")
     warmup: int = param(10, ge=0, doc="rounds with λ = 0 at the start")
 
-    def unreached(self, rounds: int) -> str:
-        if self.lam == 0.0 or self.warmup < rounds:
-            return ""
-        return f"warmup={self.warmup} never ends, so λ stays 0 and ST users train on clean inputs only"
-
     def backward(self, model: nn.Module, x: Tensor, y: Tensor, task: Task) -> Tensor:
         if task.adversarial:
             return clean_and_adversarial(model, x, y, task, 0.5)

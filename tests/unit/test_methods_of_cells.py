@@ -14,8 +14,8 @@ from robustfl.registry import load_plugins
 from robustfl.scenarios import Cell, Scenario, expand, methods
 from robustfl.scenarios.build import build
 from robustfl.scenarios.cell import of_each
-from robustfl.scenarios.effect import idle_settings, no_effect
 from robustfl.scenarios.expand import key_of, refusal, resolve
+from robustfl.scenarios.noop_settings import no_effect, noop_settings
 
 AXES: dict[str, Any] = {
     "attack": ["none", "alie"], "defense": ["nnm+median", "krum"], "norm": ["fbn", "hbn(lam=0.02)"], "f": [0, 1],
@@ -80,7 +80,7 @@ def test_no_refusal_and_no_effect_depends_on_a_seed() -> None:
     cells = expand(Scenario.of({"name": "s", "cell": axes}))
     asked: list[Cell] = []
     assert of_each(cells, refusal) == [refusal(cell) for cell in cells]
-    told = [(no_effect(cell), tuple(idle_settings(cell))) for cell in cells]
-    assert of_each(cells, lambda cell: asked.append(cell) or (no_effect(cell), tuple(idle_settings(cell)))) == told
+    told = [(no_effect(cell), tuple(noop_settings(cell))) for cell in cells]
+    assert of_each(cells, lambda cell: asked.append(cell) or (no_effect(cell), tuple(noop_settings(cell)))) == told
     assert len(asked) == len(cells) // 3
     assert any(reason for reason, _ in told)
