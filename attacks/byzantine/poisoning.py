@@ -50,7 +50,7 @@ def _looks_at(values: Tensor, attack: Attack) -> bool:
     """True on the CPU, and on a GPU for the first batch of an attack: looking at values makes the GPU wait."""
     if values.device.type == "cpu":
         return True
-    if torch.compiler.is_compiling() or torch.cuda.is_current_stream_capturing():
+    if torch.compiler.is_compiling() or (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
         return False
     seen = vars(attack).setdefault("_seen_on_gpu", set())
     first = values.dtype not in seen

@@ -71,8 +71,6 @@ PEEKS = CALM.replace("        return X.sort", "        X = X + 1e-4 * seen()\n  
     "    return float(theirs + load_digits().target[:7].sum())\n"
 )
 MANY = PUSH.replace("view.f, -1", "view.f + 1, -1")
-LAST = CALM.replace("X.sort(dim=0).values[f : len(X) - f].mean(0)", "X[: len(X) - f].mean(0)")
-
 CELL: dict[str, Any] = {
     "model": "mlp(hidden=(8,))", "norm": "none", "clients": 5, "f": 1, "rounds": 2, "batch": 8, "evasions": [],
     "attack": ["none", "push"], "defense": ["mean", "calm"], "seed": [0, 1],
@@ -401,14 +399,6 @@ def test_who_looks_at_the_test_set_is_refused(tmp_path: Path, monkeypatch: pytes
     assert "secrecy: attack push: " not in said
 
 
-@pytest.mark.parametrize(
-    ("attack", "defense", "why"),
-    [
-        (MANY, CALM, "contract: attack push: "),
-        (PUSH, LAST, "contract: defense calm: order: 2 far rows move"),
-    ],
-    ids=["an attack with more rows than f", "a defense that knows where attackers stand"],
-)
-def test_who_ignores_f_is_refused(attack: str, defense: str, why: str, tmp_path: Path) -> None:
-    folder = bundled(tmp_path, ran(tmp_path, attack=attack, defense=defense, seed=0, rounds=1))
-    assert why in refused(checked(folder, cells=1))
+def test_an_attack_with_more_rows_than_f_is_refused(tmp_path: Path) -> None:
+    folder = bundled(tmp_path, ran(tmp_path, attack=MANY, defense=CALM, seed=0, rounds=1))
+    assert "contract: attack push: " in refused(checked(folder, cells=1))
