@@ -54,6 +54,7 @@ def read_data(
 
 
 def first_fault(error: ValidationError) -> str:
-    """The first thing that is wrong, with its place: ``cells.0.key: Field required``."""
+    """The first thing that is wrong, with its place and a number out of range: ``cells.0.key: Field required``."""
     first = error.errors()[0]
-    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    value = f", not {first['input']!r}" if first["type"].startswith(("greater_than", "less_than")) else ""
+    return shown(f"{'.'.join(map(str, first['loc']))}: {first['msg']}{value}")

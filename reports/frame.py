@@ -10,7 +10,7 @@ import pandas as pd
 from robustfl.origins import named_methods, origins
 from robustfl.records import CellResult, Metrics, completed, labels_of
 
-from .record_faults import LABELS, MEASURES
+from .validation import LABELS, MEASURES
 
 FACTS = (
     "key", "scenario", "status", "reason", "round", "sa", "loss", "samples", "ra_worst", "seconds",

@@ -31,7 +31,7 @@ from robustfl.outside import read_json
 from robustfl.records import LATER, SCHEMA, STATUSES, CellResult, canonical, completed, misnamed, plain
 
 from .documents import first_fault
-from .record_faults import unlikely
+from .validation import fault
 
 RERUN = frozenset({"failed"})
 """Statuses that do not count as done: a crash may be gone next time, a divergence or a refusal will not."""
@@ -251,7 +251,7 @@ class Store:
             record = CellResult.model_validate(data)
         except ValidationError as error:
             raise _UnreadableError(first_fault(error)) from None
-        if words := unlikely(record) or misnamed(record):
+        if words := fault(record) or misnamed(record):
             raise _UnreadableError(words)
         return record
 

@@ -17,12 +17,11 @@ from robustfl.records import CellResult, plain
 from robustfl.registry import load_file
 from robustfl.reports.published import TOLERANCE, read_board
 from robustfl.reports.published.agreement import agree, settings_apart, versions_apart
-from robustfl.reports.published.faults import is_count
 
 from .cell import Cell
-from .claims_check import false_claims, unexplained
 from .execution import Execution, check_threads, device_of, unheard
-from .expand import fingerprints, key_of, resolve
+from .expand import fingerprints, key_of, refusal, resolve
+from .noop_settings import no_effect
 from .protocol_check import apart_from_protocol
 from .run import run_cell, versions
 from .tuning_check import Run, Trial, trials_of
@@ -181,7 +180,7 @@ def _looked_through(
         cells=len(records),
         chosen=0 if check_only else len(chosen),
         sample=seed,
-        file=(*wrong, *apart, *false_claims(records)),
+        file=(*wrong, *apart),
         environment=tuple(_environment(published)),
         versions=tuple(sorted({words for differ, _ in apart_here for words in differ})),
         missing=tuple(sorted({words for _, lack in apart_here for words in lack})) if check_only else (),
@@ -196,7 +195,7 @@ def _runner(device: str | None, threads: int | None, root: str | Path | None) ->
         claimed = said.get("threads")
         execution = Execution(
             device=device or str(said.get("device") or "auto"),
-            threads=threads or (claimed if is_count(claimed) else 1),
+            threads=threads or (claimed if type(claimed) is int else 1),
             root=root,
         )
         return run_cell(cell, scenario=scenario, fingerprint=fingerprint, execution=execution)
@@ -232,7 +231,16 @@ def _left_out_of_the_worst(records: Sequence[CellResult]) -> list[CellResult]:
 
     lines = frame(records).to_dict("records") if records else []
     idle = {line["key"] for line in lines if without_effect(dict(line))}
-    return [r for r in records if unexplained(r) or (r.key in idle and not r.certificates.get("no_effect"))]
+    return [r for r in records if (r.status == "refused" or r.key in idle) and not _explained(r)]
+
+
+def _explained(record: CellResult) -> bool:
+    """True if a record says refused, or without effect, of a cell whose settings alone say the same."""
+    try:
+        cell = Cell.of(record.cell.get("cell", {}))
+        return (refusal(cell) if record.status == "refused" else no_effect(cell)) is not None
+    except RobustflError:
+        return False
 
 
 def _again(one: CellResult | Trial, tolerance: float, root: str | Path | None, run: Run) -> Check:

@@ -10,7 +10,7 @@ from typing import Any
 from robustfl.errors import UsageError, some
 from robustfl.records import CellResult
 
-from .faults import LEFT_IN_THE_STORE, SURROUNDINGS, forgotten
+from .board import LEFT_IN_THE_STORE, SURROUNDINGS, forgotten
 
 LOSS = 10.0
 """How much more than an accuracy a loss may differ, of itself: one point of accuracy is about a tenth of a loss."""

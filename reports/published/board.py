@@ -5,19 +5,31 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from robustfl.errors import UsageError
 from robustfl.outside import shown
 from robustfl.provenance import UNKNOWN
 from robustfl.records import LATER, CellResult, Commit, completed, labels_of, misnamed
 
-from ..record_faults import unlikely
-from .faults import PROTOCOL, is_count, misdeclared, undeclared
+from ..documents import first_fault
+from ..validation import fault
 
 TOLERANCE = 0.01
 """One percentage point: what another machine may change in an accuracy after hundreds of rounds."""
+LEFT_IN_THE_STORE = ("per_class", "per_client", "per_user")
+"""Metrics that boards do not carry."""
+SURROUNDINGS = ("device", "threads", "versions", "source")
+"""Certificates of where a cell ran, which it has however it ended."""
+
+Software = Literal["robustfl", "torch", "numpy", "python"]
+Version = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.!+_-]{0,63}$")]
+"""A version as a line of requirements may name it."""
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Distance = Amount | Literal["inf", "nan"]
+"""A distance; one beyond all bounds is written as a text."""
 
 
 class Published(BaseModel):
@@ -29,11 +41,76 @@ class Published(BaseModel):
 class Environment(Published):
     """Software and machine that the cells ran with; several values where cells differ."""
 
-    versions: dict[str, list[str]] = Field(description="software and its versions")
+    versions: dict[Software, list[Version]] = Field(description="software and its versions")
     devices: list[str] = Field(description="cpu or cuda")
     threads: list[int] = Field(description="threads per cell")
     commits: list[Commit] = Field(default_factory=list, description="of robustfl's own code; none: not written down")
     processors: list[str] = Field(default_factory=list, description="names of processors or GPUs")
+
+
+class Forgetting(Published):
+    """The mean accuracy that clients forgot in one round."""
+
+    mean: Annotated[float, Field(ge=-1, le=1)] | Literal["nan"]
+
+
+class Certificates(Published):
+    """The certificates that boards carry of a record."""
+
+    device: str | None = None
+    threads: Annotated[int, Field(ge=1, le=2**16)] | None = None
+    versions: dict[Software, Version] | None = None
+    source: str | None = None
+    unreliable: str | list[str] | None = None
+    evaluation: str | None = None
+    model: dict[str, Any] | None = None
+    traffic: dict[Literal["numbers_each_way", "exchanges", "mebibytes"], Amount] | None = None
+    equal_samples: Amount | None = None
+    attack_shift: Distance | None = None
+    statistics: Amount | None = None
+    statistics_shift: Distance | None = None
+    dropped: Amount | None = None
+    no_effect: bool | None = None
+    forgetting: Forgetting | dict[Annotated[str, Field(pattern=r"^[0-9]+$")], Forgetting] | None = None
+
+
+class AutobyzFacts(Published):
+    """The attacks that count as AutoByz; of earlier boards also members that did not run to the end."""
+
+    version: Any = None
+    scope: Any = None
+    cheap: Any = None
+    dropped: Any = None
+    seed: Any = None
+
+
+class Search(Published):
+    """A contestant's search for its settings in a benchmark."""
+
+    knowledge: Any = None
+    chosen: Any = None
+    search: Any = None
+    reason: Any = None
+
+
+class BenchmarkFacts(Published):
+    """The benchmark that a board follows; what its values must be is the benchmark's to say."""
+
+    tier: Any = None
+    title: Any = None
+    version: Any = None
+    changed: Any = None
+    autobyz: Any = None
+    budget: Any = None
+    tuning: Any = None
+    contestants: dict[str, Search] = {}
+
+
+class Protocol(Published):
+    """The parts of a store's description that its boards carry: how to count attacks, the benchmark it follows."""
+
+    autobyz: AutobyzFacts = AutobyzFacts()
+    benchmark: BenchmarkFacts = BenchmarkFacts()
 
 
 @dataclass(frozen=True)
@@ -65,7 +142,7 @@ class Board:
 
 def carried(description: Mapping[str, Any]) -> dict[str, Any]:
     """The protocol that boards of a store with this description carry; empty if it follows none."""
-    return {name: description[name] for name in PROTOCOL if isinstance(description.get(name), Mapping)}
+    return {name: description[name] for name in Protocol.model_fields if isinstance(description.get(name), Mapping)}
 
 
 def described_cells(results: Sequence[CellResult], described: Mapping[str, Any]) -> Sequence[CellResult]:
@@ -81,12 +158,32 @@ def described_cells(results: Sequence[CellResult], described: Mapping[str, Any])
 
 def faults_of(board: Board) -> list[str]:
     """Faults of a board but for its digest, found without running anything."""
-    wrong = [f"cell {r.key}: {words}" for r in board.cells if (words := misnamed(r) or unlikely(r) or undeclared(r))]
-    commits = (commit for record in board.cells for commit in record.timing.commits)
-    found = environment_of(board.cells).model_dump()
-    wrong += misdeclared(board.environment.model_dump(), found, commits, board.protocol or {})
+    wrong = [f"cell {r.key}: {words}" for r in board.cells if (words := misnamed(r) or fault(r) or _uncertified(r))]
+    wrong += misshaped(Protocol, "protocol", board.protocol or {})
     wrong += [f"duplicate cell {key}: {n} times" for key, n in Counter(r.key for r in board.cells).items() if n > 1]
     return wrong
+
+
+def _uncertified(record: CellResult) -> str | None:
+    """The first certificate of a record that is none that boards carry, or of another type or range."""
+    return next(iter(misshaped(Certificates, "certificates", record.certificates)), None)
+
+
+def misshaped(form: type[Published], name: str, table: Any) -> list[str]:
+    """The first thing in ``table``, called ``name``, that is not as ``form`` has it, if there is one."""
+    try:
+        form.model_validate(table)
+    except ValidationError as error:
+        return [f"{name}.{first_fault(error)}"]
+    return []
+
+
+def forgotten(certificate: Any) -> dict[str, Any]:
+    """The mean of what was forgotten by round, or under ``""`` where only the last round was looked at."""
+    if not isinstance(certificate, Mapping):
+        return {}
+    rounds = {"": certificate} if "mean" in certificate else certificate
+    return {round: found["mean"] for round, found in rounds.items() if isinstance(found, Mapping) and "mean" in found}
 
 
 def derived_labels(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -95,7 +192,7 @@ def derived_labels(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def environment_of(results: Sequence[CellResult]) -> Environment:
-    """The environment that records say they ran in."""
+    """The environment that records say they ran in. Raises ``UsageError`` for versions that are none."""
     versions: dict[str, set[str]] = {}
     for record in results:
         found = record.certificates.get("versions")
@@ -103,10 +200,14 @@ def environment_of(results: Sequence[CellResult]) -> Environment:
             versions.setdefault(str(name), set()).add(str(version))
     told = any(r.timing.commits for r in results)
     commits = {c for r in results for c in r.timing.commits or [UNKNOWN]} if told else set[str]()
-    return Environment(
-        versions={n: sorted(v) for n, v in sorted(versions.items())},
-        devices=sorted({str(d) for r in results if (d := r.certificates.get("device"))}),
-        threads=sorted({t for r in results if is_count(t := r.certificates.get("threads"))}),
-        commits=sorted(commits),
-        processors=sorted({shown(r.timing.device) for r in results if r.timing.device}),
-    )
+    found = {
+        "versions": {n: sorted(v) for n, v in sorted(versions.items())},
+        "devices": sorted({str(d) for r in results if (d := r.certificates.get("device"))}),
+        "threads": sorted({t for r in results if type(t := r.certificates.get("threads")) is int}),
+        "commits": sorted(commits),
+        "processors": sorted({shown(r.timing.device) for r in results if r.timing.device}),
+    }
+    try:
+        return Environment.model_validate(found)
+    except ValidationError as error:
+        raise UsageError(f"environment.{first_fault(error)}") from None

@@ -13,7 +13,7 @@ from robustfl.records import CellResult, canonical
 
 from ..store import Store
 from .agreement import Agreement, agree, settings_apart
-from .faults import SURROUNDINGS
+from .board import SURROUNDINGS
 from .joining import Source, read_source
 from .publishing import publish
 

@@ -13,8 +13,7 @@ from robustfl.records import CellResult
 
 from ..store import RERUN, Store, open_store, refuse_board, refuse_records
 from .agreement import Agreement, agree, details_apart
-from .board import TOLERANCE, Board, carried, described_cells
-from .faults import misshaped
+from .board import TOLERANCE, Board, Protocol, carried, described_cells, misshaped
 from .files import name_of, sound_board, write_board
 from .publishing import publish_described
 
@@ -67,7 +66,7 @@ def read_source(path: str | Path, *, name: str | None = None) -> Source:
     store = open_store(path)
     loaded, described = store.current(), store.description()
     protocol = carried(described)
-    if faults := list(misshaped(protocol)):
+    if faults := misshaped(Protocol, "protocol", protocol):
         raise UsageError(f"{path}: {faults[0]}")
     own, results = name or store.folder.resolve().name, tuple(described_cells(loaded.results, described))
     return Source(own, results, described.get("cells", {}), tuple(map(str, loaded.problems)), protocol)

@@ -11,8 +11,18 @@ from robustfl.outside import shown
 from robustfl.provenance import UNKNOWN
 from robustfl.records import CellResult, Commit, Metrics, Timing, misnamed
 
-from .board import TOLERANCE, Board, carried, derived_labels, described_cells, environment_of, faults_of
-from .faults import CERTIFICATES, LEFT_IN_THE_STORE, forgotten
+from .board import (
+    LEFT_IN_THE_STORE,
+    TOLERANCE,
+    Board,
+    Certificates,
+    carried,
+    derived_labels,
+    described_cells,
+    environment_of,
+    faults_of,
+    forgotten,
+)
 from .format2 import encoded
 
 
@@ -91,7 +101,7 @@ def _published(record: CellResult, *, curves: bool, commits: list[Commit]) -> Ce
         curve=record.curve if curves else [],
         certificates={
             name: value
-            for name in CERTIFICATES
+            for name in Certificates.model_fields
             if name != "forgetting"
             and ((value := record.certificates.get(name)) or type(value) in (int, float))  # 0 says something, too
         }

@@ -55,7 +55,7 @@ def _tell(record: CellResult, form: str, process: int) -> None:
 
 
 def _print(record: Any) -> None:
-    from robustfl.reports.published.faults import forgotten
+    from robustfl.reports.published.board import forgotten
 
     screen = console()
     labels = record.labels

@@ -179,7 +179,7 @@ def test_the_tolerance_is_the_verifiers_and_both_are_told(cli: Any) -> None:
 def test_threads_that_are_none_are_named(cli: Any, threads: Any) -> None:
     code, said = cli("verify", claimed(certified(threads=threads)), "--check-only")
     assert code == 1
-    assert "is no number of threads" in said
+    assert "certificates.threads: Input should be" in said
 
 
 @pytest.mark.parametrize("words", ["mean\x1b[2K\rACCEPTED", "mean\nACCEPTED", "\ud800"])

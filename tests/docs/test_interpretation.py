@@ -15,7 +15,7 @@ from robustfl.reports import load_board
 from robustfl.reports.board import Board, Row, Section
 from robustfl.reports.paired import compare
 from robustfl.reports.published import read_board, sound_board
-from robustfl.reports.published.faults import forgotten
+from robustfl.reports.published.board import forgotten
 
 pytestmark = pytest.mark.boards
 

@@ -19,8 +19,8 @@ from robustfl.models.dropout import ClientDropout
 from robustfl.registry import create
 from robustfl.reports import rank_board
 from robustfl.reports.frame import frame
-from robustfl.reports.record_faults import unlikely
 from robustfl.reports.statistic import counted
+from robustfl.reports.validation import fault
 from robustfl.scenarios import run_cell
 from robustfl.scenarios.build import build
 from robustfl.scenarios.cell import Cell
@@ -154,7 +154,7 @@ def test_a_selected_round_has_a_backdoor_of_its_own() -> None:
     assert record.metrics.groups["selected"]["asr"] == early.asr
     assert record.metrics.groups["selected"]["sa"] == early.sa
     assert record.metrics.asr != early.asr
-    assert unlikely(record) is None
+    assert fault(record) is None
     for statistic, rate in (("selected", early.asr), ("final", record.metrics.asr), ("validation", None)):
         made = rank_board(counted(frame([record]), statistic)[0])
         said = [note for note in made.notes if note.startswith("ASR")]

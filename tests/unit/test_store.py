@@ -83,7 +83,7 @@ def test_a_truncated_file_is_not_done_and_is_reported_as_a_problem(tmp_path: Pat
         ({"timing": {"seconds": math.nan}}, "corrupt (not JSON: NaN is no number there)"),
         ({"metrics": {"sa": 0.5, "loss": 0.1, "groups": {"tail": {"sa": 1.2}}}}, "tail: sa=1.2 is no accuracy"),
         ({"metrics": {"sa": 0.5, "loss": -0.1}}, "loss=-0.1 is below 0"),
-        ({"metrics": {"sa": 0.5, "loss": 0.1, "samples": -1}}, "samples=-1 is no number"),
+        ({"metrics": {"sa": 0.5, "loss": 0.1, "samples": -1}}, "samples=-1 is below 0"),
         ({"surprise": 1}, "surprise"),
         ({"curve": 3}, "curve"),
     ],

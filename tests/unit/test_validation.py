@@ -1,4 +1,4 @@
-"""Records that were edited: what they say against themselves is told by everything that reads a store."""
+"""Records with values out of range: everything that reads a store names them and counts none of their numbers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SETTINGS = {"rounds": 30, "tail": 20, "evasions": ["pgd", "fgsm"]}
 
 
 def measured() -> CellResult:
-    """A record as a run leaves it: everything in it that is said twice is the same."""
+    """A record as a run leaves it."""
     made = record(sa=0.75, ra={"pgd": 0.25, "fgsm": 0.5}, curve=(0.0, 0.25, 0.5, 0.75), **SETTINGS)
     cell = {"cell": made.labels, "methods": {}}
     assert made.metrics is not None
@@ -32,14 +32,7 @@ def measured() -> CellResult:
 
 
 EDITS: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
-    (lambda r: r["metrics"].update(sa=0.8), "curve ends in other numbers"),
-    (lambda r: r["curve"][-1].update(ra=0.3), "curve ends in other numbers"),
-    (lambda r: r["metrics"]["groups"]["tail"].update(sa=0.7), "tail: sa=0.7 is not the mean"),
-    (lambda r: (r["metrics"].update(ra_worst=0.3), r["curve"][-1].update(ra=0.3)), "ra_worst=0.3 is above"),
-    (lambda r: r["metrics"]["ra"].pop("fgsm"), "no ra of 'fgsm', which is among the cell's evasions"),
-    (lambda r: r.update(status="refused", reason="too few"), "refused, and has metrics"),
-    (lambda r: r.update(reason="too few"), "done, and a reason why not"),
-    (lambda r: r.update(round=3), "done, and diverged in round 3"),
+    (lambda r: r.update(metrics=None), "done, but without metrics"),
     (lambda r: r["curve"][0].update(sa=1.5), "curve[0].sa=1.5 is no accuracy in [0, 1]"),
     (lambda r: r["curve"][1].update(ra=-0.1), "curve[1].ra=-0.1 is no accuracy in [0, 1]"),
     (lambda r: r["metrics"].update(asr=2.0), "metrics.asr=2.0 is no accuracy"),
@@ -52,7 +45,7 @@ EDITS: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
 
 
 @pytest.mark.parametrize(("edit", "words"), EDITS, ids=[words for _, words in EDITS])
-def test_a_record_that_contradicts_itself_is_a_problem_and_no_number(
+def test_a_record_out_of_range_is_a_problem_and_no_number(
     edit: Callable[[dict[str, Any]], Any], words: str, tmp_path: Path
 ) -> None:
     whole = measured()
@@ -82,7 +75,7 @@ def test_no_board_is_written_that_its_readers_refuse() -> None:
     made = measured()
     assert publish_described([made], {}, name="x").cells
     strange = made.model_copy(update={"certificates": {"attack_shift": "big"}})
-    with pytest.raises(UsageError, match="attack_shift='big' is no distance"):
+    with pytest.raises(UsageError, match=r"certificates\.attack_shift"):
         publish_described([strange], {}, name="x")
 
 
