@@ -163,7 +163,8 @@ def without_effect(cell: Cell) -> bool:
         return False
     if cell.get("certificates.no_effect") is True:
         return True
-    if not _still(cell.get("certificates.attack_shift")) or float(cell.get("certificates.dropped") or 0) > 0:
+    dropped = cell.get("certificates.dropped")
+    if not _still(cell.get("certificates.attack_shift")) or (isinstance(dropped, (int, float)) and dropped > 0):
         return False
     if cell.get("certificates.statistics") == 0 or cell.get("scope") == "update":
         return True

@@ -235,6 +235,13 @@ def test_a_setting_is_a_text_or_a_number_and_no_column_of_measures(
     assert any(words in said for said in read_board(written(tmp_path, real(**setting)))[1])
 
 
+def test_a_certificate_of_another_type_is_told_and_is_no_crash(tmp_path: Path) -> None:
+    told = {"attack_shift": 0.0, "dropped": "many"}
+    path = written(tmp_path, real().model_copy(update={"certificates": told}))
+    assert invoke(["verify", "--check-only", str(path)]) == 1
+    assert any("certificates.dropped" in words for words in read_board(path)[1])
+
+
 @pytest.mark.parametrize("settings", [{"rounds": "many"}, {"schedule": {"kind": "step", "milestones": 5}}])
 def test_settings_of_another_kind_are_no_crash(settings: dict[str, Any], tmp_path: Path) -> None:
     assert read_board(written(tmp_path, real(**settings)))[1] == []
