@@ -235,8 +235,6 @@ def forged(folder: Path, file: str, change: Any, **said: Any) -> Path:
     ("file", "change", "said", "words"),
     [
         ("requirements.txt", lambda text: text + "torhc==2.0\n", {}, "requirements.txt does not list what its"),
-        ("recipe.toml", lambda text: text.replace("rounds = 2", "rounds = 9"), {}, "recipe.toml is not the scenario"),
-        ("recipe.toml", lambda text: "name = [", {}, "recipe.toml is not the scenario"),
         ("recipe.toml", str, {"name": "theirs"}, "its board is 'outside', not 'theirs'"),
         (
             "recipe.toml",
