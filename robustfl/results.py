@@ -33,7 +33,7 @@ def received(made: Any, like: Tensor, methods: Methods, member: str, *shown: Ten
         found += "" if made.layout == torch.strided else f", {made.layout}"
         found += ", which requires a gradient (return it with .detach())" if made.requires_grad else ""
         raise RobustflError(f"{names(parts)}: {member} returned a tensor {found}, not {wanted}")
-    looked_at = shown and made.device.type == "cpu" and not any("finite" in part.exempt for part in parts)
+    looked_at = shown and made.device.type == "cpu" and not any(map(_exempt, parts))
     if looked_at and not _finite(made) and not any(map(_overflows, shown)):
         raise RobustflError(f"{names(parts)}: {member} returned entries that are not finite")
     return made
@@ -67,6 +67,11 @@ def names(methods: Methods) -> str:
 def _overflows(shown: Tensor) -> bool:
     """True if some entry is not finite, or its square beyond the largest number of its type."""
     return shown.numel() > 0 and not float(shown.abs().max()) <= math.sqrt(torch.finfo(shown.dtype).max)
+
+
+def _exempt(method: Method | None) -> bool:
+    """True if a method, or one that it wraps, sends what is not finite on purpose."""
+    return method is not None and ("finite" in method.exempt or _exempt(getattr(method, "inner", None)))
 
 
 def _finite(made: Tensor) -> bool:
