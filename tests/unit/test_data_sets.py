@@ -625,7 +625,7 @@ def test_a_cell_tells_the_doubts_about_its_data(tmp_path):
     assert "no training image of class 2" in words
 
 
-@pytest.mark.parametrize("jobs", [None, 0, 1])
+@pytest.mark.parametrize("jobs", [None, 0, pytest.param(1, marks=pytest.mark.slow)])
 def test_callers_in_python_hear_the_doubts_about_data_once(jobs: int | None, tmp_path) -> None:
     archive(tmp_path, train_y=np.arange(6) % 2 * 3, test_y=np.array([0, 3]))
     settings = {"dataset": f"npz:{tmp_path}/mine.npz", "model": "mlp", "norm": "none", "clients": 2, "f": 0, "batch": 1}

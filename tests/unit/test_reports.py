@@ -747,6 +747,7 @@ def test_unreadable_files_are_named_below_the_table(tmp_path: Path) -> None:
         assert "truncated or corrupt" in " ".join(form(load_board(tmp_path)).split())
 
 
+@pytest.mark.slow
 def test_a_report_is_the_same_bytes_whatever_the_hash_seed(tmp_path: Path) -> None:
     some = [r for r in grid(partitions=["iid"], points=3) if r.labels["attack"] == "sf" and r.labels["norm"] == "gn"]
     stored(
@@ -764,6 +765,7 @@ def test_a_report_is_the_same_bytes_whatever_the_hash_seed(tmp_path: Path) -> No
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name
 
 
+@pytest.mark.slow
 def test_no_figure_of_an_older_report_stays(tmp_path: Path) -> None:
     cells = [
         r for r in grid(partitions=["iid"], points=3) if r.labels["norm"] == "gn" and r.labels["defense"] == "mean"
