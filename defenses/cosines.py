@@ -34,7 +34,7 @@ def cosine_distances(rows: Mixed) -> tuple[Tensor, Tensor]:
     rows = comparable(rows)
     length = rows.norms()
     distance = _distances(rows.inner(), length > rows.slack_of_norms(length))
-    share = _share(rows)
+    share = _share(rows, length)
     return distance, _off(distance, rows.stack.last_bits, share) + 8 * rows.stack.gram.rounding * share**2
 
 
@@ -44,18 +44,18 @@ def feature_distances(features: Tensor, rows: Mixed) -> tuple[Tensor, Tensor]:
     What rounding can do to a row is the more to its features the shorter they are; features that consist of nothing
     else count as zeros.
     """
-    seen, bits = Mixed(Stack(features)), rows.stack.last_bits
+    seen, bits, norms = Mixed(Stack(features)), rows.stack.last_bits, rows.norms()
     length = seen.norms()
-    turn = bits * rows.norms() / length.clamp(min=1e-300)
+    turn = bits * norms / length.clamp(min=1e-300)
     known = turn < _UNKNOWN
     distance = _distances(comparable(seen).inner(), known)
-    off = _off(distance, (turn[:, None] + turn) / 2, _share(rows)) + 8 * seen.stack.gram.rounding
+    off = _off(distance, (turn[:, None] + turn) / 2, _share(rows, norms)) + 8 * seen.stack.gram.rounding
     return distance, torch.where(known[:, None] & known[None, :], off, bits)
 
 
-def _share(rows: Mixed) -> Tensor:
-    """Distances ``[n n]`` of two rows from their neighbors in their lengths, at most 1; small in whole models."""
-    share = (rows.reach() / rows.norms().clamp(min=1e-300)).clamp(max=1)
+def _share(rows: Mixed, norms: Tensor) -> Tensor:
+    """Distances ``[n n]`` of two rows from their neighbors, relative to their ``norms``, at most 1."""
+    share = (rows.reach() / norms.clamp(min=1e-300)).clamp(max=1)
     return torch.maximum(share[:, None], share)
 
 

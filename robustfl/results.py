@@ -34,7 +34,7 @@ def received(made: Any, like: Tensor, methods: Methods, member: str, *shown: Ten
         found += ", which requires a gradient (return it with .detach())" if made.requires_grad else ""
         raise RobustflError(f"{names(parts)}: {member} returned a tensor {found}, not {wanted}")
     looked_at = shown and made.device.type == "cpu" and not any(map(_exempt, parts))
-    if looked_at and not _finite(made) and not any(map(_overflows, shown)):
+    if looked_at and not all_finite(made) and not any(map(_overflows, shown)):
         raise RobustflError(f"{names(parts)}: {member} returned entries that are not finite")
     return made
 
@@ -74,6 +74,6 @@ def _exempt(method: Method | None) -> bool:
     return method is not None and ("finite" in method.exempt or _exempt(getattr(method, "inner", None)))
 
 
-def _finite(made: Tensor) -> bool:
+def all_finite(made: Tensor) -> bool:
     """True if all entries are finite: a sum is so only if they are; the rare others are looked at."""
     return math.isfinite(float(made.sum())) or bool(torch.isfinite(made).all())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from typing import Any, TypeVar, cast
 
@@ -17,6 +16,7 @@ from robustfl.defenses.stack import Rows, as_stack, check_f, check_generator
 from robustfl.errors import UsageError
 from robustfl.randomness import stream
 from robustfl.registry import create, describe
+from robustfl.results import all_finite
 from robustfl.torch_settings import float32_default
 
 Stacked = TypeVar("Stacked", bound=Rows)
@@ -85,7 +85,7 @@ def forge(
     chosen = _chosen(name, params)
     if f == 0:
         return cast(Stacked, form.stack(rows.new_zeros((0, rows.shape[1]))))
-    if not _finite(rows):
+    if not all_finite(rows):
         raise UsageError("forge: honest rows must be finite")
     if chosen.knowledge == "defense" and defense is None:
         raise UsageError(f"attack {chosen.name!r} optimises against the server; give defense='krum' or another rule")
@@ -132,8 +132,3 @@ def _stays(made: Tensor, honest: Tensor) -> bool:
     mean = honest.mean(0)
     moved, spread = (torch.linalg.vector_norm(away) for away in (made.mean(0) - mean, honest - mean))
     return bool((spread > 0) & (moved <= 1e-5 * spread))
-
-
-def _finite(rows: Tensor) -> bool:
-    """True if all entries are finite: a sum is so only if they are; the rare others are looked at."""
-    return math.isfinite(float(rows.sum())) or bool(torch.isfinite(rows).all())
