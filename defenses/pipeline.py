@@ -356,7 +356,7 @@ class _Fixed:
 
 
 def _own_state(state: Mapping[str, Tensor] | None, n: int, by_position: bool, owner: str) -> dict[str, Tensor]:
-    """The state of the rule itself. Raises ``UsageError`` for none, and if it is unclear whose rows it remembers."""
+    """The state of the rule itself. Raises ``UsageError`` if it is malformed, or unclear whose rows it remembers."""
     if state is None:
         return {}
     if not isinstance(state, Mapping) or not all(isinstance(value, Tensor) for value in state.values()):

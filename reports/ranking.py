@@ -29,7 +29,7 @@ NO_SHIFT = 1e-5
 
 
 _MARGIN = 0.01
-"""Accuracy by so much above chance, beyond the uncertainty of the test set, is none that was learned."""
+"""Accuracy above chance, beyond the uncertainty of the test set, that does not count as learned."""
 
 
 @dataclass

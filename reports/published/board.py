@@ -165,7 +165,7 @@ def faults_of(board: Board) -> list[str]:
 
 
 def _uncertified(record: CellResult) -> str | None:
-    """The first certificate of a record that is none that boards carry, or of another type or range."""
+    """The first certificate of a record that is unknown, or of a wrong type or range."""
     return next(iter(misshaped(Certificates, "certificates", record.certificates)), None)
 
 
@@ -192,7 +192,7 @@ def derived_labels(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def environment_of(results: Sequence[CellResult]) -> Environment:
-    """The environment that records say they ran in. Raises ``UsageError`` for versions that are none."""
+    """The environment in which the records ran. Raises ``UsageError`` for malformed versions."""
     versions: dict[str, set[str]] = {}
     for record in results:
         found = record.certificates.get("versions")
