@@ -228,7 +228,7 @@ def test_only_attackers_who_train_on_poisoned_data_are_held_near_the_received_mo
 
 
 BASE_FEDERATIONS = {
-    "model": "mlp(hidden=(8,))", "norm": "fbn", "clients": 40, "participation": 0.2, "batch": 4, "rounds": 5, "f": 4,
+    "model": "mlp(hidden=(8,))", "norm": "fbn", "clients": 40, "participation": 0.2, "batch": 4, "rounds": 3, "f": 4,
     "attack": "alie(z=1)", "defense": "trimmed-mean", "f_declared": 2,
 }  # fmt: skip
 KEEPING: list[dict[str, Any]] = [
@@ -252,10 +252,8 @@ def trained(cell: dict[str, Any], limit: int) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("cell", KEEPING, ids=lambda cell: "-".join(map(str, cell.values())))
 def test_the_file_changes_nothing(cell: dict[str, Any]) -> None:
-    in_memory, in_a_file, again = trained(cell, 1 << 30), trained(cell, 0), trained(cell, 0)
-    for a, b, c in zip(in_memory, in_a_file, again, strict=True):
-        assert torch.equal(a, b)
-        assert torch.equal(b, c)
+    for in_memory, in_a_file in zip(trained(cell, 1 << 30), trained(cell, 0), strict=True):
+        assert torch.equal(in_memory, in_a_file)
 
 
 def test_rows_start_alike_and_what_is_written_stays() -> None:

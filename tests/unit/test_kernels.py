@@ -161,6 +161,7 @@ for n, low, high in ((1, 0, 1), (5, 2, 3), (6, 2, 4), (13, 4, 9), (20, 0, 20)):
 """
 
 
+@pytest.mark.slow
 def test_the_kernel_of_a_gpu_is_right_in_tritons_interpreter():
     pytest.importorskip("triton")
     surroundings = os.environ | {"TRITON_INTERPRET": "1"}

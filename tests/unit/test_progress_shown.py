@@ -100,6 +100,7 @@ def test_only_a_kernel_is_a_notebook_and_listeners_see_no_bar(
         assert (made[0] is not listener) is expected
 
 
+@pytest.mark.slow
 def test_a_notebook_shows_a_bar_that_ends_full(tmp_path: Path) -> None:
     if find_spec("nbclient") is None or find_spec("ipykernel") is None:
         pytest.skip("nbclient and ipykernel are not installed (extra [notebook])")
