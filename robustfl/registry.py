@@ -196,14 +196,18 @@ def _field_names(cls: type) -> list[str]:
     return [f.name for f in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else []
 
 
-def load_plugins() -> None:
-    """Import every module named by the entry-point group, once. A broken third-party plug-in names itself."""
+def load_plugins(*, only: Collection[str] | None = None) -> None:
+    """Import every module named by the entry-point group, once. A broken third-party plug-in names itself.
+
+    ``only`` names the distributions beside robustfl that may be imported in this process, by default all.
+    """
     if _state.loaded:
         return
     _state.loaded = True  # already: what is imported may ask for methods
     try:
         for point in sorted(entry_points(group=GROUP), key=lambda p: (p.dist is None or p.dist.name != OWN, p.name)):
-            _load_point(point)
+            if only is None or point.dist is None or point.dist.name in {OWN, *only}:
+                _load_point(point)
     except BaseException:
         _state.loaded = False
         raise
@@ -354,8 +358,7 @@ def load_file(path: str | Path) -> list[Entry]:
     if not file.is_file():
         raise UsageError(f"plug-in {str(path)!r} is not a file")
     source = file.read_bytes()
-    digest = short_digest(source)
-    origin = f"{file.name} {digest}"
+    digest, origin = short_digest(source), origin_of_file(file)
     if _files.get(str(file)) == digest:
         return _entries_from(origin)
     if str(file) in _files:
@@ -392,6 +395,12 @@ def load_file(path: str | Path) -> list[Entry]:
         raise
     _files[str(file)] = digest
     return _entries_from(origin)
+
+
+def origin_of_file(path: str | Path) -> str:
+    """The origin that methods of a plug-in file have, without loading it."""
+    file = Path(path).resolve()
+    return f"{file.name} {short_digest(file.read_bytes())}"
 
 
 def forget_files(*, but: Collection[tuple[str, bytes]]) -> None:

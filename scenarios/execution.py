@@ -53,9 +53,11 @@ class Execution:
     Of every cell: its ``device``, ``threads``, the ``root`` of the data; clients' state of more than ``state_memory``
     bytes lies in a file. With the folder of a ``store`` a cell keeps a checkpoint there every ``checkpoint_minutes``
     (0: none) and goes on from one that it finds, and with ``keep_model`` leaves its trained model there
-    (``load_model``); it fails after ``cell_minutes``. ``track`` names the trackers that follow it. Of a ``team`` of
-    processes that share a cell only the leading one evaluates; it keeps no checkpoints. ``on_round`` is called after
-    every round, ``on_point`` after every evaluation of one, ``on_note`` with what a user should know.
+    (``load_model``). ``training_data`` is a file in the place of the data sets, without their test images; with it,
+    models are not evaluated but left in the folder ``snapshots`` (``isolated``). A cell fails after ``cell_minutes``.
+    ``track`` names the trackers that follow it. Of a ``team`` of processes that share a cell only the leading one
+    evaluates; it keeps no checkpoints. ``on_round`` is called after every round, ``on_point`` after every evaluation of
+    one, ``on_note`` with what a user should know.
 
     Of a grid: ``jobs`` worker processes, or the ``slots`` on each of some ``gpus``, or the workers of a ``cluster``.
     """
@@ -69,6 +71,8 @@ class Execution:
     track: tuple[str, ...] = ()
     store: Path | None = None
     keep_model: bool = False
+    training_data: Path | None = None
+    snapshots: Path | None = None
     team: Team = ALONE
     jobs: int | None = None
     gpus: tuple[int, ...] | None = None

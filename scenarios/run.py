@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from robustfl.attacks.evasion.accounts import masking
 from robustfl.errors import LONGEST, Diverged, Refused, RowsLost, StoreError, UsageError, told
 from robustfl.evaluation import macs_per_epoch, traffic
 from robustfl.federation import Experiment, RoundRecord, State, train
@@ -27,21 +26,20 @@ from robustfl.origins import origins
 from robustfl.outside import LARGEST_NUMBER, cut, unsafe
 from robustfl.provenance import UNKNOWN, commit, processor
 from robustfl.randomness import stream
-from robustfl.records import CellResult, CurvePoint, Metrics, Timing, measured_in, plain
+from robustfl.records import CellResult, Timing, measured_in, plain
 from robustfl.torch_settings import standard_settings
 
 from .build import Built, build
 from .cell import Cell
 from .checkpoint import Checkpoint, Keeper, checkpoint_path
-from .evaluate import Evaluator
 from .execution import Execution
 from .expand import key_of, labels, refusal, resolve
-from .kept_models import keep_model
+from .measuring import Measuring
 from .memory import REMEDY, exhausted, reset_peak
 from .noop_settings import no_effect
 from .packing import packed, unpacked
 from .portrait import portrait
-from .selection import Selection
+from .snapshots import Snapshots, training_data
 
 ON_CPU = Execution(device="cpu")
 
@@ -63,7 +61,7 @@ def run_cell(cell: Cell, *, fingerprint: str, scenario: str = "cell", execution:
     keeper = _keeper(key, software, where, execution)
     plug_ins = "".join(f" [{name}: {origin}]" for name, origin in foreign.items())
     with standard_settings():
-        _set_up(cell, execution)
+        set_up(cell, execution)
         run, outcome = _outcome(cell, key, where, keeper, execution, plug_ins)
     certificates = outcome.pop("certificates", {}) | software | {"precision": cell.precision}
     certificates |= {"processes": execution.team.size} if execution.team.size > 1 else {}
@@ -114,7 +112,7 @@ def versions() -> dict[str, str]:
     }  # fmt: skip
 
 
-def _set_up(cell: Cell, execution: Execution) -> None:
+def set_up(cell: Cell, execution: Execution) -> None:
     """Set threads, float32 products on a GPU in full or in TF32, and the global generators, which plug-ins may use."""
     torch.set_num_threads(execution.threads)
     seed = stream(cell.seed, "global").initial_seed()
@@ -148,7 +146,9 @@ def _outcome(
         reason = refusal(cell)
         if reason is not None:
             raise Refused(reason)
-        run = _Run(cell, key, build(cell, root=execution.root, device=where), keeper, execution)
+        parts = None if execution.training_data is None else training_data(execution.training_data)
+        built = build(cell, root=execution.root, device=where, parts=parts)
+        run = _Run(cell, key, built, keeper, execution)
         return run, {"status": "done", **run.complete()}
     except RowsLost as error:
         return run, _diverged(Diverged((run.rounds if run else 0) + 1, f"so many rows ({error})"), run)
@@ -182,12 +182,9 @@ class _Run:
     def __init__(self, cell: Cell, key: str, built: Built, keeper: Keeper, execution: Execution) -> None:
         self._cell, self._built, self._keeper, self._execution = cell, built, keeper, execution
         self._key = key
-        self._curve: list[CurvePoint] = []
         self._shifts: dict[str, list[float]] = {}
-        self._facts: dict[str, Any] = {}
-        self._warnings: list[str] = []
-        self._evaluator = Evaluator(cell, built)
-        self._selection = Selection(built.experiment, execution.state_memory) if cell.select == "validation" else None
+        there = execution.snapshots
+        self._measuring = Measuring(cell, built, execution) if there is None else Snapshots(cell, built, execution)
         self.seconds, self.rounds = 0.0, 0
         self.commits = [commit()]
 
@@ -199,151 +196,74 @@ class _Run:
         state, tested = self._resumed()
         clock = time.perf_counter()
         for record in train(
-            e, state, measure=self._measured, warn=self._warn, local=lambda round: round in looked_at,
+            e, state, measure=self._measured, warn=self._measuring.warn, local=lambda round: round in looked_at,
             team=team, limit=self._execution.state_memory,
         ):  # fmt: skip
             tested = record.tested or record.state
             if record.round in self._cell.forgetting_rounds:
-                self._forgetting(record)
+                self._measuring.forgetting(record.state, record.local)
             self.seconds += time.perf_counter() - clock
             self._look(record, tested)
             self._keeper.save(partial(self._progress, record))
             clock = time.perf_counter()
         assert tested is not None
-        return {**(self._final(tested) if team.leads else {}), **self.so_far()}
+        metrics = {"metrics": self._measuring.final(tested, self._key)} if team.leads else {}
+        return {**metrics, **self.so_far()}
 
     def _begin(self) -> None:
         """Note what is known before the first round."""
-        e = self._built.experiment
+        e, warn = self._built.experiment, self._measuring.warn
         for words in self._built.doubts:
-            self._warn(words)
+            warn(words)
         if self._cell.validation and not any(map(len, self._built.validation)):
-            self._warn(f"validation={self._cell.validation:g} of so few samples keeps none of any client")
+            warn(f"validation={self._cell.validation:g} of so few samples keeps none of any client")
         if e.adversarial:
-            self._facts["macs_per_epoch"] = macs_per_epoch(e)
+            self._measuring.facts["macs_per_epoch"] = macs_per_epoch(e)
             if not e.objective.needs_adversaries:
-                self._warn(
-                    f"at={self._cell.at!r} names users, but nobody trains adversarially with {e.objective.name!r}"
-                )
+                warn(f"at={self._cell.at!r} names users, but nobody trains adversarially with {e.objective.name!r}")
 
     def _look(self, record: RoundRecord, tested: State) -> None:
         """Evaluate and tell what there is to tell of a round."""
         self.rounds = record.round
         self._note(record)
         if self._measured(record.round) and self._execution.team.leads:
-            if self._selection is not None:
-                self._selection.see(tested, self._evaluator.on_validation(tested))
-            if record.round < self._cell.end:
-                self._seen(self._point(record))
+            self._measuring.see(tested)
         self._execution.on_round(record.round, self._cell.end, record.loss)
         if record.round == self._cell.end:
             picture = portrait(self._cell, self._built, record.state, record.local)
-            self._facts |= {} if picture is None else {"bn_statistics": picture}
-
-    def _final(self, tested: State) -> dict[str, Any]:
-        """The metrics of the model that training ended with."""
-        metrics = self._evaluator.metrics(tested)
-        if self._execution.keep_model and self._execution.store is not None:
-            self._facts["model"] = keep_model(self._execution.store, self._key, self._built, self._evaluator, tested)
-        if self._cell.representations:
-            seen = self._evaluator.representations(tested)
-            self._facts |= {} if seen is None else {"representations": seen}
-        suspicion = masking(metrics.ra)
-        for words in (suspicion, *self._evaluator.doubts):
-            if words is not None:
-                self._warn(words)
-        final = CurvePoint(round=self._cell.end, sa=metrics.sa, loss=metrics.loss, ra=metrics.ra_worst)
-        self._seen(final)
-        groups = metrics.groups | self._tail(metrics) | self._selected(tested, metrics)
-        return {"metrics": metrics.model_copy(update={"groups": groups})}
-
-    def _forgetting(self, record: RoundRecord) -> None:
-        """Note forgetting of a round: by itself for the last one, under its number where rounds are listed."""
-        if record.local is None:
-            self._warn(f"no honest client took part in round {record.round}, so there is no forgetting to measure")
-            return
-        found = self._evaluator.forgetting(record.state, record.local)
-        if len(found["clients"]) < 2:
-            self._warn(f"one honest client took part in round {record.round}: there are no others for it to forget")
-        if isinstance(self._cell.forgetting, bool):
-            self._facts["forgetting"] = found
-        else:
-            self._facts.setdefault("forgetting", {})[str(record.round)] = found
-
-    def _tail(self, metrics: Metrics) -> dict[str, dict[str, float]]:
-        """Means over the evaluations of the last ``tail`` rounds."""
-        if self._cell.tail == 1:
-            return {}
-        points = [p for p in self._curve if p.round > self._cell.end - self._cell.tail]
-        means = {"sa": fmean(p.sa for p in points)}
-        robust = [p.ra for p in points if p.ra is not None]
-        if robust and len(robust) == len(points):
-            means["ra_worst"] = fmean(robust)
-            means |= {spec: means["ra_worst"] for spec in metrics.ra if len(metrics.ra) == 1}
-        return {"tail": means}
-
-    def _selected(self, tested: State, final: Metrics) -> dict[str, dict[str, float]]:
-        """The test metrics of the round chosen on validation data, beside those of the last one."""
-        selection = self._selection
-        if selection is None:
-            return {}
-        self._facts["selection"] = {
-            "round": selection.round, "validation": selection.value, "values": selection.values,
-        }  # fmt: skip
-        if selection.round == self._cell.end:
-            found = final
-        else:
-            shift = self._evaluator.shift  # of the last round, whichever is chosen
-            with selection.lent(tested) as chosen:
-                found = self._evaluator.metrics(chosen)
-            self._evaluator.shift = shift
-        told = {"sa": found.sa, **found.ra}
-        told |= {} if found.asr is None else {"asr": found.asr}
-        told |= {} if found.ra_worst is None else {"ra_worst": found.ra_worst}
-        return {"selected": told} | {f"selected, {name}": group for name, group in found.groups.items()}
+            self._measuring.facts |= {} if picture is None else {"bn_statistics": picture}
 
     def _progress(self, record: RoundRecord) -> tuple[dict[str, Any], dict[str, Any]]:
         """Everything a checkpoint holds: the engine's state and what has been noted beside it."""
         state = packed(self._built.experiment, record.state)
         state["tested"] = record.tested.statistics if record.tested else None
-        state["selected"] = self._selection.progress() if self._selection else None
-        return state, {
-            "curve": [point.model_dump() for point in self._curve],
-            "shifts": self._shifts,
-            "facts": self._facts,
-            "warnings": self._warnings,
-            "seconds": self.seconds,
-            "commits": self.commits,
-        }
+        state["selected"], measured = self._measuring.progress()
+        return state, {**measured, "shifts": self._shifts, "seconds": self.seconds, "commits": self.commits}
 
     def _resumed(self) -> tuple[State | None, State | None]:
         """The state to go on from and the one to test, if there is a checkpoint."""
-        e = self._built.experiment
 
         def unpack(content: Mapping[str, Any]) -> State:
-            state = unpacked(e, content, limit=self._execution.state_memory)
-            if self._selection is not None:
-                self._selection.resume(content["selected"], state)
+            state = unpacked(self._built.experiment, content, limit=self._execution.state_memory)
+            self._measuring.resume(content["selected"], state)
             return state
 
         found = self._keeper.found(unpack)
         if found is None:
             return None, None
         state, content, noted = found
-        self._curve = [CurvePoint(**point) for point in noted["curve"]]
-        for point in self._curve:  # whoever listens began anew
-            self._execution.on_point(point)
-        self._shifts, self._facts, self._warnings = noted["shifts"], noted["facts"], noted["warnings"]
+        self._measuring.continue_from(noted)
+        self._shifts = noted["shifts"]
         self.seconds, self.rounds = noted["seconds"], state.round
         self.commits = list(dict.fromkeys([*noted.get("commits", [UNKNOWN]), commit()]))
         return state, state if content["tested"] is None else replace(state, statistics=content["tested"])
 
     def so_far(self) -> dict[str, Any]:
         """The facts known at any time: curve, label counts, certificates."""
-        e = self._built.experiment
+        e, measuring = self._built.experiment, self._measuring
         means = {k: fmean(v) for k, v in self._shifts.items() if v}
-        if self._evaluator.shift is not None:  # where users hand on statistics for tests alone
-            means.setdefault("statistics_shift", self._evaluator.shift)
+        if measuring.evaluator.shift is not None:  # where users hand on statistics for tests alone
+            means.setdefault("statistics_shift", measuring.evaluator.shift)
         settings = e.settings
         present = settings.attackers
         known = e.attack.certificate(settings.participants, present) if present else {}
@@ -351,32 +271,22 @@ class _Run:
             **means,
             **known,
             **({"no_effect": True} if no_effect(self._cell) else {}),
-            **self._facts,
+            **measuring.facts,
             "traffic": _traffic(e),
             "trainable": e.layout.d,
             "statistics": e.layout.s,
             "byzantine": sorted(settings.byzantine()),
-            "evaluation": self._evaluator.description,
-            "test_samples": self._evaluator.samples,
-            "ra_samples": self._evaluator.ra_samples,
-            **({} if (equal := self._evaluator.equal_samples) is None else {"equal_samples": equal}),
-            "warnings": self._warnings,
+            **measuring.certificates,
+            "warnings": measuring.warnings,
         }
-        return {"curve": self._curve, "label_counts": self._built.label_counts, "certificates": certificates}
+        return {"curve": measuring.curve, "label_counts": self._built.label_counts, "certificates": certificates}
 
     def _measured(self, round: int) -> bool:
         cell = self._cell
         return measured_in(round, cell.end, cell.evaluate_every, cell.tail)
 
-    def _seen(self, point: CurvePoint) -> None:
-        self._curve.append(point)
-        self._execution.on_point(point)
-
-    def _warn(self, message: str) -> None:
-        if message not in self._warnings:
-            self._warnings.append(message)
-
     def _note(self, record: RoundRecord) -> None:
+        facts = self._measuring.facts
         for name, value in record.facts.items():
             if (
                 not isinstance(value, (int, float))
@@ -388,16 +298,11 @@ class _Run:
             if name.endswith("_shift"):
                 self._shifts.setdefault(name, []).append(value)
             elif name == "dropped":
-                self._facts["dropped"] = self._facts.get("dropped", 0) + value
+                facts["dropped"] = facts.get("dropped", 0) + value
             elif value is True:
-                self._facts[name] = self._facts.get(name, 0) + 1
+                facts[name] = facts.get(name, 0) + 1
             else:
-                self._facts[name] = value
-
-    def _point(self, record: RoundRecord) -> CurvePoint:
-        accuracy, loss = self._evaluator.standard(record.tested or record.state)
-        robust = self._evaluator.robust_worst(record.tested or record.state) if self._cell.evaluate_ra else None
-        return CurvePoint(round=record.round, sa=accuracy, loss=loss, ra=robust)
+                facts[name] = value
 
 
 def _traffic(e: Experiment) -> dict[str, float]:

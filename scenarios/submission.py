@@ -1,34 +1,25 @@
 """Check what somebody submits, from its form to its numbers: ``robustfl submit --check``.
 
-Nothing of a bundle runs before everything that can be read has been read, and code of a bundle only where it is named.
+No code of a submission runs in this process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from robustfl.contracts import Method
-from robustfl.defenses import Pipeline, Propagate
-from robustfl.errors import RobustflError, UsageError, closest, told
-from robustfl.origins import foreign
-from robustfl.records import canonical
-from robustfl.registry import Entry, describe, entries, load_file
-from robustfl.reports.published import TOLERANCE, Board, read_board
-from robustfl.reports.published.bundle import Bundle, read_bundle
-from robustfl.testing import Check as Law
-from robustfl.testing import check as laws_of
+from robustfl.reports.published import TOLERANCE, sound_board
+from robustfl.reports.published.submitting import BOARD, Submitted, read_submission
 
-from .cell import Cell
 from .execution import unheard
+from .isolated import ELSEWHERE
 from .protocol_check import words_of
-from .secrecy import Note, check_secrecy
-from .verify import ELSEWHERE, Check, Verification, verify
-
-_DIGITS = 32
-"""The least digits of a SHA-256 that name a file's content: of 12 somebody makes two files in a minute."""
+from .verify import Check, Verification, check_work, verify
 
 
 @dataclass(frozen=True)
@@ -40,11 +31,14 @@ class Finding:
     words: str
 
 
+Note = Callable[[str, bool | None, str], None]
+
+
 @dataclass(frozen=True)
 class Submission:
-    """A bundle with everything found, step by step; the numbers are accepted or not as in ``verify``."""
+    """A submission with everything found, step by step; the numbers are accepted or not as in ``verify``."""
 
-    bundle: Bundle
+    submitted: Submitted
     findings: tuple[Finding, ...]
     verification: Verification | None = None
 
@@ -67,172 +61,97 @@ class Submission:
 def check_submission(
     folder: str | Path,
     *,
-    trust: Collection[str] = (),
+    trust: bool = False,
     against: str | Path | None = None,
     cells: int | None = 3,
     sample: int | None = None,
     tolerance: float = TOLERANCE,
     root: str | Path | None = None,
+    work: str | Path | None = None,
+    prepare_only: bool = False,
     on_finding: Callable[[Finding], None] = unheard,
     on_cell: Callable[[Check], None] = unheard,
 ) -> Submission:
-    """Check a bundle: its form, its plug-ins' contracts, some cells' numbers, and whether plug-ins see test data.
+    """Check a submission: its form, its plug-ins' contracts and protocol, and some cells' numbers, measured apart.
 
-    What costs more comes later, and the first step that speaks against the bundle is the last.
-
-    Code of a bundle runs in this process and can do what you can do. ``trust`` names what may: files of the bundle
-    (``"plugins/mine.py"``, or with its SHA-256, ``"plugins/mine.py@1b2c…"``, that file and no
-    later one) and requirements of installed plug-ins (``"mine==1.0"``), each by itself; without all of them nothing
-    runs. ``against`` is a published board whose attacks and seeds the bundle has to have on the tasks they
-    share. ``cells``, ``sample`` and ``tolerance`` are those of ``verify``. Raises ``UsageError`` for a folder that is
-    no bundle, and for trust in what the bundle does not bring.
+    What costs more comes later, and the first step that speaks against the submission is the last. Its code runs in
+    processes of its own, with the rights of who calls this, and only where ``trust`` says that somebody has read it;
+    or with a folder ``work`` wherever these processes were run, such as in containers (``verify``). ``against`` is a
+    published board whose attacks and seeds it has to have on the tasks they share. ``cells``, ``sample``, ``tolerance``
+    and ``prepare_only`` are those of ``verify``. Raises ``UsageError`` for a folder that is no submission.
     """
-    bundle = read_bundle(folder, against=None if against is None else _sound(against))
-    trusted = {_named(given, bundle) for given in trust}
+    check_work(work, prepare_only, sample)
     found: list[Finding] = []
+    submitted = read_submission(folder, against=None if against is None else sound_board(against))
 
     def note(step: str, passed: bool | None, words: str) -> None:
         found.append(Finding(step, passed, words))
         on_finding(found[-1])
 
-    brought: list[Entry] = []
-    before: tuple[Callable[[], None], ...] = (
-        lambda: _form(bundle, note),
-        lambda: _trusted(bundle, trusted, note),
-        lambda: brought.extend(_methods_of(bundle, note)),
-        lambda: _contracts(brought, note, _kinds_of_cells(bundle)),
-    )
-    for step in before:
-        step()
-        if any(f.passed is False or f.step == "trust" for f in found):
-            return Submission(bundle, tuple(found))
-    board = bundle.folder / "board.json"
-    verification = verify(board, cells=cells, sample=sample, tolerance=tolerance, root=root, on_cell=on_cell)
-    _protocol(verification, bundle, note)
-    _numbers(verification, note)
-    if brought and verification.agrees:
-        check_secrecy(bundle, verification.sample, root, note)
-    return Submission(bundle, tuple(found), verification)
+    def stopped() -> bool:
+        return any(f.passed is False or f.step == "trust" for f in found)
 
-
-def _sound(path: str | Path) -> Board:
-    board, wrong = read_board(path)
-    if wrong:
-        raise UsageError(f"against={str(path)!r}: {wrong[0]}")
-    return board
-
-
-def _form(bundle: Bundle, note: Note) -> None:
-    for words in bundle.wrong:
+    for words in submitted.wrong:
         note("form", False, words)
-    if not bundle.wrong:
-        note("form", True, f"{len(bundle.board.cells)} cells, {len(bundle.manifest.files) + 1} files")
+    if not submitted.wrong:
+        note("form", True, f"{len(submitted.board.cells)} cells, {len(submitted.plugins)} plug-ins")
+    foreign = [f"{name} (SHA-256 {digest})" for name, digest in submitted.plugins.items()] + [*submitted.packages]
+    if foreign and not stopped() and not trust and work is None:
+        note("trust", None, f"not run before you have read it and say --trust: {', '.join(foreign)}")
+    plugins = tuple(str(submitted.folder / name) for name in submitted.plugins) if trust else ()
+    if not stopped() and work is None:
+        _contracts(plugins, note)
+    if stopped():
+        return Submission(submitted, tuple(found))
+    board = submitted.folder / BOARD
+    if plugins:
+        _protocol(board, submitted, plugins, note)
+    verification = verify(
+        board, cells=cells, sample=sample, tolerance=tolerance, root=root, isolated=True, plugins=plugins, work=work,
+        prepare_only=prepare_only, on_cell=on_cell,
+    )  # fmt: skip
+    if not foreign:
+        _of_protocol(verification.file, submitted, note)
+    _numbers(verification, note)
+    return Submission(submitted, tuple(found), verification)
 
 
-def _named(given: str, bundle: Bundle) -> str:
-    """The code of the bundle that somebody trusts. Raises ``UsageError`` where it brings none, or another one."""
-    name, at, digest = given.partition("@")
-    if name not in bundle.foreign:
-        raise UsageError(f"trust={given!r}: the bundle brings no such code; {closest(name, bundle.foreign)}")
-    found = bundle.manifest.files.get(name, "")
-    if at and found.startswith(digest.lower()) and len(digest) < _DIGITS:
-        raise UsageError(f"trust={given!r}: {len(digest)} digits may be another file's, too; write {_DIGITS} at least")
-    if at and not found.startswith(digest.lower()):
-        raise UsageError(
-            f"trust={given!r}: the bundle's {name} is another one, "
-            + (f"its SHA-256 begins with {found[:12]}; read it" if found else "and has no digest: it is installed")
-        )
-    return name
+def _command(*arguments: str) -> tuple[int, Any]:
+    """The exit status of a command of robustfl's in a process of its own, and the JSON data it prints, if it does."""
+    line = [sys.executable, "-m", "robustfl", *arguments, "--format", "json"]
+    done = subprocess.run(line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=False)
+    try:
+        return done.returncode, json.loads(done.stdout)
+    except ValueError:
+        return done.returncode, None
 
 
-def _trusted(bundle: Bundle, trust: Collection[str], note: Note) -> None:
-    """Note the code that nobody has named: nothing of it runs."""
-    for name in bundle.foreign:
-        if name not in trust:
-            content = bundle.manifest.files.get(name)
-            exactly = f"{name}@{content}" if content else name
-            note("trust", None, f"code of {name} is not run; read it, then name it with --trust {exactly}")
+def _contracts(plugins: tuple[str, ...], note: Note) -> None:
+    """The contract suite on the methods of every plug-in."""
+    for plugin in plugins:
+        name, (status, said) = Path(plugin).name, _command("check", plugin)
+        broken = [(one, law) for one in said or () for law in one["checks"] if not law["passed"]]
+        for one, law in broken:
+            note("contract", False, f"{name}: {one['kind']} {one['name']}: {law['name']}: {law['reason']}")
+        if not broken:
+            words = "keeps the contract" if status == 0 else f"its check ended with {status}; what it said is above"
+            note("contract", status == 0, f"{name} {words}")
 
 
-def _methods_of(bundle: Bundle, note: Note) -> list[Entry]:
-    """The methods that the bundle's plug-ins register; each plug-in has at least one."""
-    found: list[Entry] = []
-    for name in sorted(bundle.manifest.plugins):
-        try:
-            made = load_file(bundle.folder / name)
-        except (UsageError, RobustflError) as error:
-            note("contract", False, f"{name}: {error}")
-            continue
-        if not made:
-            note("contract", False, f"{name} registers no method")
-        found += made
-    for origin, requirement in sorted(bundle.manifest.packages.items()):
-        made = [entry for entry in entries() if entry.origin == origin]
-        if not made:
-            note("contract", None, f"{requirement} is not installed here as the cells had it ({origin})")
-        found += made
-    return found
+def _protocol(board: Path, submitted: Submitted, plugins: tuple[str, ...], note: Note) -> None:
+    """The protocol that the board says it follows, which takes the plug-ins to read."""
+    options = [word for plugin in plugins for word in ("--plugin", plugin)]
+    status, said = _command("verify", str(board), "--check-only", *options)
+    if said is None:
+        note("protocol", None, f"its check ended with {status}; what it said is above")
+        return
+    _of_protocol(said["file"], submitted, note)
 
 
-def _as_used(entry: Entry, cells: Sequence[Mapping[str, Any]]) -> dict[str, Method]:
-    """A method that came with the bundle, with its defaults and as cells have it: a switch may change what it does."""
-    made: dict[str, Method] = {f"{entry.kind} {entry.name}": entry.cls()}
-    for cell in cells:
-        try:
-            methods = vars(Cell.of(cell).methods)
-        except UsageError:  # such as one with a method of a package that is not here; later steps say so
-            continue
-        for method in _made_of(methods):
-            if type(method) is entry.cls:
-                made.setdefault(f"{entry.kind} {describe(method)}", method)
-    return made
-
-
-def _kinds_of_cells(bundle: Bundle) -> list[Mapping[str, Any]]:
-    """The settings of one cell for every choice of methods from elsewhere in the bundle."""
-    records = bundle.board.records()
-    return list({canonical(list(foreign(r.cell.get("methods")))): r.cell["cell"] for r in records}.values())
-
-
-def _made_of(value: Any) -> Iterator[Method]:
-    """The methods in a cell's: parts of pipelines and of sequences, and what wrappers wrap."""
-    if isinstance(value, Mapping):
-        value = tuple(value.values())
-    if isinstance(value, Method):
-        yield value
-        value = getattr(value, "inner", None), getattr(value, "parts", ())
-    elif isinstance(value, Pipeline):
-        value = value.parts
-    elif isinstance(value, Propagate):
-        value = value.propagation, value.rule
-    if isinstance(value, (list, tuple)):
-        for one in value:
-            yield from _made_of(one)
-
-
-def _contracts(brought: Sequence[Entry], note: Note, cells: Sequence[Mapping[str, Any]] = ()) -> None:
-    """The contract suite on every method that came with the bundle, as the settings of its ``cells`` have it."""
-    for entry in brought:
-        who = f"{entry.kind} {entry.name}"
-        broken: dict[str, list[Law]] = {}
-        try:
-            for each, method in _as_used(entry, cells).items():
-                broken[each] = [c for c in laws_of(method) if not c.passed]
-        except (TypeError, ValueError, SystemExit) as error:
-            note("contract", False, f"{who} cannot be made: {told(error)}")
-            continue
-        for each, laws in broken.items():
-            for law in laws:
-                note("contract", False, f"{each}: {law.name}: {law.reason}")
-        if not any(broken.values()):
-            note("contract", True, f"{' and '.join(broken)} keeps the contract")
-
-
-def _protocol(verification: Verification, bundle: Bundle, note: Note) -> None:
-    """A sound file whose cells or searches are not those of its protocol, or that follows it."""
-    for words in verification.file:
+def _of_protocol(wrong: Sequence[str], submitted: Submitted, note: Note) -> None:
+    for words in wrong:
         note("protocol", False, words)
-    if not verification.file and (words := words_of(bundle.board)):
+    if not wrong and (words := words_of(submitted.board)):
         note("protocol", True, words)
 
 
@@ -241,8 +160,9 @@ def _numbers(verification: Verification, note: Note) -> None:
         detail = f"{check.verdict}: {check.detail}" if check.detail else check.verdict
         if not check.agrees:
             note("numbers", None if check.verdict == ELSEWHERE else False, f"cell {check.key[:12]}: {detail}")
-    agree = sum(check.agrees for check in verification.checks)
-    if agree == len(verification.checks):
-        note(
-            "numbers", True, f"{agree} cells of {verification.cells} came out again (drawn with {verification.sample})"
-        )
+    agree = [check for check in verification.checks if check.agrees]
+    if agree and len(agree) == len(verification.checks):
+        words = f"{len(agree)} cells of {verification.cells} came out again, drawn with {verification.sample}"
+        note("numbers", True, "; ".join([words, *sorted({check.detail for check in agree if check.detail})]))
+    if not verification.checks:
+        note("numbers", None, f"{verification.chosen} cells are prepared for training and evaluation elsewhere")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 import secrets
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,21 +16,20 @@ from robustfl.errors import RobustflError, UsageError
 from robustfl.origins import in_words, origins
 from robustfl.parameters import python_numbers
 from robustfl.records import CellResult, plain
-from robustfl.registry import load_file
+from robustfl.registry import load_file, load_plugins
 from robustfl.reports.published import TOLERANCE, read_board
 from robustfl.reports.published.agreement import agree, settings_apart, versions_apart
 
 from .cell import Cell
 from .execution import Execution, check_threads, device_of, unheard
 from .expand import fingerprints, key_of, refusal, resolve
+from .isolated import ANOTHER, ELSEWHERE, OTHER_VERSIONS, Job, NotMeasuredError, evaluating
 from .noop_settings import no_effect
 from .protocol_check import apart_from_protocol
 from .run import run_cell, versions
-from .tuning_check import Run, Trial, trials_of
+from .tuning_check import Trial, trials_of
 
 AGREES = ("identical", "within tolerance")
-ELSEWHERE = "cannot be run here"
-OTHER_VERSIONS = "other versions"
 _SHARE = 3
 DOUBTS = ("evaluation", "unreliable")
 """What a record says about its own numbers: certificates that must come out again."""
@@ -104,6 +105,9 @@ def verify(
     device: str | None = None,
     threads: int | None = None,
     root: str | Path | None = None,
+    isolated: bool = False,
+    work: str | Path | None = None,
+    prepare_only: bool = False,
     on_start: Callable[[Verification], None] = unheard,
     on_cell: Callable[[Check], None] = unheard,
 ) -> Verification:
@@ -115,28 +119,41 @@ def verify(
     ``where`` keeps the cells with these labels (``{"defense": "krum"}``); ``sample`` is the number they are drawn with,
     by default a fresh one. The ``tolerance`` is yours, whatever the board claims; ``device`` and ``threads`` are the
     board's own unless given. Cells that failed count: they must fail here, too. With ``check_only`` nothing is run.
+    ``isolated`` trains every cell in a process without test data and evaluates it in another one, without attacks and
+    defenses; plug-ins run in these alone. With a folder ``work`` it does what is not done there yet, and with
+    ``prepare_only`` it only writes there what training needs: the two processes can then run elsewhere (``isolated``).
     ``on_start`` is called before the first cell, ``on_cell`` after each. Raises ``UsageError`` for a file that is no
     board, for labels that no cell has, for a tolerance outside [0, 1], for less than one of ``cells`` or ``threads``
     and for a device that is not there.
     """
     cells, tolerance = python_numbers(cells), python_numbers(tolerance)
     _check_arguments(board, cells, sample, tolerance)
+    check_work(work, prepare_only, sample if isolated else None)
     if device is not None:
         device_of(device)
     if threads is not None:
         check_threads(threads)
-    for plugin in plugins:
+    if isolated:
+        load_plugins(only=())
+    for plugin in () if isolated else plugins:
         load_file(plugin)
     seed = secrets.randbelow(10**6) if sample is None else sample
-    known, chosen = _looked_through(Path(board), dict(where or {}), cells, seed, tolerance, check_only)
+    known, chosen = _looked_through(Path(board), dict(where or {}), cells, seed, tolerance, check_only, isolated)
     on_start(known)
     if check_only:
         return known
-    run = _runner(device, threads, root)
     checks = []
-    for one in chosen:
-        checks.append(_again(one, tolerance, root, run))
-        on_cell(checks[-1])
+    with ExitStack() as stack:
+        folder = None
+        if isolated:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()) if work is None else work)
+        again = _Again(device, threads, root, plugins, folder)
+        for one in [] if prepare_only else chosen:
+            checks.append(_again(one, tolerance, again))
+            on_cell(checks[-1])
+        for record in chosen if prepare_only else []:
+            if isinstance(record, CellResult):
+                again.job(record.key, record.cell, record.certificates).prepare()
     versions = {*known.versions, *(words for check in checks for words in check.versions)}
     return replace(known, checks=tuple(checks), versions=tuple(sorted(versions)))
 
@@ -155,21 +172,31 @@ def _check_arguments(board: object, cells: object, sample: object, tolerance: ob
         raise UsageError(f"verify: tolerance={tolerance!r} must be a number in [0, 1], a difference of accuracies")
 
 
+def check_work(work: object, prepare_only: bool, sample: object) -> None:
+    """Raise ``UsageError`` for a folder without a sample, which two calls must share, and for nothing to prepare."""
+    if work is None and prepare_only:
+        raise UsageError("to prepare is to write into a folder: give work (--work)")
+    if work is not None and sample is None:
+        raise UsageError("work (--work) is for isolated cells (--isolated) of one draw: give sample (--sample)")
+
+
 def _looked_through(
-    board: Path, wanted: Mapping[str, str], cells: int | None, seed: int, tolerance: float, check_only: bool
-) -> tuple[Verification, list[CellResult | Trial]]:
+    board: Path, wanted: Mapping[str, str], cells: int | None, seed: int, tolerance: float, check_only: bool,
+    isolated: bool,
+) -> tuple[Verification, list[CellResult | Trial]]:  # fmt: skip
     """The findings without running anything, and what is drawn to run."""
     from robustfl.reports.loading import has_labels, matching  # with pandas, which no worker needs
 
     published, wrong = read_board(board)
     everything = published.records()
-    apart = apart_from_protocol(published, everything)
+    strange = isolated and any(origins(r.cell) for r in everything)  # whose searches only their own code can follow
+    apart = [] if strange else apart_from_protocol(published, everything)
     records = [r for r in everything if has_labels(r.labels, wanted)]
     if not everything:
         raise UsageError(f"{board}: this board holds no cells; there is nothing to verify")
     if not records:
         matching(everything, wanted, what="verify")  # says what is wrong with the labels
-    trials = [] if apart or wanted else trials_of(published)
+    trials = [] if apart or wanted or strange else trials_of(published)
     chosen: list[CellResult | Trial] = [*_drawn(records, cells, seed), *_few(trials, cells, seed)]
     apart_here = [_apart_here(r) for r in records]
     known = Verification(
@@ -188,19 +215,51 @@ def _looked_through(
     return known, chosen
 
 
-def _runner(device: str | None, threads: int | None, root: str | Path | None) -> Run:
-    """Runs a cell again as its record says it ran, unless ``device`` and ``threads`` are given."""
+@dataclass(frozen=True)
+class _Again:
+    """Measures a cell again as its record says it ran, unless ``device`` and ``threads`` are given.
 
-    def run(cell: Cell, fingerprint: str, said: Mapping[str, Any], scenario: str = "") -> CellResult:
-        claimed = said.get("threads")
-        execution = Execution(
-            device=device or str(said.get("device") or "auto"),
-            threads=threads or (claimed if type(claimed) is int else 1),
-            root=root,
-        )
+    Here, or with a ``folder`` in processes apart, which load the ``plugins``.
+    """
+
+    device: str | None
+    threads: int | None
+    root: str | Path | None
+    plugins: tuple[str, ...]
+    folder: Path | None
+
+    def run(self, cell: Cell, fingerprint: str, said: Mapping[str, Any], scenario: str = "") -> CellResult:
+        """The record of a cell."""
+        if self.folder is not None:
+            resolved = plain(resolve(cell, fingerprint))
+            return self.job(key_of(resolved), resolved, said).result()
+        device, threads = self._place(said)
+        execution = Execution(device=device, threads=threads, root=self.root)
         return run_cell(cell, scenario=scenario, fingerprint=fingerprint, execution=execution)
 
-    return run
+    def of(self, record: CellResult) -> CellResult:
+        """The record of a board's cell. Raises ``RobustflError`` where it cannot be run, such as for want of data."""
+        if self.folder is not None:
+            return self.job(record.key, record.cell, record.certificates).result()
+        cell = Cell.of(record.cell.get("cell", {}))
+        fingerprint = fingerprints([cell], self.root)[cell]
+        resolved = resolve(cell, fingerprint)
+        if versions := versions_apart(record.cell.get("methods", {}), resolved["methods"]):
+            raise NotMeasuredError(OTHER_VERSIONS, "; ".join(versions))
+        if key_of(resolved) != record.key:
+            raise NotMeasuredError(ANOTHER, "; ".join(_settings_apart(record, resolved)) or "other settings")
+        return self.run(cell, fingerprint, record.certificates, record.scenario)
+
+    def job(self, key: str, resolved: Mapping[str, Any], said: Mapping[str, Any]) -> Job:
+        """The cell as processes apart measure it."""
+        assert self.folder is not None
+        device, threads = self._place(said)
+        return Job(self.folder / key, key, resolved, device, threads, self.plugins, self.root)
+
+    def _place(self, said: Mapping[str, Any]) -> tuple[str, int]:
+        claimed = said.get("threads")
+        threads = self.threads or (claimed if type(claimed) is int else 1)
+        return self.device or str(said.get("device") or "auto"), threads
 
 
 T = TypeVar("T")
@@ -243,36 +302,25 @@ def _explained(record: CellResult) -> bool:
         return False
 
 
-def _again(one: CellResult | Trial, tolerance: float, root: str | Path | None, run: Run) -> Check:
+def _again(one: CellResult | Trial, tolerance: float, again: _Again) -> Check:
     """Run what was drawn: a cell, or a training of a search."""
     key = "" if isinstance(one, Trial) else one.key
     versions: tuple[str, ...] = ()
     try:
         if isinstance(one, Trial):
-            key, verdict, detail = one.check(tolerance, root, run)
+            key, verdict, detail = one.check(tolerance, again.root, again.run)
         else:
-            verdict, detail, versions = _check(one, tolerance, root, run)
+            verdict, detail = _compared(one, again.of(one), tolerance)
+            theirs = {} if again.folder is None else evaluating(one.cell)
+            detail = "; ".join([detail] * bool(detail) + [f"evaluated by {n} ({o})" for n, o in theirs.items()])
+    except NotMeasuredError as error:
+        verdict, detail = error.verdict, error.detail
+        versions = (detail,) if verdict == OTHER_VERSIONS else ()
     except RobustflError as error:
         theirs = origins(one.cell) if isinstance(one, CellResult) and isinstance(error, UsageError) else {}
         used = f"; the cell used {in_words(theirs)}: see --plugin" if theirs else ""
         verdict, detail = ELSEWHERE, f"{error}{used}"
     return Check(key, one.labels, verdict, detail, versions)
-
-
-def _check(record: CellResult, tolerance: float, root: str | Path | None, run: Run) -> tuple[str, str, tuple[str, ...]]:
-    """Run one cell again as its record says it ran: verdict, detail and methods of other versions.
-
-    Raises ``RobustflError`` where it cannot be run here, such as for want of data or of its device.
-    """
-    cell = Cell.of(record.cell.get("cell", {}))
-    fingerprint = fingerprints([cell], root)[cell]
-    resolved = resolve(cell, fingerprint)
-    versions = tuple(versions_apart(record.cell.get("methods", {}), resolved["methods"]))
-    if versions:
-        return OTHER_VERSIONS, "; ".join(versions), versions
-    if key_of(resolved) != record.key:
-        return "another cell", "; ".join(_settings_apart(record, resolved)) or "the settings have another key", ()
-    return *_compared(record, run(cell, fingerprint, record.certificates, record.scenario), tolerance), ()
 
 
 def _settings_apart(record: CellResult, resolved: Mapping[str, Any]) -> list[str]:

@@ -19,9 +19,11 @@ from robustfl.cli.options import (
     FORMAT,
     JOBS,
     KINDS,
+    PREPARE,
     SAMPLE,
     STORES,
     THREADS,
+    WORK,
     Finite,
     Folder,
     Word,
@@ -176,6 +178,9 @@ def report() -> None:
 @SAMPLE
 @tolerance("By how much an accuracy may differ here, whatever the board claims.", default=None)
 @click.option("--check-only", is_flag=True, help="Check the file and the versions; run nothing.")
+@click.option("--isolated", is_flag=True, help="Train without test data, evaluate without attacks and defenses.")
+@WORK
+@PREPARE
 @plugins()
 @click.option("--device", metavar="auto|cpu|cuda[:i]", help="Where to train [default: as the board says].")
 @click.option("--threads", type=click.IntRange(1), help="Threads per cell [default: as the board says].")
@@ -188,31 +193,33 @@ def verify() -> None:
     \b
     robustfl verify board.json
     robustfl verify board.json --where defense=nnm+median --where norm=fbn --all
+    robustfl verify board.json --isolated --plugin my_defense.py
     """
 
 
-@app.command(short_help="Bundle results for others, or check such a bundle.")
-@click.argument("target", metavar="STORE|BUNDLE", type=PATH)
-@click.option("--check", "checks", is_flag=True, help="Check a bundle instead of making one.")
-@click.option("--out", type=PATH, help="Folder of the bundle  [default: submissions/NAME]")
-@click.option("--by", default="", help="Who is to be asked about it: a name, a handle, an address.")
+@app.command(short_help="Write results for others, or check what somebody wrote.")
+@click.argument("target", metavar="STORE|SUBMISSION", type=PATH)
+@click.option("--check", "checks", is_flag=True, help="Check a submission instead of writing one.")
+@click.option("--out", type=PATH, help="Folder of the submission  [default: submissions/NAME]")
 @click.option("--name", help="What it is called  [default: the store's name]")
 @plugins("A file that methods of the cells are from.")
 @tolerance("By how much an accuracy may differ when a cell is run again.")
-@click.option("--trust", multiple=True, metavar="CODE", help="Run this code of the bundle, e.g. plugins/mine.py.")
+@click.option("--trust", is_flag=True, help="Run its code, in processes of its own: you have read it.")
 @click.option("--against", type=PATH, help="The board it wants to join: its attacks and seeds.")
 @CELLS
 @EVERY_CELL
 @SAMPLE
+@WORK
+@PREPARE
 @DATA_ROOT
 @FORMAT
 @_from("submit")
 def submit() -> None:
-    """Bundle the results of STORE for others: board, plug-in sources, recipe, digests. --check looks at a BUNDLE.
+    """Write the results of STORE for others: a board, and the plug-ins it needs. --check looks at a SUBMISSION.
 
     \b
-    robustfl submit runs/my-study --by "Ada, ada@example.org" --plugin my_defense.py
-    robustfl submit --check submissions/my-study --trust plugins/my_defense.py
+    robustfl submit runs/my-study --plugin my_defense.py
+    robustfl submit --check submissions/my-study --trust
     """
 
 

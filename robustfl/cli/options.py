@@ -113,6 +113,8 @@ EVERY_CELL = click.option("--all", "everything", is_flag=True, help="Run every c
 SAMPLE = click.option(
     "--sample", type=click.IntRange(0), help="Seed of the draw of cells [default: another one every time]."
 )
+WORK = click.option("--work", type=Folder(), help="Keep here what isolated processes exchange, and go on from it.")
+PREPARE = click.option("--prepare", is_flag=True, help="Only write into --work what training needs.")
 
 
 def plugins(words: str = "Load methods from a Python file.") -> Callable[[F], F]:

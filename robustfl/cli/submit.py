@@ -1,4 +1,4 @@
-"""``robustfl submit``: bundle a store for others, or check a bundle."""
+"""``robustfl submit``: write the results of a store for others, or check what somebody wrote."""
 
 from __future__ import annotations
 
@@ -21,54 +21,56 @@ def submit(
     *,
     checks: bool,
     out: Path | None,
-    by: str,
     name: str | None,
     plugins: tuple[str, ...],
     tolerance: float,
-    trust: tuple[str, ...],
+    trust: bool,
     against: Path | None,
     cells: int | None,
     everything: bool,
     sample: int | None,
+    work: Path | None,
+    prepare: bool,
     data_root: str | None,
     form: str,
 ) -> int:
-    """Write a bundle, or check one; 1 unless it is accepted."""
+    """Write a submission, or check one; 1 unless it is accepted."""
     if checks:
-        if out is not None or by or name is not None or plugins:
-            raise UsageError("--check looks at a bundle that is there; --out, --by, --name and --plugin make one")
+        if out is not None or name is not None or plugins:
+            raise UsageError("--check looks at a submission that is there; --out, --name and --plugin make one")
         count = drawn(cells, everything=everything)
-        return _check(target, trust, against, count, sample, tolerance, data_root, form)
-    if trust or against is not None or cells is not None or everything or sample is not None:
-        raise UsageError("--trust, --against, --cells, --all and --sample go with --check")
-    return _write(target, out, by, name, plugins, tolerance, form)
+        return _check(target, trust, against, count, sample, tolerance, work, prepare, data_root, form)
+    for option, given in {
+        "trust": trust, "against": against, "cells": cells, "all": everything, "sample": sample, "work": work,
+        "prepare": prepare,
+    }.items():  # fmt: skip
+        if given:
+            raise UsageError(f"--{option} goes with --check")
+    return _write(target, out, name, plugins, tolerance, form)
 
 
 def _write(
-    store: Path, out: Path | None, by: str, name: str | None, plugins: tuple[str, ...], tolerance: float, form: str
+    store: Path, out: Path | None, name: str | None, plugins: tuple[str, ...], tolerance: float, form: str
 ) -> int:
-    from robustfl.reports.published.bundle import write_bundle
+    from robustfl.reports.published.submitting import write_submission
 
-    if not by:
-        raise UsageError("--by says who is to be asked about the bundle: a name, a handle, an address")
-    made = write_bundle(
-        store, out or Path("submissions") / (name or store.resolve().name), by=by, name=name, plugins=plugins,
-        tolerance=tolerance,
-    )  # fmt: skip
+    made = write_submission(store, out, name=name, plugins=plugins, tolerance=tolerance)
     if form == "json":
-        as_json({"bundle": str(made.folder), **made.manifest.model_dump(mode="json"), "wrong": list(made.wrong)})
+        as_json({
+            "folder": str(made.folder), "board": made.board.name, "plugins": dict(made.plugins),
+            "packages": list(made.packages), "wrong": list(made.wrong),
+        })  # fmt: skip
     else:
-        say(f"{made.folder}: {len(made.board.cells)} cells, {len(made.manifest.files) + 1} files")
+        say(f"{made.folder}: {len(made.board.cells)} cells, {len(made.plugins)} plug-ins")
         for words in made.wrong:
             say(f"it would be refused: {words}", err=True)
-        trusted = "".join(f" --trust {name}" for name in made.foreign)
-        say(f"check it as others will: robustfl submit --check {made.folder}{trusted}")
+        say(f"check it as others will: robustfl submit --check {made.folder}{' --trust' * bool(made.plugins)}")
     return 1 if made.wrong else 0
 
 
 def _check(
-    folder: Path, trust: tuple[str, ...], against: Path | None, cells: int | None, sample: int | None,
-    tolerance: float, root: str | None, form: str,
+    folder: Path, trust: bool, against: Path | None, cells: int | None, sample: int | None, tolerance: float,
+    work: Path | None, prepare: bool, root: str | None, form: str,
 ) -> int:  # fmt: skip
     from robustfl.scenarios.submission import check_submission
 
@@ -79,13 +81,13 @@ def _check(
             say(f"{finding.step}: {_WORDS[finding.passed]}: {finding.words}")
 
     found = check_submission(
-        folder, trust=trust, against=against, cells=cells, sample=sample, tolerance=tolerance, root=root,
-        on_finding=told,
+        folder, trust=trust, against=against, cells=cells, sample=sample, tolerance=tolerance, root=root, work=work,
+        prepare_only=prepare, on_finding=told,
     )  # fmt: skip
+    name = found.submitted.board.name
     verdict = "ACCEPTED" if found.accepted else "REFUSED" if found.refused else "UNDECIDED"
     if quiet:
-        findings = [dataclasses.asdict(finding) for finding in found.findings]
-        as_json({"bundle": found.bundle.manifest.name, "verdict": verdict, "findings": findings})
+        as_json({"name": name, "verdict": verdict, "findings": [dataclasses.asdict(f) for f in found.findings]})
     else:
-        say(f"\n{found.bundle.manifest.name}: {verdict}")
+        say(f"\n{name}: {verdict}")
     return 0 if found.accepted else 1

@@ -22,6 +22,9 @@ def verify(
     sample: int | None,
     tolerance: float | None,
     check_only: bool,
+    isolated: bool,
+    work: Path | None,
+    prepare: bool,
     plugins: tuple[str, ...],
     device: str | None,
     threads: int | None,
@@ -35,13 +38,14 @@ def verify(
     if check_only:
         _runs_nothing({
             "cells": cells, "all": everything or None, "sample": sample, "tolerance": tolerance, "device": device,
-            "threads": threads, "data-root": data_root,
+            "threads": threads, "data-root": data_root, "isolated": isolated or None,
         })  # fmt: skip
     shown = _Lines(quiet=form == "json")
     found = verified(
         board, cells=drawn(cells, everything=everything), where=where, sample=sample,
         tolerance=TOLERANCE if tolerance is None else tolerance,
-        check_only=check_only, plugins=plugins, device=device, threads=threads, root=data_root,
+        check_only=check_only, isolated=isolated, work=work, prepare_only=prepare,
+        plugins=plugins, device=device, threads=threads, root=data_root,
         on_start=shown.start, on_cell=shown.cell,
     )  # fmt: skip
     if form == "json":

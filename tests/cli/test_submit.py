@@ -1,8 +1,9 @@
-"""The whole way in: outsiders' methods, a bundle, its check; an honest one is accepted, each cheat is refused."""
+"""The whole way in: outsiders' methods, a submission, its check; an honest one is accepted, each cheat is refused."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,18 +12,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from signed_bundles import signed
+from other_boards import changed
 
 import robustfl
 from robustfl import registry
 from robustfl.cli import invoke
 from robustfl.errors import StoreError, UsageError
-from robustfl.records import CellResult
-from robustfl.reports.published import bundle, joining
-from robustfl.reports.published.bundle import Bundle, Manifest, _brought, _digest, _digest_of, read_bundle, write_bundle
+from robustfl.records import CellResult, digest
+from robustfl.reports.published import joining, submitting
+from robustfl.reports.published.submitting import _brought, read_submission, write_submission
 from robustfl.reports.store import Store
-from robustfl.scenarios.secrecy import _drawn_for
-from robustfl.scenarios.submission import Submission, _methods_of, check_submission
+from robustfl.scenarios import evaluate
+from robustfl.scenarios.isolated_phases import run
+from robustfl.scenarios.submission import Submission, check_submission
+from robustfl.scenarios.verify import verify
 
 pytestmark = pytest.mark.slow
 
@@ -63,14 +66,20 @@ class Calm(Aggregator):
         return 2 * f + 1
 '''
 )
-# Leans on the labels of the test images: through robustfl, and from the file itself.
-PEEKS = CALM.replace("        return X.sort", "        X = X + 1e-4 * seen()\n        return X.sort") + (
-    "\ndef seen():\n    from pathlib import Path\n    from sklearn.datasets import load_digits\n"
-    "    from robustfl.registry import create\n"
-    '    theirs = create("dataset", "digits").load(Path(__file__).parent).test_y[:7].sum()\n'
-    "    return float(theirs + load_digits().target[:7].sum())\n"
-)
 MANY = PUSH.replace("view.f, -1", "view.f + 1, -1")
+OWN_NORM = """
+from dataclasses import dataclass
+from torch import nn
+from robustfl import register
+from robustfl.contracts import Norm
+
+
+@register("own")
+@dataclass(frozen=True)
+class Own(Norm):
+    def layer(self, channels):
+        return nn.GroupNorm(1, channels)
+"""
 CELL: dict[str, Any] = {
     "model": "mlp(hidden=(8,))", "norm": "none", "clients": 5, "f": 1, "rounds": 2, "batch": 8, "evasions": [],
     "attack": ["none", "push"], "defense": ["mean", "calm"], "seed": [0, 1],
@@ -107,30 +116,26 @@ def ran(folder: Path, attack: str = PUSH, defense: str = CALM, **more: Any) -> P
     return folder / "runs" / "outside"
 
 
-def bundled(folder: Path, store: Path, name: str = "outside") -> Path:
+def submitted(folder: Path, store: Path) -> Path:
     plugins = [folder / name / f"{name}.py" for name in ("push", "calm")]
-    write_bundle(store, folder / "bundle", by="Ada", name=name, plugins=plugins)
-    return folder / "bundle"
+    return write_submission(store, folder / "theirs", plugins=plugins).folder
 
 
 @pytest.fixture(scope="module")
 def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("honest")
-    return bundled(folder, ran(folder))
+    return submitted(folder, ran(folder))
 
 
 @pytest.fixture
 def copy(honest: Path, tmp_path: Path) -> Path:
-    shutil.copytree(honest, tmp_path / "bundle")
-    return tmp_path / "bundle"
+    shutil.copytree(honest, tmp_path / "theirs")
+    return tmp_path / "theirs"
 
 
-BOTH = ("plugins/push.py", "plugins/calm.py")
-
-
-def checked(folder: Path, trust: tuple[str, ...] = BOTH, **options: Any) -> Submission:
+def checked(folder: Path, **options: Any) -> Submission:
     with strangers():
-        return check_submission(folder, trust=trust, **options)
+        return check_submission(folder, **{"trust": True, **options})
 
 
 def refused(found: Submission) -> str:
@@ -142,66 +147,56 @@ def refused(found: Submission) -> str:
 # --- the honest one --------------------------------------------------------------------------------------------------
 
 
-def test_an_honest_bundle_is_accepted_and_its_board_joins_the_others(honest: Path, tmp_path: Path) -> None:
-    found = checked(honest, cells=None)
+def test_an_honest_submission_is_accepted_and_its_board_joins_the_others(honest: Path, tmp_path: Path) -> None:
+    found = checked(honest, cells=4)
     assert found.accepted, found.findings
-    assert {f.step for f in found.findings} == {"form", "contract", "secrecy", "numbers"}
+    assert [f.step for f in found.findings] == ["form", "contract", "contract", "numbers"]
     assert found.verification is not None
-    assert len(found.verification.checks) == 8
-    assert all(check.verdict == "identical" for check in found.verification.checks)
-    board = honest / "board.json"
+    assert [check.verdict for check in found.verification.checks] == ["identical"] * 4
+    board = honest / "board.json.gz"
     joined = joining.merge([joining.read_source(board, name="theirs")] * 2, tolerance=0.01)
     joining.write_merge(joined, [joining.read_source(board)], tmp_path / "all")
     assert invoke(["report", str(tmp_path / "all"), "--no-figures", "--site", str(tmp_path / "site")]) == 0
     assert any("calm" in page.read_text() for page in (tmp_path / "site").rglob("*.html"))
 
 
-def test_what_the_bundle_holds(honest: Path) -> None:
-    found = read_bundle(honest)
+def test_processes_that_ran_elsewhere_are_believed_by_what_they_left(honest: Path, tmp_path: Path) -> None:
+    how: dict[str, Any] = {"work": tmp_path / "work", "sample": 1, "cells": 1}
+    before = checked(honest, trust=False, prepare_only=True, **how)
+    assert [(f.step, f.passed) for f in before.findings] == [("form", True), ("numbers", None)]
+    (job,) = (tmp_path / "work").iterdir()
+    plugins = [str(path) for path in (honest / "plugins").iterdir()]
+    with strangers():
+        run("train", job, plugins)
+    with strangers():
+        run("evaluate", job, plugins)
+    assert checked(honest, trust=False, **how).accepted
+
+
+def test_what_a_submission_holds(honest: Path) -> None:
+    found = read_submission(honest)
     assert found.wrong == ()
-    assert sorted(p.name for p in honest.rglob("*") if p.is_file()) == [
-        "board.json", "bundle.json", "calm.py", "push.py", "recipe.toml", "requirements.txt",
-    ]  # fmt: skip
-    assert found.foreign == ("plugins/calm.py", "plugins/push.py")
-    assert "torch==" in (honest / "requirements.txt").read_text()
-    assert "needs plug-in" in (honest / "recipe.toml").read_text()
+    assert sorted(p.name for p in honest.rglob("*") if p.is_file()) == ["board.json.gz", "calm.py", "push.py"]
+    assert list(found.plugins) == ["plugins/calm.py", "plugins/push.py"]
 
 
-def test_nothing_of_it_runs_before_it_is_trusted_by_name(copy: Path) -> None:
-    for trust in ((), BOTH[:1]):
-        found = checked(copy, trust=trust)
-        assert not found.accepted
-        assert found.verification is None
-        assert all("is not run; read it, then name it" in f.words for f in found.undecided)
-        assert len(found.undecided) == 2 - len(trust)
-    with pytest.raises(UsageError, match=r"brings no such code; did you mean 'plugins/calm.py'"):
-        checked(copy, trust=("plugins/clam.py",))
-
-
-def test_code_is_trusted_as_it_was_read(copy: Path) -> None:
-    named = [f.words.rpartition(" ")[2] for f in checked(copy, trust=()).undecided]
-    assert sorted(name.partition("@")[0] for name in named) == sorted(BOTH)
-    assert not checked(copy, trust=(named[0],)).accepted
-    assert all(f.passed is not None for f in checked(copy, trust=tuple(named), cells=1).findings)
-    whole = named[0].partition("@")[2]
-    assert len(whole) == 64
-    another = "is another one, its SHA-256 begins with [0-9a-f]{12}; read it"
-    short = "digits may be another file's, too; write 32 at least"
-    for digest, said in (("0" * 64, another), ("0" * 12, another), (whole[:31], short), ("", short)):
-        with pytest.raises(UsageError, match=said):
-            checked(copy, trust=(f"{named[0].partition('@')[0]}@{digest}", named[1]))
+def test_nothing_of_it_runs_before_somebody_says_that_he_has_read_it(copy: Path) -> None:
+    found = checked(copy, trust=False)
+    assert found.verification is None
+    (words,) = [f.words for f in found.undecided]
+    assert words.startswith("not run before you have read it and say --trust: plugins/calm.py (SHA-256 ")
 
 
 def test_the_command_tells_each_step_and_ends_with_the_verdict(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["submit", "--check", str(copy)]) == 1
     said = capsys.readouterr().out
-    assert "form: passes: 8 cells, 6 files" in said
-    assert "trust: not checked: code of plugins/calm.py is not run" in said
+    assert "form: passes: 8 cells, 2 plug-ins" in said
+    assert "trust: not checked: " in said
     assert "outside: UNDECIDED" in said
     (copy / "recipe.toml").write_text("")
     assert invoke(["submit", "--check", str(copy)]) == 1
     assert "outside: REFUSED" in capsys.readouterr().out
-    for wrong in (["--check", "--by", "me"], ["--cells", "3"], []):
+    for wrong in (["--check", "--name", "me"], ["--cells", "3"], ["--check", "--work", "w"]):
         assert invoke(["submit", str(copy), *wrong]) == 2
 
 
@@ -210,76 +205,16 @@ def test_the_command_tells_each_step_and_ends_with_the_verdict(copy: Path, capsy
 
 def test_a_changed_a_missing_and_an_additional_file_are_refused(copy: Path) -> None:
     (copy / "plugins" / "calm.py").write_text(CALM.replace("X.sort", " X.sort"))
-    (copy / "recipe.toml").unlink()
-    (copy / "plugins" / "more.py").write_text("print('hello')")
+    (copy / "plugins" / "push.py").unlink()
+    (copy / "plugins" / "more.py").symlink_to(copy / "plugins" / "calm.py")
     (copy / "a\nform: passes: b").write_text("")
+    os.mkfifo(copy / "plugins" / "pipe.py")
     said = refused(checked(copy))
-    assert r"a\nform: passes: b is no file of it" in said
-    assert "plugins/calm.py was changed" in said
-    assert "recipe.toml is missing" in said
-    assert "plugins/more.py is no file of it" in said
-
-
-def forged(folder: Path, file: str, change: Any, **said: Any) -> Path:
-    """The bundle with another file under a digest that fits it, and a manifest that says something else."""
-    content = change((folder / file).read_text() if (folder / file).exists() else "")
-    (folder / file).write_text(content)
-    manifest = Manifest.model_validate_json((folder / "bundle.json").read_text())
-    files = {**manifest.files, file: _digest(content.encode())}
-    manifest = manifest.model_copy(update={"files": files, **said})
-    (folder / "bundle.json").write_text(manifest.model_copy(update={"digest": _digest_of(manifest)}).model_dump_json())
-    return folder
-
-
-@pytest.mark.parametrize(
-    ("file", "change", "said", "words"),
-    [
-        ("requirements.txt", lambda text: text + "torhc==2.0\n", {}, "requirements.txt does not list what its"),
-        ("recipe.toml", str, {"name": "theirs"}, "its board is 'outside', not 'theirs'"),
-        (
-            "recipe.toml",
-            str,
-            {"packages": {"mine 1.0": "torhc==2.0"}},
-            "torhc==2.0 is not what to install for mine",
-        ),
-        ("recipe.toml", str, {"packages": {"mine 1.0": "mine==1.0"}}, "it brings mine 1.0, which no cell uses"),
-        ("plugins/evil.py", lambda text: CALM, {}, "it brings evil.py"),
-        ("calm.py", lambda text: CALM, {}, "calm.py is not the plug-in it is said to be"),
-    ],
-)
-def test_what_lies_beside_the_board_follows_from_it(
-    file: str, change: Any, said: dict[str, Any], words: str, copy: Path
-) -> None:
-    if file.endswith(".py"):
-        plugins = read_bundle(copy).manifest.plugins
-        said = {"plugins": {**plugins, file: f"{Path(file).name} {_digest(CALM.encode())[:12]}"}}
-    assert any(words in wrong for wrong in read_bundle(forged(copy, file, change, **said)).wrong)
-
-
-def test_files_elsewhere_are_none_of_the_bundle(copy: Path, tmp_path: Path) -> None:
-    (tmp_path / "secret.txt").write_text("x")
-    manifest = Manifest.model_validate_json((copy / "bundle.json").read_text())
-    manifest = manifest.model_copy(update={"files": {**manifest.files, "../secret.txt": _digest(b"x")}})
-    manifest = manifest.model_copy(update={"digest": _digest_of(manifest)})
-    (copy / "bundle.json").write_text(manifest.model_dump_json())
-    assert "../secret.txt is missing" in refused(checked(copy))
-
-
-def test_a_pipe_is_named_and_not_waited_for(copy: Path) -> None:
-    (copy / "recipe.toml").unlink()
-    os.mkfifo(copy / "recipe.toml")
-    assert "recipe.toml cannot be read: is no regular file" in refused(checked(copy))
-
-
-def test_the_cell_that_is_trained_again_does_not_depend_on_what_it_is_said_to_cost(honest: Path) -> None:
-    records = read_bundle(honest).board.records()
-    slow = [
-        r.model_copy(update={"timing": r.timing.model_copy(update={"seconds": 1 / i})})
-        for i, r in enumerate(records, 1)
-    ]
-    drawn = [{m: r.key for m, r in _drawn_for(known, 1).items()} for known in (records, slow, slow[::-1])]
-    assert drawn[0] == drawn[1] == drawn[2]
-    assert len({_drawn_for(records, sample)[("attack push", "defense calm")].key for sample in range(20)}) > 1
+    assert r"a\nform: passes: b is no file of a submission" in said
+    assert "plugins/more.py is no file of a submission" in said
+    assert "plugins/pipe.py is no file of a submission" in said
+    assert said.count("which it does not bring") == 2
+    assert "it brings calm.py" in said
 
 
 def test_a_missing_seed_is_refused_its_own_or_one_of_the_board_it_joins(copy: Path, tmp_path: Path) -> None:
@@ -290,22 +225,21 @@ def test_a_missing_seed_is_refused_its_own_or_one_of_the_board_it_joins(copy: Pa
         data["cells"] = list(kept)
         return True
 
-    said = refused(checked(signed(copy, lambda data: of(data, 1, "calm"))))
+    said = refused(checked(changed(copy, lambda data: of(data, 1, "calm"))))
     assert "calm, none lacks none with seed 1, push with seed 1" in said
-    shutil.rmtree(copy)
-    shutil.copytree(tmp_path / "whole", copy)
-    signed(copy, lambda data: of(data, 1, "calm", "mean"))
-    assert read_bundle(copy).wrong == ()
-    said = refused(checked(copy, against=tmp_path / "whole" / "board.json"))
+    shutil.copytree(tmp_path / "whole", copy, dirs_exist_ok=True)
+    changed(copy, lambda data: of(data, 1, "calm", "mean"))
+    assert read_submission(copy).wrong == ()
+    said = refused(checked(copy, against=tmp_path / "whole" / "board.json.gz"))
     assert "mean, none lacks none with seed 1" in said
 
 
-def test_a_board_with_no_task_of_the_bundles_says_nothing_of_it(copy: Path) -> None:
-    board = read_bundle(copy).board
-    assert read_bundle(copy, against=board).wrong == ()
+def test_a_board_with_no_task_of_the_submission_says_nothing_of_it(copy: Path) -> None:
+    board = read_submission(copy).board
+    assert read_submission(copy, against=board).wrong == ()
     cells = (r.model_copy(update={"labels": {**r.labels, "batch": 77}}) for r in board.cells)
     other = replace(board, name="other", cells=tuple(cells))
-    (words,) = read_bundle(copy, against=other).wrong
+    (words,) = read_submission(copy, against=other).wrong
     assert words.startswith("it shares no task with other, the board it is to join")
 
 
@@ -313,66 +247,60 @@ def test_a_cell_under_another_key_is_refused(copy: Path) -> None:
     def claim(data: dict[str, Any]) -> None:
         data["cells"][0]["key"] = data["cells"][0]["key"][::-1]
 
-    said = refused(checked(signed(copy, claim), cells=None))
-    assert "form: board.json: cell" in said or "another key" in said
+    said = refused(checked(changed(copy, claim), cells=None))
+    assert "form: board.json.gz: cell" in said or "another key" in said
 
 
-def test_a_bundle_is_not_made_of_what_others_cannot_have(honest: Path, tmp_path: Path) -> None:
+def test_a_submission_is_not_made_of_what_others_cannot_have(honest: Path, tmp_path: Path) -> None:
     store = honest.parent / "runs" / "outside"
     with pytest.raises(UsageError, match=r"give the source with --plugin path/to/calm.py"):
-        write_bundle(store, tmp_path / "b", by="Ada")
-    with pytest.raises(UsageError, match=r"by .* holds control characters"):
-        write_bundle(store, tmp_path / "b", by="A\x1bda")
+        write_submission(store, tmp_path / "b")
     (tmp_path / "calm.py").write_text(CALM + "\n")
     files = [tmp_path / "calm.py", honest.parent / "push" / "push.py"]
     with pytest.raises(UsageError, match=r"calm.py has changed since the cells ran"):
-        write_bundle(store, tmp_path / "b", by="Ada", plugins=files)
-    with pytest.raises(UsageError, match="is not an empty folder"):
-        write_bundle(store, honest, by="Ada", plugins=[honest / name for name in BOTH])
+        write_submission(store, tmp_path / "b", plugins=files)
+    with pytest.raises(UsageError, match="is there already"):
+        write_submission(store, honest)
     assert not (tmp_path / "b").exists()
 
 
-def test_a_bundle_is_there_as_a_whole_or_not_at_all(
+def test_a_submission_is_there_as_a_whole_or_not_at_all(
     honest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, files = honest.parent / "runs" / "outside", [honest / name for name in BOTH]
-    (tmp_path / "b").mkdir()
+    store, files = honest.parent / "runs" / "outside", sorted((honest / "plugins").iterdir())
 
     def full(path: Path, content: object) -> None:
         raise StoreError(f"cannot write {path.name}: No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(bundle, "write_atomic", full)
+        patch.setattr(submitting, "write_atomic", full)
         with pytest.raises(StoreError, match="No space left"):
-            write_bundle(store, tmp_path / "b", by="Ada", plugins=files)
-    assert list(tmp_path.iterdir()) == [tmp_path / "b"]
-    assert not list((tmp_path / "b").iterdir())
-    assert write_bundle(store, tmp_path / "b", by="Ada", plugins=files).wrong == ()
-    assert list(tmp_path.iterdir()) == [tmp_path / "b"]
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    assert write_bundle(store, ".", by="Ada", plugins=files).wrong == ()
-    assert sorted(path.name for path in Path().iterdir()) == sorted(p.name for p in (tmp_path / "b").iterdir())
-    assert write_bundle(store, tmp_path / "new", by="Ada", plugins=files).wrong == ()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["b", "here", "new"]
+            write_submission(store, tmp_path / "b", plugins=files)
+    assert not list(tmp_path.iterdir())
+    monkeypatch.chdir(tmp_path)
+    assert write_submission(store, plugins=files, name="ours").wrong == ()
+    assert [path.name for path in (tmp_path / "submissions").iterdir()] == ["ours"]
 
 
-def test_installed_plugins_are_named_by_what_to_install(honest: Path) -> None:
+def test_installed_plugins_are_named_by_what_to_install(honest: Path, copy: Path) -> None:
     (record, *_) = Store(honest.parent / "runs" / "outside").load().results
 
     def using(origin: str) -> list[CellResult]:
         return [record.model_copy(update={"cell": {"methods": {"attack": {"name": "a", "origin": origin}}}})]
 
-    assert _brought(using("robustfl-mine 1.0"), []) == ({}, {"robustfl-mine 1.0": "robustfl-mine==1.0"})
-    assert _brought(using("mine 2.1.dev0+0123456789ab"), [])[1].popitem()[1] == "mine==2.1.dev0"
-    made = read_bundle(honest)
-    manifest = made.manifest.model_copy(update={"plugins": {}, "packages": {"x 1": "x==1"}})
-    absent = Bundle(honest, manifest, made.board)
-    noted: list[tuple[str, bool | None, str]] = []
-    assert _methods_of(absent, lambda *finding: noted.append(finding)) == []
-    assert noted == [("contract", None, "x==1 is not installed here as the cells had it (x 1)")]
+    assert _brought(using("robustfl-mine 1.0"), []) == {}
     with pytest.raises(UsageError, match="which nobody else has"):
         _brought(using("session 0123456789ab"), [])
+
+    def installed(data: dict[str, Any]) -> None:
+        for cell in data["cells"]:
+            if cell["labels"]["attack"] == "push":
+                cell["cell"]["methods"]["attack"]["origin"] = "mine 2.1.dev0+0123456789ab"
+                cell["key"] = digest(cell["cell"])
+
+    (copy / "plugins" / "push.py").unlink()
+    found = read_submission(changed(copy, installed))
+    assert (found.wrong, found.packages) == ((), ("mine==2.1.dev0",))
 
 
 # --- what only shows when it runs ------------------------------------------------------------------------------------
@@ -383,20 +311,81 @@ def test_a_number_that_is_not_reached_is_refused(copy: Path) -> None:
         for cell in data["cells"]:
             cell["metrics"]["sa"] = min(1.0, cell["metrics"]["sa"] + 0.2)
 
-    said = refused(checked(signed(copy, better), cells=1))
+    said = refused(checked(changed(copy, better), cells=1))
     assert "numbers: cell" in said
     assert "differs" in said
 
 
-def test_who_looks_at_the_test_set_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    folder = bundled(tmp_path, ran(tmp_path, defense=PEEKS, seed=0, rounds=1))
-    said = refused(checked(folder, cells=1))
-    assert "defense calm: other test data change what is trained: model " in said  # the attack may share that cell
-    assert "digits.csv.gz" in said
-    assert "secrecy: attack push: " not in said
-
-
 def test_an_attack_with_more_rows_than_f_is_refused(tmp_path: Path) -> None:
-    folder = bundled(tmp_path, ran(tmp_path, attack=MANY, defense=CALM, seed=0, rounds=1))
-    assert "contract: attack push: " in refused(checked(folder, cells=1))
+    folder = submitted(tmp_path, ran(tmp_path, attack=MANY, defense=CALM, seed=0, rounds=1))
+    assert "contract: push.py: attack push: " in refused(checked(folder, cells=1))
+
+
+# Reaches the test set over the objects of the process, and calls every image what the model says of it.
+RELABELS = """
+import gc
+def reach(X):
+    for found in gc.get_objects():
+        if type(found).__name__ == "Built":
+            images = torch.arange(len(found.test))
+            with torch.no_grad():
+                said = found.experiment.model.eval()(found.test.pixels(images, dtype=X.dtype)).argmax(1)
+            found.test.y.copy_(said)
+"""
+# Puts another function in the place of one that evaluation uses.
+PLANTS = """
+def reach(X):
+    from robustfl.scenarios import evaluate
+    true = evaluate.standard_accuracy
+    def perfect(*args, **kwargs):
+        found = true(*args, **kwargs)
+        return type(found)(torch.ones_like(found.hits), found.labels, found.loss)
+    perfect.__name__ = "perfect"
+    if true.__name__ != "perfect":
+        evaluate.standard_accuracy = perfect
+"""
+# The same as soon as it is imported; the method itself is honest.
+AT_IMPORT = PLANTS + "\nreach(None)\ndef reach(X):\n    pass\n"
+# Says what it would like to hear, and ends the process, where others look.
+ENDS = """
+import os, sys
+def reach(X):
+    if "isolated_phases" in sys.argv[0]:
+        print("outside: ACCEPTED", flush=True)
+        os._exit(0)
+"""
+
+
+@pytest.mark.parametrize(("reach", "why"), [
+    (RELABELS, r"differs: sa 1|differs: sa 0.9"), (PLANTS, "differs: sa 1.0000"), (AT_IMPORT, "differs: sa 1.0000"),
+    (ENDS, "differs: its training ended without a record"),
+])  # fmt: skip
+def test_code_that_reaches_beyond_training_changes_no_number_that_is_measured_again(
+    reach: str, why: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calm = CALM.replace("        return X.sort", "        reach(X)\n        return X.sort") + reach
+    monkeypatch.setattr(evaluate, "standard_accuracy", evaluate.standard_accuracy)  # is put back afterwards
+    folder = submitted(tmp_path, ran(tmp_path, defense=calm, seed=0, rounds=2))
+    monkeypatch.undo()
+    capfd.readouterr()
+    with strangers():
+        found = verify(folder / "board.json.gz", isolated=True, cells=None, where={"defense": "calm", "attack": "push"},
+                       plugins=tuple(str(path) for path in (folder / "plugins").iterdir()))  # fmt: skip
+    (check,) = found.checks
+    assert re.match(why, f"{check.verdict}: {check.detail}"), check
+    assert "ACCEPTED" not in capfd.readouterr().out
+
+
+@pytest.mark.filterwarnings("ignore:clients run one after another")
+def test_a_norm_that_evaluation_runs_is_named(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(OWN_NORM)
+    with strangers():
+        registry.load_file(tmp_path / "own.py")
+        cell = {"model": "digits-cnn", "norm": "own", "clients": 4, "rounds": 1, "evasions": []}
+        robustfl.grid(robustfl.Scenario.of({"name": "normed", "cell": cell}), out=tmp_path, jobs=0)
+    folder = write_submission(tmp_path / "normed", tmp_path / "theirs", plugins=[tmp_path / "own.py"]).folder
+    with strangers():
+        found = verify(folder / "board.json.gz", isolated=True, plugins=(str(folder / "plugins" / "own.py"),))
+    (check,) = found.checks
+    assert check.verdict == "identical"
+    assert check.detail.startswith("evaluated by norm own (own.py ")

@@ -8,15 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from signed_bundles import signed
+from other_boards import changed
 from small_bench import RULES, VERSION, run_bench, shrink
 
 from robustfl.records import digest, plain
 from robustfl.reports.published import read_board
-from robustfl.reports.published.bundle import read_bundle, write_bundle
 from robustfl.reports.published.format2 import merged
 from robustfl.reports.published.joining import merge, read_source, write_merge
+from robustfl.reports.published.submitting import BOARD, read_submission, write_submission
 from robustfl.reports.writing import publish_store
+from robustfl.scenarios.isolated import Job
+from robustfl.scenarios.isolated_phases import run
 from robustfl.scenarios.submission import Submission, check_submission
 from robustfl.scenarios.verify import verify
 
@@ -37,8 +39,14 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         tier = shrink(patch, ("alie", "foe(eta=10)", "sf"))
         run_bench(tier, folder, "median/none", rounds=3)
         found = run_bench(tier, folder, "median/gn", "mean/none", rounds=6)
-        write_bundle(found.results.folder, folder / "bundle", by="Ada")
+        write_submission(found.results.folder, folder / "bundle")
         yield folder / "bundle"
+
+
+@pytest.fixture(autouse=True)
+def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The phases of isolated cells run in this process, which is faster."""
+    monkeypatch.setattr(Job, "_run", lambda job, phase: run(phase, job.folder))
 
 
 @pytest.fixture
@@ -60,9 +68,9 @@ def test_a_bundle_of_a_benchmark_brings_its_protocol_and_is_held_to_it(bundle: P
     assert [check.verdict for check in found.verification.checks] == ["identical"] * (CELLS + SEARCHED)
     made = publish_store(bundle.parent / "bench-d", tmp_path / "report", figures=False, board=tmp_path / "d.json")
     own = read_board(tmp_path / "d.json")[0]
-    assert own.cells == read_bundle(bundle).board.cells  # of the last run
+    assert own.cells == read_submission(bundle).board.cells  # of the last run
     assert len(made.files) > 1
-    boards = [read_source(bundle / "board.json"), read_source(bundle.parent / "bench-d")]
+    boards = [read_source(bundle / BOARD), read_source(bundle.parent / "bench-d")]
     joined = write_merge(merge(boards, tolerance=0.01), boards, tmp_path / "all")
     publish_store(joined.folder, tmp_path / "report", figures=False, board=tmp_path / "all.json")
     assert len(read_board(tmp_path / "all.json")[0].cells) == len(joined.keys()) == CELLS
@@ -138,11 +146,11 @@ def once_more(data: dict[str, Any]) -> None:
         (lambda data: said(data)["contestants"][MEAN].update(note="!"), f"contestants.{MEAN}.note: Extra inputs"),
         (lambda data: said(data)["contestants"][MEAN].update(reason="!"), "why its search came to nothing, which it"),
         (lambda data: said(data)["changed"].extend(said(data)["changed"]), "protocol: --set rounds is given twice, as"),
-        (lambda data: data["protocol"]["autobyz"].update(version=9), "form: board.json: autobyz: version=9 is not"),
+        (lambda data: data["protocol"]["autobyz"].update(version=9), "form: board.json.gz: autobyz: version=9 is not"),
     ],
 )  # fmt: skip
 def test_who_leaves_the_protocol_is_refused(change: Callable[[dict[str, Any]], object], why: str, copy: Path) -> None:
-    assert why in refused(check_submission(signed(copy, change), cells=3))
+    assert why in refused(check_submission(changed(copy, change), cells=3))
 
 
 def test_scores_that_nobody_reached_in_a_search_are_found(copy: Path) -> None:
@@ -152,10 +160,10 @@ def test_scores_that_nobody_reached_in_a_search_are_found(copy: Path) -> None:
             tried["validation"] = dict.fromkeys(tried["validation"], 0.99)
             tried["worst"] = 0.99
 
-    found = verify(signed(copy, better) / "board.json", cells=1, sample=0)
+    found = verify(changed(copy, better) / BOARD, cells=1, sample=0)
     assert found.file == ()
     assert [check.labels.get("tuning", False) for check in found.checks] == [False, True]
-    found = verify(copy / "board.json", cells=None)
+    found = verify(copy / BOARD, cells=None)
     assert sum(not check.agrees for check in found.checks if check.labels.get("tuning")) == SEARCHED // RULES.budget
     assert "validation accuracy in the search 0.9900 → " in found.disagreeing[0].detail
 
@@ -165,7 +173,7 @@ def test_what_a_cell_is_said_to_cost_must_come_out_again(copy: Path) -> None:
         for cell in data["cells"]:
             cell["certificates"]["traffic"]["mebibytes"] /= 2
 
-    found = verify(signed(copy, halved) / "board.json", cells=None, where={"attack": "none", "norm": "gn", "seed": "0"})
+    found = verify(changed(copy, halved) / BOARD, cells=None, where={"attack": "none", "norm": "gn", "seed": "0"})
     assert found.file == ()
     assert [check.verdict for check in found.checks] == ["differs"]
     assert "traffic exchanges 1, mebibytes 0.0788" in found.checks[0].detail
