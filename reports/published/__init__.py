@@ -1,4 +1,4 @@
-"""Boards and bundles that others can check: written, read, compared, merged."""
+"""Boards and submissions that others can check: written, read, compared, merged."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def submit(
         "trust": trust, "against": against, "cells": cells, "all": everything, "sample": sample, "work": work,
         "prepare": prepare,
     }.items():  # fmt: skip
-        if given:
+        if given is not None and given is not False:
             raise UsageError(f"--{option} goes with --check")
     return _write(target, out, name, plugins, tolerance, form)
 

@@ -16,6 +16,8 @@ from robustfl.reports.board import Board, Row, Section
 from robustfl.reports.paired import compare
 from robustfl.reports.published import read_board, sound_board
 from robustfl.reports.published.board import forgotten
+from robustfl.reports.reproduction import find_items, judge
+from robustfl.scenarios.reproduce import gather
 
 pytestmark = pytest.mark.boards
 
@@ -199,9 +201,9 @@ def test_tier_cs_rows_above_chance_are_so_with_every_seed() -> None:
 
 
 def measured() -> np.ndarray[Any, Any]:
-    """Mean, lowest and highest of every number of the boards of papers, over all seeds and over the first three."""
+    """Mean, lowest and highest of every number of the boards of the two pages, over all seeds and over the first three."""
     found: dict[tuple[object, ...], dict[int, float]] = {}
-    for file in sorted((ROOT / "boards").glob("reproduction-*.json*")):
+    for file in [*sorted((ROOT / "boards").glob("reproduction-*.json*")), board_file("bench-p")]:
         for record in sound_board(file).records():
             if record.metrics is None:
                 continue
@@ -226,6 +228,26 @@ def test_every_number_with_its_range_on_the_pages_of_results_is_one_of_the_board
         text = (ROOT / f"docs/{page}.md").read_text(encoding="utf-8")
         said = re.findall(rf"{number}(?: %)? \({number}–{number}\)", text)
         assert len(said) > least
+        read = [[float(v.replace("−", "-")) for v in one] for one in said]
+        assert [one for one in read if not (abs(known - one) < 0.0501).all(1).any()] == []
+
+
+def test_every_difference_with_its_interval_on_the_pages_of_results_is_that_of_a_statement() -> None:
+    records = [
+        r for file in sorted((ROOT / "boards").glob("reproduction-*.json*")) for r in sound_board(file).records()
+    ]
+    known = np.array([
+        [sign * f.difference, *sorted((sign * f.low, sign * f.high))]
+        for _, item in find_items(None) if (scale := item.at("reduced"))
+        for f in judge([s for s in item.statements_at("reduced") if not s.compute], gather(scale, records=records))
+        if f.difference is not None and f.low is not None and f.high is not None
+        for sign in (1, -1)
+    ])  # fmt: skip
+    number = r"(−?\d+\.\d)"
+    for page, least in (("results", 80), ("propagation", 10)):
+        text = (ROOT / f"docs/{page}.md").read_text(encoding="utf-8")
+        said = re.findall(rf"{number}(?:(?!\d\.\d|\\\[)[\s\S])*\\\[{number}, {number}\\\]", text)
+        assert len(said) == text.count(r"\[") > least
         read = [[float(v.replace("−", "-")) for v in one] for one in said]
         assert [one for one in read if not (abs(known - one) < 0.0501).all(1).any()] == []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import subprocess
 import sys
@@ -188,6 +189,18 @@ def test_the_page_on_the_quickstart_has_the_worst_cases_and_ranks_of_the_board()
         if (record.labels["defense"], record.labels["norm"], record.labels["attack"]) == ("mean", "fbn", "sf")
     ]
     assert shifts == pytest.approx([0.6] * 10, abs=0.005)
+
+
+@pytest.mark.parametrize("name", ["byzfl", "byzfl-same-split"])
+def test_the_page_beside_byzfl_has_the_numbers_of_its_data(name: str) -> None:
+    page = (DOCS / "byzfl.md").read_text(encoding="utf-8")
+    for line in (DOCS / "evidence" / f"{name}.jsonl").read_text(encoding="utf-8").splitlines():
+        found = json.loads(line)
+        sides = " | ".join("{:.2f} ± {:.2f}".format(*found[side]) for side in ("robustfl", "byzfl"))
+        difference = "{:.2f} [{:.2f}, {:.2f}]".format(*found["difference"])
+        assert (
+            f"| `{found['partition']}` | `{found['attack']}` | `{found['defense']}` | {sides} | {difference} |" in page
+        )
 
 
 class PlainMean(StatisticsAggregation):

@@ -1,0 +1,109 @@
+"""Cells measured again by phases that share nothing but a folder: the same record, whatever is measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import robustfl
+from robustfl.records import CellResult
+from robustfl.scenarios.isolated import DATA, PROBLEM, RECORD, Job, NotMeasuredError
+from robustfl.scenarios.isolated_phases import run
+
+BASE: dict[str, Any] = {
+    "model": "mlp(hidden=(8,))",
+    "norm": "fbn",
+    "clients": 4,
+    "rounds": 2,
+    "batch": 8,
+    "evasions": [],
+}
+DOMAINS = ["digits-domain(style=clean)", "digits-domain(style=textured)"]
+CELLS: dict[str, dict[str, Any]] = {
+    "a curve under attack": {"f": 1, "attack": "sf", "defense": "median", "evaluate_every": 1, "evasions": ["fgsm"]},
+    "private statistics and a chosen round": {"norm": "fedbn", "select": "validation", "validation": 0.2,
+                                              "evaluate_every": 1, "tail": 2},
+    "a backdoor": {"f": 1, "attack": "badnets"},
+    "forgetting and representations": {"algorithm": "fedavg", "validation": 0.2, "forgetting": [1, 2],
+                                       "representations": 4},
+    "propagated statistics": {"norm": "dual-bn(local=true)", "model": "digits-cnn", "objective": "at", "domains": DOMAINS,
+                              "propagation": "fedrbn", "at": "ratio(rho=0.5)", "train_evasion": "fgsm", "clients": 4},
+    "a refused cell": {"defense": "krum", "f": 2},
+}  # fmt: skip
+
+
+@pytest.fixture
+def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The phases run in this process, which is faster."""
+    monkeypatch.setattr(Job, "_run", lambda job, phase: run(phase, job.folder))
+
+
+def job(record: CellResult, folder: Path) -> Job:
+    return Job(folder, record.key, record.cell, "cpu", 1)
+
+
+@pytest.mark.usefixtures("one_process")
+@pytest.mark.parametrize("cell", CELLS.values(), ids=CELLS.keys())
+def test_phases_apart_measure_what_one_process_does(cell: dict[str, Any], tmp_path: Path) -> None:
+    record = robustfl.run({**BASE, **cell}, device="cpu")
+    again = job(record, tmp_path).result()
+    for name in ("status", "metrics", "curve", "label_counts", "certificates"):
+        assert getattr(again, name) == getattr(record, name), name
+
+
+@pytest.mark.usefixtures("one_process")
+def test_training_is_given_no_test_image(tmp_path: Path) -> None:
+    job(robustfl.run(BASE, device="cpu"), tmp_path).prepare()
+    with np.load(tmp_path / "job" / DATA) as given:
+        images = sum(given[name].shape[0] for name in given.files if name.endswith("/x"))
+    arrays = robustfl.registry.create("dataset", "digits").load(tmp_path)
+    assert images == len(arrays.train_y)
+
+
+@pytest.mark.usefixtures("one_process")
+def test_what_training_left_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = robustfl.run({**BASE, "evaluate_every": 1}, device="cpu")
+    assert record.metrics is not None
+    asked = job(record, tmp_path)
+    asked.result()
+    trained = tmp_path / "trained"
+    (tmp_path / RECORD).unlink()
+    forged = record.model_copy(update={"metrics": record.metrics.model_copy(update={"sa": 1.0})})
+    (trained / RECORD).write_text(forged.model_dump_json())
+    assert asked.result().metrics == record.metrics
+    for file, content, words in (
+        (trained / "000001.pt", b"no model", "no model of this cell"), (trained / RECORD, b"{}", "is no record"),
+    ):  # fmt: skip
+        (tmp_path / RECORD).unlink(missing_ok=True)
+        file.write_bytes(content)
+        with pytest.raises(NotMeasuredError, match=words):
+            asked.result()
+        (tmp_path / PROBLEM).unlink()
+    (trained / RECORD).write_text(record.model_dump_json())
+    (trained / "000001.pt").unlink()
+    with pytest.raises(NotMeasuredError, match="left no model of round 1"):
+        asked.result()
+
+
+@pytest.mark.usefixtures("one_process")
+def test_another_version_or_unknown_data_are_named(tmp_path: Path) -> None:
+    record = robustfl.run(BASE, device="cpu")
+    methods = {**record.cell["methods"], "norm": {**record.cell["methods"]["norm"], "version": 99}}
+    other = record.model_copy(update={"cell": {**record.cell, "methods": methods}})
+    with pytest.raises(NotMeasuredError, match="other versions: norm fbn: version 99 published"):
+        job(other, tmp_path / "a").result()
+    (tmp_path / "b").mkdir()
+    gone = record.model_copy(update={"cell": {**record.cell, "cell": {**record.cell["cell"], "dataset": "nowhere"}}})
+    with pytest.raises(NotMeasuredError, match="cannot be run here: .*nowhere"):
+        job(gone, tmp_path / "b").result()
+
+
+def test_a_snapshot_holds_no_code(tmp_path: Path) -> None:
+    (tmp_path / "evil.pt").write_bytes(b"")
+    torch.save({"round": print}, tmp_path / "evil.pt")
+    with pytest.raises(Exception, match="weights_only"):
+        torch.load(tmp_path / "evil.pt", weights_only=True)
