@@ -1,4 +1,4 @@
-"""What is measured of a cell's models: the curve, forgetting, the round that validation chooses, the last metrics."""
+"""Measures a cell's models: its curve, forgetting, the round that validation chooses, the metrics of the last one."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Measuring:
 
     @property
     def certificates(self) -> dict[str, Any]:
-        """What was evaluated, on how many images."""
+        """The words on the model that was evaluated, and on how many images."""
         one, equal = self.evaluator, self.evaluator.equal_samples
         return {
             "evaluation": one.description, "test_samples": one.samples, "ra_samples": one.ra_samples,

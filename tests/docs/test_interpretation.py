@@ -201,7 +201,7 @@ def test_tier_cs_rows_above_chance_are_so_with_every_seed() -> None:
 
 
 def measured() -> np.ndarray[Any, Any]:
-    """Mean, lowest and highest of every number of the boards of the two pages, over all seeds and over the first three."""
+    """Mean, lowest and highest of every number of the two pages' boards, over all seeds and over the first three."""
     found: dict[tuple[object, ...], dict[int, float]] = {}
     for file in [*sorted((ROOT / "boards").glob("reproduction-*.json*")), board_file("bench-p")]:
         for record in sound_board(file).records():

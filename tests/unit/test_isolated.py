@@ -30,8 +30,8 @@ CELLS: dict[str, dict[str, Any]] = {
     "a backdoor": {"f": 1, "attack": "badnets"},
     "forgetting and representations": {"algorithm": "fedavg", "validation": 0.2, "forgetting": [1, 2],
                                        "representations": 4},
-    "propagated statistics": {"norm": "dual-bn(local=true)", "model": "digits-cnn", "objective": "at", "domains": DOMAINS,
-                              "propagation": "fedrbn", "at": "ratio(rho=0.5)", "train_evasion": "fgsm", "clients": 4},
+    "propagated statistics": {"norm": "dual-bn(local=true)", "model": "digits-cnn", "objective": "at", "at": "ratio(rho=0.5)",
+                              "domains": DOMAINS, "propagation": "fedrbn", "train_evasion": "fgsm"},
     "a refused cell": {"defense": "krum", "f": 2},
 }  # fmt: skip
 
@@ -98,7 +98,7 @@ def test_another_version_or_unknown_data_are_named(tmp_path: Path) -> None:
         job(other, tmp_path / "a").result()
     (tmp_path / "b").mkdir()
     gone = record.model_copy(update={"cell": {**record.cell, "cell": {**record.cell["cell"], "dataset": "nowhere"}}})
-    with pytest.raises(NotMeasuredError, match="cannot be run here: .*nowhere"):
+    with pytest.raises(NotMeasuredError, match=r"cannot be run here: .*nowhere"):
         job(gone, tmp_path / "b").result()
 
 

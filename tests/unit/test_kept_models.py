@@ -21,7 +21,7 @@ from robustfl.errors import RobustflError, StoreError, UsageError
 from robustfl.records import CellResult
 from robustfl.reports.published import publish, write_board
 from robustfl.reports.store import Store
-from robustfl.scenarios import kept_models, run
+from robustfl.scenarios import kept_models, measuring
 from robustfl.scenarios.build import build
 from robustfl.scenarios.cell import Cell
 from robustfl.scenarios.kept_models import load_model, model_path
@@ -216,7 +216,7 @@ def test_a_model_that_cannot_be_written_stops_the_grid_and_is_no_fault_of_the_ce
         raise StoreError("cannot write a.npz in models: No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(run, "keep_model", full)
+        patch.setattr(measuring, "keep_model", full)
         with pytest.raises(StoreError, match="No space left"):
             robustfl.grid(scenario, out=tmp_path, jobs=0, device="cpu", keep_model=True)
     assert len(tried) == 1

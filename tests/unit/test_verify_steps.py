@@ -60,7 +60,7 @@ def test_searches_run_again_of_a_whole_board_that_follows_its_protocol(
     monkeypatch.setattr(verify, "apart_from_protocol", lambda board, records: apart)
     monkeypatch.setattr(verify, "trials_of", lambda board: ["a training"])
     for check_only in (False, True):
-        known, drawn = verify._looked_through(Path("b"), wanted, 3, 5, 0.01, check_only)
+        known, drawn = verify._looked_through(Path("b"), wanted, 3, 5, 0.01, check_only, False)
         assert ["the record" if d is one else d for d in drawn] == chosen
         assert (known.chosen, known.cells) == (0 if check_only else len(chosen), 1)
         assert known.file == ("w", *apart)
@@ -81,12 +81,12 @@ def test_versions_are_looked_at_in_all_cells_and_not_only_in_those_drawn(
     monkeypatch.setattr(verify, "read_board", lambda path: (board, []))
     monkeypatch.setattr(verify, "apart_from_protocol", lambda board, records: [])
     monkeypatch.setattr(verify, "trials_of", lambda board: [])
-    known, _ = verify._looked_through(Path("b"), {}, 1, 0, 0.01, check_only)
+    known, _ = verify._looked_through(Path("b"), {}, 1, 0, 0.01, check_only, False)
     assert [words.split(":")[0] for words in known.versions] == ["norm fbn"]
     assert known.missing == ()
     absent = one.model_copy(update={"cell": {**one.cell, "cell": {**one.cell["cell"], "norm": "fbm"}}})
     records.append(absent)
-    known, _ = verify._looked_through(Path("b"), {}, 1, 0, 0.01, check_only)
+    known, _ = verify._looked_through(Path("b"), {}, 1, 0, 0.01, check_only, False)
     assert [("fbm" in words) for words in known.missing] == [True] * check_only
 
 
@@ -161,6 +161,19 @@ def again(record: CellResult, *, sa: float = 0.5, **changed: Any) -> CellResult:
     return record.model_copy(update={"metrics": metrics, **changed})
 
 
+AGAIN = verify._Again(None, None, None, (), None)
+
+
+def running(run: Any) -> verify._Again:
+    """What measures a cell by calling ``run``."""
+
+    class Fake(verify._Again):
+        def run(self, *given: Any) -> Any:
+            return run(*given)
+
+    return Fake(None, None, None, (), None)
+
+
 @pytest.fixture
 def checked(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The check of a record that comes out as another one."""
@@ -171,7 +184,7 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> Any:
             assert (cell, fingerprint, said, scenario) == (Cell.of(one.labels), PRINT, one.certificates, "fake")
             return other
 
-        found = verify._again(one, 0.01, None, run)
+        found = verify._again(one, 0.01, running(run))
         assert (found.key, found.labels, found.versions) == (one.key, one.labels, ())
         return found.verdict, found.detail
 
@@ -227,7 +240,7 @@ def test_a_cell_of_a_device_that_is_not_here_decides_nothing(monkeypatch: pytest
     one = published()
     for said in ({"device": "cuda:99"}, {"threads": 2**16}):
         record = one.model_copy(update={"certificates": {**one.certificates, **said}})
-        found = verify._again(record, 0.01, None, verify._runner(None, None, None))
+        found = verify._again(record, 0.01, AGAIN)
         assert found.verdict == verify.ELSEWHERE
         assert next(iter(said)) in found.detail
 
@@ -242,9 +255,9 @@ def test_settings_or_versions_of_others_do_not_run(monkeypatch: pytest.MonkeyPat
     def run(*given: Any) -> CellResult:
         raise AssertionError("nothing runs")
 
-    found = verify._again(other, 0.01, None, run)
+    found = verify._again(other, 0.01, running(run))
     assert (found.verdict, found.detail) == ("another cell", f"data: {'cd' * 8} published, {PRINT} here")
-    found = verify._again(newer, 0.01, None, run)
+    found = verify._again(newer, 0.01, running(run))
     assert (found.verdict, len(found.versions)) == ("other versions", 1)
     assert found.versions[0].startswith("norm fbn: version 99 published")
     assert verify._apart_here(newer) == (list(found.versions), [])
@@ -271,7 +284,7 @@ def test_a_cell_runs_again_as_its_record_says_unless_told_otherwise(
 ) -> None:
     called: list[Any] = []
     monkeypatch.setattr(verify, "run_cell", lambda cell, **how: called.append((cell, how)))
-    verify._runner(*given, "data")("a cell", PRINT, said, "mine")
+    verify._Again(*given, "data", (), None).run("a cell", PRINT, said, "mine")  # type: ignore[arg-type]
     ((cell, how),) = called
     assert (cell, how["fingerprint"], how["scenario"]) == ("a cell", PRINT, "mine")
     assert (how["execution"].device, how["execution"].threads, how["execution"].root) == (*ran, "data")
@@ -289,7 +302,7 @@ def test_a_cell_that_cannot_be_built_names_the_plug_ins_that_it_used(monkeypatch
     one = published()
     methods = {**one.cell["methods"], "norm": {"name": "mine", "origin": "mine.py 12ab"}}
     theirs = {**one.cell, "cell": {**one.cell["cell"], "norm": "mine"}, "methods": methods}
-    found = verify._again(one.model_copy(update={"cell": theirs}), 0.01, None, lambda *given: one)
+    found = verify._again(one.model_copy(update={"cell": theirs}), 0.01, running(lambda *given: one))
     assert found.verdict == ELSEWHERE
     assert found.detail.startswith("unknown norm 'mine'")
     assert found.detail.endswith("the cell used norm mine (mine.py 12ab): see --plugin")
