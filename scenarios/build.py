@@ -81,19 +81,11 @@ class Sizes:
 
 
 def build(
-    cell: Cell,
-    *,
-    root: str | Path | None = None,
-    device: torch.device | None = None,
-    parts: list[Arrays] | None = None,
+    cell: Cell, *, root: str | Path | None = None, device: torch.device | None = None, parts: list[Arrays] | None = None
 ) -> Built:
-    """Load the data (or take ``parts``, one per data set), split it, draw the initial model.
-
-    Raises ``Refused`` or ``UsageError`` before training.
-    """
+    """Load the data, if ``parts`` of it are not given; split it, draw the initial model. Raises ``Refused``."""
     where, m = device or torch.device("cpu"), Methods.of(cell, fresh=True)
-    if parts is None:
-        parts = [dataset.load(data_root(root), download=False) for dataset in m.datasets]
+    parts = parts or [dataset.load(data_root(root), download=False) for dataset in m.datasets]
     split, root_set = _split(cell, m, parts)
     check_sizes(cell, split.sizes)
     arrays = _joined(parts) if cell.domains else parts[0]

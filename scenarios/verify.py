@@ -6,7 +6,6 @@ import random
 import secrets
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -142,18 +141,9 @@ def verify(
     on_start(known)
     if check_only:
         return known
-    checks = []
-    with ExitStack() as stack:
-        folder = None
-        if isolated:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()) if work is None else work)
-        again = _Again(device, threads, root, plugins, folder)
-        for one in [] if prepare_only else chosen:
-            checks.append(_again(one, tolerance, again))
-            on_cell(checks[-1])
-        for record in chosen if prepare_only else []:
-            if isinstance(record, CellResult):
-                again.job(record.key, record.cell, record.certificates).prepare()
+    with tempfile.TemporaryDirectory() as temporary:
+        again = _Again(device, threads, root, plugins, Path(work or temporary) if isolated else None)
+        checks = _prepared(chosen, again) if prepare_only else _all_again(chosen, tolerance, again, on_cell)
     versions = {*known.versions, *(words for check in checks for words in check.versions)}
     return replace(known, checks=tuple(checks), versions=tuple(sorted(versions)))
 
@@ -300,6 +290,24 @@ def _explained(record: CellResult) -> bool:
         return (refusal(cell) if record.status == "refused" else no_effect(cell)) is not None
     except RobustflError:
         return False
+
+
+def _all_again(
+    chosen: Sequence[CellResult | Trial], tolerance: float, again: _Again, on_cell: Callable[[Check], None]
+) -> list[Check]:
+    checks = []
+    for one in chosen:
+        checks.append(_again(one, tolerance, again))
+        on_cell(checks[-1])
+    return checks
+
+
+def _prepared(chosen: Sequence[CellResult | Trial], again: _Again) -> list[Check]:
+    """Write what the training of cells needs; that of searches has no foreign code, and waits."""
+    for record in chosen:
+        if isinstance(record, CellResult):
+            again.job(record.key, record.cell, record.certificates).prepare()
+    return []
 
 
 def _again(one: CellResult | Trial, tolerance: float, again: _Again) -> Check:
