@@ -28,9 +28,10 @@ from pydantic import ValidationError
 from robustfl.beside import walk
 from robustfl.errors import StoreError, UsageError, reason
 from robustfl.outside import read_json
-from robustfl.records import LATER, SCHEMA, STATUSES, CellResult, canonical, completed, misnamed, plain
+from robustfl.records import KEY_VERSION, LATER, SCHEMA, STATUSES, CellResult, canonical, completed, misnamed, plain
 
 from .documents import first_fault
+from .key1 import converted
 from .validation import fault
 
 RERUN = frozenset({"failed"})
@@ -152,17 +153,20 @@ class Store:
     def load(self) -> Loaded:
         """All records; a truncated, corrupt or foreign file is a problem with its reason, never a number.
 
-        So is one whose key or labels are not those of its settings, and a description that cannot be read.
+        So is one whose key or labels are not those of its settings, and a description that cannot be read. Keys of
+        version 1 are converted; of several records of one cell, the one of the last grid counts.
         """
-        results, problems = [], []
-        for key in sorted(self.keys()):
+        results, problems = dict[str, CellResult](), []
+        asked = self._described()[0].get("cells", {})
+        for key in sorted(self.keys(), key=lambda key: (key in asked, key)):
             try:
-                results.append(self._record(key))
+                record = self._record(key)
+                results[record.key] = record
             except (_UnreadableError, UsageError) as error:
                 problems.append(Problem(self.cells / f"{key}.json", str(error)))
         if words := self._described()[1]:
             problems.append(Problem(self.folder / DESCRIPTION, f"{words}, so nobody knows which cells are missing"))
-        return Loaded(tuple(results), tuple(problems))
+        return Loaded(tuple(results[key] for key in sorted(results)), tuple(problems))
 
     def current(self) -> Loaded:
         """``load`` without the records whose settings the grid asked for again later, with other code or data.
@@ -206,12 +210,25 @@ class Store:
         """Write ``scenario.json``, what the grid was asked to do, and sweep what killed runs left behind."""
         self.sweep()
         path = self.folder / DESCRIPTION
-        write_atomic(path, json.dumps(plain(dict(facts)), indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+        told = plain({**facts, "key_version": KEY_VERSION})
+        write_atomic(path, json.dumps(told, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
         return path
 
     def description(self) -> dict[str, Any]:
-        """The description that ``describe`` wrote; empty if there is none or it cannot be read."""
-        return self._described()[0]
+        """The description that ``describe`` wrote, with present keys; empty if there is none or it cannot be read."""
+        described = self._described()[0]
+        if not self.has_old_keys():
+            return described
+        keys = {key: key for key in described.get("cells", {})}
+        for key in self.keys().intersection(keys):
+            with contextlib.suppress(_UnreadableError):
+                keys[key] = self._record(key).key
+        return {**described, "cells": {keys[key]: labels for key, labels in described.get("cells", {}).items()}}
+
+    def has_old_keys(self) -> bool:
+        """True if the last grid that ran here gave its cells keys of version 1."""
+        described = self._described()[0]
+        return "cells" in described and described.get("key_version") != KEY_VERSION
 
     def _described(self) -> tuple[dict[str, Any], str]:
         """The description, and why there is a file and none to be read from it, or nothing."""
@@ -251,6 +268,7 @@ class Store:
             record = CellResult.model_validate(data)
         except ValidationError as error:
             raise _UnreadableError(first_fault(error)) from None
+        record = converted(record)
         if words := fault(record) or misnamed(record):
             raise _UnreadableError(words)
         return record

@@ -31,15 +31,10 @@ def param(
     lt: float | None = None,
     choices: tuple[str, ...] | None = None,
     doc: str = "",
-    later: bool = False,
 ) -> Any:
-    """A dataclass field with its range. ``param(0.1, gt=0, le=1, doc="momentum of running statistics")``.
-
-    A field that a method got ``later``, with a default that is what it did before, is left out of cell keys at that
-    default: cells from before stay what they are.
-    """
+    """A dataclass field with its range. ``param(0.1, gt=0, le=1, doc="momentum of running statistics")``."""
     bounds = {k: v for k, v in {"ge": ge, "gt": gt, "le": le, "lt": lt}.items() if v is not None}
-    metadata = {"bounds": bounds, "choices": choices, "doc": doc, "later": later}
+    metadata = {"bounds": bounds, "choices": choices, "doc": doc}
     return dataclasses.field(default=default, metadata=metadata)
 
 

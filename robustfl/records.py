@@ -17,14 +17,12 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_valida
 from robustfl.outside import LONGEST_REASON, cut, shown
 
 SCHEMA = 1
+KEY_VERSION = 2
+"""The form of what keys are digests of."""
 Status = Literal["done", "refused", "diverged", "failed"]
 STATUSES: tuple[Status, ...] = ("done", "refused", "diverged", "failed")
-LATER: dict[str, Any] = {
-    "across": False, "attackers_data": "own", "domain_users": [], "finetune": "none", "init": "random",
-    "precision": "full", "representations": 0, "rotate": 0.0, "select": "last", "statistics_defense": "same",
-    "stop": None, "user_sizes": "equal",
-}  # fmt: skip
-"""Settings that came later: a cell with one of these values is one from before there was a choice, and has its key."""
+LATER: dict[str, Any] = {}
+"""Settings that were added since key version 2, with their defaults: a cell that has the default keeps its key."""
 
 
 class Record(BaseModel):

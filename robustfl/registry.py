@@ -581,8 +581,7 @@ def identity(method: Method) -> Mapping[str, Any]:
     To a model or norm from elsewhere belong the layer kinds from other places: its layers may be of these.
     """
     entry = lookup(method.kind, method.name)
-    values = [(f, getattr(method, f.name)) for f in dataclasses.fields(method)]  # type: ignore[arg-type]
-    params = {f.name: value for f, value in values if not (f.metadata.get("later") and value == f.default)}
+    params = {f.name: getattr(method, f.name) for f in dataclasses.fields(method)}  # type: ignore[arg-type]
     for key, value in params.items():
         if not is_plain(value):
             raise UsageError(

@@ -17,15 +17,16 @@ from robustfl.autobyz import named
 from robustfl.contracts import Aggregator, BranchedNorm, LockstepNorm, OneMachineNorm, Tag
 from robustfl.data import data_root
 from robustfl.errors import UsageError
-from robustfl.records import LATER, SCHEMA, digest, labels_of
+from robustfl.records import KEY_VERSION, LATER, digest, labels_of
 from robustfl.registry import KINDS, load_file, lookup, parse, reread_session
 
 from .cell import LISTS, Cell, canonical_users, setting
 from .ensemble import asked, members
-from .mends import mends
 from .methods import LISTED, METHODS, PIPELINES, SAME, TEXTS, Methods, canonical_method, canonical_methods, identified
 from .spec import Scenario, is_axis, specs_of, tables_of
 
+ENGINE_VERSION = 1
+"""Raised when numbers of cells in general change beyond rounding; for narrower faults a method's version is."""
 MOST_CELLS = 200_000
 CELL_BYTES = 2500  # of a planned cell and its key, measured
 
@@ -424,8 +425,7 @@ def fingerprints(cells: list[Cell], root: str | Path | None, *, download: bool =
 def resolve(cell: Cell, fingerprint: str) -> dict[str, Any]:
     """The cell with every method's version and parameters and the data's digest: what the key is made of.
 
-    A setting in ``LATER`` is left out at its default, as a parameter declared ``later`` is: a cell from before there
-    was a choice keeps its key. ``mends`` are there where methods did wrong together before.
+    A setting in ``LATER`` is left out at its default.
     """
     told = {
         "domains": cell.domains, "train_evasion": cell.adversarial, "propagation": cell.propagation != "none",
@@ -436,10 +436,8 @@ def resolve(cell: Cell, fingerprint: str) -> dict[str, Any]:
         text = getattr(cell, name)
         methods[name] = [identified(name, item) for item in text] if name in LISTED else identified(name, text)
     settings = {k: v for k, v in cell.model_dump(mode="json").items() if k not in LATER or v != LATER[k]}
-    mended = mends(cell)
     return {
-        "schema": SCHEMA, "cell": settings, "methods": methods, "data": fingerprint,
-        **({"mends": mended} if mended else {}),
+        "key_version": KEY_VERSION, "engine": ENGINE_VERSION, "cell": settings, "methods": methods, "data": fingerprint,
     }  # fmt: skip
 
 

@@ -196,6 +196,11 @@ def run_grid(
     workers = execution.workers
     todo = plan(scenario, out=out, root=execution.root)
     store = Store(todo.folder)
+    if store.has_old_keys():
+        execution.on_note(
+            f"warning: {todo.folder} has records with keys of version 1, which do not count as run: their cells run "
+            f"again; `robustfl merge {todo.folder} --out NEW/{scenario.name}` converts them, for a grid with --out NEW"
+        )
     store.describe(_described(todo, facts or {}))
     for key in todo.cells.keys() - set(todo.missing):
         discard(todo.folder, key)  # of a cell that was killed between its record and this

@@ -199,7 +199,7 @@ def _read(record: CellResult, path: Path) -> tuple[Arrays, dict[str, Any]]:
         raise StoreError(f"{path}: torn, or no model of robustfl's ({type(error).__name__})") from None
     if digest != record.certificates["model"]["digest"]:
         raise StoreError(f"{path}: not the model that the record tells of: its digest is another")
-    if note.get("format") != FORMAT or note.get("key") != record.key:
+    if note.get("format") != FORMAT or note.get("key") != path.stem:  # of an old store the record has a new key
         raise StoreError(f"{path}: a model of another cell, or of another robustfl")
     return arrays, note
 

@@ -140,7 +140,7 @@ class MinSum(_Deviation):
     tensor([[0.]])
     """
 
-    bound: str = param("max", choices=("max", "min"), doc="which honest row's sum bounds the forged one's", later=True)
+    bound: str = param("max", choices=("max", "min"), doc="which honest row's sum bounds the forged one's")
 
     def factor(self, b: Bounds) -> float:
         sums = b.pairs.sum(1)

@@ -38,7 +38,7 @@ class MeaMed(MajorityRule):
     by_columns: ClassVar[bool] = True
 
     center: Literal["middle", "lower"] = param(
-        "middle", choices=("middle", "lower"), doc="the median of an even number of values", later=True
+        "middle", choices=("middle", "lower"), doc="the median of an even number of values"
     )
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:

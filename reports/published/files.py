@@ -6,6 +6,7 @@ import gzip
 import json
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from robustfl.errors import OldFormatWarning, UsageError
 from robustfl.records import canonical
 
 from ..documents import first_fault, read_data
+from ..key1 import converted
 from ..store import write_atomic
 from . import format1, format2
 from .board import Board, faults_of
@@ -51,8 +53,8 @@ def _lines(rows: list[Any]) -> str:
 def read_board(path: str | Path) -> tuple[Board, list[str]]:
     """A board and what is wrong with it without running anything: edited content, keys that are not their cells'.
 
-    A board of format 1 is read with an ``OldFormatWarning``. Raises ``UsageError`` for a file that is no board and
-    ``StoreError`` for one that cannot be read.
+    A board of format 1 is read with an ``OldFormatWarning``; keys of version 1 are converted. Raises ``UsageError`` for
+    a file that is no board and ``StoreError`` for one that cannot be read.
     """
     none = "not a published board; write one with `robustfl report STORE --board FILE`"
     try:
@@ -78,6 +80,7 @@ def read_board(path: str | Path) -> tuple[Board, list[str]]:
     for record in board.cells:
         if not all(isinstance(record.cell.get(part), Mapping) for part in ("cell", "methods")):
             raise UsageError(f"{path}: cell {record.key} does not say how it ran: it lacks cell.cell or cell.methods")
+    board = replace(board, cells=tuple(sorted(map(converted, board.cells), key=lambda record: record.key)))
     return board, [*([] if intact else [_EDITED]), *faults_of(board)]
 
 

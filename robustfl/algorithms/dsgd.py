@@ -38,8 +38,8 @@ class DSGD(Algorithm):
     cost: ClassVar[str] = "1 gradient per client and round; d numbers each way"
 
     momentum: float = param(0.9, ge=0.0, lt=1.0, doc="worker momentum β; messages are (1-β)-weighted averages")
-    weight_decay: float = param(0.0, ge=0.0, doc="L2 coefficient in the gradient", later=True)
-    replacement: bool = param(False, doc="draw batches with replacement", later=True)
+    weight_decay: float = param(0.0, ge=0.0, doc="L2 coefficient in the gradient")
+    replacement: bool = param(False, doc="draw batches with replacement")
 
     @property
     def asks(self) -> frozenset[Asked]:

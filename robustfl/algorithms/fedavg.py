@@ -55,7 +55,7 @@ class FedAvg(Algorithm):
     weight_decay: float = param(0.0, ge=0.0, doc="L2 coefficient in the local gradient")
     clip_norm: float | None = param(None, gt=0.0, doc="bound on the local gradient's norm")
     weighting: str = param("samples", choices=("samples", "uniform"), doc="client weights of the mean")
-    replacement: bool = param(False, doc="draw batches with replacement", later=True)
+    replacement: bool = param(False, doc="draw batches with replacement")
 
     def __post_init__(self) -> None:
         check(self)

@@ -65,7 +65,7 @@ class Dirichlet(Partition):
     alpha: float = param(gt=0, lt=float("inf"), doc="concentration")
     mode: str = param("classwise", choices=("classwise", "equal"), doc="who draws: each class or each client")
     min_size: int = param(1, ge=0, doc="least samples of a client (classwise: redraw until reached)")
-    base: str = param("prior", choices=("prior", "ones"), later=True, doc="what α multiplies in mode equal")
+    base: str = param("prior", choices=("prior", "ones"), doc="what α multiplies in mode equal")
 
     def __post_init__(self) -> None:
         check(self)

@@ -152,10 +152,10 @@ class HBN(Norm):
     tolerance: float = param(0.0, ge=0, doc="of repeated passes in mode eval, in standard deviations")
     eval_stats: str = param("subset", choices=("subset", "ema", "all"), doc="statistics used for testing")
     eps: float = param(1e-5, gt=0, doc="added to variances")
-    mixture: str = param("learned", choices=tuple(MIXTURES), later=True, doc="share of the global statistics")
-    variances: str = param("union", choices=("union", "average"), later=True, doc="how the server merges variances")
-    collection: str = param("pass", choices=("pass", "training"), later=True, doc="when statistics are collected")
-    standardised: bool = param(False, later=True, doc="convolutions with FedWon's standardised weights")
+    mixture: str = param("learned", choices=tuple(MIXTURES), doc="share of the global statistics")
+    variances: str = param("union", choices=("union", "average"), doc="how the server merges variances")
+    collection: str = param("pass", choices=("pass", "training"), doc="when statistics are collected")
+    standardised: bool = param(False, doc="convolutions with FedWon's standardised weights")
 
     def __post_init__(self) -> None:
         check(self)

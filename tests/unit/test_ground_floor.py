@@ -300,7 +300,10 @@ def test_identity_of_a_wrapper_holds_that_of_what_it_wraps() -> None:
     assert [part["name"] for part in several["parts"]] == ["fgsm", "pgd"]
 
 
-def test_a_setting_that_is_said_is_not_its_value_from_before_there_was_a_choice() -> None:
+def test_a_setting_that_is_said_is_not_its_value_from_before_a_choice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("robustfl.records.LATER", {"select": "last", "rotate": 0.0, "stop": None})
     said = {"select": "validation", "seed": 1}
     assert completed(said, ["select", "rotate", "seed"]) == {**said, "rotate": 0.0}
 

@@ -25,7 +25,7 @@ from robustfl.reports.published.format2 import SCHEMA, Cell, merged, shared, wit
 def real(**labels: Any) -> CellResult:
     """A record as a run leaves it: the key is the digest of the whole cell."""
     made = record(**labels)
-    cell = {"cell": made.labels, "methods": {"norm": {"name": "fbn", "version": 1}}, "schema": 1}
+    cell = {"cell": made.labels, "methods": {"norm": {"name": "fbn", "version": 1}}, "key_version": 2}
     return made.model_copy(update={"cell": cell, "key": digest(cell)})
 
 

@@ -164,8 +164,9 @@ def test_report_takes_the_statistic_from_the_shell(tmp_path: Path, capsys: pytes
     assert invoke(["report", str(tmp_path / "s"), "--statistic", "best"]) == 2
 
 
-def test_settings_that_came_later_have_their_defaults_in_older_records() -> None:
+def test_settings_that_came_later_have_their_defaults_in_older_records(monkeypatch: pytest.MonkeyPatch) -> None:
     assert plain({name: Cell.model_fields[name].default for name in LATER}) == LATER
+    monkeypatch.setattr("robustfl.records.LATER", {"select": "last", "rotate": 0.0, "precision": "full"})
     table = frame([record(seed=0), record(seed=1, select="validation", rotate=30.0)])
     assert table["select"].tolist() == ["last", "validation"]
     assert table["rotate"].tolist() == [0.0, 30.0]

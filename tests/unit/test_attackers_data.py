@@ -1,5 +1,4 @@
-"""What methods did wrong together: priors of poisoned labels, HBN's late first update and attackers' clean statistics,
-the server's copied images."""
+"""Data of attackers and the server: priors of poisoned labels, statistics of poisoned images, images held once."""
 
 from __future__ import annotations
 
@@ -13,7 +12,6 @@ from robustfl.federation.clients import Clients
 from robustfl.objectives.wsm import wsm_loss
 from robustfl.scenarios import Cell
 from robustfl.scenarios.build import build
-from robustfl.scenarios.expand import key_of, resolve
 
 
 def cell(**settings: Any) -> Cell:
@@ -132,40 +130,3 @@ def test_who_copies_an_honest_client_sees_nothing_of_what_it_holds_out(f: int) -
     assert not set.union(*held) & set(e.root.tolist())
     for attacker in attackers:
         assert any((trained[attacker], held[attacker]) == (trained[k], held[k]) for k in honest)
-
-
-@pytest.mark.parametrize(
-    ("settings", "name"),
-    [
-        ({"objective": "wsm", "attack": "label-flip"}, "poisoned-priors"),
-        ({"norm": "hbn", "participation": 0.25, "algorithm": "fedavg"}, "late-first-update"),
-        ({"attackers_data": "copied", "server_samples": 20}, "copied-server-data"),
-        ({"norm": "hbn", "attack": "badnets", "algorithm": "fedavg"}, "clean-statistics"),
-        ({"attackers_data": "copied", "validation": 0.2}, "copied-validation"),
-        ({"attack": "opt(attack=poisonedfl)"}, "searched-first-push"),
-        ({"attack": "opt(attack=timed(attack=sf, start=2))"}, "attack-while-off"),
-        ({"norm": "hbn", "attack": "timed(attack=sf, start=1)", "algorithm": "fedavg"}, "tested-round"),
-        ({"attack": "neurotoxin(attack=timed(attack=badnets, every=2))", "rounds": 2}, "attack-while-off"),
-        *(
-            (
-                {
-                    "propagation": "fedrbn",
-                    "norm": "dual-bn(local=true)",
-                    "algorithm": "fedavg",
-                    "objective": "at",
-                    "at": "users(ids=(0, 1))",
-                    "byzantine": "at",
-                    "scope": "both",
-                    "attack": attack,
-                },
-                "forgetful-sources",
-            )
-            for attack in ("rop", "timed(attack=lazy)", "mimic(variant=variance)")
-        ),
-    ],
-)
-def test_a_mended_cell_has_another_key_and_its_neighbours_have_not(settings: dict[str, Any], name: str) -> None:
-    resolved = resolve(cell(**settings), "data")
-    assert resolved["mends"] == [name]
-    assert key_of(resolved) != key_of({k: v for k, v in resolved.items() if k != "mends"})
-    assert "mends" not in resolve(cell(**{**settings, "f": 0}), "data")
