@@ -128,14 +128,8 @@ def verify(
     cells, tolerance = python_numbers(cells), python_numbers(tolerance)
     _check_arguments(board, cells, sample, tolerance)
     check_work(work, prepare_only, sample if isolated else None)
-    if device is not None:
-        device_of(device)
-    if threads is not None:
-        check_threads(threads)
-    if isolated:
-        load_plugins(only=())
-    for plugin in () if isolated else plugins:
-        load_file(plugin)
+    _check_place(device, threads)
+    _load(plugins, isolated)
     seed = secrets.randbelow(10**6) if sample is None else sample
     known, chosen = _looked_through(Path(board), dict(where or {}), cells, seed, tolerance, check_only, isolated)
     on_start(known)
@@ -160,6 +154,22 @@ def _check_arguments(board: object, cells: object, sample: object, tolerance: ob
         check_whole(sample, "sample", "verify")
     if not isinstance(tolerance, (int, float)) or not 0 <= tolerance <= 1:
         raise UsageError(f"verify: tolerance={tolerance!r} must be a number in [0, 1], a difference of accuracies")
+
+
+def _check_place(device: str | None, threads: int | None) -> None:
+    if device is not None:
+        device_of(device)
+    if threads is not None:
+        check_threads(threads)
+
+
+def _load(plugins: Sequence[str], isolated: bool) -> None:
+    """Load plug-ins, or none where other processes do."""
+    if isolated:
+        load_plugins(only=())
+        return
+    for plugin in plugins:
+        load_file(plugin)
 
 
 def check_work(work: object, prepare_only: bool, sample: object) -> None:

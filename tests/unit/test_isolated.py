@@ -31,7 +31,8 @@ CELLS: dict[str, dict[str, Any]] = {
     "forgetting and representations": {"algorithm": "fedavg", "validation": 0.2, "forgetting": [1, 2],
                                        "representations": 4},
     "propagated statistics": {"norm": "dual-bn(local=true)", "model": "digits-cnn", "objective": "at",
-                              "at": "ratio(rho=0.5)", "domains": DOMAINS, "propagation": "fedrbn", "train_evasion": "fgsm"},
+                              "at": "ratio(rho=0.5)", "domains": DOMAINS, "propagation": "fedrbn",
+                              "train_evasion": "fgsm"},
     "a refused cell": {"defense": "krum", "f": 2},
 }  # fmt: skip
 
