@@ -15,7 +15,7 @@ from robustfl.contracts import LocalWork, ServerWork, Task
 from robustfl.errors import Refused, UsageError
 from robustfl.federation import State, train
 from robustfl.federation.statistics import begin
-from robustfl.registry import create, entries, identity
+from robustfl.registry import create
 from robustfl.scenarios.build import build
 from robustfl.scenarios.cell import Cell
 
@@ -290,14 +290,6 @@ def test_sgd_with_the_whole_gradient_is_dsgd_at_a_larger_rate() -> None:
     a = trained(4, algorithm=sgd, schedule=small, **one).theta
     b = trained(4, algorithm="dsgd(momentum=0.9, weight_decay=0.1)", schedule=large, **one).theta
     torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
-
-
-@pytest.mark.parametrize("name", [e.name for e in entries("algorithm") if not e.origin])
-def test_parameters_that_came_later_leave_the_identity_as_it_was(name: str) -> None:
-    known = identity(create("algorithm", name))["params"]
-    assert "replacement" not in known
-    assert ("weight_decay" in known) == (name != "dsgd")
-    assert identity(create("algorithm", name, replacement=True))["params"]["replacement"] is True
 
 
 EPS = 0.1

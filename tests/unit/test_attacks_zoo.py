@@ -15,7 +15,6 @@ from robustfl.attacks.byzantine.poisonedfl import successes
 from robustfl.contracts import Forged, View
 from robustfl.errors import UsageError
 from robustfl.randomness import stream
-from robustfl.registry import create, identity
 
 
 def rows(h: int = 7, d: int = 12, seed: int = 0, mean: float = 0.7) -> Tensor:
@@ -77,12 +76,6 @@ def test_min_sum_is_bounded_by_the_greatest_or_the_least_of_the_honest_sums() ->
         _, vector = robustfl.attack("min-sum", bound=bound).solve(against(honest))
         assert total(vector, honest) == pytest.approx(limit, rel=1e-9)
     assert robustfl.attack("min-sum").bound == "max"  # the paper's
-
-
-def test_definitions_that_came_later_leave_old_keys_as_they_are() -> None:
-    assert "bound" not in identity(robustfl.attack("min-sum"))["params"]
-    assert identity(robustfl.attack("min-sum(bound=min)"))["params"]["bound"] == "min"
-    assert "center" not in identity(create("defense", "meamed"))["params"]
 
 
 def test_honest_rows_far_from_the_origin_cost_no_digits() -> None:

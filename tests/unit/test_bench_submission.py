@@ -1,4 +1,4 @@
-"""A benchmark's store, bundled and checked as by others: searches and members."""
+"""A benchmark's store, submitted and checked as by others: searches and members."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ SEARCHED = 2 * RULES.budget * 2
 
 
 @pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def submission(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Of two contestants and three members."""
     folder = tmp_path_factory.mktemp("bench")
     with pytest.MonkeyPatch.context() as patch:
         tier = shrink(patch, ("alie", "foe(eta=10)", "sf"))
         run_bench(tier, folder, "median/none", rounds=3)
         found = run_bench(tier, folder, "median/gn", "mean/none", rounds=6)
-        write_submission(found.results.folder, folder / "bundle")
-        yield folder / "bundle"
+        write_submission(found.results.folder, folder / "theirs")
+        yield folder / "theirs"
 
 
 @pytest.fixture(autouse=True)
@@ -50,27 +50,27 @@ def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def copy(bundle: Path, tmp_path: Path) -> Path:
-    shutil.copytree(bundle, tmp_path / "bundle")
-    return tmp_path / "bundle"
+def copy(submission: Path, tmp_path: Path) -> Path:
+    shutil.copytree(submission, tmp_path / "theirs")
+    return tmp_path / "theirs"
 
 
 def refused(found: Submission) -> str:
     return "; ".join(f"{f.step}: {f.words}" for f in found.refused)
 
 
-def test_a_bundle_of_a_benchmark_brings_its_protocol_and_is_held_to_it(bundle: Path, tmp_path: Path) -> None:
-    found = check_submission(bundle, cells=None)
+def test_a_bundle_of_a_benchmark_brings_its_protocol_and_is_held_to_it(submission: Path, tmp_path: Path) -> None:
+    found = check_submission(submission, cells=None)
     assert found.accepted, found.findings
     said = {f.step: f.words for f in found.findings}
     assert f"AutoByz version {VERSION} complete; tier d, 2 contestants" in said["protocol"]
     assert found.verification is not None
     assert [check.verdict for check in found.verification.checks] == ["identical"] * (CELLS + SEARCHED)
-    made = publish_store(bundle.parent / "bench-d", tmp_path / "report", figures=False, board=tmp_path / "d.json")
+    made = publish_store(submission.parent / "bench-d", tmp_path / "report", figures=False, board=tmp_path / "d.json")
     own = read_board(tmp_path / "d.json")[0]
-    assert own.cells == read_submission(bundle).board.cells  # of the last run
+    assert own.cells == read_submission(submission).board.cells  # of the last run
     assert len(made.files) > 1
-    boards = [read_source(bundle / BOARD), read_source(bundle.parent / "bench-d")]
+    boards = [read_source(submission / BOARD), read_source(submission.parent / "bench-d")]
     joined = write_merge(merge(boards, tolerance=0.01), boards, tmp_path / "all")
     publish_store(joined.folder, tmp_path / "report", figures=False, board=tmp_path / "all.json")
     assert len(read_board(tmp_path / "all.json")[0].cells) == len(joined.keys()) == CELLS

@@ -14,7 +14,7 @@ from robustfl.federation.channel import _moved
 from robustfl.federation.clients import Clients
 from robustfl.federation.engine import _Loop
 from robustfl.federation.statistics import begin, collect, collecting
-from robustfl.registry import create, identity
+from robustfl.registry import create
 from robustfl.scenarios.build import Built, build
 from robustfl.scenarios.cell import Cell
 from robustfl.vectors import layout_of, read_statistics
@@ -333,14 +333,6 @@ def test_moving_averages_take_no_pass_and_are_what_is_tested() -> None:
 def test_variants_that_would_ignore_a_parameter_are_errors(norm: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         create("norm", norm)
-
-
-def test_variants_leave_the_key_of_hbn_as_it_was() -> None:
-    known = {"lam", "lambda_first", "stats_samples", "stats_mode", "tolerance", "eval_stats", "eps"}
-    assert set(identity(create("norm", "hbn"))["params"]) == known
-    assert identity(create("norm", "hbn"))["version"] == 2
-    changed = identity(create("norm", "hbn(mixture=half, standardised=true)"))["params"]
-    assert set(changed) == {*known, "mixture", "standardised"}
 
 
 def test_hbn_on_standardised_weights_has_fedwons_convolutions_under_its_own_layers() -> None:
