@@ -19,7 +19,7 @@ CAVEAT = (
     f"**{TITLE} is not the worst case.** A number under it is the worst of its members alone, and is known to be "
     "beaten by 20 points on average: twelve small attacks lower the 25 best rows of tier D by 19.8 points on average, "
     "by 57 at most. With f = 3 of 10, γ = 0.5 and naive batch norm, five seeds each, `alie(z=1.5, sign=1)`, an attack "
-    "of the zoo, takes `phocas` from 74.5 to 40.4 % and `meamed` from 76.6 to 51.6 %. Another version is to come."
+    "of the zoo, takes `phocas` from 74.5 to 40.5 % and `meamed` from 76.6 to 51.6 %. Another version is to come."
 )
 
 

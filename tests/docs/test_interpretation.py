@@ -23,6 +23,7 @@ pytestmark = pytest.mark.boards
 
 ROOT = Path(__file__).parents[2]
 TEXTS = [p.read_text(encoding="utf-8") for p in sorted((ROOT / "docs/benchmark").glob("interpretation*.md"))]
+REPRODUCTIONS = sorted((ROOT / "boards").glob("reproduction-*.json*"))
 PAGE = " ".join(" ".join(TEXTS).replace("\\", "").split())
 TRIMMED = ("trimmed-mean", "arc+trimmed-mean", "median")
 ONE, LIARS = "f = 1 · γ = 0", "f = 3 · γ = 0.5"
@@ -203,7 +204,7 @@ def test_tier_cs_rows_above_chance_are_so_with_every_seed() -> None:
 def measured() -> np.ndarray[Any, Any]:
     """Mean, lowest and highest of every number of the two pages' boards, over all seeds and over the first three."""
     found: dict[tuple[object, ...], dict[int, float]] = {}
-    for file in [*sorted((ROOT / "boards").glob("reproduction-*.json*")), board_file("bench-p")]:
+    for file in (*REPRODUCTIONS, board_file("bench-p")):
         for record in sound_board(file).records():
             if record.metrics is None:
                 continue
@@ -233,9 +234,7 @@ def test_every_number_with_its_range_on_the_pages_of_results_is_one_of_the_board
 
 
 def test_every_difference_with_its_interval_on_the_pages_of_results_is_that_of_a_statement() -> None:
-    records = [
-        r for file in sorted((ROOT / "boards").glob("reproduction-*.json*")) for r in sound_board(file).records()
-    ]
+    records = [record for file in REPRODUCTIONS for record in sound_board(file).records()]
     known = np.array([
         [sign * f.difference, *sorted((sign * f.low, sign * f.high))]
         for _, item in find_items(None) if (scale := item.at("reduced"))
