@@ -157,14 +157,15 @@ class Store:
         version 1 are converted; of several records of one cell, the one of the last grid counts.
         """
         results, problems = dict[str, CellResult](), []
-        asked = self._described()[0].get("cells", {})
+        described, words = self._described()
+        asked = described.get("cells", {})
         for key in sorted(self.keys(), key=lambda key: (key in asked, key)):
             try:
                 record = self._record(key)
                 results[record.key] = record
             except (_UnreadableError, UsageError) as error:
                 problems.append(Problem(self.cells / f"{key}.json", str(error)))
-        if words := self._described()[1]:
+        if words:
             problems.append(Problem(self.folder / DESCRIPTION, f"{words}, so nobody knows which cells are missing"))
         return Loaded(tuple(results[key] for key in sorted(results)), tuple(problems))
 
@@ -215,9 +216,9 @@ class Store:
         return path
 
     def description(self) -> dict[str, Any]:
-        """The description that ``describe`` wrote, with present keys; empty if there is none or it cannot be read."""
+        """The description that ``describe`` wrote, with keys of version 2; empty if it cannot be read."""
         described = self._described()[0]
-        if not self.has_old_keys():
+        if not _of_old_keys(described):
             return described
         keys = {key: key for key in described.get("cells", {})}
         for key in self.keys().intersection(keys):
@@ -227,8 +228,7 @@ class Store:
 
     def has_old_keys(self) -> bool:
         """True if the last grid that ran here gave its cells keys of version 1."""
-        described = self._described()[0]
-        return "cells" in described and described.get("key_version") != KEY_VERSION
+        return _of_old_keys(self._described()[0])
 
     def _described(self) -> tuple[dict[str, Any], str]:
         """The description, and why there is a file and none to be read from it, or nothing."""
@@ -272,6 +272,10 @@ class Store:
         if words := fault(record) or misnamed(record):
             raise _UnreadableError(words)
         return record
+
+
+def _of_old_keys(described: Mapping[str, Any]) -> bool:
+    return "cells" in described and described.get("key_version") != KEY_VERSION
 
 
 def sweep_leftovers(*folders: str | Path) -> list[Path]:

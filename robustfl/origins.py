@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from robustfl.beside import short_digest
+
 
 def named_methods(cell: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """From the resolved cell of a record, its methods with the settings that name them, wrapped ones left out.
@@ -31,6 +33,15 @@ def origins(cell: Mapping[str, Any]) -> dict[str, str]:
         kind = "evasion" if axis == "evasions" else axis
         found |= {f"{kind} {m['name']}": str(m["origin"]) for m in foreign(methods) if "name" in m}
     return found
+
+
+def file_origin(name: str, content: bytes) -> str:
+    """The origin of methods from a plug-in file: its name, and the first twelve digits of its SHA-256.
+
+    >>> file_origin("mine.py", b"")
+    'mine.py e3b0c44298fc'
+    """
+    return f"{name} {short_digest(content)}"
 
 
 def in_words(found: Mapping[str, str]) -> str:

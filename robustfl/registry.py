@@ -29,6 +29,7 @@ from robustfl.beside import digests, digests_of, forget_others, imported, short_
 from robustfl.contracts import Method
 from robustfl.errors import RobustflError, UsageError, closest, told
 from robustfl.layer_kinds import TABLE
+from robustfl.origins import file_origin
 from robustfl.outside import METHOD_NAME, unsafe
 from robustfl.parameters import check_given, is_plain, remember, types_of
 from robustfl.sessions import beside_of, content, script_of, written_here
@@ -358,7 +359,7 @@ def load_file(path: str | Path) -> list[Entry]:
     if not file.is_file():
         raise UsageError(f"plug-in {str(path)!r} is not a file")
     source = file.read_bytes()
-    digest, origin = short_digest(source), origin_of_file(file)
+    digest, origin = short_digest(source), file_origin(file.name, source)
     if _files.get(str(file)) == digest:
         return _entries_from(origin)
     if str(file) in _files:
@@ -400,7 +401,7 @@ def load_file(path: str | Path) -> list[Entry]:
 def origin_of_file(path: str | Path) -> str:
     """The origin that methods of a plug-in file have, without loading it."""
     file = Path(path).resolve()
-    return f"{file.name} {short_digest(file.read_bytes())}"
+    return file_origin(file.name, file.read_bytes())
 
 
 def forget_files(*, but: Collection[tuple[str, bytes]]) -> None:
@@ -408,7 +409,7 @@ def forget_files(*, but: Collection[tuple[str, bytes]]) -> None:
 
     For processes that live longer than one version of a plug-in, such as the workers of a cluster.
     """
-    kept = {f"{name} {short_digest(content)}" for name, content in but}
+    kept = {file_origin(name, content) for name, content in but}
     gone = {path: origin for path, digest in _files.items() if (origin := f"{Path(path).name} {digest}") not in kept}
     _drop(lambda entry: entry.origin in gone.values())
     for path in gone:

@@ -18,8 +18,11 @@ from typing import Any
 from robustfl.errors import RobustflError
 from robustfl.origins import origins
 from robustfl.outside import read_json
-from robustfl.records import CellResult, canonical
+from robustfl.records import CellResult, canonical, plain
+from robustfl.reports.published.agreement import settings_apart, versions_apart
 from robustfl.reports.store import write_atomic
+
+from .expand import key_of
 
 EVALUATED = ("dataset", "domains", "partition", "model", "norm", "objective", "evasions", "train_evasion")
 """Settings whose methods evaluation loads: what there is to test, and who is tested on what."""
@@ -82,6 +85,22 @@ class Job:
         command += [] if self.root is None or phase == "train" else ["--data-root", str(self.root)]
         command += [word for plugin in self.plugins for word in ("--plugin", plugin)]
         subprocess.run(command, stdin=subprocess.DEVNULL, stdout=2, check=False)
+
+
+def check_same(published: Mapping[str, Any], here: Mapping[str, Any], key: str) -> None:
+    """Raise ``NotMeasuredError`` unless a published resolved cell is the one that its settings make ``here``."""
+    if versions := versions_apart(published.get("methods", {}), here["methods"]):
+        raise NotMeasuredError(OTHER_VERSIONS, "; ".join(versions))
+    if key_of(here) != key:
+        raise NotMeasuredError(
+            ANOTHER, "; ".join(settings_in_words(published, here)) or "the settings have another key"
+        )
+
+
+def settings_in_words(published: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+    """The first settings in which two resolved cells differ."""
+    apart = settings_apart(published, plain(dict(here)))
+    return [f"{path}: {a} published, {b} here" for path, a, b in apart[:3]]
 
 
 def evaluating(resolved: Mapping[str, Any]) -> dict[str, str]:

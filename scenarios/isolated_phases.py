@@ -13,27 +13,25 @@ from robustfl.data import data_root
 from robustfl.errors import Diverged, RobustflError, told
 from robustfl.federation import initial_state
 from robustfl.origins import all_origins
-from robustfl.records import CellResult, measured_in, plain
+from robustfl.records import CellResult, measured_in
 from robustfl.registry import load_file, load_plugins, origin_of_file
-from robustfl.reports.published.agreement import settings_apart, versions_apart
 from robustfl.reports.store import write_atomic
 from robustfl.torch_settings import standard_settings
 
 from .build import build
 from .cell import Cell
 from .execution import Execution
-from .expand import fingerprints, key_of, resolve
+from .expand import fingerprints, resolve
 from .isolated import (
-    ANOTHER,
     DATA,
     DIFFERS,
     ELSEWHERE,
     EVALUATED,
     JOB,
-    OTHER_VERSIONS,
     PROBLEM,
     UNUSED,
     NotMeasuredError,
+    check_same,
     leave,
     left,
 )
@@ -64,12 +62,7 @@ def train(folder: Path, plugins: Sequence[str], root: str | None) -> None:
         load_file(plugin)
     published, fingerprint = job["resolved"], (place / "fingerprint.txt").read_text(encoding="utf-8")
     cell = Cell.of(published.get("cell", {}))
-    resolved = plain(resolve(cell, fingerprint))
-    if versions := versions_apart(published.get("methods", {}), resolved["methods"]):
-        raise NotMeasuredError(OTHER_VERSIONS, "; ".join(versions))
-    if key_of(resolved) != job["key"]:
-        apart = [f"{path}: {a} published, {b} here" for path, a, b in settings_apart(published, resolved)[:3]]
-        raise NotMeasuredError(ANOTHER, "; ".join(apart) or "the settings have another key")
+    check_same(published, resolve(cell, fingerprint), job["key"])
     here = Execution(
         device=job["device"], threads=job["threads"], root=place / "data", training_data=place / DATA,
         snapshots=trained,

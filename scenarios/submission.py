@@ -98,7 +98,7 @@ def check_submission(
     if any(f.passed is not True for f in found):
         return Submission(submitted, tuple(found))
     board = submitted.folder / BOARD
-    if plugins:
+    if foreign and trust:
         _protocol(board, submitted, plugins, note)
     verification = verify(
         board, cells=cells, sample=sample, tolerance=tolerance, root=root, isolated=True, plugins=plugins, work=work,

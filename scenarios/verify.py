@@ -17,12 +17,12 @@ from robustfl.parameters import python_numbers
 from robustfl.records import CellResult, plain
 from robustfl.registry import load_file, load_plugins
 from robustfl.reports.published import TOLERANCE, read_board
-from robustfl.reports.published.agreement import agree, settings_apart, versions_apart
+from robustfl.reports.published.agreement import agree, versions_apart
 
 from .cell import Cell
 from .execution import Execution, check_threads, device_of, unheard
 from .expand import fingerprints, key_of, refusal, resolve
-from .isolated import ANOTHER, ELSEWHERE, OTHER_VERSIONS, Job, NotMeasuredError, evaluating
+from .isolated import ELSEWHERE, OTHER_VERSIONS, Job, NotMeasuredError, check_same, evaluating, settings_in_words
 from .noop_settings import no_effect
 from .protocol_check import apart_from_protocol
 from .run import run_cell, versions
@@ -243,11 +243,7 @@ class _Again:
             return self.job(record.key, record.cell, record.certificates).result()
         cell = Cell.of(record.cell.get("cell", {}))
         fingerprint = fingerprints([cell], self.root)[cell]
-        resolved = resolve(cell, fingerprint)
-        if versions := versions_apart(record.cell.get("methods", {}), resolved["methods"]):
-            raise NotMeasuredError(OTHER_VERSIONS, "; ".join(versions))
-        if key_of(resolved) != record.key:
-            raise NotMeasuredError(ANOTHER, "; ".join(_settings_apart(record, resolved)) or "other settings")
+        check_same(record.cell, resolve(cell, fingerprint), record.key)
         return self.run(cell, fingerprint, record.certificates, record.scenario)
 
     def job(self, key: str, resolved: Mapping[str, Any], said: Mapping[str, Any]) -> Job:
@@ -341,11 +337,6 @@ def _again(one: CellResult | Trial, tolerance: float, again: _Again) -> Check:
     return Check(key, one.labels, verdict, detail, versions)
 
 
-def _settings_apart(record: CellResult, resolved: Mapping[str, Any]) -> list[str]:
-    apart = settings_apart(record.cell, plain(resolved))
-    return [f"{path}: {a} published, {b} here" for path, a, b in apart[:3]]
-
-
 def _compared(record: CellResult, again: CellResult, tolerance: float) -> tuple[str, str]:
     """The verdict on a cell that came out ``again``, and in what it differs."""
     found, known = agree(record, again, tolerance=tolerance), record.certificates
@@ -394,7 +385,7 @@ def _apart_here(record: CellResult) -> tuple[list[str], list[str]]:
     found = versions_apart(record.cell.get("methods", {}), resolved["methods"])
     if found or key_of(resolved) == record.key:
         return found, []
-    return [f"cell {record.key[:12]}: {words}" for words in _settings_apart(record, resolved)], []
+    return [f"cell {record.key[:12]}: {words}" for words in settings_in_words(record.cell, resolved)], []
 
 
 def _environment(published: Any) -> list[str]:

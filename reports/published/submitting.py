@@ -17,7 +17,7 @@ from typing import Any
 
 from robustfl.autobyz import asked_of
 from robustfl.errors import StoreError, UsageError, reason, some
-from robustfl.origins import all_origins
+from robustfl.origins import all_origins, file_origin
 from robustfl.outside import LARGEST_FILE, read_file, shown
 from robustfl.records import CellResult, canonical, text_without
 
@@ -101,9 +101,9 @@ def _brought(results: Sequence[CellResult], plugins: Sequence[Path]) -> dict[str
         options = " ".join(f"--plugin path/to/{file}" for file in missing)
         raise UsageError(f"submit: cells use {' and '.join(missing)}; give the source with {options}")
     for name, origin in files.items():
-        if _origin(name, given[name]) != origin:
+        if file_origin(name, given[name]) != origin:
             raise UsageError(f"submit: {name} has changed since the cells ran ({origin}); run them again")
-    if alone := [origin for origin in used if _nobody_has(origin)]:
+    if alone := [origin for origin in used if origin not in files.values() and _requirement(origin) is None]:
         raise UsageError(f"submit: cells use {alone[0]}, which nobody else has; put it in a file, and run them again")
     return {name: given[name] for name in files}
 
@@ -123,9 +123,10 @@ def read_submission(folder: str | Path, *, against: Board | None = None) -> Subm
     records = board.records()
     used = _used(records)
     wrong += [f"{BOARD}: {words}" for words in said]
-    brought = {_origin(Path(name).name, read_file(place / name)) for name in plugins}
-    packages = {f"{m['name']}=={m['version']}" for one in used if not _nobody_has(one) and (m := _package(one))}
-    lacking = {origin for origin in used if _nobody_has(origin) or not _package(origin)} - brought
+    brought = {file_origin(Path(name).name, read_file(place / name)) for name in plugins}
+    required = {origin: _requirement(origin) for origin in used}
+    packages = {name for name in required.values() if name is not None}
+    lacking = {origin for origin, name in required.items() if name is None} - brought
     wrong += [f"cells use {shown(origin)}, which it does not bring" for origin in sorted(lacking)]
     wrong += [f"it brings {shown(origin)}, which no cell uses" for origin in sorted(brought - used)]
     try:
@@ -161,19 +162,10 @@ def _used(records: Sequence[CellResult]) -> set[str]:
     return set().union(*(all_origins(r.cell.get("methods", {})) for r in records))
 
 
-def _origin(file: str, content: bytes) -> str:
-    """The origin in cells of a plug-in's file."""
-    return f"{file} {hashlib.sha256(content).hexdigest()[:12]}"
-
-
-def _package(origin: str) -> re.Match[str] | None:
-    return None if _FILE_ORIGIN.fullmatch(origin) else _PACKAGE_ORIGIN.fullmatch(origin)
-
-
-def _nobody_has(origin: str) -> bool:
-    """True of what was written in a notebook, or is nowhere."""
-    found = _package(origin)
-    return not _FILE_ORIGIN.fullmatch(origin) and (found is None or found["name"] == "session")
+def _requirement(origin: str) -> str | None:
+    """What to install for methods of an installed package, ``name==1.0``; None for those of a file or a notebook."""
+    found = None if _FILE_ORIGIN.fullmatch(origin) else _PACKAGE_ORIGIN.fullmatch(origin)
+    return None if found is None or found["name"] == "session" else f"{found['name']}=={found['version']}"
 
 
 def incomplete(present: Sequence[Labels], wanted: Sequence[Labels]) -> list[str]:

@@ -197,7 +197,7 @@ def verify() -> None:
     """
 
 
-@app.command(short_help="Write results for others, or check what somebody wrote.")
+@app.command(short_help="Write a submission from a store, or check one.")
 @click.argument("target", metavar="STORE|SUBMISSION", type=PATH)
 @click.option("--check", "checks", is_flag=True, help="Check a submission instead of writing one.")
 @click.option("--out", type=PATH, help="Folder of the submission  [default: submissions/NAME]")
