@@ -1,8 +1,9 @@
-"""Do two records of one cell agree, and what exactly differs between two records?"""
+"""Do two records of one cell agree, and in what do two cells differ?"""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,10 +11,16 @@ from typing import Any
 from robustfl.errors import UsageError, some
 from robustfl.records import CellResult
 
-from .board import LEFT_IN_THE_STORE, SURROUNDINGS, forgotten
+from .board import SURROUNDINGS
 
 LOSS = 10.0
 """How much more than an accuracy a loss may differ, of itself: one point of accuracy is about a tenth of a loss."""
+_ACCURACY = re.compile(r"sa|ra .+|ra_worst|asr|groups .+|round \d+ (sa|ra)|certificates forgetting (\d+ )?mean")
+_LOSS = re.compile(r"loss|round \d+ loss")
+_ON_WHAT = re.compile(r"samples|evaluation")
+_DRAWS = re.compile(r"(label_counts|certificates byzantine)\b.*")  # which follow from the seed alone, on any machine
+
+Difference = tuple[str, Any, Any]
 
 
 @dataclass(frozen=True)
@@ -24,7 +31,7 @@ class Agreement:
     """
 
     verdict: str
-    differences: tuple[tuple[str, Any, Any], ...] = ()
+    differences: tuple[Difference, ...] = ()
 
     @property
     def agrees(self) -> bool:
@@ -35,131 +42,96 @@ class Agreement:
         """The verdict in one line."""
         if self.verdict == "identical":
             return "identical"
-        shown = some([f"{name} {_short(a)} → {_short(b)}" for name, a, b in self.differences])
-        return f"{'within tolerance' if self.verdict == 'within' else 'differs'}: {shown}"
+        return f"{'within tolerance' if self.verdict == 'within' else 'differs'}: {in_words(self.differences)}"
 
 
-def agree(first: CellResult, second: CellResult, *, tolerance: float) -> Agreement:
+def in_words(differences: tuple[Difference, ...]) -> str:
+    """The first differences and how many more there are."""
+    return some([f"{name} {_short(a)} → {_short(b)}" for name, a, b in differences])
+
+
+def agree(first: CellResult, second: CellResult, *, tolerance: float, details: bool = False) -> Agreement:
     """Compare status and accuracies of two records of the same cell.
 
     Accuracies (SA, every RA, attack success, those during training where both records have them, mean forgetting) may
     differ by ``tolerance``, a loss by ``LOSS`` times that of itself (at least of 1); on how many samples what was
-    evaluated must be the same. A divergence agrees with a divergence whatever its round if the rounds that both curves
-    have agree; a refusal with a refusal. A number that one record lacks is a difference. Raises ``UsageError`` for a
-    tolerance outside [0, 1].
+    evaluated must be the same, and each client's labels and the Byzantine ids where both records have them; with
+    ``details`` all else that both have but times and environment. A divergence agrees with a divergence whatever its
+    round if the rounds that both curves have agree; a refusal with a refusal. A number that one record lacks is a
+    difference. Raises ``UsageError`` for a tolerance outside [0, 1].
     """
     if not 0 <= tolerance <= 1:
         raise UsageError(f"tolerance={tolerance:g} must be in [0, 1], a difference of accuracies")
     if first.status != second.status:
         return Agreement("differs", (("status", first.status, second.status),))
-    found = list(_apart(first, second))
-    if not found:
+    mine, yours = _comparable(first, second), _comparable(second, first)
+    apart = [(name, a, b, _distance(name, a, b, details)) for name, a, b in differences(mine, yours)]
+    apart = [one for one in apart if one[3] > 0 and (_required(one[0]) or (one[0] in mine and one[0] in yours))]
+    if not apart:
         return Agreement("identical")
-    largest = max(apart for *_, apart in found)
-    # accuracies are multiples of 1 / samples; a hair above the tolerance is the tolerance
-    verdict = "within" if largest <= tolerance + 1e-9 else "differs"
-    if verdict == "differs":
-        found.sort(key=lambda one: -one[3])
-    return Agreement(verdict, tuple((name, a, b) for name, a, b, _ in found))
+    # accuracies are multiples of 1 / samples; a hair above a tolerance is the tolerance
+    within = 0 < tolerance >= max(far for *_, far in apart) - 1e-9
+    shown = apart if within else sorted(apart, key=lambda one: -one[3])
+    return Agreement("within" if within else "differs", tuple((name, a, b) for name, a, b, _ in shown))
 
 
-def _apart(first: CellResult, second: CellResult) -> Iterator[tuple[str, Any, Any, float]]:
-    """The numbers that differ, each with by how much in points of accuracy: infinitely where one record lacks it."""
-    mine, yours = accuracies(first), accuracies(second)
-    if first.curve and second.curve and first.status in ("done", "diverged"):
-        common = None if first.status == "done" else _rounds(first) & _rounds(second)
-        mine, yours = mine | _curve(first, common), yours | _curve(second, common)
-    for name in {**mine, **yours}:
-        a, b = mine.get(name), yours.get(name)
-        if a != b:
-            yield name, a, b, _finite(abs(a - b)) if a is not None and b is not None else math.inf
-    if first.metrics is None or second.metrics is None:
-        return
-    for name in ("samples", "evaluation"):
-        a, b = getattr(first.metrics, name), getattr(second.metrics, name)
-        if a != b:
-            yield name, a, b, math.inf
-    theirs = {point.round: point.loss for point in second.curve}
-    losses = [(f"round {p.round} loss", p.loss, theirs[p.round]) for p in first.curve if p.round in theirs]
-    for name, a, b in [("loss", first.metrics.loss, second.metrics.loss), *losses]:
-        if not _same(a, b):
-            yield name, a, b, _finite(abs(a - b) / (LOSS * max(1.0, abs(a), abs(b))))
+def _comparable(record: CellResult, other: CellResult) -> dict[str, Any]:
+    """The fields of a record, but for a curve that the other lacks, and rounds that it lacks where both diverged."""
+    rounds = {point.round for point in other.curve}
+    common = [p for p in record.curve if p.round in rounds or (rounds and record.status == "done")]
+    return fields(record.model_copy(update={"curve": common}))
 
 
-def _finite(apart: float) -> float:
-    return apart if math.isfinite(apart) else math.inf
+def _distance(name: str, a: Any, b: Any, details: bool) -> float:
+    """By how many points of accuracy two values are too far apart: 0 if it does not matter, infinite for texts."""
+    if not (_required(name) or _DRAWS.fullmatch(name)):
+        return math.inf if details and name != "reason" else 0.0
+    if not _ON_WHAT.fullmatch(name) and isinstance(a, float) and isinstance(b, float):
+        far = abs(a - b) / (LOSS * max(1.0, abs(a), abs(b)) if _LOSS.fullmatch(name) else 1.0)
+        return far if math.isfinite(far) else math.inf
+    return math.inf
 
 
-def accuracies(record: CellResult) -> dict[str, float | None]:
-    """Everything a published board shows of a finished cell."""
-    if record.metrics is None:
-        return {}
-    m = record.metrics
-    found: dict[str, float | None] = {"sa": m.sa}
-    found |= {f"ra {name}": value for name, value in m.ra.items()}
-    found |= {} if m.ra_worst is None else {"ra_worst": m.ra_worst}
-    found |= {} if m.asr is None else {"asr": m.asr}
-    means = forgotten(record.certificates.get("forgetting"))
-    found |= {f"forgetting {round}".strip(): mean for round, mean in means.items() if isinstance(mean, (int, float))}
-    groups = {g: values for g, values in m.groups.items() if g != "best"}  # of older records: nothing measures it now
-    return found | {f"{g} {name}": value for g, values in groups.items() for name, value in values.items()}
+def _required(name: str) -> bool:
+    """True for a field that no record of a finished cell may lack if another has it."""
+    return any(kind.fullmatch(name) for kind in (_ACCURACY, _LOSS, _ON_WHAT))
 
 
-def _rounds(record: CellResult) -> set[int]:
-    return {point.round for point in record.curve}
+def fields(record: CellResult) -> dict[str, Any]:
+    """The outcome of a cell by field: all of its record but settings, times and environment."""
+    told = record.model_dump(mode="json", include={"status", "reason", "round", "label_counts"})
+    metrics = record.metrics.model_dump(mode="json") if record.metrics else {}
+    metrics["groups"] = {name: of for name, of in metrics.get("groups", {}).items() if name != "best"}  # of old records
+    curve = {f"round {p.round}": p.model_dump(mode="json", exclude={"round"}) for p in record.curve}
+    certificates = {name: of for name, of in record.certificates.items() if name not in SURROUNDINGS}
+    return dict(leaves({**told, **metrics, **curve, "certificates": certificates}, " "))
 
 
-def _curve(record: CellResult, rounds: set[int] | None) -> dict[str, float | None]:
-    """The accuracies during training, in all rounds or in these."""
-    found: dict[str, float | None] = {}
-    for point in record.curve:
-        if rounds is None or point.round in rounds:
-            found |= {f"round {point.round} sa": point.sa}
-            found |= {} if point.ra is None else {f"round {point.round} ra": point.ra}
-    return found
+def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Difference]:
+    """Names under which two tables have other values, with both; one that a table lacks has None there."""
+    names = {**first, **second}
+    return [(n, first.get(n), second.get(n)) for n in names if not _same(first.get(n), second.get(n))]
 
 
-def details_apart(first: CellResult, second: CellResult, *, draws_only: bool = False) -> list[tuple[str, Any, Any]]:
-    """Differences in what both records say beyond the accuracies of a board; times and the environment do not count.
-
-    ``draws_only`` compares what follows from the seed alone, on any machine: each client's labels, the Byzantine ids.
-    """
-    mine, yours = (dict(leaves(_details(record, draws_only=draws_only))) for record in (first, second))
-    return [(path, a, yours[path]) for path, a in mine.items() if path in yours and not _same(a, yours[path])]
-
-
-def _details(record: CellResult, *, draws_only: bool) -> dict[str, Any]:
-    facts = {name: value for name, value in record.certificates.items() if name not in SURROUNDINGS}
-    found: dict[str, Any] = {"label_counts": record.label_counts, "certificates": facts}
-    if draws_only:
-        found["certificates"] = {"byzantine": facts["byzantine"]} if "byzantine" in facts else {}
-    else:
-        lists = {name: getattr(record.metrics, name) for name in LEFT_IN_THE_STORE} if record.metrics else {}
-        found |= {"metrics": lists, "round": record.round}
-    return found
-
-
-def settings_apart(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+def settings_apart(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Difference]:
     """Where two resolved cells (or any two records' data) differ: path, first value, second value.
 
     >>> settings_apart({"f": 1, "norm": {"version": 1}}, {"f": 1, "norm": {"version": 2}, "g": 0})
     [('g', None, 0), ('norm.version', 1, 2)]
     """
-    mine, yours = dict(leaves(first)), dict(leaves(second))
-    paths = sorted({**mine, **yours})
-    return [(p, mine.get(p), yours.get(p)) for p in paths if not _same(mine.get(p), yours.get(p))]
+    return sorted(differences(dict(leaves(first)), dict(leaves(second))), key=lambda one: one[0])
 
 
-def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Every leaf of nested data with its path; a list of plain values is one leaf."""
+def leaves(value: Any, between: str = ".", path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every leaf of nested data with its path; a list of plain values is one leaf, as a tuple, so is an empty table."""
     if isinstance(value, Mapping) and value:
         for key, inner in value.items():
-            yield from leaves(inner, f"{path}.{key}" if path else str(key))
+            yield from leaves(inner, between, f"{path}{between}{key}" if path else str(key))
     elif isinstance(value, list) and any(isinstance(v, (Mapping, list)) for v in value):
         for i, inner in enumerate(value):
-            yield from leaves(inner, f"{path}[{i}]")
+            yield from leaves(inner, between, f"{path}[{i}]")
     else:
-        yield path, value
+        yield path, tuple(value) if isinstance(value, list) else "{}" if value == {} else value
 
 
 def versions_apart(published: Mapping[str, Any], installed: Mapping[str, Any]) -> list[str]:
@@ -189,9 +161,8 @@ def _methods(methods: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any
 
 
 def _same(a: Any, b: Any) -> bool:
-    return (type(a) is type(b) and a == b) or (
-        isinstance(a, float) and isinstance(b, float) and math.isnan(a) and math.isnan(b)
-    )
+    """True for equal values of one type, and for a number that is not finite beside how a board writes it."""
+    return (type(a) is type(b) and a == b) or (str(a) == str(b) and str(a) in ("nan", "inf", "-inf"))
 
 
 def _short(value: Any) -> str:

@@ -11,21 +11,13 @@ from robustfl.cli.printing import as_json, console, say, table
 
 def diff(*, first: str, second: str, timing: bool, limit: int, form: str) -> int:
     """Print what differs between two cells or two stores; 1 if anything but timing and environment does."""
-    from robustfl.errors import UsageError
-    from robustfl.records import CellResult
-    from robustfl.reports.published.differing import CellDiff, diff_cells, diff_stores, find_both
-    from robustfl.reports.published.joining import told_apart
+    from robustfl.reports.published.diff import CellDiff
+    from robustfl.reports.published.diff import diff as compare
 
-    a, b = find_both(first, second)
-    for side in (a, b):
-        for problem in () if isinstance(side, CellResult) else side.problems:
+    found, sources = compare(first, second)
+    for source in sources:
+        for problem in source.problems:
             say(f"not counted: {problem}", err=True)
-    if isinstance(a, CellResult) and isinstance(b, CellResult):
-        found: Any = diff_cells(a, b)
-    elif not isinstance(a, CellResult) and not isinstance(b, CellResult):
-        found = diff_stores(*told_apart([a, b], [first, second]))
-    else:
-        raise UsageError("diff: one is a cell, the other a store; give two of a kind (STORE:KEY names a cell)")
     if form == "json":
         as_json({"same": found.same, **dataclasses.asdict(found)})
     elif isinstance(found, CellDiff):

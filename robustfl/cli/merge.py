@@ -13,21 +13,21 @@ def merge(*, sources: tuple[Path, ...], out: Path, names: tuple[str, ...], toler
     Of cells in conflict nothing is written. One board and a board file: the board in the present format.
     """
     from robustfl.errors import UsageError
-    from robustfl.reports.published import joining
-    from robustfl.reports.published.differing import in_a_line
+    from robustfl.reports.published import merge as merging
+    from robustfl.reports.published.diff import in_a_line
     from robustfl.scenarios import Cell
     from robustfl.scenarios.expand import labels
 
     if len(sources) < 2 and not sources[0].is_file():
         raise UsageError("merge: name at least two stores or boards, or one board to make a store of")
-    read = joining.read_sources(sources, names)
-    merged = joining.merge(read, tolerance=tolerance)
+    read = merging.read_sources(sources, names)
+    merged = merging.merge(read, tolerance=tolerance)
     if not merged.conflicts:
         usual = labels(Cell.of({}))
         if out.suffix in (".json", ".gz"):
-            joining.write_merged_board(merged, read, out, defaults=usual)
+            merging.write_merged_board(merged, read, out, defaults=usual)
         else:
-            joining.write_merge(merged, read, out, defaults=usual)
+            merging.write_merge(merged, read, out, defaults=usual)
     if form == "json":
         as_json({
             "cells": len(merged.results), "agreed": merged.agreed, "copied": merged.copied,

@@ -153,8 +153,8 @@ def harmless(r: CellResult) -> dict[str, Any]:
         (harmless, "the attack had no effect → an effect"),
         (certified(attack_shift=0.0, statistics_shift=0.0), "the attack had no effect → an effect"),
         (drawn, "round 1 sa 0.9900 →"),
-        (certified(forgetting={"1": {"mean": 0.0}}), "forgetting 1 0.0000 → none"),
-        (certified(forgetting={"mean": 0.0}), "forgetting 0.0000 → none"),
+        (certified(forgetting={"1": {"mean": 0.0}}), "certificates forgetting 1 mean 0.0000 → none"),
+        (certified(forgetting={"mean": 0.0}), "certificates forgetting mean 0.0000 → none"),
         (measured(sa=1.0), "0 agree"),
         (lambda r: {"status": "failed", "metrics": None, "reason": "no luck"}, "status failed → done"),
         (measured(loss=0.001), "loss 0.0010 →"),
@@ -411,8 +411,8 @@ def test_a_cell_and_its_published_form_are_the_same_and_another_number_is_shown(
     Store("mine").commit(other.model_copy(update={"metrics": other.metrics.model_copy(update={"asr": 0.5})}))
     code, said = cli("diff", f"board.json:{key}", f"mine:{key}")
     assert code == 1
-    assert "metrics.asr" in said
-    assert "curve" not in said
+    assert " asr – 0.5" in said
+    assert "round" not in said
 
 
 def test_stores_and_boards_of_one_name_are_called_as_they_were_typed(cli: Any) -> None:

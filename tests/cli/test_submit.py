@@ -19,7 +19,8 @@ from robustfl import registry
 from robustfl.cli import invoke
 from robustfl.errors import StoreError, UsageError
 from robustfl.records import CellResult, digest
-from robustfl.reports.published import joining, submitting
+from robustfl.reports.published import merge as joining
+from robustfl.reports.published import submitting
 from robustfl.reports.published.submitting import _brought, read_submission, write_submission
 from robustfl.reports.store import Store
 from robustfl.scenarios import evaluate

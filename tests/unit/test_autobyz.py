@@ -17,7 +17,7 @@ from robustfl.reports.board import Board, Row
 from robustfl.reports.ensembles import columns, member_text, words
 from robustfl.reports.frame import frame
 from robustfl.reports.published import publish, read_board, write_board
-from robustfl.reports.published.joining import Source, joined_protocol
+from robustfl.reports.published.merge import Source, joined_protocol
 from robustfl.reports.ranking import rank_board
 from robustfl.reports.tables.writing import to_csv, to_json, to_latex, to_markdown, to_text
 from robustfl.reports.tradeoff import pareto

@@ -14,7 +14,7 @@ from small_bench import RULES, VERSION, run_bench, shrink
 from robustfl.records import digest, plain
 from robustfl.reports.published import read_board
 from robustfl.reports.published.format2 import merged
-from robustfl.reports.published.joining import merge, read_source, write_merge
+from robustfl.reports.published.merge import merge, read_source, write_merge
 from robustfl.reports.published.submitting import BOARD, read_submission, write_submission
 from robustfl.reports.writing import publish_store
 from robustfl.scenarios.isolated import Job

@@ -16,7 +16,7 @@ from robustfl.registry import entries
 from robustfl.reports.key1 import _PARAMETERS, _SETTINGS
 from robustfl.reports.published import read_board
 from robustfl.reports.published.format2 import BoardFile, decoded
-from robustfl.reports.published.joining import merge, read_source, write_merge
+from robustfl.reports.published.merge import merge, read_source, write_merge
 from robustfl.reports.store import Store
 from robustfl.scenarios import Cell, Scenario, expand, grid, preset_names
 from robustfl.scenarios.expand import key_of, resolve

@@ -16,7 +16,7 @@ from robustfl.records import CellResult, CurvePoint, Timing, digest
 from robustfl.reports import load_board
 from robustfl.reports.published import publish, write_board
 from robustfl.reports.published.agreement import agree, settings_apart, versions_apart
-from robustfl.reports.published.joining import (
+from robustfl.reports.published.merge import (
     Source,
     joined_protocol,
     merge,
@@ -107,7 +107,7 @@ def test_forgetting_is_compared_round_by_round() -> None:
         return record().model_copy(update={"certificates": {"forgetting": told}})
 
     found = agree(forgot(**{"1": 0.1, "10": 0.3}), forgot(**{"1": 0.2, "10": 0.3}), tolerance=0.05)
-    assert found.words() == "differs: forgetting 1 0.1000 → 0.2000"
+    assert found.words() == "differs: certificates forgetting 1 mean 0.1000 → 0.2000"
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf])
@@ -167,7 +167,7 @@ def test_robust_accuracy_during_training_is_compared() -> None:
 def test_settings_apart_tell_types_and_missing_entries_apart() -> None:
     assert settings_apart({"a": 1, "b": [1, 2]}, {"a": 1.0, "b": [1, 2], "c": None}) == [("a", 1, 1.0)]
     assert settings_apart({"m": [{"v": 1}]}, {"m": [{"v": 2}]}) == [("m[0].v", 1, 2)]
-    assert settings_apart({"m": [[1], [2]]}, {"m": [[1], [3]]}) == [("m[1]", [2], [3])]
+    assert settings_apart({"m": [[1], [2]]}, {"m": [[1], [3]]}) == [("m[1]", (2,), (3,))]
     assert settings_apart({"m": math.nan}, {"m": math.nan}) == []
 
 

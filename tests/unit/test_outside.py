@@ -22,7 +22,7 @@ from robustfl.outside import LARGEST_FILE, parse_toml, read_file, read_json, sho
 from robustfl.records import digest, misnamed
 from robustfl.registry import create, register
 from robustfl.reports.published.agreement import agree
-from robustfl.reports.published.joining import merge, read_source, write_merge
+from robustfl.reports.published.merge import merge, read_source, write_merge
 from robustfl.reports.store import Store, write_stream
 from robustfl.reports.tables.writing import FORMS
 from robustfl.scenarios import Scenario, expand

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from robustfl.outside import unsafe
 from robustfl.records import CellResult
 
 from ..store import RERUN, Store, open_store, refuse_board, refuse_records
-from .agreement import Agreement, agree, details_apart
+from .agreement import Agreement, agree
 from .board import TOLERANCE, Board, Protocol, carried, described_cells, misshaped
 from .files import name_of, sound_board, write_board
 from .publishing import publish_described
@@ -79,48 +80,33 @@ def merge(sources: Sequence[Source], *, tolerance: float) -> Merge:
     ``certificates["source"]`` names who measured it; a record that already names a source keeps that name behind.
     Copies of one run's record (``one_run``) measured it once, and must be identical.
     """
-    kept: dict[str, tuple[CellResult, str]] = {}
-    runs: dict[str, list[CellResult]] = {}
-    backed: dict[str, list[str]] = {}
-    copied: set[str] = set()
-    conflicts = []
+    found: dict[str, list[tuple[str, CellResult]]] = defaultdict(list)
     for source in sources:
         for record in source.results:
-            name = _named(source, record)
-            if record.key not in kept or (kept[record.key][0].status in RERUN and record.status not in RERUN):
-                kept[record.key], runs[record.key] = (record, name), [record]
-                continue
-            first, owner = kept[record.key]
-            if record.status in RERUN:
-                continue
-            copy_of = next((run for run in runs[record.key] if one_run(run, record)), None)
-            found = _compared(copy_of or first, record, tolerance=0.0 if copy_of else tolerance)
-            if not found.agrees:
-                conflicts.append(Conflict(record.key, record.labels, owner, name, found))
+            found[record.key].append((_named(source, record), record))
+    results, conflicts, agreed, copied = list[CellResult](), list[Conflict](), 0, set[str]()
+    for key in sorted(found):
+        measured = [one for one in found[key] if one[1].status not in RERUN] or found[key][:1]
+        (owner, first), *others = measured
+        runs, names = [first], [owner]
+        for name, record in others:
+            copy_of = next((run for run in runs if one_run(run, record)), None)
+            allowed = 0.0 if copy_of else tolerance
+            compared = agree(copy_of or first, record, tolerance=allowed, details=allowed == 0)
+            if not compared.agrees:
+                conflicts.append(Conflict(key, record.labels, owner, name, compared))
             elif copy_of is not None:
-                copied.add(record.key)
+                copied.add(key)
             else:
-                runs[record.key].append(record)
-                backed.setdefault(record.key, []).append(name)
-    results = []
-    for key in sorted(kept):
-        record, owner = kept[key]
-        who = " + ".join(dict.fromkeys([owner, *backed.get(key, [])]))
-        results.append(record.model_copy(update={"certificates": {**record.certificates, "source": who}}))
+                runs, names = [*runs, record], [*names, name]
+        agreed += len(names) > 1
+        who = " + ".join(dict.fromkeys(names))
+        results.append(first.model_copy(update={"certificates": {**first.certificates, "source": who}}))
     problems = tuple(p for s in sources for p in s.problems)
     if not results:
         why = f"; not counted: {problems[0]}" if problems else ""
         raise UsageError(f"merge: none of {', '.join(s.name for s in sources)} holds a finished cell{why}")
-    return Merge(tuple(results), len(backed), tuple(conflicts), problems, len(copied))
-
-
-def _compared(first: CellResult, second: CellResult, *, tolerance: float) -> Agreement:
-    """``agree``, and equal draws of clients at any tolerance, equal in every detail at a tolerance of 0."""
-    found = agree(first, second, tolerance=tolerance)
-    if tolerance == 0 and found.verdict == "within":
-        return replace(found, verdict="differs")
-    details = details_apart(first, second, draws_only=tolerance > 0) if found.agrees else []
-    return Agreement("differs", tuple(details)) if details else found
+    return Merge(tuple(results), agreed, tuple(conflicts), problems, len(copied))
 
 
 def one_run(first: CellResult, second: CellResult) -> bool:
