@@ -211,6 +211,17 @@ class Pipeline:
         return (*self.steps, self.aggregator)
 
     @property
+    def knowledge(self) -> str:
+        """Some of ``f declared``, ``an honest client``, ``clean server data``; or ``none``.
+
+        A step mixes the row of an honest client with others, so that it is none any more.
+        """
+        told = ["f declared"] if any(part.uses_f for part in self.parts) else []
+        told += ["an honest client"] if self.aggregator.trusts_client and not self.steps else []
+        told += ["clean server data"] if self.aggregator.needs_reference else []
+        return ", ".join(told) or "none"
+
+    @property
     def by_columns(self) -> bool:
         """True if every entry of the result depends on that column of the rows alone."""
         return not self.steps and isinstance(self.aggregator, MixedRule) and self.aggregator.by_columns

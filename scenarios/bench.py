@@ -20,7 +20,6 @@ from .ensemble import asked
 from .execution import WARNING, unheard
 from .expand import expand, fingerprints, key_of, resolve
 from .grid import Results
-from .knowledge import knowledge
 from .methods import canonical_method
 from .protocol import NAMED, SEARCHED, WHO, Protocol, Tier, protocol, scenario_to_run
 from .spec import Scenario, is_axis
@@ -201,7 +200,9 @@ def searches(
             all_of_it += [(f"{words} under {attack}", record) for attack, record in own.items()]
         lost = all(value is None for _, scores in tried for value in scores.values())
         reason = reasons[0] if lost and reasons else ""
-        found[contestant.name] = Search(contestant, knowledge(contestant.of("defense")), tuple(tried), reason)
+        found[contestant.name] = Search(
+            contestant, parse_pipeline(contestant.of("defense")).knowledge, tuple(tried), reason
+        )
     _refuse_unmeasured(all_of_it, store.folder)
     return found
 

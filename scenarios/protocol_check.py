@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from robustfl.autobyz import Asked, asked_of
+from robustfl.defenses import parse_pipeline
 from robustfl.errors import UsageError, some
 from robustfl.records import LATER, CellResult, canonical, completed, labels_of, plain, text_without
 from robustfl.reports.published import Board
@@ -15,7 +16,6 @@ from .bench import Search, configurations, final_scenario
 from .cell import Cell
 from .ensemble import asked as ensemble_asked
 from .expand import expand, labels
-from .knowledge import knowledge
 from .protocol import Protocol, protocol_of, scenario_to_run
 from .tuning_check import contestant_of
 
@@ -132,7 +132,7 @@ def _search_apart(search: Search, entry: Labels, attacks: tuple[str, ...], rules
         yield f"it says why its search came to nothing, which it did not: {entry['reason']!r}"
     if not scores and not entry.get("reason"):
         yield "its search has no score, and no reason is given: nothing was measured to choose by"
-    known = knowledge(search.contestant.of("defense"))
+    known = parse_pipeline(search.contestant.of("defense")).knowledge
     if search.knowledge != known:
         yield f"is told {known}, not {search.knowledge}"
 

@@ -46,6 +46,7 @@ class AlignIns(MajorityRule):
     own comes without a model: then signs decide alone.
     """
 
+    uses_f: ClassVar[bool] = False
     paper: ClassVar[str] = "@xu2025detecting"
     cost: ClassVar[str] = "a selection of the largest of d entries a row, 4nd"
     on_host: ClassVar[str] = "leaves out rows"

@@ -34,6 +34,7 @@ class CenteredClipping(MajorityRule):
     Reference: Algorithm 2 of the paper below.
     """
 
+    uses_f: ClassVar[bool] = False
     paper: ClassVar[str] = "@karimireddy2021learning"
     cost: ClassVar[str] = "2nd for L = 1, else n²d for the inner products and n² per step"
     unfit_for_statistics: ClassVar[str] = (

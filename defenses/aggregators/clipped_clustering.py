@@ -40,6 +40,7 @@ class ClippedClustering(MajorityRule):
     *similarities* off the diagonal and labels of a library in ties; here they are distances, as the paper has them.
     """
 
+    uses_f: ClassVar[bool] = False
     paper: ClassVar[str] = "@li2024experimental"
     cost: ClassVar[str] = "n²d for the inner products, n³ for the clusters, one sum"
     on_host: ClassVar[str] = "clusters rows"

@@ -52,6 +52,7 @@ class DeepSight(MajorityRule):
     says.
     """
 
+    uses_f: ClassVar[bool] = False
     paper: ClassVar[str] = "@rieger2022deepsight"
     on_host: ClassVar[str] = "clusters rows"
     sees_outputs: ClassVar[bool] = True

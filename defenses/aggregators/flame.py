@@ -41,6 +41,7 @@ class Flame(MajorityRule):
     alone. Distances that are equal but for rounding are made equal first.
     """
 
+    uses_f: ClassVar[bool] = False
     paper: ClassVar[str] = "@nguyen2022flame"
     cost: ClassVar[str] = "n²d for the inner products, a clustering of n points, one sum"
     on_host: ClassVar[str] = "clusters rows and draws noise"

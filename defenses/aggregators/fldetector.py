@@ -53,6 +53,7 @@ class FLDetector(MajorityRule):
     has the logarithm of the references' mean, as there, not Tibshirani's mean of logarithms.
     """
 
+    uses_f: ClassVar[bool] = False
     paper: ClassVar[str] = "@zhang2022fldetector"
     cost: ClassVar[str] = "(n + window) d for predictions, clusters of n numbers; n·d memory"
     on_host: ClassVar[str] = "clusters scores of past rounds"

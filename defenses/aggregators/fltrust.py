@@ -32,6 +32,7 @@ class FLTrust(MixedRule):
     Reference: Algorithm 2 of the paper below.
     """
 
+    uses_f: ClassVar[bool] = False
     paper: ClassVar[str] = "@cao2021fltrust"
     cost: ClassVar[str] = "nd for the inner products with the server's own update, one sum; that update"
     needs_reference: ClassVar[bool] = True

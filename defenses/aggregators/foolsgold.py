@@ -41,6 +41,7 @@ class FoolsGold(MixedRule):
     result is zero, and the fact ``no_trust`` says so.
     """
 
+    uses_f: ClassVar[bool] = False
     paper: ClassVar[str] = "@fung2020limitations"
     cost: ClassVar[str] = "n²d for the inner products of the histories, which take n·d memory"
     on_host: ClassVar[str] = "looks up whose rows it has seen"

@@ -48,6 +48,7 @@ class FreqFed(MixedRule):
     says. The paper transforms models, here it is the messages.
     """
 
+    uses_f: ClassVar[bool] = False
     paper: ClassVar[str] = "@fereidooni2024freqfed"
     cost: ClassVar[str] = "n·d log d for the transforms, n²d for inner products, a clustering of n points, one sum"
     on_host: ClassVar[str] = "clusters rows"

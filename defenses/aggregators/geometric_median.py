@@ -47,6 +47,7 @@ class GeometricMedian(MajorityRule):
     unconverged setting other projects use. All steps happen on inner products of the rows.
     """
 
+    uses_f: ClassVar[bool] = False
     paper: ClassVar[str] = "@pillutla2022robust"
     cost: ClassVar[str] = "n²d for the inner products, nd log² n for the start at the median, n² per step"
     on_host: ClassVar[str] = "stops once a step is short"

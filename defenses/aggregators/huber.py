@@ -40,6 +40,7 @@ class HuberLoss(MajorityRule):
     is ours. It is found once, so that the objective stays convex.
     """
 
+    uses_f: ClassVar[bool] = False
     paper: ClassVar[str] = "@zhao2024huber"
     cost: ClassVar[str] = "n²d for the inner products, n² per step, one sum"
     on_host: ClassVar[str] = "stops once a step is short"

@@ -45,6 +45,7 @@ class LayerAdaptiveSparsified(MajorityRule):
     which the code leaves out; its λ_n is 1 for CIFAR and 2 for other data.
     """
 
+    uses_f: ClassVar[bool] = False
     paper: ClassVar[str] = "@xu2025achieving"
     cost: ClassVar[str] = "a selection of the largest of d entries a row, 4nd"
     on_host: ClassVar[str] = "leaves out rows layer by layer"

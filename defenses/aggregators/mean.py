@@ -27,6 +27,7 @@ class Mean(MixedRule):
     Reference: the server step of FedAvg.
     """
 
+    uses_f: ClassVar[bool] = False
     paper: ClassVar[str] = "@mcmahan2017communication"
     cost: ClassVar[str] = "nd"
     by_columns: ClassVar[bool] = True

@@ -32,6 +32,7 @@ class Median(MajorityRule):
     Reference: Option I of Algorithm 1 of the paper below.
     """
 
+    uses_f: ClassVar[bool] = False
     paper: ClassVar[str] = "@yin2018byzantine"
     cost: ClassVar[str] = "O(n log² n) comparisons per entry"
     by_columns: ClassVar[bool] = True

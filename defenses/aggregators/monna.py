@@ -36,6 +36,7 @@ class NearestNeighborAveraging(MixedRule):
     paper: ClassVar[str] = "@farhadkhani2023robust"
     cost: ClassVar[str] = "3nd: lengths, distances from one row, then one sum"
     isometric: ClassVar[bool] = True
+    trusts_client: ClassVar[bool] = True
 
     pivot: int = param(0, ge=0, doc="number of the trusted row")
 

@@ -50,6 +50,7 @@ class MultiMetrics(MixedRule):
     are left out of Σ⁻¹; scores that are equal but for rounding go to the lowest index.
     """
 
+    uses_f: ClassVar[bool] = False
     paper: ClassVar[str] = "@huang2023multi"
     cost: ClassVar[str] = "n²d absolute differences, n²d for the inner products, one sum"
     on_host: ClassVar[str] = "selects rows by scores"

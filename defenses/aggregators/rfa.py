@@ -30,6 +30,7 @@ class RobustFederatedAveraging(MajorityRule):
     Reference: Algorithm 2 (smoothed Weiszfeld) of the paper below, as RFA runs it in every round.
     """
 
+    uses_f: ClassVar[bool] = False
     paper: ClassVar[str] = "@pillutla2022robust"
     cost: ClassVar[str] = "n²d for the inner products, n² per step"
     isometric: ClassVar[bool] = True

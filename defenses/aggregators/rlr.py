@@ -51,6 +51,10 @@ class RobustLearningRate(MixedRule):
             raise Refused(f"rlr: theta={theta} is more than the {rows.count} rows, so that no coordinate could pass")
         return Aggregated(rows.columns(_Voted(rows.count, theta)), facts={"theta": theta})
 
+    @property
+    def uses_f(self) -> bool:
+        return self.theta is None
+
     def min_clients(self, f: int) -> int:
         return max(2 * f + 1, self.theta or 0)
 

@@ -29,6 +29,7 @@ class SignMajorityVote(MajorityRule):
     Reference: signSGD with majority vote, Algorithm 1 of the paper below.
     """
 
+    uses_f: ClassVar[bool] = False
     paper: ClassVar[str] = "@bernstein2019signsgd"
     cost: ClassVar[str] = "nd"
     exempt: ClassVar[Mapping[str, str]] = {"no harm": "it returns signs"}

@@ -52,6 +52,7 @@ class SignGuard(MajorityRule):
     at.
     """
 
+    uses_f: ClassVar[bool] = False
     paper: ClassVar[str] = "@xu2022byzantine"
     cost: ClassVar[str] = "fraction·n·d signs, a clustering of n points, 2nd for lengths and the sum"
     on_host: ClassVar[str] = "draws coordinates and clusters rows"

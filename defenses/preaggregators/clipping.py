@@ -36,6 +36,7 @@ class Clipping(Step):
     Reference: static clipping, the baseline of the paper below.
     """
 
+    uses_f: ClassVar[bool] = False
     paper: ClassVar[str] = "@allouah2025adaptive"
     cost: ClassVar[str] = "2nd: lengths of the rows, then one scaled sum"
     lengths_only: ClassVar[bool] = True

@@ -127,15 +127,15 @@ def _refuse_pages(scenario: Scenario) -> None:
 
 
 def _list(tier: Tier, rules: Protocol, contestants: tuple[Contestant, ...], form: str) -> int:
+    from robustfl.defenses import parse_pipeline
     from robustfl.scenarios.bench import configurations
-    from robustfl.scenarios.knowledge import knowledge
 
     rows = []
     for contestant in contestants:
         tried = configurations(contestant, rules)
         rates = ", ".join(dict.fromkeys(f"{c['schedule']['lr']:g}" for c in tried))
         own = ", ".join(dict.fromkeys(c["defense"] for c in tried if c["defense"] != contestant.of("defense")))
-        rows.append([contestant.name, knowledge(contestant.of("defense")), rates, own])
+        rows.append([contestant.name, parse_pipeline(contestant.of("defense")).knowledge, rates, own])
     if form == "json":
         names = ("contestant", "knowledge", "rates", "own")
         as_json([dict(zip(names, row, strict=True)) for row in rows])

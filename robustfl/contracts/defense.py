@@ -68,6 +68,11 @@ class Step(Method):
     unfit_for_statistics: ClassVar[str] = ""
     on_host: ClassVar[str] = ""
 
+    @property
+    def uses_f(self) -> bool:
+        """False for a step that makes the same of its rows whatever ``f`` it is told."""
+        return True
+
     @abstractmethod
     def mix(self, gram: Tensor, *, f: int, context: Context) -> Tensor:
         """The coefficients ``[m n]`` such that the new rows are ``coefficients @ X``; ``gram [n n]`` is ``X Xᵀ``."""
@@ -90,6 +95,8 @@ class Step(Method):
 class Aggregator(Method):
     """A rule ``[n d] -> [d]``; ``needs_reference``: it compares rows with the server's own update.
 
+    ``trusts_client``: it is told the row of one client that is honest.
+
     ``sees_outputs``: it asks what the models of rows predict (``Context.noise_outputs``); others are not given that.
 
     ``unfit_for_statistics`` says why it makes no sense on normalization statistics, where it does not: rows that
@@ -102,9 +109,15 @@ class Aggregator(Method):
 
     kind: ClassVar[str] = "defense"
     needs_reference: ClassVar[bool] = False
+    trusts_client: ClassVar[bool] = False
     sees_outputs: ClassVar[bool] = False
     unfit_for_statistics: ClassVar[str] = ""
     on_host: ClassVar[str] = ""
+
+    @property
+    def uses_f(self) -> bool:
+        """False for a rule that returns the same whatever ``f`` it is told."""
+        return True
 
     @property
     def weighted(self) -> bool:

@@ -66,6 +66,23 @@ def test_same_generator_same_result(pipeline):
     assert torch.equal(run(pipeline, X, 1), run(pipeline, X, 1))
 
 
+def test_what_declares_that_it_does_not_use_f_does_not_and_others_do(pipeline):
+    """Of many rows in a few rounds on end: a rule with a memory may ask for f only later."""
+    part = pipeline.parts[0]
+    pipeline = pipeline_of(part.name, "mean")
+    made: dict[int, list[torch.Tensor]] = {}
+    for f in (1, 3):  # two apart: votes of an odd number of rows are never even
+        state, made[f] = {}, []
+        for trial in range(60 if part.uses_f else 4):
+            X = torch.randn(15, 12, generator=stream(trial, "contract"), dtype=torch.float64)
+            context = Context(generator=stream(1, "rule"), state=state, reference=X.mean(0))
+            done = pipeline.run(X, f=f, context=context)
+            state, made[f] = done.state if (trial + 1) % 4 else {}, [*made[f], done.vector]
+            if part.uses_f and f == 3 and not torch.equal(made[1][trial], done.vector):
+                return
+    assert all(map(torch.equal, made[1], made[3])) != part.uses_f
+
+
 def test_too_few_clients_are_refused(pipeline):
     need = pipeline.min_clients(2)
     if need > 1:

@@ -18,6 +18,7 @@ from small_bench import SMALL, run_bench, shrink
 from robustfl.autobyz import TITLE, ensembles, latest
 from robustfl.cli import invoke
 from robustfl.cli.bench import STUDIES, _publish
+from robustfl.defenses import parse_pipeline
 from robustfl.errors import RobustflError, UsageError
 from robustfl.reports.benchmark.study import Study, Tried, about, read_study, study_of
 from robustfl.reports.benchmark.study_page import heldout_page, study_page
@@ -26,7 +27,6 @@ from robustfl.reports.store import Store
 from robustfl.scenarios import Execution, Scenario
 from robustfl.scenarios.bench import Contestant, Search, bench, configurations, contestants, searches, tuning_scenario
 from robustfl.scenarios.grid import run_grid
-from robustfl.scenarios.knowledge import knowledge
 from robustfl.scenarios.protocol import Tier, protocol, protocol_of, scenario_to_run
 
 BOARDS = Path(__file__).parents[2] / "boards"
@@ -108,8 +108,8 @@ def test_what_is_unknown_is_named_with_exit_code_2(
         ("bucketing+monna", "f declared"), ("nnm+monna", "f declared"), ("rlr", "f declared"), ("rlr(theta=3)", "none"),
     ],
 )  # fmt: skip
-def test_what_a_defense_is_told_is_found_by_trying(defense: str, told: str) -> None:
-    assert knowledge(defense) == told
+def test_what_a_defense_is_told_follows_from_its_parts(defense: str, told: str) -> None:
+    assert parse_pipeline(defense).knowledge == told
 
 
 # --- tuning ----------------------------------------------------------------------------------------------------------
