@@ -6,6 +6,7 @@ from .clipped_clustering_adaptive import ClippedClusteringAdaptive
 from .constant import Inf, NaN, Zero
 from .dba import DBA
 from .dirty_labels import DirtyLabels
+from .edge import Edge
 from .edge_case import EdgeCase
 from .fang import Fang
 from .foe import FOE, IPM
@@ -20,6 +21,7 @@ from .neurotoxin import Neurotoxin
 from .none import NoAttack
 from .opt import Opt
 from .opt_alie import OptALIE
+from .opt_drift import OptDrift
 from .opt_foe import OptFOE
 from .partial import Partial
 from .poisonedfl import PoisonedFL
@@ -39,6 +41,7 @@ __all__ = [
     "BadNets",
     "ClippedClusteringAdaptive",
     "DirtyLabels",
+    "Edge",
     "EdgeCase",
     "Fang",
     "Gaussian",
@@ -54,6 +57,7 @@ __all__ = [
     "NoAttack",
     "Opt",
     "OptALIE",
+    "OptDrift",
     "OptFOE",
     "Partial",
     "PoisonedFL",

@@ -27,7 +27,8 @@ class View:
     ``[n d]``, attackers' rows last, to the server's result ``[d]`` (knowledge ``defense`` only); ``variance [d]`` marks
     the entries of the statistics channel that are variances. ``previous [d]`` is the channel's last aggregate, which
     every client can tell from what the server sent (``None`` in the first round); ``state`` is what the attack handed
-    back last (``Forged``).
+    back last (``Forged``). ``shapes`` are those of the model's tensors that lie in an update one after the other
+    (empty: nobody knows, as of statistics).
     """
 
     n: int
@@ -40,6 +41,7 @@ class View:
     round: int = 0
     previous: Tensor | None = None
     state: Mapping[str, Tensor] = field(default_factory=dict)
+    shapes: tuple[tuple[int, ...], ...] = ()
 
     def redacted(self, attack: Attack) -> View:
         """The view as ``attack`` gets it, from the engine, inside another attack or in a test: what it declares."""

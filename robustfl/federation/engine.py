@@ -261,6 +261,7 @@ class _Loop:
                 round=context.round,
                 previous=previous,
                 state=state.attack.get("update", {}),
+                shapes=context.shapes,
             ).redacted(e.attack)
 
         own = stack.rows[who.h :].clone() if e.computes_own else None

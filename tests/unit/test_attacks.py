@@ -139,6 +139,46 @@ def test_a_searched_attack_asks_the_server_with_its_declared_f_and_the_honest_ro
     assert float(far.norm()) > 10 * float(near.norm())
 
 
+def test_the_edge_is_the_largest_or_smallest_honest_value_of_each_coordinate() -> None:
+    X = torch.tensor([[0.0, 5.0], [2.0, 1.0], [1.0, 3.0]])
+    assert robustfl.forge("edge", X, f=2).tolist() == [[2.0, 5.0]] * 2
+    assert robustfl.forge("edge", X, f=1, side=-1).tolist() == [[0.0, 1.0]]
+    assert robustfl.forge("edge", X, f=1, share=2).tolist() == [[3.0, 7.0]]
+
+
+@pytest.mark.parametrize("rule", ["trimmed-mean", "multi-krum", "nnm+median", "geometric-median"])
+@pytest.mark.parametrize("side", ["up", "down", "signs"])
+def test_a_drift_goes_as_far_to_its_side_as_the_rule_lets_a_row_of_its_three_shapes(rule: str, side: str) -> None:
+    """Held against a fine grid of strengths of each shape."""
+    X, f, server = torch.randn(8, 12, generator=stream(3), dtype=torch.float64), 2, robustfl.defense(rule)
+    view = View(n=10, f=f, honest=X, aggregate=lambda stack: server(stack, f=f))
+    sent = robustfl.attack("opt-drift", side=side).forge(view, generator=stream(1))
+    signs = sent.state.get("signs", torch.full((12,), -1.0 if side == "down" else 1.0, dtype=torch.float64))
+    assert set(signs.tolist()) == ({-1.0, 1.0} if side == "signs" else {signs[0].item()})
+
+    def moved(row: torch.Tensor) -> float:
+        return float((server(torch.cat([X, row.expand(f, -1)]), f=f) - X.mean(0)) @ signs)
+
+    ends = X.max(0).values.where(signs > 0, X.min(0).values)
+    steps = (signs, signs * X.std(0), ends - X.mean(0))
+    best = max(moved(X.mean(0) + i / 50 * step) for step in steps for i in range(300))
+    assert moved(sent.rows[0]) >= 0.9 * best > 0
+    later = robustfl.attack("opt-drift", side=side).forge(replace(view, state=sent.state, round=1), generator=stream(2))
+    assert torch.equal(later.rows, sent.rows)  # whatever is drawn later
+
+
+@pytest.mark.parametrize(("layers", "moved"), [("all", range(8)), ("hidden", range(4)), ("last", range(4, 8))])
+def test_a_drift_of_some_layers_leaves_the_others_honest(layers: str, moved: range) -> None:
+    """The last weight matrix and what follows it is the last layer."""
+    X, shapes = torch.randn(5, 8, generator=stream(4)), ((1, 3), (1,), (3, 1), (1,))
+    view = View(n=6, f=1, honest=X, aggregate=lambda stack: stack.mean(0), shapes=shapes)
+    sent = robustfl.attack("opt-drift", layers=layers).forge(view, generator=stream(1)).rows[0]
+    assert [i for i in range(8) if abs(sent[i] - X.mean(0)[i]) > 1e-3] == list(moved)
+    if layers != "all":
+        with pytest.raises(UsageError, match="needs the shapes"):
+            robustfl.attack("opt-drift", layers=layers).forge(replace(view, shapes=()), generator=stream(1))
+
+
 def test_gaussian_noise_has_its_mean_and_deviation_and_differs_between_attackers() -> None:
     sent = robustfl.forge("gaussian", torch.zeros(3, 20_000), f=2, mu=5, sigma=2)
     assert float(sent.mean()) == pytest.approx(5, abs=0.05)
