@@ -25,9 +25,8 @@ from typing import Any, BinaryIO
 
 from pydantic import ValidationError
 
-from robustfl.beside import walk
 from robustfl.errors import StoreError, UsageError, reason
-from robustfl.outside import read_json
+from robustfl.outside import read_json, walk
 from robustfl.records import KEY_VERSION, LATER, SCHEMA, STATUSES, CellResult, canonical, completed, misnamed, plain
 
 from .documents import first_fault

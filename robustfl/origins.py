@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Any
-
-from robustfl.beside import short_digest
 
 
 def named_methods(cell: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -33,6 +32,11 @@ def origins(cell: Mapping[str, Any]) -> dict[str, str]:
         kind = "evasion" if axis == "evasions" else axis
         found |= {f"{kind} {m['name']}": str(m["origin"]) for m in foreign(methods) if "name" in m}
     return found
+
+
+def short_digest(content: bytes) -> str:
+    """The first twelve hexadecimal digits of SHA-256."""
+    return hashlib.sha256(content).hexdigest()[:12]
 
 
 def file_origin(name: str, content: bytes) -> str:

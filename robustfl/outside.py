@@ -23,6 +23,7 @@ LONGEST_REASON = 20_000
 """Characters of why a cell failed."""
 
 _GZIP = b"\x1f\x8b"
+_NO_CODE = {"site-packages", "dist-packages", "node_modules", "__pycache__"}
 
 METHOD_NAME = re.compile(r"[a-z0-9][a-z0-9.\-]*")
 
@@ -163,3 +164,16 @@ def unsafe_texts(value: Any, path: str = "", *, depth: int = 3) -> Iterator[tupl
     elif isinstance(value, (list, tuple)):
         for i, inner in enumerate(value):
             yield from unsafe_texts(inner, f"{path}[{i}]", depth=depth - 1)
+
+
+def walk(folder: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
+    """Walk a folder as ``os.walk`` does, without entering hidden folders, caches, and environments inside it."""
+    for here, folders, files in os.walk(folder):
+        yield Path(here), list(folders), files
+        inside = [name for name in folders if not name.startswith(".") and name not in _NO_CODE]
+        folders[:] = [name for name in inside if not Path(here, name, "pyvenv.cfg").exists()]
+
+
+def python_files(folder: Path) -> list[Path]:
+    """The Python files of a package's folder, sorted; none of an environment that lies in it."""
+    return sorted(here / name for here, _, files in walk(folder) for name in files if name.endswith(".py"))

@@ -15,28 +15,29 @@ import importlib.util
 import inspect
 import itertools
 import json
+import pickle
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from fractions import Fraction
 from functools import cache, lru_cache
 from importlib.metadata import Distribution, EntryPoint, distribution, entry_points, packages_distributions
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
 
+import cloudpickle
+
 from robustfl import autobyz
-from robustfl.beside import digests, digests_of, forget_others, imported, short_digest, whole, whole_package
 from robustfl.contracts import Method
 from robustfl.errors import RobustflError, UsageError, closest, told
 from robustfl.layer_kinds import TABLE
-from robustfl.origins import file_origin
+from robustfl.origins import file_origin, short_digest
 from robustfl.outside import METHOD_NAME, unsafe
 from robustfl.parameters import check_given, is_plain, remember, types_of
-from robustfl.sessions import beside_of, content, script_of, written_here
+from robustfl.plugin_code import MAIN, OWN, code_of, files_of, imports, session_code
 
 KINDS = ("attack", "evasion", "defense", "norm", "algorithm", "objective", "model", "dataset", "partition")
 GROUP = "robustfl.plugins"
-OWN = "robustfl"
 _RESERVED = {"kind", "name", "version", "paper", "cost", "exempt"}
 _SHORT = {"kind", "name", "cost"}  # too short for one letter more or less to be a slip
 WORDS: dict[str, dict[str, str]] = {
@@ -58,7 +59,7 @@ class Entry:
     """One registered method and where it came from.
 
     ``origin`` is empty for robustfl's own; else the distribution and its version, or the file and its digest, or a
-    digest of a class written in a notebook. ``by_hand``: neither an entry point nor ``load_file`` brings it in.
+    digest of a class of the main program. ``by_hand``: neither an entry point nor ``load_file`` brings it in.
     """
 
     kind: str
@@ -67,14 +68,6 @@ class Entry:
     cls: type[Method]
     origin: str = ""
     by_hand: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
-class Guest:
-    """A method registered by hand, as it travels to another process: with the types of its parameters."""
-
-    entry: Entry
-    types: dict[str, Any]
 
 
 _entries: dict[str, dict[str, Entry]] = {kind: {} for kind in KINDS}
@@ -91,7 +84,6 @@ class _State:
 _state = _State()
 _caches: list[Callable[[], None]] = []
 _files: dict[str, str] = {}
-_admitted: dict[tuple[str, str], Entry] = {}
 
 
 def register(name: str, *, version: int = 1) -> Callable[[M], M]:
@@ -140,7 +132,7 @@ def check_name(kind: str, name: str) -> None:
 
 def _rewritten(one: type, other: type) -> bool:
     """True for two versions of a class of the main program."""
-    return written_here(one) and written_here(other) and one.__qualname__ == other.__qualname__
+    return one.__module__ == other.__module__ == MAIN and one.__qualname__ == other.__qualname__
 
 
 def until_changed(function: Callable[P, R]) -> Callable[P, R]:
@@ -254,8 +246,8 @@ def _origin_of_distribution(dist: Distribution, module: str) -> str:
         installed = {}
     if not installed.get("dir_info", {}).get("editable"):
         return origin
-    content = whole_package(module)
-    return origin if content is None else f"{origin}+{short_digest(content)}"
+    code = code_of(module)
+    return f"{origin}+{short_digest(repr(code).encode())}" if code else origin
 
 
 def _origin_of_module(cls: type) -> str:
@@ -263,15 +255,14 @@ def _origin_of_module(cls: type) -> str:
     top = cls.__module__.partition(".")[0]
     if top == OWN:
         return ""
-    if written_here(cls):
-        script = script_of(cls)
-        return _origin_of_session(cls) if script is None else f"{script.name} {short_digest(whole(script))}"
+    if top == MAIN:
+        return f"session {session_code(cls)[0]}"
     for name in _distributions().get(top, ()):
         return _origin_of_distribution(distribution(name), cls.__module__)
     try:
-        source = Path(inspect.getfile(cls))
-        digests_of(cls.__module__)  # from now on what is loaded is remembered
-        return f"{source.name} {short_digest(whole(source, cls.__module__.rpartition('.')[0]))}"
+        file, code = Path(inspect.getfile(cls)), code_of(top)
+        alone = len(code) < 2 and len(files_of(top)) < 2  # as --plugin would name it
+        return file_origin(file.name, file.read_bytes() if alone else repr(code).encode())
     except (TypeError, OSError):
         return cls.__module__
 
@@ -279,69 +270,58 @@ def _origin_of_module(cls: type) -> str:
 _origin_of_kind = cache(_origin_of_module)  # of rows of the table of layer kinds
 
 
-def _origin_of_session(cls: type) -> str:
-    return f"session {content(cls)[:12]}"
-
-
 def reread_session() -> None:
-    """Look again at methods written in a notebook or at a prompt: what they use may have been edited since."""
+    """Look again at methods of the main program: what they use may have been edited since."""
     for names in _entries.values():
         for name, entry in names.items():
-            if entry.by_hand and written_here(entry.cls) and entry.origin.startswith("session "):
-                origin = _origin_of_session(entry.cls)
-                if origin != entry.origin:
-                    names[name] = dataclasses.replace(entry, origin=origin)
-                    _changed()
+            origin = _origin_of_module(entry.cls) if entry.by_hand and entry.cls.__module__ == MAIN else entry.origin
+            if origin != entry.origin:
+                names[name] = dataclasses.replace(entry, origin=origin)
+                _changed()
 
 
-def guests() -> tuple[Guest, ...]:
+def guests() -> tuple[Entry, ...]:
     """The methods that other processes do not find by themselves: those registered by hand."""
-    return tuple(Guest(e, types_of(e.cls)) for names in _entries.values() for e in names.values() if e.by_hand)
+    return tuple(entry for names in _entries.values() for entry in names.values() if entry.by_hand)
 
 
-def code_of(brought: Collection[Guest]) -> dict[str, str]:
-    """By name the digests of the modules of no installed package that ``guests`` are in or use, as loaded here."""
-    code: dict[str, str] = {}
-    for cls in (guest.entry.cls for guest in brought):
-        if not written_here(cls):
-            code |= digests_of(cls.__module__)
-        else:
-            script = script_of(cls)
-            code |= beside_of(cls) if script is None else digests(script.read_bytes())
-    return code
+def pack(brought: Sequence[Entry]) -> bytes:
+    """Methods registered by hand, and digests of the modules they use, for ``unpack`` in another process.
 
-
-def expect(code: Mapping[str, str]) -> None:
-    """Before guests come: let this process import their modules as they were. Raises ``UsageError`` if it cannot."""
-    gone = forget_others(code)
-    _drop(lambda entry: entry.cls.__module__ in gone)
-
-
-def admit(sent: Collection[Guest], code: Iterable[str] = ()) -> None:
-    """Register the ``guests`` of another process here, in place of what earlier ones of their names were.
-
-    Of the modules ``code``, which came with them, it is remembered what they are now.
+    Raises ``UsageError`` for what cannot be pickled.
     """
-    for name in code:
-        digests_of(name)
-    for guest in sent:
-        remember(guest.entry.cls, guest.types)
-        place = guest.entry.kind, guest.entry.name
-        _admitted[place] = _entries[place[0]][place[1]] = dataclasses.replace(guest.entry, by_hand=False)
-    _changed()
+    if not brought:
+        return b""
+    code: dict[str, str] = {}
+    for cls in (entry.cls for entry in brought):
+        code |= session_code(cls)[1] if cls.__module__ == MAIN else code_of(cls.__module__)
+    try:
+        methods = [(dataclasses.replace(entry, by_hand=False), types_of(entry.cls)) for entry in brought]
+        return pickle.dumps((code, cloudpickle.dumps(methods)))
+    except Exception as error:  # whatever a class holds on to
+        raise UsageError(
+            f"what this process defines cannot be sent to workers ({told(error)}): methods: "
+            f"{', '.join(f'{entry.kind} {entry.name}' for entry in brought)}; write them in a file that "
+            "plugins=[...] names, or take jobs=0"
+        ) from None
 
 
-def dismiss() -> None:
-    """Forget the guests that were admitted so far."""
-    _drop(lambda entry: _admitted.get((entry.kind, entry.name)) is entry)
-    _admitted.clear()
-
-
-def _drop(gone: Callable[[Entry], bool]) -> None:
-    """Take methods out of the registries."""
-    for names in _entries.values():
-        for name in [name for name, entry in names.items() if gone(entry)]:
-            del names[name]
+def unpack(sent: bytes) -> None:
+    """Register the methods of ``pack``. Raises ``UsageError`` where modules that they use are missing or others."""
+    if not sent:
+        return
+    code, methods = pickle.loads(sent)
+    if other := [name for name, digest in code.items() if code_of(name).get(name) != digest]:
+        raise UsageError(
+            f"{', '.join(other)} changed after it was imported, or is another one here; start a new process"
+        )
+    try:
+        found = pickle.loads(methods)
+    except Exception as error:  # whatever its imports raise
+        raise UsageError(f"methods of the main program cannot be loaded by workers: {told(error)}") from error
+    for entry, types in found:
+        remember(entry.cls, types)
+        _entries[entry.kind][entry.name] = entry
     _changed()
 
 
@@ -372,21 +352,18 @@ def load_file(path: str | Path) -> list[Entry]:
     module = importlib.util.module_from_spec(spec)
 
     def run() -> None:
+        for name in sorted(imports(source)):
+            found = [*files_of(name).values()]
+            if name not in sys.modules and importlib.util.find_spec(name) is None:
+                found = [path for path in (file.parent / f"{name}.py", file.parent / name) if path.exists()]
+            if found:
+                raise UsageError(
+                    f"it imports {name} ({found[0]}), whose code would be in no key of a result: put it into "
+                    f"{file.name}, or make an installed package of both that names its module as an entry point of "
+                    "robustfl.plugins"
+                )
         # the bytes of the digest, and no compiled file that lies beside them
-        try:
-            exec(compile(source, str(file), "exec", dont_inherit=True), module.__dict__)
-        except ModuleNotFoundError as error:
-            if error.name is None or not list(file.parent.glob(f"{error.name.partition('.')[0]}*")):
-                raise
-            raise UsageError(
-                f"it imports {error.name}, which is no installed package; what lies beside {file.name} is not seen, as "
-                "its code would be in no key of a result: put it into the file, or make an installed package of both"
-            ) from error
-        for name, other in imported(source).items():
-            raise UsageError(
-                f"it imports {name} ({other}), whose code would be in no key of a result: put it into {file.name}, or "
-                "make an installed package of both that names its module as an entry point of robustfl.plugins"
-            )
+        exec(compile(source, str(file), "exec", dont_inherit=True), module.__dict__)
 
     sys.modules[module_name] = module
     try:
@@ -402,18 +379,6 @@ def origin_of_file(path: str | Path) -> str:
     """The origin that methods of a plug-in file have, without loading it."""
     file = Path(path).resolve()
     return file_origin(file.name, file.read_bytes())
-
-
-def forget_files(*, but: Collection[tuple[str, bytes]]) -> None:
-    """Forget the methods of plug-in files, except those whose name and content are in ``but``.
-
-    For processes that live longer than one version of a plug-in, such as the workers of a cluster.
-    """
-    kept = {file_origin(name, content) for name, content in but}
-    gone = {path: origin for path, digest in _files.items() if (origin := f"{Path(path).name} {digest}") not in kept}
-    _drop(lambda entry: entry.origin in gone.values())
-    for path in gone:
-        del _files[path]
 
 
 def loaded_files(origins: Collection[str]) -> list[str]:

@@ -7,15 +7,13 @@ forever for a cell that the scheduler gave up.
 
 from __future__ import annotations
 
-import atexit
 import hashlib
 import logging
-import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -25,12 +23,13 @@ from typing import Any
 
 import torch
 
-from robustfl.beside import python_files
 from robustfl.errors import ClusterError, RobustflError, UsageError, reason
 from robustfl.origins import named_methods
+from robustfl.outside import python_files
 from robustfl.records import CellResult, canonical
-from robustfl.registry import admit, dismiss, expect, forget_files, load_file, load_plugins
+from robustfl.registry import load_file, load_plugins, unpack
 from robustfl.scratch import scratch
+from robustfl.workers import Died, spread
 
 from .execution import Execution
 from .expand import fingerprints, key_of
@@ -50,8 +49,7 @@ class RemoteCell(Task):
     software: dict[str, str]
     methods: tuple[str, ...]
     execution: Execution
-    guests: bytes = pickle.dumps(())
-    code: Mapping[str, str] = field(default_factory=dict)
+    sent: bytes = b""
 
 
 def software() -> dict[str, str]:
@@ -177,6 +175,8 @@ def _outcome(client: Any, future: Any, item: RemoteCell) -> CellResult:
     result = _fetched(client, future)
     if isinstance(result, RobustflError):
         raise result
+    if isinstance(result, Died):
+        return item.failed(f"its process on a worker died (out of memory?): {result.words}")
     return CellResult.model_validate_json(result)
 
 
@@ -195,27 +195,42 @@ def _fetched(client: Any, future: Any) -> Any:
 # --- on a worker -----------------------------------------------------------------------------------------------------
 
 
-def execute(item: RemoteCell) -> str | RobustflError:
-    """Run one cell on a worker and return its record as JSON; what is wrong with the worker comes back as a value."""
+def execute(item: RemoteCell) -> str | RobustflError | Died:
+    """Run one cell on a worker and return its record as JSON; what is wrong with the worker comes back as a value.
+
+    A cell with plug-ins that are not installed runs in a process of its own: the worker lives on, and is never to run
+    their code in another cell.
+    """
     from distributed import get_worker
 
-    name = get_worker().address
+    named = get_worker().address, item
     with _one_at_a_time:  # threads of one process share torch's settings
-        try:
-            for package, theirs in software().items():
-                if theirs != item.software[package]:
-                    raise ClusterError(_differs(name, package, theirs, item.software[package]))
-            expect(item.code)
-            dismiss()
-            _load(item.plugins)
-            load_plugins()
-            admit(pickle.loads(item.guests), item.code)
+        if not item.plugins and not item.sent:
+            return _run(named)
+        ((_, outcome),) = spread(_run, [named], 1, threads=item.execution.threads)
+        return outcome
+
+
+def _run(named: tuple[str, RemoteCell]) -> str | RobustflError:
+    name, item = named
+    try:
+        for package, theirs in software().items():
+            if theirs != item.software[package]:
+                raise ClusterError(_differs(name, package, theirs, item.software[package]))
+        load_plugins()
+        with scratch("plugins") as folder:
+            for number, (file, content) in enumerate(item.plugins):
+                (folder / str(number)).mkdir()
+                path = folder / str(number) / Path(file).name
+                path.write_bytes(content)
+                load_file(path)
+            unpack(item.sent)
             _check_identity(name, item)
             record = item.run(item.execution)
-        except UsageError as error:
-            return UsageError(f"worker {name}: {error}")
-        except RobustflError as error:
-            return error
+    except UsageError as error:
+        return UsageError(f"worker {name}: {error}")
+    except RobustflError as error:
+        return error
     return canonical(record.model_dump(mode="json"))
 
 
@@ -235,21 +250,3 @@ def _check_identity(name: str, item: RemoteCell) -> None:
 def methods_of(resolved: Mapping[str, Any]) -> tuple[str, ...]:
     """Every method of a resolved cell by name, version and origin."""
     return tuple(f"{m['name']} {m['version']} {m.get('origin', '')}".strip() for _, m in named_methods(resolved))
-
-
-@cache
-def _folder() -> Path:
-    held = ExitStack()
-    atexit.register(held.close)
-    return held.enter_context(scratch("plugins"))
-
-
-def _load(plugins: Sequence[tuple[str, bytes]]) -> None:
-    """Load plug-ins from files of this worker's own; those of earlier grids are forgotten."""
-    forget_files(but=plugins)
-    for name, content in plugins:
-        path = _folder() / hashlib.sha256(content).hexdigest()[:12] / Path(name).name
-        if not path.is_file():
-            path.parent.mkdir(exist_ok=True)
-            path.write_bytes(content)
-        load_file(path)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from robustfl.origins import all_origins
 from robustfl.records import CellResult, plain
-from robustfl.registry import Guest, guests, loaded_files
+from robustfl.registry import Entry, guests, loaded_files
 from robustfl.reports.store import Store
 from robustfl.scratch import scratch
 from robustfl.storage import LIMIT
@@ -252,11 +252,11 @@ def _work(todo: Plan, execution: Execution, places: Places | None) -> list[Work]
     ]  # fmt: skip
 
 
-def _brought(todo: Plan) -> tuple[list[str], tuple[Guest, ...]]:
+def _brought(todo: Plan) -> tuple[list[str], tuple[Entry, ...]]:
     """The plug-in files, and the methods of no file, that workers need for the missing cells."""
     cells = [todo.cells[key] for key in todo.missing]
     used = set().union(*(all_origins(resolve(cell, todo.fingerprints[cell])["methods"]) for cell in cells))
-    return loaded_files(used), tuple(guest for guest in guests() if guest.entry.origin in used)
+    return loaded_files(used), tuple(entry for entry in guests() if entry.origin in used)
 
 
 def _described(todo: Plan, facts: Mapping[str, Any]) -> dict[str, Any]:

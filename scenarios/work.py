@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import faulthandler
-import pickle
 import signal
 import threading
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,11 +16,10 @@ from robustfl.errors import LONGEST, RobustflError, StoreError, Terminated, Usag
 from robustfl.origins import origins
 from robustfl.outside import cut
 from robustfl.records import CellResult
-from robustfl.registry import Guest, admit, code_of, expect, load_file, load_plugins
+from robustfl.registry import Entry, load_file, load_plugins, pack, unpack
 from robustfl.reports import tracking
 from robustfl.reports.store import RERUN, Store
 from robustfl.scratch import scratch, sweep
-from robustfl.sessions import written_here
 from robustfl.workers import Died, spread
 
 from . import round_files
@@ -68,9 +66,8 @@ class Work(Task):
     folder: Path
     traces: str = ""
     places: Places | None = None
-    guests: tuple[Guest, ...] = ()
+    guests: tuple[Entry, ...] = ()
     sent: bytes = b""
-    code: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def trace(self) -> Path:
@@ -90,9 +87,9 @@ def run_all(work: Sequence[Work], workers: int, on_round: OnRoundOf | None) -> I
         for item in work:
             yield _execute(item, on_round)
         return
-    sent, code = _sent(work[0].guests if work else ())
+    sent = pack(work[0].guests if work else ())
     with scratch("traces") as traces, round_files.watched(str(traces), on_round):
-        left = [replace(item, traces=str(traces), guests=(), sent=sent, code=code) for item in work]
+        left = [replace(item, traces=str(traces), guests=(), sent=sent) for item in work]
         for together, some in ((True, workers), (False, 1)):
             execution, again = work[0].execution if work else Execution(), list[Work]()
             deadline = None if execution.cell_minutes is None else 60 * execution.cell_minutes
@@ -147,11 +144,11 @@ def run_on_cluster(work: Sequence[Work], execution: Execution) -> Iterator[Finis
     if not work:
         return
     mine, plugins = software(), contents(work[0].plugins)
-    sent = _sent([guest for guest in work[0].guests if written_here(guest.entry.cls)])
+    sent = pack(work[0].guests)
     with connected(str(execution.cluster)) as client:
         cells = [
             RemoteCell(i.key, i.cell, i.scenario, i.fingerprint, plugins, mine, methods_of(i.resolved),
-                       execution.of_a_cell, *sent)
+                       execution.of_a_cell, sent)
             for i in work
         ]  # fmt: skip
         for record in run_remotely(client, cells, execution.on_note):
@@ -184,21 +181,6 @@ def terminable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _sent(brought: Sequence[Guest]) -> tuple[bytes, dict[str, str]]:
-    """Methods of no file as they travel to workers, and what these are to import. Raises ``UsageError``."""
-    import joblib  # no worker needs it
-
-    try:
-        return pickle.dumps(joblib.wrap_non_picklable_objects(tuple(brought), keep_wrapper=False)), code_of(brought)
-    except Exception as error:  # whatever a class holds on to
-        cause = str(error.__cause__ or error).strip(' \n"').splitlines()[-1]
-        raise UsageError(
-            f"what this process defines cannot be sent to workers ({cause}): methods: "
-            f"{', '.join(f'{g.entry.kind} {g.entry.name}' for g in brought)}; write them in a file that "
-            "plugins=[...] names, or take jobs=0"
-        ) from None
-
-
 def _in_worker(item: Work) -> Finished | StoreError | UsageError:
     """Run and commit one cell, whatever its methods do short of ending the process.
 
@@ -210,8 +192,7 @@ def _in_worker(item: Work) -> Finished | StoreError | UsageError:
         faulthandler.register(signal.SIGUSR1, trace, all_threads=False)
         try:
             load_plugins()
-            expect(item.code)
-            admit(pickle.loads(item.sent), item.code)
+            unpack(item.sent)
             return _execute(item)
         except (StoreError, UsageError) as error:
             return error

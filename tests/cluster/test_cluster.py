@@ -20,10 +20,9 @@ import pytest
 
 from robustfl import registry
 from robustfl.errors import ClusterError, UsageError
-from robustfl.registry import create, dismiss, forget_files, guests, origin_of
 from robustfl.scenarios import Cell, Execution, Scenario, cluster, expand, grid
 from robustfl.scenarios.expand import fingerprints, key_of, resolve
-from robustfl.scenarios.work import _sent
+from robustfl.workers import Died
 
 CELL = {
     "attack": ["none", "mine"], "defense": ["mean", "median"], "model": "mlp(hidden=(8,))", "f": 1, "clients": 5,
@@ -38,10 +37,10 @@ from robustfl.registry import register
 @register("mine", version=1)
 @dataclass(frozen=True)
 class Mine(Attack):
-    """Send the negative mean; die where a test wants it."""
+    """Send the negative mean; kill the worker where a test wants it."""
     def forge(self, view, *, generator):
         if view.round == 2 and os.path.exists({trap!r}):
-            os._exit(1)
+            os.kill(os.getppid(), 9)
         return -{factor} * view.honest.mean(0).expand(view.f, -1)
 '''
 
@@ -124,6 +123,7 @@ def wait_for_cells(out: Path, count: int) -> None:
 
 
 @pytest.mark.cluster
+@pytest.mark.usefixtures("clean_registry")
 @pytest.mark.filterwarnings("ignore:evasions. pgd:UserWarning")  # a short one, which is as good here
 def test_a_grid_survives_the_death_of_a_worker_and_of_the_scheduler(machines: Cluster, tmp_path: Path) -> None:
     file = written(tmp_path, rounds=60, seed=[0, 1])
@@ -153,7 +153,6 @@ def test_a_grid_survives_the_death_of_a_worker_and_of_the_scheduler(machines: Cl
     after = records(tmp_path / "runs")
     assert before.items() <= after.items()
     assert after == records(grid(Scenario.load(file), out=tmp_path / "here", jobs=1).folder.parent)
-    forget_files(but=[])
 
 
 @pytest.mark.cluster
@@ -195,7 +194,9 @@ def remote(**changed: Any) -> cluster.RemoteCell:
 @pytest.fixture
 def on_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     """This process as a worker."""
-    distributed = SimpleNamespace(get_worker=lambda: SimpleNamespace(address="tcp://there:1"))
+    distributed = SimpleNamespace(
+        get_worker=lambda: SimpleNamespace(address="tcp://there:1"), KilledWorker=InterruptedError
+    )
     monkeypatch.setitem(sys.modules, "distributed", distributed)
 
 
@@ -215,60 +216,25 @@ def test_a_worker_that_differs_is_refused_with_both_versions_named(changed: dict
     assert all(word in str(error) for word in ["worker tcp://there:1", *told])
 
 
-@pytest.mark.usefixtures("on_a_worker")
-def test_a_newer_version_of_a_plug_in_takes_the_place_of_the_one_a_worker_has_loaded() -> None:
-    for factor in (1, 2):
-        plugins = (("mine.py", PLUGIN.format(factor=factor, trap="").encode()),)
-        record = cluster.execute(remote(plugins=plugins))
-        assert isinstance(record, str), record
-    assert origin_of(create("attack", "mine")).startswith("mine.py ")
-    forget_files(but=[])
-    with pytest.raises(UsageError, match="unknown attack 'mine'"):
-        create("attack", "mine")
-
-
+@pytest.mark.slow
 @pytest.mark.usefixtures("on_a_worker", "clean_registry")
-def test_a_worker_takes_plug_ins_and_methods_of_scripts_in_any_order() -> None:
-    """Files of other names with the same method, a script's, the file again: none is in the way of the next."""
-    content = PLUGIN.format(factor=1, trap="").encode()
-    file = {"plugins": (("mine.py", content),)}
+def test_plug_ins_are_in_the_way_of_no_other_cell() -> None:
+    """A file, a script's class of the same name, and a file that ends its process, on one worker."""
+    content = PLUGIN.format(factor=1, trap="")
     exec(content, {"__name__": "__main__"})
-    sent, code = _sent(guests())
-    script = {"guests": sent, "code": code}
+    sent = registry.pack(registry.guests())
     del registry._entries["attack"]["mine"]
-    for brought in (file, {"plugins": (("mine_v2.py", content),)}, script, file, script):
+    for brought in ({"plugins": (("mine.py", content.encode()),)}, {"sent": sent}):
         record = cluster.execute(remote(**brought))
         assert isinstance(record, str), record
-        assert origin_of(create("attack", "mine")).startswith("session" if "guests" in brought else "mine")
-    forget_files(but=[])
-    dismiss()
-
-
-@pytest.mark.usefixtures("on_a_worker", "clean_registry")
-def test_a_worker_runs_what_the_script_that_sent_it_had_imported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It lives on while a module beside the script is edited: it imports the new text, or refuses."""
-    helper = tmp_path / "helper_of_mine.py"
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(sys, "modules", dict(sys.modules))
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    text = PLUGIN.format(factor="helper_of_mine.SCALE", trap="").replace("import os", "import os, helper_of_mine")
-    sent = []
-    for scale in (1.0, 30.0):
-        helper.write_text(f"SCALE = {scale}\n")
-        sys.modules.pop("helper_of_mine", None)
-        registry._entries["attack"].pop("mine", None)
-        exec(text, {"__name__": "__main__"})
-        sent.append(dict(zip(("guests", "code"), _sent(guests()), strict=True)))
-    del sys.modules["helper_of_mine"], registry._entries["attack"]["mine"]
-    error = cluster.execute(remote(**sent[0]))
-    assert "helper_of_mine changed after it was imported" in str(error)
-    for scale, brought in ((30.0, sent[1]), (1.0, sent[0]), (30.0, sent[1])):
-        helper.write_text(f"SCALE = {scale}\n")
-        assert isinstance(cluster.execute(remote(**brought)), str)
-        assert scale == sys.modules["helper_of_mine"].SCALE
-    dismiss()
+    deadly = remote(plugins=(("mine.py", b"import os; os._exit(3)"),))
+    died = cluster.execute(deadly)
+    assert died == Died(3)
+    future = SimpleNamespace(status="finished", result=lambda timeout: died)
+    failed = cluster._outcome(SimpleNamespace(), future, deadly)
+    assert (failed.status, failed.reason) == ("failed", "its process on a worker died (out of memory?): exit status 3")
+    with pytest.raises(UsageError, match="unknown attack 'mine'"):
+        registry.create("attack", "mine")
 
 
 @pytest.mark.parametrize(

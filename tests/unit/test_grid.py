@@ -363,7 +363,9 @@ def test_a_plug_in_that_changes_after_the_grid_began_ends_it_and_stores_nothing(
     file.write_text(file.read_text() + "# another\n")
     with pytest.raises(UsageError, match=r"changing\.py' changed after it was loaded; start a new process"):
         workers._execute(work)
-    registry.forget_files(but=[])  # as a process that never loaded it
+    registry._files.clear()  # as a process that never loaded it
+    del registry._entries["attack"]["changing"]
+    registry._changed()
     words = r"a plug-in changed after the grid began \[attack changing: changing\.py .*\]; start the grid again"
     with pytest.raises(UsageError, match=words):
         workers._execute(work)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -25,17 +26,23 @@ NET = torch.nn.Linear(2, 2)
 torch.nn.init.ones_(NET.weight), torch.nn.init.zeros_(NET.bias)
 
 def far(x):
+    assert "abc" not in {"ab", "bc", "cd"}
     return FACTOR * x
+
+class Loud(Attack):
+    @staticmethod
+    def twice(x):
+        return x / 0.5
 
 @robustfl.register("shout")
 @dataclass(frozen=True)
-class Shout(Attack):
+class Shout(Loud):
     paper: ClassVar[str] = ""
     loud: float = robustfl.param(2.0, gt=0)
 
     def forge(self, view, *, generator):
         assert NET.weight.sum() == 4
-        return far(-self.loud * view.honest.mean(0)).expand(view.f, -1)
+        return far(-self.loud * self.twice(view.honest.mean(0))).expand(view.f, -1)
 """
 GRID = """
 study = robustfl.Scenario.of({"name": "cells", "cell": {
@@ -112,6 +119,9 @@ def test_the_same_text_is_the_same_method_and_another_text_another() -> None:
         ("-self.loud", "self.loud"),
         ("FACTOR = 3.0", "FACTOR = 4.0"),
         ("return FACTOR * x", "return x"),
+        ('"cd"', '"de"'),
+        ("x / 0.5", "x / 0.25"),
+        ("@staticmethod", "@classmethod"),
         ("param(2.0", "param(5.0"),
         ("zeros_(NET.bias)", "ones_(NET.bias)"),
         ("gt=0", "gt=1"),
@@ -123,8 +133,8 @@ def test_a_function_that_is_edited_later_makes_another_method() -> None:
     space: dict[str, Any] = {}
     first = run_cell(METHOD, space)
     assert run_cell("def far(x):\n    return x", space) != first
-    assert run_cell("def far(x):\n    return FACTOR * x", space) == first
-    assert run_cell("unrelated = 1", space) == first
+    assert run_cell("def far(x):\n    assert 'abc' not in {'ab', 'bc', 'cd'}\n    return FACTOR * x", space) == first
+    assert run_cell("unrelated = honest = 1", space) == first
 
 
 def test_the_class_that_was_edited_is_the_one_that_runs() -> None:
@@ -147,13 +157,9 @@ def test_a_module_may_not_register_twice() -> None:
         exec(code, space)
 
 
-def test_a_script_is_known_by_its_file(tmp_path: Path) -> None:
+def test_a_class_of_a_script_is_known_in_every_session(tmp_path: Path) -> None:
     script = tmp_path / "study.py"
-    script.write_text(METHOD + "print(robustfl.registry.lookup('attack', 'shout').origin)\n")
-    origins = []
-    for _ in range(2):
-        made = subprocess.run([sys.executable, str(script)], text=True, capture_output=True, check=True)
-        origins.append(made.stdout.strip())
-        script.write_text(script.read_text() + "# changed\n")
-    assert all(o.startswith("study.py ") for o in origins)
-    assert len(set(origins)) == 2
+    script.write_text("# moved\n" + METHOD + "print(robustfl.registry.lookup('attack', 'shout').origin)\n")
+    other = {**os.environ, "PYTHONHASHSEED": "7"}
+    made = subprocess.run([sys.executable, str(script)], env=other, text=True, capture_output=True, check=True)
+    assert made.stdout.strip() == run_cell(METHOD)
