@@ -43,7 +43,7 @@ def _near_file(target: str) -> str:
 def _file(target: str, limit: float) -> list[dict[str, Any]]:
     from robustfl import testing
     from robustfl.registry import load_file, load_plugins
-    from robustfl.testing.guards import Hung, within
+    from robustfl.testing.suite import Hung, within
 
     if not Path(target).is_file():
         raise UsageError(f"plug-in {target!r} is not a file{_near_file(target)}")

@@ -1,213 +1,235 @@
-"""The laws of Byzantine attacks."""
+"""The laws of Byzantine attacks and of evasion attacks."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from robustfl.attacks import forge_statistics
-from robustfl.contracts import Attack, Forged, Rehearsal, View
+from robustfl.contracts import Attack, Evasion, Forged, Rehearsal, View
 from robustfl.defenses import parse_pipeline
 from robustfl.randomness import stream
-from robustfl.testing.common import COMMON, FIRST, D, built, rows
-from robustfl.testing.guards import (
-    Broken,
-    Differs,
-    attempt,
-    check_pixels,
-    check_state,
-    devices,
-    expect,
-    held,
-    hinted,
-    own_memory,
-    same,
-    tensor,
-    untouched,
-)
-from robustfl.testing.suite import LIMIT, Check, Law, Trial, run
+from robustfl.results import pair
+from robustfl.testing.common import D, check_pixels, laws_of, rows
+from robustfl.testing.suite import DOUBLE, Broken, Law, Suite, Trial
+
+# --- Byzantine attacks -----------------------------------------------------------------------------------------------
+
+_SIZES = ((7, 2), (9, 3), (7, 2), (1, 1))
 
 
-@dataclass(frozen=True)
-class AttackTrial(Trial[Attack]):
-    """An attack and the views it gets: what the engine would hand it."""
-
-    def view(
-        self, h: int = 7, f: int = 2, *, round: int = 0, dtype: torch.dtype = torch.float64, device: str = "cpu"
-    ) -> View:
-        honest = rows(h, dtype, device)
-        return View(
-            n=h + f,
-            f=f,
-            honest=honest,
-            own=rows(f, dtype, device, seed=7),
-            aggregate=Rehearsal(median()),
-            round=round,
-            previous=honest.mean(0) if round else None,
-        ).redacted(self.method)
-
-    def forged(self, view: View, method: Attack | None = None, seed: int = 1) -> Forged:
-        """The rows the attack sends, and the state it wants to be handed next round."""
-        device = next((t.device for t in (view.honest, view.own) if t is not None), torch.device("cpu"))
-        chosen = self.method if method is None else method
-        with hinted(chosen, view):
-            made: Any = chosen.forge(view, generator=stream(seed, "attack", device=device))
-        result = Forged.of(made)
-        tensor(result.rows, "what forge returns")
-        return result
-
-    def forge(self, view: View) -> Tensor:
-        """The forged rows."""
-        return self.forged(view).rows
-
-    def outcome(self, method: Attack, case: int = 0) -> tuple[Tensor, ...]:
-        result = self.forged(self.view(7, 2) if case == 0 else self.view(9, 3, round=1), method)
-        return (result.rows, *(result.state[k] for k in sorted(result.state)))
+def view_of(attack: Attack, case: int = 0, like: Tensor = DOUBLE) -> View:
+    """The view that the engine would hand the attack, which in case 2 is of batch-norm statistics."""
+    h, f = _SIZES[case]
+    honest, own, server = rows(h, like), rows(f, like, seed=7), parse_pipeline("median")
+    view = View(
+        n=h + f, f=f, honest=honest, own=own, aggregate=Rehearsal(lambda stack: server(stack, f=0)), round=case,
+        previous=honest.mean(0) if case else None,
+    )  # fmt: skip
+    if case == 2:
+        mask = torch.arange(D, device=like.device) >= D // 2
+        origin = torch.arange(1.0, D + 1).to(like)
+        rehearsal = Rehearsal(lambda stack: server(stack, f=0), origin=origin)
+        view = dataclasses.replace(
+            view, channel="statistics", variance=mask, honest=honest.abs(), own=own.abs(), aggregate=rehearsal
+        )
+    return view.redacted(attack)
 
 
-def median() -> Callable[[Tensor], Tensor]:
-    """The coordinate-wise median as the server's aggregation."""
-    pipeline = parse_pipeline("median")
-    return lambda stack: pipeline(stack, f=0)
+def _forging(method: Attack, ask: Callable[..., Any], case: int, like: Tensor) -> None:
+    view = view_of(method, case, like)
+
+    def forge(view: View) -> Forged:
+        shown = {f"view.{n}": getattr(view, n) for n in ("honest", "own", "previous")}
+        shown |= {f"view.state[{name!r}]": value for name, value in view.state.items()}
+        draws, wanted = stream(1, "attack", device=like.device), [like.new_empty(view.f, D)]
+        return Forged.of(ask("forge", lambda: method.forge(view, generator=draws), wanted, shown, own=True))
+
+    if state := forge(view).state:
+        forge(dataclasses.replace(view, round=view.round + 1, state=state))
+    x, y = _batch(like)
+    if method.poisons_data:
+        ask("poison", lambda: _poisoned(method, x, y), [x, y], {"x": x, "y": y})
+    if method.triggers:
+        ask("trigger", lambda: method.trigger(x), [x], {"x": x})
 
 
-def _knowledge(trial: AttackTrial) -> str | None:
-    allowed = ("blind", "partial", "omniscient", "defense")
-    if trial.method.knowledge not in allowed:
-        raise Broken(f"knowledge={trial.method.knowledge!r} must be one of {', '.join(allowed)}")
-    trial.forge(trial.view())
-    return f"{trial.method.knowledge}: {held(trial.view())}"
+def _batch(like: Tensor) -> tuple[Tensor, Tensor]:
+    x = torch.rand(6, 3, 8, 8, generator=stream(0, "pixels"), dtype=torch.float64)
+    return x.to(like), torch.arange(6, device=like.device) % 5
 
 
-def _shape(trial: AttackTrial) -> str | None:
-    refusals = []
-    for h, f in ((7, 2), (3, 1), (1, 1)):
-        view = trial.view(h, f)
-        made, reason = attempt(trial.forge, view)
-        if reason is not None and (h, f) == (7, 2):
-            raise Broken(f"7 honest rows and 2 attackers are refused: {reason}")
-        if reason is not None:
-            refusals.append(f"h={h}, f={f}")
-        elif tuple(made.shape) != (f, D):
-            raise Broken(f"rows for h={h}, f={f}, d={D} have shape {tuple(made.shape)}, not {(f, D)}")
-    return f"refused: {'; '.join(refusals)}" if refusals else None
+def _poisoned(method: Attack, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    draws = stream(1, "poison", device=x.device)
+    made = method.poison(x, y, classes=5, generator=draws, attacker=1, round=2)
+    return pair(made, "images, labels", method, "poison()")
 
 
-def _kind(trial: AttackTrial) -> str | None:
-    for device in devices():
-        for dtype in (torch.float32, torch.float64):
-            like = torch.empty(0, dtype=dtype, device=torch.device(device, 0) if device == "cuda" else device)
-            expect(trial.forge(trial.view(dtype=dtype, device=device)), like, (2, D), "the result for such rows")
-    return " and ".join(devices())
-
-
-def _inputs(trial: AttackTrial) -> str | None:
-    for h, round in ((1, 0), (5, 0), (5, 1)):
-        view = trial.view(h, 2, round=round)
-        shown = {"view.honest": view.honest, "view.own": view.own, "view.previous": view.previous}
-        with untouched(**shown):
-            made, reason = attempt(trial.forge, view)
-        if reason is None:
-            own_memory(made, "the result", *shown.values())
-    return None
-
-
-def _statistics(trial: AttackTrial) -> str | None:
-    if not trial.method.forges:
-        return "it forges nothing"
-    mask = torch.arange(D) >= D // 2
-    view = trial.view()
-    honest, own = (None if t is None else t.abs() for t in (view.honest, view.own))
-    aggregate = None if view.aggregate is None else Rehearsal(median(), origin=torch.arange(1.0, D + 1).double())
-    view = dataclasses.replace(view, channel="statistics", variance=mask, honest=honest, own=own, aggregate=aggregate)
-    with untouched(**{"view.honest": honest, "view.own": own}):
-        made: Any = forge_statistics(trial.method, view, target="both", generator=stream(1, "attack"))
-    sent = expect(
-        Forged.of(made).rows, torch.empty(0, dtype=torch.float64), (2, D), "the result on batch-norm statistics"
-    )
-    if bool((sent[:, mask] < 0).any()):
-        raise Broken("a forged variance is negative")
-    return None
-
-
-def _poison(trial: AttackTrial) -> str | None:
+def _images(trial: Trial) -> str | None:
+    """Poisoned and stamped images are in [0, 1], labels known; a trigger shows."""
     method = trial.method
-    x = torch.rand(6, 3, 8, 8, generator=stream(0, "pixels"))
-    y = torch.arange(6) % 5
-
-    def poisoned() -> tuple[Tensor, Tensor]:
-        return trial.fresh().poison(x, y, classes=5, generator=stream(1, "poison"), attacker=1, round=2)
-
-    if not method.poisons_data:
-        new_x, new_y = poisoned()
-        if not (torch.equal(new_x, x) and torch.equal(new_y, y)):
-            raise Broken("poison changes the batch, but poisons_data is False")
-        return "it poisons no data"
-    with untouched(x=x, y=y):
-        new_x, new_y = poisoned()
-        again = poisoned()
-    expect(new_x, x, tuple(x.shape), "poisoned x")
-    expect(new_y, y, tuple(y.shape), "poisoned y")
-    check_pixels(new_x, "poisoned")
-    if not (int(new_y.min()) >= 0 and int(new_y.max()) < 5):
-        raise Broken(f"poisoned labels reach from {int(new_y.min())} to {int(new_y.max())}; there are 5 classes")
-    if not same((new_x, new_y), again):
-        raise Differs("two calls with generators in the same state poison differently")
-    return None
-
-
-def _state(trial: AttackTrial) -> str | None:
-    first = trial.forged(trial.view())
-    if not first.state:
-        return "it keeps no state"
-    check_state(first.state)
-    view = dataclasses.replace(trial.view(round=1), state=first.state)
-    with untouched(**{f"view.state[{k!r}]": v for k, v in first.state.items()}):
-        second, again = trial.forged(view), trial.forged(view)
-    expect(second.rows, torch.empty(0, dtype=torch.float64), (2, D), "the result of the next round")
-    if not same((second.rows,), (again.rows,)):
-        raise Differs("two calls with the same state and generator give different results")
-    return ", ".join(sorted(first.state))
-
-
-def _trigger(trial: AttackTrial) -> str | None:
-    method = trial.method
+    x, y = _batch(DOUBLE)
+    images, labels = _poisoned(method, x.clone(), y.clone())
+    if not method.poisons_data and not (torch.equal(images, x) and torch.equal(labels, y)):
+        raise Broken("poison changes the batch, but poisons_data is False")
+    check_pixels(images, "poisoned")
+    if not (int(labels.min()) >= 0 and int(labels.max()) < 5):
+        raise Broken(f"poisoned labels reach from {int(labels.min())} to {int(labels.max())}; there are 5 classes")
     if not method.triggers:
-        return "it has no trigger"
+        return None
     if type(method.target) is not int:
         raise Broken(f"triggers is True and target is {method.target!r}, not a class")
-    x = torch.rand(6, 3, 8, 8, generator=stream(0, "pixels"))
-    with untouched(x=x):
-        stamped = expect(method.trigger(x), x, tuple(x.shape), "what trigger returns")
+    stamped = method.trigger(x)
     if torch.equal(stamped, x):
         raise Broken("trigger leaves images as they are")
     check_pixels(stamped, "stamped")
     return f"target class {method.target}"
 
 
-LAWS = (
-    *FIRST,
-    Law("knowledge", "it works with exactly the fields of the view it declares", _knowledge),
-    Law("shape", "one row per attacker: [f d]", _shape),
-    Law("dtype and device", "the rows are of the honest rows' dtype and on their device", _kind),
-    Law("inputs untouched", "the view is neither written to nor handed back", _inputs),
-    *COMMON,
-    Law("statistics", "on batch-norm statistics it forges rows of the same kind, variances at least 0", _statistics),
-    Law("poison", "poisoned batches stay batches: shape, dtype, pixels in [0, 1], known labels", _poison),
-    Law("state", "state goes in by the view and out by the result", _state),
-    Law("trigger", "stamped images are other images, and the target is a class", _trigger),
+def _lacks(attack: Attack) -> str:
+    view = view_of(attack)
+    names = (f.name for f in dataclasses.fields(view) if f.name not in ("channel", "round", "state", "shapes"))
+    holds = ", ".join(name for name in names if getattr(view, name) is not None)
+    return f"; with knowledge={attack.knowledge!r} the view holds {holds} only"
+
+
+ATTACK = Suite(
+    laws_of(Law("images", _images)),
+    _forging, more={"statistics": False, "h=1, f=1": True}, lacks=_lacks,
+)  # fmt: skip
+
+
+# --- evasion attacks -------------------------------------------------------------------------------------------------
+
+_CLASSES, _ROUNDING = 5, 1e-5
+
+
+def _pixels(like: Tensor = DOUBLE) -> tuple[Tensor, Tensor]:
+    """Four images, some pixels on the border of their range, and their labels."""
+    x = torch.rand(4, 3, 8, 8, generator=stream(0, "pixels"), dtype=torch.float64)
+    x[0], x[1, 0] = 0.0, 1.0
+    return x.to(like), torch.tensor([0, 1, 2, 3], device=like.device)
+
+
+def _small_network(like: Tensor = DOUBLE) -> nn.Sequential:
+    """A network in training mode whose normalization and dropout show whether it is attacked in evaluation mode."""
+    with torch.random.fork_rng(devices=[]):  # constructors draw from the global generator
+        network = nn.Sequential(
+            nn.Conv2d(3, 4, 3, stride=2), nn.BatchNorm2d(4), nn.Tanh(), nn.Dropout(0.5), nn.Flatten(),
+            nn.Linear(36, _CLASSES),
+        )  # fmt: skip
+    for i, parameter in enumerate(network.parameters()):
+        nn.init.normal_(parameter.data, std=0.5, generator=stream(i, "weights"))
+    network[1].eval()  # one layer is not in the mode of the others, and must stay so
+    return network.to(like)
+
+
+def _perturbing(method: Evasion, ask: Callable[..., Any], case: int, like: Tensor) -> None:
+    x, y = _pixels(like)
+    x, y = ((x, y), (x[:3].flip(-1), y[:3]), (x[:0], y[:0]))[case]
+    draws = stream(1, "evasion", device=like.device)
+    ask("perturb", lambda: method.perturb(_small_network(like), x, y, generator=draws), [x], {"x": x, "y": y})
+
+
+def _perturbed(method: Evasion, network: nn.Module | None = None) -> Tensor:
+    network = _small_network() if network is None else network
+    return method.perturb(network, *_pixels(), generator=stream(1, "evasion"))
+
+
+def _ball(trial: Trial) -> str | None:
+    """x_adv lies within eps of x and in [0, 1], and is x where eps is 0."""
+    for network in (_small_network(), _small_network().eval()):
+        check_pixels(_perturbed(trial.method, network), "x_adv: its")
+    eps, (x, _) = getattr(trial.method, "eps", None), _pixels()
+    if not isinstance(eps, float):
+        return "it has no parameter eps"
+    norm = getattr(trial.method, "norm", "linf")
+    moved = (_perturbed(trial.method) - x).flatten(1)
+    reach = float((moved.norm(dim=1) if norm == "l2" else moved.abs().amax(dim=1)).max())
+    if reach > eps + _ROUNDING:
+        raise Broken(f"x_adv lies {reach:g} from x ({norm}); eps is {eps:g}")
+    with suppress(ValueError):  # eps=0 may be refused
+        if not torch.equal(_perturbed(dataclasses.replace(trial.method, eps=0.0)), x):
+            raise Broken("with eps=0 it moves pixels")
+    return f"{reach:.4g} of {eps:.4g} ({norm})"
+
+
+@contextmanager
+def unchanged(network: nn.Module, *, gradients: bool = True) -> Iterator[None]:
+    """Raise ``Broken`` unless modes, flags, values, hooks and gradients of the network are as before."""
+
+    def facts() -> dict[str, object]:
+        found: dict[str, object] = {}
+        for name, module in network.named_modules():
+            found[f"mode or hooks of {name or 'model'}"] = module.training, len(module._forward_hooks)
+        for name, p in network.named_parameters():
+            found[f"requires_grad of {name}"] = p.requires_grad
+            found[f"gradient of {name}"] = None if p.grad is None or not gradients else p.grad.tolist()
+        return found | {name: value.tolist() for name, value in network.state_dict().items()}
+
+    before = facts()
+    yield
+    if wrong := [name for name, now in facts().items() if now != before.get(name)]:
+        raise Broken(f"{wrong[0]} is not as before; put back what you change")
+
+
+class _Interrupted(Exception):
+    pass
+
+
+def _model(trial: Trial) -> str | None:
+    """Modes, flags, values, gradients and hooks are as before, also after an error."""
+    for fails_at in (0, 1, 3):
+        network, seen = _small_network(), list[int]()
+
+        def fail(*_: Any, fails_at: int = fails_at, seen: list[int] = seen) -> None:
+            seen.append(1)
+            if len(seen) == fails_at:
+                raise _Interrupted
+
+        network(_pixels()[0]).sum().backward()
+        next(network.parameters()).requires_grad_(False)
+        network.register_forward_pre_hook(fail)
+        with unchanged(network), suppress(_Interrupted):
+            _perturbed(trial.method, network)
+    return None
+
+
+def _evaluation_mode(trial: Trial) -> str | None:
+    """The model is attacked as it is served."""
+    network, modes = _small_network(), list[bool]()
+    network.register_forward_pre_hook(lambda module, inputs: modes.append(any(m.training for m in module.modules())))
+    _perturbed(trial.method, network)
+    if any(modes):
+        raise Broken("the model was attacked in training mode; its dropout and batch statistics are not what is served")
+    return f"{len(modes)} forwards"
+
+
+def _callers(trial: Trial) -> str | None:
+    """Neither the caller's gradient mode matters nor that there is no generator."""
+    with torch.no_grad():
+        off = _perturbed(trial.method)
+    if not torch.equal(off, _perturbed(trial.method)):
+        raise Broken("under torch.no_grad() it finds another x_adv; switch gradients on where they are needed")
+    once, again = (trial.method.perturb(_small_network(), *_pixels()) for _ in range(2))
+    if not torch.equal(once, again):
+        raise Broken(
+            "without a generator two calls differ; take a stream of your own: stream(0, name, device=x.device)"
+        )
+    return None
+
+
+EVASION = Suite(
+    laws_of(
+        Law("ball", _ball, waivable=True),
+        Law("model untouched", _model),
+        Law("evaluation mode", _evaluation_mode),
+        Law("callers", _callers),
+    ),
+    _perturbing,
+    more={"an empty batch": False},
 )
-
-
-def check_attack(method: str | Attack | type[Attack], *, limit: float = LIMIT, **params: Any) -> list[Check]:
-    """The contract of a Byzantine attack, law by law.
-
-    >>> all(check.passed for check in check_attack("foe", eta=2))
-    True
-    """
-    return run(LAWS, AttackTrial(built("attack", method, params)), limit=limit)

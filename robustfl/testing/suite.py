@@ -1,23 +1,35 @@
-"""Checks, and the way laws are run: each in its own thread with a time limit, none stopping the others."""
+"""Laws, trials of methods, and the way laws are run: each with a time limit, none stopping the others."""
 
 from __future__ import annotations
 
 import dataclasses
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import FrozenInstanceError, dataclass
-from typing import Any, Generic, TypeVar, cast
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import FrozenInstanceError, dataclass, field
+from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
-from robustfl.contracts import Method
-from robustfl.errors import told
-from robustfl.testing.guards import Broken, Differs, Hung, within
-from robustfl.testing.state import kept_state
+from robustfl.contracts import Aggregated, Forged
+from robustfl.errors import RobustflError, told
+from robustfl.results import received
 from robustfl.torch_settings import restored
 
 LIMIT = 60.0
 """Seconds one law may take unless the caller says otherwise."""
+DOUBLE = torch.empty(0, dtype=torch.float64)
+
+
+class Broken(AssertionError):
+    """A law is broken; the message says what was seen."""
+
+
+class Hung(Exception):
+    """The work did not end in time."""
 
 
 @dataclass(frozen=True)
@@ -35,136 +47,180 @@ class Check:
     because: str = ""
 
 
-M = TypeVar("M", bound=Method)
-
-
-@dataclass(frozen=True)
-class Trial(ABC, Generic[M]):
-    """A method under test, and a piece of work it can be given; ``kept`` is what it held before the first law."""
-
-    method: M
-    kept: dict[str, str] = dataclasses.field(default_factory=dict)
-
-    @abstractmethod
-    def outcome(self, method: M, case: int = 0) -> tuple[Tensor, ...]:
-        """The results of ``method`` for work ``case`` (0 or 1) with generators made anew from a fixed seed."""
-
-    def fresh(self) -> M:
-        """The same method, constructed anew."""
-        return cast(M, dataclasses.replace(cast(Any, self.method)))
-
-
 @dataclass(frozen=True)
 class Law:
-    """A promise with a name; ``test`` raises ``Broken`` or returns a remark. ``waivable``: ``exempt`` may excuse it."""
+    """A promise with a name; ``test``, whose docstring says it, raises ``Broken`` or returns a remark.
+
+    ``waivable``: ``exempt`` may excuse it. ``stops``: the laws after it make sense only if it holds.
+    """
 
     name: str
-    says: str
-    test: Callable[[Any], str | None]
+    test: Callable[[Trial], str | None]
     waivable: bool = False
+    stops: bool = False
+
+    @property
+    def says(self) -> str:
+        """The promise in a sentence."""
+        return (self.test.__doc__ or "").strip()
 
 
 @dataclass(frozen=True)
-class _Finding:
-    """A check with the kind of its failure: ``difference`` of two results, and where an error was raised."""
+class Suite:
+    """The laws of a kind, and the work that its methods are given.
 
-    check: Check
-    difference: bool = False
-    hung: bool = False
+    ``work(method, ask, case, like)`` calls the method's members in dtype and on the device of ``like``, each through
+    ``ask(member, run, likes, shown, own=False)``, which returns what ``run()`` made: tensors like ``likes``, of the
+    tensors ``shown`` by name, and with ``own`` in memory of their own. Cases 0 and 1 are ordinary; ``more`` names those
+    from 2 on and says if they may be refused. ``lacks`` says which inputs of a method are None.
+    """
+
+    laws: tuple[Law, ...]
+    work: Callable[..., Any]
+    more: Mapping[str, bool] = field(default_factory=dict)
+    lacks: Callable[[Any], str] = lambda _: ""
 
 
-ROOTS = ("no global settings", "no global randomness", "no memory")
-"""Laws whose breach makes results differ from call to call, and that can see it happen."""
+@dataclass(frozen=True)
+class Trial:
+    """A method under test; ``before`` is what it held before the first law, ``root`` where files of data are."""
+
+    method: Any
+    suite: Suite
+    before: Mapping[str, str]
+    root: Any = None
+
+    def outcome(
+        self, method: Any = None, case: int = 0, like: Tensor = DOUBLE, *, form: bool = False, inputs: bool = False
+    ) -> tuple[Tensor, ...]:
+        """All results of one piece of work, with generators made anew; of a new instance unless one is given.
+
+        Raises ``Broken`` for results of another ``form`` than asked for, and for ``inputs`` that are written to.
+        """
+        found: list[Tensor] = []
+        chosen = dataclasses.replace(self.method) if method is None else method
+
+        def ask(
+            member: str, run: Callable[[], Any], likes: Sequence[Tensor], shown: Mapping[str, Any], own: bool = False
+        ) -> Any:
+            with _untouched(shown) if inputs else nullcontext():
+                made = run()
+            parts = _tensors(made, member)
+            for part, wanted in zip(parts, likes, strict=False) if form else ():
+                received(part, wanted, chosen, f"{member}()")
+            places = {t.untyped_storage().data_ptr() for t in shown.values() if t is not None}
+            made_here = parts[: len(likes)] if inputs and own else []
+            if any(part.numel() and part.untyped_storage().data_ptr() in places for part in made_here):
+                raise Broken(f"{member}() returned memory it was shown, and its caller may write to it; return a clone")
+            found.extend(parts)
+            return made
+
+        self.suite.work(chosen, ask, case, like)
+        return tuple(found)
 
 
-def run(laws: Sequence[Law], trial: Trial[Any], *, limit: float = LIMIT) -> list[Check]:
-    """Check every law, in order. After a failure of the first, or a hang, the others are not run."""
-    findings: list[_Finding] = []
-    cause = ""
-    trial.kept.update(held(trial.method))
+def just(member: str, run: Callable[[], Any], *rest: Any, own: bool = False) -> Any:
+    """Call without looking at anything: the ``ask`` of laws that look at results themselves."""
+    del member, rest, own
+    return run()
+
+
+def _tensors(made: Any, member: str) -> list[Tensor]:
+    """The tensors of a result: of pairs, of states by name, of arrays; None is what clients need not keep."""
+    if isinstance(made, (Forged, Aggregated)):
+        made = (made.rows if isinstance(made, Forged) else made.vector, made.state)
+    if isinstance(made, Mapping):
+        made = tuple(made[name] for name in sorted(made))
+    if isinstance(made, (tuple, list)):
+        return [part for each in made if each is not None for part in _tensors(each, member)]
+    if isinstance(made, np.ndarray):
+        made = torch.from_numpy(np.array(made))
+    if not isinstance(made, Tensor):
+        raise Broken(f"{member}() returned {type(made).__name__} where a tensor is needed")
+    return [made]
+
+
+@contextmanager
+def _untouched(shown: Mapping[str, Tensor | None]) -> Iterator[None]:
+    before = {k: (t, t.clone(), t._version, t.requires_grad) for k, t in shown.items() if t is not None}
+    yield
+    for name, (tensor, copy, version, required) in before.items():
+        if tensor.requires_grad != required:
+            raise Broken(f"{name} was made to require a gradient; work on x.detach().clone()")
+        if tensor.shape != copy.shape or not torch.equal(tensor, copy) or tensor._version != version:
+            raise Broken(f"{name} was written to; work on a copy (use x + y, not x += y)")
+
+
+def within(limit: float, work: Callable[[], Any]) -> Any:
+    """The result of ``work``, or its error; raises ``Hung`` after ``limit`` seconds, and leaves the work alone."""
+    found: list[tuple[Any, BaseException | None]] = []
+
+    def body() -> None:
+        try:
+            found.append((work(), None))
+        except BaseException as error:  # handed to the caller, whatever it is
+            found.append((None, error))
+
+    thread = threading.Thread(target=body, daemon=True)
+    thread.start()
+    thread.join(limit)
+    if not found:
+        raise Hung(f"still running after {limit:g} s")
+    result, error = found[0]
+    if error is not None:
+        raise error
+    return result
+
+
+def run(laws: Sequence[Law], trial: Trial, *, limit: float = LIMIT) -> list[Check]:
+    """Check every law, in order. One cause is one failure: the same words of two laws are one.
+
+    After a failure of a law that ``stops``, or one that does not end, the others are not run.
+    """
+    checks: list[Check] = []
+    cause, first, exempt = "", dict[str, str](), trial.method.exempt
     for law in laws:
-        reason = trial.method.exempt.get(law.name, "")
         if cause:
-            findings.append(_Finding(Check(law.name, True, f"not run, because of {cause!r}", cause)))
-        elif reason and law.waivable:
-            findings.append(_Finding(Check(law.name, True, f"exempt: {reason}")))
+            checks.append(Check(law.name, True, f"not run, because of {cause!r}", cause))
+        elif law.waivable and exempt.get(law.name):
+            checks.append(Check(law.name, True, f"exempt: {exempt[law.name]}"))
         else:
-            found = _one(law, trial, limit)
-            if found.hung or (not findings and not found.check.passed):
+            check, ended = _one(law, trial, limit)
+            same = law.name if check.passed else first.setdefault(check.reason, law.name)
+            if same != law.name:
+                check = Check(law.name, True, f"not decided, because of {same!r}", same)
+            elif not ended or (law.stops and not check.passed):
                 cause = law.name
-            findings.append(found)
-    checks = _one_failure_per_cause(findings)
+            checks.append(check)
     known = {law.name for law in laws if law.waivable}
-    for name in sorted(set(trial.method.exempt) - known):
+    for name in sorted({*exempt} - known):
         checks.append(Check("exempt", False, f"{name!r} cannot be waived; exempt may name {', '.join(sorted(known))}"))
     return checks
 
 
-def _one_failure_per_cause(findings: Sequence[_Finding]) -> list[Check]:
-    """The checks, with every failure that another explains counted as that one's.
-
-    The same words, and the same error from the same place, are one cause; so are results that differ from call to call
-    and the law that says why they do.
-    """
-    first: dict[str, str] = {}
-    for f in findings:
-        if not f.check.passed:
-            first.setdefault(f.check.reason, f.check.name)
-    unsteady = _unsteady(findings)
-    checks = []
-    for f in findings:
-        c = f.check
-        cause = "" if c.passed else first[c.reason]
-        if cause == c.name and f.difference and unsteady:
-            cause = unsteady
-        explained = cause not in ("", c.name)
-        checks.append(Check(c.name, True, f"not decided, because of {cause!r}", cause) if explained else c)
-    return checks
-
-
-def _unsteady(findings: Sequence[_Finding]) -> str:
-    """The law that says why results differ from call to call: one that saw it happen, else one that saw two results."""
-    failed = {f.check.name: f.difference for f in findings if not f.check.passed}
-    seen = [name for name in ROOTS if failed.get(name) is False]
-    return next((name for name in (*seen, "deterministic", *reversed(ROOTS)) if name in failed), "")
-
-
-def _one(law: Law, trial: Trial[Any], limit: float) -> _Finding:
+def _one(law: Law, trial: Trial, limit: float) -> tuple[Check, bool]:
+    """The check of a law, and whether it ended in time."""
     try:
         with restored():
             remark = within(limit, lambda: law.test(trial))
-    except Hung:
-        return _Finding(Check(law.name, False, f"still running after {limit:g} s"), hung=True)
-    except Broken as broken:
-        return _Finding(Check(law.name, False, str(broken)), difference=isinstance(broken, Differs))
-    except BaseException as error:
-        if isinstance(error, KeyboardInterrupt):
-            raise
-        return _Finding(Check(law.name, False, told(error) + _place(error) + _remedy(error, trial.method.kind)))
-    return _Finding(Check(law.name, True, remark or ""))
+    except (Broken, Hung) as error:
+        return Check(law.name, False, str(error)), isinstance(error, Broken)
+    except RobustflError as error:  # of the engine's own checks, which say what is wanted
+        return Check(law.name, False, str(error)), True
+    except (Exception, SystemExit) as error:
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        return Check(law.name, False, f"{told(error)} ({at.filename}:{at.lineno}){_remedy(error, trial)}"), True
+    return Check(law.name, True, remark or ""), True
 
 
-def _place(error: BaseException) -> str:
-    """Where an error that the method raised came from."""
-    trace = error.__traceback__
-    if trace is None:
-        return ""
-    while trace.tb_next is not None:
-        trace = trace.tb_next
-    return f" ({trace.tb_frame.f_code.co_filename}:{trace.tb_lineno})"
-
-
-def _remedy(error: BaseException, kind: str) -> str:
+def _remedy(error: BaseException, trial: Trial) -> str:
     """What to do about errors whose text does not say it."""
+    if isinstance(error, (AttributeError, TypeError)) and "NoneType" in str(error):
+        return trial.suite.lacks(trial.method)
     if isinstance(error, FrozenInstanceError):
         return "; nothing is kept on self: state goes in with the call and out with its result"
-    if isinstance(error, KeyError) and kind == "algorithm":
+    if isinstance(error, KeyError) and trial.method.kind == "algorithm":
         return "; the server's state holds what server_state(theta) returns at the start"
-    if isinstance(error, KeyError) and kind == "defense":
+    if isinstance(error, KeyError) and trial.method.kind == "defense":
         return "; a rule's state is empty in the first round: context.state.get(name, start)"
     return ""
-
-
-def held(method: Method) -> dict[str, str]:
-    """All that instance, class and module could remember something in."""
-    return kept_state(type(method)) | {f"the instance's {name}": repr(value) for name, value in vars(method).items()}

@@ -1,9 +1,9 @@
-"""The contracts of algorithms and objectives."""
+"""The laws of algorithms and objectives."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, get_args
 
 import torch
@@ -13,14 +13,14 @@ from robustfl.contracts import Algorithm, Asked, Contrast, LocalWork, Objective,
 from robustfl.norms.dual import DualBatchNorm
 from robustfl.randomness import stream
 from robustfl.registry import create
-from robustfl.testing.common import COMMON, FIRST, built
-from robustfl.testing.guards import Broken, Differs, expect, own_memory, same, tensor, untouched
-from robustfl.testing.suite import LIMIT, Check, Law, Trial, run
-
-D, CLIENTS, LR = 5, 3, 0.1
-
+from robustfl.results import pair
+from robustfl.testing.attacks import unchanged
+from robustfl.testing.common import PRECISION, laws_of, same
+from robustfl.testing.suite import DOUBLE, Broken, Law, Suite, Trial, just
 
 # --- algorithms ------------------------------------------------------------------------------------------------------
+
+_D, _CLIENTS, _LR = 5, 3, 0.1
 
 
 @dataclass
@@ -31,7 +31,6 @@ class _Batches:
     noise: float
     asks: frozenset[str]
     taken: int = 0
-    at: list[Tensor] = field(default_factory=list)
 
     def gradient(self, at: Tensor, contrast: Contrast | None = None, /) -> Tensor:
         if contrast is not None and "contrast" not in self.asks:
@@ -48,174 +47,105 @@ class _Batches:
         """The same batch once more."""
         if tuple(at.shape) != tuple(self.goals.shape):
             raise Broken(f"gradients were asked for at {tuple(at.shape)}, not at models {tuple(self.goals.shape)}")
-        self.at.append(at)
-        draw = torch.randn(64, D, generator=stream(0, "batches"), dtype=torch.float64)[self.taken % 64]
+        draw = torch.randn(64, _D, generator=stream(0, "batches"), dtype=torch.float64)[self.taken % 64]
         return at - self.goals + self.noise * draw.to(at)
 
 
-@dataclass(frozen=True)
-class _Round:
-    """The state after two rounds."""
-
-    messages: Tensor
-    memory: Tensor | None
-    theta: Tensor
-    state: Mapping[str, Tensor]
-    taken: int
+def _goals(like: Tensor = DOUBLE) -> Tensor:
+    return torch.randn(_CLIENTS, _D, generator=stream(0, "goals"), dtype=torch.float64).float().to(like)
 
 
-@dataclass(frozen=True)
-class _Training(Trial[Algorithm]):
-    """An algorithm, and three clients with a quadratic loss of their own each."""
+def _train(
+    method: Algorithm, goals: Tensor, rounds: int = 2, *, ask: Callable[..., Any] = just, start: float = 1.0,
+    noise: float = 0.1,
+) -> tuple[Tensor, Tensor, int]:  # fmt: skip
+    """Train clients with a quadratic loss of their own each, with the mean in the place of a defense.
 
-    def steps(self, method: Algorithm) -> int:
-        count: Any = method.steps(40, 16)
-        if type(count) is not int or count < 1:
-            raise Broken(f"steps(40, 16) is {count!r}; a whole number of batches ≥ 1 is needed")
-        return count
-
-    def goals(self, dtype: torch.dtype = torch.float64) -> Tensor:
-        return torch.randn(CLIENTS, D, generator=stream(0, "goals"), dtype=torch.float64).to(dtype)
-
-    def train(
-        self, method: Algorithm, *, rounds: int = 2, goals: Tensor | None = None, noise: float = 0.1, case: int = 0
-    ) -> _Round:
-        """``rounds`` rounds from the model ``(1, 1, …)`` with the mean in the place of a defense."""
-        goals = self.goals() if goals is None else goals
-        theta = torch.full((D,), 1.0 + case, dtype=goals.dtype)
-        state: Mapping[str, Tensor] = method.server_state(theta)
-        for name, value in state.items():
-            expect(value, theta, (D,), f"server_state's {name!r}")
-        memory, taken = torch.zeros_like(goals), 0
-        messages = torch.zeros_like(goals)
-        for _ in range(rounds):
-            batches = _Batches(goals, noise, frozenset(method.asks))
-            messages, kept = self.local(method, theta, state, memory, batches)
-            memory = memory if kept is None else kept.clone()
-            theta, state = self.serve(method, theta, messages, state)
-            taken += batches.taken
-        return _Round(messages, memory if method.remembers else None, theta, state, taken)
-
-    def local(
-        self, method: Algorithm, theta: Tensor, state: Mapping[str, Tensor], memory: Tensor, batches: _Batches
-    ) -> tuple[Tensor, Tensor | None]:
-        """Messages and what clients keep, from work that holds what the algorithm asks for and no more."""
-        received = method.broadcast(theta.clone(), state)
-        start = expect(received, theta, (D,), "what broadcast returns").expand(len(batches.goals), -1)
-        held: dict[str, Tensor | None] = {"theta": start, "memory": memory}
-        with untouched(**{f"work.{name}": value for name, value in held.items()}):
-            made: Any = method.local(
-                LocalWork(
-                    theta=start,
-                    lr=LR,
-                    steps=self.steps(method),
-                    gradient=batches.gradient,
-                    memory=memory if method.remembers else None,
-                    server=state,
-                    again=batches.again if "again" in method.asks else None,
-                )
-            )
-        if not (isinstance(made, tuple) and len(made) == 2):
-            raise Broken(f"local returned {type(made).__name__}; messages and what clients keep (or None) are needed")
-        messages = expect(made[0], start, tuple(start.shape), "the messages")
-        if made[1] is None:
-            return messages, None
-        if not method.remembers:
-            raise Broken("local returns something to keep, but remembers is False, so it would be lost")
-        return messages, expect(made[1], start, tuple(start.shape), "what clients keep")
-
-    def serve(
-        self, method: Algorithm, theta: Tensor, messages: Tensor, state: Mapping[str, Tensor]
-    ) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """The server's step with the mean of the messages."""
-        aggregate, size = messages.mean(0), self.steps(method)
-
-        def again(make: Callable[[Tensor, Mapping[str, Tensor]], Tensor]) -> Tensor:
-            return make(messages, state).mean(0)
-
-        shown = {"theta": theta, "aggregate": aggregate, **{f"state[{k!r}]": v for k, v in state.items()}}
-        with untouched(**{f"work.{name}": value for name, value in shown.items()}):
-            made: Any = method.server_step(
-                ServerWork(
-                    theta, aggregate, LR, state, again if "aggregates" in method.asks else None,
-                    [size] * len(messages), len(messages),
-                    generator=torch.Generator().manual_seed(0) if "draws" in method.asks else None,
-                )
-            )  # fmt: skip
-        if not (isinstance(made, tuple) and len(made) == 2):
-            raise Broken(f"server_step returned {type(made).__name__}; the model and the server's state are needed")
-        if set(made[1]) != set(state):
-            raise Broken(f"the server's state was {sorted(state)} and is {sorted(made[1])} a round later")
-        return expect(made[0], theta, (D,), "the server's new model"), made[1]
-
-    def outcome(self, method: Algorithm, case: int = 0) -> tuple[Tensor, ...]:
-        found = self.train(method, case=case)
-        kept = () if found.memory is None else (found.memory,)
-        return (found.messages, *kept, found.theta, *(found.state[k] for k in sorted(found.state)))
+    Returns the last messages, the model after so many rounds from (start, start, …), and the batches taken.
+    """
+    batches = _Batches(goals, noise, frozenset(method.asks))
+    theta, memory = goals.new_full((_D,), start), torch.zeros_like(goals)
+    state: Mapping[str, Tensor] = method.server_state(theta)
+    for _ in range(rounds):
+        received = ask("broadcast", lambda: method.broadcast(theta.clone(), state), [theta], {"theta": theta})  # noqa: B023
+        messages, kept = _local(method, received.expand(len(goals), -1), state, memory, batches, ask)
+        memory = memory if kept is None else kept.clone()
+        theta, state = _serve(method, theta, messages, state, ask)
+    return messages, theta, batches.taken
 
 
-def _asks(trial: _Training) -> str | None:
-    allowed = set(get_args(Asked))
-    unknown = sorted(set(trial.method.asks) - allowed)
-    if unknown:
+def _local(
+    method: Algorithm, theta: Tensor, state: Mapping[str, Tensor], memory: Tensor, batches: _Batches,
+    ask: Callable[..., Any],
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    """Messages and what clients keep, from work that holds what the algorithm asks for and no more."""
+    again = batches.again if "again" in method.asks else None
+    remembered = memory if method.remembers else None
+    work = LocalWork(theta, _LR, method.steps(40, 16), batches.gradient, remembered, state, again)
+    shown = {"work.theta": theta, "work.memory": memory}
+    made = ask("local", lambda: method.local(work), [theta, theta], shown, own=True)
+    messages, kept = pair(made, "messages, what clients keep", method, "local()")
+    if kept is not None and not method.remembers:
+        raise Broken("local returns something to keep, but remembers is False, so it would be lost")
+    return messages, kept
+
+
+def _serve(
+    method: Algorithm, theta: Tensor, messages: Tensor, state: Mapping[str, Tensor], ask: Callable[..., Any]
+) -> tuple[Tensor, Mapping[str, Tensor]]:
+    def again(make: Callable[[Tensor, Mapping[str, Tensor]], Tensor]) -> Tensor:
+        return make(messages, state).mean(0)
+
+    draws = stream(0, "server", device=theta.device) if "draws" in method.asks else None
+    twice, steps = again if "aggregates" in method.asks else None, [method.steps(40, 16)] * len(messages)
+    work = ServerWork(theta, messages.mean(0), _LR, state, twice, steps, len(messages), draws)
+    shown = {"work.theta": theta, "work.aggregate": work.aggregate}
+    shown |= {f"work.state[{name!r}]": value for name, value in state.items()}
+    made = ask("server_step", lambda: method.server_step(work), [theta] * (1 + len(state)), shown)
+    new, after = pair(made, "the model, the server's state", method, "server_step()")
+    if set(after) != set(state):
+        raise Broken(f"the server's state was {sorted(state)} and is {sorted(after)} a round later")
+    return new, after
+
+
+def _training(method: Algorithm, ask: Callable[..., Any], case: int, like: Tensor) -> None:
+    _train(method, _goals(like), ask=ask, start=1.0 + case)
+
+
+def _asks(trial: Trial) -> str | None:
+    """steps(samples, batch) is a number of batches, local takes no more, and asks has names."""
+    method, allowed = trial.method, get_args(Asked)
+    if unknown := sorted(method.asks - {*allowed}):
         raise Broken(f"asks names {unknown[0]!r}; it may name {', '.join(sorted(allowed))}")
-    return ", ".join(sorted(trial.method.asks)) or "nothing beyond gradients and one aggregate"
-
-
-def _steps(trial: _Training) -> str | None:
-    method = trial.fresh()
     for samples, batch in ((40, 16), (16, 16), (3, 16), (1, 1)):
         count: Any = method.steps(samples, batch)
         if type(count) is not int or count < 1:
             raise Broken(f"steps({samples}, {batch}) is {count!r}; a whole number of batches ≥ 1 is needed")
         if count > 1 and "one_batch" in method.asks:
             raise Broken(f"asks names 'one_batch', and steps({samples}, {batch}) is {count}")
-    told, taken = trial.steps(method), trial.train(method, rounds=1).taken
-    if taken > told:
-        raise Broken(f"local takes {taken} batches, steps says {told}; the engine counts and pays by steps")
-    return f"{taken} of {told} batches" if taken < told else f"{told} for 40 samples in batches of 16"
+    steps, taken = method.steps(40, 16), _train(method, _goals(), rounds=1)[2]
+    if taken > steps:
+        raise Broken(f"local takes {taken} batches, steps says {steps}; the engine counts and pays by steps")
+    return f"{taken} of {steps} batches"
 
 
-def _kinds(trial: _Training) -> str | None:
-    single = trial.train(trial.fresh(), goals=trial.goals(dtype=torch.float32))
-    exact = trial.train(trial.fresh(), goals=trial.goals(dtype=torch.float32).double())
-    error = float((single.theta.double() - exact.theta).abs().max())
-    if not error <= 1e-4:
-        raise Differs(f"float32 and float64 differ by {error:.2g} after two rounds")
-    return None
-
-
-def _clients_apart(trial: _Training) -> str | None:
-    """A norm over all rows, or a sum over the wrong axis, mixes clients that train in one call."""
-    method, goals = trial.fresh(), trial.goals()
-    together = trial.train(method, rounds=1).messages
-    alone = torch.cat([trial.train(method, rounds=1, goals=goals[k : k + 1]).messages for k in range(CLIENTS)])
-    off = float((together - alone).abs().max())
+def _clients_apart(trial: Trial) -> str | None:
+    """A client's message depends on its own row alone."""
+    together, *alone = (_train(trial.method, goals, rounds=1)[0] for goals in (_goals(), *torch.split(_goals(), 1)))
+    off = float((together - torch.cat(alone)).abs().max())
     if off > 1e-9:
-        raise Differs(
+        raise Broken(
             f"a client's message depends on the other rows (by up to {off:.2g}); norms and sums are over the last "
             "dimension (gradient.norm(dim=-1, keepdim=True))"
         )
     return None
 
 
-def _own_messages(trial: _Training) -> str | None:
-    method, goals = trial.fresh(), trial.goals()
-    theta = torch.ones(D, dtype=torch.float64)
-    state = method.server_state(theta)
-    memory = torch.zeros_like(goals)
-    messages, kept = trial.local(method, theta, state, memory, _Batches(goals, 0.1, frozenset(method.asks)))
-    own_memory(messages, "the messages", theta, memory)
-    if kept is not None:
-        own_memory(kept, "what clients keep", theta, memory)
-    return None
-
-
-def _learns(trial: _Training) -> str | None:
-    goals = trial.goals()
-    best = goals.mean(0)
-    start = float((torch.ones(D, dtype=torch.float64) - best).norm())
-    end = float((trial.train(trial.fresh(), rounds=40, noise=0.0).theta - best).norm())
+def _learns(trial: Trial) -> str | None:
+    """It comes nearer to the optimum of a quadratic."""
+    best = _goals().mean(0)
+    made = _train(trial.method, _goals(), rounds=40, noise=0.0)[1]
+    start, end = float((1.0 - best).norm()), float((made - best).norm())
     if not end < start:
         raise Broken(
             f"40 rounds on a convex quadratic, without attackers, take the model from {start:.3g} to {end:.3g} from "
@@ -224,176 +154,106 @@ def _learns(trial: _Training) -> str | None:
     return f"from {start:.3g} to {end:.3g} from a quadratic's optimum in 40 rounds"
 
 
-ALGORITHM_LAWS = (
-    *FIRST,
-    Law("asks", "what it wants beyond gradients has a name", _asks),
-    Law("steps", "steps(samples, batch) is a number of batches, and local takes no more", _steps),
-    Law("messages own memory", "messages and what clients keep are not what they were shown", _own_messages),
-    Law("clients apart", "a client's message depends on its own row alone", _clients_apart),
-    *COMMON,
-    Law("precision", "float32 agrees with float64", _kinds, waivable=True),
-    Law("learns", "it comes nearer to the optimum of a quadratic", _learns, waivable=True),
+ALGORITHM = Suite(
+    laws_of(
+        Law("steps", _asks),
+        Law("clients apart", _clients_apart),
+        PRECISION,
+        Law("learns", _learns, waivable=True),
+    ),
+    _training,
 )
-
-
-def check_algorithm(method: str | Algorithm | type[Algorithm], *, limit: float = LIMIT, **params: Any) -> list[Check]:
-    """The contract of an algorithm, law by law.
-
-    >>> all(check.passed for check in check_algorithm("fedprox", mu=0.1))
-    True
-    """
-    return run(ALGORITHM_LAWS, _Training(built("algorithm", method, params)), limit=limit)
 
 
 # --- objectives ------------------------------------------------------------------------------------------------------
 
-CLASSES, SHAPE, BATCH = 3, (1, 4, 4), 6
+_CLASSES, _BATCH = 3, 6
 
 
-@dataclass(frozen=True)
-class _Losses(Trial[Objective]):
-    """An objective, a small network, with branches where it needs them, and a batch of an AT or an ST user."""
-
-    def network(self, dtype: torch.dtype = torch.float64, *, norm: str = "") -> nn.Module:
-        branches = "dual-bn(local=true)" if self.method.needs_branches else "gn(groups=1)"
-        scheme = create("norm", norm or branches)
-        with torch.random.fork_rng(devices=[]):  # constructors draw from the global generator
-            made = nn.Sequential(
-                nn.Conv2d(1, 2, 3), scheme.layer(2), nn.Tanh(), nn.Flatten(), nn.Linear(8, CLASSES)
-            )  # fmt: skip
-        for i, parameter in enumerate(made.parameters()):
-            nn.init.normal_(parameter.data, std=0.5, generator=stream(i, "weights"))
-        return made.to(dtype).train()
-
-    def batch(self, case: int = 0, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
-        x = torch.rand(BATCH, *SHAPE, generator=stream(case, "pixels"), dtype=torch.float64)
-        return x.to(dtype), torch.arange(BATCH) % 2  # no image of the last class
-
-    def task(self, *, adversarial: bool, round: int = 20) -> Task:
-        return Task(
-            round=round,
-            adversarial=adversarial,
-            prior=torch.tensor([0.5, 0.5, 0.0]),
-            evasion=create("evasion", "fgsm(eps=0.1)"),
-            generator=stream(1, "objective"),
-        )
-
-    def backward(
-        self, method: Objective, *, adversarial: bool, case: int = 0, dtype: torch.dtype = torch.float64
-    ) -> tuple[Tensor, ...]:
-        """The loss of a user's second batch, and the gradients of both batches in every parameter."""
-        network, (x, y) = self.network(dtype), self.batch(case, dtype)
-        task = self.task(adversarial=adversarial)
-        method.backward(network, x, y, task)
-        loss = tensor(method.backward(network, x, y, task), "what backward returns")
-        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in network.parameters()]
-        return (loss, *grads)
-
-    def outcome(self, method: Objective, case: int = 0) -> tuple[Tensor, ...]:
-        found = [self.backward(method, adversarial=role, case=case) for role in (False, True)]
-        return tuple(part.detach() for parts in found for part in parts)
+def _user(
+    method: Objective, adversarial: bool, case: int = 0, like: Tensor = DOUBLE, *, norm: str = ""
+) -> tuple[nn.Module, Tensor, Tensor, Task]:
+    """A small network, with branches where the objective needs them, a batch without the last class, and the task."""
+    scheme = create("norm", norm or ("dual-bn(local=true)" if method.needs_branches else "gn(groups=1)"))
+    with torch.random.fork_rng(devices=[]):  # constructors draw from the global generator
+        made = nn.Sequential(nn.Conv2d(1, 2, 3), scheme.layer(2), nn.Tanh(), nn.Flatten(), nn.Linear(8, _CLASSES))
+    for i, parameter in enumerate(made.parameters()):
+        nn.init.normal_(parameter.data, std=0.5, generator=stream(i, "weights"))
+    x = torch.rand(_BATCH, 1, 4, 4, generator=stream(case, "pixels"), dtype=torch.float64).to(like)
+    prior, draws = torch.tensor([0.5, 0.5, 0.0], device=like.device), stream(1, "objective", device=like.device)
+    task = Task(20, adversarial, prior, create("evasion", "fgsm(eps=0.1)"), draws)
+    return made.to(like).train(), x, torch.arange(_BATCH, device=like.device) % 2, task
 
 
-def _loss(trial: _Losses) -> str | None:
-    for role in (False, True):
-        for dtype in (torch.float32, torch.float64):
-            loss, *grads = trial.backward(trial.fresh(), adversarial=role, dtype=dtype)
-            expect(loss, grads[0], (), "what backward returns (the mean loss of the batch)", graph=True)
-            if loss.requires_grad:
-                raise Broken("the loss that backward returns requires a gradient; return loss.detach()")
-            if not any(bool(g.any()) for g in grads):
-                raise Broken(f"no parameter got a gradient from a batch of an {'AT' if role else 'ST'} user")
+def _trained(
+    method: Objective, adversarial: bool, ask: Callable[..., Any] = just, case: int = 0, like: Tensor = DOUBLE
+) -> tuple[Tensor, ...]:
+    """The loss of a user's second batch, and the gradients of both."""
+    network, x, y, task = _user(method, adversarial, case, like)
+    shown = {"x": x, "y": y, "prior": task.prior}
+    shown |= {f"parameter {n}": p.detach() for n, p in network.named_parameters()}
+    method.backward(network, x, y, task)
+    loss = ask("backward", lambda: method.backward(network, x, y, task), [x.new_empty(())], shown)
+    gradients = _gradients(network)
+    return loss.detach(), *ask("gradients", lambda: gradients, gradients, {})
+
+
+def _backward(method: Objective, ask: Callable[..., Any], case: int, like: Tensor) -> None:
+    for adversarial in (False, True):
+        _trained(method, adversarial, ask, case, like)
+
+
+def _gradients(network: nn.Module) -> list[Tensor]:
+    return [torch.zeros_like(p) if p.grad is None else p.grad for p in network.parameters()]
+
+
+def _network_as_before(trial: Trial) -> str | None:
+    """Modes and flags of the network are as before, and gradients reach it."""
+    for adversarial in (False, True):
+        network, x, y, task = _user(trial.method, adversarial)
+        with unchanged(network, gradients=False):
+            trial.method.backward(network, x, y, task)
+        if not any(bool(g.any()) for g in _gradients(network)):
+            raise Broken(f"no parameter got a gradient from a batch of an {'AT' if adversarial else 'ST'} user")
     return None
 
 
-def _batch_untouched(trial: _Losses) -> str | None:
-    x, y = trial.batch()
-    for role in (False, True):
-        task, network = trial.task(adversarial=role), trial.network()
-        values = {f"parameter {n}": p.detach() for n, p in network.named_parameters()}
-        with untouched(x=x, y=y, prior=task.prior, **values):
-            trial.fresh().backward(network, x, y, task)
-        if x.requires_grad or x.grad is not None:
-            raise Broken("x was made to require a gradient; work on x.detach().clone()")
-    return None
-
-
-def _network_as_before(trial: _Losses) -> str | None:
-    x, y = trial.batch()
-    for role in (False, True):
-        network = trial.network()
-        trial.fresh().backward(network, x, y, trial.task(adversarial=role))  # gradients are there from here on
-        for parameter in network.parameters():
-            parameter.grad = None
-        modes = {n: m.training for n, m in network.named_modules()}
-        flags = {n: p.requires_grad for n, p in network.named_parameters()}
-        trial.fresh().backward(network, x, y, trial.task(adversarial=role))
-        wrong = [n or "the network" for n, m in network.named_modules() if m.training != modes[n]]
-        wrong += [n for n, p in network.named_parameters() if p.requires_grad != flags[n]]
-        if wrong:
-            raise Broken(f"mode or requires_grad of {wrong[0]} is not as before; put back what you switch")
-    return None
-
-
-def _per_sample(trial: _Losses) -> str | None:
-    """The engine computes plain objectives for all clients in one call, so each sample's loss must be its own."""
-    method = trial.fresh()
+def _per_sample(trial: Trial) -> str | None:
+    """A plain objective's loss of a sample is its own, and backward that of their mean."""
+    method = trial.method
     if not method.plain:
         return "it is not plain: clients are trained one after another"
-    x, y = trial.batch()
-    network, prior = trial.network(), torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
-    logits = network(x).detach()
-    each = expect(method.per_sample(logits, y, prior), logits, (BATCH,), "per_sample", graph=True)
-    rows = expect(
-        method.per_sample(logits, y, prior.expand(BATCH, -1)), logits, (BATCH,), "per_sample, prior [b c]", graph=True
-    )
-    if not torch.allclose(each, rows, rtol=1e-9, atol=1e-12):
-        raise Differs("per_sample gives other losses for class shares [b c] than for the same shares [c]")
-    alone = torch.cat([method.per_sample(logits[k : k + 1], y[k : k + 1], prior) for k in range(BATCH)])
+    network, x, y, task = _user(method, adversarial=False)
+    logits, prior = network(x).detach(), torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
+    each, shares = (method.per_sample(logits, y, p) for p in (prior, prior.expand(_BATCH, -1)))
+    if each.shape != (_BATCH,) or not torch.allclose(each, shares, rtol=1e-9, atol=1e-12):
+        raise Broken(f"per_sample must give one loss [b] a sample, the same for class shares [c] and [b c]: {each}")
+    alone = torch.cat([method.per_sample(logits[k : k + 1], y[k : k + 1], prior) for k in range(_BATCH)])
     if not torch.allclose(each, alone, rtol=1e-9, atol=1e-12):
-        raise Differs(
+        raise Broken(
             "a sample's loss depends on the rest of the batch, which holds the samples of all clients of a round"
         )
-    return None
-
-
-def _mean(trial: _Losses) -> str | None:
-    method = trial.fresh()
-    if not method.plain:
-        return "it is not plain"
-    x, y = trial.batch()
-    network, task = trial.network(), trial.task(adversarial=False)
-    loss = method.backward(network, x, y, task)
-    grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in network.parameters()]
+    loss, found = method.backward(network, x, y, task), _gradients(network)
     network.zero_grad()
     expected = method.per_sample(network(x), y, task.prior).mean()
-    expected.backward()  # type: ignore[no-untyped-call]
-    if not torch.allclose(loss, expected.detach(), rtol=1e-9):
-        raise Differs(f"backward returns {float(loss):.6g}, the mean of per_sample is {float(expected.detach()):.6g}")
-    for (name, p), found in zip(network.named_parameters(), grads, strict=True):
-        if p.grad is not None and not torch.allclose(found, p.grad, rtol=1e-7, atol=1e-10):
-            raise Differs(f"the gradient of {name} is not that of the mean of per_sample")
+    expected.backward()
+    if not all(map(torch.allclose, [loss.float(), *found], [expected.detach().float(), *_gradients(network)])):
+        raise Broken(f"backward returns {float(loss):.6g}, the mean of per_sample is {float(expected.detach()):.6g}")
     return None
 
 
-def _replays(trial: _Losses) -> str | None:
-    count: Any = trial.method.replays
-    if type(count) is not int or count < 1:
-        raise Broken(f"replays is {count!r}; a whole number ≥ 1 is needed")
-    return f"{count} steps on every batch" if count > 1 else None
-
-
-def _roles(trial: _Losses) -> str | None:
-    st, at = (trial.backward(trial.fresh(), adversarial=role) for role in (False, True))
-    alike = same(tuple(p.detach() for p in st), tuple(p.detach() for p in at))
+def _roles(trial: Trial) -> str | None:
+    """Users with adversarial training train otherwise, where it is made for them."""
+    alike = same(_trained(trial.method, False), _trained(trial.method, True))
     if alike and trial.method.needs_adversaries:
         raise Broken("needs_adversaries is True, but AT users and ST users train alike")
     return "fact: AT users and ST users train alike" if alike else None
 
 
-def _trains_clean(trial: _Losses) -> str | None:
-    network, (x, y) = trial.network(norm="dual-bn(local=true)"), trial.batch()
-    trial.fresh().backward(network, x, y, trial.task(adversarial=True))
+def _trains_clean(trial: Trial) -> str | None:
+    """Of layers with branches AT users train the clean one, if trains_clean."""
+    network, x, y, task = _user(trial.method, adversarial=True, norm="dual-bn(local=true)")
+    trial.method.backward(network, x, y, task)
     seen = any(bool(m.clean.report()[2].any()) for m in network.modules() if isinstance(m, DualBatchNorm))
     if seen != trial.method.trains_clean:
         way = "train" if seen else "never go through"
@@ -401,24 +261,12 @@ def _trains_clean(trial: _Losses) -> str | None:
     return None if seen else "fact: AT users train no clean branch"
 
 
-OBJECTIVE_LAWS = (
-    *FIRST,
-    Law("loss", "backward returns the detached loss, and gradients reach the parameters", _loss),
-    Law("inputs untouched", "batch, class shares and parameters are not written to", _batch_untouched),
-    Law("model untouched", "modes and requires_grad of the network are as before", _network_as_before),
-    Law("samples apart", "a plain objective's loss of a sample is its own, for shares [c] and [b c]", _per_sample),
-    Law("mean", "backward of a plain objective is that of the mean of per_sample", _mean),
-    Law("replays", "replays is a number of local steps", _replays),
-    Law("clean branch", "of layers with branches AT users train the clean one, if trains_clean", _trains_clean),
-    Law("roles", "users with adversarial training train otherwise, where it is made for them", _roles),
-    *COMMON,
+OBJECTIVE = Suite(
+    laws_of(
+        Law("model untouched", _network_as_before),
+        Law("samples apart", _per_sample),
+        Law("clean branch", _trains_clean),
+        Law("roles", _roles),
+    ),
+    _backward,
 )
-
-
-def check_objective(method: str | Objective | type[Objective], *, limit: float = LIMIT, **params: Any) -> list[Check]:
-    """The contract of an objective, law by law.
-
-    >>> all(check.passed for check in check_objective("wsm"))
-    True
-    """
-    return run(OBJECTIVE_LAWS, _Losses(built("objective", method, params)), limit=limit)

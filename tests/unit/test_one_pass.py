@@ -205,9 +205,9 @@ def test_steps_in_lock_step_are_refused_where_clients_would_be_mixed() -> None:
 @pytest.mark.parametrize(
     ("layer", "words"),
     [
-        (Centred, "in training, clients in one pass have other"),
-        (Scale, "in training, clients in one pass have other"),
-        (Longest, "in training, buffer 2.longest changes"),
+        (Centred, "clients in one pass have other"),
+        (Scale, "clients in one pass have other"),
+        (Longest, "buffer 2.longest changes"),
     ],
 )
 def test_the_law_of_one_pass_sees_it_too(layer: type[nn.Module], words: str) -> None:
@@ -254,7 +254,7 @@ def test_the_weights_of_a_norms_layer_kind_are_tried_apart() -> None:
             return Layer(channels)
 
     (law,) = [check for check in check_norm("mean-of-clients") if check.name == "clients in one pass"]
-    assert "in training, clients in one pass have other" in law.reason
+    assert "clients in one pass have other" in law.reason
 
 
 # --- facts ------------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from robustfl.randomness import stream
 from robustfl.registry import create, entries
 from robustfl.scenarios.build import build
 from robustfl.scenarios.cell import Cell
-from robustfl.testing.attacks import AttackTrial
+from robustfl.testing.attacks import view_of
 
 DEEP: dict[str, Any] = {
     "dataset": "digits(limit=400, test_limit=40)", "model": "mlp(hidden=(12, 10, 8))", "norm": "fbn", "clients": 9,
@@ -360,7 +360,7 @@ def test_attacks_see_in_the_engine_what_the_suite_and_the_public_call_show_them(
         pass
     assert [view.channel for view, _ in Probe.seen] == ["update", "statistics"]
     assert [_fields(view) for view, _ in Probe.seen] == [expected, expected]
-    assert _fields(AttackTrial(attack).view()) == expected
+    assert _fields(view_of(attack)) == expected
     Probe.seen.clear()
     robustfl.forge(attack, torch.rand(5, 3), f=2, own=torch.rand(2, 3), defense=robustfl.defense("median"))
     assert [_fields(view) for view, _ in Probe.seen] == [expected]
@@ -386,4 +386,4 @@ def test_every_attack_sees_no_more_than_it_declares(name: str, monkeypatch: pyte
         assert ("honest" in _fields(view)) == (attack.knowledge in ("omniscient", "defense"))
         assert ("own" in _fields(view)) == (attack.needs_own or attack.knowledge in ("blind", "partial"))
         assert ("aggregate" in _fields(view)) == (attack.knowledge == "defense")
-    assert _fields(AttackTrial(attack).view()) == _fields(seen[0])
+    assert _fields(view_of(attack)) == _fields(seen[0])

@@ -14,9 +14,7 @@ from robustfl.contracts import Attack
 from robustfl.errors import UsageError
 from robustfl.layer_kinds import TABLE, LayerKind, layer_kind
 from robustfl.registry import create, load_file, register
-from robustfl.testing.data import _Building, _served
-from robustfl.testing.defenses import AggregatorTrial, _state
-from robustfl.testing.norms import NormTrial, _merge, _report
+from robustfl.testing import Check, check
 
 pytestmark = pytest.mark.usefixtures("clean_registry")
 
@@ -96,6 +94,11 @@ def loaded(tmp_path: Path, text: str) -> type[Any]:
     return entry.cls
 
 
+def checked(cls: type[Any], law: str) -> Check:
+    (found,) = (c for c in check(cls) if c.name == law)
+    return found
+
+
 @pytest.mark.parametrize(
     ("step", "words"),
     [
@@ -140,29 +143,30 @@ def test_knowledge_that_is_none_is_refused() -> None:
     ("mean, variance, counts", False), ("mean, variance + mean.square(), counts", True),
 ])  # fmt: skip
 def test_a_second_moment_in_the_place_of_a_variance_is_told(report: str, fact: bool, tmp_path: Path) -> None:
-    trial = NormTrial(loaded(tmp_path, NORM % (report, "defense.mixed(messages)(messages)"))())
-    assert ("not for E[x²]" in (_report(trial) or "")) == fact
-    assert _merge(trial) is None
+    cls = loaded(tmp_path, NORM % (report, "defense.mixed(messages)(messages)"))
+    assert ("not for E[x²]" in checked(cls, "report").reason) == fact
+    assert checked(cls, "merge").reason == ""
 
 
 def test_a_merge_that_does_not_ask_the_rule_is_told(tmp_path: Path) -> None:
-    trial = NormTrial(loaded(tmp_path, NORM % ("mean, variance, counts", "messages.mean(0)"))())
-    assert "never asks defense.mixed" in (_merge(trial) or "")
+    cls = loaded(tmp_path, NORM % ("mean, variance, counts", "messages.mean(0)"))
+    assert "never asks defense.mixed" in checked(cls, "merge").reason
 
 
 def test_a_state_that_is_never_handed_back_is_told(tmp_path: Path) -> None:
-    assert "the state 'v'" in (_state(AggregatorTrial(loaded(tmp_path, RULE)())) or "")
+    assert "the state 'v'" in checked(loaded(tmp_path, RULE), "state").reason
 
 
 @pytest.mark.parametrize(("kind", "words"), [("", "one after another"), (KIND % "1", "all clients in one pass")])
 def test_a_model_is_told_how_its_clients_run(kind: str, words: str, tmp_path: Path) -> None:
-    assert words in (_served(_Building(loaded(tmp_path, MODEL % "torch.ones(channels)" + kind)())) or "")
+    assert words in checked(loaded(tmp_path, MODEL % "torch.ones(channels)" + kind), "clients in one pass").reason
 
 
 def test_a_layer_kind_that_computes_something_else_breaks_the_law(tmp_path: Path) -> None:
     cls = loaded(tmp_path, MODEL % "torch.ones(channels)" + KIND % "1.01")
-    with pytest.raises(AssertionError, match="its row in the table of layer kinds does not compute"):
-        _served(_Building(cls()))
+    found = checked(cls, "clients in one pass")
+    assert not found.passed
+    assert "its row in the table of layer kinds does not compute" in found.reason
 
 
 def test_what_a_constructor_draws_depends_on_the_seed_alone(tmp_path: Path) -> None:
