@@ -22,8 +22,8 @@ from torch import Tensor
 
 from robustfl.errors import StoreError
 from robustfl.federation import State
-from robustfl.records import canonical
-from robustfl.reports.store import Store, write_stream
+from robustfl.records import CellResult, canonical
+from robustfl.reports.store import RERUN, Store, write_stream
 
 from .memory import peak_bytes
 
@@ -133,6 +133,13 @@ class Keeper:
 def checkpoint_path(store: str | Path, key: str) -> Path:
     """Where a cell keeps its checkpoint."""
     return Store(store).checkpoints / f"{key}.pt"
+
+
+def commit(store: Store, record: CellResult) -> None:
+    """Store the record of a cell, and remove its checkpoint unless the cell runs again. Raises ``StoreError``."""
+    store.commit(record)
+    if record.status not in RERUN:
+        discard(store.folder, record.key)
 
 
 def discard(store: str | Path, key: str) -> None:

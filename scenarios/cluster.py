@@ -29,11 +29,11 @@ from robustfl.outside import python_files
 from robustfl.records import CellResult, canonical
 from robustfl.registry import load_file, load_plugins, unpack
 from robustfl.scratch import scratch
-from robustfl.workers import Died, spread
 
 from .execution import Execution
 from .expand import fingerprints, key_of
 from .run import Task
+from .worker_pool import Died, run_in_workers
 
 CONNECT_SECONDS = 10
 LONELY_SECONDS = 20.0
@@ -176,7 +176,7 @@ def _outcome(client: Any, future: Any, item: RemoteCell) -> CellResult:
     if isinstance(result, RobustflError):
         raise result
     if isinstance(result, Died):
-        return item.failed(f"its process on a worker died (out of memory?): {result.words}")
+        return item.failed(f"its process on a worker died (out of memory?): {result}")
     return CellResult.model_validate_json(result)
 
 
@@ -203,16 +203,29 @@ def execute(item: RemoteCell) -> str | RobustflError | Died:
     """
     from distributed import get_worker
 
-    named = get_worker().address, item
+    name = get_worker().address
     with _one_at_a_time:  # threads of one process share torch's settings
         if not item.plugins and not item.sent:
-            return _run(named)
-        ((_, outcome),) = spread(_run, [named], 1, threads=item.execution.threads)
-        return outcome
+            return _run(name, item)
+        task, execution = _Foreign(name, item), item.execution
+        ((_, outcome),) = run_in_workers([task], [execution.device], threads=execution.threads)
+        return outcome  # type: ignore[no-any-return]
 
 
-def _run(named: tuple[str, RemoteCell]) -> str | RobustflError:
-    name, item = named
+@dataclass(frozen=True)
+class _Foreign:
+    """A cell with plug-ins, as a task for a process of its own."""
+
+    worker: str
+    cell: RemoteCell
+    foreign: frozenset[str] = frozenset({"sent"})
+
+    def __call__(self, device: str, send: Callable[[Any], None]) -> str | RobustflError:
+        del device, send
+        return _run(self.worker, self.cell)
+
+
+def _run(name: str, item: RemoteCell) -> str | RobustflError:
     try:
         for package, theirs in software().items():
             if theirs != item.software[package]:

@@ -26,6 +26,8 @@ _SCHEMES = ("tcp", "tls", "ucx", "ws", "wss")
 WARNING = "warning: "
 OnRound = Callable[[int, int, float], None]
 """Round, rounds, loss."""
+OnCellRound = Callable[[str, int, int], None]
+"""Key, round, rounds."""
 
 
 def unheard(*told: object) -> None:

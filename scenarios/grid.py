@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from robustfl.origins import all_origins
 from robustfl.records import CellResult, plain
-from robustfl.registry import Entry, guests, loaded_files
+from robustfl.registry import guests, loaded_files, pack
 from robustfl.reports.store import Store
-from robustfl.scratch import scratch
 from robustfl.storage import LIMIT
 
 from .cell import Cell
+from .cell_task import CellTask, Finished, run_on_cluster, run_tasks
 from .checkpoint import checkpoint_path, discard
 from .ensemble import SCOPE, asked
-from .execution import CHECKPOINT_MINUTES, WARNING, Execution, unheard, warned
+from .execution import CHECKPOINT_MINUTES, WARNING, Execution, OnCellRound, unheard, warned
 from .expand import expand, fingerprints, key_of, labels, refusal, resolve
 from .kept_models import missing_models
+from .memory import memory_of, slots_on
 from .noop_settings import scenario_warnings
-from .round_files import OnRoundOf
 from .shown import shown
-from .slots import memory_of, slots_on
 from .spec import Scenario
-from .work import Finished, Places, Work, run_all, run_on_cluster, terminable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -125,7 +122,7 @@ def grid(
     cell_minutes: float | None = None,
     on_start: Callable[[Plan], None] = unheard,
     on_cell: Callable[[Finished], None] = unheard,
-    on_round: OnRoundOf | None = None,
+    on_round: OnCellRound | None = None,
     track: Sequence[str] = (),
     on_note: Callable[[str], None] = warned,
     cluster: str | None = None,
@@ -184,7 +181,7 @@ def run_grid(
     out: str | Path,
     on_start: Callable[[Plan], None] = unheard,
     on_cell: Callable[[Finished], None] = unheard,
-    on_round: OnRoundOf | None = None,
+    on_round: OnCellRound | None = None,
     facts: Mapping[str, Any] | None = None,
 ) -> Results:
     """Run every cell of ``scenario`` that the store ``<out>/<name>`` does not have yet, as ``grid`` does.
@@ -214,49 +211,45 @@ def run_grid(
             f"warning: {without} stored cells have no model and do not run again; take a fresh --out for theirs"
         )
     computed, stored = 0, len(todo.cells) - len(todo.missing)
-    with terminable(), ExitStack() as stack:
-        places = _places(todo, execution, stack)
-        workers = workers if places is None else len(places.gpus) * places.slots
-        work = _work(todo, execution, places)
-        if not stack.enter_context(store.held()):
-            work.reverse()
+    with store.held() as alone:
+        tasks = _tasks(todo, execution)
+        if not alone:
+            tasks.reverse()
             execution.on_note(f"another grid works in {todo.folder}; this one begins at the end, and they meet")
-        each = run_all(work, workers, on_round) if execution.cluster is None else run_on_cluster(work, execution)
-        for finished in each:
+        if execution.cluster is None:
+            ended = run_tasks(tasks, _devices(todo, execution, workers), execution, on_round or unheard)
+        else:
+            ended = run_on_cluster(tasks, execution)
+        for finished in ended:
             computed, stored = computed + (not finished.found), stored + finished.found
             on_cell(finished)
     return Results(todo.folder, computed, stored, store.statuses(todo.cells), frozenset(todo.cells))
 
 
-def _places(todo: Plan, execution: Execution, stack: ExitStack) -> Places | None:
-    """The slots of the GPUs to run on, if these were named."""
+def _devices(todo: Plan, execution: Execution, workers: int) -> list[str]:
+    """The device of every worker; on GPUs that are named, as many as their memory holds."""
     if execution.gpus is None:
-        return None
-    folder = str(stack.enter_context(scratch("slots")))
+        return [execution.device] * workers
     need = memory_of((todo.cells[key] for key in todo.missing), execution.root)
     each = execution.slots or slots_on(execution.gpus, need)
     named = ", ".join(map(str, execution.gpus))
     execution.on_note(f"{len(execution.gpus) * each} cells at once: {each} on each of the GPUs {named}")
-    return Places(folder, execution.gpus, each)
+    return [f"cuda:{index}" for _ in range(each) for index in execution.gpus]
 
 
-def _work(todo: Plan, execution: Execution, places: Places | None) -> list[Work]:
-    """The missing cells, each with what a worker needs for it."""
-    files, brought = _brought(todo)
-    plugins = tuple(dict.fromkeys([*todo.scenario.plugins, *files]))
-    here = replace(execution.of_a_cell, store=todo.folder)
-    return [
-        Work(key, todo.cells[key], todo.scenario.name, todo.fingerprints[todo.cells[key]], plugins, here, todo.folder,
-              places=places, guests=brought)
-        for key in todo.missing
-    ]  # fmt: skip
-
-
-def _brought(todo: Plan) -> tuple[list[str], tuple[Entry, ...]]:
-    """The plug-in files, and the methods of no file, that workers need for the missing cells."""
-    cells = [todo.cells[key] for key in todo.missing]
-    used = set().union(*(all_origins(resolve(cell, todo.fingerprints[cell])["methods"]) for cell in cells))
-    return loaded_files(used), tuple(entry for entry in guests() if entry.origin in used)
+def _tasks(todo: Plan, execution: Execution) -> list[CellTask]:
+    """The missing cells, each with what a worker needs for it; those with the same plug-ins follow one another."""
+    cells = {key: todo.cells[key] for key in todo.missing}
+    foreign = {key: frozenset(all_origins(resolve(c, todo.fingerprints[c])["methods"])) for key, c in cells.items()}
+    used = frozenset[str]().union(*foreign.values())
+    plugins = tuple(dict.fromkeys([*todo.scenario.plugins, *loaded_files(used)]))
+    sent = pack([entry for entry in guests() if entry.origin in used and execution.jobs != 0])
+    here, store = replace(execution.of_a_cell, store=todo.folder), Store(todo.folder)
+    tasks = [
+        CellTask(key, cell, todo.scenario.name, todo.fingerprints[cell], here, store, foreign[key], plugins, sent)
+        for key, cell in cells.items()
+    ]
+    return sorted(tasks, key=lambda task: sorted(task.foreign))
 
 
 def _described(todo: Plan, facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from robustfl.errors import LONGEST, Diverged, Refused, RowsLost, StoreError, UsageError, told
+from robustfl.errors import LONGEST, Diverged, Refused, RowsLost, StoreError, Terminated, UsageError, told
 from robustfl.evaluation import macs_per_epoch, traffic
 from robustfl.federation import Experiment, RoundRecord, State, train
 from robustfl.origins import origins
@@ -163,7 +163,7 @@ def _outcome(
     except StoreError:  # a folder that cannot be written: the next cell would end no better
         raise
     except BaseException as error:
-        if not (isinstance(error, Exception) or plug_ins) or isinstance(error, KeyboardInterrupt):
+        if not (isinstance(error, Exception) or plug_ins) or isinstance(error, (KeyboardInterrupt, Terminated)):
             raise
         detail = "".join(traceback.format_exception(error))
         if exhausted(error):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -15,7 +14,7 @@ from typing import Any, Protocol
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from .round_files import OnRoundOf
+from .execution import OnCellRound
 
 _EVERY = 0.2  # seconds between two updates; a notebook stores each of them on its way
 
@@ -88,8 +87,8 @@ def in_notebook() -> bool:
 
 @contextmanager
 def shown(
-    progress: bool | None, on_start: OnStart, on_cell: OnCell, on_round: OnRoundOf | None, *, heard: bool
-) -> Iterator[tuple[OnStart, OnCell, OnRoundOf | None]]:
+    progress: bool | None, on_start: OnStart, on_cell: OnCell, on_round: OnCellRound | None, *, heard: bool
+) -> Iterator[tuple[OnStart, OnCell, OnCellRound | None]]:
     """The three callbacks of a grid, which also show its progress if ``progress`` says so.
 
     ``None`` means: in a notebook, unless the caller listens itself (``heard``).
@@ -110,13 +109,11 @@ def shown(
 class _Bar:
     """Counts what it is told, shows it, and passes it on."""
 
-    def __init__(self, display: Display, on_start: OnStart, on_cell: OnCell, on_round: OnRoundOf | None) -> None:
+    def __init__(self, display: Display, on_start: OnStart, on_cell: OnCell, on_round: OnCellRound | None) -> None:
         self._display, self._next = display, (on_start, on_cell, on_round)
         self._total, self._count, self._last = 0, 0, 0.0
         self._ended: Counter[str] = Counter()
         self._running: dict[str, tuple[int, int]] = {}
-        self._over: set[str] = set()
-        self._lock = threading.Lock()  # rounds are told from a thread of their own
 
     def start(self, plan: Any) -> None:
         self._total = len(plan.missing)
@@ -125,19 +122,15 @@ class _Bar:
         self._next[0](plan)
 
     def cell(self, finished: Any) -> None:
-        with self._lock:
-            self._count += 1
-            self._ended[finished.status] += 1
-            self._over.add(finished.key)
-            self._running.pop(finished.key, None)
-            self._show(self._words(), now=self._count == self._total)
+        self._count += 1
+        self._ended[finished.status] += 1
+        self._running.pop(finished.key, None)
+        self._show(self._words(), now=self._count == self._total)
         self._next[1](finished)
 
     def round(self, key: str, round: int, rounds: int) -> None:
-        with self._lock:
-            if key not in self._over:  # else told a moment too late
-                self._running[key] = round, rounds
-                self._show(self._words())
+        self._running[key] = round, rounds
+        self._show(self._words())
         if self._next[2] is not None:
             self._next[2](key, round, rounds)
 

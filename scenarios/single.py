@@ -10,11 +10,11 @@ from typing import Any
 from robustfl.errors import UsageError
 from robustfl.records import CellResult
 from robustfl.reports import tracking
-from robustfl.reports.store import RERUN, Store
+from robustfl.reports.store import Store
 from robustfl.storage import LIMIT
 
 from .cell import Cell
-from .checkpoint import discard
+from .checkpoint import commit
 from .execution import CHECKPOINT_MINUTES, WARNING, Execution, OnRound, unheard, warned
 from .expand import expand, fingerprints, key_of, labels, resolve
 from .noop_settings import cell_warnings
@@ -85,9 +85,7 @@ def run_one(scenario: Scenario, execution: Execution, *, out: str | Path | None)
     if not team.leads:
         return record
     if store is not None:
-        store.commit(record)
-        if record.status not in RERUN:
-            discard(store.folder, record.key)
+        commit(store, record)
     followed.finished(record)
     return record
 

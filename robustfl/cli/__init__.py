@@ -23,7 +23,8 @@ __all__ = ["app", "invoke", "main"]
 
 
 def main() -> None:
-    """The ``robustfl`` command. Exit code 2 for misuse, 1 for failure, 130 after Ctrl-C."""
+    """The ``robustfl`` command. Exit code 2 for misuse, 1 for failure, 130 after Ctrl-C, 143 after SIGTERM."""
+    signal.signal(signal.SIGTERM, _terminate)
     try:
         take_output()
         code = flushed(invoke(sys.argv[1:]))
@@ -31,6 +32,13 @@ def main() -> None:
         code = _stopped([])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is too late now
     sys.exit(code)
+
+
+def _terminate(number: int, frame: object) -> None:
+    """End the process in order, as an interrupt does."""
+    del frame
+    signal.signal(number, signal.SIG_IGN)  # a second one would cut short what the first one set off
+    raise Terminated(number)
 
 
 def invoke(arguments: list[str]) -> int:

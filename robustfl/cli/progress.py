@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -64,8 +63,6 @@ class GridProgress:
         self._warned: set[str] = set()
         self._rounds: dict[str, tuple[int, int]] = {}
         self._tasks: dict[str, TaskID] = {}
-        self._over: set[str] = set()
-        self._lock = threading.Lock()  # rounds are told from a thread of their own
 
     def start(self, plan: Plan) -> None:
         """Say what is there and what will run."""
@@ -108,14 +105,12 @@ class GridProgress:
 
     def cell(self, finished: Finished) -> None:
         """One cell ended."""
-        with self._lock:
-            self._count += 1
-            self._ended[finished.status] += 1
-            self._over.add(finished.key)
-            self._rounds.pop(finished.key, None)
-            task = self._tasks.pop(finished.key, None)
-            if self._bar is not None and task is not None:
-                self._bar.remove_task(task)
+        self._count += 1
+        self._ended[finished.status] += 1
+        self._rounds.pop(finished.key, None)
+        task = self._tasks.pop(finished.key, None)
+        if self._bar is not None and task is not None:
+            self._bar.remove_task(task)
         if finished.status == "failed":
             self._console.print(Text(self._failure(finished)))
         if not self._quiet:
@@ -135,20 +130,17 @@ class GridProgress:
 
     def round(self, key: str, round: int, rounds: int) -> None:
         """A cell that takes longer than a second is in this round."""
-        with self._lock:
-            if key in self._over:  # told a moment too late
-                return
-            self._rounds[key] = round, rounds
-            if self._bar is not None:
-                if key not in self._tasks:
-                    self._tasks[key] = self._bar.add_task(self._names.get(key, key), total=rounds, last="rounds")
-                self._bar.update(self._tasks[key], completed=round)
-                return
-            now = time.monotonic()
-            if self._quiet or now - self._last < _QUIET_SECONDS:
-                return
-            self._last = now
-            told = "; ".join(f"{self._names.get(k, k)}: round {r} of {n}" for k, (r, n) in self._rounds.items())
+        self._rounds[key] = round, rounds
+        if self._bar is not None:
+            if key not in self._tasks:
+                self._tasks[key] = self._bar.add_task(self._names.get(key, key), total=rounds, last="rounds")
+            self._bar.update(self._tasks[key], completed=round)
+            return
+        now = time.monotonic()
+        if self._quiet or now - self._last < _QUIET_SECONDS:
+            return
+        self._last = now
+        told = "; ".join(f"{self._names.get(k, k)}: round {r} of {n}" for k, (r, n) in self._rounds.items())
         where = ", ".join([f"{self._count}/{self._total}", seconds(now - self._started), *self._troubles()])
         say(f"[{where}] running {told}", err=True)
 

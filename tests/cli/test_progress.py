@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +10,7 @@ import pytest
 from robustfl.cli import progress
 from robustfl.cli.printing import console
 from robustfl.cli.progress import GridProgress, cause, varying
-from robustfl.scenarios import Finished, expand, round_files
+from robustfl.scenarios import Finished, expand
 from robustfl.scenarios.expand import labels
 from robustfl.scenarios.spec import Scenario
 
@@ -74,23 +72,6 @@ def test_a_long_cell_tells_its_rounds_where_there_is_no_bar(
     bar.round("k", 312, 2000)
     assert "running fbn · alie: round 312 of 2000" in capsys.readouterr().err
     bar.cell(Finished("k", {}, "done", None, 0.5, None, 1.0))
-    bar.round("k", 313, 2000)  # told a moment too late
-    assert "313" not in capsys.readouterr().err
-
-
-def test_workers_tell_their_rounds_through_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(round_files, "_SECONDS", 0.01)
-    heard: list[tuple[str, int, int]] = []
-    tell = round_files.teller("k", str(tmp_path), None)
-    with round_files.watched(str(tmp_path), lambda *told: heard.append(told)):
-        time.sleep(0.02)
-        tell(3, 9, 0.5)
-        until = time.monotonic() + 20
-        while not heard and time.monotonic() < until:
-            time.sleep(0.01)
-    assert heard == [("k", 3, 9)]
-    round_files.teller("k", "", lambda *told: heard.append(told))(1, 2, 0.0)  # at once: not yet a second
-    assert len(heard) == 1
 
 
 @pytest.mark.parametrize(("columns", "width"), [("100", 100), ("", 160), ("none", 160), ("0", 160)])

@@ -22,7 +22,7 @@ from robustfl import registry
 from robustfl.errors import ClusterError, UsageError
 from robustfl.scenarios import Cell, Execution, Scenario, cluster, expand, grid
 from robustfl.scenarios.expand import fingerprints, key_of, resolve
-from robustfl.workers import Died
+from robustfl.scenarios.worker_pool import Died
 
 CELL = {
     "attack": ["none", "mine"], "defense": ["mean", "median"], "model": "mlp(hidden=(8,))", "f": 1, "clients": 5,

@@ -16,14 +16,12 @@ from typing import Any
 import pytest
 import torch
 from test_grid import CELL, PLUGIN
-from work_for_workers import forking, half
 
 from robustfl import registry, scratch
 from robustfl.contracts import Attack
 from robustfl.errors import UsageError
 from robustfl.reports.store import Store
 from robustfl.scenarios import Scenario, grid
-from robustfl.workers import Died, spread
 
 pytestmark = pytest.mark.slow
 
@@ -85,16 +83,6 @@ def command(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 # --- workers and what they leave -------------------------------------------------------------------------------------
 
 
-def test_a_death_takes_one_piece_of_work_with_it() -> None:
-    found = dict(spread(half, range(6), 2, threads=1))
-    assert found == {0: 0, 1: 0, 2: 1, 3: Died(7), 4: 2, 5: 2}
-
-
-def test_a_child_of_a_dead_worker_does_not_hold_up_the_others() -> None:
-    found = dict(spread(forking, [0, 1], 1, threads=1))
-    assert found == {0: Died(3), 1: 1}
-
-
 def test_folders_that_no_living_process_owns_are_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     code = (
@@ -118,13 +106,12 @@ def test_folders_that_no_living_process_owns_are_swept(tmp_path: Path, monkeypat
     assert {p.name for p in tmp_path.iterdir()} == {"robustfl-mine"}
 
 
-def test_a_killed_grid_leaves_nothing_that_the_next_one_does_not_sweep(tmp_path: Path) -> None:
+def test_a_killed_grid_leaves_no_temporary_file(tmp_path: Path) -> None:
     """The whole process group is killed in the middle of a cell, so that nobody can clean up."""
     (tmp_path / "hostile.py").write_text(
         PLUGIN.format(name="says", body="open('begun', 'w').close(); import time; time.sleep(600)"), encoding="utf-8"
     )
     place = {**os.environ, "TMPDIR": str(tmp_path)}
-    shared = Path("/dev/shm")
     call = [sys.executable, "-m", "robustfl", "grid", "--jobs", "2", "--plugin", "hostile.py", "--out", "runs",
             "--set", "seed=0", "--set", "partition=iid", "--set", "rounds=1", "--set", "evasions=[]",
             "--set", "norm=fbn", "--set", "defense=mean", "--set", "model=mlp(hidden=(8,))"]  # fmt: skip
@@ -138,12 +125,7 @@ def test_a_killed_grid_leaves_nothing_that_the_next_one_does_not_sweep(tmp_path:
         ended.wait(0.1)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    mine = f"loky-{process.pid}-"
-    assert not [p for p in shared.glob("*") if mine in p.name] if shared.is_dir() else True
-    assert list(tmp_path.glob("robustfl-*"))
-    done = subprocess.run([*call, "--set", "attack=none"], cwd=tmp_path, env=place, capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert not list(tmp_path.glob("robustfl-*"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["begun", "hostile.py", "runs"]
 
 
 # --- methods of no file ----------------------------------------------------------------------------------------------

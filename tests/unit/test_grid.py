@@ -9,12 +9,10 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from work_for_workers import stopping
 
 from robustfl import registry
 from robustfl.errors import StoreError, UsageError
@@ -22,8 +20,6 @@ from robustfl.outside import LONGEST_REASON
 from robustfl.records import CellResult
 from robustfl.reports.store import Store
 from robustfl.scenarios import Execution, Finished, Scenario, grid, plan
-from robustfl.scenarios import work as workers
-from robustfl.workers import Died, spread
 
 # Cells here are small: with five clients alie does nothing, and two steps of PGD do not cross its ball.
 pytestmark = [
@@ -290,20 +286,6 @@ def test_any_reason_is_cut_once() -> None:
     assert CellResult.model_validate(once.model_dump()).reason == once.reason
 
 
-def test_a_worker_that_a_signal_stopped_is_killed_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("robustfl.workers._LOOK", 0.1)
-    found = dict(spread(stopping, [0, 1], 2, threads=1, deadline=2.0))
-    assert found == {0: Died(-signal.SIGKILL, late=True), 1: 1}
-
-
-def test_a_cell_whose_worker_was_stopped_fails_with_its_reason(tmp_path: Path) -> None:
-    chosen = plan(scenario(attack="none", defense="mean"), out=tmp_path)
-    (item,) = engine._work(chosen, Execution(cell_minutes=0.5), None)
-    found = workers._settled(replace(item, traces=str(tmp_path)), Died(-signal.SIGKILL, late=True))
-    assert found is not None
-    assert found.reason == ("time limit of 0.5 min (--cell-minutes) reached; what was checkpointed is kept")
-
-
 def test_a_plug_in_that_returns_the_wrong_shape_is_named(tmp_path: Path) -> None:
     (tmp_path / "shape.py").write_text(PLUGIN.format(name="wrong-shape", body="return torch.zeros(view.f, 3)"))
     chosen = scenario(attack="wrong-shape", defense="mean").model_copy(
@@ -359,14 +341,14 @@ def test_a_plug_in_that_changes_after_the_grid_began_ends_it_and_stores_nothing(
     file.write_text(PLUGIN.format(name="changing", body="return view.honest[:view.f]"))
     chosen = scenario(attack="changing", defense="mean").model_copy(update={"plugins": (str(file),)})
     todo = plan(chosen, out=tmp_path)
-    (work,) = engine._work(todo, Execution(device="cpu"), None)
+    (task,) = engine._tasks(todo, Execution(device="cpu"))
     file.write_text(file.read_text() + "# another\n")
     with pytest.raises(UsageError, match=r"changing\.py' changed after it was loaded; start a new process"):
-        workers._execute(work)
+        task.execute("cpu", print)
     registry._files.clear()  # as a process that never loaded it
     del registry._entries["attack"]["changing"]
     registry._changed()
     words = r"a plug-in changed after the grid began \[attack changing: changing\.py .*\]; start the grid again"
     with pytest.raises(UsageError, match=words):
-        workers._execute(work)
+        task.execute("cpu", print)
     assert contents(todo.folder) == {}

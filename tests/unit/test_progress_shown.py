@@ -48,7 +48,6 @@ def test_a_bar_counts_cells_rounds_and_troubles_and_passes_all_on(monkeypatch: p
         assert on_round is not None
         on_round("a", 3, 4)
         on_cell(finished("a"))
-        on_round("a", 4, 4)  # told a moment too late
         on_cell(finished("b", "failed"))
     counted = [(0, 2, "x, 1 were there"), (0.75, 2, "round 3 of 4"), (1, 2, ""), (2, 2, "1 failed")]
     assert seen.lines == [*counted, (-1, 0, "stopped")]

@@ -814,7 +814,7 @@ def test_reports_do_not_import_torch_and_the_store_does_not_import_pandas() -> N
 
 def test_workers_import_no_table_no_plot_and_no_compiler() -> None:
     code = (
-        "import sys, torch; before = set(sys.modules); import robustfl.scenarios, robustfl.workers;"
+        "import sys, torch; before = set(sys.modules); import robustfl.scenarios.worker_pool;"
         "slow = {'pandas', 'matplotlib', 'scipy.special', 'torchvision', 'triton', 'torch._dynamo'};"
         "print(*(slow & set(sys.modules) - before))"
     )

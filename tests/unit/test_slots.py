@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
-import subprocess
-import sys
-import tempfile
+import importlib
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,23 +13,14 @@ import torch
 from robustfl import passes
 from robustfl.cli import invoke
 from robustfl.errors import UsageError
-from robustfl.scenarios import Execution, Scenario, grid, run, slots, work
+from robustfl.scenarios import Execution, Scenario, cell_task, grid, memory, plan, run
 from robustfl.scenarios.build import build
 from robustfl.scenarios.cell import Cell
-from robustfl.scenarios.execution import device_of
+from robustfl.scenarios.execution import device_of, unheard
 from robustfl.scenarios.expand import expand, fingerprints
 
 TINY = {"model": "mlp(hidden=(8,))", "rounds": 1, "batch": 8, "evasions": ["fgsm"], "seed": [0, 1, 2]}
-CLAIM = f"""
-import os, sys, time
-from functools import cache
-from dataclasses import replace
-from pathlib import Path
-{inspect.getsource(slots.claim.__wrapped__)}
-print(claim(sys.argv[1], (0, 1), 2), flush=True)
-input()
-"""
-"""The function alone: its module imports torch, which every process would wait for."""
+engine = importlib.import_module("robustfl.scenarios.grid")
 
 
 @pytest.fixture
@@ -71,15 +58,15 @@ def test_gpus_and_another_say(other: dict[str, Any], tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("two_gpus")
 def test_slots_follow_from_the_free_memory_of_the_fullest_gpu() -> None:
-    assert slots.slots_on((0,), 1 << 30) == 7
-    assert slots.slots_on((0, 1), 1 << 30) == 3
-    assert slots.slots_on((1,), 100 << 30) == 1
-    assert slots.slots_on((0,), 1) == 16
+    assert memory.slots_on((0,), 1 << 30) == 7
+    assert memory.slots_on((0, 1), 1 << 30) == 3
+    assert memory.slots_on((1,), 100 << 30) == 1
+    assert memory.slots_on((0,), 1) == 16
 
 
 def test_the_estimate_grows_with_what_a_cell_holds() -> None:
     def of(**more: Any) -> int:
-        return slots.memory_of([Cell.of({"model": "mlp(hidden=(64,))", "clients": 4, **more})]) - slots._CONTEXT
+        return memory.memory_of([Cell.of({"model": "mlp(hidden=(64,))", "clients": 4, **more})]) - memory._CONTEXT
 
     d = build(Cell.of({"model": "mlp(hidden=(64,))"})).experiment.layout.d
     assert of(clients=8) - of() > 4 * 2.5 * d * 4
@@ -87,48 +74,23 @@ def test_the_estimate_grows_with_what_a_cell_holds() -> None:
     assert of(dtype="float64") > of()
 
 
-def test_every_worker_has_a_slot_of_its_own_until_it_ends(tmp_path: Path) -> None:
-    workers = [_worker(tmp_path) for _ in range(4)]
-    devices = [_said(w) for w in workers]
-    assert sorted(devices) == ["cuda:0", "cuda:0", "cuda:1", "cuda:1"]
-    workers[2].kill()
-    workers[2].wait()
-    fifth = _worker(tmp_path)
-    assert _said(fifth) == devices[2]
-    for worker in (*workers, fifth):
-        worker.kill()
-        worker.communicate()
-
-
-def _worker(folder: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-W", "ignore", "-c", CLAIM, str(folder)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-
-def _said(worker: subprocess.Popen[str]) -> str:
-    assert worker.stdout is not None
-    return worker.stdout.readline().strip()
-
-
 @pytest.mark.usefixtures("two_gpus")
-def test_cells_run_where_their_slot_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-    (tmp_path / "temporary").mkdir()
+def test_every_gpu_has_as_many_workers_as_slots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
-    original = run.run_cell
 
-    def record(cell: Cell, *, execution: Execution, **rest: Any) -> Any:
-        seen.append(execution.device)
-        return original(cell, execution=replace(execution, device="cpu"), **rest)
+    def workers(tasks: Any, devices: list[str], **settings: Any) -> Iterator[Any]:
+        seen.extend(devices)
+        yield from ((task, task("cpu", unheard)) for task in tasks)
 
-    def here(function: Any, work: list[Any], workers: int, *, threads: int, deadline: Any) -> Iterator[Any]:
-        yield from ((item, function(item)) for item in work)
+    monkeypatch.setattr(cell_task, "run_in_workers", workers)
+    found = grid(Scenario.of({"name": "x", "cell": {**TINY, "seed": 0}}), out=tmp_path, gpus=[1, 0], slots=2)
+    assert (sorted(seen), found.statuses) == (["cuda:0", "cuda:0", "cuda:1", "cuda:1"], {"done": 1})
 
-    monkeypatch.setattr(run, "run_cell", record)
-    monkeypatch.setattr(work, "spread", here)
-    found = grid(Scenario.of({"name": "x", "cell": {**TINY, "seed": 0}}), out=tmp_path, gpus=[1], slots=1)
-    assert (seen, found.statuses) == (["cuda:1"], {"done": 1})
-    assert list((tmp_path / "temporary").iterdir()) == []
+
+def test_a_cell_runs_on_the_device_of_its_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    (task,) = engine._tasks(plan(Scenario.of({"name": "x", "cell": {**TINY, "seed": 0}}), out=tmp_path), Execution())
+    assert "device 'cuda:1': this machine has 0" in str(task("cuda:1", unheard))
 
 
 def test_a_full_device_fails_the_cell_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
