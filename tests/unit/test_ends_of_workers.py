@@ -26,8 +26,8 @@ from robustfl.scenarios import Scenario, grid
 pytestmark = pytest.mark.slow
 
 STAYS = "import threading, time; threading.Thread(target=time.sleep, args=(10**6,)).start()"
-MEAN = "return view.honest.mean(0).expand(view.f, -1).clone()"
 SMALL = {**CELL, "defense": "mean", "rounds": 2, "evasions": []}
+DIED, LATE = "the worker process died twice on this cell", "time limit of 0.1 min (--cell-minutes) reached"
 ENDS = {
     "exit": ("import sys; sys.exit(0)", "SystemExit: 0"),
     "interrupt": ("raise KeyboardInterrupt", "KeyboardInterrupt"),
@@ -35,49 +35,30 @@ ENDS = {
     "no-words": ("raise type('Mute', (Exception,), {'__str__': lambda e: 1 / 0})", "Mute, whose text cannot be made"),
     "no-memory": ("raise MemoryError", "MemoryError: out of memory: too much was asked for at once"),
     "no-room": ("raise torch.OutOfMemoryError('CUDA out of memory. Tried 9 GiB')", "out of memory on cpu: CUDA out of"),
-    "leaves": ("import os; os._exit(0)", "the worker process died twice on this cell: exit status 0"),
-    "crashes": ("import ctypes; ctypes.string_at(0)", "the worker process died twice on this cell: SIGSEGV"),
+    "leaves": ("import os; os._exit(0)", f"{DIED}: exit status 0"),
+    "killed": (
+        "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+        f"{DIED} (out of memory?); run fewer cells at",
+    ),
+    "hangs": ("while True:\n            try: import time; time.sleep(60)\n            except Exception: pass", LATE),
+    "stuck": ("import itertools; sum(itertools.repeat(1))", LATE),  # holds Python's lock; no signal handler runs
+    "crashes": ("import ctypes; ctypes.string_at(0)", f"{DIED}: SIGSEGV"),
 }
 
 
-def scenario(folder: Path, bodies: dict[str, str], **cell: Any) -> Scenario:
-    """A cell without attack, and one with each of the plug-ins; they are in one file."""
+def test_whatever_ends_a_cell_the_others_go_on(tmp_path: Path) -> None:
+    bodies = {name: body for name, (body, _) in ENDS.items()} | {"stays": STAYS}
     text = "".join(PLUGIN.format(name=name, body=body) for name, body in bodies.items())
-    (folder / "hostile.py").write_text(text, encoding="utf-8")
-    chosen = Scenario.of({"name": "s", "cell": {**SMALL, "attack": [*bodies, "none"], **cell}})
-    return chosen.model_copy(update={"plugins": (str(folder / "hostile.py"),)})
-
-
-def outcomes(folder: Path) -> dict[str, tuple[str, str]]:
-    """Status and first line of the reason by attack."""
-    found = Store(folder).load().results
-    return {r.labels["attack"]: (r.status, ([*(r.reason or "").splitlines(), ""])[0]) for r in found}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_whatever_ends_a_cell_the_others_go_on(jobs: int, tmp_path: Path) -> None:
-    """With several workers the ends of whole processes only: the others reach nobody but their own worker."""
-    ends = {name: end for name, end in ENDS.items() if jobs == 1 or "process died" in end[1]}
-    chosen = scenario(tmp_path, {f"{n}-{jobs}": body for n, (body, _) in ends.items()} | {f"stays-{jobs}": STAYS})
-    results = grid(chosen, out=tmp_path, jobs=jobs)
-    assert results.statuses == {"done": 1, "failed": len(ends) + 1}
-    found = outcomes(results.folder)
-    assert found["none"] == ("done", "")
-    for name, (_, words) in ends.items():
-        status, reason = found[f"{name}-{jobs}"]
-        assert status == "failed"
-        assert reason.startswith(words)
-        assert f"[attack {name}-{jobs}: hostile.py " in reason
-    (crashed,) = (r for r in Store(results.folder).load().results if r.labels["attack"] == f"crashes-{jobs}")
-    assert "in forge" in (crashed.reason or "")
-
-
-def command(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    settings = [w for key in ("defense", "norm", "model", "f", "clients", "batch", "rounds") for w in
-                ("--set", f"{key}={SMALL[key]}")]  # fmt: skip
-    call = [sys.executable, "-m", "robustfl", *words, *settings, "--set", "evasions=[]", "--plugin", "hostile.py"]
-    return subprocess.run(call, capture_output=True, text=True, cwd=cwd, timeout=300, check=False)
+    (tmp_path / "hostile.py").write_text(text, encoding="utf-8")
+    chosen = Scenario.of({"name": "s", "cell": {**SMALL, "attack": [*bodies, "none"]}})
+    chosen = chosen.model_copy(update={"plugins": (str(tmp_path / "hostile.py"),)})
+    results = grid(chosen, out=tmp_path, jobs=2, cell_minutes=0.1)
+    assert results.statuses == {"done": 1, "failed": len(ENDS) + 1}
+    found = {r.labels["attack"]: r.reason or "" for r in Store(results.folder).load().results}
+    for name, (_, words) in ENDS.items():
+        assert found[name].startswith(words)
+        assert f"[attack {name}: hostile.py " in found[name].splitlines()[0]
+    assert all("in forge" in found[name] for name in ("crashes", "hangs", "stuck"))
 
 
 # --- workers and what they leave -------------------------------------------------------------------------------------

@@ -19,7 +19,8 @@ from robustfl.errors import StoreError, UsageError
 from robustfl.outside import LONGEST_REASON
 from robustfl.records import CellResult
 from robustfl.reports.store import Store
-from robustfl.scenarios import Execution, Finished, Scenario, grid, plan
+from robustfl.scenarios import Execution, Finished, Scenario, cell_task, grid, plan
+from robustfl.scenarios.worker_pool import Died
 
 # Cells here are small: with five clients alie does nothing, and two steps of PGD do not cross its ball.
 pytestmark = [
@@ -180,7 +181,7 @@ def test_no_worker_outlives_the_grid(number: signal.Signals, status: int, tmp_pa
     process = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 60
-        while len(members(process.pid)) < 3 and time.monotonic() < deadline:  # itself and two workers
+        while len(members(process.pid)) < 4 and time.monotonic() < deadline:  # itself, the supervisor, two workers
             time.sleep(0.1)
         time.sleep(3)  # into the cells
         process.send_signal(number)
@@ -286,6 +287,28 @@ def test_any_reason_is_cut_once() -> None:
     assert CellResult.model_validate(once.model_dump()).reason == once.reason
 
 
+def test_a_cell_that_was_killed_at_its_deadline_says_so_unless_another_grid_stored_it(
+    undisturbed: Path, tmp_path: Path
+) -> None:
+    (task, *_) = engine._tasks(plan(scenario(), out=tmp_path), Execution(cell_minutes=0.5))
+    died = Died(-signal.SIGKILL, late=True, trace="in forge")
+    reason = "time limit of 0.5 min (--cell-minutes) reached; what was checkpointed is kept\nin forge"
+    assert (task.end(died).status, task.end(died).reason) == ("failed", reason)
+    name = f"cells/{task.key}.json"
+    (task.store.folder / name).write_bytes((undisturbed / name).read_bytes())
+    assert (task.end(died).status, task.end(died).found) == ("done", True)
+
+
+def test_rounds_of_running_cells_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[tuple[str, int, int]] = []
+    chosen = scenario(attack="none", defense="mean")
+    grid(chosen, out=tmp_path / "soon", jobs=0, on_round=lambda *round: heard.append(round))
+    assert heard == []  # about once a second
+    monkeypatch.setattr(cell_task, "_PROGRESS_SECONDS", 0.0)
+    (key,) = grid(chosen, out=tmp_path, jobs=0, on_round=lambda *round: heard.append(round)).keys
+    assert heard == [(key, round, 4) for round in (1, 2, 3, 4)]
+
+
 def test_a_plug_in_that_returns_the_wrong_shape_is_named(tmp_path: Path) -> None:
     (tmp_path / "shape.py").write_text(PLUGIN.format(name="wrong-shape", body="return torch.zeros(view.f, 3)"))
     chosen = scenario(attack="wrong-shape", defense="mean").model_copy(
@@ -326,7 +349,16 @@ def test_an_interrupt_while_workers_run_ends_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("argument", "value"), [("jobs", -1), ("threads", 0), ("device", "tpu"), ("device", "cuda:99")]
+    ("argument", "value"),
+    [
+        ("jobs", -1),
+        ("threads", 0),
+        ("device", "tpu"),
+        ("device", "cuda:99"),
+        ("cell_minutes", 0),
+        ("cell_minutes", float("nan")),
+        ("checkpoint_minutes", -1.0),
+    ],
 )
 def test_wrong_execution_settings(argument: str, value: Any, tmp_path: Path) -> None:
     with pytest.raises(UsageError):
