@@ -19,8 +19,8 @@ from robustfl import registry
 from robustfl.cli import invoke
 from robustfl.errors import StoreError, UsageError
 from robustfl.records import CellResult, digest
-from robustfl.reports.published import merge as joining
 from robustfl.reports.published import submitting
+from robustfl.reports.published.merge import merge, read_source, write_merge
 from robustfl.reports.published.submitting import _brought, read_submission, write_submission
 from robustfl.reports.store import Store
 from robustfl.scenarios import evaluate
@@ -155,8 +155,8 @@ def test_an_honest_submission_is_accepted_and_its_board_joins_the_others(honest:
     assert found.verification is not None
     assert [check.verdict for check in found.verification.checks] == ["identical"] * 4
     board = honest / "board.json.gz"
-    joined = joining.merge([joining.read_source(board, name="theirs")] * 2, tolerance=0.01)
-    joining.write_merge(joined, [joining.read_source(board)], tmp_path / "all")
+    joined = merge([read_source(board, name="theirs")] * 2, tolerance=0.01)
+    write_merge(joined, [read_source(board)], tmp_path / "all")
     assert invoke(["report", str(tmp_path / "all"), "--no-figures", "--site", str(tmp_path / "site")]) == 0
     assert any("calm" in page.read_text() for page in (tmp_path / "site").rglob("*.html"))
 
