@@ -86,7 +86,7 @@ def _distance(name: str, a: Any, b: Any, details: bool) -> float:
     """By how many points of accuracy two values are too far apart: 0 if it does not matter, infinite for texts."""
     if not (_required(name) or _DRAWS.fullmatch(name)):
         return math.inf if details and name != "reason" else 0.0
-    if not _ON_WHAT.fullmatch(name) and isinstance(a, float) and isinstance(b, float):
+    if not (_ON_WHAT.fullmatch(name) or {type(a), type(b)} - {int, float}):
         far = abs(a - b) / (LOSS * max(1.0, abs(a), abs(b)) if _LOSS.fullmatch(name) else 1.0)
         return far if math.isfinite(far) else math.inf
     return math.inf

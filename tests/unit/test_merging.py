@@ -108,6 +108,7 @@ def test_forgetting_is_compared_round_by_round() -> None:
 
     found = agree(forgot(**{"1": 0.1, "10": 0.3}), forgot(**{"1": 0.2, "10": 0.3}), tolerance=0.05)
     assert found.words() == "differs: certificates forgetting 1 mean 0.1000 → 0.2000"
+    assert agree(forgot(**{"2": 1.0}), forgot(**{"2": 1}), tolerance=0.0).agrees  # as JSON of others may write it
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf])
