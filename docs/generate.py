@@ -127,6 +127,6 @@ def main(folder: str, *names: str) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2 or not {*sys.argv[2:]} <= {*PARTS}:
+    if len(sys.argv) < 2 or sys.argv[1].startswith("-") or not {*sys.argv[2:]} <= {*PARTS}:
         sys.exit(f"python docs/generate.py FOLDER [{'|'.join(PARTS)} ...]")
     main(*sys.argv[1:])
