@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -175,8 +176,6 @@ def _outcome(client: Any, future: Any, item: RemoteCell) -> CellResult:
     result = _fetched(client, future)
     if isinstance(result, RobustflError):
         raise result
-    if isinstance(result, Died):
-        return item.failed(f"its process on a worker died (out of memory?): {result}")
     return CellResult.model_validate_json(result)
 
 
@@ -195,7 +194,7 @@ def _fetched(client: Any, future: Any) -> Any:
 # --- on a worker -----------------------------------------------------------------------------------------------------
 
 
-def execute(item: RemoteCell) -> str | RobustflError | Died:
+def execute(item: RemoteCell) -> str | RobustflError:
     """Run one cell on a worker and return its record as JSON; what is wrong with the worker comes back as a value.
 
     A cell with plug-ins that are not installed runs in a process of its own: the worker lives on, and is never to run
@@ -207,9 +206,18 @@ def execute(item: RemoteCell) -> str | RobustflError | Died:
     with _one_at_a_time:  # threads of one process share torch's settings
         if not item.plugins and not item.sent:
             return _run(name, item)
-        task, execution = _Foreign(name, item), item.execution
-        ((_, outcome),) = run_in_workers([task], [execution.device], threads=execution.threads)
+        task, threads = _Foreign(name, item), item.execution.threads
+        try:
+            ((_, outcome),) = run_in_workers([task], [item.execution.device], threads=threads)
+        except RobustflError as error:  # the process that watches it was killed, too
+            outcome = Died(-signal.SIGKILL, trace=str(error))
+        if isinstance(outcome, Died):
+            return _json(item.failed(f"its process on worker {name} died (out of memory?): {outcome}\n{outcome.trace}"))
         return outcome  # type: ignore[no-any-return]
+
+
+def _json(record: CellResult) -> str:
+    return canonical(record.model_dump(mode="json"))
 
 
 @dataclass(frozen=True)
@@ -244,7 +252,7 @@ def _run(name: str, item: RemoteCell) -> str | RobustflError:
         return UsageError(f"worker {name}: {error}")
     except RobustflError as error:
         return error
-    return canonical(record.model_dump(mode="json"))
+    return _json(record)
 
 
 def _check_identity(name: str, item: RemoteCell) -> None:

@@ -20,9 +20,9 @@ import pytest
 
 from robustfl import registry
 from robustfl.errors import ClusterError, UsageError
+from robustfl.records import CellResult
 from robustfl.scenarios import Cell, Execution, Scenario, cluster, expand, grid
 from robustfl.scenarios.expand import fingerprints, key_of, resolve
-from robustfl.scenarios.worker_pool import Died
 
 CELL = {
     "attack": ["none", "mine"], "defense": ["mean", "median"], "model": "mlp(hidden=(8,))", "f": 1, "clients": 5,
@@ -40,7 +40,8 @@ class Mine(Attack):
     """Send the negative mean; kill the worker where a test wants it."""
     def forge(self, view, *, generator):
         if view.round == 2 and os.path.exists({trap!r}):
-            os.kill(os.getppid(), 9)
+            with open(f"/proc/{{os.getppid()}}/stat") as supervisor:
+                os.kill(int(supervisor.read().split()[3]), 9)
         return -{factor} * view.honest.mean(0).expand(view.f, -1)
 '''
 
@@ -227,12 +228,12 @@ def test_plug_ins_are_in_the_way_of_no_other_cell() -> None:
     for brought in ({"plugins": (("mine.py", content.encode()),)}, {"sent": sent}):
         record = cluster.execute(remote(**brought))
         assert isinstance(record, str), record
-    deadly = remote(plugins=(("mine.py", b"import os; os._exit(3)"),))
-    died = cluster.execute(deadly)
-    assert died == Died(3)
-    future = SimpleNamespace(status="finished", result=lambda timeout: died)
-    failed = cluster._outcome(SimpleNamespace(), future, deadly)
-    assert (failed.status, failed.reason) == ("failed", "its process on a worker died (out of memory?): exit status 3")
+    for ends, told in ((b"os._exit(3)", "exit status 3"), (b"os.kill(os.getppid(), 9)", "SIGKILL")):
+        died = cluster.execute(remote(plugins=(("mine.py", b"import os; " + ends),)))
+        assert isinstance(died, str)
+        record = CellResult.model_validate_json(died)
+        assert record.status == "failed"
+        assert f"its process on worker tcp://there:1 died (out of memory?): {told}" in str(record.reason)
     with pytest.raises(UsageError, match="unknown attack 'mine'"):
         registry.create("attack", "mine")
 
