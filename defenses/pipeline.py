@@ -214,7 +214,7 @@ class Pipeline:
     def knowledge(self) -> str:
         """Some of ``f declared``, ``an honest client``, ``clean server data``; or ``none``.
 
-        A step mixes the row of an honest client with others, so that it is none any more.
+        Steps mix rows, so that behind one no row is that of a single client.
         """
         told = ["f declared"] if any(part.uses_f for part in self.parts) else []
         told += ["an honest client"] if self.aggregator.trusts_client and not self.steps else []

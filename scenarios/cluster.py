@@ -226,7 +226,7 @@ class _Foreign:
 
     worker: str
     cell: RemoteCell
-    foreign: frozenset[str] = frozenset({"sent"})
+    foreign: frozenset[str] = frozenset()
 
     def __call__(self, device: str, send: Callable[[Any], None]) -> str | RobustflError:
         del device, send

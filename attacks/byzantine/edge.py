@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from robustfl import parameters
@@ -17,11 +18,9 @@ from robustfl.registry import register
 from .sight import alike, centre, honest_rows
 
 
-def edge(honest: Tensor, side: Tensor | float) -> Tensor:
-    """Every coordinate's largest honest value ``[d]`` where ``side`` is positive, the smallest where it is negative."""
-    largest, smallest = honest.amax(0), honest.amin(0)
-    up = side > 0
-    return largest.where(up, smallest) if isinstance(up, Tensor) else largest if up else smallest
+def edge(honest: Tensor, side: Tensor) -> Tensor:
+    """Every coordinate's largest honest value ``[d]`` where ``side`` is positive, the smallest elsewhere."""
+    return honest.amax(0).where(side > 0, honest.amin(0))
 
 
 @register("edge", version=1)
@@ -60,4 +59,6 @@ class Edge(ColumnAttack):
 
     def columns(self, view: View) -> Tensor:
         honest = honest_rows(view, self.name)
-        return alike(centre(honest).lerp(edge(honest, self.side), self.share), view.f)
+        return alike(
+            centre(honest).lerp(edge(honest, torch.tensor(self.side, device=honest.device)), self.share), view.f
+        )

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import ClassVar
 
 import torch
@@ -18,8 +16,8 @@ from robustfl.parameters import param
 from robustfl.registry import register
 
 from .edge import edge
-from .search import Search, scales
-from .sight import alike, centre_and_spread, honest_rows
+from .search import Search, farthest
+from .sight import alike, centre_and_spread, honest_rows, random_signs
 
 SIDES = ("up", "down", "signs")
 LAYERS = ("all", "hidden", "last")
@@ -35,7 +33,7 @@ class OptDrift(Attack):
     spread ``σ ⊙ s``, and the way to the edge of the honest range on that side.
 
     Attacks that look for the greatest distance in a round take back in the next one what they did; a drift adds up.
-    Which side hurts depends on the model: weights pulled down under naive batch norm, up under others.
+    Which side hurts depends on the model; under DSGD rows are gradients, so that ``up`` lowers the weights.
 
     Args:
         side: ``up`` (σ = 1, default), ``down`` (σ = -1), or ``signs`` (σ drawn once).
@@ -73,18 +71,14 @@ class OptDrift(Attack):
         mean, spread = centre_and_spread(honest, 1)
         state = dict(view.state)
         if self.side == "signs" and not state:
-            # Drawn in float32 whatever the rows are, so that precision does not change the draw.
-            drawn = torch.rand(len(mean), generator=generator, device=generator.device).to(mean.device)
-            state["signs"] = torch.where(drawn < 0.5, -1.0, 1.0).to(mean)
+            state["signs"] = random_signs(mean, generator)
         signs = state["signs"] if state else torch.full_like(mean, -1.0 if self.side == "down" else 1.0)
         signs = signs * self._chosen(view, signs)
-        moved, search = _along(view, honest, mean, signs), Search("scan", self.evals, eta_max=self.eta_max)
-        best = (0.0, mean)
-        for step in (signs, signs * spread, (edge(honest, signs) - mean) * signs.abs()):
-            eta, reach = search.run(partial(_at, moved, mean, step), scales(honest, mean, step))
-            if reach > best[0]:
-                best = reach, mean.add(step, alpha=eta)
-        return Forged(alike(best[1], view.f), state)
+        search = Search("scan", self.evals, eta_max=self.eta_max)
+        steps = signs, signs * spread, (edge(honest, signs) - mean) * signs.abs()
+        found = [farthest(view, self.name, mean, step, search, along=signs) for step in steps]
+        best = max(found, key=lambda one: one.distance)
+        return Forged(alike(best.vector, view.f), state)
 
     def _chosen(self, view: View, like: Tensor) -> Tensor:
         """One in the entries that drift, zero in the others."""
@@ -97,23 +91,3 @@ class OptDrift(Attack):
         last = sum(math.prod(shape) for shape in view.shapes[: matrices[-1]])
         chosen[slice(last, None) if self.layers == "hidden" else slice(last)] = 0.0
         return chosen
-
-
-def _at(moved: Callable[[Tensor], float], mean: Tensor, step: Tensor, eta: float) -> float:
-    return moved(mean.add(step, alpha=eta))
-
-
-def _along(view: View, honest: Tensor, mean: Tensor, signs: Tensor) -> Callable[[Tensor], float]:
-    """How far the server's result moves to the side of ``signs [d]`` if all attackers send a row; not below 0."""
-    if view.aggregate is None:
-        raise UsageError("attack 'opt-drift' optimises against the server; its view needs aggregate")
-    aggregate, h, towards = view.aggregate, len(honest), signs.double()
-    towards = towards / torch.linalg.vector_norm(towards)
-    origin = mean if view.origin is None else view.origin
-    stack = torch.cat([honest, honest.new_empty((view.f, honest.shape[1]))])
-
-    def moved(row: Tensor) -> float:
-        stack[h:] = row
-        return max(float((aggregate(stack) - origin).double() @ towards), 0.0)
-
-    return moved

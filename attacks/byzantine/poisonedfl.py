@@ -15,7 +15,7 @@ from robustfl.contracts import Attack, Forged, Knowledge, View
 from robustfl.parameters import param
 from robustfl.registry import register
 
-from .sight import alike, own_rows, unit
+from .sight import alike, own_rows, random_signs, unit
 
 
 @register("poisonedfl", version=1)
@@ -79,10 +79,8 @@ class PoisonedFL(Attack):
         return Forged(alike(row if base is None else row + base, view.f), state)
 
     def _start(self, like: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
-        # Drawn in float32 whatever the rows are, so that precision does not change the draw.
-        drawn = torch.rand(len(like), generator=generator, device=generator.device).to(like.device)
         return {
-            "signs": torch.where(drawn < 0.5, -1.0, 1.0).to(like), "row": torch.zeros_like(like),
+            "signs": random_signs(like, generator), "row": torch.zeros_like(like),
             "total": torch.zeros_like(like), "age": torch.tensor(0), "share": torch.ones((), dtype=torch.float64),
             "before": like.new_zeros(0),
         }  # fmt: skip

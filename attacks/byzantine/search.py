@@ -243,8 +243,12 @@ class Found:
     vector: Tensor
 
 
-def farthest(view: View, attack: str, origin: Tensor, direction: Tensor, search: Search) -> Found:
+def farthest(
+    view: View, attack: str, origin: Tensor, direction: Tensor, search: Search, *, along: Tensor | None = None
+) -> Found:
     """The ``η`` of ``search`` that maximises ``‖F(H ∪ f × (origin + η direction)) - origin‖₂``.
+
+    With ``along [d]`` the distance is how far the server's result moves that way, not below 0.
 
     Where the server's result is no mean of rows, as for statistics, the distance is that from ``view.origin``.
     One stack ``[n d]`` is made; the honest rows are written once and only the ``f`` forged rows change. If ``F`` is
@@ -255,17 +259,21 @@ def farthest(view: View, attack: str, origin: Tensor, direction: Tensor, search:
     rows = honest_rows(view, attack)
     aggregate, (h, d) = view.aggregate, rows.shape
     centre, away = origin, direction
-    if isinstance(aggregate, Rehearsal) and aggregate.isometric and view.origin is None and d > _LONG * (h + 3):
+    turns = along is None and isinstance(aggregate, Rehearsal) and aggregate.isometric and view.origin is None
+    if turns and d > _LONG * (h + 3):
         rows, centre, away = _turned(rows, origin, direction) or (rows, origin, direction)
     goal = centre if view.origin is None else view.origin
     stack = rows.new_empty((h + view.f, rows.shape[1]))
     stack[:h] = rows
     forged = stack[h:]
+    towards = None if along is None else along.double() / torch.linalg.vector_norm(along.double())
 
     def distance(eta: float) -> float:
         torch.add(centre, away, alpha=eta, out=forged[0])
         forged[1:] = forged[0]
         moved = aggregate(stack) - goal
+        if towards is not None:
+            return max(float(moved.double() @ towards), 0.0)
         return float(torch.linalg.vector_norm(moved, dtype=torch.promote_types(moved.dtype, torch.float64)))
 
     eta, reach = search.run(distance, scales(rows, centre, away))

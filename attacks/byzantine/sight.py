@@ -48,6 +48,12 @@ def centre_and_spread(honest: Tensor, ddof: int) -> tuple[Tensor, Tensor]:
     return mean_and_std(honest, ddof)
 
 
+def random_signs(like: Tensor, generator: torch.Generator) -> Tensor:
+    """Signs -1 and 1 ``[d]``, drawn in float32 whatever the rows are, so that precision does not change the draw."""
+    drawn = torch.rand(len(like), generator=generator, device=generator.device).to(like.device)
+    return torch.where(drawn < 0.5, -1.0, 1.0).to(like)
+
+
 def unit(vector: Tensor) -> Tensor:
     """``vector / ‖vector‖``; zero stays zero."""
     norm: Tensor = torch.linalg.vector_norm(vector)

@@ -142,7 +142,7 @@ def in_a_line(labels: Mapping[str, Any]) -> str:
 def find(target: str) -> tuple[Source, bool]:
     """The target: a store or board, or as the one record of it a record's file or ``STORE:KEY`` (or the key's start).
 
-    The second value says whether it is one cell. Raises ``UsageError`` if it is none of these or damaged, or if a key's
+    Returned with it: True for one cell. Raises ``UsageError`` if it is none of these or damaged, or if a key's
     start is not unique.
     """
     path = Path(target)

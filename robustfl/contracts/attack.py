@@ -28,7 +28,7 @@ class View:
     the entries of the statistics channel that are variances. ``previous [d]`` is the channel's last aggregate, which
     every client can tell from what the server sent (``None`` in the first round); ``state`` is what the attack handed
     back last (``Forged``). ``shapes`` are those of the model's tensors that lie in an update one after the other
-    (empty: nobody knows, as of statistics).
+    (empty where they are unknown, and for statistics).
     """
 
     n: int
