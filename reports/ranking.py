@@ -322,11 +322,11 @@ def _sections(
         for metric in metrics
     }
     overall = [
-        _section(OVERALL, (), metric, _overall([rows[task, metric] for task in tasks], attacks), attacks)
+        ranked_section(OVERALL, (), metric, _overall([rows[task, metric] for task in tasks], attacks), attacks)
         for metric in (metrics if len(tasks) > 1 else ())
     ]
     return overall + [
-        _section(row_name(names, task) or OVERALL, task, metric, found, attacks)
+        ranked_section(row_name(names, task) or OVERALL, task, metric, found, attacks)
         for (task, metric), found in rows.items()
     ]
 
@@ -423,7 +423,7 @@ def _mean_row(labels: Labels, rows: Sequence[Row], acted: Sequence[Sequence[bool
     )
 
 
-def _section(block: str, task: Labels, metric: str, rows: Sequence[Row], attacks: Sequence[str]) -> Section:
+def ranked_section(block: str, task: Labels, metric: str, rows: Sequence[Row], attacks: Sequence[str]) -> Section:
     """One table: rows by worst case with their ranks, places with what the table says about variances.
 
     It says so by what was measured, once: a worst case repeats numbers of its attacks.

@@ -20,7 +20,15 @@ from .search import Search, farthest
 from .sight import alike, centre_and_spread, honest_rows, random_signs
 
 SIDES = ("up", "down", "signs")
-LAYERS = ("all", "hidden", "last")
+LAYERS = ("all", "hidden", "weights", "last", "opposed", "weights-opposed")
+# How the last layer drifts, the matrices and the vectors before it.
+_SHARES = {
+    "hidden": (0.0, 1.0, 1.0),
+    "weights": (0.0, 1.0, 0.0),
+    "last": (1.0, 0.0, 0.0),
+    "opposed": (-1.0, 1.0, 1.0),
+    "weights-opposed": (-1.0, 1.0, 0.0),
+}
 
 
 @register("opt-drift", version=1)
@@ -29,7 +37,7 @@ class OptDrift(Attack):
     """The attackers move the server's result to one side, the same in all rounds, as far as its own rule lets them.
 
     ``x = ḡ + ηp`` with the ``p`` and ``η ≥ 0`` that maximise ``⟨F(H ∪ f × x) - ḡ, u⟩``, ``u = σ/‖σ‖`` for signs
-    ``σ ∈ {-1, 1}^d`` that never change (0 outside ``layers``). Three ``p`` are tried: a level step ``σ``, the honest
+    ``σ ∈ {-1, 0, 1}^d`` that never change. Three ``p`` are tried: a level step ``σ``, the honest
     spread ``σ ⊙ s``, and the way to the edge of the honest range on that side.
 
     Attacks that look for the greatest distance in a round take back in the next one what they did; a drift adds up.
@@ -38,7 +46,8 @@ class OptDrift(Attack):
     Args:
         side: ``up`` (σ = 1, default), ``down`` (σ = -1), or ``signs`` (σ drawn once).
         layers: the entries of updates that drift, the others are ``ḡ``: ``all`` (default), ``last`` (from the last
-            weight matrix on) or ``hidden`` (those before it).
+            weight matrix on), ``hidden`` (those before it) or ``weights`` (the matrices before it); with ``opposed``
+            and ``weights-opposed`` the last layer drifts the other way.
         evals: evaluations of the server's rule for each ``p``, ≥ 1; 16.
         eta_max: bound on η, > 0, finite; reached against the mean.
 
@@ -59,7 +68,7 @@ class OptDrift(Attack):
     knowledge: ClassVar[Knowledge] = "defense"
 
     side: str = param("up", choices=SIDES, doc="up, down, or signs drawn once and kept")
-    layers: str = param("all", choices=LAYERS, doc="the entries of updates that drift: all, hidden, or last")
+    layers: str = param("all", choices=LAYERS, doc="the entries of updates that drift")
     evals: int = param(16, ge=1, doc="evaluations of the server's rule for each shape of the step")
     eta_max: float = param(1e3, gt=0.0, lt=math.inf, doc="bound on η")
 
@@ -81,13 +90,18 @@ class OptDrift(Attack):
         return Forged(alike(best.vector, view.f), state)
 
     def _chosen(self, view: View, like: Tensor) -> Tensor:
-        """One in the entries that drift, zero in the others."""
+        """The share of the side that every entry takes: 1, -1 where it drifts the other way, 0 where it stays."""
         chosen = torch.ones_like(like)
         if self.layers == "all" or view.channel == "statistics":
             return chosen
         matrices = [i for i, shape in enumerate(view.shapes) if len(shape) > 1]
         if not matrices:
             raise UsageError(f"attack 'opt-drift': layers={self.layers!r} needs the shapes of the model's layers")
-        last = sum(math.prod(shape) for shape in view.shapes[: matrices[-1]])
-        chosen[slice(last, None) if self.layers == "hidden" else slice(last)] = 0.0
+        last, hidden, vectors = _SHARES[self.layers]
+        start = 0
+        for i, shape in enumerate(view.shapes):
+            size = math.prod(shape)
+            share = last if i >= matrices[-1] else hidden if i in matrices else vectors
+            chosen[start : start + size] = share
+            start += size
         return chosen

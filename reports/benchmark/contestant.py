@@ -11,6 +11,7 @@ from ..ensembles import member_text
 from ..estimate import Estimate
 from ..tables.columns import note_mark, percent_text
 from ..tables.markdown import MARKDOWN, escape, table
+from .cross_chosen import bound_text
 from .data import Facts, Measured, methods_of, percent, ranks_of
 from .tier import configuration, decided, rate_of, tuning_words
 
@@ -42,7 +43,8 @@ def _summary(it: Measured, row: Row, search: Facts) -> str:
     memory = "" if row.peak_memory is None else f"peak memory {row.peak_memory / 2**20:.0f} MiB"
     sent = f"{it.traffic[row.labels]:.2f} MiB sent a round" if row.labels in it.traffic else ""
     facts = {
-        f"SA under {TITLE}": f"{percent(row.worst)}; {ranks_of(it, row)}",
+        f"SA under {TITLE}": f"{percent(row.worst)}, at least {bound_text(row.worst)} %; {ranks_of(it, row)}",
+        "under the lowest member of every seed": percent(it.per_seed(row)),
         it.robust_title: it.robust_text(row),
         "SA without attack": percent(it.clean(row)),
         "worst member": member_text(row.members, row.member_seeds),

@@ -25,6 +25,7 @@ from ..ranking import rank_board
 from ..tables.columns import rank_text
 from ..tables.markdown import escape
 from ..tradeoff import front
+from .cross_chosen import with_cross_chosen
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -164,6 +165,10 @@ class Measured:
         other = self.robust_rows.get(row.labels)
         return percent(other.worst) if other else "not measured"
 
+    def per_seed(self, row: Row) -> Estimate:
+        """The accuracy of a row under the lowest member of every seed."""
+        return row.cells[self.board.attacks.index(TITLE)] if TITLE in self.board.attacks else Estimate()
+
     def clean(self, row: Row) -> Estimate:
         """The accuracy of a row without attack."""
         return row.cells[self.board.attacks.index(NO_ATTACK)] if NO_ATTACK in self.board.attacks else Estimate()
@@ -266,7 +271,7 @@ def measured(
     """
     said = published.protocol or {}
     table = frame(records)
-    board = rank_board(table, autobyz=asked_of(said), defaults=defaults)
+    board = with_cross_chosen(rank_board(table, autobyz=asked_of(said), defaults=defaults))
     return Measured(published, board, tuple(records), said["benchmark"], table)
 
 

@@ -59,7 +59,7 @@ def _below(boards: Sequence[Measured]) -> str:
     parts = dict.fromkeys(it.facts["title"] for it in boards if it.facts["changed"])
     words = [
         f"A line is about one kind of data and says nothing of others. SA and RA under {TITLE} are those of its worst "
-        "attack, seed by seed.",
+        "attack, which is chosen for every seed on the others.",
         f"Time is that of a round, as a multiple of {' or '.join(scales)} with the same norm." if scales else "",
         "How sure: the ranks that a test over all pairs of the board leaves open, and how many others it does not tell "
         "from the first. The more rows, the fewer it tells apart: near it are those whose intervals meet its own.",
