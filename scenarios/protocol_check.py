@@ -17,6 +17,7 @@ from .cell import Cell
 from .ensemble import asked as ensemble_asked
 from .expand import expand, labels
 from .protocol import Protocol, protocol_of, scenario_to_run
+from .spec import Scenario
 from .tuning_check import contestant_of
 
 _SCORES = ("validation", "worst")
@@ -101,9 +102,21 @@ def _apart(records: Sequence[CellResult], facts: Labels, asked: Asked | None) ->
             found[name] = search
     if len(found) < len(facts["contestants"]):
         return
-    wanted = expand(final_scenario(scenario, found))
+    wanted = [*expand(final_scenario(scenario, found)), *_challenges(scenario, found, facts.get("beaten", []))]
     yield from _cells_apart([labels(cell) for cell in wanted], [r.labels for r in records])
     yield from _settings_apart(wanted, records)
+
+
+def _challenges(scenario: Scenario, found: Mapping[str, Search], beaten: Sequence[Labels]) -> list[Cell]:
+    """The cells of attacks that were run on rows to beat them."""
+    cells = []
+    for one in beaten:
+        if one["contestant"] not in found:
+            raise UsageError(f"it names attacks on {one['contestant']!r}, which is no contestant of its")
+        own = final_scenario(scenario, {one["contestant"]: found[one["contestant"]]})
+        cell = {**own.cell, "attack": one["attack"], "scope": one["scope"]}
+        cells += expand(own.model_copy(update={"cell": cell}))
+    return cells
 
 
 def _search_apart(search: Search, entry: Labels, attacks: tuple[str, ...], rules: Protocol) -> Iterator[str]:

@@ -12,6 +12,7 @@ from statistics import fmean
 
 from robustfl.autobyz import TITLE
 
+from ..axes import NO_ATTACK
 from ..board import Board, Row, Section
 from ..estimate import Estimate, acts, averaged
 from ..moderated import interval
@@ -22,8 +23,8 @@ LEVEL = 0.95
 MIN_SEEDS = 2
 """With one seed there is no other one to choose on."""
 _WORDS = (
-    f"Worst case: the member of {TITLE} with the lowest mean on the other seeds, seed by seed; in the column {TITLE} the "
-    "lowest member of every seed, which is lower by itself the more members and the fewer seeds there are."
+    f"Worst case: the attack with the lowest mean on the other seeds, seed by seed; in the column {TITLE} the lowest "
+    "member of every seed, which is lower by itself the more members and the fewer seeds there are."
 )
 
 
@@ -60,19 +61,22 @@ def cross_chosen(members: Mapping[str, Estimate]) -> Estimate:
 def with_cross_chosen(board: Board) -> Board:
     """The board with this as every row's worst case, by which rows are ranked; AutoByz's column stays that per seed.
 
-    A row with one seed keeps the worst of its members, and so does a board that counts no AutoByz.
+    Attacks that have been run beside the members, to beat rows, count as these do. A row with one seed keeps the worst
+    of its members, and so does a board that counts no AutoByz.
     """
     if board.autobyz is None:
         return board
-    members = [i for i, attack in enumerate(board.attacks) if attack in board.autobyz.members]
+    members = board.autobyz.members
+    attacks = [(i, attack) for i, attack in enumerate(board.attacks) if attack not in (NO_ATTACK, TITLE)]
     found: dict[tuple[str, tuple[str, ...]], list[tuple[Estimate, bool]]] = {}
 
     def row_of(section: Section, row: Row) -> Row:
         if section in board.tasks:
-            place = cross_chosen({board.attacks[i]: row.cells[i] for i in members})
+            tried = {a: row.cells[i] for i, a in attacks if a in members or row.cells[i].expected}
+            place = cross_chosen(tried)
             if len(place.values) + len(place.diverged) < MIN_SEEDS:
                 place = row.worst
-            acted = acts(row.cells[i] for i in members)
+            acted = acts(tried.values())
             found.setdefault((section.metric, row.labels), []).append((place, acted))
         else:  # the mean over the tasks in which a member acts
             places = found[section.metric, row.labels]

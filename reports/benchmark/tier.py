@@ -13,6 +13,7 @@ from ..estimate import Estimate
 from ..paired import words_below
 from ..tables.columns import costs, percent_text, rank_text, remarks
 from ..tables.markdown import MARKDOWN, code, escape, table
+from .beaten import beaten_table
 from .cross_chosen import bound_text
 from .data import Facts, Measured, percent
 
@@ -40,6 +41,7 @@ def tier_page(it: Measured, *, reading: str = "") -> str:
         "\n".join(f"- <sup>{mark}</sup> {escape(text)}" for mark, text in remarks(it.board)),
         _tasks(it),
         f"## What it says\n\n{reading}" if reading else "",
+        beaten_table(it),
         f"## Accuracy and cost\n\n{_front(it)}",
         f"## How every contestant was tuned\n\n{_tuning(it)}",
     ]

@@ -93,6 +93,15 @@ class Search(Published):
     reason: Any = None
 
 
+class Beaten(Published):
+    """An attack beside AutoByz that was run on a row, and who brought it."""
+
+    contestant: str
+    attack: str
+    scope: str
+    by: str = ""
+
+
 class BenchmarkFacts(Published):
     """The benchmark that a board follows; what its values must be is the benchmark's to say."""
 
@@ -104,6 +113,7 @@ class BenchmarkFacts(Published):
     budget: Any = None
     tuning: Any = None
     contestants: dict[str, Search] = {}
+    beaten: list[Beaten] = []
 
 
 class Protocol(Published):

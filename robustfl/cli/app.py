@@ -37,7 +37,7 @@ from robustfl.cli.options import (
 from robustfl.cli.printing import only_ours
 
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-BENCHMARKS = ("d", "m", "c", "p", "study", "study-1", "heldout", "site")
+BENCHMARKS = ("d", "m", "c", "p", "study", "study-1", "heldout", "beat", "site")
 TEMPLATES = (
     "attack", "defense", "stateful-defense", "norm", "evasion", "algorithm", "objective", "model", "dataset",
     "partition",
@@ -249,6 +249,10 @@ def reproduce() -> None:
 
 @app.command(short_help="Run the benchmark: tune every contestant alike, measure it under AutoByz.")
 @click.argument("tier", type=Word(BENCHMARKS), metavar="TIER")
+@click.argument("row", required=False, metavar="[ROW]")
+@click.option("--attack", "attacks", multiple=True, metavar="SPEC", help="beat: an attack to run on the row.")
+@click.option("--scope", metavar="both|update|statistics", help="beat: what it forges [default: both].")
+@click.option("--by", metavar="NAME", help="beat: whom boards and pages name for it.")
 @click.option(
     "--contestant",
     "contestants",
@@ -281,11 +285,13 @@ def bench() -> None:
 
     Every contestant tries equally many configurations on validation data, then runs under AutoByz. The study is what
     AutoByz was chosen by (study-1: its version 1); it ends with 1 if its data choose another set. Heldout is a study of
-    contestants that version 1 was not chosen by. The site is written from boards of all tiers.
+    contestants that version 1 was not chosen by. The site is written from boards of all tiers. Beat runs attacks on one
+    ROW of a board, DEFENSE/NORM[/ALGORITHM], and with --board writes the board in which they count.
 
     \b
     robustfl bench d --contestant nnm+median/fbn
     robustfl bench d --list
+    robustfl bench beat nnm+median/fbn --from boards/d-core.json.gz --attack "alie(z=1.5, sign=1)"
     robustfl bench site --from bench-d.json --from bench-p.json --page pages
     """
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from robustfl.cli.printing import as_json, console, print_board, say, table
 from robustfl.cli.progress import execution_of, run_shown
-from robustfl.errors import UsageError
+from robustfl.errors import RobustflError, UsageError
 
 if TYPE_CHECKING:
     from robustfl.records import CellResult
@@ -23,19 +23,30 @@ if TYPE_CHECKING:
     from robustfl.scenarios.protocol import Protocol, Tier
 
 _NO_PAGES = "the pages show accuracy under AutoByz, which --set attack took away"
-STUDIES, HELDOUT, SITE = ("study", "study-1"), "heldout", "site"
+STUDIES, HELDOUT, SITE, BEAT = ("study", "study-1"), "heldout", "site", "beat"
 
 
 def bench(
-    tier: str, *, contestants: tuple[str, ...], listing: bool, dry_run: bool, settings: tuple[str, ...], out: str,
-    board: Path | None, page: Path | None, sources: tuple[Path, ...], plugins: tuple[str, ...], form: str, **how: Any,
+    tier: str, row: str | None = None, *, attacks: tuple[str, ...] = (), scope: str | None = None,
+    by: str | None = None, contestants: tuple[str, ...], listing: bool, dry_run: bool, settings: tuple[str, ...],
+    out: str, board: Path | None, page: Path | None, sources: tuple[Path, ...], plugins: tuple[str, ...], form: str,
+    **how: Any,
 ) -> int:  # fmt: skip
-    """Run a tier or a study of AutoByz, or write the site; 1 if a cell failed, or the study chose another set.
+    """Run a tier, a study of AutoByz or attacks on a row, or write the site.
+
+    1 if a cell failed, or the study chose another set.
 
     ``how`` is of ``Execution``.
     """
     _refuse_places(board, page)
     running = {"contestant": contestants, "list": listing, "set": settings}
+    if tier == BEAT:
+        _takes_no(BEAT, {**running, "page": page, "dry-run": dry_run})
+        run = partial(run_shown, execution=execution_of(**how), out=out, quiet=form == "json")
+        return _beat(row, sources, attacks, scope or "both", plugins, by or "", board=board, run=run, form=form)
+    if row is not None:
+        raise UsageError(f"bench {tier} takes no row ({row!r}); bench {BEAT} does, and --contestant names contestants")
+    _takes_no(tier, {"attack": attacks, "scope": scope, "by": by})
     if tier in (*STUDIES, HELDOUT, SITE):
         _takes_no(tier, {**running, "board": board, **({} if tier == SITE else {"plugin": plugins})})
     if tier != SITE and len(sources) > 1:
@@ -181,6 +192,50 @@ def _from_board(tier: str, source: Path, page: Path | None, form: str) -> int:
     found = _measured(read, _held(source, read))
     written = [] if page is None else _write_site([(found, source)], page)[:1]
     _print(found.board, written, form)
+    return 0
+
+
+def _beat(
+    row: str | None, sources: tuple[Path, ...], attacks: tuple[str, ...], scope: str, plugins: tuple[str, ...],
+    by: str, *, board: Path | None, run: Any, form: str,
+) -> int:  # fmt: skip
+    """Run attacks on one row of a board; print what they make of it, and write the board in which they count."""
+    from robustfl.autobyz import TITLE
+    from robustfl.cli.grid import load_plugins
+    from robustfl.reports.benchmark.beaten import lowered
+    from robustfl.reports.published import sound_board, write_board
+    from robustfl.reports.store import Store
+    from robustfl.scenarios.beat import challenge, with_challenge
+
+    if row is None or len(sources) != 1 or not attacks:
+        raise UsageError(f"bench {BEAT} needs a row, --from BOARD and --attack SPEC")
+    load_plugins(plugins)
+    read = sound_board(sources[0])
+    contestant, scenario = challenge(read, row, attacks, scope=scope, plugins=plugins)
+    results = run(scenario)
+    records = [r for r in Store(results.folder).load().results if r.key in results.keys]
+    without = [r for r in records if r.status not in ("done", "diverged")]
+    if without or results.lost:
+        why = without[0].reason if without else "cells are lost"
+        raise RobustflError(f"no number for every task and seed, so nothing is compared: {why}")
+    if all(r.certificates.get("no_effect") for r in records):
+        raise UsageError(f"{', '.join(attacks)}: without effect, the honest mean stayed where it was in every cell")
+    made = with_challenge(read, contestant, records, by=by)
+    before, after = (_measured(one, _held(sources[0], one)) for one in (read, made))
+    attacked = {str(r.labels["attack"]) for r in records}
+    tasks = lowered(before, after, contestant.name, attacked)
+    lower = tasks[0].lower
+    written = [write_board(made, board)] if board is not None and lower else []
+    heads = ["task", TITLE, *attacked, "now"]
+    rows = [[t.task, *(p.text() for p in (t.before, *dict(t.under).values(), t.after))] for t in tasks]
+    if form == "json":
+        lines = [dict(zip(heads, row, strict=True)) for row in rows]
+        as_json({"row": contestant.name, "lower": lower, "tasks": lines, "written": [str(f) for f in written]})
+        return 0
+    console().print(table(heads, rows, title=f"{contestant.name}: SA in %"))
+    say(f"It {'goes lower' if lower else 'does not go lower, and no board is written'}.")
+    for file in written:
+        say(f"  {file}")
     return 0
 
 
