@@ -203,7 +203,9 @@ def _beat(
     from robustfl.autobyz import TITLE
     from robustfl.cli.grid import load_plugins
     from robustfl.reports.benchmark.beaten import lowered
+    from robustfl.reports.frame import frame
     from robustfl.reports.published import sound_board, write_board
+    from robustfl.reports.ranking import without_effect
     from robustfl.reports.store import Store
     from robustfl.scenarios.beat import challenge, with_challenge
 
@@ -218,7 +220,7 @@ def _beat(
     if without or results.lost:
         why = without[0].reason if without else "cells are lost"
         raise RobustflError(f"no number for every task and seed, so nothing is compared: {why}")
-    if all(r.certificates.get("no_effect") for r in records):
+    if all(without_effect(line) for line in frame(records).to_dict("records")):
         raise UsageError(f"{', '.join(attacks)}: without effect, the honest mean stayed where it was in every cell")
     made = with_challenge(read, contestant, records, by=by)
     before, after = (_measured(one, _held(sources[0], one)) for one in (read, made))
