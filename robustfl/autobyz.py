@@ -26,7 +26,8 @@ _SPEC = re.compile(rf"{NAME}(?:\((.*)\))?", re.DOTALL)
 class Member:
     """One attack of an ensemble, the only channel it forges (empty: what the cell's ``scope`` says), and its reason.
 
-    One that ``poisons`` data forges no channel: its attackers train honestly on wrong data.
+    One that ``poisons`` data forges no channel: its attackers train honestly on wrong data. One whose ``updates`` alone
+    tell it from another member is none where attackers forge statistics alone.
 
     >>> Member("alie", "statistics").label
     'alie [statistics]'
@@ -36,6 +37,7 @@ class Member:
     scope: str = ""
     reason: str = ""
     poisons: bool = False
+    updates: bool = False
 
     @property
     def label(self) -> str:
@@ -68,7 +70,8 @@ class Ensemble:
         """
         if scope == "both":
             return self.members
-        return tuple({m.attack: Member(m.attack, reason=m.reason) for m in self.members if not m.poisons}.values())
+        open_to = [m for m in self.members if not m.poisons and not (m.updates and scope == "statistics")]
+        return tuple({m.attack: Member(m.attack, reason=m.reason) for m in open_to}.values())
 
     def by_cell(self, scope: str) -> dict[tuple[str, str], Member]:
         """The members ``within`` a scope, by the attack and the scope of their cells."""

@@ -135,7 +135,8 @@ def _zipped(scenario: Scenario, name: str, cell: Mapping[str, Any], tried: Seque
     axes = {setting: [settings[setting] for settings in tried] for setting in tried[0]}
     fixed = {n: scenario.cell[n] for n in WHO if n in scenario.cell and n not in axes}
     about = {"name": name, "description": scenario.description, "plugins": scenario.plugins}
-    return Scenario.of({**about, "cell": {**cell, **fixed, **axes}, "zip": [list(axes)]})
+    tasks = [group for group in scenario.zip if all(name in cell and is_axis(name, cell[name]) for name in group)]
+    return Scenario.of({**about, "cell": {**cell, **fixed, **axes}, "zip": [*map(list, tasks), list(axes)]})
 
 
 @dataclass(frozen=True)
@@ -339,7 +340,7 @@ def bench(
     facts = {
         "benchmark": {
             "tier": tier.name, "title": tier.title, "version": rules.version, "changed": list(settings),
-            "autobyz": ensemble.version if ensemble else None, "budget": rules.budget,
+            "autobyz": ensemble.version if ensemble else None, "budget": rules.budget, "statistic": tier.statistic,
             "tuning": plain(dict(tier.tuning)),
             "contestants": {name: search.as_dict() for name, search in found.items()},
         }

@@ -22,15 +22,22 @@ NAMED = WHO[:3]
 SEARCHED = "schedule"
 """The setting of which every contestant tries values."""
 
+_NEW_CELLS = 3  # the version of the protocol since which tiers have the cells that they have today
+
 
 @dataclass(frozen=True)
 class Tier:
-    """One tier: its name, what it is about, the settings with which contestants are tuned, the version of AutoByz."""
+    """One tier: its name, what it is about, the settings with which contestants are tuned, the version of AutoByz.
+
+    ``preset`` has its cells, ``statistic`` says which accuracy of a training counts.
+    """
 
     name: str
     title: str
     tuning: Mapping[str, Any]
     autobyz: int
+    preset: str
+    statistic: str = "final"
 
     def scenario(self, settings: Sequence[str] = ()) -> Scenario:
         """The tier's preset, with ``settings`` such as ``"rounds=30"`` on top, which make it another experiment.
@@ -45,7 +52,7 @@ class Tier:
             if name in given:
                 raise UsageError(f"--set {name} is given twice, as {given[name]!r} and {setting!r}")
             given[name] = setting
-        made = Scenario.load(f"bench/{self.name}", settings=settings)
+        made = Scenario.load(f"bench/{self.preset}", settings=settings)
         counted = {} if "attack" in given else {"attack": ["none", f"{AUTOBYZ}(version={self.autobyz})"]}
         return made.model_copy(update={"cell": {**made.cell, **counted}})
 
@@ -87,10 +94,20 @@ def _protocols() -> Mapping[int, Protocol]:
     own = {rule: {name: tuple(values) for name, values in given.items()} for rule, given in found["own"].items()}
     made = {}
     for version, autobyz in found["autobyz"].items():
-        tiers = {name: Tier(name, entry["title"], entry["tuning"], autobyz) for name, entry in found["tiers"].items()}
-        rates, coarse = tuple(found["rates"]), tuple(found["coarse"])
-        made[int(version)] = Protocol(int(version), found["budget"], rates, coarse, own, tiers)
+        number, rates, coarse = int(version), tuple(found["rates"]), tuple(found["coarse"])
+        tiers = {
+            name: _tier(name, entry, number, autobyz)
+            for name, entry in found["tiers"].items()
+            if number >= entry.get("since", 1)
+        }
+        made[number] = Protocol(number, found["budget"], rates, coarse, own, tiers)
     return made
+
+
+def _tier(name: str, entry: Mapping[str, Any], version: int, autobyz: int) -> Tier:
+    if version < _NEW_CELLS:
+        return Tier(name, entry["title"], entry["tuning"], autobyz, f"{name}-2")
+    return Tier(name, entry["title"], entry["tuning"], autobyz, name, entry.get("statistic", "final"))
 
 
 def scenario_to_run(tier: Tier, settings: Sequence[str] = ()) -> Scenario:

@@ -22,6 +22,8 @@ from .tuning_check import contestant_of
 
 _SCORES = ("validation", "worst")
 _BEFORE = labels_of(LATER)
+_OLD = {"statistic": "final"}
+"""What boards of earlier versions do not say."""
 Labels = Mapping[str, Any]
 
 
@@ -85,11 +87,11 @@ def _apart(records: Sequence[CellResult], facts: Labels, asked: Asked | None) ->
         yield "it counts AutoByz, which did not run"
     right = {
         "title": tier.title, "budget": rules.budget, "tuning": plain(dict(tier.tuning)),
-        "autobyz": ensemble.version if ensemble else None,
+        "autobyz": ensemble.version if ensemble else None, "statistic": tier.statistic,
     }  # fmt: skip
     for name, value in right.items():
-        if facts[name] != value:
-            yield f"its {name} is {facts[name]!r}, the protocol's {value!r}"
+        if facts.get(name, _OLD.get(name)) != value:
+            yield f"its {name} is {facts.get(name)!r}, the protocol's {value!r}"
     found: dict[str, Search] = {}
     for name, entry in facts["contestants"].items():
         contestant = contestant_of(name, entry)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ from ..frame import frame
 from ..paired import alike
 from ..published.board import Board as Published
 from ..ranking import rank_board
+from ..statistic import counted
 from ..tables.columns import rank_text
 from ..tables.markdown import escape
 from ..tradeoff import front
@@ -270,8 +271,9 @@ def measured(
     them out.
     """
     said = published.protocol or {}
-    table = frame(records)
+    table, words = counted(frame(records), said["benchmark"].get("statistic") or "final")
     board = with_cross_chosen(rank_board(table, autobyz=asked_of(said), defaults=defaults))
+    board = replace(board, notes=(*board.notes, words)) if words else board
     return Measured(published, board, tuple(records), said["benchmark"], table)
 
 

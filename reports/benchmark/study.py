@@ -112,12 +112,17 @@ class Study:
                 bits |= 1 << i
         return bits
 
-    def choose(self, killers: Mapping[str, tuple[str, ...]]) -> Choice:
+    def choose(self, killers: Mapping[str, tuple[str, ...]], limit: int | None = None) -> Choice:
         """The smallest set with every known killer that attains the worst case of enough contestants.
+
+        With a ``limit`` at most so many attacks: the killers, then one after another the attack that takes most from
+        what the set misses, summed over contestants, until nothing is missed.
 
         All sets of a size are looked at before any larger one; of several, the one that attains most, then the first
         in the order of the data.
         """
+        if limit is not None:
+            return self._greedy(killers, limit)
         total = self._total()
         needed = math.ceil(COVERED * total - _LAST_BIT)
         bits = {attack: self.attained(attack) for attack in self.attacks}
@@ -130,6 +135,20 @@ class Study:
             if covered >= needed:
                 break
         return Choice(dict(killers), chosen, covered, total, self._missed((*killers, *chosen)))
+
+    def _greedy(self, killers: Mapping[str, tuple[str, ...]], limit: int) -> Choice:
+        self._total()
+        added: list[str] = []
+        while len(killers) + len(added) < limit:
+            free = [a for a in self.attacks if a not in killers and a not in added]
+            left = {a: math.fsum(gap for _, gap in self._missed((*killers, *added, a))) for a in free}
+            now = math.fsum(gap for _, gap in self._missed((*killers, *added)))
+            best = min(free, key=lambda a: left[a], default=None)
+            if best is None or left[best] >= now - _LAST_BIT:
+                break
+            added.append(best)
+        held = self.held((*killers, *added))
+        return Choice(dict(killers), tuple(added), held.covered, held.total, held.missed)
 
     def held(self, members: Sequence[str]) -> Choice:
         """Members that other data chose, with how many worst cases they attain here."""
@@ -230,12 +249,18 @@ class Killer:
 
 @dataclass(frozen=True)
 class About:
-    """The facts of a study beside its cells: the version of AutoByz it is about, known killers, and what was cut."""
+    """The facts of a study beside its cells: the version of AutoByz it is about, known killers, and what was cut.
+
+    ``limit`` is how many members there may be, where the study chooses the best of so many; ``later`` are versions
+    whose members were tried, too.
+    """
 
     name: str
     version: int
     killers: tuple[Killer, ...] = ()
     cut: tuple[tuple[str, str], ...] = ()
+    limit: int | None = None
+    later: tuple[int, ...] = ()
 
     @property
     def required(self) -> dict[str, tuple[str, ...]]:
@@ -247,4 +272,5 @@ def about(name: str) -> About:
     """The facts of one study, by its name on the command line, from ``study.toml``."""
     entry = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))[name]
     killers = tuple(Killer(k["attack"], tuple(k["rules"]), k["paper"]) for k in entry.get("killer", ()))
-    return About(name, entry["version"], killers, tuple((c["what"], c["words"]) for c in entry.get("cut", ())))
+    cut = tuple((c["what"], c["words"]) for c in entry.get("cut", ()))
+    return About(name, entry["version"], killers, cut, entry.get("limit"), tuple(entry.get("later", ())))

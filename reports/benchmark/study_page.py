@@ -16,8 +16,7 @@ from .study import COVERED, WITHIN, About, Choice, Study, Tried
 _HEAD = """# The study behind AutoByz version {version}
 
 Which attacks must a defense survive? Every paper picks its own. [AutoByz](autobyz.md) is a set that no author picked:
-the smallest one with every attack known to defeat some rule that comes within {within:g} point of the worst case of
-*all* attacks below, for at least {covered:.0%} of the contestants. This page and the choice are made from
+{rule}. This page and the choice are made from
 [the data]({name}.csv) by
 
 ```bash
@@ -26,6 +25,11 @@ robustfl bench {name} --from {name}.csv --page pages
 
 which ends with exit code 1 if the data say another choice than AutoByz version {version}. Without `--from` it runs what
 is missing of the preset `bench/{name}` first."""
+
+_SMALLEST = """the smallest one with every attack known to defeat some rule that comes within {within:g} point of the
+worst case of *all* attacks below, for at least {covered:.0%} of the contestants"""
+_LIMITED = """at most {limit} attacks: those that published work holds against some rule, then one after another the
+attack that takes most from what the set misses of the worst case of *all* attacks below, summed over contestants"""
 
 _HELDOUT = """# AutoByz where it was not chosen
 
@@ -42,7 +46,8 @@ Without `--from` it runs what is missing of the preset `bench/heldout` first."""
 
 def study_page(study: Study, choice: Choice, ensemble: Ensemble, of: About) -> str:
     """The page in Markdown: the choice and what it misses, every attack and contestant, the cuts."""
-    head = _HEAD.format(within=100 * WITHIN, covered=COVERED, version=ensemble.version, name=of.name)
+    rule = (_LIMITED if of.limit else _SMALLEST).format(within=100 * WITHIN, covered=COVERED, limit=of.limit)
+    head = _HEAD.format(rule=rule, version=ensemble.version, name=of.name)
     parts = [
         f"{head}\n\n{_size(study)}",
         f"## The choice\n\n{_choice(study, choice, of)}",
@@ -119,7 +124,7 @@ def _choice(study: Study, choice: Choice, of: About) -> str:
             why = f"known to defeat {', '.join(known[attack].rules)} ({spelled_out(known[attack].paper)})"
         else:
             count = study.attained(attack).bit_count()
-            why = f"attains the worst case of {count} contestants; one of the fewest that reach enough together"
+            why = f"attains the worst case of {count} contestants"
         lines.append(f"| `{attack}` | {why} |")
     return "\n".join(lines) + f"\n\n{_attained(study, choice)}"
 

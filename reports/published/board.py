@@ -112,6 +112,7 @@ class BenchmarkFacts(Published):
     autobyz: Any = None
     budget: Any = None
     tuning: Any = None
+    statistic: Any = None
     contestants: dict[str, Search] = {}
     beaten: list[Beaten] = []
 

@@ -37,7 +37,7 @@ from robustfl.cli.options import (
 from robustfl.cli.printing import only_ours
 
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-BENCHMARKS = ("d", "m", "c", "p", "study", "study-1", "heldout", "beat", "site")
+BENCHMARKS = ("d", "d-fedavg", "d-all", "m", "c", "p", "study-3", "study", "study-1", "heldout", "beat", "site")
 TEMPLATES = (
     "attack", "defense", "stateful-defense", "norm", "evasion", "algorithm", "objective", "model", "dataset",
     "partition",
@@ -281,12 +281,13 @@ def reproduce() -> None:
 @FORMAT
 @_from("bench")
 def bench() -> None:
-    """Run a TIER of the benchmark: d (embedded digits), m (MNIST), c (CIFAR-10), p (propagation); or a study; the site.
+    """Run a TIER of the benchmark: d (embedded digits), d-fedavg, d-all, m (MNIST), c (CIFAR-10), p (propagation).
 
-    Every contestant tries equally many configurations on validation data, then runs under AutoByz. The study is what
-    AutoByz was chosen by (study-1: its version 1); it ends with 1 if its data choose another set. Heldout is a study of
-    contestants that version 1 was not chosen by. The site is written from boards of all tiers. Beat runs attacks on one
-    ROW of a board, DEFENSE/NORM[/ALGORITHM], and with --board writes the board in which they count.
+    Every contestant tries equally many configurations on validation data, then runs under AutoByz. Beat runs attacks on
+    one ROW of a board, DEFENSE/NORM[/ALGORITHM], and with --board writes the board in which they count. A study is what
+    a version of AutoByz was chosen by (study-3: its version 3, study: 2, study-1: 1); it ends with 1 if its data choose
+    another set. Heldout is a study of contestants that version 1 was not chosen by. The site is written from boards of
+    all tiers.
 
     \b
     robustfl bench d --contestant nnm+median/fbn

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from robustfl.scenarios.protocol import Protocol, Tier
 
 _NO_PAGES = "the pages show accuracy under AutoByz, which --set attack took away"
-STUDIES, HELDOUT, SITE, BEAT = ("study", "study-1"), "heldout", "site", "beat"
+STUDIES, HELDOUT, SITE, BEAT = ("study-3", "study", "study-1"), "heldout", "site", "beat"
 
 
 def bench(
@@ -166,8 +166,10 @@ def _publish(results: Results, board: Path | None, page: Path | None, form: str)
     records = [r for r in store.load().results if r.key in results.keys]
     published = publish_described(records, store.description(), name=made.scenario)
     written = [] if board is None else [write_board(published, board)]
-    if page is not None:
-        written.append(_write_site([(_measured(published, published.records()), board)], page)[0])
+    if "autobyz" in (published.protocol or {}):
+        found = _measured(published, published.records())
+        made, sites = found.board, [] if page is None else [_write_site([(found, board)], page)[0]]
+        written += sites
     _print(made, written, form, full=f"robustfl report {results.folder}")
 
 
@@ -365,7 +367,7 @@ def study(name: str, found: Study, *, page: Path | None, form: str) -> int:
 
     of = about(name)
     ensemble = ensemble_of(of.version)
-    choice = found.choose(of.required)
+    choice = found.choose(of.required, of.limit)
     written = _write_study(page, name, found, study_page(found, choice, ensemble, of))
     same = sorted(choice.members) == sorted(m.label for m in ensemble.members)
     if form == "json":
@@ -388,9 +390,10 @@ def heldout(name: str, found: Study, *, page: Path | None, form: str) -> int:
     from robustfl.reports.benchmark.study_page import heldout_page
 
     ensemble = ensemble_of(about(name).version)
-    by_version = {version: found.held([m.label for m in e.members]) for version, e in ensembles().items()}
+    shown = (ensemble.version, *about(name).later)
+    by_version = {v: found.held([m.label for m in ensembles()[v].members]) for v in shown}
     held = by_version[ensemble.version]
-    later = {version: one for version, one in by_version.items() if version > ensemble.version}
+    later = {version: one for version, one in by_version.items() if version != ensemble.version}
     written = _write_study(page, name, found, heldout_page(found, held, later))
     if form == "json":
         missed = [{"contestant": who, "by": gap} for who, gap in held.missed]

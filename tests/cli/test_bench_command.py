@@ -122,7 +122,7 @@ def test_a_dry_run_plans_the_tuning_and_the_final_cells_and_writes_nothing(
     assert invoke(["bench", "d", "--dry-run", "--contestant", "median/fbn"]) == 0
     out = capsys.readouterr().out
     assert "bench-d-tuning: 18 cell(s): 18 to run; nothing was trained." in out
-    assert "\nbench-d: 630 cell(s): " in out
+    assert "\nbench-d: 408 cell(s): " in out
     assert "the tuning may choose another" in out
     assert not list(tmp_path.iterdir())
 

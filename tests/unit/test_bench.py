@@ -50,12 +50,13 @@ def test_every_contestant_of_a_tier_tries_equally_many_configurations(name: str)
 
 @pytest.mark.parametrize("name", sorted(RULES.tiers))
 def test_a_tier_counts_the_autobyz_of_its_version_and_the_preset_that_of_the_latest(name: str) -> None:
-    first = protocol_of(1).tier(name).scenario()
-    assert first.cell["attack"] == ["none", "autobyz(version=1)"]
-    assert first.cell["rounds"] == RULES.tier(name).scenario().cell["rounds"]
+    for version in (1, 2) if name in protocol_of(1).tiers else ():
+        older = protocol_of(version).tier(name)
+        assert older.scenario().cell["attack"] == ["none", f"autobyz(version={version})"]
+        assert (older.preset, older.statistic) == (f"{name}-2", "final")
     assert RULES.tier(name).scenario() == Scenario.load(f"bench/{name}")
     assert protocol_of(RULES.version) == RULES
-    with pytest.raises(UsageError, match="protocol version None is not known here; known: 1, 2"):
+    with pytest.raises(UsageError, match="protocol version None is not known here; known: 1, 2, 3"):
         protocol_of(None)
 
 
@@ -163,7 +164,7 @@ def test_a_tier_from_tuning_to_page_and_again(tmp_path: Path, tiny: Tier) -> Non
     _publish(found.results, tmp_path / "b.json", tmp_path / "pages", "table")
     page = (tmp_path / "pages" / "d.md").read_text(encoding="utf-8")
     assert "**Not the whole protocol**: this run changed <code>rounds=3</code>" in page
-    assert re.search(r"\| – \| \[foolsgold · naive-bn\]\(d/[^)]*\) \| refused <sup>a</sup> \| refused \|", page)
+    assert re.search(r"\| – \| \[foolsgold · naive-bn\]\(d/[^)]*\) \| refused <sup>a</sup> \| – \| refused", page)
     assert (tmp_path / "pages" / "boards" / "bench-d.json").read_bytes() == (tmp_path / "b.json").read_bytes()
 
 
@@ -345,7 +346,7 @@ def lines_of(text: str) -> list[dict[str, str]]:
 @pytest.mark.parametrize("name", STUDIES)
 def test_the_committed_data_choose_autobyz(name: str) -> None:
     found, of = read_study(BOARDS / f"{name}.csv.gz"), about(name)
-    choice = found.choose(of.required)
+    choice = found.choose(of.required, of.limit)
     ensemble = ensembles()[of.version]
     assert sorted(choice.members) == sorted(m.label for m in ensemble.members)
     assert lines_of(found.to_csv()) == lines_of(text_of(BOARDS / f"{name}.csv.gz"))

@@ -392,7 +392,7 @@ def test_a_board_of_another_version_is_named_and_not_shown(tmp_path: Path, capsy
     other = changed(tmp_path, version=0)
     page = tmp_path / "pages"
     assert invoke(["bench", "site", "--from", str(other), "--page", str(page)]) == 2
-    words = "other.json, tier p: protocol version 0 is not known here; known: 1, 2"
+    words = "other.json, tier p: protocol version 0 is not known here; known: 1, 2, 3"
     assert words in capsys.readouterr().err.replace("\n", " ")
     assert not page.exists()
     assert invoke(["bench", "site", "--from", str(BOARD), "--from", str(other), "--page", str(page)]) == 0

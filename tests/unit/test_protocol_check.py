@@ -82,7 +82,7 @@ def test_a_board_that_says_nothing_is_asked_nothing(board: Board) -> None:
         (lambda said: entry(said).update(knowledge="none"), "is told f declared, not none"),
         (lambda said: said["benchmark"]["contestants"].pop(NAME), "has what the tier does not: cge, fbn"),
         (lambda said: said["benchmark"]["changed"].remove("rounds=30"), "it lacks"),
-        (lambda said: said["benchmark"].update(version=0), "version 0 is not known here; known: 1, 2"),
+        (lambda said: said["benchmark"].update(version=0), "version 0 is not known here; known: 1, 2, 3"),
         (lambda said: said["benchmark"].update(title="digits"), "its title is 'digits', the protocol's 'embedded"),
         (lambda said: said["benchmark"].update(budget=60), "its budget is 60, the protocol's"),
         (lambda said: said["benchmark"].update(autobyz=99), "its autobyz is 99, the protocol's"),
