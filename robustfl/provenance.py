@@ -56,10 +56,27 @@ def _git(folder: Path, *arguments: str) -> str | None:
 
 @cache
 def processor() -> str:
-    """The processor's name, as far as the system tells it; ``cpu`` if it does not."""
+    """The processor's name with family and model, as far as the system tells them; ``cpu`` if it does not.
+
+    Names alone are those of whole families: ``AMD EPYC (family 25, model 1)``.
+    """
     try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        lines = []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, "") or platform.processor() or platform.machine() or "cpu"
+        text = ""
+    first = dict(_entry(line) for line in text.partition("\n\n")[0].splitlines())
+    parts = [f"{name} {first[key]}" for name, key in (("family", "cpu family"), ("model", "model")) if first.get(key)]
+    name = first.get("model name") or platform.processor() or platform.machine() or "cpu"
+    return f"{name} ({', '.join(parts)})" if parts else name
+
+
+def _entry(line: str) -> tuple[str, str]:
+    name, _, value = line.partition(":")
+    return name.strip(), value.strip()
+
+
+def instruction_set() -> str:
+    """The vector instructions that torch computes with on this processor, such as ``AVX2``."""
+    import torch
+
+    return str(torch.backends.cpu.get_cpu_capability())

@@ -24,7 +24,7 @@ from robustfl.evaluation import macs_per_epoch, traffic
 from robustfl.federation import Experiment, RoundRecord, State, train
 from robustfl.origins import origins
 from robustfl.outside import LARGEST_NUMBER, cut, unsafe
-from robustfl.provenance import UNKNOWN, commit, processor
+from robustfl.provenance import UNKNOWN, commit, instruction_set, processor
 from robustfl.randomness import stream
 from robustfl.records import CellResult, Timing, measured_in, plain
 from robustfl.torch_settings import standard_settings
@@ -72,7 +72,7 @@ def run_cell(cell: Cell, *, fingerprint: str, scenario: str = "cell", execution:
         peak_memory_bytes=keeper.peak_memory_bytes,
         started=started,
         host=socket.gethostname(),
-        device=torch.cuda.get_device_name(where) if where.type == "cuda" else processor(),
+        device=torch.cuda.get_device_name(where) if where.type == "cuda" else f"{processor()}, {instruction_set()}",
         commits=run.commits if run else [commit()],
         notes=keeper.notes,
     )

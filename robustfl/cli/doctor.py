@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from robustfl.cli.printing import as_json, console, say, table
 from robustfl.errors import DataMissing
-from robustfl.provenance import commit, processor
+from robustfl.provenance import commit, instruction_set, processor
 
 _PACKAGES = ("robustfl", "torch", "torchvision", "numpy", "scipy", "pandas", "seaborn", "joblib", "pydantic")
 
@@ -35,7 +35,7 @@ def doctor(*, data_root: str | None, fetch: tuple[str, ...], form: str) -> int:
         "python": platform.python_version(),
         "packages": packages,
         "commit": commit(),
-        "processor": processor(),
+        "processor": f"{processor()}, {instruction_set()}",
         "cores": cores(),
         "cuda": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
         "c_compiler": shutil.which("cc") or shutil.which("gcc") or shutil.which("clang"),

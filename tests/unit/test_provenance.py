@@ -48,6 +48,15 @@ def test_without_git_the_commit_is_unknown(monkeypatch: pytest.MonkeyPatch) -> N
     assert provenance.commit_of(Path(provenance.__file__).parents[1]) == "unknown"
 
 
+def test_a_processor_is_told_by_its_name_family_and_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name such as AMD EPYC is that of many processors, which round in different ways."""
+    first = "processor\t: 0\ncpu family\t: 25\nmodel\t\t: 1\nmodel name\t: AMD EPYC\n"
+    provenance.processor.cache_clear()
+    monkeypatch.setattr(provenance.Path, "read_text", lambda *_, **__: f"{first}\n{first.replace('25', '26')}")
+    assert provenance.processor() == "AMD EPYC (family 25, model 1)"
+    provenance.processor.cache_clear()
+
+
 def computed(record: CellResult, *commits: str, device: str = "") -> CellResult:
     return record.model_copy(
         update={"timing": record.timing.model_copy(update={"commits": list(commits), "device": device})}
@@ -59,7 +68,7 @@ def test_a_record_names_the_commit_and_the_processor() -> None:
     record = run_cell(Cell.of({**small, "rounds": 1, "batch": 8, "evasions": []}), fingerprint="x")
     assert record.status == "done"
     assert record.timing.commits == [provenance.commit()]
-    assert record.timing.device == provenance.processor() != ""
+    assert record.timing.device == f"{provenance.processor()}, {provenance.instruction_set()}"
     refused = run_cell(Cell.of({**small, "f": 1}), fingerprint="x")
     assert (refused.status, refused.timing.commits) == ("refused", [provenance.commit()])
 
