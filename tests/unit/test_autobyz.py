@@ -434,3 +434,9 @@ def test_members_that_poison_data_are_marked_and_forge_no_channel(version: int) 
     for member in ensemble.members:
         assert create("attack", member.attack).poisons_data == member.poisons, member.attack
     assert not any(create("attack", m.attack).poisons_data for m in ensemble.within("statistics"))
+
+
+def test_members_told_apart_by_updates_are_none_where_statistics_alone_are_forged() -> None:
+    both = Ensemble(9, (Member("opt-drift"), Member("opt-drift(layers=last)", updates=True), Member("sf", "update")))
+    assert [m.label for m in both.within("statistics")] == ["opt-drift", "sf"]
+    assert [m.label for m in both.within("update")] == ["opt-drift", "opt-drift(layers=last)", "sf"]

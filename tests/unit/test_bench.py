@@ -25,7 +25,17 @@ from robustfl.reports.benchmark.study_page import heldout_page, study_page
 from robustfl.reports.loading import board_of
 from robustfl.reports.store import Store
 from robustfl.scenarios import Execution, Scenario
-from robustfl.scenarios.bench import Contestant, Search, bench, configurations, contestants, searches, tuning_scenario
+from robustfl.scenarios.bench import (
+    Contestant,
+    Search,
+    bench,
+    configurations,
+    contestants,
+    final_scenario,
+    searches,
+    tuning_scenario,
+)
+from robustfl.scenarios.expand import expand
 from robustfl.scenarios.grid import run_grid
 from robustfl.scenarios.protocol import Tier, protocol, protocol_of, scenario_to_run
 
@@ -332,6 +342,36 @@ def test_an_attack_below_all_others_counts_whatever_moved_the_mean() -> None:
         return list(Study({who: row}, {who: 0.9}).contestants[who])
 
     assert (found(0.2), found(0.3), found(0.8)) == (["sf", "quiet"], ["sf"], ["sf"])
+
+
+def test_a_limited_choice_takes_what_is_missed_most_until_nothing_is() -> None:
+    """One attack is 30 points from the worst case of the first contestant, the other 5 from that of the second."""
+    rows = {
+        ("digits", rule, "gn", "iid", "2", "0"): [Tried(a, "done", sa) for a, sa in zip("abcd", found, strict=True)]
+        for rule, found in (("mean", (0.5, 0.2, 0.5, 0.6)), ("median", (0.5, 0.5, 0.45, 0.7)))
+    }
+    study = Study(rows, {})
+    assert study.choose({"a": ("mean",)}, 2).members == ("a", "b")
+    assert study.choose({"a": ("mean",)}, 9).members == ("a", "b", "c")
+    (missed,) = study.choose({"a": ("mean",)}, 2).missed
+    assert missed[1] == pytest.approx(0.05)
+
+
+def test_tasks_that_advance_together_do_so_in_the_final_cells_and_the_tuning_has_its_own() -> None:
+    tier = RULES.tier("d")
+    scenario = tier.scenario()
+    chosen = contestants(scenario, ["median/gn"])
+    tuning = tuning_scenario(tier, scenario, chosen, RULES)
+    assert (tuning.cell["f"], tuning.cell["partition"]) == (2, "gamma(gamma=0.5)")
+    tried = tuple((settings, {"none": 0.5}) for settings in configurations(chosen[0], RULES))
+    final = final_scenario(scenario, {chosen[0].name: Search(chosen[0], "none", tried)})
+    cells = expand(final)
+    assert {(c.f, c.partition) for c in cells} == {
+        (2, "gamma(gamma=0.5)"),
+        (3, "gamma(gamma=0.5)"),
+        (1, "gamma(gamma=0.0)"),
+    }
+    assert len(cells) == 3 * 8 * (1 + len(latest().members))
 
 
 def text_of(file: Path) -> str:

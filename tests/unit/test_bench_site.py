@@ -436,3 +436,10 @@ def test_a_board_that_leaves_its_protocol_is_not_shown(tmp_path: Path, capsys: p
     other = changed(tmp_path, changed=[])
     assert invoke(["bench", "site", "--from", str(other), "--page", str(tmp_path / "pages")]) == 2
     assert "it does not follow its protocol: it lacks" in re.sub(r"\s+", " ", capsys.readouterr().err)
+
+
+def test_a_board_that_says_so_counts_the_last_rounds() -> None:
+    said = {"statistic": "tail"}
+    final, tail = (made_up(**facts) for facts in ({}, said))
+    assert not any("last 1 round" in note for note in final.board.notes)
+    assert any("last 1 round" in note for note in tail.board.notes)
