@@ -369,7 +369,7 @@ def test_tasks_that_advance_together_do_so_in_the_final_cells_and_the_tuning_has
     assert {(c.f, c.partition) for c in cells} == {
         (2, "gamma(gamma=0.5)"),
         (3, "gamma(gamma=0.5)"),
-        (1, "gamma(gamma=0.0)"),
+        (1, "gamma(gamma=0)"),
     }
     assert len(cells) == 3 * 8 * (1 + len(latest().members))
 
