@@ -2,7 +2,7 @@
 
 from . import byzantine, evasion
 from .byzantine.alie import supporters, z_max
-from .byzantine.forged_statistics import forge_statistics
 from .byzantine.search import linear_search
+from .byzantine.sight import forge_statistics
 
 __all__ = ["byzantine", "evasion", "forge_statistics", "linear_search", "supporters", "z_max"]

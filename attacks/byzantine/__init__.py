@@ -1,35 +1,23 @@
 """Byzantine attacks on messages or training data: a file for each, or for a family of them."""
 
+from .adaptive import ClippedClusteringAdaptive, SignGuardAdaptive
 from .alie import ALIE
-from .badnets import BadNets
-from .clipped_clustering_adaptive import ClippedClusteringAdaptive
-from .constant import Inf, NaN, Zero
-from .dba import DBA
-from .dirty_labels import DirtyLabels
+from .backdoors import DBA, BadNets, EdgeCase
+from .baseline import Gaussian, Inf, NaN, NoAttack, Random, Zero
 from .edge import Edge
-from .edge_case import EdgeCase
 from .fang import Fang
-from .foe import FOE, IPM
-from .gaussian import Gaussian
+from .foe import FOE, IPM, SignFlip
 from .hidra import HIDRA
-from .label_flip import LabelFlip
-from .lazy import Lazy
-from .mimic import Mimic
+from .mimic import Lazy, Mimic
 from .min_max import MinMax, MinSum
-from .model_replacement import ModelReplacement
-from .neurotoxin import Neurotoxin
-from .none import NoAttack
 from .opt import Opt
 from .opt_alie import OptALIE
 from .opt_drift import OptDrift
 from .opt_foe import OptFOE
-from .partial import Partial
 from .poisonedfl import PoisonedFL
-from .random import Random
+from .poisoning import DirtyLabels, LabelFlip
 from .rop import ROP
-from .sf import SignFlip
-from .signguard_adaptive import SignGuardAdaptive
-from .timed import Timed
+from .wrapping import ModelReplacement, Neurotoxin, Partial, Timed
 
 __all__ = [
     "ALIE",

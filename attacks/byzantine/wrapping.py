@@ -1,16 +1,23 @@
-"""The common part of attacks that wrap another one: building it, taking over its facts, poisoning data as it does."""
+"""Attacks around another attack: on some clients, in some rounds, scaled up or projected."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from robustfl.contracts import Attack
+from robustfl import parameters
+from robustfl.contracts import Attack, Forged, Knowledge, View
 from robustfl.errors import UsageError
-from robustfl.registry import create, describe
+from robustfl.parameters import param
+from robustfl.registry import create, describe, register
+
+from .sight import own_rows
 
 
 class Wrapper(Attack):
@@ -55,3 +62,215 @@ class Wrapper(Attack):
             who = type(self).__name__
             raise UsageError(f"{who}: attack={self.attack!r} must poison data and leave messages alone")
         self._adopt("triggers")
+
+
+@register("partial", version=1)
+@dataclass(frozen=True)
+class Partial(Wrapper):
+    """Any attack on the honest rows, with the attackers' own honest work in their place: ``ḡ, s, …`` of ``own [f d]``.
+
+    What is left of an omniscient attack when attackers see no messages but theirs. Its estimates get worse with
+    fewer attackers (one attacker knows no spread at all) and where clients differ.
+
+    Args:
+        attack: an omniscient attack that forges messages; ``alie`` by default.
+
+    Reference: Baruch, Baruch, Goldberg, A Little Is Enough: Circumventing Defenses For Distributed Learning, NeurIPS
+    2019, arXiv:1902.06156 (its attackers estimate mean and deviation from their own workers).
+
+    >>> from robustfl.contracts import View
+    >>> view = View(n=10, f=2, own=torch.tensor([[1.0], [3.0]]))
+    >>> Partial("sf").forge(view, generator=torch.Generator())
+    tensor([[-2.],
+            [-2.]])
+    """
+
+    paper: ClassVar[str] = "@baruch2019little"
+    cost: ClassVar[str] = "that of the wrapped attack"
+    knowledge: ClassVar[Knowledge] = "partial"
+    needs_own: ClassVar[bool] = True
+
+    attack: str = param("alie", doc="the omniscient attack that sees the attackers' rows only")
+
+    def __post_init__(self) -> None:
+        parameters.check(self)
+        if self.inner.knowledge != "omniscient":
+            raise UsageError(f"Partial: attack={self.attack!r} is {self.inner.knowledge}; it must be omniscient")
+        self._adopt("poisons_data", "triggers")
+
+    def forge(self, view: View, *, generator: torch.Generator) -> Tensor | Forged:
+        own = own_rows(view, self.name)
+        return self.inner.forge(replace(view, honest=own).redacted(self.inner), generator=generator)
+
+
+@register("timed", version=2)
+@dataclass(frozen=True)
+class Timed(Wrapper):
+    """Any attack in some rounds only: ``start, start + every, start + 2·every, …`` below ``stop``; honest otherwise.
+
+    When off, attackers train on clean data and send what they honestly compute: they earn trust with rules that
+    remember, and let a model converge before they strike. Needs the honest work of the attackers in every round.
+
+    Args:
+        attack: the attack, any registered one; ``sf`` by default.
+        start: first round ≥ 0 of the attack, counted from 0.
+        every: rounds ≥ 1 from one attack to the next; 1 attacks in all rounds of the window.
+        stop: first round after the window, > ``start``; None (default) never stops.
+
+    Reference: Karimireddy, He, Jaggi, Learning from History for Byzantine Robust Optimization, ICML 2021,
+    arXiv:2012.10333 (time-coupled attacks); Bagdasaryan et al., How To Backdoor Federated Learning, AISTATS 2020,
+    arXiv:1807.00459 (single-shot attacks).
+
+    >>> from robustfl.contracts import View
+    >>> attack = Timed("sf", start=1, every=2)
+    >>> views = [View(n=2, f=1, honest=torch.ones(1, 1), own=torch.full((1, 1), 5.0), round=t) for t in range(4)]
+    >>> [attack.forge(view, generator=torch.Generator()).item() for view in views]
+    [5.0, -1.0, 5.0, -1.0]
+    """
+
+    paper: ClassVar[str] = "@karimireddy2021learning"
+    cost: ClassVar[str] = "that of the wrapped attack in its rounds"
+    needs_own: ClassVar[bool] = True
+
+    attack: str = param("sf", doc="the attack that is on and off")
+    start: int = param(0, ge=0, doc="first round of the attack, from 0")
+    every: int = param(1, ge=1, doc="rounds from one attack to the next")
+    stop: int | None = param(None, ge=1, doc="first round after the last attack; None: never stops")
+
+    def __post_init__(self) -> None:
+        parameters.check(self)
+        if self.stop is not None and self.stop <= self.start:
+            raise UsageError(f"Timed: stop={self.stop} must be > {self.start} (start)")
+        self._adopt("knowledge", "forges", "poisons_data", "triggers", "leaves_statistics")
+
+    def on(self, round: int) -> bool:
+        inside = round >= self.start and (self.stop is None or round < self.stop)
+        return inside and (round - self.start) % self.every == 0
+
+    def forge(self, view: View, *, generator: torch.Generator) -> Tensor | Forged:
+        own = own_rows(view, self.name)
+        if self.on(view.round):
+            return self.inner.forge(view.redacted(self.inner), generator=generator)
+        return Forged(own.clone(), view.state) if view.state else own.clone()
+
+    def poison(
+        self, x: Tensor, y: Tensor, *, classes: int, generator: torch.Generator, attacker: int = 0, round: int = 0
+    ) -> tuple[Tensor, Tensor]:
+        if not self.on(round):
+            return x, y
+        return self.inner.poison(x, y, classes=classes, generator=generator, attacker=attacker, round=round)
+
+    def constrain(self, gradient: Tensor, moved: Tensor, *, round: int = 0) -> Tensor:
+        return self.inner.constrain(gradient, moved, round=round) if self.on(round) else gradient
+
+
+@register("model-replacement", version=1)
+@dataclass(frozen=True)
+class ModelReplacement(Wrapper):
+    """The attackers train on poisoned data and scale what they get, so that it survives the average.
+
+    ``x_i ← γ x_i``, ``γ = n/f``: the ``f`` rows then weigh as much in the plain mean as if everybody had sent them.
+    With a norm bound ``S`` no row is longer than ``S``, ``x_i ← x_i min(1, S/‖x_i‖)``, against servers that filter
+    norms. With ``α < 1`` local steps also stay near the received model, ``g ← α g + (1-α)(θ - θ_t)``, against servers
+    that look for far models (constrain-and-scale). Robust rules see an outlier unless ``S`` or ``α`` is small;
+    statistics are sent as they are.
+
+    Args:
+        attack: the data poisoning: ``badnets`` (default), ``dba``, ``label-flip(source=1, target=7)``, …
+        scale: factor γ ≥ 0, or None (default) for ``n/f``.
+        bound: largest norm ``S > 0`` of a row, or None (default).
+        alpha: weight α in (0, 1] of the task beside the anomaly term ``½‖θ - θ_t‖²``; 1 (default) leaves it out. With
+            one gradient per round ``θ = θ_t``, and α only scales.
+
+    Reference: Bagdasaryan et al., How To Backdoor Federated Learning, AISTATS 2020, arXiv:1807.00459 (model
+    replacement, train-and-scale; for one attacker and a server that averages it is ``γ = n``). Deviations: attackers
+    share the factor; the anomaly term is the squared distance, one of those the paper names (others use cosines).
+
+    >>> from robustfl.contracts import View
+    >>> view = View(n=4, f=1, own=torch.tensor([[3.0, 4.0]]))
+    >>> [ModelReplacement(bound=s).forge(view, generator=torch.Generator()).tolist() for s in (None, 10)]
+    [[[12.0, 16.0]], [[6.0, 8.0]]]
+    """
+
+    paper: ClassVar[str] = "@bagdasaryan2020backdoor"
+    cost: ClassVar[str] = "fd besides the data poisoning"
+    knowledge: ClassVar[Knowledge] = "blind"
+    needs_own: ClassVar[bool] = True
+    poisons_data: ClassVar[bool] = True
+    leaves_statistics: ClassVar[bool] = True
+    strength: ClassVar[str] = "scale"
+
+    attack: str = param("badnets", doc="the data poisoning whose result is scaled")
+    scale: float | None = param(None, ge=0.0, lt=math.inf, doc="factor of the own message; None for n/f")
+    bound: float | None = param(None, gt=0.0, lt=math.inf, doc="largest norm of a row; None for no bound")
+    alpha: float = param(1.0, gt=0.0, le=1.0, doc="weight of the task beside the distance from the received model")
+
+    def __post_init__(self) -> None:
+        parameters.check(self)
+        self._adopt_poison()
+
+    def forge(self, view: View, *, generator: torch.Generator) -> Tensor:
+        del generator
+        own = own_rows(view, self.name)
+        if view.channel == "statistics" or not self.on(view.round):
+            return own.clone()
+        rows = own * (view.n / view.f if self.scale is None else self.scale)
+        if self.bound is not None:
+            norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+            rows *= (self.bound / norms.clamp(min=torch.finfo(rows.dtype).tiny)).clamp(max=1.0)
+        return rows
+
+    def constrain(self, gradient: Tensor, moved: Tensor, *, round: int = 0) -> Tensor:
+        idle = self.alpha == 1.0 or not self.on(round)
+        return gradient if idle else self.alpha * gradient + (1.0 - self.alpha) * moved
+
+
+@register("neurotoxin", version=1)
+@dataclass(frozen=True)
+class Neurotoxin(Wrapper):
+    """The attackers train on poisoned data and send nothing in the coordinates that the others move most.
+
+    ``x_ij ← 0`` where ``|F^{t-1}_j|`` is among the ``⌈ρd⌉`` largest entries of the last aggregate, which stands for
+    what honest clients will do next. The backdoor then lives where later rounds do not overwrite it. Coordinates
+    that everybody moves leave no room; statistics are sent as they are, and so is the first message.
+
+    Args:
+        attack: the data poisoning: ``badnets`` (default), ``dba``, ``label-flip(source=1, target=7)``, …
+        ratio: share ``ρ`` of the coordinates in (0, 1) that are left out; 0.05.
+        scale: factor ≥ 0 of what remains; 1.
+
+    Reference: Zhang et al., Neurotoxin: Durable Backdoors in Federated Learning, ICML 2022, arXiv:2206.10341 (its
+    Algorithm 1). Deviations: the message is projected once, not every local step (with one step it is the same).
+
+    >>> from robustfl.contracts import View
+    >>> view = View(n=4, f=1, own=torch.tensor([[1.0, 2.0, 3.0]]), previous=torch.tensor([0.0, -9.0, 1.0]))
+    >>> Neurotoxin(ratio=0.3).forge(view, generator=torch.Generator())
+    tensor([[1., 0., 3.]])
+    """
+
+    paper: ClassVar[str] = "@zhang2022neurotoxin"
+    cost: ClassVar[str] = "fd and a selection of the smallest of d entries besides the data poisoning"
+    knowledge: ClassVar[Knowledge] = "blind"
+    needs_own: ClassVar[bool] = True
+    poisons_data: ClassVar[bool] = True
+    leaves_statistics: ClassVar[bool] = True
+    strength: ClassVar[str] = "scale"
+
+    attack: str = param("badnets", doc="the data poisoning whose result is projected")
+    ratio: float = param(0.05, gt=0.0, lt=1.0, doc="share of the coordinates that are left out")
+    scale: float = param(1.0, ge=0.0, lt=math.inf, doc="factor of what remains")
+
+    def __post_init__(self) -> None:
+        parameters.check(self)
+        self._adopt_poison()
+
+    def forge(self, view: View, *, generator: torch.Generator) -> Tensor:
+        del generator
+        own = own_rows(view, self.name)
+        if view.channel == "statistics" or not self.on(view.round):
+            return own.clone()
+        rows = own * self.scale
+        if view.previous is not None:
+            count = math.ceil(self.ratio * len(view.previous) - 1e-9)
+            rows[:, view.previous.abs().topk(count).indices] = 0.0
+        return rows

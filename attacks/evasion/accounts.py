@@ -11,7 +11,7 @@ from robustfl.contracts import Evasion
 from robustfl.randomness import stream
 from robustfl.registry import create, describe
 
-from .image_draws import Draws
+from .balls import Draws
 from .pgd import PGD
 from .points import in_turn, resists
 from .whitebox import check_labels, check_pixels, frozen, take

@@ -1,20 +1,25 @@
-"""The climb of Auto-PGD, whose step size follows the progress of each image."""
+"""Auto-PGD, on cross-entropy and on the targeted DLR loss."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from robustfl.parameters import param
 from robustfl.passes import channels_last
+from robustfl.registry import register
 
-from .balls import directions, into_ball, noise_on
-from .image_draws import Draws
-from .whitebox import gradient_of, per_image, take
+from .balls import NORMS, Draws, directions, into_ball, noise_on
+from .losses import nearest_classes, targeted_dlr
+from .points import Harvest, PixelAttack
+from .whitebox import cross_entropy, gradient_of, logits_of, per_image, take
 
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Losses ``[b]`` of logits ``[b c]``, labels ``[b]`` and classes aimed at ``[b]``."""
@@ -157,3 +162,108 @@ def _step(now: _Climb, eps: float, norm: str, *, momentum: float) -> Tensor:
     forward = into_ball(now.origin, x + per_image(now.step, x) * directions(now.gradient, norm), eps, norm)
     moved = x + momentum * (forward - x) + (1 - momentum) * (x - now.before)
     return into_ball(now.origin, moved, eps, norm)
+
+
+@register("apgd-ce", version=1)
+@dataclass(frozen=True)
+class APGDCE(PixelAttack):
+    """PGD with momentum that halves its step and goes back to its best iterate where progress stalls:
+
+    ``z = P(x_k + η s)``, ``x_{k+1} = P(x_k + ¾ (z - x_k) + ¼ (x_k - x_{k-1}))``, ``s = sign ∇CE`` (L2: ``∇ / ‖∇‖₂``).
+
+    η starts at 2ε and is reconsidered at the checkpoints 22 %, 41 %, 57 %, ... of the iterations, image by image. Stops
+    at an image's first misclassified iterate. The cross-entropy vanishes for very confident models: see ``apgd-t``.
+
+    Args:
+        eps: radius ε ≥ 0 of the ball in pixel units of [0, 1]; 8/255 as in the paper.
+        norm: ``linf``, or ``l2``, where ε is a Euclidean length over all pixels.
+        steps: iterations ≥ 1; 100.
+        restarts: random starts ≥ 1 for images that resist; 1.
+
+    Reference: Croce, Hein, Reliable Evaluation of Adversarial Robustness with an Ensemble of Diverse Parameter-free
+    Attacks, ICML 2020, arXiv:2003.01690, Algorithm 1.
+
+    >>> import torch
+    >>> model = torch.nn.Linear(2, 2, bias=False)
+    >>> _ = model.weight.data.copy_(torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
+    >>> APGDCE(eps=0.125, steps=5).perturb(model, torch.tensor([[0.75, 0.25]]), torch.tensor([0]))
+    tensor([[0.6250, 0.3750]])
+    """
+
+    paper: ClassVar[str] = "@croce2020reliable"
+    cost: ClassVar[str] = "restarts × (steps + 1) forwards and backwards"
+
+    eps: float = param(8 / 255, ge=0.0, lt=math.inf, doc="radius of the ball in pixel units")
+    norm: str = param("linf", choices=NORMS, doc="norm of the ball")
+    steps: int = param(100, ge=1, doc="iterations")
+    restarts: int = param(1, ge=1, doc="random starts")
+
+    @property
+    def passes(self) -> int:
+        return (3 * (self.steps + 1) + 1) * self.restarts
+
+    def craft(self, model: nn.Module, x: Tensor, y: Tensor, draws: Draws) -> Tensor:
+        harvest = Harvest(model, x, y, draws)
+        for _, left, labels, own in harvest.tries(self.restarts):
+            run = climb(
+                model, left, labels, labels, loss=lambda z, y, _: cross_entropy(z, y), eps=self.eps, norm=self.norm,
+                steps=self.steps, draws=own,
+            )  # fmt: skip
+            harvest.offer(run)
+        return harvest.images
+
+
+@register("apgd-t", version=1)
+@dataclass(frozen=True)
+class APGDT(PixelAttack):
+    """``apgd-ce`` with another loss, towards one class after the other, likeliest first:
+
+    ``-(z_y - z_t) / (z_(1) - ½(z_(3) + z_(4)))`` of the logits, ``z_(1)`` the largest.
+
+    The loss does not change when logits are scaled, so confident models are no harder. With fewer than four classes
+    there is no such ratio and the cross-entropy of the class aimed at is lowered. Nine times the work of ``apgd-ce``.
+
+    Args:
+        eps: radius ε ≥ 0 of the ball in pixel units of [0, 1]; 8/255 as in the paper.
+        norm: ``linf``, or ``l2``, where ε is a Euclidean length over all pixels.
+        steps: iterations ≥ 1 per class; 100.
+        targets: classes ≥ 1 aimed at, at most all others; 9.
+        restarts: random starts ≥ 1 per class for images that resist; 1.
+
+    Reference: Croce, Hein, Reliable Evaluation of Adversarial Robustness with an Ensemble of Diverse Parameter-free
+    Attacks, ICML 2020, arXiv:2003.01690, equation 7 and Algorithm 1.
+
+    >>> import torch
+    >>> model = torch.nn.Linear(2, 2, bias=False)
+    >>> _ = model.weight.data.copy_(torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
+    >>> APGDT(eps=0.125, steps=5).perturb(model, torch.tensor([[0.75, 0.25]]), torch.tensor([0]))
+    tensor([[0.6250, 0.3750]])
+    """
+
+    paper: ClassVar[str] = "@croce2020reliable"
+    cost: ClassVar[str] = "restarts × classes × (steps + 1) forwards and backwards"
+
+    eps: float = param(8 / 255, ge=0.0, lt=math.inf, doc="radius of the ball in pixel units")
+    norm: str = param("linf", choices=NORMS, doc="norm of the ball")
+    steps: int = param(100, ge=1, doc="iterations per class")
+    targets: int = param(9, ge=1, doc="classes aimed at")
+    restarts: int = param(1, ge=1, doc="random starts per class")
+
+    @property
+    def passes(self) -> int:
+        return (3 * (self.steps + 1) + 1) * self.targets * self.restarts + 1
+
+    def craft(self, model: nn.Module, x: Tensor, y: Tensor, draws: Draws) -> Tensor:
+        aims = nearest_classes(logits_of(model, x), y, self.targets)
+        harvest = Harvest(model, x, y, draws)
+        for column, left, labels, own in harvest.tries(aims.shape[1] * self.restarts):
+            goal = aims[harvest.rows, column % aims.shape[1]]
+            run = climb(
+                model, left, labels, goal, loss=_loss, eps=self.eps, norm=self.norm, steps=self.steps, draws=own
+            )
+            harvest.offer(run)
+        return harvest.images
+
+
+def _loss(logits: Tensor, y: Tensor, target: Tensor) -> Tensor:
+    return targeted_dlr(logits, y, target) if logits.shape[1] >= 4 else -cross_entropy(logits, target)

@@ -1,11 +1,12 @@
-"""The balls around an image in which attacks search: L∞ and L2, cut with the box of pixels."""
+"""Balls around images, and draws of images in them."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from .image_draws import Draws
 from .whitebox import per_image
 
 NORMS = ("linf", "l2")
@@ -52,3 +53,41 @@ def noise_on(draws: Draws, x: Tensor, eps: float, norm: str) -> Tensor:
     shape = tuple(x.shape[1:])
     u = draws.uniform(shape, x, -1.0, 1.0) if norm == "linf" else draws.normal(shape, x)
     return eps * unit(u, norm)
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Numbers are drawn for all ``total`` images of a batch; those of ``rows`` (None: all) are handed out.
+
+    So what an image gets does not depend on which others have been fooled before, and an attack alone draws what it
+    draws as part of a sequence.
+    """
+
+    generator: torch.Generator
+    total: int
+    rows: Tensor | None = None
+
+    def of(self, rows: Tensor) -> Draws:
+        """Those of ``rows`` of the present rows."""
+        return replace(self, rows=rows if self.rows is None else self.rows[rows])
+
+    def fork(self) -> Draws:
+        """A second source that will yield what this one is about to."""
+        generator = torch.Generator(device=self.generator.device)
+        generator.set_state(self.generator.get_state())
+        return replace(self, generator=generator)
+
+    def uniform(self, shape: tuple[int, ...], like: Tensor, low: float = 0.0, high: float = 1.0) -> Tensor:
+        """``[rows *shape]`` uniform in ``[low, high)``, in the dtype and on the device of ``like``."""
+        return self._chosen(self._empty(shape, like).uniform_(low, high, generator=self.generator), like)
+
+    def normal(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        """``[rows *shape]`` from the standard normal distribution."""
+        return self._chosen(self._empty(shape, like).normal_(generator=self.generator), like)
+
+    def _empty(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        return torch.empty((self.total, *shape), dtype=like.dtype, device=self.generator.device)
+
+    def _chosen(self, drawn: Tensor, like: Tensor) -> Tensor:
+        drawn = drawn.to(like.device)
+        return drawn if self.rows is None else drawn.index_select(0, self.rows)

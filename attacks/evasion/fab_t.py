@@ -13,11 +13,9 @@ from robustfl.parameters import param
 from robustfl.passes import channels_last
 from robustfl.registry import register
 
-from .balls import NORMS, into_ball, lengths, noise_on
-from .image_draws import Draws
-from .losses import margin
+from .balls import NORMS, Draws, into_ball, lengths, noise_on
+from .losses import margin, nearest_classes
 from .points import Harvest, PixelAttack
-from .targets import nearest_classes
 from .whitebox import gradient_of, logits_of, per_image, take
 
 _FINAL_SEARCH = 3

@@ -14,7 +14,7 @@ from robustfl.errors import UsageError
 from robustfl.parameters import param
 from robustfl.registry import register
 
-from .image_draws import Draws
+from .balls import Draws
 from .points import PixelAttack
 from .whitebox import check_images, logits_of
 

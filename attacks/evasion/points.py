@@ -13,7 +13,7 @@ from robustfl.contracts import Evasion
 from robustfl.passes import channels_last, right
 from robustfl.randomness import stream
 
-from .image_draws import Draws
+from .balls import Draws
 from .whitebox import check_labels, check_pixels, cross_entropy, frozen, logits_of, per_image, take
 
 

@@ -1,10 +1,10 @@
-"""The Square Attack, a random search without gradients."""
+"""Square attack: a random search without gradients."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,12 +13,122 @@ from robustfl.parameters import param
 from robustfl.passes import channels_last
 from robustfl.registry import register
 
-from .balls import NORMS
-from .image_draws import Draws
+from .balls import NORMS, Draws, into_ball, unit
 from .losses import margin
 from .points import Harvest, PixelAttack
-from .squares import p_at, recoloured, redistributed, side_of, stripes, tiles
 from .whitebox import check_images, logits_of, per_image, take
+
+_HALVED_AT = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
+_GRID = 5
+
+
+def p_at(query: int, *, p_init: float = 0.8, queries: int = 5000, rescale: bool = False) -> float:
+    """The share of pixels that query number ``query`` (from 0) changes, halved after 10, 50, 200, 500, 1000, ...
+
+    ``rescale`` stretches that schedule, made for 10,000 queries, to ``queries``.
+
+    >>> [p_at(query) for query in (10, 11, 4999)]
+    [0.8, 0.4, 0.00625]
+    """
+    seen = query * 10_000 // queries if rescale else query
+    return math.ldexp(p_init, -sum(seen > border for border in _HALVED_AT))
+
+
+def side_of(share: float, height: int, width: int, *, least: int = 1) -> int:
+    """The side of a square with that share of the pixels, at least ``least``, at most what the image holds."""
+    return max(1, min(max(round(math.sqrt(share * height * width)), least), height, width))
+
+
+class Window(NamedTuple):
+    """A square per image: the mask of its pixels ``[b 1 H W]``, and its rows ``[b H]`` and columns ``[b W]`` from 0."""
+
+    mask: Tensor
+    rows: Tensor
+    columns: Tensor
+
+
+def window(corner: Tensor, side: int, height: int, width: int) -> Window:
+    """The squares whose upper left corners are drawn by ``corner [b 2]``, uniform in [0, 1)."""
+    top = (corner[:, :1] * (height - side + 1)).floor().clamp_max(height - side)
+    left = (corner[:, 1:] * (width - side + 1)).floor().clamp_max(width - side)
+    rows = torch.arange(height, device=corner.device) - top
+    columns = torch.arange(width, device=corner.device) - left
+    inside = (rows >= 0) & (rows < side), (columns >= 0) & (columns < side)
+    return Window((inside[0][:, :, None] & inside[1][:, None, :])[:, None], rows.long(), columns.long())
+
+
+def signs(u: Tensor) -> Tensor:
+    """±1 from numbers uniform in [0, 1)."""
+    return torch.where(u < 0.5, -1.0, 1.0).to(u.dtype)
+
+
+def stripes(x: Tensor, u: Tensor, eps: float) -> Tensor:
+    """The start in the L∞ ball: each column of each channel moved by ±ε, ``u [b C W]``."""
+    return (x + eps * signs(u)[:, :, None, :]).clamp_(0.0, 1.0)
+
+
+def recoloured(x: Tensor, best: Tensor, u: Tensor, side: int, eps: float) -> Tensor:
+    """A square of ``best`` moved by ±2ε per channel and projected, which is x ± ε there; ``u [b 2+C]``."""
+    here = window(u[:, :2], side, *x.shape[2:])
+    moved = x + eps * signs(u[:, 2 : 2 + x.shape[1]])[:, :, None, None]
+    return torch.where(here.mask, moved.clamp_(0.0, 1.0), best)
+
+
+def bump(height: int, width: int, like: Tensor) -> Tensor:
+    """Concentric rectangles that fall off from the middle: ``Σ_{j=D}^{n} 1/(j+1)²`` at distance D from it."""
+    middle = height // 2, width // 2
+    rows = (torch.arange(height, device=like.device) - middle[0]).abs()
+    columns = (torch.arange(width, device=like.device) - middle[1]).abs()
+    terms = torch.arange(1, max(middle) + 2, device=like.device, dtype=like.dtype).square().reciprocal()
+    return terms.flip(0).cumsum(0).flip(0)[torch.maximum(rows[:, None], columns[None, :])]
+
+
+def eta(side: int, like: Tensor) -> Tensor:
+    """Two bumps of opposite signs, one above the other, of unit length together ``[side side]``."""
+    upper = side // 2
+    both = torch.cat([bump(upper, side, like), -bump(side - upper, side, like)])
+    return unit(both[None], "l2")[0]
+
+
+def tiles(x: Tensor, u: Tensor, eps: float) -> Tensor:
+    """The start in the L2 ball: a 5×5 grid of η, its sign random per tile and channel; ``u [b C+1 5 5]``."""
+    b, c, height, width = x.shape
+    side = max(1, min(height, width) // _GRID)
+    down, across = min(_GRID, height // side), min(_GRID, width // side)
+    top, left = (height - down * side) // 2, (width - across * side) // 2
+    u = u[:, :, :down, :across]
+    upright = (u[:, c:] < 0.5)[..., None, None]
+    shape = eta(side, x)
+    each = torch.where(upright, shape, shape.T) * signs(u[:, :c])[..., None, None]
+    moves = torch.zeros_like(x)
+    grid = each.permute(0, 1, 2, 4, 3, 5).reshape(b, c, down * side, across * side)
+    moves[:, :, top : top + down * side, left : left + across * side] = grid
+    return into_ball(x, x + eps * unit(moves, "l2"), eps, "l2")
+
+
+def redistributed(x: Tensor, best: Tensor, u: Tensor, side: int, eps: float) -> Tensor:
+    """Move the change of ``best`` in a second square into η in a first, with what is unused of ε; ``u [b 5+C]``."""
+    c = x.shape[1]
+    first, second = window(u[:, :2], side, *x.shape[2:]), window(u[:, 2:4], side, *x.shape[2:])
+    moves = best - x
+    unused = (eps**2 - moves.square().flatten(1).sum(1)).clamp_min(0.0)
+    both = moves * (first.mask | second.mask)
+    available = (both.square().sum((2, 3)) + unused[:, None] / c).sqrt()
+    shape = eta(side, x)
+    rows, columns = (axis.clamp(0, side - 1) for axis in (first.rows, first.columns))
+    upright, lying = shape[rows[:, :, None], columns[:, None, :]], shape.T[rows[:, :, None], columns[:, None, :]]
+    pattern = torch.where(u[:, 4, None, None] < 0.5, upright, lying)[:, None] * signs(u[:, 5 : 5 + c])[:, :, None, None]
+    inside = moves * first.mask
+    mixed = (pattern + _unit_channels(inside)) * first.mask
+    placed = _unit_channels(mixed) * available[:, :, None, None]
+    return into_ball(x, x + torch.where(first.mask, placed, moves - moves * second.mask), eps, "l2")
+
+
+def _unit_channels(moves: Tensor) -> Tensor:
+    """Each channel scaled to length one."""
+    length = moves.square().sum((2, 3), keepdim=True).sqrt()
+    return moves / torch.where(length > 0, length, 1.0)
+
 
 _BLOCK = 16  # queries between looks at who is fooled, each of which waits for the device
 

@@ -63,8 +63,7 @@ class Flame(MajorityRule):
             drawn = torch.randn(rows.stack.shape[1], generator=generator, device=generator.device)
             vector.add_(rows.here(drawn).to(vector), alpha=float(self.noise * middle))
         return Aggregated(
-            vector,
-            facts={"kept": kept.nonzero().flatten().tolist(), "no_cluster": not bool(admitted.any())},
+            vector, facts={"kept": kept.nonzero().flatten().tolist(), "no_cluster": not bool(admitted.any())}
         )
 
 

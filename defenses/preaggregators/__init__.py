@@ -1,8 +1,6 @@
 """Steps before aggregation, one file per method."""
 
-from .arc import AdaptiveRobustClipping
-from .bucketing import Bucketing
-from .clipping import Clipping
-from .nnm import NearestNeighborMixing
+from .clipping import AdaptiveRobustClipping, Clipping
+from .mixing import Bucketing, NearestNeighborMixing
 
 __all__ = ["AdaptiveRobustClipping", "Bucketing", "Clipping", "NearestNeighborMixing"]

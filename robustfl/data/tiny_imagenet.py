@@ -14,8 +14,8 @@ import numpy as np
 from robustfl.contracts import Arrays
 from robustfl.data.cache import Source, file_stamp
 from robustfl.data.checks import Array, checked_arrays
-from robustfl.data.listed import lines_of, pictures
-from robustfl.data.vision import Public
+from robustfl.data.fedbn import lines_of, pictures
+from robustfl.data.public import Public
 from robustfl.errors import DataMissing, UsageError
 from robustfl.registry import register
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robustfl.attacks.byzantine.forged_statistics import forge_statistics, forged_statistics
+from robustfl.attacks.byzantine.sight import forge_statistics, forged_statistics
 from robustfl.contracts import Context, Reducer, Rehearsal, Reports, View
 from robustfl.defenses.aggregation import DefendedStatistics, PlainMean
 from robustfl.errors import Diverged

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from robustfl.attacks.byzantine.forged_statistics import forged_statistics
+from robustfl.attacks.byzantine.sight import forged_statistics
 from robustfl.branches import ADVERSARIAL, CLEAN
 from robustfl.contracts import Context, Rehearsal, View
 from robustfl.errors import RobustflError

@@ -15,7 +15,7 @@ from flwr.serverapp.strategy import Strategy
 from torch import Tensor, nn
 
 from robustfl.arguments import check_model, check_whole
-from robustfl.attacks.byzantine.forged_statistics import Target, forged_statistics
+from robustfl.attacks.byzantine.sight import Target, forged_statistics
 from robustfl.contracts import Attack, Forged, Rehearsal, View
 from robustfl.defenses.aggregation import PlainMean
 from robustfl.errors import UsageError

@@ -1,17 +1,12 @@
 """Normalization schemes: the layer, what a client reports, how the server merges."""
 
-from robustfl.norms.centralised_bn import CentralisedBN
+from robustfl.norms.batch_norm import CentralisedBN, FixBN, NaiveBN
 from robustfl.norms.dual import DualBN
-from robustfl.norms.fbn import FBN
-from robustfl.norms.fbn_hbn_repo import FBNHBNRepo
-from robustfl.norms.fedfn import FedFN
-from robustfl.norms.fedtan import FedAvgAlgorithm2, FedTAN, FedTANII
-from robustfl.norms.fedwon import FedWon
-from robustfl.norms.fixbn import FixBN
+from robustfl.norms.fbn import FBN, FBNHBNRepo
 from robustfl.norms.groups import GN, IN, LN
 from robustfl.norms.hbn import HBN
-from robustfl.norms.naive_bn import NaiveBN
-from robustfl.norms.none import NoNorm
+from robustfl.norms.lockstep import FedAvgAlgorithm2, FedTAN, FedTANII
+from robustfl.norms.normalizer_free import FedFN, FedWon, NoNorm
 from robustfl.norms.personal import FedBN, SiloBN, SingleNet
 
 __all__ = [

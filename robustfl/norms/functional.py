@@ -14,16 +14,7 @@ import torch
 from torch import Tensor
 
 from robustfl.layer_kinds import first_order, per_sample
-from robustfl.norms.sums import (
-    beside,
-    channel_rows,
-    client_moments,
-    client_sums,
-    pieces,
-    sum_pieces,
-    sum_rows,
-    within,
-)
+from robustfl.norms.sums import beside, channel_rows, client_moments, client_sums, pieces, sum_pieces, sum_rows, within
 
 aten = torch.ops.aten
 
@@ -300,12 +291,7 @@ def own_statistics(
 
 
 def server_statistics(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    sizes: tuple[int, ...],
-    statistics: tuple[Tensor, Tensor],
-    eps: float,
+    x: Tensor, weight: Tensor, bias: Tensor, sizes: tuple[int, ...], statistics: tuple[Tensor, Tensor], eps: float
 ) -> Tensor:
     """Clients normalised with given statistics, all the same ``[C]`` or each its own ``[n C]``, which are constants."""
     if _fused(x, sizes) and statistics[0].dim() == 1:

@@ -12,12 +12,7 @@ from torch import Tensor, nn
 from robustfl.contracts import NormLayer, StatisticsLayer
 from robustfl.errors import Refused
 from robustfl.layer_kinds import LayerKind, Rows, layer_kind
-from robustfl.norms.functional import (
-    group_statistics,
-    own_statistics,
-    server_statistics,
-    values_per_channel,
-)
+from robustfl.norms.functional import group_statistics, own_statistics, server_statistics, values_per_channel
 from robustfl.norms.sums import client_moments
 
 Put = Callable[..., None]

@@ -7,6 +7,7 @@ per law; ``check`` takes a method of any kind; ``laws`` names what is checked.
 
 from __future__ import annotations
 
+import dataclasses
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ from typing import Any
 from robustfl import contracts
 from robustfl.contracts import Method
 from robustfl.data import data_root
+from robustfl.errors import UsageError
+from robustfl.registry import create
 from robustfl.testing import attacks, data, defenses, networks, training
-from robustfl.testing.common import TEXTS, built, held
+from robustfl.testing.common import TEXTS, held
 from robustfl.testing.suite import LIMIT, Check, Law, Suite, Trial, run
 
 __all__ = [
@@ -23,7 +26,6 @@ __all__ = [
     "check_model", "check_norm", "check_objective", "check_partition", "laws",
 ]  # fmt: skip
 
-_Method = str | Method | type[Method]
 _SUITES: dict[type[Method], Suite] = {
     contracts.Attack: attacks.ATTACK,
     contracts.Evasion: attacks.EVASION,
@@ -41,7 +43,11 @@ _SUITES: dict[type[Method], Suite] = {
 
 def laws(cls: type[Method]) -> tuple[Law, ...]:
     """The laws that the suite checks of such a method, in order."""
-    return next(suite.laws for kind, suite in _SUITES.items() if issubclass(cls, kind))
+    return _suite(cls).laws
+
+
+def _suite(cls: type[Method]) -> Suite:
+    return next(suite for kind, suite in _SUITES.items() if issubclass(cls, kind))
 
 
 def check(method: Method | type[Method], *, limit: float = LIMIT, **params: Any) -> list[Check]:
@@ -50,64 +56,41 @@ def check(method: Method | type[Method], *, limit: float = LIMIT, **params: Any)
     >>> all(check.passed for check in check_attack("foe", eta=2) + check_defense("median"))
     True
     """
-    return (check_dataset if method.kind == "dataset" else partial(_check, method.kind))(method, limit=limit, **params)
+    return _check(method.kind, method, limit=limit, **params)
 
 
-def _check(kind: str, method: _Method, *, limit: float = LIMIT, **params: Any) -> list[Check]:
-    found = built(kind, method, params)
-    suite = next(suite for base, suite in _SUITES.items() if isinstance(found, base))
-    return run(suite.laws, Trial(found, suite, held(found)), limit=limit)
-
-
-def check_dataset(
-    method: _Method, *, limit: float = LIMIT, root: str | Path | None = None, **params: Any
+def _check(
+    kind: str,
+    method: str | Method | type[Method],
+    *,
+    limit: float = LIMIT,
+    root: str | Path | None = None,
+    **params: Any,
 ) -> list[Check]:
-    """Check the contract of a data set, law by law; without its files here, only what its class says.
+    """Check a method of a kind, given as a spec, a class or an instance, with these parameters, law by law.
 
-    Raises ``UsageError`` if a parameter names a file that is not there.
+    Of a data set whose files are not below ``root`` only what its class says is looked at. Raises ``UsageError`` for
+    another kind of method, and for a parameter that names a file that is not there.
     """
-    found, place = built("dataset", method, params), data_root(root)
-    suite = Suite(data.DATASET.laws, partial(data.loading, root=place))
-    absent = data.absent(found, place)
+    found: Any = create(kind, method, **params) if isinstance(method, str) else method
+    if isinstance(method, type):
+        found = method(**params)
+    elif isinstance(method, Method) and params:
+        found = dataclasses.replace(method, **params)  # type: ignore[type-var]
+    if getattr(found, "kind", None) != kind:
+        raise UsageError(f"{type(found).__name__} is no {kind}")
+    suite, place = _suite(type(found)), data_root(root) if kind == "dataset" else None
+    absent = data.absent(found, place) if place else ""
     left = [Check(law.name, True, absent, "its files") for law in suite.laws if absent and law not in TEXTS]
     return run(TEXTS if absent else suite.laws, Trial(found, suite, held(found), place), limit=limit) + left
 
 
-def check_attack(method: _Method, *, limit: float = LIMIT, **params: Any) -> list[Check]:
-    """Check the contract of a Byzantine attack, law by law."""
-    return _check("attack", method, limit=limit, **params)
-
-
-def check_evasion(method: _Method, *, limit: float = LIMIT, **params: Any) -> list[Check]:
-    """Check the contract of an evasion attack, law by law."""
-    return _check("evasion", method, limit=limit, **params)
-
-
-def check_defense(method: _Method, *, limit: float = LIMIT, **params: Any) -> list[Check]:
-    """Check the contract of one part of a defense, a step, an aggregator or a propagation, law by law."""
-    return _check("defense", method, limit=limit, **params)
-
-
-def check_norm(method: _Method, *, limit: float = LIMIT, **params: Any) -> list[Check]:
-    """Check the contract of a normalization scheme, law by law."""
-    return _check("norm", method, limit=limit, **params)
-
-
-def check_algorithm(method: _Method, *, limit: float = LIMIT, **params: Any) -> list[Check]:
-    """Check the contract of an algorithm, law by law."""
-    return _check("algorithm", method, limit=limit, **params)
-
-
-def check_objective(method: _Method, *, limit: float = LIMIT, **params: Any) -> list[Check]:
-    """Check the contract of an objective, law by law."""
-    return _check("objective", method, limit=limit, **params)
-
-
-def check_partition(method: _Method, *, limit: float = LIMIT, **params: Any) -> list[Check]:
-    """Check the contract of a partition, law by law."""
-    return _check("partition", method, limit=limit, **params)
-
-
-def check_model(method: _Method, *, limit: float = LIMIT, **params: Any) -> list[Check]:
-    """Check the contract of a model, law by law, on the first usual shape of images that it does not refuse."""
-    return _check("model", method, limit=limit, **params)
+check_attack = partial(_check, "attack")
+check_evasion = partial(_check, "evasion")
+check_defense = partial(_check, "defense")
+check_norm = partial(_check, "norm")
+check_algorithm = partial(_check, "algorithm")
+check_objective = partial(_check, "objective")
+check_partition = partial(_check, "partition")
+check_dataset = partial(_check, "dataset")
+check_model = partial(_check, "model")

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from robustfl.contracts import Aggregated, Aggregator, Context, Propagation, StatisticsSlices, Step
+from robustfl.contracts import Aggregated, Aggregator, Context, StatisticsSlices, Step
 from robustfl.randomness import stream
-from robustfl.testing.common import PRECISION, D, laws_of, rows
-from robustfl.testing.suite import DOUBLE, Broken, Law, Suite, Trial, just
+from robustfl.testing.common import PRECISION, D, laws_of, normal, rows
+from robustfl.testing.suite import Calls, Law, Suite, Trial, demand
 
 _SEARCH, _MANY = 1000, 50
 
 
 def _size(method: Step | Aggregator, f: int, least: int = 7) -> int:
     """A number of clients that is enough, and at least so many."""
-    need: Any = method.min_clients(f)
-    if type(need) is not int:
-        raise Broken(f"min_clients({f}) is {need!r}, not an int")
+    need = method.min_clients(f)
+    demand(type(need) is int, f"min_clients({f}) is {need!r}, not an int")
     return max(need, least)
 
 
@@ -30,50 +29,45 @@ def _context(X: Tensor, **more: Any) -> Context:
     return Context(generator=stream(1, "rule", device=X.device), reference=X.mean(0), model=model, **more)
 
 
-def _aggregate(
-    method: Aggregator, X: Tensor, f: int, ask: Callable[..., Any] = just, *, context: Context | None = None
-) -> Aggregated:
-    context = _context(X) if context is None else context
-    shown = {"X": X, "context.model": context.model, "context.reference": context.reference}
-    shown |= {f"context.state[{name!r}]": value for name, value in context.state.items()}
-    made = ask("aggregate", lambda: method.aggregate(X, f=f, context=context), [X[0]], shown, own=True)
+def _aggregate(calls: Calls, X: Tensor, f: int, **context: Any) -> Aggregated:
+    made = calls(calls.method.aggregate, X, f=f, context=_context(X, **context), wanted=[X[0]], own=True)
     return made if isinstance(made, Aggregated) else Aggregated(made)
 
 
-def _aggregating(method: Aggregator, ask: Callable[..., Any], case: int, like: Tensor) -> None:
-    f = (1, 2, 0, 1)[case]
-    X = rows(_size(method, f), like)[:, : 1 if case == 3 else D]
-    if state := _aggregate(method, X, f, ask).state:
-        later = rows(len(X), like, seed=1)[:, : X.shape[1]]
-        _aggregate(method, later, f, ask, context=_context(later, state=state, round=1))
+def _aggregating(calls: Calls) -> None:
+    """Aggregate once, and a second time where the rule keeps a state."""
+    f, d = ((1, D), (2, D), (0, D), (1, 1))[calls.case]
+    now, later = (rows(_size(calls.method, f), calls.like, seed)[:, :d] for seed in (0, 1))
+    if state := _aggregate(calls, now, f).state:
+        _aggregate(calls, later, f, state=state, round=1)
 
 
-def _mixing(method: Step, ask: Callable[..., Any], case: int, like: Tensor) -> None:
-    _mix(method, rows(_size(method, (1, 2, 0)[case]), like), (1, 2, 0)[case], ask)
+def _mixing(calls: Calls) -> None:
+    f = (1, 2, 0)[calls.case]
+    _mix(calls, rows(_size(calls.method, f), calls.like), f)
 
 
-def _mix(method: Step, X: Tensor, f: int, ask: Callable[..., Any] = just) -> Tensor:
-    gram, context = X @ X.T, Context(generator=stream(1, "rule", device=X.device))
+def _mix(calls: Calls, X: Tensor, f: int) -> Tensor:
+    method, context = calls.method, Context(generator=stream(1, "rule", device=X.device))
 
-    def mixed() -> Any:
+    def mix(gram: Tensor) -> Any:
         made: Any = method.mix(gram, f=f, context=context)
         return made.to(X) if isinstance(made, Tensor) else made  # as pipelines do
 
-    wanted = X.new_empty(method.rows_after(len(X), f), len(X))
-    made: Tensor = ask("mix", mixed, [wanted], {"gram": gram})
+    made: Tensor = calls(mix, X @ X.T, wanted=[X.new_empty(method.rows_after(len(X), f), len(X))])
     return made
 
 
-def _vector(method: Step | Aggregator, X: Tensor, f: int) -> Tensor:
+def _vector(method: Step | Aggregator, X: Tensor, f: int = 2) -> Tensor:
     """What a rule makes of rows, or the mean of what a step makes of them."""
-    return _aggregate(method, X, f).vector if isinstance(method, Aggregator) else (_mix(method, X, f) @ X).mean(0)
+    calls = Calls(method)
+    return _aggregate(calls, X, f).vector if isinstance(method, Aggregator) else (_mix(calls, X, f) @ X).mean(0)
 
 
-def _clients(trial: Trial) -> str | None:
+def _clients(trial: Trial) -> str:
     """min_clients(f) clients are enough, and no fewer for more Byzantine ones."""
     needs = [_size(trial.method, f, least=0) for f in range(4)]
-    if sorted(needs) != needs:
-        raise Broken(f"min_clients falls as f rises: {needs} for f = 0..3")
+    demand(sorted(needs) == needs, f"min_clients falls as f rises: {needs} for f = 0..3")
     for f, need in enumerate(needs[:3]):
         if 0 < need <= _SEARCH:
             _vector(trial.method, rows(need), f)
@@ -88,26 +82,21 @@ def _behaviour(trial: Trial) -> str | None:
     stacks = [rows(n, seed=seed) for seed in range(_MANY)]
     for X in stacks[::2]:
         X[:2] += 20
-    turn, _ = torch.linalg.qr(torch.randn(D, D, generator=stream(0, "turn"), dtype=torch.float64))
-    shift = torch.arange(D, dtype=torch.float64) - 2
+    turn, shift = torch.linalg.qr(normal(D, D, seed=3))[0], torch.arange(D, dtype=torch.float64) - 2
     order = torch.randperm(n, generator=stream(0, "order"))
-
-    def made(X: Tensor, f: int = 2) -> Tensor:
-        return _vector(method, X, f)
-
-    def off(found: Callable[[Tensor], Tensor], wanted: Callable[[Tensor], Tensor]) -> bool:
-        return any(_far(found(X), wanted(X)) for X in stacks[:6:2])
-
-    found = {
-        f"ignores f (it changes nothing on {_MANY} random stacks)": all(
-            torch.equal(made(X, f), made(X, 0)) for X in stacks for f in (1, 2)
-        ),
-        "depends on the order of the rows": off(lambda X: made(X[order]), made),
-        "does not follow a shift of all rows": off(lambda X: made(X + shift), lambda X: made(X) + shift),
-        "does not follow their scale": off(lambda X: made(3 * X), lambda X: 3 * made(X)),
-        "does not follow a rotation": off(lambda X: made(X @ turn), lambda X: made(X) @ turn),
+    changes: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
+        "depends on the order of the rows": (lambda X: X[order], lambda vector: vector),
+        "does not follow a shift of all rows": (lambda X: X + shift, lambda vector: vector + shift),
+        "does not follow their scale": (lambda X: 3 * X, lambda vector: 3 * vector),
+        "does not follow a rotation": (lambda X: X @ turn, lambda vector: vector @ turn),
     }
-    seen = [name for name, holds in found.items() if holds]
+    seen = [
+        name
+        for name, (of_rows, of_vector) in changes.items()
+        if any(_far(_vector(method, of_rows(X)), of_vector(_vector(method, X))) for X in stacks[:6:2])
+    ]
+    if all(torch.equal(_vector(method, X, f), _vector(method, X, 0)) for X in stacks for f in (1, 2)):
+        seen.insert(0, f"ignores f (it changes nothing on {_MANY} random stacks)")
     return f"fact: {'; '.join(seen)}" if seen else None
 
 
@@ -132,50 +121,41 @@ class _Asked(dict[str, Tensor]):
         return False
 
 
-def _state(trial: Trial) -> str | None:
+def _state(trial: Trial) -> str:
     """What it remembers has the same names in every round."""
     X, asked = rows(_size(trial.method, 1)), _Asked()
-    first = _aggregate(trial.method, X, 1, context=_context(X, state=asked))
-    if not first.state:
+    first = _aggregate(Calls(trial.method), X, 1, state=asked).state
+    if not first:
         lost = f"fact: it asks for the state {asked.name!r}, which it never hands back in Aggregated(vector, state=...)"
         return lost if asked.name else "it keeps no state"
-    second = _aggregate(trial.method, X, 1, context=_context(X, state=first.state, round=1))
-    if second.state.keys() != first.state.keys():
-        raise Broken(f"state was {sorted(first.state)} and is {sorted(second.state)} a round later")
-    return ", ".join(sorted(first.state))
+    second = _aggregate(Calls(trial.method), X, 1, state=first, round=1).state
+    demand(second.keys() == first.keys(), f"state was {sorted(first)} and is {sorted(second)} a round later")
+    return ", ".join(sorted(first))
 
 
 def _by_client(trial: Trial) -> str | None:
     """What it remembers goes by a client's number, not by its row's place."""
-    n = _size(trial.method, 1)
-    ids, order = torch.arange(n), torch.arange(n).roll(n // 2)
-
-    def made(X: Tensor, clients: Tensor, state: Mapping[str, Tensor]) -> Aggregated:
-        context = _context(X, state=state, clients=clients, round=len(state) and 1)
-        return _aggregate(trial.method, X, 1, context=context)
-
-    before, now = rows(n), rows(n, seed=1)
-    first = made(before, ids, {})
+    n, calls = _size(trial.method, 1), Calls(trial.method)
+    (before, now), ids, order = (rows(n), rows(n, seed=1)), torch.arange(n), torch.arange(n).roll(n // 2)
+    first, moved = (_aggregate(calls, before[o], 1, clients=ids[o]) for o in (ids, order))
     if not first.state:
         return "it keeps no state"
-    if _far(made(before[order], ids[order], {}).vector, first.vector):
+    if _far(moved.vector, first.vector):
         return "without a memory, too, it depends on the order of the rows"
-    if _far(made(now[order], ids[order], first.state).vector, made(now, ids, first.state).vector):
-        raise Broken(
-            "in the next round the same rows of the same clients, in another order, give another result: it remembers "
-            "rows by their place; context.clients says whose they are"
-        )
+    one, other = (_aggregate(calls, now[o], 1, clients=ids[o], state=first.state, round=1) for o in (ids, order))
+    demand(
+        not _far(other.vector, one.vector),
+        "in the next round the same rows of the same clients, in another order, give another result: it remembers "
+        "rows by their place; context.clients says whose they are",
+    )
     return None
 
 
-def _calm(trial: Trial) -> str | None:
+def _calm(trial: Trial) -> None:
     """Rows that lie close together give something close to them."""
-    n = max(_size(trial.method, 2), 9)
-    X = 5 + 0.01 * torch.randn(n, D, generator=stream(0, "calm"), dtype=torch.float64)
-    error = float((_vector(trial.method, X, 2) - 5).abs().max())
-    if not error < 0.05:
-        raise Broken(f"rows that all lie within {float((X - 5).abs().max()):.2g} of 5 give a vector {error:.3g} from 5")
-    return None
+    X = 5 + 0.01 * normal(max(_size(trial.method, 2), 9), D)
+    error, reach = (float((values - 5).abs().max()) for values in (_vector(trial.method, X), X))
+    demand(error < 0.05, f"rows that all lie within {reach:.2g} of 5 give a vector {error:.3g} from 5")
 
 
 def _lacks(_: Aggregator) -> str:
@@ -184,10 +164,7 @@ def _lacks(_: Aggregator) -> str:
     return f"; the context has no {', no '.join(gone)} here, as in many cells"
 
 
-_BOTH = (
-    Law("clients", _clients),
-    Law("behaviour", _behaviour),
-)
+_BOTH = (Law("clients", _clients), Law("behaviour", _behaviour))
 AGGREGATOR = Suite(
     laws_of(
         *_BOTH,
@@ -198,29 +175,26 @@ AGGREGATOR = Suite(
     ),
     _aggregating, more={"f=0": False, "d=1": False}, lacks=_lacks,
 )  # fmt: skip
-STEP = Suite(laws_of(*_BOTH), _mixing, more={"f=0": False})
+STEP = Suite(laws_of(*_BOTH, PRECISION), _mixing, more={"f=0": False})
 
 
 # --- propagations ----------------------------------------------------------------------------------------------------
 
 
-def _weighing(method: Propagation, ask: Callable[..., Any], case: int, like: Tensor, seed: int = 0) -> Tensor:
+def _weighing(calls: Calls, seed: int = 0) -> Tensor:
     """The weights of users with two layers."""
     layers = [StatisticsSlices("a", slice(0, 2), slice(2, 4)), StatisticsSlices("b", slice(4, 5), slice(5, 6))]
-    sources, target = rows(3 + case, like, seed).abs(), rows(1, like, 5).abs()[0]
-    shown = {"sources": sources, "target": target}
-    made: Tensor = ask("weights", lambda: method.weights(sources, target, layers), [sources[:, 0]], shown)
+    sources, target = rows(3 + calls.case, calls.like, seed).abs(), rows(1, calls.like, 5).abs()[0]
+    made: Tensor = calls(calls.method.weights, sources, target, layers, wanted=[sources[:, 0]])
     return made
 
 
-def _sum(trial: Trial) -> str | None:
+def _sum(trial: Trial) -> None:
     """They sum to one, and depend on statistics only if compares says so."""
-    weights, other = (_weighing(trial.method, just, 0, DOUBLE, seed) for seed in (0, 1))
-    if not abs(float(weights.sum()) - 1) < 1e-6:
-        raise Broken(f"the weights sum to {float(weights.sum()):g}, not 1")
-    if not (trial.method.compares or torch.equal(other, weights)):
-        raise Broken("compares is False, but the weights depend on the statistics of the clean branch")
-    return None
+    weights, other = (_weighing(Calls(trial.method), seed) for seed in (0, 1))
+    demand(abs(float(weights.sum()) - 1) < 1e-6, f"the weights sum to {float(weights.sum()):g}, not 1")
+    declared = trial.method.compares or torch.equal(other, weights)
+    demand(declared, "compares is False, but the weights depend on the statistics of the clean branch")
 
 
 PROPAGATION = Suite(laws_of(Law("weights", _sum)), _weighing)

@@ -27,8 +27,8 @@ from robustfl.federation.statistics import begin, collect, unseen
 from robustfl.models.dropout import seed_dropout
 from robustfl.randomness import stream
 from robustfl.registry import create
-from robustfl.testing.common import laws_of
-from robustfl.testing.suite import DOUBLE, Broken, Law, Suite, Trial, just
+from robustfl.testing.common import demand_rowwise, laws_of, normal, uniform
+from robustfl.testing.suite import DOUBLE, Broken, Calls, Law, Suite, Trial, demand
 from robustfl.vectors import Layout, layout_of, statistics_layers
 
 
@@ -51,14 +51,13 @@ def _follow(network: nn.Module, x: Tensor, when: str = "") -> None:
 _SERVED = " in evaluation, which hides the model from evasion attacks"
 
 
-def _heard(network: nn.Module) -> str | None:
+def _heard(network: nn.Module) -> None:
     for name, module in statistics_layers(network):
-        if not isinstance(module, StatisticsLayer):
-            raise Broken(
-                f"nobody asks layer {name!r} ({type(module).__name__}) for its running statistics: it is no "
-                "StatisticsLayer; a model makes its normalization layers with norm.layer"
-            )
-    return None
+        demand(
+            isinstance(module, StatisticsLayer),
+            f"nobody asks layer {name!r} ({type(module).__name__}) for its running statistics: it is no "
+            "StatisticsLayer; a model makes its normalization layers with norm.layer",
+        )
 
 
 # --- normalization schemes -------------------------------------------------------------------------------------------
@@ -69,90 +68,80 @@ _ONE_MACHINE = "one machine on all data: clients are merged on purpose"
 
 def _images(like: Tensor = DOUBLE) -> Tensor:
     """Five samples ``[b C H W]``: three of one client, then two of another."""
-    draw = torch.Generator().manual_seed(0)
-    return (torch.randn(5, _CHANNELS, 3, 3, generator=draw, dtype=torch.float64) + 1).to(like)
+    return normal(5, _CHANNELS, 3, 3, like=like) + 1
 
 
-def _layer(method: Norm, like: Tensor = DOUBLE) -> nn.Sequential:
+def _layer(method: Norm, like: Tensor = DOUBLE, sizes: tuple[int, ...] | None = _SIZES) -> nn.Sequential:
     """A network of one layer, in training, at the start of a round."""
     layer: Any = method.layer(_CHANNELS)
-    if not isinstance(layer, nn.Module):
-        raise Broken(f"layer({_CHANNELS}) is {type(layer).__name__}, not a module")
+    demand(isinstance(layer, nn.Module), f"layer({_CHANNELS}) is {type(layer).__name__}, not a module")
     network = nn.Sequential(layer).to(like).train()
-    begin(network, _SIZES)
+    begin(network, sizes)
     return network
 
 
-def _normalising(method: Norm, ask: Callable[..., Any], case: int, like: Tensor) -> None:
+def _normalising(calls: Calls) -> None:
     """A forward in both modes and a merge: of images, of constant ones, of inputs without width and height."""
-    x = (_images(like), torch.full_like(_images(like), 7.0), _images(like)[:, :, 0, 0])[case]
-    network = _layer(method, like)
-    shown = {"x": x} | dict(network.named_parameters()) | dict(network.named_buffers())
-    ask("layer", lambda: network(x).detach(), [x], shown)
+    images = _images(calls.like)
+    x, network = (images, torch.full_like(images, 7.0), images[:, :, 0, 0])[calls.case], _layer(calls.method, images)
+    values = dict(network.named_parameters()) | dict(network.named_buffers())
+
+    def layer(x: Tensor) -> Tensor:
+        return network(x).detach()  # type: ignore[no-any-return]
+
+    calls(layer, x, wanted=[x], also=values)
     layout = layout_of(network)
     reports = collect(network, layout, clients=2)
     network.eval()
-    ask("layer", lambda: network(x).detach(), [x], shown)
-    if method.sends_statistics:
-        _merged(method, reports, layout, ask)
+    calls(layer, x, wanted=[x], also=values)
+    if calls.method.sends_statistics:
+        _merged(calls, reports, layout)
 
 
-def _merged(
-    method: Norm, reports: Reports, layout: Layout, ask: Callable[..., Any] = just
-) -> tuple[Tensor, Tensor, Tensor]:
+def _merged(calls: Calls, reports: Reports, layout: Layout) -> tuple[Tensor, Tensor, Tensor]:
     """The server's last statistics, the clients' messages and what the server makes of them."""
-    old, layers = layout.initial_statistics(reports.rows), layout.layers
-    shown = {"reports.rows": reports.rows, "counts": reports.counts, "previous": old}
-    sent = ask("messages", lambda: method.messages(reports, old, layers), [reports.rows], shown)
-    shown = {"messages": sent, "counts": reports.counts, "previous": old}
-    merge = lambda: method.merge(sent, reports.counts, old, layers, PlainMean())  # noqa: E731
-    return old, sent, ask("merge", merge, [old], shown, own=True)
+    old, layers, method = layout.initial_statistics(reports.rows), layout.layers, calls.method
+    sent = calls(method.messages, reports, old, layers, wanted=[reports.rows])
+    return old, sent, calls(method.merge, sent, reports.counts, old, layers, PlainMean(), wanted=[old], own=True)
 
 
-def _gradient(trial: Trial) -> str | None:
+def _gradient(trial: Trial) -> None:
     """The gradient of the input is that of finite differences."""
     _follow(_layer(trial.method), _images())
-    return None
 
 
-def _served(trial: Trial) -> str | None:
+def _served(trial: Trial) -> None:
     """In evaluation outputs and gradients of the input are of that image alone."""
     network, x = _layer(trial.method).eval(), torch.cat([_images(), _images() + 2])
     with torch.no_grad():
-        first, alone = network(x), network(x[:1])
-        if not torch.equal(network(x), first):
-            raise Broken("in evaluation outputs are others the second time: it remembers what it served")
-    if not torch.allclose(first[:1], alone, rtol=1e-6, atol=1e-9):
-        raise Broken("in evaluation an image's output depends on the rest of the batch")
+        same = torch.equal(network(x), network(x))
+        demand(same, "in evaluation outputs are others the second time: it remembers what it served")
+        demand_rowwise(network, x, "in evaluation an image's output depends on the rest of the batch", 1e-6)
     _follow(network, x, _SERVED)
-    return None
 
 
-def _entries(trial: Trial) -> str | None:
+def _entries(trial: Trial) -> str:
     """Every entry is typed, statistics lie in a StatisticsLayer, and the scheme fits the layer."""
     network = _layer(trial.method)
     _heard(network)
     for kind, scheme in ((BranchedLayer, BranchedNorm), (LockstepLayer, LockstepNorm)):
-        if isinstance(trial.method, scheme) != any(isinstance(m, kind) for m in network.modules()):
-            raise Broken(f"a scheme with a {kind.__name__} derives from {scheme.__name__}, and no other one does")
+        fits = isinstance(trial.method, scheme) == any(isinstance(m, kind) for m in network.modules())
+        demand(fits, f"a scheme with a {kind.__name__} derives from {scheme.__name__}, and no other one does")
     layout = layout_of(network)
     for slot in layout.update:
-        if slot.tag is Tag.WEIGHT:
-            raise Broken(f"{slot.name} is tagged as a weight of the network; derive the layer from NormLayer (tags)")
+        typed = f"{slot.name} is tagged as a weight of the network; derive the layer from NormLayer (tags)"
+        demand(slot.tag is not Tag.WEIGHT, typed)
     return f"{layout.d} trainable entries, {layout.s} statistics for {_CHANNELS} channels"
 
 
-def _clients_apart(trial: Trial) -> str | None:
+def _clients_apart(trial: Trial) -> str:
     """Clients in one pass have the outputs, gradients and reports of each alone."""
     if isinstance(trial.method, OneMachineNorm):
         return _ONE_MACHINE
-    x, alone = _images(), []
-    for part in torch.split(x, list(_SIZES)):
-        network = _layer(trial.method)
-        begin(network, None)
-        alone.append(network(part))
-    if not torch.allclose(_layer(trial.method)(x), torch.cat(alone), rtol=1e-9, atol=1e-9):
-        raise Broken("two clients' samples in one forward give other outputs than each client alone (NormLayer.sizes)")
+    x = _images()
+    alone = torch.cat([_layer(trial.method, sizes=None)(part) for part in torch.split(x, list(_SIZES))])
+    apart = torch.allclose(_layer(trial.method)(x), alone, rtol=1e-9, atol=1e-9)
+    demand(apart, "two clients' samples in one forward give other outputs than each client alone (NormLayer.sizes)")
     layers = nn.Conv2d(_CHANNELS, _CHANNELS, 1), _layer(trial.method)[0], nn.Flatten(), nn.Linear(9 * _CHANNELS, 2)
     return in_one_pass(nn.Sequential(*layers), x, 2)
 
@@ -170,24 +159,22 @@ def _report(trial: Trial) -> str | None:
     network, x = _layer(trial.method), _images()
     layout = layout_of(network)
     if not layout.s:
-        if trial.method.sends_statistics:
-            raise Broken("it merges statistics, but the layer has no running_mean and running_var")
+        sends = trial.method.sends_statistics
+        demand(not sends, "it merges statistics, but the layer has no running_mean and running_var")
         return "it has no statistics"
     network(x)
     first, again, moved = collect(network, layout, clients=2), *(_reported(network, layout, a) for a in (x, x + 100))
-    if not (torch.equal(first.rows, again.rows) and torch.equal(first.counts, again.counts)):
-        raise Broken(
-            "the same batch reports something else in the next round: begin must forget the last one, and forwards "
-            "leave no trace while unseen is set (StatisticsLayer.unseen)"
-        )
+    demand(
+        torch.equal(first.rows, again.rows) and torch.equal(first.counts, again.counts),
+        "the same batch reports something else in the next round: begin must forget the last one, and forwards "
+        "leave no trace while unseen is set (StatisticsLayer.unseen)",
+    )
     found, there = first.counts[:, first.counts.any(0)].double(), [x[0, 0].numel() * size for size in _SIZES]
     if not torch.equal(found, torch.tensor(there).double()[:, None].expand_as(found)):
         return f"fact: it counts {found[:, 0].tolist()} values per channel, where there are {there}"
     before, after = (float(made.rows[:, layout.variance_mask()].abs().max()) for made in (first, moved))
-    words = (
-        f"fact: the second statistic grows from {before:.3g} to {after:.3g} if inputs move by 100; the server takes "
-    )
-    return words + "it for a variance, not for E[x²]" if after > 10 * before + 10 else None
+    grows = f"fact: the second statistic grows from {before:.3g} to {after:.3g} if inputs move by 100"
+    return f"{grows}; the server takes it for a variance, not for E[x²]" if after > 10 * before + 10 else None
 
 
 class _Listening(PlainMean):
@@ -208,18 +195,17 @@ def _merge(trial: Trial) -> str | None:
         return "clients send no statistics"
     network(_images())
     reports = collect(network, layout, clients=2)
-    old, sent, merged = _merged(method, reports, layout)
-    if not float(lowest := merged[layout.variance_mask()].min()) >= 0:
-        raise Broken(f"a merged variance is {float(lowest):g}")
+    old, sent, merged = _merged(Calls(method), reports, layout)
+    lowest = float(merged[layout.variance_mask()].min())
+    demand(lowest >= 0, f"a merged variance is {lowest:g}")
     if isinstance(method, OneMachineNorm):
         return None
-    draw, listening = torch.Generator().manual_seed(2), _Listening()
-    messages = sent[:1] * (1 + 0.5 * torch.rand(9, sent.shape[1], generator=draw, dtype=sent.dtype))
+    messages, listening = sent[:1] * (1 + 0.5 * uniform(9, sent.shape[1], like=sent)), _Listening()
     messages[-1] *= 8
-    counts, order = reports.counts[:1].expand(9, -1).clone(), torch.randperm(9, generator=draw)
+    counts, order = reports.counts[:1].expand(9, -1).clone(), torch.arange(9).roll(4)
     one, other = (method.merge(messages[o], counts[o], old, layout.layers, listening) for o in (torch.arange(9), order))
-    if not torch.allclose(one, other, rtol=1e-6, atol=1e-9):
-        raise Broken("the merged statistics depend on the order in which clients' messages stand")
+    alike = torch.allclose(one, other, rtol=1e-6, atol=1e-9)
+    demand(alike, "the merged statistics depend on the order in which clients' messages stand")
     asked = listening.asked or not bool(counts.any())
     return None if asked else "fact: it never asks defense.mixed, so that no rule defends its statistics"
 
@@ -259,73 +245,64 @@ def _network(
         except Refused as error:
             refused = error
             continue
-        if not isinstance(made, nn.Module):
-            raise Broken(f"build returned {type(made).__name__}; a module is needed")
+        demand(isinstance(made, nn.Module), f"build returned {type(made).__name__}; a module is needed")
         seed_dropout(made)
         method.initialise(made, stream(case, "check init"))
-        return made.eval().to(like), torch.rand(3, *shape, generator=stream(0, "check images")).to(like)
+        return made.eval().to(like), uniform(3, *shape, like=like)
     raise Broken(f"it refuses images of every usual shape: {refused}")
 
 
-def _computing(method: Model, ask: Callable[..., Any], case: int, like: Tensor) -> None:
-    network, x = _network(method, like=like, case=case)
+def _computing(calls: Calls) -> None:
+    network, x = _network(calls.method, like=calls.like, case=calls.case)
 
-    def logits() -> Any:
+    def forward(x: Tensor) -> Tensor:
         try:
-            return network(x).detach()
+            return network(x).detach()  # type: ignore[no-any-return]
         except Exception as error:
             wanted = "build refuses (Refused) shapes that do not fit"
             raise Broken(f"images of shape {tuple(x.shape[1:])}: {told(error)}; {wanted}") from error
 
-    ask("forward", logits, [x.new_empty(3, _CLASSES)], {"x": x})
+    calls(forward, x, wanted=[x.new_empty(3, _CLASSES)])
 
 
-def _norms(trial: Trial) -> str | None:
+def _norms(trial: Trial) -> None:
     """Layers with running statistics are those of the norm."""
-    return _heard(_network(trial.method, "naive-bn")[0])
+    _heard(_network(trial.method, "naive-bn")[0])
 
 
-def _attackable(trial: Trial) -> str | None:
+def _attackable(trial: Trial) -> None:
     """In evaluation the gradient of the input, which evasion attacks follow, is that of finite differences."""
     network, x = _network(trial.method)
     _follow(network.requires_grad_(False), x, _SERVED)
-    return None
 
 
-def _images_apart(trial: Trial) -> str | None:
+def _images_apart(trial: Trial) -> None:
     """An image's logits do not depend on the rest of the batch."""
     for norm in ("gn(groups=1)", "naive-bn"):
         network, x = _network(trial.method, norm)
         with torch.no_grad():
-            together, alone = network(x), torch.cat([network(part[None]) for part in x])
-        off = float((together - alone).abs().max())
-        if off > 1e-6 * max(1.0, float(alone.abs().max())):
-            raise Broken(
-                f"an image's logits depend on the rest of the batch (by up to {off:.2g}, evaluation mode, {norm}); the "
-                "engine computes the batches of several clients together, which such a model would mix"
-            )
-    return None
+            what = f"in evaluation with {norm} an image's logits depend on the rest of the batch; the engine computes "
+            demand_rowwise(network, x, what + "several clients' batches together, which such a model would mix", 1e-6)
 
 
 def _initialised(trial: Trial) -> str | None:
     """Parameters are drawn from the generator alone; a fact: those that get no gradient."""
-    (network, x), (again, _), (other, _) = (
-        _network(trial.method, case=case, seed=seed) for case, seed in ((0, 0), (0, 1), (1, 0))
-    )
+    network, x = _network(trial.method)
+    again, other = _network(trial.method, seed=1)[0], _network(trial.method, case=1)[0]
     for (name, p), q in zip(network.named_parameters(), again.parameters(), strict=True):
-        if not torch.equal(p, q):
-            raise Broken(
-                f"two initialisations from one generator's state differ in {name}, which a constructor drew; draw it "
-                "in initialise(network, generator), after super().initialise(network, generator)"
-            )
-    if all(map(torch.equal, network.parameters(), other.parameters())):
-        raise Broken("two generators gave the same parameters; initialise must draw from generator")
+        demand(
+            torch.equal(p, q),
+            f"two initialisations from one generator's state differ in {name}, which a constructor drew; draw it "
+            "in initialise(network, generator), after super().initialise(network, generator)",
+        )
+    fixed = all(map(torch.equal, network.parameters(), other.parameters()))
+    demand(not fixed, "two generators gave the same parameters; initialise must draw from generator")
     network(x).square().sum().backward()
     idle = [name for name, p in network.named_parameters() if p.grad is None]
     return f"fact: no gradient reaches {idle[0]}" if idle else None
 
 
-def _one_pass(trial: Trial) -> str | None:
+def _one_pass(trial: Trial) -> str:
     """Clients in one pass have the losses and gradients of each alone."""
     network, x = _network(trial.method)
     size = sum(p.numel() for p in network.parameters())
@@ -335,7 +312,7 @@ def _one_pass(trial: Trial) -> str | None:
         _images_apart(trial)
     except Broken:
         return "clients run one after another (images are not apart)"
-    images = torch.rand(5, *x.shape[1:], generator=stream(0, "check images"))
+    images = uniform(5, *x.shape[1:]).float()
     if size < _LARGE:
         in_one_pass(network, images, _CLASSES, training=False)
     return in_one_pass(network, images, _CLASSES)

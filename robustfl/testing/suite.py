@@ -1,13 +1,15 @@
-"""Laws, trials of methods, and the way laws are run: each with a time limit, none stopping the others."""
+"""Laws, methods on trial, and how laws are run: each with a time limit, none stopping the others."""
 
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import FrozenInstanceError, dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -30,6 +32,12 @@ class Broken(AssertionError):
 
 class Hung(Exception):
     """The work did not end in time."""
+
+
+def demand(holds: object, message: str) -> None:
+    """Raise ``Broken`` with the message unless the condition holds."""
+    if not holds:
+        raise Broken(message)
 
 
 @dataclass(frozen=True)
@@ -67,16 +75,14 @@ class Law:
 
 @dataclass(frozen=True)
 class Suite:
-    """The laws of a kind, and the work that its methods are given.
+    """The laws of a kind, and the ``work`` that its methods are given: calls of their members through ``Calls``.
 
-    ``work(method, ask, case, like)`` calls the method's members in dtype and on the device of ``like``, each through
-    ``ask(member, run, likes, shown, own=False)``, which returns what ``run()`` made: tensors like ``likes``, of the
-    tensors ``shown`` by name, and with ``own`` in memory of their own. Cases 0 and 1 are ordinary; ``more`` names those
-    from 2 on and says if they may be refused. ``lacks`` says which inputs of a method are None.
+    Cases 0 and 1 of the work are ordinary; ``more`` names those from 2 on and says if they may be refused. ``lacks``
+    says which inputs of a method are None.
     """
 
     laws: tuple[Law, ...]
-    work: Callable[..., Any]
+    work: Callable[[Calls], Any]
     more: Mapping[str, bool] = field(default_factory=dict)
     lacks: Callable[[Any], str] = lambda _: ""
 
@@ -90,86 +96,98 @@ class Trial:
     before: Mapping[str, str]
     root: Any = None
 
-    def outcome(
-        self, method: Any = None, case: int = 0, like: Tensor = DOUBLE, *, form: bool = False, inputs: bool = False
-    ) -> tuple[Tensor, ...]:
-        """All results of one piece of work, with generators made anew; of a new instance unless one is given.
-
-        Raises ``Broken`` for results of another ``form`` than asked for, and for ``inputs`` that are written to.
-        """
-        found: list[Tensor] = []
-        chosen = dataclasses.replace(self.method) if method is None else method
-
-        def ask(
-            member: str, run: Callable[[], Any], likes: Sequence[Tensor], shown: Mapping[str, Any], own: bool = False
-        ) -> Any:
-            with _untouched(shown) if inputs else nullcontext():
-                made = run()
-            parts = _tensors(made, member)
-            for part, wanted in zip(parts, likes, strict=False) if form else ():
-                received(part, wanted, chosen, f"{member}()")
-            places = {t.untyped_storage().data_ptr() for t in shown.values() if t is not None}
-            made_here = parts[: len(likes)] if inputs and own else []
-            if any(part.numel() and part.untyped_storage().data_ptr() in places for part in made_here):
-                raise Broken(f"{member}() returned memory it was shown, and its caller may write to it; return a clone")
-            found.extend(parts)
-            return made
-
-        self.suite.work(chosen, ask, case, like)
-        return tuple(found)
+    def outcome(self, case: int = 0, *, renew: bool = True, **how: Any) -> tuple[Tensor, ...]:
+        """All results of one piece of work with generators made anew, of a new instance if ``renew``."""
+        calls = Calls(dataclasses.replace(self.method) if renew else self.method, case, root=self.root, **how)
+        self.suite.work(calls)
+        return tuple(calls.found)
 
 
-def just(member: str, run: Callable[[], Any], *rest: Any, own: bool = False) -> Any:
-    """Call without looking at anything: the ``ask`` of laws that look at results themselves."""
-    del member, rest, own
-    return run()
+@dataclass(frozen=True)
+class Calls:
+    """Calls of a method's members with inputs in dtype and on the device of ``like``; ``found`` is what they return.
+
+    With ``form`` results must be tensors like those ``wanted``. With ``inputs`` no tensor among the arguments, or what
+    they hold, or ``also``, may be written to, and with ``own`` results have memory of their own.
+    """
+
+    method: Any
+    case: int = 0
+    like: Tensor = DOUBLE
+    form: bool = False
+    inputs: bool = False
+    root: Any = None
+    found: list[Tensor] = field(default_factory=list)
+
+    def __call__(
+        self, member: Callable[..., Any], *args: Any, wanted: Sequence[Tensor] = (), own: bool = False,
+        also: Mapping[str, Tensor] = MappingProxyType({}), **options: Any,
+    ) -> Any:  # fmt: skip
+        shown = dict(also)
+        for argument, value in (
+            inspect.signature(member).bind(*args, **options).arguments.items() if self.inputs else ()
+        ):
+            shown |= _tensors_in(argument, value)
+        before = {name: (t.clone(), t._version, t.requires_grad) for name, t in shown.items() if self.inputs}
+        made = member(*args, **options)
+        for name, (copy, version, required) in before.items():
+            as_before = shown[name].requires_grad == required
+            demand(as_before, f"{name} was made to require a gradient; work on x.detach().clone()")
+            as_before = torch.equal(shown[name], copy) and shown[name]._version == version
+            demand(as_before, f"{name} was written to; work on a copy (use x + y, not x += y)")
+        parts = _tensors_of(made, member.__name__)
+        for part, like in zip(parts, wanted, strict=False) if self.form else ():
+            received(part, like, self.method, f"{member.__name__}()")
+        places = {t.untyped_storage().data_ptr() for t in shown.values()} if self.inputs and own else set()
+        shared = any(t.untyped_storage().data_ptr() in places for t in parts[: len(wanted)] if t.numel())
+        what = f"{member.__name__}() returned memory it was shown"
+        demand(not shared, f"{what}, and its caller may write to it; return a clone")
+        self.found.extend(parts)
+        return made
 
 
-def _tensors(made: Any, member: str) -> list[Tensor]:
+def _tensors_in(name: str, value: Any) -> dict[str, Tensor]:
+    """The tensors of an argument by name: itself, an array's, those of its fields or entries."""
+    if isinstance(value, np.ndarray):
+        value = torch.from_numpy(value)
+    if isinstance(value, Tensor):
+        return {name: value}
+    parts: dict[str, Any] = {}
+    if dataclasses.is_dataclass(value):
+        parts = {f"{name}.{field.name}": getattr(value, field.name) for field in dataclasses.fields(value)}
+    elif isinstance(value, Mapping):
+        parts = {f"{name}[{key!r}]": each for key, each in value.items()}
+    return {inner: tensor for part, each in parts.items() for inner, tensor in _tensors_in(part, each).items()}
+
+
+def _tensors_of(made: Any, member: str) -> list[Tensor]:
     """The tensors of a result: of pairs, of states by name, of arrays; None is what clients need not keep."""
     if isinstance(made, (Forged, Aggregated)):
         made = (made.rows if isinstance(made, Forged) else made.vector, made.state)
     if isinstance(made, Mapping):
         made = tuple(made[name] for name in sorted(made))
     if isinstance(made, (tuple, list)):
-        return [part for each in made if each is not None for part in _tensors(each, member)]
+        return [part for each in made if each is not None for part in _tensors_of(each, member)]
     if isinstance(made, np.ndarray):
         made = torch.from_numpy(np.array(made))
-    if not isinstance(made, Tensor):
-        raise Broken(f"{member}() returned {type(made).__name__} where a tensor is needed")
+    demand(isinstance(made, Tensor), f"{member}() returned {type(made).__name__} where a tensor is needed")
     return [made]
-
-
-@contextmanager
-def _untouched(shown: Mapping[str, Tensor | None]) -> Iterator[None]:
-    before = {k: (t, t.clone(), t._version, t.requires_grad) for k, t in shown.items() if t is not None}
-    yield
-    for name, (tensor, copy, version, required) in before.items():
-        if tensor.requires_grad != required:
-            raise Broken(f"{name} was made to require a gradient; work on x.detach().clone()")
-        if tensor.shape != copy.shape or not torch.equal(tensor, copy) or tensor._version != version:
-            raise Broken(f"{name} was written to; work on a copy (use x + y, not x += y)")
 
 
 def within(limit: float, work: Callable[[], Any]) -> Any:
     """The result of ``work``, or its error; raises ``Hung`` after ``limit`` seconds, and leaves the work alone."""
-    found: list[tuple[Any, BaseException | None]] = []
+    found = Future[Any]()
 
     def body() -> None:
         try:
-            found.append((work(), None))
+            found.set_result(work())
         except BaseException as error:  # handed to the caller, whatever it is
-            found.append((None, error))
+            found.set_exception(error)
 
-    thread = threading.Thread(target=body, daemon=True)
-    thread.start()
-    thread.join(limit)
-    if not found:
+    threading.Thread(target=body, daemon=True).start()
+    if not wait([found], limit).done:
         raise Hung(f"still running after {limit:g} s")
-    result, error = found[0]
-    if error is not None:
-        raise error
-    return result
+    return found.result()
 
 
 def run(laws: Sequence[Law], trial: Trial, *, limit: float = LIMIT) -> list[Check]:
@@ -202,15 +220,12 @@ def _one(law: Law, trial: Trial, limit: float) -> tuple[Check, bool]:
     """The check of a law, and whether it ended in time."""
     try:
         with restored():
-            remark = within(limit, lambda: law.test(trial))
-    except (Broken, Hung) as error:
-        return Check(law.name, False, str(error)), isinstance(error, Broken)
-    except RobustflError as error:  # of the engine's own checks, which say what is wanted
-        return Check(law.name, False, str(error)), True
+            return Check(law.name, True, within(limit, lambda: law.test(trial)) or ""), True
+    except (Broken, Hung, RobustflError) as error:  # the engine's own checks say what is wanted
+        return Check(law.name, False, str(error)), not isinstance(error, Hung)
     except (Exception, SystemExit) as error:
         at = traceback.extract_tb(error.__traceback__)[-1]
         return Check(law.name, False, f"{told(error)} ({at.filename}:{at.lineno}){_remedy(error, trial)}"), True
-    return Check(law.name, True, remark or ""), True
 
 
 def _remedy(error: BaseException, trial: Trial) -> str:

@@ -13,8 +13,7 @@ import pytest
 from PIL import Image
 
 from robustfl.cli import invoke
-from robustfl.data import domainnet
-from robustfl.data.digits_fedbn import DOMAINS
+from robustfl.data.fedbn import DIGITS, DOMAINNET, DOMAINNET_CLASSES
 from robustfl.scenarios import Scenario, grid, preset_names
 
 # Presets are cut down to a few rounds here, in which some of their settings do nothing.
@@ -54,7 +53,7 @@ def fedbn_digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """FedBN's prepared Digits: ten pickled training parts and a test set per domain, of unequal sizes and shapes."""
     root = tmp_path_factory.mktemp("digits")
     generator = np.random.default_rng(0)
-    for number, domain in enumerate(DOMAINS):
+    for number, domain in enumerate(DIGITS):
         shape = {"MNIST": (28, 28), "USPS": (16, 16)}.get(domain, (28, 28, 3))
         folder = root / "digits" / domain
         (folder / "partitions").mkdir(parents=True)
@@ -70,9 +69,9 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """DomainNet's ten classes as FedBN lists them: pickled paths and names beside the images."""
     root = tmp_path_factory.mktemp("domainnet")
     generator = np.random.default_rng(0)
-    for domain in domainnet.DOMAINS:
+    for domain in DOMAINNET:
         for part, count in (("train", 25), ("test", 5)):
-            paths, names = [], [domainnet.CLASSES[i % 10] for i in range(count)]
+            paths, names = [], [DOMAINNET_CLASSES[i % 10] for i in range(count)]
             for i, name in enumerate(names):
                 path = root / "DomainNet" / domain / name / f"{part} {i}.png"
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -144,7 +143,7 @@ def test_the_preset_of_fine_tuning_runs_to_the_end(fedbn_digits: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", ON_DOMAINNET)
 def test_presets_on_domainnet_run_to_the_end(preset: str, pictures: Path) -> None:
-    smaller = [f"domainnet(domain={domain}, size=24)" for domain in domainnet.DOMAINS]
+    smaller = [f"domainnet(domain={domain}, size=24)" for domain in DOMAINNET]
     records = ran(preset, [*TINY, *ONE, "clients=12", "at=ratio(rho=0.5)", f"domains={json.dumps(smaller)}"], pictures)
     assert len(records) == ON_DOMAINNET[preset]
     assert {r["labels"]["rotate"] for r in records} == {30}

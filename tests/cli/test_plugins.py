@@ -198,7 +198,7 @@ def test_a_taken_name_is_a_broken_law_that_names_the_owner(capsys: pytest.Captur
     assert invoke(["check", plug_in("sf", "return view.honest[:1]")]) == 1
     out = " ".join(capsys.readouterr().out.split())
     assert "FAIL name" in out
-    assert "'sf' is taken by robustfl.attacks.byzantine.sf.SignFlip" in out
+    assert "'sf' is taken by robustfl.attacks.byzantine.foe.SignFlip" in out
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from robustfl.models import ClientDropout
 from robustfl.models.network import classifier
 from robustfl.randomness import stream
 from robustfl.registry import create, describe, entries
+from robustfl.testing import check
 from robustfl.vectors import layout_of
 
 ROBUSTFL = {kind: [e.cls for e in entries(kind) if not e.origin] for kind in ("dataset", "partition", "model")}
@@ -76,18 +77,12 @@ def test_every_public_set_is_read_from_an_archive_in_the_root(name, tmp_path):
 
 
 @pytest.mark.parametrize("partition", PARTITIONS, ids=ids(PARTITIONS))
-def test_partitions_are_disjoint_repeat_and_leave_their_input_alone(partition):
-    labels = LABELS.copy()
-    labels.flags.writeable = False
-
-    def split(seed):
-        return partition.split(labels, clients=5, classes=10, generator=np.random.default_rng(seed))
-
-    parts, again, other = split(0), split(0), split(1)
-    together = np.concatenate(parts)
-    assert sorted(together) == list(range(300))
-    assert all(np.array_equal(a, b) for a, b in zip(parts, again, strict=True))
-    assert not all(np.array_equal(a, b) for a, b in zip(parts, other, strict=True))
+def test_partitions_keep_every_law_give_out_every_sample_and_draw(partition):
+    checks = {c.name: c for c in check(partition)}
+    assert [c for c in checks.values() if not c.passed] == []
+    assert checks["parts"].reason == ""
+    parts = [partition.split(LABELS, clients=5, classes=10, generator=np.random.default_rng(seed)) for seed in (0, 1)]
+    assert not all(map(np.array_equal, *parts))
 
 
 @pytest.mark.parametrize("model", MODELS, ids=ids(MODELS))

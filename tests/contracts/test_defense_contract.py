@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from itertools import product
-
 import pytest
 import torch
 
-from robustfl.contracts import Aggregated, Aggregator, Context, Step
+from robustfl.contracts import Aggregator, Context, Step
 from robustfl.defenses import Pipeline
 from robustfl.errors import Refused
 from robustfl.papers import spelled_out
 from robustfl.randomness import stream
 from robustfl.registry import create, entries
+from robustfl.testing import check
 
 ENTRIES = [e for e in entries("defense") if not e.origin and issubclass(e.cls, (Step, Aggregator))]
-DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
 
 
 def pipeline_of(name: str, rule: str = "median") -> Pipeline:
@@ -39,31 +37,17 @@ def run(pipeline: Pipeline, X: torch.Tensor, f: int, *, scale: float = 1.0) -> t
     return pipeline(X, f=f, generator=stream(1, "rule", device=X.device), reference=reference)
 
 
-@pytest.mark.parametrize("device", DEVICES)
-def test_result_is_finite_and_of_the_rows_kind(pipeline, device):
-    for dtype, f in product((torch.float32, torch.float64, torch.float16, torch.bfloat16), (0, 1, 2)):
-        X = stack(pipeline, f, dtype).to(device)
+def test_it_keeps_every_law_of_the_suite(pipeline):
+    assert {c.name: c.reason for c in check(pipeline.parts[0]) if not c.passed} == {}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_result_of_half_precision_is_finite_and_of_the_rows_kind(pipeline, dtype):
+    for f in (0, 1, 2):
+        X = stack(pipeline, f, dtype)
         out = run(pipeline, X, f)
         assert (out.dtype, out.device, out.shape) == (X.dtype, X.device, X.shape[1:])
         assert bool(torch.isfinite(out).all())
-
-
-def test_float32_agrees_with_float64(pipeline):
-    X = stack(pipeline, 2, torch.float32)
-    out, exact = run(pipeline, X, 2), run(pipeline, X.double(), 2)
-    torch.testing.assert_close(out.double(), exact, rtol=1e-5, atol=1e-5)
-
-
-def test_rows_are_not_written_to(pipeline):
-    X = stack(pipeline, 1)
-    before = X.clone()
-    run(pipeline, X, 1).add_(1)
-    assert torch.equal(X, before)
-
-
-def test_same_generator_same_result(pipeline):
-    X = stack(pipeline, 1)
-    assert torch.equal(run(pipeline, X, 1), run(pipeline, X, 1))
 
 
 def test_what_declares_that_it_does_not_use_f_does_not_and_others_do(pipeline):
@@ -91,102 +75,47 @@ def test_too_few_clients_are_refused(pipeline):
     assert run(pipeline, torch.randn(max(need, 3), 3), 2).shape == (3,)  # f must be less than n
 
 
-def test_state_goes_in_and_out(pipeline):
-    X = stack(pipeline, 1)
-    reference = torch.ones(X.shape[1])
-    first = pipeline.run(X, f=1, context=Context(generator=stream(1, "rule"), reference=reference))
-    assert isinstance(first, Aggregated)
-    state = {k: v.clone() for k, v in first.state.items()}
-    context = Context(generator=stream(1, "rule"), reference=reference, state=first.state)
-    second = pipeline.run(X, f=1, context=context)
-    assert all(torch.equal(first.state[k], state[k]) for k in state)
-    assert second.state.keys() == state.keys()
-
-
 # Where a law does not hold, and why. An exception that turns out to hold fails, too.
 BY_LENGTH = "what it does depends on how far rows are from the origin"
 SHORTENED = "rows are shortened, towards the origin"
+SIGNS = "the result is a vector of signs"
 SPARSE = "small entries become zero"
 A_RADIUS = "its radius is a length of its own"
 EXCEPTIONS: dict[str, dict[str, str]] = {
-    "calm": {
-        "clipping": SHORTENED,
-        "sign-majority": "the result is a vector of signs",
-        "fltrust": "the result is as long as the server's own row",
-        "lasa": SPARSE,
-    },
     "permutation": {
         "bucketing": "who meets in a bucket goes by row number",
         "mean-of-medians": "who meets in a group goes by row number",
         "monna": "the trusted row has a number",
         "bulyan": "among few rows left two are each other's nearest and tie, and the lower index wins",
     },
-    "translation": dict.fromkeys(
-        [
-            "clipping",
-            "arc",
-            "centered-clipping",
-            "cge",
-            "fltrust",
-            "foolsgold",
-            "flame",
-            "signguard",
-            "sign-majority",
-            "clipped-clustering",
-            "deepsight",
-            "lasa",
-            "rlr",
-            "freqfed",
-            "alignins",
-            "multi-metrics",
-        ],
-        BY_LENGTH,
-    ),
-    "scale": {
-        "clipping": A_RADIUS,
-        "centered-clipping": A_RADIUS,
-        "sign-majority": "signs have no length",
-    },
+    "translation": dict.fromkeys([
+        "clipping", "arc", "centered-clipping", "cge", "fltrust", "foolsgold", "flame", "signguard", "sign-majority",
+        "clipped-clustering", "deepsight", "lasa", "rlr", "freqfed", "alignins", "multi-metrics",
+    ], BY_LENGTH),
+    "scale": {"clipping": A_RADIUS, "centered-clipping": A_RADIUS, "sign-majority": SIGNS},
     "duplicates": {
-        "clipping": SHORTENED,
-        "flame": "noise is added",
-        "fltrust": "the result is as long as the server's own row",
-        "foolsgold": "copies are taken for one attacker",
-        "lasa": SPARSE,
-        "sign-majority": "the result is a vector of signs",
+        "clipping": SHORTENED, "flame": "noise is added", "fltrust": "the result is as long as the server's own row",
+        "foolsgold": "copies are taken for one attacker", "lasa": SPARSE, "sign-majority": SIGNS,
     },
     "range": {
-        "alignins": SHORTENED,
-        "clipped-clustering": SHORTENED,
-        "deepsight": SHORTENED,
-        "clipping": SHORTENED,
-        "flame": SHORTENED,
-        "signguard": SHORTENED,
-        "fltrust": "rows get the length of the server's own",
-        "lasa": SPARSE,
-        "sign-majority": "the result is a vector of signs",
+        **dict.fromkeys(["alignins", "clipped-clustering", "deepsight", "clipping", "flame", "signguard"], SHORTENED),
+        "fltrust": "rows get the length of the server's own", "lasa": SPARSE, "sign-majority": SIGNS,
     },
     "mean at f = 0": {
+        **dict.fromkeys(["median", "geometric-median", "rfa"], "it takes the middle"),
+        **dict.fromkeys(["clipped-clustering", "deepsight", "flame", "signguard"], "it clips whatever f is"),
+        **dict.fromkeys(["fltrust", "foolsgold"], "it weighs rows whatever f is"),
         "clipping": SHORTENED,
-        "median": "it takes the middle",
         "krum": "it takes one row",
-        "geometric-median": "it takes the middle",
-        "rfa": "it takes the middle",
         "huber": "far rows count less whatever f is",
         "foundationfl": "one row counts more often whatever f is",
         "freqfed": "it leaves a cluster out, whatever f is",
         "alignins": "it clips, and leaves rows out, whatever f is",
         "multi-metrics": "it takes a share of the rows, whatever f is",
-        "clipped-clustering": "it clips, and leaves a cluster out, whatever f is",
-        "deepsight": "it clips whatever f is",
         "lasa": SPARSE,
-        "flame": "it clips and adds noise whatever f is",
-        "fltrust": "it weighs rows whatever f is",
-        "foolsgold": "it weighs rows whatever f is",
-        "signguard": "it clips whatever f is",
-        "sign-majority": "the result is a vector of signs",
+        "sign-majority": SIGNS,
     },
-}
+}  # fmt: skip
 
 
 def names(law: str) -> list:
@@ -197,15 +126,6 @@ def names(law: str) -> list:
 def stacks(pipeline: Pipeline) -> list[torch.Tensor]:
     n = max(pipeline.min_clients(2), 11)
     return [torch.randn(n, 6, generator=stream(seed, "laws"), dtype=torch.float64) for seed in range(3)]
-
-
-@pytest.mark.parametrize("name", names("calm"))
-def test_without_attackers_it_does_no_harm(name):
-    """Rows that scatter around a centre far from zero give something near that centre."""
-    pipeline = pipeline_of(name)
-    n = max(pipeline.min_clients(2), 9)
-    X = 5 + 0.01 * torch.randn(n, 6, generator=stream(0, "calm"), dtype=torch.float64)
-    assert float((run(pipeline, X, 2) - 5).abs().max()) < 0.05
 
 
 @pytest.mark.parametrize("name", names("permutation"))

@@ -22,7 +22,7 @@ from torch import nn
 
 import robustfl
 from robustfl.defenses import Pipeline
-from robustfl.defenses.aggregators.median import Median
+from robustfl.defenses.aggregators.coordinatewise import Median
 from robustfl.errors import Refused, UsageError
 from robustfl.randomness import stream
 

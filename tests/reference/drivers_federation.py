@@ -11,9 +11,7 @@ from golden_cases import Arithmetic, Case
 import robustfl
 from robustfl.algorithms import geometric, step
 from robustfl.contracts import LocalWork
-from robustfl.data.dirichlet import dirichlet_counts
-from robustfl.data.gamma import gamma_similarity
-from robustfl.data.k_classes import class_fractions
+from robustfl.data.partitions import class_fractions, dirichlet_counts, gamma_similarity
 from robustfl.registry import create
 
 

@@ -15,8 +15,7 @@ from robustfl.defenses import parse_propagation
 from robustfl.defenses.aggregation import PlainMean
 from robustfl.evaluation import forgetting, traffic
 from robustfl.federation.statistics import begin, collect, collecting, lockstep
-from robustfl.norms.fedfn import feature_norm
-from robustfl.norms.fedwon import clipped_by_unit
+from robustfl.norms.normalizer_free import clipped_by_unit, feature_norm
 from robustfl.norms.standardised import GAMMA, standardised
 from robustfl.objectives.pnc import shorten
 from robustfl.registry import create
@@ -119,12 +118,7 @@ def _wsm(case: Case, on: Arithmetic) -> dict[str, Any]:
 
 def _forgetting(case: Case, on: Arithmetic) -> dict[str, Any]:
     found = forgetting(case.inputs["acc_global"], case.inputs["acc_local_model_by_dataset"])
-    return {
-        "F": found.matrix,
-        "F_by_model": found.by_model,
-        "F_by_dataset": found.by_dataset,
-        "mean": found.mean,
-    }
+    return {"F": found.matrix, "F_by_model": found.by_model, "F_by_dataset": found.by_dataset, "mean": found.mean}
 
 
 # --- §2.8: FedTAN ----------------------------------------------------------------------------------------------------

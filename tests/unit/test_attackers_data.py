@@ -9,7 +9,7 @@ import torch
 
 from robustfl.federation import train
 from robustfl.federation.clients import Clients
-from robustfl.objectives.wsm import wsm_loss
+from robustfl.objectives.cross_entropy import wsm_loss
 from robustfl.scenarios import Cell
 from robustfl.scenarios.build import build
 

@@ -67,35 +67,6 @@ def test_a_bare_method_may_come_from_a_table() -> None:
     assert create("attack", name, **params) == robustfl.attack("opt(alie(z=1), evals=5)")
 
 
-@pytest.mark.parametrize(
-    ("spec", "words"),
-    [
-        ("foe(alie)", "foe takes no bare attack"),
-        ("opt(alie, attack=sf)", "attack is given twice"),
-        ("opt(alie, sf)", "sf' is not parameter=value"),
-        ("opt(alei)", "did you mean 'alie'"),
-        ("opt(foe(eta=-1))", "eta=-1"),
-        ("opt(opt-alie)", "searches against the server already"),
-        ("opt(opt)", "searches against the server already"),
-        ("opt(alie, parameter=zz)", "parameter='zz' is no number of 'alie'"),
-        ("opt(nan, parameter=q)", "parameter='q'"),
-        ("opt(sf, start=5, eta_max=3)", "leave [5, 3] to search"),
-        ("opt(rop, parameter=location, start=2)", "leave [2, 1] to search"),
-        ("opt(sf, eta_max=inf, search=golden)", "needs a finite eta_max"),
-        ("opt(sf, eta_max=inf)", "search=scan needs a finite eta_max"),
-        ("opt-foe(eta_max=inf)", "search=scan needs a finite eta_max"),
-        ("timed(sf, start=3, stop=3)", "stop=3 must be > 3"),
-        ("timed(sf, every=0)", "every=0"),
-        ("partial(gaussian)", "it must be omniscient"),
-        ("partial(opt-foe)", "it must be omniscient"),
-    ],
-)
-def test_what_cannot_be_wrapped_is_refused(spec: str, words: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        robustfl.attack(spec)
-    assert words in str(caught.value)
-
-
 # --- what the wrapped attack sees ------------------------------------------------------------------------------------
 
 

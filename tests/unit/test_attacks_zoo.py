@@ -307,27 +307,6 @@ def test_lazy_attackers_of_another_number_share_what_is_kept() -> None:
     assert replayed("lazy", 3, [2, 3, 1]) == [[0, 1], [0, 1, 0], [0]]
 
 
-@pytest.mark.parametrize(
-    ("spec", "words"),
-    [
-        ("mimic(variant=other)", "variant='other'"),
-        ("mimic(warm_up=0)", "warm_up=0"),
-        ("min-max(deviation=mean)", "deviation='mean'"),
-        ("fang(b=1)", "b=1"),
-        ("fang(threshold=0)", "threshold=0"),
-        ("fang(against=krumm)", "did you mean 'krum'"),
-        ("rop(location=1.5)", "location=1.5"),
-        ("lazy(period=0)", "period=0"),
-        ("badnets(fraction=0)", "fraction=0"),
-        ("dirty-labels(fraction=1.1)", "fraction=1.1"),
-    ],
-)
-def test_wrong_parameters_are_refused(spec: str, words: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        robustfl.attack(spec)
-    assert words in str(caught.value)
-
-
 def test_a_median_of_an_even_number_of_norms_lies_between() -> None:
     honest = torch.diag(torch.tensor([1.0, 3.0]))
     assert float(sent("signguard-adaptive", against(honest))[0].norm()) == pytest.approx(2.0)

@@ -27,7 +27,7 @@ from robustfl.data import (
     domain_split,
     normalize,
 )
-from robustfl.data.pickles import read_pickle
+from robustfl.data.fedbn import read_pickle
 from robustfl.errors import DataMissing, Refused, UsageError
 from robustfl.randomness import numpy_stream
 from robustfl.registry import identity

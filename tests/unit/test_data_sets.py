@@ -30,7 +30,7 @@ from robustfl.data import (
     cache,
     data_root,
     dataset_from_spec,
-    vision,
+    public,
 )  # fmt: skip
 from robustfl.data.checks import checked_arrays, data_doubts
 from robustfl.errors import DataMissing, UsageError
@@ -485,7 +485,7 @@ def test_cifar_and_svhn_come_channels_last(tmp_path, monkeypatch):
     cifar = SimpleNamespace(data=x, targets=[3, 1])
     svhn = SimpleNamespace(data=x.transpose(0, 3, 1, 2), labels=np.array([3, 1]))
     fake = SimpleNamespace(CIFAR10=lambda *_, **__: cifar, SVHN=lambda *_, **__: svhn)
-    monkeypatch.setattr(vision, "_datasets", lambda: fake)
+    monkeypatch.setattr(public, "_datasets", lambda: fake)
     (tmp_path / "cifar-10-batches-py").mkdir()
     for name in ("cifar-10-batches-py/data_batch_1", "cifar-10-batches-py/test_batch"):
         (tmp_path / name).write_text("")
@@ -517,7 +517,7 @@ def test_a_public_set_is_torchvisions_of_its_name_with_both_its_splits(
         shape = (1, 3, 4, 4) if theirs == "SVHN" else (1, 4, 4)
         return SimpleNamespace(data=np.zeros(shape, np.uint8), targets=labels, labels=labels)
 
-    monkeypatch.setattr(vision, "_datasets", lambda: SimpleNamespace(**{theirs: read}))
+    monkeypatch.setattr(public, "_datasets", lambda: SimpleNamespace(**{theirs: read}))
     for name in files:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("")
@@ -547,7 +547,7 @@ def test_a_failed_download_leaves_nothing_and_says_why(tmp_path, monkeypatch):
         (folder / "MNIST/half").write_text("half")
         raise OSError("Tried a mirror, got:\nnetwork is unreachable\n")
 
-    monkeypatch.setattr(vision, "_datasets", lambda: SimpleNamespace(MNIST=fetch))
+    monkeypatch.setattr(public, "_datasets", lambda: SimpleNamespace(MNIST=fetch))
     with pytest.raises(DataMissing, match=r"got: network is unreachable\).*robustfl doctor --fetch mnist"):
         Mnist().load(tmp_path / "no" / "such")
     assert list(tmp_path.iterdir()) == []
@@ -560,7 +560,7 @@ def test_a_download_lands_in_the_data_sets_own_folder(tmp_path, monkeypatch):
             (folder / f"MNIST/raw/{'train' if train else 't10k'}-{kind}-ubyte").write_text("")
         return SimpleNamespace(data=np.zeros((1, 2, 2), np.uint8), targets=[0])
 
-    monkeypatch.setattr(vision, "_datasets", lambda: SimpleNamespace(MNIST=fetch))
+    monkeypatch.setattr(public, "_datasets", lambda: SimpleNamespace(MNIST=fetch))
     Mnist().load(tmp_path)
     assert (tmp_path / "mnist/MNIST/raw/train-images-idx3-ubyte").is_file()
     assert sorted(p.name for p in tmp_path.iterdir()) == [".cache", "mnist"]

@@ -93,7 +93,7 @@ def test_docstrings_are_found_in_every_code_folder_of_an_editable_install() -> N
     try:
         folder = hooks.package()
         found = griffe.load("robustfl", search_paths=[str(folder)], try_relative_path=False)
-        for name in ("attacks.byzantine.sf", "defenses.pipeline", "scenarios.spec", "reports.board", "registry"):
+        for name in ("attacks.byzantine.foe", "defenses.pipeline", "scenarios.spec", "reports.board", "registry"):
             assert found[name].docstring is not None
             assert found[name].filepath.resolve().is_relative_to(ROOT)
     finally:

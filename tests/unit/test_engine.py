@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 import robustfl
-from robustfl.attacks.byzantine.forged_statistics import forge_statistics
-from robustfl.attacks.byzantine.model_replacement import ModelReplacement
+from robustfl.attacks.byzantine.sight import forge_statistics
+from robustfl.attacks.byzantine.wrapping import ModelReplacement
 from robustfl.contracts import View
 from robustfl.errors import Diverged, StoreError, UsageError
 from robustfl.federation import initial_state, train

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from robustfl.data.iid import Iid
+from robustfl.data.partitions import Iid
 from robustfl.errors import Refused
 from robustfl.scenarios import Cell, Execution, Scenario, costs, expand, grid
 from robustfl.scenarios.dry_run import estimate

@@ -13,12 +13,10 @@ from torch.nn import functional as F
 
 import robustfl
 from robustfl.attacks.evasion import PGD, checkpoints, fab_t, targeted_dlr
-from robustfl.attacks.evasion.apgd import _Climb, climb
-from robustfl.attacks.evasion.apgd_t import _loss
-from robustfl.attacks.evasion.balls import into_ball, noise_in
-from robustfl.attacks.evasion.image_draws import Draws
+from robustfl.attacks.evasion.apgd import _Climb, _loss, climb
+from robustfl.attacks.evasion.balls import Draws, into_ball, noise_in
+from robustfl.attacks.evasion.losses import aim
 from robustfl.attacks.evasion.points import Harvest
-from robustfl.attacks.evasion.targets import aim
 from robustfl.attacks.evasion.whitebox import frozen
 from robustfl.errors import UsageError
 from robustfl.randomness import stream
@@ -55,28 +53,6 @@ def test_the_step_follows_the_radius_unless_it_is_given() -> None:
     assert size(eps=0.1, step=0.01) == 0.01
     assert size(eps="8/255", steps=7, step_rule="released") == pytest.approx(10 / 255 / 7)
     assert size(eps="32/255", steps=1, step_rule="released") == pytest.approx(36 / 255)
-
-
-@pytest.mark.parametrize(
-    ("spec", "words"),
-    [
-        ("pgd(eps=-0.1)", "eps=-0.1 must be ≥ 0"),
-        ("pgd(steps=0)", "steps=0 must be ≥ 1"),
-        ("pgd(keep=first)", "best, last"),
-        ("pgd(restarts=2, random_start=false)", "random_start"),
-        ("pgd(epsilon=1)", "did you mean 'eps'"),
-        ("pgd(norm=l1)", "norm='l1' is not allowed"),
-        ("pgd(eps=inf)", "eps=inf"),
-        ("mia(decay=-1)", "decay=-1.0 must be ≥ 0"),
-        ("fgsm(target=1)", "target=1 is ignored unless targeted=True"),
-        ("pgd(targeted=true, target=-1)", "target=-1 must be ≥ 0"),
-        ("mia(legacy_digits_clip=true, norm=l2)", "norm='l2' has no counterpart"),
-    ],
-)
-def test_wrong_parameters_are_refused(spec: str, words: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        robustfl.evasion(spec)
-    assert words in str(caught.value)
 
 
 # --- L2 --------------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import robustfl
-from robustfl.attacks.evasion import squares
+from robustfl.attacks.evasion import square
 from robustfl.randomness import stream
 
 pytestmark = pytest.mark.peers
@@ -127,11 +127,11 @@ def test_known_difference_its_squares_never_touch_the_last_row_and_column(
     theirs = rate(of_autoattack("square", norm, eps, 200), 2)
     assert rate(ours("square", eps=eps, norm=norm, queries=200), 2) < theirs - 0.02
     if norm == "linf":
-        whole = squares.window
+        whole = square.window
 
-        def short(corner: Tensor, side: int, height: int, width: int) -> squares.Window:
+        def short(corner: Tensor, side: int, height: int, width: int) -> square.Window:
             less = torch.tensor([(n - side) / (n - side + 1) for n in (height, width)])
             return whole(corner * less, side, height, width)
 
-        monkeypatch.setattr(squares, "window", short)
+        monkeypatch.setattr(square, "window", short)
         assert rate(ours("square", eps=eps, norm=norm, queries=200), 2) == pytest.approx(theirs, abs=0.02)

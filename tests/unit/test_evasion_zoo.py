@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 import robustfl
 from robustfl.attacks.evasion import checkpoints, dlr, masking, p_at, resisting_after, targeted_dlr
+from robustfl.attacks.evasion.balls import Draws
 from robustfl.attacks.evasion.fab_t import project
-from robustfl.attacks.evasion.image_draws import Draws
 from robustfl.attacks.evasion.points import in_turn
 from robustfl.contracts import Evasion
 from robustfl.errors import UsageError

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 import robustfl
 from robustfl.contracts import Aggregated, Context, Rehearsal, StatisticsSlices, View
-from robustfl.data.gamma import gamma_similarity
+from robustfl.data.partitions import gamma_similarity
 from robustfl.defenses.aggregation import DefendedStatistics
-from robustfl.defenses.aggregators.fldetector import _REFERENCES as REFERENCES
-from robustfl.defenses.aggregators.fldetector import suspicious
-from robustfl.norms.fedwon import clipped_by_unit
+from robustfl.defenses.aggregators.predictions import _REFERENCES as REFERENCES
+from robustfl.defenses.aggregators.predictions import suspicious
+from robustfl.norms.normalizer_free import clipped_by_unit
 from robustfl.randomness import stream
 from robustfl.registry import create
 

@@ -16,7 +16,7 @@ from fake_store import record, stored
 from robustfl.contracts import Attack
 from robustfl.data.cache import Source, load_cached
 from robustfl.data.checks import checked_arrays
-from robustfl.data.listed import picture
+from robustfl.data.fedbn import picture
 from robustfl.errors import Refused, StoreError, UsageError
 from robustfl.outside import LARGEST_FILE, parse_toml, read_file, read_json, shown, unsafe, unsafe_texts
 from robustfl.records import digest, misnamed

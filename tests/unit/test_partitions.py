@@ -9,12 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from robustfl.data import dirichlet
-from robustfl.data.dirichlet import Dirichlet, dirichlet_counts
-from robustfl.data.gamma import Gamma, gamma_similarity
-from robustfl.data.iid import Iid
-from robustfl.data.k_classes import KClasses, class_fractions
-from robustfl.data.partitions import label_counts, sorted_by_class, train_validation
+from robustfl.data import partitions
+from robustfl.data.partitions import (
+    Dirichlet,
+    Gamma,
+    Iid,
+    KClasses,
+    class_fractions,
+    dirichlet_counts,
+    gamma_similarity,
+    label_counts,
+    sorted_by_class,
+    train_validation,
+)
 from robustfl.errors import Refused, UsageError
 from robustfl.registry import identity
 from robustfl.scenarios import Cell
@@ -144,7 +151,7 @@ def test_equal_mode_uses_up_remaining_classes_when_the_drawn_ones_are_exhausted(
 
 
 def test_what_is_left_is_drawn_in_proportion_when_the_drawn_classes_are_exhausted():
-    take = dirichlet._draw(np.array([1.0, 0.0, 0.0]), np.array([5, 9000, 1000]), 1005, rng())
+    take = partitions._draw(np.array([1.0, 0.0, 0.0]), np.array([5, 9000, 1000]), 1005, rng())
     assert (take[0], take.sum()) == (5, 1005)
     assert take[1] / 1000 == pytest.approx(0.9, abs=0.05)  # five standard deviations
 

@@ -14,8 +14,8 @@ from robustfl.contracts import BranchedLayer, NormLayer, StatisticsLayer
 from robustfl.errors import UsageError
 from robustfl.federation.statistics import begin, lockstep
 from robustfl.layer_kinds import TABLE
-from robustfl.norms.fedfn import FeatureNorm
 from robustfl.norms.lockstep import KINDS
+from robustfl.norms.normalizer_free import FeatureNorm
 from robustfl.precision import computing
 from robustfl.randomness import stream
 from robustfl.registry import create

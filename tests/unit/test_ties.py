@@ -13,12 +13,12 @@ from torch import Tensor
 import robustfl
 from robustfl.attacks.evasion.lsa import _lowest as lowest_pixels
 from robustfl.contracts import Context
-from robustfl.data.gamma import gamma_similarity
+from robustfl.data.partitions import gamma_similarity
 from robustfl.defenses import Mixed, Stack, parse_pipeline
 from robustfl.defenses.aggregators.flame import settled
+from robustfl.defenses.aggregators.spectral import leading
 from robustfl.defenses.columns import NearestMean
 from robustfl.defenses.cosines import cosine_distances, feature_distances
-from robustfl.defenses.directions import leading
 from robustfl.defenses.slices import SlicedMixed, SlicedStack
 from robustfl.defenses.ties import largest, smallest, snapped
 from robustfl.errors import UsageError

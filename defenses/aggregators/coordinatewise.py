@@ -1,0 +1,172 @@
+"""Rules that go coordinate by coordinate: mean, median, trimmed mean, mean around median, Phocas."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from robustfl.contracts import Aggregated, Context
+from robustfl.parameters import param
+from robustfl.registry import register
+
+from ..columns import NearestMean, WeightedMedian, WeightedTrim
+from ..rows import MajorityRule, Mixed, MixedRule, shares
+
+
+@register("mean", version=1)
+@dataclass(frozen=True)
+class Mean(MixedRule):
+    """The mean, weighted by ``context.weights`` if there are any.
+
+        F(X) = Σ p_i x_i,   p_i = w_i / Σ w_j   (1/n without weights)
+
+    A single Byzantine client moves it anywhere; it is the baseline.
+
+    >>> import robustfl, torch
+    >>> robustfl.defense("mean")(torch.tensor([[0.0], [4.0]]), f=0, weights=[3, 1])
+    tensor([1.])
+
+    Reference: the server step of FedAvg.
+    """
+
+    uses_f: ClassVar[bool] = False
+    paper: ClassVar[str] = "@mcmahan2017communication"
+    cost: ClassVar[str] = "nd"
+    by_columns: ClassVar[bool] = True
+    isometric: ClassVar[bool] = True
+    weighs: ClassVar[bool] = True
+
+    def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
+        del f
+        return Aggregated(rows.combine(shares(rows, context, self.name)))
+
+    def min_clients(self, f: int) -> int:
+        del f
+        return 1
+
+
+@register("median", version=1)
+@dataclass(frozen=True)
+class Median(MajorityRule):
+    """Per coordinate, the middle value; of an even number of rows the mean of the middle two.
+
+        F(X)_k = median(x_1k, …, x_nk)
+
+    It ignores how coordinates belong together, so on heterogeneous clients it is biased even without attackers.
+
+    Args: ``weighted`` (False) takes the weighted median for sample weights, if there are any: the middle between the
+    least value that holds half of the weight with those below it and the greatest that does with those above it.
+
+    >>> import torch, robustfl
+    >>> robustfl.defense("median")(torch.tensor([[0.0], [1.0], [4.0], [90.0]]), f=1)
+    tensor([2.5000])
+
+    Reference: Option I of Algorithm 1 of the paper below.
+    """
+
+    uses_f: ClassVar[bool] = False
+    paper: ClassVar[str] = "@yin2018byzantine"
+    cost: ClassVar[str] = "O(n log² n) comparisons per entry"
+    by_columns: ClassVar[bool] = True
+
+    weighted: bool = param(False, doc="weigh values by the clients' samples")
+
+    def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
+        del f
+        if self.weighted and context.weights is not None:
+            return Aggregated(rows.columns(WeightedMedian(context.weights.cpu())))
+        return Aggregated(rows.median())
+
+
+@register("trimmed-mean", version=1)
+@dataclass(frozen=True)
+class TrimmedMean(MajorityRule):
+    """Per coordinate, the mean without the ``f`` lowest and the ``f`` highest values.
+
+        F(X)_k = 1/(n-2f) Σ_{i=f+1}^{n-f} x_(i)k,   x_(1)k ≤ … ≤ x_(n)k
+
+    Attackers that stay within the honest spread (ALIE) are never trimmed and still shift it.
+
+    Args: ``weighted`` (False) takes the mean of what is left with the sample weights of the rows, if there are any.
+    What is trimmed is counted in rows either way; of equal values the one from the lower row counts as the lower.
+
+    >>> import torch, robustfl
+    >>> robustfl.defense("trimmed-mean")(torch.tensor([[0.0], [1.0], [4.0], [90.0]]), f=1)
+    tensor([2.5000])
+
+    Reference: Option II of Algorithm 1 of the paper below. Notes: the paper trims a fraction β; here ``f`` values.
+    The weighted mean is ours.
+    """
+
+    paper: ClassVar[str] = "@yin2018byzantine"
+    cost: ClassVar[str] = "O(n log² n) comparisons per entry"
+    by_columns: ClassVar[bool] = True
+
+    weighted: bool = param(False, doc="weigh the values left by the clients' samples")
+
+    def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
+        if self.weighted and context.weights is not None:
+            return Aggregated(rows.columns(WeightedTrim(context.weights.cpu(), f)))
+        return Aggregated(rows.trimmed_mean(f))
+
+
+@register("meamed", version=2)
+@dataclass(frozen=True)
+class MeaMed(MajorityRule):
+    """Per coordinate, the mean of the ``n - f`` values nearest to the median.
+
+        F(X)_k = 1/(n-f) Σ_{i ∈ N_k} x_ik,   N_k = the n-f rows with least |x_ik - median_k|, ties to the lowest index
+
+    It keeps one-sided attackers that stay close to the median, so they shift it as they shift a trimmed mean.
+
+    >>> import torch, robustfl
+    >>> robustfl.defense("meamed")(torch.tensor([[0.0], [1.0], [5.0], [6.0], [90.0]]), f=1)
+    tensor([3.])
+
+    Args: ``center`` of an even number of values, ``"middle"`` (default): the mean of the middle two, as in ByzFL and
+    NumPy; ``"lower"``: the lower of them, as ``torch.median`` has it.
+
+    Reference: the mean around the median of the paper below, which does not say what the median of an even number is.
+    Notes: distances that are equal but for rounding are ties.
+    """
+
+    paper: ClassVar[str] = "@xie2018generalized"
+    cost: ClassVar[str] = "O(nd log² n): sorted columns, then the nearest values"
+    by_columns: ClassVar[bool] = True
+
+    center: Literal["middle", "lower"] = param(
+        "middle", choices=("middle", "lower"), doc="the median of an even number of values"
+    )
+
+    def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
+        del context
+        n = rows.count
+        low = (n - 1) // 2
+        return Aggregated(rows.columns(NearestMean(n, low, n // 2 + 1 if self.center == "middle" else low + 1, n - f)))
+
+
+@register("phocas", version=2)
+@dataclass(frozen=True)
+class Phocas(MajorityRule):
+    """Per coordinate, the mean of the ``n - f`` values nearest to the trimmed mean.
+
+        F(X)_k = 1/(n-f) Σ_{i ∈ N_k} x_ik,   N_k = the n-f rows with least |x_ik - trimmed-mean_k|
+
+    Like the trimmed mean it is shifted by attackers within the honest spread.
+
+    >>> import torch, robustfl
+    >>> robustfl.defense("phocas")(torch.tensor([[0.0], [1.0], [5.0], [6.0], [90.0]]), f=1)
+    tensor([3.])
+
+    Reference: the rule Phocas of the paper below, with ``b = f``. Notes: ties go to the lowest index; distances
+    that are equal but for rounding tie.
+    """
+
+    paper: ClassVar[str] = "@xie2018phocas"
+    cost: ClassVar[str] = "O(nd log² n): sorted columns, then the nearest values"
+    by_columns: ClassVar[bool] = True
+
+    def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
+        del context
+        n = rows.count
+        return Aggregated(rows.columns(NearestMean(n, f, n - f, n - f)))

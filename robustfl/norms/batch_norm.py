@@ -1,0 +1,117 @@
+"""Batch normalization as it is: naive, fixed after a warm-up, and on one machine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from robustfl.contracts import OneMachineNorm, StatisticsAggregation, StatisticsSlices
+from robustfl.norms.layers import MergedBatchNorm
+from robustfl.norms.merging import AveragedNorm
+from robustfl.parameters import param
+from robustfl.registry import register
+
+
+@register("naive-bn", version=1)
+@dataclass(frozen=True)
+class NaiveBN(AveragedNorm):
+    """Clients normalise with their own batch; the server averages their running statistics.
+
+    Train: ``y = γ(u − ū_i)/√(σ_i² + ε) + ζ``; server: ``m⁺ = F(m_i)``, ``v⁺ = F(v_i)``. On heterogeneous data it
+    breaks: ``v⁺`` misses the variance between the clients' means, so that evaluation differs from training.
+
+    ``momentum`` in (0, 1] moves running values (torch's convention and default); ``eps`` > 0 stabilises the root.
+
+    >>> import torch
+    >>> layer = NaiveBN().layer(2)
+    >>> x = torch.tensor([[1.0, 4.0], [3.0, 8.0]])
+    >>> layer(x).detach().sign(), layer.report()[0]
+    (tensor([[-1., -1.],
+            [ 1.,  1.]]), tensor([[0.2000, 0.6000]]))
+
+    Notes: with a pipeline such as ``nnm+median`` one mixing, fixed on a layer's means and variances together, serves
+    both, so that schemes differ in their formulas alone.
+    """
+
+    paper: ClassVar[str] = "@ioffe2015batch; as averaged by @mcmahan2017communication"
+    cost: ClassVar[str] = "2C numbers per layer and round each way"
+
+    momentum: float = param(0.1, gt=0, le=1, doc="step of the running statistics")
+    eps: float = param(1e-5, gt=0, doc="added to variances")
+
+
+@register("fixbn", version=1)
+@dataclass(frozen=True)
+class FixBN(AveragedNorm):
+    """Naive batch normalization until round ``⌊T·switch⌋``, then the averaged statistics are frozen.
+
+    Before: ``m⁺ = F(m_i)``, ``v⁺ = F(v_i)``; after: training normalises with ``(m, v)`` and nothing is reported.
+    The frozen variance misses the between-client term, which hurts most when clients share no labels.
+
+    ``switch`` in [0, 1] is the fraction of the rounds after which statistics are fixed (½ in Guerraoui et al., 2024);
+    ``momentum`` in (0, 1] and ``eps`` > 0 are torch's.
+
+    >>> norm = FixBN(switch=0.5)
+    >>> norm.frozen(1499, 3000), norm.frozen(1500, 3000)
+    (False, True)
+
+    Notes: only normalization layers are fixed, dropout stays on; scale and shift keep training.
+    """
+
+    paper: ClassVar[str] = "@zhong2023making"
+    cost: ClassVar[str] = "2C numbers per layer and round each way until the statistics are fixed"
+
+    switch: float = param(0.5, ge=0, le=1, doc="fraction of the rounds after which statistics are frozen")
+    momentum: float = param(0.1, gt=0, le=1, doc="step of the running statistics")
+    eps: float = param(1e-5, gt=0, doc="added to variances")
+
+    def frozen(self, round: int, rounds: int) -> bool:
+        """True if ``round`` (from 0) lies in the second phase; a product like 100 · 0.29 counts as 29."""
+        return round >= math.floor(rounds * self.switch + 1e-9)
+
+
+@register("centralised-bn", version=1)
+@dataclass(frozen=True)
+class CentralisedBN(OneMachineNorm):
+    """An oracle: one machine runs ordinary batch normalization on the union of all clients' batches.
+
+    ``y = γ(u − ū)/√(σ² + ε) + ζ`` with the mean and variance of the merged batch. It needs everybody's activations
+    in one place, so it only runs without attack, with full participation and one batch per round.
+
+    ``momentum`` in (0, 1] and ``eps`` > 0 are torch's.
+
+    >>> import torch
+    >>> layer = CentralisedBN().layer(1)
+    >>> layer.begin((1, 1))
+    >>> layer(torch.tensor([[1.0], [3.0]])).detach().round().tolist()
+    [[-1.0], [1.0]]
+
+    Notes: every client's update row is the gradient of the merged batch's mean loss, its statistics row the merged
+    running statistics; any rule of identical rows returns that row, and the merge ignores the defense.
+    """
+
+    paper: ClassVar[str] = "@ioffe2015batch"
+    cost: ClassVar[str] = "the batches of all clients on one machine"
+
+    momentum: float = param(0.1, gt=0, le=1, doc="step of the running statistics")
+    eps: float = param(1e-5, gt=0, doc="added to variances")
+
+    def layer(self, channels: int) -> nn.Module:
+        """A layer for inputs ``[b C]`` or ``[b C H W]``."""
+        return MergedBatchNorm(channels, momentum=self.momentum, eps=self.eps)
+
+    def merge(
+        self,
+        messages: Tensor,
+        counts: Tensor,
+        previous: Tensor,
+        layers: Sequence[StatisticsSlices],
+        defense: StatisticsAggregation,
+    ) -> Tensor:
+        """The merged batch's running statistics, which every row holds."""
+        del counts, layers, defense
+        return messages[0].to(previous.dtype).clone()
