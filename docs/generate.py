@@ -40,7 +40,7 @@ def boards(pattern: str) -> list[Path]:
 
 def methods(folder: Path) -> None:
     """Write the page of all methods."""
-    from robustfl.cli.methods_page import page
+    from robustfl.cli.facts import page
 
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "methods.md").write_text(page(), encoding="utf-8")
@@ -85,7 +85,7 @@ def evidence(folder: Path) -> None:
 
 def example(folder: Path) -> None:
     """Write the site of the quickstart's board, and the board itself."""
-    from robustfl.cli.report import papers_of
+    from robustfl.cli.boards import papers_of
     from robustfl.reports.loading import board_of
     from robustfl.reports.site.writing import write_site
     from robustfl.reports.sources import open_source

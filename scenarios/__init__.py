@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from .cell import Cell
-from .cell_task import Finished
-from .execution import Execution
 from .expand import expand
-from .grid import Plan, Results, grid, plan
+from .grid import Finished, Results, grid
+from .plan import Plan, ResolvedCell, plan
 from .run import run_cell
+from .run_options import RunOptions
 from .spec import Scenario, preset_names
 from .verify import Verification, verify
 
 __all__ = [
-    "Cell", "Execution", "Finished", "Plan", "Results", "Scenario", "Verification", "expand", "grid", "plan",
-    "preset_names", "run_cell", "verify",
+    "Cell", "Finished", "Plan", "ResolvedCell", "Results", "RunOptions", "Scenario", "Verification", "expand", "grid",
+    "plan", "preset_names", "run_cell", "verify",
 ]  # fmt: skip

@@ -18,7 +18,7 @@ from .tuning_check import contestant_of
 
 
 def facts_of(board: Board) -> Mapping[str, Any]:
-    """What a board says of the benchmark. Raises ``UsageError`` for one of no tier, or of an older protocol."""
+    """The facts of the benchmark on a board. Raises ``UsageError`` for one of no tier, or of an older protocol."""
     facts = (board.protocol or {}).get("benchmark")
     if facts is None:
         raise UsageError(f"board {board.name!r} is of no tier of the benchmark; make one with `robustfl bench TIER`")

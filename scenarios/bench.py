@@ -16,12 +16,11 @@ from robustfl.registry import describe, entries, parse
 from robustfl.reports.store import Store
 
 from .cell import Cell
-from .ensemble import asked
-from .execution import WARNING, unheard
-from .expand import expand, fingerprints, key_of, resolve
+from .expand import asked, expand, fingerprints, key_of, resolve
 from .grid import Results
 from .methods import canonical_method
 from .protocol import NAMED, SEARCHED, WHO, Protocol, Tier, protocol, scenario_to_run
+from .run_options import WARNING, unheard
 from .spec import Scenario, is_axis
 
 RunGrid = Callable[..., Results]

@@ -26,9 +26,18 @@ from robustfl.parameters import python_numbers
 from robustfl.precision import Precision
 from robustfl.registry import parse
 
-from .methods import LISTED, SAME, TEXTS, Methods, canonical_method, canonical_methods, method, refuse_unsafe
-from .roles import RULES as ROLES
-from .roles import at_users
+from .methods import (
+    LISTED,
+    ROLES,
+    SAME,
+    TEXTS,
+    Methods,
+    at_users,
+    canonical_method,
+    canonical_methods,
+    method,
+    refuse_unsafe,
+)
 
 T = TypeVar("T")
 LISTS = ("evasions", "domains", "domain_users", "forgetting")

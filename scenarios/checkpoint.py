@@ -12,7 +12,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -21,13 +21,15 @@ import torch
 from torch import Tensor
 
 from robustfl.errors import StoreError
-from robustfl.federation import State
+from robustfl.federation import Experiment, State, initial_state
 from robustfl.records import CellResult, canonical
 from robustfl.reports.store import RERUN, Store, write_stream
 
 from .memory import peak_bytes
 
 FORMAT = 1
+_PERSONAL = ("parameters", "statistics")
+_PLAIN = (bool, int, float, str, type(None))
 
 
 class IgnoredError(Exception):
@@ -183,3 +185,97 @@ def _feed(into: Any, value: Any) -> None:
             _feed(into, part)
     else:
         into.update(repr(value).encode())
+
+
+# --- the engine's state as plain tensors: what goes in comes out bit for bit ----------------------------------------
+# Random draws need no place in it: every stream is named by its round (``randomness``).
+
+
+def packed(experiment: Experiment, state: State) -> dict[str, Any]:
+    """Everything the next round needs: nested dicts of tensors and plain values.
+
+    Raises ``TypeError`` where a method keeps anything else, which could not be loaded again safely.
+    """
+    content = models_of(experiment, state) | {
+        "memory": state.memory,
+        "root": state.root,
+        "smallest_variance": state.smallest_variance,
+        "previous": state.previous,
+        "server": dict(state.server),
+        "attack": {channel: dict(kept) for channel, kept in state.attack.items()},
+        "defense": dict(state.defense),
+    }
+    found: dict[str, Any] = _plain(content, "state")
+    return found
+
+
+def unpacked(experiment: Experiment, content: Mapping[str, Any], *, limit: int) -> State:
+    """The state again, in the engine's own memory, or in files beyond ``limit`` bytes.
+
+    Raises ``ValueError`` for one of another experiment.
+    """
+    try:
+        return _unpacked(experiment, content, limit)
+    except (KeyError, TypeError, AttributeError, RuntimeError) as error:
+        raise ValueError(f"it does not fit this cell: {error}") from None
+
+
+def _unpacked(experiment: Experiment, content: Mapping[str, Any], limit: int) -> State:
+    start = initial_state(experiment, limit=limit)
+    places = model_places(experiment, start, content)
+    places |= {name: (getattr(start, name), content[name]) for name in ("memory", "root")}
+    if not 0 <= content["round"] <= experiment.settings.end:
+        raise ValueError(f"round {content['round']} of {experiment.settings.end}")
+    copy_into(places | {f"server {k}": (v, content["server"].get(k)) for k, v in start.server.items()})
+    return replace(
+        start, round=content["round"], smallest_variance=content["smallest_variance"], previous=content["previous"],
+        attack=content["attack"], defense=content["defense"],
+    )  # fmt: skip
+
+
+Places = dict[str, tuple[Tensor | None, Tensor | None]]
+"""By name, tensors of a state and what is to be copied into them."""
+
+
+def model_places(experiment: Experiment, start: State, content: Mapping[str, Any]) -> Places:
+    """The places of everything that a model, and users' own ones, are made of."""
+    personal = content["personal"] or {}
+    places: Places = {name: (getattr(start, name), content[name]) for name in ("theta", "statistics")}
+    places |= {f"personal {k}": (getattr(start.personal, k, None), personal.get(k)) for k in _PERSONAL}
+    return places | {f"buffer {k}": (v, content["buffers"].get(k)) for k, v in experiment.model.named_buffers()}
+
+
+def models_of(experiment: Experiment, state: State) -> dict[str, Any]:
+    """Everything that a model, and users' own ones, are made of, as ``model_places`` reads it."""
+    personal = None if state.personal is None else {name: getattr(state.personal, name) for name in _PERSONAL}
+    return {
+        "round": state.round, "theta": state.theta, "statistics": state.statistics, "personal": personal,
+        "buffers": dict(experiment.model.named_buffers()),
+    }  # fmt: skip
+
+
+def copy_into(places: Places) -> None:
+    """Copy values into the tensors of a state. Raises ``ValueError`` where shapes or dtypes differ."""
+    for name, (into, value) in places.items():
+        if (into is None) != (value is None):
+            raise ValueError(f"{name} is {'not expected' if into is None else 'missing'}")
+        if into is not None and value is not None and (into.shape != value.shape or into.dtype != value.dtype):
+            raise ValueError(f"{name} is {value.dtype} {tuple(value.shape)}, not {into.dtype} {tuple(into.shape)}")
+    with torch.no_grad():
+        for into, value in places.values():
+            if into is not None and value is not None:
+                into.copy_(value)
+
+
+def _plain(value: Any, where: str) -> Any:
+    """The same with tensors that own no more memory than they show: a view would take its whole storage along."""
+    if isinstance(value, Tensor):
+        value = value.detach()
+        return value if value.untyped_storage().nbytes() == value.nbytes else value.clone()
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v, f"{where} {k}") for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_plain(v, where) for v in value)
+    if type(value) not in _PLAIN:
+        raise TypeError(f"{where} holds {type(value).__name__}; methods may keep tensors, numbers and texts")
+    return value

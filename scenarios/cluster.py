@@ -31,9 +31,10 @@ from robustfl.records import CellResult, canonical
 from robustfl.registry import load_file, load_plugins, unpack
 from robustfl.scratch import scratch
 
-from .execution import Execution
-from .expand import fingerprints, key_of
-from .run import Task
+from .expand import fingerprints
+from .plan import ResolvedCell
+from .run import run_resolved
+from .run_options import RunOptions
 from .worker_pool import Died, run_in_workers
 
 CONNECT_SECONDS = 10
@@ -42,14 +43,15 @@ _one_at_a_time = threading.Lock()
 
 
 @dataclass(frozen=True)
-class RemoteCell(Task):
+class RemoteCell:
     """A cell as it travels: with the contents of plug-ins and the methods of the main program, and what the worker
     must agree with."""
 
+    resolved: ResolvedCell
     plugins: tuple[tuple[str, bytes], ...]
     software: dict[str, str]
     methods: tuple[str, ...]
-    execution: Execution
+    options: RunOptions
     sent: bytes = b""
 
 
@@ -125,7 +127,8 @@ def run_remotely(client: Any, work: Sequence[RemoteCell], note: Callable[[str], 
     Raises ``ClusterError`` when the scheduler is lost, and what workers found wrong with the whole grid.
     """
     # Grids that send the same cell in the same way share its computation.
-    items = {f"robustfl-{item.key}-{hashlib.sha256(repr(item).encode()).hexdigest()[:12]}": item for item in work}
+    digests = [hashlib.sha256(repr(item).encode()).hexdigest()[:12] for item in work]
+    items = {f"robustfl-{one.resolved.key}-{digest}": one for one, digest in zip(work, digests, strict=True)}
     futures = [client.submit(execute, item, key=key, pure=False) for key, item in items.items()]
     arrived: Queue[Any] = Queue()
 
@@ -171,7 +174,7 @@ def _outcome(client: Any, future: Any, item: RemoteCell) -> CellResult:
     if future.status == "error":
         error = future.exception()
         if isinstance(error, KilledWorker):
-            return item.failed(f"every worker that tried this cell died (out of memory?): {error}")
+            return item.resolved.failed(f"every worker that tried this cell died (out of memory?): {error}")
         raise ClusterError(f"a worker could not take a cell: {type(error).__name__}: {error}")
     result = _fetched(client, future)
     if isinstance(result, RobustflError):
@@ -206,13 +209,14 @@ def execute(item: RemoteCell) -> str | RobustflError:
     with _one_at_a_time:  # threads of one process share torch's settings
         if not item.plugins and not item.sent:
             return _run(name, item)
-        task, threads = _Foreign(name, item), item.execution.threads
+        task, threads = _Foreign(name, item), item.options.threads
         try:
-            ((_, outcome),) = run_in_workers([task], [item.execution.device], threads=threads)
+            ((_, outcome),) = run_in_workers([task], [item.options.device], threads=threads)
         except RobustflError as error:  # the process that watches it was killed, too
             outcome = Died(-signal.SIGKILL, trace=str(error))
         if isinstance(outcome, Died):
-            return _json(item.failed(f"its process on worker {name} died (out of memory?): {outcome}\n{outcome.trace}"))
+            words = f"its process on worker {name} died (out of memory?): {outcome}\n{outcome.trace}"
+            return _json(item.resolved.failed(words))
         return outcome  # type: ignore[no-any-return]
 
 
@@ -247,7 +251,7 @@ def _run(name: str, item: RemoteCell) -> str | RobustflError:
                 load_file(path)
             unpack(item.sent)
             _check_identity(name, item)
-            record = item.run(item.execution)
+            record = run_resolved(item.resolved, item.options)
     except UsageError as error:
         return UsageError(f"worker {name}: {error}")
     except RobustflError as error:
@@ -257,12 +261,13 @@ def _run(name: str, item: RemoteCell) -> str | RobustflError:
 
 def _check_identity(name: str, item: RemoteCell) -> None:
     """Refuse a worker on which the cell is another one: other data, or another version of a method."""
-    found = fingerprints([item.cell], item.execution.root)[item.cell]
-    if found != item.fingerprint:
-        raise ClusterError(f"worker {name} has other data for {item.cell.dataset} ({found}) than this side "
-                           f"({item.fingerprint}); remove its data folder or give --data-root")  # fmt: skip
-    if key_of(item.resolved) != item.key:
-        seen = methods_of(item.resolved)
+    resolved = item.resolved
+    found = fingerprints([resolved.cell], item.options.root)[resolved.cell]
+    if found != resolved.data:
+        raise ClusterError(f"worker {name} has other data for {resolved.cell.dataset} ({found}) than this side "
+                           f"({resolved.data}); remove its data folder or give --data-root")  # fmt: skip
+    if not resolved.same_here:
+        seen = methods_of(resolved.settings)
         other = [f"{a}, this side has {b}" for a, b in zip(seen, item.methods, strict=False) if a != b]
         raise ClusterError(f"worker {name} has {'; '.join(other) or 'another reading of the cell'}: install the same "
                            "on both and restart workers")  # fmt: skip

@@ -3,29 +3,44 @@
 from __future__ import annotations
 
 import re
+import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import nn
+
 from robustfl.contracts import Arrays
 from robustfl.data import data_root
-from robustfl.errors import DataMissing, Refused
+from robustfl.errors import DataMissing, Diverged, Refused, Terminated, told
+from robustfl.evaluation import ProductCounter, macs_per_epoch
+from robustfl.federation import Experiment, initial_state, train
 from robustfl.federation.clients import Clients
+from robustfl.origins import in_words, origins
 from robustfl.records import CellResult
 from robustfl.reports.store import Store
+from robustfl.torch_settings import standard_settings
 
-from .build import Sizes, build, check_sizes, skeleton, split_sizes
+from .build import Built, Sizes, build, check_sizes, skeleton, split_sizes
 from .cell import Cell, of_each
-from .costs import ROUNDS, Cost, Costs, kind_of, passes, shape_of
-from .execution import Execution, unheard
-from .expand import expand, fingerprints, key_of, labels, refusal, resolve
+from .expand import expand, fingerprints, labels, refusal, resolve
+from .methods import method
 from .noop_settings import scenario_warnings
+from .plan import ResolvedCell
+from .run_options import RunOptions, unheard
 from .spec import Scenario
 
-AS_GRID = Execution()
+AS_GRID = RunOptions()
+ROUNDS = 2  # of a cell that is timed; the first one warms up
+MOST_TIMED = 16  # cells of which rounds are timed
+WORK = 1e10  # multiply-accumulates of all timed rounds together: seconds on any machine
+BATCH_WORK = 3e9  # of the batch that is timed of a network
+STEP_WORK = 2e7  # what a step costs beside its images, in multiply-accumulates
+_EMPTY: dict[type, str] = {MemoryError: ": this machine has not enough memory"}  # what errors without words mean
 
 
 @dataclass(frozen=True)
@@ -117,7 +132,7 @@ def estimate(
     scenario: Scenario,
     *,
     out: str | Path = "runs",
-    execution: Execution = AS_GRID,
+    options: RunOptions = AS_GRID,
     on_probe: Callable[[int, int], None] = unheard,
 ) -> Estimate:
     """Expand ``scenario``, look into its store, and time a few rounds and batches; the other cells follow from them.
@@ -127,27 +142,27 @@ def estimate(
     cells = expand(scenario)
     reasons = of_each(cells, refusal)
     axes = _axes(cells) or ("attack", "defense")
-    workers = execution.workers
+    workers = options.workers
     warnings = tuple(scenario_warnings(scenario, (c for c, why in zip(cells, reasons, strict=True) if why is None)))
     try:
-        known = fingerprints(cells, execution.root, download=False)
+        known = fingerprints(cells, options.root, download=False)
     except DataMissing as error:
         planned = tuple(_planned(c, why, None) for c, why in zip(cells, reasons, strict=True))
         note = f"No estimate: {error}\nPartitions were not drawn either: they may leave clients too few images."
         return Estimate(planned, axes, workers, None, None, note, warnings)
-    of_data = DataRefusals(execution)
+    of_data = DataRefusals(options)
     reasons = [why or of_data(cell) for cell, why in zip(cells, reasons, strict=True)]
     store = Store(Path(out) / scenario.name)
     filled = bool(store.keys())  # else no cell's key is asked for
     rows = [
-        (cell, key_of(resolve(cell, known[cell])) if filled else "", why)
+        (cell, ResolvedCell.of(cell, known[cell]).key if filled else "", why)
         for cell, why in zip(cells, reasons, strict=True)
     ]
     stored = store.done([key for _, key, _ in rows])
     todo = [cell for cell, key, why in rows if why is None and key not in stored]
-    measured = _measured([(cell, store.read(key)) for cell, key, _ in rows if key in stored], execution) if todo else {}
+    measured = _measured([(cell, store.read(key)) for cell, key, _ in rows if key in stored], options) if todo else {}
     kinds = Counter(kind_of(cell) for cell in todo)
-    costs = Costs(execution, measured)
+    costs = Costs(options, measured)
     found = costs.of(todo, lambda done: on_probe(done, len(kinds)))
     planned = tuple(
         PlannedCell("stored", c, None) if key in stored else _planned(c, why, _seconds(c, found.get(kind_of(c))))
@@ -170,9 +185,9 @@ class DataRefusals:
     timing, which reports them.
     """
 
-    def __init__(self, execution: Execution) -> None:
-        self._execution = execution
-        self._load = cache(lambda dataset: dataset.load(data_root(execution.root), download=False))
+    def __init__(self, options: RunOptions) -> None:
+        self._options = options
+        self._load = cache(lambda dataset: dataset.load(data_root(options.root), download=False))
         self._known: dict[tuple[Any, ...], Sizes | str | None] = {}
 
     def __call__(self, cell: Cell) -> str | None:
@@ -208,7 +223,7 @@ class DataRefusals:
         skeleton(cell, shape=first.shape, classes=first.classes)
 
     def _check_batches(self, cell: Cell) -> None:
-        Clients(build(cell, root=self._execution.root).experiment, unheard)
+        Clients(build(cell, root=self._options.root).experiment, unheard)
 
 
 def _split_of(cell: Cell) -> tuple[Any, ...]:
@@ -248,9 +263,9 @@ def _axes(cells: Sequence[Cell]) -> tuple[str, ...]:
     return tuple(k for k, value in settings[0].items() if any(s[k] is not value and s[k] != value for s in settings))
 
 
-def _measured(records: Sequence[tuple[Cell, CellResult]], execution: Execution) -> dict[tuple[Any, ...], float]:
+def _measured(records: Sequence[tuple[Cell, CellResult]], options: RunOptions) -> dict[tuple[Any, ...], float]:
     """Seconds of a round, by kind and by shape, of finished cells that ran as these will."""
-    here, found = (execution.first_device.type, execution.threads), dict[tuple[Any, ...], float]()
+    here, found = (options.first_device.type, options.threads), dict[tuple[Any, ...], float]()
     for cell, record in records:
         seconds, known = record.timing.seconds_per_round, record.certificates
         if seconds and (known.get("device"), known.get("threads")) == here:
@@ -284,3 +299,184 @@ def _seconds(cell: Cell, cost: Cost | None) -> float | None:
         images += points * cost.validated + cost.images
         images += sum(passes(e) for e in cell.evasions) * min(cost.images, cell.ra_limit or cost.images)
     return cell.end * cost.round + images * cost.image
+
+
+# --- costs ------------------------------------------------------------------------------------------------------------
+# A bounded number of passes is timed: rounds of the cheap cells, one batch per network for the rest. Work is counted in
+# multiply-accumulates. A network's batch, timed once, tells how many seconds so much work takes here; what no round was
+# timed of costs its work at that pace. Attacks and defenses count where a round was timed.
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds of a round and of a test image, test images of one evaluation, bytes, and images of one look at the
+    validation data; or why the cell fails or is refused.
+    """
+
+    round: float = 0.0
+    image: float = 0.0
+    images: int = 0
+    memory: int = 0
+    validated: float = 0.0
+    failed: str = ""
+    refused: str = ""
+
+
+@dataclass(frozen=True)
+class _Network:
+    """A cell's data and network, seconds per multiply-accumulate, and those of one image's forward."""
+
+    built: Built
+    pace: float
+    forward: float
+
+
+def kind_of(cell: Cell) -> tuple[Any, ...]:
+    """Cells of one kind cost the same per round."""
+    return (*shape_of(cell), cell.defense, cell.statistics_rule, cell.attack)
+
+
+def shape_of(cell: Cell) -> tuple[Any, ...]:
+    """Clients of cells of one shape do the same work."""
+    return (
+        *_network_of(cell), cell.algorithm, cell.objective, cell.at, cell.train_evasion, cell.finetune == "none",
+        cell.propagation, cell.batch, cell.participation, cell.engine, cell.precision, cell.domain_share,
+        cell.validation,
+    )  # fmt: skip
+
+
+def _network_of(cell: Cell) -> tuple[Any, ...]:
+    return (cell.dataset, cell.domains, cell.model, cell.norm, cell.dtype, cell.clients, cell.users)
+
+
+class Costs:
+    """Costs of cells by kind. ``rounds`` are seconds of a round that are known already, by kind or by shape; ``timed``
+    counts the cells of which rounds were timed, ``networks`` those of which a batch was.
+    """
+
+    def __init__(self, options: RunOptions, rounds: Mapping[tuple[Any, ...], float]) -> None:
+        self._options, self._rounds = options, dict(rounds)
+        self._networks: dict[tuple[Any, ...], _Network] = {}
+        self._paces: dict[tuple[Any, ...], tuple[float, float]] = {}
+        self._works: dict[tuple[Any, ...], float] = {}
+        self._left, self.timed = WORK, 0
+
+    @property
+    def networks(self) -> int:
+        return len(self._paces)
+
+    def of(self, cells: Iterable[Cell], on_cell: Callable[[int], None]) -> dict[tuple[Any, ...], Cost]:
+        """The cost of every kind of the cells; ``on_cell`` is told before each how many are done."""
+        kinds = {kind_of(cell): cell for cell in cells}
+        shapes = {shape_of(cell): kind for kind, cell in reversed(kinds.items())}
+        first = set(shapes.values())
+        found: dict[tuple[Any, ...], Cost] = {}
+        with standard_settings():
+            torch.set_num_threads(self._options.threads)
+            for kind in sorted(kinds, key=lambda kind: kind not in first):  # a round of every shape comes first
+                on_cell(len(found))
+                found[kind] = self._guarded(kind, kinds[kind])
+        return found
+
+    def _guarded(self, kind: tuple[Any, ...], cell: Cell) -> Cost:
+        foreign = in_words(origins(resolve(cell, "")))
+        try:
+            return self._cost(kind, cell)
+        except Refused as error:  # what only training tells
+            return Cost(refused=str(error))
+        except Diverged:  # the grid will record it; it costs next to nothing
+            return Cost()
+        except BaseException as error:  # too large for this machine, or a plug-in's: the others go on
+            if isinstance(error, (KeyboardInterrupt, Terminated)):
+                raise
+            words = told(error).splitlines()[0] + _EMPTY.get(type(error), "") * (not error.args)
+            return Cost(failed=words + (f" [{foreign}]" if foreign else ""))
+
+    def _cost(self, kind: tuple[Any, ...], cell: Cell) -> Cost:
+        network = self._network(cell)
+        work = self._work(cell, network.built.experiment)
+        seconds = self._rounds.get(kind)
+        if seconds is None and self.timed < MOST_TIMED and ROUNDS * work <= self._left:
+            self._left -= ROUNDS * work
+            self.timed += 1
+            seconds = self._rounds[shape_of(cell)] = self._timed(cell)
+        if seconds is None:
+            seconds = self._rounds.get(shape_of(cell), work * network.pace)
+        built, e = network.built, network.built.experiment
+        users = cell.clients if e.norm.private and not built.tests else 1  # each with a model of its own
+        stack = cell.participants * e.layout.d * next(e.model.parameters()).element_size()
+        share = len(cell.adversarial) / cell.clients
+        looks = len(e.train) * cell.domain_share * cell.validation * (share * passes(cell.train_evasion) + 1 - share)
+        memory = int(2.5 * stack) + 700 * 2**20  # the message stacks, beside the libraries themselves
+        return Cost(seconds, network.pace * network.forward, len(built.test) * users, memory, looks)
+
+    def _network(self, cell: Cell) -> _Network:
+        key = _network_of(cell)
+        if key not in self._networks:
+            built = build(cell, root=self._options.root, device=self._options.first_device)
+            like = (cell.dataset, cell.domains, cell.model, cell.dtype)
+            if like not in self._paces:
+                self._paces[like] = _pace(built.experiment)
+            self._networks[key] = _Network(built, *self._paces[like])
+        return self._networks[key]
+
+    def _work(self, cell: Cell, like: Experiment) -> float:
+        """Multiply-accumulates of a round of a cell whose data and network are those of ``like``."""
+        m, samples = cell.methods, _samples(cell, like)
+        key = (*_network_of(cell), cell.objective, cell.at, cell.train_evasion)
+        if key not in self._works:
+            small = replace(
+                like, settings=replace(cell.settings, batch=2), objective=m.objective, evasion=m.train_evasion,
+                adversarial=cell.adversarial,
+            )  # fmt: skip
+            self._works[key] = macs_per_epoch(small)["mean"] * cell.clients / sum(len(part) for part in like.parts)
+        steps = m.algorithm.steps(max(1, int(samples)), cell.batch) * (2 if "again" in m.algorithm.asks else 1)
+        each, plan = self._works[key], m.norm.statistics_pass
+        looked = 0.0 if plan is None else each / 3 * min(samples, plan.samples or samples)
+        return cell.participants * (steps * (cell.batch * each + STEP_WORK) + looked)
+
+    def _timed(self, cell: Cell) -> float:
+        """Seconds of a round."""
+        e = build(cell, root=self._options.root, device=self._options.first_device).experiment
+        clock, times = time.perf_counter(), []
+        for record in train(e, initial_state(e)):
+            times.append(time.perf_counter() - clock)
+            if record.round == min(ROUNDS, cell.end):
+                break
+            clock = time.perf_counter()
+        return min(times)
+
+
+def _samples(cell: Cell, like: Experiment) -> float:
+    """Training samples of a client in the mean."""
+    return len(like.train) * cell.domain_share * (1 - cell.validation) / cell.owners
+
+
+def _pace(e: Experiment) -> tuple[float, float]:
+    """Seconds per multiply-accumulate of a network's forward and backward, and those of one image's forward."""
+    e.model.eval()
+    counter = ProductCounter()
+    with counter:
+        _pass(e, 1)
+    each = max(1.0, counter.macs)
+    images = max(1, min(len(e.train), 64, int(BATCH_WORK / each)))
+    clock = time.perf_counter()
+    _pass(e, images)
+    seconds = time.perf_counter() - clock
+    e.model.zero_grad(set_to_none=True)
+    return seconds / (images * each + STEP_WORK), each / 3
+
+
+def _pass(e: Experiment, images: int) -> None:
+    index = torch.arange(images, device=e.device)
+    x = e.train.pixels(index, dtype=next(e.model.parameters()).dtype)
+    nn.functional.cross_entropy(e.model(x), e.train.labels(index)).backward()  # type: ignore[no-untyped-call]
+    if e.device.type == "cuda":  # which works on while this process goes on
+        torch.cuda.synchronize(e.device)
+
+
+def passes(evasion: str) -> int:
+    """Forward-sized passes of an evasion attack per image: a step is one forward and about two of backward."""
+    built = method("train_evasion", evasion)
+    steps = 3 * int(getattr(built, "steps", 1)) * int(getattr(built, "restarts", 1))
+    return int(getattr(built, "passes", steps)) + 1

@@ -34,9 +34,9 @@ from robustfl.randomness import stream
 from robustfl.records import Metrics
 from robustfl.vectors import write_statistics
 
+from .bn_statistics import picture
 from .build import DTYPES, Built
 from .cell import Cell
-from .portrait import picture
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from robustfl.autobyz import named
+from robustfl.autobyz import NAME, Ensemble, named
 from robustfl.contracts import Aggregator, BranchedNorm, LockstepNorm, OneMachineNorm, Tag
 from robustfl.data import data_root
 from robustfl.errors import UsageError
@@ -21,7 +21,6 @@ from robustfl.records import KEY_VERSION, LATER, digest, labels_of
 from robustfl.registry import KINDS, load_file, lookup, parse, reread_session
 
 from .cell import LISTS, Cell, canonical_users, setting
-from .ensemble import asked, members
 from .methods import LISTED, METHODS, PIPELINES, SAME, TEXTS, Methods, canonical_method, canonical_methods, identified
 from .spec import Scenario, is_axis, specs_of, tables_of
 
@@ -29,6 +28,7 @@ ENGINE_VERSION = 1
 """Raised when numbers of cells in general change beyond rounding; for narrower faults a method's version is."""
 MOST_CELLS = 200_000
 CELL_BYTES = 2500  # of a planned cell and its key, measured
+SCOPE = Cell.model_fields["scope"].default
 
 
 def expand(scenario: Scenario) -> list[Cell]:
@@ -75,7 +75,7 @@ def _matched(scenario: Scenario, axes: dict[str, list[Any]]) -> Iterator[tuple[C
     """Every combination of the axes with the places of the exclusions that match it."""
     rules, seeded = [_rule(rule) for rule in scenario.exclude], _Seeded()
     for combination in _combinations(scenario, axes):
-        for settings, ensemble in members(combination):
+        for settings, ensemble in _members(combination):
             cell = seeded(settings)
             yield cell, [place for place, rule in enumerate(rules) if _matches(rule, cell, ensemble)]
 
@@ -229,6 +229,46 @@ def _bare_or_whole(field: str, option: Any) -> str:
     if not issubclass(lookup(kind, option).cls, Aggregator) and kind == "defense":
         canonical_method(field, option)  # a step alone is no defense, and says so
     return _Bare(option)
+
+
+# --- AutoByz: one value of the axis ``attack`` that stands for a cell per member --------------------------------------
+
+
+def asked(scenario: Scenario) -> Ensemble | None:
+    """The ensemble that a scenario's attacks name, or None.
+
+    Raises ``UsageError`` for two versions of it and for a scope with several values, since members forge channels of
+    their own.
+    """
+    attacks = scenario.cell.get("attack")
+    listed = attacks if isinstance(attacks, list) else [attacks]
+    found = {ensemble for option in listed for ensemble in _ensembles(option)}
+    if len(found) > 1:
+        raise UsageError(f"attack: {NAME} in {len(found)} versions; a scenario takes one")
+    scope = scenario.cell.get("scope")
+    if found and is_axis("scope", scope):
+        raise UsageError(
+            f"scope={scope!r}: beside attack={NAME!r}, whose members forge channels of their own, one value"
+        )
+    return next(iter(found), None)
+
+
+def _ensembles(option: Any) -> list[Ensemble]:
+    specs = (
+        specs_of("attack", option) if isinstance(option, Mapping) else option if isinstance(option, list) else [option]
+    )
+    return [ensemble for spec in specs if (ensemble := named(spec)) is not None]
+
+
+def _members(settings: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
+    """The settings of every cell that these settings stand for, with the ensemble's spec where they name one."""
+    ensemble = named(settings.get("attack"))
+    if ensemble is None:
+        yield dict(settings), ""
+        return
+    scope = settings.get("scope", SCOPE)
+    for attack, channel in ensemble.by_cell(scope):
+        yield {**settings, "attack": attack, "scope": channel}, ensemble.spec
 
 
 # --- what can be said before any data is loaded ----------------------------------------------------------------------

@@ -2,33 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from robustfl.origins import all_origins
+from robustfl.errors import RobustflError, StoreError, UsageError
 from robustfl.records import CellResult, plain
-from robustfl.registry import guests, loaded_files, pack
+from robustfl.registry import guests, load_file, load_plugins, loaded_files, pack, unpack
+from robustfl.reports import tracking
 from robustfl.reports.store import Store
-from robustfl.storage import LIMIT
+from robustfl.scratch import sweep
 
 from .cell import Cell
-from .cell_task import CellTask, Finished, run_on_cluster, run_tasks
-from .checkpoint import checkpoint_path, discard
-from .ensemble import SCOPE, asked
-from .execution import CHECKPOINT_MINUTES, WARNING, Execution, OnCellRound, unheard, warned
-from .expand import expand, fingerprints, key_of, labels, refusal, resolve
+from .checkpoint import commit, discard
+from .expand import SCOPE, asked, labels
 from .kept_models import missing_models
-from .memory import memory_of, slots_on
+from .memory import REMEDY, memory_of, slots_on
 from .noop_settings import scenario_warnings
-from .shown import shown
+from .plan import Plan, ResolvedCell, plan
+from .progress import shown
+from .run import failure, run_resolved
+from .run_options import WARNING, OnCellRound, RunOptions, unheard, warned
 from .spec import Scenario
+from .worker_pool import Died, Progress, run_in_workers
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from robustfl.reports.notebook import Plots
+
+_PROGRESS_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Finished:
+    """One cell that just ended, as progress displays need it."""
+
+    key: str
+    labels: dict[str, Any]
+    status: str
+    reason: str | None
+    sa: float | None
+    ra: float | None
+    seconds: float
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    found: bool = False
+    """Another grid stored it; it did not run here."""
+
+    @classmethod
+    def of(cls, record: CellResult, *, found: bool = False) -> Finished:
+        """The end of a cell with this record."""
+        metrics, timing = record.metrics, record.timing
+        return cls(
+            record.key, record.labels, record.status, record.reason, metrics.sa if metrics else None,
+            metrics.ra_worst if metrics else None, timing.seconds, tuple(timing.notes),
+            tuple(record.certificates.get("warnings") or ()), found,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -78,84 +112,32 @@ class Results:
         return to_html(load_board(self.folder, keys=self.keys))
 
 
-@dataclass(frozen=True)
-class Plan:
-    """The cells of a scenario with their keys, and those that still have to run."""
-
-    scenario: Scenario
-    folder: Path
-    cells: dict[str, Cell]
-    missing: tuple[str, ...]
-    fingerprints: dict[Cell, str]
-
-    @property
-    def begun(self) -> int:
-        """The number of missing cells that have a checkpoint to go on from."""
-        return sum(checkpoint_path(self.folder, key).is_file() for key in self.missing)
-
-    @property
-    def others(self) -> int:
-        """The number of cells in the store that are none of this scenario."""
-        return len(set(Store(self.folder).keys()) - self.cells.keys())
-
-
-def plan(scenario: Scenario, *, out: str | Path = "runs", root: str | Path | None = None) -> Plan:
-    """Expand a scenario and compare with the store. Fetches data sets that are not there; computes nothing."""
-    cells = expand(scenario)
-    known = fingerprints(cells, root)
-    keyed = {key_of(resolve(cell, known[cell])): cell for cell in cells}
-    folder = Path(out) / scenario.name
-    finished = Store(folder).done(keyed)
-    return Plan(scenario, folder, keyed, tuple(k for k in keyed if k not in finished), known)
-
-
 def grid(
     scenario: Scenario | str | Path,
     *,
     out: str | Path = "runs",
-    jobs: int | None = None,
-    threads: int = 1,
-    device: str = "auto",
-    root: str | Path | None = None,
-    checkpoint_minutes: float = CHECKPOINT_MINUTES,
-    keep_model: bool = False,
-    cell_minutes: float | None = None,
     on_start: Callable[[Plan], None] = unheard,
     on_cell: Callable[[Finished], None] = unheard,
     on_round: OnCellRound | None = None,
-    track: Sequence[str] = (),
     on_note: Callable[[str], None] = warned,
-    cluster: str | None = None,
-    state_memory: int = LIMIT,
-    gpus: Sequence[int] | None = None,
-    slots: int | None = None,
     progress: bool | None = None,
+    **options: Any,
 ) -> Results:
     """Run every cell of ``scenario`` that the store ``<out>/<name>`` does not have yet.
 
-    ``jobs`` worker processes (default: one per core, or one on a GPU) of ``threads`` threads each. Results do not
-    depend on ``jobs``; with 0 cells run in this very process, where a debugger reaches them and a crash ends all.
-    With ``cluster``, the address of a dask scheduler, its workers run the cells instead (see
-    ``scenarios/cluster.py``); with ``gpus``, cells are spread over these, ``slots`` at a time on each (default: as many
-    as their memory holds). ``track`` names trackers (``"tensorboard"``) that follow every cell into the store's folder.
+    ``options`` are those of ``RunOptions``: ``jobs``, ``device``, ``threads``, ``root``, ``keep_model``, ``track`` …
     ``on_round`` hears about once a second of every running cell: its key, the round and the rounds; not on a cluster.
     ``on_note`` hears every warning, also of cells, each once (default: Python's warnings).
     ``progress`` shows a bar; by default in notebooks, where nobody else listens (``on_cell``, ``on_start``).
-    Every ``checkpoint_minutes`` (0: never) a cell that runs here keeps what it needs to go on. ``keep_model`` keeps
-    every trained model in the store (``load_model``).
 
     Raises ``UsageError`` for a wrong scenario and ``StoreError`` for a folder that cannot be written; a cell that
     crashes, or takes longer than ``cell_minutes``, is recorded as *failed* and the others go on.
     """
-    execution = Execution(
-        device=device, threads=threads, root=root, state_memory=state_memory, checkpoint_minutes=checkpoint_minutes,
-        keep_model=keep_model, cell_minutes=cell_minutes, track=tuple(track), jobs=jobs,
-        gpus=None if gpus is None else tuple(gpus), slots=slots, cluster=cluster, on_note=on_note,
-    )  # fmt: skip
+    how = RunOptions(on_note=on_note, **options)
     heard = on_start is not unheard or on_cell is not unheard or on_round is not None
     with shown(progress, on_start, on_cell, on_round, heard=heard) as (started, ended, at_round):
         heeded = _Warnings(ended, on_note)
-        return run_grid(scenario, execution, out=out, on_start=started, on_cell=heeded.see, on_round=at_round)
+        return run_grid(scenario, how, out=out, on_start=started, on_cell=heeded.see, on_round=at_round)
 
 
 @dataclass
@@ -176,7 +158,7 @@ class _Warnings:
 
 def run_grid(
     scenario: Scenario | str | Path,
-    execution: Execution,
+    options: RunOptions,
     *,
     out: str | Path,
     on_start: Callable[[Plan], None] = unheard,
@@ -190,11 +172,11 @@ def run_grid(
     """
     if not isinstance(scenario, Scenario):
         scenario = Scenario.load(scenario)
-    workers = execution.workers
-    todo = plan(scenario, out=out, root=execution.root)
+    workers = options.workers
+    todo = plan(scenario, out=out, root=options.root)
     store = Store(todo.folder)
     if store.has_old_keys():
-        execution.on_note(
+        options.on_note(
             f"warning: {todo.folder} has records with keys of version 1, which do not count as run: their cells run "
             f"again; `robustfl merge {todo.folder} --out NEW/{scenario.name}` converts them, for a grid with --out NEW"
         )
@@ -202,53 +184,49 @@ def run_grid(
     for key in todo.cells.keys() - set(todo.missing):
         discard(todo.folder, key)  # of a cell that was killed between its record and this
     on_start(todo)
-    running = (cell for cell in todo.cells.values() if refusal(cell) is None)
+    running = (one.cell for one in todo.cells.values() if one.refusal is None)
     for warning in scenario_warnings(scenario, running):
-        execution.on_note(WARNING + warning)
-    without = missing_models(store, todo.cells.keys() - set(todo.missing)) if execution.keep_model else 0
+        options.on_note(WARNING + warning)
+    without = missing_models(store, todo.cells.keys() - set(todo.missing)) if options.keep_model else 0
     if without:
-        execution.on_note(
+        options.on_note(
             f"warning: {without} stored cells have no model and do not run again; take a fresh --out for theirs"
         )
     computed, stored = 0, len(todo.cells) - len(todo.missing)
     with store.held() as alone:
-        tasks = _tasks(todo, execution)
+        tasks = _tasks(todo, options)
         if not alone:
             tasks.reverse()
-            execution.on_note(f"another grid works in {todo.folder}; this one begins at the end, and they meet")
-        if execution.cluster is None:
-            ended = run_tasks(tasks, _devices(todo, execution, workers), execution, on_round or unheard)
+            options.on_note(f"another grid works in {todo.folder}; this one begins at the end, and they meet")
+        if options.cluster is None:
+            ended = run_tasks(tasks, _devices(todo, options, workers), options, on_round or unheard)
         else:
-            ended = run_on_cluster(tasks, execution)
+            ended = run_on_cluster(tasks, options)
         for finished in ended:
             computed, stored = computed + (not finished.found), stored + finished.found
             on_cell(finished)
     return Results(todo.folder, computed, stored, store.statuses(todo.cells), frozenset(todo.cells))
 
 
-def _devices(todo: Plan, execution: Execution, workers: int) -> list[str]:
+def _devices(todo: Plan, options: RunOptions, workers: int) -> list[str]:
     """The device of every worker; on GPUs that are named, as many as their memory holds."""
-    if execution.gpus is None:
-        return [execution.device] * workers
-    need = memory_of((todo.cells[key] for key in todo.missing), execution.root)
-    each = execution.slots or slots_on(execution.gpus, need)
-    named = ", ".join(map(str, execution.gpus))
-    execution.on_note(f"{len(execution.gpus) * each} cells at once: {each} on each of the GPUs {named}")
-    return [f"cuda:{index}" for _ in range(each) for index in execution.gpus]
+    if options.gpus is None:
+        return [options.device] * workers
+    need = memory_of((todo.cells[key].cell for key in todo.missing), options.root)
+    each = options.slots or slots_on(options.gpus, need)
+    named = ", ".join(map(str, options.gpus))
+    options.on_note(f"{len(options.gpus) * each} cells at once: {each} on each of the GPUs {named}")
+    return [f"cuda:{index}" for _ in range(each) for index in options.gpus]
 
 
-def _tasks(todo: Plan, execution: Execution) -> list[CellTask]:
+def _tasks(todo: Plan, options: RunOptions) -> list[CellTask]:
     """The missing cells, each with what a worker needs for it; those with the same plug-ins follow one another."""
-    cells = {key: todo.cells[key] for key in todo.missing}
-    foreign = {key: frozenset(all_origins(resolve(c, todo.fingerprints[c])["methods"])) for key, c in cells.items()}
-    used = frozenset[str]().union(*foreign.values())
+    cells = [todo.cells[key] for key in todo.missing]
+    used = frozenset[str]().union(*(cell.foreign for cell in cells))
     plugins = tuple(dict.fromkeys([*todo.scenario.plugins, *loaded_files(used)]))
-    sent = pack([entry for entry in guests() if entry.origin in used and execution.jobs != 0])
-    here, store = replace(execution.of_a_cell, store=todo.folder), Store(todo.folder)
-    tasks = [
-        CellTask(key, cell, todo.scenario.name, todo.fingerprints[cell], here, store, foreign[key], plugins, sent)
-        for key, cell in cells.items()
-    ]
+    sent = pack([entry for entry in guests() if entry.origin in used and options.jobs != 0])
+    here, store = replace(options.of_a_cell, store=todo.folder), Store(todo.folder)
+    tasks = [CellTask(cell, here, store, plugins, sent) for cell in cells]
     return sorted(tasks, key=lambda task: sorted(task.foreign))
 
 
@@ -259,10 +237,134 @@ def _described(todo: Plan, facts: Mapping[str, Any]) -> dict[str, Any]:
         "name": scenario.name,
         "description": scenario.description,
         "scenario": plain(scenario.model_dump(mode="json")),
-        "cells": {key: labels(cell) for key, cell in todo.cells.items()},
+        "cells": {key: cell.labels for key, cell in todo.cells.items()},
         "defaults": labels(Cell.of({})),
     }
     ensemble = asked(scenario)
     if ensemble is not None:
         described["autobyz"] = {"version": ensemble.version, "scope": scenario.cell.get("scope", SCOPE)}
     return {**described, **plain(dict(facts))}
+
+
+# --- the missing cells as tasks of worker processes or a cluster ------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CellTask:
+    """A missing cell of a grid, with what a worker needs for it: the last two only where the cell has plug-ins."""
+
+    resolved: ResolvedCell
+    options: RunOptions
+    store: Store
+    plugins: tuple[str, ...] = ()
+    sent: bytes = b""
+
+    @property
+    def key(self) -> str:
+        """The key of the cell."""
+        return self.resolved.key
+
+    @property
+    def foreign(self) -> frozenset[str]:
+        """The origins of its plug-ins."""
+        return self.resolved.foreign
+
+    def __call__(self, device: str, send: Callable[[Progress], None]) -> CellResult | Finished | RobustflError:
+        """Run it in a worker, whatever its methods do short of ending the process; an error of the grid is returned."""
+        try:
+            load_plugins()
+            if self.foreign:
+                unpack(self.sent)
+            return self.execute(device, send)
+        except (StoreError, UsageError) as error:
+            return error
+        except BaseException as error:  # a method's own exit or interrupt: nobody else's reaches a worker
+            return self.resolved.failed(failure(error, self.resolved.plug_ins))
+
+    def execute(self, device: str, send: Callable[[Progress], None]) -> CellResult | Finished:
+        """Run it, unless another grid has stored it; its rounds are sent about once a second."""
+        for plugin in self.plugins if self.foreign else ():
+            load_file(plugin)
+        if not self.resolved.same_here:
+            words = f"a plug-in changed after the grid began{self.resolved.plug_ins}; start the grid again"
+            raise UsageError(words)
+        if (stored := self._stored()) is not None:
+            return stored
+        sent = time.monotonic()
+
+        def on_round(round: int, rounds: int, loss: float) -> None:
+            nonlocal sent
+            del loss
+            if time.monotonic() - sent >= _PROGRESS_SECONDS:
+                sent = time.monotonic()
+                send(Progress(round, rounds))
+
+        followed = tracking.Followed(self.options.track, self.store.folder, self.key, self.resolved.labels)
+        here = replace(self.options, device=device, on_round=on_round, on_point=followed.evaluated)
+        record = run_resolved(self.resolved, here)
+        followed.finished(record)
+        return record
+
+    def end(self, outcome: CellResult | Finished | Died | RobustflError) -> Finished:
+        """Store its record, of a death that of a failure. Raises an error of the grid."""
+        if isinstance(outcome, RobustflError):
+            raise outcome
+        if isinstance(outcome, Died):
+            outcome = self._stored() or self.resolved.failed(self._reason(outcome))
+        if isinstance(outcome, Finished):
+            return outcome
+        commit(self.store, outcome)
+        return Finished.of(outcome)
+
+    def _stored(self) -> Finished | None:
+        """Its end, if another grid has stored it since."""
+        if not self.store.done([self.key]):
+            return None
+        discard(self.store.folder, self.key)
+        return Finished.of(self.store.read(self.key), found=True)
+
+    def _reason(self, died: Died) -> str:
+        """Why it failed, where its worker was killed at the deadline or died twice."""
+        plug_ins = self.resolved.plug_ins
+        if died.late:
+            words = f"time limit of {self.options.cell_minutes:g} min (--cell-minutes) reached{plug_ins}"
+            return f"{words}; what was checkpointed is kept\n{died.trace}".rstrip()
+        remedy = f" (out of memory?); {REMEDY}" if died.status == -signal.SIGKILL else ""
+        return f"the worker process died twice on this cell{remedy}: {died}{plug_ins}\n{died.trace}".rstrip()
+
+
+def run_tasks(
+    tasks: Sequence[CellTask], devices: Sequence[str], options: RunOptions, on_round: OnCellRound
+) -> Iterator[Finished]:
+    """Run the cells in one worker process per device, or without devices in this very process."""
+
+    def send(key: str, progress: Progress) -> None:
+        on_round(key, *progress)
+
+    sweep()
+    if not devices:
+        for task in tasks:
+            yield task.end(task.execute(options.device, partial(send, task.key)))
+    elif tasks:
+        deadline = None if options.cell_minutes is None else 60 * options.cell_minutes
+        for task, message in run_in_workers(tasks, devices, threads=options.threads, deadline=deadline):
+            if isinstance(message, Progress):
+                send(task.key, message)
+            else:
+                yield task.end(message)
+
+
+def run_on_cluster(tasks: Sequence[CellTask], options: RunOptions) -> Iterator[Finished]:
+    """Run the cells on a cluster; every record is committed here, as soon as it arrives."""
+    from .cluster import RemoteCell, connected, contents, methods_of, run_remotely, software
+
+    if not tasks:
+        return
+    mine, plugins, by_key = software(), contents(tasks[0].plugins), {task.key: task for task in tasks}
+    with connected(str(options.cluster)) as client:
+        cells = [
+            RemoteCell(t.resolved, plugins, mine, methods_of(t.resolved.settings), options.of_a_cell, t.sent)
+            for t in tasks
+        ]
+        for record in run_remotely(client, cells, options.on_note):
+            yield by_key[record.key].end(record)

@@ -22,7 +22,7 @@ from robustfl.records import CellResult, canonical, plain
 from robustfl.reports.published.agreement import settings_apart, versions_apart
 from robustfl.reports.store import write_atomic
 
-from .expand import key_of
+from .plan import ResolvedCell
 
 EVALUATED = ("dataset", "domains", "partition", "model", "norm", "objective", "evasions", "train_evasion")
 """Settings whose methods evaluation loads: what there is to test, and who is tested on what."""
@@ -87,13 +87,14 @@ class Job:
         subprocess.run(command, stdin=subprocess.DEVNULL, stdout=2, check=False)
 
 
-def check_same(published: Mapping[str, Any], here: Mapping[str, Any], key: str) -> None:
+def check_same(published: Mapping[str, Any], here: ResolvedCell, key: str) -> None:
     """Raise ``NotMeasuredError`` unless a published resolved cell is the one that its settings make ``here``."""
-    if versions := versions_apart(published.get("methods", {}), here["methods"]):
+    settings = here.settings
+    if versions := versions_apart(published.get("methods", {}), settings["methods"]):
         raise NotMeasuredError(OTHER_VERSIONS, "; ".join(versions))
-    if key_of(here) != key:
+    if here.key != key:
         raise NotMeasuredError(
-            ANOTHER, "; ".join(settings_in_words(published, here)) or "the settings have another key"
+            ANOTHER, "; ".join(settings_in_words(published, settings)) or "the settings have another key"
         )
 
 

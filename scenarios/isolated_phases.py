@@ -6,22 +6,28 @@ import argparse
 import json
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+
+from robustfl.contracts import Arrays
 from robustfl.data import data_root
-from robustfl.errors import Diverged, RobustflError, told
-from robustfl.federation import initial_state
+from robustfl.errors import Diverged, RobustflError, StoreError, told
+from robustfl.federation import Experiment, LocalModels, State, initial_state
 from robustfl.origins import all_origins
-from robustfl.records import CellResult, measured_in
+from robustfl.records import CellResult, Metrics, measured_in
 from robustfl.registry import load_file, load_plugins, origin_of_file
-from robustfl.reports.store import write_atomic
+from robustfl.reports.store import write_atomic, write_stream
 from robustfl.torch_settings import standard_settings
 
-from .build import build
+from .build import Built, build
 from .cell import Cell
-from .execution import Execution
-from .expand import fingerprints, resolve
+from .checkpoint import copy_into, model_places, models_of
+from .expand import fingerprints
 from .isolated import (
     DATA,
     DIFFERS,
@@ -37,8 +43,11 @@ from .isolated import (
 )
 from .measuring import Measuring
 from .methods import method
-from .run import run_cell, set_up
-from .snapshots import measured, write_training_data
+from .plan import ResolvedCell
+from .run import run_resolved, set_up
+from .run_options import RunOptions
+
+_OF_LOCAL = ("received", "before", "updates", "statistics")
 
 
 def prepare(folder: Path, plugins: Sequence[str], root: str | None) -> None:
@@ -50,7 +59,7 @@ def prepare(folder: Path, plugins: Sequence[str], root: str | None) -> None:
     if weights is not None and not {"..", "/", "~"} & {*Path(weights.path).parts}:
         (place / "data" / weights.path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(weights.file(data_root(root)), place / "data" / weights.path)
-    write_training_data([data.load(data_root(root), download=False) for data in cell.methods.datasets], place / DATA)
+    _write_data([data.load(data_root(root), download=False) for data in cell.methods.datasets], place / DATA)
 
 
 def train(folder: Path, plugins: Sequence[str], root: str | None) -> None:
@@ -62,13 +71,11 @@ def train(folder: Path, plugins: Sequence[str], root: str | None) -> None:
         load_file(plugin)
     published, fingerprint = job["resolved"], (place / "fingerprint.txt").read_text(encoding="utf-8")
     cell = Cell.of(published.get("cell", {}))
-    check_same(published, resolve(cell, fingerprint), job["key"])
-    here = Execution(
-        device=job["device"], threads=job["threads"], root=place / "data", training_data=place / DATA,
-        snapshots=trained,
-    )  # fmt: skip
-    record = run_cell(cell, fingerprint=fingerprint, execution=here)
-    leave(record, trained)
+    resolved = ResolvedCell.of(cell, fingerprint)
+    check_same(published, resolved, job["key"])
+    here = RunOptions(device=job["device"], threads=job["threads"], root=place / "data")
+    parts, measure = _read_data(place / DATA), partial(Snapshots, folder=trained)
+    leave(run_resolved(resolved, here, parts=parts, measure=measure), trained)
 
 
 def evaluate(folder: Path, plugins: Sequence[str], root: str | None) -> None:
@@ -83,20 +90,51 @@ def evaluate(folder: Path, plugins: Sequence[str], root: str | None) -> None:
     cell = _to_evaluate(job["resolved"], plugins)
     record = record.model_copy(update={"metrics": None, "curve": []})
     if record.status in ("done", "diverged"):
-        record = _measured(record, cell, trained, Execution(device=job["device"], threads=job["threads"], root=root))
+        record = _measured(record, cell, trained, RunOptions(device=job["device"], threads=job["threads"], root=root))
     leave(record, folder)
 
 
-def _measured(record: CellResult, cell: Cell, trained: Path, execution: Execution) -> CellResult:
+class Snapshots(Measuring):
+    """Measures nothing: leaves every model that is to be measured in a file of a folder.
+
+    The files hold tensors and numbers alone and are read with ``weights_only``, so that no code in them can run.
+    """
+
+    def __init__(self, cell: Cell, built: Built, options: RunOptions, *, folder: Path) -> None:
+        super().__init__(cell, built, options)
+        self._folder = folder
+
+    def see(self, tested: State) -> None:
+        """Leave a model as it is tested, with what is propagated to users just before."""
+        with self.evaluator.as_tested(tested) as at:
+            self._leave(f"{tested.round:06}.pt", at, None)
+
+    def forgetting(self, state: State, local: LocalModels | None) -> None:
+        """Leave the honest participants' models of a round."""
+        self._leave(f"{state.round:06}-local.pt", state, local)
+
+    def final(self, tested: State, key: str) -> Metrics | None:
+        """Nothing: the last model has been left as those of all evaluated rounds."""
+        del tested, key
+        return None
+
+    def _leave(self, name: str, state: State, local: LocalModels | None) -> None:
+        content = models_of(self._built.experiment, state) | {"local": None}
+        if local is not None:
+            content["local"] = {"clients": list(local.clients)} | {n: getattr(local, n) for n in _OF_LOCAL}
+        write_stream(self._folder / name, partial(torch.save, content))
+
+
+def _measured(record: CellResult, cell: Cell, trained: Path, options: RunOptions) -> CellResult:
     """The record with what is measured here in the place of all that training says of it."""
     with standard_settings():
-        set_up(cell, execution)
-        built = build(cell, root=execution.root, device=execution.first_device)
-        measuring, state = Measuring(cell, built, execution), initial_state(built.experiment)
+        set_up(cell, options)
+        built = build(cell, root=options.root, device=options.first_device)
+        measuring, state = Measuring(cell, built, options), initial_state(built.experiment)
         fields: dict[str, Any] = {}
         try:
             for file in sorted(trained.glob("*.pt")):
-                state = measured(measuring, built.experiment, state, file)
+                state = _measure(measuring, built.experiment, state, file)
             seen = {point.round for point in measuring.curve} | {state.round}
             rounds = range(1, cell.end + 1 if record.status == "done" else (record.round or 1))
             for round in rounds:
@@ -108,6 +146,44 @@ def _measured(record: CellResult, cell: Cell, trained: Path, execution: Executio
             fields |= {"status": "diverged", "reason": str(error), "round": error.round}
     told = {**record.certificates, **measuring.facts, **measuring.certificates, "warnings": measuring.warnings}
     return record.model_copy(update={**fields, "curve": measuring.curve, "certificates": told})
+
+
+def _measure(measuring: Measuring, experiment: Experiment, start: State, file: Path) -> State:
+    """Measure what a file holds, in the memory of ``start``. Raises ``StoreError`` for one that does not fit."""
+    try:
+        content = torch.load(file, map_location=experiment.device, weights_only=True)
+        copy_into(model_places(experiment, start, content))
+        state = replace(start, round=int(content["round"]))
+        local = content["local"]
+        models = None if local is None else LocalModels(tuple(local["clients"]), *(local[n] for n in _OF_LOCAL))
+    except Exception as error:  # a damaged or foreign file may raise anything
+        raise StoreError(f"{file.name}: no model of this cell ({type(error).__name__}: {error})") from None
+    if file.stem.endswith("-local"):
+        measuring.forgetting(state, models)
+    else:
+        measuring.see(state)
+    return state
+
+
+def _write_data(parts: Sequence[Arrays], file: Path) -> None:
+    """Write data sets as training needs them: everything but the test images and their labels."""
+    arrays: dict[str, Any] = {}
+    for i, part in enumerate(parts):
+        facts = [part.classes, len(part.test_y)]
+        arrays |= {f"{i}/x": part.train_x, f"{i}/y": part.train_y, f"{i}/facts": np.array(facts)}
+        arrays[f"{i}/fingerprint"] = np.array(part.fingerprint)
+    write_stream(file, lambda stream: np.savez(stream, **arrays))
+
+
+def _read_data(file: Path) -> list[Arrays]:
+    """The data sets of such a file; test images are black, and of class 0."""
+    with np.load(file, allow_pickle=False) as found:
+        parts = []
+        for i in range(len(found.files) // 4):
+            x, y, (classes, tests) = found[f"{i}/x"], found[f"{i}/y"], found[f"{i}/facts"]
+            black, zero = np.zeros((tests, *x.shape[1:]), x.dtype), np.zeros(tests, y.dtype)
+            parts.append(Arrays(x, y, black, zero, int(classes), str(found[f"{i}/fingerprint"])))
+    return parts
 
 
 def _job(folder: Path) -> dict[str, Any]:

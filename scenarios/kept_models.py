@@ -69,11 +69,7 @@ def keep_model(folder: str | Path, key: str, built: Built, evaluator: Evaluator,
 
 @standard_settings()
 def load_model(
-    source: str | Path,
-    key: str,
-    *,
-    user: int | None = None,
-    device: str | torch.device = "cpu",
+    source: str | Path, key: str, *, user: int | None = None, device: str | torch.device = "cpu"
 ) -> nn.Module:
     """The trained model of a cell that ran with ``keep_model``, in evaluation mode: pixels in [0, 1] to logits.
 

@@ -14,7 +14,7 @@ from robustfl.reports.published import Board
 
 from .bench import Search, configurations, final_scenario
 from .cell import Cell
-from .ensemble import asked as ensemble_asked
+from .expand import asked as ensemble_asked
 from .expand import expand, labels
 from .protocol import Protocol, protocol_of, scenario_to_run
 from .spec import Scenario

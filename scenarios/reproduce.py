@@ -20,8 +20,9 @@ from robustfl.torch_settings import standard_settings
 
 from .arithmetic import compute, trace
 from .cell import Cell
-from .expand import expand, fingerprints, key_of, labels, refusal, resolve
+from .expand import expand, fingerprints, labels, refusal
 from .grid import Results
+from .plan import ResolvedCell
 from .spec import Scenario
 
 REFERENCE_SECONDS = 0.55
@@ -142,7 +143,7 @@ def _keys(
     options: dict[Cell, list[str]] = {}
     for cell in cells:
         prints = [known[cell]] if cell in known else sorted(seen)
-        options[cell] = [key_of(resolve(cell, digest)) for digest in prints]
+        options[cell] = [ResolvedCell.of(cell, digest).key for digest in prints]
     return options, lacking
 
 

@@ -1,41 +1,44 @@
-"""One cell in one call: ``robustfl.run``."""
+"""One cell in one call: ``robustfl.run``, also shared by the processes that ``torchrun`` started."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
+
+import torch
+import torch.distributed as dist
 
 from robustfl.errors import UsageError
 from robustfl.records import CellResult
 from robustfl.reports import tracking
 from robustfl.reports.store import Store
-from robustfl.storage import LIMIT
+from robustfl.team import ALONE, Team
 
 from .cell import Cell
 from .checkpoint import commit
-from .execution import CHECKPOINT_MINUTES, WARNING, Execution, OnRound, unheard, warned
-from .expand import expand, fingerprints, key_of, labels, resolve
+from .expand import expand, fingerprints
 from .noop_settings import cell_warnings
-from .ranks import joined
-from .run import run_cell
+from .plan import ResolvedCell
+from .run import run_resolved
+from .run_options import OF_A_GRID, WARNING, OnRound, RunOptions, device_of, unheard, warned
 from .spec import Scenario
+
+# As long as a round may take, and the evaluation for which the others wait.
+_PATIENCE = timedelta(days=2)
 
 
 def run(
     scenario: Scenario | Mapping[str, Any] | str | Path,
     *,
     out: str | Path | None = None,
-    device: str = "auto",
-    threads: int = 1,
-    root: str | Path | None = None,
-    checkpoint_minutes: float = CHECKPOINT_MINUTES,
-    keep_model: bool = False,
-    track: Sequence[str] = (),
-    state_memory: int = LIMIT,
     on_round: OnRound = unheard,
     on_note: Callable[[str], None] = warned,
+    **options: Any,
 ) -> CellResult:
     """Run one cell and return its record: ``status``, ``metrics.sa``, ``metrics.ra``, ``curve``, ``certificates`` …
 
@@ -44,44 +47,43 @@ def run(
     kept in the store ``<out>/<name>``, where the cell keeps checkpoints; it runs whether or not a record is there.
     ``keep_model`` keeps the trained model there as well (``load_model``).
     ``on_round(round, rounds, loss)`` is called after every round, ``on_note`` with every warning, also of the record
-    (default: Python's warnings); the other arguments are those of ``grid``. Under
-    ``torchrun`` the processes share the cell, and the first one's record is the whole one. A cell that is refused,
+    (default: Python's warnings); ``options`` are those of ``RunOptions`` that are not of a grid. Under ``torchrun`` the
+    processes share the cell, and the first one's record is the whole one. A cell that is refused,
     diverges or crashes says so in its record. Raises ``UsageError`` for settings that are none, or make several cells.
 
     >>> record = run({"rounds": 1, "clients": 2, "evasions": []})
     >>> record.status, 0 <= record.metrics.sa <= 1
     ('done', True)
     """
-    execution = Execution(
-        device=device, threads=threads, root=root, state_memory=state_memory, checkpoint_minutes=checkpoint_minutes,
-        keep_model=keep_model, track=tuple(track), on_round=on_round, on_note=on_note,
-    )  # fmt: skip
-    record = run_one(_scenario(scenario), execution, out=out)
+    for name in OF_A_GRID.intersection(options):
+        raise UsageError(f"run: {name}={options[name]!r} is for a grid; run runs one cell")
+    how = RunOptions(on_round=on_round, on_note=on_note, **options)
+    record = run_one(_scenario(scenario), how, out=out)
     for warning in record.certificates.get("warnings", []):
         on_note(WARNING + warning)
     return record
 
 
-def run_one(scenario: Scenario, execution: Execution, *, out: str | Path | None) -> CellResult:
+def run_one(scenario: Scenario, options: RunOptions, *, out: str | Path | None) -> CellResult:
     """Run the one cell of ``scenario``, as ``run`` does."""
     cell = _only(scenario)
     folder = Path(out or "runs") / scenario.name
     store = None if out is None else Store(folder)
     for warning in cell_warnings([cell]):
-        execution.on_note(WARNING + warning)
-    with joined(execution.device) as (team, where):
+        options.on_note(WARNING + warning)
+    with joined(options.device) as (team, where):
         if store is not None and team.leads:
             store.ready()
             store.sweep()
         # The data are fetched and decoded by one process, while the others wait for the digest.
-        known = fingerprints([cell], execution.root)[cell] if team.leads else ""
-        fingerprint = known if team.size == 1 else team.told(known)
-        names = execution.track if team.leads else ()
-        followed = tracking.Followed(names, folder, key_of(resolve(cell, fingerprint)), labels(cell))
+        known = fingerprints([cell], options.root)[cell] if team.leads else ""
+        resolved = ResolvedCell.of(cell, known if team.size == 1 else team.told(known), scenario.name)
+        names = options.track if team.leads else ()
+        followed = tracking.Followed(names, folder, resolved.key, resolved.labels)
         here = replace(
-            execution, device=where, team=team, on_point=followed.evaluated, store=None if store is None else folder
+            options, device=where, team=team, on_point=followed.evaluated, store=None if store is None else folder
         )
-        record = run_cell(cell, scenario=scenario.name, fingerprint=fingerprint, execution=here)
+        record = run_resolved(resolved, here)
     if not team.leads:
         return record
     if store is not None:
@@ -109,3 +111,34 @@ def _only(scenario: Scenario) -> Cell:
         f"run takes one cell, {scenario.name!r} has {len(cells)}; fix these settings (--set, or settings= of "
         f"Scenario.load): {open_axes}"
     )
+
+
+def processes() -> int:
+    """The number of processes that torchrun started; 1 without it."""
+    return int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
+
+
+def rank() -> int:
+    """The number of this process among those that torchrun started; 0 leads."""
+    return int(os.environ["RANK"]) if processes() > 1 else 0
+
+
+@contextmanager
+def joined(device: str) -> Iterator[tuple[Team, str]]:
+    """The team of this process and the device it works on: a GPU each, or all on the CPU."""
+    if processes() == 1:
+        yield ALONE, device
+        return
+    where = device_of(device)
+    if where.type == "cuda":
+        here = int(os.environ.get("LOCAL_RANK", "0"))
+        if here >= torch.cuda.device_count():
+            raise UsageError(f"process {here} of this machine has no GPU of its own: there are "
+                             f"{torch.cuda.device_count()}; use as many processes or --device cpu")  # fmt: skip
+        where = torch.device("cuda", here)
+        torch.cuda.set_device(where)
+    dist.init_process_group("nccl" if where.type == "cuda" else "gloo", timeout=_PATIENCE)
+    try:
+        yield Team(dist.get_rank(), dist.get_world_size(), where), str(where)
+    finally:
+        dist.destroy_process_group()

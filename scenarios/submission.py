@@ -16,9 +16,9 @@ from typing import Any
 from robustfl.reports.published import TOLERANCE, sound_board
 from robustfl.reports.published.submitting import BOARD, Submitted, read_submission
 
-from .execution import unheard
 from .isolated import ELSEWHERE
 from .protocol_check import words_of
+from .run_options import unheard
 from .verify import Check, Verification, check_work, verify
 
 

@@ -20,12 +20,13 @@ from robustfl.reports.published import TOLERANCE, read_board
 from robustfl.reports.published.agreement import agree, versions_apart
 
 from .cell import Cell
-from .execution import Execution, check_threads, device_of, unheard
-from .expand import fingerprints, key_of, refusal, resolve
+from .expand import fingerprints, refusal
 from .isolated import ELSEWHERE, OTHER_VERSIONS, Job, NotMeasuredError, check_same, evaluating, settings_in_words
 from .noop_settings import no_effect
+from .plan import ResolvedCell
 from .protocol_check import apart_from_protocol
 from .run import run_cell, versions
+from .run_options import RunOptions, check_threads, device_of, unheard
 from .tuning_check import Trial, trials_of
 
 AGREES = ("identical", "within tolerance")
@@ -231,11 +232,11 @@ class _Again:
     def run(self, cell: Cell, fingerprint: str, said: Mapping[str, Any], scenario: str = "") -> CellResult:
         """The record of a cell."""
         if self.folder is not None:
-            resolved = plain(resolve(cell, fingerprint))
-            return self.job(key_of(resolved), resolved, said).result()
+            resolved = ResolvedCell.of(cell, fingerprint)
+            return self.job(resolved.key, plain(resolved.settings), said).result()
         device, threads = self._place(said)
-        execution = Execution(device=device, threads=threads, root=self.root)
-        return run_cell(cell, scenario=scenario, fingerprint=fingerprint, execution=execution)
+        options = RunOptions(device=device, threads=threads, root=self.root)
+        return run_cell(cell, scenario=scenario, fingerprint=fingerprint, options=options)
 
     def of(self, record: CellResult) -> CellResult:
         """The record of a board's cell. Raises ``RobustflError`` where it cannot be run, such as for want of data."""
@@ -243,7 +244,7 @@ class _Again:
             return self.job(record.key, record.cell, record.certificates).result()
         cell = Cell.of(record.cell.get("cell", {}))
         fingerprint = fingerprints([cell], self.root)[cell]
-        check_same(record.cell, resolve(cell, fingerprint), record.key)
+        check_same(record.cell, ResolvedCell.of(cell, fingerprint), record.key)
         return self.run(cell, fingerprint, record.certificates, record.scenario)
 
     def job(self, key: str, resolved: Mapping[str, Any], said: Mapping[str, Any]) -> Job:
@@ -379,13 +380,13 @@ def _effect_apart(published: CellResult, again: CellResult) -> list[str]:
 def _apart_here(record: CellResult) -> tuple[list[str], list[str]]:
     """The packages installed in another version than the record names, and what is missing to know: nothing is run."""
     try:
-        resolved = resolve(Cell.of(record.cell.get("cell", {})), str(record.cell.get("data", "")))
+        here = ResolvedCell.of(Cell.of(record.cell.get("cell", {})), str(record.cell.get("data", "")))
     except RobustflError as error:
         return [], [str(error)]
-    found = versions_apart(record.cell.get("methods", {}), resolved["methods"])
-    if found or key_of(resolved) == record.key:
+    found = versions_apart(record.cell.get("methods", {}), here.settings["methods"])
+    if found or here.key == record.key:
         return found, []
-    return [f"cell {record.key[:12]}: {words}" for words in settings_in_words(record.cell, resolved)], []
+    return [f"cell {record.key[:12]}: {words}" for words in settings_in_words(record.cell, here.settings)], []
 
 
 def _environment(published: Any) -> list[str]:

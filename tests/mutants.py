@@ -63,7 +63,7 @@ BY_HAND: tuple[tuple[str, str, str], ...] = (
     ("reports/estimate.py", "lowest = tuple((s, min(each))", "lowest = tuple((s, each[0])"),
     ("reports/moderated.py", "math.sqrt(moderated / n)", "math.sqrt(moderated / (n - 1))"),
     ("reports/published/agreement.py", "max(far for", "min(far for"),
-    ("scenarios/isolated.py", "if key_of(here) != key:", "if False:"),
+    ("scenarios/isolated.py", "if here.key != key:", "if False:"),
 )  # fmt: skip
 """File, text that stands there exactly once, and what the fault makes of it."""
 EQUIVALENT: dict[tuple[str, str, str], str] = {}

@@ -30,7 +30,7 @@ class Lowered:
 
 
 def lowered(before: Measured, after: Measured, contestant: str, attacks: Collection[str]) -> list[Lowered]:
-    """What ``attacks``, which ``after`` has and ``before`` has not, made of a contestant's row: all tasks, then each.
+    """A contestant's row without and with ``attacks``, which ``after`` alone has: the mean over tasks, then each.
 
     Raises ``KeyError`` for a contestant that the boards do not have.
     """

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from robustfl.cli.printing import as_json, console, print_board, say, table
-from robustfl.cli.progress import execution_of, run_shown
+from robustfl.cli.progress import options_of, run_shown
 from robustfl.errors import RobustflError, UsageError
 
 if TYPE_CHECKING:
@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     from robustfl.reports.benchmark.study import Study
     from robustfl.reports.board import Board
     from robustfl.reports.published import Board as Published
-    from robustfl.scenarios import Execution, Results, Scenario
-    from robustfl.scenarios.bench import Contestant
-    from robustfl.scenarios.protocol import Protocol, Tier
+    from robustfl.scenarios import Results, RunOptions, Scenario
 
 _NO_PAGES = "the pages show accuracy under AutoByz, which --set attack took away"
 STUDIES, HELDOUT, SITE, BEAT = ("study-3", "study", "study-1"), "heldout", "site", "beat"
@@ -36,35 +34,28 @@ def bench(
 
     1 if a cell failed, or the study chose another set.
 
-    ``how`` is of ``Execution``.
+    ``how`` is of ``RunOptions``.
     """
     _refuse_places(board, page)
     running = {"contestant": contestants, "list": listing, "set": settings}
+    options = options_of(**how)
     if tier == BEAT:
         _takes_no(BEAT, {**running, "page": page, "dry-run": dry_run})
-        run = partial(run_shown, execution=execution_of(**how), out=out, quiet=form == "json")
+        run = partial(run_shown, options=options, out=out, quiet=form == "json")
         return _beat(row, sources, attacks, scope or "both", plugins, by or "", board=board, run=run, form=form)
-    if row is not None:
-        raise UsageError(f"bench {tier} takes no row ({row!r}); bench {BEAT} does, and --contestant names contestants")
     _takes_no(tier, {"attack": attacks, "scope": scope, "by": by})
+    _refuse_arguments(tier, row, sources)
     if tier in (*STUDIES, HELDOUT, SITE):
         _takes_no(tier, {**running, "board": board, **({} if tier == SITE else {"plugin": plugins})})
-    if tier != SITE and len(sources) > 1:
-        raise UsageError(
-            f"bench {tier} takes one --from, not {len(sources)}; bench {SITE} takes the boards of all tiers"
-        )
-    execution = execution_of(**how)
     if dry_run:
         unused = {"from": sources, "list": listing, "board": board, "page": page}
         _takes_no(f"{tier} --dry-run", unused)
-        return _dry_run(tier, contestants, settings, plugins, execution, out=out, form=form)
-    run = partial(run_shown, execution=execution, out=out, quiet=form == "json")
+        return _dry_run(tier, contestants, settings, plugins, options, out=out, form=form)
+    run = partial(run_shown, options=options, out=out, quiet=form == "json")
     if tier in (*STUDIES, HELDOUT):
         of = heldout if tier == HELDOUT else study
         return of(tier, _studied(tier, sources[0] if sources else None, run), page=page, form=form)
     from robustfl.registry import load_file
-    from robustfl.scenarios import bench as engine
-    from robustfl.scenarios.protocol import protocol, scenario_to_run
 
     for plugin in plugins:
         load_file(plugin)
@@ -73,16 +64,26 @@ def bench(
     if sources:
         _takes_no(f"{tier} --from", {**running, "board": board})
         return _from_board(tier, sources[0], page, form)
-    rules = protocol()
-    chosen = rules.tier(tier)
     if listing:
         _takes_no(f"{tier} --list", {"board": board, "page": page})
-        return _list(chosen, rules, engine.contestants(scenario_to_run(chosen, settings), contestants), form)
+        return _list(tier, settings, contestants, form)
+    return _run_tier(tier, run, contestants, settings, plugins, options, out=out, board=board, page=page, form=form)
+
+
+def _run_tier(
+    tier: str, run: Any, contestants: tuple[str, ...], settings: tuple[str, ...], plugins: tuple[str, ...],
+    options: RunOptions, *, out: str, board: Path | None, page: Path | None, form: str,
+) -> int:  # fmt: skip
+    """Tune and measure the contestants of a tier, print the board, and write what was asked for."""
+    from robustfl.scenarios.bench import bench as engine
+    from robustfl.scenarios.protocol import protocol, scenario_to_run
+
+    chosen = protocol().tier(tier)
     if page is not None:
         _refuse_pages(scenario_to_run(chosen, settings))
-    found = engine.bench(
-        chosen, run, wanted=contestants, settings=settings, out=out, root=execution.root, plugins=plugins,
-        on_note=execution.on_note,
+    found = engine(
+        chosen, run, wanted=contestants, settings=settings, out=out, root=options.root, plugins=plugins,
+        on_note=options.on_note,
     )  # fmt: skip
     _publish(found.results, board, page, form)
     return 1 if found.results.statuses.get("failed") or found.results.lost else 0
@@ -97,8 +98,18 @@ def _refuse_places(board: Path | None, page: Path | None) -> None:
         refuse_store("page", page)
 
 
+def _refuse_arguments(tier: str, row: str | None, sources: tuple[Path, ...]) -> None:
+    """Raise ``UsageError`` for a row, which only ``beat`` takes, and for more boards than a command reads."""
+    if row is not None:
+        raise UsageError(f"bench {tier} takes no row ({row!r}); bench {BEAT} does, and --contestant names contestants")
+    if tier != SITE and len(sources) > 1:
+        raise UsageError(
+            f"bench {tier} takes one --from, not {len(sources)}; bench {SITE} takes the boards of all tiers"
+        )
+
+
 def _dry_run(
-    tier: str, wanted: tuple[str, ...], settings: tuple[str, ...], plugins: tuple[str, ...], execution: Execution, *,
+    tier: str, wanted: tuple[str, ...], settings: tuple[str, ...], plugins: tuple[str, ...], options: RunOptions, *,
     out: str, form: str,
 ) -> int:  # fmt: skip
     """Print the cells, refusals and hours of the tuning and of the final cells; 1 if cells could not be timed."""
@@ -114,7 +125,7 @@ def _dry_run(
         (Scenario.load(f"bench/{tier}"),) if tier in (*STUDIES, HELDOUT)
         else planned_scenarios(protocol().tier(tier), wanted=wanted, settings=settings, plugins=plugins)
     )  # fmt: skip
-    found = {scenario.name: print_plan(scenario, execution, out=out, form=form) for scenario in planned}
+    found = {scenario.name: print_plan(scenario, options, out=out, form=form) for scenario in planned}
     if form == "json":
         as_json({name: plan.as_dict() for name, plan in found.items()})
     elif len(planned) > 1:
@@ -131,18 +142,22 @@ def _takes_no(what: str, options: Mapping[str, object]) -> None:
 
 def _refuse_pages(scenario: Scenario) -> None:
     """Raise ``UsageError`` for pages of a run that does not count AutoByz."""
-    from robustfl.scenarios.ensemble import asked
+    from robustfl.scenarios.expand import asked
 
     if asked(scenario) is None:
         raise UsageError(f"bench --page: {_NO_PAGES}; --board writes its board, `robustfl report --site` a site of it")
 
 
-def _list(tier: Tier, rules: Protocol, contestants: tuple[Contestant, ...], form: str) -> int:
+def _list(name: str, settings: tuple[str, ...], wanted: tuple[str, ...], form: str) -> int:
+    """Print the contestants of a tier, what they are told and what they try."""
     from robustfl.defenses import parse_pipeline
-    from robustfl.scenarios.bench import configurations
+    from robustfl.scenarios.bench import configurations, contestants
+    from robustfl.scenarios.protocol import protocol, scenario_to_run
 
+    rules = protocol()
+    tier = rules.tier(name)
     rows = []
-    for contestant in contestants:
+    for contestant in contestants(scenario_to_run(tier, settings), wanted):
         tried = configurations(contestant, rules)
         rates = ", ".join(dict.fromkeys(f"{c['schedule']['lr']:g}" for c in tried))
         own = ", ".join(dict.fromkeys(c["defense"] for c in tried if c["defense"] != contestant.of("defense")))
@@ -212,7 +227,7 @@ def _beat(
     from robustfl.scenarios.beat import challenge, with_challenge
 
     if row is None or len(sources) != 1 or not attacks:
-        raise UsageError(f"bench {BEAT} needs a row, --from BOARD and --attack SPEC")
+        raise UsageError(f"bench {BEAT} needs a row, --from BOARD and --attack ATTACK")
     load_plugins(plugins)
     read = sound_board(sources[0])
     contestant, scenario = challenge(read, row, attacks, scope=scope, plugins=plugins)
@@ -327,8 +342,7 @@ def _write_site(boards: Sequence[tuple[Measured, Path | None]], page: Path, left
 
 def _about(kind: str, name: str) -> About | None:
     """What a method's class says of it; None for one that is not installed here."""
-    from robustfl.cli.facts import facts_of
-    from robustfl.cli.methods_page import prose
+    from robustfl.cli.facts import facts_of, prose
     from robustfl.registry import lookup
     from robustfl.reports.benchmark.method import About
 

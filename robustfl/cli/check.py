@@ -6,12 +6,25 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import click
+
+from robustfl.cli.options import FORMAT, Command, Finite, plugins
 from robustfl.cli.printing import as_json, console, table
 from robustfl.errors import UsageError, closest, near, told
 
 
+@click.command(cls=Command, short_help="Check methods against robustfl's contract.")
+@click.argument("target", metavar="FILE-OR-NAME", type=click.Path())
+@plugins()
+@click.option("--limit", default=60.0, show_default=True, type=Finite(0, min_open=True), help="Seconds per law.")
+@FORMAT
 def check(target: str, *, plugins: tuple[str, ...], limit: float, form: str) -> int:
-    """Check every method of a file, or every method of a name; 1 if a law is broken."""
+    """Check the methods of a plug-in FILE, or those called NAME, against robustfl's contract; 1 if a law is broken.
+
+    \b
+    robustfl check my_attack.py
+    robustfl check 'foe(eta=2)'
+    """
     from robustfl.registry import load_file
 
     for plugin in plugins:

@@ -9,6 +9,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, cast
 
+import click
+
+from robustfl.cli.options import DATA_ROOT, FORMAT, Command
 from robustfl.cli.printing import as_json, console, say, table
 from robustfl.errors import DataMissing
 from robustfl.provenance import commit, instruction_set, processor
@@ -16,20 +19,24 @@ from robustfl.provenance import commit, instruction_set, processor
 _PACKAGES = ("robustfl", "torch", "torchvision", "numpy", "scipy", "pandas", "seaborn", "joblib", "pydantic")
 
 
-def doctor(*, data_root: str | None, fetch: tuple[str, ...], form: str) -> int:
-    """Print the state of the installation; 1 if something robustfl needs is missing."""
+@click.command(cls=Command, short_help="Check installation, devices and data sets; fetch data.")
+@DATA_ROOT
+@click.option("--fetch", multiple=True, metavar="DATASET", help="Download and decode a data set.")
+@FORMAT
+def doctor(*, root: str | None, fetch: tuple[str, ...], form: str) -> int:
+    """Check the installation, devices, compiler and data sets; download data with --fetch."""
     import torch
 
     from robustfl import data
     from robustfl.contracts import Dataset
     from robustfl.registry import entries
-    from robustfl.scenarios.execution import cores
+    from robustfl.scenarios.run_options import cores
 
-    root = data.data_root(data_root)
+    place = data.data_root(root)
     for name in fetch:
         dataset = data.dataset_from_spec(name)
-        say(f"fetching {name} into {root} …", err=True)
-        dataset.load(root, download=True)
+        say(f"fetching {name} into {place} …", err=True)
+        dataset.load(place, download=True)
     packages = {name: _version(name) for name in _PACKAGES}
     found: dict[str, Any] = {
         "python": platform.python_version(),
@@ -39,8 +46,8 @@ def doctor(*, data_root: str | None, fetch: tuple[str, ...], form: str) -> int:
         "cores": cores(),
         "cuda": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
         "c_compiler": shutil.which("cc") or shutil.which("gcc") or shutil.which("clang"),
-        "data_root": str(root),
-        "data_root_writable": _writable(root),
+        "data_root": str(place),
+        "data_root_writable": _writable(place),
         "datasets": {},
     }
     for entry in entries("dataset"):
@@ -49,7 +56,7 @@ def doctor(*, data_root: str | None, fetch: tuple[str, ...], form: str) -> int:
         except (TypeError, ValueError):
             continue  # needs a path
         try:
-            found["datasets"][entry.name] = "ready " + dataset.fingerprint(root, download=False)[:12]
+            found["datasets"][entry.name] = "ready " + dataset.fingerprint(place, download=False)[:12]
         except DataMissing:
             found["datasets"][entry.name] = f"not there; robustfl doctor --fetch {entry.name}"
         except Exception as error:  # one broken data set must not hide the state of the others

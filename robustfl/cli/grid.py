@@ -1,46 +1,73 @@
-"""``robustfl grid``."""
+"""``robustfl grid`` and ``robustfl run``."""
 
 from __future__ import annotations
 
+import math
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-from robustfl.cli.printing import as_json, console, print_board, say, seconds, table
-from robustfl.cli.progress import execution_of, run_shown
+import click
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from robustfl.cli.options import DRY_RUN, JOBS, STORES, Command, Finite, Folder, presets_and_files, scenario_options
+from robustfl.cli.printing import as_json, console, percent, print_board, say, seconds, table
+from robustfl.cli.progress import options_of, run_shown
 from robustfl.errors import UsageError
 
 if TYPE_CHECKING:
-    from robustfl.scenarios import Execution, Scenario
+    from robustfl.records import CellResult
+    from robustfl.scenarios import RunOptions, Scenario
     from robustfl.scenarios.dry_run import Estimate
     from robustfl.scenarios.grid import Results
 
 _ROWS = 40  # of a dry run's table
 
 
+def _indices(ctx: click.Context, param: click.Parameter, text: str | None) -> tuple[int, ...] | None:
+    del ctx, param
+    try:
+        return None if text is None else tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise UsageError(f"--gpus {text!r} must be indices such as 0,1") from None
+
+
+@click.command(cls=Command, short_help="Run every missing cell of a scenario; print the leaderboard.")
+@click.argument("scenario", default="quickstart", shell_complete=presets_and_files)
+@STORES
+@JOBS
+@click.option("--gpus", callback=_indices, metavar="0,1", help="Spread cells over these GPUs.")
+@click.option("--slots", type=click.IntRange(1), help="Cells at once on each GPU [default: by memory].")
+@click.option("--cluster", metavar="tcp://HOST:PORT", help="Run cells on the workers of this dask scheduler.")
+@click.option("--cell-minutes", type=Finite(0, min_open=True), help="Fail cells that take longer [default: no limit].")
+@DRY_RUN
+@scenario_options
 def grid(
-    scenario: str, *, out: str, gpus: str | None, dry_run: bool, settings: tuple[str, ...],
+    scenario: str, *, out: str, dry_run: bool, settings: tuple[str, ...],
     plugins: tuple[str, ...], form: str, **how: Any,
 ) -> int:  # fmt: skip
-    """Run a grid and print its leaderboard; 1 if a cell failed or is gone at the end. ``how`` is of ``Execution``."""
+    """Run every missing cell of SCENARIO (a preset or a TOML file) and print the leaderboard.
+
+    Interrupt it at any time: what is done stays, and the same command goes on from there, also within long cells.
+    """
     from robustfl.reports import load_board
-    from robustfl.scenarios.ranks import processes
+    from robustfl.scenarios.single import processes
 
     if processes() > 1:
         raise UsageError("torchrun shares one cell between processes: use it with `robustfl run`, not with `grid`")
-    execution = execution_of(gpus=None if gpus is None else _indices(gpus), **how)
+    options = options_of(**how)
     chosen = load(scenario, settings, plugins)
     if dry_run:
-        found = print_plan(chosen, execution, out=out, form=form)
+        found = print_plan(chosen, options, out=out, form=form)
         if form == "json":
             as_json(found.as_dict())
         return 1 if found.untimed else 0
-    results = run_shown(chosen, execution=execution, out=out, quiet=form == "json")
+    results = run_shown(chosen, options=options, out=out, quiet=form == "json")
     if results.keys and results.lost == len(results.keys):
         return 1
     board = load_board(results.folder, keys=results.keys)
     print_board(board, form, full=f"robustfl report {results.folder}")
     if form == "table":
-        _say_where(results, tensorboard="tensorboard" in execution.track)
+        _say_where(results, tensorboard="tensorboard" in options.track)
     return 1 if results.statuses.get("failed") or results.lost else 0
 
 
@@ -55,13 +82,6 @@ def _say_where(results: Results, *, tensorboard: bool) -> None:
         say(f"TensorBoard: tensorboard --logdir {events}")
     if tensorboard and results.stored:
         say("Cells that were there already were not followed.")
-
-
-def _indices(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise UsageError(f"--gpus {text!r} must be indices such as 0,1") from None
 
 
 def load(scenario: str, settings: tuple[str, ...], plugins: tuple[str, ...]) -> Any:
@@ -81,7 +101,7 @@ def load_plugins(plugins: tuple[str, ...]) -> None:
             say(f"warning: plug-in {plugin!r}: no method has @register(name) in it", err=True)
 
 
-def print_plan(scenario: Scenario, execution: Execution, *, out: str, form: str) -> Estimate:
+def print_plan(scenario: Scenario, options: RunOptions, *, out: str, form: str) -> Estimate:
     """Print what a dry run finds, the summary first; JSON is left to the caller."""
     from robustfl.reports.board import below_heading
     from robustfl.scenarios.dry_run import estimate
@@ -96,7 +116,7 @@ def print_plan(scenario: Scenario, execution: Execution, *, out: str, form: str)
                 say(f"timing {kinds} kind(s) of cells …", err=True)
 
         found = estimate(
-            scenario, out=out, execution=execution,
+            scenario, out=out, options=options,
             on_probe=lambda done, kinds: None if form == "json" else probing(done, kinds),
         )  # fmt: skip
     if form == "json":
@@ -114,3 +134,92 @@ def print_plan(scenario: Scenario, execution: Execution, *, out: str, form: str)
     if len(groups) > _ROWS:
         say(f"… and {len(groups) - _ROWS} more rows; --format json lists all cells")
     return found
+
+
+@click.command(cls=Command, short_help="Run one cell.")
+@click.argument("scenario", required=False, shell_complete=presets_and_files)
+@click.option("--out", type=Folder(), help="Also keep the record in this folder of stores.")
+@scenario_options
+def run(
+    scenario: str | None, *, out: str | None, settings: tuple[str, ...], plugins: tuple[str, ...], form: str, **how: Any
+) -> int:
+    """Run one cell: SCENARIO with every axis fixed by --set, or the defaults.
+
+    \b
+    robustfl run --set attack=alie --set f=3 --set defense=nnm+trimmed-mean --set norm=fbn
+    """
+    from robustfl.scenarios.single import rank, run_one
+    from robustfl.scenarios.spec import apply_settings
+
+    if scenario is None:
+        load_plugins(plugins)
+        chosen = apply_settings({"name": "run"}, settings)
+    else:
+        chosen = load(scenario, settings, plugins)
+    screen = console(err=True)
+    quiet = not screen.is_terminal or form == "json" or rank() > 0
+    with Progress(
+        TextColumn("round"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+        TextColumn("{task.fields[loss]}"), console=screen, transient=True, disable=quiet,
+    ) as bar:  # fmt: skip
+        task = bar.add_task("rounds", total=None, loss="")
+        options = options_of(
+            on_round=lambda r, total, loss: bar.update(task, completed=r, total=total, loss=f"loss {loss:.3f}"), **how
+        )
+        record = run_one(chosen, options, out=out)
+    _tell(record, form, rank())
+    return 0 if record.status == "done" else 1
+
+
+def _tell(record: CellResult, form: str, process: int) -> None:
+    """Print the record; processes beside the first one speak of failures only."""
+    if process > 0:
+        if record.status == "failed":
+            say(f"process {process}: {record.reason}", err=True)
+    elif form == "json":
+        as_json(record.model_dump(mode="json"))
+    else:
+        _print(record)
+
+
+def _print(record: Any) -> None:
+    from robustfl.reports.published.board import forgotten
+
+    screen = console()
+    labels = record.labels
+    shown = ["dataset", "partition", "model", "norm", "algorithm", "attack", "defense", "f", "clients", "seed"]
+    if labels["statistics_defense"] != "same":
+        shown.insert(shown.index("f"), "statistics_defense")
+    if labels["domains"]:
+        shown[:2] = ["domains"]
+    rows = [[k, labels[k]] for k in shown]
+    rows.append(["status", record.status])
+    if record.metrics is not None:
+        rows.append(["SA", f"{percent(record.metrics.sa)} %  ({record.metrics.samples} test images)"])
+        rows += [[f"RA {spec}", f"{percent(value)} %"] for spec, value in record.metrics.ra.items()]
+        if record.metrics.asr is not None:
+            rows.append(["ASR", f"{percent(record.metrics.asr)} %"])
+        chosen = record.certificates.get("selection", {}).get("round")
+        for group, of_what in (
+            ("selected", f"round {chosen}, chosen on validation data"),
+            ("tail", f"mean of the last {labels['tail']} rounds"),
+        ):
+            for metric, value in record.metrics.groups.get(group, {}).items():
+                if metric != "ra_worst":
+                    name = {"sa": "SA", "asr": "ASR"}.get(metric, f"RA {metric}")
+                    rows.append([name, f"{percent(value)} %  ({of_what})"])
+    if record.reason:
+        rows.append(["reason", record.reason.strip()])
+    for round, mean in forgotten(record.certificates.get("forgetting")).items():
+        where = f"  (round {round})" if round else ""
+        lost = "–" if math.isnan(float(mean)) else f"{100 * float(mean):.1f} points"
+        rows.append(["forgetting", f"{lost}, mean over clients and others' data{where}"])
+    for name in ("attack_shift", "statistics_shift", "defense_shift", "smallest_variance", "dropped"):
+        if record.certificates.get(name) is not None:
+            value = float(record.certificates[name])  # infinite and NaN are texts in a record
+            rows.append([name.replace("_", " "), f"{value:.4g}"])
+    rows.append(["time", f"{record.timing.seconds:.1f} s, peak {record.timing.peak_memory_bytes / 2**20:.0f} MiB"])
+    rows.append(["key", record.key])
+    screen.print(table(["", ""], rows))
+    for warning in record.certificates.get("warnings", []):
+        say(f"warning: {warning}", err=True)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from robustfl.cli import options
+import click
+
+from robustfl.cli.options import FORMAT, KINDS, Command, Word, plugins, presets
 from robustfl.cli.printing import as_json, console, say, table
 from robustfl.errors import UsageError, closest
 
@@ -13,15 +15,23 @@ if TYPE_CHECKING:
     from robustfl.autobyz import Ensemble
 
 
+@click.command(cls=Command, name="list", short_help="List methods and presets.")
+@click.argument("kind", type=Word(KINDS), required=False, metavar="[KIND]")
+@plugins()
+@click.option("--markdown", is_flag=True, help="Print everything about robustfl's own methods as one page.")
+@FORMAT
 def list_methods(kind: str | None, *, plugins: tuple[str, ...], markdown: bool, form: str) -> int:
-    """Print the methods of one kind, or of all."""
+    """List the methods of KIND, or of all kinds.
+
+    KIND: attacks, evasions, defenses, norms, algorithms, objectives, models, datasets, partitions, presets.
+    """
     _load(plugins)
     if markdown:
-        from robustfl.cli.methods_page import page
+        from robustfl.cli.facts import page
 
         say(page(None if kind is None else kind[:-1]), nl=False)
         return 0
-    groups = {k: _members(k) for k in ([kind] if kind else options.KINDS)}
+    groups = {k: _members(k) for k in ([kind] if kind else KINDS)}
     if form == "json":
         as_json(groups if kind is None else groups[kind])
         return 0
@@ -35,8 +45,12 @@ def list_methods(kind: str | None, *, plugins: tuple[str, ...], markdown: bool, 
     return 0
 
 
+@click.command(cls=Command, short_help="Show what a method or preset is: parameters, paper.")
+@click.argument("name", shell_complete=presets)
+@plugins()
+@FORMAT
 def show(name: str, *, plugins: tuple[str, ...], form: str) -> int:
-    """Print everything about one method (every kind that has the name) or preset."""
+    """Show a method or preset: what it does, its parameters with ranges and defaults, its paper."""
     from robustfl.cli.facts import facts_of
     from robustfl.registry import entries
 

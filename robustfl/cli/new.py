@@ -8,7 +8,10 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
+import click
+
 from robustfl import __version__
+from robustfl.cli.options import PATH, TEMPLATES, Command, Word
 from robustfl.cli.printing import say
 from robustfl.errors import StoreError, UsageError, reason
 
@@ -17,16 +20,24 @@ _FILES = {
     "README.md": "README.md.tmpl",
     "src/{package}/__init__.py": "init.py.tmpl",
     "src/{package}/{kind}.py": "{template}.py.tmpl",
-    "tests/test_{module}.py": "test_{template}.py.tmpl",
+    "tests/test_{module}.py": "test.py.tmpl",
 }
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9.\-]*[a-z0-9])?")
 _LONGEST = 80
 
 
+@click.command(cls=Command, short_help="Write a working plug-in package to start from.")
+@click.argument("kind", type=Word(TEMPLATES))
+@click.argument("name")
+@click.option("--dir", "folder", default=".", show_default=True, type=PATH, help="Where.")
 def new(*, kind: str, name: str, folder: Path) -> int:
-    """Write the package ``robustfl-NAME`` into ``folder`` and say what to do next.
+    """Write a working plug-in package with one method of KIND called NAME, to start from.
 
-    ``kind`` is a kind of method, or ``stateful-defense`` for an aggregator with state.
+    KIND: attack, defense, stateful-defense, norm, evasion, algorithm, objective, model, dataset, partition.
+
+    \b
+    robustfl new attack my-attack               # or: new stateful-defense my-rule, new model my-model, ...
+    pip install -e robustfl-my-attack && robustfl check my-attack
     """
     target = write(kind, name, folder)
     say(f"Written to {target}:")
@@ -57,8 +68,12 @@ def write(kind: str, name: str, folder: Path) -> Path:
     words = {**facts(kind, name), "template": template}
     templates = files("robustfl.cli") / "templates"
     try:
-        for path, template in _FILES.items():
-            text = (templates / template.format(**words)).read_text(encoding="utf-8")
+        method = (templates / f"{template}.py.tmpl").read_text(encoding="utf-8")
+        _, title, test = re.split(r"\n# --- test: (.*)\n", method)  # and what goes into its test
+        imports, _, example = test.partition("\n\n\n")
+        for path, made_from in _FILES.items():
+            text = (templates / made_from.format(**words)).read_text(encoding="utf-8").partition("\n# --- test")[0]
+            text = text.replace("$imports", imports).replace("$example", example).replace("$title", title)
             file = target / path.format(**words)
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(Template(text).substitute(words), encoding="utf-8")

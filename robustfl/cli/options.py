@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
+from robustfl.cli.printing import only_ours
 from robustfl.errors import UsageError, near
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -19,6 +21,39 @@ KINDS = (
     "attacks", "evasions", "defenses", "norms", "algorithms", "objectives", "models", "datasets", "partitions",
     "presets",
 )  # fmt: skip
+
+
+BENCHMARKS = ("d", "d-fedavg", "d-all", "m", "c", "p", "study-3", "study", "study-1", "heldout", "beat", "site")
+TEMPLATES = (
+    "attack", "defense", "stateful-defense", "norm", "evasion", "algorithm", "objective", "model", "dataset",
+    "partition",
+)  # fmt: skip
+PLOTS = ("curves", "heatmap", "breakdown", "pareto", "ranks", "forgetting", "labels", "bn-pca", "representations")
+PATH = click.Path(path_type=Path)
+DRY_RUN = click.option("--dry-run", is_flag=True, help="Print the cells, refusals and an estimate; train nothing.")
+
+
+class Command(click.Command):
+    """A command whose standard output is its own."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse; a cell's setting written as an option is told how it is set."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if not any(p.name == "settings" for p in self.params):
+                raise
+            from robustfl.scenarios import Cell
+
+            setting = error.option_name.lstrip("-").replace("-", "_")
+            if setting in Cell.model_fields:
+                words = f"No such option: {error.option_name}; settings of a cell are set with --set {setting}=VALUE"
+                raise click.NoSuchOption(error.option_name, words, ctx=error.ctx) from None
+            raise
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with only_ours():
+            return super().invoke(ctx)
 
 
 class Folder(click.Path):
@@ -92,15 +127,10 @@ def presets_and_files(ctx: click.Context, param: click.Parameter, incomplete: st
 
 
 FORMAT = click.option(
-    "--format",
-    "form",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="What to print.",
+    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True, help="What to print."
 )
 DATA_ROOT = click.option(
-    "--data-root", type=click.Path(), help="Data folder [default: $ROBUSTFL_DATA or the user cache]."
+    "--data-root", "root", type=click.Path(), help="Data folder [default: $ROBUSTFL_DATA or the user cache]."
 )
 STORES = click.option("--out", default="runs", show_default=True, type=Folder(), help="Folder of the result stores.")
 DEVICE = click.option(
@@ -114,7 +144,18 @@ SAMPLE = click.option(
     "--sample", type=click.IntRange(0), help="Seed of the draw of cells [default: another one every time]."
 )
 WORK = click.option("--work", type=Folder(), help="Keep here what isolated processes exchange, and go on from it.")
-PREPARE = click.option("--prepare", is_flag=True, help="Only write into --work what training needs.")
+PREPARE = click.option("--prepare", "prepare_only", is_flag=True, help="Only write into --work what training needs.")
+
+
+def given(*names: str) -> str:
+    """The first of these parameters that the command line has, as it is written there; empty for none."""
+    ctx = click.get_current_context()
+    written = {p.name: p.opts[0] for p in ctx.command.params if p.name and _written(ctx, p.name)}
+    return next((written[name] for name in names if name in written), "")
+
+
+def _written(ctx: click.Context, name: str) -> bool:
+    return ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
 def plugins(words: str = "Load methods from a Python file.") -> Callable[[F], F]:
@@ -152,13 +193,7 @@ def tolerance(words: str, *, default: float | None = 0.01) -> Callable[[F], F]:
 def scenario_options(command: F) -> F:
     """The options of the commands that train the cells of a scenario."""
     for option in (
-        click.option(
-            "--set",
-            "settings",
-            multiple=True,
-            metavar="A.B=C",
-            help="Change a setting, e.g. rounds=10.",
-        ),
+        click.option("--set", "settings", multiple=True, metavar="A.B=C", help="Change a setting, e.g. rounds=10."),
         plugins(),
         DEVICE,
         click.option(

@@ -16,7 +16,7 @@ from rich.text import Text
 from robustfl.cli.printing import console, percent, say, seconds
 
 if TYPE_CHECKING:
-    from robustfl.scenarios import Execution, Finished, Plan, Results
+    from robustfl.scenarios import Finished, Plan, Results, RunOptions
 
 _EVERY_SECONDS = 10.0
 _QUIET_SECONDS = 60.0
@@ -66,9 +66,7 @@ class GridProgress:
 
     def start(self, plan: Plan) -> None:
         """Say what is there and what will run."""
-        from robustfl.scenarios.expand import labels
-
-        known = {key: labels(cell) for key, cell in plan.cells.items()}
+        known = {key: cell.labels for key, cell in plan.cells.items()}
         self._axes = varying(list(known.values())) or list(_AXES)
         self._names = {key: self._words(found) for key, found in known.items()}
         self._total, self._name = len(plan.missing), plan.scenario.name
@@ -174,21 +172,21 @@ class GridProgress:
             self._bar.stop()
 
 
-def execution_of(*, data_root: str | None, state_memory: str = "4GiB", **how: Any) -> Execution:
+def options_of(*, state_memory: str = "4GiB", **how: Any) -> RunOptions:
     """The options of a command that say how cells run; what a user should know is printed."""
-    from robustfl.scenarios import Execution
+    from robustfl.scenarios import RunOptions
     from robustfl.scenarios.memory import bytes_of
 
-    return Execution(root=data_root, state_memory=bytes_of(state_memory), on_note=partial(say, err=True), **how)
+    return RunOptions(state_memory=bytes_of(state_memory), on_note=partial(say, err=True), **how)
 
 
-def run_shown(scenario: Any, *, execution: Execution, out: str, quiet: bool, **more: Any) -> Results:
+def run_shown(scenario: Any, *, options: RunOptions, out: str, quiet: bool, **more: Any) -> Results:
     """Run a grid with its progress on the screen; ``more`` goes to ``run_grid``."""
     from robustfl.scenarios.grid import run_grid
 
     with GridProgress(quiet=quiet) as progress:
         results = run_grid(
-            scenario, execution, out=out, on_start=progress.start, on_cell=progress.cell, on_round=progress.round,
+            scenario, options, out=out, on_start=progress.start, on_cell=progress.cell, on_round=progress.round,
             **more,
         )  # fmt: skip
     if results.lost:

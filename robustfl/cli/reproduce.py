@@ -7,9 +7,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from robustfl import __version__
+from robustfl.cli.options import DATA_ROOT, DEVICE, FORMAT, JOBS, PATH, STORES, THREADS, Command
 from robustfl.cli.printing import as_json, console, say, seconds, table
-from robustfl.cli.progress import execution_of, run_shown
+from robustfl.cli.progress import options_of, run_shown
 from robustfl.errors import UsageError
 from robustfl.records import CellResult
 
@@ -21,13 +24,29 @@ TOLERANCE = 0.03
 processor or another order of sums rounds away. Two commits differ by up to 1.6 points in one cell."""
 
 
+@click.command(cls=Command, short_help="Measure the papers' tables and figures again; write claim beside measurement.")
+@click.argument("target", required=False, metavar="[PAPER[/TABLE]]")
+@click.option("--scale", default="reduced", show_default=True, metavar="paper|reduced", help="The protocol's size.")
+@click.option("--list", "listing", is_flag=True, help="Print every table and figure with its state and time left.")
+@click.option("--run/--no-run", default=True, show_default=True, help="Run what is missing before writing the page.")
+@STORES
+@click.option("--report", default="reproduction", show_default=True, type=PATH, help="Folder of the page.")
+@click.option("--from", "boards", multiple=True, type=PATH, help="Read this board; run nothing.")
+@click.option("--board", type=PATH, help="Also write the cells as one board.")
+@JOBS
+@THREADS
+@DEVICE
+@DATA_ROOT
+@FORMAT
 def reproduce(
     target: str | None, *, scale: str, listing: bool, run: bool, out: str, report: Path, boards: tuple[Path, ...],
     board: Path | None, form: str, **how: Any,
 ) -> int:  # fmt: skip
-    """Run what is missing of the papers' tables and figures, and write the page; 1 if a cell failed.
+    """Hold what a paper claims beside what robustfl measures: fbn, wsm, fedrbn, hbn, fedtan, or one TABLE of them.
 
-    ``how`` is of ``Execution``.
+    \b
+    robustfl reproduce --list
+    robustfl reproduce fedtan/figure6
     """
     from robustfl.reports.published import sound_board
     from robustfl.reports.reproduction import Page, find_items
@@ -36,20 +55,20 @@ def reproduce(
 
     chosen, size = find_items(target), scale_of(scale)
     if listing:
-        return _list(chosen, size, out=out, root=how["data_root"], form=form)
+        return _list(chosen, size, out=out, root=how["root"], form=form)
     _check(target, run=run, boards=boards, board=board)
-    execution = execution_of(**how)
+    options = options_of(**how)
     failed = False
-    runner = partial(run_shown, execution=execution, out=out, quiet=form == "json")
+    runner = partial(run_shown, options=options, out=out, quiet=form == "json")
     if run and not boards:
         for paper, item in chosen:
             at = item.at(size)
             if at is not None:
                 say(f"{paper.name}/{item.id}: {item.title}", err=True)
-                failed |= run_missing(at, runner, on_note=execution.on_note, out=out, root=execution.root)
+                failed |= run_missing(at, runner, on_note=options.on_note, out=out, root=options.root)
     given = {path: list(sound_board(path).records()) for path in boards}
     records = [r for found in given.values() for r in found] if boards else None
-    entries = tuple(entry(p, item, size, out=out, root=execution.root, records=records) for p, item in chosen)
+    entries = tuple(entry(p, item, size, out=out, root=options.root, records=records) for p, item in chosen)
     _say_unused(given, {key for e in entries for key in e.evidence.records}, target)
     page = with_figures(Page(entries, __version__), report)
     files = [*write_page(page, report), *(report / name for entry in page.entries for name in entry.figures)]

@@ -1,52 +1,82 @@
-"""``robustfl verify``: run cells of a published board again and print what agrees."""
+"""``robustfl verify`` and ``robustfl submit``: run cells of a published board again; write or check a submission."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+
+from robustfl.cli.options import (
+    CELLS,
+    DATA_ROOT,
+    EVERY_CELL,
+    FORMAT,
+    PATH,
+    PREPARE,
+    SAMPLE,
+    WORK,
+    Command,
+    given,
+    plugins,
+    tolerance,
+    where,
+)  # fmt: skip
 from robustfl.cli.printing import as_json, console, say, table
 from robustfl.errors import UsageError
 
 if TYPE_CHECKING:
+    from robustfl.scenarios.submission import Finding
     from robustfl.scenarios.verify import Check, Verification
 
+_WORDS = {True: "passes", False: "REFUSED", None: "not checked"}
 
+
+@click.command(cls=Command, short_help="Run cells of a published board again and compare.")
+@click.argument("board", type=PATH)
+@CELLS
+@EVERY_CELL
+@where("Only cells of this row, e.g. defense=krum.")
+@SAMPLE
+@tolerance("By how much an accuracy may differ here, whatever the board claims.", default=None)
+@click.option("--check-only", is_flag=True, help="Check the file and the versions; run nothing.")
+@click.option("--isolated", is_flag=True, help="Train without test data, evaluate without attacks and defenses.")
+@WORK
+@PREPARE
+@plugins()
+@click.option("--device", metavar="auto|cpu|cuda[:i]", help="Where to train [default: as the board says].")
+@click.option("--threads", type=click.IntRange(1), help="Threads per cell [default: as the board says].")
+@DATA_ROOT
+@FORMAT
 def verify(
-    *,
     board: Path,
+    *,
     cells: int | None,
     everything: bool,
-    where: dict[str, str],
-    sample: int | None,
     tolerance: float | None,
     check_only: bool,
-    isolated: bool,
-    work: Path | None,
-    prepare: bool,
-    plugins: tuple[str, ...],
-    device: str | None,
-    threads: int | None,
-    data_root: str | None,
     form: str,
+    **how: Any,
 ) -> int:
-    """Check a board's file, then run some of its cells; 1 unless everything agrees."""
+    """Run cells of a published BOARD again and say which agree; 1 if one does not, or if the file was edited.
+
+    \b
+    robustfl verify board.json
+    robustfl verify board.json --where defense=nnm+median --where norm=fbn --all
+    robustfl verify board.json --isolated --plugin my_defense.py
+    """
     from robustfl.reports.published import TOLERANCE
     from robustfl.scenarios import verify as verified
 
-    if check_only:
-        _runs_nothing({
-            "cells": cells, "all": everything or None, "sample": sample, "tolerance": tolerance, "device": device,
-            "threads": threads, "data-root": data_root, "isolated": isolated or None,
-        })  # fmt: skip
+    unused = given("cells", "everything", "sample", "tolerance", "device", "threads", "root", "isolated")
+    if check_only and unused:
+        raise UsageError(f"--check-only runs no cell, and {unused} is for cells that run: leave one of them out")
     shown = _Lines(quiet=form == "json")
     found = verified(
-        board, cells=drawn(cells, everything=everything), where=where, sample=sample,
-        tolerance=TOLERANCE if tolerance is None else tolerance,
-        check_only=check_only, isolated=isolated, work=work, prepare_only=prepare,
-        plugins=plugins, device=device, threads=threads, root=data_root,
-        on_start=shown.start, on_cell=shown.cell,
+        board, cells=drawn(cells, everything=everything), tolerance=TOLERANCE if tolerance is None else tolerance,
+        check_only=check_only, on_start=shown.start, on_cell=shown.cell, **how,
     )  # fmt: skip
     if form == "json":
         as_json({
@@ -60,13 +90,6 @@ def verify(
     else:
         _tail(found, "" if everything else f" of {found.cells} (drawn with --sample {found.sample})")
     return 0 if found.agrees else 1
-
-
-def _runs_nothing(options: Mapping[str, object]) -> None:
-    """Raise ``UsageError`` for the first option that was given although no cell is to run."""
-    for name, given in options.items():
-        if given is not None:
-            raise UsageError(f"--check-only runs no cell, and --{name} is for cells that run: leave one of them out")
 
 
 def drawn(cells: int | None, *, everything: bool) -> int | None:
@@ -132,3 +155,70 @@ def _labels(labels: Mapping[str, Any]) -> str:
     names = [n for n in ("dataset", "model", "partition", "norm", "algorithm", "attack", "defense", "f", "seed")
              if n in labels and labels[n] != usual.get(n)]  # fmt: skip
     return " ".join(f"{n}={labels[n]}" if n in ("f", "seed") else str(labels[n]) for n in names)
+
+
+@click.command(cls=Command, short_help="Write a submission from a store, or check one.")
+@click.argument("target", metavar="STORE|SUBMISSION", type=PATH)
+@click.option("--check", "checks", is_flag=True, help="Check a submission instead of writing one.")
+@click.option("--out", type=PATH, help="Folder of the submission  [default: submissions/NAME]")
+@click.option("--name", help="What it is called  [default: the store's name]")
+@plugins("A file that methods of the cells are from.")
+@tolerance("By how much an accuracy may differ when a cell is run again.")
+@click.option("--trust", is_flag=True, help="Run its code, in processes of its own: you have read it.")
+@click.option("--against", type=PATH, help="The board it wants to join: its attacks and seeds.")
+@CELLS
+@EVERY_CELL
+@SAMPLE
+@WORK
+@PREPARE
+@DATA_ROOT
+@FORMAT
+def submit(
+    target: Path, *, checks: bool, out: Path | None, name: str | None, plugins: tuple[str, ...], tolerance: float,
+    cells: int | None, everything: bool, form: str, **how: Any,
+) -> int:  # fmt: skip
+    """Write the results of STORE for others: a board, and the plug-ins it needs. --check looks at a SUBMISSION.
+
+    \b
+    robustfl submit runs/my-study --plugin my_defense.py
+    robustfl submit --check submissions/my-study --trust
+    """
+    if checks:
+        if given("out", "name", "plugins"):
+            raise UsageError("--check looks at a submission that is there; --out, --name and --plugin make one")
+        return _check(target, form, cells=drawn(cells, everything=everything), tolerance=tolerance, **how)
+    if unused := given("trust", "against", "cells", "everything", "sample", "work", "prepare_only"):
+        raise UsageError(f"{unused} goes with --check")
+    from robustfl.reports.published.submitting import write_submission
+
+    made = write_submission(target, out, name=name, plugins=plugins, tolerance=tolerance)
+    if form == "json":
+        as_json({
+            "folder": str(made.folder), "board": made.board.name, "plugins": dict(made.plugins),
+            "packages": list(made.packages), "wrong": list(made.wrong),
+        })  # fmt: skip
+    else:
+        say(f"{made.folder}: {len(made.board.cells)} cells, {len(made.plugins)} plug-ins")
+        for words in made.wrong:
+            say(f"it would be refused: {words}", err=True)
+        say(f"check it as others will: robustfl submit --check {made.folder}{' --trust' * bool(made.plugins)}")
+    return 1 if made.wrong else 0
+
+
+def _check(folder: Path, form: str, **how: Any) -> int:
+    from robustfl.scenarios.submission import check_submission
+
+    quiet = form == "json"
+
+    def told(finding: Finding) -> None:
+        if not quiet:
+            say(f"{finding.step}: {_WORDS[finding.passed]}: {finding.words}")
+
+    found = check_submission(folder, on_finding=told, **how)
+    name = found.submitted.board.name
+    verdict = "ACCEPTED" if found.accepted else "REFUSED" if found.refused else "UNDECIDED"
+    if quiet:
+        as_json({"name": name, "verdict": verdict, "findings": [dataclasses.asdict(f) for f in found.findings]})
+    else:
+        say(f"\n{name}: {verdict}")
+    return 0 if found.accepted else 1

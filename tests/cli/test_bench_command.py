@@ -63,7 +63,7 @@ def test_every_option_reaches_the_tier(
         "wanted": ("mean/gn",), "settings": ("rounds=3", "f=1"), "out": "mine", "root": ".",
         "plugins": ("mine.py",),
     }  # fmt: skip
-    made = run.keywords["execution"]
+    made = run.keywords["options"]
     assert (made.jobs, made.threads, made.device, made.root) == (2, 3, "cpu", ".")
     assert (run.keywords["out"], run.keywords["quiet"]) == ("mine", True)
 

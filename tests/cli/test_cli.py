@@ -75,6 +75,8 @@ def test_grid_prints_a_leaderboard_and_where_things_are(capsys: pytest.CaptureFi
     again = capsys.readouterr()
     assert "4 of 4 cells are done" in again.err
     assert "0 cells run now, 4 were there already" in again.out
+    assert invoke(["grid", *TINY, "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)
 
 
 def test_a_grid_shows_its_own_cells_and_a_report_those_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
@@ -107,12 +109,6 @@ def test_a_grid_shows_its_own_cells_and_a_report_those_it_is_asked_for(capsys: p
 def test_a_dry_run_warns_of_an_attack_without_effect(capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["grid", *TINY, "--set", "attack=alie", "--set", "f=2", "--dry-run"]) == 0
     assert "warning: alie has no effect with n = 10 and f = 2" in " ".join(capsys.readouterr().out.split())
-
-
-def test_grid_json_is_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert invoke(["grid", *TINY, "--format", "json"]) == 0
-    board = json.loads(capsys.readouterr().out)
-    assert board
 
 
 def test_dry_run_trains_nothing_and_names_refusals(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
@@ -364,21 +360,17 @@ def test_run_ends_with_one_unless_the_cell_is_done(
         (["grid", "quikstart"], "did you mean 'quickstart'"),
         (["grid", "--set", "atack=sf"], "did you mean 'attack'"),
         (["grid", "--set", "attack=alei"], "did you mean 'alie'"),
-        (["grid", "--set", "attack=alie(zz=1)"], "'zz'"),
         (["grid", "--set", "partition.gamma=2"], "gamma=2"),
         (["grid", "--set", "partition.gama=0.2"], "did you mean 'gamma'"),
-        (["grid", "--set", "dataset=digitz"], "did you mean 'digits'"),
         (["grid", "--set", "dataset=Digits"], "did you mean 'digits'"),
         (["grid", "--set", "dataset=/data/my.npz"], "a file is written npz:/data/my.npz"),
         (["grid", "--set", "dataset=mnist", "--data-root", "/nonexistent/x"], "mnist"),
-        (["grid", "--set", "clients=0"], "clients=0"),
         (["grid", "--device", "cuda:7"], "CUDA device"),
         (["grid", "--jobs", "-1"], "--jobs"),
         (["grid", "--plugin", "missing.py"], "missing.py"),
         (["list", "atacks"], "atacks"),
         (["show", "ali"], "did you mean 'alie'"),
         (["show", "nnm+men"], "no method or preset 'men'; did you mean 'mean'"),
-        (["show", "ali(z=1)"], "did you mean 'alie'"),
         (["report", "nowhere"], "nowhere"),
         (["gird"], "gird"),
     ],

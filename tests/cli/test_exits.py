@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from test_plugins import FORGE, PLUGIN
 
-from robustfl.cli import invoke
+from robustfl.cli import app, invoke
 from robustfl.registry import _entries, load_plugins
 
 pytestmark = pytest.mark.slow
@@ -49,6 +49,6 @@ def test_an_exit_that_nobody_catches_is_a_failure(
     def leave(*args: object, **kwargs: object) -> None:
         raise SystemExit(0)
 
-    monkeypatch.setattr("robustfl.cli.methods.list_methods", leave)
+    monkeypatch.setattr(app.commands["list"], "callback", leave)
     assert invoke(["list"]) == 1
     assert f"sys.exit(0) ended the command, raised in {__file__}" in capsys.readouterr().err

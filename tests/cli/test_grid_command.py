@@ -16,7 +16,7 @@ from robustfl.cli import grid as command
 from robustfl.cli import invoke
 from robustfl.errors import UsageError
 from robustfl.reports.board import below_heading
-from robustfl.scenarios import Results, dry_run, ranks
+from robustfl.scenarios import Results, dry_run, single
 from robustfl.scenarios.cell import Cell
 from robustfl.scenarios.dry_run import Estimate, PlannedCell
 
@@ -45,48 +45,44 @@ def test_every_option_reaches_the_cells(asked: list[tuple[Any, dict[str, Any]]])
     assert invoke(["grid", *words, "--format", "json"]) == 2
     ((scenario, how),) = asked
     assert (how["out"], how["quiet"], scenario.cell["seed"]) == ("mine", True, [4, 5])
-    made = how["execution"]
+    made = how["options"]
     assert (made.jobs, made.device, made.threads, made.checkpoint_minutes, made.cell_minutes) == (2, "cpu", 3, 7, 9)
     assert (made.keep_model, made.root, made.state_memory) == (True, ".", 500_000_000)
     assert (made.gpus, made.slots, made.cluster, made.track) == (None, None, None, ())
 
 
+@pytest.mark.parametrize(("text", "found"), [("0", (0,)), ("0,1", (0, 1)), ("1, 0", (1, 0))])
 def test_gpus_and_their_slots_reach_the_cells(
-    asked: list[tuple[Any, dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
+    text: str, found: tuple[int, ...], asked: list[tuple[Any, dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
-    assert invoke(["grid", "--gpus", "1,0", "--slots", "3"]) == 2
+    assert invoke(["grid", "--gpus", text, "--slots", "3"]) == 2
     ((_, how),) = asked
-    assert (how["execution"].gpus, how["execution"].slots) == ((1, 0), 3)
+    assert (how["options"].gpus, how["options"].slots) == (found, 3)
 
 
 def test_a_grid_is_not_shared_by_torchrun(
     asked: list[tuple[Any, dict[str, Any]]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(ranks, "processes", lambda: 2)
+    monkeypatch.setattr(single, "processes", lambda: 2)
     assert invoke(["grid"]) == 2
     assert "torchrun shares one cell between processes: use it with `robustfl run`" in capsys.readouterr().err
     assert asked == []
 
 
-def test_left_out_options_are_those_of_an_execution(asked: list[tuple[Any, dict[str, Any]]]) -> None:
-    from robustfl.scenarios import Execution
+def test_left_out_options_are_those_of_the_library(asked: list[tuple[Any, dict[str, Any]]]) -> None:
+    from robustfl.scenarios import RunOptions
 
     assert invoke(["grid"]) == 2
     ((_, how),) = asked
     assert (how["out"], how["quiet"]) == ("runs", False)
-    assert repr(how["execution"]) == repr(Execution())
-
-
-@pytest.mark.parametrize(("text", "found"), [("0", (0,)), ("0,1", (0, 1)), ("1, 0", (1, 0))])
-def test_gpus_are_listed_by_their_indices(text: str, found: tuple[int, ...]) -> None:
-    assert command._indices(text) == found
+    assert repr(how["options"]) == repr(RunOptions())
 
 
 @pytest.mark.parametrize("text", ["", "a", "0,", "0;1"])
-def test_what_lists_no_gpus_is_named(text: str) -> None:
-    with pytest.raises(UsageError, match=f"--gpus '{text}' must be indices such as 0,1"):
-        command._indices(text)
+def test_what_lists_no_gpus_is_named(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["grid", "--gpus", text]) == 2
+    assert f"--gpus '{text}' must be indices such as 0,1" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("clean_registry")

@@ -7,8 +7,7 @@ import re
 import pytest
 
 from robustfl.cli import invoke
-from robustfl.cli.facts import facts_of, formula
-from robustfl.cli.methods_page import page
+from robustfl.cli.facts import facts_of, formula, page
 from robustfl.registry import KINDS, entries, lookup
 
 WITHOUT = {  # nothing to write as one equation

@@ -22,8 +22,8 @@ import pytest
 from robustfl import registry
 from robustfl.autobyz import NAME
 from robustfl.cli import invoke
-from robustfl.cli.app import TEMPLATES
 from robustfl.cli.new import facts, write
+from robustfl.cli.options import TEMPLATES
 from robustfl.errors import UsageError
 from robustfl.origins import origins
 from robustfl.scenarios.methods import _WORDS

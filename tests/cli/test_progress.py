@@ -10,20 +10,21 @@ import pytest
 from robustfl.cli import progress
 from robustfl.cli.printing import console
 from robustfl.cli.progress import GridProgress, cause, varying
-from robustfl.scenarios import Finished, expand
+from robustfl.scenarios import Finished, ResolvedCell, expand
 from robustfl.scenarios.expand import labels
 from robustfl.scenarios.spec import Scenario
 
 
 def shown(axes: dict[str, Any], capsys: pytest.CaptureFixture[str], *ends: tuple[str, str]) -> str:
     """What is said of a grid whose first cells end with these statuses and reasons."""
-    cells = {f"k{i}": c for i, c in enumerate(expand(Scenario.of({"name": "s", "cell": axes})))}
+    expanded = expand(Scenario.of({"name": "s", "cell": axes}))
+    cells = {f"k{i}": ResolvedCell(cell, "", "s", f"k{i}") for i, cell in enumerate(expanded)}
     plan: Any = SimpleNamespace(cells=cells, missing=tuple(cells), begun=0, others=0, folder="runs/s",
                                 scenario=SimpleNamespace(name="s"))  # fmt: skip
     with GridProgress() as bar:
         bar.start(plan)
         for (key, cell), (status, reason) in zip(cells.items(), ends, strict=False):
-            bar.cell(Finished(key, labels(cell), status, reason, 0.5, None, 1.0))
+            bar.cell(Finished(key, cell.labels, status, reason, 0.5, None, 1.0))
     return capsys.readouterr().err
 
 

@@ -321,12 +321,6 @@ def test_a_board_without_cells_is_called_that(cli: Any) -> None:
     assert "robustfl grid" not in said
 
 
-def test_all_cells_and_some_cells_at_once_exit_2(cli: Any) -> None:
-    code, said = cli("verify", "board.json", "--all", "--cells", "2")
-    assert code == 2
-    assert "give one of them" in said
-
-
 @pytest.mark.parametrize(
     "option", [["--cells", "5"], ["--all"], ["--sample", "1"], ["--tolerance", "0.5"], ["--threads", "1"]]
 )
@@ -551,14 +545,6 @@ def test_a_grid_and_a_run_are_followed_on_request(cli: Any) -> None:
     code, said = cli("run", *STUDY[:4], "--set", "seed=3", "--track", "tensorboard", "--out", "kept")
     assert code == 0
     assert len(list(Path("kept/run/tensorboard").glob("*/events.out.*"))) == 1
-
-
-def test_an_unknown_tracker_exits_2_before_anything_runs(cli: Any) -> None:
-    for command in (["grid", *STUDY], ["run", *STUDY[:4]]):
-        code, said = cli(*command, "--track", "tensorbord")
-        assert code == 2
-        assert "did you mean 'tensorboard'" in said
-    assert not Path("runs").exists()
 
 
 def test_help_of_the_publishing_commands_shows_an_example() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from robustfl.cli import invoke
+from robustfl.cli import app, invoke
 
 pytestmark = pytest.mark.slow
 
@@ -102,7 +102,7 @@ def test_the_end_of_a_file_is_no_interrupt(monkeypatch: pytest.MonkeyPatch, caps
     def ended(*arguments: object, **more: object) -> None:
         raise EOFError("No data left in file")
 
-    monkeypatch.setattr("robustfl.cli.methods.list_methods", ended)
+    monkeypatch.setattr(app.commands["list"], "callback", ended)
     assert invoke(["list"]) == 1
     assert "Stopped" not in capsys.readouterr().err
 

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,8 +22,8 @@ import pytest
 from robustfl import registry
 from robustfl.errors import ClusterError, UsageError
 from robustfl.records import CellResult
-from robustfl.scenarios import Cell, Execution, Scenario, cluster, expand, grid
-from robustfl.scenarios.expand import fingerprints, key_of, resolve
+from robustfl.scenarios import Cell, ResolvedCell, RunOptions, Scenario, cluster, expand, grid
+from robustfl.scenarios.expand import fingerprints
 
 CELL = {
     "attack": ["none", "mine"], "defense": ["mean", "median"], "model": "mlp(hidden=(8,))", "f": 1, "clients": 5,
@@ -182,12 +183,11 @@ def test_a_cell_that_kills_every_worker_fails_and_the_others_go_on(machines: Clu
 
 def remote(**changed: Any) -> cluster.RemoteCell:
     (cell,) = expand(Scenario.of({"name": "x", "cell": {**CELL, "attack": "none", "defense": "mean", "seed": 0}}))
-    fingerprint = fingerprints([cell], None)[cell]
-    resolved = resolve(cell, fingerprint)
+    resolved = ResolvedCell.of(cell, fingerprints([cell], None)[cell], "x")
+    wrong = {name: changed.pop(name) for name in ("key", "data") if name in changed}
     known: dict[str, Any] = {
-        "key": key_of(resolved), "cell": cell, "scenario": "x", "fingerprint": fingerprint, "plugins": (),
-        "software": cluster.software(), "methods": cluster.methods_of(resolved),
-        "execution": Execution(device="cpu"),
+        "resolved": replace(resolved, **wrong), "plugins": (), "software": cluster.software(),
+        "methods": cluster.methods_of(resolved.settings), "options": RunOptions(device="cpu"),
     }  # fmt: skip
     return cluster.RemoteCell(**{**known, **changed})
 
@@ -208,7 +208,7 @@ def on_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"software": {"robustfl": "9.9 (code abc)", "torch": cluster.software()["torch"]}}, ["9.9", "robustfl 0."]),
         ({"software": {**cluster.software(), "torch": "1.13.0"}}, ["torch", "1.13.0", "install the same"]),
         ({"key": "0", "methods": ("digits 9",)}, ["digits 1", "digits 9"]),
-        ({"fingerprint": "f00d"}, ["other data", "f00d", "digits"]),
+        ({"data": "f00d"}, ["other data", "f00d", "digits"]),
     ],
 )  # fmt: skip
 def test_a_worker_that_differs_is_refused_with_both_versions_named(changed: dict[str, Any], told: list[str]) -> None:
@@ -245,12 +245,12 @@ def test_options_of_cells_that_run_here_are_refused_with_a_cluster(options: dict
     if "track" in options:
         pytest.importorskip("tensorboard", reason="needs tensorboard: pip install 'robustfl[test]'")
     with pytest.raises(UsageError, match=r"here, not on|cells that run here|workers decide"):
-        Execution(cluster="tcp://127.0.0.1:1", **options)
+        RunOptions(cluster="tcp://127.0.0.1:1", **options)
 
 
 @pytest.mark.usefixtures("on_a_worker")
 def test_misuse_on_a_worker_reaches_the_grid_with_the_workers_name() -> None:
-    error = cluster.execute(remote(execution=Execution(device="cuda:99")))
+    error = cluster.execute(remote(options=RunOptions(device="cuda:99")))
     assert isinstance(error, UsageError)
     assert "worker tcp://there:1: device 'cuda:99'" in str(error)
 
@@ -278,4 +278,4 @@ def test_a_scheduler_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_cell_travels_as_it_is() -> None:
     item = remote()
     assert pickle.loads(pickle.dumps(item)) == item
-    assert isinstance(item.cell, Cell)
+    assert isinstance(item.resolved.cell, Cell)

@@ -8,8 +8,7 @@ import sys
 from collections import Counter
 from typing import Any
 
-from robustfl.cli.facts import facts_of
-from robustfl.cli.methods_page import page
+from robustfl.cli.facts import facts_of, page
 from robustfl.papers import Paper, bibtex, cited, papers, spelled_out
 from robustfl.registry import KINDS, entries
 

@@ -11,9 +11,9 @@ import pytest
 
 from robustfl import autobyz
 from robustfl.autobyz import Ensemble, Member
-from robustfl.scenarios import Execution, Scenario
+from robustfl.scenarios import RunOptions, Scenario
 from robustfl.scenarios.bench import Benchmark, bench
-from robustfl.scenarios.ensemble import asked
+from robustfl.scenarios.expand import asked
 from robustfl.scenarios.grid import run_grid
 from robustfl.scenarios.protocol import Tier, protocol
 
@@ -58,7 +58,7 @@ def run_bench(
             raise KeyboardInterrupt
 
     def run(scenario: Scenario, **more: Any) -> Any:
-        found = run_grid(scenario, Execution(jobs=0), out=out, on_cell=counted, **more)
+        found = run_grid(scenario, RunOptions(jobs=0), out=out, on_cell=counted, **more)
         (computed if computed is not None else []).append(found.computed)
         return found
 

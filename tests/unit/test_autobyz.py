@@ -22,7 +22,7 @@ from robustfl.reports.ranking import rank_board
 from robustfl.reports.tables.writing import to_csv, to_json, to_latex, to_markdown, to_text
 from robustfl.reports.tradeoff import pareto
 from robustfl.scenarios import Cell, Scenario, expand
-from robustfl.scenarios.ensemble import asked
+from robustfl.scenarios.expand import asked
 
 SMALL = Ensemble(1, (Member("alie"), Member("sf"), Member("foe(eta=10)", "statistics")))
 SPECS = {name: (name, "both") for name in ("none", "alie", "sf")} | {"own": ("foe(eta=10)", "statistics")}

@@ -17,7 +17,7 @@ from robustfl.reports.benchmark.cross_chosen import bound_text, cross_chosen, lo
 from robustfl.reports.benchmark.data import measured
 from robustfl.reports.estimate import Estimate
 from robustfl.reports.published import read_board
-from robustfl.scenarios import Execution
+from robustfl.scenarios import RunOptions
 from robustfl.scenarios.beat import challenge, facts_of
 from robustfl.scenarios.grid import run_grid
 from robustfl.scenarios.protocol_check import apart_from_protocol
@@ -80,7 +80,7 @@ def board(tmp_path_factory: pytest.TempPathFactory) -> Any:
         tier = shrink(patch, ("zero", "sf"))
         results = run_bench(tier, folder, "mean/gn", "median/gn").results
         _publish(results, folder / "d.json.gz", None, "json")
-        run = partial(run_grid, execution=Execution(jobs=0), out=folder)
+        run = partial(run_grid, options=RunOptions(jobs=0), out=folder)
 
         def beat(row: str, *attacks: str, to: str, scope: str = "both", by: str = "") -> int:
             return _beat(

@@ -24,7 +24,7 @@ from robustfl.reports.benchmark.study import Study, Tried, about, read_study, st
 from robustfl.reports.benchmark.study_page import heldout_page, study_page
 from robustfl.reports.loading import board_of
 from robustfl.reports.store import Store
-from robustfl.scenarios import Execution, Scenario
+from robustfl.scenarios import RunOptions, Scenario
 from robustfl.scenarios.bench import (
     Contestant,
     Search,
@@ -182,7 +182,7 @@ def test_tuning_reads_validation_data_and_never_test_accuracy(tmp_path: Path, ti
     scenario = tiny.scenario(["rounds=3", *SMALL])
     chosen = contestants(scenario, ["mean/naive-bn"])
     tuning = tuning_scenario(tiny, scenario, chosen, FEW)
-    results = run_grid(tuning, Execution(jobs=0), out=tmp_path)
+    results = run_grid(tuning, RunOptions(jobs=0), out=tmp_path)
     store = Store(results.folder)
     before = searches(tiny, scenario, chosen, FEW, out=tmp_path)
     for r in store.load().results:
@@ -204,7 +204,7 @@ def test_nothing_is_chosen_by_trainings_that_failed_and_the_same_command_runs_th
 ) -> None:
     scenario = tiny.scenario(CHANGED)
     chosen = contestants(scenario, ["mean/naive-bn"])
-    store = Store(run_grid(tuning_scenario(tiny, scenario, chosen, FEW), Execution(jobs=0), out=tmp_path).folder)
+    store = Store(run_grid(tuning_scenario(tiny, scenario, chosen, FEW), RunOptions(jobs=0), out=tmp_path).folder)
     first, second, third, _ = store.load().results
     lost = {"status": "failed", "metrics": None, "reason": "MemoryError: no memory today\nTraceback"}
     for r in (first, second):
@@ -227,7 +227,7 @@ def test_nothing_is_chosen_by_trainings_that_failed_and_the_same_command_runs_th
 def test_trainings_without_validation_data_choose_nothing(tmp_path: Path, tiny: Tier) -> None:
     scenario = tiny.scenario(CHANGED)
     chosen = contestants(scenario, ["mean/gn"])
-    store = Store(run_grid(tuning_scenario(tiny, scenario, chosen, FEW), Execution(jobs=0), out=tmp_path).folder)
+    store = Store(run_grid(tuning_scenario(tiny, scenario, chosen, FEW), RunOptions(jobs=0), out=tmp_path).folder)
     for r in store.load().results:
         assert r.metrics is not None
         store.commit(r.model_copy(update={"metrics": r.metrics.model_copy(update={"per_client": {}})}))
@@ -240,7 +240,7 @@ def test_for_whom_nothing_could_be_chosen_is_told_before_the_final_cells(tmp_pat
 
     def run(scenario: Scenario, **more: Any) -> Any:
         told.append(scenario.name)
-        return run_grid(scenario, Execution(jobs=0), out=tmp_path, **more)
+        return run_grid(scenario, RunOptions(jobs=0), out=tmp_path, **more)
 
     wanted = ["foolsgold/naive-bn", "foolsgold/fbn"]
     found = bench(tiny, run, wanted=wanted, settings=CHANGED, out=tmp_path, on_note=told.append)

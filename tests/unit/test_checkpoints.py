@@ -12,13 +12,12 @@ import torch
 from robustfl.federation import initial_state
 from robustfl.records import CellResult, CurvePoint, plain
 from robustfl.reports.store import Store
-from robustfl.scenarios import Execution, Scenario, checkpoint, grid, plan, run_cell
+from robustfl.scenarios import RunOptions, Scenario, checkpoint, grid, plan, run_cell
 from robustfl.scenarios.build import build
 from robustfl.scenarios.cell import Cell
-from robustfl.scenarios.checkpoint import Checkpoint, IgnoredError, checkpoint_path, discard
+from robustfl.scenarios.checkpoint import Checkpoint, IgnoredError, checkpoint_path, discard, packed, unpacked
 from robustfl.scenarios.expand import expand, fingerprints
-from robustfl.scenarios.packing import packed, unpacked
-from robustfl.scenarios.selection import Selection
+from robustfl.scenarios.measuring import Selection
 
 BASE: dict[str, Any] = {
     "model": "mlp(hidden=(8,))", "norm": "fbn", "clients": 6, "f": 1, "rounds": 6, "batch": 8, "dtype": "float64",
@@ -93,7 +92,7 @@ def run(chosen: Cell, store: Path | None = None, *, until: int | None = None, **
 
     known = fingerprints([chosen], None)[chosen]
     given = {"device": "cpu", "checkpoint_minutes": ALWAYS, "on_round": on_round} | more
-    return run_cell(chosen, fingerprint=known, execution=Execution(store=store, **given))
+    return run_cell(chosen, fingerprint=known, options=RunOptions(store=store, **given))
 
 
 def kept(record: CellResult) -> Any:
@@ -179,13 +178,9 @@ def test_time_and_memory_are_those_of_all_runs(tmp_path: Path) -> None:
     assert timing.peak_memory_bytes == 123456789012345
 
 
-def test_without_minutes_or_store_nothing_is_written(tmp_path: Path) -> None:
-    run(cell(), tmp_path, checkpoint_minutes=0)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_short_cell_writes_none(tmp_path: Path) -> None:
-    run(cell(), tmp_path, checkpoint_minutes=5)
+@pytest.mark.parametrize("minutes", [0, 5])
+def test_without_minutes_and_of_a_short_cell_nothing_is_written(minutes: float, tmp_path: Path) -> None:
+    run(cell(), tmp_path, checkpoint_minutes=minutes)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -293,10 +288,6 @@ def test_a_disk_without_room_costs_the_checkpoint_and_not_the_cell(tmp_path: Pat
 
 
 def test_a_method_that_keeps_something_else_than_tensors_has_no_checkpoints(tmp_path: Path) -> None:
-    from robustfl.federation import initial_state
-    from robustfl.scenarios.build import build
-    from robustfl.scenarios.packing import packed
-
     experiment = build(cell()).experiment
     state = initial_state(experiment)
     state.defense["odd"] = object()  # type: ignore[assignment]

@@ -18,9 +18,9 @@ from robustfl.evaluation import Traffic, evaluation_batch, mean_over_users, robu
 from robustfl.evaluation.accuracy import attack_success
 from robustfl.registry import create
 from robustfl.scenarios import Cell, run_cell
+from robustfl.scenarios.bn_statistics import components
 from robustfl.scenarios.evaluate import represented
 from robustfl.scenarios.expand import fingerprints
-from robustfl.scenarios.portrait import components
 from robustfl.vectors import Layout, layout_of
 
 

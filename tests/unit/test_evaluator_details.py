@@ -25,7 +25,7 @@ from robustfl.scenarios.build import Built, build
 from robustfl.scenarios.cell import Cell
 from robustfl.scenarios.evaluate import Evaluator, _deviation, _worst, represented
 from robustfl.scenarios.expand import expand, refusal, resolve
-from robustfl.scenarios.selection import Selection
+from robustfl.scenarios.measuring import Selection
 from robustfl.scenarios.spec import Scenario
 from robustfl.vectors import write_statistics
 

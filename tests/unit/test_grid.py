@@ -19,7 +19,7 @@ from robustfl.errors import StoreError, UsageError
 from robustfl.outside import LONGEST_REASON
 from robustfl.records import CellResult
 from robustfl.reports.store import Store
-from robustfl.scenarios import Execution, Finished, Scenario, cell_task, grid, plan
+from robustfl.scenarios import Finished, RunOptions, Scenario, grid, plan
 from robustfl.scenarios.worker_pool import Died
 
 # Cells here are small: with five clients alie does nothing, and two steps of PGD do not cross its ball.
@@ -48,6 +48,12 @@ class Plugin(Attack):
 
 def scenario(name: str = "tiny", **cell: Any) -> Scenario:
     return Scenario.of({"name": name, "cell": {**CELL, **cell}})
+
+
+def with_plugin(folder: Path, name: str, body: str, **cell: Any) -> Scenario:
+    """The scenario of ``cell`` with an attack of this name, from a file in the folder, that does this."""
+    (folder / f"{name}.py").write_text(PLUGIN.format(name=name, body=body))
+    return scenario(**{"attack": name, "defense": "mean", **cell}).beside([folder / f"{name}.py"])
 
 
 def contents(folder: Path) -> dict[str, dict[str, Any]]:
@@ -256,10 +262,7 @@ def test_divergence_is_recorded_with_its_round(tmp_path: Path) -> None:
 
 
 def test_a_plug_in_that_raises_fails_its_cells_only_and_runs_again(tmp_path: Path) -> None:
-    (tmp_path / "bad.py").write_text(PLUGIN.format(name="bad", body='raise RuntimeError("my bug")'))
-    chosen = scenario(attack=["none", "bad"], defense="mean").model_copy(
-        update={"plugins": (str(tmp_path / "bad.py"),)}
-    )
+    chosen = with_plugin(tmp_path, "bad", 'raise RuntimeError("my bug")', attack=["none", "bad"])
     seen: list[Finished] = []
     results = grid(chosen, out=tmp_path, jobs=0, on_cell=seen.append)
     assert results.statuses == {"done": 1, "failed": 1}
@@ -270,8 +273,7 @@ def test_a_plug_in_that_raises_fails_its_cells_only_and_runs_again(tmp_path: Pat
 
 
 def test_the_reason_of_a_failed_cell_is_cut_and_says_where_it_failed(tmp_path: Path) -> None:
-    (tmp_path / "loud.py").write_text(PLUGIN.format(name="loud", body='raise RuntimeError("x" * 10**6)'))
-    chosen = scenario(attack="loud", defense="mean").model_copy(update={"plugins": (str(tmp_path / "loud.py"),)})
+    chosen = with_plugin(tmp_path, "loud", 'raise RuntimeError("x" * 10**6)')
     (record,) = Store(grid(chosen, out=tmp_path, jobs=0).folder).load().results
     assert record.reason is not None
     assert "x... cut: 998054 characters ...x" in record.reason.splitlines()[0]
@@ -290,7 +292,7 @@ def test_any_reason_is_cut_once() -> None:
 def test_a_cell_that_was_killed_at_its_deadline_says_so_unless_another_grid_stored_it(
     undisturbed: Path, tmp_path: Path
 ) -> None:
-    (task, *_) = engine._tasks(plan(scenario(), out=tmp_path), Execution(cell_minutes=0.5))
+    (task, *_) = engine._tasks(plan(scenario(), out=tmp_path), RunOptions(cell_minutes=0.5))
     died = Died(-signal.SIGKILL, late=True, trace="in forge")
     reason = "time limit of 0.5 min (--cell-minutes) reached; what was checkpointed is kept\nin forge"
     assert (task.end(died).status, task.end(died).reason) == ("failed", reason)
@@ -304,16 +306,13 @@ def test_rounds_of_running_cells_are_reported(tmp_path: Path, monkeypatch: pytes
     chosen = scenario(attack="none", defense="mean")
     grid(chosen, out=tmp_path / "soon", jobs=0, on_round=lambda *round: heard.append(round))
     assert heard == []  # about once a second
-    monkeypatch.setattr(cell_task, "_PROGRESS_SECONDS", 0.0)
+    monkeypatch.setattr(engine, "_PROGRESS_SECONDS", 0.0)
     (key,) = grid(chosen, out=tmp_path, jobs=0, on_round=lambda *round: heard.append(round)).keys
     assert heard == [(key, round, 4) for round in (1, 2, 3, 4)]
 
 
 def test_a_plug_in_that_returns_the_wrong_shape_is_named(tmp_path: Path) -> None:
-    (tmp_path / "shape.py").write_text(PLUGIN.format(name="wrong-shape", body="return torch.zeros(view.f, 3)"))
-    chosen = scenario(attack="wrong-shape", defense="mean").model_copy(
-        update={"plugins": (str(tmp_path / "shape.py"),)}
-    )
+    chosen = with_plugin(tmp_path, "wrong-shape", "return torch.zeros(view.f, 3)")
     (record,) = contents(grid(chosen, out=tmp_path, jobs=0).folder).values()
     assert record["status"] == "failed"
     assert "wrong-shape" in record["reason"]
@@ -370,10 +369,8 @@ def test_wrong_execution_settings(argument: str, value: Any, tmp_path: Path) -> 
 def test_a_plug_in_that_changes_after_the_grid_began_ends_it_and_stores_nothing(tmp_path: Path) -> None:
     """A worker that starts late reads the file as it is by then; a cell under another key would be none asked for."""
     file = tmp_path / "changing.py"
-    file.write_text(PLUGIN.format(name="changing", body="return view.honest[:view.f]"))
-    chosen = scenario(attack="changing", defense="mean").model_copy(update={"plugins": (str(file),)})
-    todo = plan(chosen, out=tmp_path)
-    (task,) = engine._tasks(todo, Execution(device="cpu"))
+    todo = plan(with_plugin(tmp_path, "changing", "return view.honest[:view.f]"), out=tmp_path)
+    (task,) = engine._tasks(todo, RunOptions(device="cpu"))
     file.write_text(file.read_text() + "# another\n")
     with pytest.raises(UsageError, match=r"changing\.py' changed after it was loaded; start a new process"):
         task.execute("cpu", print)

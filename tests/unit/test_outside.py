@@ -29,7 +29,7 @@ from robustfl.scenarios import Scenario, expand
 from robustfl.scenarios.build import build
 from robustfl.scenarios.cell import Cell
 from robustfl.scenarios.dry_run import estimate
-from robustfl.scenarios.execution import check_threads
+from robustfl.scenarios.run_options import check_threads
 from robustfl.scenarios.spec import apply_settings
 
 # --- files -----------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from robustfl.scenarios import run_cell
 from robustfl.scenarios.build import Built, build
 from robustfl.scenarios.cell import Cell
 from robustfl.scenarios.expand import key_of, refusal, resolve
-from robustfl.scenarios.roles import at_users
+from robustfl.scenarios.methods import at_users
 from robustfl.vectors import layout_of
 
 DOMAINS = [f"digits-domain(style={style})" for style in ("clean", "textured", "shifted")]

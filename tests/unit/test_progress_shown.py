@@ -14,8 +14,8 @@ from rich.console import Console
 
 import robustfl
 from robustfl.scenarios import Finished
-from robustfl.scenarios import shown as module
-from robustfl.scenarios.shown import in_notebook, shown
+from robustfl.scenarios import progress as module
+from robustfl.scenarios.progress import in_notebook, shown
 
 CELL = {"rounds": 1, "clients": 4, "model": "digits-cnn(hidden=8)", "evasions": [], "attack": ["none", "sf"], "f": 1}
 

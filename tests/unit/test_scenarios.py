@@ -14,7 +14,7 @@ from robustfl.defenses import parse_pipeline
 from robustfl.errors import Refused, UsageError
 from robustfl.records import canonical
 from robustfl.registry import entries
-from robustfl.scenarios import Cell, Execution, Scenario, expand, preset_names, run_cell
+from robustfl.scenarios import Cell, RunOptions, Scenario, expand, preset_names, run_cell
 from robustfl.scenarios.build import build
 from robustfl.scenarios.expand import fingerprints, idle_rules, key_of, labels, refusal, resolve
 from robustfl.scenarios.methods import canonical_method
@@ -47,7 +47,7 @@ def test_settings_with_numpy_scalars_are_the_cell_of_python_numbers() -> None:
     assert [key_of(resolve(c, "")) for c in expand(scenario(**written))] == [
         key_of(resolve(c, "")) for c in expand(scenario(**plain))
     ]
-    assert Execution(jobs=np.int64(2), keep_model=np.bool_(True)) == Execution(jobs=2, keep_model=True)
+    assert RunOptions(jobs=np.int64(2), keep_model=np.bool_(True)) == RunOptions(jobs=2, keep_model=True)
 
 
 @pytest.mark.parametrize(
@@ -451,13 +451,6 @@ def test_a_scale_is_refined_by_settings_in_any_order_and_frees_its_axes() -> Non
     assert [(c.clients, c.f) for c in expand(apply_settings(other, ["scale=small"]))] == [(7, 1), (9, 2)]
     with pytest.raises(UsageError, match="did you mean 'small'"):
         Scenario.load("hbn-clients", settings=["scale=smal"])
-
-
-def test_a_list_of_a_scale_still_advances_with_its_axis() -> None:
-    data = {"name": "x", "cell": {"clients": [5, 6], "f": [1, 2]}, "zip": [["clients", "f"]],
-            "scales": {"small": {"clients": [7, 8]}}}  # fmt: skip
-    cells = expand(apply_settings(data, ["scale=small"]))
-    assert [(cell.clients, cell.f) for cell in cells] == [(7, 1), (8, 2)]
 
 
 # --- presets against their papers -------------------------------------------------------------------------------------

@@ -13,11 +13,11 @@ import torch
 from robustfl import passes
 from robustfl.cli import invoke
 from robustfl.errors import UsageError
-from robustfl.scenarios import Execution, Scenario, cell_task, grid, memory, plan, run
+from robustfl.scenarios import RunOptions, Scenario, grid, memory, plan, run
 from robustfl.scenarios.build import build
 from robustfl.scenarios.cell import Cell
-from robustfl.scenarios.execution import device_of, unheard
 from robustfl.scenarios.expand import expand, fingerprints
+from robustfl.scenarios.run_options import device_of, unheard
 
 TINY = {"model": "mlp(hidden=(8,))", "rounds": 1, "batch": 8, "evasions": ["fgsm"], "seed": [0, 1, 2]}
 engine = importlib.import_module("robustfl.scenarios.grid")
@@ -82,14 +82,14 @@ def test_every_gpu_has_as_many_workers_as_slots(tmp_path: Path, monkeypatch: pyt
         seen.extend(devices)
         yield from ((task, task("cpu", unheard)) for task in tasks)
 
-    monkeypatch.setattr(cell_task, "run_in_workers", workers)
+    monkeypatch.setattr(engine, "run_in_workers", workers)
     found = grid(Scenario.of({"name": "x", "cell": {**TINY, "seed": 0}}), out=tmp_path, gpus=[1, 0], slots=2)
     assert (sorted(seen), found.statuses) == (["cuda:0", "cuda:0", "cuda:1", "cuda:1"], {"done": 1})
 
 
 def test_a_cell_runs_on_the_device_of_its_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    (task,) = engine._tasks(plan(Scenario.of({"name": "x", "cell": {**TINY, "seed": 0}}), out=tmp_path), Execution())
+    (task,) = engine._tasks(plan(Scenario.of({"name": "x", "cell": {**TINY, "seed": 0}}), out=tmp_path), RunOptions())
     assert "device 'cuda:1': this machine has 0" in str(task("cuda:1", unheard))
 
 

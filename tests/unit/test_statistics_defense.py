@@ -17,7 +17,7 @@ from robustfl.randomness import stream
 from robustfl.registry import entries
 from robustfl.reports.frame import frame
 from robustfl.reports.ranking import rank_board
-from robustfl.scenarios import Execution, Scenario, run_cell
+from robustfl.scenarios import RunOptions, Scenario, run_cell
 from robustfl.scenarios.build import build
 from robustfl.scenarios.cell import Cell
 from robustfl.scenarios.costs import kind_of
@@ -163,7 +163,7 @@ def test_a_rule_with_a_reference_goes_with_statistics_under_another_rule() -> No
 
 def test_dry_run_tells_apart_what_differs_in_the_rule_on_statistics(tmp_path: Any) -> None:
     axes = {**SMALL, "seed": 0, "defense": "mean", "statistics_defense": ["same", "median", "sign-majority"]}
-    found = estimate(Scenario.of({"name": "x", "cell": axes}), out=tmp_path, execution=Execution(jobs=1))
+    found = estimate(Scenario.of({"name": "x", "cell": axes}), out=tmp_path, options=RunOptions(jobs=1))
     assert "statistics_defense" in found.axes
     assert [c.state for c in found.cells] == ["to run", "to run", "refused"]
     assert len({kind_of(cell(statistics_defense=rule)) for rule in ("same", "median", "nnm+median")}) == 3

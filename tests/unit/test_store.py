@@ -136,7 +136,7 @@ def test_a_folder_that_cannot_be_written_is_told_before_a_cell_is_trained(
         pytest.fail("trained")
 
     with monkeypatch.context() as patch:
-        patch.setattr(single, "run_cell", trained)
+        patch.setattr(single, "run_resolved", trained)
         with pytest.raises(StoreError, match=r"cannot write .* in .*file/run/cells: Not a directory"):
             robustfl.run({"rounds": 1}, out=tmp_path / "file")
         for command in ("grid", "run", "bench d"):

@@ -18,7 +18,7 @@ from robustfl.errors import Refused
 from robustfl.federation import train
 from robustfl.scenarios.build import build
 from robustfl.scenarios.cell import Cell
-from robustfl.scenarios.ranks import processes, rank
+from robustfl.scenarios.single import processes, rank
 from robustfl.team import Team
 
 DRIVER = Path(__file__).parent / "team_driver.py"

@@ -287,7 +287,7 @@ def test_a_cell_runs_again_as_its_record_says_unless_told_otherwise(
     verify._Again(*given, "data", (), None).run("a cell", PRINT, said, "mine")  # type: ignore[arg-type]
     ((cell, how),) = called
     assert (cell, how["fingerprint"], how["scenario"]) == ("a cell", PRINT, "mine")
-    assert (how["execution"].device, how["execution"].threads, how["execution"].root) == (*ran, "data")
+    assert (how["options"].device, how["options"].threads, how["options"].root) == (*ran, "data")
 
 
 def test_packages_of_versions_that_the_board_does_not_name_are_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,12 +9,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from .execution import OnCellRound
+from .run_options import OnCellRound
 
 _EVERY = 0.2  # seconds between two updates; a notebook stores each of them on its way
 
@@ -24,16 +24,6 @@ OnCell = Callable[[Any], None]
 """Called with each cell that just ended."""
 
 
-class Display(Protocol):
-    """Something that shows how far a grid is."""
-
-    def show(self, done: float, total: int, words: str) -> None:
-        """Show ``done`` of ``total`` cells, a running one as the share of its rounds."""
-
-    def stop(self) -> None:
-        """Leave the screen as it was, whether or not all cells are done."""
-
-
 class NotebookDisplay:
     """A bar below the cell of the notebook, updated in place; it needs no widgets."""
 
@@ -41,6 +31,7 @@ class NotebookDisplay:
         self._handle: Any = None
 
     def show(self, done: float, total: int, words: str) -> None:
+        """Show ``done`` of ``total`` cells, a running one as the share of its rounds."""
         ipython: Any = import_module("IPython.display")
         bar = ipython.HTML(
             f'<progress max="{total}" value="{done:.3g}" style="width:20em"></progress> '
@@ -98,7 +89,7 @@ def shown(
     if not progress:
         yield on_start, on_cell, on_round
         return
-    display: Display = NotebookDisplay() if in_notebook() else TerminalDisplay()
+    display = NotebookDisplay() if in_notebook() else TerminalDisplay()
     bar = _Bar(display, on_start, on_cell, on_round)
     try:
         yield bar.start, bar.cell, bar.round
@@ -109,7 +100,13 @@ def shown(
 class _Bar:
     """Counts what it is told, shows it, and passes it on."""
 
-    def __init__(self, display: Display, on_start: OnStart, on_cell: OnCell, on_round: OnCellRound | None) -> None:
+    def __init__(
+        self,
+        display: NotebookDisplay | TerminalDisplay,
+        on_start: OnStart,
+        on_cell: OnCell,
+        on_round: OnCellRound | None,
+    ) -> None:
         self._display, self._next = display, (on_start, on_cell, on_round)
         self._total, self._count, self._last = 0, 0, 0.0
         self._ended: Counter[str] = Counter()

@@ -16,7 +16,7 @@ from .build import Built
 from .cell import Cell
 
 
-def portrait(cell: Cell, built: Built, state: State, local: LocalModels | None) -> dict[str, Any] | None:
+def bn_statistics(cell: Cell, built: Built, state: State, local: LocalModels | None) -> dict[str, Any] | None:
     """Where the clients' means and variances of the last round lie, as a few numbers a record can carry.
 
     The rows are the clients' own statistics where these are private, else what honest participants report. With

@@ -45,23 +45,26 @@ def warned(note: str) -> None:
     warnings.warn(words, UserWarning, stacklevel=level)
 
 
+OF_A_GRID = frozenset({"jobs", "gpus", "slots", "cluster", "cell_minutes"})
+"""Options that a single cell has no use for."""
 _NUMBERS = ("threads", "state_memory", "checkpoint_minutes", "cell_minutes", "keep_model", "jobs", "gpus", "slots")
 
 
 @dataclass(frozen=True)
-class Execution:
+class RunOptions:
     """Options that decide how cells run, nothing of what they measure. Raises ``UsageError`` for what cannot be.
 
     Of every cell: its ``device``, ``threads``, the ``root`` of the data; clients' state of more than ``state_memory``
     bytes lies in a file. With the folder of a ``store`` a cell keeps a checkpoint there every ``checkpoint_minutes``
     (0: none) and goes on from one that it finds, and with ``keep_model`` leaves its trained model there
-    (``load_model``). ``training_data`` is a file in the place of the data sets, without their test images; with it,
-    models are not evaluated but left in the folder ``snapshots`` (``isolated``). A cell fails after ``cell_minutes``.
-    ``track`` names the trackers that follow it. Of a ``team`` of processes that share a cell only the leading one
-    evaluates; it keeps no checkpoints. ``on_round`` is called after every round, ``on_point`` after every evaluation of
-    one, ``on_note`` with what a user should know.
+    (``load_model``). A cell fails after ``cell_minutes``. ``track`` names trackers (``"tensorboard"``) that follow it.
+    Of a ``team`` of processes that share a cell only the leading one evaluates; it keeps no checkpoints. ``on_round``
+    is called after every round, ``on_point`` after every evaluation of one, ``on_note`` with what a user should know.
 
-    Of a grid: ``jobs`` worker processes, or the ``slots`` on each of some ``gpus``, or the workers of a ``cluster``.
+    Of a grid: ``jobs`` worker processes (default: one per core, or one on a GPU), with 0 cells run in this very
+    process, where a debugger reaches them and a crash ends all; or cells are spread over ``gpus``, ``slots`` at a time
+    on each (default: as many as their memory holds); or the workers of a ``cluster``, the address of a dask scheduler,
+    run them (``scenarios/cluster.py``). Results do not depend on it.
     """
 
     device: str = "auto"
@@ -70,14 +73,12 @@ class Execution:
     state_memory: int = LIMIT
     checkpoint_minutes: float = CHECKPOINT_MINUTES
     cell_minutes: float | None = None
-    track: tuple[str, ...] = ()
+    track: Sequence[str] = ()
     store: Path | None = None
     keep_model: bool = False
-    training_data: Path | None = None
-    snapshots: Path | None = None
     team: Team = ALONE
     jobs: int | None = None
-    gpus: tuple[int, ...] | None = None
+    gpus: Sequence[int] | None = None
     slots: int | None = None
     cluster: str | None = None
     on_round: OnRound = field(default=unheard, repr=False)
@@ -87,6 +88,8 @@ class Execution:
     def __post_init__(self) -> None:
         for name in _NUMBERS:
             object.__setattr__(self, name, python_numbers(getattr(self, name)))
+        object.__setattr__(self, "track", tuple(self.track))
+        object.__setattr__(self, "gpus", None if self.gpus is None else tuple(self.gpus))
         tracking.check(self.track)
         if not 0 <= self.checkpoint_minutes < math.inf:
             raise UsageError(
@@ -122,18 +125,17 @@ class Execution:
             check_gpus(self.gpus)
         if self.cluster is None:
             return
-        if self.cell_minutes is not None:
-            raise UsageError(
-                f"cell_minutes={self.cell_minutes:g} is for cells that run here, not on cluster={self.cluster!r}"
-            )
-        if self.keep_model:
-            raise UsageError(f"keep_model is for cells that run here: models do not travel from {self.cluster!r}")
-        if self.track:
-            raise UsageError(f"track={list(self.track)} is for cells that run here, not on cluster={self.cluster!r}")
-        if self.jobs is not None:
-            raise UsageError(
-                f"jobs={self.jobs} with cluster={self.cluster!r}: the cluster's workers decide how many cells run"
-            )
+        where = f"cluster={self.cluster!r}"
+        here = "is for cells that run here, not on"
+        refused = {
+            "cell_minutes": f"cell_minutes={self.cell_minutes or 0:g} {here} {where}",
+            "keep_model": f"keep_model is for cells that run here: models do not travel from {self.cluster!r}",
+            "track": f"track={list(self.track)} {here} {where}",
+            "jobs": f"jobs={self.jobs} with {where}: the cluster's workers decide how many cells run",
+        }
+        for name, words in refused.items():
+            if getattr(self, name) not in (None, False, ()):
+                raise UsageError(words)
         _check_address(self.cluster)
 
     @property
@@ -153,7 +155,7 @@ class Execution:
         return device_of(self.device if self.gpus is None else f"cuda:{self.gpus[0]}")
 
     @property
-    def of_a_cell(self) -> Execution:
+    def of_a_cell(self) -> RunOptions:
         """The options of a single cell, with nobody listening: as other processes get them."""
         return replace(
             self, jobs=None, gpus=None, slots=None, cluster=None,
