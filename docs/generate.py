@@ -86,9 +86,8 @@ def evidence(folder: Path) -> None:
 def example(folder: Path) -> None:
     """Write the site of the quickstart's board, and the board itself."""
     from robustfl.cli.boards import papers_of
-    from robustfl.reports.loading import board_of
+    from robustfl.reports.loading import board_of, open_source
     from robustfl.reports.site.writing import write_site
-    from robustfl.reports.sources import open_source
 
     (file,) = boards("quickstart")
     source, out = open_source(file), folder / "boards" / "quickstart"

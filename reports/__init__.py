@@ -26,7 +26,7 @@ __all__ = ["Board", "Store", "leaderboard", "load", "load_board", "plot", "rank_
 
 def load(path: str | Path) -> Loaded:
     """The records of the store or board at ``path`` and the files that are none; ``UsageError`` if it is neither."""
-    from .sources import open_source
+    from .loading import open_source
 
     return open_source(path).load()
 
@@ -45,8 +45,7 @@ def load_board(
     ranked: ``final``, ``tail``, ``selected`` or ``validation``, by default what each cell says. Raises ``UsageError``
     if ``path`` is no store or has no such cell yet, ``StoreError`` if none of its files can be read.
     """
-    from .loading import board_of
-    from .sources import open_source
+    from .loading import board_of, open_source
 
     return board_of(open_source(path), compare=compare, keys=keys, where=where, statistic=statistic)
 
@@ -70,10 +69,10 @@ def leaderboard(
     if isinstance(path, (str, Path)):
         board = load_board(path, compare=compare, where=where, statistic=statistic)
     else:
-        from .axes import text
+        from .frame import counted
+        from .grouping import text
         from .loading import matches
         from .ranking import rank_board
-        from .statistic import counted
 
         for name, value in (where or {}).items():
             path = path[[matches(text(have), value) for have in path[name]]]

@@ -11,8 +11,7 @@ import pandas as pd
 from robustfl.autobyz import Asked
 from robustfl.errors import UsageError, closest
 
-from .ensembles import member_text
-from .estimate import Estimate
+from .table_cell import TableCell, member_text
 
 OVERALL = "overall"
 WORST_MEMBER = "worst member"
@@ -32,8 +31,8 @@ class Row:
 
     labels: tuple[str, ...]
     rank: int | None
-    cells: tuple[Estimate, ...]
-    worst: Estimate
+    cells: tuple[TableCell, ...]
+    worst: TableCell
     seconds_per_round: float | None = None
     peak_memory: int | None = None
     ranks: tuple[int, int] | None = None
@@ -48,7 +47,7 @@ class Row:
         return self.ranks is not None and self.ranks[0] == 1 and self.chance is None
 
     @property
-    def places(self) -> tuple[Estimate, ...]:
+    def places(self) -> tuple[TableCell, ...]:
         """The places of the attacks, and the worst case."""
         return (*self.cells, self.worst)
 
@@ -134,7 +133,7 @@ class Board:
         return [row for section in self.sections for row in section.rows]
 
     @property
-    def places(self) -> list[Estimate]:
+    def places(self) -> list[TableCell]:
         """The places of all rows."""
         return [place for row in self.rows for place in row.places]
 
@@ -144,7 +143,7 @@ class Board:
         return tuple(s for s in self.sections if s.task or not self.task_names)
 
     def _repr_html_(self) -> str:
-        """Ranks, contestants and means in percent, for notebooks; ``reports.notebook.to_html`` writes all there is."""
+        """Ranks, contestants and means in percent, for notebooks; ``reports.tables.to_html`` writes all there is."""
         found = self.frame()
         names = ["task", "metric", "rank", *self.label_names, *self.attacks, "worst case"]
         shown = found if found.empty else found[[name for name in names if name in found]]

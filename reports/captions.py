@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 import re
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from statistics import fmean
 from typing import TYPE_CHECKING
 
+from robustfl.autobyz import TITLE
 from robustfl.errors import some
 
-from .axes import NO_ATTACK
-from .board import in_words, metric_title
-from .estimate import CONFIDENCE, NO_EFFECT, NORMAL, Estimate, acts
+from .board import in_words, metric_title, natural, row_name
+from .grouping import DECLARED, NO_ATTACK, Cell, absent, bare, text
 from .paired import LEVEL, METHOD, span
+from .table_cell import CONFIDENCE, NO_EFFECT, NORMAL, STATES, TableCell, acts
 
 if TYPE_CHECKING:
     from .board import Board
@@ -21,41 +23,37 @@ if TYPE_CHECKING:
 _ROUND = re.compile(r" in round (\d+)\b")
 
 
-@dataclass
-class _Note:
-    state: str
-    summary: str
-    cells: int = 0
-    rounds: set[int] = field(default_factory=set)
+def footnotes(cells: Sequence[Cell]) -> tuple[list[int], tuple[str, ...]]:
+    """The number of every cell's footnote, 0 for none, and the notes in the order of appearance.
+
+    Reasons that differ in the round only are one note.
+    """
+    notes: dict[tuple[str, str], list[Cell]] = {}
+    numbers = []
+    for cell in cells:
+        if (key := _reason(cell)) is not None:
+            notes.setdefault(key, []).append(cell)
+        numbers.append(0 if key is None else list(notes).index(key) + 1)
+    return numbers, tuple(_note_text(*key, found) for key, found in notes.items())
 
 
-class Footnotes:
-    """Numbers the distinct reasons in order of appearance; reasons that differ in the round only are one note."""
-
-    def __init__(self) -> None:
-        self._notes: dict[tuple[str, str], _Note] = {}
-
-    def number(self, state: str, reason: object, round: object) -> int:
-        """The number of the note for a cell with this state, reason and round."""
-        first = reason.strip().splitlines()[0] if isinstance(reason, str) and reason.strip() else "no reason recorded"
-        key = state, _ROUND.sub("", first) if state == "diverged" else first
-        note = self._notes.setdefault(key, _Note(*key))
-        note.cells += 1
-        if isinstance(round, (int, float)) and round == round:
-            note.rounds.add(int(round))
-        return list(self._notes).index(key) + 1
-
-    def texts(self) -> tuple[str, ...]:
-        """The notes, the first with number 1."""
-        return tuple(map(_note_text, self._notes.values()))
+def _reason(cell: Cell) -> tuple[str, str] | None:
+    """The state of a cell and the reason for it; an ``f_declared`` of its own."""
+    state, reason = str(cell["status"]), cell.get("reason")
+    if state == "done" and not absent(cell.get(DECLARED)):
+        return NO_ATTACK, f"the rule was told f_declared = {text(cell[DECLARED])}"
+    if state not in STATES:
+        return None
+    first = reason.strip().splitlines()[0] if isinstance(reason, str) and reason.strip() else "no reason recorded"
+    return state, _ROUND.sub("", first) if state == "diverged" else first
 
 
-def _note_text(note: _Note) -> str:
-    rounds = ""
-    if note.state == "diverged" and note.rounds:
-        low, high = min(note.rounds), max(note.rounds)
-        rounds = f" in round {low}" if low == high else f" in rounds {low}–{high}"
-    return f"{note.state}: {note.summary}{rounds} ({note.cells} cell{'s' if note.cells > 1 else ''})"
+def _note_text(state: str, summary: str, cells: Sequence[Cell]) -> str:
+    rounds = sorted({int(cell["round"]) for cell in cells if not absent(cell.get("round"))})
+    where = ""
+    if state == "diverged" and rounds:
+        where = f" in round {rounds[0]}" if len(rounds) == 1 else f" in rounds {rounds[0]}–{rounds[-1]}"
+    return f"{state}: {summary}{where} ({len(cells)} cell{'s' if len(cells) > 1 else ''})"
 
 
 def caption(board: Board, *, seeds: set[str]) -> str:
@@ -67,12 +65,16 @@ def caption(board: Board, *, seeds: set[str]) -> str:
     return f"{_seeds(len(seeds), board.places)}, ranked by {ranked_by}{told}."
 
 
-def how_to_read(board: Board) -> tuple[str, ...]:
+def how_to_read(board: Board, compare: Sequence[str] = ()) -> tuple[str, ...]:
     """Sentences for below the tables: what a reader must know to trust the numbers, each only where it applies."""
     rows, places = board.rows, board.places
     tasks, doubt = len(board.tasks) // max(1, len(board.metrics)), _test_error(places)
     resting = _resting(board)
+    idle = [name for name in map(bare, dict.fromkeys(compare)) if name not in board.label_names]
+    constants = {bare(name) for name, _ in board.constants}
+    whys = [f"{name} ({'all cells have one' if name in constants else 'the same as f'})" for name in idle]
     told = [
+        (bool(idle), f"Compared by what tells no rows apart: {listed(whys)}."),
         *((len(counted) > _NAMED, f"Worst case{which} over {listed(counted)}.") for counted, which in _counted(board)),
         (
             any(r.ranks is not None and r.ranks[0] < r.ranks[1] for r in rows),
@@ -161,7 +163,7 @@ def _minimum(counted: Sequence[str]) -> str:
     return f"each seed's worst case over {listed(counted) if len(counted) <= _NAMED else f'{len(counted)} attacks'}"
 
 
-def _seeds(count: int, places: Sequence[Estimate]) -> str:
+def _seeds(count: int, places: Sequence[TableCell]) -> str:
     if count == 1:
         return "One seed, without interval"
     counts = [len(p.values) for p in places if p.is_number] or [count]
@@ -183,7 +185,7 @@ def in_plain_words(evaluation: str) -> str:
     return evaluation.replace("evaluation mode, white box through the evaluated model", told)
 
 
-def _test_error(places: Sequence[Estimate]) -> str:
+def _test_error(places: Sequence[TableCell]) -> str:
     """The uncertainty that the test set adds; all seeds and rows of a task share it, so it is in no interval."""
     known = {p.samples for p in places if p.samples}
     if not known:
@@ -214,3 +216,77 @@ _ALWAYS = ("dataset", "domains", "model")
 def _words(name: str, value: str) -> str:
     said = in_words(name, value)
     return said if said != value else f"{name} {value}"
+
+
+def notes_of_cells(board: Board, cells: Sequence[tuple[tuple[str, ...], Cell]]) -> tuple[str, ...]:
+    """Sentences about the finished cells, given with the labels of their rows: AutoByz, backdoors, what was tested."""
+    told = (
+        _autobyz_words(board),
+        _backdoors(board, cells),
+        *(f([c for _, c in cells]) for f in (_unequal_users, _tested)),
+    )
+    return tuple(filter(None, told))
+
+
+def _autobyz_words(board: Board) -> str:
+    """The words on the AutoByz column, if there is one, and on members that are refused where others are not."""
+    autobyz = board.autobyz
+    if autobyz is None:
+        return ""
+    at = board.attacks.index(TITLE)
+    rows = [r for s in board.tasks if s.metric == "sa" for r in s.rows if not r.cells[at].count("refused")]
+    said = (
+        f"{TITLE} version {autobyz.ensemble.version}: per seed the worst of {', '.join(autobyz.members)}; worst "
+        "member: which it was, and in how many of the seeds; one with several worst members counts for each."
+    )
+    refused = []
+    for name in (name for name in autobyz.members if name in board.attacks):
+        count = sum(row.cells[board.attacks.index(name)].count("refused") > 0 for row in rows)
+        refused += [f"{name} ({count} row{'s' if count > 1 else ''})"] if count else []
+    if refused:
+        said += f" Refused members are no attacks on a row and do not count in it: {', '.join(refused)}."
+    return said
+
+
+def _unequal_users(cells: Sequence[Cell]) -> str:
+    """The reason why a test set counts as smaller: an equal mean over unequal users is less certain than their sum."""
+    sizes = [(float(c["certificates.equal_samples"]), int(c["samples"])) for c in cells
+             if not absent(c.get("certificates.equal_samples")) and not absent(c.get("samples"))]  # fmt: skip
+    if not sizes:
+        return ""
+    equal, images = min(sizes)
+    return (
+        "Users with unequally many test images weigh alike: their mean is as uncertain as accuracy on "
+        f"{int(equal)} images, not on all {images}."
+    )
+
+
+def _tested(cells: Sequence[Cell]) -> str:
+    """Which model was tested on what; schemes with models of their own beside others are named."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for cell in cells:
+        if not absent(cell.get("evaluation")) and cell.get("evaluation"):
+            found[in_plain_words(str(cell["evaluation"]))].add(text(cell.get("norm")))
+    if not found:
+        return ""
+    if len(found) == 1:
+        return f"Tested: {next(iter(found))}."
+    parts = (f"{how} ({', '.join(sorted(norms, key=natural))})" for how, norms in sorted(found.items()))
+    return f"Tested: {'; '.join(parts)}."
+
+
+def _backdoors(board: Board, cells: Sequence[tuple[tuple[str, ...], Cell]]) -> str:
+    """The success rates of backdoors by attack and contestant: means over seeds and tasks, the least first."""
+    found: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for who, cell in cells:
+        if not absent(cell.get("asr")):
+            found[text(cell["attack"]), row_name(board.label_names, who)].append(float(cell["asr"]))
+    rates = sorted((fmean(rates), attack, who) for (attack, who), rates in found.items())
+    by_attack: dict[str, list[str]] = defaultdict(list)
+    for rate, attack, row in rates:
+        by_attack[attack].append(f"{row} {100 * rate:.1f}")
+    told = "; ".join(f"{attack}: {some(each, _RATES)}" for attack, each in by_attack.items())
+    return f"ASR, the share of images with the trigger that are taken for its target, in %: {told}." if told else ""
+
+
+_RATES = 12

@@ -1,15 +1,17 @@
-"""Records as a table: one row per cell."""
+"""Records as a table, one row per cell, and which of a cell's numbers count."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
+from robustfl.errors import UsageError, closest
 from robustfl.origins import named_methods, origins
 from robustfl.records import CellResult, Metrics, completed, labels_of
 
+from .published.agreement import leaves
 from .validation import LABELS, MEASURES
 
 FACTS = (
@@ -45,7 +47,7 @@ def ranked_metrics(table: pd.DataFrame) -> list[str]:
     return ["sa", *robust, *(["ra_worst"] if worst_too else [])]
 
 
-def samples_of(cell: Mapping[Hashable, Any], metric: str) -> dict[str, int]:
+def samples_of(cell: Mapping[Hashable, Any], metric: str) -> int | None:
     """The number of test samples behind a metric of one cell, if the record says it; fewer for RA with ``ra_limit``.
 
     With domains that is the limit of every honest user, who has test images of its own; where users have unequally
@@ -53,13 +55,13 @@ def samples_of(cell: Mapping[Hashable, Any], metric: str) -> dict[str, int]:
     """
     samples, limit, equal = cell.get("samples"), cell.get("ra_limit"), cell.get("certificates.equal_samples")
     if not isinstance(samples, (int, float)) or not samples > 0:
-        return {}
+        return None
     samples = min(samples, equal) if isinstance(equal, (int, float)) and equal >= 1 else samples
     if metric != "sa" and isinstance(limit, (int, float)) and limit > 0:
         domains = cell.get("domains")
         users = cell["clients"] - cell["f"] if isinstance(domains, str) and domains else 1
         samples = min(samples, limit * users)
-    return {metric: int(samples)}
+    return int(samples)
 
 
 def frame(results: Iterable[CellResult]) -> pd.DataFrame:
@@ -76,7 +78,7 @@ def frame(results: Iterable[CellResult]) -> pd.DataFrame:
     columns = list(dict.fromkeys(name for row in rows for name in row))
     before = labels_of(completed({}, columns))
     table = pd.DataFrame([before | row for row in rows], columns=columns or [*FACTS])
-    return _told_apart(table, records)
+    return _distinguished(table, records)
 
 
 def appended(table: pd.DataFrame, lines: Sequence[Mapping[Any, Any]]) -> pd.DataFrame:
@@ -120,7 +122,7 @@ def _shallow(certificates: Mapping[str, Any], where: str = "certificates") -> di
     return flat
 
 
-def _told_apart(table: pd.DataFrame, records: list[CellResult]) -> pd.DataFrame:
+def _distinguished(table: pd.DataFrame, records: Sequence[CellResult]) -> pd.DataFrame:
     """Add the settings in which cells with equal labels differ, so that no two experiments are averaged.
 
     Where one name stands for several codes, cells that differ in the seed as well count as equal: seeds of two versions
@@ -129,17 +131,25 @@ def _told_apart(table: pd.DataFrame, records: list[CellResult]) -> pd.DataFrame:
     labels = label_columns(table)
     if not labels or table.empty:
         return table
-    text = table[labels].astype(str)
-    twins = text.duplicated(keep=False)
+    texts = table[labels].astype(str)
+    twins = texts.duplicated(keep=False)
     several = _several_codes(records)
     if not (twins.any() or several):
         return table
-    flat = [dict(_leaves(r.cell)) for r in records]
-    settings = _varying(text[twins], flat)
+    lines = [{n: str([*v] if isinstance(v, tuple) else v) for n, v in leaves(r.cell, item=".{}")} for r in records]
+    settings = pd.DataFrame(lines, index=table.index).fillna("–")
+    found = _varying(texts[twins], settings)
     if several:
-        settings |= {p for p in _varying(text.drop(columns="seed", errors="ignore"), flat) if p.startswith("methods.")}
-    added = {f"cell.{p}": [str(cell.get(p, "–")) for cell in flat] for p in sorted(settings)}
-    return table.assign(**added)
+        seedless = texts.drop(columns="seed", errors="ignore")
+        found |= {name for name in _varying(seedless, settings) if name.startswith("methods.")}
+    return table.assign(**{f"cell.{name}": settings[name] for name in sorted(found)})
+
+
+def _varying(texts: pd.DataFrame, settings: pd.DataFrame) -> set[str]:
+    """The settings in which cells of equal lines of ``texts`` differ."""
+    alike = texts.groupby([*texts.columns], sort=False, dropna=False).ngroup()
+    counts = settings.loc[texts.index].groupby(alike).nunique()
+    return set(counts.columns[(counts > 1).any()])
 
 
 def _several_codes(records: Iterable[CellResult]) -> bool:
@@ -153,21 +163,100 @@ def _several_codes(records: Iterable[CellResult]) -> bool:
     return False
 
 
-def _varying(text: pd.DataFrame, flat: Sequence[Mapping[str, str]]) -> set[str]:
-    """The settings in which cells of equal rows differ; rows are numbered as the cells are."""
-    found: set[str] = set()
-    for group in text.groupby(list(text.columns), sort=False, dropna=False).indices.values():
-        cells = [flat[text.index[i]] for i in group]
-        found |= {p for cell in cells for p in cell if any(c.get(p) != cell[p] for c in cells)}
-    return found
+_VALIDATION = "certificates.selection.validation"
+Counted = tuple[pd.DataFrame, str]
+"""A table of cells with the numbers that count in ``sa``, ``ra_…`` and ``ra_worst``, and words on it."""
 
 
-def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield from _leaves(inner, f"{path}.{key}" if path else str(key))
-    elif isinstance(value, list) and all(isinstance(inner, dict) for inner in value):  # the steps of a pipeline
-        for place, inner in enumerate(value):
-            yield from _leaves(inner, f"{path}.{place}")
-    else:
-        yield path, str(value)
+def counted(table: pd.DataFrame, statistic: str | None = None) -> Counted:
+    """The table of cells (``frame``) with the numbers that count in ``sa``, ``ra_…`` and ``ra_worst``, and words on it.
+
+    ``final`` is the last round, ``tail`` the mean over the evaluations of a cell's last ``tail`` rounds, ``selected``
+    the round chosen on validation data, ``validation`` the accuracy on those data in that round, in ``sa`` alone;
+    ``None`` is what each cell says: ``selected`` with ``select = "validation"``, ``final`` without. Of ``tail`` robust
+    accuracy is ranked if every cell measured it in these rounds.
+    Raises ``UsageError`` for another statistic, or for one of a selected round if some finished cell selected none.
+    """
+    if statistic is not None and statistic not in STATISTICS:
+        raise UsageError(f"statistic {statistic!r}: {closest(statistic, STATISTICS)}")
+    done = table["status"] == "done"
+    return (_selected_or_final if statistic is None else STATISTICS[statistic])(table, done)
+
+
+def _has(table: pd.DataFrame, column: str, done: pd.Series) -> pd.Series:
+    """The finished cells that have a number in the column."""
+    return done & (table[column].notna() if column in table else False)
+
+
+def _require(statistic: str, done: pd.Series, selecting: pd.Series) -> None:
+    if not selecting[done].all():
+        raise UsageError(
+            f"statistic {statistic!r}: {int((done & ~selecting).sum())} of {int(done.sum())} finished cells selected "
+            "no round; run them with select = 'validation' (and validation and evaluate_every), or leave them out"
+        )
+
+
+def _final(table: pd.DataFrame, done: pd.Series) -> Counted:
+    return table, "Numbers are of the last round." if _has(table, "group.selected.sa", done).any() else ""
+
+
+def _selected(table: pd.DataFrame, done: pd.Series) -> Counted:
+    _require("selected", done, _has(table, "group.selected.sa", done))
+    return _selected_or_final(table, done)
+
+
+def _selected_or_final(table: pd.DataFrame, done: pd.Series) -> Counted:
+    """The selected round of the cells that selected one, the last of the others."""
+    selecting = _has(table, "group.selected.sa", done)
+    if not selecting.any():
+        return table, ""
+    which = "" if selecting[done].all() else " of cells with select validation"
+    words = f"Numbers{which} are of the round with the best accuracy on validation data."
+    return _of_group(table, "selected", selecting), words
+
+
+def _validation(table: pd.DataFrame, done: pd.Series) -> Counted:
+    """The validation accuracy of the selected rounds, which no test sample is behind."""
+    _require("validation", done, _has(table, _VALIDATION, done))
+    made = table.copy()
+    for column, _ in _metrics(table):
+        made[column] = float("nan")
+    made["sa"] = table[_VALIDATION] if _VALIDATION in table else float("nan")
+    made[["samples", "evaluation"]] = None
+    trained = "at" in table and (table["at"].astype(str) != "none").any()
+    which = " (robust accuracy of users that train adversarially)" if trained else ""
+    return made, f"Numbers are the validation accuracy{which} of the round in which it is best; none is of test data."
+
+
+def _tail(table: pd.DataFrame, done: pd.Series) -> Counted:
+    """The mean over the last rounds; a cell without the setting has a tail of one."""
+    made = _of_group(table, "tail", _has(table, "group.tail.sa", done))
+    for column, _ in _metrics(table):
+        if column != "sa" and (table.loc[done, column].notna() & made.loc[done, column].isna()).any():
+            made[column] = float("nan")
+    lengths = [1]
+    if "tail" in table:  # a cell has no more rounds than it ran
+        limits = [pd.to_numeric(table[c], errors="coerce") for c in ("tail", "stop", "rounds") if c in table]
+        lengths = sorted({int(v) for v in pd.concat(limits, axis=1).min(axis=1)[table["tail"].notna()]})
+    words = f"Numbers are means over the evaluations of the last {', '.join(map(str, lengths or [1]))} round(s)."
+    return made, words
+
+
+STATISTICS = {"final": _final, "tail": _tail, "selected": _selected, "validation": _validation}
+"""Which numbers of a cell count: functions of the table and its finished cells, by the name that users give."""
+
+
+def _of_group(table: pd.DataFrame, group: str, rows: pd.Series) -> pd.DataFrame:
+    """The table with the group's numbers in these rows."""
+    made = table.copy()
+    for column, name in _metrics(table):
+        values = table[name] if (name := f"group.{group}.{name}") in table else float("nan")
+        made[column] = table[column].where(~rows, values)
+    return made
+
+
+def _metrics(table: pd.DataFrame) -> list[tuple[str, str]]:
+    """The columns with numbers, and how groups call them."""
+    robust = [(c, c.removeprefix("ra_").removesuffix("()")) for c in robust_columns(table)]
+    others = [(c, c) for c in ("ra_worst", "asr") if c in table]
+    return [("sa", "sa"), *robust, *others]

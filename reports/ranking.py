@@ -4,69 +4,67 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Any
 
 import pandas as pd
 
 from robustfl.autobyz import TITLE, Asked
-from robustfl.errors import UsageError, closest, some
+from robustfl.errors import UsageError, closest
 
-from .axes import NO_ATTACK, OF_ATTACKS, TOLD, Axes, Cell, Labels, absent, axes_of, bare, cells_of, text, values_of
 from .board import OVERALL, Board, Row, Section, natural, row_name
-from .captions import Footnotes, caption, how_to_read, in_plain_words, listed
-from .ensembles import columns, of_members, words
-from .estimate import NORMAL, STATES, Estimate, acts, averaged, in_order, table_prior, worst
+from .captions import caption, footnotes, how_to_read, notes_of_cells
 from .frame import label_columns, ranked_metrics, samples_of
+from .grouping import (
+    NO_ATTACK,
+    OF_ATTACKS,
+    Cell,
+    Grouping,
+    Labels,
+    absent,
+    bare,
+    cells_of,
+    grouping_of,
+    label_tuples,
+    text,
+    texts_of,
+)
 from .paired import rank_ranges
+from .table_cell import NORMAL, STATES, TableCell, acts, averaged, in_order, of_members, table_prior, worst
 
 _LAST_BIT = 1e-9
 
 NO_SHIFT = 1e-5
 """An attack that moves the honest mean by no more than this share of its length has no effect; rounding gives 1e-7."""
 
-
 _MARGIN = 0.01
 """Accuracy above chance, beyond the uncertainty of the test set, that does not count as learned."""
 
 
-@dataclass
-class _Place:
-    """The cells of one row under one attack."""
+@dataclass(frozen=True)
+class _Placed:
+    """A cell with the place of the board that it counts in, and the number of its footnote (0: none)."""
 
-    values: dict[str, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
-    states: Counter[str] = field(default_factory=Counter)
-    diverged: set[str] = field(default_factory=set)
-    notes: set[int] = field(default_factory=set)
-    seeds: set[str] = field(default_factory=set)
-    expected: int = 0
-    samples: dict[str, int] = field(default_factory=dict)
-    idle: set[str] = field(default_factory=set)
+    task: Labels
+    who: Labels
+    own: Labels
+    attack: str
+    seed: str
+    cell: Cell
+    note: int = 0
 
-    def estimate(self, metric: str) -> Estimate:
-        found = self.values.get(metric, {})
-        values = tuple((s, found[s]) for s in sorted(found, key=natural))
-        states = in_order(self.states)
-        idle = bool(values) and not states and set(found) <= self.idle
-        notes = tuple(sorted(self.notes))
-        return Estimate(
-            values, self.expected, states, notes=notes, idle=idle, samples=self.samples.get(metric),
-            diverged=frozenset(self.diverged),
-        )  # fmt: skip
+    @property
+    def done(self) -> bool:
+        return bool(self.cell["status"] == "done")
+
+    def number(self, name: str) -> float | None:
+        """A number of a finished cell, None where it has no such."""
+        return None if not self.done or absent(self.cell.get(name)) else float(self.cell[name])
 
 
-@dataclass
-class _Group:
-    """The cells of one row under all attacks, in one task."""
-
-    places: dict[str, _Place] = field(default_factory=lambda: defaultdict(_Place))
-    chances: dict[str, float] = field(default_factory=dict)
-    seconds: list[float] = field(default_factory=list)
-    calm: list[float] = field(default_factory=list)
-    memory: list[int] = field(default_factory=list)
-    own: Labels = ()
+Groups = Mapping[Labels, Mapping[Labels, Sequence[_Placed]]]
+"""The cells by task and contestant."""
 
 
 def rank_board(
@@ -86,70 +84,96 @@ def rank_board(
     _check(table, compare)
     cells = cells_of(table, autobyz)
     labels = [c for c in label_columns(table) if not c.startswith(OF_ATTACKS)]
-    axes = axes_of(cells, labels, compare=compare)
-    found = sorted({text(c["attack"]) for c in cells}, key=lambda a: (a != NO_ATTACK, natural(a)))
-    attacks = columns(found, autobyz, NO_ATTACK)
-    notes = Footnotes()
+    texts = texts_of(cells, labels)
+    grouping = grouping_of(texts, compare=compare)
+    attacks = attack_columns(sorted(set(texts["attack"]), key=lambda a: (a != NO_ATTACK, natural(a))), autobyz)
     metrics = sorted(ranked_metrics(table), key=lambda m: (m != "sa", m == "ra_worst", natural(m)))
-    groups = _grouped(cells, axes, notes, metrics)
-    measured = [c for c in cells if c["status"] == "done"]
-    calm = _calm_costs(groups, autobyz)
+    placed, notes = _placed(cells, texts, grouping)
+    calm = _calm_costs(placed, autobyz)
     counts = Counter(str(s) for s in table["status"])
-    free = [c for c in labels if c not in (*axes.contestant, *axes.own, *axes.task)]
-    constant = [c for c in free if len({text(cell.get(c)) for cell in cells}) == 1]
+    shared = [c for c in labels if c not in (*grouping.contestant, *grouping.own, *grouping.task)]
     board = Board(
         scenario=", ".join(sorted({text(s) for s in table.get("scenario", []) if isinstance(s, str)})),
-        label_names=tuple(bare(c) for c in axes.contestant),
+        label_names=tuple(map(bare, grouping.contestant)),
         attacks=attacks,
-        sections=tuple(_sections(groups, axes, metrics, attacks, autobyz, calm)),
-        task_names=tuple(bare(c) for c in axes.task),
-        own_names=tuple(bare(c) for c in axes.own),
+        sections=tuple(_sections(placed, grouping, metrics, attacks, autobyz, calm)),
+        task_names=tuple(map(bare, grouping.task)),
+        own_names=tuple(map(bare, grouping.own)),
         defaults={k: text(v) for k, v in (defaults or {}).items()},
-        constants=tuple((c, text(cells[0].get(c))) for c in constant),
-        footnotes=notes.texts(),
+        constants=tuple((c, texts[c].iloc[0]) for c in shared if texts[c].nunique() == 1),
+        footnotes=notes,
         problems=tuple(problems),
         counts={s: counts[s] for s in ("done", "missing", *STATES) if counts[s]},
         versions=_versions(table),
         autobyz=autobyz,
         calm_costs=calm,
     )
-    told = [_idle_comparison(compare, board), *how_to_read(board), _members_words(board)]
-    told += [_backdoors(measured, axes), _unequal_parts(measured), _tested(measured)]
-    return replace(
-        board, caption=caption(board, seeds={text(c["seed"]) for c in measured}), notes=tuple(filter(None, told))
-    )
+    done = [(p.who, p.cell) for p in placed if p.done]
+    seeds = {p.seed for p in placed if p.done}
+    told = (*how_to_read(board, compare), *notes_of_cells(board, done))
+    return replace(board, caption=caption(board, seeds=seeds), notes=tuple(filter(None, told)))
 
 
-def _calm_costs(groups: Groups, autobyz: Asked | None) -> bool:
+def attack_columns(attacks: Sequence[str], autobyz: Asked | None) -> Labels:
+    """The attacks of a board with AutoByz before its members, which come in their own order."""
+    if autobyz is None:
+        return tuple(attacks)
+    members = [label for label in autobyz.members if label in attacks]
+    first = [a for a in attacks if a == NO_ATTACK]
+    return (*first, TITLE, *members, *(a for a in attacks if a not in members and a not in first))
+
+
+_NOT_COMPARED = {
+    "attack": "every attack is a column already, and rows are ranked by the worst case over them",
+    "seed": "a row is the mean over its seeds, by which rows are compared in pairs",
+}
+"""Labels that tell no contestants apart, and why."""
+
+
+def _check(table: pd.DataFrame, compare: Sequence[str]) -> None:
+    needed = ["status", "attack", "seed", "sa"]
+    for column in needed:
+        if column not in table:
+            raise UsageError(
+                f"leaderboard: the table has no column {column!r}; it needs {', '.join(needed)} and labels"
+            )
+    if table.empty:
+        raise UsageError("leaderboard: the table has no cells")
+    allowed = [c for c in label_columns(table) if c not in _NOT_COMPARED]
+    for name in compare:
+        if name in _NOT_COMPARED:
+            raise UsageError(f"leaderboard: cannot compare {name!r}: {_NOT_COMPARED[name]}")
+        if name not in allowed:
+            raise UsageError(f"leaderboard: cannot compare {name!r}; {closest(name, allowed)}")
+
+
+def _placed(cells: pd.DataFrame, texts: pd.DataFrame, grouping: Grouping) -> tuple[list[_Placed], tuple[str, ...]]:
+    """The cells in the order of the board, and its footnotes. Raises ``UsageError`` for two cells of one place."""
+    roles = (label_tuples(texts, names) for names in (grouping.task, grouping.contestant, grouping.own))
+    columns = (*roles, texts["attack"], texts["seed"], cells.to_dict("records"))
+    placed = [_Placed(*values) for values in zip(*columns, strict=True)]
+    placed.sort(key=lambda p: (*natural(" ".join((*p.task, *p.who, p.attack))), *natural(p.seed)))
+    known: dict[tuple[object, ...], Cell] = {}
+    for p in placed:
+        first = known.setdefault((p.task, p.who, p.attack, p.seed), p.cell)
+        if first is not p.cell:
+            both = " and ".join(f"{str(c['key'])[:12]} ({text(c['status'])})" for c in (first, p.cell))
+            raise UsageError(
+                f"leaderboard: two cells for {', '.join((*p.who, p.attack))}, seed {p.seed}: {both} have other data or "
+                "other versions of methods; drop one of them, or run the grid into a folder of its own"
+            )
+    numbers, notes = footnotes([p.cell for p in placed])
+    return [replace(p, note=n) for p, n in zip(placed, numbers, strict=True)], notes
+
+
+def _calm_costs(placed: Sequence[_Placed], autobyz: Asked | None) -> bool:
     """True where costs are those without attack.
 
     What attacks search and rehearse is no cost of a defense, and rows may have met others.
     """
-    without = [bool(group.calm) for rows in groups.values() for group in rows.values()]
-    return any(without) if autobyz is not None else all(without)
-
-
-def _idle_comparison(compare: Sequence[str], board: Board) -> str:
-    """The labels that were to tell rows apart, and do not."""
-    idle = [name for name in map(bare, dict.fromkeys(compare)) if name not in board.label_names]
-    constants = {bare(name) for name, _ in board.constants}
-    whys = [f"{name} ({'all cells have one' if name in constants else 'the same as f'})" for name in idle]
-    return f"Compared by what tells no rows apart: {listed(whys)}." if idle else ""
-
-
-def _members_words(board: Board) -> str:
-    """The words on the AutoByz column, if there is one, and on members that are refused where others are not."""
-    autobyz = board.autobyz
-    if autobyz is None:
-        return ""
-    at = board.attacks.index(TITLE)
-    rows = [r for s in board.tasks if s.metric == "sa" for r in s.rows if not r.cells[at].count("refused")]
-    places = {
-        name: [r.cells[board.attacks.index(name)] for r in rows] for name in autobyz.members if name in board.attacks
-    }
-    counts = {name: sum(e.count("refused") > 0 for e in found) for name, found in places.items()}
-    refused = {name: count for name, count in counts.items() if count}
-    return words(autobyz, refused)
+    rows = {(p.task, p.who) for p in placed}
+    calm = {(p.task, p.who) for p in placed if p.attack == NO_ATTACK and p.number("seconds_per_round") is not None}
+    return bool(calm) if autobyz is not None else calm == rows
 
 
 def without_effect(cell: Cell) -> bool:
@@ -175,154 +199,29 @@ def _still(shift: object) -> bool:
     return isinstance(shift, (int, float)) and shift <= NO_SHIFT
 
 
-def _unequal_parts(cells: Sequence[Cell]) -> str:
-    """The reason why a test set counts as smaller: an equal mean over unequal users is less certain than their sum."""
-    sizes = [(float(c["certificates.equal_samples"]), int(c["samples"])) for c in cells
-             if not absent(c.get("certificates.equal_samples")) and not absent(c.get("samples"))]  # fmt: skip
-    if not sizes:
-        return ""
-    equal, images = min(sizes)
-    return (
-        "Users with unequally many test images weigh alike: their mean is as uncertain as accuracy on "
-        f"{int(equal)} images, not on all {images}."
-    )
-
-
-def _tested(cells: Sequence[Cell]) -> str:
-    """Which model was tested on what; schemes with models of their own beside others are named."""
-    found: dict[str, set[str]] = defaultdict(set)
-    for cell in cells:
-        if not absent(cell.get("evaluation")) and cell.get("evaluation"):
-            found[in_plain_words(str(cell["evaluation"]))].add(text(cell.get("norm")))
-    if not found:
-        return ""
-    if len(found) == 1:
-        return f"Tested: {next(iter(found))}."
-    parts = (f"{how} ({', '.join(sorted(norms, key=natural))})" for how, norms in sorted(found.items()))
-    return f"Tested: {'; '.join(parts)}."
-
-
-def _backdoors(cells: Sequence[Cell], axes: Axes) -> str:
-    """The success rates of backdoors by attack and contestant: means over seeds and tasks, the least first."""
-    found: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for cell in cells:
-        if not absent(cell.get("asr")):
-            who = row_name([bare(c) for c in axes.contestant], values_of(cell, axes.contestant))
-            found[text(cell["attack"]), who].append(float(cell["asr"]))
-    rates = sorted((fmean(rates), attack, who) for (attack, who), rates in found.items())
-    by_attack: dict[str, list[str]] = defaultdict(list)
-    for rate, attack, who in rates:
-        by_attack[attack].append(f"{who} {100 * rate:.1f}")
-    told = "; ".join(f"{attack}: {some(each, _RATES)}" for attack, each in by_attack.items())
-    return f"ASR, the share of images with the trigger that are taken for its target, in %: {told}." if told else ""
-
-
-_RATES = 12
-
-_APART = {
-    "attack": "every attack is a column already, and rows are ranked by the worst case over them",
-    "seed": "a row is the mean over its seeds, by which rows are compared in pairs",
-}
-"""Labels that tell no contestants apart, and why."""
-
-
-def _check(table: pd.DataFrame, compare: Sequence[str]) -> None:
-    needed = ["status", "attack", "seed", "sa"]
-    for column in needed:
-        if column not in table:
-            raise UsageError(
-                f"leaderboard: the table has no column {column!r}; it needs {', '.join(needed)} and labels"
-            )
-    if table.empty:
-        raise UsageError("leaderboard: the table has no cells")
-    allowed = [c for c in label_columns(table) if c not in _APART]
-    for name in compare:
-        if name in _APART:
-            raise UsageError(f"leaderboard: cannot compare {name!r}: {_APART[name]}")
-        if name not in allowed:
-            raise UsageError(f"leaderboard: cannot compare {name!r}; {closest(name, allowed)}")
-
-
-Groups = Mapping[Labels, Mapping[Labels, _Group]]
-"""By task and contestant."""
-
-
-def _grouped(cells: Iterable[Cell], axes: Axes, notes: Footnotes, metrics: Collection[str]) -> Groups:
-    groups: dict[Labels, dict[Labels, _Group]] = defaultdict(lambda: defaultdict(_Group))
-
-    def order(cell: Cell) -> tuple[Any, ...]:
-        where = (*values_of(cell, axes.task), *values_of(cell, axes.contestant), text(cell["attack"]))
-        return (*natural(" ".join(where)), *natural(text(cell["seed"])))
-
-    before: Cell = {}
-    for cell in sorted(cells, key=order):
-        labels, attack = values_of(cell, axes.contestant), text(cell["attack"])
-        group, seed = groups[values_of(cell, axes.task)][labels], text(cell["seed"])
-        group.own = values_of(cell, axes.own)
-        place = group.places[attack]
-        if seed in place.seeds:
-            both = " and ".join(f"{str(c['key'])[:12]} ({text(c['status'])})" for c in (before, cell))
-            raise UsageError(
-                f"leaderboard: two cells for {', '.join((*labels, attack))}, seed {seed}: {both} have other data or "
-                "other versions of methods; drop one of them, or run the grid into a folder of its own"
-            )
-        place.seeds.add(seed)
-        _add(cell, seed, group, place, notes, metrics)
-        before = cell
-    for rows in groups.values():
-        _expect_equal_seeds(list(rows.values()))
-    return groups
-
-
-def _expect_equal_seeds(rows: Sequence[_Group]) -> None:
-    """Expect of every row, under each attack, the seeds that any row of the task has under it: means compare them."""
-    seeds: dict[str, set[str]] = defaultdict(set)
-    for group in rows:
-        for attack, place in group.places.items():
-            seeds[attack] |= place.seeds
-    for group in rows:
-        for attack, place in group.places.items():
-            place.expected = len(seeds[attack])
-
-
-def _add(cell: Cell, seed: str, group: _Group, place: _Place, notes: Footnotes, metrics: Collection[str]) -> None:
-    """Take what one cell measured, or why it did not, into its place."""
-    if cell["status"] in STATES:
-        place.states[cell["status"]] += 1
-        place.diverged |= {seed} if cell["status"] == "diverged" else set()
-        place.notes.add(notes.number(str(cell["status"]), cell.get("reason"), cell.get("round")))
-    if cell["status"] != "done":
-        return
-    if TOLD in cell:
-        place.notes.add(notes.number(NO_ATTACK, f"the rule was told f_declared = {text(cell[TOLD])}", None))
-    for metric in metrics:
-        if not absent(cell.get(metric)):
-            place.values[metric][seed] = float(cell[metric])
-            place.samples |= samples_of(cell, metric)
-    if cell["attack"] == NO_ATTACK and not absent(cell.get("chance")):
-        group.chances[seed] = float(cell["chance"])
-    if without_effect(cell):
-        place.idle.add(seed)
-    took = [] if absent(cell.get("seconds_per_round")) else [float(cell["seconds_per_round"])]
-    group.seconds += took
-    group.calm += took if cell["attack"] == NO_ATTACK else []
-    memory = cell.get("peak_memory")
-    group.memory += [] if absent(memory) or not memory else [int(memory)]
-
-
 def _sections(
-    groups: Groups, axes: Axes, metrics: Sequence[str], attacks: Sequence[str], autobyz: Asked | None, calm: bool
+    placed: Iterable[_Placed],
+    grouping: Grouping,
+    metrics: Sequence[str],
+    attacks: Sequence[str],
+    autobyz: Asked | None,
+    calm: bool,
 ) -> list[Section]:
     """The tables by metric: those of the mean over tasks first, where there are several, then those of each task."""
-    tasks = sorted(groups, key=lambda task: natural(" ".join(task)))
-    names = [bare(c) for c in axes.task]
-    rows = {
-        (task, metric): [_row(labels, group, metric, attacks, autobyz, calm) for labels, group in groups[task].items()]
-        for task in tasks
-        for metric in metrics
-    }
+    tasks: dict[Labels, dict[Labels, dict[str, list[_Placed]]]] = {}
+    for p in placed:
+        places = tasks.setdefault(p.task, {}).setdefault(p.who, defaultdict(list))
+        places[p.attack].append(p)
+    names = [bare(c) for c in grouping.task]
+    rows: dict[tuple[Labels, str], list[Row]] = {}
+    for task in sorted(tasks, key=lambda task: natural(" ".join(task))):
+        expected = {a: len({p.seed for places in tasks[task].values() for p in places.get(a, ())}) for a in attacks}
+        for metric in metrics:
+            rows[task, metric] = [
+                _row(who, places, metric, expected, autobyz, calm) for who, places in tasks[task].items()
+            ]
     overall = [
-        ranked_section(OVERALL, (), metric, _overall([rows[task, metric] for task in tasks], attacks), attacks)
+        ranked_section(OVERALL, (), metric, _overall([rows[key] for key in rows if key[1] == metric], attacks), attacks)
         for metric in (metrics if len(tasks) > 1 else ())
     ]
     return overall + [
@@ -331,59 +230,68 @@ def _sections(
     ]
 
 
-def _overall(tables: Sequence[Sequence[Row]], attacks: Sequence[str]) -> list[Row]:
-    """The mean of the rows of several tasks."""
-    by_labels = [{row.labels: row for row in table} for table in tables]
-    empty = Row((), None, (Estimate(),) * len(attacks), Estimate())
-    acted = [
-        [attack != NO_ATTACK and acts(row.cells[i] for row in table) for i, attack in enumerate(attacks)]
-        for table in tables
-    ]
-    union = dict.fromkeys(labels for table in by_labels for labels in table)
-    return [_mean_row(labels, [table.get(labels, empty) for table in by_labels], acted, attacks) for labels in union]
-
-
 def _row(
-    labels: Labels, group: _Group, metric: str, attacks: Sequence[str], autobyz: Asked | None, calm_costs: bool
+    who: Labels,
+    places: Mapping[str, Sequence[_Placed]],
+    metric: str,
+    expected: Mapping[str, int],
+    autobyz: Asked | None,
+    calm_costs: bool,
 ) -> Row:
-    found = {a: group.places[a].estimate(metric) if a in group.places else Estimate() for a in attacks}
+    """One contestant in one task; ``expected`` seeds by attack are those that any row of the task has."""
+    attacks = tuple(expected)
+    found = _disproved({a: _place(places[a], metric, expected[a]) if a in places else TableCell() for a in attacks})
     members, seeds = tuple[tuple[str, int], ...](), 0
-    found = _disproved(found)
     if autobyz is not None:
-        found[TITLE], members, seeds = of_members({a: found.get(a, Estimate()) for a in autobyz.members})
+        found[TITLE], members, seeds = of_members({a: found.get(a, TableCell()) for a in autobyz.members})
     inside = autobyz.members if autobyz is not None else ()
     attacked = [e for a, e in found.items() if a != NO_ATTACK and a not in inside and not e.idle]
     calm = [e for a, e in found.items() if a == NO_ATTACK and e.expected]
     counted = (
         attacked if any(e.expected for e in attacked) else calm or [replace(e, idle=False) for e in found.values()]
     )
-    took = group.calm if calm_costs else group.seconds
-    seconds = fmean(took) if took else None
-    memory = max(group.memory, default=None)
-    cells = tuple(found[a] for a in attacks)
+    cells = [p for found in places.values() for p in found]
+    timed = [p for p in cells if p.attack == NO_ATTACK] if calm_costs else cells
+    took = [seconds for p in timed if (seconds := p.number("seconds_per_round")) is not None]
     return Row(
-        labels, None, cells, worst(counted), seconds, memory, own=group.own, members=members, member_seeds=seeds,
-        chance=_chance_if_there(group),
+        who, None, tuple(found[a] for a in attacks), worst(counted), fmean(took) if took else None,
+        max((int(memory) for p in cells if (memory := p.number("peak_memory"))), default=None),
+        own=cells[-1].own, members=members, member_seeds=seeds, chance=_chance_if_there(places.get(NO_ATTACK, ())),
     )  # fmt: skip
 
 
-def _chance_if_there(group: _Group) -> float | None:
+def _place(cells: Sequence[_Placed], metric: str, expected: int) -> TableCell:
+    """The place of the cells of one row under one attack."""
+    found = [(p, value) for p in cells if (value := p.number(metric)) is not None]
+    states = in_order(Counter(p.cell["status"] for p in cells))
+    samples = [count for p, _ in found if (count := samples_of(p.cell, metric)) is not None]
+    return TableCell(
+        tuple((p.seed, value) for p, value in found), expected, states,
+        notes=tuple(sorted({p.note for p in cells} - {0})),
+        idle=bool(found) and not states and all(without_effect(p.cell) for p, _ in found),
+        samples=samples[-1] if samples else None,
+        diverged=frozenset(p.seed for p in cells if p.cell["status"] == "diverged"),
+    )  # fmt: skip
+
+
+def _chance_if_there(cells: Sequence[_Placed]) -> float | None:
     """The accuracy of guessing, if accuracy without attack is no better within the uncertainty of the test set."""
-    if not group.chances:
+    chances = [chance for p in cells if (chance := p.number("chance")) is not None]
+    if not chances:
         return None
-    chance, place = fmean(group.chances.values()), group.places[NO_ATTACK].estimate("sa")
+    chance, place = fmean(chances), _place(cells, "sa", len(cells))
     doubt = NORMAL * math.sqrt(chance * (1 - chance) / place.samples) if place.samples else 0.0
     return chance if place.mean is not None and place.mean <= chance + doubt + _MARGIN else None
 
 
-def _disproved(found: Mapping[str, Estimate]) -> dict[str, Estimate]:
+def _disproved(found: Mapping[str, TableCell]) -> dict[str, TableCell]:
     """The estimates by attack, those without effect as numbers where they are below all others, and below no attack.
 
     Certificates look at the mean, and in measured rounds: rows that cancel can still mislead a rule, and an attack can
     rest while it is looked at. What is below all others had an effect. Nothing is below a divergence.
     """
     lowest = worst([e for a, e in found.items() if a != NO_ATTACK])
-    calm = found.get(NO_ATTACK, Estimate())
+    calm = found.get(NO_ATTACK, TableCell())
     if not (lowest.expected or lowest.states):  # none of the others has an effect, or there is none
         lowest = calm
     floor = lowest.mean
@@ -394,6 +302,18 @@ def _disproved(found: Mapping[str, Estimate]) -> dict[str, Estimate]:
         a: replace(e, idle=False) if e.idle and e.mean is not None and e.mean < floor - _LAST_BIT else e
         for a, e in found.items()
     }
+
+
+def _overall(tables: Sequence[Sequence[Row]], attacks: Sequence[str]) -> list[Row]:
+    """The mean of the rows of several tasks."""
+    by_labels = [{row.labels: row for row in table} for table in tables]
+    empty = Row((), None, (TableCell(),) * len(attacks), TableCell())
+    acted = [
+        [attack != NO_ATTACK and acts(row.cells[i] for row in table) for i, attack in enumerate(attacks)]
+        for table in tables
+    ]
+    union = dict.fromkeys(labels for table in by_labels for labels in table)
+    return [_mean_row(labels, [table.get(labels, empty) for table in by_labels], acted, attacks) for labels in union]
 
 
 def _mean_row(labels: Labels, rows: Sequence[Row], acted: Sequence[Sequence[bool]], attacks: Sequence[str]) -> Row:

@@ -29,9 +29,8 @@ from robustfl.errors import StoreError, UsageError, reason
 from robustfl.outside import read_json, walk
 from robustfl.records import KEY_VERSION, LATER, SCHEMA, STATUSES, CellResult, canonical, completed, misnamed, plain
 
-from .documents import first_fault
 from .key1 import converted
-from .validation import fault
+from .validation import fault, first_fault
 
 RERUN = frozenset({"failed"})
 """Statuses that do not count as done: a crash may be gone next time, a divergence or a refusal will not."""

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from .axes import NO_ATTACK
 from .board import OVERALL, Board, Row, hardest, metric_title, row_name
-from .contestants import heterogeneity
-from .estimate import Estimate
+from .grouping import NO_ATTACK, heterogeneity
+from .table_cell import TableCell
 
 
 @dataclass(frozen=True)
@@ -81,20 +80,6 @@ class Breakdown:
         return words[self.against]
 
 
-def looks(names: Sequence[str], known: dict[str, int], count: int) -> list[int]:
-    """The number of the look, of ``count``, of every name: the ``known`` one of an earlier drawing, else a free one.
-
-    >>> known = {}
-    >>> looks(["a", "b"], known, 3), looks(["c", "a"], known, 3), looks(["d", "c"], known, 3)
-    ([0, 1], [2, 0], [0, 2])
-    """
-    for name in names:
-        taken = {known[other] for other in names if other in known}
-        free = [i for i in range(count) if i not in known.values()] or sorted({*range(count)} - taken) or [0]
-        known.setdefault(name, free[0])
-    return [known[name] for name in names]
-
-
 def best_first(found: Breakdown) -> list[tuple[str, tuple[tuple[float, float], ...]]]:
     """The lines, those highest on average first."""
     return sorted(found.lines, key=lambda line: (-fmean(y for _, y in line[1]), line[0]))
@@ -138,7 +123,7 @@ def _along(board: Board, rows: Sequence[tuple[tuple[str, ...], Row]], axis: str)
     return sorted(by_letter.items())
 
 
-def _percent(place: Estimate) -> float | None:
+def _percent(place: TableCell) -> float | None:
     """The worst case in percent, unless it is a bound; a divergence is an accuracy of zero: nothing was learned."""
     if place.count("diverged"):
         return 0.0

@@ -1,9 +1,11 @@
-"""Faults in a record of the right form: values out of range, unsafe texts, a finished cell without metrics."""
+"""Faults in what was read: in a record of the right form, and the first fault that pydantic found."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
+
+from pydantic import ValidationError
 
 from robustfl.outside import shown, unsafe, unsafe_texts
 from robustfl.records import CellResult
@@ -65,3 +67,10 @@ def _unsafe_text(record: CellResult) -> str | None:
     where = next((path for path, _ in unsafe_texts(named)), None)
     told = unsafe_texts({"certificates": record.certificates})
     return where or next((path for path, text in told if unsafe(text, lines=True)), None)
+
+
+def first_fault(error: ValidationError) -> str:
+    """The first thing that is wrong, with its place and a number out of range: ``cells.0.key: Field required``."""
+    first = error.errors()[0]
+    value = f", not {first['input']!r}" if first["type"].startswith(("greater_than", "less_than")) else ""
+    return shown(f"{'.'.join(map(str, first['loc']))}: {first['msg']}{value}")

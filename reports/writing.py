@@ -10,13 +10,11 @@ from robustfl.errors import StoreError, UsageError, some
 from robustfl.records import CellResult
 
 from .board import Board
-from .contestants import slug_of
-from .loading import board_of, chosen
+from .entries import slug_of
+from .loading import BoardStore, board_of, chosen, open_source
 from .published.board import TOLERANCE
 from .published.board import Board as PublishedBoard
-from .published.files import write_board
-from .published.publishing import publish_described
-from .sources import BoardStore, open_source
+from .published.files import publish_described, write_board
 from .store import (
     Loaded,
     Store,
@@ -28,7 +26,7 @@ from .store import (
     sweep_leftovers,
     write_atomic,
 )
-from .tables.writing import write_all
+from .tables import write_all
 
 Papers = Callable[[Sequence[CellResult]], Mapping[str, str]]
 

@@ -18,7 +18,7 @@ from robustfl.evaluation import traffic
 from robustfl.federation.statistics import begin, collect
 from robustfl.randomness import stream
 from robustfl.registry import create
-from robustfl.reports.reproduction.measures import Panels
+from robustfl.reports.reproduction.verdicts import Panels
 from robustfl.vectors import Layout, layout_of, write_statistics
 
 from .methods import at_users

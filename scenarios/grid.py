@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from robustfl.errors import RobustflError, StoreError, UsageError
 from robustfl.records import CellResult, plain
 from robustfl.registry import guests, load_file, load_plugins, loaded_files, pack, unpack
-from robustfl.reports import tracking
 from robustfl.reports.store import Store
 from robustfl.scratch import sweep
 
+from . import tracking
 from .cell import Cell
 from .checkpoint import commit, discard
 from .expand import SCOPE, asked, labels
@@ -107,7 +107,7 @@ class Results:
 
     def _repr_html_(self) -> str:
         from robustfl.reports import load_board
-        from robustfl.reports.notebook import to_html
+        from robustfl.reports.tables import to_html
 
         return to_html(load_board(self.folder, keys=self.keys))
 

@@ -13,8 +13,8 @@ from torch import Tensor
 from robustfl.errors import DataMissing, UsageError
 from robustfl.records import CellResult
 from robustfl.reports.reproduction import Entry, Evidence, Finding, Item, Paper, Scale, Statement, find_items, judge
-from robustfl.reports.reproduction.measures import Planned
 from robustfl.reports.reproduction.protocols import SCALES, Run, ScaleName
+from robustfl.reports.reproduction.verdicts import Planned
 from robustfl.reports.store import Store
 from robustfl.torch_settings import standard_settings
 

@@ -16,9 +16,10 @@ import torch
 from robustfl.errors import UsageError
 from robustfl.parameters import python_numbers
 from robustfl.records import CurvePoint
-from robustfl.reports import tracking
 from robustfl.storage import LIMIT
 from robustfl.team import ALONE, Team
+
+from . import tracking
 
 CHECKPOINT_MINUTES = 5.0
 THREADS = 512  # of one cell; more than any machine gains from

@@ -15,10 +15,10 @@ import torch.distributed as dist
 
 from robustfl.errors import UsageError
 from robustfl.records import CellResult
-from robustfl.reports import tracking
 from robustfl.reports.store import Store
 from robustfl.team import ALONE, Team
 
+from . import tracking
 from .cell import Cell
 from .checkpoint import commit
 from .expand import expand, fingerprints

@@ -40,7 +40,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "evasions": ("attacks/evasion/*.py",),
     "key": ("robustfl/records.py", "scenarios/expand.py"),
     "resume": ("scenarios/checkpoint.py", "reports/store.py"),
-    "ranks": ("reports/ranking.py", "reports/estimate.py", "reports/moderated.py", "reports/paired.py"),
+    "ranks": ("reports/ranking.py", "reports/table_cell.py", "reports/moderated_t.py", "reports/paired.py"),
     "verify": ("scenarios/verify.py", "reports/published/*.py"),
 }
 BY_HAND: tuple[tuple[str, str, str], ...] = (
@@ -60,8 +60,8 @@ BY_HAND: tuple[tuple[str, str, str], ...] = (
     ("scenarios/expand.py", '(*(known[name] for name in names), *weights)', "(known[name] for name in names)"),
     ("scenarios/checkpoint.py", 'if content["made_by"] != canonical(self.made_by):', "if False:"),
     ("reports/store.py", "in self._statuses(keys).items() if status not in RERUN}", "in self._statuses(keys).items()}"),
-    ("reports/estimate.py", "lowest = tuple((s, min(each))", "lowest = tuple((s, each[0])"),
-    ("reports/moderated.py", "math.sqrt(moderated / n)", "math.sqrt(moderated / (n - 1))"),
+    ("reports/table_cell.py", "lowest = tuple((s, min(each))", "lowest = tuple((s, each[0])"),
+    ("reports/moderated_t.py", "math.sqrt(moderated / n)", "math.sqrt(moderated / (n - 1))"),
     ("reports/published/agreement.py", "max(far for", "min(far for"),
     ("scenarios/isolated.py", "if here.key != key:", "if False:"),
 )  # fmt: skip

@@ -6,8 +6,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from ..board import Row, Section
-from ..estimate import Estimate
-from ..tables.markdown import escape, table
+from ..table_cell import TableCell
+from ..tables import markdown_escape as escape
+from ..tables import markdown_table as table
 from .data import Measured
 
 
@@ -19,9 +20,9 @@ class Lowered:
     """
 
     task: str
-    before: Estimate
-    under: tuple[tuple[str, Estimate], ...]
-    after: Estimate
+    before: TableCell
+    under: tuple[tuple[str, TableCell], ...]
+    after: TableCell
 
     @property
     def lower(self) -> bool:
@@ -68,5 +69,5 @@ def _row(it: Measured, section: Section, contestant: str) -> Row:
     return next(row for row in section.rows if it.search(row) == search)
 
 
-def _height(place: Estimate) -> float:
+def _height(place: TableCell) -> float:
     return -1.0 if place.count("diverged") else place.mean if place.mean is not None else 2.0

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from robustfl.autobyz import TITLE
 
 from ..board import Row, Section, metric_title
-from ..ensembles import member_text
-from ..estimate import Estimate
-from ..tables.columns import note_mark, percent_text
-from ..tables.markdown import MARKDOWN, escape, table
+from ..columns import note_mark, percent_text
+from ..table_cell import TableCell, member_text
+from ..tables import MARKDOWN
+from ..tables import markdown_escape as escape
+from ..tables import markdown_table as table
 from .cross_chosen import bound_text
 from .data import Facts, Measured, methods_of, percent, ranks_of
 from .tier import configuration, decided, rate_of, tuning_words
@@ -83,7 +84,7 @@ def _table(it: Measured, block: str, found: Sequence[tuple[Section, Row]]) -> st
     return (f"### {escape(block)}\n\n" if block else "") + shown
 
 
-def _seeds(place: Estimate) -> str:
+def _seeds(place: TableCell) -> str:
     return ", ".join(f"{100 * v:.1f}" for _, v in place.values) or "–"
 
 

@@ -12,11 +12,11 @@ from statistics import fmean
 
 from robustfl.autobyz import TITLE
 
-from ..axes import NO_ATTACK
 from ..board import Board, Row, Section
-from ..estimate import Estimate, acts, averaged
-from ..moderated import interval
+from ..grouping import NO_ATTACK
+from ..moderated_t import interval
 from ..ranking import ranked_section
+from ..table_cell import TableCell, acts, averaged
 
 LEVEL = 0.95
 """How sure the lower bound is, on that side."""
@@ -28,15 +28,15 @@ _WORDS = (
 )
 
 
-def cross_chosen(members: Mapping[str, Estimate]) -> Estimate:
+def cross_chosen(members: Mapping[str, TableCell]) -> TableCell:
     """The accuracy under the worst member, chosen for every seed on all others, of one contestant in one task.
 
     A member counts where it has an effect and is not refused; of equal ones the first is chosen. A training that
     diverged is worse than any accuracy: where the chosen member diverged, the place says so. A member that lacks seeds
     or a number makes the place a bound, as it does for the worst per seed.
 
-    >>> places = {"a": Estimate((("0", 0.1), ("1", 0.9), ("2", 0.8)), 3),
-    ...           "b": Estimate((("0", 0.5), ("1", 0.4), ("2", 0.6)), 3)}
+    >>> places = {"a": TableCell((("0", 0.1), ("1", 0.9), ("2", 0.8)), 3),
+    ...           "b": TableCell((("0", 0.5), ("1", 0.4), ("2", 0.6)), 3)}
     >>> cross_chosen(places).values  # on seeds 1 and 2 b is the lower, on 0 and 2 a
     (('0', 0.5), ('1', 0.9), ('2', 0.6))
     """
@@ -46,7 +46,7 @@ def cross_chosen(members: Mapping[str, Estimate]) -> Estimate:
     whole = [table for table in tables if len(table) == len(seeds)]
     expected = max((p.expected for p in known), default=0)
     if len(seeds) < MIN_SEEDS or not whole:
-        return Estimate((), expected)
+        return TableCell((), expected)
     chosen = {
         seed: min(whole, key=lambda table: fmean(v for s, v in table.items() if s != seed))[seed] for seed in seeds
     }
@@ -55,7 +55,7 @@ def cross_chosen(members: Mapping[str, Estimate]) -> Estimate:
     states = (("diverged", len(diverged)),) if diverged else ()
     missing = len(whole) < len(known) or any(not p.expected for p in members.values())
     samples = min((p.samples for p in known if p.samples), default=None)
-    return Estimate(values, expected, states, missing and not diverged, samples=samples, diverged=diverged)
+    return TableCell(values, expected, states, missing and not diverged, samples=samples, diverged=diverged)
 
 
 def with_cross_chosen(board: Board) -> Board:
@@ -68,7 +68,7 @@ def with_cross_chosen(board: Board) -> Board:
         return board
     members = board.autobyz.members
     attacks = [(i, attack) for i, attack in enumerate(board.attacks) if attack not in (NO_ATTACK, TITLE)]
-    found: dict[tuple[str, tuple[str, ...]], list[tuple[Estimate, bool]]] = {}
+    found: dict[tuple[str, tuple[str, ...]], list[tuple[TableCell, bool]]] = {}
 
     def row_of(section: Section, row: Row) -> Row:
         if section in board.tasks:
@@ -92,7 +92,7 @@ def with_cross_chosen(board: Board) -> Board:
     return replace(board, sections=tuple(made[s] for s in board.sections), notes=(*board.notes, _WORDS))
 
 
-def lower_bound(place: Estimate) -> float | None:
+def lower_bound(place: TableCell) -> float | None:
     """The value in [0, 1] above which the mean over seeds lies with confidence ``LEVEL``; None without two seeds."""
     if not place.is_number or len(place.values) < MIN_SEEDS:
         return None
@@ -100,7 +100,7 @@ def lower_bound(place: Estimate) -> float | None:
     return interval(values, prior=place.prior, samples=place.samples, confidence=2 * LEVEL - 1)[0]
 
 
-def bound_text(place: Estimate) -> str:
+def bound_text(place: TableCell) -> str:
     """The lower bound in percent, or a dash."""
     bound = lower_bound(place)
     return "–" if bound is None else f"{100 * bound:.1f}"

@@ -13,18 +13,17 @@ from robustfl.autobyz import TITLE, asked_of
 from robustfl.origins import named_methods
 from robustfl.records import CellResult, last_round
 
-from ..axes import ALWAYS, NO_ATTACK
 from ..board import Board, Row, Section, hardest, in_words, metric_title, natural, row_name
 from ..captions import listed
-from ..contestants import Contestant, contestants, entries, slug_of
-from ..estimate import Estimate
-from ..frame import frame
+from ..columns import rank_text
+from ..entries import Contestant, contestants, entries, slug_of
+from ..frame import counted, frame
+from ..grouping import ALWAYS, NO_ATTACK
 from ..paired import alike
 from ..published.board import Board as Published
 from ..ranking import rank_board
-from ..statistic import counted
-from ..tables.columns import rank_text
-from ..tables.markdown import escape
+from ..table_cell import TableCell
+from ..tables import markdown_escape as escape
 from ..tradeoff import front
 from .cross_chosen import with_cross_chosen
 
@@ -166,13 +165,13 @@ class Measured:
         other = self.robust_rows.get(row.labels)
         return percent(other.worst) if other else "not measured"
 
-    def per_seed(self, row: Row) -> Estimate:
+    def per_seed(self, row: Row) -> TableCell:
         """The accuracy of a row under the lowest member of every seed."""
-        return row.cells[self.board.attacks.index(TITLE)] if TITLE in self.board.attacks else Estimate()
+        return row.cells[self.board.attacks.index(TITLE)] if TITLE in self.board.attacks else TableCell()
 
-    def clean(self, row: Row) -> Estimate:
+    def clean(self, row: Row) -> TableCell:
         """The accuracy of a row without attack."""
-        return row.cells[self.board.attacks.index(NO_ATTACK)] if NO_ATTACK in self.board.attacks else Estimate()
+        return row.cells[self.board.attacks.index(NO_ATTACK)] if NO_ATTACK in self.board.attacks else TableCell()
 
     @cached_property
     def yardstick(self) -> str:
@@ -282,7 +281,7 @@ def best(rows: Iterable[Row]) -> Row | None:
     return next((row for row in rows if row.worst.exact), None)
 
 
-def percent(place: Estimate, *, spread: bool = True) -> str:
+def percent(place: TableCell, *, spread: bool = True) -> str:
     """A place with its unit, or its states."""
     said = place.text(spread=spread, unit=" %")
     return said if place.shown is None else said.replace(" ", "\N{NO-BREAK SPACE}")

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from robustfl.autobyz import TITLE
 
 from ..board import Row
-from ..tables.markdown import escape, table
+from ..tables import markdown_escape as escape
+from ..tables import markdown_table as table
 from .data import Measured, best, percent, ranks_of
 from .tier import CAVEAT, changed_words
 

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from robustfl.autobyz import TITLE
 from robustfl.papers import bibtex
 
-from ..axes import NO_ATTACK
 from ..board import Row
-from ..ensembles import member_text
-from ..tables.columns import rank_text
-from ..tables.markdown import escape, table
+from ..columns import rank_text
+from ..grouping import NO_ATTACK
+from ..table_cell import member_text
+from ..tables import markdown_escape as escape
+from ..tables import markdown_table as table
 from .contestant import method_file
 from .data import Measured, methods_of
 

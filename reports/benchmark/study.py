@@ -19,8 +19,8 @@ from pathlib import Path
 from robustfl.errors import UsageError, reason
 from robustfl.records import CellResult
 
-from ..axes import NO_ATTACK, values_of
 from ..frame import frame
+from ..grouping import NO_ATTACK, values_of
 from ..ranking import without_effect
 
 WITHIN = 0.01

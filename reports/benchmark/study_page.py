@@ -10,7 +10,7 @@ from robustfl.autobyz import TITLE, Ensemble
 from robustfl.papers import spelled_out
 
 from ..board import in_words
-from ..tables.columns import percent_text
+from ..columns import percent_text
 from .study import COVERED, WITHIN, About, Choice, Study, Tried
 
 _HEAD = """# The study behind AutoByz version {version}

@@ -8,11 +8,12 @@ from typing import Any
 from robustfl.autobyz import TITLE
 
 from ..board import Row
-from ..ensembles import member_text
-from ..estimate import Estimate
+from ..columns import costs, percent_text, rank_text, remarks
 from ..paired import words_below
-from ..tables.columns import costs, percent_text, rank_text, remarks
-from ..tables.markdown import MARKDOWN, code, escape, table
+from ..table_cell import TableCell, member_text
+from ..tables import MARKDOWN, code
+from ..tables import markdown_escape as escape
+from ..tables import markdown_table as table
 from .beaten import beaten_table
 from .cross_chosen import bound_text
 from .data import Facts, Measured, percent
@@ -130,7 +131,7 @@ def _tasks(it: Measured) -> str:
     found = {(s.metric, s.block): {r.labels: r.worst for r in s.rows} for s in it.board.tasks}
     lines = []
     for row in it.rows:
-        places = [[found[m, block].get(row.labels, Estimate()) for m in metrics] for block in blocks]
+        places = [[found[m, block].get(row.labels, TableCell()) for m in metrics] for block in blocks]
         told = [escape(" / ".join(place.text(spread=False) for place in each)) for each in places]
         lines.append([it.link(row), *told])
     what = f"SA / {it.robust_title}" if it.robust else f"SA under {TITLE}"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from robustfl.errors import UsageError
 
-from ..contestants import slug_of
+from ..entries import slug_of
 from ..published.files import write_board
 from ..store import write_atomic
 from .contestant import contestant_page

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from robustfl.records import CellResult
 
-from ..axes import bare, cells_of, text, values_of, varied
 from ..board import in_words, natural
 from ..frame import frame, label_columns
+from ..grouping import bare, cells_of, label_tuples, texts_of, varied
 from .layout import DASHES, in_rows, longest, panel_title, roomy, simple_first, tallest, wrapped
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _WIDTH = 2.5
-LINES = ("defense", "norm", "objective")
+LINES = ("defense", "norm", "objective", "attack")
 """Labels that can be the lines of a panel."""
 _METRICS = {"sa": "accuracy on clean inputs (%)", "ra": "accuracy on adversarial inputs (%)"}
 
@@ -39,7 +39,7 @@ def curves(
     """For every metric, attack and setting of the other labels, a title and a figure.
 
     Rows of panels are partitions, columns are norms, ``lines`` is the label that each panel overlays: with ``norm``,
-    columns are defenses.
+    columns are defenses; with ``attack``, one figure shows all attacks.
 
     Lines are means over seeds, bands reach from the lowest to the highest seed. Where a seed diverged, every seed is
     its own line and a cross marks the last evaluation before the divergence.
@@ -60,13 +60,16 @@ def _groups(
     if not len(results) or "attack" not in table:
         return {}
     records = {r.key: r for r in results}
-    cells = cells_of(table, None)
-    others = varied(cells, [c for c in label_columns(table) if c not in panel_of])
+    cells = cells_of(table)
+    texts = texts_of(cells, label_columns(cells))
+    others = varied(texts.drop(columns=[*panel_of], errors="ignore"))
+    panels = label_tuples(texts_of(cells, panel_of), panel_of)
     groups: dict[tuple[str, str], dict[tuple[str, ...], list[CellResult]]] = defaultdict(lambda: defaultdict(list))
-    for cell in cells:
-        setting = ", ".join(f"{bare(c)}={text(cell.get(c))}" for c in others)
-        panel = values_of(cell, panel_of)
-        groups[text(cell["attack"]), setting][panel].append(records[str(cell["key"])])
+    for key, attack, panel, values in zip(
+        cells["key"], texts["attack"], panels, label_tuples(texts, others), strict=True
+    ):
+        setting = ", ".join(f"{bare(c)}={value}" for c, value in zip(others, values, strict=True))
+        groups["" if "attack" in panel_of else attack, setting][panel].append(records[str(key)])
     return groups
 
 
@@ -124,7 +127,7 @@ def _title(runs: Runs, attack: str, setting: str) -> str:
     bands = "bands: lowest to highest seed" if max(map(len, runs.values())) > 1 else "one seed"
     lost = any(r.status == "diverged" for records in runs.values() for r in records)
     crosses = "✕: then it diverged; each seed is a line" if lost else ""
-    return "\n".join(filter(None, [f"attack: {attack}; {bands}", crosses, setting]))
+    return "\n".join(filter(None, [f"attack: {attack}; {bands}" if attack else bands, crosses, setting]))
 
 
 def _seeds_of(runs: Runs, defense: str) -> str:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..board import Board, Row, Section, natural
-from ..estimate import Estimate
-from .layout import in_rows, longest, panel_title, roomy, simple_first, tallest, wrapped
+from ..table_cell import TableCell
+from .layout import heat_map, in_rows, longest, panel_title, roomy, simple_first, tallest, wrapped
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-_DARK = 0.55
 
 
 def heatmaps(board: Board, width: str | None = None) -> Iterator[tuple[str, Figure]]:
@@ -70,7 +69,7 @@ def _figure(
             for r in section.rows
             if _others(board, r) == setting and board.label(r, "norm") == norm
         }
-        places = [by_defense[d].places if d in by_defense else [Estimate()] * len(columns) for d in defenses]
+        places = [by_defense[d].places if d in by_defense else [TableCell()] * len(columns) for d in defenses]
         i, j = divmod(k, beside)
         _panel(axes[i, j], places, columns if i == down - 1 else (), names if j == 0 else ())
         axes[i, j].set_title(titles[k])
@@ -86,38 +85,21 @@ def _figure(
     return figure
 
 
-def _panel(axes: Any, places: Sequence[Sequence[Estimate]], columns: Sequence[str], names: Sequence[str]) -> None:
-    import numpy as np
-
-    values = np.array([[np.nan if e.shown is None else 100 * e.shown for e in line] for line in places])
-    last = values.shape[1] - 1
-    axes.set_facecolor("#ececec")
-    axes.grid(visible=False)
-    # not seaborn's heatmap: it draws the whole figure once per panel, seconds for a large board
-    axes.pcolormesh(
-        np.ma.masked_invalid(values), vmin=0, vmax=100, cmap="viridis", edgecolors="white", linewidth=1.2
-    )  # fmt: skip
-    axes.set(xlim=(0, last + 1), ylim=(len(places), 0))
-    axes.set_xticks(np.arange(len(columns)) + 0.5, columns)
-    axes.set_yticks(np.arange(len(names)) + 0.5, names)
+def _panel(axes: Any, places: Sequence[Sequence[TableCell]], columns: Sequence[str], names: Sequence[str]) -> None:
+    values = [[math.nan if e.shown is None else 100 * e.shown for e in line] for line in places]
+    texts = [[_short(e) for e in line] for line in places]
+    heat_map(axes, values, texts, cmap="viridis", low=0, high=100, linewidth=1.2)
+    last = len(values[0]) - 1
+    axes.set_xticks([i + 0.5 for i in range(len(columns))], columns, rotation=45, ha="right", rotation_mode="anchor")
+    axes.set_yticks([i + 0.5 for i in range(len(names))], names)
     for side in axes.spines.values():
         side.set_visible(False)
-    for y, line in enumerate(places):
-        for x, place in enumerate(line):
-            bright = place.shown is not None and place.shown > _DARK
-            colour = "black" if place.shown is None or bright else "white"
-            text, size = _short(place)
-            weight = "bold" if x == last and place.shown is not None else "normal"
-            axes.text(x + 0.5, y + 0.5, text, ha="center", va="center", color=colour, fontsize=size, fontweight=weight)
+    for line, text in zip(values, axes.texts[last :: last + 1], strict=True):
+        text.set_fontweight("normal" if math.isnan(line[last]) else "bold")
     axes.axvline(last, color="white", linewidth=5)
-    axes.tick_params(length=0)
-    axes.tick_params(axis="x", labelrotation=45)
-    axes.tick_params(axis="y", labelrotation=0)
-    for label in axes.get_xticklabels():
-        label.set(ha="right", rotation_mode="anchor")
 
 
-def _short(place: Estimate) -> tuple[str, float]:
+def _short(place: TableCell) -> tuple[str, float]:
     if place.states:
         return place.state_words[0].replace(" ", "\n"), 6.0
     if place.idle:

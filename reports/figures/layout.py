@@ -11,6 +11,8 @@ from robustfl.errors import UsageError
 from ..board import natural
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.collections import QuadMesh
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import LayoutEngine
 
@@ -69,23 +71,6 @@ def simple_first(defense: str) -> tuple[bool, int, Any]:
     return defense != "mean", defense.count("+"), natural(defense)
 
 
-def spread_out(places: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """The places moved apart so that neighbours are at least ``gap`` from each other, in [low, high] where they fit.
-
-    >>> spread_out([10, 11, 50], 5, 0, 100)
-    [10, 15, 50]
-    """
-    order = sorted(range(len(places)), key=lambda i: (places[i], i))
-    moved = list(places)
-    for before, i in zip([None, *order], order, strict=False):
-        moved[i] = max(places[i], low) if before is None else max(places[i], moved[before] + gap)
-    top = high
-    for i in reversed(order):
-        moved[i] = min(moved[i], top)
-        top = moved[i] - gap
-    return moved
-
-
 def across(panels: int, width: str | None, *, each: float, edge: float) -> int:
     """The number of panels side by side, each so many inches wide beside an edge: all, or what is read in print.
 
@@ -121,3 +106,31 @@ def fitted(figure: Figure, kind: str, width: str) -> None:
     for shown in figure.findobj(Text):
         shown.set_fontsize(max(SMALLEST, shown.get_fontsize() * scale))
     figure.set_size_inches(WIDTHS[width], tall * scale)
+
+
+def heat_map(
+    axes: Axes,
+    values: Sequence[Sequence[float]],
+    texts: Sequence[Sequence[tuple[str, float]]],
+    *,
+    cmap: str,
+    low: float,
+    high: float,
+    linewidth: float,
+) -> QuadMesh:
+    """Draw rows of values from the top, grey where there is none, with ``texts`` and their sizes on top.
+
+    Not seaborn's: it draws the whole figure once per panel, seconds for a large board.
+    """
+    import numpy as np
+
+    table = np.ma.masked_invalid(np.array(values, dtype=float))
+    mesh = axes.pcolormesh(table, cmap=cmap, vmin=low, vmax=high, edgecolors="white", linewidth=linewidth)
+    axes.set(xlim=(0, table.shape[1]), ylim=(len(values), 0), facecolor="#ececec")
+    axes.grid(visible=False)
+    axes.tick_params(length=0)
+    for y, line in enumerate(texts):
+        for x, (text, size) in enumerate(line):
+            colour = "white" if values[y][x] <= low + 0.55 * (high - low) else "black"  # black where it is NaN
+            axes.text(x + 0.5, y + 0.5, text, ha="center", va="center", color=colour, fontsize=size)
+    return mesh

@@ -11,23 +11,17 @@ from typing import TYPE_CHECKING
 from robustfl.errors import UsageError, closest
 from robustfl.records import CellResult
 
-from ..axes import NO_ATTACK
 from ..captions import setting
-from ..frame import frame
-from ..loading import board_of, matching, problems_of
+from ..frame import counted, frame
+from ..grouping import NO_ATTACK
+from ..loading import board_of, matching, open_source, problems_of
 from ..ranking import rank_board
-from ..sources import open_source
-from ..statistic import counted
 from ..store import refuse_no_file, write_atomic
-from .bn_pca import bn_pca_figures, representation_figures
-from .breakdown import breakdown_figures
+from .clients import bn_pca_figures, distributions, forgetting_maps, representation_figures
 from .curves import LINES, curves
-from .distribution import distributions
-from .forgetting import forgetting_maps
 from .heatmap import heatmaps
 from .layout import WIDTHS, fitted
-from .pareto import pareto_figures
-from .ranks import rank_figures
+from .summaries import breakdown_figures, pareto_figures, rank_figures
 from .writing import picture, titled
 
 if TYPE_CHECKING:

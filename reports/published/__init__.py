@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from .board import TOLERANCE, Board
-from .files import read_board, sound_board, write_board
+from .files import publish, publish_described, read_board, sound_board, write_board
 from .format2 import json_schema
-from .publishing import publish, publish_described
 
 __all__ = [
     "TOLERANCE", "Board", "json_schema", "publish", "publish_described", "read_board", "sound_board", "write_board",

@@ -122,14 +122,17 @@ def settings_apart(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[
     return sorted(differences(dict(leaves(first)), dict(leaves(second))), key=lambda one: one[0])
 
 
-def leaves(value: Any, between: str = ".", path: str = "") -> Iterator[tuple[str, Any]]:
-    """Every leaf of nested data with its path; a list of plain values is one leaf, as a tuple, so is an empty table."""
+def leaves(value: Any, between: str = ".", path: str = "", *, item: str = "[{}]") -> Iterator[tuple[str, Any]]:
+    """Every leaf of nested data with its path; a list of plain values is one leaf, as a tuple, so is an empty table.
+
+    ``item`` is what the path says of a place in a list.
+    """
     if isinstance(value, Mapping) and value:
         for key, inner in value.items():
-            yield from leaves(inner, between, f"{path}{between}{key}" if path else str(key))
+            yield from leaves(inner, between, f"{path}{between}{key}" if path else str(key), item=item)
     elif isinstance(value, list) and any(isinstance(v, (Mapping, list)) for v in value):
         for i, inner in enumerate(value):
-            yield from leaves(inner, between, f"{path}[{i}]")
+            yield from leaves(inner, between, path + item.format(i), item=item)
     else:
         yield path, tuple(value) if isinstance(value, list) else "{}" if value == {} else value
 

@@ -14,8 +14,7 @@ from robustfl.outside import shown
 from robustfl.provenance import UNKNOWN
 from robustfl.records import LATER, CellResult, Commit, completed, labels_of, misnamed
 
-from ..documents import first_fault
-from ..validation import fault
+from ..validation import fault, first_fault
 
 TOLERANCE = 0.01
 """One percentage point: what another machine may change in an accuracy after hundreds of rounds."""

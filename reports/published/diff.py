@@ -14,8 +14,8 @@ from robustfl.records import CellResult
 from ..store import Store
 from .agreement import Difference, differences, fields, in_words, settings_apart
 from .board import SURROUNDINGS
+from .files import publish
 from .merge import Source, read_source, told_apart
-from .publishing import publish
 
 Counted = tuple[tuple[tuple[Difference, ...], int], ...]
 """Differences that cells have in common, and how many do."""

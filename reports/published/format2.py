@@ -19,7 +19,7 @@ from pydantic import Field, ValidationError
 from robustfl.errors import UsageError
 from robustfl.records import CellResult, Commit, CurvePoint, Metrics, Seconds, Status, Timing, canonical, digest, plain
 
-from ..documents import first_fault
+from ..validation import first_fault
 from .board import Board, Environment, Published, derived_labels
 
 SCHEMA: Literal[2] = 2

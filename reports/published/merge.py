@@ -15,8 +15,7 @@ from robustfl.records import CellResult
 from ..store import RERUN, Store, open_store, refuse_board, refuse_records
 from .agreement import Agreement, agree
 from .board import TOLERANCE, Board, Protocol, carried, described_cells, misshaped
-from .files import name_of, sound_board, write_board
-from .publishing import publish_described
+from .files import name_of, publish_described, sound_board, write_board
 
 
 @dataclass(frozen=True)

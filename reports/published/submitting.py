@@ -21,11 +21,10 @@ from robustfl.origins import all_origins, file_origin
 from robustfl.outside import LARGEST_FILE, read_file, shown
 from robustfl.records import CellResult, canonical, text_without
 
-from ..axes import CONTESTANT, OWN
+from ..grouping import CONTESTANT, OWN
 from ..store import open_store, write_atomic
 from .board import TOLERANCE, Board
-from .files import read_board, write_board
-from .publishing import publish_described
+from .files import publish_described, read_board, write_board
 
 BOARD, PLUGINS = "board.json.gz", "plugins"
 Labels = Mapping[str, Any]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from .claims import PAPERS, Claim, claims
-from .measures import Evidence
 from .page import Entry, Page
-from .protocols import Item, Paper, Plot, Run, Scale, Statement, find_items, paper, papers
-from .verdicts import Finding, judge
+from .protocols import PAPERS, Claim, Item, Paper, Plot, Run, Scale, Statement, claims, find_items, paper, papers
+from .verdicts import Evidence, Finding, judge
 
 __all__ = [
     "PAPERS", "Claim", "Entry", "Evidence", "Finding", "Item", "Page", "Paper", "Plot", "Run", "Scale", "Statement",

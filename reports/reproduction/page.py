@@ -11,12 +11,11 @@ from typing import Any
 from robustfl.records import plain
 
 from ..store import sweep_leftovers, write_atomic
-from ..tables.latex import escape as tex
-from ..tables.markdown import escape as md
-from ..tables.markdown import table
-from .measures import Evidence
+from ..tables import latex_escape as tex
+from ..tables import markdown_escape as md
+from ..tables import markdown_table as table
 from .protocols import SCALES, Item, Paper, ScaleName, Statement
-from .verdicts import ORDER, Finding, Side
+from .verdicts import ORDER, Evidence, Finding, Side
 
 HEAD = ("Claim", "The paper's number", "Measured", "Verdict")
 

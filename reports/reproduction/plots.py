@@ -10,18 +10,17 @@ from robustfl.records import CellResult
 from robustfl.registry import split_outside
 
 from ..board import natural
-from ..figures.layout import DASHES, longest, wrapped
-from .measures import Evidence, Panels, matches, number
+from ..figures.layout import DASHES, MARKERS, longest, wrapped
 from .protocols import Item, Plot
+from .verdicts import Evidence, Panels, matches, number
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 Ran = Sequence[tuple[CellResult, Mapping[str, Any]]]
 """Records with the labels of their cells."""
-Series = Mapping[str, Ran]
-_MARKERS = "osD^vPX*<>"
 _TITLE = 44  # letters across a panel
 _LETTERS, _HANDLE = 15, 7  # of a legend to an inch, and those that a line's picture takes
 _NAMES = {"sa": "accuracy on clean inputs (%)", "ra_worst": "accuracy on adversarial inputs (%)"}
@@ -76,19 +75,16 @@ def _computed(plot: Plot, panels: Panels) -> Figure:
 
 
 def _figure(plot: Plot, ran: Ran) -> Figure:
+    """Means over seeds with the range of the seeds: a panel per ``plot.panels``, a look per ``plot.lines``."""
     from matplotlib.figure import Figure
 
-    panels: dict[str, dict[str, list[tuple[CellResult, Mapping[str, Any]]]]] = defaultdict(lambda: defaultdict(list))
-    for record, labels in ran:
-        panel = str(labels.get(plot.panels, "")) if plot.panels else ""
-        panels[panel][str(labels.get(plot.lines, ""))].append((record, labels))
-    names = sorted(panels, key=natural)
-    lines = sorted({line for found in panels.values() for line in found}, key=natural)
-    figure = Figure(figsize=(3.3 * len(names) + 0.6, 3.4), layout="constrained")
-    axes = figure.subplots(1, len(names), sharey=True, squeeze=False)[0]
-    for axis, name, title in zip(axes, names, briefly(names), strict=True):
+    table = _points(plot, ran)
+    panels, lines = (sorted(table[name].unique(), key=natural) for name in ("panel", "line"))
+    figure = Figure(figsize=(3.3 * len(panels) + 0.6, 3.4), layout="constrained")
+    axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    for axis, panel, title in zip(axes, panels, briefly(panels), strict=True):
         axis.set_title(wrapped(title, _TITLE), fontsize=9)
-        _DRAW[plot.kind](axis, plot, panels[name], lines)
+        _draw(axis, plot, table[table["panel"] == panel].dropna(subset="y"), lines)
         axis.grid(alpha=0.3)
     axes[0].set_ylabel(_NAMES.get(plot.metric, plot.metric))
     handles = {str(h.get_label()): h for axis in axes for h in axis.get_legend_handles_labels()[0]}
@@ -98,6 +94,47 @@ def _figure(plot: Plot, ran: Ran) -> Figure:
         list(handles.values()), list(handles), loc="outside lower center", ncols=columns, fontsize=8, frameon=False
     )
     return figure
+
+
+def _points(plot: Plot, ran: Ran) -> pd.DataFrame:
+    """The numbers to draw, one a line: its panel, its line, where it stands (``x``), how high (``y``)."""
+    import pandas as pd
+
+    found: list[tuple[str, str, Any, float | None]] = []
+    for record, labels in ran:
+        where = str(labels.get(plot.panels, "")) if plot.panels else "", str(labels.get(plot.lines, ""))
+        if plot.kind == "curves":
+            values = [(p.round, p.sa if plot.metric == "sa" else p.ra) for p in record.curve]
+            found += [(*where, at, None if value is None else 100 * value) for at, value in values]
+        else:
+            found.append((*where, str(labels.get(plot.x)), number(record, plot.metric, plot.statistic)))
+    return pd.DataFrame(found, columns=["panel", "line", "x", "y"]).astype({"y": "float64"})
+
+
+def _draw(axis: Axes, plot: Plot, points: pd.DataFrame, lines: Sequence[str]) -> None:
+    """One panel; lines and bars stand at the names of ``plot.x``, curves at their rounds."""
+    common, names = plot.x, list[str]()
+    if plot.kind != "curves":
+        names = sorted(points["x"].unique(), key=natural)
+        points = points.assign(x=points["x"].map({name: i for i, name in enumerate(names)}))
+    width = 0.8 / max(1, len(lines))
+    for place, line in enumerate(lines):
+        own = points[points["line"] == line]
+        if own.empty:
+            continue
+        look, seeds = _look(place), own.groupby("x")["y"].agg(["mean", "min", "max"])
+        if plot.kind == "bars":
+            reach = [seeds["mean"] - seeds["min"], seeds["max"] - seeds["mean"]]
+            at = seeds.index + (place - (len(lines) - 1) / 2) * width
+            axis.bar(at, seeds["mean"], width, yerr=reach, label=line, color=look["color"], capsize=2)
+            continue
+        marker = MARKERS[place % len(MARKERS)] if plot.kind == "lines" else ""
+        axis.plot(seeds.index, seeds["mean"], label=line, marker=marker, **look)
+        axis.fill_between(seeds.index, seeds["min"], seeds["max"], color=look["color"], alpha=0.15, linewidth=0)
+    if names:
+        short, common = apart(names)
+        axis.set_xticks(range(len(names)), short, rotation=30, ha="right", fontsize=7)
+    axis.set_xlabel({"curves": "round", "lines": f"{plot.x} {common}".strip(), "bars": common}[plot.kind])
 
 
 def _columns(names: Sequence[str], width: float) -> int:
@@ -110,63 +147,6 @@ def _look(place: int) -> dict[str, Any]:
 
     colours = seaborn.color_palette("colorblind", 10)
     return {"color": colours[place % 10], "linestyle": DASHES[place % len(DASHES)]}
-
-
-def _curves(axis: Axes, plot: Plot, series: Series, lines: Sequence[str]) -> None:
-    for place, line in enumerate(lines):
-        by_round: dict[int, list[float]] = defaultdict(list)
-        for record, _ in series.get(line, ()):
-            for point in record.curve:
-                value = point.sa if plot.metric == "sa" else point.ra
-                if value is not None:
-                    by_round[point.round].append(100 * value)
-        if by_round:
-            _band(axis, by_round, line, place)
-    axis.set_xlabel("round")
-
-
-def _lines(axis: Axes, plot: Plot, series: Series, lines: Sequence[str]) -> None:
-    positions = _positions(plot, series)
-    for place, line in enumerate(lines):
-        values = _by_position(plot, series.get(line, ()), positions)
-        if values:
-            _band(axis, values, line, place, marker=_MARKERS[place % len(_MARKERS)])
-    axis.set_xlabel(" ".join(filter(None, (plot.x, _name_positions(axis, positions)))))
-
-
-def _bars(axis: Axes, plot: Plot, series: Series, lines: Sequence[str]) -> None:
-    positions = _positions(plot, series)
-    width = 0.8 / max(1, len(lines))
-    for place, line in enumerate(lines):
-        values = _by_position(plot, series.get(line, ()), positions)
-        means = {at: sum(v) / len(v) for at, v in values.items()}
-        reach = [[means[at] - min(v) for at, v in values.items()], [max(v) - means[at] for at, v in values.items()]]
-        at = [p + (place - (len(lines) - 1) / 2) * width for p in means]
-        axis.bar(at, list(means.values()), width, yerr=reach, label=line, color=_look(place)["color"], capsize=2)
-    axis.set_xlabel(_name_positions(axis, positions))
-
-
-def _positions(plot: Plot, series: Series) -> dict[str, int]:
-    """Where each value of the axis ``plot.x`` stands."""
-    names = {str(labels.get(plot.x)) for ran in series.values() for _, labels in ran}
-    return {name: i for i, name in enumerate(sorted(names, key=natural))}
-
-
-def _by_position(plot: Plot, ran: Ran, positions: Mapping[str, int]) -> dict[int, list[float]]:
-    """The seeds' values at each position."""
-    values: dict[int, list[float]] = defaultdict(list)
-    for record, labels in ran:
-        found = number(record, plot.metric, plot.statistic)
-        if found is not None:
-            values[positions[str(labels.get(plot.x))]].append(found)
-    return values
-
-
-def _name_positions(axis: Axes, positions: Mapping[str, int]) -> str:
-    """Write the names below their places; returns what all of them are."""
-    names, common = apart(list(positions))
-    axis.set_xticks(list(positions.values()), names, rotation=30, ha="right", fontsize=7)
-    return common
 
 
 def briefly(names: Sequence[str]) -> list[str]:
@@ -217,15 +197,3 @@ def _own(names: Sequence[str]) -> tuple[list[str], list[list[str]]]:
     given = [[part.strip() for part in split_outside(text, ",") if part] for _, _, text in split]
     shared = set(given[0]).intersection(*given[1:]) if given else set()
     return [head for head, _, _ in split], [[part for part in parts if part not in shared] for parts in given]
-
-
-def _band(axis: Axes, values: Mapping[int, Sequence[float]], line: str, place: int, marker: str = "") -> None:
-    """The mean over seeds, and a band from the lowest to the highest."""
-    at = sorted(values)
-    look = _look(place)
-    axis.plot(at, [sum(values[x]) / len(values[x]) for x in at], label=line, marker=marker, **look)
-    low, high = [min(values[x]) for x in at], [max(values[x]) for x in at]
-    axis.fill_between(at, low, high, color=look["color"], alpha=0.15, linewidth=0)
-
-
-_DRAW = {"curves": _curves, "lines": _lines, "bars": _bars}

@@ -1,4 +1,4 @@
-"""The parts of the site's pages beside its tables: heatmaps, curves, bars, certificates, recipes."""
+"""The site's tables and pages as plain values: texts ready to print, numbers ready to sort."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any
 
@@ -13,21 +14,213 @@ from robustfl.origins import named_methods
 from robustfl.papers import bibtex, spelled_out
 from robustfl.records import CellResult
 
-from ..axes import text, values_of
-from ..board import Board, Row, in_words, metric_title, natural, row_name
+from ..board import OVERALL, WORST_MEMBER, Board, Row, below_heading, in_words, metric_title, natural, row_name
 from ..captions import in_plain_words
-from ..contestants import Contestant, Entry, slug_of
-from ..estimate import Estimate
+from ..columns import costs, formatted, rank_text
+from ..entries import Contestant, Entry, slug_of, unreliable
 from ..figures.layout import simple_first
-from ..loading import by_labels
+from ..grouping import NO_ATTACK, text, values_of
 from ..recipe import command, scenario_toml
-from ..tables.columns import rank_text
-from ..tradeoff import Breakdown, breakdowns, looks
-from .charts import LOOKS, Chart, bubbles, line_chart
-from .tables import Notes, Value, value
+from ..table_cell import TableCell, member_text
 
-MAX_CURVES = 12
-MAX_BUBBLES = 2500
+TASK = "task"
+IDLE = "the attackers left the honest mean where it was, and other attacks are worse: it counts in no worst case"
+
+
+@dataclass(frozen=True)
+class Badge:
+    """A state with the reason for it."""
+
+    state: str
+    text: str
+    reason: str
+    marks: str = ""
+
+
+@dataclass(frozen=True)
+class Value:
+    """A place: what to print, what to sort by (empty: last), what to say when pointed at, badges and footnote marks."""
+
+    text: str = "–"
+    plus: str = ""
+    sort: str = ""
+    badges: tuple[Badge, ...] = ()
+    title: str = ""
+    marks: str = ""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a table; ``texts`` are its filterable columns."""
+
+    slug: str
+    rank: str
+    texts: tuple[str, ...]
+    values: tuple[Value, ...]
+    seeds: str
+    costs: tuple[str, ...]
+    badges: tuple[Badge, ...] = ()
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Headings and lines: ``lead`` filterable columns, places, the other filterable columns, costs.
+
+    ``choices`` are the distinct texts of each filterable column. ``one`` names the column of which one value is always
+    chosen, the first at first: lines of different tasks have ranks of their own.
+    """
+
+    columns: tuple[str, ...]
+    places: tuple[str, ...]
+    lines: tuple[Line, ...]
+    choices: tuple[tuple[str, ...], ...] = ()
+    lead: int = 1
+    one: str = ""
+
+
+@dataclass(frozen=True)
+class Notes:
+    """The footnotes of a board, and which places are unreliable."""
+
+    texts: tuple[str, ...]
+    doubts: Mapping[tuple[str, tuple[str, ...], str], str] = field(default_factory=dict)
+
+    def of(self, place: TableCell) -> tuple[Badge, ...]:
+        """The badges of a place that has states."""
+        reason = "; ".join(self.texts[n - 1] for n in place.notes)
+        marks = formatted(place).marks
+        return tuple(
+            Badge(s, words, reason, marks) for (s, _), words in zip(place.states, place.state_words, strict=True)
+        )
+
+
+def notes_of(board: Board, entries: Sequence[Entry]) -> Notes:
+    """The board's footnotes and the places whose numbers a record calls unreliable."""
+    doubts: dict[tuple[str, tuple[str, ...], str], list[str]] = defaultdict(list)
+    for entry in entries:
+        if reason := unreliable(entry.record):
+            doubts[entry.block, entry.labels, entry.attack].append(reason)
+    return Notes(board.footnotes, {place: "; ".join(dict.fromkeys(r)) for place, r in doubts.items()})
+
+
+def value(place: TableCell, notes: Notes) -> Value:
+    """A place as the site prints it."""
+    if place.states:
+        return Value("", "", "-1" if place.count("diverged") else "", notes.of(place))
+    if place.mean is None:
+        return Value()
+    if place.idle:
+        return Value("", "", "", (Badge("idle", place.status, f"{IDLE}; {place.told()}"),))
+    title = place.told()
+    if place.test_error is not None:
+        title += f"; test set: ±{100 * place.test_error:.1f}"
+    title = "; ".join([title, *(notes.texts[n - 1] for n in place.notes)])
+    number, marks = place.text(spread=False), formatted(place).marks
+    return Value(number, place.spread(), f"{100 * place.mean:.6g}", title=title, marks=marks)
+
+
+def ranking(board: Board, notes: Notes) -> Table:
+    """One line per row of the tables of SA: ranks, clean and worst-case SA, worst-case RA, cost; one task at a time."""
+    robust = [m for m in board.metrics if m != "sa"]
+    clean = [board.attacks.index(NO_ATTACK)] if NO_ATTACK in board.attacks and len(board.attacks) > 1 else []
+    table = _by_place(board)
+    lines = []
+    for section in (s for s in board.sections if s.metric == "sa"):
+        for row in section.rows:
+            others = [table[m, section.block].get(row.labels) for m in robust]
+            places = [*(row.cells[i] for i in clean), row.worst, *(r.worst if r else TableCell() for r in others)]
+            texts = (*row.labels, *([section.block] if board.task_names else []))
+            values = (*(value(p, notes) for p in places), *(Value(text=name) for name in _members(board, row)))
+            doubts = [
+                why for (block, labels, _), why in notes.doubts.items()
+                if labels == row.labels and section.block in (block, OVERALL)
+            ]  # fmt: skip
+            lines.append(_line(row, row.worst, texts, values, (*_at_chance(row), *_unreliable(doubts)), rank_text(row)))
+    heads = [
+        *("SA, no attack" for _ in clean),
+        "SA, attacked",
+        *(f"{metric_title(m)}, attacked" for m in robust),
+        *([] if board.autobyz is None else [WORST_MEMBER]),
+    ]
+    made = _table((*board.label_names, *([TASK] if board.task_names else [])), heads, lines, _lead(board))
+    if not board.task_names:
+        return made
+    return replace(made, choices=(*made.choices[:-1], board.blocks), one=TASK)
+
+
+def everything(board: Board, notes: Notes) -> Table:
+    """One line per row, task and attack: SA and RA side by side."""
+    robust = [m for m in board.metrics if m != "sa"]
+    table = _by_place(board)
+    lead = _lead(board)
+    lines = []
+    for section in (s for s in board.tasks if s.metric == "sa"):
+        task = tuple(below_heading(n, v) for n, v in zip(board.task_names, section.task, strict=True))
+        for row in section.rows:
+            for i, attack in enumerate(board.attacks):
+                place = row.cells[i]
+                if not place.expected:
+                    continue
+                others = [table[m, section.block].get(row.labels) for m in robust]
+                values = [value(p, notes) for p in (place, *(r.cells[i] if r else TableCell() for r in others))]
+                states = notes.of(place)
+                if not states and not place.values:
+                    states = (Badge("missing", "not run", "planned, and not run yet"),)
+                doubt = notes.doubts.get((section.block, row.labels, attack))
+                badges = (*states, *_unreliable([doubt] if doubt else []))
+                lines.append(_line(row, place, (*row.labels[:lead], attack, *row.labels[lead:], *task), values, badges))
+    heads = ["SA", *(metric_title(m) for m in robust)]
+    return _table(
+        (*board.label_names[:lead], "attack", *board.label_names[lead:], *board.task_names), heads, lines, lead + 1
+    )
+
+
+def _members(board: Board, row: Row) -> list[str]:
+    return [] if board.autobyz is None else [member_text(row.members, row.member_seeds)]
+
+
+def _by_place(board: Board) -> dict[tuple[str, str], dict[tuple[str, ...], Row]]:
+    return {(s.metric, s.block): {r.labels: r for r in s.rows} for s in board.sections}
+
+
+def _seeds(place: TableCell) -> str:
+    have = len(place.values)
+    if place.states:  # which are counted over all tasks, and said where the number would be
+        return "–"
+    return str(have) if have == place.expected else f"{have}/{place.expected}"
+
+
+def _line(
+    row: Row, place: TableCell, texts: Sequence[str], values: Sequence[Value], badges: Sequence[Badge], rank: str = ""
+) -> Line:
+    """One line of a table, about a place of a row."""
+    why = "; ".join(dict.fromkeys([b.reason for b in badges] + [IDLE] * place.idle))
+    seeds, slug = _seeds(place), slug_of(row.labels)
+    return Line(slug, rank, tuple(texts), tuple(values), seeds, tuple(costs(row)), tuple(badges), why)
+
+
+def _unreliable(reasons: Sequence[str]) -> tuple[Badge, ...]:
+    return (Badge("unreliable", "unreliable", "; ".join(dict.fromkeys(reasons))),) if reasons else ()
+
+
+def _at_chance(row: Row) -> tuple[Badge, ...]:
+    why = f"nothing learned without attack; chance = {100 * (row.chance or 0):.3g} %"
+    return () if row.chance is None else (Badge("unreliable", "at chance", why),)
+
+
+def _lead(board: Board) -> int:
+    """The number of labels before the numbers: defense and norm, or whatever comes first."""
+    return max(1, sum(n in ("defense", "norm") for n in board.label_names[:2]))
+
+
+def _table(columns: Sequence[str], places: Sequence[str], lines: Sequence[Line], lead: int) -> Table:
+    choices = tuple(
+        tuple(sorted({line.texts[i] for line in lines}, key=natural)) for i in range(len(columns))
+    )  # fmt: skip
+    return Table(tuple(columns), tuple(places), tuple(lines), choices, min(lead, len(columns)))
+
+
 CERTIFICATES = {
     "attack_shift": "attack moved the mean by",
     "statistics_shift": "attack moved the statistics by",
@@ -61,7 +254,7 @@ def heat_grids(board: Board, notes: Notes) -> list[tuple[str, list[tuple[str, st
     return grids
 
 
-def _shaded(places: Sequence[Estimate], notes: Notes) -> list[Shaded]:
+def _shaded(places: Sequence[TableCell], notes: Notes) -> list[Shaded]:
     return [(value(p, notes), "" if p.shown is None else f"{p.shown:.3f}") for p in places]
 
 
@@ -73,8 +266,6 @@ def facts_of(board: Board, contestant: Contestant, notes: Notes, papers: Mapping
 
     ``papers`` maps ``"defense nnm"`` and the like to methods' lines ``paper``.
     """
-    looks = {a: i for i, a in enumerate(board.attacks)}
-    curves = _curves(board, contestant, looks)
     records = contestant.records
     certificates, certificate = _certificate(board, contestant)
     return {
@@ -89,9 +280,6 @@ def facts_of(board: Board, contestant: Contestant, notes: Notes, papers: Mapping
         ],
         "metrics": [metric_title(m) for m in board.metrics],
         "bars": _bars(board, contestant, notes),
-        "curves": curves[:MAX_CURVES],
-        "curves_left_out": max(0, len(curves) - MAX_CURVES),
-        "breakdown": _breakdown(board, contestant),
         "certificates": certificates,
         "certificate": certificate,
         "facts": _facts(records),
@@ -101,7 +289,6 @@ def facts_of(board: Board, contestant: Contestant, notes: Notes, papers: Mapping
         "papers": _papers(records, papers),
         "warnings": list(dict.fromkeys(str(w) for r in records for w in r.certificates.get("warnings") or [])),
         "has_more_than_one_f": "f" in board.task_names,
-        "looks": looks,
     }
 
 
@@ -119,51 +306,10 @@ def _bars(board: Board, contestant: Contestant, notes: Notes) -> list[tuple[str,
     for block, rows in by_block.items():
         lines = []
         for i, attack in enumerate((*board.attacks, "worst case")):
-            places = [rows[m].places[i] if m in rows else Estimate() for m in board.metrics]
+            places = [rows[m].places[i] if m in rows else TableCell() for m in board.metrics]
             lines.append((attack, _shaded(places, notes)))
         bars.append((_condition(board, block) or "all cells", lines))
     return bars
-
-
-def _curves(board: Board, contestant: Contestant, looks: Mapping[str, int]) -> list[Chart]:
-    groups: dict[str, dict[str, list[CellResult]]] = defaultdict(lambda: defaultdict(list))
-    for entry in contestant.entries:
-        if entry.record.curve:
-            groups[entry.block][entry.attack].append(entry.record)
-    charts = []
-    for block, attacks in sorted(groups.items(), key=lambda item: natural(item[0])):
-        series = [(a, looks.get(a, 0), _mean_curve(attacks[a])) for a in looks if a in attacks]
-        kept = [(name, look, points) for name, look, points in series if len(points) > 1]
-        title = _condition(board, block) or "all cells"
-        if kept:
-            charts.append(line_chart(title, kept, x_label="round", y_label="SA (%)", unit="round "))
-    return charts
-
-
-def _mean_curve(records: Sequence[CellResult]) -> list[tuple[float, float]]:
-    """Mean SA over the records (seeds) that have the round; a diverged one counts as long as it was finite."""
-    rounds: dict[int, list[float]] = defaultdict(list)
-    for record in records:
-        for point in record.curve:
-            if math.isfinite(point.sa):
-                rounds[point.round].append(100 * point.sa)
-    return [(float(t), fmean(v)) for t, v in sorted(rounds.items())]
-
-
-def _breakdown(board: Board, contestant: Contestant) -> list[Chart]:
-    known: dict[str, dict[str, int]] = defaultdict(dict)
-    own = tuple(label for _, label in contestant.labels)
-    return [breakdown_chart(found, known[found.against]) for found in breakdowns(board, own)]
-
-
-def breakdown_chart(found: Breakdown, known: dict[str, int], note: str = "") -> Chart:
-    """Breakdown curves as a drawing; a line has the look that it has, or gets, in ``known``."""
-    own = looks([name for name, _ in found.lines], known, LOOKS)
-    series = [(name or "all", look, points) for look, (name, points) in zip(own, found.lines, strict=True)]
-    title = f"{metric_title(found.metric)}, worst case{note}"
-    return line_chart(
-        title, series, x_label=found.label, y_label="worst case (%)", dots=True, unit=f"{found.against} = "
-    )
 
 
 def _certificate(board: Board, contestant: Contestant) -> tuple[list[str], list[tuple[str, ...]]]:
@@ -230,21 +376,6 @@ KIND = {
     "evasions": "evasion", "train_evasion": "evasion", "domains": "dataset", "propagation": "defense",
     "statistics_defense": "defense",
 }  # fmt: skip
-
-
-def label_plots(results: Sequence[CellResult]) -> tuple[list[Chart], int]:
-    """One drawing of the label distribution per data set and partition (lowest seed), and how many are too large."""
-    chosen: dict[tuple[str, str, str], list[list[int]]] = {}
-    for record in by_labels((r for r in results if r.label_counts), "seed"):
-        dataset, partition = values_of(record.labels, ("dataset", "partition"))
-        chosen.setdefault((dataset, partition, str(len(record.label_counts))), record.label_counts)
-    charts, large = [], 0
-    for (dataset, partition, clients), counts in sorted(chosen.items(), key=lambda item: natural(str(item[0]))):
-        if sum(map(len, counts)) > MAX_BUBBLES:
-            large += 1
-            continue
-        charts.append(bubbles(f"{dataset} · {in_words('partition', partition)} · {clients} clients", counts))
-    return charts, large
 
 
 def state_words(entries: Sequence[Entry]) -> str:

@@ -5,31 +5,36 @@ The same store gives the same bytes: nothing on a page depends on the time, the 
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from robustfl.records import CellResult
 
 from ..board import Board, row_name
-from ..contestants import contestants, entries, slug_of
-from ..paired import LEVEL, METHOD, compare
-from ..rank_test import rank_over_scenarios
+from ..columns import remarks, state_counts
+from ..entries import contestants, entries, slug_of
+from ..figures.clients import distributions
+from ..figures.curves import curves
+from ..figures.summaries import breakdown_figures, pareto_figures
+from ..figures.writing import picture, titled
+from ..paired import LEVEL, METHOD, compare, rank_over_scenarios
 from ..store import write_atomic
-from ..tables.columns import remarks, state_counts
-from ..tables.writing import FORMS
-from ..tradeoff import best_first, breakdowns, pareto
-from .charts import LOOKS, scatter
-from .pages import breakdown_chart, facts_of, heat_grids, label_plots, state_words
-from .tables import everything, notes_of, ranking
+from ..tables import FORMS
+from ..tradeoff import pareto
+from .pages import everything, facts_of, heat_grids, notes_of, ranking, state_words
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 TEMPLATES = Path(__file__).parents[1] / "templates"
 ASSETS = ("style.css", "site.js")
+MAX_PICTURES = 12
+"""So many pictures of one kind stand on a page; ``robustfl plot`` draws all."""
 DOWNLOADS = {"csv": "CSV", "json": "JSON", "tex": "LaTeX", "md": "Markdown"}
 
 
@@ -48,15 +53,15 @@ def write_site(
     ``folder`` to link to.
     """
     written = []
-    for name, text in _files(board, results, description, papers or {}, figures):
+    for name, content in _files(board, results, description, papers or {}, figures):
         written.append(Path(folder) / name)
-        write_atomic(written[-1], text)
+        write_atomic(written[-1], content)
     return written
 
 
 def _files(
     board: Board, results: Sequence[CellResult], description: str, papers: Mapping[str, str], figures: Sequence[str]
-) -> Iterator[tuple[str, str]]:
+) -> Iterator[tuple[str, str | bytes]]:
     """The names and contents of the site's files."""
     known = entries(board, results)
     notes = notes_of(board, known)
@@ -72,11 +77,16 @@ def _files(
         "doubts": len(notes.doubts),
         "version": version("robustfl"),
     }
+    pictures: dict[str, bytes] = {}
     pages: dict[str, dict[str, Any]] = {
-        "index": {"table": ranking(board, notes), **_pareto(board)},
+        "index": {"table": ranking(board, notes), "drawn": _drawn("pareto", pareto_figures(board), pictures)}
+        | _pareto(board),
         "results": {"table": everything(board, notes), "unreadable": board.problems},
         "heatmaps": {"grids": heat_grids(board, notes)},
-        "plots": _plots(board, results),
+        "plots": {
+            "breakdown": _drawn("breakdown", breakdown_figures(board), pictures),
+            "labels": _drawn("labels", distributions(results), pictures),
+        },
         "statistics": _statistics(board),
         "about": {"constants": board.constants, "versions": board.versions},
     }
@@ -85,44 +95,42 @@ def _files(
         yield f"{name}.html", page.render(shared | facts | {"page": name, "up": ""})
     page = templates.get_template("contestant.html")
     for contestant in contestants(board, known):
-        facts = {"it": facts_of(board, contestant, notes, papers), "page": "", "up": "../"}
-        yield f"contestants/{contestant.slug}.html", page.render(shared | facts)
+        labels, stem = tuple(label for _, label in contestant.labels), f"contestants/{contestant.slug}"
+        facts = facts_of(board, contestant, notes, papers) | {
+            "curves": _drawn(f"{stem}-curves", curves(contestant.records, ("sa",), lines="attack"), pictures),
+            "breakdown": _drawn(f"{stem}-breakdown", breakdown_figures(board, labels=labels), pictures),
+        }
+        yield f"{stem}.html", page.render(shared | {"it": facts, "page": "", "up": "../"})
+    yield from pictures.items()
     for asset in ASSETS:
         yield asset, (TEMPLATES / asset).read_text(encoding="utf-8")
     for suffix in DOWNLOADS:
         yield f"leaderboard.{suffix}", FORMS[suffix](board)
 
 
-def template_environment() -> Environment:
-    """The templates, which escape what they are given."""
-    made = Environment(
-        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True, keep_trailing_newline=True, auto_reload=False,
-    )  # fmt: skip
-    made.filters["look"] = lambda number: int(number) % LOOKS
+def _drawn(stem: str, figures: Iterator[tuple[str, Figure]], pictures: dict[str, bytes]) -> list[tuple[str, str]]:
+    """Add the figures to ``pictures``; the names of their files and the words for those who cannot see them."""
+    made = []
+    for i, (words, figure) in enumerate(islice(titled(figures), MAX_PICTURES), 1):
+        pictures[f"{stem}-{i}.svg"] = picture(figure, "svg")
+        made.append((f"{stem}-{i}.svg", words))
     return made
 
 
+def template_environment() -> Environment:
+    """The templates, which escape what they are given."""
+    return Environment(
+        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True, keep_trailing_newline=True, auto_reload=False,
+    )  # fmt: skip
+
+
 def _pareto(board: Board) -> dict[str, Any]:
+    """The rows that no other beats, with their numbers and pages."""
     found = pareto(board)
-    points = [(row_name(board.label_names, n), x, y) for n, x, y in found.points]
-    chart = None
-    if points:
-        chart = scatter("Clean against robust", points, x_label=found.x_label, y_label=found.y_label, front=found.front)
-    kept = [(*points[i], slug_of(found.points[i][0])) for i in found.front]
-    return {"pareto": chart, "front": kept, "pareto_left_out": found.left_out, "pareto_labels": found}
-
-
-def _plots(board: Board, results: Sequence[CellResult]) -> dict[str, Any]:
-    """Label distributions, and the breakdown curves of the best rows in one drawing per metric."""
-    labels, large = label_plots(results)
-    drawn, most = [], 0
-    known: dict[str, dict[str, int]] = defaultdict(dict)
-    for found in breakdowns(board):
-        best = replace(found, lines=tuple(best_first(found)[:LOOKS]))
-        drawn.append(breakdown_chart(best, known[found.against], f", against {found.against}"))
-        most = max(most, len(found.lines))
-    return {"labels": labels, "labels_left_out": large, "breakdown": drawn, "breakdown_lines": most, "looks": LOOKS}
+    front = [found.points[i] for i in found.front]
+    kept = [(row_name(board.label_names, labels), x, y, slug_of(labels)) for labels, x, y in front]
+    return {"front": kept, "pareto_left_out": found.left_out, "pareto_labels": found}
 
 
 def _statistics(board: Board) -> dict[str, Any]:

@@ -126,7 +126,8 @@ def _spelt(error: UnicodeError) -> tuple[str, int]:
 
 def print_board(board: Board, form: str, *, full: str) -> None:
     """Print a leaderboard as tables or JSON; ``full`` says where everything is that does not fit a table."""
-    from robustfl.reports.tables.writing import terminal, to_json
+    from robustfl.reports.tables import to_json
+    from robustfl.reports.terminal import terminal
 
     if form == "json":
         say(to_json(board))

@@ -10,7 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from robustfl.records import CellResult, CurvePoint, Metrics, Timing, digest
+from robustfl.reports import rank_board
+from robustfl.reports.board import Board
+from robustfl.reports.frame import frame
 from robustfl.reports.store import Store
+from robustfl.reports.table_cell import TableCell
 
 BREAKS = {"none": 0.0, "sf": 0.5, "foe": 0.4, "alie": 0.25}
 HOLDS = {"mean": 0.0, "median": 0.5, "trimmed-mean": 0.6, "nnm+median": 0.85, "nnm+trimmed-mean": 0.9}
@@ -74,3 +78,13 @@ def stored(folder: Path, records: Sequence[CellResult]) -> Store:
     for item in records:
         store.commit(item)
     return store
+
+
+def board(*records: CellResult) -> Board:
+    """The board of these records."""
+    return rank_board(frame(records))
+
+
+def place(*values: float, expected: int = 0, **more: Any) -> TableCell:
+    """A place of a table with a value per seed."""
+    return TableCell(tuple((str(seed), v) for seed, v in enumerate(values)), expected or len(values), **more)

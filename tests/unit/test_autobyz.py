@@ -14,12 +14,12 @@ from robustfl.errors import UsageError
 from robustfl.records import CellResult, Timing, digest
 from robustfl.registry import create
 from robustfl.reports.board import Board, Row
-from robustfl.reports.ensembles import columns, member_text, words
 from robustfl.reports.frame import frame
 from robustfl.reports.published import publish, read_board, write_board
 from robustfl.reports.published.merge import Source, joined_protocol
-from robustfl.reports.ranking import rank_board
-from robustfl.reports.tables.writing import to_csv, to_json, to_latex, to_markdown, to_text
+from robustfl.reports.ranking import attack_columns, rank_board
+from robustfl.reports.table_cell import member_text
+from robustfl.reports.tables import to_csv, to_json, to_latex, to_markdown, to_text
 from robustfl.reports.tradeoff import pareto
 from robustfl.scenarios import Cell, Scenario, expand
 from robustfl.scenarios.expand import asked
@@ -199,8 +199,8 @@ def test_what_counts_as_autobyz_is_read_as_it_was_said() -> None:
 
 
 def test_members_that_no_cell_has_are_no_columns() -> None:
-    assert columns(("sf", "none"), Asked(SMALL), "none") == ("none", TITLE, "sf")
-    assert columns(("sf", "none"), None, "none") == ("sf", "none")
+    assert attack_columns(["none", "sf"], Asked(SMALL)) == ("none", TITLE, "sf")
+    assert attack_columns(["none", "sf"], None) == ("none", "sf")
 
 
 def test_members_that_are_worst_equally_often_are_named_in_its_order() -> None:
@@ -273,7 +273,12 @@ def test_refused_members_do_not_count_and_are_named() -> None:
     made, row = row_of(cells(none=[0.9], alie=[0.5], sf=[0.7], own=["refused"]))
     assert (row.cells[1].mean, row.worst.bound, row.rank) == (0.5, False, 1)
     assert f"Refused members are no attacks on a row and do not count in it: {LABEL} (1 row)." in made.notes[-1]
-    assert words(Asked(SMALL), {"alie": 1, "sf": 2}).endswith("alie (1 row), sf (2 rows).")
+    other = cells(defense="krum", none=[0.9], alie=["refused"], sf=["refused"], own=[0.6])
+    assert (
+        row_of([*cells(none=[0.9], alie=[0.5], sf=["refused"], own=[0.7]), *other])[0]
+        .notes[-1]
+        .endswith("alie (1 row), sf (2 rows).")
+    )
 
 
 def test_a_row_whose_members_are_all_refused_is_refused() -> None:

@@ -15,20 +15,20 @@ from robustfl.cli.bench import _beat, _publish
 from robustfl.errors import UsageError
 from robustfl.reports.benchmark.cross_chosen import bound_text, cross_chosen, lower_bound
 from robustfl.reports.benchmark.data import measured
-from robustfl.reports.estimate import Estimate
 from robustfl.reports.published import read_board
+from robustfl.reports.table_cell import TableCell
 from robustfl.scenarios import RunOptions
 from robustfl.scenarios.beat import challenge, facts_of
 from robustfl.scenarios.grid import run_grid
 from robustfl.scenarios.protocol_check import apart_from_protocol
 
 
-def place(*values: float | None, **more: Any) -> Estimate:
+def place(*values: float | None, **more: Any) -> TableCell:
     """One seed per value, None for one that diverged."""
     lost = frozenset(str(s) for s, v in enumerate(values) if v is None)
     states = (("diverged", len(lost)),) if lost else ()
     found = tuple((str(s), v) for s, v in enumerate(values) if v is not None)
-    return Estimate(found, len(values), states, diverged=lost, **more)
+    return TableCell(found, len(values), states, diverged=lost, **more)
 
 
 # --- chosen on other seeds -------------------------------------------------------------------------------------------
@@ -40,11 +40,11 @@ def place(*values: float | None, **more: Any) -> Estimate:
         ({"a": place(0.2, 0.4, 0.8), "b": place(0.5, 0.5, 0.5)}, (0.5, 0.4, 0.8)),
         ({"a": place(0.2, 0.3, 0.4), "b": place(0.9, 0.1, 0.9)}, (0.2, 0.3, 0.4)),
         ({"a": place(0.5, 0.5), "b": place(0.1, 0.1, idle=True)}, (0.5, 0.5)),
-        ({"a": place(0.5, 0.5), "b": Estimate((), 2, (("refused", 2),))}, (0.5, 0.5)),
+        ({"a": place(0.5, 0.5), "b": TableCell((), 2, (("refused", 2),))}, (0.5, 0.5)),
     ],
 )
 def test_every_seed_is_measured_under_the_member_that_is_lowest_on_the_others(
-    members: dict[str, Estimate], values: tuple[float, ...]
+    members: dict[str, TableCell], values: tuple[float, ...]
 ) -> None:
     found = cross_chosen(members)
     assert tuple(v for _, v in found.values) == values
@@ -55,7 +55,7 @@ def test_a_member_that_diverged_elsewhere_is_chosen_and_one_without_all_seeds_ma
     found = cross_chosen({"a": place(None, 0.9, 0.9), "b": place(0.5, 0.5, 0.5)})
     assert dict(found.values) == {"0": 0.5, "1": 0.9, "2": 0.9}  # on seed 0 nobody had seen a diverge
     assert cross_chosen({"a": place(None, None, 0.9)}).text() == "diverged 2/3"
-    lacking = Estimate((("0", 0.1),), 2)
+    lacking = TableCell((("0", 0.1),), 2)
     assert cross_chosen({"a": place(0.5, 0.6), "b": lacking}).text(spread=False) == "≤ 55.0"
     assert not cross_chosen({"a": place(0.5)}).values  # there is no other seed
 

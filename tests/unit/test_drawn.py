@@ -12,16 +12,12 @@ from matplotlib.colors import to_hex
 from test_plots import forgot, with_statistics
 
 from robustfl.records import CellResult
-from robustfl.reports.figures.bn_pca import bn_pca_figures
-from robustfl.reports.figures.breakdown import breakdown_figures
+from robustfl.reports.figures.clients import bn_pca_figures, distributions, forgetting_maps
 from robustfl.reports.figures.curves import curves
-from robustfl.reports.figures.distribution import distributions
-from robustfl.reports.figures.forgetting import forgetting_maps
 from robustfl.reports.figures.heatmap import heatmaps
-from robustfl.reports.figures.pareto import pareto_figures
-from robustfl.reports.figures.ranks import rank_figures
+from robustfl.reports.figures.summaries import breakdown_figures, pareto_figures, rank_figures
 from robustfl.reports.frame import frame
-from robustfl.reports.rank_test import rank_over_scenarios
+from robustfl.reports.paired import rank_over_scenarios
 from robustfl.reports.ranking import rank_board
 
 
@@ -116,15 +112,9 @@ def test_a_line_of_a_breakdown_has_the_colour_and_the_marker_of_its_name() -> No
     ]  # fmt: skip
     ((_, figure),) = breakdown_figures(rank_board(frame(cells)))
     (axes,) = figure.axes
-    looks = {"mean": 20, "median": 40, "krum": 60}
-    marked = [(line, line.get_marker()) for line in axes.lines if line.get_marker() not in ("None", "")]
-    lines = {
-        round(line.get_ydata()[0]): (to_hex(line.get_color()), m) for line, m in marked if len(line.get_xdata()) == 2
-    }
-    beside = [(to_hex(line.get_color()), m) for line, m in marked if len(line.get_xdata()) == 1]
-    named = [t.get_text().split(" ")[0] for t in axes.texts]
-    assert {name: lines[looks[name]] for name in named} == dict(zip(named, beside, strict=True))
-    assert len(set(beside)) == 3
+    lines = {str(line.get_label()).split(" ")[0]: line for line in axes.get_legend_handles_labels()[0]}
+    assert {name: round(line.get_ydata()[0]) for name, line in lines.items()} == {"mean": 20, "median": 40, "krum": 60}
+    assert len({(to_hex(line.get_color()), line.get_marker()) for line in lines.values()}) == 3
 
 
 def test_a_breakdown_says_whom_it_draws_no_line_of() -> None:

@@ -24,7 +24,7 @@ from robustfl.registry import create, register
 from robustfl.reports.published.agreement import agree
 from robustfl.reports.published.merge import merge, read_source, write_merge
 from robustfl.reports.store import Store, write_stream
-from robustfl.reports.tables.writing import FORMS
+from robustfl.reports.tables import FORMS
 from robustfl.scenarios import Scenario, expand
 from robustfl.scenarios.build import build
 from robustfl.scenarios.cell import Cell

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
-from fake_store import record
+import pandas as pd
+from fake_store import place, record
 
 from robustfl.reports import rank_board
-from robustfl.reports.axes import spread, varied
-from robustfl.reports.estimate import Estimate, averaged, table_prior, worst
 from robustfl.reports.frame import frame
-from robustfl.reports.moderated import resolution
+from robustfl.reports.grouping import spread, varied
+from robustfl.reports.moderated_t import resolution
 from robustfl.reports.ranking import _disproved, without_effect
-
-
-def place(*values: float, **more: Any) -> Estimate:
-    return Estimate(tuple((str(seed), v) for seed, v in enumerate(values)), len(values), **more)
+from robustfl.reports.table_cell import TableCell, averaged, table_prior, worst
 
 
 def test_a_mean_over_tasks_is_one_per_seed_that_all_have() -> None:
-    found = averaged([place(0.8, 0.6, samples=200), Estimate((("1", 0.25),), 2, samples=50)])
+    found = averaged([place(0.8, 0.6, samples=200), TableCell((("1", 0.25),), 2, samples=50)])
     assert found.values == (("1", 0.425),)
     assert (found.expected, found.samples, found.status) == (2, 50, "ok")
 
@@ -34,7 +30,11 @@ def test_a_mean_over_tasks_is_a_bound_where_a_part_is_and_idle_where_all_are() -
 
 
 def test_states_of_tasks_are_counted_over_all_their_cells() -> None:
-    parts = [Estimate((), 3, (("diverged", 1), ("failed", 1))), Estimate((), 3, (("failed", 2),)), place(0.8, 0.7, 0.6)]
+    parts = [
+        TableCell((), 3, (("diverged", 1), ("failed", 1))),
+        TableCell((), 3, (("failed", 2),)),
+        place(0.8, 0.7, 0.6),
+    ]
     assert averaged(parts).status == "diverged 1/9, failed 3/9"
     assert averaged(parts).mean is None
 
@@ -44,7 +44,7 @@ def test_a_worst_case_is_the_least_per_seed_of_what_was_attacked() -> None:
     found = worst([one, other, replace(place(0.1, 0.1), idle=True)])
     assert [value for _, value in found.values] == [0.7, 0.6]
     assert (found.samples, found.bound) == (50, False)
-    assert worst([one, Estimate((), 2, (("failed", 2),))]).bound
+    assert worst([one, TableCell((), 2, (("failed", 2),))]).bound
 
 
 def test_accuracies_that_round_upwards_tie_with_themselves() -> None:
@@ -68,15 +68,14 @@ def test_an_attack_on_updates_alone_needs_no_shift_of_statistics_to_be_without_e
 
 
 def test_the_declared_number_of_attackers_is_an_axis_where_it_differs_from_theirs() -> None:
-    alike = [{"f": 1, "f_declared": 1}, {"f": 2, "f_declared": 2}]
-    assert varied(alike, ["f", "f_declared"]) == ["f"]
-    assert varied([*alike, {"f": 1, "f_declared": 2}], ["f", "f_declared"]) == ["f", "f_declared"]
+    assert varied(pd.DataFrame({"f": ["1", "2"], "f_declared": ["1", "2"]})) == ["f"]
+    assert varied(pd.DataFrame({"f": ["1", "2", "1"], "f_declared": ["1", "2", "2"]})) == ["f", "f_declared"]
 
 
 def test_cells_without_attack_that_have_the_attacked_numbers_are_left_where_they_are() -> None:
     cells = [{"attack": attack, "f": f} for attack in ("none", "sf") for f in (1, 2)]
-    assert spread(list(cells)) == cells
-    assert spread([{"attack": "none", "f": 0}, *cells[2:]]) == [*cells[:2], *cells[2:]]
+    assert spread(pd.DataFrame(cells)).to_dict("records") == cells
+    assert spread(pd.DataFrame([{"attack": "none", "f": 0}, *cells[2:]])).to_dict("records") == cells
 
 
 def test_an_idle_attack_that_is_below_the_others_by_a_last_bit_stays_idle() -> None:

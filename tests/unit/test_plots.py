@@ -11,12 +11,10 @@ from matplotlib.text import Text
 
 from robustfl.errors import UsageError
 from robustfl.records import CellResult
-from robustfl.reports.figures.bn_pca import bn_pca_figures, statistics_of
-from robustfl.reports.figures.breakdown import breakdown_figures
+from robustfl.reports.figures.clients import bn_pca_figures, forgetting_maps, statistics_of
 from robustfl.reports.figures.curves import _seeds_of
-from robustfl.reports.figures.forgetting import forgetting_maps
-from robustfl.reports.figures.pareto import pareto_figures
 from robustfl.reports.figures.plots import KINDS, caption_of, figures_of, plot
+from robustfl.reports.figures.summaries import breakdown_figures, pareto_figures
 from robustfl.reports.frame import frame
 from robustfl.reports.notebook import Plots
 from robustfl.reports.ranking import rank_board
@@ -195,17 +193,15 @@ def test_the_figures_of_a_store_are_of_the_board_that_its_report_prints(tmp_path
     assert "<!-- AutoByz -->" in drawn.read_text(encoding="utf-8")  # matplotlib's comment beside the letters' paths
 
 
-def test_a_breakdown_names_six_lines_at_their_ends_with_their_markers_and_greys_the_rest() -> None:
+def test_a_breakdown_names_six_lines_with_their_markers_and_greys_the_rest() -> None:
     cells = [
         record(partition=f"gamma(gamma={g})", defense=d, sa=0.1 + 0.08 * i, ra={})
         for g in (0.0, 0.5) for i, d in enumerate(("mean", "median", "krum", "mda", "cge", "rfa", "monna", "phocas"))
     ]  # fmt: skip
     ((_, figure),) = breakdown_figures(rank_board(frame(cells)), "column")
     (axes,) = figure.axes
-    named = [t.get_text() for t in axes.texts]
+    named = [t.get_text() for t in axes.get_legend().get_texts()]
     assert [name.split(" ")[0] for name in named] == ["phocas", "monna", "rfa", "cge", "mda", "krum"]
-    heights = [t.xy[1] for t in axes.texts]
-    assert heights == sorted(heights, reverse=True)
     assert len({line.get_marker() for line in axes.lines} - {"None", ""}) == 6
     assert axes.get_title("left") == "grey: 2 others, lower on average over their own points"
 
@@ -312,7 +308,7 @@ def test_a_breakdown_line_that_ends_early_says_where() -> None:
         for d, most in (("mean", 3), ("krum", 2)) for f in range(1, most + 1)
     ]  # fmt: skip
     ((_, figure),) = breakdown_figures(rank_board(frame(cells)))
-    named = {t.get_text().split(" ")[0]: t.get_text() for t in figure.axes[0].texts}
+    named = {t.get_text().split(" ")[0]: t.get_text() for t in figure.axes[0].get_legend().get_texts()}
     assert named["krum"].endswith("(to 2)")
     assert "(to" not in named["mean"]
 

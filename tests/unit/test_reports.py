@@ -17,7 +17,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import scipy.stats
-from fake_store import grid, record, stored
+from fake_store import board, grid, place, record, stored
 from rich.console import Console
 
 from robustfl.errors import StoreError, UsageError
@@ -25,19 +25,14 @@ from robustfl.records import CellResult, digest
 from robustfl.reports import leaderboard, load_board, rank_board, report
 from robustfl.reports.board import Board, Row, in_words
 from robustfl.reports.captions import setting
-from robustfl.reports.contestants import entries
-from robustfl.reports.estimate import Estimate
+from robustfl.reports.entries import entries
 from robustfl.reports.frame import frame, label_columns, samples_of
-from robustfl.reports.notebook import to_html
 from robustfl.reports.recipe import scenario_toml
 from robustfl.reports.store import Store
-from robustfl.reports.tables.latex import escape
-from robustfl.reports.tables.writing import FORMS, terminal, to_csv, to_json, to_latex, to_markdown, to_text
+from robustfl.reports.tables import FORMS, to_csv, to_html, to_json, to_latex, to_markdown, to_text
+from robustfl.reports.tables import latex_escape as escape
+from robustfl.reports.terminal import terminal
 from robustfl.reports.writing import publish_store
-
-
-def board(*records: CellResult) -> Board:
-    return rank_board(frame(records))
 
 
 def rows(made: Board, metric: str = "sa") -> dict[str, Row]:
@@ -52,10 +47,6 @@ def cells(defense: str, **sa: list[float]) -> list[CellResult]:
 
 
 FIVE = (0.8, 0.82, 0.84, 0.86, 0.88)
-
-
-def place(*values: float, **more: Any) -> Estimate:
-    return Estimate(tuple((str(i), v) for i, v in enumerate(values)), len(values), **more)
 
 
 def test_below_five_seeds_the_lowest_and_the_highest_are_shown() -> None:
@@ -805,8 +796,8 @@ def test_figures_leave_matplotlibs_settings_alone(reported: tuple[list[str], obj
 def test_reports_do_not_import_torch_and_the_store_does_not_import_pandas() -> None:
     code = (
         "import sys, robustfl.reports, robustfl.reports.store; assert 'pandas' not in sys.modules;"
-        "import robustfl.reports.loading, robustfl.reports.tables.writing, robustfl.reports.figures.writing;"
-        "from robustfl.reports.figures import curves, distribution, heatmap;"
+        "import robustfl.reports.loading, robustfl.reports.tables, robustfl.reports.figures.writing;"
+        "from robustfl.reports.figures import clients, curves, heatmap, summaries;"
         "assert 'torch' not in sys.modules and 'matplotlib' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -823,10 +814,10 @@ def test_workers_import_no_table_no_plot_and_no_compiler() -> None:
 
 def test_a_bound_on_attacked_images_is_one_of_every_honest_user_where_users_have_their_own() -> None:
     cell = {"samples": 1_000, "ra_limit": 50, "clients": 6, "f": 2}
-    assert samples_of(cell, "ra_pgd") == {"ra_pgd": 50}
-    assert samples_of({**cell, "domains": "a, b"}, "ra_pgd") == {"ra_pgd": 200}
-    assert samples_of({**cell, "domains": "a, b", "samples": 120}, "ra_pgd") == {"ra_pgd": 120}
-    assert samples_of({**cell, "domains": "a, b"}, "sa") == {"sa": 1_000}
+    assert samples_of(cell, "ra_pgd") == 50
+    assert samples_of({**cell, "domains": "a, b"}, "ra_pgd") == 200
+    assert samples_of({**cell, "domains": "a, b", "samples": 120}, "ra_pgd") == 120
+    assert samples_of({**cell, "domains": "a, b"}, "sa") == 1_000
 
 
 def test_why_unequal_users_make_a_test_set_smaller_is_said() -> None:
@@ -839,9 +830,9 @@ def test_why_unequal_users_make_a_test_set_smaller_is_said() -> None:
 
 def test_a_mean_over_users_with_unequally_many_images_is_as_uncertain_as_fewer_of_them() -> None:
     cell = {"samples": 1_000, "certificates.equal_samples": 120.6, "domains": "a, b", "clients": 6, "f": 2}
-    assert samples_of(cell, "sa") == {"sa": 120}
-    assert samples_of({**cell, "ra_limit": 20}, "ra_pgd") == {"ra_pgd": 80}
-    assert samples_of({**cell, "certificates.equal_samples": math.nan}, "sa") == {"sa": 1_000}
+    assert samples_of(cell, "sa") == 120
+    assert samples_of({**cell, "ra_limit": 20}, "ra_pgd") == 80
+    assert samples_of({**cell, "certificates.equal_samples": math.nan}, "sa") == 1_000
 
 
 @pytest.mark.parametrize(

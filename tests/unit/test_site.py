@@ -15,7 +15,7 @@ from fake_store import grid, record, stored
 
 from robustfl.records import CellResult
 from robustfl.reports import rank_board, report
-from robustfl.reports.contestants import unreliable
+from robustfl.reports.entries import unreliable
 from robustfl.reports.frame import frame
 from robustfl.reports.site.writing import write_site
 
@@ -181,19 +181,19 @@ def test_hostile_names_are_text_on_every_page(tmp_path: Path) -> None:
     for path in pages:
         assert "<script>alert" not in path.read_text(encoding="utf-8")
         page = Page(path)
-        if path.stem != "statistics":  # one seed, nothing to compare
+        if path.stem not in ("statistics", "plots"):  # one seed, nothing to compare; pictures
             assert '<script>alert("x")</script>' in page.text
         assert page.tags <= {
             "html", "head", "meta", "title", "link", "script", "body", "header", "nav", "main", "footer", "section",
             "h1", "h2", "h3", "a", "p", "div", "span", "sup", "small", "strong", "i", "code", "pre", "button", "label",
             "select", "option", "input", "details", "summary", "ul", "ol", "li", "dl", "dt", "dd", "table", "caption",
-            "thead", "tbody", "tr", "th", "td", "figure", "figcaption", "svg", "path", "text", "polyline", "circle",
+            "thead", "tbody", "tr", "th", "td", "img",
         }  # fmt: skip
 
 
 def test_names_that_differ_only_in_signs_have_pages_of_their_own(tmp_path: Path) -> None:
     made = site(tmp_path, *(record(defense=d) for d in ("a+b", "a-b", "A b", "…", "·")))
-    assert len(list((made / "contestants").iterdir())) == 5
+    assert len(list((made / "contestants").glob("*.html"))) == 5
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""What the site is made of: recipes that repeat cells, citations, fronts, breakdown curves, drawings."""
+"""What the site is made of: recipes that repeat cells, citations, fronts, breakdown curves."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from fake_store import record
 
 from robustfl.records import CellResult
 from robustfl.reports import rank_board
-from robustfl.reports.contestants import contestants, entries
+from robustfl.reports.entries import contestants, entries
 from robustfl.reports.frame import frame
 from robustfl.reports.recipe import command, scenario_toml
-from robustfl.reports.site.charts import bubbles, line_chart
 from robustfl.reports.tradeoff import breakdowns, front, pareto
 from robustfl.scenarios import expand
 from robustfl.scenarios.cell import Cell
@@ -191,18 +190,3 @@ def test_a_contestant_is_its_methods_and_owns_all_conditions() -> None:
     found = contestants(board, entries(board, records))
     assert sorted(c.name for c in found) == ["mean · fbn", "median · fbn"]
     assert all(len(c.records) == 8 for c in found)
-
-
-# --- drawings --------------------------------------------------------------------------------------------------------
-
-
-def test_a_line_goes_from_corner_to_corner_of_its_frame() -> None:
-    made = line_chart("t", [("a", 0, [(0, 0), (10, 100)])], x_label="x", y_label="y")
-    first, last = made.lines[0].points.split()
-    assert first == f"{made.left:g},{made.height - 30:g}"
-    assert last == f"{made.width - 8:g},8"
-
-
-def test_the_area_of_a_disc_is_its_number_of_samples() -> None:
-    small, large = bubbles("t", [[25, 0], [0, 100]]).marks
-    assert large.radius == pytest.approx(2 * small.radius, abs=0.01)

@@ -18,8 +18,7 @@ from robustfl.federation.clients import Clients
 from robustfl.models.dropout import ClientDropout
 from robustfl.registry import create
 from robustfl.reports import rank_board
-from robustfl.reports.frame import frame
-from robustfl.reports.statistic import counted
+from robustfl.reports.frame import counted, frame
 from robustfl.reports.validation import fault
 from robustfl.scenarios import run_cell
 from robustfl.scenarios.build import build

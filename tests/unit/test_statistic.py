@@ -12,9 +12,8 @@ from robustfl.cli import invoke
 from robustfl.errors import UsageError
 from robustfl.records import LATER, CellResult, plain
 from robustfl.reports import leaderboard, load_board, rank_board
-from robustfl.reports.frame import frame, ranked_metrics, samples_of
+from robustfl.reports.frame import counted, frame, ranked_metrics, samples_of
 from robustfl.reports.published.agreement import agree
-from robustfl.reports.statistic import counted
 from robustfl.scenarios.cell import Cell
 
 
@@ -152,9 +151,9 @@ def test_a_metric_is_ranked_where_any_cell_has_it() -> None:
 
 def test_no_more_samples_are_behind_robust_accuracy_than_there_are() -> None:
     cell = {"samples": 360, "ra_limit": 500, "clients": 10, "f": 3}
-    assert samples_of(cell, "ra_pgd") == {"ra_pgd": 360}
-    assert samples_of(cell | {"ra_limit": 100}, "ra_pgd") == {"ra_pgd": 100}
-    assert samples_of({"samples": 0}, "sa") == {}
+    assert samples_of(cell, "ra_pgd") == 360
+    assert samples_of(cell | {"ra_limit": 100}, "ra_pgd") == 100
+    assert samples_of({"samples": 0}, "sa") is None
 
 
 def test_report_takes_the_statistic_from_the_shell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,23 +12,18 @@ import numpy as np
 import pytest
 import scipy.special
 import scipy.stats
-from fake_store import record
+from fake_store import board, record
 
 from robustfl.autobyz import TITLE, Asked, Ensemble, Member
 from robustfl.records import CellResult
 from robustfl.reports import paired, rank_board
 from robustfl.reports.board import Board
-from robustfl.reports.estimate import Estimate, table_prior
-from robustfl.reports.figures.ranks import rank_figures
+from robustfl.reports.figures.summaries import rank_figures
 from robustfl.reports.frame import frame
-from robustfl.reports.moderated import Array, Prior, interval, logit, pair_p_values, prior_of, resolution
-from robustfl.reports.paired import Comparison, compare, holm
-from robustfl.reports.rank_test import critical_difference, rank_over_scenarios
-from robustfl.reports.tables.writing import to_json, to_latex, to_markdown, to_text
-
-
-def board(*records: CellResult) -> Board:
-    return rank_board(frame(records))
+from robustfl.reports.moderated_t import Array, Prior, interval, logit, pair_p_values, prior_of, resolution
+from robustfl.reports.paired import Comparison, compare, critical_difference, holm, rank_over_scenarios
+from robustfl.reports.table_cell import TableCell, table_prior
+from robustfl.reports.tables import to_json, to_latex, to_markdown, to_text
 
 
 def cells(defense: str, values: Sequence[float], attack: str = "sf", **labels: object) -> list[CellResult]:
@@ -187,7 +182,7 @@ def test_intervals_hold_the_mean_about_as_often_as_they_say(seeds: int) -> None:
     draw, held = np.random.default_rng(seeds), 0
     for _ in range(300):
         table, means = simulated(6, seeds, draw)
-        parts = [Estimate(tuple((str(i), float(v)) for i, v in enumerate(r)), seeds, samples=1000) for r in table]
+        parts = [TableCell(tuple((str(i), float(v)) for i, v in enumerate(r)), seeds, samples=1000) for r in table]
         prior = table_prior(parts)
         for part, mean in zip(parts, means, strict=True):
             low, high = replace(part, prior=prior).interval or (1.0, 0.0)

@@ -11,8 +11,8 @@ from fake_store import record
 
 from robustfl.errors import UsageError
 from robustfl.records import CurvePoint
-from robustfl.reports import tracking
-from robustfl.reports.tracking import Followed, TensorBoard, check, run_name
+from robustfl.scenarios import tracking
+from robustfl.scenarios.tracking import Followed, TensorBoard, check, run_name
 
 LABELS = {"norm": "fbn", "attack": "foe(eta=10)", "defense": "mean", "seed": 0}
 
@@ -54,13 +54,13 @@ def test_tensorboard_gets_every_evaluated_round_and_the_final_numbers(tmp_path: 
     assert [(e.step, e.value) for e in found.Scalars("sa")] == [(5, 0.5), (10, 0.75)]
     assert [(e.step, e.value) for e in found.Scalars("ra")] == [(10, 0.25)]
     assert [(e.step, e.value) for e in found.Scalars("final/ra pgd")] == [(10, 0.25)]
-    assert found.Tensors("status")[0].tensor_proto.string_val[0] == b"done"
+    assert found.Tensors("status/text_summary")[0].tensor_proto.string_val[0] == b"done"
 
 
 def test_tensorboard_says_why_a_cell_was_refused(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     TensorBoard(tmp_path, "ab" * 16, LABELS).finished(record(status="refused", reason="krum: f=4\nmore"))
-    assert events(tmp_path).Tensors("status")[0].tensor_proto.string_val[0] == b"refused: krum: f=4"
+    assert events(tmp_path).Tensors("status/text_summary")[0].tensor_proto.string_val[0] == b"refused: krum: f=4"
 
 
 def test_a_cell_that_is_run_again_is_one_line_not_two(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_a_cell_that_is_run_again_is_one_line_not_two(tmp_path: Path) -> None:
 
 
 def test_without_the_package_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "tensorboard.summary.writer.event_file_writer", None)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(UsageError, match=r"pip install 'robustfl\[track\]'"):
         check(["tensorboard"])
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -34,21 +33,25 @@ class TensorBoard:
 
     def __init__(self, folder: str | Path, key: str, labels: Mapping[str, Any]) -> None:
         self.require()
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+        from torch.utils.tensorboard import SummaryWriter
+        from torch.utils.tensorboard.summary import hparams
 
         self.folder = Path(folder) / "tensorboard" / run_name(key, labels)
         for old in self.folder.glob("events.out.tfevents.*"):  # of a run that was killed: two runs would be one zigzag
             with suppress(OSError):
                 old.unlink()
-        self._writer = EventFileWriter(str(self.folder))
-        self._labels, self._key = dict(labels), key
-        self._put(self._hyperparameters(), 0)
+        writer: Any = SummaryWriter
+        self._writer = writer(str(self.folder))
+        plain = {k: v if isinstance(v, (bool, int, float)) else str(v) for k, v in labels.items()}
+        *start, self._end = hparams(plain, {})  # type: ignore[no-untyped-call]
+        for part in start:
+            self._writer.file_writer.add_summary(part)
 
     @staticmethod
     def require() -> None:
         """Raise ``UsageError`` if the package is missing."""
         try:
-            import tensorboard.summary.writer.event_file_writer  # noqa: F401
+            import torch.utils.tensorboard  # noqa: F401
         except ImportError:
             raise UsageError(
                 "track='tensorboard' needs the package tensorboard: pip install 'robustfl[track]'"
@@ -56,58 +59,26 @@ class TensorBoard:
 
     def evaluated(self, point: CurvePoint) -> None:
         """Scalars ``sa``, ``loss`` and, where it was measured, ``ra`` of the round."""
-        found = {"sa": point.sa, "loss": point.loss, "ra": point.ra}
-        self._scalars({k: v for k, v in found.items() if v is not None}, point.round)
+        self._scalars({"sa": point.sa, "loss": point.loss, "ra": point.ra}, point.round)
 
     def finished(self, record: CellResult) -> None:
         """Scalars ``final/sa``, ``final/ra pgd``, …; the status and its reason as text."""
         last = max((p.round for p in record.curve), default=0)
         metrics = record.metrics
         if metrics is not None:
-            found = {"final/sa": metrics.sa, **{f"final/ra {n}": v for n, v in metrics.ra.items()}}
-            found |= {} if metrics.ra_worst is None else {"final/ra_worst": metrics.ra_worst}
-            found |= {} if metrics.asr is None else {"final/asr": metrics.asr}
-            self._scalars(found, last)
+            robust = {f"final/ra {n}": v for n, v in metrics.ra.items()}
+            found = {"final/sa": metrics.sa, "final/ra_worst": metrics.ra_worst, "final/asr": metrics.asr}
+            self._scalars(robust | found, last)
         reason = (record.reason or "").strip().splitlines()
-        self._put(_text("status", ": ".join([record.status, *reason[:1]])), last)
-        self._put(_session_end(done=record.status == "done"), last)
+        self._writer.add_text("status", ": ".join([record.status, *reason[:1]]), last)
+        if record.status == "done":
+            self._writer.file_writer.add_summary(self._end)
         self._writer.close()
 
-    def _scalars(self, values: Mapping[str, float], step: int) -> None:
-        from tensorboard.compat.proto.summary_pb2 import Summary
-
-        shown = [Summary.Value(tag=k, simple_value=v) for k, v in values.items() if math.isfinite(v)]
-        self._put(Summary(value=shown), step)
-
-    def _hyperparameters(self) -> Any:
-        from tensorboard.plugins.hparams.summary_v2 import hparams_pb
-
-        plain = {k: v if isinstance(v, (bool, int, float)) else str(v) for k, v in self._labels.items()}
-        return hparams_pb(plain, trial_id=self._key, start_time_secs=time.time())
-
-    def _put(self, summary: Any, step: int) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event
-
-        self._writer.add_event(Event(wall_time=time.time(), step=step, summary=summary))
-
-
-def _text(tag: str, words: str) -> Any:
-    from tensorboard.compat.proto.summary_pb2 import Summary
-    from tensorboard.plugins.text.metadata import create_summary_metadata
-    from tensorboard.util.tensor_util import make_tensor_proto
-
-    metadata = create_summary_metadata(display_name=tag, description="")
-    return Summary(value=[Summary.Value(tag=tag, metadata=metadata, tensor=make_tensor_proto([words]))])
-
-
-def _session_end(*, done: bool) -> Any:
-    from tensorboard.compat.proto.summary_pb2 import Summary
-    from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
-
-    status = api_pb2.STATUS_SUCCESS if done else api_pb2.STATUS_FAILURE
-    ended = plugin_data_pb2.SessionEndInfo(status=status, end_time_secs=time.time())
-    told = metadata.create_summary_metadata(plugin_data_pb2.HParamsPluginData(session_end_info=ended))
-    return Summary(value=[Summary.Value(tag=metadata.SESSION_END_INFO_TAG, metadata=told, tensor=metadata.NULL_TENSOR)])
+    def _scalars(self, values: Mapping[str, float | None], step: int) -> None:
+        for name, value in values.items():
+            if value is not None and math.isfinite(value):
+                self._writer.add_scalar(name, value, step)
 
 
 TRACKERS: dict[str, type[TensorBoard]] = {"tensorboard": TensorBoard}

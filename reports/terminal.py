@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -15,16 +15,16 @@ from rich.text import Text
 
 from robustfl.autobyz import TITLE
 
-from ..axes import NO_ATTACK
-from ..board import Board, Row, Section
-from ..estimate import Estimate
-from ..figures.layout import wrapped
-from ..paired import words_below
-from .columns import COSTS, costs, members, members_head, note_marks, rank_text, remarks, state_counts, title
+from .board import Board, Row, Section
+from .columns import COSTS, Formatted, columns, remarks, state_counts, title
+from .figures.layout import wrapped
+from .grouping import NO_ATTACK
+from .paired import words_below
+from .table_cell import TableCell
 
 MAX_REMARKS = 20
 HARDEST = "hardest"
-_STYLES = {"diverged": "red", "failed": "bold red", "refused": "yellow"}
+_STYLES = {"diverged": "red", "failed": "bold red", "refused": "yellow", "no effect": "dim"}
 _UNLIMITED = 100_000
 _NARROW = 14
 """Where names have to be short they are broken after so many letters."""
@@ -71,17 +71,8 @@ def _details(attacks: Sequence[int], least: int) -> Iterator[_Detail]:
     yield _Detail(every, 0, spreads=False)
     for count in range(len(every), least - 1, -1):
         yield _Detail(every[:count], 0, spreads=False, broken=True)
-    yield _Detail(every[:least], 0, spreads=False, worst_spread=False, broken=True)
-    yield _Detail(every[:least], 0, spreads=False, worst_spread=False, broken=True, fold=True)
-
-
-def _first(details: Sequence[_Detail], fits: Callable[[_Detail], bool]) -> _Detail | None:
-    """The first of the details that fits, where each shows less than the one before it; ``None`` if none does."""
-    low, high = 0, len(details)
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if fits(details[middle]) else (middle + 1, high)
-    return details[low] if low < len(details) else None
+    for fold in (False, True):
+        yield _Detail(every[:least], 0, spreads=False, worst_spread=False, broken=True, fold=fold)
 
 
 @dataclass(frozen=True)
@@ -94,17 +85,7 @@ class _Tables:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         wide = options.update(max_width=_UNLIMITED)
-        order = by_harm(self.board, self.board.rows)
-        least = 1 if order and self.board.attacks[order[0]] == NO_ATTACK else 0
-
-        def fits(detail: _Detail) -> bool:
-            tables = (_table(self.board, s, detail) for s in self.board.sections)
-            return all(Measurement.get(console, wide, t).maximum <= options.max_width for t in tables)
-
-        details = [d for d in _details(order, least) if not self.whole or d == _Detail(order)]
-        # The first attack that goes brings a column with the hardest one's name: from there on tables may be wider.
-        every = [d for d in details if len(d.attacks) == len(order)]
-        detail = _first(every, fits) or _first(details[len(every) :], fits) or details[-1]
+        detail = self._fitting(console, options)
         claims = [words_below(section) for section in self.board.sections]
         once = len(set(claims)) == 1
         for section, claim in zip(self.board.sections, claims, strict=True):
@@ -112,10 +93,28 @@ class _Tables:
             yield from console.render(_table(self.board, section, detail), wide if self.whole else options)
             if claim and not once:
                 yield Text(claim, style="dim")
-        if once and claims[0]:
-            yield Text("\n" + claims[0], style="dim")
-        if words := self._left_out(detail):
-            yield Text("\n" + words, style="dim")
+        for words in (claims[0] if once else "", self._left_out(detail)):
+            if words:
+                yield Text("\n" + words, style="dim")
+
+    def _fitting(self, console: Console, options: ConsoleOptions) -> _Detail:
+        """The most detail that fits the width; all of it in a ``whole`` table."""
+        order = by_harm(self.board, self.board.rows)
+        if self.whole:
+            return _Detail(order)
+        wide = options.update(max_width=_UNLIMITED)
+
+        def fits(detail: _Detail) -> bool:
+            tables = (_table(self.board, s, detail) for s in self.board.sections)
+            return all(Measurement.get(console, wide, t).maximum <= options.max_width for t in tables)
+
+        details = [*_details(order, 1 if order and self.board.attacks[order[0]] == NO_ATTACK else 0)]
+        # The first attack that goes brings a column with the hardest one's name: from there on tables may be wider.
+        every = [d for d in details if len(d.attacks) == len(order)]
+        for some in (every, details[len(every) :]):
+            if (first := bisect_left(some, True, key=fits)) < len(some):
+                return some[first]
+        return details[-1]
 
     def _left_out(self, detail: _Detail) -> str:
         board = self.board
@@ -135,29 +134,35 @@ class _Tables:
 
 def _table(board: Board, section: Section, detail: _Detail) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True, show_edge=False)
-    kept = sorted(detail.attacks)
-    some_left_out = len(kept) < len(board.attacks)
+    shown: list[list[Text]] = []
 
-    def add(name: str, justify: Literal["left", "right"]) -> None:
-        heading = wrapped(name, 8) if detail.broken else name
-        table.add_column(Text(heading), justify=justify, overflow="fold", no_wrap=not detail.fold)
+    def add(name: str, cells: list[Text], *, right: bool) -> None:
+        heading = Text(wrapped(name, 8) if detail.broken else name)
+        side = "right" if right else "left"
+        table.add_column(heading, justify=side, overflow="fold", no_wrap=not detail.fold)  # type: ignore[arg-type]
+        shown.append(cells)
 
-    for name in ("#", *board.label_names):
-        add(name, "right" if name == "#" else "left")
-    for name in (*(board.attacks[i] for i in kept), "worst case", *COSTS[: detail.costs]):
-        add(name, "right")
-    hardest = board.autobyz is None and some_left_out
-    for name in (*members_head(board), *((HARDEST,) if hardest else ())):
-        add(name, "left")
-    for row in section.rows:
-        labels = [Text(wrapped(v, _NARROW) if detail.broken else v) for v in row.labels]
-        worst = _place(row.worst, spread=detail.worst_spread)
-        worst.stylize("bold green" if row.may_be_best else "bold")
-        shown = [*(_place(row.cells[i], spread=detail.spreads) for i in kept), worst]
-        ends = [Text(t, style="dim") for t in costs(row)[: detail.costs]]
-        named = [*members(board, row), *([_hardest(board, row)] if hardest else [])]
-        table.add_row(Text(rank_text(row)), *labels, *shown, *ends, *map(Text, named))
+    for column in columns(board, section, spreads=detail.spreads, worst_spread=detail.worst_spread):
+        if column.kind == "attack" and column.attack not in detail.attacks:
+            continue
+        if column.kind == "cost" and COSTS.index(column.head) >= detail.costs:
+            continue
+        add(column.head, [_styled(cell, column.kind, detail) for cell in column.cells], right=column.right)
+    if board.autobyz is None and len(detail.attacks) < len(board.attacks):
+        add(HARDEST, [Text(_hardest(board, row)) for row in section.rows], right=False)
+    for line in zip(*shown, strict=True):
+        table.add_row(*line)
     return table
+
+
+def _styled(cell: Formatted, kind: str, detail: _Detail) -> Text:
+    text = Text(wrapped(cell.text, _NARROW) if kind == "label" and detail.broken else cell.text)
+    text.stylize(_STYLES.get(cell.state, "dim" if kind == "cost" else ""))
+    if cell.marks:
+        text.append(f" [{cell.marks}]")
+    if kind == "worst":
+        text.stylize("bold green" if cell.best else "bold")
+    return text
 
 
 def _hardest(board: Board, row: Row) -> str:
@@ -195,16 +200,5 @@ def _known(board: Board, row: Row) -> dict[int, float]:
     return {i: v for i, v in values.items() if v is not None}
 
 
-def _value(place: Estimate) -> float | None:
+def _value(place: TableCell) -> float | None:
     return 0.0 if place.states and place.states[0][0] in ("diverged", "failed") else place.mean
-
-
-def _place(place: Estimate, *, spread: bool) -> Text:
-    text = Text(place.text(spread=spread))
-    if place.states:
-        text.stylize(_STYLES[place.states[0][0]])
-    elif place.idle:
-        text.stylize("dim")
-    if place.notes:
-        text.append(f" [{note_marks(place)}]")
-    return text

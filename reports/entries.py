@@ -6,20 +6,18 @@ import hashlib
 import re
 import unicodedata
 from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from robustfl.records import CellResult
 
-from .axes import cells_of, text, values_of
 from .board import OVERALL, Board, Row, Section, row_name
 from .frame import frame
+from .grouping import cells_of, label_tuples, text, texts_of
 
 if TYPE_CHECKING:
     import pandas as pd
-
-Cell = Mapping[Hashable, Any]
 
 
 @dataclass(frozen=True)
@@ -50,19 +48,17 @@ class Contestant:
 
 def entries(board: Board, results: Sequence[CellResult], table: pd.DataFrame | None = None) -> list[Entry]:
     """The records with the block and the labels of the rows they are counted in; ``table`` is their ``frame``."""
-    table = frame(results) if table is None else table
-    columns, tasks = (
-        [n if n in table else f"cell.{n}" for n in names] for names in (board.label_names, board.task_names)
-    )
+    cells = cells_of(frame(results) if table is None else table, board.autobyz)
+
+    def values(names: Sequence[str]) -> list[tuple[str, ...]]:
+        columns = [n if n in cells else f"cell.{n}" for n in names]
+        return label_tuples(texts_of(cells, columns), columns)
+
     records = {r.key: r for r in results}
+    columns = (values(board.task_names), values(board.label_names), cells["attack"].map(text), cells["key"])
     return [
-        Entry(
-            block=row_name(board.task_names, values_of(cell, tasks)) or OVERALL,
-            labels=values_of(cell, columns),
-            attack=text(cell.get("attack")),
-            record=records[str(cell["key"])],
-        )
-        for cell in cells_of(table, board.autobyz)
+        Entry(row_name(board.task_names, task) or OVERALL, labels, attack, records[str(key)])
+        for task, labels, attack, key in zip(*columns, strict=True)
     ]
 
 
@@ -109,18 +105,3 @@ def unreliable(record: CellResult) -> str:
     warnings = record.certificates.get("warnings") or []
     reasons += [str(w) for w in warnings if "gradients may be masked" in str(w)]
     return "; ".join(dict.fromkeys(reasons))
-
-
-def heterogeneity(partition: str) -> tuple[str, float] | None:
-    """The parameter of a partition that says how alike clients are, as ``("γ", 0.5)``.
-
-    >>> heterogeneity("gamma(gamma=0.5)"), heterogeneity("dirichlet(alpha=0.3)"), heterogeneity("iid")
-    (('γ', 0.5), ('α', 0.3), None)
-    """
-    match = re.fullmatch(r"(\w+)\((?:.*,\s*)?(gamma|alpha)=([0-9.eE+-]+).*\)", partition)
-    if match is None:
-        return None
-    try:
-        return {"gamma": "γ", "alpha": "α"}[match[2]], float(match[3])
-    except ValueError:
-        return None

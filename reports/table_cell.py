@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from operator import or_
 from statistics import NormalDist, fmean
 
-from .moderated import Prior, interval, logit, prior_of, resolution
+from robustfl.errors import some
+
+from .moderated_t import Prior, interval, logit, prior_of, resolution
 
 CONFIDENCE = 0.95
 STATES = ("diverged", "failed", "refused")
@@ -20,7 +22,7 @@ MIN_SEEDS = 5
 
 
 @dataclass(frozen=True)
-class Estimate:
+class TableCell:
     """One place of a table: the values per seed, how many there should be, and the states of the others.
 
     ``bound`` marks a minimum over fewer attacks than the board has: the true worst case may be lower. ``idle`` marks an
@@ -135,7 +137,7 @@ class Estimate:
 NORMAL = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
 
 
-def table_prior(parts: Sequence[Estimate]) -> Prior | None:
+def table_prior(parts: Sequence[TableCell]) -> Prior | None:
     """The prior that the places of one table give for variances over seeds, on the logit scale.
 
     An attack without effect repeats the numbers without attack, and tells nothing new.
@@ -150,22 +152,22 @@ def table_prior(parts: Sequence[Estimate]) -> Prior | None:
     return prior_of(variances, dofs, pooled=math.fsum(dofs))
 
 
-def averaged(parts: Sequence[Estimate]) -> Estimate:
+def averaged(parts: Sequence[TableCell]) -> TableCell:
     """The mean of several places, seed by seed over the seeds all of them have."""
     states = in_order(sum((Counter(dict(p.states)) for p in parts), Counter[str]()))
     shared = _shared_seeds(parts)
     values = tuple((s, fmean(dict(p.values)[s] for p in parts)) for s in shared)
     expected = sum(p.expected for p in parts) if states else max((p.expected for p in parts), default=0)
     idle = bool(parts) and all(p.idle for p in parts)
-    return Estimate(values, expected, states, any(p.bound for p in parts), _notes(parts), idle, _samples(parts))
+    return TableCell(values, expected, states, any(p.bound for p in parts), _notes(parts), idle, _samples(parts))
 
 
-def acts(places: Iterable[Estimate]) -> bool:
+def acts(places: Iterable[TableCell]) -> bool:
     """True if an attack ran and had an effect on some of the rows that these places are of."""
     return any(place.expected and not place.idle for place in places)
 
 
-def worst(parts: Sequence[Estimate]) -> Estimate:
+def worst(parts: Sequence[TableCell]) -> TableCell:
     """The worst case over attacks, seed by seed the minimum.
 
     A divergence is worse than any number, so one attack that made training diverge makes the worst case ``diverged``,
@@ -180,16 +182,56 @@ def worst(parts: Sequence[Estimate]) -> Estimate:
     diverged = frozenset().union(*(p.diverged for p in parts))
     if diverged:
         states = (("diverged", len(diverged)),)
-        return Estimate((), expected, states, notes=_notes(parts), diverged=diverged)
+        return TableCell((), expected, states, notes=_notes(parts), diverged=diverged)
     numbers = [p for p in parts if p.is_number]
     if not numbers:
         largest = reduce(or_, (Counter(dict(p.states)) for p in parts), Counter[str]())
-        return Estimate((), expected, in_order(largest), notes=_notes(parts))
+        return TableCell((), expected, in_order(largest), notes=_notes(parts))
     values = [(s, [dict(p.values)[s] for p in numbers if s in dict(p.values)]) for s in seeds]
     lowest = tuple((s, min(each)) for s, each in values if each)
     lacking = any(len(p.values) < len(seeds) for p in found)
     bound = lacking or len(numbers) < len(parts) or any(p.bound for p in numbers)
-    return Estimate(lowest, expected, (), bound, samples=_samples(numbers))
+    return TableCell(lowest, expected, (), bound, samples=_samples(numbers))
+
+
+def of_members(parts: Mapping[str, TableCell]) -> tuple[TableCell, tuple[tuple[str, int], ...], int]:
+    """The worst of the members per seed, in how many seeds each was it, most often first, and of how many.
+
+    A seed in which several are the worst, by the same accuracy or by divergence, counts for each of them. Members that
+    are refused in every cell are no attacks on this row and do not count, unless all are; nor do members without
+    effect.
+    """
+    tried = {name: part for name, part in parts.items() if part.expected}
+    possible = {name: part for name, part in tried.items() if part.count("refused") < part.expected}
+    counted = possible or tried
+    if counted and all(part.idle for part in counted.values()):
+        return replace(worst([replace(p, idle=False) for p in counted.values()]), idle=True), (), 0
+    found = worst(list(counted.values()))
+    if any(not part.expected for part in parts.values()):  # some member is not among the cells
+        found = replace(found, bound=found.is_number)
+    counts: Counter[str] = Counter()
+    lowest = dict(found.values)
+    for name, part in possible.items():
+        own = part.values if part.is_number and not part.idle else ()
+        counts[name] += len(found.diverged & part.diverged) + sum(lowest.get(seed) == value for seed, value in own)
+    order = list(parts)
+    members = tuple(sorted((+counts).items(), key=lambda item: (-item[1], order.index(item[0]))))
+    return found, members, len(found.diverged) + len(lowest)
+
+
+def member_text(members: Sequence[tuple[str, int]], seeds: int) -> str:
+    """The worst member of a row, or all that were it equally often, with in how many of its ``seeds`` if not in all.
+
+    >>> member_text([("alie", 3), ("sf", 2)], 5), member_text([("alie", 5)], 5)
+    ('alie 3/5', 'alie')
+    >>> member_text([("alie", 3), ("sf", 3), ("zero", 2)], 5)
+    'alie, sf 3/5'
+    """
+    if not members:
+        return "–"
+    most = members[0][1]
+    names = some([name for name, count in members if count == most], 2)
+    return names if most == seeds else f"{names} {most}/{seeds}"
 
 
 def in_order(states: Counter[str]) -> tuple[tuple[str, int], ...]:
@@ -197,17 +239,17 @@ def in_order(states: Counter[str]) -> tuple[tuple[str, int], ...]:
     return tuple((s, states[s]) for s in STATES if states[s])
 
 
-def _shared_seeds(parts: Sequence[Estimate]) -> list[str]:
+def _shared_seeds(parts: Sequence[TableCell]) -> list[str]:
     if not parts or any(not p.is_number for p in parts):
         return []
     common = set.intersection(*({s for s, _ in p.values} for p in parts))
     return [s for s, _ in parts[0].values if s in common]
 
 
-def _notes(parts: Iterable[Estimate]) -> tuple[int, ...]:
+def _notes(parts: Iterable[TableCell]) -> tuple[int, ...]:
     return tuple(sorted({n for p in parts for n in p.notes}))
 
 
-def _samples(parts: Iterable[Estimate]) -> int | None:
+def _samples(parts: Iterable[TableCell]) -> int | None:
     """The fewest test samples of the parts."""
     return min((p.samples for p in parts if p.samples), default=None)

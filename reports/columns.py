@@ -1,0 +1,123 @@
+"""The formatted columns of a table, from which all readable forms are made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from string import ascii_lowercase
+from typing import Literal
+
+from robustfl.errors import some
+
+from .board import WORST_MEMBER, Board, Row, Section, metric_meaning
+from .table_cell import TableCell, member_text
+
+COSTS = ("s/round", "peak MiB")
+
+
+@dataclass(frozen=True)
+class Formatted:
+    """A place as it is printed: its text, the marks of its footnotes, whether it may be the best of its column."""
+
+    text: str
+    marks: str = ""
+    best: bool = False
+    state: str = ""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A formatted column of a table; ``attack`` is the place of an attack's among those of the board."""
+
+    kind: Literal["rank", "label", "attack", "worst", "member", "cost"]
+    head: str
+    cells: tuple[Formatted, ...]
+    attack: int = -1
+
+    @property
+    def right(self) -> bool:
+        """True if it is a column of numbers."""
+        return self.kind in ("rank", "attack", "worst", "cost")
+
+
+def columns(board: Board, section: Section, *, spreads: bool = True, worst_spread: bool = True) -> list[Column]:
+    """The formatted columns of a table: rank, labels, attacks, worst case, worst member of AutoByz, costs.
+
+    ``spreads`` and ``worst_spread`` say whether numbers are followed by their intervals or seeds.
+    """
+    rows = section.rows
+
+    def texts(values: Iterable[str]) -> tuple[Formatted, ...]:
+        return tuple(map(Formatted, values))
+
+    made = [Column("rank", "#", texts(map(rank_text, rows)))]
+    made += [Column("label", name, texts(r.labels[i] for r in rows)) for i, name in enumerate(board.label_names)]
+    for i, name in enumerate(board.attacks):
+        made.append(Column("attack", name, tuple(formatted(r.cells[i], spread=spreads) for r in rows), i))
+    worst = (formatted(r.worst, spread=worst_spread, best=r.may_be_best) for r in rows)
+    made.append(Column("worst", "worst case", tuple(worst)))
+    if board.autobyz is not None:
+        made.append(Column("member", WORST_MEMBER, texts(member_text(r.members, r.member_seeds) for r in rows)))
+    return made + [Column("cost", name, texts(costs(r)[i] for r in rows)) for i, name in enumerate(COSTS)]
+
+
+def formatted(place: TableCell, *, spread: bool = True, best: bool = False) -> Formatted:
+    """A place of a table as it is printed."""
+    state = place.states[0][0] if place.states else "no effect" if place.idle else ""
+    return Formatted(place.text(spread=spread), ",".join(map(note_mark, place.notes)), best, state)
+
+
+def note_mark(number: int) -> str:
+    """The mark of a footnote: ``a b … z aa ab …``."""
+    mark, rest = "", number
+    while rest:
+        rest, digit = divmod(rest - 1, 26)
+        mark = ascii_lowercase[digit] + mark
+    return mark
+
+
+def costs(row: Row) -> list[str]:
+    """Seconds per round and peak memory as texts."""
+    seconds = row.seconds_per_round
+    shown = "–" if seconds is None else f"{seconds:.3f}" if seconds < 10 else f"{seconds:.1f}"
+    return [shown, "–" if row.peak_memory is None else f"{row.peak_memory / 2**20:.0f}"]
+
+
+def percent_text(value: float | None) -> str:
+    """An accuracy in percent, or a dash."""
+    return "–" if value is None else f"{100 * value:.1f}"
+
+
+def rank_text(row: Row) -> str:
+    """The ranks the row may have, ``3`` or ``1–4``, or a dash for a row without one."""
+    if row.rank is None or row.ranks is None:
+        return "–"
+    low, high = row.ranks
+    return str(low) if low == high else f"{low}–{high}"
+
+
+def title(board: Board, section: Section) -> str:
+    """The heading of a table: scenario, metric in words, task; rows that are at chance without attack."""
+    where = f", {section.block}" if board.task_names else ""
+    meaning = metric_meaning(section.metric, validated=board.validated)
+    return f"{board.scenario}: {section.metric_title}{where} ({meaning}){_at_chance(section)}"
+
+
+def _at_chance(section: Section) -> str:
+    rows = [(row, row.chance) for row in section.rows if row.chance is not None]
+    if not rows:
+        return ""
+    chance = " or ".join(dict.fromkeys(f"{100 * chance:.3g} %" for _, chance in rows))
+    by = "" if len(rows) == len(section.rows) else f" by {some([' · '.join(row.labels) for row, _ in rows])}"
+    return f"; chance = {chance}: nothing learned without attack{by}"
+
+
+def state_counts(board: Board) -> str:
+    """The number of cells of each status."""
+    return ", ".join(f"{n} {status}" for status, n in board.counts.items())
+
+
+def remarks(board: Board) -> list[tuple[str, str]]:
+    """Marks and texts of what stands below the tables: footnotes and unreadable files."""
+    notes = [(note_mark(i), text) for i, text in enumerate(board.footnotes, 1)]
+    return notes + [("!", f"not counted, {text}") for text in board.problems]

@@ -1,0 +1,269 @@
+"""Figures of the clients of one cell: their labels, what they forget, their statistics in two dimensions.
+
+Principal components (Hong et al., AAAI 2023) are read from ``certificates["bn_statistics"]``, which a run makes of the
+last round's means and variances, and from ``certificates["representations"]``, which it makes of test images where the
+cell asks for it: ``points`` (two coordinates per row), ``shares`` of the variance, and per row ``clients``,
+``branches`` and ``groups``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from robustfl.records import CellResult
+
+from ..board import in_words, natural, row_name
+from ..grouping import text
+from ..loading import by_labels, experiments, telling
+from .layout import MARKERS, WIDTHS, across, heat_map, panel_title, roomy, wrapped
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_COLUMNS = 4
+
+
+def distributions(results: Sequence[CellResult], width: str | None = None) -> Iterator[tuple[str, Figure]]:
+    """For every dataset and number of clients, a title and a figure with one panel per partition (lowest seed)."""
+    chosen: dict[tuple[str, str], dict[str, CellResult]] = {}
+    for record in by_labels((r for r in results if r.label_counts), "dataset", "partition", "seed"):
+        group = text(record.labels.get("dataset")), str(len(record.label_counts))
+        chosen.setdefault(group, {}).setdefault(text(record.labels.get("partition")), record)
+    for (dataset, clients), panels in chosen.items():
+        yield f"labels {dataset} {clients} clients", _distribution_figure(dataset, panels, width)
+
+
+def _distribution_figure(dataset: str, panels: dict[str, CellResult], width: str | None) -> Figure:
+    from matplotlib.figure import Figure
+
+    first = next(iter(panels.values())).label_counts
+    clients, classes = len(first), max(map(len, first))
+    pitch = 0.3 if max(clients, classes) <= 20 else 6.0 / max(clients, classes)
+    columns = across(min(_COLUMNS, len(panels)), width, each=pitch * clients + 0.55, edge=0.9)
+    if width is not None:  # drawn at its size, since areas of bubbles do not shrink with a figure
+        pitch = min(pitch, ((WIDTHS[width] - 0.9) / columns - 0.55) / clients)
+    rows = math.ceil(len(panels) / columns)
+    letters = 6.5 if width == "column" else 9
+    size = 0.9 + columns * (pitch * clients + 0.55), 1.2 + rows * (pitch * classes + 0.75)
+    figure = Figure(figsize=(WIDTHS[width] if width else max(size[0], 4.0), max(size[1], 3.2)), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+    largest = max(max(map(max, r.label_counts)) for r in panels.values())
+    for axis, (partition, record) in zip(axes.flat, panels.items(), strict=False):
+        _bubbles(axis, record.label_counts, largest, pitch)
+        title = panel_title("", in_words("partition", partition), max(pitch * clients, 3.0))
+        axis.set_title(title, fontsize=letters + 1)
+        axis.tick_params(labelsize=letters)
+    for axis in list(axes.flat)[len(panels) :]:
+        axis.set_visible(False)
+    figure.supxlabel("client", fontsize=letters + 1)
+    figure.supylabel("class", fontsize=letters + 1)
+    seed = text(next(iter(panels.values())).labels.get("seed"))
+    broad = figure.get_size_inches()[0] * 72 / (0.55 * (letters + 1))  # letters that fit beside each other
+    words = f"{wrapped(dataset, broad)}\nsamples per client and class\n(seed {seed}, largest bubble: {largest})"
+    figure.suptitle(words, fontsize=letters + 1)
+    return figure
+
+
+def _bubbles(axis: Any, counts: Sequence[Sequence[int]], largest: int, pitch: float) -> None:
+    import seaborn
+
+    places = [(i, c, k) for i, row in enumerate(counts) for c, k in enumerate(row) if k]
+    colour = seaborn.color_palette("colorblind")[0]
+    biggest = (0.88 * 72 * pitch) ** 2
+    areas = [biggest * k / max(largest, 1) for _, _, k in places]
+    axis.scatter([p[0] for p in places], [p[1] for p in places], s=areas, color=colour, alpha=0.85, linewidth=0)
+    axis.set_xlim(-0.7, len(counts) - 0.3)
+    axis.set_ylim(-0.7, max(map(len, counts)) - 0.3)
+    for which, count in ((axis.set_xticks, len(counts)), (axis.set_yticks, max(map(len, counts)))):
+        which(range(0, count, max(1, math.ceil(count / 12))))
+    axis.set_aspect("equal")
+    axis.grid(visible=True, color="#efefef")
+    axis.set_axisbelow(True)
+
+
+_NAMES = ("dataset", "partition", "model", "norm", "algorithm", "objective", "defense", "attack")
+
+
+def forgetting_maps(results: Sequence[CellResult], width: str = "page") -> Iterator[tuple[str, Figure]]:
+    """For every experiment and round in which forgetting was measured (lowest seed), a title and two heatmaps.
+
+    Over clients × data sets: left the loss of accuracy ``F = Acc(received) - Acc(local)``, right the accuracy after
+    local training. Rounds are told where a cell lists them; otherwise it is the last.
+    """
+    chosen = experiments((r for r in results if _measured(r)), *_NAMES)
+    told = telling(_NAMES, chosen)
+    for record in chosen.values():
+        values = [(n, value) for n in told if (value := text(record.labels.get(n))) != "–"]
+        name, words = " ".join(v for _, v in values), " · ".join(in_words(n, v) for n, v in values)
+        for round, facts in _measured(record).items():
+            told_round = f", round {round}" if round else ""
+            yield f"forgetting {name}{told_round}", _forgetting_figure(f"{words}{told_round}", record, facts, width)
+
+
+def _measured(record: CellResult) -> dict[str, Mapping[str, Any]]:
+    """The measurements of each listed round, in their order, or under ``""`` in the last one."""
+    found = record.certificates.get("forgetting")
+    if not isinstance(found, dict):
+        return {}
+    by_round = {"": found} if "matrix" in found else dict(sorted(found.items(), key=lambda item: natural(item[0])))
+    return {round: facts for round, facts in by_round.items() if isinstance(facts, dict) and _matrix(facts, "matrix")}
+
+
+def _matrix(facts: Mapping[str, Any], name: str) -> list[list[float]]:
+    """Rows of accuracies; of data that a client does not have they are NaN, which files spell out."""
+    matrix = facts.get(name)
+    return [[float(value) for value in row] for row in matrix] if isinstance(matrix, list) else []
+
+
+def _forgetting_figure(name: str, record: CellResult, facts: Mapping[str, Any], width: str) -> Figure:
+    from matplotlib.figure import Figure
+
+    clients = [str(k) for k in facts["clients"]]
+    wide = WIDTHS[width]
+    figure = Figure(figsize=(wide, 0.5 * wide + 0.35), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    letters = 6.0 if width == "column" else 8
+    few = len(clients) <= (6 if width == "column" else 12)
+    lost = [[100 * v for v in row] for row in _matrix(facts, "matrix")]
+    after = [[100 * v for v in row] for row in _matrix(facts, "after")]
+    for axes, values, title in ((left, lost, "accuracy lost (points)"), (right, after, "accuracy after (%)")):
+        _map(axes, values, clients, letters, numbers=few)
+        axes.set_title(title, fontsize=letters + 1)
+        axes.set_xlabel("data of client", fontsize=letters)
+    left.set_ylabel("model of client", fontsize=letters)
+    mean = facts.get("mean")
+    share = f"mean off the diagonal {100 * mean:.1f} points, " if isinstance(mean, float) else ""
+    figure.suptitle(f"{wrapped(name, 60)}\n{share}seed {text(record.labels.get('seed'))}", fontsize=letters)
+    return figure
+
+
+def _map(axes: Any, values: list[list[float]], clients: Sequence[str], letters: float, *, numbers: bool) -> None:
+    """A heatmap over the values that there are, grey where there is none; its lightness rises with them."""
+    flat = [v for row in values for v in row if not math.isnan(v)] or [0.0]
+    low, high = min(flat), max(flat)
+    if high - low < 1:  # nothing is made of rounding
+        low, high = low - 0.5, high + 0.5
+    shown = values if numbers else ()
+    texts = [[("–" if math.isnan(v) else f"{v:.0f}", letters - 1) for v in row] for row in shown]
+    mesh = heat_map(axes, values, texts, cmap="cividis", low=low, high=high, linewidth=0.4)
+    every = max(1, -(-len(clients) // 16))
+    places = [i + 0.5 for i in range(0, len(clients), every)]
+    axes.set_xticks(places, clients[::every])
+    axes.set_yticks(places, clients[::every])
+    axes.tick_params(labelsize=letters)
+    axes.set_aspect("equal")
+    axes.figure.colorbar(mesh, ax=axes, shrink=0.75, pad=0.03).ax.tick_params(labelsize=letters)
+
+
+_FIRST = (
+    "dataset", "domains", "partition", "model", "norm", "algorithm", "objective", "propagation", "defense", "attack",
+)  # fmt: skip
+_MAX_NAMED = 24
+"""With more points, clients' numbers would hide them."""
+_FEW = 60
+"""More points are drawn smaller."""
+
+
+def bn_pca_figures(results: Sequence[CellResult]) -> Iterator[tuple[str, Figure]]:
+    """For every experiment that recorded its statistics (lowest seed), a title and a figure."""
+    return _pca_figures(results, "bn-pca", "bn_statistics")
+
+
+def representation_figures(results: Sequence[CellResult]) -> Iterator[tuple[str, Figure]]:
+    """For every experiment that recorded representations (lowest seed), a title and a figure."""
+    return _pca_figures(results, "representations", "representations")
+
+
+def _pca_figures(results: Sequence[CellResult], kind: str, fact: str) -> Iterator[tuple[str, Figure]]:
+    drawn = [r for r in results if statistics_of(r, fact)]
+    told_f = all(r.labels.get("f") == r.labels.get("f_declared") for r in drawn)
+    others = sorted({n for r in drawn for n in r.labels} - {*_FIRST, "seed", *(["f_declared"] if told_f else [])})
+    names = [*_FIRST, *others]
+    chosen = experiments(drawn, *names)
+    told = telling(names, chosen)
+    for key in sorted(chosen, key=lambda k: natural(" ".join(k))):
+        shown = [text(chosen[key].labels.get(n)) for n in told]
+        yield f"{kind} {' '.join(shown)}", _pca_figure(row_name(told, shown), chosen[key], fact)
+
+
+def statistics_of(record: CellResult, fact: str = "bn_statistics") -> Mapping[str, Any]:
+    """The certificate of a record, if it is whole and can be drawn; else empty."""
+    found = record.certificates.get(fact)
+    if not isinstance(found, Mapping):
+        return {}
+    rows = [found.get(name) for name in ("points", "clients", "branches", "groups")]
+    if not all(isinstance(r, list) and len(r) > 1 for r in rows) or len({len(r) for r in rows if r is not None}) != 1:
+        return {}
+    pairs = [*found["points"], found.get("shares")]
+    whole = all(isinstance(p, list) and len(p) == 2 and all(_finite(v) for v in p) for p in pairs)
+    return found if whole else {}
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value)
+
+
+def _pca_figure(name: str, record: CellResult, fact: str) -> Figure:
+    import seaborn
+    from matplotlib.figure import Figure
+
+    known = statistics_of(record, fact)
+    points, shares = known["points"], known["shares"]
+    groups = [str(g).partition(" · ") for g in known["groups"]]
+    keys = [(g[0], g[2], str(b)) for g, b in zip(groups, known["branches"], strict=True)]
+    colours = _looks({d for d, _, _ in keys}, seaborn.color_palette("colorblind", 10))
+    markers = _looks({" · ".join(filter(None, (d, r))) for d, r, _ in keys}, MARKERS)
+    filled = _looks({b for _, _, b in keys}, (True, False), first="clean")
+    handles = _legend({name: colours[name.partition(" · ")[0]] for name in markers}, markers, filled)
+    columns = 1 if len(handles) < 4 or max(len(h.get_label()) for h in handles) > 34 else 2
+    lines = math.ceil(len(handles) / columns)
+    figure = Figure(figsize=(5.6, 4.3 + 0.2 * lines), layout=roomy(5.6))
+    axes = figure.subplots()
+    for domain, role, branch in sorted(set(keys)):
+        own = [p for p, key in zip(points, keys, strict=True) if key == (domain, role, branch)]
+        look = _look(colours[domain], filled=filled[branch])
+        marker = markers[" · ".join(filter(None, (domain, role)))]
+        xs, ys = zip(*own, strict=True)
+        axes.scatter(xs, ys, s=34 if len(points) <= _FEW else 13, marker=marker, zorder=3, **look)
+    if len(points) <= _MAX_NAMED and fact == "bn_statistics":
+        for place, client in zip(points, known["clients"], strict=True):
+            axes.annotate(
+                str(client), place, textcoords="offset points", xytext=(4, 3), fontsize=7, color="#444444", zorder=4
+            )
+    axes.margins(0.08)
+    axes.set(
+        xlabel=f"component 1 ({100 * shares[0]:.0f} % of variance)", ylabel=f"component 2 ({100 * shares[1]:.0f} %)"
+    )
+    if handles:
+        figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
+    seed = text(record.labels.get("seed"))
+    what = "means and variances per client" if fact == "bn_statistics" else "inputs of the last layer per image"
+    rows = f"{known.get('entries')} {what}" if known.get("entries") else what
+    figure.suptitle(f"{wrapped(name, 64)}\n{rows}, last round, seed {seed}", fontsize=10)
+    return figure
+
+
+def _looks(names: set[str], looks: Sequence[Any], *, first: str = "") -> dict[str, Any]:
+    """A look for every name, in their natural order."""
+    ordered = sorted(names, key=lambda n: (n != first, natural(n)))
+    return {n: looks[i % len(looks)] for i, n in enumerate(ordered)}
+
+
+def _look(colour: Any, *, filled: bool) -> dict[str, Any]:
+    if filled:
+        return {"facecolor": colour, "edgecolor": "white", "linewidth": 0.5}
+    return {"facecolor": "none", "edgecolor": colour, "linewidth": 1.3}
+
+
+def _legend(colours: Mapping[str, Any], markers: Mapping[str, Any], filled: Mapping[str, Any]) -> list[Any]:
+    """The legend of markers in their colours, and of filling; nothing for a kind of which there is one."""
+    from matplotlib.lines import Line2D
+
+    def handle(label: str, *, colour: Any = "#555555", marker: str = "o", full: bool = True) -> Any:
+        face = colour if full else "none"
+        return Line2D([], [], linestyle="", marker=marker, color=colour, markerfacecolor=face, label=label)
+
+    found = [handle(n, colour=colours[n], marker=m) for n, m in markers.items() if len(markers) > 1 and n]
+    return found + [handle(f"{n} branch", full=f) for n, f in filled.items() if len(filled) > 1]

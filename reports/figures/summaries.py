@@ -1,0 +1,216 @@
+"""Figures of a whole board: clean against robust accuracy, worst case against f or heterogeneity, mean ranks."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..board import Board, metric_title, row_name
+from ..paired import LEVEL, Ranking, rank_over_scenarios
+from ..tradeoff import Breakdown, Pareto, best_first, breakdowns, pareto
+from .layout import DASHES, MARKERS, WIDTHS, roomy, wrapped
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_NUMBERED = 12
+_SPAN = 5.0
+"""The least reach of an axis, in points: rows that differ by less than seeds do must not look far apart."""
+
+
+def pareto_figures(board: Board, width: str = "page") -> Iterator[tuple[str, Figure]]:
+    """A title and a figure, if at least two rows have both numbers.
+
+    Norms, or what else the board has instead, differ in marker and colour; the front is numbered and its numbers named.
+    """
+    found = pareto(board)
+    if len(found.points) >= 2:
+        yield "pareto", _pareto_figure(board, found, width)
+
+
+def _pareto_figure(board: Board, found: Pareto, width: str) -> Figure:
+    from matplotlib.figure import Figure
+
+    column = width == "column"
+    letters = 6.5 if column else 8
+    named = found.front[:_NUMBERED]
+    names = [
+        f"{k}  {wrapped(row_name(board.label_names, found.points[i][0]), 44 if column else 40)}"
+        for k, i in enumerate(named, 1)
+    ]
+    lines = sum(name.count("\n") + 1 for name in names)
+    figure = Figure(figsize=(WIDTHS[width], 2.6 + 0.115 * lines if column else 3.6), layout="constrained")
+    axes = figure.subplots()
+    _points(axes, board, found)
+    line = [found.points[i][1:] for i in found.front]
+    axes.plot(*zip(*line, strict=True), color="#777777", linewidth=1.0, linestyle=(0, (4, 2)), zorder=2)
+    placed: list[tuple[float, float]] = []
+    for k, i in enumerate(named, 1):
+        _, x, y = found.points[i]
+        _number(axes, str(k), (x, y), placed, letters)
+    axes.set_xlabel(f"{found.x_label} (%)", fontsize=letters + 1)
+    axes.set_ylabel(f"{found.y_label} (%)", fontsize=letters + 1)
+    axes.tick_params(labelsize=letters)
+    if found.left_out:
+        rows = f"{found.left_out} row{'' if found.left_out == 1 else 's'}"
+        axes.set_title(f"{rows} without both numbers for all seeds left out", fontsize=letters, loc="left")
+    axes.margins(0.09)
+    axes.set(xlim=_widened(*axes.get_xlim()), ylim=_widened(*axes.get_ylim()))
+    if len(axes.get_legend_handles_labels()[1]) > 1:
+        axes.legend(title="norm", loc="best", fontsize=letters, title_fontsize=letters, framealpha=0.9)
+    said = "\n".join(names)
+    if column:
+        figure.supxlabel(said, fontsize=letters, x=0.02, ha="left", linespacing=1.15)
+    else:
+        axes.annotate(
+            f"not beaten by any row:\n{said}", (1.03, 1.0), xycoords="axes fraction", va="top", fontsize=letters,
+            linespacing=1.5, annotation_clip=False,
+        )  # fmt: skip
+    return figure
+
+
+def _widened(low: float, high: float) -> tuple[float, float]:
+    more = max(0.0, _SPAN - (high - low)) / 2
+    return low - more, high + more
+
+
+def _points(axes: Any, board: Board, found: Pareto) -> None:
+    """All rows; those on the front are larger and filled."""
+    import seaborn
+
+    colours = seaborn.color_palette("colorblind")
+    at = board.label_names.index("norm") if "norm" in board.label_names else None
+    norms = sorted({n[at] for n, _, _ in found.points}) if at is not None else [""]
+    best = set(found.front)
+    for k, norm in enumerate(norms):
+        look: dict[str, Any] = {
+            "marker": MARKERS[k % len(MARKERS)],
+            "edgecolor": [colours[k % len(colours)]],
+            "label": norm,
+        }
+        for first in (True, False):
+            own = [
+                (x, y) for i, (n, x, y) in enumerate(found.points)
+                if (at is None or n[at] == norm) and (i in best) is first
+            ]  # fmt: skip
+            if own:
+                face = {"facecolor": look["edgecolor"]} if first else {"facecolor": "none"}
+                axes.scatter(*zip(*own, strict=True), s=34 if first else 20, zorder=4 - (not first), linewidth=1.0,
+                             **look, **face)  # fmt: skip
+                look["label"] = None
+
+
+def _number(axes: Any, text: str, at: tuple[float, float], placed: list[tuple[float, float]], letters: float) -> None:
+    """A number beside its point, above it where the last one is near."""
+    near: Sequence[tuple[float, float]] = [p for p in placed if abs(p[0] - at[0]) < 2 and abs(p[1] - at[1]) < 2]
+    offset = [(5, 4), (-9, -9), (5, -9), (-9, 5)][len(near) % 4]
+    axes.annotate(text, at, textcoords="offset points", xytext=offset, fontsize=letters, fontweight="bold", zorder=5)
+    placed.append(at)
+
+
+_NAMED = 6
+"""So many lines are told apart at a glance; the others stay in the background."""
+
+
+def breakdown_figures(
+    board: Board, width: str = "page", labels: tuple[str, ...] | None = None
+) -> Iterator[tuple[str, Figure]]:
+    """For every metric, and for ``f`` and each measure of heterogeneity that varies, a title and a figure.
+
+    The best lines on average are named; the others are grey. ``labels`` keep the rows with these.
+    """
+    for found in breakdowns(board, labels):
+        yield f"breakdown {found.metric} {_ASCII.get(found.against, found.against)}", _breakdown_figure(found, width)
+
+
+_ASCII = {"γ": "gamma", "α": "alpha"}
+
+
+def _breakdown_figure(found: Breakdown, width: str) -> Figure:
+    import seaborn
+    from matplotlib.figure import Figure
+
+    column = width == "column"
+    letters = 6.5 if column else 8
+    lines = best_first(found)
+    ticks = sorted({x for _, points in lines for x, _ in points})
+    figure = Figure(figsize=(WIDTHS[width], 2.5 if column else 3.6), layout="constrained")
+    axes = figure.subplots()
+    for _, points in lines[_NAMED:]:
+        axes.plot(*zip(*points, strict=True), color="#c8c8c8", linewidth=0.8, zorder=1)
+    palette = seaborn.color_palette("colorblind", len(MARKERS))
+    look: dict[str, Any] = {"markersize": 4.5, "markerfacecolor": "white", "markeredgewidth": 1.1, "linewidth": 1.4}
+    for i, (name, points) in enumerate(lines[:_NAMED]):
+        last = points[-1][0]
+        label = wrapped((name or "all") + ("" if last == ticks[-1] else f" (to {last:g})"), 24 if column else 34)
+        shape: dict[str, Any] = {"linestyle": DASHES[i % 4], "marker": MARKERS[i]}
+        axes.plot(*zip(*points, strict=True), color=palette[i], label=label, zorder=3, **shape, **look)
+    axes.set_ylim(_limits([y for _, points in lines for _, y in points]))
+    axes.set_xticks(ticks)
+    axes.tick_params(labelsize=letters)
+    axes.set_xlabel(found.label, fontsize=letters + 1)
+    axes.set_ylabel(f"{metric_title(found.metric)}, worst case (%)", fontsize=letters + 1)
+    others = len(lines) - _NAMED
+    told = [f"grey: {others} others, lower on average over their own points"] if others > 0 else []
+    told += [f"without a line: {found.single} with one point"] if found.single else []
+    if told:
+        axes.set_title("\n".join(told), fontsize=letters, loc="left")
+    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), fontsize=letters, frameon=False, borderaxespad=0)
+    return figure
+
+
+def _limits(values: Sequence[float]) -> tuple[float, float]:
+    """From zero to just above the highest value: accuracies are compared with zero, not with each other alone."""
+    return -2.0, min(102.0, max(20.0, max(values) * 1.06 + 1))
+
+
+MAX_NAMES = 40
+
+
+def rank_figures(board: Board, width: str = "page") -> Iterator[tuple[str, Figure]]:
+    """For every metric with enough contestants and scenarios, a title and a figure; at most 40 names fit one."""
+    for metric in board.metrics:
+        ranked = rank_over_scenarios(board, metric)
+        if ranked.names and len(ranked.names) <= MAX_NAMES:
+            yield f"ranks {metric}", _ranks_figure(board, ranked, width)
+
+
+def _ranks_figure(board: Board, ranked: Ranking, width: str) -> Figure:
+    """One line per contestant, the board's first at the top: its mean rank, half the critical difference to each side.
+
+    Contestants whose bars overlap do not differ.
+    """
+    from matplotlib.figure import Figure
+
+    assert ranked.critical is not None
+    assert ranked.p is not None
+    column = width == "column"
+    letters = 6.5 if column else 8
+    k, n = len(ranked.names), len(ranked.scenarios)
+    names = [wrapped(row_name(board.label_names, name), 30 if column else 46) for name in ranked.names]
+    heights = [0.0175 * letters * max(1.35, 0.6 + name.count("\n") + 1) for name in names]
+    places = [sum(heights[:i]) + heights[i] / 2 for i in range(k)]
+    figure = Figure(figsize=(WIDTHS[width], 0.95 + sum(heights)), layout=roomy(WIDTHS[width]))
+    axes = figure.subplots()
+    for place, rank in zip(places, ranked.mean_ranks, strict=True):
+        ends = max(1.0, rank - ranked.critical / 2), min(float(k), rank + ranked.critical / 2)
+        axes.plot(ends, [place, place], color="#b8c9d9", linewidth=4, solid_capstyle="butt")
+        axes.plot(rank, place, marker="o", markersize=4, color="#1a1f24")
+        axes.annotate(
+            f"{rank:.2f}", (1.015, place), xycoords=("axes fraction", "data"), va="center", fontsize=letters,
+            annotation_clip=False,
+        )  # fmt: skip
+    axes.set_yticks(places, names)
+    axes.set(ylim=(sum(heights), 0), xlim=(0.7, k + 0.3))
+    axes.set_xlabel("mean rank (1 is best)", fontsize=letters + 1)
+    axes.tick_params(labelsize=letters)
+    axes.grid(visible=False, axis="y")
+    said = f"bars that overlap do not differ (difference {ranked.critical:.2f})"
+    if ranked.too_few:
+        said = f"nothing can be claimed: {ranked.too_few.partition(',')[0]}"
+    elif ranked.p > LEVEL:
+        said = "no difference can be claimed"
+    words = f"{metric_title(ranked.metric)}, {n} scenarios. Friedman p = {ranked.p:.2g}; {said}"
+    figure.suptitle("\n".join(textwrap.wrap(words, 60 if column else 100)), fontsize=letters)
+    return figure

@@ -1,1 +1,0 @@
-"""The tables of a board in every readable form."""
