@@ -10,7 +10,7 @@ from ..board import Row
 from ..tables import markdown_escape as escape
 from ..tables import markdown_table as table
 from .data import Measured, best, percent, ranks_of
-from .tier import CAVEAT, changed_words
+from .tier import caveat, changed_words
 
 QUESTION = "Which defense should I use with batch norm, at what cost, and how sure is that?"
 
@@ -22,8 +22,9 @@ def front_page(boards: Sequence[Measured], *, tiers: Mapping[str, str], left_out
     ``reading`` what people say of the boards.
     """
     newest = max((it.facts["version"] for it in boards), default=0)
+    words = caveat({it.facts["autobyz"] for it in boards})
     parts = [
-        f"# The benchmark\n\n*{QUESTION}*\n\n{CAVEAT}\n\n{_short(boards, newest)}",
+        f"# The benchmark\n\n*{QUESTION}*\n\n{words}\n\n{_short(boards, newest)}",
         reading,
         *(_tier(it, newest) for it in boards),
         _tiers(boards, tiers),

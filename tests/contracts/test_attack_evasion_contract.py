@@ -23,8 +23,8 @@ CHEAP = {
     "apgd-ce": "apgd-ce(steps=10)",
     "apgd-t": "apgd-t(steps=10)",
     "fab-t": "fab-t(steps=10)",
-    "square": "square(queries=80)",
-    "autoattack": "autoattack(steps=10, queries=40)",
+    "square": "square(queries=40)",
+    "autoattack": "autoattack(steps=4, queries=16)",
     "worst": "worst(of=pgd(eps=0.1)+square(eps=0.1, queries=40))",
 }
 IN_L2 = ("fgsm", "pgd", "mia", "apgd-ce", "apgd-t", "fab-t", "square", "autoattack")
