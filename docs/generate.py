@@ -18,7 +18,7 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # parts are written side by side
 ROOT = Path(__file__).parents[1]
 DOCS, BOARDS = ROOT / "docs", ROOT / "boards"
-STUDIES = ("study", "study-1", "heldout")
+STUDIES = ("study-3", "study", "study-1", "heldout")
 GENERATED = (
     "methods.md",
     "benchmark/index.md", "benchmark/study*.md", "benchmark/study*.csv", "benchmark/heldout.md",

@@ -20,8 +20,7 @@ from robustfl.reports.ranking import rank_board
 from robustfl.scenarios import RunOptions, Scenario, run_cell
 from robustfl.scenarios.build import build
 from robustfl.scenarios.cell import Cell
-from robustfl.scenarios.dry_run import kind_of
-from robustfl.scenarios.dry_run import estimate
+from robustfl.scenarios.dry_run import estimate, kind_of
 from robustfl.scenarios.expand import expand, key_of, labels, refusal, resolve
 
 SMALL: dict[str, Any] = {
