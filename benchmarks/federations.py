@@ -6,7 +6,7 @@ import torch
 
 from robustfl.data import Resident
 from robustfl.defenses.pipeline import parse_pipeline
-from robustfl.federation import Experiment, Settings
+from robustfl.engine import Experiment, Settings
 from robustfl.randomness import stream
 from robustfl.registry import create
 from robustfl.vectors import layout_of

@@ -23,10 +23,10 @@ import robustfl
 from benchmarks import local_steps
 from benchmarks.federations import federation
 from benchmarks.gradients import centralised
-from robustfl.federation import clients, train
+from robustfl.engine import clients, train
+from robustfl.engine.cuda_graphs import recorded_on
 from robustfl.passes import channels_last
 from robustfl.registry import create
-from robustfl.replay import recorded_on
 
 SHAPE, BATCH = (3, 32, 32), 50
 
@@ -103,7 +103,7 @@ RECORDED: tuple[tuple[str, tuple[int, int, int], int, int, str, str], ...] = (  
 
 
 def recordings(device: torch.device, *, small: bool) -> None:
-    """Rounds whose passes are launched operation by operation, and replayed (``robustfl.replay``)."""
+    """Rounds whose passes are launched operation by operation, and replayed (``robustfl.engine.cuda_graphs``)."""
     print("ms per round: launched, replayed, their ratio")
     for model, shape, n, batch, norm, algorithm in RECORDED[:1] if small else RECORDED:
         found = []

@@ -27,7 +27,7 @@ def measured(n: int, d: int, rule: str) -> dict[str, float]:
 
     from benchmarks.federations import federation
     from benchmarks.rounds import timed
-    from robustfl.federation import train
+    from robustfl.engine import train
     from robustfl.scenarios.memory import peak_bytes, reset_peak
 
     torch.set_num_threads(1)

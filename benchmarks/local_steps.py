@@ -14,7 +14,7 @@ from unittest import mock
 import torch
 
 from benchmarks.federations import federation
-from robustfl.federation import clients, train
+from robustfl.engine import clients, train
 
 Case = tuple[str, tuple[int, int, int], int, int]
 CASES: tuple[Case, ...] = (  # model, image, clients, batch

@@ -8,7 +8,7 @@ columns at once, no blocks for the caches of a CPU, no C code, all clients of a 
 from __future__ import annotations
 
 from benchmarks.federations import federation
-from robustfl.federation import train
+from robustfl.engine import train
 from tests.pretend import DEVICE, Pretend
 
 SHAPES = {"mnist-cnn": (1, 28, 28), "digits-cnn": (1, 8, 8)}

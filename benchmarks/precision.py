@@ -15,7 +15,7 @@ import torch
 
 from benchmarks.federations import federation
 from benchmarks.whole import least
-from robustfl.federation import train
+from robustfl.engine import train
 
 Case = tuple[str, tuple[int, int, int], str, int, int, int]
 CASES: tuple[Case, ...] = (  # model, image, norm, clients, batch, turns

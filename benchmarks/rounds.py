@@ -51,7 +51,7 @@ def _peak_mib() -> float:
 def ours(case: Case) -> list[float]:
     """Seconds per round of robustfl's fast engine."""
     from benchmarks.federations import federation
-    from robustfl.federation import train
+    from robustfl.engine import train
 
     experiment = federation(
         case.model, case.shape, n=case.n, f=case.f, batch=case.batch, rounds=case.rounds + 2, attack="sf",

@@ -16,7 +16,7 @@ from torch import nn
 
 from benchmarks.federations import federation
 from benchmarks.gradients import centralised
-from robustfl.federation import train
+from robustfl.engine import train
 from robustfl.passes import channels_last
 from robustfl.registry import create
 

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from robustfl.contracts import Model, Norm
 from robustfl.defenses.aggregation import PlainMean
+from robustfl.engine.statistics import begin, collect
 from robustfl.errors import UsageError, closest
 from robustfl.evaluation import traffic
-from robustfl.federation.statistics import begin, collect
 from robustfl.randomness import stream
 from robustfl.registry import create
 from robustfl.reports.reproduction.verdicts import Panels

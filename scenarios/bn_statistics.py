@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from robustfl.branches import ADVERSARIAL
-from robustfl.federation import LocalModels, State, propagate_statistics
+from robustfl.engine import LocalModels, State, propagate_statistics
 
 from .build import Built
 from .cell import Cell

@@ -25,9 +25,9 @@ from robustfl.data import (
     train_validation,
 )
 from robustfl.data.checks import data_doubts
+from robustfl.engine import Experiment
+from robustfl.engine.one_pass import Mixed, in_one_pass
 from robustfl.errors import Refused, RobustflError
-from robustfl.federation import Experiment
-from robustfl.federation.one_pass import Mixed, in_one_pass
 from robustfl.models.dropout import seed_dropout
 from robustfl.randomness import numpy_stream, stream
 from robustfl.registry import create, describe

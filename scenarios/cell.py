@@ -20,8 +20,8 @@ from pydantic import (
 
 from robustfl.algorithms.schedules import Schedule, constant, geometric, step
 from robustfl.autobyz import named
+from robustfl.engine import Settings
 from robustfl.errors import UsageError, closest
-from robustfl.federation import Settings
 from robustfl.parameters import python_numbers
 from robustfl.precision import Precision
 from robustfl.registry import parse

@@ -20,8 +20,8 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
+from robustfl.engine import Experiment, State, initial_state
 from robustfl.errors import StoreError
-from robustfl.federation import Experiment, State, initial_state
 from robustfl.records import CellResult, canonical
 from robustfl.reports.store import RERUN, Store, write_stream
 

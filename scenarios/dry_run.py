@@ -16,10 +16,10 @@ from torch import nn
 
 from robustfl.contracts import Arrays
 from robustfl.data import data_root
+from robustfl.engine import Experiment, initial_state, train
+from robustfl.engine.clients import Clients
 from robustfl.errors import DataMissing, Diverged, Refused, Terminated, told
 from robustfl.evaluation import ProductCounter, macs_per_epoch
-from robustfl.federation import Experiment, initial_state, train
-from robustfl.federation.clients import Clients
 from robustfl.origins import in_words, origins
 from robustfl.records import CellResult
 from robustfl.reports.store import Store

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from robustfl.branches import ADVERSARIAL, CLEAN, branched, through
 from robustfl.contracts import Evasion
 from robustfl.data import Resident
+from robustfl.engine import LocalModels, Personal, State, lent, propagate_statistics
 from robustfl.errors import Diverged
 from robustfl.evaluation import (
     Accuracy,
@@ -27,7 +28,6 @@ from robustfl.evaluation import (
 )
 from robustfl.evaluation.accuracy import attack_success
 from robustfl.evaluation.probes import PROBED, Evaluated, batch_dependent, randomised
-from robustfl.federation import LocalModels, Personal, State, lent, propagate_statistics
 from robustfl.models.network import representing
 from robustfl.passes import NEAR, channels_last, evaluating
 from robustfl.randomness import stream

@@ -16,8 +16,8 @@ import torch
 
 from robustfl.contracts import Arrays
 from robustfl.data import data_root
+from robustfl.engine import Experiment, LocalModels, State, initial_state
 from robustfl.errors import Diverged, RobustflError, StoreError, told
-from robustfl.federation import Experiment, LocalModels, State, initial_state
 from robustfl.origins import all_origins
 from robustfl.records import CellResult, Metrics, measured_in
 from robustfl.registry import load_file, load_plugins, origin_of_file

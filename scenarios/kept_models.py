@@ -19,9 +19,9 @@ from torch import Tensor, nn
 
 from robustfl.arguments import usable_device
 from robustfl.contracts import BranchedLayer, Norm
+from robustfl.engine import Personal, State
+from robustfl.engine.personal import Privacy
 from robustfl.errors import RobustflError, StoreError, UsageError, closest
-from robustfl.federation import Personal, State
-from robustfl.federation.personal import Privacy
 from robustfl.origins import in_words, origins
 from robustfl.records import CellResult, canonical, plain
 from robustfl.registry import identity

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from robustfl.attacks.evasion.accounts import masking
-from robustfl.federation import Experiment, LocalModels, Personal, State, lent
+from robustfl.engine import Experiment, LocalModels, Personal, State, lent
 from robustfl.records import CurvePoint, Metrics
 
 from .build import Built

@@ -12,8 +12,8 @@ from robustfl import autobyz
 from robustfl.contracts import Algorithm, Attack, Dataset, Evasion, Model, Norm, Objective, Partition
 from robustfl.data import DirichletSizes, dataset_from_spec
 from robustfl.defenses import Pipeline, Propagate, parse_pipeline, parse_propagation
+from robustfl.engine import FineTuning
 from robustfl.errors import UsageError, closest
-from robustfl.federation import FineTuning
 from robustfl.models import Weights
 from robustfl.outside import unsafe
 from robustfl.parameters import check, check_given, param

@@ -19,9 +19,9 @@ import numpy as np
 import torch
 
 from robustfl.contracts import Arrays
+from robustfl.engine import Experiment, RoundRecord, State, train
 from robustfl.errors import LONGEST, Diverged, Refused, RowsLost, StoreError, Terminated, UsageError, told
 from robustfl.evaluation import macs_per_epoch, traffic
-from robustfl.federation import Experiment, RoundRecord, State, train
 from robustfl.outside import LARGEST_NUMBER, cut, unsafe
 from robustfl.provenance import UNKNOWN, commit, instruction_set, processor
 from robustfl.randomness import stream

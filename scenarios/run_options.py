@@ -13,10 +13,10 @@ from pathlib import Path
 
 import torch
 
+from robustfl.engine.client_state import LIMIT
 from robustfl.errors import UsageError
 from robustfl.parameters import python_numbers
 from robustfl.records import CurvePoint
-from robustfl.storage import LIMIT
 from robustfl.team import ALONE, Team
 
 from . import tracking

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from robustfl.contracts import NormLayer, Reports
-from robustfl.federation.statistics import begin, collect
+from robustfl.engine.statistics import begin, collect
 from robustfl.passes import Plan, channels_last, client_means, plain, together
 from robustfl.vectors import Layout, flatten_parameters
 

@@ -8,8 +8,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from robustfl.contracts import Task
-from robustfl.federation.experiment import Experiment
-from robustfl.federation.statistics import begin
+from robustfl.engine.experiment import Experiment
+from robustfl.engine.statistics import begin
 from robustfl.models.dropout import ClientDropout
 from robustfl.randomness import stream
 

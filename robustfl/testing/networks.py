@@ -21,9 +21,9 @@ from robustfl.contracts import (
     Tag,
 )
 from robustfl.defenses.aggregation import PlainMean
+from robustfl.engine.one_pass import in_one_pass
+from robustfl.engine.statistics import begin, collect, unseen
 from robustfl.errors import Refused, told
-from robustfl.federation.one_pass import in_one_pass
-from robustfl.federation.statistics import begin, collect, unseen
 from robustfl.models.dropout import seed_dropout
 from robustfl.randomness import stream
 from robustfl.registry import create

@@ -9,7 +9,7 @@ from torch import nn
 
 import robustfl.norms
 from robustfl.contracts import BranchedLayer, NormLayer, StatisticsLayer, Tag
-from robustfl.federation.statistics import begin, collect
+from robustfl.engine.statistics import begin, collect
 from robustfl.layer_kinds import kind_of
 from robustfl.papers import spelled_out
 from robustfl.registry import create, entries

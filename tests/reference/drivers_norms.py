@@ -12,7 +12,7 @@ from golden_cases import Arithmetic, Case
 import robustfl
 from robustfl.contracts import Context, Norm, StatisticsSlices
 from robustfl.defenses.aggregation import DefendedStatistics
-from robustfl.federation.statistics import begin, collect
+from robustfl.engine.statistics import begin, collect
 from robustfl.vectors import layout_of, read_statistics, write_statistics
 
 

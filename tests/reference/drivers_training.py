@@ -13,8 +13,8 @@ import robustfl
 from robustfl.contracts import LocalWork, ServerWork, StatisticsSlices
 from robustfl.defenses import parse_propagation
 from robustfl.defenses.aggregation import PlainMean
+from robustfl.engine.statistics import begin, collect, collecting, lockstep
 from robustfl.evaluation import forgetting, traffic
-from robustfl.federation.statistics import begin, collect, collecting, lockstep
 from robustfl.norms.normalizer_free import clipped_by_unit, feature_norm
 from robustfl.norms.standardised import GAMMA, standardised
 from robustfl.objectives.pnc import shorten

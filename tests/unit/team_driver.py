@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from robustfl.federation import train
+from robustfl.engine import train
 from robustfl.scenarios.build import build
 from robustfl.scenarios.cell import Cell
 from robustfl.team import ALONE, Team

@@ -12,9 +12,9 @@ from torch.nn import functional as F
 
 from robustfl.branches import ADVERSARIAL, CLEAN, through
 from robustfl.contracts import LocalWork, ServerWork, Task
+from robustfl.engine import State, train
+from robustfl.engine.statistics import begin
 from robustfl.errors import Refused, UsageError
-from robustfl.federation import State, train
-from robustfl.federation.statistics import begin
 from robustfl.registry import create
 from robustfl.scenarios.build import build
 from robustfl.scenarios.cell import Cell
@@ -216,7 +216,7 @@ def test_a_last_batch_of_one_is_left_out_where_it_has_no_variance(norm: str, lef
     e = build(cell).experiment
     parts = tuple(part[:33] for part in e.parts)
     object.__setattr__(e, "parts", parts)
-    from robustfl.federation.clients import Clients
+    from robustfl.engine.clients import Clients
 
     clients = Clients(e, lambda message: None)
     assert clients._batches.usable(0) == 33 - left_out
@@ -259,7 +259,7 @@ def test_a_client_without_a_batch_that_has_a_variance_is_refused_by_its_name_bef
 
 def batches_of(algorithm: str, samples: int = 12) -> list[list[int]]:
     """The indices of client 0's first forty batches of eight."""
-    from robustfl.federation.clients import Clients
+    from robustfl.engine.clients import Clients
 
     chosen = {"algorithm": algorithm, "dataset": f"digits(limit={2 * samples}, test_limit=10)", "evasions": []}
     e = build(Cell.of({"clients": 2, "batch": 8, "norm": "gn", **chosen})).experiment

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from robustfl.federation import train
-from robustfl.federation.clients import Clients
+from robustfl.engine import train
+from robustfl.engine.clients import Clients
 from robustfl.objectives.cross_entropy import wsm_loss
 from robustfl.scenarios import Cell
 from robustfl.scenarios.build import build

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from robustfl.federation import Experiment, State, train
+from robustfl.engine import Experiment, State, train
 from robustfl.randomness import numpy_stream
 from robustfl.scenarios.build import build
 from robustfl.scenarios.cell import Cell

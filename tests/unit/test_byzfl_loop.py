@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 
 from benchmarks.gradients import centralised
 from robustfl.data import Batches
-from robustfl.federation import Experiment, train
+from robustfl.engine import Experiment, train
 from robustfl.scenarios.build import build
 from robustfl.scenarios.cell import Cell
 

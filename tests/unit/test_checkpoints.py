@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from robustfl.federation import initial_state
+from robustfl.engine import initial_state
 from robustfl.records import CellResult, CurvePoint, plain
 from robustfl.reports.store import Store
 from robustfl.scenarios import RunOptions, Scenario, checkpoint, grid, plan, run_cell

@@ -236,7 +236,7 @@ def test_without_a_model_signs_decide_alone_and_where_nobody_is_usual_the_model_
 
 @pytest.mark.parametrize(("norm", "private"), [("fbn", 0), ("fedbn", 16)])
 def test_in_training_rules_are_told_the_model_that_clients_received(monkeypatch, norm, private):
-    from robustfl.federation import train
+    from robustfl.engine import train
     from robustfl.scenarios.build import build
     from robustfl.scenarios.cell import Cell
 

@@ -215,8 +215,8 @@ def test_the_output_layer_is_the_last_matrix_with_its_vector():
 
 
 def test_in_training_predictions_are_those_of_the_clients_models_and_the_server_is_as_before():
-    from robustfl.federation.outputs import noise_outputs
-    from robustfl.federation.state import initial_state
+    from robustfl.engine.outputs import noise_outputs
+    from robustfl.engine.state import initial_state
     from robustfl.scenarios.build import build
     from robustfl.scenarios.cell import Cell
 
@@ -275,7 +275,7 @@ def test_crfl_leaves_to_clients_what_they_keep_for_themselves():
 
 
 def test_a_run_with_crfl_ends_clipped_and_repeats_itself():
-    from robustfl.federation import train
+    from robustfl.engine import train
     from robustfl.scenarios.build import build
     from robustfl.scenarios.cell import Cell
 
@@ -292,7 +292,7 @@ def test_a_run_with_crfl_ends_clipped_and_repeats_itself():
 
 def test_crfl_adds_no_noise_to_a_model_that_nobody_changes_any_more():
     """Of two clients one attacks and one is drawn: in the last round, with this seed, the attacker."""
-    from robustfl.federation import train
+    from robustfl.engine import train
     from robustfl.scenarios.build import build
     from robustfl.scenarios.cell import Cell
 

@@ -16,15 +16,15 @@ import robustfl
 from robustfl.attacks.byzantine.sight import forge_statistics
 from robustfl.attacks.byzantine.wrapping import ModelReplacement
 from robustfl.contracts import View
+from robustfl.engine import initial_state, train
+from robustfl.engine.client_state import allocate_client_state
 from robustfl.errors import Diverged, StoreError, UsageError
-from robustfl.federation import initial_state, train
 from robustfl.registry import entries
 from robustfl.scenarios import run_cell
 from robustfl.scenarios.build import Built, build
 from robustfl.scenarios.cell import Cell
 from robustfl.scenarios.expand import refusal
 from robustfl.scenarios.memory import bytes_of
-from robustfl.storage import kept
 
 USUAL = ["fedavg(local_steps=2)", "fbn", "hbn"]
 ALGORITHMS = ["dsgd", "dsgd(momentum=0)"] + [
@@ -162,7 +162,7 @@ def test_honest_messages_of_the_first_rounds_do_not_depend_on_the_attack(
     attack: str, algorithm: str, participation: float
 ) -> None:
     """The first aggregate differs, but honest clients' first messages, batches and augmentation are the same."""
-    from robustfl.federation.engine import _Loop, initial_state
+    from robustfl.engine.training import _Loop, initial_state
 
     seen = []
     for name in ("none", attack):
@@ -257,11 +257,11 @@ def test_the_file_changes_nothing(cell: dict[str, Any]) -> None:
 
 
 def test_rows_start_alike_and_what_is_written_stays() -> None:
-    rows, file = kept(torch.tensor([1.0, 2.0]), 3, 0)
+    rows, file = allocate_client_state(torch.tensor([1.0, 2.0]), 3, 0)
     assert file is not None
     rows[1] = 5.0
     assert rows.tolist() == [[1, 2], [5, 5], [1, 2]]
-    assert kept(torch.zeros(2), 3, 24)[1] is None
+    assert allocate_client_state(torch.zeros(2), 3, 24)[1] is None
 
 
 def test_the_file_has_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,7 +273,7 @@ def test_the_file_has_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_disk_without_room_is_told_with_the_remedy() -> None:
     with pytest.raises(StoreError, match="TMPDIR"):
-        kept(torch.zeros(1 << 20), 1 << 28, 0)
+        allocate_client_state(torch.zeros(1 << 20), 1 << 28, 0)
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from robustfl.contracts import View
 from robustfl.defenses import Propagate
+from robustfl.engine import RoundRecord, propagate_statistics, propagation, statistics_aggregation, train, training
+from robustfl.engine.client_sharding import ClientSharding, MessageStack
+from robustfl.engine.clients import Clients
+from robustfl.engine.statistics import begin
 from robustfl.errors import Diverged
-from robustfl.federation import RoundRecord, channel, engine, propagate_statistics, propagation, train
-from robustfl.federation.clients import Clients
-from robustfl.federation.stack import Exchange, MessageStack
-from robustfl.federation.statistics import begin
 from robustfl.registry import create
 from robustfl.scenarios import run_cell
 from robustfl.scenarios.build import build
@@ -33,14 +33,14 @@ def cell(**more: object) -> Cell:
 def test_attackers_of_statistics_know_what_the_server_sent_last(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Tensor | None] = []
     ages: list[int] = []
-    original = channel.forged_statistics
+    original = statistics_aggregation.forged_statistics
 
     def noted(attack: Any, view: View, **more: Any) -> Any:
         seen.append(None if view.previous is None else view.previous.clone())
         ages.append(int(view.state.get("age", 0)))
         return original(attack, view, **more)
 
-    monkeypatch.setattr(channel, "forged_statistics", noted)
+    monkeypatch.setattr(statistics_aggregation, "forged_statistics", noted)
     after = [r.state.statistics.clone() for r in train(build(cell(f=1, attack="lazy")).experiment)]
     assert ages == [0, 1, 2]  # and what they kept
     assert seen[0] is None
@@ -83,13 +83,13 @@ def test_what_attackers_send_is_not_what_they_keep() -> None:
 
 def test_shift_of_the_statistics_weighs_clients_by_their_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
-    original = channel.attack_shift
+    original = statistics_aggregation.attack_shift
 
     def noted(rows: Tensor, h: int, weights: Any) -> float:
         seen.append(weights)
         return original(rows, h, weights)
 
-    monkeypatch.setattr(channel, "attack_shift", noted)
+    monkeypatch.setattr(statistics_aggregation, "attack_shift", noted)
     e = build(cell(f=1, attack="sf", partition="dirichlet(alpha=0.3, min_size=10)")).experiment
     next(train(e, measure=lambda round: True))
     order = sorted(range(6), key=lambda k: (k in e.settings.byzantine(), k))
@@ -109,7 +109,7 @@ def test_smallest_variance_is_the_clients_where_they_keep_their_own() -> None:
 
 def test_after_repeated_passes_the_model_holds_the_servers_statistics_again() -> None:
     e = build(cell(norm="hbn(stats_mode=eval)", model="mlp(hidden=(8, 6))")).experiment
-    loop, state = engine._Loop(e, lambda message: None), engine.initial_state(e)
+    loop, state = training._Loop(e, lambda message: None), training.initial_state(e)
     write_statistics(e.model, e.layout, state.statistics)
     loop.channel.passes(state, list(range(6)), 6, 0, state.theta)
     assert torch.equal(read_statistics(e.model, e.layout, e.flat), state.statistics)
@@ -138,7 +138,7 @@ def test_shifts_are_of_weighted_means_without_broken_rows() -> None:
     broken = float("nan")
     rows = torch.tensor([[6.0, 0.0], [2.0, 16 / 3], [8.0, 4.0], [broken, 0.0]], dtype=torch.float64)
     weights = torch.tensor([0.1, 0.3, 0.4, 0.2], dtype=torch.float64)
-    stack = MessageStack(rows, 2, 2, Exchange(ALONE, range(4), lambda message: None))
+    stack = MessageStack(rows, 2, 2, ClientSharding(ALONE, range(4), lambda message: None))
     # The one attacker that counts is 5 away and has 0.4 of 0.8.
     assert stack.attack_shift(weights) == pytest.approx(0.5, abs=1e-12)
     assert stack.defense_shift(rows.new_tensor([3.0, 14.0]), weights, 2) == pytest.approx(2.0, abs=1e-12)

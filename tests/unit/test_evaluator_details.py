@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from robustfl import registry
 from robustfl.branches import ADVERSARIAL, CLEAN, through
 from robustfl.contracts import Evasion, Model
+from robustfl.engine import initial_state, lent, train
 from robustfl.errors import UsageError
 from robustfl.evaluation import Accuracy
-from robustfl.federation import initial_state, lent, train
 from robustfl.randomness import stream
 from robustfl.scenarios import evaluate, run_cell
 from robustfl.scenarios.build import Built, build

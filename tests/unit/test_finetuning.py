@@ -9,8 +9,8 @@ import torch
 
 from robustfl.algorithms import FedAvg
 from robustfl.contracts import LocalWork
+from robustfl.engine import train
 from robustfl.errors import Refused, UsageError
-from robustfl.federation import train
 from robustfl.scenarios import run_cell
 from robustfl.scenarios.build import build
 from robustfl.scenarios.cell import Cell

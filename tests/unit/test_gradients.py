@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from robustfl.contracts import NormLayer
-from robustfl.federation.statistics import begin
+from robustfl.engine.statistics import begin
 from robustfl.models.dropout import ClientDropout
 from robustfl.passes import Unsupported, channels_last
 from robustfl.randomness import stream

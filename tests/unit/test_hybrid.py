@@ -8,12 +8,12 @@ from torch import nn
 
 from robustfl.contracts import StatisticsLayer, Tag
 from robustfl.defenses.aggregation import PlainMean
+from robustfl.engine import train
+from robustfl.engine.clients import Clients
+from robustfl.engine.statistics import begin, collect, collecting
+from robustfl.engine.statistics_aggregation import _moved
+from robustfl.engine.training import _Loop
 from robustfl.errors import UsageError
-from robustfl.federation import train
-from robustfl.federation.channel import _moved
-from robustfl.federation.clients import Clients
-from robustfl.federation.engine import _Loop
-from robustfl.federation.statistics import begin, collect, collecting
 from robustfl.registry import create
 from robustfl.scenarios.build import Built, build
 from robustfl.scenarios.cell import Cell
@@ -122,7 +122,7 @@ def test_a_pass_over_many_samples_takes_them_in_batches_of_equal_size(
     mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With three batches of 67 samples and one normaliser for all, the pooled statistics are those of all samples."""
-    monkeypatch.setattr("robustfl.federation.clients.STATISTICS_BATCH", 80)
+    monkeypatch.setattr("robustfl.engine.clients.STATISTICS_BATCH", 80)
     e = build(
         cell(norm=f"hbn(stats_mode={mode})", model="mlp", partition="iid", dataset="digits(limit=804, test_limit=10)")
     ).experiment

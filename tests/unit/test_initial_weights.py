@@ -10,8 +10,8 @@ import torch
 
 from robustfl.cli import invoke
 from robustfl.contracts import Model
+from robustfl.engine import initial_state, train
 from robustfl.errors import DataMissing, Refused, UsageError
-from robustfl.federation import initial_state, train
 from robustfl.models import Weights
 from robustfl.registry import create
 from robustfl.scenarios import run_cell

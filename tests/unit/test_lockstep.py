@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from robustfl.contracts import NormLayer
-from robustfl.federation import train
-from robustfl.federation.clients import Clients
+from robustfl.engine import train
+from robustfl.engine.clients import Clients
 from robustfl.scenarios.build import build
 from robustfl.scenarios.cell import Cell
 from robustfl.scenarios.expand import refusal

@@ -9,8 +9,8 @@ from torch import nn
 from robustfl.contracts import Context
 from robustfl.defenses.aggregation import DefendedStatistics, PlainMean
 from robustfl.defenses.pipeline import parse_pipeline
+from robustfl.engine.statistics import begin, collect
 from robustfl.errors import Refused, UsageError
-from robustfl.federation.statistics import begin, collect
 from robustfl.norms import FBN, GN, IN, CentralisedBN, FixBN, NaiveBN, functional, sums
 from robustfl.vectors import layout_of, read_statistics, write_statistics
 

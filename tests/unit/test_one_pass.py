@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 import robustfl
 from robustfl.contracts import Model, Norm, NormLayer, Tag
+from robustfl.engine.one_pass import Mixed, in_one_pass
 from robustfl.errors import UsageError
-from robustfl.federation.one_pass import Mixed, in_one_pass
 from robustfl.layer_kinds import LayerKind, Rows, Sizes, layer_kind, per_sample
 from robustfl.models.dropout import seed_dropout
 from robustfl.models.network import Network

@@ -17,7 +17,7 @@ from benchmarks.operations import SHAPES, round_of
 from robustfl.contracts import Aggregator, Context, Step
 from robustfl.defenses import parse_pipeline
 from robustfl.defenses.rows import Mixed, Stack
-from robustfl.federation.statistics import begin, collect
+from robustfl.engine.statistics import begin, collect
 from robustfl.passes import Plan, channels_last, client_means, differentiated, serving
 from robustfl.randomness import stream
 from robustfl.registry import create, entries

@@ -12,11 +12,11 @@ from torch import nn
 
 from robustfl.branches import ADVERSARIAL, CLEAN, through
 from robustfl.contracts import Tag
+from robustfl.engine import train
+from robustfl.engine.personal import Personal, Privacy, lent
+from robustfl.engine.statistics import begin
 from robustfl.errors import Refused, UsageError
 from robustfl.evaluation import macs_per_epoch
-from robustfl.federation import train
-from robustfl.federation.personal import Personal, Privacy, lent
-from robustfl.federation.statistics import begin
 from robustfl.registry import create
 from robustfl.scenarios import run_cell
 from robustfl.scenarios.build import Built, build

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from robustfl.contracts import BranchedLayer, NormLayer, StatisticsLayer
+from robustfl.engine.statistics import begin, lockstep
 from robustfl.errors import UsageError
-from robustfl.federation.statistics import begin, lockstep
 from robustfl.layer_kinds import TABLE
 from robustfl.norms.lockstep import KINDS
 from robustfl.norms.normalizer_free import FeatureNorm

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from benchmarks.federations import federation
 from robustfl.contracts import Aggregator, Propagation, StatisticsLayer
-from robustfl.federation import train
+from robustfl.engine import train
 from robustfl.layer_kinds import convolution
 from robustfl.passes import channels_last
 from robustfl.registry import create, entries

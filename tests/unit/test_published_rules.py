@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from benchmarks.gradients import centralised
 from robustfl.data import Batches
-from robustfl.federation import Experiment, State, train
+from robustfl.engine import Experiment, State, train
 from robustfl.scenarios.build import build
 from robustfl.scenarios.cell import Cell
 

@@ -14,7 +14,7 @@ from torch import Tensor
 import robustfl
 from robustfl.contracts import Attack, Context, Knowledge, Reports, View
 from robustfl.defenses import Propagate
-from robustfl.federation import Experiment, channel, engine, propagate_statistics, train
+from robustfl.engine import Experiment, propagate_statistics, statistics_aggregation, train, training
 from robustfl.norms.lockstep import KINDS
 from robustfl.randomness import stream
 from robustfl.registry import create, entries
@@ -99,7 +99,7 @@ def test_statistics_collected_for_tests_come_out_as_rehearsed() -> None:
 @pytest.mark.parametrize("rule", DRAWING)
 def test_exchanges_in_lockstep_come_out_as_rehearsed(rule: str) -> None:
     e = probed(norm="fedtan", algorithm="fedavg", defense="mean", statistics_defense=rule, scope="statistics")
-    reduce = engine._Loop(e, lambda message: None).channel.reducer(list(range(9)), 7, 2, engine.initial_state(e))
+    reduce = training._Loop(e, lambda message: None).channel.reducer(list(range(9)), 7, 2, training.initial_state(e))
     rows = torch.rand(9, 4, dtype=torch.float64) + torch.arange(9)[:, None]
     made = [reduce(kind, rows) for kind in KINDS]
     assert len(told("statistics")) == len(KINDS)
@@ -246,7 +246,7 @@ def test_origin_weighs_clients_as_the_server_does() -> None:
 
 def test_origin_of_an_exchange_weighs_clients_too() -> None:
     e = probed(norm="fedtan", algorithm="fedavg", partition="dirichlet(alpha=0.5, min_size=10)")
-    reduce = engine._Loop(e, lambda message: None).channel.reducer(list(range(9)), 7, 2, engine.initial_state(e))
+    reduce = training._Loop(e, lambda message: None).channel.reducer(list(range(9)), 7, 2, training.initial_state(e))
     rows = torch.rand(9, 4, dtype=torch.float64) + torch.arange(9)[:, None]
     reduce(KINDS[0], rows)
     ((view, _),) = Probe.seen
@@ -274,7 +274,9 @@ def test_origin_is_the_step_of_the_round_and_for_a_test_the_union() -> None:
 def test_a_rehearsal_trims_as_many_as_the_server_is_told(norm: str) -> None:
     e = probed(defense="trimmed-mean", norm=norm, f=1, f_declared=3, scope="both", algorithm="fedavg(local_steps=1)")
     if norm == "fedtan":
-        reduce = engine._Loop(e, lambda message: None).channel.reducer(list(range(9)), 8, 1, engine.initial_state(e))
+        reduce = training._Loop(e, lambda message: None).channel.reducer(
+            list(range(9)), 8, 1, training.initial_state(e)
+        )
         rows = torch.rand(9, 4, dtype=torch.float64) + torch.arange(9)[:, None]
         made = reduce(KINDS[0], rows)
         assert torch.equal(made, told("statistics")[0])
@@ -308,15 +310,17 @@ def test_search_hides_in_the_layer_where_clients_differ(
     rows[:, first.mean] = 1000 + noise[:, first.mean]
     rows[:, second.mean] = 3 + 30 * noise[:, second.mean]
     views: list[View] = []
-    original = channel.forged_statistics
+    original = statistics_aggregation.forged_statistics
 
     def noted(attack: Attack, view: View, **more: Any) -> Any:
         views.append(view)
         return original(attack, view, **more)
 
-    monkeypatch.setattr(channel, "forged_statistics", noted)
+    monkeypatch.setattr(statistics_aggregation, "forged_statistics", noted)
     reports = Reports(rows, torch.full((7, 2), 8))
-    merged, _ = engine._Loop(e, lambda message: None).channel.merge(reports, 7, 3, engine.initial_state(e), Context())
+    merged, _ = training._Loop(e, lambda message: None).channel.merge(
+        reports, 7, 3, training.initial_state(e), Context()
+    )
     (view,) = views
     assert view.honest is not None
     assert view.aggregate is not None

@@ -13,8 +13,8 @@ from torch import Tensor
 import robustfl
 from robustfl import registry
 from robustfl.contracts import Aggregated, Aggregator, Attack, Evasion, Forged
+from robustfl.engine.statistics import collect
 from robustfl.errors import RobustflError
-from robustfl.federation.statistics import collect
 from robustfl.norms.layers import ServerBatchNorm
 from robustfl.results import received
 from robustfl.scenarios import run_cell

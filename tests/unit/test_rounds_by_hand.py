@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from robustfl.engine import train
 from robustfl.evaluation.forgetting import forgetting
-from robustfl.federation import train
 from robustfl.randomness import numpy_stream, stream
 from robustfl.records import CellResult
 from robustfl.scenarios import run_cell

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from robustfl import passes
 from robustfl.contracts import Tag
-from robustfl.federation import clients, local_steps, train
+from robustfl.engine import clients, local_training, train
 from robustfl.layer_kinds import TABLE, LayerKind, Rows, layer_kind
 from robustfl.norms.layers import OwnBatchNorm
 from robustfl.passes import Plan, Unsupported, at_once, channels_last, client_means, together
@@ -32,7 +32,7 @@ Groups = list[list[int]]
 def groups(monkeypatch: pytest.MonkeyPatch) -> Groups:
     """The places of all groups that walk side by side."""
     seen: Groups = []
-    original = local_steps._walk_group
+    original = local_training._walk_group
 
     def noted(clients: Any, ids: Any, places: list[int], *rest: Any, **more: Any) -> bool:
         kept = original(clients, ids, places, *rest, **more)
@@ -40,7 +40,7 @@ def groups(monkeypatch: pytest.MonkeyPatch) -> Groups:
             seen.append(places)
         return kept
 
-    monkeypatch.setattr(local_steps, "_walk_group", noted)
+    monkeypatch.setattr(local_training, "_walk_group", noted)
     return seen
 
 

@@ -10,11 +10,11 @@ from torch import nn
 
 from robustfl.attacks.byzantine.alie import z_max
 from robustfl.contracts import Task
+from robustfl.engine import train
+from robustfl.engine.clients import Clients
 from robustfl.errors import UsageError
 from robustfl.evaluation.accuracy import attack_success
 from robustfl.evaluation.computation import macs_per_epoch
-from robustfl.federation import train
-from robustfl.federation.clients import Clients
 from robustfl.models.dropout import ClientDropout
 from robustfl.registry import create
 from robustfl.reports import rank_board
@@ -243,7 +243,7 @@ def test_hbn_as_released_tests_with_statistics_of_the_clients_own_factors() -> N
             before = record.tested
         assert before is not None
         assert before.personal is not None
-        from robustfl.federation.engine import _Loop
+        from robustfl.engine.training import _Loop
 
         before.personal.parameters.fill_(factor)
         return _Loop(e, lambda message: None).channel.refreshed(before)

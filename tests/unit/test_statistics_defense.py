@@ -10,8 +10,8 @@ import torch
 from robustfl.contracts import Aggregator, StatisticsSlices, Step
 from robustfl.defenses import parse_pipeline
 from robustfl.defenses.propagation.spread import parse_propagation
+from robustfl.engine import train, training
 from robustfl.errors import UsageError
-from robustfl.federation import engine, train
 from robustfl.norms.lockstep import KINDS
 from robustfl.randomness import stream
 from robustfl.registry import entries
@@ -191,7 +191,7 @@ def test_updates_and_statistics_each_go_through_their_own_rule() -> None:
 
 def test_exchanges_in_lockstep_go_through_the_rule_on_statistics() -> None:
     e = build(cell(norm="fedtan", algorithm="fedavg", defense="mean", statistics_defense="median", f=0)).experiment
-    reduce = engine._Loop(e, lambda message: None).channel.reducer(list(range(7)), 7, 0, engine.initial_state(e))
+    reduce = training._Loop(e, lambda message: None).channel.reducer(list(range(7)), 7, 0, training.initial_state(e))
     rows = torch.tensor([[0.0], [1.0], [2.0], [3.0], [50.0], [60.0], [70.0]], dtype=torch.float64)
     assert [float(reduce(kind, rows)) for kind in KINDS] == [3.0] * 4
 

@@ -14,8 +14,8 @@ import torch
 from team_driver import CELLS, result
 
 from robustfl.cli import invoke
+from robustfl.engine import train
 from robustfl.errors import Refused
-from robustfl.federation import train
 from robustfl.scenarios.build import build
 from robustfl.scenarios.cell import Cell
 from robustfl.scenarios.single import processes, rank

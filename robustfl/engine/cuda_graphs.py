@@ -41,8 +41,8 @@ class Masked(Protocol):
 _Asked = tuple[Masked, torch.Size]
 _Note = tuple[nn.Module, Callable[..., None], tuple[Any, ...]]
 
-OFTEN = 3  # passes of a kind before it is recorded
-MOST = 64  # recordings
+WARMUP_CALLS = 3  # passes of a kind before it is recorded
+MAX_GRAPHS = 64  # recordings
 BYTES = 2**31  # of what they read and write, all together
 KINDS = 4096  # kinds counted before counting starts anew
 _OURS = {"torch", "torchvision", "robustfl"}
@@ -110,7 +110,7 @@ class _Recording:
         return tuple(found[: self.results])
 
 
-class Replays:
+class GraphCache:
     """The passes of one model, recorded from the third of a kind on where ``recorder`` is there.
 
     A kind is all that a recording cannot follow: shapes, modes of layers, where their buffers lie. Only models whose
@@ -141,12 +141,14 @@ class Replays:
         kind = (kind, out.shape, *map(_form, inputs), *map(_mode, self._norms), *(m.training for m in self._dropouts))
         if kind in self._known:
             return self._known[kind](inputs, out)
-        if len(self._known) >= MOST or self._bytes > BYTES:  # to let go of one for another costs more than it saves
+        if (
+            len(self._known) >= MAX_GRAPHS or self._bytes > BYTES
+        ):  # to let go of one for another costs more than it saves
             return made(*inputs, out)
         if len(self._counts) > KINDS:
             self._counts.clear()
         self._counts[kind] += 1
-        if self._counts[kind] < OFTEN or not room():
+        if self._counts[kind] < WARMUP_CALLS or not room():
             return made(*inputs, out)
         asked: list[_Asked] = []
         with self._masked(lambda layer, shape: _drawn(asked, layer, shape, out.device)):

@@ -20,7 +20,7 @@ LIMIT = 4 << 30
 """Bytes of clients' state that stay in memory unless a run says otherwise."""
 
 
-def kept(first: Tensor, clients: int, limit: int) -> tuple[Tensor, mmap.mmap | None]:
+def allocate_client_state(first: Tensor, clients: int, limit: int) -> tuple[Tensor, mmap.mmap | None]:
     """Rows ``[N k]`` that all are ``first [k]``, and the file they lie in, if they take more than ``limit`` bytes.
 
     Rows in a file are on the CPU. Raises ``StoreError`` if the file does not fit on the disk.

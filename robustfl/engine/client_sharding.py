@@ -12,15 +12,15 @@ from torch import Tensor
 from robustfl.contracts import Aggregated, Attack, ColumnAttack, Context, Forged, Reports, View
 from robustfl.defenses import Pipeline
 from robustfl.defenses.slices import NeedsWhole, run_sliced
-from robustfl.federation.local_steps import Messages
-from robustfl.federation.personal import Personal
+from robustfl.engine.local_training import Messages
+from robustfl.engine.personal import Personal
 from robustfl.results import received, unwritten
 from robustfl.team import ALONE, Team
 
 T = TypeVar("T")
 
 
-class Exchange:
+class ClientSharding:
     """Who of a team works for which clients, and how its processes share messages; alone, nothing of that happens.
 
     ``order`` are all clients in the order in which they are dealt out.
@@ -76,7 +76,7 @@ class MessageStack:
     rows: Tensor
     honest: int
     width: int
-    exchange: Exchange
+    exchange: ClientSharding
 
     @property
     def _team(self) -> Team:

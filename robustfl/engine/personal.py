@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from robustfl.contracts import Norm, Tag
-from robustfl.storage import LIMIT, kept
+from robustfl.engine.client_state import LIMIT, allocate_client_state
 from robustfl.vectors import Layout
 
 
@@ -73,7 +73,7 @@ class Personal:
         """Everybody's entries as the initial model has them, and the files of those that take more than ``limit``."""
         own = theta[privacy.private] if privacy.private is not None else theta.new_empty(0)
         statistics = layout.initial_statistics(theta) if privacy.statistics else theta.new_empty(0)
-        (parameters, a), (rows, b) = kept(own, clients, limit), kept(statistics, clients, limit)
+        (parameters, a), (rows, b) = (allocate_client_state(one, clients, limit) for one in (own, statistics))
         return cls(parameters, rows), [file for file in (a, b) if file is not None]
 
     def sum(self, clients: Sequence[int] | None = None) -> Tensor:

@@ -10,9 +10,9 @@ from torch import Tensor
 from robustfl.attacks.byzantine.sight import forged_statistics
 from robustfl.branches import ADVERSARIAL, CLEAN
 from robustfl.contracts import Context, Rehearsal, View
+from robustfl.engine.client_sharding import attack_shift
+from robustfl.engine.experiment import Experiment
 from robustfl.errors import RobustflError
-from robustfl.federation.experiment import Experiment
-from robustfl.federation.stack import attack_shift
 from robustfl.randomness import stream
 from robustfl.results import received
 

@@ -11,11 +11,11 @@ from torch import Tensor
 from robustfl.attacks.byzantine.sight import forge_statistics, forged_statistics
 from robustfl.contracts import Context, Reducer, Rehearsal, Reports, View
 from robustfl.defenses.aggregation import DefendedStatistics, PlainMean
+from robustfl.engine.client_sharding import ClientSharding, attack_shift, mean
+from robustfl.engine.clients import STATISTICS_BATCH, Clients
+from robustfl.engine.experiment import Experiment
+from robustfl.engine.state import State
 from robustfl.errors import Diverged
-from robustfl.federation.clients import STATISTICS_BATCH, Clients
-from robustfl.federation.experiment import Experiment
-from robustfl.federation.stack import Exchange, attack_shift, mean
-from robustfl.federation.state import State
 from robustfl.passes import grouped
 from robustfl.randomness import stream
 from robustfl.results import received
@@ -29,7 +29,7 @@ class StatisticsChannel:
     all of it happens on the CPU, wherever the model is.
     """
 
-    def __init__(self, experiment: Experiment, clients: Clients, exchange: Exchange) -> None:
+    def __init__(self, experiment: Experiment, clients: Clients, exchange: ClientSharding) -> None:
         self._e, self._clients, self._exchange = experiment, clients, exchange
         self._variance = experiment.layout.variance_mask()
         self._variances = self._variance.nonzero().flatten()

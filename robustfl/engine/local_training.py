@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from robustfl.contracts import Contrast, LocalWork, Reducer, Reports
-from robustfl.errors import Refused
-from robustfl.federation.clients import Clients
-from robustfl.federation.personal import Personal, lent
-from robustfl.federation.statistics import (
+from robustfl.engine.clients import Clients
+from robustfl.engine.personal import Personal, lent
+from robustfl.engine.statistics import (
     begin,
     collect,
     lockstep,
@@ -24,6 +23,7 @@ from robustfl.federation.statistics import (
     starting,
     unseen,
 )
+from robustfl.errors import Refused
 from robustfl.layer_kinds import Sizes
 from robustfl.models.network import representing
 from robustfl.passes import Plan, Unsupported, client_means, evaluating, grouped, plain, serving, together
@@ -64,7 +64,7 @@ class Round:
     first: Messages | None = None
 
 
-def work(
+def train_locally(
     clients: Clients, ids: Sequence[int], given: Round, memory: Tensor | None, *, out: Tensor, lends: bool = False
 ) -> Messages:
     """The honest messages of clients: shared entries, written to ``out [n d']``.
@@ -162,7 +162,7 @@ def _walk_group(
     if given.personal is not None:
         start = given.personal.models_of(chosen, e.privacy, given.received)
         own = given.personal.statistics[list(chosen)].to(start.device) if e.privacy.statistics else own
-    turn = Turn(clients, chosen, given, start, done.updates[at])
+    turn = LocalTrainer(clients, chosen, given, start, done.updates[at])
     if first is not None:
         turn.take(first.updates[at], first.losses[at])
     work = LocalWork(
@@ -212,7 +212,7 @@ def _index(places: list[int]) -> slice | list[int]:
     return slice(first, last + 1) if places == list(range(first, last + 1)) else places
 
 
-class Turn:
+class LocalTrainer:
     """Some clients' local steps of a round: ``gradient`` takes everybody's next batch, ``again`` the same once more.
 
     Models and gradients are rows ``[n d]``. The first gradients lie in ``rows``, if these are wide enough.

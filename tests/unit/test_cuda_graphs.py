@@ -14,9 +14,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from benchmarks.federations import federation
-from robustfl.federation import clients, train
+from robustfl.engine import clients, train
+from robustfl.engine.cuda_graphs import GraphCache, Results
 from robustfl.registry import create
-from robustfl.replay import Replays, Results
 from tests.pretend import DEVICE, HOST, Pretend
 
 
@@ -161,7 +161,7 @@ def hooked() -> nn.Module:
 @pytest.mark.parametrize(("layer", "expected"), [(Doubling(), 0), (hooked(), 0), (nn.Tanh(), 1)])
 def test_only_layers_that_are_known_are_recorded(layer: nn.Module, expected: int) -> None:
     model, recorder, x = nn.Sequential(nn.Linear(2, 2), layer), Repeater(), torch.ones(3, 2)
-    replays = Replays(model, recorder, print)
+    replays = GraphCache(model, recorder, print)
     for _ in range(5):
         replays.run("kind", lambda x, out: (out.copy_(model(x).detach()),), (x,), torch.empty(3, 2))
     assert recorder.recorded == expected
@@ -169,7 +169,7 @@ def test_only_layers_that_are_known_are_recorded(layer: nn.Module, expected: int
 
 def test_kinds_are_told_apart_and_rare_ones_run() -> None:
     recorder, out = Repeater(), torch.empty(2)
-    replays = Replays(nn.Linear(2, 2), recorder, print)
+    replays = GraphCache(nn.Linear(2, 2), recorder, print)
 
     def halved(x: Tensor, out: Tensor) -> Results:
         out.copy_(x[0] / 2)
@@ -197,7 +197,7 @@ def test_kinds_are_told_apart_and_rare_ones_run() -> None:
 
 
 def test_results_are_not_what_the_next_replay_writes_to() -> None:
-    replays, out = Replays(nn.Linear(2, 2), Repeater(), print), torch.empty(2)
+    replays, out = GraphCache(nn.Linear(2, 2), Repeater(), print), torch.empty(2)
     found = [
         replays.run("kind", lambda x, out: (out.copy_(x), x + 1), (torch.full((2,), float(k)),), out)[1]
         for k in range(6)
@@ -205,11 +205,11 @@ def test_results_are_not_what_the_next_replay_writes_to() -> None:
     assert [row.tolist() for row in found] == [[k + 1, k + 1] for k in range(6)]
 
 
-@pytest.mark.parametrize("limit", ["MOST", "BYTES"])
+@pytest.mark.parametrize("limit", ["MAX_GRAPHS", "BYTES"])
 def test_nothing_is_recorded_beyond_a_limit_and_nothing_twice(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(f"robustfl.replay.{limit}", 2 if limit == "MOST" else 2 * 16 - 1)
+    monkeypatch.setattr(f"robustfl.engine.cuda_graphs.{limit}", 2 if limit == "MAX_GRAPHS" else 2 * 16 - 1)
     recorder, out = Repeater(), torch.empty(2)
-    replays = Replays(nn.Linear(2, 2), recorder, print)
+    replays = GraphCache(nn.Linear(2, 2), recorder, print)
     for _ in range(9):
         for kind in ("a", "b", "c"):
             replays.run(kind, lambda x, out: (out.copy_(x),), (torch.ones(2),), out)
@@ -221,7 +221,7 @@ def test_an_error_without_words_is_named() -> None:
         raise NotImplementedError
 
     told: list[str] = []
-    replays = Replays(nn.Linear(2, 2), refusing, told.append)
+    replays = GraphCache(nn.Linear(2, 2), refusing, told.append)
     for _ in range(4):
         replays.run("kind", lambda x, out: (out.copy_(x),), (torch.ones(2),), torch.empty(2))
     assert told == ["passes are launched operation by operation; recording them failed (NotImplementedError)"]

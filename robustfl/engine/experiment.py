@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from robustfl.contracts import Algorithm, Attack, Evasion, LockstepNorm, Norm, Objective, OneMachineNorm
 from robustfl.data import Augment, Resident
 from robustfl.defenses import Pipeline, Propagate
+from robustfl.engine.personal import Privacy
 from robustfl.errors import Refused
-from robustfl.federation.personal import Privacy
 from robustfl.precision import Precision
 from robustfl.randomness import numpy_stream, stream
 from robustfl.vectors import Layout, flatten_parameters

@@ -12,17 +12,17 @@ from torch import Tensor
 
 from robustfl.contracts import Aggregated, Context, Rehearsal, Reports, ServerWork, View
 from robustfl.defenses.stack import LONGEST
+from robustfl.engine.client_sharding import ClientSharding, MessageStack
+from robustfl.engine.client_state import LIMIT, settle
+from robustfl.engine.clients import Clients
+from robustfl.engine.experiment import Experiment
+from robustfl.engine.local_training import Messages, Round, train_locally
+from robustfl.engine.outputs import noise_outputs
+from robustfl.engine.propagation import propagate_statistics
+from robustfl.engine.state import LocalModels, RoundRecord, State, initial_state
+from robustfl.engine.statistics_aggregation import StatisticsChannel
 from robustfl.errors import Diverged, Refused
-from robustfl.federation.channel import StatisticsChannel
-from robustfl.federation.clients import Clients
-from robustfl.federation.experiment import Experiment
-from robustfl.federation.local_steps import Messages, Round, work
-from robustfl.federation.outputs import noise_outputs
-from robustfl.federation.propagation import propagate_statistics
-from robustfl.federation.stack import Exchange, MessageStack
-from robustfl.federation.state import LocalModels, RoundRecord, State, initial_state
 from robustfl.results import pair, received
-from robustfl.storage import LIMIT, settle
 from robustfl.team import ALONE, Team
 from robustfl.vectors import write_statistics
 
@@ -100,7 +100,7 @@ class _Loop:
         self._rows: Tensor | None = None
         self._clients = Clients(experiment, warn)
         everybody = sorted(range(experiment.settings.clients), key=lambda k: (k in experiment.byzantine, k))
-        self._exchange = Exchange(team, everybody, warn)
+        self._exchange = ClientSharding(team, everybody, warn)
         self.channel = StatisticsChannel(experiment, self._clients, self._exchange)
         steps = map(self._clients.steps, range(experiment.settings.clients))
         if caution := experiment.algorithm.caution(max(steps)):
@@ -163,7 +163,7 @@ class _Loop:
         reducer = self.channel.reducer(who.ids, who.h, who.f, state) if together else None
         given = Round(t, received, frozen, state.server, state.personal, reducer)
         lends = memory is not None and seats is None
-        messages = work(self._clients, here, given, memory, out=rows[: len(here)], lends=lends)
+        messages = train_locally(self._clients, here, given, memory, out=rows[: len(here)], lends=lends)
         kept = state.memory
         if messages.kept:  # the next round's messages go where the memory was
             kept, self._rows = rows, kept
@@ -235,7 +235,7 @@ class _Loop:
         out = torch.empty_like(e.privacy.sent(state.theta)).unsqueeze(0)
         received = e.algorithm.broadcast(state.theta, state.server)
         given = Round(t, received, e.norm.frozen(t, e.settings.rounds), state.server)
-        work(self._clients, [e.settings.clients], given, state.root, out=out)
+        train_locally(self._clients, [e.settings.clients], given, state.root, out=out)
         return out[0]
 
     # --- attack and server -------------------------------------------------------------------------------------------

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from robustfl.federation.experiment import Experiment
-from robustfl.federation.personal import lent
-from robustfl.federation.state import State
+from robustfl.engine.experiment import Experiment
+from robustfl.engine.personal import lent
+from robustfl.engine.state import State
 from robustfl.passes import NEAR, channels_last, evaluating
 
 

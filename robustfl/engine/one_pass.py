@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from robustfl.engine.statistics import begin, collect
 from robustfl.errors import RobustflError
-from robustfl.federation.statistics import begin, collect
 from robustfl.passes import Plan, Unsupported, plain, together
 from robustfl.randomness import stream
 from robustfl.vectors import flatten_parameters, layout_of

@@ -9,15 +9,15 @@ from torch import Tensor
 
 from robustfl.contracts import Objective, Reports, StatisticsPass, Task
 from robustfl.data import Batches
+from robustfl.engine.cuda_graphs import GraphCache, recorded_on
+from robustfl.engine.experiment import Experiment
+from robustfl.engine.personal import lent
+from robustfl.engine.statistics import begin, collect, collecting, resize
 from robustfl.errors import Refused
-from robustfl.federation.experiment import Experiment
-from robustfl.federation.personal import lent
-from robustfl.federation.statistics import begin, collect, collecting, resize
 from robustfl.models.dropout import ClientDropout
 from robustfl.passes import Plan, Unsupported, at_once, channels_last, serving
 from robustfl.randomness import stream
 from robustfl.registry import origin_of
-from robustfl.replay import Replays, recorded_on
 from robustfl.results import pair, received
 
 STATISTICS_BATCH = 256
@@ -42,7 +42,7 @@ class Clients:
         self._warn = warn
         recorder = None if origin_of(experiment.objective) else recorded_on(experiment.device)
         self._poisoned: Tensor | None = None
-        self.replays = Replays(experiment.model, recorder, warn)
+        self.replays = GraphCache(experiment.model, recorder, warn)
         self._dtype = next(experiment.model.parameters()).dtype
         self._batches = Batches(
             experiment.seats, settings.batch, settings.seed,

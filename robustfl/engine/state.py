@@ -9,9 +9,9 @@ from typing import Any
 
 from torch import Tensor
 
-from robustfl.federation.experiment import Experiment
-from robustfl.federation.personal import Personal
-from robustfl.storage import LIMIT, kept
+from robustfl.engine.client_state import LIMIT, allocate_client_state
+from robustfl.engine.experiment import Experiment
+from robustfl.engine.personal import Personal
 from robustfl.team import ALONE, Team
 
 
@@ -78,7 +78,7 @@ def initial_state(experiment: Experiment, team: Team = ALONE, *, limit: int = LI
     theta = e.flat
     memory, personal, files = None, None, list[mmap.mmap]()
     if e.algorithm.remembers:
-        memory, file = kept(theta.new_zeros(e.layout.d), len(team.mine(range(clients))), limit)
+        memory, file = allocate_client_state(theta.new_zeros(e.layout.d), len(team.mine(range(clients))), limit)
         files += [file] if file is not None else []
     if e.privacy.personal:
         personal, more = Personal.initial(e.privacy, e.layout, theta, clients, limit)
