@@ -28,6 +28,7 @@ from robustfl.torch_settings import standard_settings
 from .build import Built, Sizes, build, check_sizes, skeleton, split_sizes
 from .cell import Cell, of_each
 from .expand import expand, fingerprints, labels, refusal, resolve
+from .memory import message_bytes
 from .methods import method
 from .noop_settings import scenario_warnings
 from .plan import ResolvedCell
@@ -293,11 +294,10 @@ def _seconds(cell: Cell, cost: Cost | None) -> float | None:
     if cost is None or cost.failed or cost.refused:
         return None
     points = 1 + (cell.end // cell.evaluate_every if cell.evaluate_every else 10)
-    attacked = sum(passes(e) for e in cell.evasions) * (points if cell.evaluate_ra else 1)
-    images: float = points * cost.images + attacked * min(cost.images, cell.ra_limit or cost.images)
+    attacked = sum(passes(e) for e in cell.evasions) * min(cost.images, cell.ra_limit or cost.images)
+    images: float = points * cost.images + attacked * (points if cell.evaluate_ra else 1)
     if cell.select == "validation":  # and the selected model is tested beside the last one
-        images += points * cost.validated + cost.images
-        images += sum(passes(e) for e in cell.evasions) * min(cost.images, cell.ra_limit or cost.images)
+        images += points * cost.validated + cost.images + attacked
     return cell.end * cost.round + images * cost.image
 
 
@@ -404,10 +404,9 @@ class Costs:
             seconds = self._rounds.get(shape_of(cell), work * network.pace)
         built, e = network.built, network.built.experiment
         users = cell.clients if e.norm.private and not built.tests else 1  # each with a model of its own
-        stack = cell.participants * e.layout.d * next(e.model.parameters()).element_size()
         share = len(cell.adversarial) / cell.clients
         looks = len(e.train) * cell.domain_share * cell.validation * (share * passes(cell.train_evasion) + 1 - share)
-        memory = int(2.5 * stack) + 700 * 2**20  # the message stacks, beside the libraries themselves
+        memory = message_bytes(cell, e) + 700 * 2**20  # beside the libraries themselves
         return Cost(seconds, network.pace * network.forward, len(built.test) * users, memory, looks)
 
     def _network(self, cell: Cell) -> _Network:

@@ -115,13 +115,13 @@ def _found(source: str | Path, key: str) -> tuple[CellResult, Path]:
         board, wrong = read_board(place)
         if wrong:
             raise StoreError(f"{place}: {wrong[0]}")
-        records = {record.key: record for record in board.records()}
-        whole = _whole(key, records, str(source))
-        record, folder = records[whole], place.parent
+        records = {record.key: record for record in board.cells}
+        keys, read, folder = set(records), records.__getitem__, place.parent
     else:
         store = open_store(place)
-        whole = _whole(key, store.keys(), str(source))
-        record, folder = store.read(whole), store.folder
+        keys, read, folder = store.keys(), store.read, store.folder
+    whole = _whole(key, keys, str(source))
+    record = read(whole)
     kept = record.certificates.get("model")
     path = model_path(folder, whole)
     if not isinstance(kept, Mapping) or not isinstance(kept.get("digest"), str):
@@ -168,9 +168,13 @@ def _cell(record: CellResult) -> Cell:
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
+def _named(model: nn.Module) -> dict[str, Tensor]:
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
 def _arrays(model: nn.Module, personal: Personal | None) -> Arrays:
     """Parameters and buffers by name, those that no checkpoint of torch would hold included."""
-    named = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    named = _named(model)
     if personal is not None:
         named |= dict(zip(_OWN, (personal.parameters, personal.statistics), strict=True))
     return {name: tensor.detach().cpu().numpy() for name, tensor in named.items()}
@@ -201,7 +205,7 @@ def _read(record: CellResult, path: Path) -> tuple[Arrays, dict[str, Any]]:
 
 
 def _fill(model: nn.Module, arrays: Mapping[str, np.ndarray[Any, Any]], path: Path) -> None:
-    named = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    named = _named(model)
     apart = sorted(named.keys() ^ (arrays.keys() - set(_OWN)))
     if apart:
         raise RobustflError(f"{path}: the network built here differs from the stored one in {', '.join(apart[:4])}")

@@ -14,6 +14,7 @@ import torch
 
 from robustfl.errors import Refused, UsageError
 from robustfl.evaluation.accuracy import activations
+from robustfl.federation import Experiment
 
 from .build import Built, build
 from .cell import Cell
@@ -69,10 +70,8 @@ def exhausted(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
 
 
-# What CUDA and its libraries take on a GPU for every process.
-_CONTEXT = 600 << 20
-# A share of the free memory stays free.
-_USABLE = 0.9
+_CONTEXT = 600 << 20  # what CUDA and its libraries take on a GPU for every process
+_USABLE = 0.9  # of the free memory
 _MOST = 16
 
 
@@ -84,8 +83,7 @@ def slots_on(gpus: Sequence[int], need: int) -> int:
 
 def memory_of(cells: Iterable[Cell], root: str | Path | None = None) -> int:
     """An estimate of what the largest of the cells takes on a GPU; those that cannot be built take nothing."""
-    built: dict[tuple[object, ...], Built] = {}
-    most = 0
+    built, most = dict[tuple[object, ...], Built](), 0
     for cell in cells:
         kind = (cell.dataset, cell.domains, cell.model, cell.norm, cell.algorithm, cell.dtype)
         try:
@@ -97,14 +95,18 @@ def memory_of(cells: Iterable[Cell], root: str | Path | None = None) -> int:
     return most
 
 
+def message_bytes(cell: Cell, e: Experiment) -> int:
+    """The bytes of 2.5 message stacks, which a round holds at once."""
+    return int(2.5 * cell.participants * e.layout.d * next(e.model.parameters()).element_size())
+
+
 def _bytes(cell: Cell, built: Built) -> int:
-    """2.5 message stacks, the images, and activations of all clients' batches with their gradients, also recorded."""
+    """Message stacks, the images, and activations of all clients' batches with their gradients, also recorded."""
     e = built.experiment
     dtype = next(e.model.parameters()).dtype
     size = dtype.itemsize
-    stack = cell.participants * e.layout.d * size
     kept = cell.clients * e.layout.d * size if e.algorithm.remembers else 0
     images = e.train.x.numel() * e.train.x.element_size() + built.test.x.numel() * built.test.x.element_size()
     samples = cell.participants * cell.batch if "one_batch" in e.algorithm.asks else cell.batch
     image = built.test.pixels(torch.arange(1), dtype=dtype)
-    return _CONTEXT + int(2.5 * stack) + kept + images + 4 * samples * activations(e.model, image) * size
+    return _CONTEXT + message_bytes(cell, e) + kept + images + 4 * samples * activations(e.model, image) * size

@@ -1,9 +1,10 @@
-"""Attacks and settings that change nothing, as far as that is known before training: three tables of rules."""
+"""Attacks and settings that change nothing, as far as that is known before training: one table of rules."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 from robustfl.attacks.evasion.accounts import odd_radius, short_way
@@ -15,104 +16,100 @@ from .expand import idle_rules, repeated
 from .spec import Scenario, is_axis
 
 
-class Facts:
-    """The cell (``c``), its methods (``m``), its numbers (``s``), and what follows from them, for rules and words."""
+def facts_of(cell: Cell) -> SimpleNamespace:
+    """The settings of a cell, its methods (``m``), its numbers (``s``), and what follows from them, for the rules."""
+    m, s = cell.methods, cell.settings
+    x = SimpleNamespace(m=m, s=s, **{name: getattr(cell, name) for name in Cell.model_fields})
+    x.whole, x.planned = (f"{n} round{'s' if n > 1 else ''}" for n in (s.end, x.rounds))
+    x.forges, x.leaves = x.f > 0 and m.attack.forges, x.f > 0 and m.attack.leaves_statistics
+    x.no_statistics = x.forges and not m.norm.sends_statistics and m.propagation is None
+    x.silent, x.tests_at = m.norm.private >= {Tag.WEIGHT, Tag.AFFINE}, x.branch != "clean"
+    x.branched, users = isinstance(m.norm, BranchedNorm), cell.adversarial
+    x.trains, x.selects = bool(users) and m.objective.needs_adversaries, bool(users) and x.select == "validation"
+    x.users, x.others, x.taking_part = users, x.clients - len(users), x.participation * x.clients
+    x.nobody = f"{f'with objective = {x.objective!r}' if users else f'at = {x.at!r},'} nobody trains adversarially"
+    handed_on = m.propagation is not None and not m.propagation.propagation.every_round and x.scope == "statistics"
+    x.attacked = 1 if handed_on else s.end
+    x.where = "statistics that are handed on for tests alone" if handed_on else x.whole
+    return x
 
-    def __init__(self, cell: Cell) -> None:
-        self.c, self.m, self.s = c, m, s = cell, cell.methods, cell.settings
-        self.rounds, self.planned = (f"{n} round{'s' if n > 1 else ''}" for n in (s.end, c.rounds))
-        self.forges, self.leaves = c.f > 0 and m.attack.forges, c.f > 0 and m.attack.leaves_statistics
-        self.no_statistics = self.forges and not m.norm.sends_statistics and m.propagation is None
-        self.silent, self.branched = m.norm.private >= {Tag.WEIGHT, Tag.AFFINE}, isinstance(m.norm, BranchedNorm)
-        self.trains = bool(c.adversarial) and m.objective.needs_adversaries
-        self.selects = bool(c.adversarial) and c.select == "validation"  # by the robust accuracy of AT users
-        why = f"with objective = {c.objective!r}" if c.adversarial else f"at = {c.at!r},"
-        self.nobody, self.others = f"{why} nobody trains adversarially", c.clients - len(c.adversarial)
-        handed_on = m.propagation is not None and not m.propagation.propagation.every_round and c.scope == "statistics"
-        self.attacked = 1 if handed_on else s.end
-        self.where = "statistics that are handed on for tests alone" if handed_on else self.rounds
 
-
-Rule = tuple[str, Callable[[Facts], Any], str]
-"""Settings (of which those at their default are not told; none: all are), when they change nothing, and the words.
+Rule = tuple[str, Callable[[Any], Any], str]
+"""Settings (only those not at their default are reported; none: always), when they change nothing, and the words.
 
 Words are a format of the facts, of what the condition ``found``, and of ``it``, such as ``f = 0 changes nothing``.
 """
 ATTACKS: tuple[Rule, ...] = (
-    ("", lambda x: 0 in (x.c.f, x.s.attackers),
-     "f = {c.f}: nobody attacks, though the attack is {c.attack}; give f, such as --set f=3"),
-    ("", lambda x: x.silent, "{c.attack} reaches nobody: with {c.norm} clients send nothing"),
-    ("", lambda x: x.forges and x.c.scope == "statistics" and x.m.norm.frozen(0, x.c.rounds),
-     "{c.attack} has no effect: {c.norm} sends no statistics in {planned}"),
-    ("", lambda x: not any(map(x.m.attack.on, range(x.s.end))),
-     "{c.attack} has no effect: it does not begin in {rounds}"),
+    ("", lambda x: 0 in (x.f, x.s.attackers),
+     "f = {f}: nobody attacks, though the attack is {attack}; give f, such as --set f=3"),
+    ("", lambda x: x.silent, "{attack} reaches nobody: with {norm} clients send nothing"),
+    ("", lambda x: x.forges and x.scope == "statistics" and x.m.norm.frozen(0, x.rounds),
+     "{attack} has no effect: {norm} sends no statistics in {planned}"),
+    ("", lambda x: not any(map(x.m.attack.on, range(x.s.end))), "{attack} has no effect: it does not begin in {whole}"),
     ("", lambda x: x.m.attack.strength and x.s.attackers and not x.m.algorithm.weighted and x.m.propagation is None
      and x.m.attack.certificate(x.s.participants, x.s.attackers).get(x.m.attack.strength) == 0,
-     "{c.attack} has no effect with n = {s.participants} and f = {s.attackers}: its {m.attack.strength} is 0, so the "
+     "{attack} has no effect with n = {s.participants} and f = {s.attackers}: its {m.attack.strength} is 0, so the "
      "attackers send the honest mean"),  # with weights or a propagation the plain mean that they send is another one
 )  # fmt: skip
 SETTINGS: tuple[Rule, ...] = (
-    ("target", lambda x: x.c.scope == "update", "{it}: with scope = 'update' attackers leave statistics alone"),
-    ("scope target", lambda x: x.c.f and not x.forges and x.m.attack.poisons_data,
-     "{it}: {c.attack} forges no message, it poisons data"),
-    ("target", lambda x: x.no_statistics, "{it}: {c.norm} sends no statistics"),
-    ("target", lambda x: x.leaves, "{it}: {c.attack} forges no statistics"),
-    ("scope", lambda x: x.leaves and x.c.scope == "statistics",
-     "scope = 'statistics': {c.attack} forges updates alone, so what is left of it is poisoned data"),
-    ("quota attackers_data byzantine", lambda x: x.c.f == 0, "{it}: f = 0"),
-    ("quota", lambda x: x.c.participation == 1, "{it}: every client takes part in every round"),
-    ("quota", lambda x: x.s.attackers and x.c.f_declared == x.c.f != x.s.attackers and x.c.defense != "mean",
-     "quota = true: {s.attackers} of {c.participants} attack in every round, and the defense is told f = {c.f}; "
+    ("target", lambda x: x.scope == "update", "{it}: with scope = 'update' attackers leave statistics alone"),
+    ("scope target", lambda x: x.f and not x.forges and x.m.attack.poisons_data,
+     "{it}: {attack} forges no message, it poisons data"),
+    ("target", lambda x: x.no_statistics, "{it}: {norm} sends no statistics"),
+    ("target", lambda x: x.leaves, "{it}: {attack} forges no statistics"),
+    ("scope", lambda x: x.leaves and x.scope == "statistics",
+     "scope = 'statistics': {attack} forges updates alone, so what is left of it is poisoned data"),
+    ("quota attackers_data byzantine", lambda x: x.f == 0, "{it}: f = 0"),
+    ("quota", lambda x: x.participation == 1, "{it}: every client takes part in every round"),
+    ("quota", lambda x: x.s.attackers and x.f_declared == x.f != x.s.attackers and x.defense != "mean",
+     "quota = true: {s.attackers} of {s.participants} attack in every round, and the defense is told f = {f}; "
      "f_declared={s.attackers} tells it what it meets"),
-    ("byzantine", lambda x: x.others == (0 if x.c.byzantine == "at" else x.c.clients),
-     "{it}: with at = {c.at!r} that is everybody"),
-    ("branch", lambda x: not x.branched, "{it}: {c.norm} has no branches"),
-    ("", lambda x: x.c.branch != "clean" and x.branched and not x.trains,
-     "branch = {c.branch!r} tests the adversarial branch of {c.norm}, which nobody trains; branch = 'clean' tests the "
-     "other one"),
-    ("", lambda x: x.c.branch != "clean" and x.branched and x.trains and x.others and x.m.propagation is None
+    ("byzantine", lambda x: len(x.s.candidates or ()) == x.clients, "{it}: with at = {at!r} that is everybody"),
+    ("branch", lambda x: not x.branched, "{it}: {norm} has no branches"),
+    ("", lambda x: x.tests_at and x.branched and not x.trains,
+     "branch = {branch!r} tests the adversarial branch of {norm}, which nobody trains; set branch = 'clean'"),
+    ("", lambda x: x.tests_at and x.branched and x.trains and x.others and x.m.propagation is None
      and x.m.norm.private >= {Tag.MEAN, Tag.VARIANCE},
-     "branch = {c.branch!r}: {others} of {c.clients} users never train the adversarial branch of {c.norm} that they "
+     "branch = {branch!r}: {others} of {clients} users never train the adversarial branch of {norm} that they "
      "are tested through, and without a propagation nobody gives them its statistics"),
-    ("norm", lambda x: x.c.branch == "clean" and not x.trains and not getattr(x.m.norm, "share_affine", True),
-     "norm = {c.norm!r}: share_affine=False changes nothing: nobody trains the adversarial branch"),
+    ("norm", lambda x: not x.tests_at and not x.trains and not getattr(x.m.norm, "share_affine", True),
+     "norm = {norm!r}: share_affine=False changes nothing: nobody trains the adversarial branch"),
     ("train_evasion", lambda x: x.trains and not x.selects and not x.m.objective.asks_evasion,
-     "{it}: {c.objective} makes adversarial examples of its own"),
+     "{it}: {objective} makes adversarial examples of its own"),
     ("train_evasion", lambda x: not x.trains and not x.selects, "{it}: {nobody}"),
     ("propagation", lambda x: not x.trains, "{it}: {nobody}"),
-    ("at", lambda x: x.c.adversarial and not (x.trains or x.selects or x.m.finetune) and x.c.byzantine == "any",
+    ("at", lambda x: x.users and x.byzantine == "any" and not (x.trains or x.selects or x.m.finetune),
      "{it}: {nobody}"),
-    ("", lambda x: [at for at in x.c.schedule.milestones if at >= x.c.rounds],
+    ("", lambda x: [at for at in x.schedule.milestones if at >= x.rounds],
      "schedule: milestones {found} are never reached in {planned}, nor are the rates after them"),
-    ("", lambda x: x.c.schedule.kind == "geometric" and 1 in (x.c.rounds, x.c.schedule.factor),
-     "schedule: factor = {c.schedule.factor:g} changes no rate in {planned}"),
-    ("norm", lambda x: x.m.norm.frozen(0, x.c.rounds),
-     "norm = {c.norm!r} freezes the statistics before the first round: mean 0 and variance 1, or a file's"),
-    ("norm", lambda x: _unreached(x.c.rounds, x.m.norm), "norm = {c.norm!r} in {planned}: {found}"),
-    ("algorithm", lambda x: _unreached(x.s.end, x.m.algorithm), "algorithm = {c.algorithm!r} in {rounds}: {found}"),
-    ("objective", lambda x: _unreached(x.s.end, x.m.objective), "objective = {c.objective!r} in {rounds}: {found}"),
-    ("attack", lambda x: x.c.f and _unreached(x.attacked, x.m.attack), "attack = {c.attack!r} in {where}: {found}"),
-    ("", lambda x: _unreached(x.s.end, *x.m.defense.parts), "defense = {c.defense!r} in {rounds}: {found}"),
-    ("defense", lambda x: isinstance(x.m.norm, OneMachineNorm),
-     "{it}: {c.norm} is one machine, whose rows are all the same"),
-    ("defense", lambda x: x.silent, "{it}: with {c.norm} clients send nothing"),
+    ("", lambda x: x.schedule.kind == "geometric" and 1 in (x.rounds, x.schedule.factor),
+     "schedule: factor = {schedule.factor:g} changes no rate in {planned}"),
+    ("norm", lambda x: x.m.norm.frozen(0, x.rounds),
+     "norm = {norm!r} freezes the statistics before the first round: mean 0 and variance 1, or a file's"),
+    ("norm", lambda x: _unreached(x.rounds, x.m.norm), "norm = {norm!r} in {planned}: {found}"),
+    ("algorithm", lambda x: _unreached(x.s.end, x.m.algorithm), "algorithm = {algorithm!r} in {whole}: {found}"),
+    ("objective", lambda x: _unreached(x.s.end, x.m.objective), "objective = {objective!r} in {whole}: {found}"),
+    ("attack", lambda x: x.f and _unreached(x.attacked, x.m.attack), "attack = {attack!r} in {where}: {found}"),
+    ("", lambda x: _unreached(x.s.end, *x.m.defense.parts), "defense = {defense!r} in {whole}: {found}"),
+    ("defense", lambda x: isinstance(x.m.norm, OneMachineNorm), "{it}: {norm} is one machine, all rows are the same"),
+    ("defense", lambda x: x.silent, "{it}: with {norm} clients send nothing"),
     ("", lambda x: x.silent and type(x.m.algorithm).server_step is not Algorithm.server_step,
-     "algorithm = {c.algorithm!r}: its server changes nothing: with {c.norm} clients send it nothing"),
-    ("evaluate_ra ra_limit", lambda x: not x.c.evasions, "{it}: evasions = []"),
-    ("select evaluate_ra", lambda x: not any(measured_in(t, x.s.end, x.c.evaluate_every, x.c.tail)
+     "algorithm = {algorithm!r}: its server changes nothing: with {norm} clients send it nothing"),
+    ("evaluate_ra ra_limit", lambda x: not x.evasions, "{it}: evasions = []"),
+    ("select evaluate_ra", lambda x: not any(measured_in(t, x.s.end, x.evaluate_every, x.tail)
                                              for t in range(1, x.s.end)),
-     "{it}: of {rounds} only the last is evaluated (evaluate_every = {c.evaluate_every})"),
+     "{it}: of {whole} only the last is evaluated (evaluate_every = {evaluate_every})"),
     ("", lambda x: tuple(filter(None, map(odd_radius, x.m.evasions))), "evasions: {found}"),
     ("", lambda x: tuple(filter(None, map(short_way, x.m.evasions))), "evasions: {found}"),
     ("", lambda x: odd_radius(x.m.train_evasion), "train_evasion: {found}"),  # its way may well be a short one
-    ("precision", lambda x: x.c.precision == "tf32" and x.c.dtype != "float32",
-     "{it}: it shortens products of float32, and dtype = {c.dtype!r}"),
-    ("", lambda x: (share := x.c.participation * x.c.clients) and abs(share - x.s.participants) > 1e-6 and share,
-     "participation = {c.participation:g} of {c.clients} clients is {found:g}; {s.participants} take part"),
-    ("", lambda x: x.c.tail > x.s.end, "tail = {c.tail} is more than {rounds}: the mean is over all of them"),
+    ("precision", lambda x: x.precision == "tf32" and x.dtype != "float32",
+     "{it}: it shortens products of float32, and dtype = {dtype!r}"),
+    ("", lambda x: abs(x.taking_part - x.s.participants) > 1e-6 and x.taking_part,
+     "participation = {participation:g} of {clients} clients is {found:g}; {s.participants} take part"),
+    ("", lambda x: x.tail > x.s.end, "tail = {tail} is more than {whole}: the mean is over all of them"),
 )  # fmt: skip
-"""The first rule about a setting that holds is told; without a setting, every one."""
-SCOPES: tuple[Rule, ...] = (("scope", lambda x: x.no_statistics, "{it}: {c.norm} sends no statistics"),)
+"""The first rule about a setting that holds is reported; without a setting, every one."""
+SCOPES: tuple[Rule, ...] = (("scope", lambda x: x.no_statistics, "{it}: {norm} sends no statistics"),)
 """The rule about a scope that is an axis: its cells are the same training."""
 PARAMETERS: tuple[tuple[str, str, Callable[[Any, int], Any], str], ...] = (
     ("fldetector", "window", lambda p, t: t < p.window + 2 and p.window + 2,
@@ -140,15 +137,14 @@ PARAMETERS: tuple[tuple[str, str, Callable[[Any, int], Any], str], ...] = (
 )  # fmt: skip
 """Methods (none: all), parameters, when those of a method ``p`` come to nothing in a training of ``t`` rounds, words.
 
-Without words the parameter changes nothing, and is not told at its default.
+Without words the parameter changes nothing, and is not reported at its default.
 """
 
 
 def _unreached(rounds: int, *methods: Any) -> tuple[str, ...]:
     """The parameters of methods, and of the attacks that they wrap, that come to nothing in so many rounds."""
-    layers, told = list(methods), []
-    for p in layers:
-        layers += [p.inner] if getattr(p, "inner", None) else []
+    told = []
+    for p in methods:
         own = p.name if type(p).__module__.startswith("robustfl.") else ""  # a plug-in of another kind may be so called
         for names, parameters, when, words in PARAMETERS:
             for name in parameters.split() if not names or own in names.split() else []:
@@ -157,12 +153,13 @@ def _unreached(rounds: int, *methods: Any) -> tuple[str, ...]:
                 if given and (found := when(p, rounds)):
                     it = f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
                     told.append((words or "{it} changes nothing").format(it=it, found=found))
+        told += _unreached(rounds, p.inner) if getattr(p, "inner", None) else []
     return tuple(told)
 
 
-def _said(rules: Iterable[Rule], cell: Cell) -> Iterator[str]:
-    """The words of the rules that hold, one for every setting."""
-    facts, told = Facts(cell), set()
+def noop_settings(cell: Cell, rules: tuple[Rule, ...] = SETTINGS) -> Iterator[str]:
+    """Every setting of a cell that changes no number of it, with the reason."""
+    facts, told = facts_of(cell), set()
     for settings, when, words in rules:
         for name in settings.split() or [""]:
             value = getattr(cell, name, None)
@@ -180,12 +177,7 @@ def no_effect(cell: Cell) -> str | None:
     A strength that an attack searches while it runs is in no certificate; the run then measures what it moved.
     """
     attacks = cell.methods.attack.forges or cell.methods.attack.poisons_data
-    return next(_said(ATTACKS, cell), None) if attacks else None
-
-
-def noop_settings(cell: Cell, rules: tuple[Rule, ...] = SETTINGS) -> Iterator[str]:
-    """Every setting of a cell that changes no number of it, with the reason."""
-    return _said(rules, cell)
+    return next(noop_settings(cell, ATTACKS), None) if attacks else None
 
 
 def cell_warnings(cells: Iterable[Cell], rules: tuple[Rule, ...] = SETTINGS) -> list[str]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
+import timeit
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from robustfl.errors import DataMissing, UsageError
 from robustfl.records import CellResult
@@ -83,10 +82,7 @@ def gather(
     the data here or from the record itself, so that a board can be read without the data.
     """
     given = None if records is None else list(records)
-    planned: list[Planned] = []
-    found: dict[str, CellResult] = {}
-    stale: set[str] = set()
-    lacking = ""
+    planned, found, stale, lacking = list[Planned](), dict[str, CellResult](), set[str](), ""
     for run, scenario in zip(scale.runs, scenarios_of(scale), strict=True):
         cells, own = _possible(scenario), Store(Path(out) / scenario.name)
         stored = given if given is not None else list(own.load().results)
@@ -132,19 +128,15 @@ def _keys(
     cells: Sequence[Cell], stored: Sequence[CellResult], root: str | Path | None, *, local: bool
 ) -> tuple[Mapping[Cell, list[str]], str]:
     """The keys each cell may have, that of the data here first, and why there is none."""
-    known: dict[Cell, str] = {}
-    lacking = ""
+    known, lacking = dict[Cell, str](), ""
     if local:
         try:
             known = fingerprints(list(cells), root, download=False)
         except DataMissing as error:
             lacking = str(error)
     seen = {str(record.cell.get("data")) for record in stored} - {"None"}
-    options: dict[Cell, list[str]] = {}
-    for cell in cells:
-        prints = [known[cell]] if cell in known else sorted(seen)
-        options[cell] = [ResolvedCell.of(cell, digest).key for digest in prints]
-    return options, lacking
+    prints = {cell: [known[cell]] if cell in known else sorted(seen) for cell in cells}
+    return {cell: [ResolvedCell.of(cell, of).key for of in prints[cell]] for cell in prints}, lacking
 
 
 def listed(
@@ -183,16 +175,13 @@ def pace() -> float:
     generator = torch.Generator().manual_seed(0)
     images = torch.randn((64, 16, 32, 32), generator=generator)
     kernel = torch.randn((32, 16, 3, 3), generator=generator, requires_grad=True)
+
+    def work() -> None:
+        torch.nn.functional.conv2d(images, kernel, padding=1).sum().backward()  # type: ignore[no-untyped-call]
+
     with standard_settings():
         torch.set_num_threads(1)
-        return min(_worked(images, kernel) for _ in range(3))
-
-
-def _worked(images: Tensor, kernel: Tensor) -> float:
-    started = time.perf_counter()
-    for _ in range(20):
-        torch.nn.functional.conv2d(images, kernel, padding=1).sum().backward()  # type: ignore[no-untyped-call]
-    return time.perf_counter() - started
+        return min(timeit.repeat(work, number=20, repeat=3))
 
 
 def _beside(own: Store, keys: Mapping[Cell, Iterable[str]]) -> list[CellResult]:

@@ -62,7 +62,7 @@ BY_HAND: tuple[tuple[str, str, str], ...] = (
     ("reports/store.py", "in self._statuses(keys).items() if status not in RERUN}", "in self._statuses(keys).items()}"),
     ("reports/table_cell.py", "lowest = tuple((s, min(each))", "lowest = tuple((s, each[0])"),
     ("reports/moderated_t.py", "math.sqrt(moderated / n)", "math.sqrt(moderated / (n - 1))"),
-    ("reports/published/agreement.py", "max(far for", "min(far for"),
+    ("reports/published/agreement.py", "max(distances", "min(distances"),
     ("scenarios/isolated.py", "if here.key != key:", "if False:"),
 )  # fmt: skip
 """File, text that stands there exactly once, and what the fault makes of it."""

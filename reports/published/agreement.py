@@ -15,10 +15,10 @@ from .board import SURROUNDINGS
 
 LOSS = 10.0
 """How much more than an accuracy a loss may differ, of itself: one point of accuracy is about a tenth of a loss."""
+_LOSS = re.compile(r"(round \d+ )?loss")
+_EQUAL = re.compile(r"samples|evaluation")
 _ACCURACY = re.compile(r"sa|ra .+|ra_worst|asr|groups .+|round \d+ (sa|ra)|certificates forgetting (\d+ )?mean")
-_LOSS = re.compile(r"loss|round \d+ loss")
-_ON_WHAT = re.compile(r"samples|evaluation")
-_DRAWS = re.compile(r"(label_counts|certificates byzantine)\b.*")  # which follow from the seed alone, on any machine
+_SEED = re.compile(r"(label_counts|certificates byzantine)\b.*")  # what follows from the seed alone, on any machine
 
 Difference = tuple[str, Any, Any]
 
@@ -65,14 +65,15 @@ def agree(first: CellResult, second: CellResult, *, tolerance: float, details: b
     if first.status != second.status:
         return Agreement("differs", (("status", first.status, second.status),))
     mine, yours = _comparable(first, second), _comparable(second, first)
-    apart = [(name, a, b, _distance(name, a, b, details)) for name, a, b in differences(mine, yours)]
-    apart = [one for one in apart if one[3] > 0 and (_required(one[0]) or (one[0] in mine and one[0] in yours))]
+    common = mine.keys() & yours.keys()
+    distances = {one: _distance(*one, one[0] in common, details) for one in differences(mine, yours)}
+    apart = [one for one, far in distances.items() if far > 0]
     if not apart:
         return Agreement("identical")
     # accuracies are multiples of 1 / samples; a hair above a tolerance is the tolerance
-    within = 0 < tolerance >= max(far for *_, far in apart) - 1e-9
-    shown = apart if within else sorted(apart, key=lambda one: -one[3])
-    return Agreement("within" if within else "differs", tuple((name, a, b) for name, a, b, _ in shown))
+    if 0 < tolerance >= max(distances.values()) - 1e-9:
+        return Agreement("within", tuple(apart))
+    return Agreement("differs", tuple(sorted(apart, key=lambda one: -distances[one])))
 
 
 def _comparable(record: CellResult, other: CellResult) -> dict[str, Any]:
@@ -82,19 +83,19 @@ def _comparable(record: CellResult, other: CellResult) -> dict[str, Any]:
     return fields(record.model_copy(update={"curve": common}))
 
 
-def _distance(name: str, a: Any, b: Any, details: bool) -> float:
-    """By how many points of accuracy two values are too far apart: 0 if it does not matter, infinite for texts."""
-    if not (_required(name) or _DRAWS.fullmatch(name)):
-        return math.inf if details and name != "reason" else 0.0
-    if not (_ON_WHAT.fullmatch(name) or {type(a), type(b)} - {int, float}):
-        far = abs(a - b) / (LOSS * max(1.0, abs(a), abs(b)) if _LOSS.fullmatch(name) else 1.0)
-        return far if math.isfinite(far) else math.inf
-    return math.inf
+def _distance(name: str, a: Any, b: Any, common: bool, details: bool) -> float:
+    """Distance of two values in points of accuracy: infinite if they must be equal, 0 if they are not compared.
 
-
-def _required(name: str) -> bool:
-    """True for a field that no record of a finished cell may lack if another has it."""
-    return any(kind.fullmatch(name) for kind in (_ACCURACY, _LOSS, _ON_WHAT))
+    Metrics are compared also where one record lacks them, anything else only if it is ``common`` to both.
+    """
+    loss = _LOSS.fullmatch(name)
+    if not (loss or _ACCURACY.fullmatch(name)):
+        compared = _EQUAL.fullmatch(name) or (common and (_SEED.fullmatch(name) or (details and name != "reason")))
+        return math.inf if compared else 0.0
+    if {type(a), type(b)} - {int, float}:
+        return math.inf
+    far = abs(a - b) / (LOSS * max(1.0, abs(a), abs(b)) if loss else 1.0)
+    return far if math.isfinite(far) else math.inf
 
 
 def fields(record: CellResult) -> dict[str, Any]:
@@ -143,24 +144,13 @@ def versions_apart(published: Mapping[str, Any], installed: Mapping[str, Any]) -
     >>> versions_apart({"norm": {"name": "fbn", "version": 1}}, {"norm": {"name": "fbn", "version": 2}})
     ['norm fbn: version 1 published, 2 installed']
     """
-    mine, yours = dict(_methods(published)), dict(_methods(installed))
-    words = []
-    for place, method in mine.items():
-        other = yours.get(place, {})
-        for what in ("version", "origin"):
-            a, b = method.get(what), other.get(what)
-            if a != b:
-                words.append(f"{place.split('[')[0]} {method.get('name')}: {what} {a} published, {b} installed")
+    mine, words = dict(leaves(published)), []
+    for path, a, b in differences(mine, dict(leaves(installed))):
+        place, _, what = path.rpartition(".")
+        if what in ("version", "origin") and f"{place}.name" in mine:
+            axis = re.split(r"[.[]", place)[0]
+            words.append(f"{axis} {mine[f'{place}.name']}: {what} {a} published, {b} installed")
     return list(dict.fromkeys(words))
-
-
-def _methods(methods: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    for axis, found in methods.items():
-        for i, method in enumerate(found if isinstance(found, list) else [found]):
-            place = f"{axis}[{i}]"
-            while isinstance(method, Mapping):
-                yield place, method
-                place, method = f"{place}.inner", method.get("inner")
 
 
 def _same(a: Any, b: Any) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -81,11 +81,10 @@ def diff_stores(first: Source, second: Source) -> StoreDiff:
 
     Of a store beside a board, what boards carry is compared.
     """
-    first, second = _published_like(first, second), _published_like(second, first)
-    mine, yours = ({r.key: r for r in side.results} for side in (first, second))
+    mine, yours = ({r.key: r for r in _published_like(*pair)} for pair in ((first, second), (second, first)))
     both = {key: diff_cells(mine[key], yours[key]) for key in sorted(mine.keys() & yours.keys())}
-    left, right = ([side[k] for k in sorted(side.keys() - both.keys())] for side in (mine, yours))
-    environment = Counter(found.environment for found in both.values() if found.environment)
+    left, right = ([side[key] for key in sorted(side.keys() - both.keys())] for side in (mine, yours))
+    apart = {key: found.outcome + found.certificates for key, found in both.items()}
     return StoreDiff(
         first=first.name,
         second=second.name,
@@ -93,28 +92,28 @@ def diff_stores(first: Source, second: Source) -> StoreDiff:
         only_second=len(right),
         common=len(both),
         explained=tuple(_explained(left, right).most_common()),
-        axes=tuple((name, tuple(sorted(a - b)), tuple(sorted(b - a))) for name, a, b in _axes(mine, yours) if a != b),
-        results=tuple(
-            (key, in_a_line(mine[key].labels), f"differs: {in_words(found.outcome + found.certificates)}")
-            for key, found in both.items()
-            if found.outcome or found.certificates
+        axes=tuple(
+            (name, tuple(sorted(a - b)), tuple(sorted(b - a)))
+            for name, a, b in _axes(mine.values(), yours.values())
+            if a != b
         ),
-        environment=tuple(environment.most_common()),
+        results=tuple(
+            (key, in_a_line(mine[key].labels), f"differs: {in_words(found)}") for key, found in apart.items() if found
+        ),
+        environment=tuple(Counter(found.environment for found in both.values() if found.environment).most_common()),
     )
 
 
-def _published_like(source: Source, other: Source) -> Source:
-    """The source with what a board has of its records, if only the ``other`` is a board."""
+def _published_like(source: Source, other: Source) -> Sequence[CellResult]:
+    """The records of a source, as a board carries them if only the ``other`` is a board."""
     if other.board is None or source.board is not None or not source.results:
-        return source
-    board = publish(source.results, name=source.name, curves=other.board.has_curves)
-    return replace(source, results=tuple(board.records()))
+        return source.results
+    return publish(source.results, name=source.name, curves=other.board.has_curves).cells
 
 
 def _explained(left: Sequence[CellResult], right: Sequence[CellResult]) -> Counter[tuple[Difference, ...]]:
     """Pairs of cells that one table would print alike, or nearly: by what they differ, with how many do."""
-    sides = [{r.key: r for r in side} for side in (left, right)]
-    changed = {name for name, a, b in _axes(*sides) if not a & b}  # one setting was changed for all cells
+    changed = {name for name, a, b in _axes(left, right) if not a & b}  # one setting was changed for all cells
     partners: dict[frozenset[tuple[str, str]], list[CellResult]] = defaultdict(list)
 
     def alike(record: CellResult) -> frozenset[tuple[str, str]]:
@@ -127,10 +126,10 @@ def _explained(left: Sequence[CellResult], right: Sequence[CellResult]) -> Count
     return Counter(found for found in apart if len(found) <= MAX_APART)
 
 
-def _axes(mine: Mapping[str, CellResult], yours: Mapping[str, CellResult]) -> list[tuple[str, set[str], set[str]]]:
+def _axes(mine: Collection[CellResult], yours: Collection[CellResult]) -> list[tuple[str, set[str], set[str]]]:
     """The labels of cells with the values that they have on either side."""
-    names = sorted({name for side in (mine, yours) for r in side.values() for name in r.labels})
-    return [(n, *({str(r.labels.get(n)) for r in side.values()} for side in (mine, yours))) for n in names]  # type: ignore[misc]
+    names = sorted({name for r in (*mine, *yours) for name in r.labels})
+    return [(n, {str(r.labels.get(n)) for r in mine}, {str(r.labels.get(n)) for r in yours}) for n in names]
 
 
 def in_a_line(labels: Mapping[str, Any]) -> str:
@@ -156,12 +155,12 @@ def find(target: str) -> tuple[Source, bool]:
         return read_source(target), False
     source = read_source(folder)
     found = tuple(r for r in source.results if r.key.startswith(start))
-    if len(found) == 1:
-        return replace(source, results=found), True
-    if found:
+    if len(found) > 1:
         raise UsageError(f"{len(found)} cells of {folder!r} have keys that start with {start!r}; give more of the key")
-    known = closest(start, [r.key for r in source.results][:5])
-    raise UsageError(f"no cell of {folder!r} has a key that starts with {start!r}; {known}")
+    if not found:
+        known = closest(start, [r.key for r in source.results][:5])
+        raise UsageError(f"no cell of {folder!r} has a key that starts with {start!r}; {known}")
+    return replace(source, results=found), True
 
 
 def diff(first: str, second: str) -> tuple[CellDiff | StoreDiff, tuple[Source, Source]]:
@@ -169,8 +168,7 @@ def diff(first: str, second: str) -> tuple[CellDiff | StoreDiff, tuple[Source, S
     (a, cell), (b, other) = find(first), find(second)
     if cell != other:
         raise UsageError("diff: one is a cell, the other a store; give two of a kind (STORE:KEY names a cell)")
-    if not cell:
-        a, b = told_apart([a, b], [first, second])
-        return diff_stores(a, b), (a, b)
-    (mine,), (yours,) = _published_like(a, b).results, _published_like(b, a).results
-    return diff_cells(mine, yours), (a, b)
+    if cell:
+        return diff_cells(*_published_like(a, b), *_published_like(b, a)), (a, b)
+    a, b = told_apart([a, b], [first, second])
+    return diff_stores(a, b), (a, b)

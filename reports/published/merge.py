@@ -82,24 +82,23 @@ def merge(sources: Sequence[Source], *, tolerance: float) -> Merge:
     found: dict[str, list[tuple[str, CellResult]]] = defaultdict(list)
     for source in sources:
         for record in source.results:
-            found[record.key].append((_named(source, record), record))
+            found[record.key].append((_owner(source, record), record))
     results, conflicts, agreed, copied = list[CellResult](), list[Conflict](), 0, set[str]()
     for key in sorted(found):
-        measured = [one for one in found[key] if one[1].status not in RERUN] or found[key][:1]
-        (owner, first), *others = measured
-        runs, names = [first], [owner]
+        (owner, first), *others = [one for one in found[key] if one[1].status not in RERUN] or found[key][:1]
+        runs = [(owner, first)]
         for name, record in others:
-            copy_of = next((run for run in runs if one_run(run, record)), None)
+            copy_of = next((run for _, run in runs if one_run(run, record)), None)
             allowed = 0.0 if copy_of else tolerance
             compared = agree(copy_of or first, record, tolerance=allowed, details=allowed == 0)
             if not compared.agrees:
                 conflicts.append(Conflict(key, record.labels, owner, name, compared))
-            elif copy_of is not None:
+            elif copy_of:
                 copied.add(key)
             else:
-                runs, names = [*runs, record], [*names, name]
-        agreed += len(names) > 1
-        who = " + ".join(dict.fromkeys(names))
+                runs.append((name, record))
+        agreed += len(runs) > 1
+        who = " + ".join(dict.fromkeys(name for name, _ in runs))
         results.append(first.model_copy(update={"certificates": {**first.certificates, "source": who}}))
     problems = tuple(p for s in sources for p in s.problems)
     if not results:
@@ -108,92 +107,90 @@ def merge(sources: Sequence[Source], *, tolerance: float) -> Merge:
     return Merge(tuple(results), agreed, tuple(conflicts), problems, len(copied))
 
 
+def _owner(source: Source, record: CellResult) -> str:
+    before = record.certificates.get("source")
+    return f"{source.name} ({before})" if before and before != source.name else source.name
+
+
 def one_run(first: CellResult, second: CellResult) -> bool:
     """True if two records of a cell are of one run: no two take equally long to the last digit of the clock.
 
     Boards carry no start of a run and no host, which tell two runs apart where a clock is coarse.
     """
-    mine, yours = first.timing, second.timing
-    told = [(one, other) for one, other in ((mine.started, yours.started), (mine.host, yours.host)) if one and other]
-    took = [(time.seconds, time.seconds_per_round, time.peak_memory_bytes) for time in (mine, yours)]
-    return took[0] == took[1] and all(one == other for one, other in told)
+    a, b = first.timing, second.timing
+    took = [(t.seconds, t.seconds_per_round, t.peak_memory_bytes) for t in (a, b)]
+    return took[0] == took[1] and all(x == y for x, y in ((a.started, b.started), (a.host, b.host)) if x and y)
 
 
 def write_merge(
-    merged: Merge, sources: Sequence[Source], folder: str | Path, *, defaults: Mapping[str, Any] | None = None
-) -> Store:
-    """Write joined records as a store, all or none of them; ``defaults`` are the labels of a cell that says nothing.
+    merged: Merge, sources: Sequence[Source], out: str | Path, *, defaults: Mapping[str, Any] | None = None
+) -> None:
+    """Write joined records to ``out``, all or none of them: a board file (.json, .json.gz), or else a store.
 
-    Raises ``UsageError`` if there are conflicts or the folder holds records, ``StoreError`` if it cannot be written.
+    One board alone is written as that board, in the present format. ``defaults`` are the labels of a cell that sets
+    nothing. Raises ``UsageError`` if there are conflicts or something else is there, ``StoreError`` if it cannot be
+    written.
     """
     if merged.conflicts:
         raise UsageError(f"merge: {len(merged.conflicts)} cells are in conflict; nothing was written")
-    refuse_records("out", folder)
-    store = Store(folder)
+    out = Path(out)
+    described = {"description": f"merged from {', '.join(s.name for s in sources)}", **joined_protocol(sources)}
+    described |= {"defaults": dict(defaults)} if defaults else {}
+    if out.suffix in (".json", ".gz"):
+        refuse_board(out)
+        write_board(_merged_board(merged, sources, name_of(out), described), out)
+        return
+    refuse_records("out", out)
+    store = Store(out)
     if store.keys():
-        raise UsageError(f"merge: {str(folder)!r} holds records already; name a new folder")
-    protocol = joined_protocol(sources)
+        raise UsageError(f"merge: {str(out)!r} holds records already; name a new folder")
     planned = {key: labels for s in sources for key, labels in s.planned.items()}
-    if planned or protocol or defaults:
-        about = f"merged from {', '.join(s.name for s in sources)}"
-        told = {"defaults": dict(defaults)} if defaults else {}
-        store.describe({"name": Path(folder).name, "description": about, "cells": planned, **told, **protocol})
+    store.describe({"name": out.name, "cells": planned, **described})
     store.commit_all(merged.results)
-    return store
 
 
-def write_merged_board(
-    merged: Merge, sources: Sequence[Source], path: Path, *, defaults: Mapping[str, Any] | None = None
-) -> Path:
-    """Write joined records as a board file; of one board alone, as that board, in the present format.
-
-    Raises ``UsageError`` if there are conflicts or something else is there.
-    """
-    if merged.conflicts:
-        raise UsageError(f"merge: {len(merged.conflicts)} cells are in conflict; nothing is written")
-    refuse_board(path)
-    boards = [source.board for source in sources if source.board is not None]
+def _merged_board(merged: Merge, sources: Sequence[Source], name: str, described: Mapping[str, Any]) -> Board:
+    boards = [source.board for source in sources if source.board]
     if len(sources) == 1 and boards:
-        board = replace(boards[0], defaults=boards[0].defaults or dict(defaults or {}))
-    else:
-        about = f"merged from {', '.join(s.name for s in sources)}"
-        tolerance = max((board.tolerance for board in boards), default=TOLERANCE)
-        described = {"description": about, "defaults": defaults, **joined_protocol(sources)}
-        board = publish_described(
-            merged.results, described, name=name_of(path), tolerance=tolerance, curves=any(b.has_curves for b in boards)
-        )
-    return write_board(board, path)
+        return replace(boards[0], defaults=boards[0].defaults or described.get("defaults", {}))
+    tolerance = max((board.tolerance for board in boards), default=TOLERANCE)
+    curves = any(board.has_curves for board in boards)
+    return publish_described(merged.results, described, name=name, tolerance=tolerance, curves=curves)
 
 
 def joined_protocol(sources: Sequence[Source]) -> dict[str, Any]:
-    """The protocol that all sources follow, with what each of them searched.
+    """The protocol that all sources follow, with what each of them searched and every row that was beaten.
 
     Raises ``UsageError`` naming the sources where two follow different ones, or searched one contestant's settings with
     different outcomes.
     """
     for name, facts in (("autobyz", ("version", "scope")), ("benchmark", ("tier", "version", "changed"))):
         said = [(s.name, [s.protocol[name].get(f) for f in facts] if name in s.protocol else None) for s in sources]
-        stated = [facts_of for _, facts_of in said if facts_of is not None]
+        stated = [of for _, of in said if of is not None]
         partly = name == "benchmark" and 0 < len(stated) < len(said)
-        if partly or any(other != stated[0] for other in stated[1:]):
-            words = ("none" if of is None else " ".join(str(f) for f in of if f not in ([], None)) for _, of in said)
-            each = "; ".join(f"{source.name}: {told}" for source, told in zip(sources, words, strict=True))
-            raise UsageError(f"merge: sources of different protocols are not merged ({name}: {each})")
+        if partly or any(of != stated[0] for of in stated):
+            words = "; ".join(
+                f"{source}: {'none' if of is None else ' '.join(str(f) for f in of if f not in ([], None))}"
+                for source, of in said
+            )
+            raise UsageError(f"merge: sources of different protocols are not merged ({name}: {words})")
     joined: dict[str, Any] = {}
     for source in sources:
-        for name, facts in source.protocol.items():
-            joined[name] = _joined(joined.get(name, {}), facts, source.name)
+        for name, facts_of in source.protocol.items():
+            joined[name] = _joined(joined.get(name, {}), facts_of, source.name)
     return joined
 
 
 def _joined(first: Mapping[str, Any], second: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Two sources' facts, and the contestants of both; of one search that both made, the first's."""
-    both = {**second, **first}
+    """The facts of two sources, of what both say the first's; contestants and beaten rows are those of both."""
     one, other = first.get("contestants", {}), second.get("contestants", {})
     for entry in sorted(one.keys() & other.keys()):
         if one[entry].get("chosen") != other[entry].get("chosen"):
             raise UsageError(f"merge: {name} chose another configuration of {entry} than the sources before it")
-    return {**both, "contestants": {**other, **one}} if one or other else both
+    beaten = list[Any](first.get("beaten", []))
+    beaten += [row for row in second.get("beaten", []) if row not in beaten]
+    both = {"contestants": {**other, **one}, "beaten": beaten}
+    return {**second, **first, **{fact: value for fact, value in both.items() if value}}
 
 
 def read_sources(paths: Sequence[str | Path], names: Sequence[str] = ()) -> list[Source]:
@@ -214,18 +211,11 @@ def told_apart(sources: Sequence[Source], paths: Sequence[str | Path]) -> list[S
 
     Names travel with published records, and where somebody's files lie is nobody's business.
     """
-    own = [source.name for source in sources]
-    parts = [Path(path).parts for path in paths]
+    own, parts = [source.name for source in sources], [Path(path).parts for path in paths]
 
     def end(i: int) -> str:
         alike = [parts[j] for j, name in enumerate(own) if name == own[i]]
-        lengths = range(1, len(parts[i]) + 1)
-        unique = (k for k in lengths if [other[-k:] for other in alike].count(parts[i][-k:]) == 1)
+        unique = (k for k in range(1, len(parts[i]) + 1) if [p[-k:] for p in alike].count(parts[i][-k:]) == 1)
         return str(Path(*parts[i][-next(unique, 1) :]))
 
     return [s if own.count(s.name) == 1 else replace(s, name=end(i)) for i, s in enumerate(sources)]
-
-
-def _named(source: Source, record: CellResult) -> str:
-    before = record.certificates.get("source")
-    return f"{source.name} ({before})" if before and before != source.name else source.name

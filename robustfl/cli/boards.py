@@ -130,11 +130,7 @@ def merge(*, sources: tuple[Path, ...], out: Path, names: tuple[str, ...], toler
     read = merging.read_sources(sources, names)
     merged = merging.merge(read, tolerance=tolerance)
     if not merged.conflicts:
-        usual = labels(Cell.of({}))
-        if out.suffix in (".json", ".gz"):
-            merging.write_merged_board(merged, read, out, defaults=usual)
-        else:
-            merging.write_merge(merged, read, out, defaults=usual)
+        merging.write_merge(merged, read, out, defaults=labels(Cell.of({})))
     if form == "json":
         as_json({
             "cells": len(merged.results), "agreed": merged.agreed, "copied": merged.copied,

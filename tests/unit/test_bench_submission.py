@@ -16,6 +16,7 @@ from robustfl.reports.published import read_board
 from robustfl.reports.published.format2 import merged
 from robustfl.reports.published.merge import merge, read_source, write_merge
 from robustfl.reports.published.submitting import BOARD, read_submission, write_submission
+from robustfl.reports.store import Store
 from robustfl.reports.writing import publish_store
 from robustfl.scenarios.isolated import Job
 from robustfl.scenarios.isolated_phases import run
@@ -71,9 +72,9 @@ def test_a_bundle_of_a_benchmark_brings_its_protocol_and_is_held_to_it(submissio
     assert own.cells == read_submission(submission).board.cells  # of the last run
     assert len(made.files) > 1
     boards = [read_source(submission / BOARD), read_source(submission.parent / "bench-d")]
-    joined = write_merge(merge(boards, tolerance=0.01), boards, tmp_path / "all")
-    publish_store(joined.folder, tmp_path / "report", figures=False, board=tmp_path / "all.json")
-    assert len(read_board(tmp_path / "all.json")[0].cells) == len(joined.keys()) == CELLS
+    write_merge(merge(boards, tolerance=0.01), boards, tmp_path / "all")
+    publish_store(tmp_path / "all", tmp_path / "report", figures=False, board=tmp_path / "all.json")
+    assert len(read_board(tmp_path / "all.json")[0].cells) == len(Store(tmp_path / "all").keys()) == CELLS
 
 
 def attacked(data: dict[str, Any], attack: str, **wanted: object) -> list[dict[str, Any]]:

@@ -41,7 +41,8 @@ def test_time_and_machine_are_no_difference_between_cells() -> None:
 
 
 def test_equal_stores_are_the_same_and_other_numbers_are_shown() -> None:
-    assert diff_stores(source("a", record()), source("b", record())).same
+    equal = diff_stores(source("a", record()), source("b", record()))
+    assert (equal.same, equal.environment) == (True, ())
     found = diff_stores(source("a", record(sa=0.5, ra={})), source("b", record(sa=0.75, ra={})))
     assert not found.same
     assert found.results[0][2] == "differs: sa 0.5000 → 0.7500, loss 0.5000 → 0.2500"
@@ -149,6 +150,8 @@ def test_one_changed_setting_explains_all_cells_that_only_one_has() -> None:
     assert (found.only_first, found.only_second, found.common) == (3, 3, 0)
     assert found.explained == (((("cell.clients", 10, 20),), 3),)
     assert found.axes == (("clients", ("10",), ("20",)),)
+    yours[2] = record(seed=3, clients=20)
+    assert [count for _, count in diff_stores(source("a", *mine), source("b", *yours)).explained] == [2]
 
 
 def test_lists_and_empty_tables_among_the_settings_are_explained_too() -> None:

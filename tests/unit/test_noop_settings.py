@@ -15,9 +15,9 @@ from robustfl.scenarios.cell import Cell
 from robustfl.scenarios.expand import expand, refusal
 from robustfl.scenarios.noop_settings import (
     SETTINGS,
-    Facts,
     _unreached,
     cell_warnings,
+    facts_of,
     no_effect,
     noop_settings,
     scenario_warnings,
@@ -174,8 +174,8 @@ def test_a_setting_that_changes_nothing_is_told(settings: dict[str, Any], words:
 
 
 def test_every_rule_about_a_setting_has_an_example() -> None:
-    facts = [Facts(Cell.of(settings)) for settings, words in TOLD if words]
-    late = [Facts(Cell.of({**SMALL, **settings, "rounds": enough - 1})) for settings, _, enough, _ in LATE]
+    facts = [facts_of(Cell.of(settings)) for settings, words in TOLD if words]
+    late = [facts_of(Cell.of({**SMALL, **settings, "rounds": enough - 1})) for settings, _, enough, _ in LATE]
     assert [words for _, when, words in SETTINGS if not any(map(when, [*facts, *late]))] == []
 
 

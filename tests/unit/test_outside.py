@@ -246,7 +246,8 @@ def test_a_merge_on_a_full_disk_leaves_nothing_in_the_way(tmp_path: Path, monkey
         with pytest.raises(StoreError):
             write_merge(merge([source], tolerance=0), [source], tmp_path / "all")
     assert not Store(tmp_path / "all").keys()
-    assert len(write_merge(merge([source], tolerance=0), [source], tmp_path / "all").keys()) == 3
+    write_merge(merge([source], tolerance=0), [source], tmp_path / "all")
+    assert len(Store(tmp_path / "all").keys()) == 3
     assert not list((tmp_path / "all").glob(".*"))
 
 

@@ -161,12 +161,6 @@ def test_a_changed_setting_is_found_even_under_a_new_digest(tmp_path: Path) -> N
     assert "its settings have the key" in wrong[0]
 
 
-@pytest.mark.parametrize("value", [1.5, -0.1, "nan"])
-def test_a_number_that_is_no_accuracy_is_found_even_under_a_new_digest(tmp_path: Path, value: Any) -> None:
-    path = edited(written(tmp_path, real()), lambda d: d["cells"][0]["metrics"].update(sa=value))
-    assert any("is no accuracy" in words for words in read_board(resigned(path))[1])
-
-
 @pytest.mark.parametrize("value", ["0.9", True, "NaN", [0.9]])
 def test_what_is_no_number_is_none_in_a_board(tmp_path: Path, value: Any) -> None:
     path = edited(written(tmp_path, real()), lambda d: d["cells"][0]["metrics"].update(sa=value))
@@ -176,6 +170,9 @@ def test_what_is_no_number_is_none_in_a_board(tmp_path: Path, value: Any) -> Non
 
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"metrics": None}, "done, but without metrics"),
+    ({"metrics": {"sa": 1.5, "loss": 1.0}}, "sa=1.5 is no accuracy"),
+    ({"metrics": {"sa": -0.1, "loss": 1.0}}, "sa=-0.1 is no accuracy"),
+    ({"metrics": {"sa": "nan", "loss": 1.0}}, "sa=nan is no accuracy"),
     ({"certificates": {"reviewed": "yes"}}, "certificates.reviewed: Extra inputs are not permitted"),
     ({"certificates": {"threads": 0}}, "certificates.threads: Input should be greater than or equal to 1, not 0"),
     ({"curve": [{"round": 5, "sa": 1.2, "loss": 1.0}]}, "curve[0].sa=1.2 is no accuracy"),
@@ -330,11 +327,14 @@ def test_a_board_of_a_wrong_shape_names_the_place(tmp_path: Path, change: Any) -
         read_board(path)
 
 
-def test_no_records_and_no_tolerance_make_no_board() -> None:
+def test_no_records_and_no_tolerance_make_no_board(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no finished cell"):
         publish([], name="x")
     with pytest.raises(UsageError, match="tolerance=2"):
         publish([real()], name="x", tolerance=2)
+    for tolerance in (0.0, 1.0):
+        board, wrong = read_board(write_board(publish([real()], name="x", tolerance=tolerance), tmp_path / "b.json"))
+        assert (board.tolerance, wrong) == (tolerance, [])
 
 
 def test_what_a_published_cell_must_have_has_no_default() -> None:
@@ -364,12 +364,6 @@ def test_curves_travel_where_they_are_asked_for_and_change_nothing_elsewhere(tmp
     board, problems = read_board(file)
     assert problems == []
     assert board.records()[0].curve == [point]
-
-
-@pytest.mark.parametrize("tolerance", [0.0, 1.0])
-def test_a_board_may_claim_as_much_or_as_little_as_an_accuracy_is(tolerance: float, tmp_path: Path) -> None:
-    board, wrong = read_board(write_board(publish([real()], name="x", tolerance=tolerance), tmp_path / "b.json"))
-    assert (board.tolerance, wrong) == (tolerance, [])
 
 
 def test_tables_are_shared_where_they_are_empty_everywhere_or_share_an_entry() -> None:
