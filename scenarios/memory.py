@@ -12,9 +12,9 @@ from pathlib import Path
 
 import torch
 
+from robustfl.engine import Experiment
 from robustfl.errors import Refused, UsageError
 from robustfl.evaluation.accuracy import activations
-from robustfl.federation import Experiment
 
 from .build import Built, build
 from .cell import Cell
