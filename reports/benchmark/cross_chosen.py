@@ -78,9 +78,10 @@ def with_cross_chosen(board: Board) -> Board:
                 place = row.worst
             acted = acts(tried.values())
             found.setdefault((section.metric, row.labels), []).append((place, acted))
-        else:  # the mean over the tasks in which a member acts
+        else:  # the mean over the tasks in which a member acts; no number where the row lacks a task
             places = found[section.metric, row.labels]
-            place = averaged([p for p, acted in places if acted] or [p for p, _ in places])
+            lacking = [TableCell()] * (sum(s.metric == section.metric for s in board.tasks) - len(places))
+            place = averaged([*([p for p, acted in places if acted] or [p for p, _ in places]), *lacking])
         return replace(row, worst=place)
 
     made = {

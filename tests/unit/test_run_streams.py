@@ -30,7 +30,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "backdoor, defended": {"attack": "dba", "defense": RULE},
 }
 OF_ATTACK_AND_DEFENSE = ("attack", "poison", "defense")
-REFRESHED = "channel.refreshed"
+REFRESHED = "statistics_aggregation.refreshed"
 """What is merged for a test alone, is carried nowhere, and draws as the round that follows it begins to."""
 
 Key = tuple[Any, ...]
