@@ -28,8 +28,8 @@ is missing of the preset `bench/{name}` first."""
 
 _SMALLEST = """the smallest one with every attack known to defeat some rule that comes within {within:g} point of the
 worst case of *all* attacks below, for at least {covered:.0%} of the contestants"""
-_LIMITED = """at most {limit} attacks: those that published work holds against some rule, then one after another the
-attack that takes most from what the set misses of the worst case of *all* attacks below, summed over contestants"""
+_LIMITED = """at most {limit} attacks: those known to defeat some rule, then one after another the attack that takes
+most from what the set misses of the worst case of *all* attacks below, summed over contestants"""
 
 _HELDOUT = """# AutoByz where it was not chosen
 
