@@ -120,10 +120,14 @@ def named(spec: object) -> Ensemble | None:
 
 @dataclass(frozen=True)
 class Asked:
-    """The order to count an ensemble as AutoByz, and the channels of its attackers."""
+    """The order to count an ensemble as AutoByz, and the channels of its attackers.
+
+    ``others`` are attacks, with what they forge, that were run on single rows beside its members.
+    """
 
     ensemble: Ensemble
     scope: str = "both"
+    others: tuple[tuple[str, str], ...] = ()
 
     @property
     def members(self) -> tuple[str, ...]:
@@ -133,6 +137,7 @@ class Asked:
     def renamed(self, cells: Sequence[Mapping[Hashable, Any]]) -> list[dict[Hashable, Any]]:
         """The cells, with the channel of a member that forges its own one in the attack's name, and no other."""
         own = {(m.attack, m.scope): m.label for m in self.ensemble.within(self.scope) if m.scope}
+        own |= {(a, s): Member(a, s).label for a, s in self.others if s != self.scope}
         named = []
         for cell in cells:
             label = own.get((str(cell.get("attack")), str(cell.get("scope"))))
@@ -148,4 +153,7 @@ def asked_of(description: Mapping[str, Any]) -> Asked | None:
     found = description.get("autobyz")
     if not isinstance(found, Mapping):
         return None
-    return Asked(ensemble_of(found.get("version")), str(found.get("scope", "both")))
+    facts = description.get("benchmark")
+    beaten = facts.get("beaten") or () if isinstance(facts, Mapping) else ()
+    others = tuple((str(one["attack"]), str(one["scope"])) for one in beaten)
+    return Asked(ensemble_of(found.get("version")), str(found.get("scope", "both")), others)

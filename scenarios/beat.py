@@ -10,7 +10,7 @@ from robustfl.errors import UsageError, closest
 from robustfl.records import CellResult, labels_of, plain
 from robustfl.reports.published import Board, publish_described
 
-from .bench import Contestant, Search, configurations, final_scenario
+from .bench import Contestant, attacked_row, configurations
 from .methods import canonical_method
 from .protocol import protocol, protocol_of, scenario_to_run
 from .spec import Scenario
@@ -69,9 +69,7 @@ def challenge(
     for attack in wanted:
         if (attack, scope) in here:
             raise UsageError(f"--attack {attack} with scope = {scope}: the row has been measured under it")
-    final = final_scenario(scenario, {contestant.name: Search(contestant, "", ((settings, {"none": None}),))})
-    cell = {**final.cell, "attack": wanted, "scope": scope}
-    return contestant, final.model_copy(update={"name": f"{final.name}-beat", "cell": cell})
+    return contestant, attacked_row(scenario, settings, wanted, scope)
 
 
 def chosen_settings(facts: Mapping[str, Any], contestant: Contestant) -> dict[str, Any]:

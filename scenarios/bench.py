@@ -286,6 +286,12 @@ def final_scenario(scenario: Scenario, found: Mapping[str, Search]) -> Scenario:
     return _zipped(scenario, scenario.name, cell, [search.tried[search.best][0] for search in found.values()])
 
 
+def attacked_row(scenario: Scenario, settings: Mapping[str, Any], attacks: Sequence[str], scope: str) -> Scenario:
+    """The tier's cells of a contestant with these settings, under attacks beside AutoByz that forge ``scope``."""
+    cell = {k: v for k, v in scenario.cell.items() if k not in WHO} | {"attack": list(attacks), "scope": scope}
+    return _zipped(scenario, f"{scenario.name}-beat", cell, [settings])
+
+
 def planned_scenarios(
     tier: Tier, *, wanted: Sequence[str] = (), settings: Sequence[str] = (), plugins: Sequence[str] = ()
 ) -> tuple[Scenario, Scenario]:

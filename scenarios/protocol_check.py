@@ -12,7 +12,7 @@ from robustfl.errors import UsageError, some
 from robustfl.records import LATER, CellResult, canonical, completed, labels_of, plain, text_without
 from robustfl.reports.published import Board
 
-from .bench import Search, configurations, final_scenario
+from .bench import Search, attacked_row, configurations, final_scenario
 from .cell import Cell
 from .expand import asked as ensemble_asked
 from .expand import expand, labels
@@ -115,9 +115,8 @@ def _challenges(scenario: Scenario, found: Mapping[str, Search], beaten: Sequenc
     for one in beaten:
         if one["contestant"] not in found:
             raise UsageError(f"it names attacks on {one['contestant']!r}, which is no contestant of its")
-        own = final_scenario(scenario, {one["contestant"]: found[one["contestant"]]})
-        cell = {**own.cell, "attack": one["attack"], "scope": one["scope"]}
-        cells += expand(own.model_copy(update={"cell": cell}))
+        search = found[one["contestant"]]
+        cells += expand(attacked_row(scenario, search.tried[search.best][0], [one["attack"]], one["scope"]))
     return cells
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+from robustfl.autobyz import Member
 
 from ..board import Row, Section
 from ..table_cell import TableCell
@@ -21,7 +23,7 @@ class Lowered:
 
     task: str
     before: TableCell
-    under: tuple[tuple[str, TableCell], ...]
+    under: Mapping[str, TableCell]
     after: TableCell
 
     @property
@@ -30,16 +32,18 @@ class Lowered:
         return _height(self.after) < _height(self.before)
 
 
-def lowered(before: Measured, after: Measured, contestant: str, attacks: Collection[str]) -> list[Lowered]:
-    """A contestant's row without and with ``attacks``, which ``after`` alone has: the mean over tasks, then each.
+def lowered(before: Measured, after: Measured, contestant: str) -> list[Lowered]:
+    """A contestant's row without and with the attacks that ``after`` alone has: the mean over tasks, then each.
 
     Raises ``KeyError`` for a contestant that the boards do not have.
     """
     found = []
     for first, second in zip(_tables(before), _tables(after), strict=True):
         row, later = _row(before, first, contestant), _row(after, second, contestant)
-        under = [(a, later.cells[i]) for i, a in enumerate(after.board.attacks) if a in attacks]
-        found.append(Lowered(first.block, row.worst, tuple(under), later.worst))
+        cells = dict(zip(after.board.attacks, later.cells, strict=True))
+        earlier = dict(zip(before.board.attacks, row.cells, strict=True))
+        new = {a: place for a, place in cells.items() if place.expected and not earlier.get(a, TableCell()).expected}
+        found.append(Lowered(first.block, row.worst, new, later.worst))
     return found
 
 
@@ -52,8 +56,10 @@ def beaten_table(it: Measured) -> str:
     lines = []
     for entry in entries:
         row = _row(it, it.table("sa"), entry["contestant"])
-        place = row.cells[it.board.attacks.index(entry["attack"])] if entry["attack"] in it.board.attacks else None
-        told = [entry["attack"], entry.get("by") or "–", "–" if place is None else place.text(), row.worst.text()]
+        open_to = it.board.autobyz.scope if it.board.autobyz else entry["scope"]
+        label = Member(entry["attack"], "" if entry["scope"] == open_to else entry["scope"]).label
+        place = row.cells[it.board.attacks.index(label)] if label in it.board.attacks else None
+        told = [label, entry.get("by") or "–", "–" if place is None else place.text(), row.worst.text()]
         lines.append([it.link(row), *map(escape, told)])
     words = "Attacks beside the members of AutoByz that were run on single rows, and count in these:"
     return f"## Rows beaten by others\n\n{words}\n\n{table(heads, 'lllrr', lines)}"

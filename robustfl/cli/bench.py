@@ -177,14 +177,15 @@ def _publish(results: Results, board: Path | None, page: Path | None, form: str)
     from robustfl.reports.store import Store
 
     store = Store(results.folder)
-    made = board_of(store, keys=results.keys)
     records = [r for r in store.load().results if r.key in results.keys]
-    published = publish_described(records, store.description(), name=made.scenario)
+    published = publish_described(records, store.description(), name=results.folder.name)
     written = [] if board is None else [write_board(published, board)]
     if "autobyz" in (published.protocol or {}):
         found = _measured(published, published.records())
-        made, sites = found.board, [] if page is None else [_write_site([(found, board)], page)[0]]
-        written += sites
+        made = found.board
+        written += [] if page is None else [_write_site([(found, board)], page)[0]]
+    else:
+        made = board_of(store, keys=results.keys)
     _print(made, written, form, full=f"robustfl report {results.folder}")
 
 
@@ -231,6 +232,7 @@ def _beat(
     load_plugins(plugins)
     read = sound_board(sources[0])
     contestant, scenario = challenge(read, row, attacks, scope=scope, plugins=plugins)
+    before = _measured(read, _held(sources[0], read))
     results = run(scenario)
     records = [r for r in Store(results.folder).load().results if r.key in results.keys]
     without = [r for r in records if r.status not in ("done", "diverged")]
@@ -240,13 +242,11 @@ def _beat(
     if all(without_effect(line) for line in frame(records).to_dict("records")):
         raise UsageError(f"{', '.join(attacks)}: without effect, the honest mean stayed where it was in every cell")
     made = with_challenge(read, contestant, records, by=by)
-    before, after = (_measured(one, _held(sources[0], one)) for one in (read, made))
-    attacked = {str(r.labels["attack"]) for r in records}
-    tasks = lowered(before, after, contestant.name, attacked)
+    tasks = lowered(before, _measured(made, made.records()), contestant.name)
     lower = tasks[0].lower
     written = [write_board(made, board)] if board is not None and lower else []
-    heads = ["task", TITLE, *attacked, "now"]
-    rows = [[t.task, *(p.text() for p in (t.before, *dict(t.under).values(), t.after))] for t in tasks]
+    heads = ["task", TITLE, *tasks[0].under, "now"]
+    rows = [[t.task, *(p.text() for p in (t.before, *t.under.values(), t.after))] for t in tasks]
     if form == "json":
         lines = [dict(zip(heads, row, strict=True)) for row in rows]
         as_json({"row": contestant.name, "lower": lower, "tasks": lines, "written": [str(f) for f in written]})

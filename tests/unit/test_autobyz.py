@@ -445,3 +445,14 @@ def test_members_told_apart_by_updates_are_none_where_statistics_alone_are_forge
     both = Ensemble(9, (Member("opt-drift"), Member("opt-drift(layers=last)", updates=True), Member("sf", "update")))
     assert [m.label for m in both.within("statistics")] == ["opt-drift", "sf"]
     assert [m.label for m in both.within("update")] == ["opt-drift", "opt-drift(layers=last)", "sf"]
+
+
+def test_an_attack_on_a_row_that_forges_a_channel_of_its_own_is_an_attack_of_that_name() -> None:
+    beaten = [{"contestant": "mean", "attack": "edge", "scope": "update"}, {"attack": "foe", "scope": "both"}]
+    asked = asked_of({"autobyz": {"version": 3}, "benchmark": {"beaten": beaten}})
+    assert asked is not None
+    cells = [{"attack": a, "scope": s} for a, s in (("edge", "update"), ("foe", "both"), ("sf", "update"))]
+    assert asked.renamed(cells) == [
+        {"attack": "edge [update]", "scope": "both"}, {"attack": "foe", "scope": "both"},
+        {"attack": "sf", "scope": "update"},
+    ]  # fmt: skip

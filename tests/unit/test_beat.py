@@ -112,6 +112,20 @@ def test_an_attack_that_goes_lower_joins_its_row_with_credit(
     assert new["median"] == old["median"]
 
 
+def test_several_attacks_stand_under_their_own_names(
+    board: tuple[Path, Beat], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each column is that of the attack alone, in whatever order they are given."""
+    _, beat = board
+    found: list[dict[str, str]] = []
+    for attacks in (("gaussian", "foe(eta=10)"), ("foe(eta=10)",), ("gaussian",)):
+        assert beat("mean/gn", *attacks, to="several.json.gz") == 0
+        found.append(json.loads(capsys.readouterr().out)["tasks"][0])
+    both, foe, gaussian = found
+    assert (both["foe(eta=10)"], both["gaussian"]) == (foe["foe(eta=10)"], gaussian["gaussian"])
+    assert both["foe(eta=10)"] != both["gaussian"]
+
+
 def test_an_attack_that_does_not_go_lower_writes_nothing(
     board: tuple[Path, Beat], capsys: pytest.CaptureFixture[str]
 ) -> None:
