@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,29 +17,33 @@ from robustfl.parameters import param
 from robustfl.registry import register
 
 from .edge import edge
-from .search import Search, farthest
+from .search import Climb, Found, Search, farthest, scales
 from .sight import alike, centre_and_spread, honest_rows, random_signs
 
 SIDES = ("up", "down", "signs")
 LAYERS = ("all", "hidden", "weights", "last", "opposed", "weights-opposed")
-# How the last layer drifts, the matrices and the vectors before it.
+# Evaluations of the server's rule in a round between two searches.
+_NEAR = 6
+# How the last layer drifts; and before it the matrices, the norms' scales, and other vectors.
 _SHARES = {
-    "hidden": (0.0, 1.0, 1.0),
-    "weights": (0.0, 1.0, 0.0),
-    "last": (1.0, 0.0, 0.0),
-    "opposed": (-1.0, 1.0, 1.0),
-    "weights-opposed": (-1.0, 1.0, 0.0),
+    "hidden": (0.0, 1.0, 1.0, 1.0),
+    "weights": (0.0, 1.0, 0.0, 0.0),
+    "last": (1.0, 0.0, 0.0, 0.0),
+    "opposed": (-1.0, 1.0, -1.0, 1.0),
+    "weights-opposed": (-1.0, 1.0, 0.0, 0.0),
 }
 
 
-@register("opt-drift", version=1)
+@register("opt-drift", version=2)
 @dataclass(frozen=True)
 class OptDrift(Attack):
     """The attackers move the server's result to one side, the same in all rounds, as far as its own rule lets them.
 
     ``x = ḡ + ηp`` with the ``p`` and ``η ≥ 0`` that maximise ``⟨F(H ∪ f × x) - ḡ, u⟩``, ``u = σ/‖σ‖`` for signs
     ``σ ∈ {-1, 0, 1}^d`` that never change. Three ``p`` are tried: a level step ``σ``, the honest
-    spread ``σ ⊙ s``, and the way to the edge of the honest range on that side.
+    spread ``σ ⊙ s``, and the way to the edge of the honest range on that side. Between these searches the best ``p``
+    stays and its ``η`` follows the rounds, by a climb from the last one in units of the honest spread: that is
+    cheaper than a search and, against rules that drop rows beyond an edge, goes nearer to the edge.
 
     Attacks that look for the greatest distance in a round take back in the next one what they did; a drift adds up.
     Which side hurts depends on the model; under DSGD rows are gradients, so that ``up`` lowers the weights.
@@ -47,8 +52,10 @@ class OptDrift(Attack):
         side: ``up`` (σ = 1, default), ``down`` (σ = -1), or ``signs`` (σ drawn once).
         layers: the entries of updates that drift, the others are ``ḡ``: ``all`` (default), ``last`` (from the last
             weight matrix on), ``hidden`` (those before it) or ``weights`` (the matrices before it); with ``opposed``
-            and ``weights-opposed`` the last layer drifts the other way.
-        evals: evaluations of the server's rule for each ``p``, ≥ 1; 16.
+            the last layer and the scales of norms (vectors named ``weight``) drift the other way, with
+            ``weights-opposed`` the hidden matrices drift and the last layer the other way.
+        evals: evaluations of the server's rule for each ``p`` in a search, ≥ 1; 16.
+        every: rounds from one search to the next, ≥ 1; 10. The rounds between take at most 6 evaluations.
         eta_max: bound on η, > 0, finite; reached against the mean.
 
     Reference: ours, after Xie, Fang, Gong, Model Poisoning Attacks to Federated Learning via Multi-Round Consistency,
@@ -64,12 +71,13 @@ class OptDrift(Attack):
     """
 
     paper: ClassVar[str] = "after @xie2025model; after @shejwalkar2021manipulating"
-    cost: ClassVar[str] = "3 evals aggregations per round"
+    cost: ClassVar[str] = "3 evals aggregations in every tenth round, 6 in the others"
     knowledge: ClassVar[Knowledge] = "defense"
 
     side: str = param("up", choices=SIDES, doc="up, down, or signs drawn once and kept")
     layers: str = param("all", choices=LAYERS, doc="the entries of updates that drift")
     evals: int = param(16, ge=1, doc="evaluations of the server's rule for each shape of the step")
+    every: int = param(10, ge=1, doc="rounds from one search to the next")
     eta_max: float = param(1e3, gt=0.0, lt=math.inf, doc="bound on η")
 
     def __post_init__(self) -> None:
@@ -79,14 +87,25 @@ class OptDrift(Attack):
         honest = honest_rows(view, self.name)
         mean, spread = centre_and_spread(honest, 1)
         state = dict(view.state)
-        if self.side == "signs" and not state:
+        if self.side == "signs" and "signs" not in state:
             state["signs"] = random_signs(mean, generator)
-        signs = state["signs"] if state else torch.full_like(mean, -1.0 if self.side == "down" else 1.0)
+        signs = state["signs"] if "signs" in state else torch.full_like(mean, -1.0 if self.side == "down" else 1.0)
         signs = signs * self._chosen(view, signs)
-        search = Search("scan", self.evals, eta_max=self.eta_max)
         steps = signs, signs * spread, (edge(honest, signs) - mean) * signs.abs()
-        found = [farthest(view, self.name, mean, step, search, along=signs) for step in steps]
-        best = max(found, key=lambda one: one.distance)
+
+        def best_of(search: Search | Climb, shapes: Sequence[int]) -> tuple[Found, int]:
+            found = {i: farthest(view, self.name, mean, steps[i], search, along=signs) for i in shapes}
+            shape = max(found, key=lambda i: found[i].distance)
+            return found[shape], shape
+
+        shape, spreads, age = state.get("best", torch.zeros(3)).tolist()
+        if spreads and age < self.every:
+            best, shape = best_of(Climb(spreads, _NEAR, self.eta_max), (int(shape),))
+        else:
+            best, shape = best_of(Search("scan", self.evals, eta_max=self.eta_max), range(len(steps)))
+            age = 0
+        spreads = best.eta / scales(honest, mean, steps[shape]).spread
+        state["best"] = torch.tensor([shape, spreads, age + 1], dtype=torch.float64)
         return Forged(alike(best.vector, view.f), state)
 
     def _chosen(self, view: View, like: Tensor) -> Tensor:
@@ -94,14 +113,14 @@ class OptDrift(Attack):
         chosen = torch.ones_like(like)
         if self.layers == "all" or view.channel == "statistics":
             return chosen
-        matrices = [i for i, shape in enumerate(view.shapes) if len(shape) > 1]
-        if not matrices:
-            raise UsageError(f"attack 'opt-drift': layers={self.layers!r} needs the shapes of the model's layers")
-        last, hidden, vectors = _SHARES[self.layers]
+        last = max((i for i, shape in enumerate(view.tensors.values()) if len(shape) > 1), default=None)
+        if last is None:
+            raise UsageError(f"attack 'opt-drift': layers={self.layers!r} needs the model's tensors")
+        of_last, of_matrices, of_scales, of_others = _SHARES[self.layers]
         start = 0
-        for i, shape in enumerate(view.shapes):
-            size = math.prod(shape)
-            share = last if i >= matrices[-1] else hidden if i in matrices else vectors
-            chosen[start : start + size] = share
-            start += size
+        for i, (name, shape) in enumerate(view.tensors.items()):
+            stop = start + math.prod(shape)
+            vectors = of_scales if name.endswith("weight") else of_others
+            chosen[start:stop] = of_last if i >= last else of_matrices if len(shape) > 1 else vectors
+            start = stop
         return chosen

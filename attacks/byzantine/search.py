@@ -235,6 +235,35 @@ class Search:
 
 
 @dataclass(frozen=True)
+class Climb:
+    """A search near a factor that was the best before, in a round much like this one.
+
+    ``start`` counts in honest spreads (``Scales.spread``). The factor grows by ``ratio`` while that takes the server
+    farther, else it shrinks by it; when neither does, ``ratio`` becomes its square root.
+    """
+
+    start: float
+    evals: int
+    eta_max: float
+    ratio: float = 1.25
+
+    def run(self, distance: Callable[[float], float], scales: Scales) -> tuple[float, float]:
+        """The best ``η`` found and its distance."""
+        best, ratio = min(self.start * scales.spread, self.eta_max), self.ratio
+        reach, tried = distance(best), 1
+        while tried < self.evals and ratio > 1 + _COARSE:
+            for eta in (min(best * ratio, self.eta_max), best / ratio)[: self.evals - tried]:
+                found = distance(eta)
+                tried += 1
+                if found > reach and math.isfinite(found):
+                    best, reach = eta, found
+                    break
+            else:
+                ratio = math.sqrt(ratio)
+        return best, reach
+
+
+@dataclass(frozen=True)
 class Found:
     """The outcome of a search: the factor, how far it moves the server's result, the vector to send ``[d]``."""
 
@@ -244,7 +273,7 @@ class Found:
 
 
 def farthest(
-    view: View, attack: str, origin: Tensor, direction: Tensor, search: Search, *, along: Tensor | None = None
+    view: View, attack: str, origin: Tensor, direction: Tensor, search: Search | Climb, *, along: Tensor | None = None
 ) -> Found:
     """The ``η`` of ``search`` that maximises ``‖F(H ∪ f × (origin + η direction)) - origin‖₂``.
 

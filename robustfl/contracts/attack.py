@@ -27,8 +27,8 @@ class View:
     ``[n d]``, attackers' rows last, to the server's result ``[d]`` (knowledge ``defense`` only); ``variance [d]`` marks
     the entries of the statistics channel that are variances. ``previous [d]`` is the channel's last aggregate, which
     every client can tell from what the server sent (``None`` in the first round); ``state`` is what the attack handed
-    back last (``Forged``). ``shapes`` are those of the model's tensors that lie in an update one after the other
-    (empty where they are unknown, and for statistics).
+    back last (``Forged``). ``tensors`` are the names and shapes of the model's tensors that lie in an update one after
+    the other (empty where they are unknown, and for statistics).
     """
 
     n: int
@@ -41,7 +41,7 @@ class View:
     round: int = 0
     previous: Tensor | None = None
     state: Mapping[str, Tensor] = field(default_factory=dict)
-    shapes: tuple[tuple[int, ...], ...] = ()
+    tensors: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def redacted(self, attack: Attack) -> View:
         """The view as ``attack`` gets it, from the engine, inside another attack or in a test: what it declares."""

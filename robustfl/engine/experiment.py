@@ -143,10 +143,10 @@ class Experiment:
         return Privacy.of(self.norm, self.layout, self.device)
 
     @cached_property
-    def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """The shapes of the tensors that clients send updates of, in the order of a row."""
+    def tensors(self) -> dict[str, tuple[int, ...]]:
+        """The names and shapes of the tensors that clients send updates of, in the order of a row."""
         mask = self.privacy.mask
-        return tuple(slot.shape for slot in self.layout.update if mask is None or bool(mask[slot.start]))
+        return {slot.name: slot.shape for slot in self.layout.update if mask is None or bool(mask[slot.start])}
 
     @property
     def statistics_rule(self) -> Pipeline:

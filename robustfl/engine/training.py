@@ -222,7 +222,7 @@ class _Loop:
             state=state.defense,
             clients=torch.tensor(who.ids),
             reference=self._reference(state),
-            shapes=e.shapes,
+            shapes=tuple(e.tensors.values()),
             model=e.privacy.sent(state.theta),
             noise_outputs=(lambda *given: noise_outputs(e, state, *given)) if sees else None,
         )
@@ -261,7 +261,7 @@ class _Loop:
                 round=context.round,
                 previous=previous,
                 state=state.attack.get("update", {}),
-                shapes=context.shapes,
+                tensors=e.tensors,
             ).redacted(e.attack)
 
         own = stack.rows[who.h :].clone() if e.computes_own else None

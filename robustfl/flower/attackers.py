@@ -328,9 +328,8 @@ class Attacked(Strategy):
                 isometric=robust.rule.isometric,
             )
         view = self._view(received.updates, honest, attackers, received)
-        view = replace(
-            view, aggregate=rehearsal, previous=self._previous, state=self._states["update"], shapes=context.shapes
-        )
+        state, tensors = self._states["update"], self._eyes.channels.updated
+        view = replace(view, aggregate=rehearsal, previous=self._previous, state=state, tensors=tensors)
         draws = stream(self.seed, "attack", context.round, device=received.updates.device)
         forged = Forged.of(self.attack.forge(view.redacted(self.attack), generator=draws))
         self._states["update"] = forged.state

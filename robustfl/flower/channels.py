@@ -45,6 +45,11 @@ class Channels:
     layers: tuple[StatisticsSlices, ...]
     counters: tuple[str, ...]
 
+    @property
+    def updated(self) -> dict[str, tuple[int, ...]]:
+        """The names and shapes of the arrays of the update."""
+        return {name: self.shapes[name] for name in self.update}
+
     @classmethod
     def of(cls, arrays: ArrayRecord, model: nn.Module | None) -> Channels:
         """The channels of the model that the server sends; ``model`` tells statistics from weights.
@@ -125,7 +130,7 @@ class Channels:
     def written(self, update: Tensor, statistics: Tensor, counters: Sequence[Tensor]) -> ArrayRecord:
         """Arrays from rows: the whole model."""
         made = dict(zip(self.counters, counters, strict=True))
-        sizes = [int(np.prod(self.shapes[name])) for name in self.update]
+        sizes = [int(np.prod(shape)) for shape in self.updated.values()]
         made |= dict(zip(self.update, torch.split(update, sizes), strict=True))
         for (mean, variance), layer in zip(self.statistics, self.layers, strict=True):
             made[mean], made[variance] = statistics[layer.mean], statistics[layer.variance]

@@ -258,7 +258,7 @@ class RobustStrategy(FedAvg):
             weights=torch.tensor(weights, dtype=torch.float64) if self.weighted and sum(weights) > 0 else None,
             state={name: value for name, value in self.state.items() if name != _NODES},
             clients=torch.tensor(seats),
-            shapes=tuple(self.channels.shapes[name] for name in self.channels.update),
+            shapes=tuple(self.channels.updated.values()),
             model=sent.update.to(self.device),
             reference=self._reference(server_round),
         )

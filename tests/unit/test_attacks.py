@@ -163,26 +163,52 @@ def test_a_drift_goes_as_far_to_its_side_as_the_rule_lets_a_row_of_its_three_sha
     steps = (signs, signs * X.std(0), ends - X.mean(0))
     best = max(moved(X.mean(0) + i / 50 * step) for step in steps for i in range(300))
     assert moved(sent.rows[0]) >= 0.9 * best > 0
-    later = robustfl.attack("opt-drift", side=side).forge(replace(view, state=sent.state, round=1), generator=stream(2))
-    assert torch.equal(later.rows, sent.rows)  # whatever is drawn later
+    # The next rounds climb from there, whatever is drawn in them; with every=1 they search again.
+    view = replace(view, state=sent.state, round=1)
+    later = robustfl.attack("opt-drift", side=side).forge(view, generator=stream(2))
+    assert moved(later.rows[0]) >= moved(sent.rows[0]) * (1 - 1e-9)
+    again = robustfl.attack("opt-drift", side=side, every=1).forge(view, generator=stream(2))
+    assert torch.equal(again.rows, sent.rows)
+
+
+def test_a_drift_follows_the_honest_spread_from_round_to_round() -> None:
+    """A server that drops rows farther than three spreads: the attackers stay near that edge, by 6 evaluations."""
+    X, state, counted = torch.randn(8, 3, generator=stream(3), dtype=torch.float64), {}, []
+    for t in range(9):
+        rows = X * 0.8**t - X.mean(0)
+        edge = 3 * float((rows - rows.mean(0)).norm()) / math.sqrt(8)
+
+        def server(stack: torch.Tensor, edge: float = edge) -> torch.Tensor:
+            counted[-1] += 1
+            return stack[(stack - stack[:8].mean(0)).norm(dim=1) <= edge].mean(0)
+
+        counted.append(0)
+        view = View(n=9, f=1, honest=rows, aggregate=server, state=state, round=t)
+        made = robustfl.attack("opt-drift(every=4)").forge(view, generator=stream(1))
+        state = made.state
+        assert 0.9 <= float((made.rows[0] - rows.mean(0)).norm()) / edge <= 1
+    assert [n > 6 for n in counted] == [t % 4 == 0 for t in range(9)]
 
 
 @pytest.mark.parametrize(
     ("layers", "signs"),
     [
-        ("all", "++++++++"), ("hidden", "++++0000"), ("weights", "+++00000"), ("last", "0000++++"),
-        ("opposed", "++++----"), ("weights-opposed", "+++0----"),
+        ("all", "++++++++"), ("hidden", "++++0000"), ("weights", "++000000"), ("last", "0000++++"),
+        ("opposed", "+++-----"), ("weights-opposed", "++00----"),
     ],
 )  # fmt: skip
 def test_a_drift_of_some_layers_leaves_the_others_honest(layers: str, signs: str) -> None:
-    """The last weight matrix and what follows it is the last layer."""
-    X, shapes = torch.randn(5, 8, generator=stream(4)), ((1, 3), (1,), (3, 1), (1,))
-    view = View(n=6, f=1, honest=X, aggregate=lambda stack: stack.mean(0), shapes=shapes)
+    """The last weight matrix and what follows it is the last layer; a vector named weight is a norm's scale."""
+    X, tensors = (
+        torch.randn(5, 8, generator=stream(4)),
+        {"0.weight": (1, 2), "0.bias": (1,), "1.weight": (1,), "2.weight": (3, 1), "2.bias": (1,)},
+    )
+    view = View(n=6, f=1, honest=X, aggregate=lambda stack: stack.mean(0), tensors=tensors)
     moved = robustfl.attack("opt-drift", layers=layers).forge(view, generator=stream(1)).rows[0] - X.mean(0)
     assert "".join("0" if abs(m) < 1e-3 else "+" if m > 0 else "-" for m in moved.tolist()) == signs
     if layers != "all":
-        with pytest.raises(UsageError, match="needs the shapes"):
-            robustfl.attack("opt-drift", layers=layers).forge(replace(view, shapes=()), generator=stream(1))
+        with pytest.raises(UsageError, match="needs the model's tensors"):
+            robustfl.attack("opt-drift", layers=layers).forge(replace(view, tensors={}), generator=stream(1))
 
 
 def test_gaussian_noise_has_its_mean_and_deviation_and_differs_between_attackers() -> None:
