@@ -20,7 +20,7 @@ from .edge import edge
 from .search import Climb, Found, Search, farthest, scales
 from .sight import alike, centre_and_spread, honest_rows, random_signs
 
-SIDES = ("up", "down", "signs")
+SIDES = ("up", "down", "signs", "loss")
 LAYERS = ("all", "hidden", "weights", "last", "opposed", "weights-opposed")
 # Evaluations of the server's rule in a round between two searches.
 _NEAR = 6
@@ -45,11 +45,15 @@ class OptDrift(Attack):
     stays and its ``η`` follows the rounds, by a climb from the last one in units of the honest spread: that is
     cheaper than a search and, against rules that drop rows beyond an edge, goes nearer to the edge.
 
+    With ``side=loss`` the side is that of the loss, of every round anew: ``u = -ḡ/‖ḡ‖``, along which the honest loss
+    grows fastest, ``σ = sign(u)``, and ``p = -ḡ`` is tried, too. That is no drift, but the best reply in one step.
+
     Attacks that look for the greatest distance in a round take back in the next one what they did; a drift adds up.
     Which side hurts depends on the model; under DSGD rows are gradients, so that ``up`` lowers the weights.
 
     Args:
-        side: ``up`` (σ = 1, default), ``down`` (σ = -1), or ``signs`` (σ drawn once).
+        side: ``up`` (σ = 1, default), ``down`` (σ = -1), ``signs`` (σ drawn once), or ``loss`` (against the
+            honest mean).
         layers: the entries of updates that drift, the others are ``ḡ``: ``all`` (default), ``last`` (from the last
             weight matrix on), ``hidden`` (those before it) or ``weights`` (the matrices before it); with ``opposed``
             the last layer and the scales of norms (vectors named ``weight``) drift the other way, with
@@ -71,10 +75,10 @@ class OptDrift(Attack):
     """
 
     paper: ClassVar[str] = "after @xie2025model; after @shejwalkar2021manipulating"
-    cost: ClassVar[str] = "3 evals aggregations in every tenth round, 6 in the others"
+    cost: ClassVar[str] = "3 (loss: 4) evals aggregations in every tenth round, 6 in the others"
     knowledge: ClassVar[Knowledge] = "defense"
 
-    side: str = param("up", choices=SIDES, doc="up, down, or signs drawn once and kept")
+    side: str = param("up", choices=SIDES, doc="up, down, signs drawn once and kept, or against the honest mean")
     layers: str = param("all", choices=LAYERS, doc="the entries of updates that drift")
     evals: int = param(16, ge=1, doc="evaluations of the server's rule for each shape of the step")
     every: int = param(10, ge=1, doc="rounds from one search to the next")
@@ -89,12 +93,16 @@ class OptDrift(Attack):
         state = dict(view.state)
         if self.side == "signs" and "signs" not in state:
             state["signs"] = random_signs(mean, generator)
-        signs = state["signs"] if "signs" in state else torch.full_like(mean, -1.0 if self.side == "down" else 1.0)
-        signs = signs * self._chosen(view, signs)
-        steps = signs, signs * spread, (edge(honest, signs) - mean) * signs.abs()
+        level = torch.full_like(mean, -1.0 if self.side == "down" else 1.0)
+        signs = state.get("signs", -mean.sign() if self.side == "loss" else level) * self._chosen(view, mean)
+        steps = [signs, signs * spread, (edge(honest, signs) - mean) * signs.abs()]
+        goal = signs
+        if self.side == "loss":
+            goal = signs * mean.abs()
+            steps.append(goal)
 
         def best_of(search: Search | Climb, shapes: Sequence[int]) -> tuple[Found, int]:
-            found = {i: farthest(view, self.name, mean, steps[i], search, along=signs) for i in shapes}
+            found = {i: farthest(view, self.name, mean, steps[i], search, along=goal) for i in shapes}
             shape = max(found, key=lambda i: found[i].distance)
             return found[shape], shape
 

@@ -190,6 +190,21 @@ def test_a_drift_follows_the_honest_spread_from_round_to_round() -> None:
     assert [n > 6 for n in counted] == [t % 4 == 0 for t in range(9)]
 
 
+@pytest.mark.parametrize("rule", ["mean", "trimmed-mean", "multi-krum"])
+def test_a_drift_to_the_loss_goes_as_far_against_the_honest_mean_as_the_rule_lets_it(rule: str) -> None:
+    X, f, server = torch.randn(8, 6, generator=stream(5), dtype=torch.float64) + 0.3, 2, robustfl.defense(rule)
+    view = View(n=10, f=f, honest=X, aggregate=lambda stack: server(stack, f=f))
+    sent = robustfl.attack("opt-drift", side="loss", eta_max=6).forge(view, generator=stream(1)).rows[0]
+    mean, signs = X.mean(0), -X.mean(0).sign()
+    ends = X.max(0).values.where(signs > 0, X.min(0).values)
+
+    def loss(row: torch.Tensor) -> float:
+        return -float((server(torch.cat([X, row.expand(f, -1)]), f=f) - mean) @ mean)
+
+    steps = (signs, signs * X.std(0), ends - mean, -mean)
+    assert loss(sent) >= 0.9 * max(loss(mean + i / 50 * step) for step in steps for i in range(301)) > 0
+
+
 @pytest.mark.parametrize(
     ("layers", "signs"),
     [
