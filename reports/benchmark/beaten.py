@@ -60,7 +60,7 @@ def beaten_table(it: Measured) -> str:
         label = Member(entry["attack"], "" if entry["scope"] == open_to else entry["scope"]).label
         place = row.cells[it.board.attacks.index(label)] if label in it.board.attacks else None
         told = [label, entry.get("by") or "–", "–" if place is None else place.text(), row.worst.text()]
-        lines.append([it.link(row), *map(escape, told)])
+        lines.append([*map(escape, [it.name(row), *told])])
     words = "Attacks beside the members of AutoByz that were run on single rows, and count in these:"
     return f"## Rows beaten by others\n\n{words}\n\n{table(heads, 'lllrr', lines)}"
 

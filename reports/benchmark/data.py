@@ -3,42 +3,28 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from robustfl.autobyz import TITLE, asked_of
-from robustfl.origins import named_methods
 from robustfl.records import CellResult, last_round
 
 from ..board import Board, Row, Section, hardest, in_words, metric_title, natural, row_name
 from ..captions import listed
-from ..columns import rank_text
-from ..entries import Contestant, contestants, entries, slug_of
 from ..frame import counted, frame
-from ..grouping import ALWAYS, NO_ATTACK
-from ..paired import alike
+from ..grouping import ALWAYS, NO_ATTACK, text
+from ..paired import compare
 from ..published.board import Board as Published
 from ..ranking import rank_board
 from ..table_cell import TableCell
-from ..tables import markdown_escape as escape
 from ..tradeoff import front
 from .cross_chosen import with_cross_chosen
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 Facts = Mapping[str, Any]
 Labels = tuple[str, ...]
-PARTS = {
-    "defense": "defense", "statistics_defense": "defense", "propagation": "defense", "norm": "norm",
-    "algorithm": "algorithm", "objective": "objective",
-}  # fmt: skip
-"""The settings whose methods make a contestant, and the kind of their methods."""
-
-
 @dataclass(frozen=True)
 class Measured:
     """A published board of a tier, ranked.
@@ -51,7 +37,6 @@ class Measured:
     board: Board
     records: tuple[CellResult, ...]
     facts: Facts
-    cells: pd.DataFrame = field(repr=False, compare=False)
     number: int = 1
     suffix: str = ".json"
 
@@ -107,12 +92,6 @@ class Measured:
         return {} if self.robust is None else {r.labels: r for r in self.table(self.robust).rows}
 
     @cached_property
-    def found(self) -> Mapping[Labels, Contestant]:
-        """The contestants by their labels."""
-        found = contestants(self.board, entries(self.board, self.records, self.cells))
-        return {tuple(v for _, v in c.labels): c for c in found}
-
-    @cached_property
     def timed(self) -> tuple[Row, ...]:
         """The rows with both a number under attack, not just a bound, and a time."""
         return tuple(r for r in self.rows if r.worst.exact and r.seconds_per_round)
@@ -133,32 +112,24 @@ class Measured:
     def traffic(self) -> Mapping[Labels, float]:
         """Mebibytes of a round, every client's upload and one broadcast, by contestant; records tell the training's."""
         found: dict[Labels, list[float]] = defaultdict(list)
-        for labels, contestant in self.found.items():
-            for record in contestant.records:
-                sent, settings = record.certificates.get("traffic"), record.cell.get("cell", {})
-                rounds = last_round(settings)
-                if isinstance(sent, Mapping) and isinstance(sent.get("mebibytes"), (int, float)) and rounds:
-                    found[labels].append(float(sent["mebibytes"]) / rounds)
+        for record in self.records:
+            sent, rounds = record.certificates.get("traffic"), last_round(record.cell.get("cell", {}))
+            if isinstance(sent, Mapping) and isinstance(sent.get("mebibytes"), (int, float)) and rounds:
+                labels = tuple(text(record.labels.get(name)) for name in self.board.label_names)
+                found[labels].append(float(sent["mebibytes"]) / rounds)
         return {labels: fmean(values) for labels, values in found.items()}
 
     def of(self, row: Row, label: str) -> str:
         """One label of a row; the board's, where all rows share it."""
         return self.board.label(row, label) or dict(self.board.constants).get(label, "–")
 
-    def name(self, row: Row, *, apart: Sequence[str] = ()) -> str:
-        """The name of a contestant, without the labels ``apart``: defense and norm, and what else differs.
-
-        Where propagations compete, only what differs.
-        """
-        pairs = [(n, v) for n, v in zip(self.board.label_names, row.labels, strict=True) if n not in apart]
+    def name(self, row: Row) -> str:
+        """The name of a contestant: defense and norm, and what else differs; where propagations compete, only that."""
+        pairs = list(zip(self.board.label_names, row.labels, strict=True))
         always = () if "propagation" in self.board.label_names else ALWAYS
         telling = [(n, v) for n, v in pairs if n in always or len({self.of(r, n) for r in self.rows}) > 1]
         kept = telling or pairs
         return row_name([n for n, _ in kept], [v for _, v in kept])
-
-    def link(self, row: Row, up: str = "", *, apart: Sequence[str] = ()) -> str:
-        """The name of a contestant, without the labels ``apart``, with a link to its page."""
-        return f"[{escape(self.name(row, apart=apart))}]({up}{self.page}/{slug_of(row.labels)}.md)"
 
     def robust_text(self, row: Row) -> str:
         """The robust accuracy of a row, or that there is none."""
@@ -173,45 +144,35 @@ class Measured:
         """The accuracy of a row without attack."""
         return row.cells[self.board.attacks.index(NO_ATTACK)] if NO_ATTACK in self.board.attacks else TableCell()
 
-    @cached_property
-    def yardstick(self) -> str:
-        """The contestant that times are relative to: the mean, or the fastest where the defense does not vary."""
-        return "mean" if len({self.of(r, "defense") for r in self.rows}) > 1 else "fastest"
+    def base(self, row: Row) -> Row | None:
+        """The mean with the same norm and all else alike; None where the defense does not vary or there is none."""
+        if "defense" not in self.board.label_names:
+            return None
+        at = self.board.label_names.index("defense")
+        wanted = (*row.labels[:at], "mean", *row.labels[at + 1 :])
+        return next((r for r in self.rows if r.labels == wanted), None)
 
-    def relative(self, row: Row) -> str:
-        """Seconds per round relative to the yardstick's with the same norm; a dash where there is none."""
-        if self.yardstick == "mean":
-            at = self.board.label_names.index("defense")
-            rest = row.labels[:at] + row.labels[at + 1 :]
-            means = (r for r in self.rows if r.labels[at] == "mean")
-            base = next((r.seconds_per_round for r in means if r.labels[:at] + r.labels[at + 1 :] == rest), None)
-        else:
-            own = [r for r in self.rows if self.of(r, "norm") == self.of(row, "norm")]
-            base = min((r.seconds_per_round for r in own if r.seconds_per_round), default=None)
-        return f"{row.seconds_per_round / base:.1f}" if base and row.seconds_per_round is not None else "–"
+    def lost(self, row: Row) -> str:
+        """The points of accuracy that a row under attack has less than the unattacked mean with the same norm."""
+        base = self.base(row)
+        calm = None if base is None else self.clean(base).mean
+        return "–" if calm is None or row.worst.mean is None else f"{100 * (calm - row.worst.mean):.1f}"
 
     def cost(self, row: Row) -> str:
-        """The time of a row in words: ``1.2 × mean``."""
-        relative = self.relative(row)
-        return relative if relative == "–" else f"{relative} × {self.yardstick}"
+        """The time of a round, also as a multiple of the mean's with the same norm; a dash where it is not known."""
+        if row.seconds_per_round is None:
+            return "–"
+        base, took = self.base(row), f"{1000 * row.seconds_per_round:.0f} ms"
+        if base is None or not base.seconds_per_round:
+            return took
+        return f"{row.seconds_per_round / base.seconds_per_round:.1f} × mean, {took}"
 
     @cached_property
-    def alike(self) -> Mapping[Labels, tuple[Labels, ...]]:
-        """For every contestant with a number those that cannot be told from it."""
-        return alike(self.table("sa"))
-
-    def rivals(self, row: Row) -> tuple[list[Row], list[Row]]:
-        """The rows that the test does not tell from this one: those whose intervals (or seeds) meet its, and others.
-
-        The test corrects for all pairs of a table, so among many rows it tells few apart that a look does.
-        """
-        names = self.alike.get(row.labels, ())
-        low, high = _reach(row)
-        parts: tuple[list[Row], list[Row]] = [], []
-        for other in (r for r in self.rows if r.labels in names):
-            least, most = _reach(other)
-            parts[not (least <= high and low <= most)].append(other)
-        return parts
+    def near(self) -> Mapping[Labels, str]:
+        """By contestant, what the test says of it against the first: not told from it, or p; empty without a test."""
+        compared = compare(self.table("sa"))
+        found = {c.labels: "–" if c.adjusted is None else f"{c.adjusted:.2g}" for c in compared.results}
+        return {compared.reference: "first", **found} if found else {}
 
     @property
     def tells(self) -> bool:
@@ -273,36 +234,10 @@ def measured(
     table, words = counted(frame(records), said["benchmark"].get("statistic") or "final")
     board = with_cross_chosen(rank_board(table, autobyz=asked_of(said), defaults=defaults))
     board = replace(board, notes=(*board.notes, words)) if words else board
-    return Measured(published, board, tuple(records), said["benchmark"], table)
-
-
-def best(rows: Iterable[Row]) -> Row | None:
-    """The first row with a number."""
-    return next((row for row in rows if row.worst.exact), None)
+    return Measured(published, board, tuple(records), said["benchmark"])
 
 
 def percent(place: TableCell, *, spread: bool = True) -> str:
     """A place with its unit, or its states."""
     said = place.text(spread=spread, unit=" %")
     return said if place.shown is None else said.replace(" ", "\N{NO-BREAK SPACE}")
-
-
-def _reach(row: Row) -> tuple[float, float]:
-    """The interval of a row under attack, the lowest and highest seed without one, or its one number twice."""
-    mean = row.worst.mean or 0.0
-    return row.worst.interval or row.worst.seeds or (mean, mean)
-
-
-def ranks_of(measured: Measured, row: Row) -> str:
-    """The ranks that a row may have, of how many."""
-    return f"rank {rank_text(row)} of {len(measured.rows)}"
-
-
-def methods_of(contestant: Contestant) -> dict[tuple[str, str], None]:
-    """The kinds and names of the methods that a contestant is made of, in the order of ``PARTS``."""
-    found: dict[tuple[str, str], None] = {}
-    for record in contestant.records[:1]:
-        methods = list(named_methods(record.cell))
-        for setting, kind in PARTS.items():
-            found |= {(kind, str(method["name"])): None for name, method in methods if name == setting}
-    return found

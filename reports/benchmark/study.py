@@ -5,15 +5,13 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-import itertools
 import math
 import tomllib
 import zlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, reduce
-from operator import or_
+from functools import cached_property
 from pathlib import Path
 
 from robustfl.errors import UsageError, reason
@@ -105,39 +103,18 @@ class Study:
         return min(t.sa for t in self.contestants[who].values())
 
     def attained(self, attack: str) -> int:
-        """The contestants whose worst case the attack attains, as bits."""
-        bits = 0
-        for i, (who, row) in enumerate(self.contestants.items()):
-            if attack in row and not row[attack].above(self.worst(who)):
-                bits |= 1 << i
-        return bits
+        """The number of contestants whose worst case the attack attains."""
+        rows = self.contestants.items()
+        return sum(attack in row and not row[attack].above(self.worst(who)) for who, row in rows)
 
-    def choose(self, killers: Mapping[str, tuple[str, ...]], limit: int | None = None) -> Choice:
-        """The smallest set with every known killer that attains the worst case of enough contestants.
+    def choose(self, killers: Mapping[str, tuple[str, ...]], limit: int) -> Choice:
+        """At most so many attacks: every known killer, then one after another the attack that takes most.
 
-        With a ``limit`` at most so many attacks: the killers, then one after another the attack that takes most from
-        what the set misses, summed over contestants, until nothing is missed.
-
-        All sets of a size are looked at before any larger one; of several, the one that attains most, then the first
-        in the order of the data.
+        It takes most from what the set misses of the worst case of all attacks, summed over contestants; it ends when
+        nothing more is taken. Raises ``UsageError`` if there is no contestant.
         """
-        if limit is not None:
-            return self._greedy(killers, limit)
-        total = self._total()
-        needed = math.ceil(COVERED * total - _LAST_BIT)
-        bits = {attack: self.attained(attack) for attack in self.attacks}
-        base = reduce(or_, (bits.get(attack, 0) for attack in killers), 0)
-        free = [a for a in self.attacks if a not in killers and bits[a] & ~base]
-        for size in range(len(free) + 1):
-            found = {c: reduce(or_, (bits[a] for a in c), base) for c in itertools.combinations(free, size)}
-            chosen = max(found, key=lambda c: found[c].bit_count())
-            covered = found[chosen].bit_count()
-            if covered >= needed:
-                break
-        return Choice(dict(killers), chosen, covered, total, self._missed((*killers, *chosen)))
-
-    def _greedy(self, killers: Mapping[str, tuple[str, ...]], limit: int) -> Choice:
-        self._total()
+        if not self.contestants:
+            raise UsageError("study: no contestant has a number")
         added: list[str] = []
         while len(killers) + len(added) < limit:
             free = [a for a in self.attacks if a not in killers and a not in added]
@@ -147,19 +124,8 @@ class Study:
             if best is None or left[best] >= now - _LAST_BIT:
                 break
             added.append(best)
-        held = self.held((*killers, *added))
-        return Choice(dict(killers), tuple(added), held.covered, held.total, held.missed)
-
-    def held(self, members: Sequence[str]) -> Choice:
-        """Members that other data chose, with how many worst cases they attain here."""
-        missed, total = self._missed(members), self._total()
-        return Choice({}, tuple(members), total - len(missed), total, missed)
-
-    def _total(self) -> int:
-        """The number of contestants. Raises ``UsageError`` if there is none."""
-        if not self.contestants:
-            raise UsageError("study: no contestant has a number")
-        return len(self.contestants)
+        missed, total = self._missed((*killers, *added)), len(self.contestants)
+        return Choice(dict(killers), tuple(added), total - len(missed), total, missed)
 
     def _missed(self, chosen: Sequence[str]) -> tuple[tuple[Contestant, float], ...]:
         """The contestants whose worst case the chosen attacks miss, with by how much."""
@@ -251,16 +217,14 @@ class Killer:
 class About:
     """The facts of a study beside its cells: the version of AutoByz it is about, known killers, and what was cut.
 
-    ``limit`` is how many members there may be, where the study chooses the best of so many; ``later`` are versions
-    whose members were tried, too.
+    ``limit`` is how many members there may be.
     """
 
     name: str
     version: int
+    limit: int
     killers: tuple[Killer, ...] = ()
     cut: tuple[tuple[str, str], ...] = ()
-    limit: int | None = None
-    later: tuple[int, ...] = ()
 
     @property
     def required(self) -> dict[str, tuple[str, ...]]:
@@ -273,4 +237,4 @@ def about(name: str) -> About:
     entry = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))[name]
     killers = tuple(Killer(k["attack"], tuple(k["rules"]), k["paper"]) for k in entry.get("killer", ()))
     cut = tuple((c["what"], c["words"]) for c in entry.get("cut", ()))
-    return About(name, entry["version"], killers, cut, entry.get("limit"), tuple(entry.get("later", ())))
+    return About(name, entry["version"], entry["limit"], killers, cut)

@@ -26,28 +26,12 @@ robustfl bench {name} --from {name}.csv --page pages
 which ends with exit code 1 if the data say another choice than AutoByz version {version}. Without `--from` it runs what
 is missing of the preset `bench/{name}` first."""
 
-_SMALLEST = """the smallest one with every attack known to defeat some rule that comes within {within:g} point of the
-worst case of *all* attacks below, for at least {covered:.0%} of the contestants"""
 _LIMITED = """at most {limit} attacks: those known to defeat some rule, then one after another the attack that takes
 most from what the set misses of the worst case of *all* attacks below, summed over contestants"""
 
-_HELDOUT = """# AutoByz where it was not chosen
-
-[Its study](study-1.md) chose [AutoByz](autobyz.md) version 1 by some contestants, whose worst case it attains by
-construction. What it is worth shows on others: here are {rules} rules that are not in that study, federated batch norm
-beside group norm, other numbers of attackers, and further attacks. This page is made from [the data](heldout.csv) by
-
-```bash
-robustfl bench heldout --from heldout.csv --page pages
-```
-
-Without `--from` it runs what is missing of the preset `bench/heldout` first."""
-
-
 def study_page(study: Study, choice: Choice, ensemble: Ensemble, of: About) -> str:
     """The page in Markdown: the choice and what it misses, every attack and contestant, the cuts."""
-    rule = (_LIMITED if of.limit else _SMALLEST).format(within=100 * WITHIN, covered=COVERED, limit=of.limit)
-    head = _HEAD.format(rule=rule, version=ensemble.version, name=of.name)
+    head = _HEAD.format(rule=_LIMITED.format(limit=of.limit), version=ensemble.version, name=of.name)
     parts = [
         f"{head}\n\n{_size(study)}",
         f"## The choice\n\n{_choice(study, choice, of)}",
@@ -56,54 +40,6 @@ def study_page(study: Study, choice: Choice, ensemble: Ensemble, of: About) -> s
         "## What was cut\n\n" + "\n".join(f"- **{what}**: {words}." for what, words in of.cut),
     ]
     return "\n\n".join(parts) + "\n"
-
-
-def heldout_page(study: Study, held: Choice, later: Mapping[int, Choice]) -> str:
-    """The page of contestants that AutoByz was not chosen by: what it misses there, every attack and contestant.
-
-    ``later`` is what later versions attain there, which were chosen with these rules in other tasks.
-    """
-    head = _HELDOUT.format(rules=len({who[1] for who in study.contestants}))
-    parts = [
-        f"{head}\n\n{_size(study)}",
-        f"## What it attains\n\n{_gaps(study, held)}{_later(later)}",
-        f"## Every attack\n\n{_attacks(study, held)}",
-        f"## Every contestant\n\n{_contestants(study, held)}",
-    ]
-    return "\n\n".join(parts) + "\n"
-
-
-def _gaps(study: Study, held: Choice) -> str:
-    """How many worst cases the members attain within how many points, and those that they miss, widest first."""
-    lines = ["| within (points) | contestants |", "| --: | --: |"]
-    for points in (100 * WITHIN, 3, 5):
-        count = _within(held, points)
-        lines.append(f"| {points:g} | {count} of {held.total} ({count / held.total:.1%}) |")
-    text = "\n".join(lines)
-    text += (
-        f"\n\nOn one seed the least of {len(study.attacks)} accuracies lies below the least of {len(held.members)} by "
-        "chance alone: a gap of a point or two says little, one of many points that a member is missing."
-    )
-    if not held.missed:
-        return text
-    missed = ["| missed | by (points) | worst case | by the attack |", "| --- | --: | --: | --- |"]
-    for who, gap in sorted(held.missed, key=lambda pair: (-pair[1], pair[0])):
-        missed.append(f"| {_who(study, who)} | {100 * gap:.1f} | {_least(study.contestants[who])} |")
-    return text + "\n\n" + "\n".join(missed)
-
-
-def _later(later: Mapping[int, Choice]) -> str:
-    """What later versions attain of the same contestants."""
-    return "".join(
-        f"\n\n{TITLE} version {version}, which was chosen with these rules but in other tasks, attains the worst "
-        f"case of {held.covered} of {held.total} within {100 * WITHIN:g} point and of {_within(held, 3)} within 3."
-        for version, held in later.items()
-    )
-
-
-def _within(held: Choice, points: float) -> int:
-    """How many worst cases the members attain within some points."""
-    return held.total - sum(100 * gap > points for _, gap in held.missed)
 
 
 def _size(study: Study) -> str:
@@ -123,7 +59,7 @@ def _choice(study: Study, choice: Choice, of: About) -> str:
         if attack in choice.required:
             why = f"known to defeat {', '.join(known[attack].rules)} ({spelled_out(known[attack].paper)})"
         else:
-            count = study.attained(attack).bit_count()
+            count = study.attained(attack)
             why = f"attains the worst case of {count} contestants"
         lines.append(f"| `{attack}` | {why} |")
     return "\n".join(lines) + f"\n\n{_attained(study, choice)}"
@@ -146,7 +82,7 @@ def _attacks(study: Study, choice: Choice) -> str:
     for attack in study.attacks:
         gaps = [row[attack].sa - study.worst(who) for who, row in study.contestants.items() if attack in row]
         mean = 100 * math.fsum(gaps) / len(gaps) if gaps else math.nan
-        found.append((-study.attained(attack).bit_count(), attack, len(gaps), mean))
+        found.append((-study.attained(attack), attack, len(gaps), mean))
     for count, attack, tried, mean in sorted(found):
         member = "yes" if attack in choice.members else ""
         lines.append(f"| `{attack}` | {member} | {-count} | {tried} | {f'{mean:.1f}' if tried else '–'} |")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from robustfl.autobyz import TITLE
@@ -30,9 +30,9 @@ _MEMBERS_ONLY = (
 )
 
 
-def caveat(versions: Collection[int | None]) -> str:
-    """The words on how much numbers under these versions of AutoByz say."""
-    return _KNOWN_TO_BE_BEATEN if any(version in (1, 2) for version in versions) else _MEMBERS_ONLY
+def caveat(version: int | None) -> str:
+    """The words on how much numbers under a version of AutoByz, or of the protocol that counts it, say."""
+    return _KNOWN_TO_BE_BEATEN if version in (1, 2) else _MEMBERS_ONLY
 
 
 def tier_page(it: Measured, *, reading: str = "") -> str:
@@ -44,7 +44,7 @@ def tier_page(it: Measured, *, reading: str = "") -> str:
     )
     parts = [
         head,
-        caveat([it.facts["autobyz"]]),
+        caveat(it.facts["autobyz"]),
         f"Board: {it.download}. Computed with {_software(it)}.",
         f"## Ranking\n\n{_ranking(it)}",
         f"{escape(words_below(it.table('sa')))} {escape(it.board.caption)}\n\n{escape(' '.join(it.board.notes))}",
@@ -52,7 +52,7 @@ def tier_page(it: Measured, *, reading: str = "") -> str:
         _tasks(it),
         f"## What it says\n\n{reading}" if reading else "",
         beaten_table(it),
-        f"## Accuracy and cost\n\n{_front(it)}",
+        f"## Accuracy and cost\n\n{_pareto(it)}",
         f"## How every contestant was tuned\n\n{_tuning(it)}",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -84,25 +84,24 @@ def _commit_words(commit: str) -> str:
 def _ranking(it: Measured) -> str:
     ra = [it.robust_title] if it.robust else []
     told = ["is told"] if it.tells else []
-    head = ["rank", "contestant", f"SA under {TITLE}", "at least", "per seed", *ra, "SA, no attack", "worst member",
-            *told, f"time × {it.yardstick}", "peak MiB", "MiB sent a round"]  # fmt: skip
+    head = ["rank", "contestant", f"SA under {TITLE}", "at least", "per seed", *ra, "SA, no attack", "points lost",
+            "worst member", *told, "time", "peak MiB", "MiB sent a round"]  # fmt: skip
     lines = []
     for row in it.rows:
         other = it.robust_rows.get(row.labels)
         cells = [
-            it.clean(row).text(spread=False), member_text(row.members, row.member_seeds),
-            *([_known(it, row)] if told else []), it.relative(row),
-            costs(row)[1],
+            it.clean(row).text(spread=False), it.lost(row), member_text(row.members, row.member_seeds),
+            *([_known(it, row)] if told else []), it.cost(row), costs(row)[1],
             f"{it.traffic[row.labels]:.2f}" if row.labels in it.traffic else "–",
         ]  # fmt: skip
-        first = [rank_text(row), it.link(row), MARKDOWN.place(row.worst), bound_text(row.worst)]
+        first = [rank_text(row), escape(it.name(row)), MARKDOWN.place(row.worst), bound_text(row.worst)]
         first += [MARKDOWN.place(it.per_seed(row))]
         first += [MARKDOWN.place(other.worst) if other else "–"] if it.robust else []
         lines.append([*first, *map(escape, cells)])
     words = (
-        f"*time × {it.yardstick}*: seconds per round relative to the {it.yardstick} with the same norm. *MiB sent a "
-        "round*: every client's upload and one broadcast of the model and the norm's statistics in float32, without "
-        "what an algorithm or a propagation sends beside them."
+        "*points lost*: against the unattacked mean with the same norm. *MiB sent a round*: every client's upload and "
+        "one broadcast of the model and the norm's statistics in float32, without what an algorithm or a propagation "
+        "sends beside them."
     )
     words = (
         f"*SA under {TITLE}*: under the member with the lowest mean on the other seeds, seed by seed. *at least*: the "
@@ -116,14 +115,6 @@ def _ranking(it: Measured) -> str:
 def _known(it: Measured, row: Row) -> str:
     """The words on what a defense is told; ``f declared`` stays in one line."""
     return str(it.search(row).get("knowledge", "–")).replace("f declared", "f\N{NO-BREAK SPACE}declared")
-
-
-def rate_of(search: Facts) -> str:
-    """The learning rate that a search chose, or the first where it could not choose."""
-    if not search:
-        return "–"
-    rate = str(search["search"][search["chosen"]]["schedule"]).removeprefix("constant(lr=").rstrip(")")
-    return rate if decided(search) else f"{rate} (the first tried: nothing could be chosen)"
 
 
 def decided(search: Facts) -> bool:
@@ -142,20 +133,18 @@ def _tasks(it: Measured) -> str:
     for row in it.rows:
         places = [[found[m, block].get(row.labels, TableCell()) for m in metrics] for block in blocks]
         told = [escape(" / ".join(place.text(spread=False) for place in each)) for each in places]
-        lines.append([it.link(row), *told])
+        lines.append([escape(it.name(row)), *told])
     what = f"SA / {it.robust_title}" if it.robust else f"SA under {TITLE}"
     shown = table(["contestant", *map(escape, blocks)], "l" + "r" * len(blocks), lines)
     return f"## Task by task\n\n{escape(what)}.\n\n{shown}"
 
 
-def _front(it: Measured) -> str:
-    """The contestants that nobody beats both ways, the fastest first, and the drawing of all."""
+def _pareto(it: Measured) -> str:
+    """The contestants that nobody beats both ways, the fastest first."""
     if not it.pareto:
         return "No contestant has both a number under attack and a time."
-    listed = [f"{k}. {it.link(r)}: {percent(r.worst)}, {1000 * (r.seconds_per_round or 0.0):.0f} ms a round, "
-              f"{it.cost(r)}" for k, r in enumerate(it.pareto, 1)]  # fmt: skip
-    words = "Nobody is both better under attack and faster than these:"
-    return f"![Accuracy under {TITLE} against time]({it.page}-pareto.svg)\n\n{words}\n\n" + "\n".join(listed)
+    listed = [f"{k}. {escape(it.name(r))}: {percent(r.worst)}, {it.cost(r)}" for k, r in enumerate(it.pareto, 1)]
+    return "Nobody is both better under attack and faster than these:\n\n" + "\n".join(listed)
 
 
 def _tuning(it: Measured) -> str:

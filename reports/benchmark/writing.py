@@ -1,7 +1,6 @@
-"""The benchmark's site: every tier, contestant and method as a page of Markdown, from the boards alone.
+"""The benchmark's site: a front page and a page per board in Markdown, from the boards alone.
 
-The same boards and words give the same bytes. Pages of contestants and methods that no board has any more are removed;
-nothing else in the folder is touched.
+The same boards and words give the same bytes.
 """
 
 from __future__ import annotations
@@ -12,18 +11,14 @@ from pathlib import Path
 
 from robustfl.errors import UsageError
 
-from ..entries import slug_of
 from ..published.files import write_board
 from ..store import write_atomic
-from .contestant import contestant_page
 from .data import Measured
-from .drawing import pareto_svg
 from .front import front_page
-from .method import AboutOf, method_pages
 from .tier import tier_page
 
 MARK = "---\n# Written by `robustfl bench site` from the boards: do not edit.\nhide: [toc]\n---\n\n"
-"""The beginning of every page, for mkdocs and people; only files that begin with it are ever removed."""
+"""The beginning of every page, for mkdocs and people."""
 READING = "interpretation"
 """What people say of the boards, by hand: a file of this name becomes part of the front page, one with a tier's page
 behind a dash, as ``interpretation-d-2.md``, part of that page."""
@@ -38,34 +33,25 @@ class Shown:
 
 
 def write_benchmark(
-    boards: Sequence[Shown],
-    folder: Path,
-    *,
-    tiers: Mapping[str, str],
-    about: AboutOf,
-    left_out: Sequence[str] = (),
+    boards: Sequence[Shown], folder: Path, *, version: int, tiers: Mapping[str, str], left_out: Sequence[str] = ()
 ) -> list[Path]:
     """Write the site of these boards into ``folder``, the front page first; returns the files.
 
-    ``tiers`` are all that there are, with what they are about; ``about`` says what a method is; ``left_out`` is what is
-    said of boards that are not shown. Boards of one tier that changed the protocol in different ways stand side by
-    side, in the order given. Raises ``UsageError`` for two of one tier that changed it alike.
+    ``version`` is the protocol's newest: boards of earlier ones stand in the archive. ``tiers`` are all that there are,
+    with what they are about; ``left_out`` is what is said of boards that are not shown. Boards of one tier that changed
+    the protocol in different ways stand side by side, in the order given. Raises ``UsageError`` for two of one tier
+    that changed it alike.
     """
     shown = _numbered(sorted(boards, key=lambda b: [*tiers].index(b.measured.tier)))
     found = [b.measured for b in shown]
-    pages = {"index.md": front_page(found, tiers=tiers, left_out=left_out, reading=_said(folder, READING))}
+    reading = _said(folder, READING)
+    pages = {"index.md": front_page(found, version=version, tiers=tiers, left_out=left_out, reading=reading)}
     for it in found:
         pages[f"{it.page}.md"] = tier_page(it, reading=_said(folder, f"{READING}-{it.page}"))
-        pages[f"{it.page}-pareto.svg"] = pareto_svg(it)
-        pages |= {f"{it.page}/{slug_of(row.labels)}.md": contestant_page(it, row) for row in it.rows}
-    pages |= method_pages(found, about)
-    written = []
     for name, text in pages.items():
-        write_atomic(folder / name, MARK + text if name.endswith(".md") else text)
-        written.append(folder / name)
-    written += [_download(board, folder / "boards" / board.measured.file) for board in shown]
-    _sweep(folder, {folder / name for name in pages}, tiers)
-    return written
+        write_atomic(folder / name, MARK + text)
+    written = [folder / name for name in pages]
+    return written + [_download(board, folder / "boards" / board.measured.file) for board in shown]
 
 
 def _download(board: Shown, path: Path) -> Path:
@@ -100,14 +86,3 @@ def _numbered(boards: Sequence[Shown]) -> list[Shown]:
         known = (number, suffix) == (it.number, it.suffix)
         made.append(board if known else replace(board, measured=replace(it, number=number, suffix=suffix)))
     return made
-
-
-def _sweep(folder: Path, kept: set[Path], tiers: Mapping[str, str]) -> None:
-    """Remove the pages of contestants and methods that no board has any more, and of boards beside a tier's first."""
-    folders = [folder / "methods", *(folder / name for name in tiers)]
-    beside = [page for name in tiers for page in folder.glob(f"{name}-[0-9]*") if page.suffix in ("", ".md")]
-    folders += [page for page in beside if page.is_dir()]
-    old = {file for each in folders for file in each.glob("*.md")} | {page for page in beside if page.is_file()}
-    for file in old - kept:
-        if file.read_bytes().startswith(MARK.encode()):
-            file.unlink()
