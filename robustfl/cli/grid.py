@@ -111,9 +111,9 @@ def print_plan(scenario: Scenario, options: RunOptions, *, out: str, form: str) 
 
         def probing(done: int, kinds: int) -> None:
             if status is not None:
-                status.update(f"timing kinds of cells: {done} of {kinds}; Ctrl-C stops it")
+                status.update(f"timing networks: {done} of {kinds}; Ctrl-C stops it")
             elif done == 0:
-                say(f"timing {kinds} kind(s) of cells …", err=True)
+                say(f"timing {kinds} network(s) …", err=True)
 
         found = estimate(
             scenario, out=out, options=options,
