@@ -189,7 +189,7 @@ def data_refusals(cells: Sequence[Cell], reasons: Sequence[str | None], options:
         parts = partial(map, load, cell.methods.datasets)
         sizes = once(_split_of(cell), lambda: split_sizes(cell, list(parts())))
         if not isinstance(sizes, Sizes):
-            return sizes
+            return None if sizes is None else str(sizes)
         try:
             check_sizes(cell, sizes)
         except Refused as error:
