@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from robustfl.reports.benchmark.study import Study
     from robustfl.reports.board import Board
     from robustfl.reports.published import Board as Published
-    from robustfl.scenarios import Results, RunOptions, Scenario
+    from robustfl.scenarios import Results, RunOptions
 
 _NO_PAGES = "the pages show accuracy under AutoByz, which --set attack took away"
 STUDIES, HELDOUT, SITE, BEAT = ("study-3", "study", "study-1"), "heldout", "site", "beat"
