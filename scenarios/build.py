@@ -28,10 +28,10 @@ from robustfl.data.checks import data_doubts
 from robustfl.engine import Experiment
 from robustfl.engine.one_pass import Mixed, in_one_pass
 from robustfl.errors import Refused, RobustflError
+from robustfl.layout import layout_of, read_statistics
 from robustfl.models.dropout import seed_dropout
 from robustfl.randomness import numpy_stream, stream
 from robustfl.registry import create, describe
-from robustfl.vectors import layout_of, read_statistics
 
 from .cell import Cell
 from .methods import Methods

@@ -25,11 +25,11 @@ from typing import Any
 import torch
 
 from robustfl.errors import ClusterError, RobustflError, UsageError, reason
+from robustfl.file_io import python_files
 from robustfl.origins import named_methods
-from robustfl.outside import python_files
 from robustfl.records import CellResult, canonical
 from robustfl.registry import load_file, load_plugins, unpack
-from robustfl.scratch import scratch
+from robustfl.tempdirs import scratch
 
 from .expand import fingerprints
 from .plan import ResolvedCell

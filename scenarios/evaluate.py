@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from robustfl.branches import ADVERSARIAL, CLEAN, branched, through
 from robustfl.contracts import Evasion
+from robustfl.contracts.norm import ADVERSARIAL, CLEAN, branched, through
 from robustfl.data import Resident
 from robustfl.engine import LocalModels, Personal, State, lent, propagate_statistics
 from robustfl.errors import Diverged
@@ -28,11 +28,11 @@ from robustfl.evaluation import (
 )
 from robustfl.evaluation.accuracy import attack_success
 from robustfl.evaluation.probes import PROBED, Evaluated, traits
+from robustfl.gradients import NEAR, channels_last, evaluating
+from robustfl.layout import write_statistics
 from robustfl.models.network import representing
-from robustfl.passes import NEAR, channels_last, evaluating
 from robustfl.randomness import stream
 from robustfl.records import Metrics
-from robustfl.vectors import write_statistics
 
 from .bn_statistics import picture
 from .build import DTYPES, Built

@@ -17,7 +17,7 @@ from robustfl.errors import RobustflError, StoreError, UsageError
 from robustfl.records import CellResult, plain
 from robustfl.registry import guests, load_file, load_plugins, loaded_files, pack, unpack
 from robustfl.reports.store import Store
-from robustfl.scratch import sweep
+from robustfl.tempdirs import sweep
 
 from . import tracking
 from .cell import Cell

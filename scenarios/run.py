@@ -22,7 +22,7 @@ from robustfl.contracts import Arrays
 from robustfl.engine import Experiment, RoundRecord, State, train
 from robustfl.errors import LONGEST, Diverged, Refused, RowsLost, StoreError, Terminated, UsageError, told
 from robustfl.evaluation import macs_per_epoch, traffic
-from robustfl.outside import LARGEST_NUMBER, cut, unsafe
+from robustfl.file_io import LARGEST_NUMBER, cut, unsafe
 from robustfl.provenance import UNKNOWN, commit, instruction_set, processor
 from robustfl.randomness import stream
 from robustfl.records import CellResult, Timing, measured_in, plain
@@ -134,7 +134,9 @@ class _Run:
             self._measuring = measure(self._cell, self._built, self._options)
             self._ready = True
             tested = self._train()
-            found = {"metrics": self._measuring.final(tested, self._resolved.key)} if self._options.team.leads else {}
+            found = (
+                {"metrics": self._measuring.final(tested, self._resolved.key)} if self._options.team.is_rank0 else {}
+            )
             return {"status": "done", **found, **self._so_far()}
         except RowsLost as error:
             return self._diverged(Diverged(self._rounds + 1, f"so many rows ({error})"))
@@ -223,7 +225,7 @@ class _Run:
         self._rounds = record.round
         if record.round in self._cell.forgetting_rounds:
             self._measuring.forgetting(record.state, record.local)
-        if self._measured(record.round) and self._options.team.leads:
+        if self._measured(record.round) and self._options.team.is_rank0:
             self._measuring.see(record.tested or record.state)
         if record.round == self._cell.end:
             picture = bn_statistics(self._cell, self._built, record.state, record.local)

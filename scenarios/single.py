@@ -13,10 +13,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from robustfl.distributed import ALONE, Team
 from robustfl.errors import UsageError
 from robustfl.records import CellResult
 from robustfl.reports.store import Store
-from robustfl.team import ALONE, Team
 
 from . import tracking
 from .cell import Cell
@@ -72,19 +72,19 @@ def run_one(scenario: Scenario, options: RunOptions, *, out: str | Path | None) 
     for warning in cell_warnings([cell]):
         options.on_note(WARNING + warning)
     with joined(options.device) as (team, where):
-        if store is not None and team.leads:
+        if store is not None and team.is_rank0:
             store.ready()
             store.sweep()
         # The data are fetched and decoded by one process, while the others wait for the digest.
-        known = fingerprints([cell], options.root)[cell] if team.leads else ""
-        resolved = ResolvedCell.of(cell, known if team.size == 1 else team.told(known), scenario.name)
-        names = options.track if team.leads else ()
+        known = fingerprints([cell], options.root)[cell] if team.is_rank0 else ""
+        resolved = ResolvedCell.of(cell, known if team.size == 1 else team.broadcast(known), scenario.name)
+        names = options.track if team.is_rank0 else ()
         followed = tracking.Followed(names, folder, resolved.key, resolved.labels)
         here = replace(
             options, device=where, team=team, on_point=followed.evaluated, store=None if store is None else folder
         )
         record = run_resolved(resolved, here)
-    if not team.leads:
+    if not team.is_rank0:
         return record
     if store is not None:
         commit(store, record)

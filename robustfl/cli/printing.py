@@ -15,7 +15,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.table import Table
 
-from robustfl.outside import shown
+from robustfl.file_io import shown
 from robustfl.records import plain
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from robustfl.data.checks import dark
 from robustfl.errors import UsageError, closest, reason
 from robustfl.evaluation.accuracy import Accuracy, evaluation_batch, limit_doubt, robust_accuracy, standard_accuracy
 from robustfl.evaluation.probes import PROBED, Evaluated, scale_doubts, traits
-from robustfl.passes import NEAR
+from robustfl.gradients import NEAR
 from robustfl.randomness import stream
 from robustfl.registry import create, describe, identity
 from robustfl.torch_settings import float32_default

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from robustfl.passes import evaluating, right
+from robustfl.gradients import evaluating, right
 
 PROBED = 16
 _NOISE, _ROUNDING = 1e-4, 1e-2
