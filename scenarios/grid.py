@@ -19,7 +19,6 @@ from robustfl.registry import guests, load_file, load_plugins, loaded_files, pac
 from robustfl.reports.store import Store
 from robustfl.tempdirs import sweep
 
-from . import tracking
 from .cell import Cell
 from .checkpoint import commit, discard
 from .expand import SCOPE, asked, labels
@@ -271,11 +270,7 @@ class CellTask:
                 sent = time.monotonic()
                 send(Progress(round, rounds))
 
-        followed = tracking.Followed(self.options.track, self.store.folder, self.key, self.resolved.labels)
-        here = replace(self.options, device=device, on_round=on_round, on_point=followed.evaluated)
-        record = run_resolved(self.resolved, here)
-        followed.finished(record)
-        return record
+        return run_resolved(self.resolved, replace(self.options, device=device, on_round=on_round))
 
     def end(self, outcome: CellResult | Finished | Died | RobustflError) -> Finished:
         """Store its record, of a death that of a failure. Raises an error of the grid."""

@@ -18,7 +18,6 @@ from robustfl.errors import UsageError
 from robustfl.records import CellResult
 from robustfl.reports.store import Store
 
-from . import tracking
 from .cell import Cell
 from .checkpoint import commit
 from .expand import expand, fingerprints
@@ -67,8 +66,7 @@ def run(
 def run_one(scenario: Scenario, options: RunOptions, *, out: str | Path | None) -> CellResult:
     """Run the one cell of ``scenario``, as ``run`` does."""
     cell = _only(scenario)
-    folder = Path(out or "runs") / scenario.name
-    store = None if out is None else Store(folder)
+    store = None if out is None else Store(Path(out) / scenario.name)
     for warning in cell_warnings([cell]):
         options.on_note(WARNING + warning)
     with joined(options.device) as (team, where):
@@ -78,17 +76,10 @@ def run_one(scenario: Scenario, options: RunOptions, *, out: str | Path | None) 
         # The data are fetched and decoded by one process, while the others wait for the digest.
         known = fingerprints([cell], options.root)[cell] if team.is_rank0 else ""
         resolved = ResolvedCell.of(cell, known if team.size == 1 else team.broadcast(known), scenario.name)
-        names = options.track if team.is_rank0 else ()
-        followed = tracking.Followed(names, folder, resolved.key, resolved.labels)
-        here = replace(
-            options, device=where, team=team, on_point=followed.evaluated, store=None if store is None else folder
-        )
+        here = replace(options, device=where, team=team, store=None if store is None else store.folder)
         record = run_resolved(resolved, here)
-    if not team.is_rank0:
-        return record
-    if store is not None:
+    if store is not None and team.is_rank0:
         commit(store, record)
-    followed.finished(record)
     return record
 
 
