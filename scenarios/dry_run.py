@@ -23,7 +23,7 @@ from robustfl.origins import in_words, origins
 from robustfl.reports.store import Store
 from robustfl.torch_settings import standard_settings
 
-from .build import Built, Sizes, build, check_sizes, skeleton, split_sizes
+from .build import Built, Split, build, check_sizes, skeleton, split_data
 from .cell import Cell, of_each
 from .expand import expand, fingerprints, labels, refusal, resolve
 from .memory import message_bytes
@@ -187,17 +187,17 @@ def data_refusals(cells: Sequence[Cell], reasons: Sequence[str | None], options:
 
     def refused(cell: Cell) -> str | None:
         parts = partial(map, load, cell.methods.datasets)
-        sizes = once(_split_of(cell), lambda: split_sizes(cell, list(parts())))
-        if not isinstance(sizes, Sizes):
-            return None if sizes is None else str(sizes)
+        split = once(_split_of(cell), lambda: split_data(cell, cell.methods, list(parts())))
+        if not isinstance(split, Split):
+            return None if split is None else str(split)
         try:
-            check_sizes(cell, sizes)
+            check_sizes(cell, split)
         except Refused as error:
             return str(error)
         first = next(parts())
         made = partial(skeleton, cell, shape=first.shape, classes=first.classes)
         network = (cell.dataset, cell.domains, cell.model, cell.norm)
-        if isinstance(found := once(network, made), str) or min(cell.batch, *sizes.train) > 1:
+        if isinstance(found := once(network, made), str) or min(cell.batch, *map(len, split.train)) > 1:
             return found if isinstance(found, str) else None
         batches = (*_split_of(cell), *network, cell.algorithm, cell.attack, cell.f, cell.batch)
         found = once(batches, lambda: Clients(build(cell, root=options.root).experiment, unheard))
